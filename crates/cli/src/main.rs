@@ -1,0 +1,2 @@
+//! `tern`: the command line.
+fn main() {}

@@ -1,0 +1,208 @@
+//! The key-value part of a checkpoint, with lookups whose errors name the key.
+
+use indexmap::IndexMap;
+
+/// One metadata value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Any unsigned integer of the file (u8 to u64).
+    Uint(u64),
+    /// Any signed integer of the file (i8 to i64).
+    Int(i64),
+    /// f32 or f64.
+    Float(f64),
+    /// One byte, 0 or 1.
+    Bool(bool),
+    /// UTF-8 text.
+    String(String),
+    /// Array of strings.
+    Strings(Vec<String>),
+    /// Array of unsigned integers.
+    Uints(Vec<u64>),
+    /// Array of signed integers.
+    Ints(Vec<i64>),
+    /// Array of floats.
+    Floats(Vec<f32>),
+    /// Array of bools.
+    Bools(Vec<bool>),
+}
+
+/// Why a lookup failed: says the key and what was wanted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// The key is not there.
+    #[error("metadata key `{0}` is missing")]
+    Missing(String),
+    /// The key is there with another type or an impossible value.
+    #[error("metadata key `{key}`: want {want}, file has {found}")]
+    Wrong {
+        /// The key.
+        key: String,
+        /// What the caller asked for.
+        want: &'static str,
+        /// What the file has, in short.
+        found: String,
+    },
+}
+
+/// All key-value pairs, in file order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metadata {
+    pairs: IndexMap<String, Value>,
+}
+
+type Lookup<T> = Result<T, MetadataError>;
+
+impl Metadata {
+    /// Puts a pair in; gives back the value that stood there before.
+    pub fn insert(&mut self, key: impl Into<String>, value: Value) -> Option<Value> {
+        self.pairs.insert(key.into(), value)
+    }
+
+    /// The value, if the key is there.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.pairs.get(key)
+    }
+
+    /// All pairs in file order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.pairs.iter().map(|(k, v)| (k.as_str(), v))
+    }
+
+    /// A count or size. Signed values are accepted where they are not negative.
+    pub fn usize(&self, key: &str) -> Lookup<usize> {
+        self.optional_usize(key)?.ok_or_else(|| missing(key))
+    }
+
+    /// As [`Self::usize`], `None` where the key is absent.
+    pub fn optional_usize(&self, key: &str) -> Lookup<Option<usize>> {
+        self.typed(key, "a whole number", as_usize)
+    }
+
+    /// A float (integers are accepted).
+    pub fn f32(&self, key: &str) -> Lookup<f32> {
+        self.optional_f32(key)?.ok_or_else(|| missing(key))
+    }
+
+    /// As [`Self::f32`], `None` where the key is absent.
+    pub fn optional_f32(&self, key: &str) -> Lookup<Option<f32>> {
+        self.typed(key, "a number", |v| match v {
+            Value::Float(x) => Some(*x as f32),
+            Value::Uint(x) => Some(*x as f32),
+            Value::Int(x) => Some(*x as f32),
+            _ => None,
+        })
+    }
+
+    /// A bool, `None` where the key is absent.
+    pub fn optional_bool(&self, key: &str) -> Lookup<Option<bool>> {
+        self.typed(key, "a bool", |v| match v {
+            Value::Bool(b) => Some(*b),
+            _ => None,
+        })
+    }
+
+    /// A string.
+    pub fn str(&self, key: &str) -> Lookup<&str> {
+        self.optional_str(key)?.ok_or_else(|| missing(key))
+    }
+
+    /// As [`Self::str`], `None` where the key is absent.
+    pub fn optional_str(&self, key: &str) -> Lookup<Option<&str>> {
+        self.typed(key, "a string", |v| match v {
+            Value::String(s) => Some(s.as_str()),
+            _ => None,
+        })
+    }
+
+    /// An array of strings.
+    pub fn strings(&self, key: &str) -> Lookup<&[String]> {
+        self.optional_strings(key)?.ok_or_else(|| missing(key))
+    }
+
+    /// As [`Self::strings`], `None` where the key is absent.
+    pub fn optional_strings(&self, key: &str) -> Lookup<Option<&[String]>> {
+        self.typed(key, "an array of strings", |v| match v {
+            Value::Strings(s) => Some(s.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of floats, `None` where the key is absent.
+    pub fn optional_floats(&self, key: &str) -> Lookup<Option<&[f32]>> {
+        self.typed(key, "an array of floats", |v| match v {
+            Value::Floats(x) => Some(x.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of whole numbers, or one number standing for all; `None` where the key is absent.
+    pub fn optional_usizes(&self, key: &str) -> Lookup<Option<Vec<usize>>> {
+        self.typed(key, "whole numbers", |v| match v {
+            Value::Uints(xs) => xs.iter().map(|&x| usize::try_from(x).ok()).collect(),
+            Value::Ints(xs) => xs.iter().map(|&x| usize::try_from(x).ok()).collect(),
+            one => as_usize(one).map(|x| vec![x]),
+        })
+    }
+
+    /// An array of bools, `None` where the key is absent.
+    pub fn optional_bools(&self, key: &str) -> Lookup<Option<&[bool]>> {
+        self.typed(key, "an array of bools", |v| match v {
+            Value::Bools(x) => Some(x.as_slice()),
+            _ => None,
+        })
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        want: &'static str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Lookup<Option<T>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| MetadataError::Wrong {
+            key: key.into(),
+            want,
+            found: value.summary(),
+        })
+    }
+}
+
+fn missing(key: &str) -> MetadataError {
+    MetadataError::Missing(key.into())
+}
+
+fn as_usize(v: &Value) -> Option<usize> {
+    match v {
+        Value::Uint(x) => usize::try_from(*x).ok(),
+        Value::Int(x) => usize::try_from(*x).ok(),
+        _ => None,
+    }
+}
+
+impl Value {
+    /// The value in a few words, long texts and arrays cut short.
+    pub fn summary(&self) -> String {
+        fn list<T: std::fmt::Debug>(what: &str, xs: &[T]) -> String {
+            let head: Vec<String> = xs.iter().take(4).map(|x| format!("{x:?}")).collect();
+            let more = if xs.len() > 4 { ", ..." } else { "" };
+            format!("{} {what} [{}{more}]", xs.len(), head.join(", "))
+        }
+        match self {
+            Value::Uint(x) => x.to_string(),
+            Value::Int(x) => x.to_string(),
+            Value::Float(x) => x.to_string(),
+            Value::Bool(x) => x.to_string(),
+            Value::String(s) if s.chars().count() <= 60 => format!("{s:?}"),
+            Value::String(s) => {
+                let head: String = s.chars().take(57).collect();
+                format!("{:?}... ({} bytes)", head, s.len())
+            }
+            Value::Strings(xs) => list("strings", xs),
+            Value::Uints(xs) => list("unsigned", xs),
+            Value::Ints(xs) => list("integers", xs),
+            Value::Floats(xs) => list("floats", xs),
+            Value::Bools(xs) => list("bools", xs),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Model names to files: embedded, local, Hugging Face hub, package registries.

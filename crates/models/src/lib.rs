@@ -1,0 +1,1 @@
+//! Architectures: metadata to a graph.
