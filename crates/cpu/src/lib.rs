@@ -1,1 +1,16 @@
-//! The CPU backend.
+//! The CPU backend: threads that run a graph in lockstep, and kernels for the widest SIMD the machine has.
+
+mod attend;
+mod backend;
+mod dot;
+mod kernels;
+mod kv;
+mod program;
+mod q8;
+mod rowwise;
+mod run;
+mod shared;
+mod threads;
+
+pub use backend::Cpu;
+pub use kernels::{Kernels, available};

@@ -1,5 +1,21 @@
 //! Model files: a path or bytes in, a [`Checkpoint`] of metadata and mapped tensors out.
+//!
+//! ```no_run
+//! let checkpoint = tern_formats::Checkpoint::open("model.gguf".as_ref())?;
+//! println!("{} tensors, {} bytes", checkpoint.tensors.len(), checkpoint.total_bytes());
+//! # Ok::<(), tern_formats::FormatError>(())
+//! ```
+//!
+//! A file is never trusted: every count, length and offset is checked against the bytes that are there before it is
+//! used, and what does not hold is a [`FormatError`] that says so in one sentence.
 
+mod checkpoint;
+mod error;
+mod folder;
+pub mod gguf;
 mod metadata;
+mod split;
 
+pub use checkpoint::{Checkpoint, SourceFile, Tensor};
+pub use error::{FormatError, KeyError, SplitError, TensorError};
 pub use metadata::{Metadata, MetadataError, Value};

@@ -59,6 +59,11 @@ impl Metadata {
         self.pairs.insert(key.into(), value)
     }
 
+    /// Takes a pair out; the others keep their order.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.pairs.shift_remove(key)
+    }
+
     /// The value, if the key is there.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.pairs.get(key)

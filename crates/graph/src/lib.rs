@@ -1,1 +1,24 @@
-//! What a model is to a device: ops, shapes, the backend interface and the slow reference.
+//! What a model is to a device: a [`Graph`] of ops about as large as the steps of a transformer layer, the
+//! [`Backend`] interface that runs it, and the slow [`Reference`] that says what the right answer is.
+
+mod backend;
+pub mod cases;
+mod graph;
+mod op;
+mod plan;
+mod random;
+mod reference;
+mod sample;
+mod tensor;
+
+pub use backend::{
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Output, OutputRow, Program, Reserve, Slice, Step,
+    StepOutput, Ticket,
+};
+pub use graph::{Graph, GraphError, KvLayer, Node, RopeTable, Value, Weight};
+pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
+pub use plan::Plan;
+pub use random::Random;
+pub use reference::{Reference, apply_norm, apply_rope};
+pub use sample::{Sample, Sampled, log_sum_exp, top_logprobs};
+pub use tensor::HostTensor;

@@ -1,12 +1,51 @@
 //! Block formats of weights: what the bytes of one block mean.
 //!
-//! A format is one [`Quant`] value in a file of its own, listed in [`ALL`]. Except for the plain floats, every
-//! format is small integers with a scale and an offset for each group of them: `w = scale * code + offset`.
+//! A format is one [`Quant`] value, listed in [`ALL`]. Except for the plain floats, every format is small
+//! integers with a scale and an offset for each group of them: `w = scale * code + offset`.
 //! [`Codec::Codes`] says so once; decoding, the reference and every dot product stand on it.
 
+mod bits;
+mod decode;
+mod encode;
 mod field;
+mod float;
+mod fp4;
+mod iq4;
+mod lookup;
+mod named;
+mod planes;
+mod q1;
+mod q2;
+mod q2_k;
+mod q3_k;
+mod q4;
+mod q4_k;
+mod q5;
+mod q6_k;
+mod q8;
+mod rounding;
+mod size;
+mod trits;
 
+pub use encode::EncodeError;
 pub use field::{Field, FieldType};
+pub use float::{BF16, F16, F32};
+pub use fp4::{MXFP4, NVFP4};
+pub use iq4::{IQ4_NL, IQ4_XS};
+pub use lookup::{ALL, by_id, by_name};
+pub use named::{F64, I8, I16, I32, I64, Q8_1, Q8_K};
+pub use named::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+pub use planes::{I2_S, TQ2_0};
+pub use q1::Q1_0;
+pub use q2::{PQ2_0, Q2_0, Q2_0_G128, TQ2_0_G128};
+pub use q2_k::Q2_K;
+pub use q3_k::Q3_K;
+pub use q4::{Q4_0, Q4_1};
+pub use q4_k::{Q4_K, Q5_K};
+pub use q5::{Q5_0, Q5_1};
+pub use q6_k::Q6_K;
+pub use q8::Q8_0;
+pub use trits::{PTQ1_0, TQ1_0};
 
 /// Whose files use a type id. The same id means different bytes in different dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +74,15 @@ pub enum DotWith {
 /// Activations in one int8 block.
 pub const Q8_BLOCK: usize = 32;
 
+/// Weights in the largest block of any format.
+pub const MAX_BLOCK: usize = 256;
+
+/// Groups in a block of any format, at most.
+pub const MAX_GROUPS: usize = 16;
+
+/// The offset of a group that has none. Adding negative zero changes no float, not even negative zero.
+pub const NO_OFFSET: f32 = -0.0;
+
 /// How the bytes of a block become weights.
 #[derive(Clone, Copy, Debug)]
 pub enum Codec {
@@ -45,7 +93,7 @@ pub enum Codec {
         /// Weights that share a scale and an offset: 16 or a multiple of it, at most `block_len`.
         group: usize,
         /// Takes one block (and the tensor's tail) apart.
-        unpack: fn(block: &[u8], tail: &[u8], out: Unpacked<'_>),
+        unpack: Unpack,
     },
     /// Known by name and size only; a model that uses it is refused by name.
     Named,
@@ -58,9 +106,15 @@ pub struct Unpacked<'a> {
     pub codes: &'a mut [i8],
     /// One scale a group.
     pub scales: &'a mut [f32],
-    /// One offset a group.
+    /// One offset a group; [`NO_OFFSET`] where the format has none.
     pub offsets: &'a mut [f32],
 }
+
+/// Turns `block_len` weights into one block; what the block held before does not matter.
+pub type Encode = fn(weights: &[f32], block: &mut [u8]);
+
+/// Takes one block (and the tensor's tail) apart.
+pub type Unpack = fn(block: &[u8], tail: &[u8], out: Unpacked<'_>);
 
 /// One block format.
 #[derive(Debug)]
@@ -81,7 +135,21 @@ pub struct Quant {
     pub dot_with: DotWith,
     /// How bytes become weights.
     pub codec: Codec,
-    /// How weights become one block's bytes (and the tail, see `tail`), where Tern can write the format.
-    pub encode: Option<fn(weights: &[f32], block: &mut [u8])>,
+    /// How weights become one block's bytes, where Tern can write the format.
+    pub encode: Option<Encode>,
 }
 
+/// Formats are equal when their names are: a name stands for one layout.
+impl PartialEq for Quant {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Quant {}
+
+impl std::fmt::Display for Quant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name)
+    }
+}

@@ -1,0 +1,158 @@
+//! [`Cpu`]: the backend itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tern_graph::{
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Reserve, Step, StepOutput,
+    Ticket,
+};
+
+use crate::kernels::{Kernels, available};
+use crate::kv::Kv;
+use crate::program::Compiled;
+use crate::run::Run;
+use crate::threads::Pool;
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// Runs graphs on the machine's processor. Weights stay where they are mapped.
+pub struct Cpu {
+    kernels: &'static Kernels,
+    pool: Pool,
+    buffers: Vec<Stored>,
+    programs: Vec<Compiled>,
+    results: Vec<(u64, StepOutput)>,
+    steps: u64,
+}
+
+enum Stored {
+    Tensor(HostTensor),
+    Kv(Arc<Kv>),
+}
+
+impl Cpu {
+    /// The best kernels this machine has, on so many threads.
+    pub fn new(threads: usize) -> Cpu {
+        Cpu::with_kernels(threads, available()[0])
+    }
+
+    /// Kernels of one's own choice, out of [`available`].
+    pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Cpu {
+        let pool = Pool::new(threads);
+        Cpu { kernels, pool, buffers: vec![], programs: vec![], results: vec![], steps: 0 }
+    }
+
+    fn add(&mut self, stored: Stored) -> Buffer {
+        self.buffers.push(stored);
+        Buffer(self.buffers.len() as u32 - 1)
+    }
+
+    fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
+        let fail = |text: String| Err(BackendError(text));
+        let Some(compiled) = self.programs.get(program.0 as usize) else {
+            return fail(format!("program {} was not compiled here", program.0));
+        };
+        let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
+        step.check(compiled.graph.vocab(), pages, page_len)?;
+        if step.tokens.len() > compiled.max_tokens || step.outputs.len() > compiled.max_tokens {
+            return fail(format!("a step of {} tokens; compiled for {}", step.tokens.len(), compiled.max_tokens));
+        }
+        compiled.taken.iter().for_each(|t| t.store(0, Ordering::Relaxed));
+        let places = step.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(move |p| (s, p)));
+        let (kernels, threads) = (self.kernels, self.pool.threads());
+        let run = Run { program: compiled, kernels, step, places: places.collect(), threads };
+        if !self.pool.run(&|worker| run.work(worker)) {
+            return fail("a thread failed in this step".into());
+        }
+        let Some(last) = compiled.graph.nodes.len().checked_sub(1) else { return Ok(StepOutput::default()) };
+        let width = compiled.graph.nodes[last].value.width;
+        // SAFETY: the threads are done.
+        let logits = unsafe { compiled.value(last).get(0..run.rows(last) * width) };
+        Ok(step.answer(logits.chunks_exact(width)))
+    }
+}
+
+impl Backend for Cpu {
+    fn info(&self) -> DeviceInfo {
+        let threads = self.pool.threads();
+        let plural = if threads == 1 { "" } else { "s" };
+        let name = format!("{} ({threads} thread{plural}, {})", processor(), self.kernels.name);
+        let (memory_total, memory_free) = memory();
+        DeviceInfo { name, memory_total, memory_free }
+    }
+
+    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
+        Ok(self.add(Stored::Tensor(tensor.clone())))
+    }
+
+    fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
+        let Reserve::Kv { layers, pages, page_len } = what;
+        let (want, free) = (Kv::bytes(layers, *pages, *page_len).unwrap_or(u64::MAX), memory().1);
+        if want > free {
+            let mib = |bytes: u64| bytes / (1 << 20);
+            return Err(BackendError(format!(
+                "KV for {} tokens takes {} MiB and {} MiB are free; a smaller context (-c) would fit",
+                pages * page_len,
+                mib(want),
+                mib(free)
+            )));
+        }
+        Ok(self.add(Stored::Kv(Arc::new(Kv::new(layers, *pages, *page_len)))))
+    }
+
+    fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
+        let fail = |text: &str| BackendError(text.into());
+        let tensor = |b: &Buffer| match self.buffers.get(b.0 as usize) {
+            Some(Stored::Tensor(t)) => Ok(t.clone()),
+            _ => Err(fail("a weight is bound to a buffer that is no tensor")),
+        };
+        let weights = bindings.weights.iter().map(tensor).collect::<Result<Vec<_>>>()?;
+        if weights.len() != graph.weights.len() {
+            return Err(fail("a graph must be bound to all of its weights"));
+        }
+        if let Some((w, t)) = graph.weights.iter().zip(&weights).find(|(w, t)| (w.rows, w.cols) != (t.rows, t.cols)) {
+            let text = format!("{}: want [{}, {}], bound to [{}, {}]", w.name, w.rows, w.cols, t.rows, t.cols);
+            return Err(BackendError(text));
+        }
+        let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
+            None if graph.kv.is_empty() => None,
+            Some(Some(Stored::Kv(kv))) if kv.layers.iter().map(|l| l.shape).eq(graph.kv.iter().copied()) => {
+                Some(Arc::clone(kv))
+            }
+            _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
+        };
+        self.programs.push(Compiled::new(graph, weights, kv, bindings.max_tokens, self.kernels));
+        Ok(Program(self.programs.len() as u32 - 1))
+    }
+
+    fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
+        let output = self.run(program, &step)?;
+        self.steps += 1;
+        self.results.push((self.steps, output));
+        Ok(Ticket(self.steps))
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
+        let at = self.results.iter().position(|r| r.0 == ticket.0);
+        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
+        Ok(self.results.swap_remove(at).1)
+    }
+}
+
+/// The processor's own name, where the system tells it.
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+}
+
+/// Bytes of memory in all and free; unknown counts as endless.
+fn memory() -> (u64, u64) {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
+    };
+    (field("MemTotal:").unwrap_or(u64::MAX), field("MemAvailable:").unwrap_or(u64::MAX))
+}

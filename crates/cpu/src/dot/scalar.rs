@@ -1,0 +1,104 @@
+//! The general kernels in plain Rust: what every faster one must equal.
+
+use half::{bf16, f16};
+use tern_quant::{Codec, Q8_BLOCK, Quant, Unpacked};
+
+use super::{LinearKernel, Row};
+use crate::q8::{Q8, SUM_BLOCK};
+
+/// Most weights in a block of any format.
+pub(crate) const MAX_BLOCK: usize = 256;
+
+pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
+    match quant.name {
+        "F32" => LinearKernel::F32(|row, x, out| float_rows::<4>(row, x, out, f32::from_le_bytes)),
+        "F16" => LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| f16::from_le_bytes(b).to_f32())),
+        "BF16" => LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| bf16::from_le_bytes(b).to_f32())),
+        _ => LinearKernel::Q8(dot_codes),
+    }
+}
+
+
+/// Eight running sums, in the order the vector kernels add.
+#[inline(always)]
+pub(crate) fn float_rows<const BYTES: usize>(
+    row: &[u8],
+    x: &[f32],
+    out: &mut [f32],
+    value: impl Fn([u8; BYTES]) -> f32,
+) {
+    let cols = row.len() / BYTES;
+    let (weights, _) = row.as_chunks::<BYTES>();
+    for (y, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
+        let mut sums = [0.0f32; 8];
+        let (w8, w_rest) = weights.as_chunks::<8>();
+        let (x8, x_rest) = x.as_chunks::<8>();
+        for (w, x) in w8.iter().zip(x8) {
+            for i in 0..8 {
+                sums[i] += value(w[i]) * x[i];
+            }
+        }
+        let rest: f32 = w_rest.iter().zip(x_rest).map(|(w, x)| value(*w) * x).sum();
+        *y = sums.iter().sum::<f32>() + rest;
+    }
+}
+
+/// One block taken apart, with a scale and an offset for every 16 codes whatever the format's group is.
+pub(crate) struct Block {
+    pub(crate) codes: [i8; MAX_BLOCK],
+    pub(crate) scales: [f32; MAX_BLOCK / SUM_BLOCK],
+    pub(crate) offsets: [f32; MAX_BLOCK / SUM_BLOCK],
+}
+
+impl Block {
+    pub(crate) fn empty() -> Block {
+        Block { codes: [0; MAX_BLOCK], scales: [0.0; 16], offsets: [0.0; 16] }
+    }
+
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, quant: &Quant, block: &[u8], tail: &[u8]) {
+        let Codec::Codes { group, unpack } = quant.codec else { return };
+        let (n, repeat) = (quant.block_len, group / SUM_BLOCK);
+        let groups = n / group;
+        let (codes, scales, offsets) =
+            (&mut self.codes[..n], &mut self.scales[..groups], &mut self.offsets[..groups]);
+        unpack(block, tail, Unpacked { codes, scales, offsets });
+        if repeat > 1 {
+            for i in (0..n / SUM_BLOCK).rev() {
+                self.scales[i] = self.scales[i / repeat];
+                self.offsets[i] = self.offsets[i / repeat];
+            }
+        }
+    }
+}
+
+fn dot_codes(row: &Row<'_>, x: &Q8<'_>, out: &mut [f32]) {
+    let (len, bytes) = (row.quant.block_len, row.quant.block_bytes());
+    let mut block = Block::empty();
+    out.fill(0.0);
+    for (b, raw) in row.blocks.chunks_exact(bytes).enumerate() {
+        block.fill(row.quant, raw, row.tail);
+        for (t, y) in out.iter_mut().enumerate() {
+            let at = t * x.cols + b * len;
+            for g in 0..len / SUM_BLOCK {
+                let from = at + g * SUM_BLOCK;
+                let codes = block.codes[g * SUM_BLOCK..].iter().zip(&x.codes[from..from + SUM_BLOCK]);
+                let sum: i32 = codes.map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
+                let scale = block.scales[g] * x.scales[from / Q8_BLOCK];
+                *y += sum as f32 * scale + block.offsets[g] * x.sums[from / SUM_BLOCK];
+            }
+        }
+    }
+}
+
+pub(crate) fn dot_f16(a: &[f32], b: &[u16]) -> f32 {
+    a.iter().zip(b).map(|(x, y)| x * f16::from_bits(*y).to_f32()).sum()
+}
+
+pub(crate) fn add_scaled_f16(a: f32, x: &[u16], out: &mut [f32]) {
+    out.iter_mut().zip(x).for_each(|(o, x)| *o += a * f16::from_bits(*x).to_f32());
+}
+
+pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
+    out.iter_mut().zip(x).for_each(|(o, x)| *o = f16::from_f32(*x).to_bits());
+}

@@ -1,0 +1,218 @@
+//! The kernels of one instruction set, chosen once when the backend starts.
+
+use tern_graph::Activation;
+use tern_quant::Quant;
+
+use crate::dot::{self, LinearKernel};
+use crate::q8::{self, Q8Mut};
+
+/// One instruction set's version of everything that is worth vectorising.
+///
+/// All versions agree with [`SCALAR`]: exactly where results are defined lane by lane, to rounding elsewhere.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    /// `avx512`, `avx2`, `neon` or `scalar`.
+    pub name: &'static str,
+    /// The row product for a format.
+    pub(crate) linear: fn(&'static Quant) -> LinearKernel,
+    /// `sum(a * b)` with b in f16.
+    pub(crate) dot_f16: fn(a: &[f32], b: &[u16]) -> f32,
+    /// `out += a * x` with x in f16.
+    pub(crate) add_scaled_f16: fn(a: f32, x: &[u16], out: &mut [f32]),
+    /// To f16, rounded to nearest.
+    pub(crate) store_f16: fn(x: &[f32], out: &mut [u16]),
+    /// `exp(x - max)` in place; gives the sum.
+    pub(crate) softmax: fn(&mut [f32]) -> f32,
+    /// `act(gate) * up`
+    pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
+    /// To int8.
+    pub(crate) quantize: fn(&[f32], Q8Mut<'_>),
+    /// `sum(x)` and `sum(x^2)`
+    pub(crate) sums: fn(&[f32]) -> (f32, f32),
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Plain Rust, which every machine runs.
+static SCALAR: Kernels = Kernels {
+    name: "scalar",
+    linear: dot::scalar::kernel,
+    dot_f16: dot::scalar::dot_f16,
+    add_scaled_f16: dot::scalar::add_scaled_f16,
+    store_f16: dot::scalar::store_f16,
+    softmax: softmax_body,
+    gated: gated_body,
+    quantize: q8::quantize,
+    sums: sums_body,
+};
+
+/// Plain loops compiled again for a wider instruction set.
+#[cfg(target_arch = "x86_64")]
+macro_rules! widened {
+    ($module:ident, $features:literal) => {
+        mod $module {
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            unsafe fn softmax_wide(x: &mut [f32]) -> f32 {
+                softmax_body(x)
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn gated_wide(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+                gated_body(act, gate, up, out);
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn quantize_wide(x: &[f32], out: Q8Mut<'_>) {
+                q8::quantize(x, out);
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn sums_wide(x: &[f32]) -> (f32, f32) {
+                sums_body(x)
+            }
+
+            // SAFETY (all four): `available` lists these kernels only where the features were detected.
+            pub(super) fn softmax(x: &mut [f32]) -> f32 {
+                // SAFETY: as above.
+                unsafe { softmax_wide(x) }
+            }
+            pub(super) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { gated_wide(act, gate, up, out) }
+            }
+            pub(super) fn quantize(x: &[f32], out: Q8Mut<'_>) {
+                // SAFETY: as above.
+                unsafe { quantize_wide(x, out) }
+            }
+            pub(super) fn sums(x: &[f32]) -> (f32, f32) {
+                // SAFETY: as above.
+                unsafe { sums_wide(x) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+widened!(avx2, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+widened!(avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+
+#[cfg(target_arch = "x86_64")]
+static AVX2: Kernels = Kernels {
+    name: "avx2",
+    linear: dot::x86::avx2::kernel,
+    dot_f16: dot::x86::halves::dot_f16,
+    add_scaled_f16: dot::x86::halves::add_scaled_f16,
+    store_f16: dot::x86::halves::store_f16,
+    softmax: avx2::softmax,
+    gated: avx2::gated,
+    quantize: avx2::quantize,
+    sums: avx2::sums,
+};
+
+#[cfg(target_arch = "x86_64")]
+static AVX512: Kernels = Kernels {
+    name: "avx512",
+    linear: dot::x86::avx512::kernel,
+    softmax: avx512::softmax,
+    gated: avx512::gated,
+    quantize: avx512::quantize,
+    sums: avx512::sums,
+    ..AVX2
+};
+
+/// The kernels this machine can run, best first; the last is always the scalar one.
+pub fn available() -> Vec<&'static Kernels> {
+    let mut found = vec![];
+    #[cfg(target_arch = "x86_64")]
+    {
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        let avx512 = is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni");
+        if avx2 && avx512 {
+            found.push(&AVX512);
+        }
+        if avx2 {
+            found.push(&AVX2);
+        }
+    }
+    found.push(&SCALAR);
+    found
+}
+
+/// `2^(x / ln 2)` by a polynomial, good to about one unit in the last place; vectorises at any width.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    let x = x.clamp(-87.3, 88.7);
+    let n = (x * std::f32::consts::LOG2_E + 12_582_912.0) - 12_582_912.0;
+    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4; // ln 2 in two parts
+    let p = 1.987_569_1e-4f32;
+    let p = p * r + 1.398_199_9e-3;
+    let p = p * r + 8.333_452e-3;
+    let p = p * r + 4.166_579_6e-2;
+    let p = p * r + 1.666_666_5e-1;
+    let p = p * r + 5.000_000_1e-1;
+    let y = p * r * r + r + 1.0;
+    y * f32::from_bits(((n as i32 + 127) << 23) as u32)
+}
+
+#[inline(always)]
+fn softmax_body(x: &mut [f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; 8];
+    for part in x.chunks(8) {
+        for (lane, v) in lanes.iter_mut().zip(part) {
+            *lane = if *v > *lane { *v } else { *lane };
+        }
+    }
+    let max = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sums = [0.0f32; 8];
+    let mut chunks = x.chunks_exact_mut(8);
+    for part in &mut chunks {
+        for i in 0..8 {
+            part[i] = exp(part[i] - max);
+            sums[i] += part[i];
+        }
+    }
+    let mut rest = 0.0;
+    for v in chunks.into_remainder() {
+        *v = exp(*v - max);
+        rest += *v;
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+#[inline(always)]
+fn gated_body(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let each = out.iter_mut().zip(gate.iter().zip(up));
+    match act {
+        Activation::Silu => each.for_each(|(o, (&g, &u))| *o = g / (1.0 + exp(-g)) * u),
+        Activation::GeluTanh => each.for_each(|(o, (&g, &u))| {
+            // tanh(z) = 1 - 2 / (1 + exp(2z))
+            let z = 0.797_884_6 * g * (1.0 + 0.044_715 * g * g);
+            *o = g * (1.0 - 1.0 / (1.0 + exp(2.0 * z))) * u;
+        }),
+        Activation::Relu2 => each.for_each(|(o, (&g, &u))| *o = g.max(0.0) * g.max(0.0) * u),
+    }
+}
+
+#[inline(always)]
+fn sums_body(x: &[f32]) -> (f32, f32) {
+    let (mut sum, mut squares) = ([0.0f32; 8], [0.0f32; 8]);
+    let chunks = x.chunks_exact(8);
+    let rest = chunks.remainder();
+    for part in chunks {
+        for i in 0..8 {
+            sum[i] += part[i];
+            squares[i] += part[i] * part[i];
+        }
+    }
+    let rest = rest.iter().fold((0.0, 0.0), |(s, q), v| (s + v, q + v * v));
+    (sum.iter().sum::<f32>() + rest.0, squares.iter().sum::<f32>() + rest.1)
+}

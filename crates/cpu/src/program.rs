@@ -1,0 +1,189 @@
+//! A graph made ready: which kernel each op uses, where values live, and where threads must wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use tern_graph::{Graph, HostTensor, Op, Plan, Val, WeightId};
+use tern_quant::{DotWith, Q8_BLOCK};
+
+use crate::dot::LinearKernel;
+use crate::kernels::Kernels;
+use crate::kv::Kv;
+use crate::q8::Q8Buffer;
+use crate::shared::Shared;
+
+/// What a thread does at one place of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Sines and cosines of the step's positions for one rotary table.
+    Rotations(usize),
+    /// Keys and values of an attention into their pages.
+    StoreKv,
+    /// The node's op.
+    Compute,
+    /// int8 activations of the node's value, where the op could not make them on the way.
+    Quantize,
+}
+
+/// One piece of work for all threads.
+pub(crate) struct Task {
+    pub(crate) work: Work,
+    pub(crate) node: usize,
+    /// Threads meet before it: it needs what was just made, or overwrites what was just read.
+    pub(crate) barrier: bool,
+    /// The op leaves int8 activations beside its value.
+    pub(crate) with_q8: bool,
+}
+
+/// A compiled graph with its memory.
+pub(crate) struct Compiled {
+    pub(crate) graph: Graph,
+    pub(crate) tasks: Vec<Task>,
+    /// Items of each task that threads have taken.
+    pub(crate) taken: Vec<AtomicUsize>,
+    pub(crate) weights: Vec<HostTensor>,
+    /// Vectors (norms, biases, scales) decoded once.
+    pub(crate) vectors: HashMap<WeightId, Vec<f32>>,
+    /// The kernel of each linear node.
+    pub(crate) kernels: HashMap<usize, LinearKernel>,
+    pub(crate) kv: Option<Arc<Kv>>,
+    pub(crate) max_tokens: usize,
+    plan: Plan,
+    values: Vec<Shared<f32>>,
+    q8: Vec<Option<Q8Buffer>>,
+    pub(crate) rotations: Vec<Shared<f32>>,
+}
+
+impl Compiled {
+    pub(crate) fn new(
+        graph: &Graph,
+        weights: Vec<HostTensor>,
+        kv: Option<Arc<Kv>>,
+        max_tokens: usize,
+        kernels: &Kernels,
+    ) -> Compiled {
+        let plan = Plan::new(graph);
+        let wants_q8 = values_in_int8(graph, &weights);
+        let mut needs = vec![false; plan.width.len()];
+        wants_q8.iter().enumerate().filter(|(_, w)| **w).for_each(|(i, _)| needs[plan.slot[i]] = true);
+        let room = |s: usize| max_tokens * plan.width[s];
+        let tasks = tasks(graph, &plan, &wants_q8);
+        Compiled {
+            taken: tasks.iter().map(|_| AtomicUsize::new(0)).collect(),
+            tasks,
+            vectors: vectors(graph, &weights),
+            kernels: linear_kernels(graph, &weights, kernels),
+            values: (0..needs.len()).map(|s| Shared::new(room(s))).collect(),
+            q8: (0..needs.len()).map(|s| needs[s].then(|| Q8Buffer::new(room(s)))).collect(),
+            rotations: graph.ropes.iter().map(|t| Shared::new(max_tokens * t.freqs.len() * 2)).collect(),
+            graph: graph.clone(),
+            weights,
+            kv,
+            max_tokens,
+            plan,
+        }
+    }
+
+    /// The memory of a node's value.
+    pub(crate) fn value(&self, node: usize) -> &Shared<f32> {
+        &self.values[self.plan.slot[node]]
+    }
+
+    /// The int8 activations of a node's value.
+    pub(crate) fn q8(&self, node: usize) -> Option<&Q8Buffer> {
+        self.q8[self.plan.slot[node]].as_ref()
+    }
+
+    /// A weight by id.
+    pub(crate) fn weight(&self, id: WeightId) -> &HostTensor {
+        &self.weights[id.index()]
+    }
+
+    /// A decoded vector.
+    pub(crate) fn vector(&self, id: WeightId) -> &[f32] {
+        self.vectors.get(&id).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Values that a linear of an integer format reads.
+fn values_in_int8(graph: &Graph, weights: &[HostTensor]) -> Vec<bool> {
+    let mut wants = vec![false; graph.nodes.len()];
+    for node in &graph.nodes {
+        if let Op::Linear { x, weight, .. } = node.op
+            && weights[weight.index()].quant.dot_with == DotWith::Q8
+        {
+            wants[x.index()] = true;
+        }
+    }
+    wants
+}
+
+fn vectors(graph: &Graph, weights: &[HostTensor]) -> HashMap<WeightId, Vec<f32>> {
+    let mut wanted = vec![];
+    for node in &graph.nodes {
+        match node.op {
+            Op::Norm { weight, bias, .. } => wanted.extend([Some(weight), bias]),
+            Op::Linear { scale, bias, .. } => wanted.extend([scale, bias]),
+            _ => {}
+        }
+    }
+    wanted.into_iter().flatten().map(|id| (id, weights[id.index()].to_f32())).collect()
+}
+
+fn linear_kernels(graph: &Graph, weights: &[HostTensor], kernels: &Kernels) -> HashMap<usize, LinearKernel> {
+    let linear = |(i, node): (usize, &tern_graph::Node)| match node.op {
+        Op::Linear { weight, .. } => Some((i, (kernels.linear)(weights[weight.index()].quant))),
+        _ => None,
+    };
+    graph.nodes.iter().enumerate().filter_map(linear).collect()
+}
+
+/// Ops that finish whole runs of 32 columns on one thread can quantise them at once.
+fn quantizes_on_the_way(op: &Op) -> bool {
+    match op {
+        Op::Attend { args, .. } => args.v_dim.is_multiple_of(Q8_BLOCK),
+        Op::Norm { .. } | Op::Gated { .. } | Op::Add { .. } | Op::Embed { .. } => true,
+        _ => false,
+    }
+}
+
+/// The tasks in order, with barriers only where memory demands them.
+fn tasks(graph: &Graph, plan: &Plan, wants_q8: &[bool]) -> Vec<Task> {
+    // places: value slots, then KV, then one rotary table each
+    let (kv, rope) = (plan.width.len(), plan.width.len() + 1);
+    let mut tasks: Vec<Task> = vec![];
+    let (mut written, mut read): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
+    let mut push = |work: Work, node: usize, with_q8: bool, reads: Vec<usize>, writes: usize| {
+        let barrier =
+            reads.iter().any(|r| written.contains(r)) || written.contains(&writes) || read.contains(&writes);
+        if barrier {
+            written.clear();
+            read.clear();
+        }
+        read.extend(reads);
+        written.push(writes);
+        tasks.push(Task { work, node, barrier, with_q8 });
+    };
+    for table in 0..graph.ropes.len() {
+        push(Work::Rotations(table), 0, false, vec![], rope + table);
+    }
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let slot = |v: &Val| plan.slot[v.index()];
+        let mut reads: Vec<usize> = node.op.inputs().iter().map(slot).collect();
+        match &node.op {
+            Op::Attend { k, v, .. } => {
+                push(Work::StoreKv, i, false, vec![slot(k), slot(v)], kv);
+                reads.push(kv);
+            }
+            Op::Rope { table, .. } => reads.push(rope + table),
+            _ => {}
+        }
+        let on_the_way = wants_q8[i] && quantizes_on_the_way(&node.op);
+        push(Work::Compute, i, on_the_way, reads, plan.slot[i]);
+        if wants_q8[i] && !on_the_way {
+            push(Work::Quantize, i, false, vec![plan.slot[i]], plan.slot[i]);
+        }
+    }
+    tasks
+}

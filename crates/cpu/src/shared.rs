@@ -1,0 +1,44 @@
+//! Memory that threads write disjoint parts of between two barriers.
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+
+/// A fixed number of values, shared by the threads of a pool.
+pub(crate) struct Shared<T>(Box<[UnsafeCell<T>]>);
+
+// SAFETY: all access goes through `get` and `get_mut`, whose callers promise that no part is written by one
+// thread and touched by another between two barriers.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T: Copy + Default> Shared<T> {
+    /// `len` default values. Zeroed memory comes untouched from the system, so it costs nothing until used.
+    pub(crate) fn new(len: usize) -> Shared<T> {
+        let values = vec![T::default(); len].into_boxed_slice();
+        // SAFETY: `UnsafeCell<T>` has the layout of `T`.
+        Shared(unsafe { Box::from_raw(Box::into_raw(values) as *mut [UnsafeCell<T>]) })
+    }
+
+    /// # Safety
+    /// No thread writes any of `range` before the next barrier.
+    pub(crate) unsafe fn get(&self, range: Range<usize>) -> &[T] {
+        let part = &self.0[range];
+        // SAFETY: in bounds by the slice above; not written meanwhile by the caller's promise.
+        unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), part.len()) }
+    }
+
+    /// # Safety
+    /// No other thread touches any of `range` before the next barrier.
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
+    pub(crate) unsafe fn get_mut(&self, range: Range<usize>) -> &mut [T] {
+        let part = &self.0[range];
+        // SAFETY: in bounds by the slice above; not touched by others by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(part.as_ptr() as *mut T, part.len()) }
+    }
+
+    /// # Safety
+    /// The value at `index` is not read or written by another thread before the next barrier.
+    pub(crate) unsafe fn set(&self, index: usize, value: T) {
+        // SAFETY: in bounds by indexing; exclusive by the caller's promise.
+        unsafe { *self.0[index].get() = value }
+    }
+}

@@ -1,0 +1,189 @@
+//! A model as the file has it: metadata, and tensors that point into the mapped bytes.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use indexmap::{IndexMap, map::Entry};
+use tern_quant::{Dialect, Quant};
+
+use crate::{
+    FormatError, Metadata, TensorError, folder,
+    gguf::{self, Header},
+    split,
+};
+
+/// One tensor: a shape, a format, and the bytes.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// The name in the file, `blk.0.attn_q.weight`.
+    pub name: String,
+    /// The format of its blocks.
+    pub quant: &'static Quant,
+    /// GGUF order: `dims[0]` is the fastest, the K of a matrix product. Never empty, never zero.
+    pub dims: Vec<u64>,
+    /// All blocks, and the format's tail. Not a copy, and aligned no better than the file is: read it bytewise.
+    pub data: Bytes,
+}
+
+impl Tensor {
+    /// Weights in a row: `dims[0]`.
+    pub fn cols(&self) -> usize {
+        self.dims.first().map_or(1, |&k| k as usize)
+    }
+
+    /// Rows of all other dimensions together.
+    pub fn rows(&self) -> usize {
+        self.dims.iter().skip(1).product::<u64>() as usize
+    }
+}
+
+/// One file that a checkpoint was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Where it is; `None` for bytes in memory.
+    pub path: Option<PathBuf>,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// GGUF version, 2 or 3.
+    pub version: u32,
+    /// Every tensor starts at a multiple of this.
+    pub alignment: u64,
+}
+
+/// A model: metadata and tensors of one file, or of all shards of a split one.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Key-value pairs in file order; of the first shard, and without its `split.*` keys.
+    pub metadata: Metadata,
+    /// Tensors in file order, by name.
+    pub tensors: IndexMap<String, Tensor>,
+    /// Whose type ids the file uses.
+    pub dialect: Dialect,
+    /// The files, in shard order.
+    pub files: Vec<SourceFile>,
+}
+
+impl Checkpoint {
+    /// Opens a GGUF file, any shard of a split one, or a folder with one model in it.
+    ///
+    /// The file is mapped, not read: only the header is touched, however large the model is. A file that somebody
+    /// truncates while it is mapped ends the process with SIGBUS at the next read of the lost part; replacing a
+    /// file by renaming another over it is safe.
+    pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
+        let checkpoint = Self::open_for_inspection(path)?;
+        checkpoint.check_runnable().map_err(|e| e.at(path))?;
+        Ok(checkpoint)
+    }
+
+    /// As [`Self::open`], but also for a model that is described in full and yet cannot run.
+    pub fn open_for_inspection(path: &Path) -> Result<Checkpoint, FormatError> {
+        let path = match path.is_dir() {
+            true => &folder::model_in(path)?,
+            false => path,
+        };
+        let shards = split::shards(path)?;
+        merge(shards).map_err(|e| e.at(path))
+    }
+
+    /// A model that is in memory already, such as one embedded in a binary.
+    ///
+    /// ```
+    /// use tern_formats::{Checkpoint, Metadata, gguf::Writer};
+    ///
+    /// let mut file = Vec::new();
+    /// Writer::new(Metadata::default()).write_to(&mut file, |_, _| Ok(()))?;
+    /// assert!(Checkpoint::from_bytes(file.into())?.tensors.is_empty());
+    /// # Ok::<(), tern_formats::FormatError>(())
+    /// ```
+    pub fn from_bytes(bytes: Bytes) -> Result<Checkpoint, FormatError> {
+        let shard = Shard::parse(None, bytes)?;
+        split::check_whole(&shard)?;
+        let checkpoint = merge(vec![shard])?;
+        checkpoint.check_runnable()?;
+        Ok(checkpoint)
+    }
+
+    /// Whether the weights mean what the plain formats say; the key that says otherwise is the error.
+    pub fn check_runnable(&self) -> Result<(), FormatError> {
+        match self.metadata.iter().find(|(key, _)| key.starts_with("prism.")) {
+            Some((key, _)) => Err(FormatError::Rotated(key.into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of all tensors.
+    pub fn total_bytes(&self) -> u64 {
+        self.tensors.values().map(|t| t.data.len() as u64).sum()
+    }
+}
+
+impl FormatError {
+    /// Says which file; an error that says it already stays as it is.
+    pub(crate) fn at(self, path: &Path) -> FormatError {
+        match self {
+            FormatError::Io(..) | FormatError::In(..) => self,
+            other => FormatError::In(path.into(), Box::new(other)),
+        }
+    }
+}
+
+/// One file with its header taken apart.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) bytes: Bytes,
+    pub(crate) header: Header,
+}
+
+impl Shard {
+    pub(crate) fn parse(path: Option<PathBuf>, bytes: Bytes) -> Result<Shard, FormatError> {
+        let header = gguf::read(&bytes)?;
+        Ok(Shard { path, bytes, header })
+    }
+
+    pub(crate) fn open(path: &Path) -> Result<Shard, FormatError> {
+        let io = |e| FormatError::Io(path.into(), e);
+        let file = File::open(path).map_err(io)?;
+        // SAFETY: the map is read-only and private to this process; that a file truncated by others faults is the
+        // documented price of not copying it (see `Checkpoint::open`).
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+        Shard::parse(Some(path.into()), Bytes::from_owner(map)).map_err(|e| e.at(path))
+    }
+}
+
+/// One checkpoint of all shards: the metadata of the first, the tensors of all.
+fn merge(shards: Vec<Shard>) -> Result<Checkpoint, FormatError> {
+    let dialect = gguf::decide_dialect(shards.iter().map(|s| &s.header))?;
+    let mut metadata = Metadata::default();
+    let mut tensors = IndexMap::new();
+    let mut files = Vec::new();
+    for (i, Shard { path, bytes, header }) in shards.into_iter().enumerate() {
+        files.push(SourceFile {
+            path: path.clone(),
+            bytes: bytes.len() as u64,
+            version: header.version,
+            alignment: header.alignment,
+        });
+        let placed = gguf::place(&header, dialect, &bytes);
+        let in_file = |e: FormatError| match &path {
+            Some(path) => e.at(path),
+            None => e,
+        };
+        for tensor in placed.map_err(in_file)? {
+            match tensors.entry(tensor.name.clone()) {
+                Entry::Vacant(slot) => slot.insert(tensor),
+                Entry::Occupied(slot) => {
+                    return Err(in_file(FormatError::Tensor(slot.key().clone(), TensorError::Duplicate)));
+                }
+            };
+        }
+        if i == 0 {
+            metadata = header.metadata;
+        }
+    }
+    split::forget(&mut metadata);
+    Ok(Checkpoint { metadata, tensors, dialect, files })
+}

@@ -1,0 +1,32 @@
+//! A folder as a model: the one GGUF file or the one split set in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{FormatError, split::ShardName};
+
+/// The file to open for a folder.
+pub(crate) fn model_in(folder: &Path) -> Result<PathBuf, FormatError> {
+    let io = |e| FormatError::Io(folder.into(), e);
+    let mut candidates = Vec::new();
+    let mut safetensors = false;
+    for entry in fs::read_dir(folder).map_err(io)? {
+        let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
+        safetensors |= name.ends_with(".safetensors");
+        if name.ends_with(".gguf") {
+            // all shards of a set stand for its first
+            candidates.push(ShardName::parse(&name).map_or(name, |shard| shard.sibling(1)));
+        }
+    }
+    candidates.sort();
+    candidates.dedup();
+    let refused = match candidates.as_slice() {
+        [one] => return Ok(folder.join(one)),
+        [] if safetensors => FormatError::OnlySafetensors,
+        [] => FormatError::EmptyFolder,
+        _ => FormatError::ManyModels(candidates),
+    };
+    Err(refused.at(folder))
+}

@@ -1,0 +1,116 @@
+//! Whose type ids a file uses: decided by the ids themselves, and for id 42 by the offsets.
+//!
+//! Id 42 is 64 weights in 18 bytes upstream and 128 weights in 34 bytes in the first ternary files. No key says which
+//! (`general.file_type` is the same in both); but tensors lie one after another, so each next offset is the sum of the
+//! padded sizes before it, and only one block size adds up.
+
+use tern_quant::{Dialect, Quant};
+
+use super::{Header, place::size};
+use crate::{FormatError, Metadata, TensorError};
+
+/// The id with two meanings.
+const AMBIGUOUS: u32 = 42;
+
+/// Types of bitnet.cpp that are tiled for the build that wrote them.
+const BUILD_SPECIFIC: [(u32, &str); 3] = [(37, "I8_S"), (38, "TL1"), (39, "TL2")];
+
+/// What a type id means in a dialect.
+pub(super) fn resolve(id: u32, dialect: Dialect) -> Result<&'static Quant, TensorError> {
+    if dialect == Dialect::Microsoft
+        && let Some(&(id, name)) = BUILD_SPECIFIC.iter().find(|(other, _)| *other == id)
+    {
+        return Err(TensorError::BuildSpecific(name, id));
+    }
+    tern_quant::by_id(id, dialect).ok_or(TensorError::UnknownType(id))
+}
+
+/// The one dialect of all shards of a model; the first carries the metadata.
+pub(crate) fn decide<'a>(shards: impl Iterator<Item = &'a Header>) -> Result<Dialect, FormatError> {
+    let shards: Vec<&Header> = shards.collect();
+    let has =
+        |wanted: &[u32]| shards.iter().flat_map(|h| &h.infos).any(|info| wanted.contains(&info.type_id));
+    let candidates = candidates(shards.first().map(|h| &h.metadata), has);
+    for info in shards.iter().flat_map(|h| &h.infos) {
+        resolve(info.type_id, candidates[0]).map_err(|e| FormatError::Tensor(info.name.clone(), e))?;
+    }
+    if !has(&[AMBIGUOUS]) {
+        return Ok(candidates[0]);
+    }
+
+    let mut fits = Vec::new();
+    let mut misfits = Vec::new();
+    for &dialect in candidates {
+        match shards.iter().map(|h| fit(h, dialect)).collect::<Result<Vec<_>, _>>() {
+            Ok(ends) => fits.push((dialect, ends.iter().all(|end| *end == End::Exact))),
+            Err(misfit) => misfits.push(format!("as {}, {misfit}", reading(dialect))),
+        }
+    }
+    let exact: Vec<_> = fits.iter().filter(|(_, exact)| *exact).collect();
+    match (fits.as_slice(), exact.as_slice()) {
+        ([], _) => Err(FormatError::NoReading(misfits)),
+        ([(dialect, _)], _) | (_, [(dialect, _)]) => Ok(*dialect),
+        _ => Err(FormatError::AmbiguousReading(fits.iter().map(|(dialect, _)| reading(*dialect)).collect())),
+    }
+}
+
+/// Dialects the ids and the metadata allow. More than one differ only in what id 42 means.
+fn candidates(metadata: Option<&Metadata>, has: impl Fn(&[u32]) -> bool) -> &'static [Dialect] {
+    use Dialect::*;
+    let is = |key, value: &str| {
+        metadata
+            .and_then(|m| m.optional_str(key).ok().flatten())
+            .is_some_and(|found| found.eq_ignore_ascii_case(value))
+    };
+    // upstream retired 36 to 38, so whoever writes them is Microsoft; 39 is MXFP4 elsewhere
+    if has(&[36, 37, 38]) || is("general.architecture", "bitnet-b1.58") {
+        &[Microsoft]
+    } else if has(&[142, 143]) {
+        &[Prism]
+    } else if !has(&[AMBIGUOUS]) {
+        &[Ggml]
+    } else if is("general.quantization_version", "TQ2_0_g128") {
+        // a number in every other file; its blocks are as large as the legacy ones, so only this tells
+        &[Ggml, OxiBonsai]
+    } else {
+        &[Ggml, PrismLegacy]
+    }
+}
+
+/// Whether the last tensor ends where the file does.
+#[derive(PartialEq, Eq)]
+enum End {
+    Exact,
+    Early,
+}
+
+/// Walks the offsets as the dialect would have written them.
+fn fit(header: &Header, dialect: Dialect) -> Result<End, String> {
+    let mut at = 0;
+    let mut end = 0;
+    for info in &header.infos {
+        let wrong = |e| format!("tensor `{}`: {e}", info.name);
+        if info.offset != at {
+            return Err(format!("tensor `{}` has offset {}, expected {at}", info.name, info.offset));
+        }
+        let bytes = size(&info.dims, resolve(info.type_id, dialect).map_err(wrong)?).map_err(wrong)?;
+        let next = |at: u64| {
+            let end = at.checked_add(bytes)?;
+            Some((end, end.checked_next_multiple_of(header.alignment)?))
+        };
+        (end, at) = next(at).ok_or_else(|| wrong(TensorError::TooLarge(info.dims.clone())))?;
+    }
+    match header.data_len {
+        have if have < end => Err(format!("the tensors take {end} bytes, the file has {have}")),
+        have if have <= at => Ok(End::Exact),
+        _ => Ok(End::Early),
+    }
+}
+
+/// Id 42 in the words of a dialect.
+fn reading(dialect: Dialect) -> String {
+    match tern_quant::by_id(AMBIGUOUS, dialect) {
+        Some(quant) => format!("{}-weight {}", quant.block_len, quant.name),
+        None => format!("{dialect:?}"),
+    }
+}

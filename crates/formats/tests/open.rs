@@ -1,0 +1,212 @@
+//! Paths: files, folders, shards, and a file far larger than memory.
+
+mod common;
+
+use std::{fs, io::Write as _, path::Path};
+
+use common::{file, text};
+use tempfile::tempdir;
+use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
+use tern_quant::{Dialect, F32, Q1_0, Q2_0_G128};
+
+fn refusal(path: &Path) -> String {
+    match Checkpoint::open(path) {
+        Ok(_) => "accepted".into(),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[test]
+fn the_embedded_model_opens() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models/tern-stories-1bit.gguf");
+    let model = Checkpoint::open(&path).unwrap();
+    assert_eq!(model.metadata.str("general.architecture").unwrap(), "qwen3");
+    assert_eq!(model.dialect, Dialect::Ggml);
+    assert_eq!(model.files.len(), 1);
+    assert_eq!((model.files[0].bytes, model.files[0].version, model.files[0].alignment), (3_862_272, 3, 32));
+    let embd = &model.tensors["token_embd.weight"];
+    assert_eq!(embd.quant.name, "Q1_0");
+    assert_eq!(embd.cols(), model.metadata.usize("qwen3.embedding_length").unwrap());
+    assert_eq!(embd.rows(), model.metadata.strings("tokenizer.ggml.tokens").unwrap().len());
+    assert_eq!(
+        embd.data.len(),
+        embd.quant.tensor_bytes((embd.rows() * embd.cols()) as u64).unwrap() as usize
+    );
+    let blocks = model.metadata.usize("qwen3.block_count").unwrap();
+    assert!(model.tensors.contains_key(&format!("blk.{}.ffn_down.weight", blocks - 1)));
+    assert!(model.total_bytes() < model.files[0].bytes);
+
+    let bytes = fs::read(&path).unwrap();
+    let same = Checkpoint::from_bytes(bytes.into()).unwrap();
+    assert_eq!(same.metadata, model.metadata);
+    assert!(
+        same.tensors.values().zip(model.tensors.values()).all(|(a, b)| a.data == b.data && a.dims == b.dims)
+    );
+}
+
+#[test]
+fn a_model_written_again_is_the_same_model() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models/tern-stories-1bit.gguf");
+    let model = Checkpoint::open(&path).unwrap();
+    let mut writer = Writer::new(model.metadata.clone());
+    for tensor in model.tensors.values() {
+        writer.declare(&tensor.name, tensor.quant, &tensor.dims).unwrap();
+    }
+    let mut copy = Vec::new();
+    let size = writer.write_to(&mut copy, |i, out| out.write_all(&model.tensors[i].data)).unwrap();
+    assert_eq!(size, copy.len() as u64);
+    let copy = Checkpoint::from_bytes(copy.into()).unwrap();
+    assert_eq!(copy.metadata, model.metadata);
+    assert!(
+        copy.tensors.values().zip(model.tensors.values()).all(|(a, b)| a.name == b.name && a.data == b.data)
+    );
+}
+
+#[test]
+fn missing_and_foreign_paths_are_named() {
+    let dir = tempdir().unwrap();
+    let absent = dir.path().join("absent.gguf");
+    assert!(refusal(&absent).starts_with(&format!("{}: ", absent.display())));
+    let foreign = dir.path().join("model.gguf");
+    fs::write(&foreign, "hello").unwrap();
+    let sentence = "not a GGUF file: it starts with \"hell\", want \"GGUF\"";
+    assert_eq!(refusal(&foreign), format!("{}: {sentence}", foreign.display()));
+    fs::write(&foreign, "").unwrap();
+    let sentence = "not a GGUF file: it starts with \"\", want \"GGUF\"";
+    assert_eq!(refusal(&foreign), format!("{}: {sentence}", foreign.display()));
+}
+
+#[test]
+fn a_folder_stands_for_its_one_model() {
+    let dir = tempdir().unwrap();
+    let at = dir.path().display();
+    assert_eq!(refusal(dir.path()), format!("{at}: the folder has no .gguf file"));
+    fs::write(dir.path().join("model.safetensors"), "").unwrap();
+    assert_eq!(
+        refusal(dir.path()),
+        format!(
+            "{at}: the folder has only safetensors files, which are not supported yet: want a .gguf file"
+        )
+    );
+    fs::write(dir.path().join("b.gguf"), file(&[], &[])).unwrap();
+    let opened = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(opened.files[0].path.as_deref(), Some(dir.path().join("b.gguf").as_path()));
+    fs::write(dir.path().join("a.gguf"), file(&[], &[])).unwrap();
+    assert_eq!(
+        refusal(dir.path()),
+        format!("{at}: the folder has 2 models, name one of them: a.gguf, b.gguf")
+    );
+}
+
+#[test]
+fn a_rotated_model_opens_only_for_inspection() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    fs::write(&path, file(&[("prism.hadamard.block_size", Value::Uint(1024))], &[])).unwrap();
+    let sentence = "metadata key `prism.hadamard.block_size`: the weights are in a rotated basis, which is not implemented yet";
+    assert_eq!(refusal(&path), format!("{}: {sentence}", path.display()));
+    let shown = Checkpoint::open_for_inspection(&path).unwrap();
+    assert_eq!(shown.metadata.usize("prism.hadamard.block_size"), Ok(1024));
+}
+
+#[test]
+fn a_file_of_many_gigabytes_is_not_read() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("large.gguf");
+    let mut writer = Writer::new(Metadata::default());
+    for i in 0..8 {
+        writer.declare(&format!("w{i}"), &F32, &[1 << 16, 1 << 12]).unwrap(); // 1 GiB each
+    }
+    // the header alone: the first data is refused, and the rest of the file is a hole
+    let mut header = Vec::new();
+    assert!(writer.write_to(&mut header, |_, _| Err(std::io::ErrorKind::StorageFull.into())).is_err());
+    let mut out = fs::File::create(&path).unwrap();
+    out.write_all(&header).unwrap();
+    out.set_len(header.len() as u64 + (8 << 30)).unwrap();
+    let opened = Checkpoint::open(&path).unwrap();
+    assert_eq!(opened.total_bytes(), 8 << 30);
+    assert_eq!(opened.tensors["w7"].data.len(), 1 << 30);
+}
+
+/// Three shards: `(metadata, tensors)` in three files; the weights are the legacy kind of id 42.
+fn write_shards(dir: &Path) {
+    let split = |no| {
+        vec![
+            ("split.no", Value::Uint(no)),
+            ("split.count", Value::Uint(3)),
+            ("split.tensors.count", Value::Int(4)),
+        ]
+    };
+    let mut first = vec![("general.architecture", text("qwen3"))];
+    first.extend(split(0));
+    let mut last = split(2);
+    last.push(("general.alignment", Value::Uint(64)));
+    let shards = [
+        file(&first, &[("a", &Q2_0_G128, &[256, 16]), ("b", &F32, &[8])]),
+        file(&split(1), &[("c", &Q1_0, &[128, 3])]),
+        file(&last, &[("d", &F32, &[9])]),
+    ];
+    for (i, bytes) in shards.iter().enumerate() {
+        fs::write(dir.join(format!("m-{:05}-of-00003.gguf", i + 1)), bytes).expect("a writable folder");
+    }
+}
+
+#[test]
+fn any_shard_opens_the_whole_model() {
+    let dir = tempdir().unwrap();
+    write_shards(dir.path());
+    let mut paths: Vec<_> = (1..=3).map(|i| dir.path().join(format!("m-{i:05}-of-00003.gguf"))).collect();
+    paths.push(dir.path().to_path_buf());
+    for path in paths {
+        let model = Checkpoint::open(&path).unwrap();
+        assert_eq!(model.tensors.keys().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        assert_eq!(model.dialect, Dialect::PrismLegacy);
+        assert_eq!(model.tensors["d"].data, common::pattern(0, 36));
+        assert_eq!(model.tensors["b"].data, common::pattern(1, 32));
+        assert_eq!(model.metadata.iter().map(|(k, _)| k).collect::<Vec<_>>(), ["general.architecture"]);
+        assert_eq!(model.files.iter().map(|f| f.alignment).collect::<Vec<_>>(), [32, 32, 64]);
+    }
+}
+
+#[test]
+fn shards_that_do_not_belong_together_are_refused() {
+    let dir = tempdir().unwrap();
+    let at = |i: usize| dir.path().join(format!("m-{i:05}-of-00003.gguf"));
+    let split = |no, count, tensors| {
+        [
+            ("split.no", Value::Uint(no)),
+            ("split.count", Value::Uint(count)),
+            ("split.tensors.count", Value::Int(tensors)),
+        ]
+    };
+    let starts =
+        |i: usize, sentence: &str| assert_eq!(refusal(&at(i)), format!("{}: {sentence}", at(i).display()));
+
+    write_shards(dir.path());
+    fs::remove_file(at(2)).unwrap();
+    starts(3, &format!("shard 2 of 3 is missing: want the file {}", at(2).display()));
+
+    fs::write(at(2), file(&split(2, 3, 4), &[("c", &F32, &[1])])).unwrap();
+    assert_eq!(
+        refusal(&at(1)),
+        format!("{}: `split.no` is 2, want 1 as the name of the file says", at(2).display())
+    );
+    fs::write(at(2), file(&split(1, 4, 4), &[("c", &F32, &[1])])).unwrap();
+    starts(2, "`split.count` is 4, want 3 as the name of the file says");
+    fs::write(at(2), file(&[], &[("c", &F32, &[1])])).unwrap();
+    starts(2, "the file is named as shard 2 of 3, but has no `split.count`");
+    assert_eq!(
+        refusal(&at(1)),
+        format!("{}: `split.count` is missing, want 3 as the name of the file says", at(2).display())
+    );
+    fs::write(at(2), file(&split(1, 3, 4), &[("c", &F32, &[1]), ("e", &F32, &[1])])).unwrap();
+    starts(1, "`split.tensors.count` is 4, but the shards have 5 tensors");
+    fs::write(at(2), file(&split(1, 3, 4), &[("a", &F32, &[1])])).unwrap();
+    assert_eq!(refusal(&at(1)), format!("{}: tensor `a`: the name is there twice", at(2).display()));
+
+    let renamed = dir.path().join("renamed.gguf");
+    fs::copy(at(3), &renamed).unwrap();
+    let sentence = "the file is shard 3 of 3, want the name <prefix>-00003-of-00003.gguf to find the others";
+    assert_eq!(refusal(&renamed), format!("{}: {sentence}", renamed.display()));
+    assert_eq!(common::refusal(fs::read(&renamed).unwrap()), sentence);
+}

@@ -1,0 +1,176 @@
+//! Somewhere tensors live and graphs run.
+
+use crate::{Graph, HostTensor, KvLayer, Sample, Sampled};
+
+/// A stored tensor or reserved memory, by number; belongs to the backend that gave it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Buffer(pub u32);
+
+/// A compiled graph, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Program(pub u32);
+
+/// A submitted step that has not been collected.
+#[derive(Debug, PartialEq, Eq, Hash)]
+#[must_use = "a submitted step must be collected"]
+pub struct Ticket(pub u64);
+
+/// What went wrong on a device, in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BackendError(pub String);
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// The CPU, a GPU, or the reference interpreter. Handles are ids, so it is a plain `Box<dyn Backend>`.
+pub trait Backend: Send {
+    /// Name and memory of the device.
+    fn info(&self) -> DeviceInfo;
+    /// Takes a tensor: keeps the mapped bytes, or uploads and repacks them if the device likes another layout.
+    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer>;
+    /// Sets memory aside that steps write to.
+    fn reserve(&mut self, what: &Reserve) -> Result<Buffer>;
+    /// Fuses, chooses kernels and plans scratch for a graph whose weights are stored.
+    fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program>;
+    /// Starts a step.
+    fn submit(&mut self, program: Program, step: Step) -> Result<Ticket>;
+    /// Waits for a step and gives back what it was asked for.
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput>;
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// For people: the device's own name and how it is used.
+    pub name: String,
+    /// Bytes of memory in all.
+    pub memory_total: u64,
+    /// Bytes that can still be taken.
+    pub memory_free: u64,
+}
+
+/// Memory that lives as long as the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// KV pages: `pages` pages of `page_len` tokens for every layer.
+    Kv {
+        /// The layers' shapes.
+        layers: Vec<KvLayer>,
+        /// How many pages.
+        pages: usize,
+        /// Tokens a page.
+        page_len: usize,
+    },
+}
+
+/// What a graph is compiled against.
+#[derive(Clone, Copy, Debug)]
+pub struct Bindings<'a> {
+    /// One buffer for each of the graph's weights, in order.
+    pub weights: &'a [Buffer],
+    /// The reserved KV pages; a graph without attention needs none.
+    pub kv: Option<Buffer>,
+    /// The most tokens a step will have.
+    pub max_tokens: usize,
+}
+
+/// One forward pass: tokens of one or more sequences, and what is wanted of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Token ids, sequence after sequence. `[tokens]`
+    pub tokens: Vec<u32>,
+    /// Which of them belong to which sequence; together they cover `tokens` in order.
+    pub slices: Vec<Slice>,
+    /// The rows whose logits are wanted.
+    pub outputs: Vec<Output>,
+}
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// How many tokens.
+    pub len: usize,
+    /// Position of the first one in its sequence.
+    pub position: usize,
+    /// The sequence's KV pages: position `p` lives in `pages[p / page_len]`.
+    pub pages: Vec<u32>,
+}
+
+/// A wanted row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Output {
+    /// Index into the step's tokens.
+    pub row: usize,
+    /// Sample a token from it.
+    pub sample: Option<Sample>,
+    /// Give the whole row back.
+    pub logits: bool,
+}
+
+/// The results of a step, one for each of its outputs, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepOutput {
+    /// One a wanted row.
+    pub rows: Vec<OutputRow>,
+}
+
+/// What one wanted row gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OutputRow {
+    /// The sampled token, where asked for; `None` also when no logit was a number.
+    pub sampled: Option<Sampled>,
+    /// The whole row, where asked for.
+    pub logits: Option<Vec<f32>>,
+}
+
+impl Step {
+    /// One sequence's tokens from `position` on, with the logits of every row.
+    pub fn all_logits(tokens: &[u32], position: usize, pages: Vec<u32>) -> Step {
+        Step {
+            tokens: tokens.to_vec(),
+            slices: vec![Slice { len: tokens.len(), position, pages }],
+            outputs: (0..tokens.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
+        }
+    }
+
+    /// Position of every token in its sequence.
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        self.slices.iter().flat_map(|s| s.position..s.position + s.len)
+    }
+
+    /// Refuses a step that does not fit its graph: token ids, slices, pages and rows all in range.
+    pub fn check(&self, vocab: usize, pages: usize, page_len: usize) -> Result<()> {
+        let fail = |text: String| Err(BackendError(text));
+        if self.tokens.is_empty() {
+            return fail("a step has no tokens".into());
+        }
+        if let Some(id) = self.tokens.iter().find(|&&id| id as usize >= vocab) {
+            return fail(format!("token id {id} is outside the vocabulary of {vocab}"));
+        }
+        let covered: usize = self.slices.iter().map(|s| s.len).sum();
+        if covered != self.tokens.len() {
+            return fail(format!("slices cover {covered} of {} tokens", self.tokens.len()));
+        }
+        for s in &self.slices {
+            if page_len > 0 && s.pages.len() * page_len < s.position + s.len {
+                return fail(format!("{} pages of {page_len} do not hold position {}", s.pages.len(), s.position + s.len - 1));
+            }
+            if let Some(p) = s.pages.iter().find(|&&p| p as usize >= pages) {
+                return fail(format!("page {p} is outside the {pages} reserved"));
+            }
+        }
+        match self.outputs.iter().find(|o| o.row >= self.tokens.len()) {
+            Some(o) => fail(format!("output row {} of {} tokens", o.row, self.tokens.len())),
+            None => Ok(()),
+        }
+    }
+
+    /// Turns rows of logits into what the outputs asked for.
+    pub fn answer<'a>(&self, logits: impl Iterator<Item = &'a [f32]>) -> StepOutput {
+        let rows = self.outputs.iter().zip(logits).map(|(o, row)| OutputRow {
+            sampled: o.sample.as_ref().and_then(|s| s.pick(row)),
+            logits: o.logits.then(|| row.to_vec()),
+        });
+        StepOutput { rows: rows.collect() }
+    }
+}

@@ -1,0 +1,291 @@
+//! Op cases: one small graph with made-up weights each, for every op, format and odd shape.
+//!
+//! Backends are tested and timed on the same list: run a case on a backend and on the reference, and compare.
+
+use tern_quant::{DotWith, Quant};
+
+use crate::{
+    Activation, Attention, Backend, BackendError, Bindings, Graph, GraphError, HostTensor, NormKind, Random,
+    Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val,
+};
+
+/// Tokens a KV page in the cases.
+const PAGE_LEN: usize = 16;
+/// Rows of the made-up embedding table that feeds a case.
+const INPUTS: usize = 64;
+
+/// One op (or a few) with its weights, the steps to run and how near the answer must be.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// `linear q4_k 17x512 tokens 3`
+    pub name: String,
+    /// The graph: an embedding that makes inputs, then the op.
+    pub graph: Graph,
+    /// The graph's weights, in order.
+    pub weights: Vec<HostTensor>,
+    /// Steps run one after the other; the outputs of all are compared.
+    pub steps: Vec<Step>,
+    /// Largest allowed `|out - ref| / |ref|`.
+    pub tolerance: f32,
+    /// Bytes of weights and KV that the last step must read at least once.
+    pub bytes: usize,
+}
+
+impl Case {
+    fn new(name: String, tolerance: f32) -> Case {
+        Case { name, graph: Graph::new(), weights: vec![], steps: vec![], tolerance, bytes: 0 }
+    }
+
+    fn matrix(&mut self, t: HostTensor) -> Result<crate::WeightId, GraphError> {
+        let id = self.graph.matrix(t.name.clone(), t.rows, t.cols)?;
+        self.bytes += t.data.len();
+        self.weights.push(t);
+        Ok(id)
+    }
+
+    /// A value of made-up activations.
+    fn input(&mut self, name: &str, width: usize, rng: &mut Random) -> Result<Val, GraphError> {
+        let table = HostTensor::from_f32(name, INPUTS, width, &rng.normals(INPUTS * width, 1.0));
+        let id = self.matrix(table)?;
+        self.bytes -= INPUTS * width * 4;
+        Ok(self.graph.embed(id, 1.0))
+    }
+
+    /// One step a run of `lens`: tokens of one sequence, in scattered pages, all rows wanted.
+    fn sequence(&mut self, lens: &[usize], rng: &mut Random) {
+        let total: usize = lens.iter().sum();
+        let pages: Vec<u32> = (0..total.div_ceil(PAGE_LEN) as u32).rev().collect();
+        let mut position = 0;
+        for &len in lens {
+            let tokens: Vec<u32> = (0..len).map(|_| rng.below(INPUTS) as u32).collect();
+            self.steps.push(Step::all_logits(&tokens, position, pages.clone()));
+            position += len;
+        }
+    }
+
+    /// All outputs of all steps on a backend.
+    pub fn run(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, BackendError> {
+        let mut run = self.prepare(backend)?;
+        let mut out = vec![];
+        for i in 0..self.steps.len() {
+            out.extend(run.step(i)?);
+        }
+        Ok(out)
+    }
+
+    /// Stores, reserves and compiles; then steps can be run one at a time.
+    pub fn prepare<'a>(&'a self, backend: &'a mut dyn Backend) -> Result<Prepared<'a>, BackendError> {
+        let weights = self.weights.iter().map(|t| backend.store(t)).collect::<Result<Vec<_>, _>>()?;
+        let pages = self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| &s.pages).max().map_or(0, |p| p + 1);
+        let reserve = Reserve::Kv { layers: self.graph.kv.clone(), pages: pages as usize, page_len: PAGE_LEN };
+        let kv = Some(backend.reserve(&reserve)?);
+        let max_tokens = self.steps.iter().map(|s| s.tokens.len()).max().unwrap_or(1);
+        let program = backend.compile(&self.graph, &Bindings { weights: &weights, kv, max_tokens })?;
+        Ok(Prepared { case: self, backend, program })
+    }
+
+    /// `|out - ref| / |ref|` on a backend; NaN anywhere is infinitely far.
+    pub fn error(&self, backend: &mut dyn Backend) -> Result<f32, BackendError> {
+        Ok(distance(&self.run(backend)?, &self.run(&mut Reference::new())?))
+    }
+}
+
+/// A case whose weights are on the device.
+pub struct Prepared<'a> {
+    case: &'a Case,
+    backend: &'a mut dyn Backend,
+    program: crate::Program,
+}
+
+impl Prepared<'_> {
+    /// Runs step `i` and gives its rows, one after the other.
+    pub fn step(&mut self, i: usize) -> Result<Vec<f32>, BackendError> {
+        let ticket = self.backend.submit(self.program, self.case.steps[i].clone())?;
+        let rows = self.backend.collect(ticket)?.rows;
+        Ok(rows.into_iter().flat_map(|r| r.logits.unwrap_or_default()).collect())
+    }
+}
+
+/// Relative distance of two vectors.
+pub fn distance(got: &[f32], want: &[f32]) -> f32 {
+    if got.len() != want.len() || got.iter().any(|x| x.is_nan()) {
+        return f32::INFINITY;
+    }
+    let off: f64 = got.iter().zip(want).map(|(g, w)| f64::from(g - w).powi(2)).sum();
+    let norm: f64 = want.iter().map(|w| f64::from(*w).powi(2)).sum();
+    (off / norm.max(1e-30)).sqrt() as f32
+}
+
+/// Made-up weights with deviation `scale` in any format that can be run.
+pub fn random_tensor(name: &str, quant: &'static Quant, rows: usize, cols: usize, rng: &mut Random) -> HostTensor {
+    let scale = 1.0 / (cols as f32).sqrt();
+    let mut data = vec![];
+    if quant.encode(&rng.normals(rows * cols, scale), &mut data).is_err() {
+        // the only runnable format without an encoder keeps one scale behind its 2-bit codes
+        data = (0..rows * cols / 4).map(|_| (0..4).fold(0, |b, i| b | (rng.below(3) as u8) << (2 * i))).collect();
+        data.extend(scale.to_le_bytes());
+        data.resize(rows * cols / 4 + quant.tail, 0);
+    }
+    HostTensor { name: name.into(), quant, rows, cols, data: data.into() }
+}
+
+fn tolerance(quant: &Quant) -> f32 {
+    match quant.dot_with {
+        DotWith::F32 => 1e-5,
+        DotWith::Q8 => 1.2e-2, // int8 activations: half a step of 1/127 of each block's largest value
+    }
+}
+
+/// `x * w^T` in one format.
+pub fn linear(quant: &'static Quant, rows: usize, cols: usize, tokens: usize) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(1);
+    let name = format!("linear {} {rows}x{cols} tokens {tokens}", quant.name.to_lowercase());
+    let mut case = Case::new(name, tolerance(quant));
+    let x = case.input("x", cols, rng)?;
+    let w = case.matrix(random_tensor("w", quant, rows, cols, rng))?;
+    case.graph.linear(x, w)?;
+    case.sequence(&[tokens], rng);
+    Ok(case)
+}
+
+/// Attention of one sequence, in steps of `lens` tokens.
+pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(2);
+    let (w, c) = (args.window.unwrap_or(0), args.softcap.unwrap_or(0.0));
+    let name = format!(
+        "attend {}/{} heads x {} window {w} softcap {c} steps {lens:?}",
+        args.heads, args.kv_heads, args.head_dim
+    );
+    let mut case = Case::new(name, 2e-3); // keys and values are kept in f16
+    let q = case.input("q", args.heads * args.head_dim, rng)?;
+    let k = case.input("k", args.kv_heads * args.head_dim, rng)?;
+    let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
+    case.graph.attend(q, k, v, args)?;
+    case.sequence(lens, rng);
+    case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].values_per_token() * 2;
+    Ok(case)
+}
+
+/// Every op in every format and in shapes that do not divide evenly.
+pub fn all() -> Result<Vec<Case>, GraphError> {
+    let mut cases = vec![];
+    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+        for (rows, cols, tokens) in [(17, 512, 1), (5, 256, 3), (70, 768, 9)] {
+            cases.push(linear(quant, rows, cols, tokens)?);
+        }
+        cases.push(embed(quant)?);
+    }
+    let plain = Attention {
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 64,
+        v_dim: 64,
+        scale: 0.125,
+        window: None,
+        softcap: None,
+    };
+    for (args, lens) in [
+        (plain, vec![1, 1, 1]),
+        (plain, vec![40]),
+        (Attention { kv_heads: 1, ..plain }, vec![5, 33, 1]),
+        (Attention { heads: 6, kv_heads: 2, head_dim: 80, v_dim: 48, ..plain }, vec![17, 1, 9]),
+        (Attention { window: Some(7), ..plain }, vec![20, 1, 30]),
+        (Attention { softcap: Some(5.0), scale: 1.0, ..plain }, vec![50, 1]),
+    ] {
+        cases.push(attend(args, &lens)?);
+    }
+    cases.extend(small_ops()?);
+    cases.push(two_sequences()?);
+    Ok(cases)
+}
+
+fn embed(quant: &'static Quant) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(3);
+    let mut case = Case::new(format!("embed {}", quant.name.to_lowercase()), 1e-6);
+    let table = case.matrix(random_tensor("table", quant, INPUTS, 256, rng))?;
+    case.graph.embed(table, 1.5);
+    case.sequence(&[7], rng);
+    Ok(case)
+}
+
+fn small_ops() -> Result<Vec<Case>, GraphError> {
+    let rng = &mut Random::new(4);
+    let mut cases = vec![];
+    let mut small = |name: &str, tolerance: f32, width: usize, build: Build| -> Result<(), GraphError> {
+        let mut case = Case::new(name.into(), tolerance);
+        let x = case.input("x", width, rng)?;
+        let y = case.input("y", width, rng)?;
+        build(&mut case, x, y, rng)?;
+        case.sequence(&[5, 1], rng);
+        cases.push(case);
+        Ok(())
+    };
+    type Build = fn(&mut Case, Val, Val, &mut Random) -> Result<Val, GraphError>;
+    small("norm rms", 1e-5, 200, |c, x, _, rng| {
+        let w = c.matrix(HostTensor::from_f32("w", 1, 200, &rng.normals(200, 1.0)))?;
+        c.graph.norm(x, w, 1e-6)
+    })?;
+    small("norm rms of heads", 1e-5, 192, |c, x, _, rng| {
+        let w = c.matrix(HostTensor::from_f32("w", 1, 64, &rng.normals(64, 1.0)))?;
+        c.graph.norm(x, w, 1e-5)
+    })?;
+    small("norm layer", 1e-5, 96, |c, x, _, rng| {
+        let w = c.matrix(HostTensor::from_f32("w", 1, 96, &rng.normals(96, 1.0)))?;
+        let b = c.matrix(HostTensor::from_f32("b", 1, 96, &rng.normals(96, 1.0)))?;
+        c.graph.norm_of_kind(x, w, Some(b), 1e-5, NormKind::Layer)
+    })?;
+    small("linear with scale and bias", 1.2e-2, 64, |c, x, _, rng| {
+        let w = c.matrix(random_tensor("w", &tern_quant::Q8_0, 33, 64, rng))?;
+        let s = c.matrix(HostTensor::from_f32("s", 1, 1, &[0.37]))?;
+        let b = c.matrix(HostTensor::from_f32("b", 1, 33, &rng.normals(33, 1.0)))?;
+        c.graph.linear_with(x, w, Some(s), Some(b))
+    })?;
+    small("rope halves", 1e-5, 128, |c, x, _, _| {
+        let table = c.graph.rope_table(rope_table(32, 1.0));
+        c.graph.rope(x, 64, RopeStyle::Halves, table)
+    })?;
+    small("rope interleaved, part of the head", 1e-5, 160, |c, x, _, _| {
+        let table = c.graph.rope_table(rope_table(24, 1.2));
+        c.graph.rope(x, 80, RopeStyle::Interleaved, table)
+    })?;
+    small("gated silu", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Silu))?;
+    small("gated gelu", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::GeluTanh))?;
+    small("gated relu2", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Relu2))?;
+    small("add", 1e-6, 100, |c, x, y, _| c.graph.add(x, y))?;
+    small("scale", 1e-6, 100, |c, x, _, _| Ok(c.graph.scale(x, -0.3)))?;
+    small("softcap", 1e-5, 100, |c, x, _, _| Ok(c.graph.softcap(x, 2.0)))?;
+    small("columns", 1e-6, 100, |c, x, _, _| c.graph.columns(x, 13, 50))?;
+    small("outputs", 1e-6, 100, |c, x, _, _| Ok(c.graph.outputs(x)))?;
+    Ok(cases)
+}
+
+fn rope_table(pairs: usize, magnitude: f32) -> RopeTable {
+    let freqs = (0..pairs).map(|i| 10_000f32.powf(-(i as f32) / pairs as f32)).collect();
+    RopeTable { freqs, magnitude }
+}
+
+/// Two sequences in one step, at different positions, of which only some rows are wanted.
+fn two_sequences() -> Result<Case, GraphError> {
+    let rng = &mut Random::new(5);
+    let mut case = Case::new("two sequences, rows chosen".into(), 2e-3);
+    let args =
+        Attention { heads: 2, kv_heads: 1, head_dim: 32, v_dim: 32, scale: 0.2, window: None, softcap: None };
+    let q = case.input("q", 64, rng)?;
+    let k = case.input("k", 32, rng)?;
+    let v = case.input("v", 32, rng)?;
+    let out = case.graph.attend(q, k, v, args)?;
+    case.graph.outputs(out);
+    let ids = |n: usize, rng: &mut Random| (0..n).map(|_| rng.below(INPUTS) as u32).collect::<Vec<u32>>();
+    let (a, b) = (vec![2, 0], vec![1, 3]);
+    case.steps.push(Step::all_logits(&ids(18, rng), 0, a.clone()));
+    let both = Step {
+        tokens: ids(20, rng),
+        slices: vec![
+            Slice { len: 1, position: 18, pages: a },
+            Slice { len: 19, position: 0, pages: b },
+        ],
+        outputs: [19, 0, 4].map(|row| crate::Output { row, sample: None, logits: true }).to_vec(),
+    };
+    case.steps.push(both);
+    Ok(case)
+}

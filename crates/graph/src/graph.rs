@@ -1,0 +1,357 @@
+//! A model as a list of ops, built with shapes checked and printable as text.
+
+use std::fmt;
+
+use crate::op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
+
+/// A weight the graph wants: its name in the checkpoint and its shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// Rows; 1 for a vector.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+}
+
+/// One op and the width of its result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The op.
+    pub op: Op,
+    /// What it gives.
+    pub value: Value,
+}
+
+/// The shape of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Columns.
+    pub width: usize,
+    /// Rows are the step's outputs and not all of its tokens.
+    pub outputs_only: bool,
+}
+
+/// Frequencies of a rotary embedding: pair `i` turns by `position * freqs[i]`.
+///
+/// Linear, YaRN, llama3 and longrope scaling all come down to such a table and one magnitude.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    /// Radians a position, one a pair; columns past the pairs are left alone.
+    pub freqs: Vec<f32>,
+    /// Factor on the rotated columns.
+    pub magnitude: f32,
+}
+
+/// What one attention layer keeps of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Columns of a key head.
+    pub k_dim: usize,
+    /// Columns of a value head.
+    pub v_dim: usize,
+}
+
+impl KvLayer {
+    /// Values kept of one token, keys and values together.
+    pub fn values_per_token(&self) -> usize {
+        self.kv_heads * (self.k_dim + self.v_dim)
+    }
+}
+
+/// A shape that does not fit, in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct GraphError(pub String);
+
+type Result<T> = std::result::Result<T, GraphError>;
+
+/// A whole model. Nodes are in order of execution; the last one is the result.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    /// Weights by [`WeightId`].
+    pub weights: Vec<Weight>,
+    /// Ops in order.
+    pub nodes: Vec<Node>,
+    /// Rotary tables by index.
+    pub ropes: Vec<RopeTable>,
+    /// KV layers by index.
+    pub kv: Vec<KvLayer>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Asks for a matrix of the checkpoint; the same name gives the same weight.
+    pub fn matrix(&mut self, name: impl Into<String>, rows: usize, cols: usize) -> Result<WeightId> {
+        let name = name.into();
+        if let Some(i) = self.weights.iter().position(|w| w.name == name) {
+            let w = &self.weights[i];
+            if (w.rows, w.cols) != (rows, cols) {
+                return fail(format!("{name}: used as [{}, {}] and as [{rows}, {cols}]", w.rows, w.cols));
+            }
+            return Ok(WeightId(i as u32));
+        }
+        self.weights.push(Weight { name, rows, cols });
+        Ok(WeightId(self.weights.len() as u32 - 1))
+    }
+
+    /// Asks for a vector of the checkpoint.
+    pub fn vector(&mut self, name: impl Into<String>, len: usize) -> Result<WeightId> {
+        self.matrix(name, 1, len)
+    }
+
+    /// Registers a rotary table.
+    pub fn rope_table(&mut self, table: RopeTable) -> usize {
+        if let Some(i) = self.ropes.iter().position(|t| *t == table) {
+            return i;
+        }
+        self.ropes.push(table);
+        self.ropes.len() - 1
+    }
+
+    /// The weight behind an id.
+    pub fn weight(&self, id: WeightId) -> &Weight {
+        &self.weights[id.index()]
+    }
+
+    /// The shape of a value.
+    pub fn value(&self, v: Val) -> Value {
+        self.nodes[v.index()].value
+    }
+
+    /// Columns of a value.
+    pub fn width(&self, v: Val) -> usize {
+        self.value(v).width
+    }
+
+    /// Columns of the result: the vocabulary, in a whole model.
+    pub fn output_width(&self) -> usize {
+        self.nodes.last().map_or(0, |n| n.value.width)
+    }
+
+    /// Rows of the embedding table: token ids must be below.
+    pub fn vocab(&self) -> usize {
+        let tables = self.nodes.iter().filter_map(|n| match n.op {
+            Op::Embed { table, .. } => Some(self.weight(table).rows),
+            _ => None,
+        });
+        tables.min().unwrap_or(0)
+    }
+
+    /// See [`Op::Embed`].
+    pub fn embed(&mut self, table: WeightId, scale: f32) -> Val {
+        let width = self.weight(table).cols;
+        self.push(Op::Embed { table, scale }, Value { width, outputs_only: false })
+    }
+
+    /// See [`Op::Norm`].
+    pub fn norm(&mut self, x: Val, weight: WeightId, eps: f32) -> Result<Val> {
+        self.norm_of_kind(x, weight, None, eps, NormKind::Rms)
+    }
+
+    /// See [`Op::Norm`].
+    pub fn norm_of_kind(
+        &mut self,
+        x: Val,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        eps: f32,
+        kind: NormKind,
+    ) -> Result<Val> {
+        let group = self.weight(weight).cols;
+        if group == 0 || !self.width(x).is_multiple_of(group) {
+            let name = &self.weight(weight).name;
+            return fail(format!("{name}: a norm of {group} columns on a value of {}", self.width(x)));
+        }
+        self.check_vector(bias, group)?;
+        Ok(self.push(Op::Norm { x, weight, bias, eps, kind }, self.value(x)))
+    }
+
+    /// See [`Op::Linear`].
+    pub fn linear(&mut self, x: Val, weight: WeightId) -> Result<Val> {
+        self.linear_with(x, weight, None, None)
+    }
+
+    /// See [`Op::Linear`].
+    pub fn linear_with(
+        &mut self,
+        x: Val,
+        weight: WeightId,
+        scale: Option<WeightId>,
+        bias: Option<WeightId>,
+    ) -> Result<Val> {
+        let w = self.weight(weight);
+        if w.cols != self.width(x) {
+            return fail(format!(
+                "{}: a linear of {} columns on a value of {}",
+                w.name,
+                w.cols,
+                self.width(x)
+            ));
+        }
+        let value = Value { width: w.rows, ..self.value(x) };
+        self.check_vector(scale, 1)?;
+        self.check_vector(bias, value.width)?;
+        Ok(self.push(Op::Linear { x, weight, scale, bias }, value))
+    }
+
+    /// See [`Op::Rope`].
+    pub fn rope(&mut self, x: Val, head_dim: usize, style: RopeStyle, table: usize) -> Result<Val> {
+        let pairs = self.ropes[table].freqs.len();
+        if head_dim == 0 || !self.width(x).is_multiple_of(head_dim) || pairs * 2 > head_dim {
+            return fail(format!(
+                "rope of {} dimensions on heads of {head_dim} in a value of {}",
+                pairs * 2,
+                self.width(x)
+            ));
+        }
+        Ok(self.push(Op::Rope { x, head_dim, style, table }, self.value(x)))
+    }
+
+    /// See [`Op::Attend`]. Opens a new KV layer.
+    pub fn attend(&mut self, q: Val, k: Val, v: Val, args: Attention) -> Result<Val> {
+        let want = [
+            ("q", q, args.heads * args.head_dim),
+            ("k", k, args.kv_heads * args.head_dim),
+            ("v", v, args.kv_heads * args.v_dim),
+        ];
+        for (name, value, width) in want {
+            if self.width(value) != width {
+                return fail(format!("attend: want {name} of {width} columns, got {}", self.width(value)));
+            }
+        }
+        if args.kv_heads == 0 || !args.heads.is_multiple_of(args.kv_heads) {
+            return fail(format!("attend: {} heads do not share {} kv heads", args.heads, args.kv_heads));
+        }
+        let layer = self.kv.len();
+        self.kv.push(KvLayer { kv_heads: args.kv_heads, k_dim: args.head_dim, v_dim: args.v_dim });
+        let value = Value { width: args.heads * args.v_dim, outputs_only: false };
+        Ok(self.push(Op::Attend { q, k, v, layer, args }, value))
+    }
+
+    /// See [`Op::Gated`].
+    pub fn gated(&mut self, gate: Val, up: Val, act: Activation) -> Result<Val> {
+        self.check_same("gated", gate, up)?;
+        Ok(self.push(Op::Gated { gate, up, act }, self.value(gate)))
+    }
+
+    /// See [`Op::Add`].
+    pub fn add(&mut self, a: Val, b: Val) -> Result<Val> {
+        self.check_same("add", a, b)?;
+        Ok(self.push(Op::Add { a, b }, self.value(a)))
+    }
+
+    /// See [`Op::Scale`].
+    pub fn scale(&mut self, x: Val, by: f32) -> Val {
+        self.push(Op::Scale { x, by }, self.value(x))
+    }
+
+    /// See [`Op::SoftCap`].
+    pub fn softcap(&mut self, x: Val, cap: f32) -> Val {
+        self.push(Op::SoftCap { x, cap }, self.value(x))
+    }
+
+    /// See [`Op::Columns`].
+    pub fn columns(&mut self, x: Val, start: usize, len: usize) -> Result<Val> {
+        if start + len > self.width(x) {
+            return fail(format!("columns {start}..{} of a value of {}", start + len, self.width(x)));
+        }
+        let value = Value { width: len, ..self.value(x) };
+        Ok(self.push(Op::Columns { x, start, len }, value))
+    }
+
+    /// See [`Op::Outputs`].
+    pub fn outputs(&mut self, x: Val) -> Val {
+        let value = Value { width: self.width(x), outputs_only: true };
+        self.push(Op::Outputs { x }, value)
+    }
+
+    fn push(&mut self, op: Op, value: Value) -> Val {
+        self.nodes.push(Node { op, value });
+        Val(self.nodes.len() as u32 - 1)
+    }
+
+    fn check_same(&self, op: &str, a: Val, b: Val) -> Result<()> {
+        if self.value(a) != self.value(b) {
+            return fail(format!("{op}: a value of {} columns and one of {}", self.width(a), self.width(b)));
+        }
+        Ok(())
+    }
+
+    fn check_vector(&self, id: Option<WeightId>, len: usize) -> Result<()> {
+        let Some(w) = id.map(|id| self.weight(id)) else { return Ok(()) };
+        if (w.rows, w.cols) != (1, len) {
+            return fail(format!("{}: want [{len}], is used as [{}, {}]", w.name, w.rows, w.cols));
+        }
+        Ok(())
+    }
+}
+
+fn fail<T>(text: String) -> Result<T> {
+    Err(GraphError(text))
+}
+
+/// One line a node: `%3 [1536] = linear %2, blk.0.attn_q.weight [1536, 512]`.
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, t) in self.ropes.iter().enumerate() {
+            let (first, last) = (t.freqs.first().unwrap_or(&0.0), t.freqs.last().unwrap_or(&0.0));
+            writeln!(f, "rope {i}: {} pairs, {first:.4e} .. {last:.4e}, x {:.4}", t.freqs.len(), t.magnitude)?;
+        }
+        let weight = |id: WeightId| {
+            let w = self.weight(id);
+            if w.rows == 1 {
+                format!("{} [{}]", w.name, w.cols)
+            } else {
+                format!("{} [{}, {}]", w.name, w.rows, w.cols)
+            }
+        };
+        for (i, node) in self.nodes.iter().enumerate() {
+            let rows = if node.value.outputs_only { "outputs, " } else { "" };
+            write!(f, "%{i} [{rows}{}] = {}", node.value.width, node.op.name())?;
+            for v in node.op.inputs() {
+                write!(f, " %{}", v.index())?;
+            }
+            match &node.op {
+                Op::Embed { table, scale } => {
+                    write!(f, " {}", weight(*table))?;
+                    if *scale != 1.0 {
+                        write!(f, " x {scale:.4}")?;
+                    }
+                }
+                Op::Norm { weight: w, bias, eps, kind, .. } => {
+                    write!(f, " {} {kind:?} eps {eps:e}", weight(*w))?;
+                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
+                }
+                Op::Linear { weight: w, scale, bias, .. } => {
+                    write!(f, " {}", weight(*w))?;
+                    scale.map_or(Ok(()), |s| write!(f, " x {}", weight(s)))?;
+                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
+                }
+                Op::Rope { head_dim, style, table, .. } => {
+                    write!(f, " head {head_dim} {style:?} table {table}")?;
+                }
+                Op::Attend { layer, args: a, .. } => {
+                    write!(f, " layer {layer} heads {}/{} x {}", a.heads, a.kv_heads, a.head_dim)?;
+                    write!(f, " scale {:.4}", a.scale)?;
+                    a.window.map_or(Ok(()), |w| write!(f, " window {w}"))?;
+                    a.softcap.map_or(Ok(()), |c| write!(f, " softcap {c}"))?;
+                }
+                Op::Gated { act, .. } => write!(f, " {act:?}")?,
+                Op::Scale { by, .. } => write!(f, " x {by:.4}")?,
+                Op::SoftCap { cap, .. } => write!(f, " {cap}")?,
+                Op::Columns { start, len, .. } => write!(f, " {start}..{}", start + len)?,
+                Op::Add { .. } | Op::Outputs { .. } => {}
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

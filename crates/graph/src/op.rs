@@ -1,0 +1,148 @@
+//! The ops. Every value is a matrix of f32, one row a token; an op reads values that came before it.
+
+/// A value: the result of the node with this index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Val(pub(crate) u32);
+
+impl Val {
+    /// Index into the graph's nodes.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A weight: an index into the graph's weight table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WeightId(pub(crate) u32);
+
+impl WeightId {
+    /// Index into the graph's weights.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a model is made of.
+#[expect(missing_docs, reason = "the sentence of a variant says what its fields are")]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// One row of `table` a token, times `scale`. `[tokens, cols(table)]`
+    Embed { table: WeightId, scale: f32 },
+    /// Normalises each run of `len(weight)` columns: whole rows, or each head of a row.
+    Norm { x: Val, weight: WeightId, bias: Option<WeightId>, eps: f32, kind: NormKind },
+    /// `x * weight^T * scale + bias`. `[rows, rows(weight)]`
+    Linear { x: Val, weight: WeightId, scale: Option<WeightId>, bias: Option<WeightId> },
+    /// Rotates pairs inside each head by position times the table's frequencies.
+    Rope { x: Val, head_dim: usize, style: RopeStyle, table: usize },
+    /// Stores k and v at the tokens' positions in KV layer `layer`, then attends. `[tokens, heads * v_dim]`
+    Attend { q: Val, k: Val, v: Val, layer: usize, args: Attention },
+    /// `act(gate) * up`
+    Gated { gate: Val, up: Val, act: Activation },
+    /// `a + b`
+    Add { a: Val, b: Val },
+    /// `x * by`
+    Scale { x: Val, by: f32 },
+    /// `cap * tanh(x / cap)`
+    SoftCap { x: Val, cap: f32 },
+    /// Columns `start .. start + len` of `x`.
+    Columns { x: Val, start: usize, len: usize },
+    /// The rows whose result the step asks for. `[outputs, cols(x)]`
+    Outputs { x: Val },
+}
+
+/// How a norm centres and scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x^2) + eps)`
+    Rms,
+    /// `(x - mean(x)) / sqrt(var(x) + eps)`
+    Layer,
+}
+
+/// Which two columns of a head make a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// `(2i, 2i + 1)`: GGUF files of the llama family.
+    Interleaved,
+    /// `(i, i + n / 2)`: everybody else.
+    Halves,
+}
+
+/// The function of a gated MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`
+    Silu,
+    /// GELU in its tanh form.
+    GeluTanh,
+    /// `max(x, 0)^2`
+    Relu2,
+}
+
+impl Activation {
+    /// The function itself, as the reference computes it.
+    pub fn apply(self, x: f32) -> f32 {
+        match self {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::GeluTanh => {
+                0.5 * x * (1.0 + (0.797_884_6 * x * (1.0 + 0.044_715 * x * x)).tanh())
+            }
+            Activation::Relu2 => x.max(0.0) * x.max(0.0),
+        }
+    }
+}
+
+/// The numbers of one attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; `heads` is a multiple.
+    pub kv_heads: usize,
+    /// Columns of a query or key head.
+    pub head_dim: usize,
+    /// Columns of a value head.
+    pub v_dim: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Keys visible to a query, itself included; `None` is all.
+    pub window: Option<usize>,
+    /// `cap * tanh(score / cap)` on the scaled scores.
+    pub softcap: Option<f32>,
+}
+
+impl Op {
+    /// The values this op reads.
+    pub fn inputs(&self) -> Vec<Val> {
+        match *self {
+            Op::Embed { .. } => vec![],
+            Op::Norm { x, .. }
+            | Op::Linear { x, .. }
+            | Op::Rope { x, .. }
+            | Op::Scale { x, .. }
+            | Op::SoftCap { x, .. }
+            | Op::Columns { x, .. }
+            | Op::Outputs { x } => vec![x],
+            Op::Attend { q, k, v, .. } => vec![q, k, v],
+            Op::Gated { gate, up, .. } => vec![gate, up],
+            Op::Add { a, b } => vec![a, b],
+        }
+    }
+
+    /// The op's name in texts and timings.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::Norm { .. } => "norm",
+            Op::Linear { .. } => "linear",
+            Op::Rope { .. } => "rope",
+            Op::Attend { .. } => "attend",
+            Op::Gated { .. } => "gated",
+            Op::Add { .. } => "add",
+            Op::Scale { .. } => "scale",
+            Op::SoftCap { .. } => "softcap",
+            Op::Columns { .. } => "columns",
+            Op::Outputs { .. } => "outputs",
+        }
+    }
+}

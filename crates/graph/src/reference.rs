@@ -1,0 +1,274 @@
+//! The slow, obvious backend: f32 everywhere, one loop an op. It is the judge of every other backend.
+
+use crate::{
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvLayer, NormKind, Op, Program,
+    Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val,
+};
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// The reference interpreter.
+#[derive(Debug, Default)]
+pub struct Reference {
+    buffers: Vec<Stored>,
+    programs: Vec<Compiled>,
+    results: Vec<(u64, StepOutput)>,
+    steps: u64,
+}
+
+#[derive(Debug)]
+enum Stored {
+    Tensor(HostTensor),
+    Kv(Kv),
+}
+
+#[derive(Debug)]
+struct Compiled {
+    graph: Graph,
+    weights: Vec<Buffer>,
+    kv: Option<Buffer>,
+}
+
+/// Keys and values in f32. `[layer][page * page_len + slot][kv_heads * dim]`
+#[derive(Clone, Debug)]
+struct Kv {
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+    pages: usize,
+    page_len: usize,
+}
+
+impl Reference {
+    /// A reference with nothing stored.
+    pub fn new() -> Reference {
+        Reference::default()
+    }
+
+    fn tensor(&self, b: Buffer) -> &HostTensor {
+        match &self.buffers[b.0 as usize] {
+            Stored::Tensor(t) => t,
+            Stored::Kv(_) => unreachable!("compile checked that weights are tensors"),
+        }
+    }
+
+    fn run(&mut self, program: usize, step: &Step) -> Result<StepOutput> {
+        let mut kv = match self.programs[program].kv {
+            Some(b) => match &mut self.buffers[b.0 as usize] {
+                Stored::Kv(kv) => std::mem::replace(kv, Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 }),
+                Stored::Tensor(_) => return Err(BackendError("the KV buffer is a tensor".into())),
+            },
+            None => Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 },
+        };
+        let result = self.run_with(program, step, &mut kv);
+        if let Some(b) = self.programs[program].kv {
+            self.buffers[b.0 as usize] = Stored::Kv(kv);
+        }
+        result
+    }
+
+    fn run_with(&self, program: usize, step: &Step, kv: &mut Kv) -> Result<StepOutput> {
+        let Compiled { graph, weights, .. } = &self.programs[program];
+        step.check(graph.vocab(), kv.pages, kv.page_len)?;
+        let weight = |id: crate::WeightId| self.tensor(weights[id.index()]);
+        let positions: Vec<usize> = step.positions().collect();
+        let mut values: Vec<Vec<f32>> = Vec::with_capacity(graph.nodes.len()); // [rows, width] each
+        for node in &graph.nodes {
+            let get = |v: Val| values[v.index()].as_slice();
+            let width = |v: Val| graph.width(v);
+            let out = match &node.op {
+                Op::Embed { table, scale } => embed(weight(*table), &step.tokens, *scale),
+                Op::Norm { x, weight: w, bias, eps, kind } => {
+                    let (w, bias) = (weight(*w).to_f32(), bias.map(|b| weight(b).to_f32()));
+                    let mut out = get(*x).to_vec();
+                    out.chunks_mut(w.len()).for_each(|g| apply_norm(g, &w, bias.as_deref(), *eps, *kind));
+                    out
+                }
+                Op::Linear { x, weight: w, scale, bias } => {
+                    let mut out = linear(get(*x), weight(*w));
+                    let scale = scale.map_or(1.0, |s| weight(s).to_f32()[0]);
+                    let bias = bias.map(|b| weight(b).to_f32());
+                    for row in out.chunks_mut(node.value.width) {
+                        for (i, y) in row.iter_mut().enumerate() {
+                            *y = *y * scale + bias.as_ref().map_or(0.0, |b| b[i]);
+                        }
+                    }
+                    out
+                }
+                Op::Rope { x, head_dim, style, table } => {
+                    let mut out = get(*x).to_vec();
+                    for (row, &p) in out.chunks_mut(width(*x)).zip(&positions) {
+                        row.chunks_mut(*head_dim).for_each(|h| apply_rope(h, p, &graph.ropes[*table], *style));
+                    }
+                    out
+                }
+                Op::Attend { q, k, v, layer, args } => {
+                    attend(step, [get(*q), get(*k), get(*v)], kv, *layer, args)
+                }
+                Op::Gated { gate, up, act } => {
+                    get(*gate).iter().zip(get(*up)).map(|(g, u)| act.apply(*g) * u).collect()
+                }
+                Op::Add { a, b } => get(*a).iter().zip(get(*b)).map(|(a, b)| a + b).collect(),
+                Op::Scale { x, by } => get(*x).iter().map(|x| x * by).collect(),
+                Op::SoftCap { x, cap } => get(*x).iter().map(|x| cap * (x / cap).tanh()).collect(),
+                Op::Columns { x, start, len } => {
+                    get(*x).chunks(width(*x)).flat_map(|r| &r[*start..start + len]).copied().collect()
+                }
+                Op::Outputs { x } => {
+                    let w = width(*x);
+                    step.outputs.iter().flat_map(|o| &get(*x)[o.row * w..(o.row + 1) * w]).copied().collect()
+                }
+            };
+            values.push(out);
+        }
+        let (last, node) = (values.last(), graph.nodes.last());
+        let (Some(last), Some(node)) = (last, node) else { return Ok(StepOutput::default()) };
+        Ok(step.answer(last.chunks(node.value.width)))
+    }
+}
+
+fn embed(table: &HostTensor, tokens: &[u32], scale: f32) -> Vec<f32> {
+    let mut out = vec![0.0; tokens.len() * table.cols];
+    for (row, &id) in out.chunks_mut(table.cols).zip(tokens) {
+        table.decode_row(id as usize, row);
+        row.iter_mut().for_each(|x| *x *= scale);
+    }
+    out
+}
+
+/// Normalises one group in place.
+pub fn apply_norm(x: &mut [f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, kind: NormKind) {
+    let n = x.len() as f32;
+    let mean = match kind {
+        NormKind::Rms => 0.0,
+        NormKind::Layer => x.iter().sum::<f32>() / n,
+    };
+    let var = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / n;
+    let scale = 1.0 / (var + eps).sqrt();
+    for (i, v) in x.iter_mut().enumerate() {
+        *v = (*v - mean) * scale * weight[i] + bias.map_or(0.0, |b| b[i]);
+    }
+}
+
+/// Rotates one head in place.
+pub fn apply_rope(head: &mut [f32], position: usize, table: &RopeTable, style: RopeStyle) {
+    let pairs = table.freqs.len();
+    for (i, freq) in table.freqs.iter().enumerate() {
+        let (a, b) = match style {
+            RopeStyle::Interleaved => (2 * i, 2 * i + 1),
+            RopeStyle::Halves => (i, i + pairs),
+        };
+        let (sin, cos) = (position as f32 * freq).sin_cos();
+        let (x, y) = (head[a], head[b]);
+        head[a] = (x * cos - y * sin) * table.magnitude;
+        head[b] = (x * sin + y * cos) * table.magnitude;
+    }
+}
+
+/// `[tokens, cols] x [rows, cols]^T -> [tokens, rows]`; a weight row is decoded once for all tokens.
+fn linear(x: &[f32], w: &HostTensor) -> Vec<f32> {
+    let tokens = x.len() / w.cols;
+    let mut out = vec![0.0; tokens * w.rows];
+    let mut row = vec![0.0; w.cols];
+    for r in 0..w.rows {
+        w.decode_row(r, &mut row);
+        for (t, xs) in x.chunks(w.cols).enumerate() {
+            out[t * w.rows + r] = dot(xs, &row);
+        }
+    }
+    out
+}
+
+/// Eight running sums, so that a reference of a real model ends in our lifetime.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 8];
+    let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f32 = a8.remainder().iter().zip(b8.remainder()).map(|(x, y)| x * y).sum();
+    for (x, y) in a8.zip(b8) {
+        for i in 0..8 {
+            sums[i] += x[i] * y[i];
+        }
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+fn attend(step: &Step, [q, k, v]: [&[f32]; 3], kv: &mut Kv, layer: usize, a: &crate::Attention) -> Vec<f32> {
+    let (k_width, v_width) = (a.kv_heads * a.head_dim, a.kv_heads * a.v_dim);
+    let mut out = Vec::with_capacity(step.tokens.len() * a.heads * a.v_dim);
+    let mut row = 0;
+    for slice in &step.slices {
+        let slot = |p: usize| slice.pages[p / kv.page_len] as usize * kv.page_len + p % kv.page_len;
+        for i in 0..slice.len {
+            let (at, from) = (slot(slice.position + i), row + i);
+            kv.keys[layer][at * k_width..][..k_width].copy_from_slice(&k[from * k_width..][..k_width]);
+            kv.values[layer][at * v_width..][..v_width].copy_from_slice(&v[from * v_width..][..v_width]);
+        }
+        for i in 0..slice.len {
+            let position = slice.position + i;
+            let first = a.window.map_or(0, |w| (position + 1).saturating_sub(w));
+            for h in 0..a.heads {
+                let group = h / (a.heads / a.kv_heads);
+                let query = &q[((row + i) * a.heads + h) * a.head_dim..][..a.head_dim];
+                let score = |p: usize| {
+                    let key = &kv.keys[layer][slot(p) * k_width + group * a.head_dim..][..a.head_dim];
+                    let s = dot(query, key) * a.scale;
+                    a.softcap.map_or(s, |cap| cap * (s / cap).tanh())
+                };
+                let scores: Vec<f32> = (first..=position).map(score).collect();
+                let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum: f32 = weights.iter().sum();
+                let mut head = vec![0.0; a.v_dim];
+                for (p, w) in (first..=position).zip(&weights) {
+                    let value = &kv.values[layer][slot(p) * v_width + group * a.v_dim..][..a.v_dim];
+                    head.iter_mut().zip(value).for_each(|(o, x)| *o += w / sum * x);
+                }
+                out.extend(head);
+            }
+        }
+        row += slice.len;
+    }
+    out
+}
+
+impl Backend for Reference {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { name: "reference (f32, one thread)".into(), memory_total: u64::MAX, memory_free: u64::MAX }
+    }
+
+    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
+        self.buffers.push(Stored::Tensor(tensor.clone()));
+        Ok(Buffer(self.buffers.len() as u32 - 1))
+    }
+
+    fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
+        let Reserve::Kv { layers, pages, page_len } = what;
+        let zeros = |width: fn(&KvLayer) -> usize| {
+            layers.iter().map(|l| vec![0.0; pages * page_len * l.kv_heads * width(l)]).collect()
+        };
+        let (keys, values) = (zeros(|l| l.k_dim), zeros(|l| l.v_dim));
+        self.buffers.push(Stored::Kv(Kv { keys, values, pages: *pages, page_len: *page_len }));
+        Ok(Buffer(self.buffers.len() as u32 - 1))
+    }
+
+    fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
+        if !graph.kv.is_empty() && bindings.kv.is_none() {
+            return Err(BackendError("a graph with attention needs KV pages".into()));
+        }
+        let (weights, kv) = (bindings.weights.to_vec(), bindings.kv);
+        self.programs.push(Compiled { graph: graph.clone(), weights, kv });
+        Ok(Program(self.programs.len() as u32 - 1))
+    }
+
+    fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
+        let output = self.run(program.0 as usize, &step)?;
+        self.steps += 1;
+        self.results.push((self.steps, output));
+        Ok(Ticket(self.steps))
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
+        let at = self.results.iter().position(|r| r.0 == ticket.0);
+        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
+        Ok(self.results.swap_remove(at).1)
+    }
+}

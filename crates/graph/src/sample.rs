@@ -1,0 +1,239 @@
+//! Choosing a token from a row of logits. Every backend gives this result for the same logits.
+//!
+//! Order: bias and penalties, then temperature, top-k, top-p, min-p, then one draw. The draw is a number that
+//! comes in with the request, so a replayed, preempted or differently batched request says the same.
+
+/// How to choose. The default is greedy, with everything else off.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// 0 takes the best token.
+    pub temperature: f32,
+    /// Keep this many best tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keep the best tokens until their probabilities reach this; 1 keeps all.
+    pub top_p: f32,
+    /// Drop tokens less probable than this share of the best one; 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens seen before; 1 is off.
+    pub repetition: f32,
+    /// Taken off a logit for every time the token was seen; 0 is off.
+    pub frequency: f32,
+    /// Taken off a logit once if the token was seen; 0 is off.
+    pub presence: f32,
+    /// Tokens seen and how often; only needed by the penalties.
+    pub seen: Vec<(u32, u32)>,
+    /// Added to single logits.
+    pub bias: Vec<(u32, f32)>,
+    /// The draw, in [0, 1).
+    pub draw: f32,
+    /// Report the token's log-probability, and those of this many best tokens.
+    pub logprobs: Option<usize>,
+}
+
+impl Default for Sample {
+    fn default() -> Sample {
+        Sample {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition: 1.0,
+            frequency: 0.0,
+            presence: 0.0,
+            seen: vec![],
+            bias: vec![],
+            draw: 0.0,
+            logprobs: None,
+        }
+    }
+}
+
+/// A chosen token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sampled {
+    /// The token.
+    pub id: u32,
+    /// Its log-probability under the model's own distribution, where asked for.
+    pub logprob: Option<f32>,
+    /// The best tokens and their log-probabilities, best first, where asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+impl Sample {
+    /// Chooses. `None` when no logit is a number that can be chosen: the model is broken, not the request.
+    pub fn pick(&self, logits: &[f32]) -> Option<Sampled> {
+        let id = if self.bias.is_empty() && !self.has_penalties() {
+            self.choose(logits)?
+        } else {
+            let mut own = logits.to_vec();
+            self.adjust(&mut own);
+            self.choose(&own)?
+        };
+        let Some(count) = self.logprobs else { return Some(Sampled { id, ..Sampled::default() }) };
+        let log_sum = log_sum_exp(logits);
+        let logprob = Some(logits[id as usize] - log_sum);
+        Some(Sampled { id, logprob, top: top_logprobs(logits, count) })
+    }
+
+    fn has_penalties(&self) -> bool {
+        !self.seen.is_empty() && (self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0)
+    }
+
+    fn adjust(&self, logits: &mut [f32]) {
+        for &(id, by) in &self.bias {
+            if let Some(x) = logits.get_mut(id as usize) {
+                *x += by;
+            }
+        }
+        if !self.has_penalties() {
+            return;
+        }
+        for &(id, times) in &self.seen {
+            if let Some(x) = logits.get_mut(id as usize) {
+                *x = if *x > 0.0 { *x / self.repetition } else { *x * self.repetition };
+                *x -= self.frequency * times as f32 + self.presence;
+            }
+        }
+    }
+
+    fn choose(&self, logits: &[f32]) -> Option<u32> {
+        let best = argmax(logits)?;
+        if self.temperature <= 0.0 || self.top_k == 1 {
+            return Some(best);
+        }
+        let max = logits[best as usize];
+        // weights relative to the best token, so none overflows
+        let mut kept: Vec<(u32, f32)> = logits
+            .iter()
+            .enumerate()
+            .filter(|(_, x)| x.is_finite())
+            .map(|(i, x)| (i as u32, ((x - max) / self.temperature).exp()))
+            .filter(|&(_, w)| w > 0.0 && w >= self.min_p)
+            .collect();
+        if self.top_k > 0 && self.top_k < kept.len() {
+            kept.select_nth_unstable_by(self.top_k - 1, best_first);
+            kept.truncate(self.top_k);
+        }
+        if self.top_p < 1.0 {
+            kept.sort_unstable_by(best_first);
+            let limit = self.top_p * kept.iter().map(|k| k.1).sum::<f32>();
+            let mut sum = 0.0;
+            let cut = kept.iter().position(|k| {
+                sum += k.1;
+                sum >= limit
+            });
+            kept.truncate(cut.map_or(kept.len(), |i| i + 1));
+        } else {
+            kept.sort_unstable_by_key(|k| k.0);
+        }
+        let total: f32 = kept.iter().map(|k| k.1).sum();
+        let mut left = self.draw * total;
+        for &(id, w) in &kept {
+            left -= w;
+            if left < 0.0 {
+                return Some(id);
+            }
+        }
+        kept.last().map(|k| k.0)
+    }
+}
+
+fn best_first(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// The best token; the lowest id among equals. `None` if no logit is finite or +inf.
+fn argmax(logits: &[f32]) -> Option<u32> {
+    let mut best: Option<(usize, f32)> = None;
+    for (i, &x) in logits.iter().enumerate() {
+        if x > best.map_or(f32::NEG_INFINITY, |b| b.1) {
+            best = Some((i, x));
+        }
+    }
+    best.map(|b| b.0 as u32)
+}
+
+/// `ln(sum(exp(x)))`, summed in f64.
+pub fn log_sum_exp(logits: &[f32]) -> f32 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
+    max + sum.ln() as f32
+}
+
+/// The `count` best tokens with their log-probabilities, best first.
+pub fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+    let count = count.min(logits.len());
+    if count == 0 {
+        return vec![];
+    }
+    let mut all: Vec<(u32, f32)> = logits.iter().enumerate().map(|(i, &x)| (i as u32, x)).collect();
+    all.select_nth_unstable_by(count - 1, best_first);
+    all.truncate(count);
+    all.sort_unstable_by(best_first);
+    let log_sum = log_sum_exp(logits);
+    all.iter().map(|&(id, x)| (id, x - log_sum)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(temperature: f32) -> Sample {
+        Sample { temperature, ..Sample::default() }
+    }
+
+    fn shares(sample: &Sample, logits: &[f32]) -> Vec<f32> {
+        let mut counts = vec![0.0; logits.len()];
+        for i in 0..10_000 {
+            let s = Sample { draw: (i as f32 + 0.5) / 10_000.0, ..sample.clone() };
+            counts[s.pick(logits).unwrap().id as usize] += 1e-4;
+        }
+        counts
+    }
+
+    #[test]
+    fn greedy_takes_the_best_and_the_lowest_id_among_equals() {
+        assert_eq!(with(0.0).pick(&[1.0, 3.0, 3.0, 2.0]).unwrap().id, 1);
+        assert_eq!(with(0.0).pick(&[f32::NAN, -1.0, f32::NEG_INFINITY]).unwrap().id, 1);
+        assert_eq!(with(0.0).pick(&[f32::NAN, f32::NEG_INFINITY]), None);
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        let logits = [0.0, 1.0, 2.0];
+        let z: f32 = logits.iter().map(|x: &f32| x.exp()).sum();
+        for (share, logit) in shares(&with(1.0), &logits).iter().zip(logits) {
+            assert!((share - logit.exp() / z).abs() < 1e-3);
+        }
+    }
+
+    #[test]
+    fn top_k_top_p_and_min_p_cut_the_tail() {
+        let logits = [3.0, 2.0, 1.0, 0.0]; // probabilities 0.64 0.24 0.09 0.03
+        assert_eq!(shares(&Sample { top_k: 2, ..with(1.0) }, &logits)[2..], [0.0, 0.0]);
+        assert_eq!(shares(&Sample { top_p: 0.8, ..with(1.0) }, &logits)[2..], [0.0, 0.0]);
+        assert_eq!(shares(&Sample { min_p: 0.3, ..with(1.0) }, &logits)[2..], [0.0, 0.0]);
+        assert_eq!(shares(&Sample { top_p: 0.1, ..with(1.0) }, &logits)[1..], [0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn penalties_and_bias_move_single_logits() {
+        let logits = [2.0, 1.9, -1.0];
+        let seen = vec![(0, 2)];
+        let pick = |s: Sample| s.pick(&logits).unwrap().id;
+        assert_eq!(pick(Sample { seen: seen.clone(), ..with(0.0) }), 0);
+        assert_eq!(pick(Sample { seen: seen.clone(), repetition: 1.5, ..with(0.0) }), 1);
+        assert_eq!(pick(Sample { seen: seen.clone(), frequency: 0.1, ..with(0.0) }), 1);
+        assert_eq!(pick(Sample { seen, presence: 0.2, ..with(0.0) }), 1);
+        assert_eq!(pick(Sample { bias: vec![(2, 100.0)], ..with(0.0) }), 2);
+    }
+
+    #[test]
+    fn logprobs_are_of_the_models_own_distribution() {
+        let s = Sample { logprobs: Some(2), bias: vec![(0, 50.0)], ..with(0.0) };
+        let got = s.pick(&[0.0, 0.0]).unwrap();
+        assert_eq!(got.id, 0);
+        assert!((got.logprob.unwrap() - 0.5f32.ln()).abs() < 1e-6);
+        assert_eq!(got.top.len(), 2);
+    }
+}

@@ -1,0 +1,144 @@
+//! The numbers nearly every decoder has. A missing key is an error that names it.
+
+use tern_formats::{Metadata, MetadataError};
+
+use crate::ModelError;
+
+/// Sizes of a decoder, read from `<arch>.*` keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `general.architecture`, the prefix of the other keys.
+    pub arch: String,
+    /// Layers.
+    pub layers: usize,
+    /// Columns of the residual stream.
+    pub width: usize,
+    /// Columns inside the MLP.
+    pub ff: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Columns of a query or key head.
+    pub head_dim: usize,
+    /// Columns of a value head.
+    pub v_dim: usize,
+    /// Columns of a head that are rotated.
+    pub rope_dims: usize,
+    /// Epsilon of the norms.
+    pub eps: f32,
+    /// Tokens the model was made for.
+    pub context_trained: usize,
+    /// Tokens a sequence may have in this run.
+    pub context: usize,
+    /// Rows of the embedding table.
+    pub vocab: usize,
+}
+
+/// Keys under an architecture's prefix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys<'a> {
+    pub(crate) arch: &'a str,
+    pub(crate) metadata: &'a Metadata,
+}
+
+impl Keys<'_> {
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.arch)
+    }
+
+    pub(crate) fn usize(&self, name: &str) -> Result<usize, MetadataError> {
+        self.metadata.usize(&self.key(name))
+    }
+
+    pub(crate) fn optional_usize(&self, name: &str) -> Result<Option<usize>, MetadataError> {
+        self.metadata.optional_usize(&self.key(name))
+    }
+
+    pub(crate) fn f32(&self, name: &str) -> Result<f32, MetadataError> {
+        self.metadata.f32(&self.key(name))
+    }
+
+    pub(crate) fn optional_f32(&self, name: &str) -> Result<Option<f32>, MetadataError> {
+        self.metadata.optional_f32(&self.key(name))
+    }
+
+    pub(crate) fn optional_str(&self, name: &str) -> Result<Option<&str>, MetadataError> {
+        self.metadata.optional_str(&self.key(name))
+    }
+
+    /// A number that files may also give once a layer; layers that differ are refused.
+    fn same_in_all_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        let key = self.key(name);
+        let Some(values) = self.metadata.optional_usizes(&key)? else { return Ok(None) };
+        match values.as_slice() {
+            [] => Err(ModelError::Metadata(MetadataError::Missing(key))),
+            [first, rest @ ..] if rest.iter().all(|x| x == first) => Ok(Some(*first)),
+            _ => Err(ModelError::Unsupported(format!("`{key}` differs from layer to layer"))),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks the common keys. `vocab` is the height of the embedding table.
+    pub(crate) fn read(keys: Keys<'_>, vocab: usize, context: Option<usize>) -> Result<Config, ModelError> {
+        let missing = |name: &str| ModelError::Metadata(MetadataError::Missing(keys.key(name)));
+        let width = keys.usize("embedding_length")?;
+        let heads = keys
+            .same_in_all_layers("attention.head_count")?
+            .ok_or_else(|| missing("attention.head_count"))?;
+        let kv_heads = keys.same_in_all_layers("attention.head_count_kv")?.unwrap_or(heads);
+        let head_dim = match keys.optional_usize("attention.key_length")? {
+            Some(n) => n,
+            None if heads > 0 && width.is_multiple_of(heads) => width / heads,
+            None => return Err(missing("attention.key_length")),
+        };
+        let context_trained = keys.usize("context_length")?;
+        let config = Config {
+            arch: keys.arch.to_string(),
+            layers: keys.usize("block_count")?,
+            width,
+            ff: keys.same_in_all_layers("feed_forward_length")?.ok_or_else(|| missing("feed_forward_length"))?,
+            heads,
+            kv_heads,
+            head_dim,
+            v_dim: keys.optional_usize("attention.value_length")?.unwrap_or(head_dim),
+            rope_dims: keys.optional_usize("rope.dimension_count")?.unwrap_or(head_dim),
+            eps: keys.f32("attention.layer_norm_rms_epsilon")?,
+            context_trained,
+            context: context.unwrap_or(context_trained),
+            vocab,
+        };
+        config.check(keys)?;
+        Ok(config)
+    }
+
+    /// Sizes are the file's word: none may be zero or beyond anything that exists.
+    fn check(&self, keys: Keys<'_>) -> Result<(), ModelError> {
+        let sizes = [
+            ("block_count", self.layers, 1 << 12),
+            ("embedding_length", self.width, 1 << 20),
+            ("feed_forward_length", self.ff, 1 << 24),
+            ("attention.head_count", self.heads, 1 << 14),
+            ("attention.head_count_kv", self.kv_heads, 1 << 14),
+            ("attention.key_length", self.head_dim, 1 << 14),
+            ("attention.value_length", self.v_dim, 1 << 14),
+            ("context_length", self.context_trained, 1 << 30),
+        ];
+        for (name, size, most) in sizes {
+            if size == 0 || size > most {
+                let text = format!("`{}` is {size}: want 1 to {most}", keys.key(name));
+                return Err(ModelError::Unsupported(text));
+            }
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let text = format!("{} heads do not share {} kv heads", self.heads, self.kv_heads);
+            return Err(ModelError::Unsupported(text));
+        }
+        if self.rope_dims > self.head_dim || self.rope_dims % 2 != 0 {
+            let text = format!("rope over {} dimensions in heads of {}", self.rope_dims, self.head_dim);
+            return Err(ModelError::Unsupported(text));
+        }
+        Ok(())
+    }
+}

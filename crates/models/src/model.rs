@@ -1,0 +1,121 @@
+//! From a checkpoint to a graph with its weights, or one sentence why not.
+
+use tern_formats::{Checkpoint, Metadata, MetadataError, Tensor};
+use tern_graph::{Graph, GraphError, HostTensor};
+
+use crate::build::{Build, Source};
+use crate::config::{Config, Keys};
+use crate::{ALL, Arch};
+
+/// Why a checkpoint cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    /// A key is missing or wrong.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// Shapes inside the model do not fit each other.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The architecture is not one of ours.
+    #[error("architecture `{0}` is not supported; Tern runs {known}", known = known())]
+    Architecture(String),
+    /// A tensor is missing, misshapen or in a format that cannot be run.
+    #[error("{0}")]
+    Tensor(String),
+    /// The file asks for something Tern does not do.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+fn known() -> String {
+    ALL.iter().map(|a| a.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Tensors that say nothing a graph needs.
+const IGNORED: &[&str] = &[".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale"];
+
+/// A model ready for any backend.
+#[derive(Debug)]
+pub struct Model {
+    /// Its architecture.
+    pub arch: &'static Arch,
+    /// Its sizes.
+    pub config: Config,
+    /// Its graph.
+    pub graph: Graph,
+    /// Tensors whose values are inside the graph.
+    consumed: std::collections::HashSet<String>,
+}
+
+impl Model {
+    /// Builds the graph from metadata and the names and shapes of the tensors.
+    ///
+    /// `context` is the longest sequence of this run; without it, what the model was made for.
+    pub fn build(metadata: &Metadata, source: &dyn Source, context: Option<usize>) -> Result<Model, ModelError> {
+        let name = metadata.str("general.architecture")?;
+        let arch = ALL.iter().find(|a| a.name == name);
+        let arch = *arch.ok_or_else(|| ModelError::Architecture(name.into()))?;
+        let table = source.shape("token_embd.weight");
+        let [vocab, _] = table.ok_or_else(|| ModelError::Tensor("token_embd.weight is missing".into()))?;
+        let keys = Keys { arch: name, metadata };
+        if keys.optional_usize("expert_count")?.is_some_and(|n| n > 0) {
+            let text = format!("`{}`: mixtures of experts are not supported yet", keys.key("expert_count"));
+            return Err(ModelError::Unsupported(text));
+        }
+        let mut build = Build::new(Config::read(keys, vocab, context)?, metadata, source);
+        (arch.build)(&mut build)?;
+        let (config, graph, consumed) = build.finish();
+        Ok(Model { arch, config, graph, consumed })
+    }
+
+    /// Builds the graph of a checkpoint and checks every tensor against it.
+    pub fn open(checkpoint: &Checkpoint, context: Option<usize>) -> Result<(Model, Vec<HostTensor>), ModelError> {
+        let model = Model::build(&checkpoint.metadata, checkpoint, context)?;
+        let tensors = model.tensors(checkpoint)?;
+        Ok((model, tensors))
+    }
+
+    /// The graph's weights out of a checkpoint, in order. Nothing is read yet: they are views of the file.
+    pub fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<HostTensor>, ModelError> {
+        let wanted: std::collections::HashSet<&str> =
+            self.graph.weights.iter().map(|w| w.name.as_str()).collect();
+        let stray = checkpoint.tensors.keys().find(|name| {
+            !wanted.contains(name.as_str())
+                && !self.consumed.contains(*name)
+                && !IGNORED.iter().any(|part| name.contains(part))
+        });
+        if let Some(name) = stray {
+            let arch = self.arch.name;
+            return Err(ModelError::Tensor(format!(
+                "{name}: Tern's `{arch}` has no use for this tensor, so the answers would be wrong"
+            )));
+        }
+        let find = |w: &tern_graph::Weight| {
+            let t = checkpoint.tensors.get(&w.name);
+            let t = t.ok_or_else(|| ModelError::Tensor(format!("{} is missing", w.name)))?;
+            let t = host_tensor(t)?;
+            if (t.rows, t.cols) != (w.rows, w.cols) {
+                return Err(ModelError::Tensor(format!(
+                    "{}: want [{}, {}], file has [{}, {}]",
+                    w.name, w.rows, w.cols, t.rows, t.cols
+                )));
+            }
+            Ok(t)
+        };
+        self.graph.weights.iter().map(find).collect()
+    }
+}
+
+/// A checkpoint's tensor as rows of weights.
+pub(crate) fn host_tensor(t: &Tensor) -> Result<HostTensor, ModelError> {
+    let fail = |text: &str| Err(ModelError::Tensor(format!("{}: {text}", t.name)));
+    if !t.quant.is_runnable() {
+        return fail(&format!("format {} is known but cannot be run", t.quant.name));
+    }
+    match (usize::try_from(t.rows()), usize::try_from(t.cols())) {
+        (Ok(rows), Ok(cols)) => {
+            Ok(HostTensor { name: t.name.clone(), quant: t.quant, rows, cols, data: t.data.clone() })
+        }
+        _ => fail("larger than this machine can address"),
+    }
+}

@@ -1,0 +1,21 @@
+//! Qwen 3 and Bonsai: each query and key head is normalised, and heads have their own width.
+
+use tern_graph::RopeStyle;
+
+use crate::blocks::AttentionStyle;
+use crate::{Arch, Build, ModelError};
+
+pub(crate) static QWEN3: Arch = Arch { name: "qwen3", build };
+
+fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
+    b.keys().usize("attention.key_length")?; // not width / heads in most sizes: must be there
+    let base = b.keys().f32("rope.freq_base")?;
+    let style = AttentionStyle {
+        rope: RopeStyle::Halves,
+        table: b.rope_table(base)?,
+        qk_norm: true,
+        scale: b.attention_scale()?,
+        window: None,
+    };
+    b.pre_norm_decoder(style)
+}

@@ -1,0 +1,133 @@
+//! Rotary tables: base, linear, YaRN, llama3 factors and longrope all become frequencies and a magnitude.
+
+use tern_graph::RopeTable;
+
+use crate::{Build, ModelError};
+
+/// How YaRN blends by default; the architectures here read no other values.
+const YARN_BETA_FAST: f32 = 32.0;
+const YARN_BETA_SLOW: f32 = 1.0;
+
+/// How positions are stretched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Scaling {
+    /// Frequencies divided by a factor (1 leaves them alone).
+    Linear(f32),
+    /// High frequencies kept, low ones divided, blended between.
+    Yarn { factor: f32, original_context: usize },
+}
+
+impl Build<'_> {
+    /// The table the model's metadata and rope factor tensors describe, for a rotation base.
+    pub(crate) fn rope_table(&mut self, base: f32) -> Result<usize, ModelError> {
+        let (scaling, attn_factor) = self.rope_scaling()?;
+        let divisors = self.rope_divisors()?;
+        let table = table(self.config.rope_dims, base, scaling, divisors.as_deref(), attn_factor);
+        Ok(self.graph.rope_table(table))
+    }
+
+    /// The table of a base with no scaling at all.
+    pub(crate) fn plain_rope_table(&mut self, base: f32) -> usize {
+        let table = table(self.config.rope_dims, base, Scaling::Linear(1.0), None, 1.0);
+        self.graph.rope_table(table)
+    }
+
+    fn rope_scaling(&self) -> Result<(Scaling, f32), ModelError> {
+        let keys = self.keys();
+        let factor = match keys.optional_f32("rope.scaling.factor")? {
+            Some(f) => f,
+            None => keys.optional_f32("rope.scale_linear")?.unwrap_or(1.0),
+        };
+        let factor = if factor == 0.0 { 1.0 } else { factor }; // writers use 0 for "none"
+        if !factor.is_finite() || factor < 0.0 {
+            let text = format!("`{}` is {factor}: want a positive number", keys.key("rope.scaling.factor"));
+            return Err(ModelError::Unsupported(text));
+        }
+        let attn_factor = keys.optional_f32("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        let original = keys.optional_usize("rope.scaling.original_context_length")?;
+        let original_context = original.unwrap_or(self.config.context_trained);
+        let scaling = match keys.optional_str("rope.scaling.type")? {
+            Some("none") => Scaling::Linear(1.0),
+            None | Some("linear" | "longrope") => Scaling::Linear(factor),
+            Some("yarn") => Scaling::Yarn { factor, original_context },
+            Some(other) => {
+                let text = format!("`{}` is `{other}`: want none, linear, yarn or longrope", keys.key("rope.scaling.type"));
+                return Err(ModelError::Unsupported(text));
+            }
+        };
+        Ok((scaling, attn_factor))
+    }
+
+    /// Divisors of the frequencies: llama3's one set, or longrope's choice by the context of this run.
+    fn rope_divisors(&mut self) -> Result<Option<Vec<f32>>, ModelError> {
+        let pairs = self.config.rope_dims / 2;
+        let long = self.values("rope_factors_long.weight");
+        let short = self.values("rope_factors_short.weight");
+        let divisors = match (long, short) {
+            (Some(long), Some(short)) => {
+                let original = self.keys().usize("rope.scaling.original_context_length")?;
+                Some(if self.config.context > original { long } else { short })
+            }
+            (None, None) => self.values("rope_freqs.weight"),
+            _ => {
+                let text = "rope_factors_long.weight and rope_factors_short.weight must come together";
+                return Err(ModelError::Tensor(text.into()));
+            }
+        };
+        match divisors {
+            Some(d) if d.len() != pairs => {
+                Err(ModelError::Tensor(format!("rope factors: want [{pairs}], file has [{}]", d.len())))
+            }
+            other => Ok(other),
+        }
+    }
+}
+
+fn table(dims: usize, base: f32, scaling: Scaling, divisors: Option<&[f32]>, attn_factor: f32) -> RopeTable {
+    let freq = |i: usize| {
+        let plain = base.powf(-2.0 * i as f32 / dims as f32) / divisors.map_or(1.0, |d| d[i]);
+        match scaling {
+            Scaling::Linear(factor) => plain / factor,
+            Scaling::Yarn { factor, original_context } => {
+                let (low, high) = yarn_range(dims, base, original_context);
+                let ramp = 1.0 - ((i as f32 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                plain / factor * (1.0 - ramp) + plain * ramp
+            }
+        }
+    };
+    let magnitude = match scaling {
+        Scaling::Linear(_) => attn_factor,
+        Scaling::Yarn { factor, .. } => attn_factor * (1.0 + 0.1 * factor.ln()),
+    };
+    RopeTable { freqs: (0..dims / 2).map(freq).collect(), magnitude }
+}
+
+/// The pairs between which YaRN blends.
+fn yarn_range(dims: usize, base: f32, original_context: usize) -> (f32, f32) {
+    let pair = |beta: f32| {
+        let turns = original_context as f32 / (beta * 2.0 * std::f32::consts::PI);
+        dims as f32 * turns.ln() / (2.0 * base.ln())
+    };
+    let last = dims as f32 - 1.0;
+    (pair(YARN_BETA_FAST).floor().clamp(0.0, last), pair(YARN_BETA_SLOW).ceil().clamp(0.0, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yarn_keeps_high_frequencies_and_divides_low_ones() {
+        let plain = table(128, 1e6, Scaling::Linear(1.0), None, 1.0);
+        let yarn = table(128, 1e6, Scaling::Yarn { factor: 4.0, original_context: 16384 }, None, 1.0);
+        assert_eq!(plain.freqs[0], yarn.freqs[0]);
+        assert!((plain.freqs[63] / yarn.freqs[63] - 4.0).abs() < 1e-5);
+        assert!((yarn.magnitude - 1.138_629_4).abs() < 1e-6);
+    }
+
+    #[test]
+    fn divisors_and_linear_factors_divide() {
+        let t = table(4, 100.0, Scaling::Linear(2.0), Some(&[1.0, 5.0]), 1.0);
+        assert_eq!(t.freqs, [0.5, 0.01]);
+    }
+}

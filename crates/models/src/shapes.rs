@@ -1,0 +1,193 @@
+//! Shapes of well-known models, to be filled with made-up weights.
+
+use tern_formats::{Metadata, Value};
+
+use crate::Source;
+
+/// The sizes of a model, without its weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// The name users write.
+    pub name: &'static str,
+    /// Architecture.
+    pub arch: &'static str,
+    /// Layers.
+    pub layers: usize,
+    /// Columns of the residual stream.
+    pub width: usize,
+    /// Columns inside the MLP.
+    pub ff: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Columns of a head.
+    pub head_dim: usize,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// The head is the embedding table.
+    pub tied: bool,
+    /// Longest sequence.
+    pub context: usize,
+    /// Rotation base.
+    pub rope_base: f32,
+    /// YaRN factor over the original context, 1 for none.
+    pub yarn: usize,
+    /// Epsilon of the norms.
+    pub eps: f32,
+}
+
+const BONSAI_8B: Shape = Shape {
+    name: "bonsai-8b",
+    arch: "qwen3",
+    layers: 36,
+    width: 4096,
+    ff: 12288,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    vocab: 151_936,
+    tied: false,
+    context: 65_536,
+    rope_base: 1e6,
+    yarn: 4,
+    eps: 1e-6,
+};
+
+const TINY: Shape = Shape {
+    name: "tiny-qwen3",
+    arch: "qwen3",
+    layers: 3,
+    width: 256,
+    ff: 512,
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 64,
+    vocab: 4096,
+    tied: true,
+    context: 512,
+    rope_base: 1e4,
+    yarn: 1,
+    eps: 1e-6,
+};
+
+/// Every shape by name. The tiny ones are for tests.
+pub static SHAPES: &[Shape] = &[
+    BONSAI_8B,
+    Shape { name: "bonsai-4b", width: 2560, ff: 9728, tied: true, context: 32_768, yarn: 1, ..BONSAI_8B },
+    Shape {
+        name: "bonsai-1.7b",
+        layers: 28,
+        width: 2048,
+        ff: 6144,
+        heads: 16,
+        tied: true,
+        context: 32_768,
+        yarn: 1,
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "qwen3-0.6b",
+        layers: 28,
+        width: 1024,
+        ff: 3072,
+        heads: 16,
+        tied: true,
+        context: 40_960,
+        yarn: 1,
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "llama3-8b",
+        arch: "llama",
+        layers: 32,
+        ff: 14_336,
+        vocab: 128_256,
+        context: 8192,
+        rope_base: 5e5,
+        yarn: 1,
+        eps: 1e-5,
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "smollm2-135m",
+        arch: "llama",
+        layers: 30,
+        width: 576,
+        ff: 1536,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        vocab: 49_152,
+        tied: true,
+        context: 8192,
+        rope_base: 1e5,
+        yarn: 1,
+        eps: 1e-5,
+    },
+    TINY,
+    Shape { name: "tiny-yarn", tied: false, yarn: 4, context: 1024, ..TINY },
+    Shape { name: "tiny-llama", arch: "llama", head_dim: 32, ..TINY },
+    Shape { name: "tiny-qwen2", arch: "qwen2", head_dim: 32, ..TINY },
+    Shape { name: "tiny-gemma3", arch: "gemma3", layers: 7, kv_heads: 4, ..TINY },
+    Shape { name: "tiny-phi3", arch: "phi3", head_dim: 32, tied: false, ..TINY },
+];
+
+impl Shape {
+    /// The shape users mean by a name.
+    pub fn by_name(name: &str) -> Option<&'static Shape> {
+        SHAPES.iter().find(|s| s.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The metadata of such a model, without a tokenizer.
+    pub fn metadata(&self) -> Metadata {
+        let mut m = Metadata::default();
+        m.insert("general.architecture", Value::String(self.arch.into()));
+        m.insert("general.name", Value::String(format!("{} with random weights", self.name)));
+        let mut put = |key: &str, value: Value| {
+            m.insert(format!("{}.{key}", self.arch), value);
+        };
+        let number = |x: usize| Value::Uint(x as u64);
+        put("context_length", number(self.context));
+        put("embedding_length", number(self.width));
+        put("block_count", number(self.layers));
+        put("feed_forward_length", number(self.ff));
+        put("attention.head_count", number(self.heads));
+        put("attention.head_count_kv", number(self.kv_heads));
+        put("attention.key_length", number(self.head_dim));
+        put("attention.value_length", number(self.head_dim));
+        put("attention.layer_norm_rms_epsilon", Value::Float(f64::from(self.eps)));
+        put("rope.dimension_count", number(self.head_dim));
+        put("rope.freq_base", Value::Float(f64::from(self.rope_base)));
+        if self.yarn > 1 {
+            put("rope.scaling.type", Value::String("yarn".into()));
+            put("rope.scaling.factor", Value::Float(self.yarn as f64));
+            put("rope.scaling.original_context_length", number(self.context / self.yarn));
+        }
+        if self.arch == "gemma3" {
+            put("attention.sliding_window", number(32));
+        }
+        m
+    }
+}
+
+/// A shape says which of the optional tensors its architecture has.
+impl Source for Shape {
+    fn shape(&self, name: &str) -> Option<[usize; 2]> {
+        let part = name.rsplit_once("blk.").map_or(name, |(_, tail)| tail.split_once('.').map_or(tail, |t| t.1));
+        let fused = self.arch == "phi3";
+        let there = match part {
+            "token_embd.weight" => true,
+            "output.weight" => !self.tied,
+            "attn_qkv.weight" => fused,
+            "ffn_gate.weight" => !fused,
+            "attn_q.bias" | "attn_k.bias" | "attn_v.bias" => self.arch == "qwen2",
+            _ => false,
+        };
+        there.then_some([self.vocab, self.width])
+    }
+
+    fn values(&self, _: &str) -> Option<Vec<f32>> {
+        None
+    }
+}

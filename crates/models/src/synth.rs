@@ -1,0 +1,167 @@
+//! Synthetic models: a shape filled with well-scaled random weights, the same on every machine.
+
+use std::collections::HashMap;
+use std::io;
+
+use tern_formats::{FormatError, Metadata, Value, gguf};
+use tern_graph::{HostTensor, Random, Weight};
+use tern_quant::Quant;
+
+use crate::{Model, ModelError, Shape};
+
+/// Weights encoded at once; tensors are drawn from them block by block.
+const POOL: usize = 1 << 18;
+
+/// A shape and the format of its matrices.
+#[derive(Debug)]
+pub struct Synth {
+    /// The model's graph and sizes.
+    pub model: Model,
+    /// What its file would say, without a tokenizer.
+    pub metadata: Metadata,
+    quant: &'static Quant,
+    pools: HashMap<(&'static str, u32), Vec<u8>>,
+}
+
+impl Synth {
+    /// `bonsai-8b:q1_0`: a shape and a format.
+    pub fn parse(spec: &str) -> Result<(Shape, &'static Quant), ModelError> {
+        let fail = |text: String| Err(ModelError::Unsupported(text));
+        let Some((shape, format)) = spec.split_once(':') else {
+            return fail(format!("`{spec}`: want SHAPE:FORMAT, such as bonsai-1.7b:q1_0"));
+        };
+        let Some(shape) = Shape::by_name(shape) else {
+            let names: Vec<_> = crate::SHAPES.iter().map(|s| s.name).collect();
+            return fail(format!("shape `{shape}` is not known; there are {}", names.join(", ")));
+        };
+        match tern_quant::by_name(format).filter(|q| q.encode.is_some()) {
+            Some(quant) => Ok((shape.clone(), quant)),
+            None => {
+                let names: Vec<_> = tern_quant::ALL.iter().filter(|q| q.encode.is_some()).map(|q| q.name).collect();
+                fail(format!("format `{format}` cannot be written; there are {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// A model of that shape for sequences of `context` tokens.
+    pub fn new(shape: &Shape, quant: &'static Quant, context: Option<usize>) -> Result<Synth, ModelError> {
+        let metadata = shape.metadata();
+        let model = Model::build(&metadata, shape, context)?;
+        Ok(Synth { model, metadata, quant, pools: HashMap::new() })
+    }
+
+    /// The format of one weight: vectors stay F32, and rows that do not divide into blocks get a finer format.
+    fn format_of(&self, w: &Weight) -> &'static Quant {
+        let candidates = [self.quant, &tern_quant::Q8_0, &tern_quant::F16];
+        let fits = |q: &&'static Quant| w.cols.is_multiple_of(q.block_len);
+        if w.rows == 1 { &tern_quant::F32 } else { candidates.into_iter().find(fits).unwrap_or(&tern_quant::F32) }
+    }
+
+    /// The bytes of one weight.
+    pub fn tensor(&mut self, w: &Weight) -> Result<HostTensor, ModelError> {
+        let quant = self.format_of(w);
+        let seed = w.name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
+        let mut rng = Random::new(seed);
+        if w.rows == 1 {
+            let centre = if w.name.ends_with("bias") { 0.0 } else { 1.0 };
+            let values: Vec<f32> = rng.normals(w.cols, 0.1).iter().map(|x| x + centre).collect();
+            return Ok(HostTensor::from_f32(&w.name, 1, w.cols, &values));
+        }
+        let pool = self.pool(quant, self.deviation(w))?;
+        let (block, blocks) = (quant.block_bytes(), w.rows * w.cols / quant.block_len);
+        let mut data = Vec::with_capacity(blocks * block);
+        for _ in 0..blocks {
+            let at = rng.below(pool.len() / block) * block;
+            data.extend_from_slice(&pool[at..at + block]);
+        }
+        Ok(HostTensor { name: w.name.clone(), quant, rows: w.rows, cols: w.cols, data: data.into() })
+    }
+
+    /// Deviation that keeps activations near 1: what is added to the residual stream shrinks with depth.
+    fn deviation(&self, w: &Weight) -> f32 {
+        let layers = self.model.config.layers as f32;
+        let gain = match w.name.as_str() {
+            n if n.ends_with("attn_output.weight") || n.ends_with("ffn_down.weight") => 1.0 / (2.0 * layers).sqrt(),
+            "token_embd.weight" | "output.weight" => 3.0, // peaked answers, as trained models have
+            _ => 1.0,
+        };
+        gain / (w.cols as f32).sqrt()
+    }
+
+    fn pool(&mut self, quant: &'static Quant, deviation: f32) -> Result<&[u8], ModelError> {
+        let key = (quant.name, deviation.to_bits());
+        if !self.pools.contains_key(&key) {
+            let mut bytes = vec![];
+            let weights = Random::new(u64::from(deviation.to_bits())).normals(POOL, deviation);
+            let encoded = quant.encode(&weights, &mut bytes);
+            encoded.map_err(|e| ModelError::Unsupported(e.to_string()))?;
+            self.pools.insert(key, bytes);
+        }
+        Ok(&self.pools[&key])
+    }
+
+    /// All weights, in the graph's order.
+    pub fn tensors(&mut self) -> Result<Vec<HostTensor>, ModelError> {
+        let weights = self.model.graph.weights.clone();
+        weights.iter().map(|w| self.tensor(w)).collect()
+    }
+
+    /// Writes the model as a GGUF file; `progress` gets bytes done and bytes in all.
+    pub fn write(
+        &mut self,
+        tokenizer: &Metadata,
+        out: &mut dyn io::Write,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<u64, FormatError> {
+        let mut metadata = self.metadata.clone();
+        for (key, value) in tokenizer.iter().filter(|(k, _)| k.starts_with("tokenizer.")) {
+            metadata.insert(key, value.clone());
+        }
+        let weights = self.model.graph.weights.clone();
+        let mut writer = gguf::Writer::new(metadata);
+        for w in &weights {
+            let dims = if w.rows == 1 { vec![w.cols as u64] } else { vec![w.cols as u64, w.rows as u64] };
+            writer.declare(&w.name, self.format_of(w), &dims)?;
+        }
+        let size = |q: &Quant, w: &Weight| q.tensor_bytes((w.rows * w.cols) as u64).unwrap_or(0);
+        let total: u64 = weights.iter().map(|w| size(self.format_of(w), w)).sum();
+        let mut done = 0;
+        writer.write_to(out, |index, out| {
+            let tensor = self.tensor(&weights[index]).map_err(io::Error::other)?;
+            out.write_all(&tensor.data)?;
+            done += tensor.data.len() as u64;
+            progress(done, total);
+            Ok(())
+        })
+    }
+}
+
+/// A byte-level vocabulary of `size` tokens for shapes that come with none: 256 bytes, a few merges, fillers.
+pub fn plain_tokenizer(size: usize) -> Metadata {
+    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut next = 256u32;
+    let byte_char = |b: u8| {
+        if printable(b) {
+            return char::from(b);
+        }
+        next += 1;
+        char::from_u32(next - 1).unwrap_or('?')
+    };
+    let mut tokens: Vec<String> = (0..=255u8).map(byte_char).map(String::from).collect();
+    let merges = ["t h", "i n", "a n", "th e", "e r"];
+    tokens.extend(merges.iter().map(|m| m.replace(' ', "")));
+    tokens.push("<|endoftext|>".into());
+    let end = tokens.len() - 1;
+    tokens.extend((tokens.len()..size).map(|i| format!("<filler_{i}>")));
+    let kinds = (0..tokens.len()).map(|i| if i == end { 3 } else { 1 }).collect();
+    let mut m = Metadata::default();
+    m.insert("tokenizer.ggml.model", Value::String("gpt2".into()));
+    m.insert("tokenizer.ggml.pre", Value::String("gpt-2".into()));
+    m.insert("tokenizer.ggml.tokens", Value::Strings(tokens));
+    m.insert("tokenizer.ggml.token_type", Value::Ints(kinds));
+    m.insert("tokenizer.ggml.merges", Value::Strings(merges.map(String::from).to_vec()));
+    m.insert("tokenizer.ggml.bos_token_id", Value::Uint(end as u64));
+    m.insert("tokenizer.ggml.eos_token_id", Value::Uint(end as u64));
+    m.insert("tokenizer.ggml.add_bos_token", Value::Bool(false));
+    m
+}

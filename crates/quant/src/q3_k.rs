@@ -1,0 +1,70 @@
+//! Q3_K: 256 three-bit weights in 16 groups, each with a six-bit scale.
+
+use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
+use crate::rounding::{Symmetric, round_to};
+use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+
+/// `w = d * (scale - 32) * code`, codes from -4 to 3: two low bits in planes of 32, the third of plane `p` in
+/// half `h` at bit `4h + p` of `hmask`. Encodes by plain rounding, not by ggml's search.
+pub static Q3_K: Quant = Quant {
+    name: "Q3_K",
+    gguf_id: Some(11),
+    dialect: Dialect::Ggml,
+    block_len: 256,
+    fields: &[
+        Field::new("hmask", FieldType::U8, 32),
+        Field::new("qs", FieldType::U8, 64),
+        Field::new("scales", FieldType::U8, 12),
+        Field::new("d", FieldType::F16, 1),
+    ],
+    tail: 0,
+    dot_with: DotWith::Q8,
+    codec: Codec::Codes { group: 16, unpack },
+    encode: Some(encode),
+};
+
+fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
+    let mut hmask: [u8; 32] = *bytes(block, 0);
+    let (first, second) = out.codes.split_at_mut(128);
+    planes(bytes(block, 32), sized(first), 4);
+    planes(bytes(block, 64), sized(second), 4);
+    for plane in out.codes.chunks_exact_mut(32) {
+        for (code, mask) in plane.iter_mut().zip(&mut hmask) {
+            *code += ((*mask & 1) << 2) as i8;
+            *mask >>= 1;
+        }
+    }
+    let d = f16_at(block, 108);
+    let scales: &mut [f32; 16] = sized(out.scales);
+    *scales = unpack_scales(bytes(block, 96)).map(|scale| d * f32::from(scale));
+    out.offsets.fill(NO_OFFSET);
+}
+
+/// Low four bits: the nibbles of the first eight bytes. High two: the last four bytes, four scales a bit
+/// pair.
+#[inline(always)]
+fn unpack_scales(packed: &[u8; 12]) -> [i8; 16] {
+    std::array::from_fn(|g| {
+        let low = packed[g % 8] >> (4 * (g / 8)) & 15;
+        let high = packed[8 + g % 4] >> (2 * (g / 4)) & 3;
+        (low | high << 4) as i8 - 32
+    })
+}
+
+fn encode(weights: &[f32], block: &mut [u8]) {
+    block.fill(0);
+    let fit = Symmetric::<16>::fit(weights, -4.0, 31, |x| round_to(x, -4, 3));
+    let codes = fit.codes.map(|code| (code + 4) as u8);
+    for (l, mask) in block[..32].iter_mut().enumerate() {
+        *mask = (0..8).fold(0, |mask, plane| mask | (codes[32 * plane + l] >> 2) << plane);
+    }
+    for (codes, qs) in codes.chunks_exact(128).zip(block[32..96].chunks_exact_mut(32)) {
+        pack_planes(codes, qs);
+    }
+    for (g, scale) in fit.scales.into_iter().enumerate() {
+        let bits = (scale + 32) as u8;
+        block[96 + g % 8] |= (bits & 15) << (4 * (g / 8));
+        block[104 + g % 4] |= (bits >> 4) << (2 * (g / 4));
+    }
+    put_f16(block, 108, fit.d);
+}
