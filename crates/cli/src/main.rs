@@ -1,2 +1,56 @@
-//! `tern`: the command line.
-fn main() {}
+//! `tern`: the command line. Text goes to stdout, everything else to stderr.
+//!
+//! Exit codes: 0 done, 1 an error told in one sentence, 2 wrong usage.
+
+mod args;
+mod bench;
+mod bench_ops;
+mod chat;
+mod error;
+mod inspect;
+mod load;
+mod models;
+mod perplexity;
+mod prompt;
+mod run;
+mod synth;
+mod tokenize;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{BenchWhat, Cli, Command};
+use crate::error::CliResult;
+
+fn main() -> ExitCode {
+    // llama.cpp's users write -hf; a flag of one dash and two letters is not clap's way
+    let args = std::env::args_os().map(|a| if a == "-hf" { "--hf".into() } else { a });
+    match dispatch(Cli::parse_from(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // whoever reads our text has enough of it
+        Err(e) if e.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("tern: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> CliResult<()> {
+    match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::chat(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Bench(args) => match &args.what {
+            Some(BenchWhat::Ops(ops)) => bench_ops::bench_ops(ops),
+            None => bench::bench(&args),
+        },
+        Command::Perplexity(args) => perplexity::perplexity(&args),
+        Command::Synth(args) => synth::synth(&args),
+        Command::Pull { name } => models::pull(&name),
+        Command::List => models::list(),
+    }
+}

@@ -18,7 +18,14 @@ impl Attend<'_> {
     ///
     /// # Safety
     /// No other thread touches this head of this position before the next barrier.
-    pub(crate) unsafe fn store(&self, slice: &Slice, position: usize, head: usize, key: &[f32], value: &[f32]) {
+    pub(crate) unsafe fn store(
+        &self,
+        slice: &Slice,
+        position: usize,
+        head: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
         let (layer, a) = (&self.kv.layers[self.layer], self.args);
         let (page, slot) = (slice.pages[position / self.kv.page_len], position % self.kv.page_len);
         let at = self.kv.head_slot(page, a.kv_heads, head) + slot;

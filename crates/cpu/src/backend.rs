@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Reserve, Step, StepOutput,
-    Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Reserve, Step,
+    StepOutput, Ticket,
 };
 
 use crate::kernels::{Kernels, available};
@@ -55,8 +55,12 @@ impl Cpu {
         };
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.graph.vocab(), pages, page_len)?;
-        if step.tokens.len() > compiled.max_tokens || step.outputs.len() > compiled.max_tokens {
-            return fail(format!("a step of {} tokens; compiled for {}", step.tokens.len(), compiled.max_tokens));
+        let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
+        let (most, most_outputs) = (compiled.max_tokens, compiled.max_outputs);
+        if tokens > most || outputs > most_outputs {
+            return fail(format!(
+                "a step of {tokens} tokens and {outputs} outputs, compiled for {most} and {most_outputs}"
+            ));
         }
         compiled.taken.iter().for_each(|t| t.store(0, Ordering::Relaxed));
         let places = step.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(move |p| (s, p)));
@@ -111,8 +115,11 @@ impl Backend for Cpu {
         if weights.len() != graph.weights.len() {
             return Err(fail("a graph must be bound to all of its weights"));
         }
-        if let Some((w, t)) = graph.weights.iter().zip(&weights).find(|(w, t)| (w.rows, w.cols) != (t.rows, t.cols)) {
-            let text = format!("{}: want [{}, {}], bound to [{}, {}]", w.name, w.rows, w.cols, t.rows, t.cols);
+        if let Some((w, t)) =
+            graph.weights.iter().zip(&weights).find(|(w, t)| (w.rows, w.cols) != (t.rows, t.cols))
+        {
+            let text =
+                format!("{}: want [{}, {}], bound to [{}, {}]", w.name, w.rows, w.cols, t.rows, t.cols);
             return Err(BackendError(text));
         }
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
@@ -122,7 +129,8 @@ impl Backend for Cpu {
             }
             _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
         };
-        self.programs.push(Compiled::new(graph, weights, kv, bindings.max_tokens, self.kernels));
+        let most = (bindings.max_tokens, bindings.max_outputs);
+        self.programs.push(Compiled::new(graph, weights, kv, most, self.kernels));
         Ok(Program(self.programs.len() as u32 - 1))
     }
 

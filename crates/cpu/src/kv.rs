@@ -22,7 +22,11 @@ impl Kv {
     pub(crate) fn new(layers: &[KvLayer], pages: usize, page_len: usize) -> Kv {
         let layer = |shape: &KvLayer| {
             let heads = pages * page_len * shape.kv_heads;
-            LayerKv { shape: *shape, keys: Shared::new(heads * shape.k_dim), values: Shared::new(heads * shape.v_dim) }
+            LayerKv {
+                shape: *shape,
+                keys: Shared::new(heads * shape.k_dim),
+                values: Shared::new(heads * shape.v_dim),
+            }
         };
         Kv { pages, page_len, layers: layers.iter().map(layer).collect() }
     }

@@ -49,6 +49,7 @@ pub(crate) struct Compiled {
     pub(crate) kernels: HashMap<usize, LinearKernel>,
     pub(crate) kv: Option<Arc<Kv>>,
     pub(crate) max_tokens: usize,
+    pub(crate) max_outputs: usize,
     plan: Plan,
     values: Vec<Shared<f32>>,
     q8: Vec<Option<Q8Buffer>>,
@@ -60,14 +61,14 @@ impl Compiled {
         graph: &Graph,
         weights: Vec<HostTensor>,
         kv: Option<Arc<Kv>>,
-        max_tokens: usize,
+        (max_tokens, max_outputs): (usize, usize),
         kernels: &Kernels,
     ) -> Compiled {
         let plan = Plan::new(graph);
         let wants_q8 = values_in_int8(graph, &weights);
         let mut needs = vec![false; plan.width.len()];
         wants_q8.iter().enumerate().filter(|(_, w)| **w).for_each(|(i, _)| needs[plan.slot[i]] = true);
-        let room = |s: usize| max_tokens * plan.width[s];
+        let room = |s: usize| plan.room(s, max_tokens, max_outputs);
         let tasks = tasks(graph, &plan, &wants_q8);
         Compiled {
             taken: tasks.iter().map(|_| AtomicUsize::new(0)).collect(),
@@ -81,6 +82,7 @@ impl Compiled {
             weights,
             kv,
             max_tokens,
+            max_outputs,
             plan,
         }
     }

@@ -46,7 +46,9 @@ impl Run<'_> {
                 Work::StoreKv => self.store_kv(task, share(self.places.len(), 1)),
                 Work::Quantize => {
                     let width = self.program.graph.nodes[task.node].value.width;
-                    share(self.rows(task.node), 1).flatten().for_each(|row| self.quantize(task.node, row * width, width));
+                    share(self.rows(task.node), 1)
+                        .flatten()
+                        .for_each(|row| self.quantize(task.node, row * width, width));
                 }
                 Work::Compute => self.compute(task, &mut scores, share),
             }
@@ -97,7 +99,8 @@ impl Run<'_> {
                 for item in share(rows * width / head_dim, 4).flatten() {
                     let row = item * head_dim / width;
                     // SAFETY: see `work`.
-                    let turn = unsafe { self.program.rotations[*table].get(row * pairs * 2..(row + 1) * pairs * 2) };
+                    let turn =
+                        unsafe { self.program.rotations[*table].get(row * pairs * 2..(row + 1) * pairs * 2) };
                     let head = self.read(*x, item * head_dim, *head_dim);
                     self.finish(task, item * head_dim, *head_dim, |out| rotate(head, *style, turn, out));
                 }

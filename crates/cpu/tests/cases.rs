@@ -37,7 +37,7 @@ fn rows_do_not_depend_on_their_neighbours() {
         let mut cpu = Cpu::with_kernels(2, kernels);
         let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
         let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
-        let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50 };
+        let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
         let program = cpu.compile(&case.graph, &bindings).unwrap();
         let mut run = |tokens: &[u32]| {
             let ticket = cpu.submit(program, Step::all_logits(tokens, 0, vec![0, 1, 2, 3])).unwrap();

@@ -1,1 +1,51 @@
-//! Requests, scheduling, pages, sampling.
+//! From requests to tokens: who runs when, on which pages, and what comes back.
+//!
+//! A [`Request`] goes in through a [`Handle`] and comes back as a [`TokenStream`]. Behind the handle one thread
+//! repeats three words: [`Scheduler::plan`], [`Runner::step`], [`Scheduler::apply`].
+//!
+//! ```
+//! use tern_engine::{Engine, Event, Finish, Limits, Request, ScriptedRunner};
+//!
+//! let limits = Limits {
+//!     max_seqs: 8,
+//!     max_batch_tokens: 64,
+//!     max_context: 256,
+//!     pages: 64,
+//!     page_len: 16,
+//!     max_waiting: 100,
+//! };
+//! let engine = Engine::start(Box::new(ScriptedRunner::new(1000, 16)), limits)?;
+//! let events: Vec<Event> = engine.generate(Request::new(vec![1, 2, 3], 5))?.collect();
+//! assert_eq!(events.len(), 6);
+//! assert_eq!(events[5], Event::Done(Finish::Length));
+//! # Ok::<(), tern_engine::EngineError>(())
+//! ```
+//!
+//! What is deliberately absent: the engine names no device and no file format; the scheduler and the pages hold
+//! integers and know no clock, thread or device; nothing is global, so two engines live side by side.
+
+mod batch;
+mod engine;
+mod error;
+mod handle;
+mod limits;
+mod pages;
+mod request;
+mod runner;
+mod sampling;
+mod scheduler;
+mod scripted;
+mod sequence;
+
+pub use batch::{Batch, Entry};
+pub use engine::Engine;
+pub use error::{EngineError, Fault};
+pub use handle::{Handle, TokenStream};
+pub use limits::Limits;
+pub use pages::Pages;
+pub use request::{Event, Finish, Request, RequestId};
+pub use runner::{GraphRunner, Kv, Runner};
+pub use sampling::{Sampling, Seen};
+pub use scheduler::{Scheduler, Stats};
+pub use scripted::ScriptedRunner;
+pub use tern_graph::{Sample, Sampled};

@@ -72,6 +72,8 @@ pub struct Bindings<'a> {
     pub kv: Option<Buffer>,
     /// The most tokens a step will have.
     pub max_tokens: usize,
+    /// The most rows a step will ask for.
+    pub max_outputs: usize,
 }
 
 /// One forward pass: tokens of one or more sequences, and what is wanted of them.
@@ -153,7 +155,11 @@ impl Step {
         }
         for s in &self.slices {
             if page_len > 0 && s.pages.len() * page_len < s.position + s.len {
-                return fail(format!("{} pages of {page_len} do not hold position {}", s.pages.len(), s.position + s.len - 1));
+                return fail(format!(
+                    "{} pages of {page_len} do not hold position {}",
+                    s.pages.len(),
+                    s.position + s.len - 1
+                ));
             }
             if let Some(p) = s.pages.iter().find(|&&p| p as usize >= pages) {
                 return fail(format!("page {p} is outside the {pages} reserved"));

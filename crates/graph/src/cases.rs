@@ -76,11 +76,14 @@ impl Case {
     /// Stores, reserves and compiles; then steps can be run one at a time.
     pub fn prepare<'a>(&'a self, backend: &'a mut dyn Backend) -> Result<Prepared<'a>, BackendError> {
         let weights = self.weights.iter().map(|t| backend.store(t)).collect::<Result<Vec<_>, _>>()?;
-        let pages = self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| &s.pages).max().map_or(0, |p| p + 1);
-        let reserve = Reserve::Kv { layers: self.graph.kv.clone(), pages: pages as usize, page_len: PAGE_LEN };
+        let pages =
+            self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| &s.pages).max().map_or(0, |p| p + 1);
+        let reserve =
+            Reserve::Kv { layers: self.graph.kv.clone(), pages: pages as usize, page_len: PAGE_LEN };
         let kv = Some(backend.reserve(&reserve)?);
         let max_tokens = self.steps.iter().map(|s| s.tokens.len()).max().unwrap_or(1);
-        let program = backend.compile(&self.graph, &Bindings { weights: &weights, kv, max_tokens })?;
+        let bindings = Bindings { weights: &weights, kv, max_tokens, max_outputs: max_tokens };
+        let program = backend.compile(&self.graph, &bindings)?;
         Ok(Prepared { case: self, backend, program })
     }
 
@@ -117,12 +120,20 @@ pub fn distance(got: &[f32], want: &[f32]) -> f32 {
 }
 
 /// Made-up weights with deviation `scale` in any format that can be run.
-pub fn random_tensor(name: &str, quant: &'static Quant, rows: usize, cols: usize, rng: &mut Random) -> HostTensor {
+pub fn random_tensor(
+    name: &str,
+    quant: &'static Quant,
+    rows: usize,
+    cols: usize,
+    rng: &mut Random,
+) -> HostTensor {
     let scale = 1.0 / (cols as f32).sqrt();
     let mut data = vec![];
     if quant.encode(&rng.normals(rows * cols, scale), &mut data).is_err() {
         // the only runnable format without an encoder keeps one scale behind its 2-bit codes
-        data = (0..rows * cols / 4).map(|_| (0..4).fold(0, |b, i| b | (rng.below(3) as u8) << (2 * i))).collect();
+        data = (0..rows * cols / 4)
+            .map(|_| (0..4).fold(0, |b, i| b | (rng.below(3) as u8) << (2 * i)))
+            .collect();
         data.extend(scale.to_le_bytes());
         data.resize(rows * cols / 4 + quant.tail, 0);
     }
@@ -196,6 +207,29 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     }
     cases.extend(small_ops()?);
     cases.push(two_sequences()?);
+    Ok(cases)
+}
+
+/// Larger shapes worth timing: every format for one token and for many, and attention at two depths.
+pub fn timed() -> Result<Vec<Case>, GraphError> {
+    let mut cases = vec![];
+    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+        for tokens in [1, 64] {
+            cases.push(linear(quant, 2048, 2048, tokens)?);
+        }
+    }
+    let args = Attention {
+        heads: 16,
+        kv_heads: 8,
+        head_dim: 128,
+        v_dim: 128,
+        scale: 0.088,
+        window: None,
+        softcap: None,
+    };
+    for depth in [512, 4096] {
+        cases.push(attend(args, &[depth, 1])?);
+    }
     Ok(cases)
 }
 
@@ -280,10 +314,7 @@ fn two_sequences() -> Result<Case, GraphError> {
     case.steps.push(Step::all_logits(&ids(18, rng), 0, a.clone()));
     let both = Step {
         tokens: ids(20, rng),
-        slices: vec![
-            Slice { len: 1, position: 18, pages: a },
-            Slice { len: 19, position: 0, pages: b },
-        ],
+        slices: vec![Slice { len: 1, position: 18, pages: a }, Slice { len: 19, position: 0, pages: b }],
         outputs: [19, 0, 4].map(|row| crate::Output { row, sample: None, logits: true }).to_vec(),
     };
     case.steps.push(both);

@@ -303,7 +303,12 @@ impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, t) in self.ropes.iter().enumerate() {
             let (first, last) = (t.freqs.first().unwrap_or(&0.0), t.freqs.last().unwrap_or(&0.0));
-            writeln!(f, "rope {i}: {} pairs, {first:.4e} .. {last:.4e}, x {:.4}", t.freqs.len(), t.magnitude)?;
+            writeln!(
+                f,
+                "rope {i}: {} pairs, {first:.4e} .. {last:.4e}, x {:.4}",
+                t.freqs.len(),
+                t.magnitude
+            )?;
         }
         let weight = |id: WeightId| {
             let w = self.weight(id);

@@ -84,9 +84,7 @@ impl Activation {
     pub fn apply(self, x: f32) -> f32 {
         match self {
             Activation::Silu => x / (1.0 + (-x).exp()),
-            Activation::GeluTanh => {
-                0.5 * x * (1.0 + (0.797_884_6 * x * (1.0 + 0.044_715 * x * x)).tanh())
-            }
+            Activation::GeluTanh => 0.5 * x * (1.0 + (0.797_884_6 * x * (1.0 + 0.044_715 * x * x)).tanh()),
             Activation::Relu2 => x.max(0.0) * x.max(0.0),
         }
     }

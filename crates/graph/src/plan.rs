@@ -9,6 +9,8 @@ pub struct Plan {
     pub slot: Vec<usize>,
     /// Columns of each slot.
     pub width: Vec<usize>,
+    /// Slots whose rows are the step's outputs and not all of its tokens.
+    pub outputs_only: Vec<bool>,
 }
 
 impl Plan {
@@ -21,12 +23,14 @@ impl Plan {
                 last_use[v.index()] = i;
             }
         }
-        let mut plan = Plan { slot: Vec::with_capacity(n), width: vec![] };
+        let mut plan = Plan { slot: Vec::with_capacity(n), width: vec![], outputs_only: vec![] };
         let mut free: Vec<usize> = vec![];
         for (i, node) in graph.nodes.iter().enumerate() {
             let want = node.value.width;
-            let fit = |s: usize| plan.width[s].abs_diff(want) + if plan.width[s] < want { 1 << 40 } else { 0 };
-            let best = free.iter().copied().min_by_key(|&s| fit(s));
+            let fit =
+                |s: usize| plan.width[s].abs_diff(want) + if plan.width[s] < want { 1 << 40 } else { 0 };
+            let same = |s: &usize| plan.outputs_only[*s] == node.value.outputs_only;
+            let best = free.iter().copied().filter(same).min_by_key(|&s| fit(s));
             let slot = match best {
                 Some(s) => {
                     free.retain(|&x| x != s);
@@ -35,6 +39,7 @@ impl Plan {
                 }
                 None => {
                     plan.width.push(want);
+                    plan.outputs_only.push(node.value.outputs_only);
                     plan.width.len() - 1
                 }
             };
@@ -48,8 +53,13 @@ impl Plan {
         plan
     }
 
-    /// Bytes of f32 scratch for a step of `tokens`.
-    pub fn bytes(&self, tokens: usize) -> usize {
-        self.width.iter().sum::<usize>() * tokens * 4
+    /// Values that slot `s` holds in a step of `tokens` of which `outputs` rows are wanted.
+    pub fn room(&self, s: usize, tokens: usize, outputs: usize) -> usize {
+        self.width[s] * if self.outputs_only[s] { outputs } else { tokens }
+    }
+
+    /// Bytes of f32 scratch for such a step.
+    pub fn bytes(&self, tokens: usize, outputs: usize) -> usize {
+        (0..self.width.len()).map(|s| self.room(s, tokens, outputs) * 4).sum()
     }
 }

@@ -31,7 +31,8 @@ impl Random {
     /// About normal with mean 0 and deviation 1: sums of uniforms need no libm, so every machine agrees.
     pub fn normal(&mut self) -> f32 {
         let bits = [self.next_u64(), self.next_u64(), self.next_u64()];
-        let sum: u64 = bits.iter().flat_map(|b| [b & 0xFFFF, (b >> 16) & 0xFFFF, (b >> 32) & 0xFFFF, b >> 48]).sum();
+        let sum: u64 =
+            bits.iter().flat_map(|b| [b & 0xFFFF, (b >> 16) & 0xFFFF, (b >> 32) & 0xFFFF, b >> 48]).sum();
         sum as f32 / 65536.0 - 6.0
     }
 

@@ -54,7 +54,9 @@ impl Reference {
     fn run(&mut self, program: usize, step: &Step) -> Result<StepOutput> {
         let mut kv = match self.programs[program].kv {
             Some(b) => match &mut self.buffers[b.0 as usize] {
-                Stored::Kv(kv) => std::mem::replace(kv, Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 }),
+                Stored::Kv(kv) => {
+                    std::mem::replace(kv, Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 })
+                }
                 Stored::Tensor(_) => return Err(BackendError("the KV buffer is a tensor".into())),
             },
             None => Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 },
@@ -97,7 +99,8 @@ impl Reference {
                 Op::Rope { x, head_dim, style, table } => {
                     let mut out = get(*x).to_vec();
                     for (row, &p) in out.chunks_mut(width(*x)).zip(&positions) {
-                        row.chunks_mut(*head_dim).for_each(|h| apply_rope(h, p, &graph.ropes[*table], *style));
+                        row.chunks_mut(*head_dim)
+                            .for_each(|h| apply_rope(h, p, &graph.ropes[*table], *style));
                     }
                     out
                 }
@@ -232,7 +235,11 @@ fn attend(step: &Step, [q, k, v]: [&[f32]; 3], kv: &mut Kv, layer: usize, a: &cr
 
 impl Backend for Reference {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { name: "reference (f32, one thread)".into(), memory_total: u64::MAX, memory_free: u64::MAX }
+        DeviceInfo {
+            name: "reference (f32, one thread)".into(),
+            memory_total: u64::MAX,
+            memory_free: u64::MAX,
+        }
     }
 
     fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {

@@ -27,9 +27,15 @@ impl Build<'_> {
     }
 
     /// Attention of one layer on a normalised value. `[tokens, width]`
-    pub(crate) fn attention(&mut self, x: Val, layer: usize, style: AttentionStyle) -> Result<Val, ModelError> {
+    pub(crate) fn attention(
+        &mut self,
+        x: Val,
+        layer: usize,
+        style: AttentionStyle,
+    ) -> Result<Val, ModelError> {
         let c = self.config.clone();
-        let (q_width, k_width, v_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.v_dim);
+        let (q_width, k_width, v_width) =
+            (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.v_dim);
         let name = |part: &str| format!("blk.{layer}.{part}");
         let [q, k, v] = if self.has(&name("attn_qkv.weight")) {
             let all = self.linear(x, &name("attn_qkv"), q_width + k_width + v_width)?;

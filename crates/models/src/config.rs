@@ -98,7 +98,9 @@ impl Config {
             arch: keys.arch.to_string(),
             layers: keys.usize("block_count")?,
             width,
-            ff: keys.same_in_all_layers("feed_forward_length")?.ok_or_else(|| missing("feed_forward_length"))?,
+            ff: keys
+                .same_in_all_layers("feed_forward_length")?
+                .ok_or_else(|| missing("feed_forward_length"))?,
             heads,
             kv_heads,
             head_dim,

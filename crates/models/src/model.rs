@@ -51,7 +51,11 @@ impl Model {
     /// Builds the graph from metadata and the names and shapes of the tensors.
     ///
     /// `context` is the longest sequence of this run; without it, what the model was made for.
-    pub fn build(metadata: &Metadata, source: &dyn Source, context: Option<usize>) -> Result<Model, ModelError> {
+    pub fn build(
+        metadata: &Metadata,
+        source: &dyn Source,
+        context: Option<usize>,
+    ) -> Result<Model, ModelError> {
         let name = metadata.str("general.architecture")?;
         let arch = ALL.iter().find(|a| a.name == name);
         let arch = *arch.ok_or_else(|| ModelError::Architecture(name.into()))?;
@@ -69,7 +73,10 @@ impl Model {
     }
 
     /// Builds the graph of a checkpoint and checks every tensor against it.
-    pub fn open(checkpoint: &Checkpoint, context: Option<usize>) -> Result<(Model, Vec<HostTensor>), ModelError> {
+    pub fn open(
+        checkpoint: &Checkpoint,
+        context: Option<usize>,
+    ) -> Result<(Model, Vec<HostTensor>), ModelError> {
         let model = Model::build(&checkpoint.metadata, checkpoint, context)?;
         let tensors = model.tensors(checkpoint)?;
         Ok((model, tensors))

@@ -51,7 +51,10 @@ impl Build<'_> {
             None | Some("linear" | "longrope") => Scaling::Linear(factor),
             Some("yarn") => Scaling::Yarn { factor, original_context },
             Some(other) => {
-                let text = format!("`{}` is `{other}`: want none, linear, yarn or longrope", keys.key("rope.scaling.type"));
+                let text = format!(
+                    "`{}` is `{other}`: want none, linear, yarn or longrope",
+                    keys.key("rope.scaling.type")
+                );
                 return Err(ModelError::Unsupported(text));
             }
         };

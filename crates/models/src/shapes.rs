@@ -174,7 +174,8 @@ impl Shape {
 /// A shape says which of the optional tensors its architecture has.
 impl Source for Shape {
     fn shape(&self, name: &str) -> Option<[usize; 2]> {
-        let part = name.rsplit_once("blk.").map_or(name, |(_, tail)| tail.split_once('.').map_or(tail, |t| t.1));
+        let part =
+            name.rsplit_once("blk.").map_or(name, |(_, tail)| tail.split_once('.').map_or(tail, |t| t.1));
         let fused = self.arch == "phi3";
         let there = match part {
             "token_embd.weight" => true,

@@ -37,7 +37,8 @@ impl Synth {
         match tern_quant::by_name(format).filter(|q| q.encode.is_some()) {
             Some(quant) => Ok((shape.clone(), quant)),
             None => {
-                let names: Vec<_> = tern_quant::ALL.iter().filter(|q| q.encode.is_some()).map(|q| q.name).collect();
+                let names: Vec<_> =
+                    tern_quant::ALL.iter().filter(|q| q.encode.is_some()).map(|q| q.name).collect();
                 fail(format!("format `{format}` cannot be written; there are {}", names.join(", ")))
             }
         }
@@ -54,13 +55,20 @@ impl Synth {
     fn format_of(&self, w: &Weight) -> &'static Quant {
         let candidates = [self.quant, &tern_quant::Q8_0, &tern_quant::F16];
         let fits = |q: &&'static Quant| w.cols.is_multiple_of(q.block_len);
-        if w.rows == 1 { &tern_quant::F32 } else { candidates.into_iter().find(fits).unwrap_or(&tern_quant::F32) }
+        if w.rows == 1 {
+            &tern_quant::F32
+        } else {
+            candidates.into_iter().find(fits).unwrap_or(&tern_quant::F32)
+        }
     }
 
     /// The bytes of one weight.
     pub fn tensor(&mut self, w: &Weight) -> Result<HostTensor, ModelError> {
         let quant = self.format_of(w);
-        let seed = w.name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
+        let seed = w
+            .name
+            .bytes()
+            .fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
         let mut rng = Random::new(seed);
         if w.rows == 1 {
             let centre = if w.name.ends_with("bias") { 0.0 } else { 1.0 };
@@ -81,7 +89,9 @@ impl Synth {
     fn deviation(&self, w: &Weight) -> f32 {
         let layers = self.model.config.layers as f32;
         let gain = match w.name.as_str() {
-            n if n.ends_with("attn_output.weight") || n.ends_with("ffn_down.weight") => 1.0 / (2.0 * layers).sqrt(),
+            n if n.ends_with("attn_output.weight") || n.ends_with("ffn_down.weight") => {
+                1.0 / (2.0 * layers).sqrt()
+            }
             "token_embd.weight" | "output.weight" => 3.0, // peaked answers, as trained models have
             _ => 1.0,
         };

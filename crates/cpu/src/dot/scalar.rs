@@ -12,12 +12,15 @@ pub(crate) const MAX_BLOCK: usize = 256;
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
         "F32" => LinearKernel::F32(|row, x, out| float_rows::<4>(row, x, out, f32::from_le_bytes)),
-        "F16" => LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| f16::from_le_bytes(b).to_f32())),
-        "BF16" => LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| bf16::from_le_bytes(b).to_f32())),
+        "F16" => {
+            LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| f16::from_le_bytes(b).to_f32()))
+        }
+        "BF16" => {
+            LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| bf16::from_le_bytes(b).to_f32()))
+        }
         _ => LinearKernel::Q8(dot_codes),
     }
 }
-
 
 /// Eight running sums, in the order the vector kernels add.
 #[inline(always)]

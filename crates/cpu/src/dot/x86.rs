@@ -40,7 +40,8 @@ impl Simd for Avx2 {
             let bytes = _mm256_shuffle_epi8(
                 _mm256_set1_epi32(bits as i32),
                 _mm256_setr_epi8(
-                    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3,
+                    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3,
+                    3, 3,
                 ),
             );
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
@@ -116,7 +117,8 @@ unsafe fn accumulate<S: Simd, L: Layout>(
         } else {
             S::dot(codes, q)
         };
-        let scale = if L::HALVES { _mm256_set_m128(_mm_set1_ps(s1), _mm_set1_ps(s0)) } else { _mm256_set1_ps(s0) };
+        let scale =
+            if L::HALVES { _mm256_set_m128(_mm_set1_ps(s1), _mm_set1_ps(s0)) } else { _mm256_set1_ps(s0) };
         _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scale, acc)
     }
 }
@@ -139,7 +141,11 @@ unsafe fn dot_tokens<S: Simd, L: Layout, const N: usize>(row: &[u8], x: &Q8<'_>,
                 for n in 0..N {
                     let at = n * x.cols + col;
                     let d = *x.scales.get_unchecked(at / Q8_BLOCK);
-                    let s = if L::HALVES { (scales[2 * i] * d, scales[2 * i + 1] * d) } else { (scales[i] * d, 0.0) };
+                    let s = if L::HALVES {
+                        (scales[2 * i] * d, scales[2 * i + 1] * d)
+                    } else {
+                        (scales[i] * d, 0.0)
+                    };
                     acc[n] = accumulate::<S, L>(acc[n], codes, x.codes.as_ptr().add(at), s);
                     if L::OFFSETS {
                         let sums = x.sums.as_ptr().add(at / SUM_BLOCK);
@@ -238,8 +244,13 @@ unsafe fn dot_f16_body(a: &[f32], b: &[u16]) -> f32 {
         let (mut s0, mut s1) = (_mm256_setzero_ps(), _mm256_setzero_ps());
         for i in (0..whole).step_by(16) {
             let (b0, b1) = (b.as_ptr().add(i).cast(), b.as_ptr().add(i + 8).cast());
-            s0 = _mm256_fmadd_ps(_mm256_loadu_ps(a.as_ptr().add(i)), _mm256_cvtph_ps(_mm_loadu_si128(b0)), s0);
-            s1 = _mm256_fmadd_ps(_mm256_loadu_ps(a.as_ptr().add(i + 8)), _mm256_cvtph_ps(_mm_loadu_si128(b1)), s1);
+            s0 =
+                _mm256_fmadd_ps(_mm256_loadu_ps(a.as_ptr().add(i)), _mm256_cvtph_ps(_mm_loadu_si128(b0)), s0);
+            s1 = _mm256_fmadd_ps(
+                _mm256_loadu_ps(a.as_ptr().add(i + 8)),
+                _mm256_cvtph_ps(_mm_loadu_si128(b1)),
+                s1,
+            );
         }
         horizontal_sum(_mm256_add_ps(s0, s1))
     };

@@ -41,7 +41,8 @@ unsafe fn two_bit_codes(p: *const u8) -> __m256i {
     // SAFETY: 8 bytes are readable at `p`; called under AVX2.
     unsafe {
         let x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())); // one byte a lane
-        let x = _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
+        let x =
+            _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
         _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<6>(x)), _mm256_set1_epi32(0x0303_0303))
     }
 }
@@ -87,7 +88,6 @@ macro_rules! layout {
         }
     };
 }
-
 
 layout! {
     /// Bits as 0 and 1: `d * (2 * bit - 1)`.

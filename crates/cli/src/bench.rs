@@ -1,0 +1,172 @@
+//! `tern bench`: tokens a second, with the same meaning as llama-bench's pp, tg and depth.
+
+use std::io::Write;
+use std::time::Instant;
+
+use serde_json::json;
+use tern_engine::{Batch, Entry, GraphRunner, Kv, Runner};
+use tern_graph::{Random, Sample};
+use tern_models::Synth;
+
+use crate::args::BenchArgs;
+use crate::error::{CliError, CliResult};
+use crate::load::{self, Opened, PAGE_LEN, STEP_TOKENS};
+use crate::models;
+
+/// One test and how fast it was in each run.
+struct Test {
+    name: String,
+    tokens: usize,
+    seconds: Vec<f64>,
+}
+
+impl Test {
+    fn rates(&self) -> (f64, f64) {
+        let rates: Vec<f64> = self.seconds.iter().map(|s| self.tokens as f64 / s).collect();
+        let n = rates.len() as f64;
+        let mean = rates.iter().sum::<f64>() / n;
+        let spread = (rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0)).sqrt();
+        (mean, spread)
+    }
+}
+
+/// A runner and the sequences it works on: every stream has its own pages.
+struct Bench {
+    runner: GraphRunner,
+    pages_each: usize,
+    streams: usize,
+    random: Random,
+    vocab: usize,
+}
+
+impl Bench {
+    fn entry(&mut self, stream: usize, position: usize, len: usize, sample: bool) -> Entry {
+        let first = stream * self.pages_each;
+        Entry {
+            id: stream as u64,
+            tokens: (0..len).map(|_| self.random.below(self.vocab) as u32).collect(),
+            position,
+            pages: (first..first + (position + len).div_ceil(PAGE_LEN)).map(|p| p as u32).collect(),
+            sample: sample.then(Sample::default),
+        }
+    }
+
+    /// Feeds `len` tokens from `position` on to every stream, in full steps.
+    fn prompt(&mut self, position: usize, len: usize) -> CliResult<()> {
+        for stream in 0..self.streams {
+            let mut at = position;
+            while at < position + len {
+                let part = STEP_TOKENS.min(position + len - at);
+                let entry = self.entry(stream, at, part, at + part == position + len);
+                self.runner.step(&Batch { entries: vec![entry] })?;
+                at += part;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes `len` tokens of every stream, one step for all streams at a time.
+    fn decode(&mut self, position: usize, len: usize) -> CliResult<()> {
+        for at in position..position + len {
+            let entries = (0..self.streams).map(|s| self.entry(s, at, 1, true)).collect();
+            self.runner.step(&Batch { entries })?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
+    let opened = match &args.synthetic {
+        Some(spec) => synthetic(spec)?,
+        None => args.model.open("stories")?,
+    };
+    let context = opened.model.config.context_trained;
+    let longest = args.depth + args.prompt.max(args.decode);
+    if longest > context {
+        let text =
+            format!("depth and test are {longest} tokens together; {} was made for {context}", opened.name);
+        return Err(CliError::said(text));
+    }
+    let (name, bytes) = (opened.name.clone(), load::total_bytes(&opened.tensors));
+    let pages_each = longest.div_ceil(PAGE_LEN).max(1);
+    let vocab = opened.model.config.vocab;
+    let kv = Kv { pages: pages_each * args.streams, page_len: PAGE_LEN };
+    let runner = args.model.runner(opened, kv, STEP_TOKENS.max(args.streams), args.streams)?;
+    let device = runner.backend().info().name;
+    let mut bench = Bench { runner, pages_each, streams: args.streams, random: Random::new(1), vocab };
+
+    let mut tests = vec![];
+    let steps = args.repeat as u64 + 1;
+    for (kind, tokens) in [("pp", args.prompt), ("tg", args.decode)] {
+        if tokens == 0 {
+            continue;
+        }
+        let depth = if args.depth > 0 { format!(" @ {}", args.depth) } else { String::new() };
+        let streams = if args.streams > 1 { format!(" x {}", args.streams) } else { String::new() };
+        let mut test = Test {
+            name: format!("{kind}{tokens}{depth}{streams}"),
+            tokens: tokens * args.streams,
+            seconds: vec![],
+        };
+        let bar = models::byte_bar(&test.name, steps);
+        if args.depth > 0 {
+            bench.prompt(0, args.depth)?;
+        }
+        for i in 0..=args.repeat {
+            let start = Instant::now();
+            match kind {
+                "pp" => bench.prompt(args.depth, tokens)?,
+                _ => bench.decode(args.depth, tokens)?,
+            }
+            if i > 0 {
+                test.seconds.push(start.elapsed().as_secs_f64()); // the first run warms up
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        tests.push(test);
+    }
+    report(args, &name, &device, bytes, &tests)
+}
+
+fn report(args: &BenchArgs, name: &str, device: &str, bytes: u64, tests: &[Test]) -> CliResult<()> {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let tests = tests.iter().map(|t| {
+            let (mean, spread) = t.rates();
+            json!({ "test": t.name, "tokens": t.tokens, "tokens_per_second": mean, "spread": spread, "seconds": t.seconds })
+        });
+        let tests: Vec<_> = tests.collect();
+        writeln!(
+            out,
+            "{}",
+            json!({ "model": name, "device": device, "weight_bytes": bytes, "tests": tests })
+        )?;
+        return Ok(());
+    }
+    writeln!(out, "{:24} {:20} {:>22} {:>14}", "model", "test", "tokens/s", "weights GB/s")?;
+    for t in tests {
+        let (mean, spread) = t.rates();
+        // one stream decoding reads all weights for each token
+        let steps = mean / args.streams as f64;
+        let read =
+            if t.name.starts_with("tg") { format!("{:.1}", steps * bytes as f64 / 1e9) } else { "-".into() };
+        writeln!(out, "{name:24} {:20} {:>22} {read:>14}", t.name, format!("{mean:.1} +/- {spread:.1}"))?;
+    }
+    Ok(())
+}
+
+/// A model made on the spot.
+fn synthetic(spec: &str) -> CliResult<Opened> {
+    let (shape, quant) = Synth::parse(spec)?;
+    let mut synth = Synth::new(&shape, quant, None)?;
+    let weights = synth.model.graph.weights.clone();
+    let bar = models::byte_bar("making weights", weights.len() as u64);
+    let mut tensors = vec![];
+    for w in &weights {
+        tensors.push(synth.tensor(w)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(Opened { name: spec.to_string(), metadata: synth.metadata, model: synth.model, tensors })
+}

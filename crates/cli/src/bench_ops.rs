@@ -1,0 +1,56 @@
+//! `tern bench ops`: single ops in every format, timed and checked against the reference.
+
+use std::io::Write;
+use std::time::Instant;
+
+use serde_json::json;
+use tern_cpu::Cpu;
+use tern_graph::cases::{self, Case};
+
+use crate::args::BenchOpsArgs;
+use crate::error::CliResult;
+use crate::load;
+
+/// Seconds each case is repeated for.
+const LONG_ENOUGH: f64 = 0.2;
+
+pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
+    let wanted = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
+    let mut out = std::io::stdout().lock();
+    let mut results = vec![];
+    if !args.json {
+        writeln!(out, "{:52} {:>10} {:>9} {:>10}", "op", "us", "GB/s", "error")?;
+    }
+    for case in cases::timed()?.into_iter().filter(wanted) {
+        let mut cpu = Cpu::new(load::threads(args.threads));
+        let error = case.error(&mut cpu)?;
+        let seconds = time(&case, &mut cpu)?;
+        let rate = case.bytes as f64 / seconds / 1e9;
+        if args.json {
+            results
+                .push(json!({ "op": case.name, "seconds": seconds, "gb_per_second": rate, "error": error }));
+        } else {
+            writeln!(out, "{:52} {:>10.1} {rate:>9.2} {error:>10.1e}", case.name, seconds * 1e6)?;
+        }
+    }
+    if args.json {
+        writeln!(out, "{}", json!({ "ops": results }))?;
+    }
+    Ok(())
+}
+
+/// Median seconds of the case's last step.
+fn time(case: &Case, cpu: &mut Cpu) -> CliResult<f64> {
+    let mut prepared = case.prepare(cpu)?;
+    for i in 0..case.steps.len() {
+        prepared.step(i)?;
+    }
+    let (start, mut times) = (Instant::now(), vec![]);
+    while start.elapsed().as_secs_f64() < LONG_ENOUGH || times.len() < 5 {
+        let one = Instant::now();
+        prepared.step(case.steps.len() - 1)?;
+        times.push(one.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}

@@ -1,0 +1,64 @@
+//! Errors of the command line: one sentence each.
+
+use std::fmt;
+use std::io;
+
+pub(crate) type CliResult<T> = Result<T, CliError>;
+
+/// What went wrong, in words.
+#[derive(Debug)]
+pub(crate) enum CliError {
+    /// The sentence.
+    Said(String),
+    /// Reading stdin or writing stdout failed.
+    Io(io::Error),
+}
+
+impl CliError {
+    pub(crate) fn said(text: impl Into<String>) -> CliError {
+        CliError::Said(text.into())
+    }
+
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, CliError::Io(e) if e.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CliError::Said(text) => f.write_str(text),
+            CliError::Io(e) => write!(f, "standard input or output: {e}"),
+        }
+    }
+}
+
+impl From<io::Error> for CliError {
+    fn from(e: io::Error) -> CliError {
+        CliError::Io(e)
+    }
+}
+
+/// Errors of the crates below say it all already.
+macro_rules! from_below {
+    ($($error:ty),*) => {
+        $(impl From<$error> for CliError {
+            fn from(e: $error) -> CliError {
+                CliError::Said(e.to_string())
+            }
+        })*
+    };
+}
+
+from_below!(
+    tern_formats::FormatError,
+    tern_formats::MetadataError,
+    tern_models::ModelError,
+    tern_engine::EngineError,
+    tern_graph::BackendError,
+    tern_graph::GraphError,
+    tern_text::TokenizerError,
+    tern_text::TemplateError,
+    tern_text::StopError,
+    tern_hub::HubError
+);

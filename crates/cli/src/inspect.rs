@@ -1,0 +1,153 @@
+//! `tern inspect`: what is in a model file, and what it will take.
+
+use std::io::Write;
+
+use serde_json::json;
+use tern_formats::{Checkpoint, Value};
+use tern_models::Model;
+
+use crate::args::InspectArgs;
+use crate::error::CliResult;
+use crate::load::{Memory, PAGE_LEN, STEP_TOKENS};
+use crate::{models, units};
+
+/// Tensors of one format.
+struct FormatUse {
+    name: &'static str,
+    bits: f64,
+    tensors: usize,
+    weights: u64,
+    bytes: u64,
+}
+
+pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
+    let checkpoint = models::open_for_inspection(&args.file)?;
+    // a file that cannot be run is still worth looking at
+    let runnable = checkpoint.check_runnable().map_err(|e| e.to_string());
+    let model =
+        runnable.and_then(|()| Model::open(&checkpoint, None).map(|m| m.0).map_err(|e| e.to_string()));
+    let formats = formats(&checkpoint);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", to_json(&checkpoint, &model, &formats))?;
+        return Ok(());
+    }
+    for file in &checkpoint.files {
+        let path = file.path.as_ref().map_or_else(|| "(in the binary)".into(), |p| p.display().to_string());
+        writeln!(
+            out,
+            "{path}: GGUF v{}, {}, alignment {}",
+            file.version,
+            units::bytes(file.bytes),
+            file.alignment
+        )?;
+    }
+    writeln!(out, "\nmetadata (dialect {:?})", checkpoint.dialect)?;
+    for (key, value) in checkpoint.metadata.iter() {
+        writeln!(out, "  {key} = {}", value.summary())?;
+    }
+    writeln!(out, "\ntensors ({})", checkpoint.tensors.len())?;
+    for t in checkpoint.tensors.values() {
+        writeln!(out, "  {:40} {:8} {:?}", t.name, t.quant.name, t.dims)?;
+    }
+    writeln!(out, "\nformats")?;
+    for f in &formats {
+        let weights = units::thousands(f.weights);
+        let size = units::bytes(f.bytes);
+        writeln!(
+            out,
+            "  {:8} {:>5} tensors {weights:>16} weights {size:>10} at {:.4} bits",
+            f.name, f.tensors, f.bits
+        )?;
+    }
+    match &model {
+        Ok(model) => {
+            let (weights, kv, scratch) = sizes(&checkpoint, model);
+            writeln!(out, "\nmemory")?;
+            writeln!(out, "  weights               {}", units::bytes(weights))?;
+            writeln!(out, "  KV per 1,000 tokens   {}", units::bytes(kv))?;
+            writeln!(
+                out,
+                "  scratch               {} for steps of {STEP_TOKENS} tokens",
+                units::bytes(scratch)
+            )?;
+        }
+        Err(why) => writeln!(out, "\ncannot be run: {why}")?,
+    }
+    Ok(())
+}
+
+/// Bytes of weights, of KV for 1,000 tokens, and of scratch.
+fn sizes(checkpoint: &Checkpoint, model: &Model) -> (u64, u64, u64) {
+    let memory = Memory::of(model, checkpoint.total_bytes(), 1, STEP_TOKENS, 1);
+    (memory.weights, memory.kv * 1000 / PAGE_LEN as u64, memory.scratch)
+}
+
+fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {
+    let mut found: Vec<FormatUse> = vec![];
+    for t in checkpoint.tensors.values() {
+        let (weights, bytes) = (t.dims.iter().product::<u64>(), t.data.len() as u64);
+        match found.iter_mut().find(|f| f.name == t.quant.name) {
+            Some(f) => {
+                f.tensors += 1;
+                f.weights += weights;
+                f.bytes += bytes;
+            }
+            None => {
+                let bits = t.quant.bits_per_weight();
+                found.push(FormatUse { name: t.quant.name, bits, tensors: 1, weights, bytes });
+            }
+        }
+    }
+    found.sort_by_key(|f| std::cmp::Reverse(f.bytes));
+    found
+}
+
+fn to_json(
+    checkpoint: &Checkpoint,
+    model: &Result<Model, String>,
+    formats: &[FormatUse],
+) -> serde_json::Value {
+    let metadata: serde_json::Map<String, serde_json::Value> =
+        checkpoint.metadata.iter().map(|(k, v)| (k.to_string(), value_json(v))).collect();
+    let tensors = checkpoint
+        .tensors
+        .values()
+        .map(|t| json!({ "name": t.name, "format": t.quant.name, "dims": t.dims, "bytes": t.data.len() }));
+    let formats = formats.iter().map(|f| {
+        json!({ "format": f.name, "tensors": f.tensors, "weights": f.weights, "bytes": f.bytes, "bits_per_weight": f.bits })
+    });
+    let files = checkpoint
+        .files
+        .iter()
+        .map(|f| json!({ "path": f.path, "bytes": f.bytes, "version": f.version, "alignment": f.alignment }));
+    let memory = model.as_ref().ok().map(|model| {
+        let (weights, kv, scratch) = sizes(checkpoint, model);
+        json!({ "weights": weights, "kv_per_1000_tokens": kv, "scratch": scratch })
+    });
+    json!({
+        "files": files.collect::<Vec<_>>(),
+        "dialect": format!("{:?}", checkpoint.dialect),
+        "metadata": metadata,
+        "tensors": tensors.collect::<Vec<_>>(),
+        "formats": formats.collect::<Vec<_>>(),
+        "runnable": model.is_ok(),
+        "why_not": model.as_ref().err(),
+        "memory": memory,
+    })
+}
+
+fn value_json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Uint(x) => json!(x),
+        Value::Int(x) => json!(x),
+        Value::Float(x) => json!(x),
+        Value::Bool(x) => json!(x),
+        Value::String(x) => json!(x),
+        Value::Strings(x) => json!(x),
+        Value::Uints(x) => json!(x),
+        Value::Ints(x) => json!(x),
+        Value::Floats(x) => json!(x),
+        Value::Bools(x) => json!(x),
+    }
+}

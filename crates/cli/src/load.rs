@@ -1,0 +1,175 @@
+//! From a model's name to an engine that runs it, with the memory told before it is taken.
+
+use std::time::Instant;
+
+use tern_cpu::Cpu;
+use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
+use tern_formats::Metadata;
+use tern_graph::{Backend, HostTensor, Plan};
+use tern_models::Model;
+use tern_text::Tokenizer;
+
+use crate::args::ModelArgs;
+use crate::error::{CliError, CliResult};
+use crate::{models, units};
+
+/// Tokens a KV page.
+pub(crate) const PAGE_LEN: usize = 32;
+/// Tokens in a step.
+pub(crate) const STEP_TOKENS: usize = 512;
+/// The longest context taken without being asked for.
+const DEFAULT_CONTEXT: usize = 8192;
+
+/// A model with its weights mapped, not yet on a device.
+pub(crate) struct Opened {
+    pub(crate) name: String,
+    pub(crate) metadata: Metadata,
+    pub(crate) model: Model,
+    pub(crate) tensors: Vec<HostTensor>,
+}
+
+/// A model that answers.
+pub(crate) struct Loaded {
+    pub(crate) name: String,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) handle: Handle,
+    pub(crate) context: usize,
+    pub(crate) seconds: f64,
+}
+
+/// What a run will take, in bytes.
+pub(crate) struct Memory {
+    pub(crate) weights: u64,
+    pub(crate) kv: u64,
+    pub(crate) scratch: u64,
+}
+
+impl Memory {
+    /// KV for `pages` pages; scratch for steps of `tokens` of which `outputs` rows are wanted.
+    pub(crate) fn of(model: &Model, weights: u64, pages: usize, tokens: usize, outputs: usize) -> Memory {
+        let token: usize = model.graph.kv.iter().map(|l| l.values_per_token() * 2).sum();
+        let kv = (token * PAGE_LEN * pages) as u64;
+        Memory { weights, kv, scratch: Plan::new(&model.graph).bytes(tokens, outputs) as u64 }
+    }
+
+    fn total(&self) -> u64 {
+        self.weights + self.kv + self.scratch
+    }
+}
+
+impl ModelArgs {
+    /// The name after -m or -hf.
+    pub(crate) fn name<'a>(&'a self, default: &'a str) -> &'a str {
+        self.model.as_deref().or(self.hf.as_deref()).unwrap_or(default)
+    }
+
+    /// The processor, with as many threads as asked for.
+    pub(crate) fn backend(&self) -> Box<dyn Backend> {
+        Box::new(Cpu::new(threads(self.threads)))
+    }
+
+    /// Maps the file and builds its graph.
+    pub(crate) fn open(&self, default: &str) -> CliResult<Opened> {
+        let name = self.name(default);
+        let checkpoint = models::open(name)?;
+        let made_for = Model::build(&checkpoint.metadata, &checkpoint, None)?.config.context_trained;
+        let context = self.context.unwrap_or(made_for.min(DEFAULT_CONTEXT));
+        if context > made_for {
+            let text = format!("-c {context}: {name} was made for {made_for} tokens at most");
+            return Err(CliError::said(text));
+        }
+        let (model, tensors) = Model::open(&checkpoint, Some(context))?;
+        Ok(Opened { name: name.to_string(), metadata: checkpoint.metadata, model, tensors })
+    }
+
+    /// Maps the file, tells the memory, and starts an engine for one sequence at a time.
+    pub(crate) fn load(&self, default: &str) -> CliResult<Loaded> {
+        let start = Instant::now();
+        let opened = self.open(default)?;
+        let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
+        if !self.quiet {
+            tokenizer.warnings().iter().for_each(|w| eprintln!("tern: {w}"));
+        }
+        let (context, name) = (opened.model.config.context, opened.name.clone());
+        let kv = Kv { pages: context.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
+        let step_tokens = STEP_TOKENS.min(context);
+        let runner = self.runner(opened, kv, step_tokens, 1)?;
+        let limits = Limits {
+            max_seqs: 1,
+            max_batch_tokens: step_tokens,
+            max_context: context,
+            pages: kv.pages,
+            page_len: PAGE_LEN,
+            max_waiting: 0,
+        };
+        let handle = Engine::start(Box::new(runner), limits)?;
+        Ok(Loaded { name, tokenizer, handle, context, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Puts an opened model on the device, after saying what that takes.
+    pub(crate) fn runner(
+        &self,
+        opened: Opened,
+        kv: Kv,
+        tokens: usize,
+        outputs: usize,
+    ) -> CliResult<GraphRunner> {
+        let backend = self.backend();
+        let (info, model) = (backend.info(), &opened.model);
+        let memory = Memory::of(model, total_bytes(&opened.tensors), kv.pages, tokens, outputs);
+        let c = &model.config;
+        let numbers = format!(
+            "weights {}, KV {} for {} tokens, scratch {}",
+            units::bytes(memory.weights),
+            units::bytes(memory.kv),
+            units::thousands((kv.pages * kv.page_len) as u64),
+            units::bytes(memory.scratch)
+        );
+        if memory.total() > info.memory_total {
+            return Err(CliError::said(format!(
+                "{} does not fit: {numbers}, and {} has {}; a smaller context (-c) or a smaller format would",
+                opened.name,
+                info.name,
+                units::bytes(info.memory_total)
+            )));
+        }
+        if !self.quiet {
+            eprintln!(
+                "tern: {} ({}, {} layers, {}) on {}: {numbers}, {} free",
+                opened.name,
+                c.arch,
+                c.layers,
+                main_format(&opened.tensors),
+                info.name,
+                units::bytes(info.memory_free)
+            );
+        }
+        let bar = models::byte_bar("loading", opened.tensors.len() as u64);
+        let progress = |done: usize, _all: usize| bar.set_position(done as u64);
+        let runner = GraphRunner::new(backend, &model.graph, opened.tensors, kv, (tokens, outputs), progress);
+        bar.finish_and_clear();
+        Ok(runner?)
+    }
+}
+
+/// Threads asked for, or as many as the machine has cores.
+pub(crate) fn threads(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Bytes of all weights.
+pub(crate) fn total_bytes(tensors: &[HostTensor]) -> u64 {
+    tensors.iter().map(|t| t.data.len() as u64).sum()
+}
+
+/// The format that most of the weights are in.
+pub(crate) fn main_format(tensors: &[HostTensor]) -> &'static str {
+    let mut counts: Vec<(&'static str, usize)> = vec![];
+    for t in tensors {
+        match counts.iter_mut().find(|c| c.0 == t.quant.name) {
+            Some(c) => c.1 += t.rows * t.cols,
+            None => counts.push((t.quant.name, t.rows * t.cols)),
+        }
+    }
+    counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
+}

@@ -1,0 +1,118 @@
+//! `tern pull`, `tern list`, and where the bytes of a named model are.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use bytes::Bytes;
+use indicatif::{ProgressBar, ProgressStyle};
+use tern_formats::Checkpoint;
+use tern_hub::{Config, Place, Progress, Source};
+
+use crate::error::CliResult;
+use crate::units;
+
+/// Our own native 1-bit model, inside the binary: the default of `run`.
+static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
+
+/// Bars on stderr; nothing is drawn where stderr is no terminal.
+struct Bars(std::cell::RefCell<Option<ProgressBar>>);
+
+impl Progress for Bars {
+    fn begin(&self, label: &str, total: Option<u64>) {
+        let bar = match total {
+            Some(total) => {
+                ProgressBar::new(total).with_style(style("{msg} [{bar:30}] {bytes} of {total_bytes}, {eta}"))
+            }
+            None => ProgressBar::new_spinner().with_style(style("{spinner} {msg} {elapsed}")),
+        };
+        bar.set_message(label.to_string());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        *self.0.borrow_mut() = Some(bar);
+    }
+
+    fn at(&self, done: u64) {
+        if let Some(bar) = &*self.0.borrow() {
+            bar.set_position(done);
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = self.0.borrow_mut().take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn note(&self, text: &str) {
+        eprintln!("tern: {text}");
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// A bar for work counted in bytes.
+pub(crate) fn byte_bar(label: &str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total).with_style(style("{msg} [{bar:30}] {bytes} of {total_bytes}, {eta}"));
+    bar.set_message(label.to_string());
+    bar
+}
+
+fn config() -> CliResult<Config> {
+    Ok(Config::from_env(|name| std::env::var(name).ok())?)
+}
+
+/// Where a model is; fetched first where it has a name and is not here.
+fn find(name: &str) -> CliResult<Source> {
+    Ok(tern_hub::resolve(name, &config()?, true, &Bars(std::cell::RefCell::new(None)))?)
+}
+
+/// Opens a model to run it.
+pub(crate) fn open(name: &str) -> CliResult<Checkpoint> {
+    match find(name)? {
+        Source::Embedded(_) => Ok(Checkpoint::from_bytes(Bytes::from_static(STORIES))?),
+        Source::Path(path) => Ok(Checkpoint::open(&path)?),
+    }
+}
+
+/// Opens a model to look at it, also where it cannot be run.
+pub(crate) fn open_for_inspection(name: &str) -> CliResult<Checkpoint> {
+    match find(name)? {
+        Source::Embedded(_) => Ok(Checkpoint::from_bytes(Bytes::from_static(STORIES))?),
+        Source::Path(path) => Ok(Checkpoint::open_for_inspection(&path)?),
+    }
+}
+
+pub(crate) fn pull(name: &str) -> CliResult<()> {
+    let source = tern_hub::pull(name, &config()?, &Bars(std::cell::RefCell::new(None)))?;
+    let place = match source {
+        Source::Embedded(name) => format!("{name} is inside the binary"),
+        Source::Path(path) => path.display().to_string(),
+    };
+    writeln!(std::io::stdout(), "{place}")?;
+    Ok(())
+}
+
+pub(crate) fn list() -> CliResult<()> {
+    let mut out = std::io::stdout().lock();
+    let wide = out.is_terminal();
+    let entries = tern_hub::list(&config()?);
+    let width = entries.iter().map(|e| e.name.len()).max().unwrap_or(0);
+    for e in entries {
+        let size = match &e.place {
+            Place::Embedded => units::bytes(STORIES.len() as u64),
+            _ => units::bytes(e.bytes),
+        };
+        let place = match &e.place {
+            Place::Embedded => "in the binary".to_string(),
+            Place::Here(path) => path.display().to_string(),
+            Place::Absent => format!("tern pull {}", e.name),
+        };
+        writeln!(out, "{:width$}  {size:>10}  {place}", e.name)?;
+        if wide {
+            let licence = e.licence.map(|l| format!(" ({l})")).unwrap_or_default();
+            writeln!(out, "{:width$}  {:>10}  {}{licence}", "", "", e.about)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! `tern perplexity`: how well a model predicts a text, in the way everybody measures it.
+//!
+//! The text is tokenised once and cut into chunks of the context. In each chunk the first token is replaced by
+//! BOS where the model wants one, and the second half is scored.
+
+use std::io::Write;
+
+use serde_json::json;
+use tern_engine::Kv;
+use tern_graph::log_sum_exp;
+use tern_text::Tokenizer;
+
+use crate::args::PerplexityArgs;
+use crate::error::{CliError, CliResult};
+use crate::load::{PAGE_LEN, STEP_TOKENS};
+use crate::models;
+
+pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
+    let text = std::fs::read_to_string(&args.file)
+        .map_err(|e| CliError::said(format!("{}: {e}", args.file.display())))?;
+    let opened = args.model.open("stories")?;
+    let context = opened.model.config.context.min(args.model.context.unwrap_or(512));
+    let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
+    let tokens = tokenizer.encode(&text, true, false);
+    let chunks = (tokens.len() / context).min(args.chunks.unwrap_or(usize::MAX));
+    if chunks == 0 {
+        let file = args.file.display();
+        return Err(CliError::said(format!(
+            "{file} has {} tokens: want {context} at least (-c)",
+            tokens.len()
+        )));
+    }
+    let kv = Kv { pages: context.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
+    let step = STEP_TOKENS.min(context);
+    let mut runner = args.model.runner(opened, kv, step, step.min(64))?;
+    let bar = models::byte_bar("scoring", chunks as u64);
+    let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
+    for chunk in tokens.chunks_exact(context).take(chunks) {
+        let mut fed = chunk.to_vec();
+        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos()) {
+            fed[0] = bos;
+        }
+        runner.logits(&fed, |position, logits| {
+            if position >= context / 2 && position + 1 < context {
+                let loss = f64::from(log_sum_exp(logits) - logits[fed[position + 1] as usize]);
+                sum += loss;
+                squares += loss * loss;
+                count += 1;
+            }
+        })?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let mean = sum / count as f64;
+    let deviation = ((squares / count as f64 - mean * mean) / (count as f64 - 1.0).max(1.0)).sqrt();
+    let (perplexity, spread) = (mean.exp(), mean.exp() * deviation);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let result = json!({ "perplexity": perplexity, "spread": spread, "tokens": count, "chunks": chunks, "context": context });
+        writeln!(out, "{result}")?;
+    } else {
+        writeln!(
+            out,
+            "perplexity {perplexity:.4} +/- {spread:.4} ({chunks} chunks of {context}, {count} tokens scored)"
+        )?;
+    }
+    Ok(())
+}

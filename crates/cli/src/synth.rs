@@ -1,0 +1,44 @@
+//! `tern synth`: a model file with random weights.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
+use tern_formats::Checkpoint;
+use tern_models::{Synth, plain_tokenizer};
+
+use crate::args::SynthArgs;
+use crate::error::{CliError, CliResult};
+use crate::{models, units};
+
+pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
+    let (mut shape, quant) = Synth::parse(&args.spec)?;
+    let tokenizer = match &args.vocab {
+        Some(path) => {
+            let metadata = Checkpoint::open_for_inspection(path)?.metadata;
+            shape.vocab = metadata.strings("tokenizer.ggml.tokens")?.len();
+            metadata
+        }
+        None => plain_tokenizer(shape.vocab),
+    };
+    let mut synth = Synth::new(&shape, quant, None)?;
+    let failed = |e: std::io::Error| CliError::said(format!("{}: {e}", args.out.display()));
+    // written beside its place and moved there whole: a half-written model is never found
+    let part = args.out.with_extension("part");
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(&part).map_err(failed)?);
+    let bar = models::byte_bar("writing", 0);
+    let written = synth.write(&tokenizer, &mut file, |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let finished = written.map_err(CliError::from).and_then(|size| {
+        file.flush().map_err(failed)?;
+        std::fs::rename(&part, &args.out).map_err(failed)?;
+        Ok(size)
+    });
+    if finished.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    eprintln!("tern: {} {}: {}", args.out.display(), args.spec, units::bytes(finished?));
+    Ok(())
+}

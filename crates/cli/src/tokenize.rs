@@ -1,0 +1,36 @@
+//! `tern tokenize`: text to ids and back.
+
+use std::io::{Read, Write};
+
+use tern_text::Tokenizer;
+
+use crate::args::TokenizeArgs;
+use crate::error::{CliError, CliResult};
+use crate::models;
+
+pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
+    let checkpoint = models::open_for_inspection(args.model.as_deref().unwrap_or("stories"))?;
+    let tokenizer = Tokenizer::from_metadata(&checkpoint.metadata)?;
+    tokenizer.warnings().iter().for_each(|w| eprintln!("tern: {w}"));
+    let mut input = String::new();
+    let read = std::io::stdin().read_to_string(&mut input);
+    read.map_err(|e| CliError::said(format!("stdin: {e}")))?;
+    let mut out = std::io::stdout().lock();
+    if args.decode {
+        let id = |word: &str| match word.parse::<u32>() {
+            Ok(id) if (id as usize) < tokenizer.vocab_size() => Ok(id),
+            _ => {
+                let most = tokenizer.vocab_size() - 1;
+                Err(CliError::said(format!("`{word}` is no token id: want 0 to {most}")))
+            }
+        };
+        let ids = input.split_whitespace().map(id).collect::<CliResult<Vec<u32>>>()?;
+        write!(out, "{}", tokenizer.decode(&ids, args.special))?;
+    } else {
+        let ids = tokenizer.encode(&input, args.special, args.special);
+        let words: Vec<String> = ids.iter().map(u32::to_string).collect();
+        writeln!(out, "{}", words.join(" "))?;
+    }
+    out.flush()?;
+    Ok(())
+}

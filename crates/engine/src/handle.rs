@@ -1,0 +1,213 @@
+//! The outside of an engine: requests in, streams of tokens out.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::{EngineError, Event, Limits, Request, RequestId, Stats};
+
+/// An engine, from outside. Clones are the same engine.
+#[derive(Clone)]
+pub struct Handle {
+    owner: Arc<Owner>,
+}
+
+impl Handle {
+    pub(crate) fn new(shared: Arc<Shared>, thread: JoinHandle<()>) -> Handle {
+        Handle { owner: Arc::new(Owner { shared, thread: Mutex::new(Some(thread)) }) }
+    }
+
+    /// Starts a request, or says why it can never run or cannot wait now.
+    pub fn generate(&self, request: Request) -> Result<TokenStream, EngineError> {
+        let shared = &self.owner.shared;
+        shared.limits.admit(&request)?;
+        shared.check_tokens(&request)?;
+        let (stream, events) = unbounded_channel(); // a request emits at most max_tokens + 1 events
+        let mut state = shared.lock();
+        if let Some(why) = &state.ended {
+            return Err(why.clone());
+        }
+        shared.limits.queue(state.stats.running, state.stats.waiting)?;
+        let id = state.next_id;
+        state.next_id += 1;
+        state.stats.waiting += 1;
+        state.inbox.push(Command::Add { id, request, stream });
+        drop(state);
+        shared.wake.notify_one();
+        Ok(TokenStream { id, events, ended: false, owner: Arc::clone(&self.owner) })
+    }
+
+    /// How the engine stands.
+    pub fn stats(&self) -> Stats {
+        self.owner.shared.lock().stats
+    }
+
+    /// What fits in this engine.
+    pub fn limits(&self) -> Limits {
+        self.owner.shared.limits
+    }
+
+    /// Stops after the step that runs now: open streams end with `Cancelled`, later requests are refused.
+    ///
+    /// Returns when the thread is gone and the runner with it.
+    pub fn shutdown(&self) {
+        self.owner.stop();
+    }
+}
+
+/// The events of one request. Dropping it cancels the request before the next step.
+///
+/// Blocking code iterates over it; async code calls [`TokenStream::next`]. After a `Done` or `Failed` it is over.
+pub struct TokenStream {
+    id: RequestId,
+    events: UnboundedReceiver<Event>,
+    ended: bool,
+    owner: Arc<Owner>,
+}
+
+impl TokenStream {
+    /// The request's number in this engine.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The next event; `None` after the last one.
+    pub async fn next(&mut self) -> Option<Event> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The next event, for a hand-written future or stream.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.events.poll_recv(cx).map(|event| self.take(event))
+    }
+
+    /// Waits for the next event; `None` after the last one.
+    ///
+    /// # Panics
+    ///
+    /// On a thread that drives a tokio runtime, which must not block: call [`TokenStream::next`] there.
+    pub fn next_blocking(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
+        }
+        let event = self.events.blocking_recv();
+        self.take(event)
+    }
+
+    /// A channel that closes before the last event means that the engine thread is gone.
+    fn take(&mut self, event: Option<Event>) -> Option<Event> {
+        let event = event.unwrap_or(Event::Failed(EngineError::Stopped));
+        self.ended = !matches!(event, Event::Token(_));
+        Some(event)
+    }
+}
+
+/// As [`TokenStream::next_blocking`].
+impl Iterator for TokenStream {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.next_blocking()
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if !self.ended {
+            let mut state = self.owner.shared.lock();
+            if state.ended.is_none() {
+                state.inbox.push(Command::Cancel(self.id));
+            }
+            drop(state);
+            self.owner.shared.wake.notify_one();
+        }
+    }
+}
+
+/// Held by handles and streams; the thread stops when the last of them is gone.
+struct Owner {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Owner {
+    fn stop(&self) {
+        self.shared.lock().stopping = true;
+        self.shared.wake.notify_one();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            // it caught its panics; one more while the runner is dropped changes nothing for us
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What the outside tells the engine thread.
+pub(crate) enum Command {
+    Add { id: RequestId, request: Request, stream: UnboundedSender<Event> },
+    Cancel(RequestId),
+}
+
+/// Between the outside and the engine thread.
+pub(crate) struct Shared {
+    limits: Limits,
+    vocab: usize,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+/// Guarded by one lock, taken for a moment between steps.
+pub(crate) struct State {
+    pub(crate) inbox: Vec<Command>,
+    stats: Stats,
+    pub(crate) stopping: bool,
+    /// Why the engine takes no more work.
+    pub(crate) ended: Option<EngineError>,
+    next_id: RequestId,
+}
+
+impl State {
+    /// Takes the scheduler's counts; what is still in the inbox waits too.
+    pub(crate) fn publish(&mut self, stats: Stats) {
+        let added = self.inbox.iter().filter(|command| matches!(command, Command::Add { .. })).count();
+        self.stats = Stats { waiting: stats.waiting + added, ..stats };
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(limits: Limits, vocab: usize, stats: Stats) -> Shared {
+        let state = State { inbox: vec![], stats, stopping: false, ended: None, next_id: 1 };
+        Shared { limits, vocab, state: Mutex::new(state), wake: Condvar::new() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until something arrives.
+    pub(crate) fn sleep<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let nothing = |state: &mut State| state.inbox.is_empty() && !state.stopping;
+        self.wake.wait_while(state, nothing).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One token outside the vocabulary would fail its whole step, and everyone in it.
+    fn check_tokens(&self, request: &Request) -> Result<(), EngineError> {
+        let prompt = request.prompt.iter().map(|&id| ("prompt", id));
+        let bias = request.sampling.bias.iter().map(|&(id, _)| ("bias", id));
+        match prompt.chain(bias).find(|(_, id)| *id as usize >= self.vocab) {
+            Some((name, id)) => Err(EngineError::Token { name, id, vocab: self.vocab }),
+            None => Ok(()),
+        }
+    }
+}

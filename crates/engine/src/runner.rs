@@ -1,0 +1,143 @@
+//! Computes a batch: a graph on a backend.
+
+use tern_graph::{Backend, Bindings, Graph, HostTensor, Program, Reserve, Sampled, Step, Weight};
+
+use crate::{Batch, EngineError};
+
+/// Turns a batch into samples.
+pub trait Runner: Send {
+    /// Computes the batch; one answer an entry, `None` where none was asked for or no logit was finite.
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError>;
+
+    /// Token ids must be below; the default takes any.
+    fn vocab(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// The KV pages of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kv {
+    /// How many.
+    pub pages: usize,
+    /// Tokens a page.
+    pub page_len: usize,
+}
+
+/// A compiled graph with its weights and KV pages on a backend.
+pub struct GraphRunner {
+    backend: Box<dyn Backend>,
+    program: Program,
+    kv: Kv,
+    max_tokens: usize,
+    max_outputs: usize,
+    vocab: usize,
+}
+
+impl GraphRunner {
+    /// Stores the weights, sets the KV pages aside and compiles for steps of up to `max_tokens` tokens, of which
+    /// up to `max_outputs` rows are wanted: one for each sequence that may run at once.
+    ///
+    /// `tensors` come in the order of `graph.weights`, by the same names; they are taken one at a time, and
+    /// `progress` hears how many are stored, of how many.
+    pub fn new(
+        mut backend: Box<dyn Backend>,
+        graph: &Graph,
+        tensors: impl IntoIterator<Item = HostTensor>,
+        kv: Kv,
+        (max_tokens, max_outputs): (usize, usize),
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<GraphRunner, EngineError> {
+        let sizes = [
+            ("pages", kv.pages),
+            ("page_len", kv.page_len),
+            ("max_tokens", max_tokens),
+            ("max_outputs", max_outputs),
+        ];
+        for (name, got) in sizes {
+            if got == 0 {
+                return Err(EngineError::range(name, "1 or more", got));
+            }
+        }
+        let mut tensors = tensors.into_iter();
+        let mut weights = Vec::with_capacity(graph.weights.len());
+        for want in &graph.weights {
+            let tensor = tensors.next();
+            let tensor = tensor.ok_or_else(|| EngineError::Load(format!("{}: no such tensor", want.name)))?;
+            check_weight(want, &tensor)?;
+            weights.push(backend.store(&tensor)?);
+            progress(weights.len(), graph.weights.len());
+        }
+        if let Some(extra) = tensors.next() {
+            return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name)));
+        }
+        let reserve = Reserve::Kv { layers: graph.kv.clone(), pages: kv.pages, page_len: kv.page_len };
+        let kv_buffer = Some(backend.reserve(&reserve)?);
+        let bindings = Bindings { weights: &weights, kv: kv_buffer, max_tokens, max_outputs };
+        let program = backend.compile(graph, &bindings)?;
+        let vocab = graph.vocab();
+        Ok(GraphRunner { backend, program, kv, max_tokens, max_outputs, vocab })
+    }
+
+    /// The logits after every token of one fresh sequence: `each(position, row)`, in order.
+    ///
+    /// Writes over the first pages, so nothing else may be under way.
+    pub fn logits(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
+        let need = tokens.len().div_ceil(self.kv.page_len);
+        if need > self.kv.pages {
+            return Err(EngineError::Pages { need, page_len: self.kv.page_len, pages: self.kv.pages });
+        }
+        let pages: Vec<u32> = (0..need as u32).collect();
+        let chunk = self.max_outputs.min(self.max_tokens);
+        for (i, part) in tokens.chunks(chunk).enumerate() {
+            let first = i * chunk;
+            let ticket = self.backend.submit(self.program, Step::all_logits(part, first, pages.clone()))?;
+            for (row, out) in self.backend.collect(ticket)?.rows.iter().enumerate() {
+                let Some(logits) = &out.logits else {
+                    return Err(EngineError::Runner(format!("no logits came for position {}", first + row)));
+                };
+                each(first + row, logits);
+            }
+        }
+        Ok(())
+    }
+
+    /// The backend, for what it says about itself.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+}
+
+impl Runner for GraphRunner {
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError> {
+        let step = batch.to_step();
+        let sizes = [
+            ("tokens", step.tokens.len(), self.max_tokens),
+            ("samples", step.outputs.len(), self.max_outputs),
+        ];
+        if let Some((what, got, most)) = sizes.into_iter().find(|(_, got, most)| got > most) {
+            return Err(EngineError::Runner(format!("a batch of {got} {what}, compiled for {most}")));
+        }
+        let ticket = self.backend.submit(self.program, step)?;
+        let mut rows = self.backend.collect(ticket)?.rows.into_iter();
+        let asked = batch.entries.iter().map(|e| e.sample.is_some());
+        Ok(asked.map(|asked| if asked { rows.next().and_then(|r| r.sampled) } else { None }).collect())
+    }
+
+    fn vocab(&self) -> usize {
+        self.vocab
+    }
+}
+
+fn check_weight(want: &Weight, got: &HostTensor) -> Result<(), EngineError> {
+    if got.name != want.name {
+        return Err(EngineError::Load(format!("{}: want this tensor next, got {}", want.name, got.name)));
+    }
+    if (got.rows, got.cols) != (want.rows, want.cols) {
+        return Err(EngineError::Load(format!(
+            "{}: want [{}, {}], file has [{}, {}]",
+            want.name, want.rows, want.cols, got.rows, got.cols
+        )));
+    }
+    Ok(())
+}

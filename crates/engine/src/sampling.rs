@@ -1,0 +1,190 @@
+//! How a request wants its tokens chosen, and what that means for the token at one position.
+
+use std::collections::BTreeMap;
+
+use tern_graph::{Random, Sample};
+
+use crate::EngineError;
+
+/// How tokens are chosen. The default is greedy with every penalty off.
+///
+/// The penalties count the tokens of the prompt and the generated ones alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the best token.
+    pub temperature: f32,
+    /// Keep this many best tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keep the best tokens until their probabilities reach this; 1 keeps all.
+    pub top_p: f32,
+    /// Drop tokens less probable than this share of the best one; 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens seen before; 1 is off.
+    pub repetition: f32,
+    /// Taken off a logit for every time the token was seen; 0 is off.
+    pub frequency: f32,
+    /// Taken off a logit once if the token was seen; 0 is off.
+    pub presence: f32,
+    /// Added to single logits.
+    pub bias: Vec<(u32, f32)>,
+    /// The same seed gives the same text, however the request is batched, chunked or preempted.
+    pub seed: u64,
+    /// Report each token's log-probability, and those of this many best tokens.
+    pub logprobs: Option<usize>,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition: 1.0,
+            frequency: 0.0,
+            presence: 0.0,
+            bias: vec![],
+            seed: 0,
+            logprobs: None,
+        }
+    }
+}
+
+/// A field, its value and the range it must lie in.
+struct Range {
+    name: &'static str,
+    get: fn(&Sampling) -> f32,
+    low: f32,
+    high: f32,
+    want: &'static str,
+}
+
+const RANGES: &[Range] = &[
+    Range { name: "temperature", get: |s| s.temperature, low: 0.0, high: f32::MAX, want: "0 or more" },
+    Range { name: "top_p", get: |s| s.top_p, low: 0.0, high: 1.0, want: "0 to 1" },
+    Range { name: "min_p", get: |s| s.min_p, low: 0.0, high: 1.0, want: "0 to 1" },
+    Range {
+        name: "repetition",
+        get: |s| s.repetition,
+        low: f32::MIN_POSITIVE,
+        high: f32::MAX,
+        want: "more than 0",
+    },
+    Range { name: "frequency", get: |s| s.frequency, low: -2.0, high: 2.0, want: "-2 to 2" },
+    Range { name: "presence", get: |s| s.presence, low: -2.0, high: 2.0, want: "-2 to 2" },
+];
+
+impl Sampling {
+    /// Refuses what is not a number or lies outside its range.
+    pub fn check(&self) -> Result<(), EngineError> {
+        for range in RANGES {
+            let got = (range.get)(self);
+            // a NaN lies in no range
+            if !(range.low..=range.high).contains(&got) {
+                return Err(EngineError::range(range.name, range.want, got));
+            }
+        }
+        match self.bias.iter().find(|(_, by)| !(-100.0..=100.0).contains(by)) {
+            Some((id, by)) => Err(EngineError::range("bias", "-100 to 100", format!("{by} for token {id}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// How the token at `position` is chosen, after the tokens in `seen`.
+    pub fn at(&self, position: usize, seen: &Seen) -> Sample {
+        Sample {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition: self.repetition,
+            frequency: self.frequency,
+            presence: self.presence,
+            seen: if self.has_penalties() { seen.counts() } else { vec![] },
+            bias: self.bias.clone(),
+            draw: draw(self.seed, position),
+            logprobs: self.logprobs,
+        }
+    }
+
+    /// Whether a choice depends on the tokens seen.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
+    }
+}
+
+/// A number in [0, 1) that depends on nothing but the seed and the position.
+fn draw(seed: u64, position: usize) -> f32 {
+    // the seed is mixed first, or neighbouring seeds would share draws at neighbouring positions
+    let stream = Random::new(seed).next_u64();
+    Random::new(stream ^ position as u64).uniform()
+}
+
+/// The tokens of a sequence and how often each occurs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen(BTreeMap<u32, u32>);
+
+impl Seen {
+    /// Counts some tokens.
+    pub fn new(tokens: &[u32]) -> Seen {
+        let mut seen = Seen::default();
+        tokens.iter().for_each(|&id| seen.add(id));
+        seen
+    }
+
+    /// Counts one more token.
+    pub fn add(&mut self, id: u32) {
+        *self.0.entry(id).or_default() += 1;
+    }
+
+    /// Tokens and counts, by token.
+    pub fn counts(&self) -> Vec<(u32, u32)> {
+        self.0.iter().map(|(&id, &times)| (id, times)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_outside_their_range_are_refused_by_name() {
+        let off = Sampling::default;
+        for (sampling, want) in [
+            (Sampling { temperature: -1.0, ..off() }, "temperature: want 0 or more, got -1"),
+            (Sampling { temperature: f32::NAN, ..off() }, "temperature: want 0 or more, got NaN"),
+            (Sampling { temperature: f32::INFINITY, ..off() }, "temperature: want 0 or more, got inf"),
+            (Sampling { top_p: 1.5, ..off() }, "top_p: want 0 to 1, got 1.5"),
+            (Sampling { min_p: -0.1, ..off() }, "min_p: want 0 to 1, got -0.1"),
+            (Sampling { repetition: 0.0, ..off() }, "repetition: want more than 0, got 0"),
+            (Sampling { frequency: 3.0, ..off() }, "frequency: want -2 to 2, got 3"),
+            (Sampling { presence: f32::NAN, ..off() }, "presence: want -2 to 2, got NaN"),
+            (Sampling { bias: vec![(7, 101.0)], ..off() }, "bias: want -100 to 100, got 101 for token 7"),
+        ] {
+            assert_eq!(sampling.check().unwrap_err().to_string(), want);
+        }
+        assert_eq!(off().check(), Ok(()));
+    }
+
+    #[test]
+    fn the_default_is_the_default_sample() {
+        let sample = Sampling::default().at(3, &Seen::new(&[1, 2]));
+        assert_eq!(Sample { draw: 0.0, ..sample }, Sample::default());
+    }
+
+    #[test]
+    fn draws_are_spread_and_differ_by_seed_and_position() {
+        let mean = (0..1000).map(|p| draw(1, p)).sum::<f32>() / 1000.0;
+        assert!((mean - 0.5).abs() < 0.03, "mean {mean}");
+        let mut first: Vec<u32> = (0..30).flat_map(|s| (0..30).map(move |p| draw(s, p).to_bits())).collect();
+        first.sort_unstable();
+        first.dedup();
+        assert!(first.len() > 890, "{} different draws of 900", first.len());
+    }
+
+    #[test]
+    fn penalties_count_every_token_seen() {
+        let sampling = Sampling { presence: 0.5, ..Sampling::default() };
+        assert_eq!(sampling.at(4, &Seen::new(&[9, 2, 9])).seen, [(2, 1), (9, 2)]);
+    }
+}

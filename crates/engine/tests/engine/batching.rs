@@ -1,0 +1,100 @@
+//! Batching never changes the text: whoever else runs, however small the cache and the chunks.
+
+use crate::company::{Guest, alone, compare, run};
+use proptest::prelude::*;
+use tern_engine::{Limits, Request, Sampling, ScriptedRunner};
+
+const VOCAB: usize = 50;
+
+fn request() -> impl Strategy<Value = Request> {
+    let prompt = prop::collection::vec(0..VOCAB as u32, 1..40);
+    let ends = prop::collection::vec(0..VOCAB as u32, 0..3);
+    let sampling = (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(hot, penalties, seed)| Sampling {
+        temperature: if hot { 1.0 } else { 0.0 },
+        frequency: if penalties { 0.5 } else { 0.0 },
+        seed,
+        ..Sampling::default()
+    });
+    (prompt, 1..40usize, sampling, ends).prop_map(|(prompt, max_tokens, sampling, ends)| Request {
+        prompt,
+        max_tokens,
+        sampling,
+        end_tokens: ends.into(),
+    })
+}
+
+fn guest() -> impl Strategy<Value = Guest> {
+    let cancelled = prop::option::weighted(0.3, 0..60usize);
+    (request(), 0..30usize, cancelled).prop_map(|(request, arrives, cancelled)| Guest {
+        request,
+        arrives,
+        cancelled,
+    })
+}
+
+/// Guests, and limits under which each fits alone but often no two at once.
+fn company() -> impl Strategy<Value = (Vec<Guest>, Limits)> {
+    let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize);
+    (prop::collection::vec(guest(), 1..10), sizes).prop_map(|(guests, (max_seqs, chunk, page_len, spare))| {
+        let fed = |g: &Guest| g.request.prompt.len() + g.request.max_tokens - 1;
+        let largest = guests.iter().map(fed).max().unwrap_or(1);
+        let limits = Limits {
+            max_seqs,
+            max_batch_tokens: max_seqs + chunk,
+            max_context: largest + 1,
+            pages: largest.div_ceil(page_len) + spare,
+            page_len,
+            max_waiting: guests.len(),
+        };
+        (guests, limits)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn batching_never_changes_the_text((guests, limits) in company()) {
+        let scripted = || ScriptedRunner::new(VOCAB, limits.page_len);
+        let (said, _) = run(limits, &mut scripted(), &guests).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(said.len(), guests.len());
+        for (guest, together) in guests.iter().zip(&said) {
+            let alone = alone(&mut scripted(), &guest.request, limits.page_len).map_err(TestCaseError::fail)?;
+            prop_assert!(guest.cancelled.is_some() || together.finish.is_some());
+            compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+        }
+    }
+}
+
+fn guests(prompts: &[usize], max_tokens: usize) -> Vec<Guest> {
+    let prompt =
+        |(i, &len): (usize, &usize)| (0..len as u32).map(|t| (t * 7 + i as u32) % VOCAB as u32).collect();
+    let prompts = prompts.iter().enumerate().map(prompt);
+    prompts.map(|p| Guest { request: Request::new(p, max_tokens), arrives: 0, cancelled: None }).collect()
+}
+
+#[test]
+fn a_cache_too_small_for_all_preempts_and_still_says_the_same() {
+    let limits =
+        Limits { max_seqs: 4, max_batch_tokens: 16, max_context: 64, pages: 12, page_len: 4, max_waiting: 9 };
+    let guests = guests(&[8, 8, 8, 8], 30);
+    let (said, stats) = run(limits, &mut ScriptedRunner::new(VOCAB, 4), &guests).unwrap();
+    assert!(stats.preemptions > 0, "{stats:?}");
+    assert_eq!((stats.tokens_generated, stats.prompt_tokens), (120, 32));
+    for (guest, together) in guests.iter().zip(&said) {
+        let alone = alone(&mut ScriptedRunner::new(VOCAB, 4), &guest.request, 4).unwrap();
+        compare(&alone, together, guest).unwrap();
+    }
+}
+
+#[test]
+fn the_text_alone_is_the_script_applied_to_itself() {
+    let request = Request::new(vec![3, 1, 4], 20);
+    let total = |history: &[u32]| history.iter().sum::<u32>() % VOCAB as u32;
+    let mut history = request.prompt.clone();
+    for _ in 0..20 {
+        history.push(total(&history));
+    }
+    let mut runner = ScriptedRunner::answering(VOCAB, 4, move |history, _| Some(total(history)));
+    assert_eq!(alone(&mut runner, &request, 4).unwrap().text, history[3..]);
+}

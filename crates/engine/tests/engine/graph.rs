@@ -1,0 +1,179 @@
+//! A tiny model on the reference backend: chunks, pages and company change no token of it.
+
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use tern_engine::{EngineError, Event, GraphRunner, Kv, Limits, Request, Runner, Sampling, Scheduler};
+use tern_graph::{Attention, Graph, HostTensor, Random, Reference, RopeStyle, RopeTable};
+
+use crate::company::{Guest, alone, compare, run};
+
+const VOCAB: usize = 40;
+const WIDTH: usize = 16;
+
+/// Embed, one attention layer with rope, and an output matrix; nothing in it forgets the order of tokens.
+fn model() -> &'static (Graph, Vec<HostTensor>) {
+    static MODEL: OnceLock<(Graph, Vec<HostTensor>)> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let mut g = Graph::new();
+        let table = g.matrix("table", VOCAB, WIDTH).unwrap();
+        let [q, k, v] = [("q", WIDTH), ("k", 8), ("v", 8)].map(|(n, rows)| g.matrix(n, rows, WIDTH).unwrap());
+        let out = g.matrix("out", VOCAB, WIDTH).unwrap();
+        let freqs = (0..4).map(|i| 0.5f32.powi(i)).collect();
+        let rope = g.rope_table(RopeTable { freqs, magnitude: 1.0 });
+        let x = g.embed(table, 1.0); // [tokens, WIDTH]
+        let [q, k, v] = [q, k, v].map(|w| g.linear(x, w).unwrap());
+        let [q, k] = [q, k].map(|x| g.rope(x, 8, RopeStyle::Halves, rope).unwrap());
+        let args = Attention {
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 8,
+            v_dim: 8,
+            scale: 1.0,
+            window: None,
+            softcap: None,
+        };
+        let attended = g.attend(q, k, v, args).unwrap();
+        let sum = g.add(x, attended).unwrap();
+        let rows = g.outputs(sum);
+        g.linear(rows, out).unwrap(); // [outputs, VOCAB]
+        let rng = &mut Random::new(11);
+        let mut random = |(name, rows): (&str, usize)| {
+            HostTensor::from_f32(name, rows, WIDTH, &rng.normals(rows * WIDTH, 0.7))
+        };
+        let shapes = [("table", VOCAB), ("q", WIDTH), ("k", 8), ("v", 8), ("out", VOCAB)];
+        let tensors = shapes.map(&mut random).to_vec();
+        (g, tensors)
+    })
+}
+
+fn load(tensors: Vec<HostTensor>, kv: Kv, max_tokens: usize) -> Result<GraphRunner, EngineError> {
+    GraphRunner::new(Box::new(Reference::new()), &model().0, tensors, kv, (max_tokens, max_tokens), |_, _| ())
+}
+
+fn runner(kv: Kv, max_tokens: usize) -> GraphRunner {
+    load(model().1.clone(), kv, max_tokens).unwrap()
+}
+
+fn guest() -> impl Strategy<Value = Guest> {
+    let prompt = prop::collection::vec(0..VOCAB as u32, 1..16);
+    let cancelled = prop::option::weighted(0.2, 0..20usize);
+    (prompt, 1..12usize, any::<bool>(), any::<u64>(), 0..8usize, cancelled).prop_map(
+        |(prompt, max_tokens, hot, seed, arrives, cancelled)| {
+            let temperature = if hot { 1.0 } else { 0.0 };
+            let sampling = Sampling { temperature, seed, ..Sampling::default() };
+            let request = Request { sampling, ..Request::new(prompt, max_tokens) };
+            Guest { request, arrives, cancelled }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn batching_never_changes_the_text_of_a_graph(
+        guests in prop::collection::vec(guest(), 1..5),
+        (max_seqs, chunk, page_len, spare) in (1..4usize, 0..12usize, 1..5usize, 0..4usize),
+    ) {
+        let max_batch_tokens = max_seqs + chunk;
+        let pages = 27usize.div_ceil(page_len) + spare;
+        let limits = Limits { max_seqs, max_batch_tokens, max_context: 28, pages, page_len, max_waiting: 9 };
+        let kv = Kv { pages, page_len };
+        let (said, _) =
+            run(limits, &mut runner(kv, max_batch_tokens), &guests).map_err(TestCaseError::fail)?;
+        for (guest, together) in guests.iter().zip(&said) {
+            let mut roomy = runner(Kv { pages: 28, page_len }, 28);
+            let alone = alone(&mut roomy, &guest.request, page_len).map_err(TestCaseError::fail)?;
+            compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+        }
+    }
+}
+
+#[test]
+fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
+    let kv = Kv { pages: 8, page_len: 4 };
+    let request = Request::new(vec![5, 17, 3, 3, 29], 20);
+    let said = alone(&mut runner(kv, 32), &request, 4).unwrap();
+    let tokens = [request.prompt, said.text].concat();
+    let all = |max_tokens| {
+        let mut rows = vec![];
+        let each = |position: usize, row: &[f32]| {
+            assert_eq!(position, rows.len());
+            rows.push(row.to_vec());
+        };
+        runner(kv, max_tokens).logits(&tokens, each).unwrap();
+        rows
+    };
+    let rows = all(3);
+    assert_eq!(rows, all(32));
+    for position in 4..tokens.len() - 1 {
+        let best = (0..VOCAB).max_by(|&a, &b| rows[position][a].total_cmp(&rows[position][b]));
+        assert_eq!(best, Some(tokens[position + 1] as usize));
+    }
+    let words = runner(kv, 8).logits(&[0; 33], |_, _| ()).unwrap_err().to_string();
+    assert_eq!(words, "the request needs 9 pages of 4 tokens, there are 8");
+}
+
+#[test]
+fn weights_that_do_not_match_the_graph_are_refused_by_name() {
+    let kv = Kv { pages: 4, page_len: 4 };
+    let words = |change: fn(&mut Vec<HostTensor>)| {
+        let mut tensors = model().1.clone();
+        change(&mut tensors);
+        load(tensors, kv, 8).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    assert_eq!(words(|t| t.swap(1, 2)), "q: want this tensor next, got k");
+    assert_eq!(words(|t| drop(t.pop())), "out: no such tensor");
+    assert_eq!(words(|t| t.push(t[0].clone())), "table: the graph has no such weight");
+    assert_eq!(words(|t| t[3].rows = 9), "v: want [8, 16], file has [9, 16]");
+    assert_eq!(words(|_| ()), "");
+}
+
+#[test]
+fn progress_counts_the_stored_weights() {
+    let mut heard = vec![];
+    let (graph, tensors) = model();
+    let kv = Kv { pages: 4, page_len: 4 };
+    let progress = |done, of| heard.push((done, of));
+    GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), kv, (8, 8), progress).unwrap();
+    assert_eq!(heard, [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]);
+}
+
+#[test]
+fn a_sequence_without_a_finite_logit_fails_alone() {
+    let mut tensors = model().1.clone();
+    let mut values = tensors[0].to_f32();
+    values[5 * WIDTH..6 * WIDTH].fill(f32::NAN); // token 5
+    tensors[0] = HostTensor::from_f32("table", VOCAB, WIDTH, &values);
+    let mut runner = load(tensors, Kv { pages: 8, page_len: 4 }, 16).unwrap();
+    let limits =
+        Limits { max_seqs: 2, max_batch_tokens: 16, max_context: 16, pages: 8, page_len: 4, max_waiting: 0 };
+    let mut scheduler = Scheduler::new(limits).unwrap();
+    scheduler.add(1, Request::new(vec![1, 5], 3)).unwrap();
+    scheduler.add(2, Request::new(vec![1, 4], 3)).unwrap();
+    let batch = scheduler.plan();
+    let sampled = runner.step(&batch).unwrap();
+    let events = scheduler.apply(&batch, &sampled);
+    assert_eq!(events[0], (1, Event::Failed(EngineError::NoLogit)));
+    assert!(matches!(events[1], (2, Event::Token(_))));
+}
+
+#[test]
+fn a_batch_larger_than_compiled_for_is_refused() {
+    let kv = Kv { pages: 8, page_len: 4 };
+    let limits =
+        Limits { max_seqs: 3, max_batch_tokens: 9, max_context: 16, pages: 8, page_len: 4, max_waiting: 0 };
+    let mut scheduler = Scheduler::new(limits).unwrap();
+    (0..3).for_each(|id| scheduler.add(id, Request::new(vec![1; 3], 3)).unwrap());
+    let batch = scheduler.plan();
+    let words = |sizes| {
+        let (graph, tensors) = model();
+        let runner =
+            GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), kv, sizes, |_, _| ());
+        runner.unwrap().step(&batch).err().map(|e| e.to_string())
+    };
+    assert_eq!(words((8, 3)), Some("a batch of 9 tokens, compiled for 8".into()));
+    assert_eq!(words((9, 2)), Some("a batch of 3 samples, compiled for 2".into()));
+    assert_eq!(words((9, 3)), None);
+}

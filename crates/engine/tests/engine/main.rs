@@ -1,0 +1,12 @@
+//! The engine from outside: scheduling, batching, a real graph, and the thread behind a handle.
+
+#[cfg(test)]
+mod batching;
+#[cfg(test)]
+mod company;
+#[cfg(test)]
+mod graph;
+#[cfg(test)]
+mod handle;
+#[cfg(test)]
+mod scheduler;

@@ -1,0 +1,188 @@
+//! The two ways out of the process: an HTTP request and a command. Tests put a fake in their place.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Agent, Proxy};
+
+use crate::Config;
+
+/// A machine that does not answer is given up after this long.
+const CONNECT: Duration = Duration::from_secs(5);
+/// A machine that answers has this long to say something.
+const READ: Duration = Duration::from_secs(30);
+
+/// Reaches out of the process.
+pub(crate) trait Fetch {
+    /// What `url` gives, from byte `from` where the server can do that.
+    fn get(&self, url: &str, from: u64) -> Result<Reply, FetchError>;
+    /// Runs a program in `folder` to its end; the error is one line.
+    fn run(&self, program: &str, args: &[OsString], folder: &Path) -> Result<(), String>;
+}
+
+/// The start of an answer; the rest is read from `body`.
+pub(crate) struct Reply {
+    /// The byte of the file at which the body starts.
+    pub(crate) from: u64,
+    pub(crate) body: Box<dyn Read>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FetchError {
+    /// No connection, no name, no TLS, no answer in time.
+    Unreachable(String),
+    /// An answer that is not the file.
+    Status(u16),
+}
+
+/// The real [`Fetch`].
+pub(crate) struct Network {
+    agent: Result<Agent, String>,
+    endpoint: String,
+    token: Option<String>,
+}
+
+impl Network {
+    pub(crate) fn new(config: &Config) -> Network {
+        let from_file = || std::fs::read_to_string(config.token_file.as_ref()?).ok();
+        let token = config.token.clone().or_else(from_file).map(|t| t.trim().to_string());
+        let proxy = config.proxy.as_deref().map(Proxy::new).transpose();
+        let agent = proxy.map_err(|e| format!("the proxy's address is wrong: {e}")).map(|proxy| {
+            Agent::config_builder()
+                .proxy(proxy)
+                // the machine's own certificates: companies add theirs
+                .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
+                .timeout_resolve(Some(CONNECT))
+                .timeout_connect(Some(CONNECT))
+                .timeout_recv_response(Some(READ))
+                .timeout_per_read(Some(READ))
+                .user_agent(concat!("tern/", env!("CARGO_PKG_VERSION")))
+                .build()
+                .new_agent()
+        });
+        Network { agent, endpoint: config.endpoint.clone(), token: token.filter(|t| !t.is_empty()) }
+    }
+}
+
+impl Fetch for Network {
+    fn get(&self, url: &str, from: u64) -> Result<Reply, FetchError> {
+        let agent = self.agent.as_ref().map_err(|e| FetchError::Unreachable(e.clone()))?;
+        let mut request = agent.get(url);
+        if from > 0 {
+            request = request.header("Range", format!("bytes={from}-"));
+        }
+        // The file itself comes from another host, by a redirect: the token does not go there.
+        let own = url.strip_prefix(&self.endpoint).is_some_and(|rest| rest.starts_with('/'));
+        if let Some(token) = self.token.as_ref().filter(|_| own) {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let response = request.call().map_err(|error| match error {
+            ureq::Error::StatusCode(status) => FetchError::Status(status),
+            other => FetchError::Unreachable(other.to_string()),
+        })?;
+        let from = if response.status() == 206 { from } else { 0 };
+        Ok(Reply { from, body: Box::new(response.into_body().into_reader()) })
+    }
+
+    fn run(&self, program: &str, args: &[OsString], folder: &Path) -> Result<(), String> {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(folder).stdin(Stdio::null());
+        let output = command.output().map_err(|e| e.to_string())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+        Err(last.map_or_else(|| output.status.to_string(), str::to_string))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A server that gives each connection the next of `answers` and returns the requests it saw.
+    fn serve(answers: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let seen = thread::spawn(move || {
+            let mut seen = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines().map(|l| l.unwrap());
+                let head: Vec<String> = lines.take_while(|l| !l.is_empty()).collect();
+                stream.write_all(answer.as_bytes()).unwrap();
+                seen.push(head.join("\n").to_ascii_lowercase());
+            }
+            seen
+        });
+        (address, seen)
+    }
+
+    fn network(endpoint: &str) -> Network {
+        let mut config = Config::from_env(|n| (n == "HOME").then(|| "/nowhere".to_string())).unwrap();
+        config.endpoint = endpoint.to_string();
+        config.token = Some("hf_secret".to_string());
+        Network::new(&config)
+    }
+
+    fn answer(status: &str, headers: &str, body: &str) -> String {
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{headers}\r\n{body}",
+            body.len()
+        )
+    }
+
+    #[test]
+    fn a_file_comes_by_redirect_and_the_token_stays_behind() {
+        let (other, elsewhere) = serve(vec![answer("206 Partial Content", "", "cdef")]);
+        // localhost for 127.0.0.1: another host, as the hub's file store is
+        let other = other.replace("127.0.0.1", "localhost");
+        let (hub, at_hub) = serve(vec![answer("302 Found", &format!("Location: {other}/blob\r\n"), "")]);
+        let mut reply = network(&hub).get(&format!("{hub}/o/r/resolve/main/f"), 2).unwrap();
+        let mut body = String::new();
+        reply.body.read_to_string(&mut body).unwrap();
+        assert_eq!((reply.from, body.as_str()), (2, "cdef"));
+        let (at_hub, elsewhere) = (at_hub.join().unwrap(), elsewhere.join().unwrap());
+        assert!(at_hub[0].contains("authorization: bearer hf_secret"), "{at_hub:?}");
+        assert!(at_hub[0].contains("range: bytes=2-") && elsewhere[0].contains("range: bytes=2-"));
+        assert!(!elsewhere[0].contains("hf_secret"), "{elsewhere:?}");
+    }
+
+    #[test]
+    fn a_server_without_ranges_starts_over() {
+        let (hub, _seen) = serve(vec![answer("200 OK", "", "abcdef")]);
+        assert_eq!(network(&hub).get(&format!("{hub}/f"), 2).unwrap().from, 0);
+    }
+
+    #[test]
+    fn refusals_and_silence_are_told_apart() {
+        let (hub, _seen) = serve(vec![answer("404 Not Found", "", "")]);
+        assert_eq!(network(&hub).get(&format!("{hub}/f"), 0).err(), Some(FetchError::Status(404)));
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let url = format!("http://{closed}/f");
+        assert!(matches!(network(&url).get(&url, 0).err(), Some(FetchError::Unreachable(_))));
+    }
+
+    #[test]
+    fn a_command_that_fails_gives_its_last_line() {
+        let network = network("http://x");
+        let run = |script: &str| network.run("sh", &["-c".into(), script.into()], Path::new("/"));
+        assert_eq!(run("true"), Ok(()));
+        assert_eq!(
+            run("echo first >&2; echo 'ERROR: last' >&2; echo >&2; exit 3"),
+            Err("ERROR: last".to_string())
+        );
+        assert_eq!(run("exit 3"), Err("exit status: 3".to_string()));
+        assert!(network.run("no-such-program", &[], Path::new("/")).is_err());
+    }
+}

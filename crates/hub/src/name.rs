@@ -1,0 +1,171 @@
+//! What follows `-m`: a known name, a path, or a repository of the hub.
+
+use std::path::{Path, PathBuf};
+
+use crate::known::{KNOWN, Known};
+use crate::{Config, HubError};
+
+/// What may stand before `org/repo` because people copy it from elsewhere.
+const PREFIXES: [&str; 4] = ["https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/"];
+
+/// A repository of the hub, and which of its models.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RepoName {
+    /// `org/repo`.
+    pub(crate) repo: String,
+    /// A quantisation or a file's name.
+    pub(crate) quant: Option<String>,
+}
+
+/// A name, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Name {
+    Known(&'static Known),
+    Path(PathBuf),
+    Repo(RepoName),
+}
+
+impl Name {
+    /// Understands `text`. A known name wins over a file of that name (`./stories` names the file); a file or
+    /// folder that exists wins over a repository.
+    pub(crate) fn parse(text: &str) -> Result<Name, HubError> {
+        if let Some(known) = KNOWN.iter().find(|k| k.name == text) {
+            return Ok(Name::Known(known));
+        }
+        let path = Path::new(text);
+        if !text.is_empty() && path.exists() {
+            return Ok(Name::Path(path.to_path_buf()));
+        }
+        if path.is_absolute() || ["./", "../", "~"].iter().any(|p| text.starts_with(p)) || is_file_name(text)
+        {
+            return Err(HubError::NoSuchPath { path: path.to_path_buf() });
+        }
+        RepoName::parse(text).map(Name::Repo).ok_or_else(|| unknown(text))
+    }
+}
+
+impl RepoName {
+    fn parse(text: &str) -> Option<RepoName> {
+        let text = PREFIXES.iter().find_map(|p| text.strip_prefix(p)).unwrap_or(text);
+        let (repo, quant) = match text.split_once(':') {
+            Some((repo, quant)) => (repo, Some(quant)),
+            None => (text, None),
+        };
+        let (org, name) = repo.split_once('/')?;
+        let quant_is_fine = quant.is_none_or(is_word);
+        // The hub forbids `--` in names, and its cache uses it for the slash.
+        let repo_is_fine = is_word(org) && is_word(name) && !repo.contains("--") && !repo.contains("..");
+        (repo_is_fine && quant_is_fine)
+            .then(|| RepoName { repo: repo.to_string(), quant: quant.map(str::to_string) })
+    }
+
+    /// The folder of the repository in the hub cache.
+    pub(crate) fn folder(&self, config: &Config) -> PathBuf {
+        config.hub_cache.join(format!("models--{}", self.repo.replace('/', "--")))
+    }
+}
+
+impl std::fmt::Display for RepoName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.quant {
+            Some(quant) => write!(f, "{}:{quant}", self.repo),
+            None => f.write_str(&self.repo),
+        }
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    let inside = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !text.is_empty() && !text.starts_with(['.', '-']) && text.bytes().all(inside)
+}
+
+/// Whether the text reads as a model file, with no quantisation after it.
+fn is_file_name(text: &str) -> bool {
+    !text.contains(':') && [".gguf", ".safetensors"].iter().any(|e| text.to_ascii_lowercase().ends_with(e))
+}
+
+fn unknown(text: &str) -> HubError {
+    let names: Vec<&str> = KNOWN.iter().map(|k| k.name).collect();
+    let asked = text.to_ascii_lowercase();
+    let is_close = |name: &str| {
+        let contains = asked.len() >= 3 && (name.contains(&asked) || asked.contains(name));
+        let starts_alike = asked.len() >= 4 && asked.bytes().zip(name.bytes()).take(4).all(|(a, b)| a == b);
+        contains || starts_alike || distance(&asked, name) <= 1 + name.len() / 4
+    };
+    let close: Vec<&str> = names.iter().copied().filter(|n| is_close(n)).collect();
+    let close = match close.is_empty() {
+        true => String::new(),
+        false => format!(" (did you mean {}?)", close.join(" or ")),
+    };
+    HubError::Unknown { name: text.to_string(), close, known: names.join(", ") }
+}
+
+/// The edit distance of two short texts.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repositories() {
+        for (text, repo, quant) in [
+            ("a/b", "a/b", None),
+            ("Prism-ML/Bonsai-8B-gguf:Q1_0", "Prism-ML/Bonsai-8B-gguf", Some("Q1_0")),
+            ("hf.co/a/b.c_d:x-Q8_0.gguf", "a/b.c_d", Some("x-Q8_0.gguf")),
+            ("https://huggingface.co/a/b", "a/b", None),
+        ] {
+            let want = RepoName { repo: repo.to_string(), quant: quant.map(str::to_string) };
+            assert_eq!(Name::parse(text).unwrap(), Name::Repo(want), "{text}");
+        }
+        for text in
+            ["", "a", "a/b/c", "a/", "/b:", "a/b:", "a/b:..", "a/../b", "a--b/c", "a b/c", "a/.b", "a/b:Q4 0"]
+        {
+            assert!(!matches!(Name::parse(text), Ok(Name::Repo(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_says_so() {
+        for text in ["/no/such", "./no/such", "../no/such", "models/x.gguf", "x.GGUF", "x/y.safetensors"] {
+            let error = Name::parse(text).unwrap_err().to_string();
+            assert_eq!(error, format!("{text}: no such file or folder"));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones_and_the_close_ones() {
+        let error = Name::parse("smolm2").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no model named 'smolm2' (did you mean smollm2?): give a known name (stories, smollm2, gemma3-270m, \
+             tinyllama-iq2), a .gguf file, a folder of safetensors, or a hub repository as org/repo[:QUANT]"
+        );
+        for (text, close) in [("story", "stories"), ("gemma3", "gemma3-270m"), ("TinyLlama", "tinyllama-iq2")]
+        {
+            let error = Name::parse(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("(did you mean {close}?)")), "{error}");
+        }
+        assert!(!Name::parse("mistral").unwrap_err().to_string().contains("did you mean"));
+    }
+
+    #[test]
+    fn distances() {
+        for (a, b, want) in [("", "abc", 3), ("kitten", "sitting", 3), ("same", "same", 0), ("ab", "ba", 2)] {
+            assert_eq!(distance(a, b), want, "{a} {b}");
+        }
+    }
+}

