@@ -46,7 +46,7 @@ pub(crate) struct Compiled {
     /// Vectors (norms, biases, scales) decoded once.
     pub(crate) vectors: HashMap<WeightId, Vec<f32>>,
     /// The kernel of each linear node.
-    pub(crate) kernels: HashMap<usize, LinearKernel>,
+    pub(crate) kernels: Vec<Option<LinearKernel>>,
     pub(crate) kv: Option<Arc<Kv>>,
     pub(crate) max_tokens: usize,
     pub(crate) max_outputs: usize,
@@ -133,12 +133,12 @@ fn vectors(graph: &Graph, weights: &[HostTensor]) -> HashMap<WeightId, Vec<f32>>
     wanted.into_iter().flatten().map(|id| (id, weights[id.index()].to_f32())).collect()
 }
 
-fn linear_kernels(graph: &Graph, weights: &[HostTensor], kernels: &Kernels) -> HashMap<usize, LinearKernel> {
-    let linear = |(i, node): (usize, &tern_graph::Node)| match node.op {
-        Op::Linear { weight, .. } => Some((i, (kernels.linear)(weights[weight.index()].quant))),
+fn linear_kernels(graph: &Graph, weights: &[HostTensor], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
+    let linear = |node: &tern_graph::Node| match node.op {
+        Op::Linear { weight, .. } => Some((kernels.linear)(weights[weight.index()].quant)),
         _ => None,
     };
-    graph.nodes.iter().enumerate().filter_map(linear).collect()
+    graph.nodes.iter().map(linear).collect()
 }
 
 /// Ops that finish whole runs of 32 columns on one thread can quantise them at once.

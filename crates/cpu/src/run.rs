@@ -233,27 +233,34 @@ impl Run<'_> {
         let (w, rows) = (program.weight(weight), self.rows(node));
         let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
         let bias = bias.map(|b| program.vector(b));
-        let out = program.value(node);
+        let (out, tail) = (program.value(node), w.tail());
         let mut part = [0.0f32; LINEAR_TOKENS];
         for first in (0..rows).step_by(LINEAR_TOKENS) {
             let part = &mut part[..LINEAR_TOKENS.min(rows - first)];
-            for r in range.clone() {
-                match (program.kernels.get(&node), program.q8(x.index())) {
-                    (Some(LinearKernel::Q8(dot)), Some(q8)) => {
-                        let row = Row { quant: w.quant, blocks: w.row(r), tail: w.tail() };
-                        // SAFETY: see `work`.
-                        dot(&row, &unsafe { q8.view(rows, w.cols) }.skip(first), part);
-                    }
-                    (Some(LinearKernel::F32(dot)), _) => {
-                        dot(w.row(r), self.read(x, first * w.cols, part.len() * w.cols), part);
-                    }
-                    _ => return,
-                }
+            let mut finish = |r: usize, part: &[f32]| {
                 for (t, y) in part.iter().enumerate() {
                     let y = y * scale + bias.map_or(0.0, |b| b[r]);
                     // SAFETY: see `work`; no two threads share a row of weights.
                     unsafe { out.set((first + t) * w.rows + r, y) };
                 }
+            };
+            match (program.kernels[node], program.q8(x.index())) {
+                (Some(LinearKernel::Q8(dot)), Some(q8)) => {
+                    // SAFETY: see `work`.
+                    let x = unsafe { q8.view(rows, w.cols) }.skip(first);
+                    for r in range.clone() {
+                        dot(&Row { quant: w.quant, blocks: w.row(r), tail }, &x, part);
+                        finish(r, part);
+                    }
+                }
+                (Some(LinearKernel::F32(dot)), _) => {
+                    let x = self.read(x, first * w.cols, part.len() * w.cols);
+                    for r in range.clone() {
+                        dot(w.row(r), x, part);
+                        finish(r, part);
+                    }
+                }
+                _ => return,
             }
         }
     }

@@ -3,6 +3,8 @@
 //! The files are those of llama.cpp's `models/` folder: `NAME.gguf` with the texts in `NAME.gguf.inp` and, for each
 //! text, a line of ids in `NAME.gguf.out`. They are looked for in `$TERN_TEST_DATA/vocabs`.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -257,4 +259,28 @@ fn sentencepiece_never_reads_a_marker_out_of_letters() {
     assert_eq!(tokenizer.encode("<s>", true, false), [1, 8, 6]);
     assert_eq!(tokenizer.encode("<s><s>s>", false, true), [1, 1, 7, 6]);
     assert_eq!(tokenizer.encode("é", false, false), [7, 0, 0]); // no byte tokens: unknown
+}
+
+#[test]
+fn the_markers_of_phi_3_take_the_spaces_after_them() {
+    let mut metadata = small("gpt2", Some("gpt-2"));
+    metadata.insert("general.name", Value::String("Phi-3 mini".into()));
+    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+    assert_eq!(tokenizer.decode(&tokenizer.encode("[X] \n\tab <s>", false, true), true), "[X]ab<s>");
+    metadata.insert("general.name", Value::String("another".into()));
+    assert_eq!(Tokenizer::from_metadata(&metadata).unwrap().encode("[X][X]a", false, true), [6, 6, 0]);
+}
+
+#[test]
+fn the_end_of_a_harmony_message_does_not_end_the_turn() {
+    let mut metadata = small("gpt2", Some("gpt-4o"));
+    let tokens = ["a", "<|end|>", "<|return|>", "<|call|>", "</s>", "<|fim_pad|>"].map(String::from);
+    metadata.insert("tokenizer.ggml.tokens", Value::Strings(tokens.into()));
+    metadata.insert("tokenizer.ggml.token_type", Value::Ints(vec![1, 3, 3, 3, 1, 3]));
+    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+    let ends = |tokenizer: &Tokenizer| tokenizer.eog().iter().copied().collect::<Vec<_>>();
+    assert_eq!(ends(&tokenizer), [2, 3, 5]); // nor does `</s>`, which is text here
+    metadata.insert("tokenizer.ggml.token_type", Value::Ints(vec![1, 3, 3, 3, 3, 3]));
+    metadata.insert("tokenizer.ggml.eos_token_id", Value::Uint(1));
+    assert_eq!(ends(&Tokenizer::from_metadata(&metadata).unwrap()), [1, 2, 3, 4, 5]);
 }
