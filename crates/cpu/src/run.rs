@@ -6,7 +6,7 @@ use tern_graph::{NormKind, Op, Slice, Step, Val, WeightId};
 use tern_quant::Q8_BLOCK;
 
 use crate::attend::Attend;
-use crate::dot::{LinearKernel, Row};
+use crate::dot::{LinearKernel, ROWS, Rows};
 use crate::kernels::Kernels;
 use crate::program::{Compiled, Task, Work};
 use crate::rowwise::{Norm, rotate, rotation};
@@ -88,8 +88,8 @@ impl Run<'_> {
             }
             Op::Linear { x, weight, scale, bias } => {
                 let w = self.program.weight(*weight);
-                let even = w.rows.div_ceil(self.threads * 4).next_multiple_of(4);
-                let grain = (LINEAR_BYTES / w.row_bytes().max(1)).max(4).next_multiple_of(4).min(even);
+                let even = w.rows.div_ceil(self.threads * 4).next_multiple_of(ROWS);
+                let grain = (LINEAR_BYTES / w.row_bytes().max(1)).max(ROWS).next_multiple_of(ROWS).min(even);
                 for range in share(w.rows, grain) {
                     self.linear(task.node, (*x, *weight), (*scale, *bias), range);
                 }
@@ -234,33 +234,29 @@ impl Run<'_> {
         let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
         let bias = bias.map(|b| program.vector(b));
         let (out, tail) = (program.value(node), w.tail());
-        let mut part = [0.0f32; LINEAR_TOKENS];
+        let mut room = [0.0f32; ROWS * LINEAR_TOKENS];
         for first in (0..rows).step_by(LINEAR_TOKENS) {
-            let part = &mut part[..LINEAR_TOKENS.min(rows - first)];
-            let mut finish = |r: usize, part: &[f32]| {
-                for (t, y) in part.iter().enumerate() {
+            let tokens = LINEAR_TOKENS.min(rows - first);
+            for r in range.clone().step_by(ROWS) {
+                let count = ROWS.min(range.end - r);
+                let tile = Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail };
+                let results = &mut room[..count * tokens]; // [count, tokens]
+                match (program.kernels[node], program.q8(x.index())) {
+                    // SAFETY: see `work`.
+                    (Some(LinearKernel::Q8(dot)), Some(q8)) => {
+                        dot(&tile, &unsafe { q8.view(rows, w.cols) }.skip(first), results);
+                    }
+                    (Some(LinearKernel::F32(dot)), _) => {
+                        dot(&tile, self.read(x, first * w.cols, tokens * w.cols), results);
+                    }
+                    _ => return,
+                }
+                for (i, y) in results.iter().enumerate() {
+                    let (r, t) = (r + i / tokens, i % tokens);
                     let y = y * scale + bias.map_or(0.0, |b| b[r]);
                     // SAFETY: see `work`; no two threads share a row of weights.
                     unsafe { out.set((first + t) * w.rows + r, y) };
                 }
-            };
-            match (program.kernels[node], program.q8(x.index())) {
-                (Some(LinearKernel::Q8(dot)), Some(q8)) => {
-                    // SAFETY: see `work`.
-                    let x = unsafe { q8.view(rows, w.cols) }.skip(first);
-                    for r in range.clone() {
-                        dot(&Row { quant: w.quant, blocks: w.row(r), tail }, &x, part);
-                        finish(r, part);
-                    }
-                }
-                (Some(LinearKernel::F32(dot)), _) => {
-                    let x = self.read(x, first * w.cols, part.len() * w.cols);
-                    for r in range.clone() {
-                        dot(w.row(r), x, part);
-                        finish(r, part);
-                    }
-                }
-                _ => return,
             }
         }
     }

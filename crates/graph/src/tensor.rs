@@ -37,6 +37,12 @@ impl HostTensor {
         &self.data[i * n..(i + 1) * n]
     }
 
+    /// The bytes of consecutive rows.
+    pub fn rows(&self, range: std::ops::Range<usize>) -> &[u8] {
+        let n = self.row_bytes();
+        &self.data[range.start * n..range.end * n]
+    }
+
     /// The bytes that belong to the whole tensor (empty for all formats but I2_S).
     pub fn tail(&self) -> &[u8] {
         &self.data[self.rows * self.row_bytes()..]

@@ -8,20 +8,31 @@ mod x86_layouts;
 
 use crate::q8::Q8;
 
-/// `out[t] = row . x[t]` for each token of `out`.
+/// Rows of weights that share a pass over the activations.
+pub(crate) const ROWS: usize = 4;
+
+/// `out[r][t] = row[r] . x[t]`, for up to [`ROWS`] rows and as many tokens as `out` has room for.
 ///
-/// A token's result does not depend on which tokens stand beside it, so batching never changes an answer.
+/// A result does not depend on which rows and tokens stand beside it, so batching never changes an answer.
 #[derive(Clone, Copy)]
 pub(crate) enum LinearKernel {
     /// Integer codes against int8 activations.
-    Q8(fn(row: &Row<'_>, x: &Q8<'_>, out: &mut [f32])),
+    Q8(fn(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32])),
     /// Floats against f32 activations, `cols` a token.
-    F32(fn(row: &[u8], x: &[f32], out: &mut [f32])),
+    F32(fn(rows: &Rows<'_>, x: &[f32], out: &mut [f32])),
 }
 
-/// A row of blocks and what a general kernel must know of them.
-pub(crate) struct Row<'a> {
+/// Consecutive rows of blocks.
+pub(crate) struct Rows<'a> {
     pub(crate) quant: &'static tern_quant::Quant,
+    pub(crate) count: usize,
     pub(crate) blocks: &'a [u8],
     pub(crate) tail: &'a [u8],
+}
+
+impl Rows<'_> {
+    /// The bytes of each row.
+    fn each(&self) -> impl Iterator<Item = &[u8]> {
+        self.blocks.chunks_exact(self.blocks.len() / self.count)
+    }
 }

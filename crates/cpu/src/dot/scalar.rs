@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use tern_quant::{Codec, Q8_BLOCK, Quant, Unpacked};
 
-use super::{LinearKernel, Row};
+use super::{LinearKernel, Rows};
 use crate::q8::{Q8, SUM_BLOCK};
 
 /// Most weights in a block of any format.
@@ -11,12 +11,12 @@ pub(crate) const MAX_BLOCK: usize = 256;
 
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
-        "F32" => LinearKernel::F32(|row, x, out| float_rows::<4>(row, x, out, f32::from_le_bytes)),
+        "F32" => LinearKernel::F32(|rows, x, out| float_rows::<4>(rows, x, out, f32::from_le_bytes)),
         "F16" => {
-            LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| f16::from_le_bytes(b).to_f32()))
+            LinearKernel::F32(|rows, x, out| float_rows::<2>(rows, x, out, |b| f16::from_le_bytes(b).to_f32()))
         }
         "BF16" => {
-            LinearKernel::F32(|row, x, out| float_rows::<2>(row, x, out, |b| bf16::from_le_bytes(b).to_f32()))
+            LinearKernel::F32(|rows, x, out| float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32()))
         }
         _ => LinearKernel::Q8(dot_codes),
     }
@@ -25,24 +25,25 @@ pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
 /// Eight running sums, in the order the vector kernels add.
 #[inline(always)]
 pub(crate) fn float_rows<const BYTES: usize>(
-    row: &[u8],
+    rows: &Rows<'_>,
     x: &[f32],
     out: &mut [f32],
     value: impl Fn([u8; BYTES]) -> f32,
 ) {
-    let cols = row.len() / BYTES;
-    let (weights, _) = row.as_chunks::<BYTES>();
-    for (y, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
-        let mut sums = [0.0f32; 8];
-        let (w8, w_rest) = weights.as_chunks::<8>();
-        let (x8, x_rest) = x.as_chunks::<8>();
-        for (w, x) in w8.iter().zip(x8) {
-            for i in 0..8 {
-                sums[i] += value(w[i]) * x[i];
+    let tokens = out.len() / rows.count;
+    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
+        let (w8, w_rest) = row.as_chunks::<BYTES>().0.as_chunks::<8>();
+        for (y, x) in out.iter_mut().zip(x.chunks_exact(row.len() / BYTES)) {
+            let mut sums = [0.0f32; 8];
+            let (x8, x_rest) = x.as_chunks::<8>();
+            for (w, x) in w8.iter().zip(x8) {
+                for i in 0..8 {
+                    sums[i] += value(w[i]) * x[i];
+                }
             }
+            let rest: f32 = w_rest.iter().zip(x_rest).map(|(w, x)| value(*w) * x).sum();
+            *y = sums.iter().sum::<f32>() + rest;
         }
-        let rest: f32 = w_rest.iter().zip(x_rest).map(|(w, x)| value(*w) * x).sum();
-        *y = sums.iter().sum::<f32>() + rest;
     }
 }
 
@@ -75,20 +76,23 @@ impl Block {
     }
 }
 
-fn dot_codes(row: &Row<'_>, x: &Q8<'_>, out: &mut [f32]) {
-    let (len, bytes) = (row.quant.block_len, row.quant.block_bytes());
+fn dot_codes(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32]) {
+    let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
+    let tokens = out.len() / rows.count;
     let mut block = Block::empty();
     out.fill(0.0);
-    for (b, raw) in row.blocks.chunks_exact(bytes).enumerate() {
-        block.fill(row.quant, raw, row.tail);
-        for (t, y) in out.iter_mut().enumerate() {
-            let at = t * x.cols + b * len;
-            for g in 0..len / SUM_BLOCK {
-                let from = at + g * SUM_BLOCK;
-                let codes = block.codes[g * SUM_BLOCK..].iter().zip(&x.codes[from..from + SUM_BLOCK]);
-                let sum: i32 = codes.map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
-                let scale = block.scales[g] * x.scales[from / Q8_BLOCK];
-                *y += sum as f32 * scale + block.offsets[g] * x.sums[from / SUM_BLOCK];
+    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
+        for (b, raw) in row.chunks_exact(bytes).enumerate() {
+            block.fill(rows.quant, raw, rows.tail);
+            for (t, y) in out.iter_mut().enumerate() {
+                let at = t * x.cols + b * len;
+                for g in 0..len / SUM_BLOCK {
+                    let from = at + g * SUM_BLOCK;
+                    let codes = block.codes[g * SUM_BLOCK..].iter().zip(&x.codes[from..from + SUM_BLOCK]);
+                    let sum: i32 = codes.map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
+                    let scale = block.scales[g] * x.scales[from / Q8_BLOCK];
+                    *y += sum as f32 * scale + block.offsets[g] * x.sums[from / SUM_BLOCK];
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use half::bf16;
 use tern_quant::{Q8_BLOCK, Quant};
 
 use super::scalar::{self, Block};
-use super::{LinearKernel, Row};
+use super::{LinearKernel, ROWS, Rows};
 use crate::q8::{Q8, SUM_BLOCK};
 
 /// Tokens that share one pass over a row.
@@ -123,62 +123,84 @@ unsafe fn accumulate<S: Simd, L: Layout>(
     }
 }
 
-/// One row against `N` tokens.
+/// `R` rows against `N` tokens; `out` is `[R][stride]`.
 #[inline(always)]
-unsafe fn dot_tokens<S: Simd, L: Layout, const N: usize>(row: &[u8], x: &Q8<'_>, out: &mut [f32]) {
-    let (mut scales, mut offsets) = ([0.0f32; 16], [0.0f32; 16]);
-    // SAFETY: `row` holds whole blocks for `x.cols` weights, and `x` at least `N` rows, by the caller's promise;
-    // called under the features of `S`.
+unsafe fn dot_tile<S: Simd, L: Layout, const R: usize, const N: usize>(
+    rows: &[u8],
+    x: &Q8<'_>,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let (mut scales, mut offsets) = ([[0.0f32; 16]; R], [[0.0f32; 16]; R]);
+    let row_bytes = x.cols / L::LEN * L::BYTES;
+    // SAFETY: `rows` holds `R` rows of whole blocks for `x.cols` weights, and `x` at least `N` rows, by the
+    // caller's promise; called under the features of `S`.
     unsafe {
-        let mut acc = [_mm256_setzero_ps(); N];
-        let mut shift = [0.0f32; N];
+        let mut acc = [[_mm256_setzero_ps(); N]; R];
+        let mut shift = [[0.0f32; N]; R];
         for b in 0..x.cols / L::LEN {
-            let block = row.as_ptr().add(b * L::BYTES);
-            L::scales(block, &mut scales, &mut offsets);
+            let block = |r: usize| rows.as_ptr().add(r * row_bytes + b * L::BYTES);
+            for r in 0..R {
+                L::scales(block(r), &mut scales[r], &mut offsets[r]);
+            }
             for i in 0..L::LEN / 32 {
-                let codes = L::codes::<S>(block, i);
                 let col = b * L::LEN + i * 32;
-                for n in 0..N {
-                    let at = n * x.cols + col;
-                    let d = *x.scales.get_unchecked(at / Q8_BLOCK);
-                    let s = if L::HALVES {
-                        (scales[2 * i] * d, scales[2 * i + 1] * d)
-                    } else {
-                        (scales[i] * d, 0.0)
-                    };
-                    acc[n] = accumulate::<S, L>(acc[n], codes, x.codes.as_ptr().add(at), s);
-                    if L::OFFSETS {
-                        let sums = x.sums.as_ptr().add(at / SUM_BLOCK);
-                        shift[n] += if L::HALVES {
-                            offsets[2 * i] * *sums + offsets[2 * i + 1] * *sums.add(1)
+                for r in 0..R {
+                    let codes = L::codes::<S>(block(r), i);
+                    for n in 0..N {
+                        let at = n * x.cols + col;
+                        let d = *x.scales.get_unchecked(at / Q8_BLOCK);
+                        let s = if L::HALVES {
+                            (scales[r][2 * i] * d, scales[r][2 * i + 1] * d)
                         } else {
-                            offsets[i] * (*sums + *sums.add(1))
+                            (scales[r][i] * d, 0.0)
                         };
+                        acc[r][n] = accumulate::<S, L>(acc[r][n], codes, x.codes.as_ptr().add(at), s);
+                        if L::OFFSETS {
+                            let sums = x.sums.as_ptr().add(at / SUM_BLOCK);
+                            shift[r][n] += if L::HALVES {
+                                offsets[r][2 * i] * *sums + offsets[r][2 * i + 1] * *sums.add(1)
+                            } else {
+                                offsets[r][i] * (*sums + *sums.add(1))
+                            };
+                        }
                     }
                 }
             }
         }
-        for n in 0..N {
-            out[n] = horizontal_sum(acc[n]) + shift[n];
+        for r in 0..R {
+            for n in 0..N {
+                out[r * stride + n] = horizontal_sum(acc[r][n]) + shift[r][n];
+            }
         }
     }
 }
 
-/// One row against all tokens of `out`.
+/// Some rows against all tokens, in tiles of one row and some tokens, or some rows and one token.
 #[inline(always)]
-unsafe fn dot_row<S: Simd, L: Layout>(row: &Row<'_>, x: &Q8<'_>, out: &mut [f32]) {
-    assert!(row.blocks.len() / L::BYTES * L::LEN == x.cols && x.codes.len() >= out.len() * x.cols);
-    let tokens = out.len();
-    let mut t = 0;
+unsafe fn dot_rows<S: Simd, L: Layout>(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32]) {
+    let row_bytes = x.cols / L::LEN * L::BYTES;
+    let tokens = out.len() / rows.count;
+    assert!(rows.blocks.len() == rows.count * row_bytes && x.codes.len() >= tokens * x.cols);
+    let whole = tokens / TOKENS * TOKENS;
     // SAFETY: sizes were checked above.
     unsafe {
-        while t + TOKENS <= tokens {
-            dot_tokens::<S, L, TOKENS>(row.blocks, &x.skip(t), &mut out[t..t + TOKENS]);
-            t += TOKENS;
+        for r in 0..rows.count {
+            let row = &rows.blocks[r * row_bytes..(r + 1) * row_bytes];
+            for t in (0..whole).step_by(TOKENS) {
+                dot_tile::<S, L, 1, TOKENS>(row, &x.skip(t), &mut out[r * tokens + t..], tokens);
+            }
         }
-        while t < tokens {
-            dot_tokens::<S, L, 1>(row.blocks, &x.skip(t), &mut out[t..t + 1]);
-            t += 1;
+        for t in whole..tokens {
+            let x = x.skip(t);
+            if rows.count == ROWS {
+                dot_tile::<S, L, ROWS, 1>(rows.blocks, &x, &mut out[t..], tokens);
+            } else {
+                for r in 0..rows.count {
+                    let row = &rows.blocks[r * row_bytes..(r + 1) * row_bytes];
+                    dot_tile::<S, L, 1, 1>(row, &x, &mut out[r * tokens + t..], tokens);
+                }
+            }
         }
     }
 }
@@ -201,34 +223,37 @@ impl Layout for General {
     unsafe fn scales(_: *const u8, _: &mut [f32; 16], _: &mut [f32; 16]) {}
 }
 
-/// One row of any format against all tokens of `out`: unpack a block, then use it for every token.
+/// Rows of any format against all tokens: unpack a block, then use it for every token.
 #[inline(always)]
-unsafe fn dot_row_general<S: Simd>(row: &Row<'_>, x: &Q8<'_>, out: &mut [f32]) {
-    let (len, bytes) = (row.quant.block_len, row.quant.block_bytes());
-    assert!(row.blocks.len() / bytes * len == x.cols && x.codes.len() >= out.len() * x.cols);
+unsafe fn dot_rows_general<S: Simd>(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32]) {
+    let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
+    let tokens = out.len() / rows.count;
+    assert!(rows.blocks.len() == x.cols / len * bytes * rows.count && x.codes.len() >= tokens * x.cols);
     let mut block = Block::empty();
-    for (part, out) in out.chunks_mut(32).enumerate() {
-        let x = x.skip(part * 32);
-        // SAFETY: sizes were checked above; called under the features of `S`.
-        unsafe {
-            let mut acc = [_mm256_setzero_ps(); 32];
-            let mut shift = [0.0f32; 32];
-            for (b, raw) in row.blocks.chunks_exact(bytes).enumerate() {
-                block.fill(row.quant, raw, row.tail);
-                for i in 0..len / 32 {
-                    let codes = General::codes::<S>(block.codes.as_ptr().cast(), i);
-                    for n in 0..out.len() {
-                        let at = n * x.cols + b * len + i * 32;
-                        let d = x.scales[at / Q8_BLOCK];
-                        let s = (block.scales[2 * i] * d, block.scales[2 * i + 1] * d);
-                        acc[n] = accumulate::<S, General>(acc[n], codes, x.codes.as_ptr().add(at), s);
-                        let sums = &x.sums[at / SUM_BLOCK..][..2];
-                        shift[n] += block.offsets[2 * i] * sums[0] + block.offsets[2 * i + 1] * sums[1];
+    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
+        for (part, out) in out.chunks_mut(32).enumerate() {
+            let x = x.skip(part * 32);
+            // SAFETY: sizes were checked above; called under the features of `S`.
+            unsafe {
+                let mut acc = [_mm256_setzero_ps(); 32];
+                let mut shift = [0.0f32; 32];
+                for (b, raw) in row.chunks_exact(bytes).enumerate() {
+                    block.fill(rows.quant, raw, rows.tail);
+                    for i in 0..len / 32 {
+                        let codes = General::codes::<S>(block.codes.as_ptr().cast(), i);
+                        for n in 0..out.len() {
+                            let at = n * x.cols + b * len + i * 32;
+                            let d = x.scales[at / Q8_BLOCK];
+                            let s = (block.scales[2 * i] * d, block.scales[2 * i + 1] * d);
+                            acc[n] = accumulate::<S, General>(acc[n], codes, x.codes.as_ptr().add(at), s);
+                            let sums = &x.sums[at / SUM_BLOCK..][..2];
+                            shift[n] += block.offsets[2 * i] * sums[0] + block.offsets[2 * i + 1] * sums[1];
+                        }
                     }
                 }
-            }
-            for (n, y) in out.iter_mut().enumerate() {
-                *y = horizontal_sum(acc[n]) + shift[n];
+                for (n, y) in out.iter_mut().enumerate() {
+                    *y = horizontal_sum(acc[n]) + shift[n];
+                }
             }
         }
     }
@@ -259,21 +284,26 @@ unsafe fn dot_f16_body(a: &[f32], b: &[u16]) -> f32 {
 
 /// F16 weights against f32 activations.
 #[inline(always)]
-unsafe fn f16_rows_body(row: &[u8], x: &[f32], out: &mut [f32]) {
-    let cols = row.len() / 2;
-    let whole = cols / 8 * 8;
-    for (y, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
-        // SAFETY: all loads are below `whole`; called under AVX2, FMA and F16C.
-        let sum = unsafe {
-            let mut acc = _mm256_setzero_ps();
-            for i in (0..whole).step_by(8) {
-                let w = _mm256_cvtph_ps(_mm_loadu_si128(row.as_ptr().add(2 * i).cast()));
-                acc = _mm256_fmadd_ps(_mm256_loadu_ps(x.as_ptr().add(i)), w, acc);
-            }
-            horizontal_sum(acc)
-        };
-        let rest = row[2 * whole..].as_chunks::<2>().0.iter().zip(&x[whole..]);
-        *y = sum + rest.map(|(w, x)| half::f16::from_le_bytes(*w).to_f32() * x).sum::<f32>();
+unsafe fn f16_rows_body(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
+    let tokens = out.len() / rows.count;
+    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
+        let cols = row.len() / 2;
+        let whole = cols / 16 * 16;
+        for (y, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
+            // SAFETY: all loads are below `whole`; called under AVX2, FMA and F16C.
+            let sum = unsafe {
+                let (mut s0, mut s1) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+                for i in (0..whole).step_by(16) {
+                    let (w, x) = (row.as_ptr().add(2 * i), x.as_ptr().add(i));
+                    s0 = _mm256_fmadd_ps(_mm256_loadu_ps(x), _mm256_cvtph_ps(_mm_loadu_si128(w.cast())), s0);
+                    let w = _mm256_cvtph_ps(_mm_loadu_si128(w.add(16).cast()));
+                    s1 = _mm256_fmadd_ps(_mm256_loadu_ps(x.add(8)), w, s1);
+                }
+                horizontal_sum(_mm256_add_ps(s0, s1))
+            };
+            let rest = row[2 * whole..].as_chunks::<2>().0.iter().zip(&x[whole..]);
+            *y = sum + rest.map(|(w, x)| half::f16::from_le_bytes(*w).to_f32() * x).sum::<f32>();
+        }
     }
 }
 
@@ -315,43 +345,43 @@ macro_rules! kernels {
             use super::*;
 
             #[target_feature(enable = $features)]
-            unsafe fn rows<L: Layout>(row: &Row<'_>, x: &Q8<'_>, out: &mut [f32]) {
+            unsafe fn rows<L: Layout>(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32]) {
                 // SAFETY: the features are on.
-                unsafe { dot_row::<$simd, L>(row, x, out) }
+                unsafe { dot_rows::<$simd, L>(rows, x, out) }
             }
             #[target_feature(enable = $features)]
-            unsafe fn rows_general(row: &Row<'_>, x: &Q8<'_>, out: &mut [f32]) {
+            unsafe fn rows_general(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32]) {
                 // SAFETY: the features are on.
-                unsafe { dot_row_general::<$simd>(row, x, out) }
+                unsafe { dot_rows_general::<$simd>(rows, x, out) }
             }
             #[target_feature(enable = $features)]
-            unsafe fn f32_rows(row: &[u8], x: &[f32], out: &mut [f32]) {
-                scalar::float_rows::<4>(row, x, out, f32::from_le_bytes);
+            unsafe fn f32_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
+                scalar::float_rows::<4>(rows, x, out, f32::from_le_bytes);
             }
             #[target_feature(enable = $features)]
-            unsafe fn bf16_rows(row: &[u8], x: &[f32], out: &mut [f32]) {
-                scalar::float_rows::<2>(row, x, out, |b| bf16::from_le_bytes(b).to_f32());
+            unsafe fn bf16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
+                scalar::float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32());
             }
             #[target_feature(enable = $features)]
-            unsafe fn f16_rows(row: &[u8], x: &[f32], out: &mut [f32]) {
+            unsafe fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
                 // SAFETY: the features are on.
-                unsafe { f16_rows_body(row, x, out) }
+                unsafe { f16_rows_body(rows, x, out) }
             }
 
             fn q8<L: Layout>() -> LinearKernel {
                 // SAFETY: these kernels are listed only where the features were detected.
-                LinearKernel::Q8(|row, x, out| unsafe { rows::<L>(row, x, out) })
+                LinearKernel::Q8(|r, x, out| unsafe { rows::<L>(r, x, out) })
             }
 
             pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
                 // SAFETY: (all closures) these kernels are listed only where the features were detected.
                 match quant.name {
                     // SAFETY: as above.
-                    "F32" => LinearKernel::F32(|row, x, out| unsafe { f32_rows(row, x, out) }),
+                    "F32" => LinearKernel::F32(|rows, x, out| unsafe { f32_rows(rows, x, out) }),
                     // SAFETY: as above.
-                    "F16" => LinearKernel::F32(|row, x, out| unsafe { f16_rows(row, x, out) }),
+                    "F16" => LinearKernel::F32(|rows, x, out| unsafe { f16_rows(rows, x, out) }),
                     // SAFETY: as above.
-                    "BF16" => LinearKernel::F32(|row, x, out| unsafe { bf16_rows(row, x, out) }),
+                    "BF16" => LinearKernel::F32(|rows, x, out| unsafe { bf16_rows(rows, x, out) }),
                     "Q1_0" => q8::<layouts::Q1_0>(),
                     "Q2_0" => q8::<layouts::Q2_0>(),
                     "PQ2_0" | "Q2_0_G128" => q8::<layouts::Pq2_0>(),
@@ -369,7 +399,7 @@ macro_rules! kernels {
                     "IQ4_NL" => q8::<layouts::Iq4Nl>(),
                     "IQ4_XS" => q8::<layouts::Iq4Xs>(),
                     // SAFETY: as above.
-                    _ => LinearKernel::Q8(|row, x, out| unsafe { rows_general(row, x, out) }),
+                    _ => LinearKernel::Q8(|rows, x, out| unsafe { rows_general(rows, x, out) }),
                 }
             }
         }
