@@ -4,7 +4,7 @@ use tern_graph::Activation;
 use tern_quant::Quant;
 
 use crate::dot::{self, LinearKernel};
-use crate::q8::{self, Q8Mut};
+use crate::ints::{self, IntsMut};
 
 /// One instruction set's version of everything that is worth vectorising.
 ///
@@ -25,8 +25,8 @@ pub struct Kernels {
     pub(crate) softmax: fn(&mut [f32]) -> f32,
     /// `act(gate) * up`
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
-    /// To int8.
-    pub(crate) quantize: fn(&[f32], Q8Mut<'_>),
+    /// To integers.
+    pub(crate) quantize: fn(&[f32], IntsMut<'_>),
     /// `sum(x)` and `sum(x^2)`
     pub(crate) sums: fn(&[f32]) -> (f32, f32),
 }
@@ -46,7 +46,7 @@ static SCALAR: Kernels = Kernels {
     store_f16: dot::scalar::store_f16,
     softmax: softmax_body,
     gated: gated_body,
-    quantize: q8::quantize,
+    quantize: ints::quantize,
     sums: sums_body,
 };
 
@@ -66,8 +66,8 @@ macro_rules! widened {
                 gated_body(act, gate, up, out);
             }
             #[target_feature(enable = $features)]
-            unsafe fn quantize_wide(x: &[f32], out: Q8Mut<'_>) {
-                q8::quantize(x, out);
+            unsafe fn quantize_wide(x: &[f32], out: IntsMut<'_>) {
+                ints::quantize(x, out);
             }
             #[target_feature(enable = $features)]
             unsafe fn sums_wide(x: &[f32]) -> (f32, f32) {
@@ -83,7 +83,7 @@ macro_rules! widened {
                 // SAFETY: as above.
                 unsafe { gated_wide(act, gate, up, out) }
             }
-            pub(super) fn quantize(x: &[f32], out: Q8Mut<'_>) {
+            pub(super) fn quantize(x: &[f32], out: IntsMut<'_>) {
                 // SAFETY: as above.
                 unsafe { quantize_wide(x, out) }
             }
@@ -104,9 +104,9 @@ widened!(avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 static AVX2: Kernels = Kernels {
     name: "avx2",
     linear: dot::x86::avx2::kernel,
-    dot_f16: dot::x86::halves::dot_f16,
-    add_scaled_f16: dot::x86::halves::add_scaled_f16,
-    store_f16: dot::x86::halves::store_f16,
+    dot_f16: dot::x86_floats::dot_f16,
+    add_scaled_f16: dot::x86_floats::add_scaled_f16,
+    store_f16: dot::x86_floats::store_f16,
     softmax: avx2::softmax,
     gated: avx2::gated,
     quantize: avx2::quantize,

@@ -3,10 +3,10 @@
 mod attend;
 mod backend;
 mod dot;
+mod ints;
 mod kernels;
 mod kv;
 mod program;
-mod q8;
 mod rowwise;
 mod run;
 mod shared;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use tern_graph::{Graph, HostTensor, Op, Plan, Val, WeightId};
-use tern_quant::{DotWith, Q8_BLOCK};
+use tern_quant::{DotWith, INT_BLOCK};
 
 use crate::dot::LinearKernel;
 use crate::kernels::Kernels;
 use crate::kv::Kv;
-use crate::q8::Q8Buffer;
+use crate::ints::IntsBuffer;
 use crate::shared::Shared;
 
 /// What a thread does at one place of the program.
@@ -22,7 +22,7 @@ pub(crate) enum Work {
     StoreKv,
     /// The node's op.
     Compute,
-    /// int8 activations of the node's value, where the op could not make them on the way.
+    /// integer activations of the node's value, where the op could not make them on the way.
     Quantize,
 }
 
@@ -32,8 +32,8 @@ pub(crate) struct Task {
     pub(crate) node: usize,
     /// Threads meet before it: it needs what was just made, or overwrites what was just read.
     pub(crate) barrier: bool,
-    /// The op leaves int8 activations beside its value.
-    pub(crate) with_q8: bool,
+    /// The op leaves integer activations beside its value.
+    pub(crate) with_ints: bool,
 }
 
 /// A compiled graph with its memory.
@@ -52,7 +52,7 @@ pub(crate) struct Compiled {
     pub(crate) max_outputs: usize,
     plan: Plan,
     values: Vec<Shared<f32>>,
-    q8: Vec<Option<Q8Buffer>>,
+    ints: Vec<Option<IntsBuffer>>,
     pub(crate) rotations: Vec<Shared<f32>>,
 }
 
@@ -65,18 +65,18 @@ impl Compiled {
         kernels: &Kernels,
     ) -> Compiled {
         let plan = Plan::new(graph);
-        let wants_q8 = values_in_int8(graph, &weights);
+        let wants_ints = values_in_integers(graph, &weights);
         let mut needs = vec![false; plan.width.len()];
-        wants_q8.iter().enumerate().filter(|(_, w)| **w).for_each(|(i, _)| needs[plan.slot[i]] = true);
+        wants_ints.iter().enumerate().filter(|(_, w)| **w).for_each(|(i, _)| needs[plan.slot[i]] = true);
         let room = |s: usize| plan.room(s, max_tokens, max_outputs);
-        let tasks = tasks(graph, &plan, &wants_q8);
+        let tasks = tasks(graph, &plan, &wants_ints);
         Compiled {
             taken: tasks.iter().map(|_| AtomicUsize::new(0)).collect(),
             tasks,
             vectors: vectors(graph, &weights),
             kernels: linear_kernels(graph, &weights, kernels),
             values: (0..needs.len()).map(|s| Shared::new(room(s))).collect(),
-            q8: (0..needs.len()).map(|s| needs[s].then(|| Q8Buffer::new(room(s)))).collect(),
+            ints: (0..needs.len()).map(|s| needs[s].then(|| IntsBuffer::new(room(s)))).collect(),
             rotations: graph.ropes.iter().map(|t| Shared::new(max_tokens * t.freqs.len() * 2)).collect(),
             graph: graph.clone(),
             weights,
@@ -92,9 +92,9 @@ impl Compiled {
         &self.values[self.plan.slot[node]]
     }
 
-    /// The int8 activations of a node's value.
-    pub(crate) fn q8(&self, node: usize) -> Option<&Q8Buffer> {
-        self.q8[self.plan.slot[node]].as_ref()
+    /// The integer activations of a node's value.
+    pub(crate) fn ints(&self, node: usize) -> Option<&IntsBuffer> {
+        self.ints[self.plan.slot[node]].as_ref()
     }
 
     /// A weight by id.
@@ -109,11 +109,11 @@ impl Compiled {
 }
 
 /// Values that a linear of an integer format reads.
-fn values_in_int8(graph: &Graph, weights: &[HostTensor]) -> Vec<bool> {
+fn values_in_integers(graph: &Graph, weights: &[HostTensor]) -> Vec<bool> {
     let mut wants = vec![false; graph.nodes.len()];
     for node in &graph.nodes {
         if let Op::Linear { x, weight, .. } = node.op
-            && weights[weight.index()].quant.dot_with == DotWith::Q8
+            && weights[weight.index()].quant.dot_with == DotWith::Ints
         {
             wants[x.index()] = true;
         }
@@ -144,19 +144,19 @@ fn linear_kernels(graph: &Graph, weights: &[HostTensor], kernels: &Kernels) -> V
 /// Ops that finish whole runs of 32 columns on one thread can quantise them at once.
 fn quantizes_on_the_way(op: &Op) -> bool {
     match op {
-        Op::Attend { args, .. } => args.v_dim.is_multiple_of(Q8_BLOCK),
+        Op::Attend { args, .. } => args.v_dim.is_multiple_of(INT_BLOCK),
         Op::Norm { .. } | Op::Gated { .. } | Op::Add { .. } | Op::Embed { .. } => true,
         _ => false,
     }
 }
 
 /// The tasks in order, with barriers only where memory demands them.
-fn tasks(graph: &Graph, plan: &Plan, wants_q8: &[bool]) -> Vec<Task> {
+fn tasks(graph: &Graph, plan: &Plan, wants_ints: &[bool]) -> Vec<Task> {
     // places: value slots, then KV, then one rotary table each
     let (kv, rope) = (plan.width.len(), plan.width.len() + 1);
     let mut tasks: Vec<Task> = vec![];
     let (mut written, mut read): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
-    let mut push = |work: Work, node: usize, with_q8: bool, reads: Vec<usize>, writes: usize| {
+    let mut push = |work: Work, node: usize, with_ints: bool, reads: Vec<usize>, writes: usize| {
         let barrier =
             reads.iter().any(|r| written.contains(r)) || written.contains(&writes) || read.contains(&writes);
         if barrier {
@@ -165,7 +165,7 @@ fn tasks(graph: &Graph, plan: &Plan, wants_q8: &[bool]) -> Vec<Task> {
         }
         read.extend(reads);
         written.push(writes);
-        tasks.push(Task { work, node, barrier, with_q8 });
+        tasks.push(Task { work, node, barrier, with_ints });
     };
     for table in 0..graph.ropes.len() {
         push(Work::Rotations(table), 0, false, vec![], rope + table);
@@ -181,9 +181,9 @@ fn tasks(graph: &Graph, plan: &Plan, wants_q8: &[bool]) -> Vec<Task> {
             Op::Rope { table, .. } => reads.push(rope + table),
             _ => {}
         }
-        let on_the_way = wants_q8[i] && quantizes_on_the_way(&node.op);
+        let on_the_way = wants_ints[i] && quantizes_on_the_way(&node.op);
         push(Work::Compute, i, on_the_way, reads, plan.slot[i]);
-        if wants_q8[i] && !on_the_way {
+        if wants_ints[i] && !on_the_way {
             push(Work::Quantize, i, false, vec![plan.slot[i]], plan.slot[i]);
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use tern_graph::{NormKind, Op, Slice, Step, Val, WeightId};
-use tern_quant::Q8_BLOCK;
+use tern_quant::INT_BLOCK;
 
 use crate::attend::Attend;
 use crate::dot::{LinearKernel, ROWS, Rows};
@@ -75,8 +75,8 @@ impl Run<'_> {
             Op::Norm { x, weight, bias, eps, kind } => {
                 let norm = self.norm(*weight, *bias, *eps, *kind);
                 let group = norm.weight.len();
-                // whole rows where int8 blocks may reach over groups
-                let unit = if task.with_q8 && !group.is_multiple_of(Q8_BLOCK) { width } else { group };
+                // whole rows where blocks of integers may reach over groups
+                let unit = if task.with_ints && !group.is_multiple_of(INT_BLOCK) { width } else { group };
                 for item in share(rows * width / unit, 1).flatten() {
                     let from = self.read(*x, item * unit, unit);
                     self.finish(task, item * unit, unit, |out| {
@@ -166,15 +166,15 @@ impl Run<'_> {
     fn finish(&self, task: &Task, at: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
         // SAFETY: see `work`.
         fill(unsafe { self.program.value(task.node).get_mut(at..at + len) });
-        if task.with_q8 {
+        if task.with_ints {
             self.quantize(task.node, at, len);
         }
     }
 
     fn quantize(&self, node: usize, at: usize, len: usize) {
-        let Some(q8) = self.program.q8(node) else { return };
+        let Some(ints) = self.program.ints(node) else { return };
         // SAFETY: see `work`; linears of integer formats have rows that are multiples of 32.
-        unsafe { (self.kernels.quantize)(self.program.value(node).get(at..at + len), q8.part(at, len)) }
+        unsafe { (self.kernels.quantize)(self.program.value(node).get(at..at + len), ints.part(at, len)) }
     }
 
     /// Elementwise work on runs of columns of all rows.
@@ -241,10 +241,10 @@ impl Run<'_> {
                 let count = ROWS.min(range.end - r);
                 let tile = Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail };
                 let results = &mut room[..count * tokens]; // [count, tokens]
-                match (program.kernels[node], program.q8(x.index())) {
+                match (program.kernels[node], program.ints(x.index())) {
                     // SAFETY: see `work`.
-                    (Some(LinearKernel::Q8(dot)), Some(q8)) => {
-                        dot(&tile, &unsafe { q8.view(rows, w.cols) }.skip(first), results);
+                    (Some(LinearKernel::Ints(dot)), Some(ints)) => {
+                        dot(&tile, &unsafe { ints.view(rows, w.cols) }.skip(first), results);
                     }
                     (Some(LinearKernel::F32(dot)), _) => {
                         dot(&tile, self.read(x, first * w.cols, tokens * w.cols), results);

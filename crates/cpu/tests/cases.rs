@@ -24,7 +24,7 @@ fn every_instruction_set_equals_the_scalar_one() {
         for kernels in wide {
             let got = case.run(&mut Cpu::with_kernels(2, kernels)).unwrap();
             let off = cases::distance(&got, &want);
-            assert!(off <= 2e-6, "{kernels:?}: {}: {off} from scalar", case.name);
+            assert!(off <= 4e-6, "{kernels:?}: {}: {off} from scalar", case.name);
         }
     }
 }

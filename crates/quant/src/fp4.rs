@@ -13,7 +13,7 @@ pub static MXFP4: Quant = Quant {
     block_len: 32,
     fields: &[Field::new("e", FieldType::U8, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_mxfp4 },
     encode: Some(encode_mxfp4),
 };
@@ -27,7 +27,7 @@ pub static NVFP4: Quant = Quant {
     block_len: 64,
     fields: &[Field::new("d", FieldType::U8, 4), Field::new("qs", FieldType::U8, 32)],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 16, unpack: unpack_nvfp4 },
     encode: Some(encode_nvfp4),
 };

@@ -12,7 +12,7 @@ pub static IQ4_NL: Quant = Quant {
     block_len: 32,
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_iq4_nl },
     encode: Some(encode_iq4_nl),
 };
@@ -31,7 +31,7 @@ pub static IQ4_XS: Quant = Quant {
         Field::new("qs", FieldType::U8, 128),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_iq4_xs },
     encode: Some(encode_iq4_xs),
 };

@@ -67,12 +67,12 @@ pub enum Dialect {
 pub enum DotWith {
     /// Kept as f32.
     F32,
-    /// Quantised to int8 in blocks of [`Q8_BLOCK`], each with its own f32 scale.
-    Q8,
+    /// Turned into integers in blocks of [`INT_BLOCK`], each with its own f32 scale.
+    Ints,
 }
 
-/// Activations in one int8 block.
-pub const Q8_BLOCK: usize = 32;
+/// Activations that share one scale.
+pub const INT_BLOCK: usize = 32;
 
 /// Weights in the largest block of any format.
 pub const MAX_BLOCK: usize = 256;

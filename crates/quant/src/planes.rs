@@ -13,7 +13,7 @@ pub static TQ2_0: Quant = Quant {
     block_len: 256,
     fields: &[Field::new("qs", FieldType::U8, 64), Field::new("d", FieldType::F16, 1)],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 256, unpack: unpack_tq2_0 },
     encode: Some(encode_tq2_0),
 };
@@ -27,7 +27,7 @@ pub static I2_S: Quant = Quant {
     block_len: 128,
     fields: &[Field::new("qs", FieldType::U8, 32)],
     tail: 32,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 128, unpack: unpack_i2_s },
     encode: None,
 };

@@ -12,7 +12,7 @@ pub static Q1_0: Quant = Quant {
     block_len: 128,
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 128, unpack },
     encode: Some(encode),
 };

@@ -14,7 +14,7 @@ const fn quant(name: &'static str, id: u32, dialect: Dialect, block_len: usize, 
         block_len,
         fields: layout.fields,
         tail: 0,
-        dot_with: DotWith::Q8,
+        dot_with: DotWith::Ints,
         codec: Codec::Codes { group: block_len, unpack: layout.unpack },
         encode: Some(layout.encode),
     }

@@ -18,7 +18,7 @@ pub static Q3_K: Quant = Quant {
         Field::new("d", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 16, unpack },
     encode: Some(encode),
 };

@@ -12,7 +12,7 @@ pub static Q4_0: Quant = Quant {
     block_len: 32,
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_q4_0 },
     encode: Some(encode_q4_0),
 };
@@ -29,7 +29,7 @@ pub static Q4_1: Quant = Quant {
         Field::new("qs", FieldType::U8, 16),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_q4_1 },
     encode: Some(encode_q4_1),
 };

@@ -18,7 +18,7 @@ pub static Q4_K: Quant = Quant {
         Field::new("qs", FieldType::U8, 128),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_q4_k },
     encode: Some(encode_q4_k),
 };
@@ -38,7 +38,7 @@ pub static Q5_K: Quant = Quant {
         Field::new("qs", FieldType::U8, 128),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_q5_k },
     encode: Some(encode_q5_k),
 };

@@ -17,7 +17,7 @@ pub static Q5_0: Quant = Quant {
         Field::new("qs", FieldType::U8, 16),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_q5_0 },
     encode: Some(encode_q5_0),
 };
@@ -35,7 +35,7 @@ pub static Q5_1: Quant = Quant {
         Field::new("qs", FieldType::U8, 16),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack: unpack_q5_1 },
     encode: Some(encode_q5_1),
 };

@@ -12,7 +12,7 @@ pub static Q8_0: Quant = Quant {
     block_len: 32,
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::I8, 32)],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 32, unpack },
     encode: Some(encode),
 };

@@ -20,7 +20,7 @@ pub static TQ1_0: Quant = Quant {
         Field::new("d", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 256, unpack: unpack_tq1_0 },
     encode: Some(encode_tq1_0),
 };
@@ -37,7 +37,7 @@ pub static PTQ1_0: Quant = Quant {
         Field::new("d", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Q8,
+    dot_with: DotWith::Ints,
     codec: Codec::Codes { group: 128, unpack: unpack_ptq1_0 },
     encode: Some(encode_ptq1_0),
 };

@@ -75,7 +75,7 @@ fn groups_fit_the_contract() {
         let Codec::Codes { group, .. } = q.codec else { continue };
         assert!(group % 16 == 0 && q.block_len % group == 0, "{q}");
         assert!(q.block_len <= MAX_BLOCK && q.groups_per_block() <= MAX_GROUPS, "{q}");
-        assert_eq!(q.dot_with, DotWith::Q8, "{q}");
+        assert_eq!(q.dot_with, DotWith::Ints, "{q}");
     }
     assert_eq!((F16.groups_per_block(), Q6_K.groups_per_block()), (0, 16));
 }

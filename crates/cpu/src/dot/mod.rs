@@ -4,9 +4,13 @@ pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_floats;
+#[cfg(target_arch = "x86_64")]
 mod x86_layouts;
+#[cfg(target_arch = "x86_64")]
+mod x86_tiles;
 
-use crate::q8::Q8;
+use crate::ints::Ints;
 
 /// Rows of weights that share a pass over the activations.
 pub(crate) const ROWS: usize = 4;
@@ -16,8 +20,8 @@ pub(crate) const ROWS: usize = 4;
 /// A result does not depend on which rows and tokens stand beside it, so batching never changes an answer.
 #[derive(Clone, Copy)]
 pub(crate) enum LinearKernel {
-    /// Integer codes against int8 activations.
-    Q8(fn(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32])),
+    /// Integer codes against integer activations.
+    Ints(fn(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32])),
     /// Floats against f32 activations, `cols` a token.
     F32(fn(rows: &Rows<'_>, x: &[f32], out: &mut [f32])),
 }

@@ -1,10 +1,10 @@
 //! The general kernels in plain Rust: what every faster one must equal.
 
 use half::{bf16, f16};
-use tern_quant::{Codec, Q8_BLOCK, Quant, Unpacked};
+use tern_quant::{Codec, INT_BLOCK, Quant, Unpacked};
 
 use super::{LinearKernel, Rows};
-use crate::q8::{Q8, SUM_BLOCK};
+use crate::ints::{Ints, SUM_BLOCK};
 
 /// Most weights in a block of any format.
 pub(crate) const MAX_BLOCK: usize = 256;
@@ -18,7 +18,7 @@ pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
         "BF16" => {
             LinearKernel::F32(|rows, x, out| float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32()))
         }
-        _ => LinearKernel::Q8(dot_codes),
+        _ => LinearKernel::Ints(dot_codes),
     }
 }
 
@@ -76,7 +76,7 @@ impl Block {
     }
 }
 
-fn dot_codes(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32]) {
+fn dot_codes(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     let tokens = out.len() / rows.count;
     let mut block = Block::empty();
@@ -88,10 +88,12 @@ fn dot_codes(rows: &Rows<'_>, x: &Q8<'_>, out: &mut [f32]) {
                 let at = t * x.cols + b * len;
                 for g in 0..len / SUM_BLOCK {
                     let from = at + g * SUM_BLOCK;
-                    let codes = block.codes[g * SUM_BLOCK..].iter().zip(&x.codes[from..from + SUM_BLOCK]);
-                    let sum: i32 = codes.map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
-                    let scale = block.scales[g] * x.scales[from / Q8_BLOCK];
-                    *y += sum as f32 * scale + block.offsets[g] * x.sums[from / SUM_BLOCK];
+                    let planes = x.high[from..].iter().zip(&x.low[from..]);
+                    let codes = block.codes[g * SUM_BLOCK..][..SUM_BLOCK].iter().zip(planes);
+                    let whole = |(&w, (&h, &l)): (&i8, (&i8, &i8))| i32::from(w) * (256 * i32::from(h) + i32::from(l));
+                    let sum: i32 = codes.map(whole).sum();
+                    let scale = block.scales[g] * x.scales[from / INT_BLOCK];
+                    *y += sum as f32 * scale + block.offsets[g] * x.sums16[from / SUM_BLOCK];
                 }
             }
         }

@@ -1,13 +1,13 @@
-//! How 32 codes of each format come into an AVX2 register.
+//! How the codes and scales of each format come into registers.
 //!
 //! Codes are made unsigned where that is cheap; what was added comes off again through the offset. Every layout
 //! equals the format's `unpack` in `quant`.
 
 use std::arch::x86_64::*;
 
-use super::x86::{Layout, Simd, half_at};
+use super::x86_tiles::{Layout, Scales, Simd, first_lanes};
 
-/// Bytes of `low` mask.
+/// A register of one byte.
 #[inline(always)]
 unsafe fn bytes(value: u8) -> __m256i {
     // SAFETY: called under AVX2.
@@ -22,6 +22,29 @@ unsafe fn nibbles(p: *const u8) -> __m256i {
         let packed = _mm_loadu_si128(p.cast());
         let both = _mm256_set_m128i(_mm_srli_epi16::<4>(packed), packed);
         _mm256_and_si256(both, bytes(0x0F))
+    }
+}
+
+/// Twice 16 bytes to 64 nibbles: low ones, high ones, low ones, high ones.
+#[inline(always)]
+unsafe fn nibbles64(p: *const u8, q: *const u8) -> __m512i {
+    // SAFETY: 16 bytes are readable at each; called under AVX-512.
+    unsafe {
+        let packed = _mm256_set_m128i(_mm_loadu_si128(q.cast()), _mm_loadu_si128(p.cast()));
+        let twice = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), _mm512_castsi256_si512(packed));
+        let shifted = _mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
+        _mm512_and_si512(shifted, _mm512_set1_epi8(0x0F))
+    }
+}
+
+/// 32 bytes to 64 nibbles: all low ones, then all high ones.
+#[inline(always)]
+unsafe fn planes64(p: *const u8) -> __m512i {
+    // SAFETY: 32 bytes are readable at `p`; called under AVX-512.
+    unsafe {
+        let v = _mm256_loadu_si256(p.cast());
+        let both = _mm512_inserti64x4(_mm512_castsi256_si512(v), _mm256_srli_epi16::<4>(v), 1);
+        _mm512_and_si512(both, _mm512_set1_epi8(0x0F))
     }
 }
 
@@ -41,10 +64,16 @@ unsafe fn two_bit_codes(p: *const u8) -> __m256i {
     // SAFETY: 8 bytes are readable at `p`; called under AVX2.
     unsafe {
         let x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())); // one byte a lane
-        let x =
-            _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
+        let x = _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
         _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<6>(x)), _mm256_set1_epi32(0x0303_0303))
     }
+}
+
+/// 32 bits to 32 bytes of 0x00 or 0xFF.
+#[inline(always)]
+unsafe fn spread_at<S: Simd>(p: *const u8) -> __m256i {
+    // SAFETY: 4 bytes are readable at `p`; called under the features of `S`.
+    unsafe { S::spread(u32_at(p)) }
 }
 
 #[inline(always)]
@@ -53,19 +82,89 @@ unsafe fn u32_at(p: *const u8) -> u32 {
     unsafe { p.cast::<u32>().read_unaligned() }
 }
 
+#[inline(always)]
+unsafe fn half_at(p: *const u8) -> f32 {
+    // SAFETY: two bytes are readable there; called under F16C.
+    unsafe {
+        let bits = i32::from(p.cast::<u16>().read_unaligned());
+        _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
+    }
+}
+
+/// The first two halves of each of up to eight blocks: all first ones, and all second ones.
+#[inline(always)]
+unsafe fn headers<const BYTES: i32>(p: *const u8, blocks: usize) -> (__m256, __m256) {
+    // SAFETY: the mask keeps the loads inside `blocks` blocks; called under AVX2 and F16C.
+    unsafe {
+        let at = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(BYTES));
+        let pairs = _mm256_mask_i32gather_epi32::<1>(_mm256_setzero_si256(), p.cast(), at, first_lanes(blocks));
+        let sort = _mm256_setr_epi8(
+            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+        );
+        let sorted = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(pairs, sort));
+        let second = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(sorted));
+        (_mm256_cvtph_ps(_mm256_castsi256_si128(sorted)), second)
+    }
+}
+
+/// The scale at the start of each block, for blocks of `PER` groups.
+#[inline(always)]
+unsafe fn block_scales<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> __m256 {
+    let mut d = [0.0f32; 8];
+    for b in 0..groups / PER {
+        // SAFETY: the chunk has `groups / PER` blocks; called under F16C.
+        d[b * PER..(b + 1) * PER].fill(unsafe { half_at(p.add(b * BYTES)) });
+    }
+    // SAFETY: `d` has eight values.
+    unsafe { _mm256_loadu_ps(d.as_ptr()) }
+}
+
+#[inline(always)]
+unsafe fn times(v: __m256, by: f32) -> __m256 {
+    // SAFETY: called under AVX2.
+    unsafe { _mm256_mul_ps(v, _mm256_set1_ps(by)) }
+}
+
+/// One scale and one offset a group of 32.
+#[inline(always)]
+unsafe fn whole(scales: __m256, offsets: __m256) -> Scales {
+    // SAFETY: called under AVX2.
+    let none = unsafe { _mm256_setzero_ps() };
+    Scales { scales: [scales, none], offsets: [offsets, none] }
+}
+
+/// One scale a group of 16, and that scale times `offset` as its offset.
+#[inline(always)]
+unsafe fn halves(scales: [__m256; 2], offset: f32) -> Scales {
+    // SAFETY: called under AVX2.
+    Scales { scales, offsets: scales.map(|s| unsafe { times(s, offset) }) }
+}
+
+/// Sixteen bytes as floats times a factor.
+#[inline(always)]
+unsafe fn sixteen(v: __m128i, signed: bool, by: f32) -> [__m256; 2] {
+    // SAFETY: called under AVX2.
+    [v, unsafe { _mm_srli_si128::<8>(v) }].map(|v| unsafe {
+        let wide = if signed { _mm256_cvtepi8_epi32(v) } else { _mm256_cvtepu8_epi32(v) };
+        times(_mm256_cvtepi32_ps(wide), by)
+    })
+}
+
 /// Whether a flag is in a list.
 macro_rules! has {
     ($want:ident) => { false };
     (SIGNED SIGNED $($rest:ident)*) => { true };
     (HALVES HALVES $($rest:ident)*) => { true };
-    (OFFSETS OFFSETS $($rest:ident)*) => { true };
     ($want:ident $other:ident $($rest:ident)*) => { has!($want $($rest)*) };
 }
-/// Declares a layout: block bytes, block length, flags, codes of sub-block `i`, scales.
+
+/// Declares a layout: block bytes, block length, flags, codes of sub-block `i`, scales of a chunk, and where it
+/// pays, 64 codes at once.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident: $bytes:literal / $len:literal $(, $flag:ident)*;
      codes |$block:ident, $i:ident| $codes:expr;
-     scales |$p:ident, $s:ident, $o:ident| $scales:expr) => {
+     scales |$p:ident, $groups:ident| $scales:expr
+     $(; codes64 |$row:ident, $j:ident| $codes64:expr)?) => {
         $(#[$doc])*
         pub(super) struct $name;
 
@@ -74,15 +173,19 @@ macro_rules! layout {
             const LEN: usize = $len;
             const SIGNED: bool = has!(SIGNED $($flag)*);
             const HALVES: bool = has!(HALVES $($flag)*);
-            const OFFSETS: bool = has!(OFFSETS $($flag)*);
             #[inline(always)]
             unsafe fn codes<S: Simd>($block: *const u8, $i: usize) -> __m256i {
                 // SAFETY: the caller's block is whole; called under the features of `S`.
                 unsafe { $codes }
             }
+            $(#[inline(always)]
+            unsafe fn codes64($row: *const u8, $j: usize) -> __m512i {
+                // SAFETY: the caller's row has these codes; called under AVX-512.
+                unsafe { $codes64 }
+            })?
             #[inline(always)]
-            unsafe fn scales($p: *const u8, $s: &mut [f32; 16], $o: &mut [f32; 16]) {
-                // SAFETY: the caller's block is whole; called under AVX2 and F16C.
+            unsafe fn scales($p: *const u8, $groups: usize) -> Scales {
+                // SAFETY: the caller's chunk has `groups` groups; called under AVX2 and F16C.
                 unsafe { $scales }
             }
         }
@@ -91,184 +194,177 @@ macro_rules! layout {
 
 layout! {
     /// Bits as 0 and 1: `d * (2 * bit - 1)`.
-    Q1_0: 18 / 128, OFFSETS;
+    Q1_0: 18 / 128;
     codes |block, i| _mm256_and_si256(spread_at::<S>(block.add(2 + 4 * i)), bytes(1));
-    scales |p, s, o| {
-        let d = half_at(p);
-        s[..4].fill(2.0 * d);
-        o[..4].fill(-d);
+    scales |p, groups| {
+        let d = block_scales::<18, 4>(p, groups);
+        whole(_mm256_add_ps(d, d), times(d, -1.0))
+    };
+    codes64 |row, j| {
+        let bits = row.add(j / 2 * 18 + 2 + 8 * (j % 2)).cast::<u64>().read_unaligned();
+        _mm512_maskz_set1_epi8(bits, 1)
     }
 }
 
-#[inline(always)]
-unsafe fn spread_at<S: Simd>(p: *const u8) -> __m256i {
-    // SAFETY: 4 bytes are readable at `p`; called under the features of `S`.
-    unsafe { S::spread(u32_at(p)) }
-}
-
 layout! {
-    Q2_0: 18 / 64, OFFSETS;
+    Q2_0: 18 / 64;
     codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, s, o| {
-        let d = half_at(p);
-        s[..2].fill(d);
-        o[..2].fill(-d);
+    scales |p, groups| {
+        let d = block_scales::<18, 2>(p, groups);
+        whole(d, times(d, -1.0))
     }
 }
 
 layout! {
-    Pq2_0: 34 / 128, OFFSETS;
+    Pq2_0: 34 / 128;
     codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, s, o| {
-        let d = half_at(p);
-        s[..4].fill(d);
-        o[..4].fill(-d);
+    scales |p, groups| {
+        let d = block_scales::<34, 4>(p, groups);
+        whole(d, times(d, -1.0))
     }
 }
 
 layout! {
-    Tq2_0: 66 / 256, OFFSETS;
+    Tq2_0: 66 / 256;
     codes |block, i| shifted(block.add(32 * (i / 4)), 2 * (i % 4), 3);
-    scales |p, s, o| {
+    scales |p, _groups| {
         let d = half_at(p.add(64));
-        s[..8].fill(d);
-        o[..8].fill(-d);
+        whole(_mm256_set1_ps(d), _mm256_set1_ps(-d))
     }
 }
 
 layout! {
-    Q4_0: 18 / 32, OFFSETS;
+    Q4_0: 18 / 32;
     codes |block, _i| nibbles(block.add(2));
-    scales |p, s, o| {
-        s[0] = half_at(p);
-        o[0] = -8.0 * s[0];
-    }
+    scales |p, groups| {
+        let (d, _) = headers::<18>(p, groups);
+        whole(d, times(d, -8.0))
+    };
+    codes64 |row, j| nibbles64(row.add(2 * j * 18 + 2), row.add(2 * j * 18 + 20))
 }
 
 layout! {
-    Q4_1: 20 / 32, OFFSETS;
+    Q4_1: 20 / 32;
     codes |block, _i| nibbles(block.add(4));
-    scales |p, s, o| {
-        s[0] = half_at(p);
-        o[0] = half_at(p.add(2));
-    }
+    scales |p, groups| {
+        let (d, m) = headers::<20>(p, groups);
+        whole(d, m)
+    };
+    codes64 |row, j| nibbles64(row.add(2 * j * 20 + 4), row.add(2 * j * 20 + 24))
 }
 
 layout! {
-    Q5_0: 22 / 32, OFFSETS;
+    Q5_0: 22 / 32;
     codes |block, _i| {
         let fifth = _mm256_and_si256(spread_at::<S>(block.add(2)), bytes(0x10));
         _mm256_or_si256(nibbles(block.add(6)), fifth)
     };
-    scales |p, s, o| {
-        s[0] = half_at(p);
-        o[0] = -16.0 * s[0];
+    scales |p, groups| {
+        let (d, _) = headers::<22>(p, groups);
+        whole(d, times(d, -16.0))
     }
 }
 
 layout! {
-    Q5_1: 24 / 32, OFFSETS;
+    Q5_1: 24 / 32;
     codes |block, _i| {
         let fifth = _mm256_and_si256(spread_at::<S>(block.add(4)), bytes(0x10));
         _mm256_or_si256(nibbles(block.add(8)), fifth)
     };
-    scales |p, s, o| {
-        s[0] = half_at(p);
-        o[0] = half_at(p.add(2));
+    scales |p, groups| {
+        let (d, m) = headers::<24>(p, groups);
+        whole(d, m)
     }
 }
 
 layout! {
     Q8_0: 34 / 32, SIGNED;
     codes |block, _i| _mm256_loadu_si256(block.add(2).cast());
-    scales |p, s, _o| s[0] = half_at(p)
+    scales |p, groups| {
+        let (d, _) = headers::<34>(p, groups);
+        whole(d, _mm256_setzero_ps())
+    }
 }
 
 layout! {
-    Q2K: 84 / 256, HALVES, OFFSETS;
+    Q2K: 84 / 256, HALVES;
     codes |block, i| shifted(block.add(16 + 32 * (i / 4)), 2 * (i % 4), 3);
-    scales |p, s, o| {
-        let (d, min) = (half_at(p.add(80)), half_at(p.add(82)));
-        for g in 0..16 {
-            let packed = *p.add(g);
-            s[g] = d * f32::from(packed & 15);
-            o[g] = -min * f32::from(packed >> 4);
+    scales |p, _groups| {
+        let packed = _mm_loadu_si128(p.cast());
+        let low = _mm_and_si128(packed, _mm_set1_epi8(15));
+        let high = _mm_and_si128(_mm_srli_epi16::<4>(packed), _mm_set1_epi8(15));
+        Scales {
+            scales: sixteen(low, false, half_at(p.add(80))),
+            offsets: sixteen(high, false, -half_at(p.add(82))),
         }
     }
 }
 
 layout! {
     /// `q2 - (bit ? 0 : 4)`, as `q2 + 4 * bit` and an offset of -4.
-    Q3K: 110 / 256, HALVES, OFFSETS;
+    Q3K: 110 / 256, HALVES;
     codes |block, i| {
         let low = shifted(block.add(32 + 32 * (i / 4)), 2 * (i % 4), 3);
         let high = shifted(block, i, 1);
         _mm256_or_si256(low, _mm256_slli_epi16::<2>(high))
     };
-    scales |p, s, o| {
-        let d = half_at(p.add(108));
-        let packed = p.add(96);
-        for g in 0..16 {
-            let low = *packed.add(g % 8) >> (4 * (g / 8)) & 15;
-            let high = *packed.add(8 + g % 4) >> (2 * (g / 4)) & 3;
-            s[g] = d * (f32::from(low | high << 4) - 32.0);
-            o[g] = -4.0 * s[g];
-        }
+    scales |p, _groups| {
+        let words = [u32_at(p.add(96)), u32_at(p.add(100)), u32_at(p.add(104))];
+        let six = |i: usize| {
+            let low = words[i % 2] >> (4 * (i / 2)) & 0x0F0F_0F0F;
+            (low | (words[2] >> (2 * i) & 0x0303_0303) << 4) as i32
+        };
+        let packed = _mm_sub_epi8(_mm_setr_epi32(six(0), six(1), six(2), six(3)), _mm_set1_epi8(32));
+        halves(sixteen(packed, true, half_at(p.add(108))), -4.0)
     }
 }
 
 /// The 6-bit scales and mins of Q4_K and Q5_K.
 #[inline(always)]
-unsafe fn k_scales(p: *const u8, s: &mut [f32; 16], o: &mut [f32; 16]) {
-    // SAFETY: a whole block is readable at `p`; called under F16C.
+unsafe fn k_scales(p: *const u8) -> Scales {
+    // SAFETY: a whole block is readable at `p`; called under AVX2 and F16C.
     unsafe {
-        let (d, min) = (half_at(p), half_at(p.add(2)));
         let words = [u32_at(p.add(4)), u32_at(p.add(8)), u32_at(p.add(12))];
         let scales = [words[0] & 0x3F3F_3F3F, words[2] & 0x0F0F_0F0F | (words[0] >> 6 & 0x0303_0303) << 4];
         let mins = [words[1] & 0x3F3F_3F3F, words[2] >> 4 & 0x0F0F_0F0F | (words[1] >> 6 & 0x0303_0303) << 4];
-        for half in 0..2 {
-            for (j, (sc, m)) in scales[half].to_le_bytes().iter().zip(mins[half].to_le_bytes()).enumerate() {
-                s[4 * half + j] = d * f32::from(*sc);
-                o[4 * half + j] = -min * f32::from(m);
-            }
-        }
+        let all = _mm_setr_epi32(scales[0] as i32, scales[1] as i32, mins[0] as i32, mins[1] as i32);
+        let [scales, mins] = sixteen(all, false, 1.0);
+        whole(times(scales, half_at(p)), times(mins, -half_at(p.add(2))))
     }
 }
 
 layout! {
-    Q4K: 144 / 256, OFFSETS;
+    Q4K: 144 / 256;
     codes |block, i| shifted(block.add(16 + 32 * (i / 2)), 4 * (i % 2), 0x0F);
-    scales |p, s, o| k_scales(p, s, o)
+    scales |p, _groups| k_scales(p);
+    codes64 |row, j| planes64(row.add(j / 4 * 144 + 16 + 32 * (j % 4)))
 }
 
 layout! {
-    Q5K: 176 / 256, OFFSETS;
+    Q5K: 176 / 256;
     codes |block, i| {
         let low = shifted(block.add(48 + 32 * (i / 2)), 4 * (i % 2), 0x0F);
         let high = shifted(block.add(16), i, 1);
         _mm256_or_si256(low, _mm256_slli_epi16::<4>(high))
     };
-    scales |p, s, o| k_scales(p, s, o)
+    scales |p, _groups| k_scales(p)
 }
 
 layout! {
-    Q6K: 210 / 256, HALVES, OFFSETS;
+    Q6K: 210 / 256, HALVES;
     codes |block, i| {
         let (half, j) = (i / 4, i % 4);
         let low = shifted(block.add(64 * half + 32 * (j % 2)), 4 * (j / 2), 0x0F);
         let high = shifted(block.add(128 + 32 * half), 2 * j, 3);
         _mm256_or_si256(low, _mm256_slli_epi16::<4>(high))
     };
-    scales |p, s, o| {
-        let d = half_at(p.add(208));
-        for g in 0..16 {
-            s[g] = d * f32::from(*p.add(192 + g) as i8);
-            o[g] = -32.0 * s[g];
-        }
+    scales |p, _groups| {
+        let packed = _mm_loadu_si128(p.add(192).cast());
+        halves(sixteen(packed, true, half_at(p.add(208))), -32.0)
     }
 }
 
-/// The values of the non-linear 4-bit formats, in both halves of a register.
+/// The values of the non-linear 4-bit formats.
 #[inline(always)]
 unsafe fn iq4_values(nibbles: __m256i) -> __m256i {
     // SAFETY: called under AVX2.
@@ -281,19 +377,23 @@ unsafe fn iq4_values(nibbles: __m256i) -> __m256i {
 layout! {
     Iq4Nl: 18 / 32, SIGNED;
     codes |block, _i| iq4_values(nibbles(block.add(2)));
-    scales |p, s, _o| s[0] = half_at(p)
+    scales |p, groups| {
+        let (d, _) = headers::<18>(p, groups);
+        whole(d, _mm256_setzero_ps())
+    }
 }
 
 layout! {
     Iq4Xs: 136 / 256, SIGNED;
     codes |block, i| iq4_values(nibbles(block.add(8 + 16 * i)));
-    scales |p, s, _o| {
-        let d = half_at(p);
+    scales |p, _groups| {
         let high = p.add(2).cast::<u16>().read_unaligned();
-        for g in 0..8 {
+        let d = half_at(p);
+        let mut scales = [0.0f32; 8];
+        for (g, s) in scales.iter_mut().enumerate() {
             let low = *p.add(4 + g / 2) >> (4 * (g % 2)) & 15;
-            let scale = i32::from(low) | i32::from(high >> (2 * g) & 3) << 4;
-            s[g] = d * (scale - 32) as f32;
+            *s = d * ((i32::from(low) | i32::from(high >> (2 * g) & 3) << 4) - 32) as f32;
         }
+        whole(_mm256_loadu_ps(scales.as_ptr()), _mm256_setzero_ps())
     }
 }

@@ -1,0 +1,513 @@
+//! The command itself: what it prints where, and how it ends.
+//!
+//! Every run has a home folder of its own and no network, so nothing outside is read or written.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tern_formats::{Metadata, gguf::Writer};
+
+/// What the embedded model says after [`PROMPT`], always.
+const CONTINUATION: &str = ", there was a little girl named Lily. She loved to play outside in the park. \
+                            One day, she saw a big, scary dog.";
+const PROMPT: &str = "Once upon a time";
+
+/// A home folder and what was run in it.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Home {
+        Home(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tern"));
+        command.args(args).current_dir(self.0.path());
+        for name in ["HOME", "USERPROFILE", "XDG_CACHE_HOME", "HF_HOME"] {
+            command.env(name, self.0.path());
+        }
+        for name in ["HF_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT"] {
+            command.env_remove(name);
+        }
+        command.env("HF_HUB_OFFLINE", "1");
+        command
+    }
+
+    fn run_with(&self, args: &[&str], stdin: &[u8]) -> Ran {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // a command that reads no stdin may be gone already
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        Ran(child.wait_with_output().unwrap())
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, b"")
+    }
+}
+
+/// Runs in a home that is forgotten afterwards.
+fn tern(args: &[&str]) -> Ran {
+    Home::new().run(args)
+}
+
+/// What came of a run.
+struct Ran(Output);
+
+impl Ran {
+    fn stdout(&self) -> &str {
+        std::str::from_utf8(&self.0.stdout).unwrap()
+    }
+
+    fn stderr(&self) -> &str {
+        std::str::from_utf8(&self.0.stderr).unwrap()
+    }
+
+    /// The text of a run that went well.
+    fn ok(&self) -> &str {
+        assert_eq!(self.0.status.code(), Some(0), "{}", self.stderr());
+        self.stdout()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(self.ok()).unwrap_or_else(|e| panic!("{e}: {}", self.stdout()))
+    }
+
+    /// The one sentence of a run that failed: nothing on stdout, nothing else on stderr.
+    fn refusal(&self) -> &str {
+        assert_eq!(self.0.status.code(), Some(1), "{}{}", self.stdout(), self.stderr());
+        assert_eq!(self.stdout(), "");
+        let line = self.stderr().strip_suffix('\n').unwrap();
+        assert!(!line.contains('\n'), "more than one line: {line}");
+        line.strip_prefix("tern: ").unwrap()
+    }
+
+    /// The words of wrong usage.
+    fn usage(&self) -> &str {
+        assert_eq!(self.0.status.code(), Some(2), "{}{}", self.stdout(), self.stderr());
+        assert_eq!(self.stdout(), "");
+        self.stderr()
+    }
+}
+
+fn stories_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tern-stories-1bit.gguf")
+}
+
+#[test]
+fn run_continues_a_prompt_and_tells_speed_and_memory() {
+    let ran = tern(&["run", PROMPT, "-n", "40", "--temp", "0"]);
+    assert!(ran.ok().starts_with(CONTINUATION), "{}", ran.stdout());
+    assert!(ran.stdout().ends_with('\n'));
+    let lines: Vec<&str> = ran.stderr().lines().collect();
+    assert_eq!(lines.len(), 2, "{}", ran.stderr());
+    for part in ["tern: stories (qwen3, 8 layers, Q1_0) on ", "weights 3.6 MiB", "KV 1.0 MiB for 256 tokens"] {
+        assert!(lines[0].contains(part), "{part}: {}", lines[0]);
+    }
+    assert!(lines[0].contains("scratch ") && lines[0].ends_with(" free"), "{}", lines[0]);
+    assert!(lines[1].starts_with("tern: loaded in "), "{}", lines[1]);
+    assert!(lines[1].contains(" 5 prompt tokens at ") && lines[1].contains("/s, 40 tokens at "), "{}", lines[1]);
+}
+
+/// The default model, greedy: the shortest command there is.
+#[test]
+fn run_needs_nothing_but_a_prompt() {
+    let home = Home::new();
+    let ran = home.run_with(&["run", "-q", "-n", "8", "-"], PROMPT.as_bytes());
+    assert_eq!(ran.ok(), home.run(&["run", "-n", "8", "-m", "stories", PROMPT]).ok());
+    assert!(CONTINUATION.starts_with(ran.stdout().trim_end()), "{}", ran.stdout());
+}
+
+#[test]
+fn quiet_leaves_stderr_empty() {
+    let ran = tern(&["run", "-q", "-n", "3", PROMPT]);
+    assert_eq!(ran.ok(), ", there was\n");
+    assert_eq!(ran.stderr(), "");
+}
+
+#[test]
+fn threads_do_not_change_the_text() {
+    let one = tern(&["run", "-q", "-n", "24", "-t", "1", PROMPT]);
+    for threads in ["2", "3", "7"] {
+        assert_eq!(tern(&["run", "-q", "-n", "24", "-t", threads, PROMPT]).ok(), one.ok(), "-t {threads}");
+    }
+}
+
+#[test]
+fn run_json_has_text_tokens_and_timing() {
+    let answer = tern(&["run", PROMPT, "-n", "6", "--json", "--logprobs", "3"]).json();
+    let tokens = answer["tokens"].as_array().unwrap();
+    assert_eq!(tokens.len(), 6);
+    let text: String = tokens.iter().map(|t| t["text"].as_str().unwrap()).collect();
+    assert_eq!(answer["text"], text);
+    assert!(CONTINUATION.starts_with(&text), "{text}");
+    for token in tokens {
+        assert!(token["id"].as_u64().unwrap() < 4096);
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0);
+        let top = token["top"].as_array().unwrap();
+        assert_eq!(top.len(), 3);
+        assert_eq!((&top[0]["id"], &top[0]["text"]), (&token["id"], &token["text"]), "greedy takes the best");
+        assert!(top.is_sorted_by_key(|t| -t["logprob"].as_f64().unwrap()));
+    }
+    assert_eq!(answer["finish_reason"], "length");
+    assert!(answer["seed"].is_u64());
+    let timing = &answer["timing"];
+    assert_eq!((&timing["prompt_tokens"], &timing["decode_tokens"]), (&5.into(), &5.into()));
+    for key in ["load_seconds", "prompt_seconds", "decode_seconds"] {
+        assert!(timing[key].as_f64().unwrap() > 0.0, "{key}");
+    }
+}
+
+/// Without --logprobs, tokens have their own log-probability and no others.
+#[test]
+fn run_json_gives_others_only_when_asked() {
+    let answer = tern(&["run", "-q", PROMPT, "-n", "2", "--json"]).json();
+    assert!(answer["tokens"][0]["logprob"].is_f64());
+    assert!(answer["tokens"][0].get("top").is_none());
+}
+
+#[test]
+fn stop_strings_end_the_text_before_them() {
+    let ran = tern(&["run", "-q", "-n", "40", "--stop", "named", "--stop", "never said", PROMPT]);
+    assert_eq!(ran.ok(), ", there was a little girl \n");
+    let answer = tern(&["run", "-q", "-n", "40", "--stop", " Lily", "--json", PROMPT]).json();
+    assert_eq!((&answer["text"], &answer["finish_reason"]), (&", there was a little girl named".into(), &"stop".into()));
+}
+
+#[test]
+fn a_seed_repeats_a_text_and_another_gives_another() {
+    let said = |seed: &str| {
+        tern(&["run", "-q", "-n", "24", "--temp", "0.9", "--seed", seed, PROMPT]).ok().to_string()
+    };
+    assert_eq!(said("1"), said("1"));
+    assert_ne!(said("1"), said("2"));
+}
+
+/// A seed that was not given is in the JSON, so any text can be had again.
+#[test]
+fn the_seed_of_a_text_can_be_read_and_used_again() {
+    let first = tern(&["run", "-q", "-n", "12", "--temp", "1", "--json", PROMPT]).json();
+    let seed = first["seed"].to_string();
+    let second = tern(&["run", "-q", "-n", "12", "--temp", "1", "--json", "--seed", &seed, PROMPT]).json();
+    assert_eq!((&first["text"], &first["tokens"]), (&second["text"], &second["tokens"]));
+}
+
+#[test]
+fn biases_and_end_tokens_are_heard() {
+    let forced = ["run", "-q", "-n", "4", "--json", "--logit-bias", "0=1000", PROMPT];
+    let answer = tern(&forced).json();
+    assert_eq!((&answer["text"], &answer["finish_reason"]), (&"".into(), &"stop".into()));
+    let answer = tern(&[&forced[..], &["--ignore-eos"]].concat()).json();
+    assert_eq!((answer["tokens"].as_array().unwrap().len(), &answer["finish_reason"]), (4, &"length".into()));
+}
+
+#[test]
+fn the_context_may_be_filled_to_the_last_token() {
+    let answer = tern(&["run", "-q", "-c", "12", "--json", "--ignore-eos", PROMPT]).json();
+    assert_eq!((answer["tokens"].as_array().unwrap().len(), &answer["finish_reason"]), (7, &"length".into()));
+}
+
+#[test]
+fn what_does_not_fit_the_context_is_refused_with_the_numbers() {
+    let long = "word ".repeat(300);
+    let said = |args: &[&str]| tern(&[&["run", "-q"], args].concat()).refusal().to_string();
+    let text = said(&[&long]);
+    assert!(text.contains(" prompt tokens and 1 to generate do not fit the context of 256"), "{text}");
+    assert!(text.split(' ').next().unwrap().parse::<usize>().unwrap() > 300, "{text}");
+    assert_eq!(
+        said(&["-c", "5", "-n", "1", PROMPT]),
+        "5 prompt tokens and 1 to generate do not fit the context of 5"
+    );
+    assert_eq!(
+        said(&["-n", "252", PROMPT]),
+        "5 prompt tokens and 252 to generate do not fit the context of 256"
+    );
+    assert_eq!(said(&["-c", "257", PROMPT]), "-c 257: stories was made for 256 tokens at most");
+}
+
+#[test]
+fn models_that_are_not_there_are_refused() {
+    let said = |model: &str| tern(&["run", "-q", "-m", model, PROMPT]).refusal().to_string();
+    let text = said("storeis");
+    assert!(text.starts_with("no model named 'storeis' (did you mean stories?)"), "{text}");
+    assert_eq!(said("./none.gguf"), "./none.gguf: no such file or folder");
+    assert_eq!(
+        said("org/repo"),
+        "org/repo is not on this machine and nothing is downloaded while HF_HUB_OFFLINE is set"
+    );
+    assert_eq!(tern(&["run", "-q", "-hf", "org/repo", PROMPT]).refusal(), said("org/repo"));
+    let text = tern(&["pull", "smollm2"]).refusal().to_string();
+    assert!(text.starts_with("smollm2 is not on this machine"), "{text}");
+}
+
+#[test]
+fn wrong_values_are_refused_in_words() {
+    let said = |args: &[&str]| tern(&[&["run", "-q", "-n", "4"], args, &[PROMPT]].concat()).refusal().to_string();
+    assert_eq!(said(&["--top-p", "2"]), "top_p: want 0 to 1, got 2");
+    assert_eq!(said(&["--logit-bias", "4096=1"]), "bias: token id 4096 is outside the vocabulary of 4096");
+    assert_eq!(said(&["--system", "Be brief."]), "--system: stories has no chat template to put it in");
+    assert_eq!(said(&["--stop", ""]), "stop string 0 is empty");
+    let text = Home::new().run_with(&["run", "-q", "-"], b"\xff\xfe").refusal().to_string();
+    assert!(text.starts_with("the prompt on stdin: "), "{text}");
+    assert_eq!(
+        tern(&["chat", "-q", "-m", "stories"]).refusal(),
+        "stories has no chat template, so it cannot chat; `tern run` continues a text"
+    );
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &[][..],
+        &["frob"],
+        &["run"],
+        &["run", "a", "b"],
+        &["run", "-n", "0", PROMPT],
+        &["run", "-n", "many", PROMPT],
+        &["run", "-c", "0", PROMPT],
+        &["run", "-t", "0", PROMPT],
+        &["run", "--temp", "warm", PROMPT],
+        &["run", "--logprobs", "2", PROMPT],
+        &["run", "--logit-bias", "5", PROMPT],
+        &["run", "--raw", "--system", "x", PROMPT],
+        &["run", "-m", "stories", "--hf", "a/b", PROMPT],
+        &["run", "--frobnicate", PROMPT],
+        &["bench", "-r", "0"],
+        &["bench", "-m", "stories", "--synthetic", "tiny-qwen3:q4_0"],
+        &["perplexity"],
+        &["synth", "tiny-qwen3:q4_0"],
+    ] {
+        assert!(tern(args).usage().contains("Usage: tern") || tern(args).usage().contains("--help"), "{args:?}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    assert_eq!(tern(&["--version"]).ok(), concat!("tern ", env!("CARGO_PKG_VERSION"), "\n"));
+    let help = tern(&["--help"]);
+    for command in ["run", "chat", "inspect", "tokenize", "bench", "perplexity", "synth", "pull", "list"] {
+        assert!(help.ok().contains(&format!("\n  {command} ")), "{command}");
+        assert!(tern(&[command, "--help"]).ok().contains("Usage: tern "), "{command}");
+    }
+}
+
+#[test]
+fn texts_become_ids_and_ids_texts() {
+    let home = Home::new();
+    let tokenize = |args: &[&str], stdin: &str| home.run_with(&[&["tokenize"], args].concat(), stdin.as_bytes());
+    for text in [PROMPT, "  two  spaces\n\nand lines\n", "caf\u{e9} \u{1f426}", "<|endoftext|>", ""] {
+        let ids = tokenize(&[], text).ok().to_string();
+        assert!(ids.ends_with('\n'));
+        assert_eq!(tokenize(&["--decode"], &ids).ok(), text);
+    }
+    let plain = tokenize(&[], PROMPT);
+    assert_eq!(tokenize(&["--special"], PROMPT).ok(), format!("0 {}", plain.ok()), "BOS");
+    assert_eq!(tokenize(&["--special"], "<|endoftext|>").ok(), "0 0\n");
+    assert_eq!(tokenize(&["--decode", "--special"], "0").ok(), "<|endoftext|>");
+    assert_eq!(tokenize(&["--decode"], "4096").refusal(), "`4096` is no token id: want 0 to 4095");
+    assert_eq!(tokenize(&["--decode"], "1 two 3").refusal(), "`two` is no token id: want 0 to 4095");
+    assert_eq!(tokenize(&["--decode"], "-1").refusal(), "`-1` is no token id: want 0 to 4095");
+}
+
+#[test]
+fn inspect_shows_metadata_tensors_and_memory() {
+    let ran = tern(&["inspect", "stories"]);
+    for line in [
+        "(in the binary): GGUF v3, 3.7 MiB, alignment 32",
+        "metadata (dialect Ggml)",
+        "  qwen3.block_count = 8",
+        "tensors (90)",
+        "  token_embd.weight                        Q1_0     [512, 4096]",
+        "memory",
+        "  weights               3.6 MiB",
+        "  KV per 1,000 tokens   3.9 MiB",
+    ] {
+        assert!(ran.ok().lines().any(|l| l == line), "{line}");
+    }
+    let file = stories_file();
+    let named = tern(&["inspect", file.to_str().unwrap()]);
+    assert!(named.ok().starts_with(&format!("{}: GGUF v3, ", file.display())));
+    assert_eq!(named.ok().split_once('\n').unwrap().1, ran.ok().split_once('\n').unwrap().1);
+}
+
+#[test]
+fn inspect_json_has_the_same() {
+    let said = tern(&["inspect", "stories", "--json"]).json();
+    assert_eq!((&said["runnable"], &said["why_not"]), (&true.into(), &Value::Null));
+    assert_eq!(said["metadata"]["qwen3.context_length"], 256);
+    assert_eq!(said["metadata"]["tokenizer.ggml.tokens"].as_array().unwrap().len(), 4096);
+    let tensors = said["tensors"].as_array().unwrap();
+    assert_eq!(tensors.len(), 90);
+    let total: u64 = tensors.iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+    let by_format: u64 = said["formats"].as_array().unwrap().iter().map(|f| f["bytes"].as_u64().unwrap()).sum();
+    assert_eq!((said["memory"]["weights"].as_u64(), by_format), (Some(total), total));
+    // 8 layers, 2 heads of 64 for keys and as many for values, 2 bytes each
+    assert_eq!(said["memory"]["kv_per_1000_tokens"], 8 * 2 * (64 + 64) * 2 * 1000);
+}
+
+/// A file that cannot be run can still be looked at.
+#[test]
+fn inspect_says_why_a_file_cannot_be_run() {
+    let home = Home::new();
+    let mut metadata = Metadata::default();
+    metadata.insert("general.architecture", tern_formats::Value::String("mamba".into()));
+    let mut file = std::fs::File::create(home.path("mamba.gguf")).unwrap();
+    Writer::new(metadata).write_to(&mut file, |_, _| Ok(())).unwrap();
+    let why = "architecture `mamba` is not supported; Tern runs ";
+    let ran = home.run(&["inspect", "./mamba.gguf"]);
+    assert!(ran.ok().contains(&format!("\ncannot be run: {why}")), "{}", ran.stdout());
+    let said = home.run(&["inspect", "--json", "./mamba.gguf"]).json();
+    assert_eq!((&said["runnable"], &said["memory"]), (&false.into(), &Value::Null));
+    assert!(said["why_not"].as_str().unwrap().starts_with(why));
+    let text = home.run(&["run", "-q", "-m", "./mamba.gguf", PROMPT]).refusal().to_string();
+    assert!(text.contains(why), "{text}");
+
+    std::fs::write(home.path("noise.gguf"), b"not a model at all, but long enough to be looked at").unwrap();
+    for args in [&["inspect", "./noise.gguf"][..], &["run", "-q", "-m", "./noise.gguf", PROMPT]] {
+        let text = home.run(args).refusal().to_string();
+        assert!(text.contains("noise.gguf"), "{text}");
+    }
+}
+
+#[test]
+fn synthetic_files_can_be_inspected_run_and_measured() {
+    let home = Home::new();
+    let (file, vocab) = ("./tiny.gguf", stories_file());
+    let ran = home.run(&["synth", "tiny-qwen3:q2_0", file, "--vocab", vocab.to_str().unwrap()]);
+    assert_eq!(ran.ok(), "");
+    assert!(ran.stderr().starts_with("tern: ./tiny.gguf tiny-qwen3:q2_0: "), "{}", ran.stderr());
+    let names: Vec<_> = std::fs::read_dir(home.0.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["tiny.gguf"], "the part file is gone");
+
+    let said = home.run(&["inspect", "--json", file]).json();
+    assert_eq!((&said["runnable"], &said["formats"][0]["format"]), (&true.into(), &"Q2_0".into()));
+    let answer = home.run(&["run", "-q", "-m", file, "-n", "5", "--json", "--ignore-eos", PROMPT]).json();
+    assert_eq!(answer["tokens"].as_array().unwrap().len(), 5);
+    assert_eq!(answer["timing"]["prompt_tokens"], 5, "the vocabulary of stories");
+
+    let bench = ["bench", "-q", "-m", file, "-p", "16", "-n", "4", "-d", "8", "-b", "2", "-r", "2", "--json"];
+    let said = home.run(&bench).json();
+    assert_eq!(said["model"], file);
+    assert!(said["weight_bytes"].as_u64().unwrap() > 0);
+    let tests = said["tests"].as_array().unwrap();
+    let names: Vec<_> = tests.iter().map(|t| t["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pp16 @ 8 x 2", "tg4 @ 8 x 2"]);
+    for test in tests {
+        assert!(test["tokens_per_second"].as_f64().unwrap() > 0.0, "{test}");
+        assert!(test["spread"].as_f64().unwrap() >= 0.0, "{test}");
+        let seconds = test["seconds"].as_array().unwrap();
+        assert_eq!(seconds.len(), 2);
+        assert!(seconds.iter().all(|s| s.as_f64().unwrap() > 0.0), "{test}");
+    }
+}
+
+/// Without --vocab there is a plain one, and the file runs too.
+#[test]
+fn synthetic_files_have_a_vocabulary_of_their_own() {
+    let home = Home::new();
+    home.run(&["synth", "tiny-llama:q4_0", "./plain.gguf"]).ok();
+    let ids = home.run_with(&["tokenize", "-m", "./plain.gguf"], "the caf\u{e9}".as_bytes()).ok().to_string();
+    assert_eq!(home.run_with(&["tokenize", "--decode", "-m", "./plain.gguf"], ids.as_bytes()).ok(), "the caf\u{e9}");
+    let answer = home.run(&["run", "-q", "-m", "./plain.gguf", "-n", "3", "--json", "--ignore-eos", "hi"]).json();
+    assert_eq!(answer["tokens"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn wrong_specs_and_places_are_refused() {
+    let home = Home::new();
+    let said = |args: &[&str]| home.run(&[&["synth"], args].concat()).refusal().to_string();
+    assert_eq!(said(&["tiny-qwen3", "x.gguf"]), "`tiny-qwen3`: want SHAPE:FORMAT, such as bonsai-1.7b:q1_0");
+    let text = said(&["giant:q4_0", "x.gguf"]);
+    assert!(text.starts_with("shape `giant` is not known; there are bonsai-8b, "), "{text}");
+    let text = said(&["tiny-qwen3:q9", "x.gguf"]);
+    assert!(text.starts_with("format `q9` cannot be written; there are F32, F16, "), "{text}");
+    let text = said(&["tiny-qwen3:q4_0", "no/such/folder/x.gguf"]);
+    assert!(text.starts_with("no/such/folder/x.gguf: "), "{text}");
+    let text = said(&["tiny-qwen3:q4_0", "x.gguf", "--vocab", "none.gguf"]);
+    assert!(text.starts_with("none.gguf: "), "{text}");
+    assert_eq!(std::fs::read_dir(home.0.path()).unwrap().count(), 0, "nothing is left behind");
+    let text = home.run(&["bench", "--synthetic", "giant:q4_0"]).refusal().to_string();
+    assert!(text.starts_with("shape `giant` is not known"), "{text}");
+}
+
+#[test]
+fn bench_measures_models_made_on_the_spot() {
+    let args = ["bench", "-q", "--synthetic", "tiny-qwen3:q1_0", "-p", "8", "-n", "0", "-r", "1"];
+    let said = tern(&[&args[..], &["--json"]].concat()).json();
+    assert_eq!(said["tests"].as_array().unwrap().len(), 1, "a test of 0 tokens is left out");
+    assert!(said["tests"][0]["tokens_per_second"].as_f64().unwrap() > 0.0);
+    let table = tern(&args);
+    let lines: Vec<&str> = table.ok().lines().collect();
+    assert_eq!(lines.len(), 2, "{}", table.stdout());
+    assert!(lines[0].starts_with("model ") && lines[1].starts_with("tiny-qwen3:q1_0"), "{}", table.stdout());
+    assert_eq!(
+        tern(&["bench", "-q", "-p", "200", "-d", "100"]).refusal(),
+        "depth and test are 300 tokens together; stories was made for 256"
+    );
+}
+
+#[test]
+fn perplexity_is_low_for_stories_and_high_for_noise() {
+    let home = Home::new();
+    let story = format!("{PROMPT}{CONTINUATION} ").repeat(4);
+    let mut words: Vec<&str> = story.split(' ').collect();
+    words.sort_unstable();
+    std::fs::write(home.path("story.txt"), &story).unwrap();
+    std::fs::write(home.path("noise.txt"), words.join(" ")).unwrap();
+    let measure = |file: &str| home.run(&["perplexity", "-q", "-c", "32", "--chunks", "2", "--json", "-f", file]).json();
+    let (good, bad) = (measure("story.txt"), measure("noise.txt"));
+    assert_eq!((&good["chunks"], &good["context"], &good["tokens"]), (&2.into(), &32.into(), &30.into()));
+    let of = |said: &Value| said["perplexity"].as_f64().unwrap();
+    assert!(1.0 < of(&good) && of(&good) < 20.0 && of(&good) < of(&bad), "{good} {bad}");
+    let text = home.run(&["perplexity", "-q", "-c", "32", "--chunks", "1", "-f", "story.txt"]);
+    assert!(text.ok().starts_with("perplexity ") && text.ok().ends_with(" (1 chunks of 32, 15 tokens scored)\n"));
+
+    std::fs::write(home.path("short.txt"), "Too short.").unwrap();
+    let text = home.run(&["perplexity", "-q", "-c", "32", "-f", "short.txt"]).refusal().to_string();
+    assert!(text.starts_with("short.txt has ") && text.ends_with(" tokens: want 32 at least (-c)"), "{text}");
+    let text = home.run(&["perplexity", "-q", "-f", "none.txt"]).refusal().to_string();
+    assert!(text.starts_with("none.txt: "), "{text}");
+}
+
+#[test]
+fn list_shows_what_is_here_and_what_can_be_had() {
+    let ran = tern(&["list"]);
+    let line = |name: &str| ran.ok().lines().find(|l| l.split_whitespace().next() == Some(name)).unwrap();
+    assert!(line("stories").ends_with("in the binary"));
+    assert!(line("smollm2").ends_with("tern pull smollm2"));
+    assert_eq!(tern(&["pull", "stories"]).ok(), "stories is inside the binary\n");
+}
+
+/// `tern ... | head -1`: whoever reads has enough, which is no error.
+#[test]
+fn a_closed_stdout_is_no_panic() {
+    let home = Home::new();
+    for args in [&["run", PROMPT, "-n", "40"][..], &["run", "--json", PROMPT, "-n", "4"], &["inspect", "stories"], &["list"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ran = Ran(home.command(args).stdin(Stdio::null()).stdout(writer).output().unwrap());
+        assert!(!ran.stderr().contains("panicked"), "{args:?}: {}", ran.stderr());
+        assert_eq!(ran.0.status.code(), Some(0), "{args:?}: {}", ran.stderr());
+    }
+}
+
+/// `tern ... 2>&1 | head -1`: the same with both.
+#[test]
+fn a_closed_stderr_is_no_panic() {
+    let home = Home::new();
+    for args in [&["run", PROMPT, "-n", "4"][..], &["run", "-m", "nope", PROMPT], &["synth", "tiny-qwen3:q1_0", "x.gguf"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = home.command(args);
+        let status = command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer).status();
+        assert_ne!(status.unwrap().code(), Some(101), "{args:?} panicked");
+    }
+}

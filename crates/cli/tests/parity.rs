@@ -1,0 +1,179 @@
+//! What llama.cpp said about the same files, position by position, beside what Tern says.
+//!
+//! Fixtures are recorded by `scripts/oracle/llama.py`. Models that are not in the repository are looked for in
+//! the folder named by TERN_TEST_DATA and reported as skipped without it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tern_cpu::Cpu;
+use tern_engine::{GraphRunner, Kv};
+use tern_formats::Checkpoint;
+use tern_graph::{Backend, Reference, log_sum_exp};
+use tern_models::Model;
+use tern_text::Tokenizer;
+
+/// A recorded answer: the best tokens after one position.
+struct Position {
+    ids: Vec<usize>,
+    logprobs: Vec<f64>,
+}
+
+/// How two sets of answers differ.
+#[derive(Debug, Default)]
+struct Difference {
+    kl: f64,
+    positions: usize,
+    clear: usize,
+    clear_agree: usize,
+}
+
+impl Difference {
+    fn mean_kl(&self) -> f64 {
+        self.kl / self.positions.max(1) as f64
+    }
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The model of a fixture, if it is here.
+fn model_file(name: &str) -> Option<PathBuf> {
+    let mut folders = vec![repository().join("crates/cli/models")];
+    folders.extend(std::env::var_os("TERN_TEST_DATA").map(PathBuf::from));
+    folders.into_iter().map(|f| f.join(name)).find(|p| p.exists())
+}
+
+fn fixture(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+fn positions(text: &Value) -> Vec<Position> {
+    let each = |p: &Value| Position {
+        ids: p[0].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as usize).collect(),
+        logprobs: p[1].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect(),
+    };
+    text["top"].as_array().unwrap().iter().map(each).collect()
+}
+
+/// All logits of a text on a backend.
+fn logits(checkpoint: &Checkpoint, backend: Box<dyn Backend>, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let (model, tensors) = Model::open(checkpoint, None).unwrap();
+    let kv = Kv { pages: tokens.len().div_ceil(16), page_len: 16 };
+    let mut runner = GraphRunner::new(backend, &model.graph, tensors, kv, (32, 32), |_, _| ()).unwrap();
+    let mut rows = vec![];
+    runner.logits(tokens, |_, row| rows.push(row.to_vec())).unwrap();
+    rows
+}
+
+/// Adds one position: KL over the recorded best tokens, with all the others as one.
+fn compare(difference: &mut Difference, want: &Position, row: &[f32]) {
+    let log_sum = f64::from(log_sum_exp(row));
+    let ours = |id: usize| f64::from(row[id]) - log_sum;
+    let (mut rest_want, mut rest_ours) = (1.0, 1.0);
+    for (&id, &p) in want.ids.iter().zip(&want.logprobs) {
+        difference.kl += p.exp() * (p - ours(id));
+        rest_want -= p.exp();
+        rest_ours -= ours(id).exp();
+    }
+    if rest_want > 1e-6 && rest_ours > 1e-9 {
+        difference.kl += rest_want * (rest_want / rest_ours).ln();
+    }
+    difference.positions += 1;
+    if want.logprobs[0] - want.logprobs[1] > 0.5 {
+        let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+        difference.clear += 1;
+        difference.clear_agree += usize::from(best == want.ids[0]);
+    }
+}
+
+/// What a row says, in the shape of a recorded position.
+fn position(row: &[f32]) -> Position {
+    let top = tern_graph::top_logprobs(row, 256);
+    Position {
+        ids: top.iter().map(|t| t.0 as usize).collect(),
+        logprobs: top.iter().map(|t| f64::from(t.1)).collect(),
+    }
+}
+
+/// Runs `check` on every fixture whose model is here.
+fn for_each_model(exact: bool, mut check: impl FnMut(&str, &Value, &Checkpoint)) {
+    let mut seen = 0;
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(repository().join("fixtures/llama")).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        if name.ends_with("-exact") != exact {
+            continue;
+        }
+        let recorded = fixture(&path);
+        let file = recorded["model"].as_str().unwrap();
+        let Some(model) = model_file(file) else {
+            println!("skipped: {name} ({file} is not in TERN_TEST_DATA)");
+            continue;
+        };
+        let hash = Sha256::digest(std::fs::read(&model).unwrap());
+        let hash: String = hash.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hash, recorded["sha256"].as_str().unwrap(), "{file} is not the file that was recorded");
+        check(name, &recorded, &Checkpoint::open(&model).unwrap());
+        seen += 1;
+    }
+    assert!(seen > 0, "the embedded model's fixture must be there");
+}
+
+#[test]
+fn the_cpu_agrees_with_llama_cpp() {
+    for_each_model(false, |name, recorded, checkpoint| {
+        let mut all = Difference::default();
+        for text in recorded["texts"].as_array().unwrap() {
+            let tokens = ids(&text["tokens"]);
+            let rows = logits(checkpoint, Box::new(Cpu::new(2)), &tokens);
+            for (want, row) in positions(text).iter().zip(&rows) {
+                compare(&mut all, want, row);
+            }
+        }
+        let share = all.clear_agree as f64 / all.clear as f64;
+        println!("{name}: mean KL {:.2e}, same top {} of {} clear positions", all.mean_kl(), all.clear_agree, all.clear);
+        assert!(share >= 0.99, "{name}: {all:?}");
+    });
+}
+
+#[test]
+fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_llama_cpp() {
+    for_each_model(true, |name, recorded, checkpoint| {
+        let (mut to_reference, mut to_exact) = (Difference::default(), Difference::default());
+        for text in recorded["texts"].as_array().unwrap() {
+            let wanted = positions(text);
+            let tokens = &ids(&text["tokens"])[..wanted.len()];
+            let reference = logits(checkpoint, Box::new(Reference::new()), tokens);
+            let cpu = logits(checkpoint, Box::new(Cpu::new(2)), tokens);
+            for ((want, exact), row) in wanted.iter().zip(&reference).zip(&cpu) {
+                compare(&mut to_exact, want, exact);
+                compare(&mut to_reference, &position(exact), row);
+            }
+        }
+        println!("{name}: reference to exact {:.2e}, CPU to reference {:.2e}", to_exact.mean_kl(), to_reference.mean_kl());
+    });
+}
+
+#[test]
+fn texts_are_tokenised_as_recorded() {
+    for_each_model(false, |name, recorded, checkpoint| {
+        let tokenizer = Tokenizer::from_metadata(&checkpoint.metadata).unwrap();
+        for text in recorded["texts"].as_array().unwrap() {
+            let got = tokenizer.encode(text["text"].as_str().unwrap(), true, false);
+            assert_eq!(got, ids(&text["tokens"]), "{name}: {}", text["name"]);
+        }
+        for greedy in recorded["greedy"].as_array().unwrap() {
+            let got = tokenizer.encode(greedy["prompt"].as_str().unwrap(), true, true);
+            assert_eq!(got, ids(&greedy["tokens"]), "{name}: {}", greedy["name"]);
+        }
+    });
+}

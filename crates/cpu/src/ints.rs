@@ -1,0 +1,169 @@
+//! Activations as integers: 16 bits in two int8 planes, in blocks of 32 with one scale each.
+//!
+//! `x = scale * (256 * high + low)`. Eight bits alone move real answers (a mean KL above 3e-3 on a small model
+//! with large outliers); the second plane costs one more integer product and makes the error vanish.
+
+use tern_quant::INT_BLOCK;
+
+use crate::shared::Shared;
+
+/// Values that share one entry of [`Ints::sums16`].
+pub(crate) const SUM_BLOCK: usize = 16;
+
+/// A view of consecutive rows of activations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ints<'a> {
+    /// Columns of a row; a multiple of 32.
+    pub(crate) cols: usize,
+    /// `[rows, cols]`, in -127..=127.
+    pub(crate) high: &'a [i8],
+    /// `[rows, cols]`, in -127..=127.
+    pub(crate) low: &'a [i8],
+    /// `[rows, cols / 32]`
+    pub(crate) scales: &'a [f32],
+    /// Sum of 32 activations. `[rows, cols / 32]`
+    pub(crate) sums32: &'a [f32],
+    /// Sum of 16 activations. `[rows, cols / 16]`
+    pub(crate) sums16: &'a [f32],
+}
+
+/// Where rows of activations are quantised to: the same arrays.
+pub(crate) struct IntsBuffer {
+    high: Shared<i8>,
+    low: Shared<i8>,
+    scales: Shared<f32>,
+    sums32: Shared<f32>,
+    sums16: Shared<f32>,
+}
+
+/// A run of activations to write: 32 and multiples.
+pub(crate) struct IntsMut<'a> {
+    high: &'a mut [i8],
+    low: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums32: &'a mut [f32],
+    sums16: &'a mut [f32],
+}
+
+impl IntsBuffer {
+    /// Room for `values` activations.
+    pub(crate) fn new(values: usize) -> IntsBuffer {
+        let n = values.next_multiple_of(INT_BLOCK);
+        IntsBuffer {
+            high: Shared::new(n),
+            low: Shared::new(n),
+            scales: Shared::new(n / INT_BLOCK),
+            sums32: Shared::new(n / INT_BLOCK),
+            sums16: Shared::new(n / SUM_BLOCK),
+        }
+    }
+
+    /// # Safety
+    /// No thread writes the first `rows` rows before the next barrier.
+    pub(crate) unsafe fn view(&self, rows: usize, cols: usize) -> Ints<'_> {
+        let n = rows * cols;
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ints {
+                cols,
+                high: self.high.get(0..n),
+                low: self.low.get(0..n),
+                scales: self.scales.get(0..n / INT_BLOCK),
+                sums32: self.sums32.get(0..n / INT_BLOCK),
+                sums16: self.sums16.get(0..n / SUM_BLOCK),
+            }
+        }
+    }
+
+    /// # Safety
+    /// No other thread touches `len` activations from `at` on (both multiples of 32) before the next barrier.
+    pub(crate) unsafe fn part(&self, at: usize, len: usize) -> IntsMut<'_> {
+        let (blocks, halves) = (at / INT_BLOCK..(at + len) / INT_BLOCK, at / SUM_BLOCK..(at + len) / SUM_BLOCK);
+        // SAFETY: the caller's promise.
+        unsafe {
+            IntsMut {
+                high: self.high.get_mut(at..at + len),
+                low: self.low.get_mut(at..at + len),
+                scales: self.scales.get_mut(blocks.clone()),
+                sums32: self.sums32.get_mut(blocks),
+                sums16: self.sums16.get_mut(halves),
+            }
+        }
+    }
+}
+
+impl<'a> Ints<'a> {
+    /// The rows from `start` on.
+    pub(crate) fn skip(&self, start: usize) -> Ints<'a> {
+        let n = start * self.cols;
+        Ints {
+            cols: self.cols,
+            high: &self.high[n..],
+            low: &self.low[n..],
+            scales: &self.scales[n / INT_BLOCK..],
+            sums32: &self.sums32[n / INT_BLOCK..],
+            sums16: &self.sums16[n / SUM_BLOCK..],
+        }
+    }
+}
+
+/// Rounds each block of 32 to its largest value over 127 * 256. The same at every vector width.
+#[inline(always)]
+pub(crate) fn quantize(x: &[f32], out: IntsMut<'_>) {
+    // adding and taking away 1.5 * 2^23 rounds to the nearest whole number
+    let round = |v: f32| (v + 12_582_912.0) - 12_582_912.0;
+    let planes = out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
+    let sums = out.sums32.iter_mut().zip(out.sums16.as_chunks_mut::<2>().0);
+    let blocks = x.as_chunks::<INT_BLOCK>().0.iter().zip(planes);
+    for (((x, (high, low)), scale), (sum32, sum16)) in blocks.zip(out.scales).zip(sums) {
+        let mut lanes = [0.0f32; 8];
+        for x8 in x.as_chunks::<8>().0 {
+            for i in 0..8 {
+                lanes[i] = if x8[i].abs() > lanes[i] { x8[i].abs() } else { lanes[i] };
+            }
+        }
+        let largest = lanes.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
+        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        *scale = largest / (127.0 * 256.0);
+        for i in 0..INT_BLOCK {
+            let exact = x[i] * inverse;
+            let whole = round(exact);
+            high[i] = whole as i32 as i8;
+            low[i] = round(((exact - whole) * 256.0).clamp(-127.0, 127.0)) as i32 as i8;
+        }
+        for half in 0..2 {
+            let part = half * SUM_BLOCK..(half + 1) * SUM_BLOCK;
+            let whole = high[part.clone()].iter().map(|&v| i32::from(v)).sum::<i32>();
+            let rest = low[part].iter().map(|&v| i32::from(v)).sum::<i32>();
+            sum16[half] = *scale * (256 * whole + rest) as f32;
+        }
+        *sum32 = sum16[0] + sum16[1];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bits_are_kept() {
+        let mut rng = tern_graph::Random::new(7);
+        let mut x = rng.normals(256, 1.0);
+        x[3] = 50.0; // an outlier must not drown its block
+        x[64..96].fill(0.0);
+        let buffer = IntsBuffer::new(256);
+        // SAFETY: one thread.
+        let view = unsafe {
+            quantize(&x, buffer.part(0, 256));
+            buffer.view(1, 256)
+        };
+        for (i, x) in x.iter().enumerate() {
+            let scale = view.scales[i / 32];
+            let got = scale * (256 * i32::from(view.high[i]) + i32::from(view.low[i])) as f32;
+            assert!((got - x).abs() <= 1.5 * scale, "{i}: {got} for {x}");
+        }
+        for (i, part) in x.chunks(16).enumerate() {
+            assert!((part.iter().sum::<f32>() - view.sums16[i]).abs() < 16.0 * 1.5 * view.scales[i / 2] + 1e-6);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What a graph says of itself, and what the builder and a step say of what does not fit.
+
+use tern_graph::{Activation, Attention, Graph, NormKind, Output, RopeStyle, RopeTable, Slice, Step, Val};
+
+const ATTENTION: Attention =
+    Attention { heads: 4, kv_heads: 2, head_dim: 2, v_dim: 2, scale: 0.5, window: None, softcap: None };
+
+/// A graph with a value of 8 columns.
+fn start() -> (Graph, Val) {
+    let mut g = Graph::new();
+    let table = g.matrix("table", 10, 8).unwrap();
+    let x = g.embed(table, 1.0);
+    (g, x)
+}
+
+#[test]
+fn a_graph_is_one_line_a_node() {
+    let (mut g, x) = start();
+    let turn = g.rope_table(RopeTable { freqs: vec![1.0], magnitude: 1.25 });
+    let norm = g.vector("norm", 8).unwrap();
+    let norm_bias = g.vector("norm.bias", 8).unwrap();
+    let x = g.norm(x, norm, 1e-6).unwrap();
+    let x = g.norm_of_kind(x, norm, Some(norm_bias), 1e-5, NormKind::Layer).unwrap();
+    let (wk, wv) = (g.matrix("k", 4, 8).unwrap(), g.matrix("v", 4, 8).unwrap());
+    let (scale, bias) = (g.vector("k.scale", 1).unwrap(), g.vector("k.bias", 4).unwrap());
+    let k = g.linear_with(x, wk, Some(scale), Some(bias)).unwrap();
+    let v = g.linear(x, wv).unwrap();
+    let q = g.rope(x, 2, RopeStyle::Interleaved, turn).unwrap();
+    let k = g.rope(k, 2, RopeStyle::Halves, turn).unwrap();
+    let a = g.attend(q, k, v, Attention { window: Some(3), softcap: Some(50.0), ..ATTENTION }).unwrap();
+    let x = g.add(x, a).unwrap();
+    let left = g.columns(x, 0, 4).unwrap();
+    let right = g.columns(x, 4, 4).unwrap();
+    let h = g.gated(left, right, Activation::GeluTanh).unwrap();
+    let h = g.scale(h, 2.5);
+    let h = g.outputs(h);
+    g.softcap(h, 30.0);
+    g.embed(wk, 2.0);
+    let want = "\
+rope 0: 1 pairs, 1.0000e0 .. 1.0000e0, x 1.2500
+%0 [8] = embed table [10, 8]
+%1 [8] = norm %0 norm [8] Rms eps 1e-6
+%2 [8] = norm %1 norm [8] Layer eps 1e-5 + norm.bias [8]
+%3 [4] = linear %2 k [4, 8] x k.scale [1] + k.bias [4]
+%4 [4] = linear %2 v [4, 8]
+%5 [8] = rope %2 head 2 Interleaved table 0
+%6 [4] = rope %3 head 2 Halves table 0
+%7 [8] = attend %5 %6 %4 layer 0 heads 4/2 x 2 scale 0.5000 window 3 softcap 50
+%8 [8] = add %2 %7
+%9 [4] = columns %8 0..4
+%10 [4] = columns %8 4..8
+%11 [4] = gated %9 %10 GeluTanh
+%12 [4] = scale %11 x 2.5000
+%13 [outputs, 4] = outputs %12
+%14 [outputs, 4] = softcap %13 30
+%15 [8] = embed k [4, 8] x 2.0000
+";
+    assert_eq!(g.to_string(), want);
+    assert_eq!((g.vocab(), g.output_width()), (4, 8), "the shortest table bounds the ids");
+    assert_eq!(g.kv[0].values_per_token(), 8);
+}
+
+#[test]
+fn the_same_name_is_the_same_weight() {
+    let mut g = Graph::new();
+    let a = g.matrix("w", 3, 4).unwrap();
+    assert_eq!(g.matrix("w", 3, 4).unwrap(), a);
+    let said = g.matrix("w", 4, 3).unwrap_err().to_string();
+    assert_eq!(said, "w: used as [3, 4] and as [4, 3]");
+    assert_eq!(g.vector("w", 4).unwrap_err().to_string(), "w: used as [3, 4] and as [1, 4]");
+    let table = RopeTable { freqs: vec![1.0, 0.1], magnitude: 1.0 };
+    assert_eq!((g.rope_table(table.clone()), g.rope_table(table)), (0, 0));
+}
+
+#[test]
+fn norms_that_do_not_fit() {
+    let (mut g, x) = start();
+    let (norm, head) = (g.vector("norm", 3).unwrap(), g.vector("head", 4).unwrap());
+    assert_eq!(g.norm(x, norm, 1e-6).unwrap_err().to_string(), "norm: a norm of 3 columns on a value of 8");
+    let said = g.norm_of_kind(x, head, Some(norm), 1e-6, NormKind::Layer).unwrap_err().to_string();
+    assert_eq!(said, "norm: want [4], is used as [1, 3]");
+    let empty = g.vector("empty", 0).unwrap();
+    assert_eq!(g.norm(x, empty, 1e-6).unwrap_err().to_string(), "empty: a norm of 0 columns on a value of 8");
+    assert!(g.norm(x, head, 1e-6).is_ok(), "each head on its own");
+}
+
+#[test]
+fn linears_that_do_not_fit() {
+    let (mut g, x) = start();
+    let narrow = g.matrix("narrow", 6, 7).unwrap();
+    assert_eq!(
+        g.linear(x, narrow).unwrap_err().to_string(),
+        "narrow: a linear of 7 columns on a value of 8"
+    );
+    let w = g.matrix("w", 6, 8).unwrap();
+    let (two, eight) = (g.vector("two", 2).unwrap(), g.vector("eight", 8).unwrap());
+    let scale = g.linear_with(x, w, Some(two), None).unwrap_err().to_string();
+    assert_eq!(scale, "two: want [1], is used as [1, 2]");
+    let bias = g.linear_with(x, w, None, Some(eight)).unwrap_err().to_string();
+    assert_eq!(bias, "eight: want [6], is used as [1, 8]");
+}
+
+#[test]
+fn ropes_that_do_not_fit() {
+    let (mut g, x) = start();
+    let table = g.rope_table(RopeTable { freqs: vec![1.0; 2], magnitude: 1.0 });
+    let mut said = |head_dim| g.rope(x, head_dim, RopeStyle::Halves, table).unwrap_err().to_string();
+    assert_eq!(said(3), "rope of 4 dimensions on heads of 3 in a value of 8");
+    assert_eq!(said(2), "rope of 4 dimensions on heads of 2 in a value of 8");
+    assert_eq!(said(0), "rope of 4 dimensions on heads of 0 in a value of 8");
+}
+
+#[test]
+fn attentions_that_do_not_fit() {
+    let (mut g, q) = start();
+    let w = g.matrix("w", 4, 8).unwrap();
+    let kv = g.linear(q, w).unwrap();
+    let mut said = |q, k, v, args| g.attend(q, k, v, args).unwrap_err().to_string();
+    assert_eq!(said(kv, kv, kv, ATTENTION), "attend: want q of 8 columns, got 4");
+    assert_eq!(said(q, q, kv, ATTENTION), "attend: want k of 4 columns, got 8");
+    assert_eq!(said(q, kv, q, ATTENTION), "attend: want v of 4 columns, got 8");
+    let uneven = Attention { heads: 4, kv_heads: 3, head_dim: 2, v_dim: 2, ..ATTENTION };
+    let six = g.matrix("six", 6, 8).unwrap();
+    let kv6 = g.linear(q, six).unwrap();
+    let said = g.attend(q, kv6, kv6, uneven).unwrap_err().to_string();
+    assert_eq!(said, "attend: 4 heads do not share 3 kv heads");
+    assert!(g.kv.is_empty(), "what was refused keeps no KV");
+}
+
+#[test]
+fn pairs_that_do_not_fit() {
+    let (mut g, x) = start();
+    let half = g.columns(x, 2, 4).unwrap();
+    assert_eq!(g.add(x, half).unwrap_err().to_string(), "add: a value of 8 columns and one of 4");
+    let said = g.gated(half, x, Activation::Silu).unwrap_err().to_string();
+    assert_eq!(said, "gated: a value of 4 columns and one of 8");
+    assert_eq!(g.columns(x, 6, 3).unwrap_err().to_string(), "columns 6..9 of a value of 8");
+    let outputs = g.outputs(x);
+    assert!(g.add(x, outputs).is_err(), "rows of all tokens and rows of the outputs");
+}
+
+/// A step of two sequences that fits 10 tokens, 4 pages of 16.
+fn step() -> Step {
+    Step {
+        tokens: vec![1, 2, 3, 9],
+        slices: vec![
+            Slice { len: 3, position: 14, pages: vec![3, 0] },
+            Slice { len: 1, position: 0, pages: vec![1] },
+        ],
+        outputs: vec![
+            Output { row: 2, sample: None, logits: true },
+            Output { row: 3, sample: None, logits: false },
+        ],
+    }
+}
+
+#[test]
+fn steps_that_do_not_fit() {
+    assert_eq!(step().check(10, 4, 16), Ok(()));
+    assert_eq!(step().positions().collect::<Vec<_>>(), [14, 15, 16, 0]);
+    let said = |edit: fn(&mut Step)| {
+        let mut step = step();
+        edit(&mut step);
+        step.check(10, 4, 16).unwrap_err().to_string()
+    };
+    assert_eq!(said(|s| *s = Step::default()), "a step has no tokens");
+    assert_eq!(said(|s| s.tokens[2] = 10), "token id 10 is outside the vocabulary of 10");
+    assert_eq!(said(|s| s.slices[0].len = 2), "slices cover 3 of 4 tokens");
+    assert_eq!(said(|s| s.slices[1].len = 2), "slices cover 5 of 4 tokens");
+    assert_eq!(said(|s| s.slices[0].pages.truncate(1)), "1 pages of 16 do not hold position 16");
+    assert_eq!(said(|s| s.slices[1].position = 16), "1 pages of 16 do not hold position 16");
+    assert_eq!(said(|s| s.slices[1].pages[0] = 4), "page 4 is outside the 4 reserved");
+    assert_eq!(said(|s| s.outputs[1].row = 4), "output row 4 of 4 tokens");
+}
+
+/// Without attention there are no pages to check.
+#[test]
+fn a_step_without_kv_needs_no_pages() {
+    let mut step = step();
+    step.slices.iter_mut().for_each(|s| s.pages.clear());
+    assert_eq!(step.check(10, 0, 0), Ok(()));
+}
+
+#[test]
+fn answers_give_what_was_asked_for() {
+    let rows = [vec![0.0, 1.0], vec![1.0, 0.0]];
+    let mut step = step();
+    step.outputs[1].sample = Some(tern_graph::Sample::default());
+    let answer = step.answer(rows.iter().map(Vec::as_slice));
+    assert_eq!(answer.rows[0].logits.as_deref(), Some(&[0.0, 1.0][..]));
+    assert_eq!((answer.rows[0].sampled.is_none(), answer.rows[1].logits.is_none()), (true, true));
+    assert_eq!(answer.rows[1].sampled.as_ref().map(|s| s.id), Some(0));
+}

@@ -1,0 +1,186 @@
+//! Whole models with made-up weights: written, read back and run, on the CPU as on the reference.
+
+use tern_cpu::Cpu;
+use tern_engine::{GraphRunner, Kv};
+use tern_formats::{Checkpoint, Metadata};
+use tern_graph::{
+    Backend, Bindings, Graph, HostTensor, Output, Random, Reference, Reserve, Slice, Step, log_sum_exp,
+};
+use tern_models::{Model, SHAPES, Shape, Synth, plain_tokenizer};
+use tern_quant::Quant;
+
+/// Longer than the window of tiny-gemma3, and no multiple of a page.
+const POSITIONS: usize = 42;
+const PAGE_LEN: usize = 16;
+/// Mean divergence from the reference: activations of 8 bits are the whole of it.
+const MEAN_KL: f64 = 2e-3;
+
+/// A shape small enough to be run by the reference in no time.
+fn small(shape: &Shape) -> Shape {
+    let layers = if shape.arch == "gemma3" { 6 } else { 2 }; // gemma's sixth layer is its first global one
+    Shape { layers, vocab: 320, ..shape.clone() }
+}
+
+/// The model as a file holds it.
+fn open(shape: &Shape, quant: &'static Quant) -> (Model, Vec<HostTensor>) {
+    let mut file = Vec::new();
+    let mut synth = Synth::new(shape, quant, None).unwrap();
+    synth.write(&Metadata::default(), &mut file, |_, _| ()).unwrap();
+    Model::open(&Checkpoint::from_bytes(file.into()).unwrap(), None).unwrap()
+}
+
+fn tokens(vocab: usize) -> Vec<u32> {
+    let mut random = Random::new(7);
+    (0..POSITIONS).map(|_| random.below(vocab) as u32).collect()
+}
+
+/// The logits after every token, computed in chunks. `[positions][vocab]`
+fn logits(
+    backend: Box<dyn Backend>,
+    (model, weights): &(Model, Vec<HostTensor>),
+    chunk: usize,
+) -> Vec<Vec<f32>> {
+    let kv = Kv { pages: POSITIONS.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
+    let sizes = (chunk, chunk);
+    let weights = weights.iter().cloned();
+    let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, sizes, |_, _| ()).unwrap();
+    let mut rows = vec![];
+    runner.logits(&tokens(model.config.vocab), |_, row| rows.push(row.to_vec())).unwrap();
+    rows
+}
+
+/// Mean over the rows of what `got` loses against `want`, in nats.
+fn mean_kl(want: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
+    let row = |(want, got): (&Vec<f32>, &Vec<f32>)| {
+        let (w_sum, g_sum) = (f64::from(log_sum_exp(want)), f64::from(log_sum_exp(got)));
+        let term = |(w, g): (&f32, &f32)| {
+            let (w, g) = (f64::from(*w) - w_sum, f64::from(*g) - g_sum);
+            w.exp() * (w - g)
+        };
+        want.iter().zip(got).map(term).sum::<f64>()
+    };
+    want.iter().zip(got).map(row).sum::<f64>() / want.len() as f64
+}
+
+/// Near the reference, and the same bits however the text is cut.
+fn check(name: &str, model: &(Model, Vec<HostTensor>)) {
+    let want = logits(Box::new(Reference::new()), model, POSITIONS);
+    assert!(want.iter().flatten().all(|x| x.is_finite()), "{name}: the reference is not finite");
+    let whole = logits(Box::new(Cpu::new(2)), model, POSITIONS);
+    let kl = mean_kl(&want, &whole);
+    println!("{name}: mean KL {kl:.1e}");
+    assert!(kl < MEAN_KL, "{name}: mean KL {kl:.2e} to the reference");
+    assert!(logits(Box::new(Cpu::new(1)), model, 5) == whole, "{name}: chunks of 5 change the logits");
+}
+
+#[test]
+fn every_architecture_runs_as_the_reference_does() {
+    for shape in SHAPES.iter().filter(|s| s.name.starts_with("tiny-")) {
+        check(shape.name, &open(&small(shape), &tern_quant::Q8_0));
+    }
+}
+
+#[test]
+fn every_format_runs_as_the_reference_does() {
+    let shape = small(Shape::by_name("tiny-qwen3").unwrap());
+    for quant in tern_quant::ALL.iter().filter(|q| q.encode.is_some()) {
+        let model = open(&shape, quant);
+        let q = model.1.iter().find(|t| t.name == "blk.0.attn_q.weight").unwrap();
+        assert_eq!(q.quant.name, quant.name, "the file must hold what was asked for");
+        check(quant.name, &model);
+    }
+}
+
+/// The reference, too, must not care where a text is cut.
+#[test]
+fn the_reference_gives_the_same_in_chunks() {
+    let model = open(&small(Shape::by_name("tiny-gemma3").unwrap()), &tern_quant::Q4_0);
+    let whole = logits(Box::new(Reference::new()), &model, POSITIONS);
+    assert!(logits(Box::new(Reference::new()), &model, 5) == whole);
+}
+
+/// A graph on a backend, with KV for two texts.
+struct Ready {
+    backend: Cpu,
+    program: tern_graph::Program,
+}
+
+impl Ready {
+    fn new(graph: &Graph, weights: &[HostTensor], pages: usize) -> Ready {
+        let mut backend = Cpu::new(2);
+        let weights: Vec<_> = weights.iter().map(|t| backend.store(t).unwrap()).collect();
+        let reserve = Reserve::Kv { layers: graph.kv.clone(), pages, page_len: PAGE_LEN };
+        let kv = Some(backend.reserve(&reserve).unwrap());
+        let most = 2 * POSITIONS;
+        let bindings = Bindings { weights: &weights, kv, max_tokens: most, max_outputs: most };
+        let program = backend.compile(graph, &bindings).unwrap();
+        Ready { backend, program }
+    }
+
+    fn step(&mut self, step: Step) -> Vec<Vec<f32>> {
+        let ticket = self.backend.submit(self.program, step).unwrap();
+        let rows = self.backend.collect(ticket).unwrap().rows;
+        rows.into_iter().map(|r| r.logits.unwrap()).collect()
+    }
+}
+
+/// Two texts in one step, on pages that alternate: each gets the bits it gets alone.
+#[test]
+fn texts_in_one_step_do_not_touch_each_other() {
+    let (model, weights) = open(&small(Shape::by_name("tiny-gemma3").unwrap()), &tern_quant::Q4_K);
+    let text = tokens(model.config.vocab);
+    let (a, b) = (&text[..35], &text[3..POSITIONS]);
+    let alone = |text: &[u32]| {
+        Ready::new(&model.graph, &weights, 6).step(Step::all_logits(text, 0, vec![0, 1, 2]))
+    };
+    let mut ready = Ready::new(&model.graph, &weights, 6);
+    let (even, odd) = (vec![4, 2, 0], vec![1, 3, 5]);
+    let first = ready.step(Step::all_logits(&a[..20], 0, even.clone()));
+    // the rest of `a` beside all of `b`
+    let rest = [&a[20..], b].concat();
+    let both = ready.step(Step {
+        slices: vec![
+            Slice { len: 15, position: 20, pages: even },
+            Slice { len: b.len(), position: 0, pages: odd },
+        ],
+        outputs: (0..rest.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
+        tokens: rest,
+    });
+    let got_a = [first, both[..15].to_vec()].concat();
+    assert!(got_a == alone(a), "the text that goes on");
+    assert!(both[15..] == alone(b), "the text that begins");
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01B3))
+}
+
+/// Answers were recorded for files that `tern synth` wrote: the same spec must give the same bytes for ever.
+#[test]
+fn synthetic_files_stay_what_they_are() {
+    let (shape, quant) = Synth::parse("tiny-qwen3:q4_k").unwrap();
+    let write = |tokenizer: &Metadata| {
+        let mut file = Vec::new();
+        let mut synth = Synth::new(&shape, quant, None).unwrap();
+        let size = synth.write(tokenizer, &mut file, |_, _| ()).unwrap();
+        assert_eq!(size, file.len() as u64);
+        (file.len(), hash(&file))
+    };
+    let bare = write(&Metadata::default());
+    assert_eq!(bare, write(&Metadata::default()), "twice the same");
+    assert_eq!(bare, (0, 0), "without a tokenizer");
+    assert_eq!(write(&plain_tokenizer(shape.vocab)), (0, 0), "with the plain one");
+}
+
+#[test]
+fn progress_ends_at_the_total() {
+    let shape = small(Shape::by_name("tiny-qwen2").unwrap());
+    let mut seen = vec![];
+    let mut synth = Synth::new(&shape, &tern_quant::Q4_0, None).unwrap();
+    synth.write(&Metadata::default(), &mut std::io::sink(), |done, total| seen.push((done, total))).unwrap();
+    assert_eq!(seen.len(), synth.model.graph.weights.len());
+    assert!(seen.is_sorted());
+    let (done, total) = *seen.last().unwrap();
+    assert_eq!(done, total);
+}

@@ -1,0 +1,276 @@
+//! Checkpoints that cannot be run: each is refused in one exact sentence, before any weight is read.
+
+use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
+use tern_models::{Model, Shape, Synth};
+use tern_quant::Quant;
+
+/// A tensor to write: name, format, GGUF dims (columns first).
+type Wanted = (String, &'static Quant, Vec<u64>);
+
+/// A model file in the making; its weights are zeros.
+struct File {
+    metadata: Metadata,
+    tensors: Vec<Wanted>,
+}
+
+impl File {
+    /// A sound file of a shape with one layer and 64 tokens.
+    fn of(name: &str) -> File {
+        let shape = Shape { layers: 1, vocab: 64, ..Shape::by_name(name).unwrap().clone() };
+        File::of_shape(&shape)
+    }
+
+    fn of_shape(shape: &Shape) -> File {
+        let model = Model::build(&shape.metadata(), shape, None).unwrap();
+        let dims = |rows: usize, cols: usize| match rows {
+            1 => vec![cols as u64],
+            _ => vec![cols as u64, rows as u64],
+        };
+        let tensors = model.graph.weights.iter().map(|w| {
+            let quant = if w.rows == 1 { &tern_quant::F32 } else { &tern_quant::Q8_0 };
+            (w.name.clone(), quant, dims(w.rows, w.cols))
+        });
+        File { metadata: shape.metadata(), tensors: tensors.collect() }
+    }
+
+    fn tensor(&mut self, name: &str) -> &mut Wanted {
+        self.tensors.iter_mut().find(|t| t.0 == name).unwrap()
+    }
+
+    fn add(&mut self, name: &str, quant: &'static Quant, dims: &[u64]) {
+        self.tensors.push((name.into(), quant, dims.into()));
+    }
+
+    fn drop_tensor(&mut self, name: &str) {
+        self.tensors.retain(|t| t.0 != name);
+    }
+
+    fn checkpoint(&self) -> Checkpoint {
+        let mut writer = Writer::new(self.metadata.clone());
+        for (name, quant, dims) in &self.tensors {
+            writer.declare(name, quant, dims).unwrap();
+        }
+        let sizes: Vec<u64> = (0..self.tensors.len()).filter_map(|i| writer.tensor_bytes(i)).collect();
+        let mut bytes = Vec::new();
+        writer.write_to(&mut bytes, |i, out| out.write_all(&vec![0; sizes[i] as usize])).unwrap();
+        Checkpoint::from_bytes(bytes.into()).unwrap()
+    }
+
+    /// Why the file is refused.
+    fn refusal(&self) -> String {
+        match Model::open(&self.checkpoint(), None) {
+            Ok(_) => "accepted".into(),
+            Err(e) => e.to_string(),
+        }
+    }
+}
+
+/// Why a one-layer qwen3 is refused after an edit.
+fn refusal(edit: impl FnOnce(&mut File)) -> String {
+    let mut file = File::of("tiny-qwen3");
+    edit(&mut file);
+    file.refusal()
+}
+
+/// The same with one metadata value replaced.
+fn with_key(key: &str, value: Value) -> String {
+    refusal(|f| drop(f.metadata.insert(key, value)))
+}
+
+#[test]
+fn sound_files_are_accepted() {
+    for shape in tern_models::SHAPES.iter().filter(|s| s.name.starts_with("tiny-")) {
+        assert_eq!(File::of(shape.name).refusal(), "accepted", "{}", shape.name);
+    }
+}
+
+#[test]
+fn a_missing_key_is_named() {
+    let common = [
+        "context_length",
+        "embedding_length",
+        "block_count",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+    ];
+    for (name, own) in [
+        ("tiny-llama", &[][..]),
+        ("tiny-qwen2", &["rope.freq_base"]),
+        ("tiny-qwen3", &["rope.freq_base", "attention.key_length"]),
+        ("tiny-gemma3", &["rope.freq_base", "attention.sliding_window"]),
+        ("tiny-phi3", &["rope.freq_base"]),
+    ] {
+        for key in common.iter().chain(own) {
+            let mut file = File::of(name);
+            let key = format!("{}.{key}", name.trim_start_matches("tiny-"));
+            assert!(file.metadata.remove(&key).is_some(), "{key}");
+            assert_eq!(file.refusal(), format!("metadata key `{key}` is missing"));
+        }
+    }
+    assert_eq!(
+        refusal(|f| drop(f.metadata.remove("general.architecture"))),
+        "metadata key `general.architecture` is missing"
+    );
+}
+
+#[test]
+fn keys_that_have_a_default_may_be_missing() {
+    for key in ["attention.value_length", "rope.dimension_count"] {
+        let key = format!("qwen3.{key}");
+        assert_eq!(refusal(|f| drop(f.metadata.remove(&key))), "accepted", "{key}");
+    }
+    // as many kv heads as heads, and heads as wide as the model divided by them
+    let shape = Shape { layers: 1, vocab: 64, kv_heads: 8, ..Shape::by_name("tiny-llama").unwrap().clone() };
+    let mut file = File::of_shape(&shape);
+    for key in ["attention.head_count_kv", "attention.key_length", "attention.value_length"] {
+        file.metadata.remove(&format!("llama.{key}")).unwrap();
+    }
+    file.metadata.remove("llama.rope.dimension_count").unwrap();
+    assert_eq!(file.refusal(), "accepted");
+}
+
+#[test]
+fn a_key_of_another_type_says_what_it_has() {
+    assert_eq!(
+        with_key("qwen3.block_count", Value::String("three".into())),
+        "metadata key `qwen3.block_count`: want a whole number, file has \"three\""
+    );
+    assert_eq!(
+        with_key("qwen3.context_length", Value::Int(-1)),
+        "metadata key `qwen3.context_length`: want a whole number, file has -1"
+    );
+    assert_eq!(
+        with_key("qwen3.rope.freq_base", Value::Bool(true)),
+        "metadata key `qwen3.rope.freq_base`: want a number, file has true"
+    );
+    assert_eq!(
+        with_key("general.architecture", Value::Uint(3)),
+        "metadata key `general.architecture`: want a string, file has 3"
+    );
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_with_the_known_ones() {
+    assert_eq!(
+        with_key("general.architecture", Value::String("mamba".into())),
+        "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, phi3"
+    );
+}
+
+#[test]
+fn mixtures_of_experts_are_refused() {
+    assert_eq!(
+        with_key("qwen3.expert_count", Value::Uint(8)),
+        "`qwen3.expert_count`: mixtures of experts are not supported yet"
+    );
+    assert_eq!(with_key("qwen3.expert_count", Value::Uint(0)), "accepted");
+}
+
+#[test]
+fn a_misshapen_tensor_is_refused_with_both_shapes() {
+    assert_eq!(
+        refusal(|f| f.tensor("blk.0.attn_q.weight").2 = vec![256, 256]),
+        "blk.0.attn_q.weight: want [512, 256], file has [256, 256]"
+    );
+    assert_eq!(
+        refusal(|f| f.tensor("blk.0.attn_norm.weight").2 = vec![255]),
+        "blk.0.attn_norm.weight: want [1, 256], file has [1, 255]"
+    );
+    assert_eq!(
+        refusal(|f| f.tensor("token_embd.weight").2 = vec![128, 64]),
+        "token_embd.weight: want [64, 256], file has [64, 128]"
+    );
+    assert_eq!(
+        refusal(|f| f.tensor("blk.0.attn_k_norm.weight").2 = vec![128]),
+        "blk.0.attn_k_norm.weight: want [1, 64], file has [1, 128]"
+    );
+    assert_eq!(
+        refusal(|f| f.add("blk.0.attn_q.bias", &tern_quant::F32, &[256])),
+        "blk.0.attn_q.bias: want [1, 512], file has [1, 256]"
+    );
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    for name in ["token_embd.weight", "output_norm.weight", "blk.0.attn_k.weight", "blk.0.ffn_down.weight"] {
+        assert_eq!(refusal(|f| f.drop_tensor(name)), format!("{name} is missing"));
+    }
+    assert_eq!(with_key("qwen3.block_count", Value::Uint(2)), "blk.1.attn_norm.weight is missing");
+}
+
+#[test]
+fn a_tensor_nobody_reads_is_refused() {
+    let stray = |name: &str| refusal(|f| f.add(name, &tern_quant::F32, &[256, 8]));
+    for name in ["blk.0.ffn_gate_inp.weight", "blk.1.attn_q.weight", "blk.0.attn_sinks.weight", "mm.0.weight"] {
+        let want =
+            format!("{name}: Tern's `qwen3` has no use for this tensor, so the answers would be wrong");
+        assert_eq!(stray(name), want);
+    }
+    for name in ["blk.0.attn_rot_embd", "blk.0.attention.rotary_emb.inv_freq", "blk.0.attn_q.input_scale"] {
+        assert_eq!(stray(name), "accepted", "{name}");
+    }
+    let mut llama = File::of("tiny-llama");
+    llama.add("rope_freqs.weight", &tern_quant::F32, &[16]);
+    assert_eq!(llama.refusal(), "accepted", "rope factors are inside the graph");
+}
+
+#[test]
+fn a_format_known_by_name_only_is_refused() {
+    for quant in [&tern_quant::IQ2_XXS, &tern_quant::IQ1_S, &tern_quant::I32] {
+        assert_eq!(
+            refusal(|f| f.tensor("blk.0.attn_q.weight").1 = quant),
+            format!("blk.0.attn_q.weight: format {} is known but cannot be run", quant.name)
+        );
+    }
+}
+
+#[test]
+fn sizes_of_zero_and_beyond_anything_are_refused() {
+    for (key, most) in [
+        ("block_count", 1 << 12),
+        ("embedding_length", 1 << 20),
+        ("feed_forward_length", 1 << 24),
+        ("attention.head_count", 1 << 14),
+        ("attention.head_count_kv", 1 << 14),
+        ("attention.key_length", 1 << 14),
+        ("attention.value_length", 1 << 14),
+        ("context_length", 1u64 << 30),
+    ] {
+        let key = format!("qwen3.{key}");
+        for wrong in [0, most + 1, u64::MAX] {
+            assert_eq!(with_key(&key, Value::Uint(wrong)), format!("`{key}` is {wrong}: want 1 to {most}"));
+        }
+    }
+    assert_eq!(with_key("qwen3.attention.head_count_kv", Value::Uint(3)), "8 heads do not share 3 kv heads");
+    assert_eq!(with_key("qwen3.attention.head_count", Value::Uint(1)), "1 heads do not share 2 kv heads");
+}
+
+#[test]
+fn numbers_given_once_a_layer_must_be_one_number() {
+    for (key, same, other) in [
+        ("attention.head_count", 8, 16),
+        ("attention.head_count_kv", 2, 4),
+        ("feed_forward_length", 512, 1024),
+    ] {
+        let key = format!("qwen3.{key}");
+        assert_eq!(with_key(&key, Value::Uints(vec![same; 3])), "accepted", "{key}");
+        assert_eq!(with_key(&key, Value::Ints(vec![same as i64; 3])), "accepted", "{key}");
+        assert_eq!(
+            with_key(&key, Value::Uints(vec![same, same, other])),
+            format!("`{key}` differs from layer to layer")
+        );
+    }
+}
+
+#[test]
+fn a_spec_is_a_shape_and_a_format() {
+    let refused = |spec: &str| Synth::parse(spec).unwrap_err().to_string();
+    assert_eq!(refused("tiny-qwen3"), "`tiny-qwen3`: want SHAPE:FORMAT, such as bonsai-1.7b:q1_0");
+    let text = refused("gpt9:q4_k");
+    assert!(text.starts_with("shape `gpt9` is not known; there are bonsai-8b, "), "{text}");
+    let text = refused("tiny-qwen3:iq2_xxs");
+    assert!(text.starts_with("format `iq2_xxs` cannot be written; there are F32, F16, "), "{text}");
+    let (shape, quant) = Synth::parse("Tiny-Qwen3:q4_K").unwrap();
+    assert_eq!((shape.name, quant.name), ("tiny-qwen3", "Q4_K"));
+}
