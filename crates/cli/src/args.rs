@@ -166,12 +166,12 @@ pub(crate) struct BenchArgs {
     /// Random weights made on the spot, such as bonsai-1.7b:q1_0
     #[arg(long, value_name = "SHAPE:FORMAT", conflicts_with_all = ["model", "hf"])]
     pub(crate) synthetic: Option<String>,
-    /// Tokens of the prompt test; 0 leaves it out
-    #[arg(short, long, value_name = "TOKENS", default_value_t = 512)]
-    pub(crate) prompt: usize,
-    /// Tokens of the decode test; 0 leaves it out
-    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128)]
-    pub(crate) decode: usize,
+    /// Tokens of the prompt test; 0 leaves it out [default: 512, or what the context holds]
+    #[arg(short, long, value_name = "TOKENS")]
+    pub(crate) prompt: Option<usize>,
+    /// Tokens of the decode test; 0 leaves it out [default: 128, or what the context holds]
+    #[arg(short = 'n', long, value_name = "TOKENS")]
+    pub(crate) decode: Option<usize>,
     /// Tokens already in the context when a test begins
     #[arg(short, long, default_value_t = 0)]
     pub(crate) depth: usize,

@@ -77,14 +77,16 @@ impl Bench {
 
 pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let opened = match &args.synthetic {
-        Some(spec) => synthetic(spec)?,
-        None => args.model.open("stories")?,
+        Some(spec) => synthetic(spec, args.model.context)?,
+        None => args.model.open("stories", usize::MAX)?,
     };
-    let context = opened.model.config.context_trained;
-    let longest = args.depth + args.prompt.max(args.decode);
+    let context = opened.model.config.context;
+    let room = context.saturating_sub(args.depth);
+    let (prompt, decode) = (args.prompt.unwrap_or(room.min(512)), args.decode.unwrap_or(room.min(128)));
+    let longest = args.depth + prompt.max(decode);
     if longest > context {
         let text =
-            format!("depth and test are {longest} tokens together; {} was made for {context}", opened.name);
+            format!("depth and test are {longest} tokens together; {} has a context of {context}", opened.name);
         return Err(CliError::said(text));
     }
     let (name, bytes) = (opened.name.clone(), load::total_bytes(&opened.tensors));
@@ -97,7 +99,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
 
     let mut tests = vec![];
     let steps = args.repeat as u64 + 1;
-    for (kind, tokens) in [("pp", args.prompt), ("tg", args.decode)] {
+    for (kind, tokens) in [("pp", prompt), ("tg", decode)] {
         if tokens == 0 {
             continue;
         }
@@ -108,7 +110,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
             tokens: tokens * args.streams,
             seconds: vec![],
         };
-        let bar = models::byte_bar(&test.name, steps);
+        let bar = models::count_bar(&test.name, steps);
         if args.depth > 0 {
             bench.prompt(0, args.depth)?;
         }
@@ -157,11 +159,11 @@ fn report(args: &BenchArgs, name: &str, device: &str, bytes: u64, tests: &[Test]
 }
 
 /// A model made on the spot.
-fn synthetic(spec: &str) -> CliResult<Opened> {
+fn synthetic(spec: &str, context: Option<usize>) -> CliResult<Opened> {
     let (shape, quant) = Synth::parse(spec)?;
-    let mut synth = Synth::new(&shape, quant, None)?;
+    let mut synth = Synth::new(&shape, quant, context)?;
     let weights = synth.model.graph.weights.clone();
-    let bar = models::byte_bar("making weights", weights.len() as u64);
+    let bar = models::count_bar("making weights", weights.len() as u64);
     let mut tensors = vec![];
     for w in &weights {
         tensors.push(synth.tensor(w)?);

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use serde_json::json;
+use tern_cpu::Cpu;
 use tern_formats::{Checkpoint, Value};
+use tern_graph::Backend;
 use tern_models::Model;
 
 use crate::args::InspectArgs;
@@ -79,7 +81,8 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
 
 /// Bytes of weights, of KV for 1,000 tokens, and of scratch.
 fn sizes(checkpoint: &Checkpoint, model: &Model) -> (u64, u64, u64) {
-    let memory = Memory::of(model, checkpoint.total_bytes(), 1, STEP_TOKENS, 1);
+    let scratch = Cpu::new(1).scratch(&model.graph, STEP_TOKENS, 1);
+    let memory = Memory::of(model, checkpoint.total_bytes(), 1, scratch);
     (memory.weights, memory.kv * 1000 / PAGE_LEN as u64, memory.scratch)
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tern_cpu::Cpu;
 use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
 use tern_formats::Metadata;
-use tern_graph::{Backend, HostTensor, Plan};
+use tern_graph::{Backend, HostTensor};
 use tern_models::Model;
 use tern_text::Tokenizer;
 
@@ -45,11 +45,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// KV for `pages` pages; scratch for steps of `tokens` of which `outputs` rows are wanted.
-    pub(crate) fn of(model: &Model, weights: u64, pages: usize, tokens: usize, outputs: usize) -> Memory {
+    /// Weights as they are, KV for `pages` pages, and the scratch that the device needs.
+    pub(crate) fn of(model: &Model, weights: u64, pages: usize, scratch: u64) -> Memory {
         let token: usize = model.graph.kv.iter().map(|l| l.values_per_token() * 2).sum();
-        let kv = (token * PAGE_LEN * pages) as u64;
-        Memory { weights, kv, scratch: Plan::new(&model.graph).bytes(tokens, outputs) as u64 }
+        Memory { weights, kv: (token * PAGE_LEN * pages) as u64, scratch }
     }
 
     fn total(&self) -> u64 {
@@ -68,12 +67,12 @@ impl ModelArgs {
         Box::new(Cpu::new(threads(self.threads)))
     }
 
-    /// Maps the file and builds its graph.
-    pub(crate) fn open(&self, default: &str) -> CliResult<Opened> {
+    /// Maps the file and builds its graph, for `most` tokens of context where -c does not say.
+    pub(crate) fn open(&self, default: &str, most: usize) -> CliResult<Opened> {
         let name = self.name(default);
         let checkpoint = models::open(name)?;
         let made_for = Model::build(&checkpoint.metadata, &checkpoint, None)?.config.context_trained;
-        let context = self.context.unwrap_or(made_for.min(DEFAULT_CONTEXT));
+        let context = self.context.unwrap_or(made_for.min(most));
         if context > made_for {
             let text = format!("-c {context}: {name} was made for {made_for} tokens at most");
             return Err(CliError::said(text));
@@ -85,7 +84,7 @@ impl ModelArgs {
     /// Maps the file, tells the memory, and starts an engine for one sequence at a time.
     pub(crate) fn load(&self, default: &str) -> CliResult<Loaded> {
         let start = Instant::now();
-        let opened = self.open(default)?;
+        let opened = self.open(default, DEFAULT_CONTEXT)?;
         let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
         if !self.quiet {
             tokenizer.warnings().iter().for_each(|w| eprintln!("tern: {w}"));
@@ -116,7 +115,8 @@ impl ModelArgs {
     ) -> CliResult<GraphRunner> {
         let backend = self.backend();
         let (info, model) = (backend.info(), &opened.model);
-        let memory = Memory::of(model, total_bytes(&opened.tensors), kv.pages, tokens, outputs);
+        let scratch = backend.scratch(&model.graph, tokens, outputs);
+        let memory = Memory::of(model, total_bytes(&opened.tensors), kv.pages, scratch);
         let c = &model.config;
         let numbers = format!(
             "weights {}, KV {} for {} tokens, scratch {}",
@@ -144,7 +144,7 @@ impl ModelArgs {
                 units::bytes(info.memory_free)
             );
         }
-        let bar = models::byte_bar("loading", opened.tensors.len() as u64);
+        let bar = models::count_bar("loading", opened.tensors.len() as u64);
         let progress = |done: usize, _all: usize| bar.set_position(done as u64);
         let runner = GraphRunner::new(backend, &model.graph, opened.tensors, kv, (tokens, outputs), progress);
         bar.finish_and_clear();

@@ -58,6 +58,13 @@ pub(crate) fn byte_bar(label: &str, total: u64) -> ProgressBar {
     bar
 }
 
+/// A bar for work counted in pieces.
+pub(crate) fn count_bar(label: &str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total).with_style(style("{msg} [{bar:30}] {pos} of {len}, {eta}"));
+    bar.set_message(label.to_string());
+    bar
+}
+
 fn config() -> CliResult<Config> {
     Ok(Config::from_env(|name| std::env::var(name).ok())?)
 }

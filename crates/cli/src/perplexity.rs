@@ -15,11 +15,14 @@ use crate::error::{CliError, CliResult};
 use crate::load::{PAGE_LEN, STEP_TOKENS};
 use crate::models;
 
+/// Tokens of a chunk where -c does not say.
+const DEFAULT_CHUNK: usize = 512;
+
 pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
     let text = std::fs::read_to_string(&args.file)
         .map_err(|e| CliError::said(format!("{}: {e}", args.file.display())))?;
-    let opened = args.model.open("stories")?;
-    let context = opened.model.config.context.min(args.model.context.unwrap_or(512));
+    let opened = args.model.open("stories", DEFAULT_CHUNK)?;
+    let context = opened.model.config.context;
     let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
     let tokens = tokenizer.encode(&text, true, false);
     let chunks = (tokens.len() / context).min(args.chunks.unwrap_or(usize::MAX));
@@ -33,7 +36,7 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
     let kv = Kv { pages: context.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
     let step = STEP_TOKENS.min(context);
     let mut runner = args.model.runner(opened, kv, step, step.min(64))?;
-    let bar = models::byte_bar("scoring", chunks as u64);
+    let bar = models::count_bar("scoring", chunks as u64);
     let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
     for chunk in tokens.chunks_exact(context).take(chunks) {
         let mut fed = chunk.to_vec();

@@ -11,7 +11,7 @@ use tern_cpu::Cpu;
 use tern_engine::{GraphRunner, Kv};
 use tern_formats::Checkpoint;
 use tern_graph::{Backend, Reference, log_sum_exp};
-use tern_models::Model;
+use tern_models::{Model, Synth};
 use tern_text::Tokenizer;
 
 /// A recorded answer: the best tokens after one position.
@@ -39,8 +39,18 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The model of a fixture, if it is here.
-fn model_file(name: &str) -> Option<PathBuf> {
+/// The model of a fixture, if it is here. Tiny random ones are made on the spot, as `tern synth` makes them.
+fn model_file(name: &str, made: &Path) -> Option<PathBuf> {
+    let stem = name.strip_suffix(".gguf")?;
+    if let Some((shape, format)) = stem.rsplit_once('-').filter(|_| stem.starts_with("tiny-")) {
+        let (mut shape, quant) = Synth::parse(&format!("{shape}:{format}")).unwrap();
+        let vocab = Checkpoint::open(&repository().join("crates/cli/models/tern-stories-1bit.gguf")).unwrap().metadata;
+        shape.vocab = vocab.strings("tokenizer.ggml.tokens").unwrap().len();
+        let (path, mut bytes) = (made.join(name), vec![]);
+        Synth::new(&shape, quant, None).unwrap().write(&vocab, &mut bytes, |_, _| ()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        return Some(path);
+    }
     let mut folders = vec![repository().join("crates/cli/models")];
     folders.extend(std::env::var_os("TERN_TEST_DATA").map(PathBuf::from));
     folders.into_iter().map(|f| f.join(name)).find(|p| p.exists())
@@ -104,7 +114,7 @@ fn position(row: &[f32]) -> Position {
 
 /// Runs `check` on every fixture whose model is here.
 fn for_each_model(exact: bool, mut check: impl FnMut(&str, &Value, &Checkpoint)) {
-    let mut seen = 0;
+    let (mut seen, made) = (0, tempfile::tempdir().unwrap());
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(repository().join("fixtures/llama")).unwrap().map(|e| e.unwrap().path()).collect();
     paths.sort();
@@ -115,7 +125,7 @@ fn for_each_model(exact: bool, mut check: impl FnMut(&str, &Value, &Checkpoint))
         }
         let recorded = fixture(&path);
         let file = recorded["model"].as_str().unwrap();
-        let Some(model) = model_file(file) else {
+        let Some(model) = model_file(file, made.path()) else {
             println!("skipped: {name} ({file} is not in TERN_TEST_DATA)");
             continue;
         };
@@ -139,9 +149,11 @@ fn the_cpu_agrees_with_llama_cpp() {
                 compare(&mut all, want, row);
             }
         }
-        let share = all.clear_agree as f64 / all.clear as f64;
         println!("{name}: mean KL {:.2e}, same top {} of {} clear positions", all.mean_kl(), all.clear_agree, all.clear);
-        assert!(share >= 0.99, "{name}: {all:?}");
+        // llama.cpp rounds activations to 8 bits, which puts it 6.0e-3 from exact arithmetic on this model
+        let most = if name == "gemma-3-270m" { 7e-3 } else { 5e-3 };
+        assert!(all.mean_kl() < most, "{name}: {all:?}");
+        assert!(all.clear_agree as f64 >= 0.99 * all.clear as f64, "{name}: {all:?}");
     });
 }
 
@@ -160,6 +172,8 @@ fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_llama_cpp() {
             }
         }
         println!("{name}: reference to exact {:.2e}, CPU to reference {:.2e}", to_exact.mean_kl(), to_reference.mean_kl());
+        assert!(to_exact.mean_kl() < 1e-4, "{name}: {to_exact:?}");
+        assert!(to_reference.mean_kl() < 1e-4, "{name}: {to_reference:?}");
     });
 }
 

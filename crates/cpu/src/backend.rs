@@ -105,6 +105,10 @@ impl Backend for Cpu {
         Ok(self.add(Stored::Kv(Arc::new(Kv::new(layers, *pages, *page_len)))))
     }
 
+    fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
+        Compiled::scratch(graph, max_tokens, max_outputs)
+    }
+
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let fail = |text: &str| BackendError(text.into());
         let tensor = |b: &Buffer| match self.buffers.get(b.0 as usize) {

@@ -58,6 +58,11 @@ impl IntsBuffer {
         }
     }
 
+    /// Bytes of such room.
+    pub(crate) fn bytes(values: usize) -> usize {
+        2 * values + 4 * (2 * values / INT_BLOCK + values / SUM_BLOCK)
+    }
+
     /// # Safety
     /// No thread writes the first `rows` rows before the next barrier.
     pub(crate) unsafe fn view(&self, rows: usize, cols: usize) -> Ints<'_> {

@@ -11,7 +11,7 @@ use crate::ints::{self, IntsMut};
 /// All versions agree with [`SCALAR`]: exactly where results are defined lane by lane, to rounding elsewhere.
 #[derive(Clone, Copy)]
 pub struct Kernels {
-    /// `avx512`, `avx2`, `neon` or `scalar`.
+    /// `avx512`, `avx2` or `scalar`.
     pub name: &'static str,
     /// The row product for a format.
     pub(crate) linear: fn(&'static Quant) -> LinearKernel,

@@ -87,6 +87,13 @@ impl Compiled {
         }
     }
 
+    /// Bytes of values, of their integers (as if every slot had them) and of rotations.
+    pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
+        let values = Plan::new(graph).bytes(max_tokens, max_outputs) / 4;
+        let turns: usize = graph.ropes.iter().map(|t| max_tokens * t.freqs.len() * 2).sum();
+        (values * 4 + IntsBuffer::bytes(values) + turns * 4) as u64
+    }
+
     /// The memory of a node's value.
     pub(crate) fn value(&self, node: usize) -> &Shared<f32> {
         &self.values[self.plan.slot[node]]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// Spins before a waiting thread gives its core away.
-const SPINS: usize = 20_000;
+const SPINS: usize = 4_000;
 
 /// A job: every thread calls it once with its own [`Worker`].
 type Job<'a> = &'a (dyn Fn(&Worker<'_>) + Sync);

@@ -30,6 +30,8 @@ pub trait Backend: Send {
     fn store(&mut self, tensor: &HostTensor) -> Result<Buffer>;
     /// Sets memory aside that steps write to.
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer>;
+    /// Bytes of scratch that steps of so many tokens and outputs would take.
+    fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64;
     /// Fuses, chooses kernels and plans scratch for a graph whose weights are stored.
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program>;
     /// Starts a step.

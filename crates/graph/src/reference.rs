@@ -2,7 +2,7 @@
 
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvLayer, NormKind, Op, Program,
-    Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val,
+    Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -255,6 +255,12 @@ impl Backend for Reference {
         let (keys, values) = (zeros(|l| l.k_dim), zeros(|l| l.v_dim));
         self.buffers.push(Stored::Kv(Kv { keys, values, pages: *pages, page_len: *page_len }));
         Ok(Buffer(self.buffers.len() as u32 - 1))
+    }
+
+    fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
+        let widths = graph.nodes.iter().map(|n| n.value);
+        let rows = |v: Value| if v.outputs_only { max_outputs } else { max_tokens };
+        widths.map(|v| (v.width * rows(v) * 4) as u64).sum() // every value is kept to the end of the step
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {

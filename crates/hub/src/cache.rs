@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::name::RepoName;
-use crate::select::{self, Chosen};
+use crate::select;
 use crate::{Config, HubError};
 
 /// Folders inside a snapshot deeper than this are not looked into.
@@ -17,20 +17,12 @@ pub(crate) fn find(name: &RepoName, config: &Config) -> Result<Option<PathBuf>, 
     for snapshot in snapshots(&name.folder(config)) {
         let files = files(&snapshot);
         match select::choose(&name.repo, files.iter().map(String::as_str), name.quant.as_deref()) {
-            Ok(chosen) => return Ok(Some(opened(&snapshot, &chosen))),
+            Ok(files) => return Ok(Some(snapshot.join(&files[0]))),
             Err(error @ HubError::Several { .. }) => several = several.or(Some(error)),
             Err(_) => {} // not here, or not complete: the next snapshot may have it
         }
     }
     several.map_or(Ok(None), Err)
-}
-
-/// What to open of a chosen model that lies in `snapshot`.
-pub(crate) fn opened(snapshot: &Path, chosen: &Chosen) -> PathBuf {
-    match chosen {
-        Chosen::Gguf(files) => snapshot.join(&files[0]),
-        Chosen::Folder(_) => snapshot.to_path_buf(),
-    }
 }
 
 /// The snapshots of a repository's folder: that of `refs/main` first, then the newest.

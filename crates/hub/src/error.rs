@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum HubError {
     /// The name has none of the accepted forms, or is not in the table.
     #[error(
-        "no model named '{name}'{close}: give a known name ({known}), a .gguf file, a folder of safetensors, \
+        "no model named '{name}'{close}: give a known name ({known}), a .gguf file or a folder with one, \
          or a hub repository as org/repo[:QUANT]"
     )]
     Unknown {
@@ -85,7 +85,7 @@ pub enum HubError {
         have: String,
     },
     /// Nothing in the repository can be loaded.
-    #[error("{repo} has no .gguf file, and no config.json with .safetensors files")]
+    #[error("{repo} has no .gguf file")]
     NoModel {
         /// The repository.
         repo: String,

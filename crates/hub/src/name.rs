@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(
             error,
             "no model named 'smolm2' (did you mean smollm2?): give a known name (stories, smollm2, gemma3-270m, \
-             tinyllama-iq2), a .gguf file, a folder of safetensors, or a hub repository as org/repo[:QUANT]"
+             tinyllama-iq2), a .gguf file or a folder with one, or a hub repository as org/repo[:QUANT]"
         );
         for (text, close) in [("story", "stories"), ("gemma3", "gemma3-270m"), ("TinyLlama", "tinyllama-iq2")]
         {

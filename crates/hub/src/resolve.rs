@@ -13,7 +13,7 @@ use crate::{Config, HubError, Progress, cache, digest, package};
 pub enum Source {
     /// In the binary, under this name.
     Embedded(&'static str),
-    /// In a file (the first, where a GGUF is split), or in a folder of safetensors.
+    /// In a file (the first, where a GGUF is split) or a folder.
     Path(PathBuf),
 }
 

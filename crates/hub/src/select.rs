@@ -8,26 +8,6 @@ const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
 /// How a quantisation's name starts, before its first digit.
 const FAMILIES: [&str; 11] = ["Q", "IQ", "TQ", "PQ", "PTQ", "F", "BF", "FP", "MXFP", "NVFP", "INT"];
 
-/// What a model of safetensors needs beside its weights.
-const BESIDE: [&str; 4] = [".json", ".jinja", ".txt", "tokenizer.model"];
-
-/// The files that make one model, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Chosen {
-    /// One GGUF, or all parts of a split one; the first is the one to open.
-    Gguf(Vec<String>),
-    /// Safetensors with their configuration and tokenizer; the folder is what to open.
-    Folder(Vec<String>),
-}
-
-impl Chosen {
-    pub(crate) fn files(&self) -> &[String] {
-        match self {
-            Chosen::Gguf(files) | Chosen::Folder(files) => files,
-        }
-    }
-}
-
 /// One file, or the parts of one split file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -65,13 +45,13 @@ pub(crate) fn ggufs<'a>(files: impl IntoIterator<Item = &'a str>) -> Vec<Group> 
     groups(files.into_iter().filter(|f| !beside(f)), ".gguf")
 }
 
-/// The model of `repo` that `quant` names: a quantisation, or a file's name.
+/// The files of the model of `repo` that `quant` names (a quantisation, or a file's name); the first is to be opened.
 pub(crate) fn choose<'a>(
     repo: &str,
-    files: impl IntoIterator<Item = &'a str> + Clone,
+    files: impl IntoIterator<Item = &'a str>,
     quant: Option<&str>,
-) -> Result<Chosen, HubError> {
-    let groups = ggufs(files.clone());
+) -> Result<Vec<String>, HubError> {
+    let groups = ggufs(files);
     let have = || match groups.is_empty() {
         true => "no .gguf file".to_string(),
         false => groups.iter().map(shown).collect::<Vec<_>>().join(", "),
@@ -84,41 +64,22 @@ pub(crate) fn choose<'a>(
         let fit = matching(&groups, quant);
         return match fit.as_slice() {
             [] => Err(HubError::NoQuant { repo: repo.to_string(), quant: quant.to_string(), have: have() }),
-            [one] => (*one).clone().complete(repo).map(Chosen::Gguf),
+            [one] => (*one).clone().complete(repo),
             more => Err(several(more)),
         };
     }
     match groups.as_slice() {
-        [] => folder(repo, files),
-        [one] => one.clone().complete(repo).map(Chosen::Gguf),
+        [] => Err(HubError::NoModel { repo: repo.to_string() }),
+        [one] => one.clone().complete(repo),
         _ => {
             for preferred in PREFERRED {
                 if let [one] = matching(&groups, preferred).as_slice() {
-                    return (*one).clone().complete(repo).map(Chosen::Gguf);
+                    return (*one).clone().complete(repo);
                 }
             }
             Err(HubError::Several { repo: repo.to_string(), have: have() })
         }
     }
-}
-
-/// A model of safetensors: the weights at the top of the repository and what they need beside them.
-fn folder<'a>(repo: &str, files: impl IntoIterator<Item = &'a str>) -> Result<Chosen, HubError> {
-    let top: Vec<&str> = files.into_iter().filter(|f| !f.contains('/')).collect();
-    let mut weights = groups(top.iter().copied(), ".safetensors");
-    // Some repositories hold the same weights a second time, as `consolidated.safetensors`.
-    if weights.iter().any(|g| g.stem.starts_with("model")) {
-        weights.retain(|g| g.stem.starts_with("model"));
-    }
-    if weights.is_empty() || !top.contains(&"config.json") {
-        return Err(HubError::NoModel { repo: repo.to_string() });
-    }
-    let beside = top.iter().filter(|f| BESIDE.iter().any(|end| f.ends_with(end)));
-    let mut chosen: Vec<String> = beside.map(|f| f.to_string()).collect();
-    for group in weights {
-        chosen.extend(group.complete(repo)?);
-    }
-    Ok(Chosen::Folder(chosen))
 }
 
 /// The groups that `quant` names: by their exact label; where there is none, by the words that end in it
@@ -294,7 +255,7 @@ mod tests {
         for (quant, files, want) in cases {
             let got = choose("o/r", files.iter().copied(), Some(quant));
             match (got, want) {
-                (Ok(got), Some(want)) => assert_eq!(got, Chosen::Gguf(vec![want.to_string()]), "{quant}"),
+                (Ok(got), Some(want)) => assert_eq!(got, vec![want.to_string()], "{quant}"),
                 (Err(_), None) => {}
                 (got, want) => panic!("{quant} of {files:?}: want {want:?}, got {got:?}"),
             }
@@ -311,7 +272,7 @@ mod tests {
         ];
         for (files, want) in cases {
             let got = choose("o/r", files.iter().copied(), None).ok();
-            assert_eq!(got, want.map(|f| Chosen::Gguf(vec![f.to_string()])), "{files:?}");
+            assert_eq!(got, want.map(|f| vec![f.to_string()]), "{files:?}");
         }
         let error = choose("o/r", ["M-Q5_0.gguf", "M-Q6_K.gguf"], None).unwrap_err().to_string();
         let want = "o/r has several models that fit; name one as o/r:QUANT or o/r:FILE, of Q5_0, Q6_K";
@@ -325,28 +286,16 @@ mod tests {
         let parts = ["Q8_0/m-00002-of-00002.gguf", "Q8_0/m-00001-of-00002.gguf", "m-Q4_0.gguf"];
         let got = choose("o/r", parts, Some("Q8_0")).unwrap();
         let want = ["Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf"];
-        assert_eq!(got.files(), want);
+        assert_eq!(got, want);
         let error = choose("o/r", ["m-Q8_0-00002-of-00003.gguf"], None).unwrap_err().to_string();
         assert_eq!(error, "o/r: m-Q8_0-00002-of-00003.gguf is split in 3 files, 1 of them are there");
     }
 
     #[test]
-    fn a_folder_of_safetensors() {
-        let files = [
-            "README.md",
-            "config.json",
-            "tokenizer.json",
-            "chat_template.jinja",
-            "consolidated.safetensors",
-            "model-00001-of-00002.safetensors",
-            "model-00002-of-00002.safetensors",
-            "onnx/config.json",
-        ];
-        let got = choose("o/r", files, None).unwrap();
-        assert!(matches!(got, Chosen::Folder(_)));
-        let want = [files[1], files[2], files[3], files[5], files[6]];
-        assert_eq!(got.files(), want);
-        assert!(matches!(choose("o/r", ["config.json"], None), Err(HubError::NoModel { .. })));
+    fn a_repository_without_a_gguf_has_no_model() {
+        let files = ["config.json", "tokenizer.json", "model.safetensors"];
+        let error = choose("o/r", files, None).unwrap_err().to_string();
+        assert_eq!(error, "o/r has no .gguf file");
         assert!(matches!(choose("o/r", files, Some("Q4_0")), Err(HubError::NoQuant { .. })));
     }
 }

@@ -19,7 +19,7 @@ pub trait Source {
 impl Source for Checkpoint {
     fn shape(&self, name: &str) -> Option<[usize; 2]> {
         let t = self.tensors.get(name)?;
-        Some([usize::try_from(t.rows()).ok()?, usize::try_from(t.cols()).ok()?])
+        Some([t.rows(), t.cols()])
     }
 
     fn values(&self, name: &str) -> Option<Vec<f32>> {

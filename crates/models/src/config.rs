@@ -137,7 +137,7 @@ impl Config {
             let text = format!("{} heads do not share {} kv heads", self.heads, self.kv_heads);
             return Err(ModelError::Unsupported(text));
         }
-        if self.rope_dims > self.head_dim || self.rope_dims % 2 != 0 {
+        if self.rope_dims > self.head_dim || !self.rope_dims.is_multiple_of(2) {
             let text = format!("rope over {} dimensions in heads of {}", self.rope_dims, self.head_dim);
             return Err(ModelError::Unsupported(text));
         }

@@ -115,14 +115,10 @@ impl Model {
 
 /// A checkpoint's tensor as rows of weights.
 pub(crate) fn host_tensor(t: &Tensor) -> Result<HostTensor, ModelError> {
-    let fail = |text: &str| Err(ModelError::Tensor(format!("{}: {text}", t.name)));
     if !t.quant.is_runnable() {
-        return fail(&format!("format {} is known but cannot be run", t.quant.name));
+        let text = format!("{}: format {} is known but cannot be run", t.name, t.quant.name);
+        return Err(ModelError::Tensor(text));
     }
-    match (usize::try_from(t.rows()), usize::try_from(t.cols())) {
-        (Ok(rows), Ok(cols)) => {
-            Ok(HostTensor { name: t.name.clone(), quant: t.quant, rows, cols, data: t.data.clone() })
-        }
-        _ => fail("larger than this machine can address"),
-    }
+    let (rows, cols) = (t.rows(), t.cols());
+    Ok(HostTensor { name: t.name.clone(), quant: t.quant, rows, cols, data: t.data.clone() })
 }

@@ -143,7 +143,7 @@ impl Shape {
     pub fn metadata(&self) -> Metadata {
         let mut m = Metadata::default();
         m.insert("general.architecture", Value::String(self.arch.into()));
-        m.insert("general.name", Value::String(format!("{} with random weights", self.name)));
+        m.insert("general.name", Value::String("Random weights".into()));
         let mut put = |key: &str, value: Value| {
             m.insert(format!("{}.{key}", self.arch), value);
         };

@@ -1,16 +1,17 @@
 //! Synthetic models: a shape filled with well-scaled random weights, the same on every machine.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 
 use tern_formats::{FormatError, Metadata, Value, gguf};
 use tern_graph::{HostTensor, Random, Weight};
-use tern_quant::Quant;
+use tern_quant::{Dialect, Quant};
 
 use crate::{Model, ModelError, Shape};
 
-/// Weights encoded at once; tensors are drawn from them block by block.
-const POOL: usize = 1 << 18;
+/// Weights of a pool; larger tensors are drawn from one block by block, which is fast and random enough.
+const POOL: usize = 1 << 22;
 
 /// A shape and the format of its matrices.
 #[derive(Debug)]
@@ -75,13 +76,19 @@ impl Synth {
             let values: Vec<f32> = rng.normals(w.cols, 0.1).iter().map(|x| x + centre).collect();
             return Ok(HostTensor::from_f32(&w.name, 1, w.cols, &values));
         }
-        let pool = self.pool(quant, self.deviation(w))?;
-        let (block, blocks) = (quant.block_bytes(), w.rows * w.cols / quant.block_len);
-        let mut data = Vec::with_capacity(blocks * block);
-        for _ in 0..blocks {
-            let at = rng.below(pool.len() / block) * block;
-            data.extend_from_slice(&pool[at..at + block]);
-        }
+        let deviation = self.deviation(w);
+        let data = if w.rows * w.cols <= POOL {
+            encoded(quant, &rng.normals(w.rows * w.cols, deviation))?
+        } else {
+            let (block, blocks) = (quant.block_bytes(), w.rows * w.cols / quant.block_len);
+            let pool = self.pool(quant, deviation)?;
+            let mut data = Vec::with_capacity(blocks * block);
+            for _ in 0..blocks {
+                let at = rng.below(pool.len() / block) * block;
+                data.extend_from_slice(&pool[at..at + block]);
+            }
+            data
+        };
         Ok(HostTensor { name: w.name.clone(), quant, rows: w.rows, cols: w.cols, data: data.into() })
     }
 
@@ -100,12 +107,12 @@ impl Synth {
 
     fn pool(&mut self, quant: &'static Quant, deviation: f32) -> Result<&[u8], ModelError> {
         let key = (quant.name, deviation.to_bits());
-        if !self.pools.contains_key(&key) {
+        if let Entry::Vacant(pool) = self.pools.entry(key) {
             let mut bytes = vec![];
             let weights = Random::new(u64::from(deviation.to_bits())).normals(POOL, deviation);
             let encoded = quant.encode(&weights, &mut bytes);
             encoded.map_err(|e| ModelError::Unsupported(e.to_string()))?;
-            self.pools.insert(key, bytes);
+            pool.insert(bytes);
         }
         Ok(&self.pools[&key])
     }
@@ -127,6 +134,10 @@ impl Synth {
         for (key, value) in tokenizer.iter().filter(|(k, _)| k.starts_with("tokenizer.")) {
             metadata.insert(key, value.clone());
         }
+        if self.quant.dialect == Dialect::OxiBonsai {
+            // its id has other meanings too, and this key is what tells them apart
+            metadata.insert("general.quantization_version", Value::String(self.quant.name.into()));
+        }
         let weights = self.model.graph.weights.clone();
         let mut writer = gguf::Writer::new(metadata);
         for w in &weights {
@@ -144,6 +155,12 @@ impl Synth {
             Ok(())
         })
     }
+}
+
+fn encoded(quant: &'static Quant, weights: &[f32]) -> Result<Vec<u8>, ModelError> {
+    let mut bytes = vec![];
+    quant.encode(weights, &mut bytes).map_err(|e| ModelError::Unsupported(e.to_string()))?;
+    Ok(bytes)
 }
 
 /// A byte-level vocabulary of `size` tokens for shapes that come with none: 256 bytes, a few merges, fillers.

@@ -1,4 +1,5 @@
 //! The graph of every architecture as text: whatever changes in one shows as a diff of its snapshot.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::HashMap;
 
@@ -275,21 +276,18 @@ fn rope_refusals() {
         refusal(&own("rope.dimension_count", Value::Uint(18))),
         "rope over 18 dimensions in heads of 16"
     );
-    assert_eq!(refusal(&own("rope.dimension_count", Value::Uint(7))), "rope over 7 dimensions in heads of 16");
+    assert_eq!(
+        refusal(&own("rope.dimension_count", Value::Uint(7))),
+        "rope over 7 dimensions in heads of 16"
+    );
     assert_eq!(
         refusal(&With::new(small("tiny-llama")).tensor("rope_freqs.weight", vec![1.0; 5])),
         "rope factors: want [8], file has [5]"
     );
     let mut alone = longrope();
     alone.tensors.remove("rope_factors_short.weight");
-    assert_eq!(
-        refusal(&alone),
-        "rope_factors_long.weight and rope_factors_short.weight must come together"
-    );
+    assert_eq!(refusal(&alone), "rope_factors_long.weight and rope_factors_short.weight must come together");
     let mut unsaid = longrope();
     unsaid.metadata.remove("phi3.rope.scaling.original_context_length");
-    assert_eq!(
-        refusal(&unsaid),
-        "metadata key `phi3.rope.scaling.original_context_length` is missing"
-    );
+    assert_eq!(refusal(&unsaid), "metadata key `phi3.rope.scaling.original_context_length` is missing");
 }

@@ -1,4 +1,4 @@
-//! Products of one row of weights with the activations of some tokens.
+//! Products of a few rows of weights with the activations of some tokens.
 
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]

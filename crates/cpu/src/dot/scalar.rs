@@ -1,13 +1,10 @@
 //! The general kernels in plain Rust: what every faster one must equal.
 
 use half::{bf16, f16};
-use tern_quant::{Codec, INT_BLOCK, Quant, Unpacked};
+use tern_quant::{Codec, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
 
 use super::{LinearKernel, Rows};
 use crate::ints::{Ints, SUM_BLOCK};
-
-/// Most weights in a block of any format.
-pub(crate) const MAX_BLOCK: usize = 256;
 
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
@@ -22,7 +19,7 @@ pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     }
 }
 
-/// Eight running sums, in the order the vector kernels add.
+/// Eight running sums, so that the compiler may use vectors.
 #[inline(always)]
 pub(crate) fn float_rows<const BYTES: usize>(
     rows: &Rows<'_>,

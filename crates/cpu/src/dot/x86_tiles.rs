@@ -109,7 +109,7 @@ unsafe fn codes_at<S: Simd, L: Layout + ?Sized>(row: *const u8, group: usize) ->
 
 /// All bits in the first `n` of eight lanes.
 #[inline(always)]
-pub(super) unsafe fn first_lanes(n: usize) -> __m256i {
+unsafe fn first_lanes(n: usize) -> __m256i {
     // SAFETY: called under AVX2.
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }

@@ -94,14 +94,6 @@ fn the_hub_cache_is_read_as_other_tools_write_it() {
 }
 
 #[test]
-fn a_cached_folder_of_safetensors() {
-    let (_folder, config) = config();
-    cached(&config, "o/r", COMMIT, &[("config.json", "{}"), ("model.safetensors", "w")]);
-    let got = found(World::default().resolve("o/r", &config, false));
-    assert!(got.ends_with(format!("models--o--r/snapshots/{COMMIT}")));
-}
-
-#[test]
 fn several_cached_models_are_not_guessed_between() {
     let (_folder, config) = config();
     cached(&config, "o/r", COMMIT, &[("m-Q5_0.gguf", "five"), ("m-Q6_K.gguf", "six")]);
@@ -137,16 +129,6 @@ fn a_repository_is_fetched_into_the_standard_layout() {
     let alone = World::default();
     assert_eq!(found(alone.pull("o/r:Q8_0", &config)), path);
     assert_eq!(*alone.notes.borrow(), ["http://hub cannot be reached: no route; taking what is cached"]);
-}
-
-#[test]
-fn a_repository_of_safetensors_is_fetched_as_a_folder() {
-    let (_folder, config) = config();
-    let mut world = World::default();
-    let files: [(&str, &[u8]); 3] = [("config.json", b"{}"), ("model.safetensors", b"w"), ("x.bin", b"no")];
-    world.repository("o/r", "main", &files);
-    let path = found(world.pull("o/r", &config));
-    assert_eq!(cache::files(&path), ["config.json", "model.safetensors"]);
 }
 
 #[test]
