@@ -11,7 +11,7 @@ use crate::ints::{self, IntsMut};
 /// All versions agree with [`SCALAR`]: exactly where results are defined lane by lane, to rounding elsewhere.
 #[derive(Clone, Copy)]
 pub struct Kernels {
-    /// `avx512`, `avx2` or `scalar`.
+    /// `avx512`, `avx2`, `neon` or `scalar`.
     pub name: &'static str,
     /// The row product for a format.
     pub(crate) linear: fn(&'static Quant) -> LinearKernel,
@@ -124,6 +124,17 @@ static AVX512: Kernels = Kernels {
     ..AVX2
 };
 
+/// The rest is plain: NEON is on in all code for aarch64.
+#[cfg(target_arch = "aarch64")]
+static NEON: Kernels = Kernels {
+    name: "neon",
+    linear: dot::neon::kernel,
+    dot_f16: dot::neon_floats::dot_f16,
+    add_scaled_f16: dot::neon_floats::add_scaled_f16,
+    store_f16: dot::neon_floats::store_f16,
+    ..SCALAR
+};
+
 /// The kernels this machine can run, best first; the last is always the scalar one.
 pub fn available() -> Vec<&'static Kernels> {
     let mut found = vec![];
@@ -143,6 +154,8 @@ pub fn available() -> Vec<&'static Kernels> {
             found.push(&AVX2);
         }
     }
+    #[cfg(target_arch = "aarch64")]
+    found.push(&NEON);
     found.push(&SCALAR);
     found
 }

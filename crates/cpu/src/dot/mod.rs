@@ -1,5 +1,11 @@
 //! Products of a few rows of weights with the activations of some tokens.
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_floats;
+#[cfg(target_arch = "aarch64")]
+mod neon_layouts;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;

@@ -1,0 +1,345 @@
+//! Integer products on ARM in NEON, which every aarch64 has: a few rows of weights against a few tokens.
+//!
+//! A format brings a [`Layout`]: how its codes come into registers, and the scales of 256 weights. The loop works
+//! through chunks of 256 columns: scales of weights and activations are multiplied once a chunk, offsets are
+//! added once a chunk, and each 32 (or 16) products take one factor. Equals `scalar::dot_codes` to rounding.
+
+use std::arch::aarch64::*;
+use std::array::from_fn;
+
+use tern_quant::{INT_BLOCK, Quant};
+
+use super::scalar::{self, Block};
+use super::{LinearKernel, ROWS, Rows, neon_floats, neon_layouts as layouts};
+use crate::ints::{Ints, SUM_BLOCK};
+
+/// Tokens that share a pass over some rows.
+const TOKENS: usize = 4;
+/// Groups of 32 columns in a chunk.
+const GROUPS: usize = 8;
+
+/// Which kernel runs which format.
+pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
+    match quant.name {
+        "F32" | "BF16" => scalar::kernel(quant), // plain loops use NEON by themselves
+        "F16" => LinearKernel::F32(neon_floats::f16_rows),
+        "Q1_0" => LinearKernel::Ints(dot_rows::<layouts::Q1_0>),
+        "Q2_0" => LinearKernel::Ints(dot_rows::<layouts::Q2_0>),
+        "PQ2_0" | "Q2_0_G128" => LinearKernel::Ints(dot_rows::<layouts::Pq2_0>),
+        "TQ2_0" => LinearKernel::Ints(dot_rows::<layouts::Tq2_0>),
+        "Q4_0" => LinearKernel::Ints(dot_rows::<layouts::Q4_0>),
+        "Q4_1" => LinearKernel::Ints(dot_rows::<layouts::Q4_1>),
+        "Q5_0" => LinearKernel::Ints(dot_rows::<layouts::Q5_0>),
+        "Q5_1" => LinearKernel::Ints(dot_rows::<layouts::Q5_1>),
+        "Q8_0" => LinearKernel::Ints(dot_rows::<layouts::Q8_0>),
+        "Q2_K" => LinearKernel::Ints(dot_rows::<layouts::Q2K>),
+        "Q3_K" => LinearKernel::Ints(dot_rows::<layouts::Q3K>),
+        "Q4_K" => LinearKernel::Ints(dot_rows::<layouts::Q4K>),
+        "Q5_K" => LinearKernel::Ints(dot_rows::<layouts::Q5K>),
+        "Q6_K" => LinearKernel::Ints(dot_rows::<layouts::Q6K>),
+        "IQ4_NL" => LinearKernel::Ints(dot_rows::<layouts::Iq4Nl>),
+        "IQ4_XS" => LinearKernel::Ints(dot_rows::<layouts::Iq4Xs>),
+        _ => LinearKernel::Ints(general),
+    }
+}
+
+/// Scales and offsets of a chunk: one a group of 32 in the first two vectors, or one a group of 16 in all four.
+pub(super) struct Scales {
+    pub(super) scales: [float32x4_t; 4],
+    pub(super) offsets: [float32x4_t; 4],
+}
+
+/// How the codes and scales of a format come into registers.
+pub(super) trait Layout {
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// Weights of a block: 32, 64, 128 or 256.
+    const LEN: usize;
+    /// Codes reach beyond 64, and four products beyond 16 bits.
+    const WIDE: bool;
+    /// Each 16 codes have their own scale, and not each 32.
+    const HALVES: bool;
+    /// Codes `32 * i ..` of a block, as the bytes of signed ones.
+    unsafe fn codes(block: *const u8, i: usize) -> [uint8x16_t; 2];
+    /// Scales of a chunk of which `groups` groups of 32 are there. The rest must be finite.
+    unsafe fn scales(chunk: *const u8, groups: usize) -> Scales;
+}
+
+/// Adds 16 products to eight sums of two.
+#[inline(always)]
+fn add_products(sums: int16x8_t, codes: int8x16_t, x: int8x16_t) -> int16x8_t {
+    // SAFETY: NEON is there on every aarch64.
+    unsafe { vmlal_high_s8(vmlal_s8(sums, vget_low_s8(codes), vget_low_s8(x)), codes, x) }
+}
+
+/// Sums of products with the high and the low plane, together.
+#[inline(always)]
+fn join(high: int16x8_t, low: int16x8_t) -> int32x4_t {
+    // SAFETY: NEON is there on every aarch64.
+    unsafe { vpadalq_s16(vshlq_n_s32::<8>(vpaddlq_s16(high)), low) }
+}
+
+/// Four sums of the products of 16 codes with both planes. Two products stay below 2^15: 2 * 128 * 127.
+#[inline(always)]
+fn products16(codes: int8x16_t, high: int8x16_t, low: int8x16_t) -> int32x4_t {
+    // SAFETY: NEON is there on every aarch64.
+    let zero = unsafe { vdupq_n_s16(0) };
+    join(add_products(zero, codes, high), add_products(zero, codes, low))
+}
+
+/// Four sums of the products of 32 codes with both planes.
+#[inline(always)]
+fn products32(codes: [int8x16_t; 2], high: [int8x16_t; 2], low: [int8x16_t; 2], wide: bool) -> int32x4_t {
+    // SAFETY: NEON is there on every aarch64.
+    unsafe {
+        if wide {
+            return vaddq_s32(products16(codes[0], high[0], low[0]), products16(codes[1], high[1], low[1]));
+        }
+        let four = |x: [int8x16_t; 2]| {
+            add_products(add_products(vdupq_n_s16(0), codes[0], x[0]), codes[1], x[1])
+        };
+        join(four(high), four(low))
+    }
+}
+
+/// 32 bytes from `at` on.
+#[inline(always)]
+unsafe fn load32(plane: &[i8], at: usize) -> [int8x16_t; 2] {
+    // SAFETY: they are there by the caller's promise.
+    unsafe { [vld1q_s8(plane.as_ptr().add(at)), vld1q_s8(plane.as_ptr().add(at + 16))] }
+}
+
+/// The activations of one token in one chunk: vectors as in [`Scales`].
+struct Chunk {
+    scales: [float32x4_t; 4],
+    sums: [float32x4_t; 4],
+}
+
+/// `values`, and zeros where there are fewer than wanted.
+#[inline(always)]
+fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
+    values.first_chunk().copied().unwrap_or_else(|| from_fn(|i| values.get(i).copied().unwrap_or(0.0)))
+}
+
+#[inline(always)]
+fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) -> Chunk {
+    let at = token * (x.cols / INT_BLOCK) + chunk * GROUPS;
+    let d: [f32; 8] = padded(&x.scales[at..at + groups]);
+    // SAFETY: arrays of four vectors have room for 16 values; NEON is there on every aarch64.
+    unsafe {
+        let (d0, d1) = (vld1q_f32(d.as_ptr()), vld1q_f32(d.as_ptr().add(4)));
+        if L::HALVES {
+            let sums: [f32; 16] = padded(&x.sums16[2 * at..2 * (at + groups)]);
+            let scales = [vzip1q_f32(d0, d0), vzip2q_f32(d0, d0), vzip1q_f32(d1, d1), vzip2q_f32(d1, d1)];
+            Chunk { scales, sums: from_fn(|i| vld1q_f32(sums.as_ptr().add(4 * i))) }
+        } else {
+            let sums: [f32; 8] = padded(&x.sums32[at..at + groups]);
+            let (s0, s1, none) = (vld1q_f32(sums.as_ptr()), vld1q_f32(sums.as_ptr().add(4)), vdupq_n_f32(0.0));
+            Chunk { scales: [d0, d1, none, none], sums: [s0, s1, none, none] }
+        }
+    }
+}
+
+/// `R` rows against `N` tokens; `out` is `[R][stride]`.
+#[inline(always)]
+unsafe fn tile<L: Layout, const R: usize, const N: usize>(
+    rows: &[u8],
+    x: &Ints<'_>,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let all_groups = x.cols / INT_BLOCK;
+    let row_bytes = x.cols / L::LEN * L::BYTES;
+    let chunk_bytes = GROUPS * 32 / L::LEN * L::BYTES;
+    let each = L::LEN / 32;
+    let vectors = if L::HALVES { 4 } else { 2 };
+    // SAFETY: `rows` holds `R` rows of whole blocks for `x.cols` weights, and `x` at least `N` rows, by the
+    // caller's promise; NEON is there on every aarch64.
+    unsafe {
+        let mut acc = [[vdupq_n_f32(0.0); N]; R];
+        for c in 0..all_groups.div_ceil(GROUPS) {
+            let groups = GROUPS.min(all_groups - c * GROUPS);
+            let chunks: [Chunk; N] = from_fn(|n| chunk_of::<L>(x, n, c, groups));
+            let mut factors = [[[0.0f32; 16]; N]; R];
+            for r in 0..R {
+                let s = L::scales(rows.as_ptr().add(r * row_bytes + c * chunk_bytes), groups);
+                for n in 0..N {
+                    for i in 0..vectors {
+                        let factor = vmulq_f32(s.scales[i], chunks[n].scales[i]);
+                        vst1q_f32(factors[r][n].as_mut_ptr().add(4 * i), factor);
+                        acc[r][n] = vfmaq_f32(acc[r][n], s.offsets[i], chunks[n].sums[i]);
+                    }
+                }
+            }
+            for g in 0..groups {
+                let group = c * GROUPS + g;
+                let at = group / each * L::BYTES;
+                let codes: [_; R] = from_fn(|r| {
+                    let block = rows.as_ptr().add(r * row_bytes + at);
+                    L::codes(block, group % each).map(|v| vreinterpretq_s8_u8(v))
+                });
+                for n in 0..N {
+                    let at = n * x.cols + group * 32;
+                    let (high, low) = (load32(x.high, at), load32(x.low, at));
+                    for r in 0..R {
+                        let (codes, factors) = (codes[r], &factors[r][n]);
+                        if L::HALVES {
+                            for half in 0..2 {
+                                let sums = products16(codes[half], high[half], low[half]);
+                                acc[r][n] = vfmaq_n_f32(acc[r][n], vcvtq_f32_s32(sums), factors[2 * g + half]);
+                            }
+                        } else {
+                            let sums = products32(codes, high, low, L::WIDE);
+                            acc[r][n] = vfmaq_n_f32(acc[r][n], vcvtq_f32_s32(sums), factors[g]);
+                        }
+                    }
+                }
+            }
+        }
+        for r in 0..R {
+            for n in 0..N {
+                out[r * stride + n] = vaddvq_f32(acc[r][n]);
+            }
+        }
+    }
+}
+
+/// Some rows against all tokens: tiles of two rows and [`TOKENS`] tokens, then of all rows and one token.
+fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+    let row_bytes = x.cols / L::LEN * L::BYTES;
+    let tokens = out.len() / rows.count;
+    assert!(rows.blocks.len() == rows.count * row_bytes);
+    assert!(x.high.len() >= tokens * x.cols && x.low.len() >= tokens * x.cols);
+    let whole = tokens / TOKENS * TOKENS;
+    // SAFETY: sizes were checked above.
+    unsafe {
+        for t in (0..whole).step_by(TOKENS) {
+            let x = x.skip(t);
+            for (i, pair) in rows.blocks.chunks(2 * row_bytes).enumerate() {
+                let out = &mut out[2 * i * tokens + t..];
+                if pair.len() == 2 * row_bytes {
+                    tile::<L, 2, TOKENS>(pair, &x, out, tokens);
+                } else {
+                    tile::<L, 1, TOKENS>(pair, &x, out, tokens);
+                }
+            }
+        }
+        for t in whole..tokens {
+            let x = x.skip(t);
+            if rows.count == ROWS {
+                tile::<L, ROWS, 1>(rows.blocks, &x, &mut out[t..], tokens);
+                continue;
+            }
+            for (r, row) in rows.each().enumerate() {
+                tile::<L, 1, 1>(row, &x, &mut out[r * tokens + t..], tokens);
+            }
+        }
+    }
+}
+
+/// Rows of any format against all tokens: unpack a block, then use it for every token.
+fn general(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+    let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
+    let tokens = out.len() / rows.count;
+    assert!(rows.blocks.len() == x.cols / len * bytes * rows.count);
+    assert!(x.high.len() >= tokens * x.cols && x.low.len() >= tokens * x.cols);
+    let mut block = Block::empty();
+    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
+        for (part, out) in out.chunks_mut(32).enumerate() {
+            let x = x.skip(part * 32);
+            // SAFETY: sizes were checked above; NEON is there on every aarch64.
+            unsafe {
+                let mut acc = [vdupq_n_f32(0.0); 32];
+                let mut shift = [0.0f32; 32];
+                for (b, raw) in row.chunks_exact(bytes).enumerate() {
+                    block.fill(rows.quant, raw, rows.tail);
+                    for i in 0..len / SUM_BLOCK {
+                        let codes = vld1q_s8(block.codes[i * SUM_BLOCK..][..SUM_BLOCK].as_ptr());
+                        for n in 0..out.len() {
+                            let at = n * x.cols + b * len + i * SUM_BLOCK;
+                            let (high, low) = (vld1q_s8(x.high.as_ptr().add(at)), vld1q_s8(x.low.as_ptr().add(at)));
+                            let factor = block.scales[i] * x.scales[at / INT_BLOCK];
+                            let sums = vcvtq_f32_s32(products16(codes, high, low));
+                            acc[n] = vfmaq_n_f32(acc[n], sums, factor);
+                            shift[n] += block.offsets[i] * x.sums16[at / SUM_BLOCK];
+                        }
+                    }
+                }
+                for (n, y) in out.iter_mut().enumerate() {
+                    *y = vaddvq_f32(acc[n]) + shift[n];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_graph::{Random, cases};
+    use tern_quant::{DotWith, IQ4_NL, Q6_K, Q8_0};
+
+    use super::*;
+    use crate::ints::{self, IntsBuffer};
+
+    /// Rows of one format against tokens, by a kernel.
+    fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &Ints<'_>, tokens: usize) -> Vec<f32> {
+        let LinearKernel::Ints(dot) = kernel else { panic!("{} has no integers", rows.quant) };
+        let mut out = vec![0.0; rows.count * tokens];
+        dot(rows, x, &mut out);
+        out
+    }
+
+    fn quantized(x: &[f32]) -> IntsBuffer {
+        let buffer = IntsBuffer::new(x.len());
+        // SAFETY: one thread.
+        ints::quantize(x, unsafe { buffer.part(0, x.len()) });
+        buffer
+    }
+
+    #[test]
+    fn results_do_not_depend_on_what_stands_beside_them() {
+        let (cols, tokens) = (768, 11);
+        let rng = &mut Random::new(3);
+        let buffer = quantized(&rng.normals(tokens * cols, 1.0));
+        // SAFETY: one thread.
+        let x = unsafe { buffer.view(tokens, cols) };
+        for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
+            let w = cases::random_tensor("w", quant, ROWS, cols, rng);
+            let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
+            let together = run(kernel(quant), &Rows { quant, count: ROWS, blocks, tail }, &x, tokens);
+            for count in 1..ROWS {
+                let part = &blocks[..count * blocks.len() / ROWS];
+                let fewer = run(kernel(quant), &Rows { quant, count, blocks: part, tail }, &x, tokens);
+                assert_eq!(fewer, together[..count * tokens], "{quant}: {count} rows");
+            }
+            for (r, blocks) in blocks.chunks(blocks.len() / ROWS).enumerate() {
+                for t in 0..tokens {
+                    let alone = run(kernel(quant), &Rows { quant, count: 1, blocks, tail }, &x.skip(t), 1);
+                    assert_eq!(alone[0], together[r * tokens + t], "{quant}: row {r}, token {t}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_codes_do_not_overflow() {
+        let mut x = [126.496 / 127.0; 256]; // 126 in the high plane and 127 in the low one
+        x.iter_mut().step_by(INT_BLOCK).for_each(|x| *x = 1.0);
+        for sign in [1.0, -1.0] {
+            let buffer = quantized(&x.map(|x| x * sign));
+            // SAFETY: one thread.
+            let x = unsafe { buffer.view(1, 256) };
+            assert_eq!((x.high[1], x.low[1]), (126 * sign as i8, 127 * sign as i8));
+            // the byte with the largest codes, and where the scale stands
+            for (quant, byte, scale) in [(&Q8_0, 0x80, 0), (&Q6_K, 0xFF, 208), (&IQ4_NL, 0x00, 0)] {
+                let mut block = vec![byte; quant.block_bytes()];
+                block[scale..scale + 2].copy_from_slice(&[0x00, 0x3C]); // one
+                let blocks = block.repeat(256 / quant.block_len);
+                let rows = Rows { quant, count: 1, blocks: &blocks, tail: &[] };
+                let got = run(kernel(quant), &rows, &x, 1)[0];
+                let want = run(scalar::kernel(quant), &rows, &x, 1)[0];
+                assert!((got - want).abs() <= 1e-6 * want.abs(), "{quant}: {got} for {want}");
+            }
+        }
+    }
+}
