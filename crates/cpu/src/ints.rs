@@ -83,7 +83,8 @@ impl IntsBuffer {
     /// # Safety
     /// No other thread touches `len` activations from `at` on (both multiples of 32) before the next barrier.
     pub(crate) unsafe fn part(&self, at: usize, len: usize) -> IntsMut<'_> {
-        let (blocks, halves) = (at / INT_BLOCK..(at + len) / INT_BLOCK, at / SUM_BLOCK..(at + len) / SUM_BLOCK);
+        let (blocks, halves) =
+            (at / INT_BLOCK..(at + len) / INT_BLOCK, at / SUM_BLOCK..(at + len) / SUM_BLOCK);
         // SAFETY: the caller's promise.
         unsafe {
             IntsMut {
@@ -117,7 +118,8 @@ impl<'a> Ints<'a> {
 pub(crate) fn quantize(x: &[f32], out: IntsMut<'_>) {
     // adding and taking away 1.5 * 2^23 rounds to the nearest whole number
     let round = |v: f32| (v + 12_582_912.0) - 12_582_912.0;
-    let planes = out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
+    let planes =
+        out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
     let sums = out.sums32.iter_mut().zip(out.sums16.as_chunks_mut::<2>().0);
     let blocks = x.as_chunks::<INT_BLOCK>().0.iter().zip(planes);
     for (((x, (high, low)), scale), (sum32, sum16)) in blocks.zip(out.scales).zip(sums) {
@@ -168,7 +170,9 @@ mod tests {
             assert!((got - x).abs() <= 1.5 * scale, "{i}: {got} for {x}");
         }
         for (i, part) in x.chunks(16).enumerate() {
-            assert!((part.iter().sum::<f32>() - view.sums16[i]).abs() < 16.0 * 1.5 * view.scales[i / 2] + 1e-6);
+            assert!(
+                (part.iter().sum::<f32>() - view.sums16[i]).abs() < 16.0 * 1.5 * view.scales[i / 2] + 1e-6
+            );
         }
     }
 }

@@ -8,9 +8,9 @@ use tern_graph::{Graph, HostTensor, Op, Plan, Val, WeightId};
 use tern_quant::{DotWith, INT_BLOCK};
 
 use crate::dot::LinearKernel;
+use crate::ints::IntsBuffer;
 use crate::kernels::Kernels;
 use crate::kv::Kv;
-use crate::ints::IntsBuffer;
 use crate::shared::Shared;
 
 /// What a thread does at one place of the program.

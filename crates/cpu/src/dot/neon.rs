@@ -95,9 +95,8 @@ fn products32(codes: [int8x16_t; 2], high: [int8x16_t; 2], low: [int8x16_t; 2], 
         if wide {
             return vaddq_s32(products16(codes[0], high[0], low[0]), products16(codes[1], high[1], low[1]));
         }
-        let four = |x: [int8x16_t; 2]| {
-            add_products(add_products(vdupq_n_s16(0), codes[0], x[0]), codes[1], x[1])
-        };
+        let four =
+            |x: [int8x16_t; 2]| add_products(add_products(vdupq_n_s16(0), codes[0], x[0]), codes[1], x[1]);
         join(four(high), four(low))
     }
 }
@@ -134,7 +133,8 @@ fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) 
             Chunk { scales, sums: from_fn(|i| vld1q_f32(sums.as_ptr().add(4 * i))) }
         } else {
             let sums: [f32; 8] = padded(&x.sums32[at..at + groups]);
-            let (s0, s1, none) = (vld1q_f32(sums.as_ptr()), vld1q_f32(sums.as_ptr().add(4)), vdupq_n_f32(0.0));
+            let (s0, s1, none) =
+                (vld1q_f32(sums.as_ptr()), vld1q_f32(sums.as_ptr().add(4)), vdupq_n_f32(0.0));
             Chunk { scales: [d0, d1, none, none], sums: [s0, s1, none, none] }
         }
     }
@@ -186,7 +186,8 @@ unsafe fn tile<L: Layout, const R: usize, const N: usize>(
                         if L::HALVES {
                             for half in 0..2 {
                                 let sums = products16(codes[half], high[half], low[half]);
-                                acc[r][n] = vfmaq_n_f32(acc[r][n], vcvtq_f32_s32(sums), factors[2 * g + half]);
+                                acc[r][n] =
+                                    vfmaq_n_f32(acc[r][n], vcvtq_f32_s32(sums), factors[2 * g + half]);
                             }
                         } else {
                             let sums = products32(codes, high, low, L::WIDE);
@@ -257,7 +258,8 @@ fn general(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
                         let codes = vld1q_s8(block.codes[i * SUM_BLOCK..][..SUM_BLOCK].as_ptr());
                         for n in 0..out.len() {
                             let at = n * x.cols + b * len + i * SUM_BLOCK;
-                            let (high, low) = (vld1q_s8(x.high.as_ptr().add(at)), vld1q_s8(x.low.as_ptr().add(at)));
+                            let (high, low) =
+                                (vld1q_s8(x.high.as_ptr().add(at)), vld1q_s8(x.low.as_ptr().add(at)));
                             let factor = block.scales[i] * x.scales[at / INT_BLOCK];
                             let sums = vcvtq_f32_s32(products16(codes, high, low));
                             acc[n] = vfmaq_n_f32(acc[n], sums, factor);

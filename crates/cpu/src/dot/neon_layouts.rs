@@ -107,7 +107,10 @@ unsafe fn half_at(p: *const u8) -> f32 {
 
 /// One half of each block, for each of eight groups of which `PER` share a block.
 #[inline(always)]
-unsafe fn block_halves<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> [float32x4_t; 2] {
+unsafe fn block_halves<const BYTES: usize, const PER: usize>(
+    p: *const u8,
+    groups: usize,
+) -> [float32x4_t; 2] {
     // SAFETY: the chunk at `p` has `groups` groups by the caller's promise.
     unsafe {
         // past the last group its half is repeated: finite, as the loop wants it
@@ -148,7 +151,12 @@ fn unsigned(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
     // SAFETY: NEON is there on every aarch64.
     unsafe {
         let (low, high) = (vmovl_u8(vget_low_u8(v)), vmovl_high_u8(v));
-        let wide = [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)];
+        let wide = [
+            vmovl_u16(vget_low_u16(low)),
+            vmovl_high_u16(low),
+            vmovl_u16(vget_low_u16(high)),
+            vmovl_high_u16(high),
+        ];
         times(wide.map(|v| vcvtq_f32_u32(v)), by)
     }
 }
@@ -160,7 +168,12 @@ fn signed(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
     unsafe {
         let v = vreinterpretq_s8_u8(v);
         let (low, high) = (vmovl_s8(vget_low_s8(v)), vmovl_high_s8(v));
-        let wide = [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)];
+        let wide = [
+            vmovl_s16(vget_low_s16(low)),
+            vmovl_high_s16(low),
+            vmovl_s16(vget_low_s16(high)),
+            vmovl_high_s16(high),
+        ];
         times(wide.map(|v| vcvtq_f32_s32(v)), by)
     }
 }

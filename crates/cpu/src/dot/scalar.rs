@@ -9,12 +9,12 @@ use crate::ints::{Ints, SUM_BLOCK};
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
         "F32" => LinearKernel::F32(|rows, x, out| float_rows::<4>(rows, x, out, f32::from_le_bytes)),
-        "F16" => {
-            LinearKernel::F32(|rows, x, out| float_rows::<2>(rows, x, out, |b| f16::from_le_bytes(b).to_f32()))
-        }
-        "BF16" => {
-            LinearKernel::F32(|rows, x, out| float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32()))
-        }
+        "F16" => LinearKernel::F32(|rows, x, out| {
+            float_rows::<2>(rows, x, out, |b| f16::from_le_bytes(b).to_f32())
+        }),
+        "BF16" => LinearKernel::F32(|rows, x, out| {
+            float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32())
+        }),
         _ => LinearKernel::Ints(dot_codes),
     }
 }
@@ -87,7 +87,9 @@ fn dot_codes(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
                     let from = at + g * SUM_BLOCK;
                     let planes = x.high[from..].iter().zip(&x.low[from..]);
                     let codes = block.codes[g * SUM_BLOCK..][..SUM_BLOCK].iter().zip(planes);
-                    let whole = |(&w, (&h, &l)): (&i8, (&i8, &i8))| i32::from(w) * (256 * i32::from(h) + i32::from(l));
+                    let whole = |(&w, (&h, &l)): (&i8, (&i8, &i8))| {
+                        i32::from(w) * (256 * i32::from(h) + i32::from(l))
+                    };
                     let sum: i32 = codes.map(whole).sum();
                     let scale = block.scales[g] * x.scales[from / INT_BLOCK];
                     *y += sum as f32 * scale + block.offsets[g] * x.sums16[from / SUM_BLOCK];

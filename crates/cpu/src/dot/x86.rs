@@ -77,4 +77,9 @@ macro_rules! kernels {
 }
 
 kernels!(avx2, tiles::dot_rows_256, tiles::Avx2, "avx2,fma,f16c");
-kernels!(avx512, tiles::dot_rows_512, tiles::Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+kernels!(
+    avx512,
+    tiles::dot_rows_512,
+    tiles::Avx512,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+);

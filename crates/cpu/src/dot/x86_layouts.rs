@@ -31,7 +31,10 @@ unsafe fn nibbles64(p: *const u8, q: *const u8) -> __m512i {
     // SAFETY: 16 bytes are readable at each; called under AVX-512.
     unsafe {
         let packed = _mm256_set_m128i(_mm_loadu_si128(q.cast()), _mm_loadu_si128(p.cast()));
-        let twice = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), _mm512_castsi256_si512(packed));
+        let twice = _mm512_permutexvar_epi64(
+            _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3),
+            _mm512_castsi256_si512(packed),
+        );
         let shifted = _mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
         _mm512_and_si512(shifted, _mm512_set1_epi8(0x0F))
     }
@@ -64,7 +67,8 @@ unsafe fn two_bit_codes(p: *const u8) -> __m256i {
     // SAFETY: 8 bytes are readable at `p`; called under AVX2.
     unsafe {
         let x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())); // one byte a lane
-        let x = _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
+        let x =
+            _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
         _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<6>(x)), _mm256_set1_epi32(0x0303_0303))
     }
 }
@@ -98,14 +102,10 @@ unsafe fn headers<const BYTES: usize>(p: *const u8, blocks: usize) -> (__m256, _
     unsafe {
         // eight plain loads: a gather instruction takes three times as long
         let pair = |i: usize| if i < blocks { u32_at(p.add(i * BYTES)) as i32 } else { 0 };
-        let pairs = if blocks == 8 {
-            let pair = |i: usize| u32_at(p.add(i * BYTES)) as i32;
-            _mm256_setr_epi32(pair(0), pair(1), pair(2), pair(3), pair(4), pair(5), pair(6), pair(7))
-        } else {
-            _mm256_setr_epi32(pair(0), pair(1), pair(2), pair(3), pair(4), pair(5), pair(6), pair(7))
-        };
+        let pairs = _mm256_setr_epi32(pair(0), pair(1), pair(2), pair(3), pair(4), pair(5), pair(6), pair(7));
         let sort = _mm256_setr_epi8(
-            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10,
+            11, 14, 15,
         );
         let sorted = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(pairs, sort));
         let second = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(sorted));

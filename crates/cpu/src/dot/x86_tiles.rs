@@ -44,7 +44,8 @@ impl Simd for Avx2 {
             let bytes = _mm256_shuffle_epi8(
                 _mm256_set1_epi32(bits as i32),
                 _mm256_setr_epi8(
-                    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3,
+                    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3,
+                    3, 3,
                 ),
             );
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
@@ -85,26 +86,26 @@ pub(super) trait Layout {
     const HALVES: bool;
     /// Codes `32 * i ..` of a block.
     unsafe fn codes<S: Simd>(block: *const u8, i: usize) -> __m256i;
-    /// Codes `64 * i ..` of a row.
+    /// Codes `64 * i ..` of a chunk.
     #[inline(always)]
-    unsafe fn codes64(row: *const u8, i: usize) -> __m512i {
-        // SAFETY: the caller's row has these codes; called under AVX-512.
+    unsafe fn codes64(chunk: *const u8, i: usize) -> __m512i {
+        // SAFETY: the caller's chunk has these codes; called under AVX-512.
         unsafe {
-            let low = codes_at::<Avx512, Self>(row, 2 * i);
-            let high = codes_at::<Avx512, Self>(row, 2 * i + 1);
+            let low = codes_at::<Avx512, Self>(chunk, 2 * i);
+            let high = codes_at::<Avx512, Self>(chunk, 2 * i + 1);
             _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)
         }
     }
-    /// Scales of the chunk at `row`, of which `groups` groups of 32 are there. The rest must be zero.
+    /// Scales of a chunk, of which `groups` groups of 32 are there. The rest must be zero.
     unsafe fn scales(chunk: *const u8, groups: usize) -> Scales;
 }
 
-/// Codes `32 * group ..` of a row.
+/// Codes `32 * group ..` of a chunk.
 #[inline(always)]
-unsafe fn codes_at<S: Simd, L: Layout + ?Sized>(row: *const u8, group: usize) -> __m256i {
+unsafe fn codes_at<S: Simd, L: Layout + ?Sized>(chunk: *const u8, group: usize) -> __m256i {
     let each = L::LEN / 32;
-    // SAFETY: the caller's row has these codes.
-    unsafe { L::codes::<S>(row.add(group / each * L::BYTES), group % each) }
+    // SAFETY: the caller's chunk has these codes.
+    unsafe { L::codes::<S>(chunk.add(group / each * L::BYTES), group % each) }
 }
 
 /// All bits in the first `n` of eight lanes.
@@ -133,7 +134,10 @@ unsafe fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: 
             let sums = x.sums16.as_ptr().add(2 * at);
             let upper = first_lanes((2 * groups).saturating_sub(8));
             // the second pointer may lie past the row's end, where nothing is loaded
-            [_mm256_maskload_ps(sums, first_lanes(2 * groups)), _mm256_maskload_ps(sums.wrapping_add(8), upper)]
+            [
+                _mm256_maskload_ps(sums, first_lanes(2 * groups)),
+                _mm256_maskload_ps(sums.wrapping_add(8), upper),
+            ]
         } else {
             [_mm256_maskload_ps(x.sums32.as_ptr().add(at), mask), _mm256_setzero_ps()]
         };
@@ -141,65 +145,97 @@ unsafe fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: 
     }
 }
 
-/// `R` rows against `N` tokens with AVX2; `out` is `[R][stride]`.
-#[inline(always)]
-unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
-    rows: &[u8],
-    x: &Ints<'_>,
-    out: &mut [f32],
-    stride: usize,
-) {
-    let all_groups = x.cols / INT_BLOCK;
-    let row_bytes = x.cols / L::LEN * L::BYTES;
-    let chunk_bytes = GROUPS * 32 / L::LEN * L::BYTES;
-    // SAFETY: `rows` holds `R` rows of whole blocks for `x.cols` weights, and `x` at least `N` rows, by the
-    // caller's promise; called under AVX2, FMA and F16C.
-    unsafe {
-        let mut acc = [[_mm256_setzero_ps(); N]; R];
-        let mut shift = [[_mm256_setzero_ps(); N]; R];
-        for c in 0..all_groups.div_ceil(GROUPS) {
-            let groups = GROUPS.min(all_groups - c * GROUPS);
-            let mut factors = [[[_mm256_setzero_ps(); 2]; N]; R];
-            for n in 0..N {
-                let chunk = chunk_of::<L>(x, n, c, groups);
-                for r in 0..R {
-                    let s = L::scales(rows.as_ptr().add(r * row_bytes + c * chunk_bytes), groups);
-                    if L::HALVES {
-                        let pairs = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-                        let low = _mm256_permutevar8x32_ps(chunk.scales, pairs);
-                        let upper = _mm256_add_epi32(pairs, _mm256_set1_epi32(4));
-                        let high = _mm256_permutevar8x32_ps(chunk.scales, upper);
-                        factors[r][n] = [_mm256_mul_ps(s.scales[0], low), _mm256_mul_ps(s.scales[1], high)];
-                        shift[r][n] = _mm256_fmadd_ps(s.offsets[0], chunk.sums[0], shift[r][n]);
-                        shift[r][n] = _mm256_fmadd_ps(s.offsets[1], chunk.sums[1], shift[r][n]);
-                    } else {
-                        factors[r][n][0] = _mm256_mul_ps(s.scales[0], chunk.scales);
-                        shift[r][n] = _mm256_fmadd_ps(s.offsets[0], chunk.sums[0], shift[r][n]);
-                    }
-                }
+/// Sums in the making: products in `A`, offsets apart.
+struct Sums<A, const R: usize, const N: usize> {
+    products: [[A; N]; R],
+    offsets: [[__m256; N]; R],
+}
+
+/// Where one chunk of a tile is: the weights' first byte there, and the distance from row to row.
+struct Place {
+    chunk: usize,
+    weights: *const u8,
+    row_bytes: usize,
+}
+
+impl Place {
+    /// A chunk of the rows at `rows`; the same chunk of the rows after them is asked for ahead of time.
+    #[inline(always)]
+    fn new<L: Layout, const R: usize>(rows: &[u8], cols: usize, chunk: usize) -> Place {
+        let row_bytes = cols / L::LEN * L::BYTES;
+        let chunk_bytes = GROUPS * 32 / L::LEN * L::BYTES;
+        let weights = rows.as_ptr().wrapping_add(chunk * chunk_bytes);
+        for line in (0..chunk_bytes).step_by(64) {
+            for r in R..2 * R {
+                // SAFETY: a prefetch reads nothing, wherever it points.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(r * row_bytes + line).cast()) };
             }
-            for g in 0..groups {
-                let col = (c * GROUPS + g) * 32;
-                for r in 0..R {
-                    let codes = codes_at::<Avx2, L>(rows.as_ptr().add(r * row_bytes), c * GROUPS + g);
-                    for n in 0..N {
-                        let products = products::<Avx2>(codes, x, n * x.cols + col, L::SIGNED);
-                        let factor = if L::HALVES {
-                            let first = (2 * g % 8) as i32;
-                            let lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-                            let lanes = _mm256_add_epi32(lanes, _mm256_set1_epi32(first));
-                            _mm256_permutevar8x32_ps(factors[r][n][g / 4], lanes)
-                        } else {
-                            _mm256_permutevar8x32_ps(factors[r][n][0], _mm256_set1_epi32(g as i32))
-                        };
-                        acc[r][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), factor, acc[r][n]);
-                    }
+        }
+        Place { chunk, weights, row_bytes }
+    }
+}
+
+/// Adds up all chunks of a tile. Whole chunks come with a constant number of groups, so that their loops unroll and
+/// their scales stay in registers. (A macro: a closure this large is not inlined, and loses the vector features.)
+macro_rules! add_chunks {
+    ($chunk:ident, $rows:ident, $x:ident, $sums:ident) => {
+        let all_groups = $x.cols / INT_BLOCK;
+        for chunk in 0..all_groups / GROUPS {
+            $chunk::<L, R, N>(&mut $sums, $x, Place::new::<L, R>($rows, $x.cols, chunk), GROUPS);
+        }
+        if !all_groups.is_multiple_of(GROUPS) {
+            let last = Place::new::<L, R>($rows, $x.cols, all_groups / GROUPS);
+            $chunk::<L, R, N>(&mut $sums, $x, last, all_groups % GROUPS);
+        }
+    };
+}
+
+/// One chunk of `R` rows against `N` tokens with AVX2.
+#[inline(always)]
+unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
+    sums: &mut Sums<__m256, R, N>,
+    x: &Ints<'_>,
+    at: Place,
+    groups: usize,
+) {
+    // SAFETY: `at` has `R` rows of `groups` groups, and `x` at least `N` rows, by the caller's promise; called
+    // under AVX2, FMA and F16C.
+    unsafe {
+        let chunks: [Chunk; N] = std::array::from_fn(|n| chunk_of::<L>(x, n, at.chunk, groups));
+        let mut factors = [[[_mm256_setzero_ps(); 2]; N]; R];
+        for r in 0..R {
+            let s = L::scales(at.weights.add(r * at.row_bytes), groups);
+            for n in 0..N {
+                let c = &chunks[n];
+                let shift = &mut sums.offsets[r][n];
+                *shift = _mm256_fmadd_ps(s.offsets[0], c.sums[0], *shift);
+                factors[r][n][0] = _mm256_mul_ps(s.scales[0], c.scales);
+                if L::HALVES {
+                    let pairs = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+                    let low = _mm256_permutevar8x32_ps(c.scales, pairs);
+                    let high =
+                        _mm256_permutevar8x32_ps(c.scales, _mm256_add_epi32(pairs, _mm256_set1_epi32(4)));
+                    factors[r][n] = [_mm256_mul_ps(s.scales[0], low), _mm256_mul_ps(s.scales[1], high)];
+                    *shift = _mm256_fmadd_ps(s.offsets[1], c.sums[1], *shift);
                 }
             }
         }
-        for r in 0..R {
-            for n in 0..N {
-                out[r * stride + n] = horizontal_sum(_mm256_add_ps(acc[r][n], shift[r][n]));
+        for g in 0..groups {
+            let col = (at.chunk * GROUPS + g) * 32;
+            for r in 0..R {
+                let codes = codes_at::<Avx2, L>(at.weights.add(r * at.row_bytes), g);
+                for n in 0..N {
+                    let products = products::<Avx2>(codes, x, n * x.cols + col, L::SIGNED);
+                    let factor = if L::HALVES {
+                        let lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+                        let lanes = _mm256_add_epi32(lanes, _mm256_set1_epi32((2 * g % 8) as i32));
+                        _mm256_permutevar8x32_ps(factors[r][n][g / 4], lanes)
+                    } else {
+                        _mm256_permutevar8x32_ps(factors[r][n][0], _mm256_set1_epi32(g as i32))
+                    };
+                    let sum = &mut sums.products[r][n];
+                    *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), factor, *sum);
+                }
             }
         }
     }
@@ -222,6 +258,95 @@ unsafe fn products<S: Simd>(codes: __m256i, x: &Ints<'_>, at: usize, signed: boo
     }
 }
 
+/// One chunk of `R` rows against `N` tokens with AVX-512.
+#[inline(always)]
+unsafe fn chunk_512<L: Layout, const R: usize, const N: usize>(
+    sums: &mut Sums<__m512, R, N>,
+    x: &Ints<'_>,
+    at: Place,
+    groups: usize,
+) {
+    // SAFETY: as for `chunk_256`; called under AVX-512 BW, VL, DQ and VNNI too.
+    unsafe {
+        let chunks: [Chunk; N] = std::array::from_fn(|n| chunk_of::<L>(x, n, at.chunk, groups));
+        let mut factors = [[_mm512_setzero_ps(); N]; R];
+        for r in 0..R {
+            let mut s = L::scales(at.weights.add(r * at.row_bytes), groups);
+            if L::SIGNED {
+                // signed codes become unsigned by adding 128, which the offset takes away again
+                s.offsets = s.scales.map(|s| _mm256_mul_ps(s, _mm256_set1_ps(-128.0)));
+            }
+            for n in 0..N {
+                let d = _mm512_castps256_ps512(chunks[n].scales);
+                let shift = &mut sums.offsets[r][n];
+                *shift = _mm256_fmadd_ps(s.offsets[0], chunks[n].sums[0], *shift);
+                factors[r][n] = if L::HALVES {
+                    let pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+                    let both = _mm512_insertf32x8(_mm512_castps256_ps512(s.scales[0]), s.scales[1], 1);
+                    *shift = _mm256_fmadd_ps(s.offsets[1], chunks[n].sums[1], *shift);
+                    _mm512_mul_ps(both, _mm512_permutexvar_ps(pairs, d))
+                } else {
+                    _mm512_mul_ps(_mm512_castps256_ps512(s.scales[0]), d)
+                };
+            }
+        }
+        for j in 0..groups.div_ceil(2) {
+            let col = (at.chunk * GROUPS + 2 * j) * 32;
+            // the last group of a row may stand alone
+            let there: __mmask64 = if 2 * j + 1 < groups { !0 } else { 0xFFFF_FFFF };
+            let lanes = if L::HALVES {
+                let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+                _mm512_add_epi32(lanes, _mm512_set1_epi32(4 * j as i32))
+            } else {
+                let lanes = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+                _mm512_add_epi32(lanes, _mm512_set1_epi32(2 * j as i32))
+            };
+            for r in 0..R {
+                let weights = at.weights.add(r * at.row_bytes);
+                let mut codes = if there == !0 {
+                    L::codes64(weights, j)
+                } else {
+                    _mm512_zextsi256_si512(codes_at::<Avx512, L>(weights, 2 * j))
+                };
+                if L::SIGNED {
+                    codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+                }
+                for n in 0..N {
+                    let from = n * x.cols + col;
+                    let high = _mm512_maskz_loadu_epi8(there, x.high.as_ptr().add(from));
+                    let low = _mm512_maskz_loadu_epi8(there, x.low.as_ptr().add(from));
+                    let dots = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high);
+                    let dots = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(dots), codes, low);
+                    let factor = _mm512_permutexvar_ps(lanes, factors[r][n]);
+                    let sum = &mut sums.products[r][n];
+                    *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), factor, *sum);
+                }
+            }
+        }
+    }
+}
+
+/// `R` rows against `N` tokens with AVX2; `out` is `[R][stride]`.
+#[inline(always)]
+unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
+    rows: &[u8],
+    x: &Ints<'_>,
+    out: &mut [f32],
+    stride: usize,
+) {
+    // SAFETY: sizes were checked by the caller; called under AVX2, FMA and F16C.
+    unsafe {
+        let zero = [[_mm256_setzero_ps(); N]; R];
+        let mut sums = Sums { products: zero, offsets: zero };
+        add_chunks!(chunk_256, rows, x, sums);
+        for r in 0..R {
+            for n in 0..N {
+                out[r * stride + n] = horizontal_sum(_mm256_add_ps(sums.products[r][n], sums.offsets[r][n]));
+            }
+        }
+    }
+}
+
 /// `R` rows against `N` tokens with AVX-512; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile_512<L: Layout, const R: usize, const N: usize>(
@@ -230,75 +355,16 @@ unsafe fn tile_512<L: Layout, const R: usize, const N: usize>(
     out: &mut [f32],
     stride: usize,
 ) {
-    let all_groups = x.cols / INT_BLOCK;
-    let row_bytes = x.cols / L::LEN * L::BYTES;
-    let chunk_bytes = GROUPS * 32 / L::LEN * L::BYTES;
     // SAFETY: as for `tile_256`; called under AVX-512 BW, VL, DQ and VNNI too.
     unsafe {
-        let mut acc = [[_mm512_setzero_ps(); N]; R];
-        let mut shift = [[_mm256_setzero_ps(); N]; R];
-        for c in 0..all_groups.div_ceil(GROUPS) {
-            let groups = GROUPS.min(all_groups - c * GROUPS);
-            let mut factors = [[_mm512_setzero_ps(); N]; R];
-            let chunks: [Chunk; N] = std::array::from_fn(|n| chunk_of::<L>(x, n, c, groups));
-            for r in 0..R {
-                let mut s = L::scales(rows.as_ptr().add(r * row_bytes + c * chunk_bytes), groups);
-                if L::SIGNED {
-                    // signed codes become unsigned by adding 128, which the offset takes away again
-                    s.offsets = s.scales.map(|s| _mm256_mul_ps(s, _mm256_set1_ps(-128.0)));
-                }
-                for n in 0..N {
-                    let d = _mm512_castps256_ps512(chunks[n].scales);
-                    if L::HALVES {
-                        let pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-                        let both = _mm512_insertf32x8(_mm512_castps256_ps512(s.scales[0]), s.scales[1], 1);
-                        factors[r][n] = _mm512_mul_ps(both, _mm512_permutexvar_ps(pairs, d));
-                        shift[r][n] = _mm256_fmadd_ps(s.offsets[0], chunks[n].sums[0], shift[r][n]);
-                        shift[r][n] = _mm256_fmadd_ps(s.offsets[1], chunks[n].sums[1], shift[r][n]);
-                    } else {
-                        factors[r][n] = _mm512_mul_ps(_mm512_castps256_ps512(s.scales[0]), d);
-                        shift[r][n] = _mm256_fmadd_ps(s.offsets[0], chunks[n].sums[0], shift[r][n]);
-                    }
-                }
-            }
-            for j in 0..groups.div_ceil(2) {
-                let col = (c * GROUPS + 2 * j) * 32;
-                // the last group of a row may stand alone
-                let there: __mmask64 = if 2 * j + 1 < groups { !0 } else { 0xFFFF_FFFF };
-                let lanes = if L::HALVES {
-                    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-                    _mm512_add_epi32(lanes, _mm512_set1_epi32(4 * j as i32))
-                } else {
-                    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-                    _mm512_add_epi32(lanes, _mm512_set1_epi32(2 * j as i32))
-                };
-                for r in 0..R {
-                    let row = rows.as_ptr().add(r * row_bytes);
-                    let mut codes = if there == !0 {
-                        L::codes64(row, c * GROUPS / 2 + j)
-                    } else {
-                        _mm512_zextsi256_si512(codes_at::<Avx512, L>(row, c * GROUPS + 2 * j))
-                    };
-                    if L::SIGNED {
-                        codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
-                    }
-                    for n in 0..N {
-                        let at = n * x.cols + col;
-                        let high = _mm512_maskz_loadu_epi8(there, x.high.as_ptr().add(at));
-                        let low = _mm512_maskz_loadu_epi8(there, x.low.as_ptr().add(at));
-                        let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high);
-                        let sums = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(sums), codes, low);
-                        let factor = _mm512_permutexvar_ps(lanes, factors[r][n]);
-                        acc[r][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), factor, acc[r][n]);
-                    }
-                }
-            }
-        }
+        let mut sums =
+            Sums { products: [[_mm512_setzero_ps(); N]; R], offsets: [[_mm256_setzero_ps(); N]; R] };
+        add_chunks!(chunk_512, rows, x, sums);
         for r in 0..R {
             for n in 0..N {
-                let (low, high) = (_mm512_castps512_ps256(acc[r][n]), _mm512_extractf32x8_ps(acc[r][n], 1));
-                let sum = _mm256_add_ps(_mm256_add_ps(low, high), shift[r][n]);
-                out[r * stride + n] = horizontal_sum(sum);
+                let all = sums.products[r][n];
+                let halves = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+                out[r * stride + n] = horizontal_sum(_mm256_add_ps(halves, sums.offsets[r][n]));
             }
         }
     }
