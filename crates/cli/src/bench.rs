@@ -85,8 +85,10 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let (prompt, decode) = (args.prompt.unwrap_or(room.min(512)), args.decode.unwrap_or(room.min(128)));
     let longest = args.depth + prompt.max(decode);
     if longest > context {
-        let text =
-            format!("depth and test are {longest} tokens together; {} has a context of {context}", opened.name);
+        let text = format!(
+            "depth and test are {longest} tokens together; {} has a context of {context}",
+            opened.name
+        );
         return Err(CliError::said(text));
     }
     let (name, bytes) = (opened.name.clone(), load::total_bytes(&opened.tensors));

@@ -2,6 +2,15 @@
 //!
 //! Exit codes: 0 done, 1 an error told in one sentence, 2 wrong usage.
 
+/// As the standard one, but a closed stderr is no panic: whoever reads it has enough.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        let mut line = format!($($text)*);
+        line.push('\n');
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    }};
+}
+
 mod args;
 mod bench;
 mod bench_ops;

@@ -179,7 +179,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     if template.is_some() {
         decoder = decoder.at_start_of_text();
     } else if !args.json && !args.model.quiet && std::io::stderr().is_terminal() {
-        eprint!("{text}"); // so that a person reads the whole text
+        let _ = std::io::stderr().write_all(text.as_bytes()); // so that a person reads the whole text
     }
     let mut out = std::io::stdout().lock();
     let answer = listen(stream, decoder, prompt_tokens, TokenStream::next_blocking, |text| {

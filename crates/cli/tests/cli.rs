@@ -537,7 +537,6 @@ fn a_closed_stdout_is_no_panic() {
 
 /// `tern ... 2>&1 | head -1`: the same with both.
 #[test]
-#[ignore = "eprintln! panics when stderr is closed"]
 fn a_closed_stderr_is_no_panic() {
     let home = Home::new();
     for args in [

@@ -3,6 +3,8 @@
 //! Fixtures are recorded by `scripts/oracle/llama.py`. Models that are not in the repository are looked for in
 //! the folder named by TERN_TEST_DATA and reported as skipped without it.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -44,7 +46,9 @@ fn model_file(name: &str, made: &Path) -> Option<PathBuf> {
     let stem = name.strip_suffix(".gguf")?;
     if let Some((shape, format)) = stem.rsplit_once('-').filter(|_| stem.starts_with("tiny-")) {
         let (mut shape, quant) = Synth::parse(&format!("{shape}:{format}")).unwrap();
-        let vocab = Checkpoint::open(&repository().join("crates/cli/models/tern-stories-1bit.gguf")).unwrap().metadata;
+        let vocab = Checkpoint::open(&repository().join("crates/cli/models/tern-stories-1bit.gguf"))
+            .unwrap()
+            .metadata;
         shape.vocab = vocab.strings("tokenizer.ggml.tokens").unwrap().len();
         let (path, mut bytes) = (made.join(name), vec![]);
         Synth::new(&shape, quant, None).unwrap().write(&vocab, &mut bytes, |_, _| ()).unwrap();
@@ -149,7 +153,12 @@ fn the_cpu_agrees_with_llama_cpp() {
                 compare(&mut all, want, row);
             }
         }
-        println!("{name}: mean KL {:.2e}, same top {} of {} clear positions", all.mean_kl(), all.clear_agree, all.clear);
+        println!(
+            "{name}: mean KL {:.2e}, same top {} of {} clear positions",
+            all.mean_kl(),
+            all.clear_agree,
+            all.clear
+        );
         // llama.cpp rounds activations to 8 bits, which puts it 6.0e-3 from exact arithmetic on this model
         let most = if name == "gemma-3-270m" { 7e-3 } else { 5e-3 };
         assert!(all.mean_kl() < most, "{name}: {all:?}");
@@ -171,7 +180,11 @@ fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_llama_cpp() {
                 compare(&mut to_reference, &position(exact), row);
             }
         }
-        println!("{name}: reference to exact {:.2e}, CPU to reference {:.2e}", to_exact.mean_kl(), to_reference.mean_kl());
+        println!(
+            "{name}: reference to exact {:.2e}, CPU to reference {:.2e}",
+            to_exact.mean_kl(),
+            to_reference.mean_kl()
+        );
         assert!(to_exact.mean_kl() < 1e-4, "{name}: {to_exact:?}");
         assert!(to_reference.mean_kl() < 1e-4, "{name}: {to_reference:?}");
     });

@@ -242,9 +242,10 @@ impl Run<'_> {
                 let tile = Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail };
                 let results = &mut room[..count * tokens]; // [count, tokens]
                 match (program.kernels[node], program.ints(x.index())) {
-                    // SAFETY: see `work`.
                     (Some(LinearKernel::Ints(dot)), Some(ints)) => {
-                        dot(&tile, &unsafe { ints.view(rows, w.cols) }.skip(first), results);
+                        // SAFETY: see `work`.
+                        let x = unsafe { ints.view(rows, w.cols) };
+                        dot(&tile, &x.skip(first), results);
                     }
                     (Some(LinearKernel::F32(dot)), _) => {
                         dot(&tile, self.read(x, first * w.cols, tokens * w.cols), results);

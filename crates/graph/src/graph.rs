@@ -1,5 +1,6 @@
 //! A model as a list of ops, built with shapes checked and printable as text.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
@@ -80,6 +81,7 @@ pub struct Graph {
     pub ropes: Vec<RopeTable>,
     /// KV layers by index.
     pub kv: Vec<KvLayer>,
+    by_name: HashMap<String, WeightId>,
 }
 
 impl Graph {
@@ -91,15 +93,17 @@ impl Graph {
     /// Asks for a matrix of the checkpoint; the same name gives the same weight.
     pub fn matrix(&mut self, name: impl Into<String>, rows: usize, cols: usize) -> Result<WeightId> {
         let name = name.into();
-        if let Some(i) = self.weights.iter().position(|w| w.name == name) {
-            let w = &self.weights[i];
+        if let Some(&id) = self.by_name.get(&name) {
+            let w = self.weight(id);
             if (w.rows, w.cols) != (rows, cols) {
                 return fail(format!("{name}: used as [{}, {}] and as [{rows}, {cols}]", w.rows, w.cols));
             }
-            return Ok(WeightId(i as u32));
+            return Ok(id);
         }
+        let id = WeightId(self.weights.len() as u32);
+        self.by_name.insert(name.clone(), id);
         self.weights.push(Weight { name, rows, cols });
-        Ok(WeightId(self.weights.len() as u32 - 1))
+        Ok(id)
     }
 
     /// Asks for a vector of the checkpoint.
@@ -204,6 +208,7 @@ impl Graph {
 
     /// See [`Op::Rope`].
     pub fn rope(&mut self, x: Val, head_dim: usize, style: RopeStyle, table: usize) -> Result<Val> {
+        self.check_tokens("rope", x)?;
         let pairs = self.ropes[table].freqs.len();
         if head_dim == 0 || !self.width(x).is_multiple_of(head_dim) || pairs * 2 > head_dim {
             return fail(format!(
@@ -223,6 +228,7 @@ impl Graph {
             ("v", v, args.kv_heads * args.v_dim),
         ];
         for (name, value, width) in want {
+            self.check_tokens("attend", value)?;
             if self.width(value) != width {
                 return fail(format!("attend: want {name} of {width} columns, got {}", self.width(value)));
             }
@@ -278,7 +284,20 @@ impl Graph {
         Val(self.nodes.len() as u32 - 1)
     }
 
+    /// Positions belong to tokens: rows that were chosen have lost theirs.
+    fn check_tokens(&self, op: &str, x: Val) -> Result<()> {
+        if self.value(x).outputs_only {
+            return fail(format!("{op}: want a row for every token, got the outputs only"));
+        }
+        Ok(())
+    }
+
     fn check_same(&self, op: &str, a: Val, b: Val) -> Result<()> {
+        if self.value(a).outputs_only != self.value(b).outputs_only {
+            return fail(format!(
+                "{op}: one value has a row for every token, the other for the outputs only"
+            ));
+        }
         if self.value(a) != self.value(b) {
             return fail(format!("{op}: a value of {} columns and one of {}", self.width(a), self.width(b)));
         }

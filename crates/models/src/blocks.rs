@@ -77,6 +77,8 @@ impl Build<'_> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let (gate, up) = if self.has(&name("ffn_gate.weight")) {
             (self.linear(x, &name("ffn_gate"), ff)?, self.linear(x, &name("ffn_up"), ff)?)
+        } else if self.rows(&name("ffn_up.weight")) == Some(ff) {
+            return Err(ModelError::Tensor(format!("{} is missing", name("ffn_gate.weight"))));
         } else {
             let both = self.linear(x, &name("ffn_up"), 2 * ff)?; // [gate; up]
             (self.graph.columns(both, 0, ff)?, self.graph.columns(both, ff, ff)?)

@@ -53,6 +53,11 @@ impl<'a> Build<'a> {
         self.source.shape(name).is_some()
     }
 
+    /// Rows of a tensor, if the source has it.
+    pub(crate) fn rows(&self, name: &str) -> Option<usize> {
+        self.source.shape(name).map(|[rows, _]| rows)
+    }
+
     /// The values of a small tensor that goes into the graph itself (rope factors).
     pub(crate) fn values(&mut self, name: &str) -> Option<Vec<f32>> {
         let values = self.source.values(name)?;

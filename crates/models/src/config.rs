@@ -88,9 +88,16 @@ impl Config {
             .same_in_all_layers("attention.head_count")?
             .ok_or_else(|| missing("attention.head_count"))?;
         let kv_heads = keys.same_in_all_layers("attention.head_count_kv")?.unwrap_or(heads);
+        let rope_dims = keys.optional_usize("rope.dimension_count")?;
         let head_dim = match keys.optional_usize("attention.key_length")? {
             Some(n) => n,
-            None if heads > 0 && width.is_multiple_of(heads) => width / heads,
+            // heads that share the width, unless the rotation says that they are wider
+            None if heads > 0
+                && width.is_multiple_of(heads)
+                && rope_dims.is_none_or(|r| r <= width / heads) =>
+            {
+                width / heads
+            }
             None => return Err(missing("attention.key_length")),
         };
         let context_trained = keys.usize("context_length")?;
@@ -105,7 +112,7 @@ impl Config {
             kv_heads,
             head_dim,
             v_dim: keys.optional_usize("attention.value_length")?.unwrap_or(head_dim),
-            rope_dims: keys.optional_usize("rope.dimension_count")?.unwrap_or(head_dim),
+            rope_dims: rope_dims.unwrap_or(head_dim),
             eps: keys.f32("attention.layer_norm_rms_epsilon")?,
             context_trained,
             context: context.unwrap_or(context_trained),
@@ -132,6 +139,10 @@ impl Config {
                 let text = format!("`{}` is {size}: want 1 to {most}", keys.key(name));
                 return Err(ModelError::Unsupported(text));
             }
+        }
+        if !(self.eps.is_finite() && self.eps >= 0.0) {
+            let key = keys.key("attention.layer_norm_rms_epsilon");
+            return Err(ModelError::Unsupported(format!("`{key}` is {}: want a number from 0 on", self.eps)));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let text = format!("{} heads do not share {} kv heads", self.heads, self.kv_heads);

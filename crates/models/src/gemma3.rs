@@ -19,6 +19,10 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
     let local_base = b.keys().optional_f32("rope.freq_base_swa")?.unwrap_or(LOCAL_ROPE_BASE);
     let window = b.keys().usize("attention.sliding_window")?;
+    if window == 0 {
+        let text = format!("`{}` is 0: want 1 or more", b.keys().key("attention.sliding_window"));
+        return Err(ModelError::Unsupported(text));
+    }
     let (global, local) = (b.rope_table(base)?, b.plain_rope_table(local_base));
     let scale_dim = if c.layers == LAYERS_27B { c.width / c.heads } else { c.head_dim };
     let mut x = b.embed((c.width as f32).sqrt())?;

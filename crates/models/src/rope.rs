@@ -20,6 +20,10 @@ pub(crate) enum Scaling {
 impl Build<'_> {
     /// The table the model's metadata and rope factor tensors describe, for a rotation base.
     pub(crate) fn rope_table(&mut self, base: f32) -> Result<usize, ModelError> {
+        if !(base.is_finite() && base > 1.0) {
+            let key = self.keys().key("rope.freq_base");
+            return Err(ModelError::Unsupported(format!("`{key}` is {base}: want a number above 1")));
+        }
         let (scaling, attn_factor) = self.rope_scaling()?;
         let divisors = self.rope_divisors()?;
         let table = table(self.config.rope_dims, base, scaling, divisors.as_deref(), attn_factor);

@@ -386,7 +386,7 @@ macro_rules! dot_rows {
                 for t in (0..whole).step_by(TOKENS) {
                     let x = x.skip(t);
                     let mut r = 0;
-                    while r + $rows <= rows.count {
+                    while rows.count - r >= $rows {
                         let part = &rows.blocks[r * row_bytes..(r + $rows) * row_bytes];
                         $tile::<L, $rows, TOKENS>(part, &x, &mut out[r * tokens + t..], tokens);
                         r += $rows;
