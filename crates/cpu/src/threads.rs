@@ -5,9 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// Spins before a waiting thread gives its core away.
-const SPINS: usize = 4_000;
+/// Spins before a waiting thread goes to sleep: some 100 microseconds.
+const SPINS: usize = 2_000;
+/// A sleeping thread looks up at least this often.
+const NAP: Duration = Duration::from_millis(1);
 
 /// A job: every thread calls it once with its own [`Worker`].
 type Job<'a> = &'a (dyn Fn(&Worker<'_>) + Sync);
@@ -25,6 +28,10 @@ struct State {
     generation: AtomicUsize,
     /// Threads that are through with the current job.
     finished: AtomicUsize,
+    /// Threads that gave up spinning; an idle core may then run the one they wait for.
+    sleepers: AtomicUsize,
+    bed: Mutex<()>,
+    up: Condvar,
     /// A thread panicked: whoever waits at a barrier gives up, and the job counts as failed.
     broken: AtomicBool,
     stop: AtomicBool,
@@ -55,6 +62,9 @@ impl Pool {
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
             finished: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            bed: Mutex::new(()),
+            up: Condvar::new(),
             broken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -90,7 +100,7 @@ impl Pool {
             state.wake.notify_all();
         }
         state.work(job, 0);
-        wait_until(|| state.finished.load(Ordering::Acquire) == state.threads);
+        state.wait_until(|| state.finished.load(Ordering::Acquire) == state.threads);
         !state.broken.load(Ordering::Relaxed)
     }
 }
@@ -143,6 +153,7 @@ impl State {
             self.broken.store(true, Ordering::Release);
         }
         self.finished.fetch_add(1, Ordering::AcqRel);
+        self.wake_sleepers();
     }
 
     /// Waits for all threads, or gives up with them when one has failed.
@@ -151,22 +162,38 @@ impl State {
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
             self.arrived.store(0, Ordering::Relaxed);
             self.generation.store(generation + 1, Ordering::Release);
+            self.wake_sleepers();
             return;
         }
         let passed = || self.generation.load(Ordering::Acquire) != generation;
-        wait_until(|| passed() || self.broken.load(Ordering::Acquire));
+        self.wait_until(|| passed() || self.broken.load(Ordering::Acquire));
         if !passed() {
             std::panic::resume_unwind(Box::new("another thread of this step failed"));
         }
     }
-}
 
-/// Spins, and gives the core away when that takes long.
-fn wait_until(ready: impl Fn() -> bool) {
-    let mut spins = 0;
-    while !ready() {
-        spins += 1;
-        if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+    /// Spins, then sleeps: on a busy machine the thread that is waited for may need this core.
+    fn wait_until(&self, ready: impl Fn() -> bool) {
+        for _ in 0..SPINS {
+            if ready() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        while !ready() {
+            bed = self.up.wait_timeout(bed, NAP).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(bed);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn wake_sleepers(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner));
+            self.up.notify_all();
+        }
     }
 }
 

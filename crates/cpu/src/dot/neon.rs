@@ -140,6 +140,57 @@ fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) 
     }
 }
 
+/// One chunk of `R` rows, whose bytes at `weights` are `row_bytes` apart, against `N` tokens.
+#[inline(always)]
+unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
+    sums: &mut [[float32x4_t; N]; R],
+    x: &Ints<'_>,
+    (weights, row_bytes): (*const u8, usize),
+    chunk: usize,
+    groups: usize,
+) {
+    let each = L::LEN / 32;
+    let vectors = if L::HALVES { 4 } else { 2 };
+    // SAFETY: there are `R` rows of `groups` groups, and `x` has at least `N` rows, by the caller's promise; NEON
+    // is there on every aarch64.
+    unsafe {
+        let chunks: [Chunk; N] = from_fn(|n| chunk_of::<L>(x, n, chunk, groups));
+        let mut factors = [[[0.0f32; 16]; N]; R];
+        for r in 0..R {
+            let s = L::scales(weights.add(r * row_bytes), groups);
+            for n in 0..N {
+                for i in 0..vectors {
+                    let factor = vmulq_f32(s.scales[i], chunks[n].scales[i]);
+                    vst1q_f32(factors[r][n].as_mut_ptr().add(4 * i), factor);
+                    sums[r][n] = vfmaq_f32(sums[r][n], s.offsets[i], chunks[n].sums[i]);
+                }
+            }
+        }
+        for g in 0..groups {
+            let codes: [_; R] = from_fn(|r| {
+                let block = weights.add(r * row_bytes + g / each * L::BYTES);
+                L::codes(block, g % each).map(|v| vreinterpretq_s8_u8(v))
+            });
+            for n in 0..N {
+                let at = n * x.cols + (chunk * GROUPS + g) * 32;
+                let (high, low) = (load32(x.high, at), load32(x.low, at));
+                for r in 0..R {
+                    let (codes, factors, sum) = (codes[r], &factors[r][n], &mut sums[r][n]);
+                    if L::HALVES {
+                        for half in 0..2 {
+                            let products = vcvtq_f32_s32(products16(codes[half], high[half], low[half]));
+                            *sum = vfmaq_n_f32(*sum, products, factors[2 * g + half]);
+                        }
+                    } else {
+                        let products = vcvtq_f32_s32(products32(codes, high, low, L::WIDE));
+                        *sum = vfmaq_n_f32(*sum, products, factors[g]);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// `R` rows against `N` tokens; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile<L: Layout, const R: usize, const N: usize>(
@@ -148,58 +199,23 @@ unsafe fn tile<L: Layout, const R: usize, const N: usize>(
     out: &mut [f32],
     stride: usize,
 ) {
-    let all_groups = x.cols / INT_BLOCK;
+    let (whole, rest) = (x.cols / INT_BLOCK / GROUPS, x.cols / INT_BLOCK % GROUPS);
     let row_bytes = x.cols / L::LEN * L::BYTES;
-    let chunk_bytes = GROUPS * 32 / L::LEN * L::BYTES;
-    let each = L::LEN / 32;
-    let vectors = if L::HALVES { 4 } else { 2 };
+    let place = |chunk| (rows[chunk * (GROUPS * 32 / L::LEN * L::BYTES)..].as_ptr(), row_bytes);
     // SAFETY: `rows` holds `R` rows of whole blocks for `x.cols` weights, and `x` at least `N` rows, by the
     // caller's promise; NEON is there on every aarch64.
     unsafe {
-        let mut acc = [[vdupq_n_f32(0.0); N]; R];
-        for c in 0..all_groups.div_ceil(GROUPS) {
-            let groups = GROUPS.min(all_groups - c * GROUPS);
-            let chunks: [Chunk; N] = from_fn(|n| chunk_of::<L>(x, n, c, groups));
-            let mut factors = [[[0.0f32; 16]; N]; R];
-            for r in 0..R {
-                let s = L::scales(rows.as_ptr().add(r * row_bytes + c * chunk_bytes), groups);
-                for n in 0..N {
-                    for i in 0..vectors {
-                        let factor = vmulq_f32(s.scales[i], chunks[n].scales[i]);
-                        vst1q_f32(factors[r][n].as_mut_ptr().add(4 * i), factor);
-                        acc[r][n] = vfmaq_f32(acc[r][n], s.offsets[i], chunks[n].sums[i]);
-                    }
-                }
-            }
-            for g in 0..groups {
-                let group = c * GROUPS + g;
-                let at = group / each * L::BYTES;
-                let codes: [_; R] = from_fn(|r| {
-                    let block = rows.as_ptr().add(r * row_bytes + at);
-                    L::codes(block, group % each).map(|v| vreinterpretq_s8_u8(v))
-                });
-                for n in 0..N {
-                    let at = n * x.cols + group * 32;
-                    let (high, low) = (load32(x.high, at), load32(x.low, at));
-                    for r in 0..R {
-                        let (codes, factors) = (codes[r], &factors[r][n]);
-                        if L::HALVES {
-                            for half in 0..2 {
-                                let sums = products16(codes[half], high[half], low[half]);
-                                acc[r][n] =
-                                    vfmaq_n_f32(acc[r][n], vcvtq_f32_s32(sums), factors[2 * g + half]);
-                            }
-                        } else {
-                            let sums = products32(codes, high, low, L::WIDE);
-                            acc[r][n] = vfmaq_n_f32(acc[r][n], vcvtq_f32_s32(sums), factors[g]);
-                        }
-                    }
-                }
-            }
+        let mut sums = [[vdupq_n_f32(0.0); N]; R];
+        for chunk in 0..whole {
+            // a constant number of groups, so that the loops unroll
+            add_chunk::<L, R, N>(&mut sums, x, place(chunk), chunk, GROUPS);
+        }
+        if rest > 0 {
+            add_chunk::<L, R, N>(&mut sums, x, place(whole), whole, rest);
         }
         for r in 0..R {
             for n in 0..N {
-                out[r * stride + n] = vaddvq_f32(acc[r][n]);
+                out[r * stride + n] = vaddvq_f32(sums[r][n]);
             }
         }
     }
