@@ -65,6 +65,7 @@ impl IntsBuffer {
 
     /// # Safety
     /// No thread writes the first `rows` rows before the next barrier.
+    #[inline(always)]
     pub(crate) unsafe fn view(&self, rows: usize, cols: usize) -> Ints<'_> {
         let n = rows * cols;
         // SAFETY: the caller's promise.
@@ -100,6 +101,7 @@ impl IntsBuffer {
 
 impl<'a> Ints<'a> {
     /// The rows from `start` on.
+    #[inline(always)]
     pub(crate) fn skip(&self, start: usize) -> Ints<'a> {
         let n = start * self.cols;
         Ints {

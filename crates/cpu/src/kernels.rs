@@ -155,7 +155,9 @@ pub fn available() -> Vec<&'static Kernels> {
         }
     }
     #[cfg(target_arch = "aarch64")]
-    found.push(&NEON);
+    {
+        found.push(&NEON);
+    }
     found.push(&SCALAR);
     found
 }

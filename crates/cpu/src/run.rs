@@ -252,11 +252,12 @@ impl Run<'_> {
                     }
                     _ => return,
                 }
-                for (i, y) in results.iter().enumerate() {
-                    let (r, t) = (r + i / tokens, i % tokens);
-                    let y = y * scale + bias.map_or(0.0, |b| b[r]);
-                    // SAFETY: see `work`; no two threads share a row of weights.
-                    unsafe { out.set((first + t) * w.rows + r, y) };
+                for (row, results) in (r..).zip(results.chunks_exact(tokens)) {
+                    let shift = bias.map_or(0.0, |b| b[row]);
+                    for (t, y) in results.iter().enumerate() {
+                        // SAFETY: see `work`; no two threads share a row of weights.
+                        unsafe { out.set((first + t) * w.rows + row, y * scale + shift) };
+                    }
                 }
             }
         }

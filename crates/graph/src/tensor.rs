@@ -27,6 +27,7 @@ impl HostTensor {
     }
 
     /// Bytes of one row.
+    #[inline]
     pub fn row_bytes(&self) -> usize {
         self.cols / self.quant.block_len * self.quant.block_bytes()
     }
@@ -38,6 +39,7 @@ impl HostTensor {
     }
 
     /// The bytes of consecutive rows.
+    #[inline]
     pub fn rows(&self, range: std::ops::Range<usize>) -> &[u8] {
         let n = self.row_bytes();
         &self.data[range.start * n..range.end * n]

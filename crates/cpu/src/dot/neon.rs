@@ -5,7 +5,6 @@
 //! added once a chunk, and each 32 (or 16) products take one factor. Equals `scalar::dot_codes` to rounding.
 
 use std::arch::aarch64::*;
-use std::array::from_fn;
 
 use tern_quant::{INT_BLOCK, Quant};
 
@@ -109,6 +108,7 @@ unsafe fn load32(plane: &[i8], at: usize) -> [int8x16_t; 2] {
 }
 
 /// The activations of one token in one chunk: vectors as in [`Scales`].
+#[derive(Clone, Copy)]
 struct Chunk {
     scales: [float32x4_t; 4],
     sums: [float32x4_t; 4],
@@ -117,7 +117,9 @@ struct Chunk {
 /// `values`, and zeros where there are fewer than wanted.
 #[inline(always)]
 fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
-    values.first_chunk().copied().unwrap_or_else(|| from_fn(|i| values.get(i).copied().unwrap_or(0.0)))
+    let mut all = [0.0; N];
+    all[..values.len()].copy_from_slice(values);
+    all
 }
 
 #[inline(always)]
@@ -130,7 +132,8 @@ fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) 
         if L::HALVES {
             let sums: [f32; 16] = padded(&x.sums16[2 * at..2 * (at + groups)]);
             let scales = [vzip1q_f32(d0, d0), vzip2q_f32(d0, d0), vzip1q_f32(d1, d1), vzip2q_f32(d1, d1)];
-            Chunk { scales, sums: from_fn(|i| vld1q_f32(sums.as_ptr().add(4 * i))) }
+            let four = |i: usize| vld1q_f32(sums.as_ptr().add(4 * i));
+            Chunk { scales, sums: [four(0), four(1), four(2), four(3)] }
         } else {
             let sums: [f32; 8] = padded(&x.sums32[at..at + groups]);
             let (s0, s1, none) =
@@ -154,7 +157,10 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
     // SAFETY: there are `R` rows of `groups` groups, and `x` has at least `N` rows, by the caller's promise; NEON
     // is there on every aarch64.
     unsafe {
-        let chunks: [Chunk; N] = from_fn(|n| chunk_of::<L>(x, n, chunk, groups));
+        let mut chunks = [Chunk { scales: [vdupq_n_f32(0.0); 4], sums: [vdupq_n_f32(0.0); 4] }; N];
+        for (n, c) in chunks.iter_mut().enumerate() {
+            *c = chunk_of::<L>(x, n, chunk, groups);
+        }
         let mut factors = [[[0.0f32; 16]; N]; R];
         for r in 0..R {
             let s = L::scales(weights.add(r * row_bytes), groups);
@@ -167,10 +173,11 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
             }
         }
         for g in 0..groups {
-            let codes: [_; R] = from_fn(|r| {
-                let block = weights.add(r * row_bytes + g / each * L::BYTES);
-                L::codes(block, g % each).map(|v| vreinterpretq_s8_u8(v))
-            });
+            let mut codes = [[vdupq_n_s8(0); 2]; R];
+            for (r, codes) in codes.iter_mut().enumerate() {
+                let [low, high] = L::codes(weights.add(r * row_bytes + g / each * L::BYTES), g % each);
+                *codes = [vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(high)];
+            }
             for n in 0..N {
                 let at = n * x.cols + (chunk * GROUPS + g) * 32;
                 let (high, low) = (load32(x.high, at), load32(x.low, at));

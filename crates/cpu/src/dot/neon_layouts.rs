@@ -4,7 +4,6 @@
 //! equals the format's `unpack` in `quant`.
 
 use std::arch::aarch64::*;
-use std::array::from_fn;
 
 use super::neon::{Layout, Scales};
 use super::neon_floats::load_halves;
@@ -30,16 +29,19 @@ unsafe fn nibbles(p: *const u8) -> [uint8x16_t; 2] {
 #[inline(always)]
 unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> [uint8x16_t; 2] {
     // SAFETY: 32 bytes are readable at `p` by the caller's promise.
-    from_fn(|i| unsafe {
-        vandq_u8(vshlq_u8(vld1q_u8(p.add(16 * i)), vdupq_n_s8(-(shift as i8))), vdupq_n_u8(mask))
-    })
+    unsafe {
+        let (shift, mask) = (vdupq_n_s8(-(shift as i8)), vdupq_n_u8(mask));
+        [vandq_u8(vshlq_u8(vld1q_u8(p), shift), mask), vandq_u8(vshlq_u8(vld1q_u8(p.add(16)), shift), mask)]
+    }
 }
 
 /// `low | high << SHIFT`
 #[inline(always)]
 fn joined<const SHIFT: i32>(low: [uint8x16_t; 2], high: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
     // SAFETY: NEON is there on every aarch64.
-    from_fn(|i| unsafe { vorrq_u8(low[i], vshlq_n_u8::<SHIFT>(high[i])) })
+    unsafe {
+        [vorrq_u8(low[0], vshlq_n_u8::<SHIFT>(high[0])), vorrq_u8(low[1], vshlq_n_u8::<SHIFT>(high[1]))]
+    }
 }
 
 /// 8 bytes to 32 two-bit codes, the lowest bits first.
@@ -49,10 +51,11 @@ unsafe fn two_bit_codes(p: *const u8) -> [uint8x16_t; 2] {
     unsafe {
         let packed = vcombine_u8(vld1_u8(p), vdup_n_u8(0));
         let shifts = vld1q_s8([0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6].as_ptr());
-        from_fn(|i| {
-            let each = table(from_fn(|j| (4 * i + j / 4) as u8));
-            vandq_u8(vshlq_u8(vqtbl1q_u8(packed, each), shifts), vdupq_n_u8(3))
-        })
+        let codes = |bytes| vandq_u8(vshlq_u8(vqtbl1q_u8(packed, table(bytes)), shifts), vdupq_n_u8(3));
+        [
+            codes([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]),
+            codes([4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7]),
+        ]
     }
 }
 
@@ -62,10 +65,12 @@ unsafe fn spread(p: *const u8) -> [uint8x16_t; 2] {
     // SAFETY: 4 bytes are readable at `p` by the caller's promise.
     unsafe {
         let packed = vreinterpretq_u8_u32(vdupq_n_u32(u32_at(p)));
-        from_fn(|i| {
-            let each = table(from_fn(|j| (2 * i + j / 8) as u8));
-            vtstq_u8(vqtbl1q_u8(packed, each), table(from_fn(|j| 1 << (j % 8))))
-        })
+        let bits = table([1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128]);
+        let spread = |bytes| vtstq_u8(vqtbl1q_u8(packed, table(bytes)), bits);
+        [
+            spread([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
+            spread([2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3]),
+        ]
     }
 }
 
@@ -74,17 +79,20 @@ unsafe fn spread(p: *const u8) -> [uint8x16_t; 2] {
 unsafe fn five_bit_codes(low: *const u8, fifth: *const u8) -> [uint8x16_t; 2] {
     // SAFETY: 16 and 4 bytes are readable there by the caller's promise.
     unsafe {
-        let (low, fifth) = (nibbles(low), spread(fifth));
-        from_fn(|i| vorrq_u8(low[i], vandq_u8(fifth[i], vdupq_n_u8(0x10))))
+        let (low, fifth, bit) = (nibbles(low), spread(fifth), vdupq_n_u8(0x10));
+        [vorrq_u8(low[0], vandq_u8(fifth[0], bit)), vorrq_u8(low[1], vandq_u8(fifth[1], bit))]
     }
 }
 
 /// The values of the non-linear 4-bit formats.
 #[inline(always)]
 fn iq4_values(nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
-    let values = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113i8];
-    // SAFETY: NEON is there on every aarch64.
-    nibbles.map(|v| unsafe { vqtbl1q_u8(table(values.map(|v| v as u8)), v) })
+    let values = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    // SAFETY: 16 values are there; NEON is there on every aarch64.
+    unsafe {
+        let values = vreinterpretq_u8_s8(vld1q_s8(values.as_ptr()));
+        [vqtbl1q_u8(values, nibbles[0]), vqtbl1q_u8(values, nibbles[1])]
+    }
 }
 
 #[inline(always)]
@@ -113,16 +121,22 @@ unsafe fn block_halves<const BYTES: usize, const PER: usize>(
 ) -> [float32x4_t; 2] {
     // SAFETY: the chunk at `p` has `groups` groups by the caller's promise.
     unsafe {
-        // past the last group its half is repeated: finite, as the loop wants it
-        let bits: [u16; 8] = from_fn(|g| u16_at(p.add(g.min(groups - 1) / PER * BYTES)));
+        let mut bits = [0u16; 8];
+        for (g, bits) in bits.iter_mut().enumerate() {
+            // past the last group its half is repeated: finite, as the loop wants it
+            *bits = u16_at(p.add(g.min(groups - 1) / PER * BYTES));
+        }
         [load_halves(bits.as_ptr()), load_halves(bits.as_ptr().add(4))]
     }
 }
 
 #[inline(always)]
-fn times<const N: usize>(v: [float32x4_t; N], by: f32) -> [float32x4_t; N] {
-    // SAFETY: NEON is there on every aarch64.
-    v.map(|v| unsafe { vmulq_n_f32(v, by) })
+fn times<const N: usize>(mut all: [float32x4_t; N], by: f32) -> [float32x4_t; N] {
+    for v in &mut all {
+        // SAFETY: NEON is there on every aarch64.
+        *v = unsafe { vmulq_n_f32(*v, by) };
+    }
+    all
 }
 
 /// Eight times one value.
@@ -151,13 +165,9 @@ fn unsigned(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
     // SAFETY: NEON is there on every aarch64.
     unsafe {
         let (low, high) = (vmovl_u8(vget_low_u8(v)), vmovl_high_u8(v));
-        let wide = [
-            vmovl_u16(vget_low_u16(low)),
-            vmovl_high_u16(low),
-            vmovl_u16(vget_low_u16(high)),
-            vmovl_high_u16(high),
-        ];
-        times(wide.map(|v| vcvtq_f32_u32(v)), by)
+        let (v0, v1) = (vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low));
+        let (v2, v3) = (vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high));
+        times([vcvtq_f32_u32(v0), vcvtq_f32_u32(v1), vcvtq_f32_u32(v2), vcvtq_f32_u32(v3)], by)
     }
 }
 
@@ -168,13 +178,9 @@ fn signed(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
     unsafe {
         let v = vreinterpretq_s8_u8(v);
         let (low, high) = (vmovl_s8(vget_low_s8(v)), vmovl_high_s8(v));
-        let wide = [
-            vmovl_s16(vget_low_s16(low)),
-            vmovl_high_s16(low),
-            vmovl_s16(vget_low_s16(high)),
-            vmovl_high_s16(high),
-        ];
-        times(wide.map(|v| vcvtq_f32_s32(v)), by)
+        let (v0, v1) = (vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low));
+        let (v2, v3) = (vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high));
+        times([vcvtq_f32_s32(v0), vcvtq_f32_s32(v1), vcvtq_f32_s32(v2), vcvtq_f32_s32(v3)], by)
     }
 }
 
@@ -315,11 +321,12 @@ layout! {
     codes |block, i| joined::<2>(shifted(block.add(32 + 32 * (i / 4)), 2 * (i % 4), 3), shifted(block, i, 1));
     scales |p, _groups| {
         let words = [u32_at(p.add(96)), u32_at(p.add(100)), u32_at(p.add(104))];
-        let six: [u32; 4] = from_fn(|i| {
+        let six = |i: usize| {
             let low = words[i % 2] >> (4 * (i / 2)) & 0x0F0F_0F0F;
             low | (words[2] >> (2 * i) & 0x0303_0303) << 4
-        });
-        let packed = vsubq_u8(vreinterpretq_u8_u32(vld1q_u32(six.as_ptr())), vdupq_n_u8(32));
+        };
+        let packed = vreinterpretq_u8_u32(vld1q_u32([six(0), six(1), six(2), six(3)].as_ptr()));
+        let packed = vsubq_u8(packed, vdupq_n_u8(32));
         halves(signed(packed, half_at(p.add(108))), -4.0)
     }
 }
@@ -359,10 +366,11 @@ layout! {
     codes |block, i| iq4_values(nibbles(block.add(8 + 16 * i)));
     scales |p, _groups| {
         let (d, high) = (half_at(p), u16_at(p.add(2)));
-        let scales: [f32; 8] = from_fn(|g| {
+        let mut scales = [0.0f32; 8];
+        for (g, s) in scales.iter_mut().enumerate() {
             let low = *p.add(4 + g / 2) >> (4 * (g % 2)) & 15;
-            d * ((i32::from(low) | i32::from(high >> (2 * g) & 3) << 4) - 32) as f32
-        });
+            *s = d * ((i32::from(low) | i32::from(high >> (2 * g) & 3) << 4) - 32) as f32;
+        }
         whole([vld1q_f32(scales.as_ptr()), vld1q_f32(scales.as_ptr().add(4))], all(0.0))
     }
 }
