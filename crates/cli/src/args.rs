@@ -61,16 +61,16 @@ pub(crate) struct ModelArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SamplingArgs {
     /// Randomness; 0 always takes the best token [default: 0 for run, 0.7 for chat]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
     /// Choose among the K best tokens; 0 is all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Choose among the best tokens that together have probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Choose among tokens at least P times as probable as the best
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) min_p: f32,
     /// Same seed, same text [default: by the clock]
     #[arg(long)]

@@ -118,8 +118,8 @@ impl<'a> Ints<'a> {
 /// Rounds each block of 32 to its largest value over 127 * 256. The same at every vector width.
 #[inline(always)]
 pub(crate) fn quantize(x: &[f32], out: IntsMut<'_>) {
-    // adding and taking away 1.5 * 2^23 rounds to the nearest whole number
-    let round = |v: f32| (v + 12_582_912.0) - 12_582_912.0;
+    // adding 1.5 * 2^23 rounds to the nearest whole number and leaves it in the low bits
+    const ROUND: f32 = 12_582_912.0;
     let planes =
         out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
     let sums = out.sums32.iter_mut().zip(out.sums16.as_chunks_mut::<2>().0);
@@ -136,9 +136,10 @@ pub(crate) fn quantize(x: &[f32], out: IntsMut<'_>) {
         *scale = largest / (127.0 * 256.0);
         for i in 0..INT_BLOCK {
             let exact = x[i] * inverse;
-            let whole = round(exact);
-            high[i] = whole as i32 as i8;
-            low[i] = round(((exact - whole) * 256.0).clamp(-127.0, 127.0)) as i32 as i8;
+            let rounded = exact + ROUND;
+            high[i] = rounded.to_bits() as i8;
+            let rest = ((exact - (rounded - ROUND)) * 256.0).clamp(-127.0, 127.0);
+            low[i] = (rest + ROUND).to_bits() as i8;
         }
         for half in 0..2 {
             let part = half * SUM_BLOCK..(half + 1) * SUM_BLOCK;

@@ -166,7 +166,8 @@ pub fn available() -> Vec<&'static Kernels> {
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.3, 88.7);
-    let n = (x * std::f32::consts::LOG2_E + 12_582_912.0) - 12_582_912.0;
+    let rounded = x * std::f32::consts::LOG2_E + 12_582_912.0; // 1.5 * 2^23: the whole number is in the low bits
+    let n = rounded - 12_582_912.0;
     let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4; // ln 2 in two parts
     let p = 1.987_569_1e-4f32;
     let p = p * r + 1.398_199_9e-3;
@@ -175,7 +176,7 @@ fn exp(x: f32) -> f32 {
     let p = p * r + 1.666_666_5e-1;
     let p = p * r + 0.5;
     let y = p * r * r + r + 1.0;
-    y * f32::from_bits(((n as i32 + 127) << 23) as u32)
+    y * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
 }
 
 #[inline(always)]

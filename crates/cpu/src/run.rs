@@ -6,7 +6,7 @@ use tern_graph::{NormKind, Op, Slice, Step, Val, WeightId};
 use tern_quant::INT_BLOCK;
 
 use crate::attend::Attend;
-use crate::dot::{LinearKernel, ROWS, Rows};
+use crate::dot::{LinearKernel, ROWS, ROWS_A_CALL, Rows};
 use crate::kernels::Kernels;
 use crate::program::{Compiled, Task, Work};
 use crate::rowwise::{Norm, rotate, rotation};
@@ -234,11 +234,11 @@ impl Run<'_> {
         let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
         let bias = bias.map(|b| program.vector(b));
         let (out, tail) = (program.value(node), w.tail());
-        let mut room = [0.0f32; ROWS * LINEAR_TOKENS];
+        let mut room = [0.0f32; ROWS_A_CALL * LINEAR_TOKENS];
         for first in (0..rows).step_by(LINEAR_TOKENS) {
             let tokens = LINEAR_TOKENS.min(rows - first);
-            for r in range.clone().step_by(ROWS) {
-                let count = ROWS.min(range.end - r);
+            for r in range.clone().step_by(ROWS_A_CALL) {
+                let count = ROWS_A_CALL.min(range.end - r);
                 let tile = Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail };
                 let results = &mut room[..count * tokens]; // [count, tokens]
                 match (program.kernels[node], program.ints(x.index())) {

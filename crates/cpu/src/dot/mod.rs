@@ -20,8 +20,10 @@ use crate::ints::Ints;
 
 /// Rows of weights that share a pass over the activations.
 pub(crate) const ROWS: usize = 4;
+/// Rows given to a kernel at once.
+pub(crate) const ROWS_A_CALL: usize = 16;
 
-/// `out[r][t] = row[r] . x[t]`, for up to [`ROWS`] rows and as many tokens as `out` has room for.
+/// `out[r][t] = row[r] . x[t]`, for the given rows and as many tokens as `out` has room for.
 ///
 /// A result does not depend on which rows and tokens stand beside it, so batching never changes an answer.
 #[derive(Clone, Copy)]

@@ -250,12 +250,15 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
         }
         for t in whole..tokens {
             let x = x.skip(t);
-            if rows.count == ROWS {
-                tile::<L, ROWS, 1>(rows.blocks, &x, &mut out[t..], tokens);
-                continue;
-            }
-            for (r, row) in rows.each().enumerate() {
-                tile::<L, 1, 1>(row, &x, &mut out[r * tokens + t..], tokens);
+            for (i, part) in rows.blocks.chunks(ROWS * row_bytes).enumerate() {
+                let first = i * ROWS;
+                if part.len() == ROWS * row_bytes {
+                    tile::<L, ROWS, 1>(part, &x, &mut out[first * tokens + t..], tokens);
+                    continue;
+                }
+                for (r, row) in (first..).zip(part.chunks(row_bytes)) {
+                    tile::<L, 1, 1>(row, &x, &mut out[r * tokens + t..], tokens);
+                }
             }
         }
     }

@@ -399,12 +399,16 @@ macro_rules! dot_rows {
                 }
                 for t in whole..tokens {
                     let x = x.skip(t);
-                    if rows.count == ROWS {
-                        $tile::<L, ROWS, 1>(rows.blocks, &x, &mut out[t..], tokens);
-                        continue;
+                    let mut r = 0;
+                    while rows.count - r >= ROWS {
+                        let part = &rows.blocks[r * row_bytes..(r + ROWS) * row_bytes];
+                        $tile::<L, ROWS, 1>(part, &x, &mut out[r * tokens + t..], tokens);
+                        r += ROWS;
                     }
-                    for (r, row) in rows.each().enumerate() {
-                        $tile::<L, 1, 1>(row, &x, &mut out[r * tokens + t..], tokens);
+                    while r < rows.count {
+                        let part = &rows.blocks[r * row_bytes..(r + 1) * row_bytes];
+                        $tile::<L, 1, 1>(part, &x, &mut out[r * tokens + t..], tokens);
+                        r += 1;
                     }
                 }
             }
