@@ -275,7 +275,7 @@ fn hostile_templates_end() {
         let shown: String = source.chars().take(120).collect();
         println!("{:6.3} s  {shown}  {:.120}", took.as_secs_f64(), format!("{made:.100?}"));
         assert!(made.is_err(), "{shown}");
-        assert!(took.as_secs() < 20, "{shown} took {took:?}");
+        assert!(took.as_secs() < 60, "{shown} took {took:?}");
     }
     // long but harmless
     assert_eq!(render(&format!("{{{{ {}1 }}}}", repeat("-", 900))).as_deref(), Ok("1"));

@@ -98,7 +98,7 @@ fn text_comes_back_from_its_tokens() {
 }
 
 #[test]
-fn a_megabyte_of_anything_takes_seconds() {
+fn a_megabyte_of_anything_ends() {
     let hostile = [" ", "a", "7", " \n", "中"];
     let kinds = ["llama-spm", "gemma-4", "llama-bpe", "deepseek-llm", "bert-bge"]; // one of each way of cutting
     let mut all = vocabs();
@@ -110,24 +110,11 @@ fn a_megabyte_of_anything_takes_seconds() {
             let start = Instant::now();
             let ids = tokenizer.encode(&text, true, true);
             let took = start.elapsed();
-            assert!(took < Duration::from_secs(10), "{name}: 1 MiB of {unit:?} took {took:?}");
+            // a guard against quadratic time, which would take hours
+            assert!(took < Duration::from_secs(60), "{name}: 1 MiB of {unit:?} took {took:?}");
             assert!(!ids.is_empty());
         }
     }
-}
-
-#[test]
-fn a_large_vocabulary_is_read_in_less_than_a_second() {
-    let Some((name, path, _)) = vocabs().into_iter().max_by_key(|(_, _, tokenizer)| tokenizer.vocab_size())
-    else {
-        return;
-    };
-    let metadata = Checkpoint::open(&path).unwrap().metadata;
-    let start = Instant::now();
-    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
-    let took = start.elapsed();
-    println!("{name}: {} tokens in {took:?}", tokenizer.vocab_size());
-    assert!(took < Duration::from_secs(3), "{name}: {took:?}"); // with room for a busy machine
 }
 
 #[test]
