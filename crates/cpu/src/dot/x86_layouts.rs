@@ -95,22 +95,23 @@ unsafe fn half_at(p: *const u8) -> f32 {
     }
 }
 
-/// The first two halves of each of up to eight blocks: all first ones, and all second ones.
+/// The half at byte `at` of each of up to eight blocks.
 #[inline(always)]
-unsafe fn headers<const BYTES: usize>(p: *const u8, blocks: usize) -> (__m256, __m256) {
-    // SAFETY: nothing past `blocks` blocks is read; called under AVX2 and F16C.
-    unsafe {
-        // eight plain loads: a gather instruction takes three times as long
-        let pair = |i: usize| if i < blocks { u32_at(p.add(i * BYTES)) as i32 } else { 0 };
-        let pairs = _mm256_setr_epi32(pair(0), pair(1), pair(2), pair(3), pair(4), pair(5), pair(6), pair(7));
-        let sort = _mm256_setr_epi8(
-            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10,
-            11, 14, 15,
-        );
-        let sorted = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(pairs, sort));
-        let second = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(sorted));
-        (_mm256_cvtph_ps(_mm256_castsi256_si128(sorted)), second)
-    }
+unsafe fn halves_at<const BYTES: usize>(p: *const u8, at: usize, blocks: usize) -> __m256 {
+    // put together in plain registers: the vector unit's shuffle port is the bottleneck of these loops
+    let four = |first: usize| {
+        let mut packed = 0u64;
+        for i in first..first + 4 {
+            if i < blocks {
+                // SAFETY: the chunk has `blocks` blocks.
+                let half = unsafe { p.add(i * BYTES + at).cast::<u16>().read_unaligned() };
+                packed |= u64::from(half) << (16 * (i - first));
+            }
+        }
+        packed as i64
+    };
+    // SAFETY: called under F16C.
+    unsafe { _mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0))) }
 }
 
 /// The scale at the start of each block, for blocks of `PER` groups.
@@ -243,7 +244,7 @@ layout! {
     Q4_0: 18 / 32;
     codes |block, _i| nibbles(block.add(2));
     scales |p, groups| {
-        let (d, _) = headers::<18>(p, groups);
+        let d = halves_at::<18>(p, 0, groups);
         whole(d, times(d, -8.0))
     };
     codes64 |row, j| nibbles64(row.add(2 * j * 18 + 2), row.add(2 * j * 18 + 20))
@@ -253,8 +254,7 @@ layout! {
     Q4_1: 20 / 32;
     codes |block, _i| nibbles(block.add(4));
     scales |p, groups| {
-        let (d, m) = headers::<20>(p, groups);
-        whole(d, m)
+        whole(halves_at::<20>(p, 0, groups), halves_at::<20>(p, 2, groups))
     };
     codes64 |row, j| nibbles64(row.add(2 * j * 20 + 4), row.add(2 * j * 20 + 24))
 }
@@ -266,7 +266,7 @@ layout! {
         _mm256_or_si256(nibbles(block.add(6)), fifth)
     };
     scales |p, groups| {
-        let (d, _) = headers::<22>(p, groups);
+        let d = halves_at::<22>(p, 0, groups);
         whole(d, times(d, -16.0))
     }
 }
@@ -278,8 +278,7 @@ layout! {
         _mm256_or_si256(nibbles(block.add(8)), fifth)
     };
     scales |p, groups| {
-        let (d, m) = headers::<24>(p, groups);
-        whole(d, m)
+        whole(halves_at::<24>(p, 0, groups), halves_at::<24>(p, 2, groups))
     }
 }
 
@@ -287,7 +286,7 @@ layout! {
     Q8_0: 34 / 32, SIGNED;
     codes |block, _i| _mm256_loadu_si256(block.add(2).cast());
     scales |p, groups| {
-        let (d, _) = headers::<34>(p, groups);
+        let d = halves_at::<34>(p, 0, groups);
         whole(d, _mm256_setzero_ps())
     }
 }
@@ -384,7 +383,7 @@ layout! {
     Iq4Nl: 18 / 32, SIGNED;
     codes |block, _i| iq4_values(nibbles(block.add(2)));
     scales |p, groups| {
-        let (d, _) = headers::<18>(p, groups);
+        let d = halves_at::<18>(p, 0, groups);
         whole(d, _mm256_setzero_ps())
     }
 }
