@@ -88,12 +88,11 @@ fn answer(
     let prompt_tokens = prompt.len();
     let room =
         loaded.room(prompt_tokens, None).map_err(|e| CliError::said(format!("{e}; /clear starts anew")))?;
-    let eog: Vec<u32> = tokenizer.eog().iter().copied().collect();
     let request = Request {
         prompt,
         max_tokens: args.max_tokens.map_or(room, |n| n.min(room)),
         sampling: args.sampling.sampling(0.7, None),
-        end_tokens: eog.into(),
+        end_tokens: loaded.end_tokens(),
     };
     let stream = loaded.handle.generate(request)?;
     let decoder = Decoder::new(tokenizer, vec![])?.at_start_of_text();

@@ -1,5 +1,6 @@
 //! From a model's name to an engine that runs it, with the memory told before it is taken.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tern_cpu::Cpu;
@@ -71,7 +72,7 @@ impl ModelArgs {
     pub(crate) fn open(&self, default: &str, most: usize) -> CliResult<Opened> {
         let name = self.name(default);
         let checkpoint = models::open(name)?;
-        let made_for = Model::build(&checkpoint.metadata, &checkpoint, None)?.config.context_trained;
+        let made_for = Model::context_trained(&checkpoint.metadata)?;
         let context = self.context.unwrap_or(made_for.min(most));
         if context > made_for {
             let text = format!("-c {context}: {name} was made for {made_for} tokens at most");
@@ -149,6 +150,13 @@ impl ModelArgs {
         let runner = GraphRunner::new(backend, &model.graph, opened.tensors, kv, (tokens, outputs), progress);
         bar.finish_and_clear();
         Ok(runner?)
+    }
+}
+
+impl Loaded {
+    /// The tokens that end an answer.
+    pub(crate) fn end_tokens(&self) -> Arc<[u32]> {
+        self.tokenizer.eog().iter().copied().collect()
     }
 }
 

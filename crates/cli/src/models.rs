@@ -1,11 +1,13 @@
 //! `tern pull`, `tern list`, and where the bytes of a named model are.
 
+use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
-use tern_formats::Checkpoint;
+use tern_formats::{Checkpoint, FormatError};
 use tern_hub::{Config, Place, Progress, Source};
 
 use crate::error::CliResult;
@@ -15,17 +17,15 @@ use crate::units;
 static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
 
 /// Bars on stderr; nothing is drawn where stderr is no terminal.
-struct Bars(std::cell::RefCell<Option<ProgressBar>>);
+#[derive(Default)]
+struct Bars(RefCell<Option<ProgressBar>>);
 
 impl Progress for Bars {
     fn begin(&self, label: &str, total: Option<u64>) {
         let bar = match total {
-            Some(total) => {
-                ProgressBar::new(total).with_style(style("{msg} [{bar:30}] {bytes} of {total_bytes}, {eta}"))
-            }
-            None => ProgressBar::new_spinner().with_style(style("{spinner} {msg} {elapsed}")),
+            Some(total) => byte_bar(label, total),
+            None => labelled(ProgressBar::new_spinner(), label, "{spinner} {msg} {elapsed}"),
         };
-        bar.set_message(label.to_string());
         bar.enable_steady_tick(Duration::from_millis(100));
         *self.0.borrow_mut() = Some(bar);
     }
@@ -47,51 +47,45 @@ impl Progress for Bars {
     }
 }
 
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+fn labelled(bar: ProgressBar, label: &str, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style).with_message(label.to_string())
 }
 
 /// A bar for work counted in bytes.
 pub(crate) fn byte_bar(label: &str, total: u64) -> ProgressBar {
-    let bar = ProgressBar::new(total).with_style(style("{msg} [{bar:30}] {bytes} of {total_bytes}, {eta}"));
-    bar.set_message(label.to_string());
-    bar
+    labelled(ProgressBar::new(total), label, "{msg} [{bar:30}] {bytes} of {total_bytes}, {eta}")
 }
 
 /// A bar for work counted in pieces.
 pub(crate) fn count_bar(label: &str, total: u64) -> ProgressBar {
-    let bar = ProgressBar::new(total).with_style(style("{msg} [{bar:30}] {pos} of {len}, {eta}"));
-    bar.set_message(label.to_string());
-    bar
+    labelled(ProgressBar::new(total), label, "{msg} [{bar:30}] {pos} of {len}, {eta}")
 }
 
 fn config() -> CliResult<Config> {
     Ok(Config::from_env(|name| std::env::var(name).ok())?)
 }
 
-/// Where a model is; fetched first where it has a name and is not here.
-fn find(name: &str) -> CliResult<Source> {
-    Ok(tern_hub::resolve(name, &config()?, true, &Bars(std::cell::RefCell::new(None)))?)
-}
-
 /// Opens a model to run it.
 pub(crate) fn open(name: &str) -> CliResult<Checkpoint> {
-    match find(name)? {
-        Source::Embedded(_) => Ok(Checkpoint::from_bytes(Bytes::from_static(STORIES))?),
-        Source::Path(path) => Ok(Checkpoint::open(&path)?),
-    }
+    open_with(name, Checkpoint::open)
 }
 
 /// Opens a model to look at it, also where it cannot be run.
 pub(crate) fn open_for_inspection(name: &str) -> CliResult<Checkpoint> {
-    match find(name)? {
+    open_with(name, Checkpoint::open_for_inspection)
+}
+
+/// Finds a model, fetched first where it has a name and is not here, and opens it.
+fn open_with(name: &str, open: fn(&Path) -> Result<Checkpoint, FormatError>) -> CliResult<Checkpoint> {
+    match tern_hub::resolve(name, &config()?, true, &Bars::default())? {
         Source::Embedded(_) => Ok(Checkpoint::from_bytes(Bytes::from_static(STORIES))?),
-        Source::Path(path) => Ok(Checkpoint::open_for_inspection(&path)?),
+        Source::Path(path) => Ok(open(&path)?),
     }
 }
 
 pub(crate) fn pull(name: &str) -> CliResult<()> {
-    let source = tern_hub::pull(name, &config()?, &Bars(std::cell::RefCell::new(None)))?;
+    let source = tern_hub::pull(name, &config()?, &Bars::default())?;
     let place = match source {
         Source::Embedded(name) => format!("{name} is inside the binary"),
         Source::Path(path) => path.display().to_string(),

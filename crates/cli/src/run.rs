@@ -68,7 +68,7 @@ impl Answer {
     }
 }
 
-/// Reads a stream to its end, giving text to `show` as it comes; `stopped` ends it early.
+/// Reads a stream to its end, giving text to `show` as it comes; a `next` without an event ends it early.
 pub(crate) fn listen(
     mut stream: TokenStream,
     mut decoder: Decoder<'_>,
@@ -78,7 +78,7 @@ pub(crate) fn listen(
 ) -> CliResult<Answer> {
     let start = Instant::now();
     let mut first: Option<Instant> = None;
-    let mut last = start;
+    let (mut last, mut hit_stop) = (start, false);
     let mut answer = Answer {
         text: String::new(),
         tokens: vec![],
@@ -109,16 +109,15 @@ pub(crate) fn listen(
         answer.text.push_str(&passed.text);
         show(&passed.text)?;
         if passed.stop.is_some() {
-            answer.finish = "stop string";
+            (answer.finish, hit_stop) = ("stop", true);
             break;
         }
     }
-    if answer.finish != "stop string" {
+    if !hit_stop {
         let rest = decoder.finish();
         answer.text.push_str(&rest);
         show(&rest)?;
     }
-    answer.finish = if answer.finish == "stop string" { "stop" } else { answer.finish };
     let first = first.unwrap_or_else(Instant::now);
     answer.prompt_seconds = (first - start).as_secs_f64();
     answer.decode_seconds = last.saturating_duration_since(first).as_secs_f64();
@@ -166,13 +165,12 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     let logprobs = args.json.then(|| args.logprobs.unwrap_or(0));
     let sampling = args.sampling.sampling(0.0, logprobs);
     let seed = sampling.seed;
-    let eog: Vec<u32> = tokenizer.eog().iter().copied().collect();
     let prompt_tokens = prompt.len();
     let request = Request {
         max_tokens: loaded.room(prompt_tokens, args.max_tokens)?,
         prompt,
         sampling,
-        end_tokens: if args.ignore_eos { [].into() } else { eog.into() },
+        end_tokens: if args.ignore_eos { [].into() } else { loaded.end_tokens() },
     };
     let stream = loaded.handle.generate(request)?;
     let mut decoder = Decoder::new(tokenizer, args.stop.clone())?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Reserve, Step,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Program, Reserve, Step,
     StepOutput, Ticket,
 };
 
@@ -22,8 +22,7 @@ pub struct Cpu {
     pool: Pool,
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
-    results: Vec<(u64, StepOutput)>,
-    steps: u64,
+    finished: Finished,
 }
 
 enum Stored {
@@ -40,7 +39,7 @@ impl Cpu {
     /// Kernels of one's own choice, out of [`available`].
     pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Cpu {
         let pool = Pool::new(threads);
-        Cpu { kernels, pool, buffers: vec![], programs: vec![], results: vec![], steps: 0 }
+        Cpu { kernels, pool, buffers: vec![], programs: vec![], finished: Finished::default() }
     }
 
     fn add(&mut self, stored: Stored) -> Buffer {
@@ -140,15 +139,11 @@ impl Backend for Cpu {
 
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
         let output = self.run(program, &step)?;
-        self.steps += 1;
-        self.results.push((self.steps, output));
-        Ok(Ticket(self.steps))
+        Ok(self.finished.keep(output))
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
-        let at = self.results.iter().position(|r| r.0 == ticket.0);
-        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
-        Ok(self.results.swap_remove(at).1)
+        self.finished.take(ticket)
     }
 }
 

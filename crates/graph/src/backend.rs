@@ -15,6 +15,29 @@ pub struct Program(pub u32);
 #[must_use = "a submitted step must be collected"]
 pub struct Ticket(pub u64);
 
+/// Finished steps that have not been collected: for backends that compute inside `submit`.
+#[derive(Debug, Default)]
+pub struct Finished {
+    steps: u64,
+    waiting: Vec<(u64, StepOutput)>,
+}
+
+impl Finished {
+    /// Keeps an output until its ticket comes back.
+    pub fn keep(&mut self, output: StepOutput) -> Ticket {
+        self.steps += 1;
+        self.waiting.push((self.steps, output));
+        Ticket(self.steps)
+    }
+
+    /// The output behind a ticket.
+    pub fn take(&mut self, ticket: Ticket) -> Result<StepOutput> {
+        let at = self.waiting.iter().position(|w| w.0 == ticket.0);
+        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
+        Ok(self.waiting.swap_remove(at).1)
+    }
+}
+
 /// What went wrong on a device, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -12,13 +12,13 @@ mod sample;
 mod tensor;
 
 pub use backend::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Output, OutputRow, Program, Reserve, Slice, Step,
-    StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Output, OutputRow, Program, Reserve,
+    Slice, Step, StepOutput, Ticket,
 };
 pub use graph::{Graph, GraphError, KvLayer, Node, RopeTable, Value, Weight};
 pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
 pub use plan::Plan;
 pub use random::Random;
-pub use reference::{Reference, apply_norm, apply_rope};
+pub use reference::Reference;
 pub use sample::{Sample, Sampled, log_sum_exp, top_logprobs};
 pub use tensor::HostTensor;

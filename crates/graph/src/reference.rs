@@ -1,8 +1,8 @@
 //! The slow, obvious backend: f32 everywhere, one loop an op. It is the judge of every other backend.
 
 use crate::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvLayer, NormKind, Op, Program,
-    Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, NormKind, Op,
+    Program, Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -12,8 +12,7 @@ type Result<T> = std::result::Result<T, BackendError>;
 pub struct Reference {
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
-    results: Vec<(u64, StepOutput)>,
-    steps: u64,
+    finished: Finished,
 }
 
 #[derive(Debug)]
@@ -139,7 +138,7 @@ fn embed(table: &HostTensor, tokens: &[u32], scale: f32) -> Vec<f32> {
 }
 
 /// Normalises one group in place.
-pub fn apply_norm(x: &mut [f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, kind: NormKind) {
+fn apply_norm(x: &mut [f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, kind: NormKind) {
     let n = x.len() as f32;
     let mean = match kind {
         NormKind::Rms => 0.0,
@@ -153,7 +152,7 @@ pub fn apply_norm(x: &mut [f32], weight: &[f32], bias: Option<&[f32]>, eps: f32,
 }
 
 /// Rotates one head in place.
-pub fn apply_rope(head: &mut [f32], position: usize, table: &RopeTable, style: RopeStyle) {
+fn apply_rope(head: &mut [f32], position: usize, table: &RopeTable, style: RopeStyle) {
     let pairs = table.freqs.len();
     for (i, freq) in table.freqs.iter().enumerate() {
         let (a, b) = match style {
@@ -274,14 +273,10 @@ impl Backend for Reference {
 
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
         let output = self.run(program.0 as usize, &step)?;
-        self.steps += 1;
-        self.results.push((self.steps, output));
-        Ok(Ticket(self.steps))
+        Ok(self.finished.keep(output))
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
-        let at = self.results.iter().position(|r| r.0 == ticket.0);
-        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
-        Ok(self.results.swap_remove(at).1)
+        self.finished.take(ticket)
     }
 }

@@ -20,6 +20,17 @@ pub(crate) struct AttentionStyle {
 }
 
 impl Build<'_> {
+    /// The style of a decoder whose layers are all alike and see everything.
+    pub(crate) fn uniform_style(
+        &mut self,
+        rope: RopeStyle,
+        base: f32,
+        qk_norm: bool,
+    ) -> Result<AttentionStyle, ModelError> {
+        let (table, scale) = (self.rope_table(base)?, self.attention_scale()?);
+        Ok(AttentionStyle { rope, table, qk_norm, scale, window: None })
+    }
+
     /// `1 / sqrt(head_dim)`, or the file's own `attention.scale`.
     pub(crate) fn attention_scale(&self) -> Result<f32, ModelError> {
         let own = self.keys().optional_f32("attention.scale")?;

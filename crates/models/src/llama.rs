@@ -2,7 +2,6 @@
 
 use tern_graph::RopeStyle;
 
-use crate::blocks::AttentionStyle;
 use crate::{Arch, Build, ModelError};
 
 pub(crate) static LLAMA: Arch = Arch { name: "llama", build };
@@ -12,12 +11,7 @@ const FIRST_ROPE_BASE: f32 = 10_000.0;
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().optional_f32("rope.freq_base")?.unwrap_or(FIRST_ROPE_BASE);
-    let style = AttentionStyle {
-        rope: RopeStyle::Interleaved, // GGUF writers reorder the rows of q and k for it
-        table: b.rope_table(base)?,
-        qk_norm: false,
-        scale: b.attention_scale()?,
-        window: None,
-    };
+    // GGUF writers reorder the rows of q and k for it
+    let style = b.uniform_style(RopeStyle::Interleaved, base, false)?;
     b.pre_norm_decoder(style)
 }

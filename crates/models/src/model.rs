@@ -34,6 +34,15 @@ fn known() -> String {
 /// Tensors that say nothing a graph needs.
 const IGNORED: &[&str] = &[".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale"];
 
+impl Arch {
+    /// The architecture that metadata names.
+    fn of(metadata: &Metadata) -> Result<&'static Arch, ModelError> {
+        let name = metadata.str("general.architecture")?;
+        let arch = ALL.iter().find(|a| a.name == name);
+        Ok(*arch.ok_or_else(|| ModelError::Architecture(name.into()))?)
+    }
+}
+
 /// A model ready for any backend.
 #[derive(Debug)]
 pub struct Model {
@@ -56,12 +65,10 @@ impl Model {
         source: &dyn Source,
         context: Option<usize>,
     ) -> Result<Model, ModelError> {
-        let name = metadata.str("general.architecture")?;
-        let arch = ALL.iter().find(|a| a.name == name);
-        let arch = *arch.ok_or_else(|| ModelError::Architecture(name.into()))?;
+        let arch = Arch::of(metadata)?;
         let table = source.shape("token_embd.weight");
         let [vocab, _] = table.ok_or_else(|| ModelError::Tensor("token_embd.weight is missing".into()))?;
-        let keys = Keys { arch: name, metadata };
+        let keys = Keys { arch: arch.name, metadata };
         if keys.optional_usize("expert_count")?.is_some_and(|n| n > 0) {
             let text = format!("`{}`: mixtures of experts are not supported yet", keys.key("expert_count"));
             return Err(ModelError::Unsupported(text));
@@ -70,6 +77,11 @@ impl Model {
         (arch.build)(&mut build)?;
         let (config, graph, consumed) = build.finish();
         Ok(Model { arch, config, graph, consumed })
+    }
+
+    /// Tokens a model was made for.
+    pub fn context_trained(metadata: &Metadata) -> Result<usize, ModelError> {
+        Ok(Keys { arch: Arch::of(metadata)?.name, metadata }.usize("context_length")?)
     }
 
     /// Builds the graph of a checkpoint and checks every tensor against it.

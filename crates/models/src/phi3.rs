@@ -2,19 +2,13 @@
 
 use tern_graph::RopeStyle;
 
-use crate::blocks::AttentionStyle;
 use crate::{Arch, Build, ModelError};
 
 pub(crate) static PHI3: Arch = Arch { name: "phi3", build };
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
-    let style = AttentionStyle {
-        rope: RopeStyle::Halves,
-        table: b.rope_table(base)?,
-        qk_norm: false,
-        scale: b.attention_scale()?,
-        window: None, // files name a window that the models were not served with
-    };
+    // files name a window that the models were not served with
+    let style = b.uniform_style(RopeStyle::Halves, base, false)?;
     b.pre_norm_decoder(style)
 }

@@ -2,19 +2,12 @@
 
 use tern_graph::RopeStyle;
 
-use crate::blocks::AttentionStyle;
 use crate::{Arch, Build, ModelError};
 
 pub(crate) static QWEN2: Arch = Arch { name: "qwen2", build };
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
-    let style = AttentionStyle {
-        rope: RopeStyle::Halves,
-        table: b.rope_table(base)?,
-        qk_norm: false,
-        scale: b.attention_scale()?,
-        window: None,
-    };
+    let style = b.uniform_style(RopeStyle::Halves, base, false)?;
     b.pre_norm_decoder(style)
 }

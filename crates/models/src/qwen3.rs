@@ -2,7 +2,6 @@
 
 use tern_graph::RopeStyle;
 
-use crate::blocks::AttentionStyle;
 use crate::{Arch, Build, ModelError};
 
 pub(crate) static QWEN3: Arch = Arch { name: "qwen3", build };
@@ -10,12 +9,6 @@ pub(crate) static QWEN3: Arch = Arch { name: "qwen3", build };
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     b.keys().usize("attention.key_length")?; // not width / heads in most sizes: must be there
     let base = b.keys().f32("rope.freq_base")?;
-    let style = AttentionStyle {
-        rope: RopeStyle::Halves,
-        table: b.rope_table(base)?,
-        qk_norm: true,
-        scale: b.attention_scale()?,
-        window: None,
-    };
+    let style = b.uniform_style(RopeStyle::Halves, base, true)?;
     b.pre_norm_decoder(style)
 }
