@@ -190,6 +190,21 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchWhat {
     /// Time single ops in every format
     Ops(BenchOpsArgs),
+    /// Time the scheduler alone
+    Plan(BenchPlanArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchPlanArgs {
+    /// Sequences that run at once
+    #[arg(long, default_value_t = 256, value_parser = positive)]
+    pub(crate) seqs: usize,
+    /// Tokens that each has
+    #[arg(long, default_value_t = 2048, value_parser = positive)]
+    pub(crate) depth: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

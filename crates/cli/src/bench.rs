@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern_engine::{Batch, Entry, GraphRunner, Kv, Runner};
+use tern_engine::{Batch, Entry, GraphRunner, Kv, Runner, Want};
 use tern_graph::{Random, Sample};
 use tern_models::Synth;
 
@@ -47,7 +47,7 @@ impl Bench {
             tokens: (0..len).map(|_| self.random.below(self.vocab) as u32).collect(),
             position,
             pages: (first..first + (position + len).div_ceil(PAGE_LEN)).map(|p| p as u32).collect(),
-            sample: sample.then(Sample::default),
+            want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
         }
     }
 
@@ -95,7 +95,8 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
     let kv = Kv { pages: pages_each * args.streams, page_len: PAGE_LEN };
-    let runner = args.model.runner(opened, kv, STEP_TOKENS.max(args.streams), args.streams)?;
+    let runner =
+        args.model.runner(args.model.backend(), opened, kv, (STEP_TOKENS.max(args.streams), args.streams))?;
     let device = runner.backend().info().name;
     let mut bench = Bench { runner, pages_each, streams: args.streams, random: Random::new(1), vocab };
 

@@ -12,14 +12,14 @@ use tern_text::{ChatTemplate, Decoder};
 
 use crate::args::ChatArgs;
 use crate::error::{CliError, CliResult};
-use crate::load::Loaded;
+use crate::load::{Loaded, Serving};
 use crate::prompt;
 use crate::run::{Answer, listen};
 
 const HELP: &str = "/clear starts anew, /exit leaves (so does Ctrl-D), Ctrl-C stops an answer";
 
 pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
-    let loaded = args.model.load("smollm2")?;
+    let loaded = args.model.load("smollm2", &Serving::ONE)?;
     let Some(template) = prompt::template(&loaded.tokenizer)? else {
         let text =
             format!("{} has no chat template, so it cannot chat; `tern run` continues a text", loaded.name);
@@ -89,10 +89,9 @@ fn answer(
     let room =
         loaded.room(prompt_tokens, None).map_err(|e| CliError::said(format!("{e}; /clear starts anew")))?;
     let request = Request {
-        prompt,
-        max_tokens: args.max_tokens.map_or(room, |n| n.min(room)),
         sampling: args.sampling.sampling(0.7, None),
         end_tokens: loaded.end_tokens(),
+        ..Request::new(prompt, args.max_tokens.map_or(room, |n| n.min(room)))
     };
     let stream = loaded.handle.generate(request)?;
     let decoder = Decoder::new(tokenizer, vec![])?.at_start_of_text();

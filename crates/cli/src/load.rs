@@ -29,6 +29,34 @@ pub(crate) struct Opened {
     pub(crate) tensors: Vec<HostTensor>,
 }
 
+/// For how many an engine is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Serving {
+    /// Sequences at once.
+    pub(crate) seqs: usize,
+    /// Requests that may wait beside them.
+    pub(crate) waiting: usize,
+    /// KV pages; without a number, room for all sequences in full, within half of the free memory.
+    pub(crate) pages: Option<usize>,
+    /// Tokens in a step.
+    pub(crate) step_tokens: usize,
+    /// Milliseconds that a step should take; 0 is no such wish.
+    pub(crate) step_millis: usize,
+}
+
+impl Serving {
+    /// One sequence at a time.
+    pub(crate) const ONE: Serving =
+        Serving { seqs: 1, waiting: 0, pages: None, step_tokens: STEP_TOKENS, step_millis: 0 };
+
+    /// Pages for sequences of `context` tokens, of which each takes `page_bytes`.
+    fn pages(&self, context: usize, page_bytes: usize, free: u64) -> usize {
+        let one = context.div_ceil(PAGE_LEN);
+        let half = (free / 2) as usize / page_bytes.max(1);
+        self.pages.unwrap_or_else(|| (one * self.seqs).min(half.max(one)))
+    }
+}
+
 /// A model that answers.
 pub(crate) struct Loaded {
     pub(crate) name: String,
@@ -48,8 +76,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Weights as they are, KV for `pages` pages, and the scratch that the device needs.
     pub(crate) fn of(model: &Model, weights: u64, pages: usize, scratch: u64) -> Memory {
-        let token: usize = model.graph.kv.iter().map(|l| l.values_per_token() * 2).sum();
-        Memory { weights, kv: (token * PAGE_LEN * pages) as u64, scratch }
+        Memory { weights, kv: (page_bytes(model) * pages) as u64, scratch }
     }
 
     fn total(&self) -> u64 {
@@ -82,8 +109,8 @@ impl ModelArgs {
         Ok(Opened { name: name.to_string(), metadata: checkpoint.metadata, model, tensors })
     }
 
-    /// Maps the file, tells the memory, and starts an engine for one sequence at a time.
-    pub(crate) fn load(&self, default: &str) -> CliResult<Loaded> {
+    /// Maps the file, tells the memory, and starts an engine.
+    pub(crate) fn load(&self, default: &str, serving: &Serving) -> CliResult<Loaded> {
         let start = Instant::now();
         let opened = self.open(default, DEFAULT_CONTEXT)?;
         let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
@@ -91,16 +118,20 @@ impl ModelArgs {
             tokenizer.warnings().iter().for_each(|w| eprintln!("tern: {w}"));
         }
         let (context, name) = (opened.model.config.context, opened.name.clone());
-        let kv = Kv { pages: context.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
-        let step_tokens = STEP_TOKENS.min(context);
-        let runner = self.runner(opened, kv, step_tokens, 1)?;
+        let backend = self.backend();
+        let free = backend.info().memory_free.saturating_sub(total_bytes(&opened.tensors));
+        let pages = serving.pages(context, page_bytes(&opened.model), free);
+        let kv = Kv { pages, page_len: PAGE_LEN };
+        let step_tokens = serving.step_tokens.min(context * serving.seqs).max(serving.seqs);
+        let runner = self.runner(backend, opened, kv, (step_tokens, serving.seqs))?;
         let limits = Limits {
-            max_seqs: 1,
+            max_seqs: serving.seqs,
             max_batch_tokens: step_tokens,
             max_context: context,
-            pages: kv.pages,
+            pages,
             page_len: PAGE_LEN,
-            max_waiting: 0,
+            max_waiting: serving.waiting,
+            step_millis: serving.step_millis,
         };
         let handle = Engine::start(Box::new(runner), limits)?;
         Ok(Loaded { name, tokenizer, handle, context, seconds: start.elapsed().as_secs_f64() })
@@ -109,12 +140,11 @@ impl ModelArgs {
     /// Puts an opened model on the device, after saying what that takes.
     pub(crate) fn runner(
         &self,
+        backend: Box<dyn Backend>,
         opened: Opened,
         kv: Kv,
-        tokens: usize,
-        outputs: usize,
+        (tokens, outputs): (usize, usize),
     ) -> CliResult<GraphRunner> {
-        let backend = self.backend();
         let (info, model) = (backend.info(), &opened.model);
         let scratch = backend.scratch(&model.graph, tokens, outputs);
         let memory = Memory::of(model, total_bytes(&opened.tensors), kv.pages, scratch);
@@ -158,6 +188,11 @@ impl Loaded {
     pub(crate) fn end_tokens(&self) -> Arc<[u32]> {
         self.tokenizer.eog().iter().copied().collect()
     }
+}
+
+/// Bytes of one KV page, in 16-bit numbers.
+fn page_bytes(model: &Model) -> usize {
+    model.graph.kv.iter().map(|l| l.values_per_token() * 2).sum::<usize>() * PAGE_LEN
 }
 
 /// Threads asked for, or as many as the machine has cores.

@@ -14,6 +14,7 @@ macro_rules! eprintln {
 mod args;
 mod bench;
 mod bench_ops;
+mod bench_plan;
 mod chat;
 mod error;
 mod inspect;
@@ -55,6 +56,7 @@ fn dispatch(cli: Cli) -> CliResult<()> {
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Bench(args) => match &args.what {
             Some(BenchWhat::Ops(ops)) => bench_ops::bench_ops(ops),
+            Some(BenchWhat::Plan(plan)) => bench_plan::bench_plan(plan),
             None => bench::bench(&args),
         },
         Command::Perplexity(args) => perplexity::perplexity(&args),

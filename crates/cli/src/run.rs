@@ -9,7 +9,7 @@ use tern_text::{Decoder, Tokenizer};
 
 use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
-use crate::load::Loaded;
+use crate::load::{Loaded, Serving};
 use crate::{prompt, units};
 
 /// An answer as it was given.
@@ -89,6 +89,7 @@ pub(crate) fn listen(
     };
     while let Some(event) = next(&mut stream) {
         let passed = match event {
+            Event::Started { .. } | Event::Embedding(_) => continue,
             Event::Token(token) => {
                 last = Instant::now();
                 first.get_or_insert(last);
@@ -98,7 +99,7 @@ pub(crate) fn listen(
             }
             Event::Done(finish) => {
                 answer.finish = match finish {
-                    Finish::Stop(_) => "stop",
+                    Finish::Stop(_) | Finish::Complete => "stop",
                     Finish::Length => "length",
                     Finish::Cancelled => "cancelled",
                 };
@@ -147,7 +148,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         }
         text => text.to_string(),
     };
-    let loaded = args.model.load("stories")?;
+    let loaded = args.model.load("stories", &Serving::ONE)?;
     let tokenizer = &loaded.tokenizer;
     let template = if args.raw { None } else { prompt::template(tokenizer)? };
     let prompt = match &template {
@@ -167,10 +168,9 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     let seed = sampling.seed;
     let prompt_tokens = prompt.len();
     let request = Request {
-        max_tokens: loaded.room(prompt_tokens, args.max_tokens)?,
-        prompt,
         sampling,
         end_tokens: if args.ignore_eos { [].into() } else { loaded.end_tokens() },
+        ..Request::new(prompt, loaded.room(prompt_tokens, args.max_tokens)?)
     };
     let stream = loaded.handle.generate(request)?;
     let mut decoder = Decoder::new(tokenizer, args.stop.clone())?;

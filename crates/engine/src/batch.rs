@@ -1,13 +1,13 @@
 //! What one step computes: which tokens of which sequences, on which pages.
 
-use tern_graph::{Output, Sample, Slice, Step};
+use tern_graph::{Output, Sample, Sampled, Slice, Step};
 
-use crate::RequestId;
+use crate::{Guide, Pooling, RequestId};
 
 /// The work of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// At most one a sequence, in order of arrival.
+    /// At most one a sequence, the first in line first.
     pub entries: Vec<Entry>,
 }
 
@@ -22,8 +22,65 @@ pub struct Entry {
     pub position: usize,
     /// The sequence's pages: position `p` lives in `pages[p / page_len]`.
     pub pages: Vec<u32>,
-    /// Sample a token after the last one.
-    pub sample: Option<Sample>,
+    /// What is to come of it.
+    pub want: Want,
+}
+
+/// What a runner gives back for an entry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Want {
+    /// Nothing: more of the prompt follows.
+    #[default]
+    Nothing,
+    /// A token after the last one. Its mask, if there is one, is promised and made by the guide.
+    Token(Sample, Option<Guide>),
+    /// The sum of the hidden states of all tokens.
+    Sum,
+    /// The hidden state of the last token.
+    Last,
+}
+
+/// What a runner gave for an entry; `Nothing` also where no logit was finite.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Answer {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// For [`Want::Token`].
+    Token(Sampled),
+    /// For [`Want::Sum`] and [`Want::Last`].
+    Hidden(Vec<f32>),
+}
+
+impl Entry {
+    /// Of the hidden states and not of the vocabulary.
+    pub fn wants_hidden(&self) -> bool {
+        matches!(self.want, Want::Sum | Want::Last)
+    }
+
+    /// How a token is to be sampled, where one is.
+    pub fn sample(&self) -> Option<&Sample> {
+        match &self.want {
+            Want::Token(sample, _) => Some(sample),
+            _ => None,
+        }
+    }
+
+    /// Makes the mask that the sample was promised, where it was.
+    pub fn make_mask(&self) {
+        if let Want::Token(Sample { mask: Some(mask), .. }, Some(guide)) = &self.want {
+            guide.make(mask);
+        }
+    }
+
+    /// What is wanted when the last of these tokens is the last known one.
+    pub(crate) fn pooled(pooling: Pooling, last: bool) -> Want {
+        match pooling {
+            Pooling::Mean => Want::Sum,
+            Pooling::Last if last => Want::Last,
+            Pooling::Last => Want::Nothing,
+        }
+    }
 }
 
 impl Batch {
@@ -32,15 +89,22 @@ impl Batch {
         self.entries.iter().map(|e| e.tokens.len()).sum()
     }
 
-    /// The same work in a backend's words: one slice an entry, one output an entry that samples.
-    pub fn to_step(&self) -> Step {
+    /// The work of some entries in a backend's words: one slice an entry, one output a wanted row.
+    pub fn to_step(&self, which: impl Fn(&Entry) -> bool) -> Step {
         let mut step = Step::default();
-        for e in &self.entries {
+        for e in self.entries.iter().filter(|e| which(e)) {
+            let first = step.tokens.len();
             step.tokens.extend(&e.tokens);
+            let last = step.tokens.len() - 1;
             step.slices.push(Slice { len: e.tokens.len(), position: e.position, pages: e.pages.clone() });
-            if e.sample.is_some() {
-                let row = step.tokens.len() - 1;
-                step.outputs.push(Output { row, sample: e.sample.clone(), logits: false });
+            let hidden = |row| Output { row, sample: None, logits: true };
+            match &e.want {
+                Want::Nothing => {}
+                Want::Token(sample, _) => {
+                    step.outputs.push(Output { row: last, sample: Some(sample.clone()), logits: false });
+                }
+                Want::Sum => step.outputs.extend((first..=last).map(hidden)),
+                Want::Last => step.outputs.push(hidden(last)),
             }
         }
         step
@@ -52,20 +116,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_become_slices_and_samples_become_outputs() {
-        let sample = Some(Sample::default());
+    fn entries_become_slices_and_wanted_rows_become_outputs() {
+        let entry = |id, tokens: &[u32], position, pages: &[u32], want| Entry {
+            id,
+            tokens: tokens.to_vec(),
+            position,
+            pages: pages.to_vec(),
+            want,
+        };
+        let sample = || Want::Token(Sample::default(), None);
         let batch = Batch {
             entries: vec![
-                Entry { id: 1, tokens: vec![7], position: 4, pages: vec![2, 0], sample: sample.clone() },
-                Entry { id: 2, tokens: vec![1, 2, 3], position: 0, pages: vec![1], sample: None },
-                Entry { id: 3, tokens: vec![5, 6], position: 0, pages: vec![3], sample: sample.clone() },
+                entry(1, &[7], 4, &[2, 0], sample()),
+                entry(2, &[1, 2, 3], 0, &[1], Want::Nothing),
+                entry(3, &[5, 6], 0, &[3], sample()),
+                entry(4, &[4, 4], 0, &[4], Want::Sum),
+                entry(5, &[3, 3], 0, &[5], Want::Last),
             ],
         };
-        let step = batch.to_step();
+        let rows = |step: &Step| step.outputs.iter().map(|o| o.row).collect::<Vec<_>>();
+        let step = batch.to_step(|e| !e.wants_hidden());
         assert_eq!(step.tokens, [7, 1, 2, 3, 5, 6]);
         assert_eq!(step.positions().collect::<Vec<_>>(), [4, 0, 1, 2, 0, 1]);
         assert_eq!(step.slices[0].pages, [2, 0]);
-        assert_eq!(step.outputs.iter().map(|o| o.row).collect::<Vec<_>>(), [0, 5]);
+        assert_eq!(rows(&step), [0, 5]);
         step.check(8, 4, 4).unwrap();
+        let step = batch.to_step(Entry::wants_hidden);
+        assert_eq!((rows(&step), step.tokens.len()), (vec![0, 1, 3], 4));
     }
 }

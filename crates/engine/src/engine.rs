@@ -4,18 +4,26 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
-use tern_graph::Sampled;
+use tern_graph::Mask;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::budget::Budget;
 use crate::handle::{Command, Shared};
-use crate::{Batch, EngineError, Event, Finish, Handle, Limits, RequestId, Runner, Scheduler};
+use crate::{
+    Answer, Batch, EngineError, Event, Finish, Guide, Handle, Limits, RequestId, Runner, Scheduler, Want,
+};
 
 /// What the engine thread owns.
 pub struct Engine {
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
+    budget: Budget,
+    /// Where masks are made while the model computes; the thread starts with the first.
+    masks: Option<mpsc::Sender<(Guide, Mask)>>,
     streams: HashMap<RequestId, UnboundedSender<Event>>,
 }
 
@@ -24,7 +32,8 @@ impl Engine {
     pub fn start(runner: Box<dyn Runner>, limits: Limits) -> Result<Handle, EngineError> {
         let scheduler = Scheduler::new(limits)?;
         let shared = Arc::new(Shared::new(limits, runner.vocab(), scheduler.stats()));
-        let engine = Engine { scheduler, runner, streams: HashMap::new() };
+        let budget = Budget::new(limits.max_batch_tokens, limits.step_millis);
+        let engine = Engine { scheduler, runner, budget, masks: None, streams: HashMap::new() };
         let inside = Arc::clone(&shared);
         let thread = thread::Builder::new().name("tern-engine".into()).spawn(move || engine.run(&inside));
         let thread =
@@ -44,13 +53,13 @@ impl Engine {
             if let Err(why) = self.receive(shared) {
                 return why;
             }
-            let batch = self.scheduler.plan();
+            let batch = self.scheduler.plan(self.budget.tokens());
             shared.lock().publish(self.scheduler.stats());
             if batch.entries.is_empty() {
                 return EngineError::Broken("there are requests but no plan for them".into());
             }
             let events = match self.step(&batch) {
-                Ok(sampled) => self.scheduler.apply(&batch, &sampled),
+                Ok(answers) => self.scheduler.apply(&batch, &answers),
                 Err(error) => self.scheduler.fail(&batch, &error),
             };
             // whoever hears of the end of a request finds it in the counts
@@ -59,13 +68,38 @@ impl Engine {
         }
     }
 
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError> {
-        let sampled = self.runner.step(batch)?;
-        if sampled.len() != batch.entries.len() {
-            let (got, want) = (sampled.len(), batch.entries.len());
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
+        self.promise_masks(batch);
+        let start = Instant::now();
+        let answers = self.runner.step(batch)?;
+        self.budget.learn(batch.tokens(), start.elapsed());
+        if answers.len() != batch.entries.len() {
+            let (got, want) = (answers.len(), batch.entries.len());
             return Err(EngineError::Runner(format!("the runner answered {got} of {want} entries")));
         }
-        Ok(sampled)
+        Ok(answers)
+    }
+
+    /// Sends the masks of a batch to be made while the model computes.
+    fn promise_masks(&mut self, batch: &Batch) {
+        for entry in &batch.entries {
+            let Want::Token(sample, Some(guide)) = &entry.want else { continue };
+            let Some(mask) = &sample.mask else { continue };
+            let sent = self.mask_thread().is_some_and(|m| m.send((guide.clone(), mask.clone())).is_ok());
+            if !sent {
+                entry.make_mask(); // later, but not lost
+            }
+        }
+    }
+
+    fn mask_thread(&mut self) -> Option<&mpsc::Sender<(Guide, Mask)>> {
+        if self.masks.is_none() {
+            let (sender, masks) = mpsc::channel::<(Guide, Mask)>();
+            let make = move || masks.iter().for_each(|(guide, mask)| make_mask(&guide, &mask));
+            let started = thread::Builder::new().name("tern-masks".into()).spawn(make);
+            self.masks = started.ok().map(|_| sender);
+        }
+        self.masks.as_ref()
     }
 
     /// Takes in what arrived since the last step; sleeps while there is nothing to do.
@@ -103,7 +137,7 @@ impl Engine {
     }
 
     fn tell(&mut self, id: RequestId, event: Event) {
-        let last = !matches!(event, Event::Token(_));
+        let last = event.is_last();
         if let Some(stream) = self.streams.get(&id) {
             // a receiver that is gone has sent its cancel already
             let _ = stream.send(event);
@@ -132,6 +166,13 @@ impl Engine {
         for stream in self.streams.values() {
             let _ = stream.send(last.clone());
         }
+    }
+}
+
+/// Keeps the promise, also when the rules panic: whoever waits for the mask would wait for ever.
+fn make_mask(guide: &Guide, mask: &Mask) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| guide.make(mask))) {
+        mask.keep(Err(panic_words(&*payload)));
     }
 }
 

@@ -71,6 +71,9 @@ pub enum EngineError {
     /// A step failed, in the runner's words.
     #[error("{0}")]
     Runner(String),
+    /// The rules of the request could not be followed, in their words.
+    #[error("the rules of the answer: {0}")]
+    Rules(String),
     /// Nothing could be sampled.
     #[error("the model gave no finite logit")]
     NoLogit,
@@ -104,7 +107,8 @@ impl EngineError {
             | EngineError::Range { .. }
             | EngineError::Token { .. }
             | EngineError::Context { .. }
-            | EngineError::Pages { .. } => Fault::Request,
+            | EngineError::Pages { .. }
+            | EngineError::Rules(_) => Fault::Request,
             EngineError::QueueFull { .. } => Fault::Busy,
             EngineError::Duplicate(_)
             | EngineError::Load(_)

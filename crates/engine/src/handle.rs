@@ -24,7 +24,7 @@ impl Handle {
         let shared = &self.owner.shared;
         shared.limits.admit(&request)?;
         shared.check_tokens(&request)?;
-        let (stream, events) = unbounded_channel(); // a request emits at most max_tokens + 1 events
+        let (stream, events) = unbounded_channel(); // a request emits at most max_tokens + 2 events
         let mut state = shared.lock();
         if let Some(why) = &state.ended {
             return Err(why.clone());
@@ -102,7 +102,7 @@ impl TokenStream {
     /// A channel that closes before the last event means that the engine thread is gone.
     fn take(&mut self, event: Option<Event>) -> Option<Event> {
         let event = event.unwrap_or(Event::Failed(EngineError::Stopped));
-        self.ended = !matches!(event, Event::Token(_));
+        self.ended = event.is_last();
         Some(event)
     }
 }

@@ -13,11 +13,12 @@
 //!     pages: 64,
 //!     page_len: 16,
 //!     max_waiting: 100,
+//!     step_millis: 0,
 //! };
 //! let engine = Engine::start(Box::new(ScriptedRunner::new(1000, 16)), limits)?;
 //! let events: Vec<Event> = engine.generate(Request::new(vec![1, 2, 3], 5))?.collect();
-//! assert_eq!(events.len(), 6);
-//! assert_eq!(events[5], Event::Done(Finish::Length));
+//! assert_eq!(events.len(), 7); // started, five tokens, done
+//! assert_eq!(events[6], Event::Done(Finish::Length));
 //! # Ok::<(), tern_engine::EngineError>(())
 //! ```
 //!
@@ -25,8 +26,10 @@
 //! integers and know no clock, thread or device; nothing is global, so two engines live side by side.
 
 mod batch;
+mod budget;
 mod engine;
 mod error;
+mod guide;
 mod handle;
 mod limits;
 mod pages;
@@ -37,15 +40,16 @@ mod scheduler;
 mod scripted;
 mod sequence;
 
-pub use batch::{Batch, Entry};
+pub use batch::{Answer, Batch, Entry, Want};
 pub use engine::Engine;
 pub use error::{EngineError, Fault};
+pub use guide::{Guide, Rules};
 pub use handle::{Handle, TokenStream};
 pub use limits::Limits;
-pub use pages::Pages;
-pub use request::{Event, Finish, Request, RequestId};
+pub use pages::{Held, Pages};
+pub use request::{Event, Finish, Pooling, Request, RequestId};
 pub use runner::{GraphRunner, Kv, Runner};
 pub use sampling::{Sampling, Seen};
 pub use scheduler::{Scheduler, Stats};
 pub use scripted::ScriptedRunner;
-pub use tern_graph::{Sample, Sampled};
+pub use tern_graph::{Mask, Sample, Sampled};

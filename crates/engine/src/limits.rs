@@ -17,6 +17,9 @@ pub struct Limits {
     pub page_len: usize,
     /// Requests that may wait when `max_seqs` run.
     pub max_waiting: usize,
+    /// Steps are made about this long where prompts would make them longer, so that nobody waits for long;
+    /// 0 lets them have `max_batch_tokens`.
+    pub step_millis: usize,
 }
 
 impl Limits {
@@ -60,7 +63,8 @@ impl Limits {
         if total > self.max_context {
             return Err(EngineError::Context { prompt, max_tokens, max_context: self.max_context });
         }
-        let need = self.pages_for(total - 1); // the last token is never fed back
+        let fed = if request.pooling.is_some() { prompt } else { total - 1 }; // the last token is never fed back
+        let need = self.pages_for(fed);
         if need > self.pages {
             return Err(EngineError::Pages { need, page_len: self.page_len, pages: self.pages });
         }
@@ -82,8 +86,15 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { max_seqs: 2, max_batch_tokens: 8, max_context: 32, pages: 3, page_len: 4, max_waiting: 1 };
+    const LIMITS: Limits = Limits {
+        max_seqs: 2,
+        max_batch_tokens: 8,
+        max_context: 32,
+        pages: 3,
+        page_len: 4,
+        max_waiting: 1,
+        step_millis: 0,
+    };
 
     fn words(result: Result<(), EngineError>) -> String {
         result.map_or_else(|e| e.to_string(), |()| "ok".into())

@@ -1,98 +1,322 @@
-//! KV pages: who holds which page, and when it comes back.
+//! KV pages: who holds which page, when it comes back, and what it still remembers.
+//!
+//! A full page has a content: its tokens after the content of the page before it, so one content stands for a whole
+//! prefix. Contents are found by hash and compared in full, so a hit is never a mistake. A page that nobody holds
+//! keeps its content until it is needed for another: a later prompt may revive it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use crate::EngineError;
 
 /// All pages of an engine; the only one to hand them out and take them back.
 #[derive(Clone, Debug)]
 pub struct Pages {
-    /// The page that has been free longest goes first.
-    free: VecDeque<u32>,
-    total: usize,
     page_len: usize,
+    pages: Vec<Page>,
+    /// Pages nobody holds, by when they were let go; those without a content come first.
+    free: BTreeSet<(u64, u32)>,
+    /// Pages by the hash of their content.
+    known: HashMap<u64, u32>,
+    /// Free pages with a content.
+    cached: usize,
+    /// Numbers for contents and for the order in which pages were let go.
+    counter: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Page {
+    holders: u32,
+    /// When it was let go, if nobody holds it.
+    let_go: u64,
+    content: Option<Content>,
+}
+
+/// The tokens of a page after everything before them.
+#[derive(Clone, Debug)]
+struct Content {
+    /// Names this content; no two contents ever have the same.
+    name: u64,
+    hash: u64,
+    /// The name of the content before it; 0 is the beginning.
+    after: u64,
+    tokens: Box<[u32]>,
+}
+
+/// The pages of one sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Position `p` lives in `pages[p / page_len]`.
+    pub pages: Vec<u32>,
+    /// How many of them, from the first, have a content.
+    known: usize,
+    /// The name of the last one's content.
+    name: u64,
 }
 
 impl Pages {
     /// `total` free pages of `page_len` tokens.
     pub fn new(total: usize, page_len: usize) -> Pages {
-        Pages { free: (0..total as u32).collect(), total, page_len }
+        Pages {
+            page_len,
+            pages: vec![Page::default(); total],
+            free: (0..total as u32).map(|page| (0, page)).collect(),
+            known: HashMap::new(),
+            cached: 0,
+            counter: 0,
+        }
     }
 
-    /// Pages nobody holds.
+    /// Pages nobody holds, whether or not they remember something.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
+    /// Pages that nobody holds and a prompt may revive.
+    pub fn cached(&self) -> usize {
+        self.cached
+    }
+
+    /// Tokens a page.
+    pub fn page_len(&self) -> usize {
+        self.page_len
+    }
+
     /// Pages in all.
     pub fn total(&self) -> usize {
-        self.total
+        self.pages.len()
+    }
+
+    /// Free pages that a new sequence of these tokens would take.
+    pub fn need(&self, tokens: &[u32]) -> usize {
+        let shared = self.find(tokens).filter(|&page| self.pages[page as usize].holders > 0).count();
+        tokens.len().div_ceil(self.page_len) - shared
+    }
+
+    /// Takes the longest known prefix of `tokens`, but never the page of the last one: a token must be left to
+    /// compute, or there would be nothing to sample from.
+    pub fn revive(&mut self, tokens: &[u32]) -> Held {
+        let pages: Vec<u32> = self.find(tokens).collect();
+        for &page in &pages {
+            self.hold(page);
+        }
+        let last = pages.last().and_then(|&page| self.pages[page as usize].content.as_ref());
+        Held { known: pages.len(), name: last.map_or(0, |content| content.name), pages }
     }
 
     /// Adds pages to `held` until they hold `tokens` tokens; without enough free pages nothing changes.
     #[must_use = "the pages may have run out"]
-    pub fn grow(&mut self, held: &mut Vec<u32>, tokens: usize) -> bool {
-        let more = tokens.div_ceil(self.page_len).saturating_sub(held.len());
+    pub fn grow(&mut self, held: &mut Held, tokens: usize) -> bool {
+        let more = tokens.div_ceil(self.page_len).saturating_sub(held.pages.len());
         if more > self.free.len() {
             return false;
         }
-        held.extend(self.free.drain(..more));
+        for _ in 0..more {
+            let Some(&(_, page)) = self.free.first() else { return false };
+            self.hold(page);
+            if let Some(content) = self.pages[page as usize].content.take() {
+                self.known.remove(&content.hash);
+            }
+            held.pages.push(page);
+        }
         true
     }
 
-    /// Takes back all of `held`.
-    pub fn give_back(&mut self, held: &mut Vec<u32>) {
-        self.free.extend(held.drain(..));
-    }
-
-    /// Every page is free or held, by one holder and once.
-    pub fn check<'a>(&self, held: impl IntoIterator<Item = &'a [u32]>) -> Result<(), EngineError> {
-        let mut times = vec![0u32; self.total];
-        for page in held.into_iter().flatten().copied().chain(self.free.iter().copied()) {
-            match times.get_mut(page as usize) {
-                Some(n) => *n += 1,
+    /// Remembers the contents of all full pages among the first `tokens.len()` tokens, which have been computed.
+    ///
+    /// A page whose content another page already has is exchanged for that one, so that each content is kept once.
+    pub fn remember(&mut self, held: &mut Held, tokens: &[u32]) {
+        for at in held.known..(tokens.len() / self.page_len).min(held.pages.len()) {
+            let full = &tokens[at * self.page_len..(at + 1) * self.page_len];
+            let hash = hash(held.name, full);
+            let own = held.pages[at];
+            match self.known.get(&hash).copied() {
+                Some(page) if self.has(page, held.name, full) => {
+                    self.hold(page);
+                    held.pages[at] = page;
+                    self.let_go(own);
+                }
+                Some(_) => return, // another content with this hash: this sequence's pages stay unknown
                 None => {
-                    return Err(EngineError::Broken(format!("page {page} of {} does not exist", self.total)));
+                    self.counter += 1;
+                    let content = Content { name: self.counter, hash, after: held.name, tokens: full.into() };
+                    self.pages[own as usize].content = Some(content);
+                    self.known.insert(hash, own);
                 }
             }
-        }
-        match times.iter().position(|&n| n != 1) {
-            Some(page) => {
-                let n = times[page];
-                Err(EngineError::Broken(format!("page {page} is free or held {n} times, want once")))
-            }
-            None => Ok(()),
+            held.known = at + 1;
+            let content = self.pages[held.pages[at] as usize].content.as_ref();
+            held.name = content.map_or(0, |content| content.name);
         }
     }
+
+    /// Takes back all of `held`.
+    pub fn give_back(&mut self, held: &mut Held) {
+        // the last page goes first, so that a prefix outlives what follows it
+        for page in std::mem::take(held).pages.into_iter().rev() {
+            self.let_go(page);
+        }
+    }
+
+    /// Every page is held as often as it occurs in `held`, and free exactly if nobody holds it.
+    pub fn check<'a>(&self, held: impl IntoIterator<Item = &'a Held>) -> Result<(), EngineError> {
+        let broken = |text: String| Err(EngineError::Broken(text));
+        let mut times = vec![0u32; self.pages.len()];
+        for &page in held.into_iter().flat_map(|held| &held.pages) {
+            match times.get_mut(page as usize) {
+                Some(n) => *n += 1,
+                None => return broken(format!("page {page} of {} does not exist", self.pages.len())),
+            }
+        }
+        for (i, (page, times)) in self.pages.iter().zip(times).enumerate() {
+            if page.holders != times {
+                return broken(format!("page {i} is held {times} times, and {} were counted", page.holders));
+            }
+            let free = self.free.contains(&(page.let_go, i as u32));
+            if free != (times == 0) {
+                let is = if free { "free" } else { "not free" };
+                return broken(format!("page {i} is held {times} times and {is}"));
+            }
+            if let Some(content) = &page.content
+                && self.known.get(&content.hash) != Some(&(i as u32))
+            {
+                return broken(format!("page {i} has a content that cannot be found"));
+            }
+        }
+        let (free, contents) = (self.free.len(), self.pages.iter().filter(|p| p.content.is_some()).count());
+        if free != self.pages.iter().filter(|p| p.holders == 0).count() || contents != self.known.len() {
+            return broken(format!("{free} pages are free and {} known, of {contents}", self.known.len()));
+        }
+        Ok(())
+    }
+
+    /// The pages of the longest known prefix, without the page of the last token.
+    fn find(&self, tokens: &[u32]) -> impl Iterator<Item = u32> {
+        let before_last = &tokens[..tokens.len().saturating_sub(1)];
+        before_last.chunks_exact(self.page_len).scan(0, |after, full| {
+            let page = *self.known.get(&hash(*after, full))?;
+            if !self.has(page, *after, full) {
+                return None;
+            }
+            *after = self.pages[page as usize].content.as_ref()?.name;
+            Some(page)
+        })
+    }
+
+    fn has(&self, page: u32, after: u64, tokens: &[u32]) -> bool {
+        let content = self.pages[page as usize].content.as_ref();
+        content.is_some_and(|c| c.after == after && *c.tokens == *tokens)
+    }
+
+    fn hold(&mut self, number: u32) {
+        let page = &mut self.pages[number as usize];
+        if page.holders == 0 {
+            self.free.remove(&(page.let_go, number));
+            self.cached -= usize::from(page.content.is_some());
+        }
+        page.holders += 1;
+    }
+
+    fn let_go(&mut self, number: u32) {
+        self.counter += 1;
+        let page = &mut self.pages[number as usize];
+        page.holders -= 1;
+        if page.holders == 0 {
+            page.let_go = if page.content.is_some() { self.counter } else { 0 };
+            self.cached += usize::from(page.content.is_some());
+            self.free.insert((page.let_go, number));
+        }
+    }
+}
+
+/// Of a page's tokens after a content. The same in every run, so that tests replay.
+fn hash(after: u64, tokens: &[u32]) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((after, tokens))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn held(pages: &mut Pages, tokens: &[u32]) -> Held {
+        let mut held = pages.revive(tokens);
+        assert!(pages.grow(&mut held, tokens.len()));
+        held
+    }
+
     #[test]
     fn pages_go_out_once_and_come_back() {
         let mut pages = Pages::new(4, 16);
-        let (mut a, mut b) = (vec![], vec![]);
+        let (mut a, mut b) = (Held::default(), Held::default());
         assert!(pages.grow(&mut a, 17));
         assert!(pages.grow(&mut b, 16));
-        assert_eq!((a.as_slice(), b.as_slice(), pages.free()), ([0, 1].as_slice(), [2].as_slice(), 1));
+        assert_eq!((&*a.pages, &*b.pages, pages.free()), ([0, 1].as_slice(), [2].as_slice(), 1));
         assert!(!pages.grow(&mut b, 49), "two more pages of one");
         assert!(pages.grow(&mut a, 32), "held pages count");
-        pages.check([a.as_slice(), &b]).unwrap();
+        pages.check([&a, &b]).unwrap();
         pages.give_back(&mut a);
-        pages.check([b.as_slice()]).unwrap();
-        assert_eq!((pages.free(), a.len()), (3, 0));
+        pages.check([&b]).unwrap();
+        assert_eq!((pages.free(), a.pages.len()), (3, 0));
     }
 
     #[test]
     fn a_lost_or_doubled_page_shows() {
         let mut pages = Pages::new(3, 16);
-        let mut held = vec![];
-        assert!(pages.grow(&mut held, 16));
-        let words = |held: &[u32]| pages.check([held]).unwrap_err().to_string();
-        assert_eq!(words(&[]), "the engine stopped: page 0 is free or held 0 times, want once");
-        assert_eq!(words(&[0, 2]), "the engine stopped: page 2 is free or held 2 times, want once");
+        assert!(pages.grow(&mut Held::default(), 16));
+        let words = |held: &[u32]| {
+            pages.check([&Held { pages: held.to_vec(), ..Held::default() }]).unwrap_err().to_string()
+        };
+        assert_eq!(words(&[]), "the engine stopped: page 0 is held 0 times, and 1 were counted");
+        assert_eq!(words(&[0, 2]), "the engine stopped: page 2 is held 1 times, and 0 were counted");
         assert_eq!(words(&[3]), "the engine stopped: page 3 of 3 does not exist");
+    }
+
+    #[test]
+    fn a_prefix_is_shared_while_held_and_revived_when_let_go() {
+        let mut pages = Pages::new(8, 2);
+        let tokens = [1, 2, 3, 4, 5];
+        let mut a = held(&mut pages, &tokens);
+        pages.remember(&mut a, &tokens);
+        assert_eq!(pages.need(&tokens), 1, "two full pages are shared");
+        let mut b = held(&mut pages, &[1, 2, 3, 9]);
+        assert_eq!((b.pages[0], b.pages[1] == a.pages[1]), (a.pages[0], false));
+        pages.check([&a, &b]).unwrap();
+        pages.give_back(&mut a);
+        pages.give_back(&mut b);
+        assert_eq!((pages.free(), pages.cached()), (8, 2));
+        let c = pages.revive(&tokens);
+        assert_eq!((c.pages.len(), c.known), (2, 2));
+        assert_eq!(pages.revive(&[3, 4, 5]).pages.len(), 0, "the same tokens elsewhere are another content");
+    }
+
+    #[test]
+    fn the_page_of_the_last_token_is_always_computed() {
+        let mut pages = Pages::new(8, 2);
+        let mut a = held(&mut pages, &[1, 2, 3, 4]);
+        pages.remember(&mut a, &[1, 2, 3, 4]);
+        assert_eq!(pages.revive(&[1, 2, 3, 4]).pages.len(), 1);
+    }
+
+    #[test]
+    fn equal_contents_become_one_page() {
+        let mut pages = Pages::new(8, 2);
+        let tokens = [1, 2, 3, 4, 5];
+        let (mut a, mut b) = (held(&mut pages, &tokens), held(&mut pages, &tokens));
+        pages.remember(&mut a, &tokens[..4]);
+        pages.remember(&mut b, &tokens[..4]);
+        assert_eq!((&a.pages[..2], pages.free()), (&b.pages[..2], 8 - 4));
+        pages.check([&a, &b]).unwrap();
+    }
+
+    #[test]
+    fn what_follows_is_forgotten_before_the_prefix() {
+        let mut pages = Pages::new(3, 2);
+        let tokens = [1, 2, 3, 4, 5, 6];
+        let mut a = held(&mut pages, &tokens);
+        pages.remember(&mut a, &tokens);
+        pages.give_back(&mut a);
+        let mut other = held(&mut pages, &[9, 9]);
+        assert_eq!(pages.revive(&[1, 2, 3, 4, 5, 6, 7]).pages.len(), 2);
+        pages.give_back(&mut other);
     }
 }

@@ -1,13 +1,13 @@
 //! Computes a batch: a graph on a backend.
 
-use tern_graph::{Backend, Bindings, Graph, HostTensor, Program, Reserve, Sampled, Step, Weight};
+use tern_graph::{Backend, Bindings, Buffer, Graph, HostTensor, OutputRow, Program, Reserve, Step, Weight};
 
-use crate::{Batch, EngineError};
+use crate::{Answer, Batch, EngineError, Entry, Want};
 
-/// Turns a batch into samples.
+/// Turns a batch into answers.
 pub trait Runner: Send {
-    /// Computes the batch; one answer an entry, `None` where none was asked for or no logit was finite.
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError>;
+    /// Computes the batch; one answer an entry.
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError>;
 
     /// Token ids must be below; the default takes any.
     fn vocab(&self) -> usize {
@@ -28,6 +28,11 @@ pub struct Kv {
 pub struct GraphRunner {
     backend: Box<dyn Backend>,
     program: Program,
+    /// The model without its last matrix, and the program made of it when it is first asked for.
+    hidden: Option<Graph>,
+    hidden_program: Option<Program>,
+    weights: Vec<Buffer>,
+    kv_buffer: Option<Buffer>,
     kv: Kv,
     max_tokens: usize,
     max_outputs: usize,
@@ -75,8 +80,20 @@ impl GraphRunner {
         let kv_buffer = Some(backend.reserve(&reserve)?);
         let bindings = Bindings { weights: &weights, kv: kv_buffer, max_tokens, max_outputs };
         let program = backend.compile(graph, &bindings)?;
-        let vocab = graph.vocab();
-        Ok(GraphRunner { backend, program, kv, max_tokens, max_outputs, vocab })
+        let (vocab, hidden) = (graph.vocab(), graph.hidden());
+        let hidden_program = None;
+        Ok(GraphRunner {
+            backend,
+            program,
+            hidden,
+            hidden_program,
+            weights,
+            kv_buffer,
+            kv,
+            max_tokens,
+            max_outputs,
+            vocab,
+        })
     }
 
     /// The logits after every token of one fresh sequence: `each(position, row)`, in order.
@@ -109,23 +126,73 @@ impl GraphRunner {
 }
 
 impl Runner for GraphRunner {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError> {
-        let step = batch.to_step();
-        let sizes = [
-            ("tokens", step.tokens.len(), self.max_tokens),
-            ("samples", step.outputs.len(), self.max_outputs),
-        ];
-        if let Some((what, got, most)) = sizes.into_iter().find(|(_, got, most)| got > most) {
-            return Err(EngineError::Runner(format!("a batch of {got} {what}, compiled for {most}")));
-        }
-        let ticket = self.backend.submit(self.program, step)?;
-        let mut rows = self.backend.collect(ticket)?.rows.into_iter();
-        let asked = batch.entries.iter().map(|e| e.sample.is_some());
-        Ok(asked.map(|asked| if asked { rows.next().and_then(|r| r.sampled) } else { None }).collect())
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
+        let texts = self.rows(batch, false)?;
+        let hidden = self.rows(batch, true)?;
+        let (mut texts, mut hidden) = (texts.into_iter(), hidden.into_iter());
+        Ok(batch.entries.iter().map(|e| answer(e, &mut texts, &mut hidden)).collect())
     }
 
     fn vocab(&self) -> usize {
         self.vocab
+    }
+}
+
+impl GraphRunner {
+    /// Computes the entries that want a row of the vocabulary, or those that want one of the hidden states.
+    fn rows(&mut self, batch: &Batch, hidden: bool) -> Result<Vec<OutputRow>, EngineError> {
+        let step = batch.to_step(|e| e.wants_hidden() == hidden);
+        if step.tokens.is_empty() {
+            return Ok(vec![]);
+        }
+        let most_outputs = if hidden { self.max_tokens } else { self.max_outputs };
+        let sizes =
+            [("tokens", step.tokens.len(), self.max_tokens), ("samples", step.outputs.len(), most_outputs)];
+        if let Some((what, got, most)) = sizes.into_iter().find(|(_, got, most)| got > most) {
+            return Err(EngineError::Runner(format!("a batch of {got} {what}, compiled for {most}")));
+        }
+        let program = if hidden { self.hidden_program()? } else { self.program };
+        let ticket = self.backend.submit(program, step)?;
+        Ok(self.backend.collect(ticket)?.rows)
+    }
+
+    fn hidden_program(&mut self) -> Result<Program, EngineError> {
+        if let Some(program) = self.hidden_program {
+            return Ok(program);
+        }
+        let Some(graph) = &self.hidden else {
+            return Err(EngineError::Runner("the model has no hidden state to give".into()));
+        };
+        let bindings = Bindings {
+            weights: &self.weights,
+            kv: self.kv_buffer,
+            max_tokens: self.max_tokens,
+            max_outputs: self.max_tokens,
+        };
+        let program = self.backend.compile(graph, &bindings)?;
+        self.hidden_program = Some(program);
+        Ok(program)
+    }
+}
+
+/// Takes the rows that belong to an entry.
+fn answer(
+    entry: &Entry,
+    texts: &mut impl Iterator<Item = OutputRow>,
+    hidden: &mut impl Iterator<Item = OutputRow>,
+) -> Answer {
+    match entry.want {
+        Want::Nothing => Answer::Nothing,
+        Want::Token(..) => texts.next().and_then(|r| r.sampled).map_or(Answer::Nothing, Answer::Token),
+        Want::Last => hidden.next().and_then(|r| r.logits).map_or(Answer::Nothing, Answer::Hidden),
+        Want::Sum => {
+            let rows = hidden.take(entry.tokens.len()).filter_map(|r| r.logits);
+            let sum = rows.reduce(|mut sum, row| {
+                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                sum
+            });
+            sum.map_or(Answer::Nothing, Answer::Hidden)
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::EngineError;
 
 /// How tokens are chosen. The default is greedy with every penalty off.
 ///
-/// The penalties count the tokens of the prompt and the generated ones alike.
+/// Repetition looks at the prompt and the text, frequency and presence at the text alone: a prompt's many markers
+/// must not keep the model from writing the one that ends its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 takes the best token.
@@ -19,11 +20,11 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drop tokens less probable than this share of the best one; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen before; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the prompt or the text; 1 is off.
     pub repetition: f32,
-    /// Taken off a logit for every time the token was seen; 0 is off.
+    /// Taken off a logit for every time the token was generated; 0 is off.
     pub frequency: f32,
-    /// Taken off a logit once if the token was seen; 0 is off.
+    /// Taken off a logit once if the token was generated; 0 is off.
     pub presence: f32,
     /// Added to single logits.
     pub bias: Vec<(u32, f32)>,
@@ -102,6 +103,7 @@ impl Sampling {
             presence: self.presence,
             seen: if self.has_penalties() { seen.counts() } else { vec![] },
             bias: self.bias.clone(),
+            mask: None,
             draw: draw(self.seed, position),
             logprobs: self.logprobs,
         }
@@ -120,19 +122,17 @@ fn draw(seed: u64, position: usize) -> f32 {
     Random::new(stream ^ position as u64).uniform()
 }
 
-/// The tokens of a sequence and how often each occurs.
+/// The tokens of a sequence and how often each was generated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen(BTreeMap<u32, u32>);
 
 impl Seen {
-    /// Counts some tokens.
-    pub fn new(tokens: &[u32]) -> Seen {
-        let mut seen = Seen::default();
-        tokens.iter().for_each(|&id| seen.add(id));
-        seen
+    /// A prompt: its tokens are there, and none of them generated.
+    pub fn new(prompt: &[u32]) -> Seen {
+        Seen(prompt.iter().map(|&id| (id, 0)).collect())
     }
 
-    /// Counts one more token.
+    /// Counts one more generated token.
     pub fn add(&mut self, id: u32) {
         *self.0.entry(id).or_default() += 1;
     }
@@ -183,8 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn penalties_count_every_token_seen() {
+    fn penalties_see_the_prompt_and_count_what_was_generated() {
         let sampling = Sampling { presence: 0.5, ..Sampling::default() };
-        assert_eq!(sampling.at(4, &Seen::new(&[9, 2, 9])).seen, [(2, 1), (9, 2)]);
+        let mut seen = Seen::new(&[9, 2, 9]);
+        [2, 2, 5].into_iter().for_each(|id| seen.add(id));
+        assert_eq!(sampling.at(6, &seen).seen, [(2, 2), (5, 1), (9, 0)]);
     }
 }

@@ -1,15 +1,18 @@
 //! Who runs in the next step, with which tokens, on which pages.
 //!
 //! There is no prefill phase and no decode phase: a sequence has computed and wanted tokens, and a plan hands out
-//! the difference within the token budget. Running sequences are in order of arrival, and all of them are older
-//! than all that wait. The oldest moves in every step and is never preempted, so everyone's turn comes.
+//! the difference within the token budget. Sequences stand in line by priority, then by arrival. Whoever is already
+//! speaking gets its token in every step. Of what is left, half goes to the first unfinished prompt in line, which
+//! therefore always moves, and the rest to those that want least: a short question is not kept waiting behind a
+//! long document. The first in line is never preempted, so everyone's turn comes.
 
 use std::collections::VecDeque;
 
-use tern_graph::Sampled;
-
 use crate::sequence::Sequence;
-use crate::{Batch, EngineError, Entry, Event, Limits, Pages, Request, RequestId};
+use crate::{Answer, Batch, EngineError, Event, Limits, Pages, Request, RequestId};
+
+/// Prompts that are read at the same time; more would only finish later.
+const UNFINISHED_PROMPTS: usize = 8;
 
 /// Counts of an engine: how it stands, and what it did since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,15 +23,21 @@ pub struct Stats {
     pub waiting: usize,
     /// Pages nobody holds.
     pub pages_free: usize,
+    /// Those of them that remember a prefix.
+    pub pages_cached: usize,
     /// Pages in all.
     pub pages_total: usize,
     /// Tokens reported; end tokens are not among them.
     pub tokens_generated: u64,
     /// Tokens of the prompts that were read to their end, each prompt counted once.
     pub prompt_tokens: u64,
+    /// Tokens of prompts that started, each prompt counted once.
+    pub started_tokens: u64,
+    /// Those of them that were remembered and not computed.
+    pub cached_tokens: u64,
     /// Steps run.
     pub steps: u64,
-    /// Sequences sent back to wait because older ones needed their pages.
+    /// Sequences sent back to wait because others needed their pages.
     pub preemptions: u64,
 }
 
@@ -39,8 +48,11 @@ pub struct Stats {
 pub struct Scheduler {
     limits: Limits,
     pages: Pages,
+    /// In line.
     running: Vec<Sequence>,
+    /// In line.
     waiting: VecDeque<Sequence>,
+    arrivals: u64,
     done: Stats,
 }
 
@@ -53,6 +65,7 @@ impl Scheduler {
             pages: Pages::new(limits.pages, limits.page_len),
             running: vec![],
             waiting: VecDeque::new(),
+            arrivals: 0,
             done: Stats::default(),
         })
     }
@@ -64,7 +77,8 @@ impl Scheduler {
         if self.running.iter().chain(&self.waiting).any(|s| s.id == id) {
             return Err(EngineError::Duplicate(id));
         }
-        self.waiting.push_back(Sequence::new(id, request));
+        self.arrivals += 1;
+        self.wait(Sequence::new(id, self.arrivals, request));
         Ok(())
     }
 
@@ -77,30 +91,29 @@ impl Scheduler {
         self.running.len() + self.waiting.len() < before
     }
 
-    /// The next step. Empty only when there is nothing to do.
-    pub fn plan(&mut self) -> Batch {
+    /// The next step, of about `budget` tokens: at least one a sequence that speaks, at most `max_batch_tokens`.
+    /// Empty only when there is nothing to do.
+    pub fn plan(&mut self, budget: usize) -> Batch {
         self.make_room();
-        let mut budget = self.limits.max_batch_tokens;
-        let mut grants = Vec::with_capacity(self.running.len()); // tokens in this step, one a running sequence
-        // nobody is admitted behind an unfinished prompt, so all but the youngest want a single token: those who
-        // are already speaking come before chunks of prompts, and everyone with pages gets at least one token
-        for sequence in &self.running {
-            let has_pages = sequence.pages.len() >= self.limits.pages_for(sequence.tokens.len());
-            let grant = if has_pages { sequence.wanted().min(budget) } else { 0 };
-            grants.push(grant);
-            budget -= grant;
+        while self.admit() {}
+        let grants = self.share(budget.clamp(self.running.len(), self.limits.max_batch_tokens));
+        let mut entries = Vec::with_capacity(grants.len());
+        for (sequence, mut grant) in self.running.iter_mut().zip(grants) {
+            if grant == 0 {
+                continue;
+            }
+            // since it sat down, others may have computed what it begins with
+            if sequence.fresh && !sequence.sit_down(&mut self.pages) {
+                continue;
+            }
+            grant = grant.min(sequence.wanted());
+            entries.push(sequence.entry(grant));
         }
-        while budget > 0 && self.admit() {
-            let grant = self.running.last().map_or(0, Sequence::wanted).min(budget);
-            grants.push(grant);
-            budget -= grant;
-        }
-        let granted = self.running.iter().zip(grants).filter(|(_, grant)| *grant > 0);
-        Batch { entries: granted.map(|(sequence, grant)| entry(sequence, grant)).collect() }
+        Batch { entries }
     }
 
-    /// Moves the sequences of a batch on by what was sampled, one answer an entry.
-    pub fn apply(&mut self, batch: &Batch, sampled: &[Option<Sampled>]) -> Vec<(RequestId, Event)> {
+    /// Moves the sequences of a batch on by what came back, one answer an entry.
+    pub fn apply(&mut self, batch: &Batch, answers: &[Answer]) -> Vec<(RequestId, Event)> {
         let mut events = vec![];
         let mut from = 0; // entries and running sequences have the same order
         for (i, e) in batch.entries.iter().enumerate() {
@@ -108,16 +121,19 @@ impl Scheduler {
             let Some(at) = self.running[from..].iter().position(|s| s.id == e.id) else { continue };
             from += at + 1;
             let sequence = &mut self.running[from - 1];
-            sequence.computed = e.position + e.tokens.len();
-            if e.sample.is_none() {
-                continue;
+            if let Some(started) = sequence.start(e.position) {
+                self.done.started_tokens += sequence.prompt_len() as u64;
+                self.done.cached_tokens += e.position as u64;
+                events.push((e.id, started));
             }
-            if sequence.generated() == 0 {
-                self.done.prompt_tokens += sequence.tokens.len() as u64;
+            let (before, computed) = (sequence.generated(), sequence.computed);
+            let answer = answers.get(i).unwrap_or(&Answer::Nothing);
+            sequence.advance(e, answer, &mut |event| events.push((e.id, event)));
+            if computed < sequence.prompt_len() && sequence.computed >= sequence.prompt_len() && before == 0 {
+                self.done.prompt_tokens += sequence.prompt_len() as u64;
             }
-            let before = sequence.generated();
-            sequence.advance(sampled.get(i).and_then(Option::as_ref), |event| events.push((e.id, event)));
             self.done.tokens_generated += (sequence.generated() - before) as u64;
+            self.pages.remember(&mut sequence.held, &sequence.tokens[..sequence.computed]);
         }
         self.done.steps += 1;
         self.sweep();
@@ -147,73 +163,97 @@ impl Scheduler {
             running: self.running.len(),
             waiting: self.waiting.len(),
             pages_free: self.pages.free(),
+            pages_cached: self.pages.cached(),
             pages_total: self.pages.total(),
             ..self.done
         }
     }
 
-    /// Every page is free or held by one running sequence.
+    /// Every page is free or held by the running sequences that say so.
     pub fn check(&self) -> Result<(), EngineError> {
-        self.pages.check(self.running.iter().map(|s| s.pages.as_slice()))
+        self.pages.check(self.running.iter().map(|s| &s.held))
     }
 
-    /// Gives every running sequence the page its newest token needs, the youngest paying for the older ones.
+    /// Tokens for each running sequence in this step.
+    fn share(&self, mut budget: usize) -> Vec<usize> {
+        let mut grants = vec![0; self.running.len()];
+        let mut prompts = vec![];
+        for (i, sequence) in self.running.iter().enumerate() {
+            if sequence.held.pages.len() < self.limits.pages_for(sequence.tokens.len()) {
+                continue; // the last in line found no page and sits this step out
+            }
+            if sequence.wanted() == 1 {
+                grants[i] = 1;
+                budget -= 1;
+            } else {
+                prompts.push(i);
+            }
+        }
+        let Some((&first, others)) = prompts.split_first() else { return grants };
+        let mut others = others.to_vec();
+        others.sort_by_key(|&i| self.running[i].wanted());
+        let others = others.into_iter().map(|i| (i, usize::MAX));
+        for (i, most) in [(first, budget.div_ceil(2))].into_iter().chain(others).chain([(first, usize::MAX)])
+        {
+            let grant = (self.running[i].wanted() - grants[i]).min(most).min(budget);
+            grants[i] += grant;
+            budget -= grant;
+        }
+        grants
+    }
+
+    /// Gives every running sequence the page its newest token needs, the last in line paying for those before.
     fn make_room(&mut self) {
         let mut i = 0;
         while i < self.running.len() {
             let sequence = &mut self.running[i];
-            if self.pages.grow(&mut sequence.pages, sequence.tokens.len()) {
+            if self.pages.grow(&mut sequence.held, sequence.tokens.len()) {
                 i += 1;
             } else if i + 1 < self.running.len() {
-                self.preempt_youngest();
+                self.preempt_last();
             } else {
-                // the youngest itself keeps what it has and sits this step out
+                // the last itself keeps what it has and sits this step out
                 break;
             }
         }
     }
 
-    fn preempt_youngest(&mut self) {
+    fn preempt_last(&mut self) {
         let Some(mut sequence) = self.running.pop() else { return };
-        self.pages.give_back(&mut sequence.pages);
-        sequence.computed = 0;
+        sequence.stand_up(&mut self.pages);
         self.done.preemptions += 1;
-        self.waiting.push_front(sequence); // before all younger ones
+        self.wait(sequence);
     }
 
-    /// Starts the first waiting sequence, if there is room for all its known tokens.
+    /// Puts a sequence where it belongs among those who wait.
+    fn wait(&mut self, sequence: Sequence) {
+        let at = self.waiting.partition_point(|s| s.rank() < sequence.rank());
+        self.waiting.insert(at, sequence);
+    }
+
+    /// Starts the first waiting sequence, if there is a seat and room for all its known tokens.
     fn admit(&mut self) -> bool {
-        if self.running.len() >= self.limits.max_seqs {
+        let prompts = self.running.iter().filter(|s| s.wanted() > 1).count();
+        if self.running.len() >= self.limits.max_seqs || prompts >= UNFINISHED_PROMPTS {
             return false;
         }
         let Some(first) = self.waiting.front() else { return false };
         // each running sequence may soon want a page more: it should not have to preempt the newcomer for it
         let spare = self.running.len();
-        if self.pages.free() < self.limits.pages_for(first.tokens.len()) + spare {
+        if self.pages.free() < first.need(&self.pages) + spare {
             return false;
         }
         let Some(mut sequence) = self.waiting.pop_front() else { return false };
-        let grown = self.pages.grow(&mut sequence.pages, sequence.tokens.len());
-        debug_assert!(grown, "there were enough free pages");
-        self.running.push(sequence);
+        let seated = sequence.sit_down(&mut self.pages);
+        debug_assert!(seated, "there were enough free pages");
+        let at = self.running.partition_point(|s| s.rank() < sequence.rank());
+        self.running.insert(at, sequence);
         true
     }
 
     fn sweep(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.finished) {
-            self.pages.give_back(&mut sequence.pages);
+            self.pages.give_back(&mut sequence.held);
         }
-    }
-}
-
-/// The next `grant` tokens of a sequence; the last known token is followed by a sample.
-fn entry(sequence: &Sequence, grant: usize) -> Entry {
-    let end = sequence.computed + grant;
-    Entry {
-        id: sequence.id,
-        tokens: sequence.tokens[sequence.computed..end].to_vec(),
-        position: sequence.computed,
-        pages: sequence.pages.clone(),
-        sample: (end == sequence.tokens.len()).then(|| sequence.sample()),
     }
 }

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use tern_graph::{Random, Sample, Sampled};
 
-use crate::{Batch, EngineError, Entry, Runner};
+use crate::{Answer, Batch, EngineError, Entry, Runner, Want};
 
-type Answer = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
+type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 
 /// Answers from history, which it reads back through the pages of each entry.
 ///
@@ -18,7 +18,7 @@ pub struct ScriptedRunner {
     page_len: usize,
     /// `[page][slot]`
     written: HashMap<u32, Vec<Option<u32>>>,
-    answer: Box<Answer>,
+    script: Box<Script>,
 }
 
 impl ScriptedRunner {
@@ -37,7 +37,7 @@ impl ScriptedRunner {
         answer: impl FnMut(&[u32], &Sample) -> Option<u32> + Send + 'static,
     ) -> ScriptedRunner {
         let page_len = page_len.max(1);
-        ScriptedRunner { vocab, page_len, written: HashMap::new(), answer: Box::new(answer) }
+        ScriptedRunner { vocab, page_len, written: HashMap::new(), script: Box::new(answer) }
     }
 
     fn write(&mut self, entry: &Entry) -> Result<(), EngineError> {
@@ -63,6 +63,32 @@ impl ScriptedRunner {
         Ok((*page, position % self.page_len))
     }
 
+    fn answer(&mut self, entry: &Entry) -> Result<Answer, EngineError> {
+        let history = self.history(entry)?;
+        let sample = match &entry.want {
+            Want::Nothing => return Ok(Answer::Nothing),
+            Want::Token(sample, _) => sample,
+            // two columns that depend on the tokens and on their order
+            Want::Sum => return Ok(Answer::Hidden(hidden(&history[entry.position..], entry.position))),
+            Want::Last => {
+                let last = history.len() - 1;
+                return Ok(Answer::Hidden(hidden(&history[last..], last)));
+            }
+        };
+        let id = (self.script)(&history, sample);
+        let id = id.and_then(|id| self.allowed(id, sample));
+        Ok(id.map_or(Answer::Nothing, |id| Answer::Token(self.report(id, sample.logprobs))))
+    }
+
+    /// The token itself, or else the next one that the mask allows.
+    fn allowed(&self, id: u32, sample: &Sample) -> Option<u32> {
+        let Some(mask) = &sample.mask else { return Some(id) };
+        let words = mask.wait().ok()?;
+        let vocab = self.vocab as u32;
+        let allowed = |id: &u32| words.get(*id as usize / 32).is_some_and(|w| w >> (id % 32) & 1 == 1);
+        (id..vocab).chain(0..id.min(vocab)).find(allowed)
+    }
+
     /// The token and made-up log-probabilities: 0 for it, -1, -2, ... for the ids after it.
     fn report(&self, id: u32, logprobs: Option<usize>) -> Sampled {
         let Some(count) = logprobs else { return Sampled { id, ..Sampled::default() } };
@@ -71,29 +97,37 @@ impl ScriptedRunner {
     }
 }
 
+fn hidden(tokens: &[u32], position: usize) -> Vec<f32> {
+    let sum: u32 = tokens.iter().sum();
+    let turned: usize = (position..).zip(tokens).map(|(at, &id)| at * id as usize).sum();
+    vec![sum as f32, turned as f32]
+}
+
 fn fault(entry: &Entry, what: String) -> EngineError {
     EngineError::Runner(format!("request {}: {what}", entry.id))
 }
 
 impl Runner for ScriptedRunner {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError> {
-        let mut taken = HashSet::new();
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
+        let mut written = HashSet::new();
         for entry in &batch.entries {
             if entry.tokens.is_empty() {
                 return Err(fault(entry, "no tokens".into()));
             }
-            if let Some(page) = entry.pages.iter().find(|page| !taken.insert(**page)) {
-                return Err(fault(entry, format!("page {page} is in this batch already")));
+            // a page may be read by many, but what one writes is nobody else's
+            let first = entry.position / self.page_len;
+            if let Some(page) = entry.pages.iter().skip(first).find(|page| !written.insert(**page)) {
+                return Err(fault(entry, format!("page {page} is written in this batch already")));
+            }
+        }
+        for entry in &batch.entries {
+            let read = entry.pages.iter().take(entry.position / self.page_len);
+            if let Some(page) = read.into_iter().find(|page| written.contains(page)) {
+                return Err(fault(entry, format!("page {page} is read and written in this batch")));
             }
             self.write(entry)?;
         }
-        let mut out = vec![];
-        for entry in &batch.entries {
-            let history = self.history(entry)?;
-            let id = entry.sample.as_ref().and_then(|sample| (self.answer)(&history, sample));
-            out.push(id.map(|id| self.report(id, entry.sample.as_ref().and_then(|s| s.logprobs))));
-        }
-        Ok(out)
+        batch.entries.iter().map(|entry| self.answer(entry)).collect()
     }
 
     fn vocab(&self) -> usize {
@@ -115,12 +149,13 @@ mod tests {
 
     fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
         let (tokens, pages) = (tokens.to_vec(), pages.to_vec());
-        Entry { id: 1, tokens, position, pages, sample: Some(Sample::default()) }
+        Entry { id: 1, tokens, position, pages, want: Want::Token(Sample::default(), None) }
     }
 
     fn next(runner: &mut ScriptedRunner, entries: Vec<Entry>) -> Result<Vec<u32>, String> {
         let out = runner.step(&Batch { entries }).map_err(|e| e.to_string())?;
-        Ok(out.into_iter().flatten().map(|s| s.id).collect())
+        let id = |answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
+        Ok(out.into_iter().filter_map(id).collect())
     }
 
     #[test]
@@ -139,15 +174,15 @@ mod tests {
         assert_eq!(words(vec![entry(&[1], 1, &[0])]), "request 1: position 0 was never written");
         assert_eq!(words(vec![entry(&[1], 2, &[0])]), "request 1: no page for position 2");
         let twice = vec![entry(&[1], 0, &[5]), entry(&[1], 0, &[5])];
-        assert_eq!(words(twice), "request 1: page 5 is in this batch already");
+        assert_eq!(words(twice), "request 1: page 5 is written in this batch already");
     }
 
     #[test]
     fn the_draw_counts_only_when_hot() {
         let runner = &mut ScriptedRunner::new(1000, 2);
         let mut with = |temperature, draw| {
-            let sample = Some(Sample { temperature, draw, ..Sample::default() });
-            next(runner, vec![Entry { sample, ..entry(&[1], 0, &[0]) }])
+            let want = Want::Token(Sample { temperature, draw, ..Sample::default() }, None);
+            next(runner, vec![Entry { want, ..entry(&[1], 0, &[0]) }])
         };
         assert_eq!(with(0.0, 0.1), with(0.0, 0.9));
         assert_ne!(with(1.0, 0.1), with(1.0, 0.9));

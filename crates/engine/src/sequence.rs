@@ -1,45 +1,58 @@
 //! One request on its way: the tokens it has, how many of them are in the KV pages, and what comes next.
 
-use std::sync::Arc;
+use tern_graph::{Mask, Sampled};
 
-use tern_graph::{Sample, Sampled};
-
-use crate::{EngineError, Event, Finish, Request, RequestId, Sampling, Seen};
+use crate::pages::{Held, Pages};
+use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Seen, Want};
 
 /// A request and how far it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: RequestId,
+    /// When it came, among all of this engine.
+    pub(crate) arrival: u64,
     /// The prompt, then what was generated.
     pub(crate) tokens: Vec<u32>,
     /// How many of the tokens are in the pages.
     pub(crate) computed: usize,
-    pub(crate) pages: Vec<u32>,
+    pub(crate) held: Held,
+    /// Nothing was computed since it sat down.
+    pub(crate) fresh: bool,
     pub(crate) finished: bool,
+    /// It was told that it started.
+    started: bool,
     prompt_len: usize,
-    max_tokens: usize,
-    sampling: Sampling,
-    end_tokens: Arc<[u32]>,
+    /// Its prompt's place is `tokens`.
+    request: Request,
     /// Kept only where the penalties look at it.
     seen: Seen,
+    /// The sum of hidden states, where a mean is asked for.
+    sum: Vec<f32>,
 }
 
 impl Sequence {
-    pub(crate) fn new(id: RequestId, request: Request) -> Sequence {
-        let Request { prompt, max_tokens, sampling, end_tokens } = request;
-        let seen = if sampling.has_penalties() { Seen::new(&prompt) } else { Seen::default() };
+    pub(crate) fn new(id: RequestId, arrival: u64, mut request: Request) -> Sequence {
+        let tokens = std::mem::take(&mut request.prompt);
+        let seen = if request.sampling.has_penalties() { Seen::new(&tokens) } else { Seen::default() };
         Sequence {
             id,
+            arrival,
             computed: 0,
-            pages: vec![],
+            held: Held::default(),
+            fresh: true,
             finished: false,
-            prompt_len: prompt.len(),
-            tokens: prompt,
-            max_tokens,
-            sampling,
-            end_tokens,
+            started: false,
+            prompt_len: tokens.len(),
+            tokens,
+            request,
             seen,
+            sum: vec![],
         }
+    }
+
+    /// Its place in line: lower goes first.
+    pub(crate) fn rank(&self) -> (i32, u64) {
+        (self.request.priority, self.arrival)
     }
 
     /// Tokens that are known and not computed; at least one until the sequence is finished.
@@ -52,43 +65,145 @@ impl Sequence {
         self.tokens.len() - self.prompt_len
     }
 
-    /// How the token after all known ones is chosen.
-    pub(crate) fn sample(&self) -> Sample {
-        self.sampling.at(self.tokens.len(), &self.seen)
+    /// Free pages that it would take to start.
+    pub(crate) fn need(&self, pages: &Pages) -> usize {
+        if self.reads_all() { self.tokens.len().div_ceil(pages.page_len()) } else { pages.need(&self.tokens) }
     }
 
-    /// Takes the sampled token in and says what that means for the text.
-    pub(crate) fn advance(&mut self, sampled: Option<&Sampled>, mut emit: impl FnMut(Event)) {
-        let Some(sampled) = sampled else {
-            self.finished = true;
-            return emit(Event::Failed(EngineError::NoLogit));
-        };
-        if self.end_tokens.contains(&sampled.id) {
-            self.finished = true;
-            return emit(Event::Done(Finish::Stop(sampled.id)));
+    /// Takes pages for all known tokens, with as much of them computed as the pages remember; false, and nothing
+    /// taken, if there are not enough.
+    pub(crate) fn sit_down(&mut self, pages: &mut Pages) -> bool {
+        pages.give_back(&mut self.held);
+        self.held = if self.reads_all() { Held::default() } else { pages.revive(&self.tokens) };
+        self.computed = self.held.pages.len() * pages.page_len();
+        self.fresh = true;
+        let grown = pages.grow(&mut self.held, self.tokens.len());
+        if !grown {
+            self.stand_up(pages);
         }
+        grown
+    }
+
+    /// Gives the pages back: what was computed has to be again, or found again.
+    pub(crate) fn stand_up(&mut self, pages: &mut Pages) {
+        pages.give_back(&mut self.held);
+        self.computed = 0;
+        self.sum.clear();
+    }
+
+    /// A mean needs the hidden state of every token, also of those that the pages remember.
+    fn reads_all(&self) -> bool {
+        self.request.pooling == Some(Pooling::Mean)
+    }
+
+    /// Tells once that it runs, and how much of it was known.
+    pub(crate) fn start(&mut self, cached: usize) -> Option<Event> {
+        let first = !std::mem::replace(&mut self.started, true);
+        first.then_some(Event::Started { cached })
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    /// The next `grant` tokens; the last known token is followed by what the request is after.
+    pub(crate) fn entry(&self, grant: usize) -> Entry {
+        let end = self.computed + grant;
+        let last = end == self.tokens.len();
+        let want = match self.request.pooling {
+            Some(pooling) => Entry::pooled(pooling, last),
+            None if last => {
+                let mut sample = self.request.sampling.at(self.tokens.len(), &self.seen);
+                sample.mask = self.request.guide.as_ref().map(|_| Mask::promise());
+                Want::Token(sample, self.request.guide.clone())
+            }
+            None => Want::Nothing,
+        };
+        let tokens = self.tokens[self.computed..end].to_vec();
+        Entry { id: self.id, tokens, position: self.computed, pages: self.held.pages.clone(), want }
+    }
+
+    /// Takes the answer to an entry in and says what that means for the request.
+    pub(crate) fn advance(&mut self, entry: &Entry, answer: &Answer, emit: &mut impl FnMut(Event)) {
+        self.computed = entry.position + entry.tokens.len();
+        self.fresh = false;
+        match (&entry.want, answer) {
+            (Want::Nothing, _) => {}
+            (Want::Token(..), Answer::Token(sampled)) => self.take(sampled, emit),
+            (Want::Sum | Want::Last, Answer::Hidden(row)) => self.pool(row, emit),
+            (Want::Token(sample, _), _) => {
+                // nothing could be chosen: either nothing was allowed, or the model is broken
+                let why = match sample.mask.as_ref().map(Mask::wait) {
+                    Some(Err(why)) => EngineError::Rules(why.to_string()),
+                    Some(Ok(words)) if words.iter().all(|&word| word == 0) => {
+                        EngineError::Rules("no token may follow".into())
+                    }
+                    _ => EngineError::NoLogit,
+                };
+                self.end(Event::Failed(why), emit);
+            }
+            (Want::Sum | Want::Last, _) => self.end(Event::Failed(EngineError::NoLogit), emit),
+        }
+    }
+
+    fn take(&mut self, sampled: &Sampled, emit: &mut impl FnMut(Event)) {
+        if self.request.end_tokens.contains(&sampled.id) {
+            return self.end(Event::Done(Finish::Stop(sampled.id)), emit);
+        }
+        let complete = self.request.guide.as_ref().map_or(Ok(false), |guide| guide.accept(sampled.id));
+        let complete = match complete {
+            Ok(complete) => complete,
+            Err(why) => return self.end(Event::Failed(EngineError::Rules(why)), emit),
+        };
         self.tokens.push(sampled.id);
-        if self.sampling.has_penalties() {
+        if self.request.sampling.has_penalties() {
             self.seen.add(sampled.id);
         }
         emit(Event::Token(sampled.clone()));
-        if self.generated() == self.max_tokens {
-            self.finished = true;
-            emit(Event::Done(Finish::Length));
+        if complete {
+            self.end(Event::Done(Finish::Complete), emit);
+        } else if self.generated() == self.request.max_tokens {
+            self.end(Event::Done(Finish::Length), emit);
         }
+    }
+
+    fn pool(&mut self, row: &[f32], emit: &mut impl FnMut(Event)) {
+        self.sum.resize(row.len(), 0.0);
+        self.sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        if self.wanted() > 0 {
+            return;
+        }
+        let count = if self.reads_all() { self.tokens.len() as f32 } else { 1.0 };
+        let vector: Vec<f32> = self.sum.iter().map(|sum| sum / count).collect();
+        let event = match vector.iter().all(|x| x.is_finite()) {
+            true => Event::Embedding(vector),
+            false => Event::Failed(EngineError::NoLogit),
+        };
+        self.end(event, emit);
+    }
+
+    fn end(&mut self, event: Event, emit: &mut impl FnMut(Event)) {
+        self.finished = true;
+        emit(event);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tern_graph::Sample;
+
     use super::*;
+    use crate::{Guide, Rules, Sampling};
 
     fn events(request: Request, ids: &[Option<u32>]) -> Vec<Event> {
-        let mut sequence = Sequence::new(1, request);
+        let mut sequence = Sequence::new(1, 1, request);
         let mut events = vec![];
         for id in ids {
-            let sampled = id.map(|id| Sampled { id, ..Sampled::default() });
-            sequence.advance(sampled.as_ref(), |e| events.push(e));
+            let entry = sequence.entry(sequence.wanted());
+            let answer = id.map_or(Answer::Nothing, |id| Answer::Token(Sampled { id, ..Sampled::default() }));
+            entry.make_mask();
+            sequence.advance(&entry, &answer, &mut |e| events.push(e));
         }
         assert!(sequence.finished);
         events
@@ -107,11 +222,56 @@ mod tests {
         assert_eq!(events(two(), &[Some(5), None]), [token(5), Event::Failed(EngineError::NoLogit)]);
     }
 
+    /// Counts upward; complete at 7, broken after 8.
+    struct Counting(u32);
+
+    impl Rules for Counting {
+        fn mask(&mut self) -> Result<Vec<u32>, String> {
+            if self.0 < 9 { Ok(vec![1 << self.0]) } else { Err("nine is too much".into()) }
+        }
+
+        fn accept(&mut self, token: u32) -> Result<bool, String> {
+            if token != self.0 {
+                return Err(format!("{token} after {}", self.0));
+            }
+            self.0 += 1;
+            Ok(token == 7)
+        }
+    }
+
+    #[test]
+    fn rules_end_a_text_when_it_is_complete_and_say_why_they_fail() {
+        let guided = |from| Request { guide: Some(Guide::new(Counting(from))), ..Request::new(vec![1], 9) };
+        let words = |events: Vec<Event>| match events.last() {
+            Some(Event::Failed(why)) => why.to_string(),
+            other => format!("{other:?}"),
+        };
+        let done = [token(6), token(7), Event::Done(Finish::Complete)];
+        assert_eq!(events(guided(6), &[Some(6), Some(7)]), done);
+        assert_eq!(words(events(guided(3), &[Some(4)])), "the rules of the answer: 4 after 3");
+        assert_eq!(words(events(guided(8), &[Some(8), None])), "the rules of the answer: nine is too much");
+    }
+
+    #[test]
+    fn a_mean_adds_up_over_chunks_and_the_last_is_the_last() {
+        for (pooling, want) in [(Pooling::Mean, 2.0), (Pooling::Last, 6.0)] {
+            let mut sequence = Sequence::new(1, 1, Request::embed(vec![1, 2, 3, 4], pooling));
+            let mut events = vec![];
+            for sum in [2.0, 6.0] {
+                let entry = sequence.entry(2);
+                sequence.advance(&entry, &Answer::Hidden(vec![sum]), &mut |e| events.push(e));
+            }
+            assert_eq!(events, [Event::Embedding(vec![want])]);
+        }
+    }
+
     #[test]
     fn penalties_see_the_prompt_and_the_generated_tokens() {
         let sampling = Sampling { frequency: 1.0, ..Sampling::default() };
-        let mut sequence = Sequence::new(1, Request { sampling, ..Request::new(vec![4, 4, 2], 9) });
-        sequence.advance(Some(&Sampled { id: 2, ..Sampled::default() }), |_| ());
-        assert_eq!(sequence.sample().seen, [(2, 2), (4, 2)]);
+        let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4, 4, 2], 9) });
+        let entry = sequence.entry(3);
+        sequence.advance(&entry, &Answer::Token(Sampled { id: 2, ..Sampled::default() }), &mut |_| ());
+        let seen = sequence.entry(1).sample().map(|s: &Sample| s.seen.clone());
+        assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
     }
 }

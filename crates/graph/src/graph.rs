@@ -140,6 +140,18 @@ impl Graph {
         self.nodes.last().map_or(0, |n| n.value.width)
     }
 
+    /// The same model up to what its last matrix reads: the hidden state of each wanted row. It asks for the same
+    /// weights. `None` without such a matrix.
+    pub fn hidden(&self) -> Option<Graph> {
+        let head = self.nodes.iter().rev().find_map(|n| match n.op {
+            Op::Linear { x, .. } => Some(x),
+            _ => None,
+        })?;
+        let mut graph = self.clone();
+        graph.nodes.truncate(head.index() + 1);
+        graph.value(head).outputs_only.then_some(graph)
+    }
+
     /// Rows of the embedding table: token ids must be below.
     pub fn vocab(&self) -> usize {
         let tables = self.nodes.iter().filter_map(|n| match n.op {

@@ -4,6 +4,7 @@
 mod backend;
 pub mod cases;
 mod graph;
+mod mask;
 mod op;
 mod plan;
 mod random;
@@ -16,6 +17,7 @@ pub use backend::{
     Slice, Step, StepOutput, Ticket,
 };
 pub use graph::{Graph, GraphError, KvLayer, Node, RopeTable, Value, Weight};
+pub use mask::Mask;
 pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
 pub use plan::Plan;
 pub use random::Random;

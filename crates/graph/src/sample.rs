@@ -1,7 +1,9 @@
 //! Choosing a token from a row of logits. Every backend gives this result for the same logits.
 //!
-//! Order: bias and penalties, then temperature, top-k, top-p, min-p, then one draw. The draw is a number that
+//! Order: mask, bias and penalties, then temperature, top-k, top-p, min-p, then one draw. The draw is a number that
 //! comes in with the request, so a replayed, preempted or differently batched request says the same.
+
+use crate::Mask;
 
 /// How to choose. The default is greedy, with everything else off.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,16 +16,18 @@ pub struct Sample {
     pub top_p: f32,
     /// Drop tokens less probable than this share of the best one; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen before; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the prompt or the text; 1 is off.
     pub repetition: f32,
-    /// Taken off a logit for every time the token was seen; 0 is off.
+    /// Taken off a logit for every time the token was generated; 0 is off.
     pub frequency: f32,
-    /// Taken off a logit once if the token was seen; 0 is off.
+    /// Taken off a logit once if the token was generated; 0 is off.
     pub presence: f32,
-    /// Tokens seen and how often; only needed by the penalties.
+    /// Tokens in the prompt or the text, and how often each was generated; only needed by the penalties.
     pub seen: Vec<(u32, u32)>,
     /// Added to single logits.
     pub bias: Vec<(u32, f32)>,
+    /// The tokens that may be chosen; all without it.
+    pub mask: Option<Mask>,
     /// The draw, in [0, 1).
     pub draw: f32,
     /// Report the token's log-probability, and those of this many best tokens.
@@ -42,6 +46,7 @@ impl Default for Sample {
             presence: 0.0,
             seen: vec![],
             bias: vec![],
+            mask: None,
             draw: 0.0,
             logprobs: None,
         }
@@ -62,7 +67,7 @@ pub struct Sampled {
 impl Sample {
     /// Chooses. `None` when no logit is a number that can be chosen: the model is broken, not the request.
     pub fn pick(&self, logits: &[f32]) -> Option<Sampled> {
-        let id = if self.bias.is_empty() && !self.has_penalties() {
+        let id = if self.bias.is_empty() && !self.has_penalties() && self.mask.is_none() {
             self.choose(logits)?
         } else {
             let mut own = logits.to_vec();
@@ -80,6 +85,9 @@ impl Sample {
     }
 
     fn adjust(&self, logits: &mut [f32]) {
+        if let Some(mask) = &self.mask {
+            mask.apply(logits);
+        }
         for &(id, by) in &self.bias {
             if let Some(x) = logits.get_mut(id as usize) {
                 *x += by;
@@ -91,7 +99,7 @@ impl Sample {
         for &(id, times) in &self.seen {
             if let Some(x) = logits.get_mut(id as usize) {
                 *x = if *x > 0.0 { *x / self.repetition } else { *x * self.repetition };
-                *x -= self.frequency * times as f32 + self.presence;
+                *x -= self.frequency * times as f32 + if times > 0 { self.presence } else { 0.0 };
             }
         }
     }
@@ -226,6 +234,28 @@ mod tests {
         assert_eq!(pick(Sample { seen: seen.clone(), frequency: 0.1, ..with(0.0) }), 1);
         assert_eq!(pick(Sample { seen, presence: 0.2, ..with(0.0) }), 1);
         assert_eq!(pick(Sample { bias: vec![(2, 100.0)], ..with(0.0) }), 2);
+    }
+
+    #[test]
+    fn a_prompt_alone_is_repetition_and_no_more() {
+        let pick = |s: Sample| Sample { seen: vec![(0, 0)], ..s }.pick(&[2.0, 1.9]).unwrap().id;
+        assert_eq!(pick(Sample { repetition: 1.5, ..with(0.0) }), 1);
+        assert_eq!(pick(Sample { presence: 2.0, frequency: 2.0, ..with(0.0) }), 0);
+    }
+
+    #[test]
+    fn only_what_the_mask_allows_is_chosen() {
+        let logits = [3.0, 2.0, 1.0, 0.0];
+        for temperature in [0.0, 1.0] {
+            let mask = Some(Mask::allowing([1, 3], 4));
+            let biased = Sample { mask, bias: vec![(0, 100.0)], ..with(temperature) };
+            let shares = shares(&biased, &logits);
+            assert_eq!((shares[0], shares[2]), (0.0, 0.0));
+            assert!(shares[1] > 0.8);
+        }
+        let broken = Mask::promise();
+        broken.keep(Err("too deep".into()));
+        assert_eq!(Sample { mask: Some(broken), ..with(0.0) }.pick(&logits), None);
     }
 
     #[test]

@@ -2,12 +2,22 @@
 
 use crate::company::{Guest, alone, compare, run};
 use proptest::prelude::*;
-use tern_engine::{Limits, Request, Sampling, ScriptedRunner};
+use tern_engine::{Limits, Pooling, Request, Sampling, ScriptedRunner};
 
 const VOCAB: usize = 50;
 
+/// Prompts that often begin alike.
+fn prompt() -> impl Strategy<Value = Vec<u32>> {
+    let tail = prop::collection::vec(0..VOCAB as u32, 1..20);
+    (0..3u32, 0..30usize, tail).prop_map(|(kind, shared, tail)| {
+        let mut prompt: Vec<u32> = (0..shared as u32).map(|i| (i * 7 + kind) % VOCAB as u32).collect();
+        prompt.extend(tail);
+        prompt
+    })
+}
+
 fn request() -> impl Strategy<Value = Request> {
-    let prompt = prop::collection::vec(0..VOCAB as u32, 1..40);
+    let pooling = prop::option::weighted(0.1, prop::sample::select(vec![Pooling::Mean, Pooling::Last]));
     let ends = prop::collection::vec(0..VOCAB as u32, 0..3);
     let sampling = (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(hot, penalties, seed)| Sampling {
         temperature: if hot { 1.0 } else { 0.0 },
@@ -15,18 +25,23 @@ fn request() -> impl Strategy<Value = Request> {
         seed,
         ..Sampling::default()
     });
-    (prompt, 1..40usize, sampling, ends).prop_map(|(prompt, max_tokens, sampling, ends)| Request {
-        prompt,
-        max_tokens,
-        sampling,
-        end_tokens: ends.into(),
-    })
+    (prompt(), 1..40usize, sampling, ends, -1..2i32, pooling).prop_map(
+        |(prompt, max_tokens, sampling, ends, priority, pooling)| Request {
+            sampling,
+            end_tokens: ends.into(),
+            priority,
+            pooling,
+            ..Request::new(prompt, max_tokens)
+        },
+    )
 }
 
 fn guest() -> impl Strategy<Value = Guest> {
     let cancelled = prop::option::weighted(0.3, 0..60usize);
-    (request(), 0..30usize, cancelled).prop_map(|(request, arrives, cancelled)| Guest {
+    let rules = prop::option::weighted(0.2, 1..5u32);
+    (request(), rules, 0..30usize, cancelled).prop_map(|(request, rules, arrives, cancelled)| Guest {
         request,
+        rules,
         arrives,
         cancelled,
     })
@@ -36,7 +51,7 @@ fn guest() -> impl Strategy<Value = Guest> {
 fn company() -> impl Strategy<Value = (Vec<Guest>, Limits)> {
     let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize);
     (prop::collection::vec(guest(), 1..10), sizes).prop_map(|(guests, (max_seqs, chunk, page_len, spare))| {
-        let fed = |g: &Guest| g.request.prompt.len() + g.request.max_tokens - 1;
+        let fed = |g: &Guest| g.request.prompt.len() + g.request.max_tokens - 1; // more than a vector needs
         let largest = guests.iter().map(fed).max().unwrap_or(1);
         let limits = Limits {
             max_seqs,
@@ -45,6 +60,7 @@ fn company() -> impl Strategy<Value = (Vec<Guest>, Limits)> {
             pages: largest.div_ceil(page_len) + spare,
             page_len,
             max_waiting: guests.len(),
+            step_millis: 0,
         };
         (guests, limits)
     })
@@ -54,13 +70,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn batching_never_changes_the_text((guests, limits) in company()) {
+    fn batching_never_changes_the_text(
+        (guests, limits) in company(),
+        budgets in prop::collection::vec(1..60usize, 1..5),
+    ) {
         let scripted = || ScriptedRunner::new(VOCAB, limits.page_len);
-        let (said, _) = run(limits, &mut scripted(), &guests).map_err(TestCaseError::fail)?;
+        let (said, _) = run(limits, &mut scripted(), &guests, &budgets).map_err(TestCaseError::fail)?;
         prop_assert_eq!(said.len(), guests.len());
         for (guest, together) in guests.iter().zip(&said) {
-            let alone = alone(&mut scripted(), &guest.request, limits.page_len).map_err(TestCaseError::fail)?;
-            prop_assert!(guest.cancelled.is_some() || together.finish.is_some());
+            let alone = alone(&mut scripted(), guest, limits.page_len).map_err(TestCaseError::fail)?;
+            let ended = together.finish.is_some() || !together.vector.is_empty();
+            prop_assert!(guest.cancelled.is_some() || ended);
             compare(&alone, together, guest).map_err(TestCaseError::fail)?;
         }
     }
@@ -70,19 +90,26 @@ fn guests(prompts: &[usize], max_tokens: usize) -> Vec<Guest> {
     let prompt =
         |(i, &len): (usize, &usize)| (0..len as u32).map(|t| (t * 7 + i as u32) % VOCAB as u32).collect();
     let prompts = prompts.iter().enumerate().map(prompt);
-    prompts.map(|p| Guest { request: Request::new(p, max_tokens), arrives: 0, cancelled: None }).collect()
+    prompts.map(|p| Guest::new(Request::new(p, max_tokens))).collect()
 }
 
 #[test]
 fn a_cache_too_small_for_all_preempts_and_still_says_the_same() {
-    let limits =
-        Limits { max_seqs: 4, max_batch_tokens: 16, max_context: 64, pages: 12, page_len: 4, max_waiting: 9 };
+    let limits = Limits {
+        max_seqs: 4,
+        max_batch_tokens: 16,
+        max_context: 64,
+        pages: 12,
+        page_len: 4,
+        max_waiting: 9,
+        step_millis: 0,
+    };
     let guests = guests(&[8, 8, 8, 8], 30);
-    let (said, stats) = run(limits, &mut ScriptedRunner::new(VOCAB, 4), &guests).unwrap();
+    let (said, stats) = run(limits, &mut ScriptedRunner::new(VOCAB, 4), &guests, &[16]).unwrap();
     assert!(stats.preemptions > 0, "{stats:?}");
     assert_eq!((stats.tokens_generated, stats.prompt_tokens), (120, 32));
     for (guest, together) in guests.iter().zip(&said) {
-        let alone = alone(&mut ScriptedRunner::new(VOCAB, 4), &guest.request, 4).unwrap();
+        let alone = alone(&mut ScriptedRunner::new(VOCAB, 4), guest, 4).unwrap();
         compare(&alone, together, guest).unwrap();
     }
 }
@@ -96,5 +123,5 @@ fn the_text_alone_is_the_script_applied_to_itself() {
         history.push(total(&history));
     }
     let mut runner = ScriptedRunner::answering(VOCAB, 4, move |history, _| Some(total(history)));
-    assert_eq!(alone(&mut runner, &request, 4).unwrap().text, history[3..]);
+    assert_eq!(alone(&mut runner, &Guest::new(request), 4).unwrap().text, history[3..]);
 }

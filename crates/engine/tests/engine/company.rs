@@ -2,25 +2,66 @@
 
 use std::collections::BTreeMap;
 
-use tern_engine::{Event, Finish, Limits, Request, RequestId, Runner, Scheduler, Stats};
+use tern_engine::{Event, Finish, Guide, Limits, Request, RequestId, Rules, Runner, Scheduler, Stats};
 
 /// A request and when it comes and goes, in steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest {
     pub(crate) request: Request,
+    /// Allows only every so manieth token.
+    pub(crate) rules: Option<u32>,
     pub(crate) arrives: usize,
     pub(crate) cancelled: Option<usize>,
+}
+
+impl Guest {
+    /// One that is there from the beginning and stays.
+    pub(crate) fn new(request: Request) -> Guest {
+        Guest { request, rules: None, arrives: 0, cancelled: None }
+    }
+
+    /// The request, with rules of its own.
+    fn request(&self) -> Request {
+        let guide = self.rules.map(|step| Guide::new(Stepping { step, last: 0 }));
+        Request { guide, ..self.request.clone() }
+    }
+}
+
+/// Each token differs from the one before by a multiple of `step`; token 7 completes a text.
+struct Stepping {
+    step: u32,
+    last: u32,
+}
+
+impl Rules for Stepping {
+    fn mask(&mut self) -> Result<Vec<u32>, String> {
+        let mut words = vec![0; 2];
+        (0..50u32)
+            .filter(|id| id.abs_diff(self.last) % self.step == 0)
+            .for_each(|id| words[id as usize / 32] |= 1 << (id % 32));
+        Ok(words)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<bool, String> {
+        if token.abs_diff(self.last) % self.step != 0 {
+            return Err(format!("{token} after {}", self.last));
+        }
+        self.last = token;
+        Ok(token == 7)
+    }
 }
 
 /// What a request said and how it ended; `None` while it goes on or when it was cancelled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Said {
     pub(crate) text: Vec<u32>,
+    pub(crate) vector: Vec<f32>,
     pub(crate) finish: Option<Finish>,
+    started: bool,
 }
 
 /// Steps in which `guests` finish even if they run one after the other, one token a step.
-pub(crate) fn most_steps(guests: &[Guest]) -> usize {
+fn most_steps(guests: &[Guest]) -> usize {
     let tokens: usize = guests.iter().map(|g| g.request.prompt.len() + g.request.max_tokens).sum();
     tokens + guests.iter().map(|g| g.arrives).max().unwrap_or(0)
 }
@@ -30,6 +71,7 @@ pub(crate) fn run(
     limits: Limits,
     runner: &mut dyn Runner,
     guests: &[Guest],
+    budgets: &[usize],
 ) -> Result<(Vec<Said>, Stats), String> {
     let mut scheduler = Scheduler::new(limits).map_err(|e| e.to_string())?;
     let mut said: BTreeMap<RequestId, Said> = BTreeMap::new();
@@ -37,7 +79,7 @@ pub(crate) fn run(
     for step in 0.. {
         for (id, guest) in (0..).zip(guests) {
             if guest.arrives == step {
-                scheduler.add(id, guest.request.clone()).map_err(|e| e.to_string())?;
+                scheduler.add(id, guest.request()).map_err(|e| e.to_string())?;
                 said.insert(id, Said::default());
             }
             if guest.cancelled == Some(step) {
@@ -50,7 +92,8 @@ pub(crate) fn run(
         if step > most_steps(guests) {
             return Err(format!("still going after {step} steps: {:?}", scheduler.stats()));
         }
-        let batch = scheduler.plan();
+        let budget = budgets[step % budgets.len()];
+        let batch = scheduler.plan(budget);
         if batch.entries.is_empty() != scheduler.is_idle() {
             return Err(format!("planned {batch:?} with {:?}", scheduler.stats()));
         }
@@ -61,16 +104,23 @@ pub(crate) fn run(
             return Err(format!("over the limits: {batch:?}"));
         }
         let stats = scheduler.stats();
-        let still = stats.running - batch.entries.len(); // only the youngest may, when pages have run out
-        if still > usize::from(stats.pages_free == 0) {
-            return Err(format!("{still} of those who run stand still: {stats:?}"));
+        if batch.tokens() > budget.max(stats.running) {
+            return Err(format!("over the budget of {budget}: {batch:?}"));
         }
-        let sampled = runner.step(&batch).map_err(|e| e.to_string())?;
-        for (id, event) in scheduler.apply(&batch, &sampled) {
+        batch.entries.iter().for_each(|e| e.make_mask());
+        let answers = runner.step(&batch).map_err(|e| e.to_string())?;
+        for (id, event) in scheduler.apply(&batch, &answers) {
             let said = said.entry(id).or_default();
             match event {
+                Event::Started { cached } if said.text.is_empty() && !said.started => {
+                    said.started = true;
+                    if cached >= guests[id as usize].request.prompt.len() {
+                        return Err(format!("request {id}: {cached} cached tokens leave nothing to compute"));
+                    }
+                }
                 Event::Token(token) => said.text.push(token.id),
                 Event::Done(finish) if said.finish.is_none() => said.finish = Some(finish),
+                Event::Embedding(vector) if said.vector.is_empty() => said.vector = vector,
                 other => return Err(format!("request {id}: {other:?} after {said:?}")),
             }
         }
@@ -83,9 +133,9 @@ pub(crate) fn run(
     Ok((said.into_values().collect(), stats))
 }
 
-/// What the request says with the engine to itself and room for everything.
-pub(crate) fn alone(runner: &mut dyn Runner, request: &Request, page_len: usize) -> Result<Said, String> {
-    let total = request.prompt.len() + request.max_tokens;
+/// What a guest says with the engine to itself and room for everything.
+pub(crate) fn alone(runner: &mut dyn Runner, guest: &Guest, page_len: usize) -> Result<Said, String> {
+    let total = guest.request.prompt.len() + guest.request.max_tokens;
     let limits = Limits {
         max_seqs: 1,
         max_batch_tokens: total,
@@ -93,15 +143,16 @@ pub(crate) fn alone(runner: &mut dyn Runner, request: &Request, page_len: usize)
         pages: total.div_ceil(page_len),
         page_len,
         max_waiting: 0,
+        step_millis: 0,
     };
-    let guest = Guest { request: request.clone(), arrives: 0, cancelled: None };
-    Ok(run(limits, runner, &[guest])?.0.remove(0))
+    let guest = Guest { arrives: 0, cancelled: None, ..guest.clone() };
+    Ok(run(limits, runner, &[guest], &[total])?.0.remove(0))
 }
 
 /// Says what is wrong if a guest said something else in company than alone.
 pub(crate) fn compare(alone: &Said, together: &Said, guest: &Guest) -> Result<(), String> {
     let same = match (guest.cancelled, together.finish) {
-        (Some(_), None) => alone.text.starts_with(&together.text),
+        (Some(_), None) if together.vector.is_empty() => alone.text.starts_with(&together.text),
         _ => alone == together,
     };
     if same { Ok(()) } else { Err(format!("alone {alone:?}, together {together:?}, of {guest:?}")) }

@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
-use tern_engine::{EngineError, Event, GraphRunner, Kv, Limits, Request, Runner, Sampling, Scheduler};
+use tern_engine::{
+    EngineError, Event, GraphRunner, Kv, Limits, Pooling, Request, Runner, Sampling, Scheduler,
+};
 use tern_graph::{Attention, Graph, HostTensor, Random, Reference, RopeStyle, RopeTable};
 
 use crate::company::{Guest, alone, compare, run};
@@ -63,7 +65,7 @@ fn guest() -> impl Strategy<Value = Guest> {
             let temperature = if hot { 1.0 } else { 0.0 };
             let sampling = Sampling { temperature, seed, ..Sampling::default() };
             let request = Request { sampling, ..Request::new(prompt, max_tokens) };
-            Guest { request, arrives, cancelled }
+            Guest { request, rules: None, arrives, cancelled }
         },
     )
 }
@@ -78,13 +80,13 @@ proptest! {
     ) {
         let max_batch_tokens = max_seqs + chunk;
         let pages = 27usize.div_ceil(page_len) + spare;
-        let limits = Limits { max_seqs, max_batch_tokens, max_context: 28, pages, page_len, max_waiting: 9 };
+        let limits = Limits { max_seqs, max_batch_tokens, max_context: 28, pages, page_len, max_waiting: 9, step_millis: 0 };
         let kv = Kv { pages, page_len };
         let (said, _) =
-            run(limits, &mut runner(kv, max_batch_tokens), &guests).map_err(TestCaseError::fail)?;
+            run(limits, &mut runner(kv, max_batch_tokens), &guests, &[max_batch_tokens, 3]).map_err(TestCaseError::fail)?;
         for (guest, together) in guests.iter().zip(&said) {
             let mut roomy = runner(Kv { pages: 28, page_len }, 28);
-            let alone = alone(&mut roomy, &guest.request, page_len).map_err(TestCaseError::fail)?;
+            let alone = alone(&mut roomy, guest, page_len).map_err(TestCaseError::fail)?;
             compare(&alone, together, guest).map_err(TestCaseError::fail)?;
         }
     }
@@ -94,7 +96,7 @@ proptest! {
 fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
     let kv = Kv { pages: 8, page_len: 4 };
     let request = Request::new(vec![5, 17, 3, 3, 29], 20);
-    let said = alone(&mut runner(kv, 32), &request, 4).unwrap();
+    let said = alone(&mut runner(kv, 32), &Guest::new(request.clone()), 4).unwrap();
     let tokens = [request.prompt, said.text].concat();
     let all = |max_tokens| {
         let mut rows = vec![];
@@ -113,6 +115,45 @@ fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
     }
     let words = runner(kv, 8).logits(&[0; 33], |_, _| ()).unwrap_err().to_string();
     assert_eq!(words, "the request needs 9 pages of 4 tokens, there are 8");
+}
+
+#[test]
+fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
+    let prompt = vec![5, 17, 3, 3, 29, 8, 11];
+    let kv = Kv { pages: 8, page_len: 2 };
+    let (graph, tensors) = model();
+    let hidden = graph.hidden().unwrap();
+    let mut whole =
+        GraphRunner::new(Box::new(Reference::new()), &hidden, tensors.clone(), kv, (8, 8), |_, _| ())
+            .unwrap();
+    let mut rows: Vec<Vec<f32>> = vec![];
+    whole.logits(&prompt, |_, row| rows.push(row.to_vec())).unwrap();
+    let mean: Vec<f32> =
+        (0..WIDTH).map(|i| rows.iter().map(|row| row[i]).sum::<f32>() / rows.len() as f32).collect();
+    for (pooling, want) in [(Pooling::Mean, &mean), (Pooling::Last, &rows[6])] {
+        for budget in [3, 16] {
+            let limits = Limits {
+                max_seqs: 3,
+                max_batch_tokens: 16,
+                max_context: 16,
+                pages: 16,
+                page_len: 2,
+                max_waiting: 0,
+                step_millis: 0,
+            };
+            // a text beside it, and the same prompt before it: neither changes the vector
+            let guests = [
+                Guest::new(Request::new(prompt.clone(), 4)),
+                Guest { arrives: 6, ..Guest::new(Request::embed(prompt.clone(), pooling)) },
+            ];
+            let mut runner = runner(Kv { pages: 16, page_len: 2 }, 16);
+            let (said, _) = run(limits, &mut runner, &guests, &[budget]).unwrap();
+            assert_eq!(said[1].vector.len(), WIDTH);
+            for (got, want) in said[1].vector.iter().zip(want) {
+                assert!((got - want).abs() < 1e-5, "{pooling:?}: {got}, want {want}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -147,26 +188,40 @@ fn a_sequence_without_a_finite_logit_fails_alone() {
     values[5 * WIDTH..6 * WIDTH].fill(f32::NAN); // token 5
     tensors[0] = HostTensor::from_f32("table", VOCAB, WIDTH, &values);
     let mut runner = load(tensors, Kv { pages: 8, page_len: 4 }, 16).unwrap();
-    let limits =
-        Limits { max_seqs: 2, max_batch_tokens: 16, max_context: 16, pages: 8, page_len: 4, max_waiting: 0 };
+    let limits = Limits {
+        max_seqs: 2,
+        max_batch_tokens: 16,
+        max_context: 16,
+        pages: 8,
+        page_len: 4,
+        max_waiting: 0,
+        step_millis: 0,
+    };
     let mut scheduler = Scheduler::new(limits).unwrap();
     scheduler.add(1, Request::new(vec![1, 5], 3)).unwrap();
     scheduler.add(2, Request::new(vec![1, 4], 3)).unwrap();
-    let batch = scheduler.plan();
+    let batch = scheduler.plan(16);
     let sampled = runner.step(&batch).unwrap();
     let events = scheduler.apply(&batch, &sampled);
-    assert_eq!(events[0], (1, Event::Failed(EngineError::NoLogit)));
-    assert!(matches!(events[1], (2, Event::Token(_))));
+    assert_eq!(events[1], (1, Event::Failed(EngineError::NoLogit)));
+    assert!(matches!(events[3], (2, Event::Token(_))));
 }
 
 #[test]
 fn a_batch_larger_than_compiled_for_is_refused() {
     let kv = Kv { pages: 8, page_len: 4 };
-    let limits =
-        Limits { max_seqs: 3, max_batch_tokens: 9, max_context: 16, pages: 8, page_len: 4, max_waiting: 0 };
+    let limits = Limits {
+        max_seqs: 3,
+        max_batch_tokens: 9,
+        max_context: 16,
+        pages: 8,
+        page_len: 4,
+        max_waiting: 0,
+        step_millis: 0,
+    };
     let mut scheduler = Scheduler::new(limits).unwrap();
     (0..3).for_each(|id| scheduler.add(id, Request::new(vec![1; 3], 3)).unwrap());
-    let batch = scheduler.plan();
+    let batch = scheduler.plan(16);
     let words = |sizes| {
         let (graph, tensors) = model();
         let runner =

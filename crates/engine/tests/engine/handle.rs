@@ -8,14 +8,21 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tern_engine::{
-    Batch, Engine, EngineError, Event, Fault, Finish, Handle, Limits, Request, RequestId, Runner, Sampled,
+    Answer, Batch, Engine, EngineError, Event, Fault, Finish, Handle, Limits, Request, RequestId, Runner,
     ScriptedRunner, TokenStream,
 };
 
-use crate::company::alone;
+use crate::company::{Guest, alone};
 
-const LIMITS: Limits =
-    Limits { max_seqs: 3, max_batch_tokens: 8, max_context: 64, pages: 40, page_len: 4, max_waiting: 1 };
+const LIMITS: Limits = Limits {
+    max_seqs: 3,
+    max_batch_tokens: 8,
+    max_context: 64,
+    pages: 40,
+    page_len: 4,
+    max_waiting: 1,
+    step_millis: 0,
+};
 
 fn scripted() -> ScriptedRunner {
     ScriptedRunner::new(50, LIMITS.page_len)
@@ -29,10 +36,11 @@ fn text(stream: TokenStream) -> (Vec<u32>, Option<Event>) {
     let mut events: Vec<Event> = stream.collect();
     let last = events.pop();
     let id = |event| match event {
-        Event::Token(token) => token.id,
+        Event::Started { .. } => None,
+        Event::Token(token) => Some(token.id),
         other => panic!("{other:?} before the end"),
     };
-    (events.into_iter().map(id).collect(), last)
+    (events.into_iter().filter_map(id).collect(), last)
 }
 
 /// A runner that says which requests are in its step and waits until it may go on.
@@ -43,7 +51,7 @@ struct Gate {
 }
 
 impl Runner for Gate {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError> {
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
         let _ = self.entered.send(batch.entries.iter().map(|e| e.id).collect());
         let _ = self.permits.recv_timeout(Duration::from_secs(20)); // a test that failed lets go
         self.inner.step(batch)
@@ -58,10 +66,10 @@ fn gate() -> (Gate, Receiver<Vec<RequestId>>, Sender<()>) {
 /// A runner that does what a function says when the first token of a batch is 13, and the usual otherwise.
 struct Unlucky(ScriptedRunner, Failure);
 
-type Failure = fn() -> Result<Vec<Option<Sampled>>, EngineError>;
+type Failure = fn() -> Result<Vec<Answer>, EngineError>;
 
 impl Runner for Unlucky {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Option<Sampled>>, EngineError> {
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
         if batch.entries[0].tokens[0] == 13 { (self.1)() } else { self.0.step(batch) }
     }
 }
@@ -221,7 +229,7 @@ fn a_stream_can_be_awaited() {
         assert_eq!(stream.next().await, None);
         events
     });
-    assert_eq!((events.len(), events.last()), (13, Some(&Event::Done(Finish::Length))));
+    assert_eq!((events.len(), events.last()), (14, Some(&Event::Done(Finish::Length))));
 }
 
 proptest! {
@@ -239,10 +247,10 @@ proptest! {
                 let (engine, request) = (engine.clone(), Request::new(prompt.clone(), *max_tokens));
                 scope.spawn(move || {
                     let stream = engine.generate(request.clone()).unwrap();
-                    let want = alone(&mut scripted(), &request, limits.page_len).unwrap().text;
+                    let want = alone(&mut scripted(), &Guest::new(request.clone()), limits.page_len).unwrap().text;
                     if *patient {
                         assert_eq!(text(stream).0, want);
-                    } else if let Some(Event::Token(token)) = stream.take(1).next() {
+                    } else if let Some(Event::Token(token)) = stream.take(2).last() {
                         assert_eq!(token.id, want[0]);
                     }
                 })

@@ -1,48 +1,82 @@
 //! The order in which a scheduler serves, and what it refuses.
 
-use tern_engine::{Batch, EngineError, Event, Limits, Request, Sampled, Scheduler};
+use tern_engine::{Answer, Batch, EngineError, Event, Limits, Request, Sampled, Scheduler, Want};
 
-const LIMITS: Limits =
-    Limits { max_seqs: 3, max_batch_tokens: 8, max_context: 64, pages: 16, page_len: 4, max_waiting: 2 };
+const LIMITS: Limits = Limits {
+    max_seqs: 3,
+    max_batch_tokens: 8,
+    max_context: 64,
+    pages: 16,
+    page_len: 4,
+    max_waiting: 2,
+    step_millis: 0,
+};
 
 fn scheduler(limits: Limits, prompts: &[usize]) -> Scheduler {
     let mut scheduler = Scheduler::new(limits).unwrap();
-    for (id, &len) in (1..).zip(prompts) {
-        scheduler.add(id, Request::new(vec![7; len], 20)).unwrap();
+    for (id, &len) in (1u64..).zip(prompts) {
+        scheduler.add(id, Request::new(vec![id as u32; len], 20)).unwrap();
     }
     scheduler
 }
 
 /// `(id, position, tokens, samples)` of each entry.
 fn shape(batch: &Batch) -> Vec<(u64, usize, usize, bool)> {
-    batch.entries.iter().map(|e| (e.id, e.position, e.tokens.len(), e.sample.is_some())).collect()
+    batch.entries.iter().map(|e| (e.id, e.position, e.tokens.len(), e.sample().is_some())).collect()
 }
 
 fn step(scheduler: &mut Scheduler) -> Vec<(u64, usize, usize, bool)> {
-    let batch = scheduler.plan();
-    let answers =
-        batch.entries.iter().map(|e| e.sample.as_ref().map(|_| Sampled { id: 9, ..Sampled::default() }));
+    let batch = scheduler.plan(usize::MAX);
+    let answers = batch.entries.iter().map(|e| match e.want {
+        Want::Token(..) => Answer::Token(Sampled { id: 9, ..Sampled::default() }),
+        _ => Answer::Nothing,
+    });
     scheduler.apply(&batch, &answers.collect::<Vec<_>>());
     scheduler.check().unwrap();
     shape(&batch)
 }
 
-#[test]
-fn prompts_come_in_chunks_in_order_of_arrival_and_decoding_comes_first() {
-    let s = &mut scheduler(LIMITS, &[3, 12, 2]);
-    assert_eq!(step(s), [(1, 0, 3, true), (2, 0, 5, false)]);
-    assert_eq!(step(s), [(1, 3, 1, true), (2, 5, 7, true)]);
-    assert_eq!(step(s), [(1, 4, 1, true), (2, 12, 1, true), (3, 0, 2, true)]);
-    assert_eq!(step(s), [(1, 5, 1, true), (2, 13, 1, true), (3, 2, 1, true)]);
+fn token(id: u32) -> Answer {
+    Answer::Token(Sampled { id, ..Sampled::default() })
 }
 
 #[test]
-fn the_youngest_is_preempted_and_comes_back_before_those_who_wait() {
-    let s = &mut scheduler(Limits { pages: 7, ..LIMITS }, &[4, 4, 4, 4]);
-    assert_eq!(step(s), [(1, 0, 4, true), (2, 0, 4, true)]);
-    assert_eq!(step(s), [(1, 4, 1, true), (2, 4, 1, true), (3, 0, 4, true)]);
-    step(s); // 2 + 2 + 2 pages, one left
-    assert_eq!((s.stats().running, s.stats().pages_free), (3, 1));
+fn those_who_speak_come_first_then_half_for_the_first_prompt_and_the_rest_for_the_shortest() {
+    let s = &mut scheduler(LIMITS, &[3, 20, 2]);
+    assert_eq!(step(s), [(1, 0, 3, true), (2, 0, 3, false), (3, 0, 2, true)]);
+    assert_eq!(step(s), [(1, 3, 1, true), (2, 3, 6, false), (3, 2, 1, true)]);
+    s.cancel(1);
+    s.add(4, Request::new(vec![4; 6], 20)).unwrap();
+    assert_eq!(step(s), [(2, 9, 4, false), (3, 3, 1, true), (4, 0, 3, false)]);
+    assert_eq!(step(s), [(2, 13, 4, false), (3, 4, 1, true), (4, 3, 3, true)]);
+}
+
+#[test]
+fn priority_goes_before_arrival() {
+    let mut s = scheduler(Limits { max_seqs: 1, ..LIMITS }, &[2]);
+    s.add(2, Request { priority: 1, ..Request::new(vec![2], 1) }).unwrap();
+    s.add(3, Request { priority: -1, ..Request::new(vec![3], 1) }).unwrap();
+    let first = |s: &mut Scheduler| step(s)[0].0;
+    assert_eq!(first(&mut s), 3);
+    assert_eq!(first(&mut s), 1);
+    s.cancel(1);
+    assert_eq!(first(&mut s), 2);
+}
+
+#[test]
+fn a_small_budget_still_moves_everyone_who_speaks() {
+    let s = &mut scheduler(LIMITS, &[1, 1, 1]);
+    for _ in 0..2 {
+        let batch = s.plan(1);
+        assert_eq!(batch.entries.len(), 3);
+        s.apply(&batch, &[token(5), token(5), token(5)]);
+    }
+}
+
+#[test]
+fn the_last_is_preempted_and_comes_back_before_those_who_wait() {
+    let s = &mut scheduler(Limits { pages: 7, max_batch_tokens: 12, ..LIMITS }, &[4, 4, 4, 4]);
+    assert_eq!(step(s), [(1, 0, 4, true), (2, 0, 4, true), (3, 0, 4, true)]);
     let before = (0..20).find(|_| {
         step(s);
         s.stats().preemptions > 0
@@ -52,8 +86,37 @@ fn the_youngest_is_preempted_and_comes_back_before_those_who_wait() {
     s.cancel(1);
     s.cancel(2);
     let resumed = step(s);
-    assert_eq!((resumed[0].0, resumed[0].1), (3, 0), "recomputed from its first token");
-    assert!(resumed[0].2 > 4, "with what it had generated");
+    assert_eq!(resumed[0].0, 3);
+    assert!(resumed[0].1 + resumed[0].2 > 4, "with what it had generated");
+}
+
+#[test]
+fn a_prompt_that_begins_like_another_starts_where_they_part() {
+    let limits = Limits { max_batch_tokens: 64, ..LIMITS };
+    let mut s = Scheduler::new(limits).unwrap();
+    let prompt = |last: u32| [vec![1; 11], vec![last]].concat();
+    s.add(1, Request::new(prompt(2), 20)).unwrap();
+    assert_eq!(step(&mut s), [(1, 0, 12, true)]);
+    s.add(2, Request::new(prompt(3), 20)).unwrap();
+    assert_eq!(step(&mut s), [(1, 12, 1, true), (2, 8, 4, true)], "two pages of four are shared while held");
+    s.cancel(1);
+    s.cancel(2);
+    assert_eq!((s.stats().pages_free, s.stats().pages_cached), (16, 4));
+    s.add(3, Request::new(prompt(3), 20)).unwrap();
+    assert_eq!(step(&mut s), [(3, 8, 4, true)], "and revived, but for the page of the last token");
+    let stats = s.stats();
+    assert_eq!((stats.started_tokens, stats.cached_tokens, stats.prompt_tokens), (36, 16, 36));
+}
+
+#[test]
+fn of_equal_prompts_at_once_those_behind_wait_for_the_prefix() {
+    let limits = Limits { max_seqs: 4, max_batch_tokens: 8, ..LIMITS };
+    let mut s = Scheduler::new(limits).unwrap();
+    (1..=4).for_each(|id| s.add(id, Request::new(vec![1; 17], 20)).unwrap());
+    for _ in 0..40 {
+        step(&mut s);
+    }
+    assert!(s.stats().cached_tokens >= 32, "{:?}", s.stats());
 }
 
 #[test]
@@ -70,17 +133,17 @@ fn a_full_queue_and_an_id_used_twice_are_refused() {
 #[test]
 fn a_request_without_a_finite_logit_fails_and_the_others_go_on() {
     let mut s = scheduler(LIMITS, &[2, 2]);
-    let batch = s.plan();
-    let events = s.apply(&batch, &[None, Some(Sampled { id: 9, ..Sampled::default() })]);
-    assert_eq!(events[0], (1, Event::Failed(EngineError::NoLogit)));
-    assert!(matches!(events[1], (2, Event::Token(_))));
+    let batch = s.plan(8);
+    let events = s.apply(&batch, &[Answer::Nothing, token(9)]);
+    assert_eq!(events[1], (1, Event::Failed(EngineError::NoLogit)));
+    assert!(matches!(events[3], (2, Event::Token(_))));
     assert_eq!(step(&mut s), [(2, 2, 1, true)]);
 }
 
 #[test]
 fn a_failed_step_ends_its_requests_only() {
-    let mut s = scheduler(LIMITS, &[8, 8]);
-    let batch = s.plan();
+    let mut s = scheduler(Limits { max_seqs: 1, ..LIMITS }, &[8, 8]);
+    let batch = s.plan(8);
     assert_eq!(shape(&batch), [(1, 0, 8, true)]);
     let error = EngineError::Runner("the device is on fire".into());
     assert_eq!(s.fail(&batch, &error), [(1, Event::Failed(error))]);
@@ -91,9 +154,9 @@ fn a_failed_step_ends_its_requests_only() {
 #[test]
 fn a_request_cancelled_between_plan_and_apply_says_nothing() {
     let mut s = scheduler(LIMITS, &[2, 2]);
-    let batch = s.plan();
+    let batch = s.plan(8);
     s.cancel(1);
-    let sampled = [3, 4].map(|id| Some(Sampled { id, ..Sampled::default() }));
-    let events = s.apply(&batch, &sampled);
-    assert_eq!(events, [(2, Event::Token(Sampled { id: 4, ..Sampled::default() }))]);
+    let events = s.apply(&batch, &[token(3), token(4)]);
+    let said = Event::Token(Sampled { id: 4, ..Sampled::default() });
+    assert_eq!(events, [(2, Event::Started { cached: 0 }), (2, said)]);
 }

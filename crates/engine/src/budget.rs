@@ -1,0 +1,76 @@
+//! How many tokens a step may have, so that it takes about as long as it should.
+
+use std::time::Duration;
+
+/// Fewer tokens than this use no device well.
+const LEAST: usize = 32;
+
+/// Learns from every step how large the next one may be.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    tokens: usize,
+    most: usize,
+    /// Seconds; none lets every step be as large as it can.
+    target: Option<f64>,
+}
+
+impl Budget {
+    /// Steps of `most` tokens, or as many as take about `millis`; 0 is no such wish.
+    pub(crate) fn new(most: usize, millis: usize) -> Budget {
+        let target = (millis > 0).then_some(millis as f64 / 1e3);
+        let tokens = if target.is_some() { LEAST.min(most) } else { most };
+        Budget { tokens, most, target }
+    }
+
+    /// Tokens of the next step.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// A step of `tokens` tokens took so long.
+    pub(crate) fn learn(&mut self, tokens: usize, took: Duration) {
+        let Some(target) = self.target else { return };
+        let ratio = target / took.as_secs_f64().max(1e-6);
+        // a step that was shorter than allowed says nothing about longer ones, unless it was too slow already
+        if ratio < 1.0 || tokens >= self.tokens {
+            let next = tokens as f64 * ratio.clamp(0.5, 2.0);
+            self.tokens = (next as usize).clamp(LEAST.min(self.most), self.most);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with a fixed cost a step and one a token, in milliseconds.
+    fn settle(budget: &mut Budget, step: f64, token: f64) -> f64 {
+        let took = |tokens: usize| Duration::from_secs_f64((step + token * tokens as f64) / 1e3);
+        for _ in 0..50 {
+            let tokens = budget.tokens();
+            budget.learn(tokens, took(tokens));
+        }
+        took(budget.tokens()).as_secs_f64() * 1e3
+    }
+
+    #[test]
+    fn steps_settle_near_their_time_and_within_their_bounds() {
+        let mut budget = Budget::new(4096, 100);
+        let slow = settle(&mut budget, 5.0, 1.0);
+        assert!((80.0..=105.0).contains(&slow), "{slow}");
+        settle(&mut budget, 0.1, 0.001);
+        assert_eq!(budget.tokens(), 4096);
+        settle(&mut budget, 5.0, 100.0);
+        assert_eq!(budget.tokens(), LEAST);
+        assert_eq!(Budget::new(512, 0).tokens(), 512);
+    }
+
+    #[test]
+    fn a_short_step_says_nothing_about_long_ones() {
+        let mut budget = Budget::new(4096, 100);
+        settle(&mut budget, 5.0, 1.0);
+        let before = budget.tokens();
+        budget.learn(1, Duration::from_millis(6));
+        assert_eq!(budget.tokens(), before);
+    }
+}
