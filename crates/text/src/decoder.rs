@@ -9,6 +9,8 @@ pub struct Decoder<'a> {
     stops: StopStrings,
     /// The next text begins with a space that belongs to no one.
     strip_space: bool,
+    /// Control tokens whose text is given out like any other's.
+    shown: Vec<u32>,
 }
 
 impl<'a> Decoder<'a> {
@@ -19,6 +21,7 @@ impl<'a> Decoder<'a> {
             bytes: Detokenizer::new(),
             stops: StopStrings::new(stops)?,
             strip_space: false,
+            shown: Vec::new(),
         })
     }
 
@@ -28,9 +31,17 @@ impl<'a> Decoder<'a> {
         self
     }
 
+    /// Gives out the control tokens in these texts, of which there would be nothing to see: see `Markup::texts`.
+    pub fn showing<'t>(mut self, texts: impl IntoIterator<Item = &'t str>) -> Decoder<'a> {
+        let tokenizer = self.tokenizer;
+        let tokens = texts.into_iter().flat_map(|text| tokenizer.encode(text, false, true));
+        self.shown.extend(tokens.filter(|&id| tokenizer.is_control(id)));
+        self
+    }
+
     /// The text that this token lets through, and whether a stop string is complete.
     pub fn push(&mut self, id: u32) -> Passed {
-        let mut bytes = self.tokenizer.token_bytes(id, false);
+        let mut bytes = self.tokenizer.token_bytes(id, self.shown.contains(&id));
         if self.strip_space && !bytes.is_empty() {
             self.strip_space = false;
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);

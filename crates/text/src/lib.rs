@@ -1,13 +1,17 @@
-//! Tokenizers, chat templates, detokenising, stop strings.
+//! Tokenizers, chat templates, detokenising, stop strings, and what an answer is made of.
 
+mod answer;
 mod decoder;
 mod detokenizer;
+mod markup;
 mod stop;
 mod template;
 mod tokenizer;
 
+pub use answer::{AnswerParser, Part};
 pub use decoder::Decoder;
 pub use detokenizer::Detokenizer;
+pub use markup::{CallForm, CallStyle, CallTexts, Markup, ReasoningStyle};
 pub use stop::{Passed, StopError, StopStrings};
 pub use template::{ChatInput, ChatTemplate, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};

@@ -11,6 +11,7 @@ use minijinja::value::{Kwargs, Serde};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::Map;
 
+use crate::Markup;
 use meter::{Meter, Stop};
 
 mod clock;
@@ -142,6 +143,11 @@ impl ChatTemplate {
         source::check(&template.source, &syntax())?;
         compile(&template.source)?;
         Ok(template)
+    }
+
+    /// How the model's answers mark reasoning and tool calls, by the markers in the template.
+    pub fn markup(&self) -> Markup {
+        Markup::of(&self.source)
     }
 
     /// The prompt's text for a conversation.

@@ -1,0 +1,427 @@
+//! Answers of every style, whole and cut into pieces everywhere.
+
+use proptest::prelude::*;
+use tern_text::{AnswerParser, CallForm, CallStyle, Markup, Part};
+
+/// What an answer comes to, however it was cut.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Whole {
+    reasoning: String,
+    content: String,
+    calls: Vec<(String, String)>,
+}
+
+impl Whole {
+    fn add(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Reasoning(text) => self.reasoning += &text,
+                Part::Content(text) => self.content += &text,
+                Part::CallBegin { index, name } => {
+                    assert_eq!(index, self.calls.len());
+                    self.calls.push((name, String::new()));
+                }
+                Part::CallArguments { index, text } => {
+                    assert_eq!(index + 1, self.calls.len(), "arguments of a call that is not the last");
+                    self.calls[index].1 += &text;
+                }
+            }
+        }
+    }
+}
+
+fn parse<'a>(markup: &Markup, prompt: &str, tools: bool, pieces: impl IntoIterator<Item = &'a str>) -> Whole {
+    let mut parser = AnswerParser::new(markup, prompt, tools);
+    let mut whole = Whole::default();
+    for piece in pieces {
+        whole.add(parser.push(piece));
+    }
+    whole.add(parser.finish());
+    whole
+}
+
+/// The answer at once, in two pieces cut at every place, and character by character.
+fn read(markup: &Markup, prompt: &str, answer: &str) -> Whole {
+    let whole = parse(markup, prompt, true, [answer]);
+    for (at, _) in answer.char_indices() {
+        let (first, second) = answer.split_at(at);
+        assert_eq!(parse(markup, prompt, true, [first, second]), whole, "{first:?} then {second:?}");
+    }
+    assert_eq!(parse(markup, prompt, true, answer.split("").filter(|c| !c.is_empty())), whole);
+    whole
+}
+
+fn said(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Whole {
+    let calls = calls.iter().map(|(name, arguments)| (name.to_string(), arguments.to_string())).collect();
+    Whole { reasoning: reasoning.into(), content: content.into(), calls }
+}
+
+/// Words of a template, as little as tells its style.
+const THINK: &str = "</think>";
+const HERMES: &str = "<tool_call>\n{\"name\": ...}\n</tool_call> tool_calls";
+const LLAMA: &str = r#"Respond in the format {"name": function name, "parameters": ...} tool_calls"#;
+const NEMO: &str = "[TOOL_CALLS][ tool_calls";
+const MISTRAL: &str = "[TOOL_CALLS] name [ARGS] tool_calls [/THINK]";
+const GENERIC: &str = "{% if tools %}";
+const HARMONY: &str = "<|channel|>analysis<|message|> <|end|> <|start|>assistant <|channel|>final \
+                       <|channel|>commentary assistant to=functions. tool_calls";
+const DEEPSEEK: &str = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜><｜tool▁sep｜> tool_calls </think>";
+const KIMI: &str = "<|tool_calls_section_begin|> <|tool_call_begin|> <|tool_call_argument_begin|> tool_calls";
+
+#[test]
+fn reasoning_and_content() {
+    let markup = Markup::of(THINK);
+    let open = "<|im_start|>assistant\n<think>\n";
+    let closed = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    let user = "what is <think>?<|im_end|>\n<|im_start|>assistant\n";
+    for (prompt, answer, want) in [
+        ("", "<think>\nA  b\nc\n</think>\n\nHello\n", said("A  b\nc", "Hello\n", &[])),
+        ("", "\n<think></think>Hello", said("", "Hello", &[])),
+        ("", " Hello <think>no</think> ", said("", " Hello <think>no</think> ", &[])),
+        ("", "<think>one</think>\n<think>two</think>x", said("onetwo", "x", &[])),
+        (open, "A\n</think>\n\nB", said("A", "B", &[])),
+        (open, "<think>\nA\n</think>\n\nB", said("A", "B", &[])),
+        (open, "cut off </thi", said("cut off </thi", "", &[])),
+        (open, "</think>", said("", "", &[])),
+        (closed, "\nB", said("", "B", &[])),
+        (user, "A</think>B", said("", "A</think>B", &[])),
+        ("", "<thi", said("", "<thi", &[])),
+        ("", " \n ", said("", " \n ", &[])),
+        ("", "", said("", "", &[])),
+    ] {
+        assert_eq!(read(&markup, prompt, answer), want, "{prompt:?} {answer:?}");
+    }
+    let mistral = Markup::of(MISTRAL);
+    assert_eq!(read(&mistral, "[/INST]", "[THINK]Hm.[/THINK]Hi [you]"), said("Hm.", "Hi [you]", &[]));
+}
+
+#[test]
+fn hermes_calls() {
+    let markup = Markup::of(&[THINK, HERMES].concat());
+    let weather = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Zürich\", \"n\": [1, {}]}}\n</tool_call>";
+    let args = r#"{"city": "Zürich", "n": [1, {}]}"#;
+    for (answer, want) in [
+        (weather.to_string(), said("", "", &[("weather", args)])),
+        (format!("{weather}\n{weather}\n"), said("", "", &[("weather", args), ("weather", args)])),
+        (format!("<think>\nHm.\n</think>\n\n{weather}"), said("Hm.", "", &[("weather", args)])),
+        (format!("I look.\n\n{weather} Done."), said("", "I look.Done.", &[("weather", args)])),
+        (
+            format!("{weather}<think>more</think>{weather}"),
+            said("more", "", &[("weather", args), ("weather", args)]),
+        ),
+        // the other order, arguments as a string, none at all, and what is no part of a call
+        (
+            r#"<tool_call>{"arguments": {"a": 1}, "name": "f", "id": [1, "}"]}</tool_call>"#.into(),
+            said("", "", &[("f", r#"{"a": 1}"#)]),
+        ),
+        (
+            r#"<tool_call>{"id": "x", "name": "f\u0021", "arguments": "{\"a\": \"\\\"\"}"}</tool_call>"#
+                .into(),
+            said("", "", &[("f!", r#"{"a": "\""}"#)]),
+        ),
+        (r#"<tool_call>{"name": "f"}</tool_call>."#.into(), said("", ".", &[("f", "{}")])),
+        (r#"<tool_call>{"name": "f", "arguments": null}</tool_call>"#.into(), said("", "", &[("f", "{}")])),
+        // markers inside a string are the string's
+        (
+            r#"<tool_call>{"name": "f", "arguments": {"a": "</tool_call><tool_call>\""}}</tool_call>"#.into(),
+            said("", "", &[("f", r#"{"a": "</tool_call><tool_call>\""}"#)]),
+        ),
+        // a bracket too many, one too few, an end that never came
+        (r#"<tool_call>{"name": "f", "arguments": {}}}</tool_call>x"#.into(), said("", "x", &[("f", "{}")])),
+        (r#"<tool_call>{"name": "f", "arguments": {}</tool_call>x"#.into(), said("", "x", &[("f", "{}")])),
+        (
+            r#"<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>x"#.into(),
+            said("", "x", &[("f", r#"{"a": 1"#)]),
+        ),
+        (r#"<tool_call>{"name": "f", "arguments": {}} x"#.into(), said("", "x", &[("f", "{}")])),
+        // cut off
+        (r#"<tool_call>{"name": "f", "argu"#.into(), said("", "", &[("f", "")])),
+        (r#"<tool_call>{"name": "f", "arguments": {"#.into(), said("", "", &[("f", "{")])),
+        (r#"<tool_call>{"name": "f", "arguments": {"a": "b"#.into(), said("", "", &[("f", r#"{"a": "b"#)])),
+    ] {
+        assert_eq!(read(&markup, "", &answer), want, "{answer:?}");
+    }
+    for no_call in [
+        "Write <tool_call> before it.",
+        " a <tool_call>\n ",
+        "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {'a': 1}}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": \"no\"}</tool_call>",
+        "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"arguments\": {}}</tool_call>",
+        "<tool_call>{\"arguments\": {1}, \"name\": \"f\"}</tool_call>",
+        "<tool_call>{\"na",
+        "<tool_call>ünfug",
+        "{\"name\": \"f\", \"arguments\": {}}",
+        "</tool_call> < <t <tool_cal",
+    ] {
+        assert_eq!(read(&markup, "", no_call), said("", no_call, &[]));
+    }
+    let after = read(&markup, "", "<tool_call> is <tool_call>{\"name\": \"f\"}</tool_call>");
+    assert_eq!(after, said("", "<tool_call> is", &[("f", "{}")]));
+    assert_eq!(parse(&markup, "", false, [weather]), said("", weather, &[]));
+}
+
+#[test]
+fn llama_and_generic_calls() {
+    let llama = Markup::of(LLAMA);
+    let generic = Markup::of(GENERIC);
+    assert_eq!(generic.calls, Some(CallStyle::GENERIC));
+    let call = r#"{"name": "f", "parameters": {"a": "b"}}"#;
+    let want = said("", "", &[("f", r#"{"a": "b"}"#)]);
+    assert_eq!(read(&llama, "", &format!("<|python_tag|>{call}")), want);
+    assert_eq!(read(&llama, "", &format!("Sure. <|python_tag|>{call}")).content, "Sure.");
+    let two = said("", "", &[("f", r#"{"a": "b"}"#), ("f", r#"{"a": "b"}"#)]);
+    for markup in [&llama, &generic] {
+        assert_eq!(read(markup, "", &format!("\n{call}\n")), want);
+        assert_eq!(read(markup, "", &format!("{call}; {call}")), two);
+        assert_eq!(read(markup, "", &format!("[{call},\n {call}]")), two);
+        let typed = r#"{"type": "function", "name": "f", "arguments": {"a": "b"}}"#;
+        assert_eq!(read(markup, "", typed), want);
+        for no_call in [
+            " {\"name\": \"Anna\", \"age\": 7}",
+            "{\"name\": \"Anna\"}",
+            "{\"name\": \"Anna\"",
+            "{\"city\": [1]} ",
+            "[1] {\"name\"",
+            "[]",
+            "Use {\"name\": \"f\", \"parameters\": {}}",
+            "{",
+            "{ }",
+        ] {
+            assert_eq!(read(markup, "", no_call), said("", no_call, &[]));
+        }
+        assert_eq!(parse(markup, "", false, [call]), said("", call, &[]));
+    }
+    // JSON that is no call is not held until it ends
+    let mut parser = AnswerParser::new(&generic, "", true);
+    assert_eq!(parser.push("{\"city\": \"Bern"), [Part::Content("{\"city\": \"Bern".into())]);
+    // arguments come as they are written
+    let mut parser = AnswerParser::new(&llama, "", true);
+    assert_eq!(parser.push("{\"name\": \"f\", \"parameters\": {\"a").len(), 2);
+    assert_eq!(parser.push("b"), [Part::CallArguments { index: 0, text: "b".into() }]);
+}
+
+#[test]
+fn mistral_calls() {
+    let (nemo, new) = (Markup::of(NEMO), Markup::of(MISTRAL));
+    let list = r#"[TOOL_CALLS][{"name": "f", "arguments": {"a": "]"}, "id": "123456789"}, {"name": "g", "arguments": {}}]"#;
+    let want = said("", "", &[("f", r#"{"a": "]"}"#), ("g", "{}")]);
+    for markup in [&nemo, &new] {
+        assert_eq!(read(markup, "", list), want);
+        assert_eq!(read(markup, "", &format!("{list}\n")), want);
+        assert_eq!(read(markup, "", "[TOOL_CALLS][] [TOOL"), said("", "[TOOL_CALLS][] [TOOL", &[]));
+    }
+    assert_eq!(
+        read(
+            &new,
+            "",
+            "[THINK]Hm.[/THINK]Look: [TOOL_CALLS]f[ARGS]{\"a\": \"]\"}[TOOL_CALLS]g[CALL_ID]abcdefghi[ARGS]{}"
+        ),
+        Whole { reasoning: "Hm.".into(), content: "Look:".into(), ..want }
+    );
+    for no_call in
+        ["[TOOL_CALLS] is a token", "[TOOL_CALLS]f[ARGS]7", "[TOOL_CALLS][ARGS]{}", "[TOOL_CALLS]f(1)"]
+    {
+        assert_eq!(read(&new, "", no_call), said("", no_call, &[]));
+    }
+    assert_eq!(read(&new, "", "[TOOL_CALLS]f[ARGS]"), said("", "", &[("f", "")]));
+    let long = format!("[TOOL_CALLS]{}", "x".repeat(300));
+    let mut parser = AnswerParser::new(&new, "", true);
+    assert_eq!(parser.push(&long), [Part::Content(long)]);
+}
+
+#[test]
+fn other_calls() {
+    let harmony = Markup::of(HARMONY);
+    let think = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    assert_eq!(read(&harmony, "", &format!("{think}<|channel|>final<|message|>Hi")), said("Hm.", "Hi", &[]));
+    let calls = said("Hm.", "", &[("f", r#"{"a": 1}"#)]);
+    for call in [
+        r#"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>"#,
+        r#" to=functions.f<|channel|>commentary json<|message|>{"a": 1}"#,
+    ] {
+        assert_eq!(read(&harmony, "", &format!("{think}{call}")), calls);
+    }
+    let preamble = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant";
+    assert_eq!(read(&harmony, "", &format!("{preamble}{think}")), said("Hm.", "I look.", &[]));
+
+    let deepseek = Markup::of(DEEPSEEK);
+    let call = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>\
+                <｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    let want = said("Hm.", "So:", &[("f", r#"{"a": 1}"#), ("g", "{}")]);
+    assert_eq!(read(&deepseek, "<think>", &format!("Hm.</think>So: {call}")), want);
+
+    let kimi = Markup::of(KIMI);
+    let call = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}\
+                <|tool_call_end|><|tool_calls_section_end|>";
+    assert_eq!(read(&kimi, "", call), said("", "", &[("f", "{}")]));
+}
+
+/// Two calls as a style writes them.
+fn written(style: &CallStyle, calls: &[(String, String)]) -> String {
+    let texts = style.texts();
+    let call = |(name, arguments): &(String, String)| {
+        [&texts.before_name, name, &texts.before_arguments, arguments, &texts.after_arguments]
+            .map(String::as_str)
+            .concat()
+    };
+    let calls: Vec<String> = calls.iter().map(call).collect();
+    [texts.open, calls.join(&texts.separator), texts.close].concat()
+}
+
+const ALL: [&str; 9] = [THINK, HERMES, LLAMA, NEMO, MISTRAL, GENERIC, HARMONY, DEEPSEEK, KIMI];
+
+fn markups() -> impl Strategy<Value = Markup> {
+    prop::sample::select(ALL.to_vec()).prop_map(|text| Markup {
+        reasoning: Markup::of(text).reasoning.or(Markup::of(THINK).reasoning),
+        ..Markup::of(text)
+    })
+}
+
+/// Pieces of markup and JSON of the style, whole and in parts, and text.
+fn hostile(markup: &Markup) -> impl Strategy<Value = Vec<String>> + use<> {
+    let json = [
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "\\",
+        ":",
+        ",",
+        ";",
+        " ",
+        "\n",
+        "name",
+        "\"name\": \"f\"",
+        "arguments",
+        "{}",
+        "null",
+        "\"arguments\": {",
+        "\"parameters\": \"{}\"",
+        "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+        "7",
+        "é",
+        "日本",
+        "<",
+    ];
+    let mut words: Vec<String> = markup.texts(true).into_iter().chain(json).map(String::from).collect();
+    let texts = markup.calls.map(|style| style.texts());
+    words.extend(
+        texts
+            .into_iter()
+            .flat_map(|t| [t.open, t.before_name, t.before_arguments, t.after_arguments, t.close]),
+    );
+    let halves: Vec<String> =
+        words.iter().map(|word| word.chars().take(word.chars().count() / 2).collect()).collect();
+    words.extend(halves);
+    prop::collection::vec(prop::sample::select(words), 0..24)
+}
+
+/// Cuts a text after these many characters each.
+fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    for &size in sizes.iter().cycle().take(text.len()) {
+        let at = rest.char_indices().nth(size).map_or(rest.len(), |(at, _)| at);
+        let (piece, after) = rest.split_at(at);
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces.push(rest);
+    pieces
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_text_in_any_pieces_says_the_same(
+        (markup, words) in markups().prop_flat_map(|markup| (Just(markup), hostile(&markup))),
+        sizes in prop::collection::vec(1..9_usize, 1..6),
+        inside in any::<bool>(),
+        tools in any::<bool>(),
+    ) {
+        let text = words.concat();
+        let prompt = if inside { markup.reasoning.map_or("", |style| style.begin) } else { "" };
+        let whole = parse(&markup, prompt, tools, [text.as_str()]);
+        prop_assert_eq!(&parse(&markup, prompt, tools, cut(&text, &sizes)), &whole);
+        if !tools {
+            prop_assert!(whole.calls.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read(
+        markup in markups(),
+        reasoning in "[a-z<{é\"]{1,5}( [a-z\n]{1,5}[.])?",
+        content in "([a-zé\"]{1,5}( [a-z<\n]{0,5}[.])?)?",
+        calls in prop::collection::vec(("[a-z_]{1,9}", "[a-z\\\\\"{}<>日\n]{0,9}"), 0..3),
+        sizes in prop::collection::vec(1..9_usize, 1..6),
+    ) {
+        let object = |text: &String| serde_json::json!({"text": text, "n": [1.5, null]}).to_string();
+        let calls: Vec<(String, String)> = calls.iter().map(|(name, text)| (name.clone(), object(text))).collect();
+        let style = markup.reasoning.unwrap();
+        let mut text = format!("{}\n{reasoning}\n{}\n\n", style.begin, style.end);
+        let mut want = Whole { reasoning, ..Whole::default() };
+        if let Some(style) = markup.calls && !calls.is_empty() {
+            if !style.bare {
+                text += &content;
+                want.content = content;
+            }
+            text += &written(&style, &calls);
+            want.calls = calls;
+        } else {
+            text += &content;
+            want.content = content;
+        }
+        prop_assert_eq!(parse(&markup, "", true, cut(&text, &sizes)), want);
+    }
+}
+
+#[test]
+fn hostile_answers_take_linear_time() {
+    let start = std::time::Instant::now();
+    for text in [HERMES, GENERIC, MISTRAL, HARMONY, DEEPSEEK] {
+        let markup = Markup { reasoning: Markup::of(THINK).reasoning, ..Markup::of(text) };
+        let texts = markup.calls.unwrap().texts();
+        let begin = [texts.open.as_str(), &texts.before_name].concat();
+        for unit in
+            [" ", "<", "{\"a\":[", "{\"name\": ", &begin, &format!("{begin}f{}", texts.before_arguments)]
+        {
+            let text = unit.repeat((1 << 17) / unit.len());
+            for prompt in ["", "<think>"] {
+                parse(&markup, prompt, true, [text.as_str()]);
+                parse(&markup, prompt, true, cut(&text, &[1]));
+                let begun =
+                    parse(&markup, prompt, true, [begin.as_str()].into_iter().chain(cut(&text, &[2])));
+                assert!(begun.reasoning.len() + begun.content.len() <= text.len() + begin.len());
+            }
+        }
+    }
+    // a guard against quadratic time, which would take many minutes
+    assert!(start.elapsed() < std::time::Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+#[test]
+fn the_style_says_how_calls_are_written() {
+    let style = Markup::of(HERMES).calls.unwrap();
+    assert_eq!(style.form, CallForm::Object { name_key: "name", arguments_key: "arguments" });
+    let calls = ["f", "g"].map(|name| (name.to_string(), "{}".to_string()));
+    for (template, want) in [
+        (
+            HERMES,
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n\
+             <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        ),
+        (LLAMA, "{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}"),
+        (NEMO, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]"),
+        (MISTRAL, "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{}"),
+        (GENERIC, "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]"),
+    ] {
+        assert_eq!(written(&Markup::of(template).calls.unwrap(), &calls), want);
+    }
+}
