@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
 
 /// Language models at the speed of memory.
 #[derive(Debug, Parser)]
@@ -18,6 +19,10 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Talk with a model
     Chat(ChatArgs),
+    /// Serve a model to many, over the OpenAI API and a chat page
+    Serve(Box<ServeArgs>),
+    /// Watch a running server
+    Top(TopArgs),
     /// Show what is in a model file, and the memory it will take
     Inspect(InspectArgs),
     /// Turn stdin into token ids, or back
@@ -47,7 +52,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "REPO", conflicts_with = "model")]
     pub(crate) hf: Option<String>,
     /// Tokens a sequence may have, prompt and answer together [default: what the model was made for, at most 8192]
-    #[arg(short = 'c', long = "ctx", value_name = "TOKENS", value_parser = positive)]
+    #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = positive)]
     pub(crate) context: Option<usize>,
     /// Threads [default: all cores]
     #[arg(short, long, value_parser = positive)]
@@ -132,6 +137,137 @@ pub(crate) struct ChatArgs {
     /// Generate N tokens at most in one answer
     #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
     pub(crate) max_tokens: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Address to listen on; 0.0.0.0 is every one of this machine
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, short = 'p', default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// A key that requests must bring; may be given again (also TERN_API_KEY, which no `ps` shows)
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Vec<String>,
+    /// A file of keys, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// The name requests use for the model; may be given again for aliases [default: the file's or the model's own]
+    #[arg(long, alias = "alias", value_name = "NAME")]
+    pub(crate) served_model_name: Vec<String>,
+    /// Sequences that run at once (also -np)
+    #[arg(long, alias = "parallel", value_name = "N", default_value_t = 32, value_parser = positive)]
+    pub(crate) max_num_seqs: usize,
+    /// Requests that may wait when so many run; the next gets 429
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) max_queue: usize,
+    /// KV pages of 32 tokens [default: every sequence in full, within half of the free memory]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) kv_pages: Option<usize>,
+    /// Tokens in a step at most
+    #[arg(long, alias = "max-num-batched-tokens", value_name = "N", default_value_t = 512, value_parser = positive)]
+    pub(crate) max_batch_tokens: usize,
+    /// Steps are kept about this long while prompts are read, so that nobody waits for long; 0 is no such wish
+    #[arg(long, value_name = "MS", default_value_t = 100)]
+    pub(crate) step_millis: usize,
+    /// Seconds that a request may take [default: as long as it does]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) request_timeout: Option<u64>,
+    /// Seconds that SIGTERM waits for what runs
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) drain_timeout: u64,
+    /// MiB that a request's body may have [default: 16]
+    #[arg(long, value_name = "MIB", value_parser = positive)]
+    pub(crate) max_body: Option<usize>,
+    /// An origin whose pages may call the server, or `*`; may be given again
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors_origin: Vec<String>,
+    /// How embeddings are made of tokens [default: as the file says, or the mean]
+    #[arg(long, value_name = "HOW")]
+    pub(crate) pooling: Option<PoolingArg>,
+    /// Temperature where a request says none
+    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    pub(crate) temp: f32,
+    /// Top-k where a request says none; 0 is all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: usize,
+    /// Top-p where a request says none
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(crate) top_p: f32,
+    /// Min-p where a request says none
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+    /// Repetition penalty where a request says none; 1 is off
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub(crate) repeat_penalty: f32,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// Where a server's words go.
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// How much is told on stderr; `info` has a line a request
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(crate) log: LogLevel,
+    /// How it is written
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// An OpenTelemetry collector that gets a span a request, such as http://localhost:4318
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl LogLevel {
+    pub(crate) fn level(self) -> LevelFilter {
+        match self {
+            LogLevel::Off => LevelFilter::OFF,
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PoolingArg {
+    Mean,
+    Last,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// The server
+    #[arg(default_value = "http://127.0.0.1:8080")]
+    pub(crate) url: String,
+    /// Its API key (also TERN_API_KEY)
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    pub(crate) interval: f64,
+    /// Look once
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 #[derive(Debug, Args)]

@@ -64,6 +64,8 @@ pub(crate) struct Loaded {
     pub(crate) handle: Handle,
     pub(crate) context: usize,
     pub(crate) seconds: f64,
+    /// How the file says that embeddings are made.
+    pub(crate) pooling_type: Option<usize>,
 }
 
 /// What a run will take, in bytes.
@@ -118,6 +120,8 @@ impl ModelArgs {
             tokenizer.warnings().iter().for_each(|w| eprintln!("tern: {w}"));
         }
         let (context, name) = (opened.model.config.context, opened.name.clone());
+        let key = format!("{}.pooling_type", opened.model.config.arch);
+        let pooling_type = opened.metadata.optional_usize(&key)?;
         let backend = self.backend();
         let free = backend.info().memory_free.saturating_sub(total_bytes(&opened.tensors));
         let pages = serving.pages(context, page_bytes(&opened.model), free);
@@ -134,7 +138,8 @@ impl ModelArgs {
             step_millis: serving.step_millis,
         };
         let handle = Engine::start(Box::new(runner), limits)?;
-        Ok(Loaded { name, tokenizer, handle, context, seconds: start.elapsed().as_secs_f64() })
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Loaded { name, tokenizer, handle, context, seconds, pooling_type })
     }
 
     /// Puts an opened model on the device, after saying what that takes.

@@ -23,8 +23,11 @@ mod models;
 mod perplexity;
 mod prompt;
 mod run;
+mod serve;
 mod synth;
 mod tokenize;
+mod top;
+mod trace;
 mod units;
 
 use std::process::ExitCode;
@@ -35,8 +38,12 @@ use crate::args::{BenchWhat, Cli, Command};
 use crate::error::CliResult;
 
 fn main() -> ExitCode {
-    // llama.cpp's users write -hf; a flag of one dash and two letters is not clap's way
-    let args = std::env::args_os().map(|a| if a == "-hf" { "--hf".into() } else { a });
+    // llama.cpp's users write -hf and -np; a flag of one dash and two letters is not clap's way
+    let args = std::env::args_os().map(|a| match a.to_str() {
+        Some("-hf") => "--hf".into(),
+        Some("-np") => "--parallel".into(),
+        _ => a,
+    });
     match dispatch(Cli::parse_from(args)) {
         Ok(()) => ExitCode::SUCCESS,
         // whoever reads our text has enough of it
@@ -52,6 +59,8 @@ fn dispatch(cli: Cli) -> CliResult<()> {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::chat(&args),
+        Command::Serve(args) => serve::serve(*args),
+        Command::Top(args) => top::top(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Bench(args) => match &args.what {

@@ -1,0 +1,54 @@
+//! How many may do something at a time, and how long the others wait.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Free places.
+pub(crate) struct Slots {
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// A place that comes back when this is dropped, on whatever thread.
+pub(crate) struct Slot(Arc<Slots>);
+
+impl Slots {
+    pub(crate) fn new(places: usize) -> Arc<Slots> {
+        Arc::new(Slots { free: Mutex::new(places), freed: Condvar::new() })
+    }
+
+    /// A place, or none if none came free in time.
+    pub(crate) fn take(self: &Arc<Slots>, patience: Duration) -> Option<Slot> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.freed.wait_timeout_while(free, patience, |free| *free == 0);
+        let (mut free, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *free = free.checked_sub(1)?;
+        Some(Slot(Arc::clone(self)))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_comes_back() {
+        let slots = Slots::new(1);
+        let slot = slots.take(Duration::ZERO);
+        assert!(slot.is_some());
+        assert!(slots.take(Duration::from_millis(1)).is_none());
+        let waiting = std::thread::spawn({
+            let slots = Arc::clone(&slots);
+            move || slots.take(Duration::from_secs(60)).is_some()
+        });
+        drop(slot);
+        assert!(waiting.join().unwrap());
+    }
+}

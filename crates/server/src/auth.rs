@@ -1,0 +1,89 @@
+//! Who may ask: keys, compared in constant time.
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::error::ApiError;
+
+/// The keys that open the server, kept as hashes so that every comparison has the same length.
+pub(crate) struct Keys(Vec<[u8; 32]>);
+
+impl Keys {
+    pub(crate) fn new(keys: &[String]) -> Keys {
+        Keys(keys.iter().map(|key| hash(key.as_bytes())).collect())
+    }
+
+    /// Whether the headers carry a key: as a bearer token, or as the password of anybody.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let given = headers.get(header::AUTHORIZATION).and_then(given);
+        // nothing is no key, even where somebody configured it
+        let Some(given) = given.filter(|given| !given.is_empty()) else { return false };
+        let given = hash(&given);
+        // every key is compared: which one fits, and how well, takes the same time
+        let fits = self.0.iter().fold(Choice::from(0), |fits, key| fits | key.ct_eq(&given));
+        fits.into()
+    }
+}
+
+fn hash(key: &[u8]) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+/// The key in an `Authorization` header. Basic is for browsers, which ask for it when they open the page.
+fn given(header: &HeaderValue) -> Option<Vec<u8>> {
+    let (scheme, rest) = header.to_str().ok()?.trim().split_once(' ')?;
+    let rest = rest.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.as_bytes().to_vec());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = base64::engine::general_purpose::STANDARD.decode(rest).ok()?;
+    let colon = pair.iter().position(|&byte| byte == b':')?;
+    Some(pair[colon + 1..].to_vec())
+}
+
+/// The refusal, which tells a browser to ask for a password.
+pub(crate) fn refusal() -> Response {
+    let words = "a key is wanted: send `Authorization: Bearer KEY`";
+    let error = ApiError::new(StatusCode::UNAUTHORIZED, words).code("invalid_api_key");
+    let mut response = error.into_response();
+    for scheme in ["Basic realm=\"tern\", charset=\"UTF-8\"", "Bearer realm=\"tern\""] {
+        response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_of_the_keys_opens_as_bearer_or_as_password() {
+        let keys = Keys::new(&["first".into(), "se:cond".into()]);
+        let admits = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            keys.admit(&headers)
+        };
+        let basic = |pair: &str| {
+            format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair.as_bytes()))
+        };
+        for good in ["Bearer first", "bearer  se:cond", &basic("anybody:first"), &basic(":se:cond")] {
+            assert!(admits(good), "{good}");
+        }
+        for bad in ["Bearer", "Bearer ", "Bearer firs", "first", "Digest first", "Basic ???", &basic("first")]
+        {
+            assert!(!admits(bad), "{bad}");
+        }
+        assert!(!keys.admit(&HeaderMap::new()));
+        assert!(Keys::new(&[]).admit(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,40 @@
+//! Random names and numbers, from the randomness that the standard library seeds its maps with.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// 64 bits that nobody can guess the next of by looking at a few.
+pub(crate) fn random() -> u64 {
+    // every `RandomState` has keys of its own
+    RandomState::new().hash_one(0_u8)
+}
+
+/// `prefix` and 32 hexadecimal digits.
+pub(crate) fn id(prefix: &str) -> String {
+    format!("{prefix}{:016x}{:016x}", random(), random())
+}
+
+/// Nine letters and digits: the one form of a tool call's id that Mistral's templates let through.
+pub(crate) fn call_id() -> String {
+    const LETTERS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut bits = random();
+    let letter = |_| {
+        let letter = LETTERS[(bits % 62) as usize];
+        bits /= 62;
+        char::from(letter)
+    };
+    (0..9).map(letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_are_alike() {
+        let mut ids: Vec<String> = (0..1000).flat_map(|_| [call_id(), id("a-")]).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 2000);
+        assert!(ids.iter().all(|id| id.len() == 9 || id.len() == 34));
+    }
+}

@@ -1,0 +1,78 @@
+//! What an operator decides: keys, deadlines and every limit on what a request may ask.
+
+use std::time::Duration;
+
+/// The server's settings. The defaults serve a trusted network without keys.
+///
+/// ```
+/// use tern_server::Config;
+/// let config = Config { api_keys: vec!["secret".into()], ..Config::default() };
+/// assert_eq!(config.max_choices, 128);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Keys of which a request must bring one; none at all lets everybody in.
+    pub api_keys: Vec<String>,
+    /// Origins whose pages may call the server from a browser; `*` is all of them.
+    pub cors_origins: Vec<String>,
+    /// A request that takes longer is ended with an error.
+    pub request_timeout: Option<Duration>,
+    /// How long a shutdown waits for what runs.
+    pub drain_timeout: Duration,
+    /// How long a client may take to send a request's headers, and then its body.
+    pub read_timeout: Duration,
+    /// A stream that has been silent for this long sends a comment, so that proxies keep it open.
+    pub keep_alive: Duration,
+    /// `/ready` lets the engine generate a token at most this often.
+    pub ready_interval: Duration,
+    /// `/ready` waits this long for the engine to move.
+    pub ready_deadline: Duration,
+    /// Open connections.
+    pub max_connections: usize,
+    /// Bytes of a request's body.
+    pub max_body: usize,
+    /// Texts of one request: prompts times `n`.
+    pub max_choices: usize,
+    /// Stop strings of one request.
+    pub max_stops: usize,
+    /// Bytes of one stop string.
+    pub max_stop_bytes: usize,
+    /// Entries of `logit_bias`.
+    pub max_logit_bias: usize,
+    /// Log-probabilities a token.
+    pub max_top_logprobs: usize,
+    /// Messages of a conversation.
+    pub max_messages: usize,
+    /// Tools of one request.
+    pub max_tools: usize,
+    /// Bytes of `chat_template_kwargs`, as JSON.
+    pub max_template_kwargs: usize,
+    /// Inputs of one embedding request.
+    pub max_inputs: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            api_keys: vec![],
+            cors_origins: vec![],
+            request_timeout: None,
+            drain_timeout: Duration::from_secs(30),
+            read_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(10),
+            ready_interval: Duration::from_secs(5),
+            ready_deadline: Duration::from_secs(10),
+            max_connections: 4096,
+            max_body: 16 << 20,
+            max_choices: 128,
+            max_stops: 16,
+            max_stop_bytes: 1024,
+            max_logit_bias: 1024,
+            max_top_logprobs: 20,
+            max_messages: 4096,
+            max_tools: 128,
+            max_template_kwargs: 16 << 10,
+            max_inputs: 2048,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! An HTTP server of one model, as OpenAI's clients expect it.
+//!
+//! [`Server`] listens; a [`Loader`] brings the [`Model`] in once it is loaded; [`Config`] holds the keys and limits.
+//! A request is read whole, taken apart parameter by parameter (`params`), turned into engine requests beside the
+//! reactor (`routes`, `prompt`, `options`), and followed token by token (`texts`, `answer`, `generation`).
+//!
+//! What is deliberately absent: the crate names no device and no file, reads no flag or variable, and has no state
+//! outside of its values.
+
+mod access;
+mod answer;
+mod auth;
+mod body;
+mod chance;
+mod config;
+mod constraint;
+mod error;
+mod generation;
+mod messages;
+mod metrics;
+mod model;
+mod opening;
+mod options;
+mod params;
+mod probe;
+mod prompt;
+mod routes;
+mod server;
+mod sse;
+mod state;
+mod texts;
+mod tools;
+
+pub use config::Config;
+pub use model::{Defaults, Model};
+pub use server::Server;
+pub use state::Loader;
+pub use tern_engine::Pooling;
+
+/// What made an answer, in every answer.
+const FINGERPRINT: &str = concat!("tern-", env!("CARGO_PKG_VERSION"));

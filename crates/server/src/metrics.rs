@@ -1,0 +1,249 @@
+//! Counts and times in Prometheus' text format, under the names that vLLM gave them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tern_engine::Stats;
+
+/// Upper bounds in seconds, as vLLM has them; the shortest gaps are ours.
+const FIRST_TOKEN: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
+];
+const BETWEEN_TOKENS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+    10.0, 20.0, 40.0, 80.0,
+];
+const REQUEST: &[f64] = &[
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
+];
+const TOKENS: &[f64] = &[
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0,
+    100000.0, 200000.0,
+];
+
+/// Everything that is counted here and not in the engine.
+pub(crate) struct Metrics(Mutex<Counted>);
+
+struct Counted {
+    first_token: Histogram,
+    between_tokens: Histogram,
+    request: Histogram,
+    queue: Histogram,
+    prompt_tokens: Histogram,
+    generated_tokens: Histogram,
+    finished: BTreeMap<&'static str, u64>,
+    responses: BTreeMap<u16, u64>,
+}
+
+/// One request that came to its end, as the histograms want it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub(crate) reason: &'static str,
+    pub(crate) took: Duration,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) generated_tokens: usize,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        Metrics(Mutex::new(Counted {
+            first_token: Histogram::new(FIRST_TOKEN),
+            between_tokens: Histogram::new(BETWEEN_TOKENS),
+            request: Histogram::new(REQUEST),
+            queue: Histogram::new(REQUEST),
+            prompt_tokens: Histogram::new(TOKENS),
+            generated_tokens: Histogram::new(TOKENS),
+            finished: ["stop", "length", "abort", "error"].map(|reason| (reason, 0)).into(),
+            responses: BTreeMap::new(),
+        }))
+    }
+
+    pub(crate) fn first_token(&self, after: Duration) {
+        self.lock().first_token.add(after.as_secs_f64());
+    }
+
+    pub(crate) fn between_tokens(&self, gap: Duration) {
+        self.lock().between_tokens.add(gap.as_secs_f64());
+    }
+
+    pub(crate) fn queued(&self, time: Duration) {
+        self.lock().queue.add(time.as_secs_f64());
+    }
+
+    pub(crate) fn finished(&self, request: Finished) {
+        let mut counted = self.lock();
+        *counted.finished.entry(request.reason).or_default() += 1;
+        counted.request.add(request.took.as_secs_f64());
+        counted.prompt_tokens.add(request.prompt_tokens as f64);
+        counted.generated_tokens.add(request.generated_tokens as f64);
+    }
+
+    pub(crate) fn response(&self, status: u16) {
+        *self.lock().responses.entry(status).or_default() += 1;
+    }
+
+    /// The page that Prometheus reads.
+    pub(crate) fn text(&self, model: Option<(&str, Stats)>) -> String {
+        let counted = self.lock();
+        let mut page = Page::default();
+        page.family("tern:http_responses_total", "counter", "HTTP responses by status code.");
+        for (status, count) in &counted.responses {
+            page.sample("", &[("code", &status.to_string())], count);
+        }
+        let Some((model, stats)) = model else { return page.text };
+        let name = [("model_name", model)];
+        for (metric, kind, help, value) in engine_metrics(&stats) {
+            page.family(metric, kind, help);
+            page.sample("", &name, value);
+        }
+        page.family("vllm:request_success_total", "counter", "Finished requests by reason.");
+        for (reason, count) in &counted.finished {
+            page.sample("", &[name[0], ("finished_reason", reason)], count);
+        }
+        for (metric, help, histogram) in [
+            ("vllm:time_to_first_token_seconds", "Time to first token.", &counted.first_token),
+            (
+                "vllm:inter_token_latency_seconds",
+                "Time between two tokens of a text.",
+                &counted.between_tokens,
+            ),
+            ("vllm:e2e_request_latency_seconds", "Time from request to last token.", &counted.request),
+            ("vllm:request_queue_time_seconds", "Time a text waited before it ran.", &counted.queue),
+            ("vllm:request_prompt_tokens", "Prompt tokens of a request.", &counted.prompt_tokens),
+            ("vllm:request_generation_tokens", "Generated tokens of a request.", &counted.generated_tokens),
+        ] {
+            page.family(metric, "histogram", help);
+            page.histogram(&name, histogram);
+        }
+        page.text
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Name, kind, help and value of what the engine counts.
+fn engine_metrics(stats: &Stats) -> [(&'static str, &'static str, &'static str, f64); 13] {
+    let total = stats.pages_total.max(1) as f64;
+    let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
+    [
+        ("vllm:num_requests_running", "gauge", "Texts that are generated now.", stats.running as f64),
+        ("vllm:num_requests_waiting", "gauge", "Texts that wait for a seat.", stats.waiting as f64),
+        ("vllm:kv_cache_usage_perc", "gauge", "KV pages in use, 1 is all of them.", used / total),
+        (
+            "vllm:prefix_cache_queries_total",
+            "counter",
+            "Prompt tokens looked up.",
+            stats.started_tokens as f64,
+        ),
+        (
+            "vllm:prefix_cache_hits_total",
+            "counter",
+            "Prompt tokens found in pages.",
+            stats.cached_tokens as f64,
+        ),
+        ("vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", stats.prompt_tokens as f64),
+        ("vllm:generation_tokens_total", "counter", "Tokens generated.", stats.tokens_generated as f64),
+        ("vllm:num_preemptions_total", "counter", "Texts whose pages were taken.", stats.preemptions as f64),
+        ("tern:engine_steps_total", "counter", "Steps of the engine.", stats.steps as f64),
+        ("tern:kv_pages_total", "gauge", "KV pages.", stats.pages_total as f64),
+        ("tern:kv_pages_free", "gauge", "KV pages nobody holds.", stats.pages_free as f64),
+        (
+            "tern:kv_pages_cached",
+            "gauge",
+            "Free KV pages that a prompt may revive.",
+            stats.pages_cached as f64,
+        ),
+        ("tern:kv_pages_used", "gauge", "KV pages somebody holds.", used),
+    ]
+}
+
+struct Histogram {
+    bounds: &'static [f64],
+    /// One a bound, and one for what is above all of them.
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Histogram {
+        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    fn add(&mut self, value: f64) {
+        self.counts[self.bounds.partition_point(|bound| *bound < value)] += 1;
+        self.sum += value;
+    }
+}
+
+/// Prometheus' text, version 0.0.4.
+#[derive(Default)]
+struct Page {
+    text: String,
+    /// The family that the next samples belong to.
+    name: &'static str,
+}
+
+impl Page {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        self.name = name;
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        let label = |(key, value): &(&str, &str)| format!("{key}=\"{}\"", escaped(value));
+        let labels: Vec<String> = labels.iter().map(label).collect();
+        let _ = writeln!(self.text, "{}{suffix}{{{}}} {value}", self.name, labels.join(","));
+    }
+
+    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
+        let mut below = 0;
+        let bounds = histogram.bounds.iter().map(f64::to_string).chain(["+Inf".into()]);
+        for (bound, count) in bounds.zip(&histogram.counts) {
+            below += count;
+            self.sample("_bucket", &[labels, &[("le", &bound)]].concat(), below);
+        }
+        self.sample("_sum", labels, histogram.sum);
+        self.sample("_count", labels, below);
+    }
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_names_labels_and_growing_buckets() {
+        let metrics = Metrics::new();
+        metrics.first_token(Duration::from_millis(5));
+        metrics.first_token(Duration::from_millis(300));
+        metrics.first_token(Duration::from_secs(9999));
+        metrics.response(200);
+        let took = Duration::from_secs(1);
+        metrics.finished(Finished { reason: "stop", took, prompt_tokens: 3, generated_tokens: 4 });
+        let stats = Stats { pages_total: 10, pages_free: 4, running: 2, ..Stats::default() };
+        let text = metrics.text(Some(("a\"b", stats)));
+        for line in [
+            "# TYPE vllm:num_requests_running gauge",
+            "vllm:num_requests_running{model_name=\"a\\\"b\"} 2",
+            "vllm:kv_cache_usage_perc{model_name=\"a\\\"b\"} 0.6",
+            "vllm:request_success_total{model_name=\"a\\\"b\",finished_reason=\"stop\"} 1",
+            "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.005\"} 1",
+            "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.5\"} 2",
+            "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 3",
+            "vllm:time_to_first_token_seconds_count{model_name=\"a\\\"b\"} 3",
+            "tern:http_responses_total{code=\"200\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+    }
+}

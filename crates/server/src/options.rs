@@ -1,0 +1,199 @@
+//! The parameters that chats and completions share: sampling, stops, length, streaming.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tern_engine::Sampling;
+
+use crate::Config;
+use crate::chance::random;
+use crate::error::{ApiError, Result};
+use crate::model::Served;
+use crate::params::{Params, integer, tokens};
+
+/// Parameters that cannot change an answer.
+pub(crate) const IGNORED: &[&str] = &[
+    "cache_prompt",
+    "metadata",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "request_id",
+    "safety_identifier",
+    "service_tier",
+    "spaces_between_special_tokens",
+    "store",
+    "user",
+];
+
+/// Parameters that other servers have, with the one value that asks for what happens here anyway.
+const ONLY: &[(&str, bool)] = &[
+    ("add_generation_prompt", true),
+    ("continue_final_message", false),
+    ("include_reasoning", true),
+    ("include_stop_str_in_output", false),
+    ("return_token_ids", false),
+    ("return_tokens_as_token_ids", false),
+    ("separate_reasoning", true),
+    ("skip_special_tokens", true),
+    ("use_beam_search", false),
+];
+
+/// What a request says about its texts, whatever they are.
+pub(crate) struct Options {
+    /// Texts for each prompt.
+    pub(crate) n: usize,
+    pub(crate) max_tokens: Option<usize>,
+    /// With the seed of the first text.
+    pub(crate) sampling: Sampling,
+    pub(crate) stops: Vec<String>,
+    pub(crate) end_tokens: Arc<[u32]>,
+    pub(crate) priority: i32,
+    pub(crate) stream: Option<Streaming>,
+}
+
+/// How an answer is streamed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Streaming {
+    /// The usage in a last chunk of its own,
+    pub(crate) usage: bool,
+    /// and in every chunk.
+    pub(crate) usage_always: bool,
+}
+
+impl Options {
+    pub(crate) fn take(params: &mut Params, served: &Served, config: &Config) -> Result<Options> {
+        for (name, only) in ONLY {
+            if params.bool(name)?.is_some_and(|value| value != *only) {
+                return Err(ApiError::bad(*name, format!("{name}: only {only} is supported")));
+            }
+        }
+        let n = params.integer("n", 1, config.max_choices as i64)?.unwrap_or(1) as usize;
+        if params.integer("best_of", 1, i64::MAX)?.is_some_and(|best| best as usize != n) {
+            return Err(ApiError::bad("best_of", "best_of: only the value of n is supported"));
+        }
+        let max_tokens = length(params)?;
+        Ok(Options {
+            n,
+            max_tokens,
+            sampling: sampling(params, served, config)?,
+            stops: stops(params, config)?,
+            end_tokens: end_tokens(params, served, max_tokens)?,
+            priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
+            stream: streaming(params)?,
+        })
+    }
+
+    /// The sampling of one of the texts of a prompt: neighbours differ, and each can be asked for again.
+    pub(crate) fn sampling(&self, text: usize) -> Sampling {
+        let seed = self.sampling.seed.wrapping_add(text as u64);
+        Sampling { seed, ..self.sampling.clone() }
+    }
+}
+
+/// `max_completion_tokens` is the newer name.
+fn length(params: &mut Params) -> Result<Option<usize>> {
+    let old = params.integer("max_tokens", 1, i64::MAX)?;
+    let new = params.integer("max_completion_tokens", 1, i64::MAX)?;
+    match (old, new) {
+        (Some(old), Some(new)) if old != new => {
+            let words = format!("max_completion_tokens is {new} and max_tokens is {old}: give one of them");
+            Err(ApiError::bad("max_completion_tokens", words))
+        }
+        (old, new) => Ok(new.or(old).map(|tokens| tokens as usize)),
+    }
+}
+
+fn sampling(params: &mut Params, served: &Served, config: &Config) -> Result<Sampling> {
+    let defaults = served.model.defaults;
+    let repetition = params.number("repetition_penalty", 0.01, 10.0)?;
+    let repeat = params.number("repeat_penalty", 0.01, 10.0)?;
+    Ok(Sampling {
+        temperature: params.number("temperature", 0.0, 2.0)?.unwrap_or(defaults.temperature),
+        top_p: params.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
+        // -1 is how vLLM's clients say that all are kept
+        top_k: params.integer("top_k", -1, i64::MAX)?.map_or(defaults.top_k, |k| k.max(0) as usize),
+        min_p: params.number("min_p", 0.0, 1.0)?.unwrap_or(defaults.min_p),
+        repetition: repetition.or(repeat).unwrap_or(defaults.repetition),
+        frequency: params.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+        presence: params.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+        bias: logit_bias(params, config)?,
+        seed: params.integer("seed", i64::MIN, i64::MAX)?.map_or_else(random, |seed| seed as u64),
+        logprobs: None,
+    })
+}
+
+fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
+    let Some(bias) = params.object("logit_bias")? else { return Ok(vec![]) };
+    let bias = bias.into_map();
+    if bias.len() > config.max_logit_bias {
+        return Err(ApiError::too_many("logit_bias", bias.len(), config.max_logit_bias, "entries"));
+    }
+    let entry = |(token, by): (String, Value)| {
+        let want = "token ids with numbers from -100 to 100";
+        let id = token.parse().map_err(|_| ApiError::want("logit_bias", want, &Value::from(token)))?;
+        match by.as_f64() {
+            Some(by) if (-100.0..=100.0).contains(&by) => Ok((id, by as f32)),
+            _ => Err(ApiError::want("logit_bias", want, &by)),
+        }
+    };
+    bias.into_iter().map(entry).collect()
+}
+
+fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
+    let stops = match params.take("stop") {
+        None => vec![],
+        Some(Value::Array(stops)) => stops,
+        Some(one) => vec![one],
+    };
+    if stops.len() > config.max_stops {
+        return Err(ApiError::too_many("stop", stops.len(), config.max_stops, "strings"));
+    }
+    let stop = |stop: Value| match stop {
+        Value::String(text) if text.is_empty() => Err(ApiError::bad("stop", "stop: a string is empty")),
+        Value::String(text) if text.len() > config.max_stop_bytes => {
+            Err(ApiError::too_many("stop", text.len(), config.max_stop_bytes, "bytes in a string"))
+        }
+        Value::String(text) => Ok(text),
+        other => Err(ApiError::want("stop", "a string or an array of strings", &other)),
+    };
+    stops.into_iter().map(stop).collect()
+}
+
+/// The tokens that end a text: the model's own and the request's.
+fn end_tokens(params: &mut Params, served: &Served, max_tokens: Option<usize>) -> Result<Arc<[u32]>> {
+    let more = params.array("stop_token_ids")?.unwrap_or_default();
+    if more.len() > 1024 {
+        return Err(ApiError::too_many("stop_token_ids", more.len(), 1024, "tokens"));
+    }
+    let more = tokens(&more, "stop_token_ids")?;
+    let mut endless = params.bool("ignore_eos")?.unwrap_or(false);
+    match params.take("min_tokens") {
+        None => {}
+        Some(least) if integer(&least) == Some(0) => {}
+        // a text of one length only: no end token may end it
+        Some(least) if integer(&least).is_some_and(|least| Some(least as usize) == max_tokens) => {
+            endless = true
+        }
+        Some(least) => return Err(ApiError::want("min_tokens", "0 or the value of max_tokens", &least)),
+    }
+    if more.is_empty() && !endless {
+        return Ok(Arc::clone(&served.end_tokens));
+    }
+    let own = served.end_tokens.iter().copied().filter(|_| !endless);
+    Ok(own.chain(more).collect())
+}
+
+fn streaming(params: &mut Params) -> Result<Option<Streaming>> {
+    let stream = params.bool("stream")?.unwrap_or(false);
+    let Some(mut options) = params.object("stream_options")? else {
+        return Ok(stream.then(Streaming::default));
+    };
+    if !stream {
+        return Err(ApiError::bad("stream_options", "stream_options: only with stream"));
+    }
+    let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
+    let usage = options.bool("include_usage")?.unwrap_or(false);
+    options.finish(&["include_obfuscation"], &[])?;
+    Ok(Some(Streaming { usage, usage_always: usage && usage_always }))
+}

@@ -1,0 +1,186 @@
+//! A request's JSON object, taken apart one parameter at a time: what is left at the end is refused by name.
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+
+use crate::error::{ApiError, Result};
+
+/// An object of which every member must be taken, ignored on purpose or refused. `null` counts as absent.
+pub(crate) struct Params {
+    map: Map<String, Value>,
+    /// Where the object stands in the request: empty or `tools[0].`
+    path: String,
+}
+
+impl Params {
+    /// The object that a body holds.
+    pub(crate) fn parse(body: &[u8]) -> Result<Params> {
+        let value: Value = serde_json::from_slice(body).map_err(|error| {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}"))
+        })?;
+        match value {
+            Value::Object(map) => Ok(Params { map, path: String::new() }),
+            _ => Err(ApiError::new(StatusCode::BAD_REQUEST, "the body is not a JSON object")),
+        }
+    }
+
+    /// An object inside of a request, which stands at `path`.
+    pub(crate) fn of(value: Value, path: &str) -> Result<Params> {
+        match value {
+            Value::Object(map) => Ok(Params { map, path: format!("{path}.") }),
+            other => Err(ApiError::want(path, "an object", &other)),
+        }
+    }
+
+    /// The whole name of a member.
+    pub(crate) fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.path)
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.swap_remove(name).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn bool(&mut self, name: &str) -> Result<Option<bool>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(other) => Err(ApiError::want(&self.name(name), "true or false", &other)),
+        }
+    }
+
+    pub(crate) fn string(&mut self, name: &str) -> Result<Option<String>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(ApiError::want(&self.name(name), "a string", &other)),
+        }
+    }
+
+    /// A string that must be there.
+    pub(crate) fn need_string(&mut self, name: &str) -> Result<String> {
+        let missing = self.missing(name);
+        self.string(name)?.ok_or(missing)
+    }
+
+    pub(crate) fn array(&mut self, name: &str) -> Result<Option<Vec<Value>>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Array(items)) => Ok(Some(items)),
+            Some(other) => Err(ApiError::want(&self.name(name), "an array", &other)),
+        }
+    }
+
+    /// An object inside of this one.
+    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Params>> {
+        let path = self.name(name);
+        self.take(name).map(|value| Params::of(value, &path)).transpose()
+    }
+
+    pub(crate) fn number(&mut self, name: &str, low: f64, high: f64) -> Result<Option<f32>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if (low..=high).contains(&number) => Ok(Some(number as f32)),
+            _ => Err(ApiError::want(&self.name(name), format!("a number from {low} to {high}"), &value)),
+        }
+    }
+
+    pub(crate) fn integer(&mut self, name: &str, low: i64, high: i64) -> Result<Option<i64>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match integer(&value) {
+            Some(number) if (low..=high).contains(&number) => Ok(Some(number)),
+            _ if high == i64::MAX && low == i64::MIN => {
+                Err(ApiError::want(&self.name(name), "an integer", &value))
+            }
+            _ if high == i64::MAX => {
+                Err(ApiError::want(&self.name(name), format!("an integer of {low} or more"), &value))
+            }
+            _ => Err(ApiError::want(&self.name(name), format!("an integer from {low} to {high}"), &value)),
+        }
+    }
+
+    pub(crate) fn missing(&self, name: &str) -> ApiError {
+        let name = self.name(name);
+        let words = format!("{name}: the parameter is missing");
+        ApiError::bad(name, words)
+    }
+
+    /// The object as it is, where whoever reads it takes any member.
+    pub(crate) fn into_map(self) -> Map<String, Value> {
+        self.map
+    }
+
+    /// Refuses what was not taken, but for what cannot change an answer.
+    pub(crate) fn finish(mut self, ignored: &[&str], refused: &[(&str, &str)]) -> Result<()> {
+        self.map.retain(|name, value| !value.is_null() && !ignored.contains(&name.as_str()));
+        let Some(name) = self.map.keys().next() else { return Ok(()) };
+        let path = self.name(name);
+        match refused.iter().find(|(known, _)| known == name) {
+            Some((_, why)) => Err(ApiError::bad(path.clone(), format!("{path}: {why}"))),
+            None => {
+                Err(ApiError::bad(path.clone(), format!("unknown parameter: {path:?}"))
+                    .code("unknown_parameter"))
+            }
+        }
+    }
+}
+
+/// An integer, also where a client writes it as `5.0`.
+pub(crate) fn integer(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| {
+        let float = value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15)?;
+        Some(float as i64)
+    })
+}
+
+/// Token ids.
+pub(crate) fn tokens(items: &[Value], name: &str) -> Result<Vec<u32>> {
+    let token = |item: &Value| match integer(item).and_then(|id| u32::try_from(id).ok()) {
+        Some(id) => Ok(id),
+        None => Err(ApiError::want(name, "token ids", item)),
+    };
+    items.iter().map(token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn params(value: Value) -> Params {
+        Params::parse(value.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn values_are_taken_by_kind_and_refused_with_what_was_wanted() {
+        let mut p = params(json!({"a": 2.0, "b": null, "c": "x", "d": [1], "e": {"f": true}}));
+        assert_eq!(p.integer("a", 0, 5).unwrap(), Some(2));
+        assert_eq!(p.integer("b", 0, 5).unwrap(), None);
+        assert_eq!(p.number("c", 0.0, 2.0).unwrap_err().message, "c: want a number from 0 to 2, got \"x\"");
+        assert_eq!(p.bool("d").unwrap_err().message, "d: want true or false, got an array of 1");
+        let mut e = p.object("e").unwrap().unwrap();
+        assert_eq!(e.string("f").unwrap_err().message, "e.f: want a string, got true");
+        assert_eq!(e.need_string("g").unwrap_err().message, "e.g: the parameter is missing");
+        p.finish(&[], &[]).unwrap();
+    }
+
+    #[test]
+    fn what_is_left_is_ignored_on_purpose_or_refused_by_name() {
+        let left = || params(json!({"user": "me", "none": null, "foo": 1}));
+        let error = left().finish(&["user"], &[]).unwrap_err();
+        assert_eq!(
+            (error.message.as_str(), error.param.as_deref()),
+            ("unknown parameter: \"foo\"", Some("foo"))
+        );
+        let error = left().finish(&["user"], &[("foo", "is not supported")]).unwrap_err();
+        assert_eq!(error.message, "foo: is not supported");
+        left().finish(&["user", "foo"], &[]).unwrap();
+    }
+
+    #[test]
+    fn a_body_that_is_not_an_object_is_refused_with_its_place() {
+        let words = |body: &[u8]| Params::parse(body).err().unwrap().message;
+        assert_eq!(words(b"[]"), "the body is not a JSON object");
+        assert!(words(b"{\"a\":\n x}").ends_with("at line 2 column 2"));
+    }
+}

@@ -1,0 +1,95 @@
+//! The routes, and what every one of them passes through.
+
+mod chat;
+mod completions;
+mod deliver;
+mod embeddings;
+mod health;
+mod models;
+mod page;
+mod tokens;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+
+use crate::error::ApiError;
+use crate::state::App;
+use crate::{access, auth};
+
+/// All routes.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(page::page))
+        .route("/health", get(health::health))
+        .route("/ready", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::one))
+        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(app), gate))
+        .layer(from_fn_with_state(Arc::clone(app), access::layer))
+        .with_state(Arc::clone(app))
+}
+
+async fn unknown(request: Request) -> ApiError {
+    let words = format!("there is no route {} {}", request.method(), request.uri().path());
+    ApiError::new(StatusCode::NOT_FOUND, words).code("unknown_route")
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let words = format!("{} does not take {}", request.uri().path(), request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, words).code("wrong_method")
+}
+
+/// Keys, and pages of other origins.
+async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let origin = request.headers().get(header::ORIGIN).filter(|origin| allowed(&app, origin)).cloned();
+    let preflight = request.method() == Method::OPTIONS
+        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let mut response = if preflight && origin.is_some() {
+        let mut response = StatusCode::NO_CONTENT.into_response();
+        for (name, value) in [
+            (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, OPTIONS"),
+            (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-request-id"),
+            (header::ACCESS_CONTROL_MAX_AGE, "600"),
+        ] {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    } else if request.uri().path() == "/health" || app.keys.admit(request.headers()) {
+        next.run(request).await
+    } else {
+        auth::refusal()
+    };
+    if let Some(origin) = origin {
+        response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
+    }
+    response
+}
+
+fn allowed(app: &App, origin: &HeaderValue) -> bool {
+    app.config.cors_origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+}
+
+/// An answer in JSON.
+fn json(value: &impl Serialize) -> Response {
+    let Ok(text) = serde_json::to_vec(value) else { return ApiError::internal().into_response() };
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

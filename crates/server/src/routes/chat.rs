@@ -1,0 +1,125 @@
+//! `/v1/chat/completions`: a conversation in, the assistant's next message out.
+
+mod reply;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use tern_engine::Request;
+use tern_text::CallStyle;
+
+use self::reply::Reply;
+use super::deliver::Prepared;
+use crate::Config;
+use crate::access::Record;
+use crate::answer::{ChatReading, Reading};
+use crate::body::read;
+use crate::constraint::{self, Constraint, Wanted};
+use crate::error::{ApiError, Result};
+use crate::generation::Job;
+use crate::model::Served;
+use crate::opening::{self, call_token};
+use crate::options::{IGNORED, Options};
+use crate::params::Params;
+use crate::prompt::{Chat, model_name, room};
+use crate::state::App;
+use crate::tools::ToolChoice;
+
+/// Parameters that the model cannot honour, and why.
+const REFUSED: &[(&str, &str)] = &[
+    ("audio", "the model does not speak"),
+    ("function_call", "is no longer part of the API: use tool_choice"),
+    ("functions", "is no longer part of the API: use tools"),
+    ("suffix", "the model does not fill in text"),
+    ("web_search_options", "the server does not search"),
+];
+
+pub(super) async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(record): Extension<Record>,
+    body: Body,
+) -> Result<Response> {
+    let served = app.served()?;
+    let body = read(body, app.config.max_body, app.config.read_timeout).await?;
+    let (config, model) = (app.config.clone(), Arc::clone(&served));
+    let prepared = app.work(move || prepare(&body, &model, &config)).await?;
+    prepared.deliver(app, served, record).await
+}
+
+/// Everything that a request must have right, and everything that it costs before the engine.
+fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Reply>> {
+    let mut params = Params::parse(body)?;
+    let model = model_name(&mut params, served)?;
+    let chat = Chat::take(&mut params, config)?;
+    let mut options = Options::take(&mut params, served, config)?;
+    options.sampling.logprobs = logprobs(&mut params, config)?;
+    let wanted = constraint::take(&mut params)?;
+    modalities(&mut params)?;
+    params.finish(IGNORED, REFUSED)?;
+
+    let prompt = chat.prompt(served)?;
+    let max_tokens = room(served, prompt.tokens.len(), options.max_tokens)?;
+    let wanted = match chat.tools.forced() {
+        None => wanted,
+        Some(_) if wanted.is_some() => {
+            return Err(ApiError::bad("tool_choice", "tool_choice: the form of the answer is already given"));
+        }
+        Some(tools) => {
+            let style = prompt.markup.calls.unwrap_or(CallStyle::GENERIC);
+            Some(Wanted { grammar: constraint::calls(&style, tools, chat.tools.many())?, param: "tools" })
+        }
+    };
+    // a tool may be called instead of an answer that follows the rules, where the two can be told apart
+    let calls = prompt.markup.calls.filter(|_| chat.tools.choice == ToolChoice::Auto);
+    if let (Some(wanted), Some(style)) = (&wanted, &calls)
+        && call_token(&served.model.tokenizer, style).is_none()
+    {
+        let param = wanted.param;
+        let words =
+            format!("{param}: not together with tools, which this model calls without a mark of its own");
+        return Err(ApiError::bad(param, words));
+    }
+    let opening = || Some(opening::Chat { prompt_tail: &prompt.tail, calls });
+    let constraint = wanted.map(|wanted| Constraint::new(served, &wanted, opening())).transpose()?;
+    let request = |text| Request {
+        prompt: prompt.tokens.clone(),
+        max_tokens,
+        sampling: options.sampling(text),
+        end_tokens: Arc::clone(&options.end_tokens),
+        priority: options.priority,
+        guide: constraint.as_ref().map(Constraint::guide),
+        pooling: None,
+    };
+    let requests = (0..options.n).map(request).collect();
+    let reading = ChatReading {
+        markup: prompt.markup,
+        wants_tools: chat.tools.wanted(),
+        many_calls: chat.tools.many(),
+        prompt_tail: prompt.tail,
+    };
+    let reading = Reading { stops: options.stops, chat: Some(reading) };
+    let job = Job { requests, n: options.n, reading };
+    let shape = Reply::new(model, options.sampling.logprobs.is_some());
+    Ok(Prepared { job, shape, stream: options.stream })
+}
+
+fn logprobs(params: &mut Params, config: &Config) -> Result<Option<usize>> {
+    let top = params.integer("top_logprobs", 0, config.max_top_logprobs as i64)?;
+    match (params.bool("logprobs")?.unwrap_or(false), top) {
+        (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::bad("top_logprobs", "top_logprobs: only with logprobs")),
+    }
+}
+
+fn modalities(params: &mut Params) -> Result<()> {
+    match params.array("modalities")? {
+        Some(kinds) if kinds.iter().any(|kind| kind != "text") => {
+            Err(ApiError::bad("modalities", "modalities: the model gives text"))
+        }
+        _ => Ok(()),
+    }
+}

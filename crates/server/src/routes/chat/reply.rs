@@ -1,0 +1,266 @@
+//! The assistant's message in OpenAI's shapes: whole, or in chunks.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use tern_text::Part;
+
+use super::super::deliver::Shape;
+use crate::FINGERPRINT;
+use crate::answer::{Delta, TokenLogprob};
+use crate::chance;
+use crate::generation::Usage;
+use crate::prompt::now;
+
+/// An answer in the making.
+pub(super) struct Reply {
+    id: String,
+    created: u64,
+    model: String,
+    logprobs: bool,
+    choices: Vec<Choice>,
+    /// Choices of which a chunk was sent.
+    begun: BTreeSet<usize>,
+}
+
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'static str,
+    choices: &'a [Choice],
+    usage: Usage,
+}
+
+#[derive(Default, Serialize)]
+struct Choice {
+    index: usize,
+    message: Message,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct Message {
+    role: &'static str,
+    content: Option<String>,
+    refusal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call>,
+}
+
+#[derive(Default, Serialize)]
+struct Call {
+    id: String,
+    r#type: &'static str,
+    function: Function,
+}
+
+#[derive(Default, Serialize)]
+struct Function {
+    name: String,
+    arguments: String,
+}
+
+#[derive(Default, Serialize)]
+struct Logprobs {
+    content: Vec<TokenLogprob>,
+    refusal: Option<Vec<TokenLogprob>>,
+}
+
+/// A piece of a streamed answer. `usage` is absent, null or there.
+#[derive(Serialize)]
+struct Chunk<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'static str,
+    choices: Vec<ChunkChoice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: usize,
+    delta: ChunkDelta,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct ChunkDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallDelta>,
+}
+
+#[derive(Serialize)]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl Reply {
+    pub(super) fn new(model: String, logprobs: bool) -> Reply {
+        Reply {
+            id: chance::id("chatcmpl-"),
+            created: now(),
+            model,
+            logprobs,
+            choices: vec![],
+            begun: BTreeSet::new(),
+        }
+    }
+
+    fn choice(&mut self, at: usize) -> &mut Choice {
+        while self.choices.len() <= at {
+            let index = self.choices.len();
+            let logprobs = self.logprobs.then(Logprobs::default);
+            let message = Message { role: "assistant", ..Message::default() };
+            self.choices.push(Choice { index, message, logprobs, finish_reason: None });
+        }
+        &mut self.choices[at]
+    }
+
+    fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Option<Usage>>) -> Chunk<'_> {
+        Chunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: FINGERPRINT,
+            choices,
+            usage,
+        }
+    }
+}
+
+impl Shape for Reply {
+    fn add(&mut self, at: usize, delta: Delta) {
+        let choice = self.choice(at);
+        let message = &mut choice.message;
+        for part in delta.parts {
+            match part {
+                Part::Content(text) => message.content.get_or_insert_default().push_str(&text),
+                Part::Reasoning(text) => message.reasoning_content.get_or_insert_default().push_str(&text),
+                Part::CallBegin { name, .. } => message.tool_calls.push(Call {
+                    id: chance::call_id(),
+                    r#type: "function",
+                    function: Function { name, arguments: String::new() },
+                }),
+                Part::CallArguments { index, text } => {
+                    if let Some(call) = message.tool_calls.get_mut(index) {
+                        call.function.arguments.push_str(&text);
+                    }
+                }
+            }
+        }
+        if let Some(logprobs) = &mut choice.logprobs {
+            logprobs.content.extend(delta.logprobs);
+        }
+        choice.finish_reason = delta.finish;
+    }
+
+    fn whole(&mut self, usage: Usage) -> impl Serialize {
+        for choice in &mut self.choices {
+            let message = &mut choice.message;
+            // a message of calls alone has no content; one without calls always has
+            if message.tool_calls.is_empty() {
+                message.content.get_or_insert_default();
+            }
+        }
+        Completion {
+            id: &self.id,
+            object: "chat.completion",
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: FINGERPRINT,
+            choices: &self.choices,
+            usage,
+        }
+    }
+
+    /// The role comes first, the reason of the end last.
+    fn chunks(
+        &mut self,
+        at: usize,
+        delta: Delta,
+        usage: Option<Option<Usage>>,
+    ) -> Vec<impl Serialize + Send + Sync> {
+        let logprobs = self.logprobs;
+        let mut choices = Vec::new();
+        let mut say = |delta, logprobs, finish_reason| {
+            choices.push(ChunkChoice { index: at, delta, logprobs, finish_reason });
+        };
+        if self.begun.insert(at) {
+            let role =
+                ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
+            say(role, None, None);
+        }
+        let token = delta.logprobs.filter(|_| logprobs);
+        if !delta.parts.is_empty() || token.is_some() {
+            let logprobs = token.map(|token| Logprobs { content: vec![token], refusal: None });
+            say(chunk_delta(delta.parts), logprobs, None);
+        }
+        if delta.finish.is_some() {
+            say(ChunkDelta::default(), None, delta.finish);
+        }
+        let this = &*self;
+        choices.into_iter().map(|choice| this.chunk(vec![choice], usage)).collect()
+    }
+
+    fn usage_chunk(&self, usage: Usage) -> impl Serialize + Send + Sync {
+        self.chunk(vec![], Some(Some(usage)))
+    }
+}
+
+fn chunk_delta(parts: Vec<Part>) -> ChunkDelta {
+    let mut delta = ChunkDelta::default();
+    for part in parts {
+        match part {
+            Part::Content(text) => delta.content.get_or_insert_default().push_str(&text),
+            Part::Reasoning(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
+            Part::CallBegin { index, name } => delta.tool_calls.push(CallDelta {
+                index,
+                id: Some(chance::call_id()),
+                r#type: Some("function"),
+                function: FunctionDelta { name: Some(name), arguments: String::new() },
+            }),
+            Part::CallArguments { index, text } => match delta.tool_calls.last_mut() {
+                Some(call) if call.index == index => call.function.arguments.push_str(&text),
+                _ => delta.tool_calls.push(CallDelta {
+                    index,
+                    id: None,
+                    r#type: None,
+                    function: FunctionDelta { name: None, arguments: text },
+                }),
+            },
+        }
+    }
+    if delta.tool_calls.is_empty() && delta.reasoning_content.is_none() {
+        delta.content.get_or_insert_default(); // a token without text yet, for its log-probability
+    }
+    delta
+}

@@ -1,0 +1,127 @@
+//! `/v1/completions`: text or tokens in, their continuation out.
+
+mod reply;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::Value;
+use tern_engine::Request;
+
+use self::reply::Reply;
+use super::deliver::Prepared;
+use crate::Config;
+use crate::access::Record;
+use crate::answer::Reading;
+use crate::body::read;
+use crate::constraint::{self, Constraint};
+use crate::error::{ApiError, Result};
+use crate::generation::Job;
+use crate::model::Served;
+use crate::options::{IGNORED, Options};
+use crate::params::{Params, tokens};
+use crate::prompt::{model_name, room};
+use crate::state::App;
+
+/// What OpenAI documents for a request that does not say.
+const MAX_TOKENS: usize = 16;
+
+/// Parameters that the model cannot honour, and why.
+const REFUSED: &[(&str, &str)] = &[
+    ("messages", "conversations go to /v1/chat/completions"),
+    ("suffix", "the model does not fill in text before a suffix"),
+    ("tools", "tools go to /v1/chat/completions"),
+];
+
+/// A prompt and its own text, for `echo`.
+struct Prompt {
+    tokens: Vec<u32>,
+    text: Option<String>,
+}
+
+pub(super) async fn completions(
+    State(app): State<Arc<App>>,
+    Extension(record): Extension<Record>,
+    body: Body,
+) -> Result<Response> {
+    let served = app.served()?;
+    let body = read(body, app.config.max_body, app.config.read_timeout).await?;
+    let (config, model) = (app.config.clone(), Arc::clone(&served));
+    let prepared = app.work(move || prepare(&body, &model, &config)).await?;
+    prepared.deliver(app, served, record).await
+}
+
+fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Reply>> {
+    let mut params = Params::parse(body)?;
+    let model = model_name(&mut params, served)?;
+    let mut options = Options::take(&mut params, served, config)?;
+    let logprobs = params.integer("logprobs", 0, config.max_top_logprobs as i64)?;
+    options.sampling.logprobs = logprobs.map(|top| top as usize);
+    let wanted = constraint::take(&mut params)?;
+    let echo = params.bool("echo")?.unwrap_or(false);
+    if echo && logprobs.is_some() {
+        return Err(ApiError::bad("echo", "echo: not together with logprobs"));
+    }
+    let add_special = params.bool("add_special_tokens")?.unwrap_or(true);
+    let prompt = params.take("prompt").ok_or_else(|| params.missing("prompt"))?;
+    params.finish(IGNORED, REFUSED)?;
+
+    let prompts = prompts(prompt, served, config, (options.n, echo, add_special))?;
+    let constraint = wanted.map(|wanted| Constraint::new(served, &wanted, None)).transpose()?;
+    let mut requests = Vec::with_capacity(prompts.len() * options.n);
+    for prompt in &prompts {
+        let left = room(served, prompt.tokens.len(), options.max_tokens)?;
+        let max_tokens = options.max_tokens.unwrap_or(left.min(MAX_TOKENS));
+        requests.extend((0..options.n).map(|text| Request {
+            prompt: prompt.tokens.clone(),
+            max_tokens,
+            sampling: options.sampling(text),
+            end_tokens: Arc::clone(&options.end_tokens),
+            priority: options.priority,
+            guide: constraint.as_ref().map(Constraint::guide),
+            pooling: None,
+        }));
+    }
+    let echoes = prompts.into_iter().map(|prompt| prompt.text.unwrap_or_default());
+    let echoes = echoes.flat_map(|text| std::iter::repeat_n(text, options.n)).collect();
+    let shape = Reply::new(model, logprobs.is_some(), echoes);
+    let job = Job { requests, n: options.n, reading: Reading { stops: options.stops, chat: None } };
+    Ok(Prepared { job, shape, stream: options.stream })
+}
+
+/// A string, strings, token ids, or lists of token ids.
+fn prompts(
+    prompt: Value,
+    served: &Served,
+    config: &Config,
+    (n, echo, add_special): (usize, bool, bool),
+) -> Result<Vec<Prompt>> {
+    const WANT: &str = "a string, strings, token ids or lists of token ids";
+    let items = match prompt {
+        Value::Array(items) if items.first().is_some_and(Value::is_number) => vec![Value::Array(items)],
+        Value::Array(items) => items,
+        one => vec![one],
+    };
+    if items.is_empty() {
+        return Err(ApiError::bad("prompt", "prompt: there is none"));
+    }
+    let texts = items.len().saturating_mul(n);
+    if texts > config.max_choices {
+        return Err(ApiError::too_many("prompt", texts, config.max_choices, "texts (prompts times n)"));
+    }
+    let tokenizer = &served.model.tokenizer;
+    let prompt = |item: Value| match item {
+        Value::String(text) => {
+            Ok(Prompt { tokens: tokenizer.encode(&text, add_special, true), text: echo.then_some(text) })
+        }
+        Value::Array(ids) => {
+            let ids = tokens(&ids, "prompt")?;
+            Ok(Prompt { text: echo.then(|| tokenizer.decode(&ids, false)), tokens: ids })
+        }
+        other => Err(ApiError::want("prompt", WANT, &other)),
+    };
+    items.into_iter().map(prompt).collect()
+}

@@ -1,0 +1,143 @@
+//! `/v1/embeddings`: the model's own hidden states, pooled and of length one.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use base64::Engine as _;
+use serde_json::{Value, json};
+use tern_engine::{Event, Request};
+
+use crate::Config;
+use crate::access::Record;
+use crate::body::read;
+use crate::error::{ApiError, Result};
+use crate::model::Served;
+use crate::options::IGNORED;
+use crate::params::{Params, tokens};
+use crate::prompt::model_name;
+use crate::state::{App, Stop};
+use crate::texts::Texts;
+
+struct Job {
+    model: String,
+    requests: Vec<Request>,
+    base64: bool,
+    dimensions: Option<usize>,
+}
+
+pub(super) async fn embeddings(
+    State(app): State<Arc<App>>,
+    Extension(record): Extension<Record>,
+    body: Body,
+) -> Result<Response> {
+    let served = app.served()?;
+    let body = read(body, app.config.max_body, app.config.read_timeout).await?;
+    let (config, model) = (app.config.clone(), Arc::clone(&served));
+    let job = app.work(move || prepare(&body, &model, &config)).await?;
+    let prompt_tokens: usize = job.requests.iter().map(|request| request.prompt.len()).sum();
+    record.tell().prompt_tokens = prompt_tokens;
+    let work = run(&app, &served, job.requests);
+    let vectors = match app.config.request_timeout {
+        None => work.await?,
+        Some(limit) => match tokio::time::timeout_at((record.start + limit).into(), work).await {
+            Ok(vectors) => vectors?,
+            Err(_) => return Err(ApiError::timeout(app.timeout())),
+        },
+    };
+    record.tell().finish = Some("stop");
+    if let Some(want) = job.dimensions
+        && let Some(found) = vectors.iter().map(Vec::len).find(|found| *found != want)
+    {
+        let words = format!("dimensions: this model's vectors have {found}, got {want}");
+        return Err(ApiError::bad("dimensions", words));
+    }
+    let base64 = job.base64;
+    let data: Vec<Value> = (0..).zip(&vectors).map(|(index, vector)| entry(index, vector, base64)).collect();
+    Ok(super::json(&json!({
+        "object": "list",
+        "data": data,
+        "model": job.model,
+        "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
+    })))
+}
+
+fn entry(index: usize, vector: &[f32], base64: bool) -> Value {
+    let embedding = match base64 {
+        true => {
+            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+            base64::engine::general_purpose::STANDARD.encode(bytes).into()
+        }
+        false => json!(vector),
+    };
+    json!({"object": "embedding", "index": index, "embedding": embedding})
+}
+
+async fn run(app: &App, served: &Served, requests: Vec<Request>) -> Result<Vec<Vec<f32>>> {
+    let mut vectors = vec![vec![]; requests.len()];
+    let texts = Texts::start(&served.model.handle, requests, 1);
+    let mut texts = texts.map_err(|error| app.engine_error(error))?;
+    let mut stop = std::pin::pin!(app.stopped(Stop::Now));
+    loop {
+        let event = tokio::select! {
+            event = texts.next() => event,
+            () = stop.as_mut() => return Err(ApiError::shutting_down()),
+        };
+        match event {
+            None => return Ok(vectors),
+            Some((at, Event::Embedding(vector))) => vectors[at] = normalised(vector),
+            Some((_, Event::Failed(error))) => return Err(app.engine_error(error)),
+            Some((_, Event::Done(_))) => return Err(ApiError::shutting_down()),
+            Some((_, Event::Started { .. } | Event::Token(_))) => {}
+        }
+    }
+}
+
+fn normalised(mut vector: Vec<f32>) -> Vec<f32> {
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+    vector
+}
+
+fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Job> {
+    let mut params = Params::parse(body)?;
+    let model = model_name(&mut params, served)?;
+    let base64 = match params.string("encoding_format")?.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(other) => return Err(ApiError::want("encoding_format", "float or base64", &other.into())),
+    };
+    let dimensions = params.integer("dimensions", 1, i64::MAX)?.map(|d| d as usize);
+    let priority = params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32;
+    let input = params.take("input").ok_or_else(|| params.missing("input"))?;
+    params.finish(IGNORED, &[])?;
+    let inputs = inputs(input, served, config)?;
+    let request = |prompt| Request { priority, ..Request::embed(prompt, served.model.pooling) };
+    Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
+}
+
+/// A string, strings, token ids, or lists of token ids.
+fn inputs(input: Value, served: &Served, config: &Config) -> Result<Vec<Vec<u32>>> {
+    const WANT: &str = "a string, strings, token ids or lists of token ids";
+    let items = match input {
+        Value::Array(items) if items.first().is_some_and(Value::is_number) => vec![Value::Array(items)],
+        Value::Array(items) => items,
+        one => vec![one],
+    };
+    if items.is_empty() {
+        return Err(ApiError::bad("input", "input: there is none"));
+    }
+    if items.len() > config.max_inputs {
+        return Err(ApiError::too_many("input", items.len(), config.max_inputs, "inputs"));
+    }
+    let encode = |item: Value| match item {
+        Value::String(text) => Ok(served.model.tokenizer.encode(&text, true, true)),
+        Value::Array(ids) => tokens(&ids, "input"),
+        other => Err(ApiError::want("input", WANT, &other)),
+    };
+    items.into_iter().map(encode).collect()
+}

@@ -1,0 +1,57 @@
+//! `/v1/models`: the model by all its names.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::json;
+use crate::error::Result;
+use crate::model::Served;
+use crate::prompt::unknown_model;
+use crate::state::App;
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// The name of which this is an alias.
+    root: &'a str,
+    max_model_len: usize,
+}
+
+impl<'a> Entry<'a> {
+    fn new(id: &'a str, served: &'a Served) -> Entry<'a> {
+        Entry {
+            id,
+            object: "model",
+            created: served.model.created,
+            owned_by: "tern",
+            root: served.id(),
+            max_model_len: served.context(),
+        }
+    }
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response> {
+    let served = app.served()?;
+    let data = served.model.names.iter().map(|name| Entry::new(name, &served)).collect();
+    Ok(json(&List { object: "list", data }))
+}
+
+pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response> {
+    let served = app.served()?;
+    match served.model.names.iter().find(|name| **name == id) {
+        Some(name) => Ok(json(&Entry::new(name, &served))),
+        None => Err(unknown_model(&id, &served)),
+    }
+}

@@ -1,0 +1,141 @@
+//! Tools that a chat may call: what is offered, and what must be called.
+
+use serde_json::{Value, json};
+
+use crate::error::{ApiError, Result};
+use crate::params::Params;
+
+/// The tools of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    /// As the template takes them.
+    pub(crate) offered: Vec<Value>,
+    /// Names and schemas of the arguments.
+    pub(crate) functions: Vec<(String, Value)>,
+    pub(crate) choice: ToolChoice,
+    /// More than one call may come.
+    pub(crate) many: bool,
+}
+
+/// Whether a tool is called.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum ToolChoice {
+    #[default]
+    None,
+    Auto,
+    /// One of them, whichever,
+    Required,
+    /// or this one.
+    Named(String),
+}
+
+const UNNAMED: &str =
+    "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
+
+impl Tools {
+    pub(crate) fn take(params: &mut Params, limit: usize) -> Result<Tools> {
+        let many = params.bool("parallel_tool_calls")?.unwrap_or(true);
+        let offered = params.array("tools")?.unwrap_or_default();
+        if offered.len() > limit {
+            return Err(ApiError::too_many("tools", offered.len(), limit, "tools"));
+        }
+        let functions: Result<Vec<_>> =
+            offered.iter().enumerate().map(|(at, tool)| function(tool, at)).collect();
+        let functions = functions?;
+        let choice = choice(params.take("tool_choice"), &functions)?;
+        Ok(Tools { offered, functions, choice, many })
+    }
+
+    /// Whether the model may call any.
+    pub(crate) fn wanted(&self) -> bool {
+        self.choice != ToolChoice::None
+    }
+
+    /// The tools of which one must be called.
+    pub(crate) fn forced(&self) -> Option<Vec<(String, Value)>> {
+        match &self.choice {
+            ToolChoice::None | ToolChoice::Auto => None,
+            ToolChoice::Required => Some(self.functions.clone()),
+            ToolChoice::Named(named) => {
+                Some(self.functions.iter().filter(|(name, _)| name == named).cloned().collect())
+            }
+        }
+    }
+
+    /// Whether calls may be more than one: a named function is called once.
+    pub(crate) fn many(&self) -> bool {
+        self.many && !matches!(self.choice, ToolChoice::Named(_))
+    }
+
+    /// For a template that says nothing of tools: the same in words.
+    pub(crate) fn instructions(&self) -> String {
+        let functions = self.offered.iter().map(|tool| tool["function"].to_string());
+        let list: Vec<String> = functions.collect();
+        format!(
+            "You can call these functions, each described by a JSON object:\n{}\n\nTo call functions, answer with \
+             nothing but a JSON list of calls: [{{\"name\": \"the function\", \"arguments\": {{...}}}}]",
+            list.join("\n")
+        )
+    }
+}
+
+/// The name and the schema of a tool.
+fn function(tool: &Value, at: usize) -> Result<(String, Value)> {
+    let path = format!("tools[{at}]");
+    let mut tool = Params::of(tool.clone(), &path)?;
+    let kind = tool.need_string("type")?;
+    if kind != "function" {
+        return Err(ApiError::want(&tool.name("type"), "\"function\"", &kind.into()));
+    }
+    let missing = tool.missing("function");
+    let mut function = tool.object("function")?.ok_or(missing)?;
+    tool.finish(&[], &[])?;
+    let name = function.need_string("name")?;
+    let known = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
+    if name.is_empty() || name.len() > 128 || !name.chars().all(known) {
+        let want = "1 to 128 letters, digits and _-.:/";
+        return Err(ApiError::want(&function.name("name"), want, &name.into()));
+    }
+    function.string("description")?;
+    function.bool("strict")?; // a forced call always follows its schema
+    let parameters =
+        function.take("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+    if !parameters.is_object() {
+        return Err(ApiError::want(&function.name("parameters"), "an object", &parameters));
+    }
+    function.finish(&[], &[])?;
+    Ok((name, parameters))
+}
+
+fn choice(choice: Option<Value>, functions: &[(String, Value)]) -> Result<ToolChoice> {
+    let choice = match choice {
+        None if functions.is_empty() => ToolChoice::None,
+        None => ToolChoice::Auto,
+        Some(Value::String(word)) => match word.as_str() {
+            "none" => ToolChoice::None,
+            "auto" => ToolChoice::Auto,
+            "required" => ToolChoice::Required,
+            _ => return Err(ApiError::want("tool_choice", UNNAMED, &word.into())),
+        },
+        Some(object) => {
+            let name = object["function"]["name"].as_str();
+            match name.filter(|_| object["type"] == "function") {
+                Some(name) => ToolChoice::Named(name.to_owned()),
+                None => return Err(ApiError::want("tool_choice", UNNAMED, &object)),
+            }
+        }
+    };
+    match &choice {
+        ToolChoice::None => {}
+        ToolChoice::Auto if functions.is_empty() => return Ok(ToolChoice::None),
+        _ if functions.is_empty() => {
+            return Err(ApiError::bad("tool_choice", "tool_choice: there are no tools"));
+        }
+        ToolChoice::Named(name) if !functions.iter().any(|(known, _)| known == name) => {
+            let words = format!("tool_choice: there is no tool named {name:?}");
+            return Err(ApiError::bad("tool_choice", words));
+        }
+        _ => {}
+    }
+    Ok(choice)
+}

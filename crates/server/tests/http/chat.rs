@@ -1,0 +1,351 @@
+//! Conversations: whole and streamed, with reasoning, tools and rules.
+
+use serde_json::{Value, json};
+
+use crate::support::{HERMES, Reply, Setup, Site};
+
+fn site() -> Site {
+    Site::new(Setup::default())
+}
+
+fn hermes() -> Site {
+    Site::new(Setup { template: Some(HERMES), ..Setup::default() })
+}
+
+fn tool(name: &str) -> Value {
+    let parameters = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]});
+    json!({"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}})
+}
+
+/// The first choice of an answer.
+fn choice(reply: &Reply) -> Value {
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply.json()["choices"][0].clone()
+}
+
+/// All deltas of one choice, joined as a client joins them.
+fn joined(reply: &Reply, index: usize) -> Value {
+    let mut message = json!({"content": "", "reasoning_content": "", "tool_calls": [], "finish": null});
+    for event in reply.events() {
+        for choice in event["choices"].as_array().unwrap() {
+            if choice["index"] != index {
+                continue;
+            }
+            let delta = &choice["delta"];
+            for name in ["content", "reasoning_content"] {
+                let all = message[name].as_str().unwrap().to_owned();
+                message[name] = (all + delta[name].as_str().unwrap_or("")).into();
+            }
+            for call in delta["tool_calls"].as_array().into_iter().flatten() {
+                let calls = message["tool_calls"].as_array_mut().unwrap();
+                let at = call["index"].as_u64().unwrap() as usize;
+                if at == calls.len() {
+                    assert_eq!(call["id"].as_str().unwrap().len(), 9);
+                    calls.push(json!({"name": call["function"]["name"], "arguments": ""}));
+                }
+                let all = calls[at]["arguments"].as_str().unwrap().to_owned();
+                calls[at]["arguments"] = (all + call["function"]["arguments"].as_str().unwrap()).into();
+            }
+            if !choice["finish_reason"].is_null() {
+                message["finish"] = choice["finish_reason"].clone();
+            }
+        }
+    }
+    message
+}
+
+#[test]
+fn an_answer_has_its_text_its_reason_and_its_usage() {
+    let site = site();
+    let reply = site.chat("Once upon a time é日", json!({"model": "org/parrot"}));
+    let body = reply.json();
+    let generated = site.tokenizer.encode("Once upon a time é日", false, true).len();
+    let prompt = site.tokenizer.encode("<user>say:Once upon a time é日<answer>", true, true).len();
+    assert!(body["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    assert_eq!(body["object"], "chat.completion");
+    assert_eq!(body["model"], "org/parrot");
+    assert_eq!(
+        body["choices"],
+        json!([{
+            "index": 0,
+            "message": {"role": "assistant", "content": "Once upon a time é日", "refusal": null},
+            "logprobs": null,
+            "finish_reason": "stop",
+        }])
+    );
+    assert_eq!(
+        body["usage"],
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        })
+    );
+    // the same again finds its prompt in the cache
+    let again = site.chat("Once upon a time é日", json!({})).json();
+    assert!(again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() > 0);
+    site.wait_until_idle();
+}
+
+#[test]
+fn a_stream_says_the_same_in_pieces() {
+    let site = site();
+    let reply =
+        site.chat("Once upon é日🙂", json!({"stream": true, "stream_options": {"include_usage": true}}));
+    assert_eq!(reply.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    let events = reply.events();
+    assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+    assert_eq!(events[0]["object"], "chat.completion.chunk");
+    assert_eq!(events[0]["usage"], Value::Null);
+    let (last, rest) = events.split_last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert!(last["usage"]["completion_tokens"].as_u64().unwrap() > 3);
+    let end = rest.last().unwrap();
+    assert_eq!(
+        end["choices"][0],
+        json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"})
+    );
+    let id = &events[0]["id"];
+    assert!(events.iter().all(|event| &event["id"] == id));
+    assert_eq!(joined(&reply, 0)["content"], "Once upon é日🙂");
+}
+
+#[test]
+fn usage_is_left_out_of_a_stream_or_comes_with_every_chunk() {
+    let site = site();
+    let events = site.chat("abc", json!({"stream": true})).events();
+    assert!(events.iter().all(|event| event.get("usage").is_none()));
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let events = site.chat("abc", json!({"stream": true, "stream_options": options})).events();
+    assert!(events.iter().all(|event| event["usage"]["prompt_tokens"].is_u64()));
+}
+
+#[test]
+fn length_stop_strings_and_end_tokens_end_a_text() {
+    let site = site();
+    let cases = [
+        (json!({"max_tokens": 3}), "length", None),
+        (json!({"max_completion_tokens": 3}), "length", None),
+        (json!({"stop": " upon"}), "stop", Some("Once")),
+        (json!({"stop": ["time", "upon a"]}), "stop", Some("Once ")),
+        (json!({"ignore_eos": true, "max_tokens": 40}), "length", None),
+        (json!({"min_tokens": 40, "max_tokens": 40}), "length", None),
+    ];
+    for (more, reason, text) in cases {
+        for stream in [false, true] {
+            let mut more = more.clone();
+            more["stream"] = stream.into();
+            let reply = site.chat("Once upon a time", more.clone());
+            let (content, finish) = match stream {
+                true => (joined(&reply, 0)["content"].clone(), joined(&reply, 0)["finish"].clone()),
+                false => {
+                    (choice(&reply)["message"]["content"].clone(), choice(&reply)["finish_reason"].clone())
+                }
+            };
+            assert_eq!(finish, reason, "{more}");
+            if let Some(text) = text {
+                assert_eq!(content, text, "{more}");
+            }
+        }
+    }
+    let stop = site.tokenizer.encode(" upon", false, true);
+    assert_eq!(stop.len(), 1);
+    let reply = site.chat("Once upon a time", json!({"stop_token_ids": stop}));
+    assert_eq!(choice(&reply)["message"]["content"], "Once");
+    site.wait_until_idle();
+}
+
+#[test]
+fn several_choices_are_indexed_and_share_the_prompt() {
+    let site = site();
+    let body = site.chat("one two", json!({"n": 5})).json();
+    let choices = body["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 5);
+    for (index, choice) in choices.iter().enumerate() {
+        assert_eq!(choice["index"], index);
+        assert_eq!(choice["message"]["content"], "one two");
+    }
+    let one = site.chat("one two", json!({})).json();
+    assert_eq!(body["usage"]["prompt_tokens"], one["usage"]["prompt_tokens"]);
+    let generated = |body: &Value| body["usage"]["completion_tokens"].as_u64().unwrap();
+    assert_eq!(generated(&body), 5 * generated(&one));
+    let stream = site.chat("one two", json!({"n": 12, "stream": true})); // more than may run at once
+    for index in 0..12 {
+        assert_eq!(joined(&stream, index)["content"], "one two");
+        assert_eq!(joined(&stream, index)["finish"], "stop");
+    }
+    let stats = site.handle.stats();
+    assert!(stats.cached_tokens > 0, "{stats:?}");
+}
+
+#[test]
+fn logprobs_come_with_bytes_and_alternatives() {
+    let site = site();
+    let want = |content: &Value| {
+        let tokens: Vec<u32> = site.tokenizer.encode("Once é", false, true);
+        assert_eq!(content.as_array().unwrap().len(), tokens.len());
+        for (entry, id) in content.as_array().unwrap().iter().zip(tokens) {
+            assert_eq!(entry["bytes"], json!(site.tokenizer.token_bytes(id, true)));
+            assert_eq!(entry["logprob"], 0.0);
+            assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 3);
+            assert_eq!(entry["top_logprobs"][1]["logprob"], -1.0);
+        }
+    };
+    let more = json!({"logprobs": true, "top_logprobs": 3});
+    want(&choice(&site.chat("Once é", more))["logprobs"]["content"]);
+    let reply = site.chat("Once é", json!({"logprobs": true, "top_logprobs": 3, "stream": true}));
+    let pieces = reply.events().into_iter();
+    let pieces = pieces.filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array().cloned());
+    want(&pieces.flatten().collect());
+    let none = site.chat("Once", json!({"logprobs": true}));
+    assert_eq!(choice(&none)["logprobs"]["content"][0]["top_logprobs"], json!([]));
+}
+
+#[test]
+fn calls_are_taken_out_of_the_text() {
+    let site = hermes();
+    let call =
+        |x: u32| format!("<tool_call>\n{{\"name\": \"add\", \"arguments\": {{\"x\": {x}}}}}\n</tool_call>");
+    let said = format!("Well. {}{}", call(1), call(2));
+    let tools = json!({"tools": [tool("add")]});
+    let got = choice(&site.chat(&said, tools.clone()));
+    assert_eq!(got["finish_reason"], "tool_calls");
+    assert_eq!(got["message"]["content"], "Well.");
+    let calls = got["message"]["tool_calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[1]["type"], "function");
+    assert_eq!(calls[1]["function"], json!({"name": "add", "arguments": "{\"x\": 2}"}));
+    assert_ne!(calls[0]["id"], calls[1]["id"]);
+    assert_eq!(choice(&site.chat(&call(1), tools.clone()))["message"]["content"], Value::Null);
+
+    let mut more = tools.clone();
+    more["stream"] = true.into();
+    let stream = joined(&site.chat(&said, more.clone()), 0);
+    let call = |x: u32| json!({"name": "add", "arguments": format!("{{\"x\": {x}}}")});
+    assert_eq!(
+        stream,
+        json!({"content": "Well.", "reasoning_content": "", "tool_calls": [call(1), call(2)], "finish": "tool_calls"})
+    );
+    more["parallel_tool_calls"] = false.into();
+    let stream = joined(&site.chat(&said, more), 0);
+    assert_eq!((&stream["tool_calls"], &stream["finish"]), (&json!([call(1)]), &json!("tool_calls")));
+
+    // without tools it is text like any other
+    let plain = choice(&site.chat(&said, json!({})));
+    assert_eq!(plain["message"]["content"], said);
+    assert_eq!(plain["finish_reason"], "stop");
+    site.wait_until_idle();
+}
+
+#[test]
+fn a_conversation_with_calls_and_results_is_rendered() {
+    let site = hermes();
+    let call = |arguments: Value| {
+        json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "abc", "type": "function", "function": {"name": "add", "arguments": arguments}},
+        ]})
+    };
+    let messages = json!([
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": [{"type": "text", "text": "u"}]},
+        call(json!("{\"x\": 1}")),
+        {"role": "tool", "tool_call_id": "abc", "content": "2"},
+    ]);
+    let count = site.post("/tokenize", json!({"messages": messages})).json();
+    let text = site.post("/detokenize", json!({"tokens": count["tokens"]})).json()["prompt"].clone();
+    assert_eq!(
+        text,
+        "<|endoftext|><system>d<user>u<assistant><tool_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>\
+         <tool>2<answer>"
+    );
+}
+
+#[test]
+fn a_call_can_be_forced() {
+    let site = hermes();
+    for more in [
+        json!({"tools": [tool("add"), tool("sub")], "tool_choice": "required"}),
+        json!({"tools": [tool("add"), tool("sub")], "tool_choice": {"type": "function", "function": {"name": "sub"}}}),
+    ] {
+        let mut more = more.clone();
+        more["max_tokens"] = 150.into();
+        let said = "<tool_call>\n{\"name\": \"sub\", \"arguments\": {\"x\": 12}}\n</tool_call>";
+        let got = choice(&site.chat(said, more.clone()));
+        let call = &got["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "sub", "{got}");
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(arguments, json!({"x": 12}));
+        assert_eq!(got["finish_reason"], "tool_calls");
+    }
+}
+
+#[test]
+fn a_template_without_tools_is_told_of_them_in_words() {
+    let site = site();
+    let more = json!({"tools": [tool("add")], "tool_choice": "required", "max_tokens": 200});
+    let got = choice(&site.chat("[{\"name\": \"add\", \"arguments\": {\"x\": 7}}]", more));
+    assert_eq!(
+        got["message"]["tool_calls"][0]["function"],
+        json!({"name": "add", "arguments": "{\"x\": 7}"})
+    );
+    let more = json!({"tools": [tool("add")], "messages": [
+        {"role": "system", "content": "s"}, {"role": "user", "content": "u"}
+    ]});
+    let tokens = site.post("/tokenize", more).json()["tokens"].clone();
+    let text = site.post("/detokenize", json!({"tokens": tokens})).json()["prompt"].to_string();
+    assert!(
+        text.contains("<system>s\\n\\nYou can call") && text.contains("\\\"name\\\":\\\"add\\\""),
+        "{text}"
+    );
+}
+
+#[test]
+fn reasoning_is_set_apart() {
+    let site = hermes();
+    let more = json!({"chat_template_kwargs": {"enable_thinking": true}});
+    let reply = site.chat("Hm, <b>.</think>\n\nYes.", more.clone());
+    let message = choice(&reply)["message"].clone();
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("Hm, <b>."), &json!("Yes.")));
+    assert!(reply.json()["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 2);
+    let mut more = more;
+    more["stream"] = true.into();
+    let stream = joined(&site.chat("Hm, <b>.</think>\n\nYes.", more), 0);
+    assert_eq!((&stream["reasoning_content"], &stream["content"]), (&json!("Hm, <b>."), &json!("Yes.")));
+}
+
+#[test]
+fn rules_hold_for_the_answer_and_begin_after_reasoning() {
+    let site = hermes();
+    let schema = json!({
+        "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false,
+    });
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}});
+    let content = |reply: Reply| choice(&reply)["message"]["content"].as_str().unwrap().to_owned();
+    assert_eq!(content(site.chat("{\"a\": 5}", json!({"response_format": format}))), "{\"a\": 5}");
+    // what the model would rather say does not follow the schema
+    let forced = content(site.chat("Hello you", json!({"response_format": format, "max_tokens": 60})));
+    assert!(forced.starts_with('{'), "{forced}");
+
+    let thinking = json!({"response_format": format, "chat_template_kwargs": {"enable_thinking": true}});
+    let message = choice(&site.chat("Not JSON.</think>{\"a\": 5}", thinking))["message"].clone();
+    assert_eq!(
+        (&message["reasoning_content"], &message["content"]),
+        (&json!("Not JSON."), &json!("{\"a\": 5}"))
+    );
+
+    for (more, want) in [
+        (json!({"structured_outputs": {"choice": ["yes", "no"]}}), "no"),
+        (json!({"structured_outputs": {"regex": "n[aeiou]"}}), "no"),
+        (json!({"guided_regex": "n[aeiou]"}), "no"),
+        (json!({"guided_choice": ["maybe", "no"]}), "no"),
+        (json!({"guided_grammar": "start: \"n\" \"o\""}), "no"),
+        (json!({"guided_json": "{\"const\": \"no\"}"}), "\"no\""),
+    ] {
+        assert_eq!(content(site.chat(want, more.clone())), want, "{more}");
+    }
+    let object = content(site.chat("{\"b\": [1]}", json!({"response_format": {"type": "json_object"}})));
+    assert_eq!(object, "{\"b\": [1]}");
+}

@@ -1,0 +1,264 @@
+//! A server on a port of its own, a model that says what it is told to, and a client.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tern_engine::{Engine, Handle, Limits, Pooling, Sample, ScriptedRunner};
+use tern_formats::Checkpoint;
+use tern_server::{Config, Defaults, Loader, Model, Server};
+use tern_text::{ChatTemplate, Tokenizer};
+use tokio::sync::oneshot;
+
+/// A template that knows nothing but roles.
+pub(crate) const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";
+
+/// One that shows tools, marks calls as Hermes does, and reasons where it is asked to.
+pub(crate) const HERMES: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}\
+    <tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}</tool_call>\
+    {% endfor %}{% endfor %}{% if enable_thinking %}<go><think>{# ends with </think> #}{% else %}<answer>{% endif %}";
+
+pub(crate) const LIMITS: Limits = Limits {
+    max_seqs: 8,
+    max_batch_tokens: 256,
+    max_context: 512,
+    pages: 256,
+    page_len: 8,
+    max_waiting: 8,
+    step_millis: 0,
+};
+
+/// What a test wants to be different.
+pub(crate) struct Setup {
+    pub(crate) config: Config,
+    pub(crate) limits: Limits,
+    pub(crate) template: Option<&'static str>,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { config: Config::default(), limits: LIMITS, template: Some(PLAIN) }
+    }
+}
+
+/// A running server.
+pub(crate) struct Site {
+    pub(crate) addr: SocketAddr,
+    pub(crate) handle: Handle,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// An answer of the server.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) text: String,
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {}", self.text))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The message of an error.
+    pub(crate) fn message(&self) -> String {
+        self.json()["error"]["message"].as_str().unwrap_or_else(|| panic!("{}", self.text)).to_owned()
+    }
+
+    /// The events of a stream, which must end with `[DONE]`.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let lines = self.text.split("\n\n").filter(|line| !line.is_empty() && !line.starts_with(':'));
+        let mut data: Vec<&str> = lines.map(|line| line.strip_prefix("data: ").unwrap()).collect();
+        assert_eq!(data.pop(), Some("[DONE]"), "{}", self.text);
+        data.into_iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+pub(crate) fn tokenizer() -> Arc<Tokenizer> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/models/tern-stories-1bit.gguf");
+    Arc::new(Tokenizer::from_metadata(&Checkpoint::open(path.as_ref()).unwrap().metadata).unwrap())
+}
+
+/// Says what stands between `say:` and the end of the prompt, then ends. Some words do something else.
+fn parrot(tokenizer: Arc<Tokenizer>) -> impl FnMut(&[u32], &Sample) -> Option<u32> + Send + 'static {
+    move |history, _| {
+        let marker = |end: &usize| {
+            let text = tokenizer.decode(&history[..*end], true);
+            ["<answer>", "<go><think>"].into_iter().find_map(|m| text.strip_suffix(m).map(str::to_owned))
+        };
+        let Some((end, prompt)) = (0..=history.len()).rev().find_map(|end| Some((end, marker(&end)?))) else {
+            return Some(history.iter().fold(history.len() as u32, |a, b| a.wrapping_mul(31) ^ b) % 4000 + 1);
+        };
+        let said = prompt.rsplit_once("say:").map_or("hello", |(_, said)| said);
+        match said {
+            "endless" => {
+                thread::sleep(Duration::from_millis(2));
+                Some(65)
+            }
+            "sleep" => {
+                thread::sleep(Duration::from_millis(1500));
+                Some(65)
+            }
+            "panic" => panic!("on purpose"),
+            "nothing" => None,
+            said => Some(tokenizer.encode(said, false, true).get(history.len() - end).copied().unwrap_or(0)),
+        }
+    }
+}
+
+impl Site {
+    /// A server with its model.
+    pub(crate) fn new(setup: Setup) -> Site {
+        let template = setup.template.map(|source| ChatTemplate::new(source, "", "").unwrap());
+        let (site, loader) = Site::loading(setup);
+        loader.ready(Model {
+            names: vec!["parrot".into(), "org/parrot".into()],
+            created: 1_700_000_000,
+            handle: site.handle.clone(),
+            tokenizer: Arc::clone(&site.tokenizer),
+            template,
+            pooling: Pooling::Mean,
+            defaults: Defaults::default(),
+        });
+        site
+    }
+
+    /// A server that waits for its model.
+    pub(crate) fn loading(setup: Setup) -> (Site, Loader) {
+        let tokenizer = tokenizer();
+        let script = parrot(Arc::clone(&tokenizer));
+        let runner = ScriptedRunner::answering(tokenizer.vocab_size(), setup.limits.page_len, script);
+        let handle = Engine::start(Box::new(runner), setup.limits).unwrap();
+        let server = Server::new(setup.config);
+        let loader = server.loader();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let shutdown = async {
+                    let _ = stopped.await;
+                };
+                server.serve(listener, shutdown).await.unwrap();
+            });
+        });
+        (Site { addr, handle, tokenizer, stop: Some(stop), thread: Some(thread) }, loader)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        self.send("GET", path, &[], b"")
+    }
+
+    pub(crate) fn post(&self, path: &str, body: Value) -> Reply {
+        self.send("POST", path, &[], body.to_string().as_bytes())
+    }
+
+    /// A chat of one message, with more parameters.
+    pub(crate) fn chat(&self, say: &str, more: Value) -> Reply {
+        let mut body = json!({"messages": [{"role": "user", "content": format!("say:{say}")}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.post("/v1/chat/completions", body)
+    }
+
+    /// A request and its whole answer on a connection of its own.
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        let mut stream = self.open(method, path, headers, body);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        parse(&bytes)
+    }
+
+    /// A request on its way.
+    pub(crate) fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.addr).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{more}\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
+        stream
+    }
+
+    /// Opens a streamed chat and reads until its first text arrives.
+    pub(crate) fn open_chat(&self, say: &str) -> TcpStream {
+        let body = json!({"stream": true, "messages": [{"role": "user", "content": format!("say:{say}")}]});
+        let mut stream = self.open("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+        let mut text = String::new();
+        let mut buffer = [0; 4096];
+        while !text.contains("delta") {
+            let count = stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        stream
+    }
+
+    /// Asks the server to stop; the returned thread ends when it has.
+    pub(crate) fn stop(mut self) -> JoinHandle<()> {
+        let _ = self.stop.take().unwrap().send(());
+        self.thread.take().unwrap()
+    }
+
+    /// Waits for every page to come back.
+    pub(crate) fn wait_until_idle(&self) {
+        let start = Instant::now();
+        loop {
+            let stats = self.handle.stats();
+            if stats.running + stats.waiting == 0 {
+                assert_eq!(stats.pages_free, stats.pages_total);
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{stats:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The parts of an HTTP/1.1 answer.
+pub(crate) fn parse(bytes: &[u8]) -> Reply {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or_else(|| {
+        panic!("no answer: {:?}", String::from_utf8_lossy(bytes));
+    });
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(": ").unwrap();
+        (name.to_lowercase(), value.to_owned())
+    };
+    let headers: Vec<(String, String)> = lines.map(pair).collect();
+    let body = &bytes[end + 4..];
+    let chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
+    let body = if chunked { dechunked(body) } else { body.to_vec() };
+    Reply { status, headers, text: String::from_utf8(body).unwrap() }
+}
+
+fn dechunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some(at) = rest.windows(2).position(|window| window == b"\r\n") {
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..at]).unwrap(), 16).unwrap();
+        if size == 0 || rest.len() < at + 2 + size {
+            break;
+        }
+        out.extend_from_slice(&rest[at + 2..at + 2 + size]);
+        rest = &rest[at + 4 + size..];
+    }
+    out
+}

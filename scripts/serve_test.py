@@ -1,0 +1,116 @@
+"""Starts `tern serve` on a real model and lets real clients at it: curl, the `openai` package, a browser, many at once.
+
+    python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
+
+TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`; the browser is Debian's
+`chromium` with `chromium-driver`. What is missing is skipped by name, or fails the run with --all.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+KEY = "a-key-for-tests"
+
+
+def get(url, key=KEY):
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def want(condition, *words):
+    if not condition:
+        sys.exit("error: " + " ".join(str(word) for word in words))
+
+
+@contextlib.contextmanager
+def server(tern, model, *flags, key=KEY):
+    """A server on a free port, until the block ends; then SIGTERM must end it with 0."""
+    env = {**os.environ, "TERN_API_KEY": key} if key else {k: v for k, v in os.environ.items() if k != "TERN_API_KEY"}
+    command = [tern, "serve", "-m", model, "--port", "0", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    lines, url = [], []
+
+    def read():
+        for line in process.stderr:
+            lines.append(line)
+            url.extend(re.findall(r"listening on (http://\S+)", line))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not url or get(f"{url[0]}/ready", key)[0] != 200:
+            want(process.poll() is None and time.monotonic() < deadline, "no server:\n" + "".join(lines[-20:]))
+            time.sleep(0.05)
+        yield url[0], process.pid, lines
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=40)
+        want(code == 0, f"SIGTERM ended the server with {code}:\n" + "".join(lines[-20:]))
+    finally:
+        process.kill()
+
+
+def run(name, command, **options):
+    start = time.monotonic()
+    print(f"-- {name}", flush=True)
+    want(subprocess.run(command, **options).returncode == 0, f"{name} failed")
+    print(f"-- {name}: {time.monotonic() - start:.0f} s", flush=True)
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("tern")
+    options.add_argument("model")
+    options.add_argument("--tools", help="a Python environment with openai and selenium")
+    options.add_argument("--soak", type=float, default=20, help="seconds of unruly clients")
+    options.add_argument("--all", action="store_true", help="what is missing is a failure")
+    args = options.parse_args()
+    python = f"{args.tools}/bin/python" if args.tools else sys.executable
+
+    def has(what, present):
+        want(present or not args.all, f"{what} is missing")
+        if not present:
+            print(f"skipped: {what} is missing")
+        return present
+
+    package = lambda name: subprocess.run([python, "-c", f"import {name}"], stderr=subprocess.DEVNULL).returncode == 0
+    with server(args.tern, args.model) as (url, pid, lines):
+        want(get(f"{url}/health", key=None)[0] == 200, "/health needs no key")
+        for path in ["/", "/ready", "/metrics", "/v1/models"]:
+            want(get(url + path)[0] == 200, f"{path} with the key")
+            want(get(url + path, key="wrong")[0] == 401, f"{path} with a wrong key")
+        if has("openai", package("openai")):
+            run("openai client", [python, HERE / "openai_test.py", "--url", url, "--api-key", KEY])
+        table = subprocess.run([args.tern, "top", url, "--once", "--api-key", KEY], capture_output=True, text=True)
+        want("running" in table.stdout, table)
+        print(table.stdout)
+        want(any("POST /v1/chat/completions" in line or "/v1/chat/completions" in line for line in lines), "no access log")
+    browser = shutil.which("chromium") and shutil.which("chromedriver") and package("selenium")
+    if has("chromium, chromedriver or selenium", browser):
+        with server(args.tern, args.model, key=None) as (url, pid, lines):
+            run("browser", [python, HERE / "browser_test.py", "--url", url])
+    if has("httpx", package("httpx")):
+        small = ["--kv-pages", "64", "--max-num-seqs", "16", "-c", "1024", "--log", "warn"]
+        with server(args.tern, args.model, *small, key=None) as (url, pid, lines):
+            command = [python, HERE / "soak_test.py", "--url", url, "--pid", str(pid), "--seconds", str(args.soak)]
+            run("soak", command)
+
+
+if __name__ == "__main__":
+    main()
