@@ -44,6 +44,11 @@ impl Handle {
         self.owner.shared.lock().stats
     }
 
+    /// Why the engine takes no more work; none while it does.
+    pub fn ended(&self) -> Option<EngineError> {
+        self.owner.shared.lock().ended.clone()
+    }
+
     /// What fits in this engine.
     pub fn limits(&self) -> Limits {
         self.owner.shared.limits

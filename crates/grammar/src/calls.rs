@@ -1,33 +1,15 @@
 //! A grammar for calls of tools, in the shape in which the model writes them.
 
 use serde_json::{Value, json};
-use tern_text::Tokenizer;
+use tern_text::{CallTexts, Tokenizer};
 
 use crate::error::GrammarError;
 use crate::grammar::literal;
 use crate::{limits, schema};
 
-/// How a model writes a call: `BEGIN{"NAME_KEY": "the tool", "ARGUMENTS_KEY": {...}}END`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallShape {
-    /// What stands before a call, or before a list of them; may be or hold control tokens.
-    pub begin: String,
-    /// What stands behind it.
-    pub end: String,
-    /// The key of the tool's name.
-    pub name_key: String,
-    /// The key of the arguments.
-    pub arguments_key: String,
-    /// Whether the calls are a JSON list between one begin and one end.
-    pub list: bool,
-}
-
-/// The calls in Lark.
-///
-/// Calls that are no list follow each other on lines of their own, each with its begin and end; a shape without a
-/// begin has no way to tell a second call from the first, and so has one.
+/// The calls in Lark: the fixed texts of the style, and between them a name and its arguments.
 pub(crate) fn lark(
-    shape: &CallShape,
+    texts: &CallTexts,
     tools: &[(String, Value)],
     many: bool,
     tokenizer: &Tokenizer,
@@ -43,42 +25,38 @@ pub(crate) fn lark(
     if found > limits::TEXT {
         return Err(GrammarError::Size { what: "list of tool names", found, limit: limits::TEXT });
     }
-
-    let inside = if shape.list { "/items" } else { "" };
-    let calls = tools.iter().enumerate().map(|(n, (name, parameters))| {
-        // a `#/...` of the tool's own schema must be found where that schema now stands
-        let place = format!("{inside}/anyOf/{n}/properties/{}", shape.arguments_key);
-        let arguments = arguments(parameters, &place)
-            .map_err(|error| GrammarError::Tool { name: name.clone(), error: Box::new(error) })?;
-        Ok(json!({
-            "type": "object",
-            "properties": {&shape.name_key: {"const": name}, &shape.arguments_key: arguments},
-            "required": [&shape.name_key, &shape.arguments_key],
-            "additionalProperties": false,
-        }))
-    });
-    let one = json!({ "anyOf": calls.collect::<Result<Vec<_>, GrammarError>>()? });
-    let body = match shape.list {
-        true => {
-            json!({"type": "array", "items": one, "minItems": 1, "maxItems": if many { limits::CALLS } else { 1 }})
-        }
-        false => one,
+    let words = |text: &str| markup(text, tokenizer);
+    let CallTexts { open, before_name, before_arguments, after_arguments, separator, close } = texts;
+    // a second call must be told from the first
+    let marked = !separator.is_empty() && (!open.is_empty() || !before_name.is_empty());
+    let more = if many && marked {
+        format!(" ({} call){{0,{}}}", words(separator), limits::CALLS - 1)
+    } else {
+        String::new()
     };
-    let repeat = many && !shape.list && !shape.begin.is_empty();
-    let more = if repeat { format!(r#" ("\n" call){{0,{}}}"#, limits::CALLS - 1) } else { String::new() };
-    Ok(format!(
-        "start: call{more}\ncall: {} %json {} {}\n",
-        markup(&shape.begin, tokenizer),
-        schema::with_options(body),
-        markup(&shape.end, tokenizer),
-    ))
+    let names: Vec<String> = (0..tools.len()).map(|n| format!("call_{n}")).collect();
+    let mut grammar =
+        format!("start: {} call{more} {}\ncall: {}\n", words(open), words(close), names.join(" | "));
+    for (rule, (name, parameters)) in names.iter().zip(tools) {
+        let arguments = arguments(parameters)
+            .map_err(|error| GrammarError::Tool { name: name.clone(), error: Box::new(error) })?;
+        let spelled = Value::from(name.as_str()).to_string(); // as it stands in JSON, quotes included
+        let spelled = &spelled[1..spelled.len() - 1];
+        grammar += &format!(
+            "{rule}: {} %json {} {}\n",
+            words(&format!("{before_name}{spelled}{before_arguments}")),
+            schema::with_options(arguments),
+            words(after_arguments),
+        );
+    }
+    Ok(grammar)
 }
 
 /// The schema of a tool's arguments, which are an object whatever it says.
-fn arguments(parameters: &Value, place: &str) -> Result<Value, GrammarError> {
+fn arguments(parameters: &Value) -> Result<Value, GrammarError> {
     let mut cleaned = match parameters {
         Value::Null => json!({}),
-        parameters => schema::clean(parameters, place)?,
+        parameters => schema::clean(parameters)?,
     };
     if let Some(fields) = cleaned.as_object_mut() {
         fields.entry("type").or_insert_with(|| "object".into());

@@ -2,9 +2,9 @@
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
-use tern_text::Tokenizer;
+use tern_text::{CallTexts, Tokenizer};
 
-use crate::calls::{self, CallShape};
+use crate::calls;
 use crate::error::GrammarError;
 use crate::{limits, schema};
 
@@ -23,8 +23,8 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// Calls of tools.
     Calls {
-        /// How the model writes a call.
-        shape: CallShape,
+        /// How the model writes calls.
+        texts: CallTexts,
         /// The tools: a name, and a JSON schema for the arguments.
         tools: Vec<(String, Value)>,
         /// Whether more than one call may follow each other.
@@ -52,7 +52,7 @@ impl Grammar {
             }
             Grammar::JsonSchema(value) => {
                 schema::check_size("JSON schema", [value], limits::TEXT)?;
-                Ok(TopLevelGrammar::from_json_schema(schema::with_options(schema::clean(value, "")?)))
+                Ok(TopLevelGrammar::from_json_schema(schema::with_options(schema::clean(value)?)))
             }
             Grammar::Regex(pattern) => {
                 check_text("regex", pattern)?;
@@ -63,8 +63,8 @@ impl Grammar {
                 Ok(TopLevelGrammar::from_lark(text.clone()))
             }
             Grammar::Choice(choices) => choice(choices).map(TopLevelGrammar::from_lark),
-            Grammar::Calls { shape, tools, many } => {
-                calls::lark(shape, tools, *many, tokenizer).map(TopLevelGrammar::from_lark)
+            Grammar::Calls { texts, tools, many } => {
+                calls::lark(texts, tools, *many, tokenizer).map(TopLevelGrammar::from_lark)
             }
         }
     }

@@ -35,7 +35,6 @@ mod schema;
 mod slots;
 mod vocabulary;
 
-pub use calls::CallShape;
 pub use error::GrammarError;
 pub use grammar::Grammar;
 pub use grammars::Grammars;

@@ -13,7 +13,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body::{Frame, SizeHint};
 use tracing::field::Empty;
-use tracing::{Instrument, Span};
+use tracing::{Instrument, Level, Span};
 
 use crate::chance;
 use crate::error::{ApiError, ErrorWords};
@@ -92,6 +92,9 @@ async fn unpanicked(future: impl Future<Output = Response>) -> Response {
     std::future::poll_fn(poll).await
 }
 
+/// Routes that are asked all the time.
+const WATCHED: [&str; 3] = ["/health", "/ready", "/metrics"];
+
 /// The line in the making, written when it is dropped.
 struct Line {
     app: Arc<App>,
@@ -122,22 +125,33 @@ impl Drop for Line {
         self.span.record("prompt_tokens", told.prompt_tokens);
         self.span.record("generated_tokens", told.generated_tokens);
         self.span.record("finish", finish);
-        tracing::info!(
-            target: "tern::access",
-            parent: &self.span,
-            method = %self.method,
-            path = %self.path,
-            status,
-            id = %self.id,
-            prompt_tokens = told.prompt_tokens,
-            cached_tokens = told.cached_tokens,
-            generated_tokens = told.generated_tokens,
-            ttft_ms = told.first_token.map_or(0, |time| time.as_millis() as u64),
-            tokens_per_s = (speed * 10.0).round() / 10.0,
-            finish,
-            total_ms = total.as_millis() as u64,
-            error = told.error.as_deref().unwrap_or(""),
-        );
+        macro_rules! line {
+            ($level:expr) => {
+                tracing::event!(
+                    target: "tern::access",
+                    parent: None, // the line says it all itself
+                    $level,
+                    method = %self.method,
+                    path = %self.path,
+                    status,
+                    id = %self.id,
+                    prompt_tokens = told.prompt_tokens,
+                    cached_tokens = told.cached_tokens,
+                    generated_tokens = told.generated_tokens,
+                    ttft_ms = told.first_token.map_or(0, |time| time.as_millis() as u64),
+                    tokens_per_s = (speed * 10.0).round() / 10.0,
+                    finish,
+                    total_ms = total.as_millis() as u64,
+                    error = told.error.as_deref().unwrap_or(""),
+                )
+            };
+        }
+        // whoever watches comes every few seconds, and is news only when something is wrong
+        if status < 400 && WATCHED.contains(&self.path.as_str()) {
+            line!(Level::DEBUG);
+        } else {
+            line!(Level::INFO);
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::Value;
 use tern_engine::Guide;
-use tern_grammar::{CallShape, Compiled, Grammar, GrammarError};
-use tern_text::{CallForm, CallStyle};
+use tern_grammar::{Compiled, Grammar, GrammarError};
 
 use crate::error::{ApiError, Result};
 use crate::model::Served;
@@ -110,30 +109,6 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
     };
     format.finish(&[], &[])?;
     Ok(grammar)
-}
-
-/// Calls of tools in the way the model writes them, where that can be forced.
-pub(crate) fn calls(style: &CallStyle, tools: Vec<(String, Value)>, many: bool) -> Result<Grammar> {
-    let CallForm::Object { name_key, arguments_key } = style.form else {
-        let words = "tool_choice: this model's way of writing calls cannot be forced: use \"auto\"";
-        return Err(ApiError::bad("tool_choice", words));
-    };
-    let texts = style.texts();
-    // what the object itself begins and ends with is the grammar's own
-    let before = texts.before_name.split('{').next().unwrap_or_default();
-    let after = texts.after_arguments.trim_start_matches('}');
-    let open = texts.open.trim_end_matches('[');
-    let close = texts.close.trim_start_matches(']');
-    let shape = CallShape {
-        begin: format!("{open}{before}"),
-        end: format!("{after}{close}"),
-        name_key: name_key.into(),
-        arguments_key: arguments_key.into(),
-        list: style.list,
-    };
-    // calls inside of one pair of marks that is no list: there is room for one
-    let many = many && (style.list || open.is_empty());
-    Ok(Grammar::Calls { shape, tools, many })
 }
 
 /// Rules that are ready for every text of a request.

@@ -20,8 +20,6 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) probe: tokio::sync::Mutex<Probe>,
     phase: RwLock<Phase>,
-    /// Why the engine works no more, once a request heard of it.
-    dead: RwLock<Option<String>>,
     stop: watch::Sender<Stop>,
     /// How many requests may be read, rendered and tokenised at once: it is work for a processor.
     workers: Arc<Semaphore>,
@@ -51,7 +49,6 @@ impl App {
             metrics: Metrics::new(),
             probe: tokio::sync::Mutex::new(Probe::default()),
             phase: RwLock::new(Phase::Loading),
-            dead: RwLock::new(None),
             stop: watch::Sender::new(Stop::No),
             workers: Arc::new(Semaphore::new(cores)),
             config,
@@ -83,18 +80,17 @@ impl App {
         done.await.unwrap_or_else(|_| Err(ApiError::internal()))
     }
 
-    /// What the engine said, for a client; an engine that ended is remembered.
+    /// What the engine said, for a client.
     pub(crate) fn engine_error(&self, error: EngineError) -> ApiError {
-        if matches!(error, EngineError::Broken(_) | EngineError::Panicked(_) | EngineError::Stopped) {
+        if self.dead().is_some() {
             tracing::error!(%error, "the engine is gone");
-            *self.dead.write().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         }
         error.into()
     }
 
     /// Why the engine works no more.
     pub(crate) fn dead(&self) -> Option<String> {
-        self.dead.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.served().ok()?.model.handle.ended().map(|why| why.to_string())
     }
 
     pub(crate) fn stopping(&self) -> Stop {

@@ -139,7 +139,8 @@ fn after_a_panic_the_engine_refuses_work() {
     let (tokens, last) = text(engine.generate(Request::new(vec![13], 5)).unwrap());
     assert_eq!((tokens, last), (vec![], Some(Event::Failed(why.clone()))));
     assert_eq!(why.to_string(), "the engine stopped after a panic: index out of bounds");
-    assert_eq!(engine.generate(Request::new(vec![1], 5)).err(), Some(why));
+    assert_eq!(engine.generate(Request::new(vec![1], 5)).err(), Some(why.clone()));
+    assert_eq!(engine.ended(), Some(why));
     assert_eq!((engine.stats().running, engine.stats().pages_free), (0, 40));
 }
 

@@ -2,19 +2,46 @@
 
 use serde_json::{Value, json};
 use tern_engine::Rules;
-use tern_grammar::{CallShape, Grammar};
+use tern_grammar::Grammar;
+use tern_text::CallTexts;
 
 use crate::validate::validate;
 use crate::vocabularies::{all, stories};
 use crate::walk::{allowed, spell, walk};
 
-fn shape(begin: &str, end: &str, arguments_key: &str, list: bool) -> CallShape {
-    CallShape {
-        begin: begin.into(),
-        end: end.into(),
-        name_key: "name".into(),
-        arguments_key: arguments_key.into(),
-        list,
+/// `BEGIN{"name": "the tool", "KEY": {...}}END`, or a list of such objects between one begin and one end.
+struct Shape {
+    begin: String,
+    end: String,
+    key: &'static str,
+    list: bool,
+}
+
+fn shape(begin: &str, end: &str, key: &'static str, list: bool) -> Shape {
+    Shape { begin: begin.into(), end: end.into(), key, list }
+}
+
+impl Shape {
+    fn texts(&self) -> CallTexts {
+        let Shape { begin, end, key, list } = self;
+        let (outer, inner) =
+            if *list { ((&**begin, &**end), ("", "")) } else { (("", ""), (&**begin, &**end)) };
+        let (bracket, unbracket) = if *list { ("[", "]") } else { ("", "") };
+        let separator = if *list {
+            ", "
+        } else if begin.is_empty() {
+            ""
+        } else {
+            "\n"
+        };
+        CallTexts {
+            open: format!("{}{bracket}", outer.0),
+            before_name: format!("{}{{\"name\": \"", inner.0),
+            before_arguments: format!("\", \"{key}\": "),
+            after_arguments: format!("}}{}", inner.1),
+            separator: separator.into(),
+            close: format!("{unbracket}{}", outer.1),
+        }
     }
 }
 
@@ -56,7 +83,7 @@ fn calls_come_in_their_shape() {
                 shape("", "", "arguments", true),
                 shape("calls: ", ".", "arguments", true),
             ] {
-                let grammar = Grammar::Calls { shape: shape.clone(), tools: tools(), many };
+                let grammar = Grammar::Calls { texts: shape.texts(), tools: tools(), many };
                 let compiled = vocabulary.grammars.compile(&grammar).unwrap();
                 for seed in 0..20 {
                     let text = spell(vocabulary, &walk(vocabulary, &compiled, seed, &[]));
@@ -71,7 +98,7 @@ fn calls_come_in_their_shape() {
                     };
                     most = most.max(calls.len());
                     assert!(!calls.is_empty() && calls.len() <= if many { 16 } else { 1 }, "{text}");
-                    calls.iter().for_each(|call| check(call, &shape.arguments_key));
+                    calls.iter().for_each(|call| check(call, shape.key));
                 }
             }
             assert_eq!(most > 1, many, "{}", vocabulary.name);
@@ -91,9 +118,9 @@ fn control_tokens_of_the_markup_are_themselves() {
         };
         let spelling = tokenizer.token_text(marker).unwrap();
         for begin in [spelling.to_owned(), format!("x{spelling}y")] {
-            let shape = shape(&begin, "", "arguments", true);
+            let texts = shape(&begin, "", "arguments", true).texts();
             let compiled =
-                vocabulary.grammars.compile(&Grammar::Calls { shape, tools: tools(), many: false }).unwrap();
+                vocabulary.grammars.compile(&Grammar::Calls { texts, tools: tools(), many: false }).unwrap();
             if begin == spelling {
                 assert_eq!(allowed(&compiled.rules().mask().unwrap()), [marker]);
             }
@@ -108,10 +135,33 @@ fn control_tokens_of_the_markup_are_themselves() {
     }
 }
 
+/// A name and its arguments with marks between them, and no JSON around both.
+#[test]
+fn calls_may_be_named_outside_of_json() {
+    let texts = CallTexts {
+        open: String::new(),
+        before_name: "call ".into(),
+        before_arguments: " with ".into(),
+        after_arguments: ".".into(),
+        separator: " then ".into(),
+        close: String::new(),
+    };
+    for vocabulary in all() {
+        let grammar = Grammar::Calls { texts: texts.clone(), tools: tools(), many: false };
+        let compiled = vocabulary.grammars.compile(&grammar).unwrap();
+        for seed in 0..10 {
+            let text = spell(vocabulary, &walk(vocabulary, &compiled, seed, &[]));
+            let (name, rest) = text.strip_prefix("call ").unwrap().split_once(" with ").unwrap();
+            let arguments: Value = serde_json::from_str(rest.strip_suffix('.').unwrap()).unwrap();
+            check(&json!({"name": name, "arguments": arguments}), "arguments");
+        }
+    }
+}
+
 #[test]
 fn tools_are_bounded() {
     let error = |tools: Vec<(String, Value)>| {
-        let grammar = Grammar::Calls { shape: shape("", "", "arguments", false), tools, many: false };
+        let grammar = Grammar::Calls { texts: shape("", "", "arguments", false).texts(), tools, many: false };
         stories().grammars.compile(&grammar).unwrap_err().to_string()
     };
     let long = json!({"const": "a".repeat(70_000)});

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tern_engine::Rules;
-use tern_grammar::{CallShape, Compiled, Grammar, GrammarError};
+use tern_grammar::{Compiled, Grammar, GrammarError};
+use tern_text::CallTexts;
 
 use crate::vocabularies::stories;
 use crate::walk::{Random, allowed};
@@ -144,12 +145,13 @@ fn hostile_schemas() {
         (0..16).map(|n| (format!("(a|b|{n})*[ab]{{20,200}}(a|b){{{n},90}}c{n}"), json!(true))).collect();
     let many: Map<String, Value> =
         (0..2000).map(|n| (format!("property{n}"), json!({"type": "null"}))).collect();
-    let shape = CallShape {
-        begin: String::new(),
-        end: String::new(),
-        name_key: "n".into(),
-        arguments_key: "a".into(),
-        list: false,
+    let texts = CallTexts {
+        open: String::new(),
+        before_name: "{\"n\": \"".into(),
+        before_arguments: "\", \"a\": ".into(),
+        after_arguments: "}".into(),
+        separator: String::new(),
+        close: String::new(),
     };
     // as deep as the parser can be led: each link is two schemas more
     let mut links = Map::new();
@@ -158,7 +160,7 @@ fn hostile_schemas() {
     }
     links.insert("2700".into(), json!({"type": "object"}));
     let tools = vec![("long".into(), json!({"$ref": "#/$defs/0", "$defs": links}))];
-    survive("a chain in a tool", Grammar::Calls { shape, tools, many: false });
+    survive("a chain in a tool", Grammar::Calls { texts, tools, many: false });
     for (name, schema) in [
         ("itself", json!({"$ref": "#"})),
         ("a circle", chain(3, json!({"$ref": "#/$defs/0"}))),

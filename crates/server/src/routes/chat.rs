@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use tern_engine::Request;
+use tern_grammar::Grammar;
 use tern_text::CallStyle;
 
 use self::reply::Reply;
@@ -69,7 +70,8 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Rep
         }
         Some(tools) => {
             let style = prompt.markup.calls.unwrap_or(CallStyle::GENERIC);
-            Some(Wanted { grammar: constraint::calls(&style, tools, chat.tools.many())?, param: "tools" })
+            let grammar = Grammar::Calls { texts: style.texts(), tools, many: chat.tools.many() };
+            Some(Wanted { grammar, param: "tools" })
         }
     };
     // a tool may be called instead of an answer that follows the rules, where the two can be told apart

@@ -9,7 +9,7 @@ use serde_json::json;
 use tern_engine::Limits;
 use tern_server::Config;
 
-use crate::support::{LIMITS, Setup, Site, parse};
+use crate::support::{LIMITS, Setup, Site, parse, wait_until_idle};
 
 #[test]
 fn until_the_model_is_there_requests_are_told_to_come_back() {
@@ -162,7 +162,7 @@ fn a_drain_lets_what_runs_finish() {
     stream.read_to_string(&mut text).unwrap();
     assert!(text.contains("data: [DONE]"), "{text}");
     stopped.join().unwrap();
-    assert_eq!(handle.stats().pages_free, LIMITS.pages);
+    wait_until_idle(&handle);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_drain_ends_what_does_not_finish() {
     assert!(text.contains("the server is shutting down"), "{text}");
     stopped.join().unwrap();
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    assert_eq!(handle.stats().running, 0);
+    wait_until_idle(&handle);
 }
 
 #[test]

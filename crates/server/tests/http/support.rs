@@ -218,16 +218,21 @@ impl Site {
 
     /// Waits for every page to come back.
     pub(crate) fn wait_until_idle(&self) {
-        let start = Instant::now();
-        loop {
-            let stats = self.handle.stats();
-            if stats.running + stats.waiting == 0 {
-                assert_eq!(stats.pages_free, stats.pages_total);
-                return;
-            }
-            assert!(start.elapsed() < Duration::from_secs(10), "{stats:?}");
-            thread::sleep(Duration::from_millis(5));
+        wait_until_idle(&self.handle);
+    }
+}
+
+/// Waits for every page of an engine to come back: what is cancelled ends with the step that runs.
+pub(crate) fn wait_until_idle(handle: &Handle) {
+    let start = Instant::now();
+    loop {
+        let stats = handle.stats();
+        if stats.running + stats.waiting == 0 {
+            assert_eq!(stats.pages_free, stats.pages_total);
+            return;
         }
+        assert!(start.elapsed() < Duration::from_secs(10), "{stats:?}");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
