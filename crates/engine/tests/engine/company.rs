@@ -37,13 +37,13 @@ impl Rules for Stepping {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         let mut words = vec![0; 2];
         (0..50u32)
-            .filter(|id| id.abs_diff(self.last) % self.step == 0)
+            .filter(|id| id.abs_diff(self.last).is_multiple_of(self.step))
             .for_each(|id| words[id as usize / 32] |= 1 << (id % 32));
         Ok(words)
     }
 
     fn accept(&mut self, token: u32) -> Result<bool, String> {
-        if token.abs_diff(self.last) % self.step != 0 {
+        if !token.abs_diff(self.last).is_multiple_of(self.step) {
             return Err(format!("{token} after {}", self.last));
         }
         self.last = token;
