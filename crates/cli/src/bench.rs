@@ -58,7 +58,7 @@ impl Bench {
             while at < position + len {
                 let part = STEP_TOKENS.min(position + len - at);
                 let entry = self.entry(stream, at, part, at + part == position + len);
-                self.runner.step(&Batch { entries: vec![entry] })?;
+                self.runner.step(&Batch { entries: vec![entry], ..Batch::default() })?;
                 at += part;
             }
         }
@@ -69,7 +69,7 @@ impl Bench {
     fn decode(&mut self, position: usize, len: usize) -> CliResult<()> {
         for at in position..position + len {
             let entries = (0..self.streams).map(|s| self.entry(s, at, 1, true)).collect();
-            self.runner.step(&Batch { entries })?;
+            self.runner.step(&Batch { entries, ..Batch::default() })?;
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ use crate::{Guide, Pooling, RequestId};
 pub struct Batch {
     /// At most one a sequence, the first in line first.
     pub entries: Vec<Entry>,
+    /// Sequences that are in a step for the first time, and how many of their tokens need not be computed.
+    pub started: Vec<(RequestId, usize)>,
 }
 
 /// Consecutive tokens of one sequence.
@@ -133,6 +135,7 @@ mod tests {
                 entry(4, &[4, 4], 0, &[4], Want::Sum),
                 entry(5, &[3, 3], 0, &[5], Want::Last),
             ],
+            started: vec![],
         };
         let rows = |step: &Step| step.outputs.iter().map(|o| o.row).collect::<Vec<_>>();
         let step = batch.to_step(|e| !e.wants_hidden());

@@ -58,6 +58,9 @@ impl Engine {
             if batch.entries.is_empty() {
                 return EngineError::Broken("there are requests but no plan for them".into());
             }
+            for &(id, cached) in &batch.started {
+                self.tell(id, Event::Started { cached });
+            }
             let events = match self.step(&batch) {
                 Ok(answers) => self.scheduler.apply(&batch, &answers),
                 Err(error) => self.scheduler.fail(&batch, &error),

@@ -97,7 +97,7 @@ impl Scheduler {
         self.make_room();
         while self.admit() {}
         let grants = self.share(budget.clamp(self.running.len(), self.limits.max_batch_tokens));
-        let mut entries = Vec::with_capacity(grants.len());
+        let mut batch = Batch { entries: Vec::with_capacity(grants.len()), started: vec![] };
         for (sequence, mut grant) in self.running.iter_mut().zip(grants) {
             if grant == 0 {
                 continue;
@@ -107,9 +107,14 @@ impl Scheduler {
                 continue;
             }
             grant = grant.min(sequence.wanted());
-            entries.push(sequence.entry(grant));
+            if sequence.start() {
+                self.done.started_tokens += sequence.prompt_len() as u64;
+                self.done.cached_tokens += sequence.computed as u64;
+                batch.started.push((sequence.id, sequence.computed));
+            }
+            batch.entries.push(sequence.entry(grant));
         }
-        Batch { entries }
+        batch
     }
 
     /// Moves the sequences of a batch on by what came back, one answer an entry.
@@ -121,11 +126,6 @@ impl Scheduler {
             let Some(at) = self.running[from..].iter().position(|s| s.id == e.id) else { continue };
             from += at + 1;
             let sequence = &mut self.running[from - 1];
-            if let Some(started) = sequence.start(e.position) {
-                self.done.started_tokens += sequence.prompt_len() as u64;
-                self.done.cached_tokens += e.position as u64;
-                events.push((e.id, started));
-            }
             let (before, computed) = (sequence.generated(), sequence.computed);
             let answer = answers.get(i).unwrap_or(&Answer::Nothing);
             sequence.advance(e, answer, &mut |event| events.push((e.id, event)));

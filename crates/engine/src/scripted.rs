@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn next(runner: &mut ScriptedRunner, entries: Vec<Entry>) -> Result<Vec<u32>, String> {
-        let out = runner.step(&Batch { entries }).map_err(|e| e.to_string())?;
+        let out = runner.step(&Batch { entries, ..Batch::default() }).map_err(|e| e.to_string())?;
         let id = |answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
         Ok(out.into_iter().filter_map(id).collect())
     }

@@ -19,7 +19,7 @@ pub(crate) struct Sequence {
     /// Nothing was computed since it sat down.
     pub(crate) fresh: bool,
     pub(crate) finished: bool,
-    /// It was told that it started.
+    /// It was planned before.
     started: bool,
     prompt_len: usize,
     /// Its prompt's place is `tokens`.
@@ -96,10 +96,9 @@ impl Sequence {
         self.request.pooling == Some(Pooling::Mean)
     }
 
-    /// Tells once that it runs, and how much of it was known.
-    pub(crate) fn start(&mut self, cached: usize) -> Option<Event> {
-        let first = !std::mem::replace(&mut self.started, true);
-        first.then_some(Event::Started { cached })
+    /// Whether it is planned for the first time.
+    pub(crate) fn start(&mut self) -> bool {
+        !std::mem::replace(&mut self.started, true)
     }
 
     /// Tokens of the prompt.

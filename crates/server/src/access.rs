@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use tracing::field::Empty;
 use tracing::{Instrument, Level, Span};
 
@@ -55,6 +55,7 @@ pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, nex
     let record = Record::new();
     request.extensions_mut().insert(record.clone());
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    let head = request.method() == Method::HEAD;
     let span = tracing::info_span!(
         "request", %method, %path, %id,
         status = Empty, prompt_tokens = Empty, generated_tokens = Empty, finish = Empty,
@@ -63,6 +64,8 @@ pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, nex
     let mut line = Line { app, record, span: span.clone(), method, path, id, status: None, whole: false };
     let mut response = unpanicked(next.run(request).instrument(span)).await;
     line.status = Some(response.status().as_u16());
+    // a body that nobody will read is sent already
+    line.whole = head || response.body().is_end_stream();
     if let Some(ErrorWords(words)) = response.extensions_mut().remove() {
         line.record.tell().error = Some(words);
     }

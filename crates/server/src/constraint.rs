@@ -32,7 +32,13 @@ pub(crate) fn take(params: &mut Params) -> Result<Option<Wanted>> {
         if outputs.bool("json_object")?.unwrap_or(false) {
             wanted.push(Wanted { grammar: Grammar::JsonObject, param: "structured_outputs" });
         }
-        outputs.finish(&["disable_any_whitespace", "disable_fallback"], &[])?;
+        for name in ["disable_any_whitespace", "disable_additional_properties"] {
+            if outputs.bool(name)?.unwrap_or(false) {
+                let path = outputs.name(name);
+                return Err(ApiError::bad(&*path, format!("{path}: only false is supported")));
+            }
+        }
+        outputs.finish(&["disable_fallback"], &[])?;
     }
     for (name, kind) in [
         ("guided_json", Kind::Json),

@@ -107,7 +107,7 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         let words = error.to_string();
         match (error.fault(), &error) {
-            (_, EngineError::Context { .. }) => {
+            (_, EngineError::Context { .. } | EngineError::Pages { .. }) => {
                 ApiError::bad("max_tokens", words).code("context_length_exceeded")
             }
             (Fault::Request, EngineError::Range { name, .. } | EngineError::Token { name, .. }) => {

@@ -145,8 +145,9 @@ fn convert_call(call: Value, path: &str, arguments: Arguments) -> Result<Value> 
 }
 
 /// The conversation for a template that knows no tools: `instructions`, calls and results become plain text.
-pub(crate) fn in_words(messages: Vec<Value>, instructions: &str) -> Vec<Value> {
+pub(crate) fn in_words(messages: Vec<Value>, instructions: Option<&str>) -> Vec<Value> {
     let mut out: Vec<Value> = messages.into_iter().map(message_in_words).collect();
+    let Some(instructions) = instructions else { return out };
     match out.first_mut() {
         Some(first) if first["role"] == "system" => {
             let text = first["content"].as_str().unwrap_or_default();

@@ -91,11 +91,12 @@ impl Chat {
     fn render(&self, served: &Served, template: &ChatTemplate, arguments: Arguments) -> Result<String> {
         let mut messages = messages::convert(self.messages.clone(), served.content, arguments)?;
         let mut tools = None;
-        if self.tools.wanted() {
-            match served.takes_tools {
-                true => tools = Some(json!(self.tools.offered)),
-                false => messages = messages::in_words(messages, &self.tools.instructions()),
-            }
+        match (served.takes_tools, self.tools.wanted()) {
+            (true, true) => tools = Some(json!(self.tools.offered)),
+            (false, true) => messages = messages::in_words(messages, Some(&self.tools.instructions())),
+            (true, false) => {}
+            // calls of earlier turns are part of the conversation, whatever this turn offers
+            (false, false) => messages = messages::in_words(messages, None),
         }
         let input = ChatInput {
             messages: messages.into(),

@@ -57,7 +57,12 @@ async fn wrong_method(request: Request) -> ApiError {
 
 /// Keys, and pages of other origins.
 async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let origin = request.headers().get(header::ORIGIN).filter(|origin| allowed(&app, origin)).cloned();
+    let from = request.headers().get(header::ORIGIN);
+    let origin = from.filter(|origin| allowed(&app, origin)).cloned();
+    // a browser may send a plain POST for any page, which could then spend our time, if not read the answer
+    let foreign = origin.is_none()
+        && request.method() == Method::POST
+        && from.is_some_and(|from| !is_home(from, request.headers().get(header::HOST)));
     let preflight = request.method() == Method::OPTIONS
         && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if preflight && origin.is_some() {
@@ -70,6 +75,9 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
         response
+    } else if foreign {
+        let words = "pages of this origin may not call the server; --cors-origin allows one";
+        ApiError::new(StatusCode::FORBIDDEN, words).code("foreign_origin").into_response()
     } else if request.uri().path() == "/health" || app.keys.admit(request.headers()) {
         next.run(request).await
     } else {
@@ -80,6 +88,13 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
         response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
     }
     response
+}
+
+/// Whether a page came from the host that it calls.
+fn is_home(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+    let origin = origin.to_str().unwrap_or_default();
+    let origin = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    origin.is_some() && origin == host.and_then(|host| host.to_str().ok())
 }
 
 fn allowed(app: &App, origin: &HeaderValue) -> bool {

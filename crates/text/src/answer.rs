@@ -126,6 +126,8 @@ impl AnswerParser {
                     self.out.call(name);
                     self.out.arguments(arguments);
                 }
+                // one more call that was cut off before its name: no text of an answer that is calls
+                None if self.out.has_calls() => {}
                 None => self.out.end(Kind::Content, &rest),
             },
             State::Arguments(..) => self.out.arguments(&rest),

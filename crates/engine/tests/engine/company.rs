@@ -108,16 +108,19 @@ pub(crate) fn run(
             return Err(format!("over the budget of {budget}: {batch:?}"));
         }
         batch.entries.iter().for_each(|e| e.make_mask());
+        for &(id, cached) in &batch.started {
+            let said = said.entry(id).or_default();
+            if std::mem::replace(&mut said.started, true) {
+                return Err(format!("request {id} started twice"));
+            }
+            if cached >= guests[id as usize].request.prompt.len() {
+                return Err(format!("request {id}: {cached} cached tokens leave nothing to compute"));
+            }
+        }
         let answers = runner.step(&batch).map_err(|e| e.to_string())?;
         for (id, event) in scheduler.apply(&batch, &answers) {
             let said = said.entry(id).or_default();
             match event {
-                Event::Started { cached } if said.text.is_empty() && !said.started => {
-                    said.started = true;
-                    if cached >= guests[id as usize].request.prompt.len() {
-                        return Err(format!("request {id}: {cached} cached tokens leave nothing to compute"));
-                    }
-                }
                 Event::Token(token) => said.text.push(token.id),
                 Event::Done(finish) if said.finish.is_none() => said.finish = Some(finish),
                 Event::Embedding(vector) if said.vector.is_empty() => said.vector = vector,

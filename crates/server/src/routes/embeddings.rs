@@ -116,6 +116,9 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Job> {
     let input = params.take("input").ok_or_else(|| params.missing("input"))?;
     params.finish(IGNORED, &[])?;
     let inputs = inputs(input, served, config)?;
+    if let Some(at) = inputs.iter().position(Vec::is_empty) {
+        return Err(ApiError::bad("input", format!("input: text {at} is empty")));
+    }
     let request = |prompt| Request { priority, ..Request::embed(prompt, served.model.pooling) };
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }

@@ -263,6 +263,21 @@ fn a_conversation_with_calls_and_results_is_rendered() {
 }
 
 #[test]
+fn calls_of_earlier_turns_stay_in_words_where_the_template_knows_none() {
+    let site = Site::new(Setup::default());
+    let messages = json!([
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "abc", "type": "function", "function": {"name": "add", "arguments": "{\"x\": 1}"}},
+        ]},
+        {"role": "tool", "tool_call_id": "abc", "content": "2"},
+    ]);
+    let count = site.post("/tokenize", json!({"messages": messages})).json();
+    let text = site.post("/detokenize", json!({"tokens": count["tokens"]})).json()["prompt"].to_string();
+    assert!(text.contains("add") && text.contains("The function answered: 2"), "{text}");
+}
+
+#[test]
 fn a_call_can_be_forced() {
     let site = hermes();
     for more in [

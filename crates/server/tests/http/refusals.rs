@@ -126,6 +126,11 @@ fn chats() {
             Some("guided_choice"),
         ),
         (
+            with("structured_outputs", json!({"json_object": true, "disable_any_whitespace": true})),
+            "structured_outputs.disable_any_whitespace: only false is supported",
+            Some("structured_outputs.disable_any_whitespace"),
+        ),
+        (
             with("chat_template_kwargs", json!({"x": "y".repeat(20_000)})),
             "chat_template_kwargs: 20008 bytes, the limit is 16384",
             Some("chat_template_kwargs"),
@@ -198,6 +203,7 @@ fn embeddings_and_tokens() {
     let cases = vec![
         (json!({}), "input: the parameter is missing", Some("input")),
         (json!({"input": []}), "input: there is none", Some("input")),
+        (json!({"input": ["a", []]}), "input: text 1 is empty", Some("input")),
         (json!({"input": vec!["a"; 2049]}), "input: 2049 inputs, the limit is 2048", Some("input")),
         (
             json!({"input": "a", "encoding_format": "hex"}),

@@ -160,6 +160,12 @@ fn other_origins_are_let_in_by_name() {
     );
     let refused = preflight("https://b.example");
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, None));
+    // a page of ours, of a friend and of a stranger posts without asking first
+    let home = format!("http://{}", site.addr);
+    for (origin, want) in [(home.as_str(), 200), ("https://a.example", 200), ("https://b.example", 403)] {
+        let headers = [("origin", origin), ("authorization", "Bearer k"), ("content-type", "text/plain")];
+        assert_eq!(site.send("POST", "/tokenize", &headers, br#"{"prompt": "a"}"#).status, want, "{origin}");
+    }
     let headers = [("origin", "https://a.example"), ("authorization", "Bearer k")];
     let reply = site.send("GET", "/v1/models", &headers, b"");
     assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some("https://a.example")));

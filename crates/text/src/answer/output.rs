@@ -73,6 +73,11 @@ impl Output {
         self.calls += 1;
     }
 
+    /// Whether a call began.
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls > 0
+    }
+
     /// More of the arguments of the last call.
     pub(super) fn arguments(&mut self, text: &str) {
         if !text.is_empty() {

@@ -79,7 +79,9 @@ impl Reply {
         self.offsets[at] += token.token.token.chars().count();
         let mut top = Map::new();
         for best in token.top_logprobs.into_iter().chain([token.token.clone()]) {
-            top.insert(best.token, best.logprob.into());
+            // as short as the f32 it is
+            let logprob: f64 = best.logprob.to_string().parse().unwrap_or(f64::from(best.logprob));
+            top.insert(best.token, logprob.into());
         }
         Logprobs {
             tokens: vec![token.token.token],
