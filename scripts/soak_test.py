@@ -3,7 +3,7 @@
     python3 scripts/soak_test.py --url http://127.0.0.1:8080 [--api-key KEY] [--clients 64] [--seconds 120] [--pid PID]
 
 With the server's process id it also watches the memory. Fails if any answer is unexpected, a page does not come back,
-or the memory keeps growing. Needs the PyPI package `httpx` (it comes with `openai`).
+or the memory keeps growing. Needs the PyPI package `httpx`.
 """
 
 import argparse

@@ -62,9 +62,7 @@ impl Cpu {
             ));
         }
         compiled.taken.iter().for_each(|t| t.store(0, Ordering::Relaxed));
-        let places = step.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(move |p| (s, p)));
-        let (kernels, threads) = (self.kernels, self.pool.threads());
-        let run = Run { program: compiled, kernels, step, places: places.collect(), threads };
+        let run = Run::new(compiled, self.kernels, step, self.pool.threads());
         if !self.pool.run(&|worker| run.work(worker)) {
             return fail("a thread failed in this step".into());
         }
@@ -105,7 +103,7 @@ impl Backend for Cpu {
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
-        Compiled::scratch(graph, max_tokens, max_outputs)
+        Compiled::scratch(graph, max_tokens, max_outputs, self.kernels)
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
@@ -154,12 +152,17 @@ fn processor() -> String {
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
 }
 
-/// Bytes of memory in all and free; unknown counts as endless.
+/// Bytes of memory in all and free, of the machine or of the container; unknown counts as endless.
 fn memory() -> (u64, u64) {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {
         let line = info.lines().find_map(|l| l.strip_prefix(name))?;
         line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
     };
-    (field("MemTotal:").unwrap_or(u64::MAX), field("MemAvailable:").unwrap_or(u64::MAX))
+    let machine = (field("MemTotal:").unwrap_or(u64::MAX), field("MemAvailable:").unwrap_or(u64::MAX));
+    let control = |name: &str| {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok()
+    };
+    let (most, used) = (control("memory.max").unwrap_or(u64::MAX), control("memory.current").unwrap_or(0));
+    (machine.0.min(most), machine.1.min(most.saturating_sub(used)))
 }

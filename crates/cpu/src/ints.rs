@@ -25,6 +25,8 @@ pub(crate) struct Ints<'a> {
     pub(crate) sums32: &'a [f32],
     /// Sum of 16 activations. `[rows, cols / 16]`
     pub(crate) sums16: &'a [f32],
+    /// The same as whole numbers, before the scale. `[rows, cols / 16]`
+    pub(crate) whole16: &'a [i32],
 }
 
 /// Where rows of activations are quantised to: the same arrays.
@@ -34,6 +36,7 @@ pub(crate) struct IntsBuffer {
     scales: Shared<f32>,
     sums32: Shared<f32>,
     sums16: Shared<f32>,
+    whole16: Shared<i32>,
 }
 
 /// A run of activations to write: 32 and multiples.
@@ -43,6 +46,7 @@ pub(crate) struct IntsMut<'a> {
     scales: &'a mut [f32],
     sums32: &'a mut [f32],
     sums16: &'a mut [f32],
+    whole16: &'a mut [i32],
 }
 
 impl IntsBuffer {
@@ -55,12 +59,13 @@ impl IntsBuffer {
             scales: Shared::new(n / INT_BLOCK),
             sums32: Shared::new(n / INT_BLOCK),
             sums16: Shared::new(n / SUM_BLOCK),
+            whole16: Shared::new(n / SUM_BLOCK),
         }
     }
 
     /// Bytes of such room.
     pub(crate) fn bytes(values: usize) -> usize {
-        2 * values + 4 * (2 * values / INT_BLOCK + values / SUM_BLOCK)
+        2 * values + 4 * (2 * values / INT_BLOCK + 2 * values / SUM_BLOCK)
     }
 
     /// # Safety
@@ -77,6 +82,7 @@ impl IntsBuffer {
                 scales: self.scales.get(0..n / INT_BLOCK),
                 sums32: self.sums32.get(0..n / INT_BLOCK),
                 sums16: self.sums16.get(0..n / SUM_BLOCK),
+                whole16: self.whole16.get(0..n / SUM_BLOCK),
             }
         }
     }
@@ -93,7 +99,8 @@ impl IntsBuffer {
                 low: self.low.get_mut(at..at + len),
                 scales: self.scales.get_mut(blocks.clone()),
                 sums32: self.sums32.get_mut(blocks),
-                sums16: self.sums16.get_mut(halves),
+                sums16: self.sums16.get_mut(halves.clone()),
+                whole16: self.whole16.get_mut(halves),
             }
         }
     }
@@ -111,43 +118,66 @@ impl<'a> Ints<'a> {
             scales: &self.scales[n / INT_BLOCK..],
             sums32: &self.sums32[n / INT_BLOCK..],
             sums16: &self.sums16[n / SUM_BLOCK..],
+            whole16: &self.whole16[n / SUM_BLOCK..],
         }
     }
 }
 
-/// Rounds each block of 32 to its largest value over 127 * 256. The same at every vector width.
+/// What 32 activations have in common.
+pub(crate) struct BlockSums {
+    pub(crate) scale: f32,
+    pub(crate) sum32: f32,
+    pub(crate) sum16: [f32; 2],
+    pub(crate) whole16: [i32; 2],
+}
+
+/// Rounds 32 values to the largest of them over 127 * 256. The same at every vector width.
 #[inline(always)]
-pub(crate) fn quantize(x: &[f32], out: IntsMut<'_>) {
+pub(crate) fn quantize_block(
+    x: &[f32; INT_BLOCK],
+    high: &mut [i8; INT_BLOCK],
+    low: &mut [i8; INT_BLOCK],
+) -> BlockSums {
     // adding 1.5 * 2^23 rounds to the nearest whole number and leaves it in the low bits
     const ROUND: f32 = 12_582_912.0;
+    let mut lanes = [0.0f32; 8];
+    for x8 in x.as_chunks::<8>().0 {
+        for i in 0..8 {
+            lanes[i] = if x8[i].abs() > lanes[i] { x8[i].abs() } else { lanes[i] };
+        }
+    }
+    let largest = lanes.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    let scale = largest / (127.0 * 256.0);
+    for i in 0..INT_BLOCK {
+        let exact = x[i] * inverse;
+        let rounded = exact + ROUND;
+        high[i] = rounded.to_bits() as i8;
+        let rest = ((exact - (rounded - ROUND)) * 256.0).clamp(-127.0, 127.0);
+        low[i] = (rest + ROUND).to_bits() as i8;
+    }
+    let mut whole16 = [0; 2];
+    for half in 0..2 {
+        let part = half * SUM_BLOCK..(half + 1) * SUM_BLOCK;
+        let whole = high[part.clone()].iter().map(|&v| i32::from(v)).sum::<i32>();
+        let rest = low[part].iter().map(|&v| i32::from(v)).sum::<i32>();
+        whole16[half] = 256 * whole + rest;
+    }
+    let sum16 = whole16.map(|w| scale * w as f32);
+    BlockSums { scale, sum32: sum16[0] + sum16[1], sum16, whole16 }
+}
+
+/// All blocks of a run of values.
+#[inline(always)]
+pub(crate) fn quantize(x: &[f32], out: IntsMut<'_>) {
     let planes =
         out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
-    let sums = out.sums32.iter_mut().zip(out.sums16.as_chunks_mut::<2>().0);
+    let sums = out.sums16.as_chunks_mut::<2>().0.iter_mut().zip(out.whole16.as_chunks_mut::<2>().0);
     let blocks = x.as_chunks::<INT_BLOCK>().0.iter().zip(planes);
-    for (((x, (high, low)), scale), (sum32, sum16)) in blocks.zip(out.scales).zip(sums) {
-        let mut lanes = [0.0f32; 8];
-        for x8 in x.as_chunks::<8>().0 {
-            for i in 0..8 {
-                lanes[i] = if x8[i].abs() > lanes[i] { x8[i].abs() } else { lanes[i] };
-            }
-        }
-        let largest = lanes.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
-        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        *scale = largest / (127.0 * 256.0);
-        for i in 0..INT_BLOCK {
-            let exact = x[i] * inverse;
-            let rounded = exact + ROUND;
-            high[i] = rounded.to_bits() as i8;
-            let rest = ((exact - (rounded - ROUND)) * 256.0).clamp(-127.0, 127.0);
-            low[i] = (rest + ROUND).to_bits() as i8;
-        }
-        for half in 0..2 {
-            let part = half * SUM_BLOCK..(half + 1) * SUM_BLOCK;
-            let whole = high[part.clone()].iter().map(|&v| i32::from(v)).sum::<i32>();
-            let rest = low[part].iter().map(|&v| i32::from(v)).sum::<i32>();
-            sum16[half] = *scale * (256 * whole + rest) as f32;
-        }
-        *sum32 = sum16[0] + sum16[1];
+    let scales = out.scales.iter_mut().zip(out.sums32);
+    for (((x, (high, low)), (scale, sum32)), (sum16, whole16)) in blocks.zip(scales).zip(sums) {
+        let block = quantize_block(x, high, low);
+        (*scale, *sum32, *sum16, *whole16) = (block.scale, block.sum32, block.sum16, block.whole16);
     }
 }
 

@@ -5,6 +5,8 @@ use tern_quant::Quant;
 
 use crate::dot::{self, LinearKernel};
 use crate::ints::{self, IntsMut};
+use crate::lanes::LanesMut;
+use crate::products::Product;
 
 /// One instruction set's version of everything that is worth vectorising.
 ///
@@ -15,10 +17,10 @@ pub struct Kernels {
     pub name: &'static str,
     /// The row product for a format.
     pub(crate) linear: fn(&'static Quant) -> LinearKernel,
-    /// `sum(a * b)` with b in f16.
-    pub(crate) dot_f16: fn(a: &[f32], b: &[u16]) -> f32,
-    /// `out += a * x` with x in f16.
-    pub(crate) add_scaled_f16: fn(a: f32, x: &[u16], out: &mut [f32]),
+    /// A small product of matrices.
+    pub(crate) product: fn(Product<'_>),
+    /// From f16.
+    pub(crate) load_f16: fn(x: &[u16], out: &mut [f32]),
     /// To f16, rounded to nearest.
     pub(crate) store_f16: fn(x: &[f32], out: &mut [u16]),
     /// `exp(x - max)` in place; gives the sum.
@@ -27,8 +29,19 @@ pub struct Kernels {
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
     /// To integers.
     pub(crate) quantize: fn(&[f32], IntsMut<'_>),
+    /// Tiles of tokens, where there are kernels for them.
+    pub(crate) tiles: Option<Tiles>,
     /// `sum(x)` and `sum(x^2)`
     pub(crate) sums: fn(&[f32]) -> (f32, f32),
+}
+
+/// How many tokens become one tile of integers.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles {
+    /// Tokens of a tile.
+    pub(crate) lanes: usize,
+    /// [`crate::lanes::quantize_tile`]
+    pub(crate) quantize: fn(x: &[f32], width: usize, start: usize, out: LanesMut<'_>),
 }
 
 impl std::fmt::Debug for Kernels {
@@ -41,19 +54,20 @@ impl std::fmt::Debug for Kernels {
 static SCALAR: Kernels = Kernels {
     name: "scalar",
     linear: dot::scalar::kernel,
-    dot_f16: dot::scalar::dot_f16,
-    add_scaled_f16: dot::scalar::add_scaled_f16,
+    product: |mut p| p.run::<8, false>(),
+    load_f16: dot::scalar::load_f16,
     store_f16: dot::scalar::store_f16,
     softmax: softmax_body,
     gated: gated_body,
     quantize: ints::quantize,
+    tiles: None,
     sums: sums_body,
 };
 
 /// Plain loops compiled again for a wider instruction set.
 #[cfg(target_arch = "x86_64")]
 macro_rules! widened {
-    ($module:ident, $features:literal) => {
+    ($module:ident, $width:literal, $features:literal) => {
         mod $module {
             use super::*;
 
@@ -74,7 +88,12 @@ macro_rules! widened {
                 sums_body(x)
             }
 
-            // SAFETY (all four): `available` lists these kernels only where the features were detected.
+            #[target_feature(enable = $features)]
+            unsafe fn product_wide(mut p: Product<'_>) {
+                p.run::<$width, true>();
+            }
+
+            // SAFETY (all five): `available` lists these kernels only where the features were detected.
             pub(super) fn softmax(x: &mut [f32]) -> f32 {
                 // SAFETY: as above.
                 unsafe { softmax_wide(x) }
@@ -91,25 +110,30 @@ macro_rules! widened {
                 // SAFETY: as above.
                 unsafe { sums_wide(x) }
             }
+            pub(super) fn product(p: Product<'_>) {
+                // SAFETY: as above.
+                unsafe { product_wide(p) }
+            }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-widened!(avx2, "avx2,fma,f16c");
+widened!(avx2, 16, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-widened!(avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+widened!(avx512, 32, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 
 #[cfg(target_arch = "x86_64")]
 static AVX2: Kernels = Kernels {
     name: "avx2",
     linear: dot::x86::avx2::kernel,
-    dot_f16: dot::x86_floats::dot_f16,
-    add_scaled_f16: dot::x86_floats::add_scaled_f16,
+    product: avx2::product,
+    load_f16: dot::x86_floats::load_f16,
     store_f16: dot::x86_floats::store_f16,
     softmax: avx2::softmax,
     gated: avx2::gated,
     quantize: avx2::quantize,
+    tiles: Some(Tiles { lanes: 8, quantize: dot::x86::avx2::quantize_lanes }),
     sums: avx2::sums,
 };
 
@@ -117,9 +141,11 @@ static AVX2: Kernels = Kernels {
 static AVX512: Kernels = Kernels {
     name: "avx512",
     linear: dot::x86::avx512::kernel,
+    product: avx512::product,
     softmax: avx512::softmax,
     gated: avx512::gated,
     quantize: avx512::quantize,
+    tiles: Some(Tiles { lanes: 16, quantize: dot::x86::avx512::quantize_lanes }),
     sums: avx512::sums,
     ..AVX2
 };
@@ -129,8 +155,8 @@ static AVX512: Kernels = Kernels {
 static NEON: Kernels = Kernels {
     name: "neon",
     linear: dot::neon::kernel,
-    dot_f16: dot::neon_floats::dot_f16,
-    add_scaled_f16: dot::neon_floats::add_scaled_f16,
+    product: |mut p| p.run::<16, true>(),
+    load_f16: dot::neon_floats::load_f16,
     store_f16: dot::neon_floats::store_f16,
     ..SCALAR
 };

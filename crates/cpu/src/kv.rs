@@ -11,7 +11,8 @@ pub(crate) struct Kv {
     pub(crate) layers: Vec<LayerKv>,
 }
 
-/// One layer: `[page][kv_head][slot][dim]`, keys and values apart.
+/// One layer: keys `[page][kv_head][dim][slot]`, so that a vector takes a column of many of them, and values
+/// `[page][kv_head][slot][dim]`.
 pub(crate) struct LayerKv {
     pub(crate) shape: KvLayer,
     pub(crate) keys: Shared<u16>,

@@ -6,6 +6,12 @@ mod dot;
 mod ints;
 mod kernels;
 mod kv;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "no other instruction set has tiles of tokens")
+)]
+mod lanes;
+mod products;
 mod program;
 mod rowwise;
 mod run;

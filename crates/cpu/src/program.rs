@@ -11,6 +11,7 @@ use crate::dot::LinearKernel;
 use crate::ints::IntsBuffer;
 use crate::kernels::Kernels;
 use crate::kv::Kv;
+use crate::lanes::{LanesBuffer, MANY, MAX_LANES};
 use crate::shared::Shared;
 
 /// What a thread does at one place of the program.
@@ -22,8 +23,10 @@ pub(crate) enum Work {
     StoreKv,
     /// The node's op.
     Compute,
-    /// integer activations of the node's value, where the op could not make them on the way.
+    /// Integer activations of the node's value, where the op could not make them on the way.
     Quantize,
+    /// Integer activations of many tokens, in tiles.
+    QuantizeTiles,
 }
 
 /// One piece of work for all threads.
@@ -39,7 +42,8 @@ pub(crate) struct Task {
 /// A compiled graph with its memory.
 pub(crate) struct Compiled {
     pub(crate) graph: Graph,
-    pub(crate) tasks: Vec<Task>,
+    /// Tasks of a step with few or many tokens, and few or many outputs.
+    tasks: [[Vec<Task>; 2]; 2],
     /// Items of each task that threads have taken.
     pub(crate) taken: Vec<AtomicUsize>,
     pub(crate) weights: Vec<HostTensor>,
@@ -52,7 +56,10 @@ pub(crate) struct Compiled {
     pub(crate) max_outputs: usize,
     plan: Plan,
     values: Vec<Shared<f32>>,
-    ints: Vec<Option<IntsBuffer>>,
+    /// Integer activations of few rows, and of many.
+    ints: Vec<Option<(IntsBuffer, LanesBuffer)>>,
+    /// There are kernels for many rows.
+    has_tiles: bool,
     pub(crate) rotations: Vec<Shared<f32>>,
 }
 
@@ -68,15 +75,24 @@ impl Compiled {
         let wants_ints = values_in_integers(graph, &weights);
         let mut needs = vec![false; plan.width.len()];
         wants_ints.iter().enumerate().filter(|(_, w)| **w).for_each(|(i, _)| needs[plan.slot[i]] = true);
+        let has_tiles = kernels.tiles.is_some();
         let room = |s: usize| plan.room(s, max_tokens, max_outputs);
-        let tasks = tasks(graph, &plan, &wants_ints);
+        let ints = |s: usize| {
+            let [(few, outputs), (many, many_outputs)] =
+                rows_in_integers(has_tiles, (max_tokens, max_outputs));
+            let few = IntsBuffer::new(plan.room(s, few, outputs));
+            (few, LanesBuffer::new(plan.room(s, many, many_outputs)))
+        };
+        let tasks = [false, true].map(|t| [false, true].map(|o| tasks(graph, &plan, &wants_ints, [t, o])));
+        let longest = tasks.iter().flatten().map(Vec::len).max().unwrap_or(0);
         Compiled {
-            taken: tasks.iter().map(|_| AtomicUsize::new(0)).collect(),
+            taken: (0..longest).map(|_| AtomicUsize::new(0)).collect(),
             tasks,
             vectors: vectors(graph, &weights),
             kernels: linear_kernels(graph, &weights, kernels),
             values: (0..needs.len()).map(|s| Shared::new(room(s))).collect(),
-            ints: (0..needs.len()).map(|s| needs[s].then(|| IntsBuffer::new(room(s)))).collect(),
+            ints: (0..needs.len()).map(|s| needs[s].then(|| ints(s))).collect(),
+            has_tiles,
             rotations: graph.ropes.iter().map(|t| Shared::new(max_tokens * t.freqs.len() * 2)).collect(),
             graph: graph.clone(),
             weights,
@@ -88,10 +104,23 @@ impl Compiled {
     }
 
     /// Bytes of values, of their integers (as if every slot had them) and of rotations.
-    pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
-        let values = Plan::new(graph).bytes(max_tokens, max_outputs) / 4;
+    pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize, kernels: &Kernels) -> u64 {
+        let plan = Plan::new(graph);
+        let most = rows_in_integers(kernels.tiles.is_some(), (max_tokens, max_outputs));
+        let [few, many] = most.map(|(tokens, outputs)| plan.bytes(tokens, outputs) / 4);
         let turns: usize = graph.ropes.iter().map(|t| max_tokens * t.freqs.len() * 2).sum();
-        (values * 4 + IntsBuffer::bytes(values) + turns * 4) as u64
+        let values = plan.bytes(max_tokens, max_outputs);
+        (values + IntsBuffer::bytes(few) + LanesBuffer::bytes(many) + turns * 4) as u64
+    }
+
+    /// Whether so many rows become tiles.
+    pub(crate) fn is_many(&self, rows: usize) -> bool {
+        self.has_tiles && rows >= MANY
+    }
+
+    /// What threads do in a step of so many tokens and outputs.
+    pub(crate) fn tasks(&self, tokens: usize, outputs: usize) -> &[Task] {
+        &self.tasks[usize::from(self.is_many(tokens))][usize::from(self.is_many(outputs))]
     }
 
     /// The memory of a node's value.
@@ -99,8 +128,8 @@ impl Compiled {
         &self.values[self.plan.slot[node]]
     }
 
-    /// The integer activations of a node's value.
-    pub(crate) fn ints(&self, node: usize) -> Option<&IntsBuffer> {
+    /// The integer activations of a node's value: of few rows, or of many.
+    pub(crate) fn ints(&self, node: usize) -> Option<&(IntsBuffer, LanesBuffer)> {
         self.ints[self.plan.slot[node]].as_ref()
     }
 
@@ -112,6 +141,16 @@ impl Compiled {
     /// A decoded vector.
     pub(crate) fn vector(&self, id: WeightId) -> &[f32] {
         self.vectors.get(&id).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Most tokens and outputs that are kept as few, and as many.
+fn rows_in_integers(has_tiles: bool, (tokens, outputs): (usize, usize)) -> [(usize, usize); 2] {
+    if has_tiles {
+        let pad = |n: usize| n.next_multiple_of(MAX_LANES);
+        [(tokens.min(MANY), outputs.min(MANY)), (pad(tokens), pad(outputs))]
+    } else {
+        [(tokens, outputs), (0, 0)]
     }
 }
 
@@ -157,8 +196,8 @@ fn quantizes_on_the_way(op: &Op) -> bool {
     }
 }
 
-/// The tasks in order, with barriers only where memory demands them.
-fn tasks(graph: &Graph, plan: &Plan, wants_ints: &[bool]) -> Vec<Task> {
+/// The tasks in order, with barriers only where memory demands them, for few or many tokens and outputs.
+fn tasks(graph: &Graph, plan: &Plan, wants_ints: &[bool], many: [bool; 2]) -> Vec<Task> {
     // places: value slots, then KV, then one rotary table each
     let (kv, rope) = (plan.width.len(), plan.width.len() + 1);
     let mut tasks: Vec<Task> = vec![];
@@ -188,10 +227,12 @@ fn tasks(graph: &Graph, plan: &Plan, wants_ints: &[bool]) -> Vec<Task> {
             Op::Rope { table, .. } => reads.push(rope + table),
             _ => {}
         }
-        let on_the_way = wants_ints[i] && quantizes_on_the_way(&node.op);
+        let in_tiles = many[usize::from(node.value.outputs_only)];
+        let on_the_way = wants_ints[i] && !in_tiles && quantizes_on_the_way(&node.op);
         push(Work::Compute, i, on_the_way, reads, plan.slot[i]);
         if wants_ints[i] && !on_the_way {
-            push(Work::Quantize, i, false, vec![plan.slot[i]], plan.slot[i]);
+            let work = if in_tiles { Work::QuantizeTiles } else { Work::Quantize };
+            push(work, i, false, vec![plan.slot[i]], plan.slot[i]);
         }
     }
     tasks

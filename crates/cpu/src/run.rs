@@ -5,8 +5,8 @@ use std::ops::Range;
 use tern_graph::{NormKind, Op, Slice, Step, Val, WeightId};
 use tern_quant::INT_BLOCK;
 
-use crate::attend::Attend;
-use crate::dot::{LinearKernel, ROWS, ROWS_A_CALL, Rows};
+use crate::attend::{Attend, AttendRoom, Block};
+use crate::dot::{IntsKernel, LinearKernel, PANEL, ROWS, Room, Rows, Target};
 use crate::kernels::Kernels;
 use crate::program::{Compiled, Task, Work};
 use crate::rowwise::{Norm, rotate, rotation};
@@ -18,6 +18,12 @@ const PIECE: usize = 1024;
 const LINEAR_BYTES: usize = 64 * 1024;
 /// Tokens that share a pass over a thread's rows of weights.
 const LINEAR_TOKENS: usize = 32;
+/// Tokens of a slice that share what they read of its keys and values.
+const ATTEND_TOKENS: usize = 16;
+/// Scores of one head that these tokens may have together.
+const ATTEND_SCORES: usize = 64 * 1024;
+/// Tokens whose keys and values one thread stores at a time: tokens of a page share lines of memory.
+const STORE_TOKENS: usize = 32;
 
 /// A step in flight: everything threads read.
 pub(crate) struct Run<'a> {
@@ -26,31 +32,58 @@ pub(crate) struct Run<'a> {
     pub(crate) step: &'a Step,
     /// Slice and position of every token.
     pub(crate) places: Vec<(&'a Slice, usize)>,
+    /// Rows of one slice that attend together.
+    pub(crate) blocks: Vec<(&'a Slice, Range<usize>)>,
     pub(crate) threads: usize,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// A step of a compiled graph.
+    pub(crate) fn new(
+        program: &'a Compiled,
+        kernels: &'a Kernels,
+        step: &'a Step,
+        threads: usize,
+    ) -> Run<'a> {
+        let places = step.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(move |p| (s, p)));
+        let (mut blocks, mut row) = (vec![], 0);
+        for slice in &step.slices {
+            let end = row + slice.len;
+            // fewer where their scores would not stay in a cache
+            let tokens = (ATTEND_SCORES / (slice.position + slice.len).max(1)).clamp(1, ATTEND_TOKENS);
+            for first in (row..end).step_by(tokens) {
+                blocks.push((slice, first..end.min(first + tokens)));
+            }
+            row = end;
+        }
+        Run { program, kernels, step, places: places.collect(), blocks, threads }
+    }
+
     /// Does this thread's share of all tasks.
     ///
     /// Every `unsafe` below rests on one argument: tasks hand out disjoint parts of what they write, and the
     /// compiled program has a barrier wherever a task touches what another one wrote or still reads.
     pub(crate) fn work(&self, worker: &Worker<'_>) {
-        let mut scores = Vec::new();
-        for (i, task) in self.program.tasks.iter().enumerate() {
+        let mut room = Scratch::default();
+        let tasks = self.program.tasks(self.step.tokens.len(), self.step.outputs.len());
+        for (i, task) in tasks.iter().enumerate() {
             if task.barrier {
                 worker.barrier();
             }
             let share = |items, grain| worker.share(&self.program.taken[i], items, grain);
             match task.work {
                 Work::Rotations(table) => self.rotations(table, share(self.places.len(), 1)),
-                Work::StoreKv => self.store_kv(task, share(self.places.len(), 1)),
+                Work::StoreKv => {
+                    self.store_kv(task, &mut room.halves, share(self.places.len(), STORE_TOKENS));
+                }
                 Work::Quantize => {
                     let width = self.program.graph.nodes[task.node].value.width;
                     share(self.rows(task.node), 1)
                         .flatten()
                         .for_each(|row| self.quantize(task.node, row * width, width));
                 }
-                Work::Compute => self.compute(task, &mut scores, share),
+                Work::QuantizeTiles => self.quantize_tiles(task.node, share),
+                Work::Compute => self.compute(task, &mut room, share),
             }
         }
     }
@@ -58,7 +91,7 @@ impl Run<'_> {
     fn compute<I: Iterator<Item = Range<usize>>>(
         &self,
         task: &Task,
-        scores: &mut Vec<f32>,
+        room: &mut Scratch,
         share: impl Fn(usize, usize) -> I,
     ) {
         let (node, rows) = (&self.program.graph.nodes[task.node], self.rows(task.node));
@@ -88,10 +121,12 @@ impl Run<'_> {
             }
             Op::Linear { x, weight, scale, bias } => {
                 let w = self.program.weight(*weight);
-                let even = w.rows.div_ceil(self.threads * 4).next_multiple_of(ROWS);
-                let grain = (LINEAR_BYTES / w.row_bytes().max(1)).max(ROWS).next_multiple_of(ROWS).min(even);
+                let many = self.program.is_many(rows);
+                let unit = if many { PANEL } else { ROWS };
+                let even = w.rows.div_ceil(self.threads * 4).next_multiple_of(unit);
+                let grain = (LINEAR_BYTES / w.row_bytes().max(1)).max(unit).next_multiple_of(unit).min(even);
                 for range in share(w.rows, grain) {
-                    self.linear(task.node, (*x, *weight), (*scale, *bias), range);
+                    self.linear(task.node, (*x, *weight), (*scale, *bias), &mut room.unpacked, range);
                 }
             }
             Op::Rope { x, head_dim, style, table } => {
@@ -108,14 +143,33 @@ impl Run<'_> {
             Op::Attend { q, layer, args, .. } => {
                 let Some(kv) = &self.program.kv else { return };
                 let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
-                for item in share(rows * args.heads, 1).flatten() {
-                    let (row, head) = (item / args.heads, item % args.heads);
-                    let (slice, position) = self.places[row];
-                    let query = self.read(*q, item * args.head_dim, args.head_dim);
-                    self.finish(task, item * args.v_dim, args.v_dim, |out| {
-                        // SAFETY: see `work`.
-                        unsafe { attend.attend(slice, position, (head, query), scores, out) }
-                    });
+                // where groups are few, each head goes alone
+                let group = args.heads / args.kv_heads;
+                let shared = self.blocks.len() * args.kv_heads >= self.threads;
+                let heads = if shared { group } else { 1 };
+                let each = args.heads / heads;
+                for item in share(self.blocks.len() * each, 1).flatten() {
+                    let (slice, rows) = &self.blocks[item / each];
+                    let head = item % each * heads;
+                    let block = Block {
+                        slice,
+                        position: self.places[rows.start].1,
+                        tokens: rows.len(),
+                        heads: head..head + heads,
+                    };
+                    let query = |token: usize, head: usize| {
+                        self.read(
+                            *q,
+                            ((rows.start + token) * args.heads + head) * args.head_dim,
+                            args.head_dim,
+                        )
+                    };
+                    // SAFETY: see `work`.
+                    unsafe { attend.attend(&block, query, &mut room.attend) };
+                    for (i, results) in room.attend.results.chunks_exact(args.v_dim).enumerate() {
+                        let at = (rows.start + i / heads) * args.heads + head + i % heads;
+                        self.finish(task, at * args.v_dim, args.v_dim, |out| out.copy_from_slice(results));
+                    }
                 }
             }
             Op::Gated { gate, up, act } => self.pieces(task, share, |at, out| {
@@ -172,9 +226,27 @@ impl Run<'_> {
     }
 
     fn quantize(&self, node: usize, at: usize, len: usize) {
-        let Some(ints) = self.program.ints(node) else { return };
+        let Some((ints, _)) = self.program.ints(node) else { return };
         // SAFETY: see `work`; linears of integer formats have rows that are multiples of 32.
         unsafe { (self.kernels.quantize)(self.program.value(node).get(at..at + len), ints.part(at, len)) }
+    }
+
+    fn quantize_tiles<I: Iterator<Item = Range<usize>>>(
+        &self,
+        node: usize,
+        share: impl Fn(usize, usize) -> I,
+    ) {
+        let (Some((_, to)), Some(tiles)) = (self.program.ints(node), self.kernels.tiles) else { return };
+        let (rows, width) = (self.rows(node), self.program.graph.nodes[node].value.width);
+        let blocks = width / INT_BLOCK;
+        for block in share(rows.div_ceil(tiles.lanes) * blocks, 1).flatten() {
+            let (first, start) = (block / blocks * tiles.lanes, block % blocks * INT_BLOCK);
+            // SAFETY: see `work`.
+            unsafe {
+                let x = self.program.value(node).get(first * width..rows.min(first + tiles.lanes) * width);
+                (tiles.quantize)(x, width, start, to.part(block..block + 1, tiles.lanes));
+            }
+        }
     }
 
     /// Elementwise work on runs of columns of all rows.
@@ -205,7 +277,7 @@ impl Run<'_> {
         }
     }
 
-    fn store_kv(&self, task: &Task, share: impl Iterator<Item = Range<usize>>) {
+    fn store_kv(&self, task: &Task, room: &mut Vec<u16>, share: impl Iterator<Item = Range<usize>>) {
         let Op::Attend { k, v, layer, args, .. } = &self.program.graph.nodes[task.node].op else { return };
         let Some(kv) = &self.program.kv else { return };
         let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
@@ -216,7 +288,7 @@ impl Run<'_> {
                 let key = self.read(*k, item * args.head_dim, args.head_dim);
                 let value = self.read(*v, item * args.v_dim, args.v_dim);
                 // SAFETY: see `work`; positions of a step are all different.
-                unsafe { attend.store(slice, position, head, key, value) }
+                unsafe { attend.store(slice, position, head, (key, value), room) }
             }
         }
     }
@@ -227,6 +299,7 @@ impl Run<'_> {
         node: usize,
         (x, weight): (Val, WeightId),
         (scale, bias): (Option<WeightId>, Option<WeightId>),
+        room: &mut Room,
         range: Range<usize>,
     ) {
         let program = self.program;
@@ -234,32 +307,52 @@ impl Run<'_> {
         let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
         let bias = bias.map(|b| program.vector(b));
         let (out, tail) = (program.value(node), w.tail());
-        let mut room = [0.0f32; ROWS_A_CALL * LINEAR_TOKENS];
+        let panel = |r: usize| {
+            let count = PANEL.min(range.end - r);
+            Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail }
+        };
+        let (kernel, ints) = (program.kernels[node], program.ints(x.index()));
+        let to = |r: usize| Target { out, stride: w.rows, first: r, scale, bias: bias.map(|b| &b[r..]) };
+        if let (Some(LinearKernel::Ints(IntsKernel { many: Some(dot), .. })), Some((_, tiles)), true) =
+            (kernel, ints, program.is_many(rows))
+        {
+            // SAFETY: see `work`; no two threads share a row of weights.
+            let x = unsafe { tiles.view(rows, w.cols) };
+            for r in range.clone().step_by(PANEL) {
+                dot(&panel(r), &x, room, &to(r));
+            }
+            return;
+        }
+        let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
         for first in (0..rows).step_by(LINEAR_TOKENS) {
             let tokens = LINEAR_TOKENS.min(rows - first);
-            for r in range.clone().step_by(ROWS_A_CALL) {
-                let count = ROWS_A_CALL.min(range.end - r);
-                let tile = Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail };
-                let results = &mut room[..count * tokens]; // [count, tokens]
-                match (program.kernels[node], program.ints(x.index())) {
-                    (Some(LinearKernel::Ints(dot)), Some(ints)) => {
+            for r in range.clone().step_by(PANEL) {
+                let tile = panel(r);
+                let results = &mut results[..tile.count * tokens]; // [count, tokens]
+                match (kernel, ints) {
+                    (Some(LinearKernel::Ints(kernel)), Some((ints, _))) => {
                         // SAFETY: see `work`.
                         let x = unsafe { ints.view(rows, w.cols) };
-                        dot(&tile, &x.skip(first), results);
+                        (kernel.few)(&tile, &x.skip(first), room, results);
                     }
                     (Some(LinearKernel::F32(dot)), _) => {
                         dot(&tile, self.read(x, first * w.cols, tokens * w.cols), results);
                     }
                     _ => return,
                 }
-                for (row, results) in (r..).zip(results.chunks_exact(tokens)) {
-                    let shift = bias.map_or(0.0, |b| b[row]);
-                    for (t, y) in results.iter().enumerate() {
-                        // SAFETY: see `work`; no two threads share a row of weights.
-                        unsafe { out.set((first + t) * w.rows + row, y * scale + shift) };
-                    }
+                for t in 0..tokens {
+                    // SAFETY: see `work`; no two threads share a row of weights.
+                    unsafe { to(r).write(first + t, results[t..].iter().step_by(tokens)) };
                 }
             }
         }
     }
+}
+
+/// What a thread works in.
+#[derive(Default)]
+struct Scratch {
+    attend: AttendRoom,
+    halves: Vec<u16>,
+    unpacked: Room,
 }

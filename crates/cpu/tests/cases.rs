@@ -1,7 +1,8 @@
 //! Every op case on every instruction set this machine has: near the reference, and equal to the scalar kernels.
 
 use tern_cpu::{Cpu, available};
-use tern_graph::{Backend, Bindings, Reserve, Step, cases};
+use tern_graph::{Attention, Backend, Bindings, Reserve, Step, cases};
+use tern_quant::DotWith;
 
 #[test]
 fn every_case_is_near_the_reference() {
@@ -32,21 +33,43 @@ fn every_instruction_set_equals_the_scalar_one() {
 /// A token's row is the same bits alone, in a chunk and beside others: batching never changes a text.
 #[test]
 fn rows_do_not_depend_on_their_neighbours() {
-    let case = cases::linear(&tern_quant::Q4_1, 96, 512, 1).unwrap();
-    for kernels in available() {
-        let mut cpu = Cpu::with_kernels(2, kernels);
-        let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
-        let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
-        let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
-        let program = cpu.compile(&case.graph, &bindings).unwrap();
-        let mut run = |tokens: &[u32]| {
-            let ticket = cpu.submit(program, Step::all_logits(tokens, 0, vec![0, 1, 2, 3])).unwrap();
-            cpu.collect(ticket).unwrap().rows
-        };
-        let tokens: Vec<u32> = (0..50).collect();
-        let together = run(&tokens);
-        for (i, row) in together.iter().enumerate() {
-            assert_eq!(&run(&tokens[i..i + 1])[0], row, "{kernels:?}: token {i}");
+    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
+        for (rows, cols) in [(35, 512), (8, 288usize.next_multiple_of(quant.block_len))] {
+            let case = cases::linear(quant, rows, cols, 1).unwrap();
+            for kernels in available() {
+                let mut cpu = Cpu::with_kernels(2, kernels);
+                let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
+                let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
+                let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
+                let program = cpu.compile(&case.graph, &bindings).unwrap();
+                let mut run = |tokens: &[u32]| {
+                    let ticket = cpu.submit(program, Step::all_logits(tokens, 0, vec![0, 1, 2, 3])).unwrap();
+                    cpu.collect(ticket).unwrap().rows
+                };
+                let tokens: Vec<u32> = (0..50).collect();
+                let together = run(&tokens);
+                for size in [1, 4, 7, 9, 24] {
+                    let parts: Vec<_> = tokens.chunks(size).flat_map(&mut run).collect();
+                    assert_eq!(parts, together, "{kernels:?}: {quant} {rows}x{cols}, {size} at a time");
+                }
+            }
+        }
+    }
+}
+
+/// The same for attention, whose tokens share what they read.
+#[test]
+fn attention_does_not_depend_on_the_size_of_steps() {
+    for (heads, kv_heads, window) in [(6, 2, None), (6, 2, Some(19)), (3, 3, None), (4, 1, Some(3))] {
+        let args = Attention { heads, kv_heads, head_dim: 72, v_dim: 40, scale: 0.2, window, softcap: None };
+        for kernels in available() {
+            let run = |lens: &[usize]| {
+                cases::attend(args, lens).unwrap().run(&mut Cpu::with_kernels(2, kernels)).unwrap()
+            };
+            let alone = run(&[1; 60]);
+            for lens in [&[60][..], &[17, 43], &[5, 1, 16, 38]] {
+                assert_eq!(run(lens), alone, "{kernels:?}: {heads}/{kv_heads} heads, steps {lens:?}");
+            }
         }
     }
 }

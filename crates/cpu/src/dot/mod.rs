@@ -12,16 +12,24 @@ pub(crate) mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_floats;
 #[cfg(target_arch = "x86_64")]
+mod x86_general;
+#[cfg(target_arch = "x86_64")]
 mod x86_layouts;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_many;
+#[cfg(target_arch = "x86_64")]
 mod x86_tiles;
+#[cfg(target_arch = "x86_64")]
+mod x86_wide;
 
 use crate::ints::Ints;
+use crate::lanes::Lanes;
+use crate::shared::Shared;
 
 /// Rows of weights that share a pass over the activations.
 pub(crate) const ROWS: usize = 4;
 /// Rows given to a kernel at once.
-pub(crate) const ROWS_A_CALL: usize = 16;
+pub(crate) const PANEL: usize = 16;
 
 /// `out[r][t] = row[r] . x[t]`, for the given rows and as many tokens as `out` has room for.
 ///
@@ -29,9 +37,55 @@ pub(crate) const ROWS_A_CALL: usize = 16;
 #[derive(Clone, Copy)]
 pub(crate) enum LinearKernel {
     /// Integer codes against integer activations.
-    Ints(fn(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32])),
+    Ints(IntsKernel),
     /// Floats against f32 activations, `cols` a token.
     F32(fn(rows: &Rows<'_>, x: &[f32], out: &mut [f32])),
+}
+
+/// A format's products with few tokens and, where the instruction set has tiles of tokens, with many: the same bits.
+#[derive(Clone, Copy)]
+pub(crate) struct IntsKernel {
+    pub(crate) few: fn(rows: &Rows<'_>, x: &Ints<'_>, room: &mut Room, out: &mut [f32]),
+    pub(crate) many: Option<fn(rows: &Rows<'_>, x: &Lanes<'_>, room: &mut Room, to: &Target<'_>)>,
+}
+
+/// What a thread unpacks rows into.
+#[derive(Default)]
+pub(crate) struct Room {
+    #[cfg(target_arch = "x86_64")]
+    panel: x86_many::Panel,
+    #[cfg(target_arch = "x86_64")]
+    plain: Vec<x86_general::PlainBlock>,
+}
+
+/// Where the results of some rows go: `out[t * stride + first + r] = y * scale + bias[r]`
+pub(crate) struct Target<'a> {
+    pub(crate) out: &'a Shared<f32>,
+    pub(crate) stride: usize,
+    pub(crate) first: usize,
+    pub(crate) scale: f32,
+    /// Of the rows from `first` on.
+    pub(crate) bias: Option<&'a [f32]>,
+}
+
+impl Target<'_> {
+    /// The results of one token, row after row.
+    ///
+    /// # Safety
+    /// No other thread touches these rows before the next barrier.
+    #[inline(always)]
+    pub(crate) unsafe fn write<'a>(&self, token: usize, results: impl ExactSizeIterator<Item = &'a f32>) {
+        let at = token * self.stride + self.first;
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.out.get_mut(at..at + results.len()) };
+        match self.bias {
+            Some(bias) => {
+                let each = out.iter_mut().zip(results.zip(bias));
+                each.for_each(|(o, (y, b))| *o = y * self.scale + b);
+            }
+            None => out.iter_mut().zip(results).for_each(|(o, y)| *o = y * self.scale),
+        }
+    }
 }
 
 /// Consecutive rows of blocks.

@@ -9,7 +9,7 @@ use std::arch::aarch64::*;
 use tern_quant::{INT_BLOCK, Quant};
 
 use super::scalar::{self, Block};
-use super::{LinearKernel, ROWS, Rows, neon_floats, neon_layouts as layouts};
+use super::{IntsKernel, LinearKernel, ROWS, Room, Rows, neon_floats, neon_layouts as layouts};
 use crate::ints::{Ints, SUM_BLOCK};
 
 /// Tokens that share a pass over some rows.
@@ -17,28 +17,32 @@ const TOKENS: usize = 4;
 /// Groups of 32 columns in a chunk.
 const GROUPS: usize = 8;
 
+fn ints(few: fn(&Rows<'_>, &Ints<'_>, &mut Room, &mut [f32])) -> LinearKernel {
+    LinearKernel::Ints(IntsKernel { few, many: None })
+}
+
 /// Which kernel runs which format.
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
         "F32" | "BF16" => scalar::kernel(quant), // plain loops use NEON by themselves
         "F16" => LinearKernel::F32(neon_floats::f16_rows),
-        "Q1_0" => LinearKernel::Ints(dot_rows::<layouts::Q1_0>),
-        "Q2_0" => LinearKernel::Ints(dot_rows::<layouts::Q2_0>),
-        "PQ2_0" | "Q2_0_G128" => LinearKernel::Ints(dot_rows::<layouts::Pq2_0>),
-        "TQ2_0" => LinearKernel::Ints(dot_rows::<layouts::Tq2_0>),
-        "Q4_0" => LinearKernel::Ints(dot_rows::<layouts::Q4_0>),
-        "Q4_1" => LinearKernel::Ints(dot_rows::<layouts::Q4_1>),
-        "Q5_0" => LinearKernel::Ints(dot_rows::<layouts::Q5_0>),
-        "Q5_1" => LinearKernel::Ints(dot_rows::<layouts::Q5_1>),
-        "Q8_0" => LinearKernel::Ints(dot_rows::<layouts::Q8_0>),
-        "Q2_K" => LinearKernel::Ints(dot_rows::<layouts::Q2K>),
-        "Q3_K" => LinearKernel::Ints(dot_rows::<layouts::Q3K>),
-        "Q4_K" => LinearKernel::Ints(dot_rows::<layouts::Q4K>),
-        "Q5_K" => LinearKernel::Ints(dot_rows::<layouts::Q5K>),
-        "Q6_K" => LinearKernel::Ints(dot_rows::<layouts::Q6K>),
-        "IQ4_NL" => LinearKernel::Ints(dot_rows::<layouts::Iq4Nl>),
-        "IQ4_XS" => LinearKernel::Ints(dot_rows::<layouts::Iq4Xs>),
-        _ => LinearKernel::Ints(general),
+        "Q1_0" => ints(dot_rows::<layouts::Q1_0>),
+        "Q2_0" => ints(dot_rows::<layouts::Q2_0>),
+        "PQ2_0" | "Q2_0_G128" => ints(dot_rows::<layouts::Pq2_0>),
+        "TQ2_0" => ints(dot_rows::<layouts::Tq2_0>),
+        "Q4_0" => ints(dot_rows::<layouts::Q4_0>),
+        "Q4_1" => ints(dot_rows::<layouts::Q4_1>),
+        "Q5_0" => ints(dot_rows::<layouts::Q5_0>),
+        "Q5_1" => ints(dot_rows::<layouts::Q5_1>),
+        "Q8_0" => ints(dot_rows::<layouts::Q8_0>),
+        "Q2_K" => ints(dot_rows::<layouts::Q2K>),
+        "Q3_K" => ints(dot_rows::<layouts::Q3K>),
+        "Q4_K" => ints(dot_rows::<layouts::Q4K>),
+        "Q5_K" => ints(dot_rows::<layouts::Q5K>),
+        "Q6_K" => ints(dot_rows::<layouts::Q6K>),
+        "IQ4_NL" => ints(dot_rows::<layouts::Iq4Nl>),
+        "IQ4_XS" => ints(dot_rows::<layouts::Iq4Xs>),
+        _ => ints(general),
     }
 }
 
@@ -229,7 +233,7 @@ unsafe fn tile<L: Layout, const R: usize, const N: usize>(
 }
 
 /// Some rows against all tokens: tiles of two rows and [`TOKENS`] tokens, then of all rows and one token.
-fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
     let row_bytes = x.cols / L::LEN * L::BYTES;
     let tokens = out.len() / rows.count;
     assert!(rows.blocks.len() == rows.count * row_bytes);
@@ -265,7 +269,7 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
 }
 
 /// Rows of any format against all tokens: unpack a block, then use it for every token.
-fn general(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+fn general(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     let tokens = out.len() / rows.count;
     assert!(rows.blocks.len() == x.cols / len * bytes * rows.count);
@@ -311,9 +315,9 @@ mod tests {
 
     /// Rows of one format against tokens, by a kernel.
     fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &Ints<'_>, tokens: usize) -> Vec<f32> {
-        let LinearKernel::Ints(dot) = kernel else { panic!("{} has no integers", rows.quant) };
+        let LinearKernel::Ints(kernel) = kernel else { panic!("{} has no integers", rows.quant) };
         let mut out = vec![0.0; rows.count * tokens];
-        dot(rows, x, &mut out);
+        (kernel.few)(rows, x, &mut Room::default(), &mut out);
         out
     }
 

@@ -42,25 +42,14 @@ pub(super) fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
     }
 }
 
-pub(crate) fn dot_f16(a: &[f32], b: &[u16]) -> f32 {
-    let n = a.len().min(b.len());
-    let whole = n / 16 * 16;
-    // SAFETY: both have `whole` values.
-    let sum = unsafe { dot(a.as_ptr(), b.as_ptr(), whole) };
-    sum + scalar::dot_f16(&a[whole..n], &b[whole..n])
-}
-
-pub(crate) fn add_scaled_f16(a: f32, x: &[u16], out: &mut [f32]) {
+pub(crate) fn load_f16(x: &[u16], out: &mut [f32]) {
     let n = x.len().min(out.len());
     let ((x4, x_rest), (out4, out_rest)) = (x[..n].as_chunks::<4>(), out[..n].as_chunks_mut::<4>());
     for (x, out) in x4.iter().zip(out4) {
         // SAFETY: four values each; NEON is there on every aarch64.
-        unsafe {
-            let sum = vfmaq_n_f32(vld1q_f32(out.as_ptr()), load_halves(x.as_ptr()), a);
-            vst1q_f32(out.as_mut_ptr(), sum);
-        }
+        unsafe { vst1q_f32(out.as_mut_ptr(), load_halves(x.as_ptr())) };
     }
-    scalar::add_scaled_f16(a, x_rest, out_rest);
+    scalar::load_f16(x_rest, out_rest);
 }
 
 pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
@@ -86,7 +75,7 @@ mod tests {
     fn every_half_becomes_its_float() {
         let all: Vec<u16> = (0..=u16::MAX).collect();
         let mut got = vec![0.0f32; all.len()];
-        add_scaled_f16(1.0, &all, &mut got);
+        load_f16(&all, &mut got);
         for (&bits, got) in all.iter().zip(&got) {
             let want = f16::from_bits(bits).to_f32();
             assert!(*got == want || got.is_nan() && want.is_nan(), "{bits:#06x}: {got} for {want}");
@@ -117,10 +106,9 @@ mod tests {
             let a: Vec<f32> = (0..n).map(|i| i as f32 - 7.0).collect();
             let mut halves = vec![0; n];
             store_f16(&a, &mut halves);
-            assert_eq!(dot_f16(&a, &halves), a.iter().map(|x| x * x).sum::<f32>(), "{n} values");
-            let mut out = a.clone();
-            add_scaled_f16(2.0, &halves, &mut out);
-            assert_eq!(out, a.iter().map(|x| 3.0 * x).collect::<Vec<_>>(), "{n} values");
+            let mut out = vec![0.0; n];
+            load_f16(&halves, &mut out);
+            assert_eq!(out, a, "{n} values");
         }
     }
 }

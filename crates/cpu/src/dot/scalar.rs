@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use tern_quant::{Codec, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
 
-use super::{LinearKernel, Rows};
+use super::{IntsKernel, LinearKernel, Room, Rows};
 use crate::ints::{Ints, SUM_BLOCK};
 
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
@@ -15,7 +15,7 @@ pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
         "BF16" => LinearKernel::F32(|rows, x, out| {
             float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32())
         }),
-        _ => LinearKernel::Ints(dot_codes),
+        _ => LinearKernel::Ints(IntsKernel { few: dot_codes, many: None }),
     }
 }
 
@@ -73,7 +73,7 @@ impl Block {
     }
 }
 
-fn dot_codes(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+fn dot_codes(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     let tokens = out.len() / rows.count;
     let mut block = Block::empty();
@@ -99,12 +99,8 @@ fn dot_codes(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
     }
 }
 
-pub(crate) fn dot_f16(a: &[f32], b: &[u16]) -> f32 {
-    a.iter().zip(b).map(|(x, y)| x * f16::from_bits(*y).to_f32()).sum()
-}
-
-pub(crate) fn add_scaled_f16(a: f32, x: &[u16], out: &mut [f32]) {
-    out.iter_mut().zip(x).for_each(|(o, x)| *o += a * f16::from_bits(*x).to_f32());
+pub(crate) fn load_f16(x: &[u16], out: &mut [f32]) {
+    out.iter_mut().zip(x).for_each(|(o, x)| *o = f16::from_bits(*x).to_f32());
 }
 
 pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {

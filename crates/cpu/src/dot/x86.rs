@@ -4,26 +4,38 @@ use half::bf16;
 use tern_quant::Quant;
 
 use super::x86_layouts as layouts;
+use super::x86_many as many;
 use super::x86_tiles::{self as tiles, Layout};
-use super::{LinearKernel, Rows, scalar, x86_floats};
+use super::{IntsKernel, LinearKernel, Rows, Target, scalar, x86_floats, x86_general};
 use crate::ints::Ints;
+use crate::lanes::{Lanes, LanesMut, quantize_tile};
 
 /// The kernels of one instruction set.
 macro_rules! kernels {
-    ($module:ident, $tiles:path, $general:path, $features:literal) => {
+    ($module:ident, $tiles:path, $simd:path, $features:literal) => {
         pub(crate) mod $module {
             use super::*;
 
             #[target_feature(enable = $features)]
-            unsafe fn tiled<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+            unsafe fn few<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
                 use $tiles as run;
                 // SAFETY: the features are on.
                 unsafe { run::<L>(rows, x, out) }
             }
             #[target_feature(enable = $features)]
-            unsafe fn general(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+            unsafe fn panel<L: Layout>(
+                rows: &Rows<'_>,
+                x: &Lanes<'_>,
+                room: &mut many::Panel,
+                to: &Target<'_>,
+            ) {
                 // SAFETY: the features are on.
-                unsafe { tiles::general::<$general>(rows, x, out) }
+                unsafe { many::panel::<L, $simd>(rows, x, room, to) }
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn quantize(x: &[f32], width: usize, start: usize, out: LanesMut<'_>) {
+                // SAFETY: the features are on.
+                unsafe { quantize_tile::<$simd>(x, width, start, out) }
             }
             #[target_feature(enable = $features)]
             unsafe fn f32_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
@@ -39,9 +51,36 @@ macro_rules! kernels {
                 unsafe { x86_floats::f16_rows(rows, x, out) }
             }
 
-            fn ints<L: Layout>() -> LinearKernel {
+            /// [`crate::lanes::quantize_tile`]
+            pub(crate) fn quantize_lanes(x: &[f32], width: usize, start: usize, out: LanesMut<'_>) {
                 // SAFETY: these kernels are listed only where the features were detected.
-                LinearKernel::Ints(|rows, x, out| unsafe { tiled::<L>(rows, x, out) })
+                unsafe { quantize(x, width, start, out) }
+            }
+
+            fn ints<L: Layout>() -> LinearKernel {
+                LinearKernel::Ints(IntsKernel {
+                    // SAFETY: as above.
+                    few: |rows, x, _, out| unsafe { few::<L>(rows, x, out) },
+                    // SAFETY: as above.
+                    many: Some(|rows, x, room, to| unsafe { panel::<L>(rows, x, &mut room.panel, to) }),
+                })
+            }
+
+            /// Any format: rows are first unpacked by the format's own function.
+            fn general() -> LinearKernel {
+                type Plain = x86_general::Plain;
+                LinearKernel::Ints(IntsKernel {
+                    few: |rows, x, room, out| {
+                        let rows = x86_general::unpack(rows, x.cols, &mut room.plain);
+                        // SAFETY: as above.
+                        unsafe { few::<Plain>(&rows, x, out) }
+                    },
+                    many: Some(|rows, x, room, to| {
+                        let rows = x86_general::unpack(rows, x.cols, &mut room.plain);
+                        // SAFETY: as above.
+                        unsafe { panel::<Plain>(&rows, x, &mut room.panel, to) }
+                    }),
+                })
             }
 
             pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
@@ -68,8 +107,7 @@ macro_rules! kernels {
                     "Q6_K" => ints::<layouts::Q6K>(),
                     "IQ4_NL" => ints::<layouts::Iq4Nl>(),
                     "IQ4_XS" => ints::<layouts::Iq4Xs>(),
-                    // SAFETY: as above.
-                    _ => LinearKernel::Ints(|rows, x, out| unsafe { general(rows, x, out) }),
+                    _ => general(),
                 }
             }
         }

@@ -39,43 +39,18 @@ pub(super) unsafe fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `sum(a * b)` with b in f16; two running vectors.
 #[inline(always)]
-unsafe fn dot_f16_body(a: &[f32], b: &[u16]) -> f32 {
-    let n = a.len().min(b.len());
-    let whole = n / 16 * 16;
-    // SAFETY: all loads are below `whole`; called under AVX2, FMA and F16C.
-    let sum = unsafe {
-        let (mut s0, mut s1) = (_mm256_setzero_ps(), _mm256_setzero_ps());
-        for i in (0..whole).step_by(16) {
-            let (b0, b1) = (b.as_ptr().add(i).cast(), b.as_ptr().add(i + 8).cast());
-            s0 =
-                _mm256_fmadd_ps(_mm256_loadu_ps(a.as_ptr().add(i)), _mm256_cvtph_ps(_mm_loadu_si128(b0)), s0);
-            s1 = _mm256_fmadd_ps(
-                _mm256_loadu_ps(a.as_ptr().add(i + 8)),
-                _mm256_cvtph_ps(_mm_loadu_si128(b1)),
-                s1,
-            );
-        }
-        horizontal_sum(_mm256_add_ps(s0, s1))
-    };
-    sum + scalar::dot_f16(&a[whole..n], &b[whole..n])
-}
-
-#[inline(always)]
-unsafe fn add_scaled_f16_body(a: f32, x: &[u16], out: &mut [f32]) {
+unsafe fn load_f16_body(x: &[u16], out: &mut [f32]) {
     let n = x.len().min(out.len());
     let whole = n / 8 * 8;
-    // SAFETY: all loads and stores are below `whole`; called under AVX2, FMA and F16C.
+    // SAFETY: all loads and stores are below `whole`; called under AVX2 and F16C.
     unsafe {
-        let factor = _mm256_set1_ps(a);
         for i in (0..whole).step_by(8) {
             let v = _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().add(i).cast()));
-            let o = out.as_mut_ptr().add(i);
-            _mm256_storeu_ps(o, _mm256_fmadd_ps(factor, v, _mm256_loadu_ps(o)));
+            _mm256_storeu_ps(out.as_mut_ptr().add(i), v);
         }
     }
-    scalar::add_scaled_f16(a, &x[whole..n], &mut out[whole..n]);
+    scalar::load_f16(&x[whole..n], &mut out[whole..n]);
 }
 
 #[inline(always)]
@@ -93,14 +68,9 @@ unsafe fn store_f16_body(x: &[f32], out: &mut [u16]) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_wide(a: &[f32], b: &[u16]) -> f32 {
+unsafe fn load_wide(x: &[u16], out: &mut [f32]) {
     // SAFETY: the features are on.
-    unsafe { dot_f16_body(a, b) }
-}
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn add_scaled_wide(a: f32, x: &[u16], out: &mut [f32]) {
-    // SAFETY: the features are on.
-    unsafe { add_scaled_f16_body(a, x, out) }
+    unsafe { load_f16_body(x, out) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn store_wide(x: &[f32], out: &mut [u16]) {
@@ -108,13 +78,9 @@ unsafe fn store_wide(x: &[f32], out: &mut [u16]) {
     unsafe { store_f16_body(x, out) }
 }
 
-pub(crate) fn dot_f16(a: &[f32], b: &[u16]) -> f32 {
+pub(crate) fn load_f16(x: &[u16], out: &mut [f32]) {
     // SAFETY: these kernels are listed only where the features were detected.
-    unsafe { dot_wide(a, b) }
-}
-pub(crate) fn add_scaled_f16(a: f32, x: &[u16], out: &mut [f32]) {
-    // SAFETY: as above.
-    unsafe { add_scaled_wide(a, x, out) }
+    unsafe { load_wide(x, out) }
 }
 pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
     // SAFETY: as above.

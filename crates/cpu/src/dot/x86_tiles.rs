@@ -1,23 +1,22 @@
 //! The loops of the integer products on x86: a few rows of weights against a few tokens.
 //!
 //! A format brings a [`Layout`]: how its codes come into registers, and the scales of 256 weights. The loop works
-//! through chunks of 256 columns: scales of weights and activations are multiplied once a chunk, offsets are
-//! added once a chunk, and each 32 (or 64) products take one scale out of a register. Equals
-//! `scalar::dot_codes` to rounding.
+//! through chunks of 256 columns: the products of each group of 32 (or 16) columns are added up to one exact
+//! integer, and the eight (or 16) groups of a chunk stand in the lanes of one vector, where they take their scales
+//! and offsets. Lanes are added up at the end. Equals `scalar::dot_codes` to rounding.
 
 use std::arch::x86_64::*;
 
 use tern_quant::INT_BLOCK;
 
-use super::scalar::Block;
 use super::x86_floats::horizontal_sum;
 use super::{ROWS, Rows};
-use crate::ints::{Ints, SUM_BLOCK};
+use crate::ints::Ints;
 
 /// Tokens that share a pass over a row.
 const TOKENS: usize = 4;
 /// Groups of 32 columns in a chunk.
-const GROUPS: usize = 8;
+pub(super) const GROUPS: usize = 8;
 
 /// What the two instruction sets do differently with 32 codes.
 pub(super) trait Simd {
@@ -84,6 +83,8 @@ pub(super) trait Layout {
     const SIGNED: bool;
     /// Each 16 codes have their own scale, and not each 32.
     const HALVES: bool;
+    /// There are offsets at all.
+    const OFFSETS: bool = !Self::SIGNED;
     /// Codes `32 * i ..` of a block.
     unsafe fn codes<S: Simd>(block: *const u8, i: usize) -> __m256i;
     /// Codes `64 * i ..` of a chunk.
@@ -102,10 +103,15 @@ pub(super) trait Layout {
 
 /// Codes `32 * group ..` of a chunk.
 #[inline(always)]
-unsafe fn codes_at<S: Simd, L: Layout + ?Sized>(chunk: *const u8, group: usize) -> __m256i {
+pub(super) unsafe fn codes_at<S: Simd, L: Layout + ?Sized>(chunk: *const u8, group: usize) -> __m256i {
     let each = L::LEN / 32;
     // SAFETY: the caller's chunk has these codes.
     unsafe { L::codes::<S>(chunk.add(group / each * L::BYTES), group % each) }
+}
+
+/// Bytes of a whole chunk.
+pub(super) const fn chunk_bytes<L: Layout>() -> usize {
+    GROUPS * 32 / L::LEN * L::BYTES
 }
 
 /// All bits in the first `n` of eight lanes.
@@ -115,11 +121,11 @@ unsafe fn first_lanes(n: usize) -> __m256i {
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }
 
-/// The activations of one token in one chunk.
+/// What the activations of one token have in common in one chunk: one value a group of 32 in the first vector, or
+/// one a group of 16 in both.
+#[derive(Clone, Copy)]
 struct Chunk {
-    /// One a group.
-    scales: __m256,
-    /// One a group of 32 in the first, or one a group of 16 in both.
+    scales: [__m256; 2],
     sums: [__m256; 2],
 }
 
@@ -130,25 +136,35 @@ unsafe fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: 
     unsafe {
         let mask = first_lanes(groups);
         let scales = _mm256_maskload_ps(x.scales.as_ptr().add(at), mask);
-        let sums = if L::HALVES {
+        if L::HALVES {
             let sums = x.sums16.as_ptr().add(2 * at);
             let upper = first_lanes((2 * groups).saturating_sub(8));
             // the second pointer may lie past the row's end, where nothing is loaded
-            [
+            let sums = [
                 _mm256_maskload_ps(sums, first_lanes(2 * groups)),
                 _mm256_maskload_ps(sums.wrapping_add(8), upper),
-            ]
+            ];
+            let pairs = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+            let low = _mm256_permutevar8x32_ps(scales, pairs);
+            let high = _mm256_permutevar8x32_ps(scales, _mm256_add_epi32(pairs, _mm256_set1_epi32(4)));
+            Chunk { scales: [low, high], sums }
         } else {
-            [_mm256_maskload_ps(x.sums32.as_ptr().add(at), mask), _mm256_setzero_ps()]
-        };
-        Chunk { scales, sums }
+            let none = _mm256_setzero_ps();
+            let sums = _mm256_maskload_ps(x.sums32.as_ptr().add(at), mask);
+            Chunk { scales: [scales, none], sums: [sums, none] }
+        }
     }
 }
 
-/// Sums in the making: products in `A`, offsets apart.
-struct Sums<A, const R: usize, const N: usize> {
-    products: [[A; N]; R],
-    offsets: [[__m256; N]; R],
+/// 128 times the sum of the activations of each group of 16 in a chunk.
+#[inline(always)]
+unsafe fn excess16(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) -> __m512i {
+    let at = 2 * (token * (x.cols / INT_BLOCK) + chunk * GROUPS);
+    // SAFETY: the mask keeps the load inside the token's row; called under AVX-512.
+    unsafe {
+        let mask = ((1u32 << (2 * groups)) - 1) as __mmask16;
+        _mm512_slli_epi32::<7>(_mm512_maskz_loadu_epi32(mask, x.whole16.as_ptr().add(at)))
+    }
 }
 
 /// Where one chunk of a tile is: the weights' first byte there, and the distance from row to row.
@@ -163,9 +179,8 @@ impl Place {
     #[inline(always)]
     fn new<L: Layout, const R: usize>(rows: &[u8], cols: usize, chunk: usize) -> Place {
         let row_bytes = cols / L::LEN * L::BYTES;
-        let chunk_bytes = GROUPS * 32 / L::LEN * L::BYTES;
-        let weights = rows.as_ptr().wrapping_add(chunk * chunk_bytes);
-        for line in (0..chunk_bytes).step_by(64) {
+        let weights = rows.as_ptr().wrapping_add(chunk * chunk_bytes::<L>());
+        for line in (0..chunk_bytes::<L>()).step_by(64) {
             for r in R..2 * R {
                 // SAFETY: a prefetch reads nothing, wherever it points.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(r * row_bytes + line).cast()) };
@@ -190,10 +205,13 @@ macro_rules! add_chunks {
     };
 }
 
+/// Sums in the making, of the places of a chunk as in [`Scales`].
+type Sums256<const R: usize, const N: usize> = [[[__m256; 2]; N]; R];
+
 /// One chunk of `R` rows against `N` tokens with AVX2.
 #[inline(always)]
 unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
-    sums: &mut Sums<__m256, R, N>,
+    sums: &mut Sums256<R, N>,
     x: &Ints<'_>,
     at: Place,
     groups: usize,
@@ -201,40 +219,43 @@ unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
     // SAFETY: `at` has `R` rows of `groups` groups, and `x` at least `N` rows, by the caller's promise; called
     // under AVX2, FMA and F16C.
     unsafe {
-        let chunks: [Chunk; N] = std::array::from_fn(|n| chunk_of::<L>(x, n, at.chunk, groups));
-        let mut factors = [[[_mm256_setzero_ps(); 2]; N]; R];
-        for r in 0..R {
-            let s = L::scales(at.weights.add(r * at.row_bytes), groups);
-            for n in 0..N {
-                let c = &chunks[n];
-                let shift = &mut sums.offsets[r][n];
-                *shift = _mm256_fmadd_ps(s.offsets[0], c.sums[0], *shift);
-                factors[r][n][0] = _mm256_mul_ps(s.scales[0], c.scales);
-                if L::HALVES {
-                    let pairs = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-                    let low = _mm256_permutevar8x32_ps(c.scales, pairs);
-                    let high =
-                        _mm256_permutevar8x32_ps(c.scales, _mm256_add_epi32(pairs, _mm256_set1_epi32(4)));
-                    factors[r][n] = [_mm256_mul_ps(s.scales[0], low), _mm256_mul_ps(s.scales[1], high)];
-                    *shift = _mm256_fmadd_ps(s.offsets[1], c.sums[1], *shift);
-                }
-            }
+        let mut chunks = [chunk_of::<L>(x, 0, at.chunk, groups); N];
+        for (n, c) in chunks.iter_mut().enumerate().skip(1) {
+            *c = chunk_of::<L>(x, n, at.chunk, groups);
         }
-        for g in 0..groups {
-            let col = (at.chunk * GROUPS + g) * 32;
-            for r in 0..R {
-                let codes = codes_at::<Avx2, L>(at.weights.add(r * at.row_bytes), g);
-                for n in 0..N {
-                    let products = products::<Avx2>(codes, x, n * x.cols + col, L::SIGNED);
-                    let factor = if L::HALVES {
-                        let lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-                        let lanes = _mm256_add_epi32(lanes, _mm256_set1_epi32((2 * g % 8) as i32));
-                        _mm256_permutevar8x32_ps(factors[r][n][g / 4], lanes)
-                    } else {
-                        _mm256_permutevar8x32_ps(factors[r][n][0], _mm256_set1_epi32(g as i32))
-                    };
-                    let sum = &mut sums.products[r][n];
-                    *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), factor, *sum);
+        for r in 0..R {
+            let weights = at.weights.add(r * at.row_bytes);
+            let mut codes = [_mm256_setzero_si256(); GROUPS];
+            for (g, codes) in codes.iter_mut().enumerate().take(groups) {
+                *codes = codes_at::<Avx2, L>(weights, g);
+            }
+            let s = L::scales(weights, groups);
+            for n in 0..N {
+                let mut p = [_mm256_setzero_si256(); GROUPS];
+                for g in 0..groups {
+                    let col = (at.chunk * GROUPS + g) * 32;
+                    p[g] = products::<Avx2>(codes[g], x, n * x.cols + col, L::SIGNED);
+                }
+                // one sum a half of each group: [0, 2, 4, 6 | 1, 3, 5, 7], and so on
+                let low = _mm256_hadd_epi32(_mm256_hadd_epi32(p[0], p[1]), _mm256_hadd_epi32(p[2], p[3]));
+                let high = _mm256_hadd_epi32(_mm256_hadd_epi32(p[4], p[5]), _mm256_hadd_epi32(p[6], p[7]));
+                let products = if L::HALVES {
+                    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+                    [_mm256_permutevar8x32_epi32(low, order), _mm256_permutevar8x32_epi32(high, order)]
+                } else {
+                    let (first, second) = (
+                        _mm256_permute2x128_si256::<0x20>(low, high),
+                        _mm256_permute2x128_si256::<0x31>(low, high),
+                    );
+                    [_mm256_add_epi32(first, second), _mm256_setzero_si256()]
+                };
+                for i in 0..if L::HALVES { 2 } else { 1 } {
+                    let sum = &mut sums[r][n][i];
+                    let factor = _mm256_mul_ps(s.scales[i], chunks[n].scales[i]);
+                    *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products[i]), factor, *sum);
+                    if L::OFFSETS {
+                        *sum = _mm256_fmadd_ps(s.offsets[i], chunks[n].sums[i], *sum);
+                    }
                 }
             }
         }
@@ -258,71 +279,134 @@ unsafe fn products<S: Simd>(codes: __m256i, x: &Ints<'_>, at: usize, signed: boo
     }
 }
 
+/// Two vectors as one.
+#[inline(always)]
+unsafe fn both(low: __m256, high: __m256) -> __m512 {
+    // SAFETY: called under AVX-512 DQ.
+    unsafe { _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high) }
+}
+
+/// Adds up the quarters of four vectors: quarter `q` of the result has the sums of quarter `q` of each.
+#[inline(always)]
+unsafe fn quarter_sums(v: [__m512i; 4]) -> __m512i {
+    // SAFETY: called under AVX-512.
+    unsafe {
+        let a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+        let b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+        _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+    }
+}
+
+/// The codes of a chunk of one row, unsigned.
+#[inline(always)]
+unsafe fn chunk_codes<L: Layout>(weights: *const u8, groups: usize) -> [__m512i; 4] {
+    // SAFETY: there are `groups` groups at `weights` by the caller's promise; called under AVX-512.
+    unsafe {
+        let mut all = [_mm512_setzero_si512(); 4];
+        for (j, codes) in all.iter_mut().enumerate().take(groups.div_ceil(2)) {
+            *codes = if 2 * j + 1 < groups {
+                L::codes64(weights, j)
+            } else {
+                _mm512_zextsi256_si512(codes_at::<Avx512, L>(weights, 2 * j))
+            };
+            if L::SIGNED {
+                // signed codes become unsigned by adding 128; `excess16` takes it away again
+                *codes = _mm512_xor_si512(*codes, _mm512_set1_epi8(-128));
+            }
+        }
+        all
+    }
+}
+
+/// The products of a chunk of codes with one token, added up by quarters of 16 columns.
+#[inline(always)]
+unsafe fn quarters(codes: &[__m512i; 4], x: &Ints<'_>, token: usize, at: &Place, groups: usize) -> __m512i {
+    // SAFETY: `x` has these columns by the caller's promise; called under AVX-512 VNNI.
+    unsafe {
+        let mut dots = [_mm512_setzero_si512(); 4];
+        for j in 0..groups.div_ceil(2) {
+            let from = token * x.cols + (at.chunk * GROUPS + 2 * j) * 32;
+            // the last group of a row may stand alone
+            let there: __mmask64 = if 2 * j + 1 < groups { !0 } else { 0xFFFF_FFFF };
+            let high = _mm512_maskz_loadu_epi8(there, x.high.as_ptr().add(from));
+            let low = _mm512_maskz_loadu_epi8(there, x.low.as_ptr().add(from));
+            let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[j], high);
+            dots[j] = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(dot), codes[j], low);
+        }
+        quarter_sums(dots)
+    }
+}
+
+/// Sums in the making: the 16 places of a row with halves, or the eight places of two rows beside each other.
+type Sums512<const R: usize, const N: usize> = [[__m512; N]; R];
+
 /// One chunk of `R` rows against `N` tokens with AVX-512.
 #[inline(always)]
 unsafe fn chunk_512<L: Layout, const R: usize, const N: usize>(
-    sums: &mut Sums<__m512, R, N>,
+    sums: &mut Sums512<R, N>,
     x: &Ints<'_>,
     at: Place,
     groups: usize,
 ) {
     // SAFETY: as for `chunk_256`; called under AVX-512 BW, VL, DQ and VNNI too.
     unsafe {
-        let chunks: [Chunk; N] = std::array::from_fn(|n| chunk_of::<L>(x, n, at.chunk, groups));
-        let mut factors = [[_mm512_setzero_ps(); N]; R];
-        for r in 0..R {
-            let mut s = L::scales(at.weights.add(r * at.row_bytes), groups);
-            if L::SIGNED {
-                // signed codes become unsigned by adding 128, which the offset takes away again
-                s.offsets = s.scales.map(|s| _mm256_mul_ps(s, _mm256_set1_ps(-128.0)));
-            }
-            for n in 0..N {
-                let d = _mm512_castps256_ps512(chunks[n].scales);
-                let shift = &mut sums.offsets[r][n];
-                *shift = _mm256_fmadd_ps(s.offsets[0], chunks[n].sums[0], *shift);
-                factors[r][n] = if L::HALVES {
-                    let pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-                    let both = _mm512_insertf32x8(_mm512_castps256_ps512(s.scales[0]), s.scales[1], 1);
-                    *shift = _mm256_fmadd_ps(s.offsets[1], chunks[n].sums[1], *shift);
-                    _mm512_mul_ps(both, _mm512_permutexvar_ps(pairs, d))
-                } else {
-                    _mm512_mul_ps(_mm512_castps256_ps512(s.scales[0]), d)
-                };
-            }
+        let mut chunks = [chunk_of::<L>(x, 0, at.chunk, groups); N];
+        for (n, c) in chunks.iter_mut().enumerate().skip(1) {
+            *c = chunk_of::<L>(x, n, at.chunk, groups);
         }
-        for j in 0..groups.div_ceil(2) {
-            let col = (at.chunk * GROUPS + 2 * j) * 32;
-            // the last group of a row may stand alone
-            let there: __mmask64 = if 2 * j + 1 < groups { !0 } else { 0xFFFF_FFFF };
-            let lanes = if L::HALVES {
-                let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-                _mm512_add_epi32(lanes, _mm512_set1_epi32(4 * j as i32))
-            } else {
-                let lanes = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-                _mm512_add_epi32(lanes, _mm512_set1_epi32(2 * j as i32))
-            };
-            for r in 0..R {
-                let weights = at.weights.add(r * at.row_bytes);
-                let mut codes = if there == !0 {
-                    L::codes64(weights, j)
+        let step = if L::HALVES { 1 } else { 2 };
+        for r in (0..R).step_by(step) {
+            let weights = at.weights.add(r * at.row_bytes);
+            let codes = chunk_codes::<L>(weights, groups);
+            let s = L::scales(weights, groups);
+            let (mut next_codes, mut next) = (codes, [s.scales[1], s.offsets[1]]);
+            if !L::HALVES && R > 1 {
+                let weights = weights.add(at.row_bytes);
+                next_codes = chunk_codes::<L>(weights, groups);
+                let s = L::scales(weights, groups);
+                next = [s.scales[0], s.offsets[0]];
+            }
+            let (scales, offsets) = (both(s.scales[0], next[0]), both(s.offsets[0], next[1]));
+            for n in 0..N {
+                let c = &chunks[n];
+                let first = quarters(&codes, x, n, &at, groups);
+                let (mut products, d, shift) = if L::HALVES {
+                    // quarter q of vector v is group 4 * v + q
+                    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+                    let products = _mm512_permutexvar_epi32(order, first);
+                    (products, both(c.scales[0], c.scales[1]), both(c.sums[0], c.sums[1]))
                 } else {
-                    _mm512_zextsi256_si512(codes_at::<Avx512, L>(weights, 2 * j))
+                    let second = if R == 1 { first } else { quarters(&next_codes, x, n, &at, groups) };
+                    // quarters 2 * q and 2 * q + 1 of vector v are group 2 * v + q
+                    let even = _mm512_shuffle_i32x4::<0x88>(first, second);
+                    let odd = _mm512_shuffle_i32x4::<0xDD>(first, second);
+                    let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+                    let products = _mm512_permutexvar_epi32(order, _mm512_add_epi32(even, odd));
+                    (products, both(c.scales[0], c.scales[0]), both(c.sums[0], c.sums[0]))
                 };
                 if L::SIGNED {
-                    codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+                    let excess = excess16(x, n, at.chunk, groups);
+                    products =
+                        _mm512_sub_epi32(products, if L::HALVES { excess } else { pairs_twice(excess) });
                 }
-                for n in 0..N {
-                    let from = n * x.cols + col;
-                    let high = _mm512_maskz_loadu_epi8(there, x.high.as_ptr().add(from));
-                    let low = _mm512_maskz_loadu_epi8(there, x.low.as_ptr().add(from));
-                    let dots = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high);
-                    let dots = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(dots), codes, low);
-                    let factor = _mm512_permutexvar_ps(lanes, factors[r][n]);
-                    let sum = &mut sums.products[r][n];
-                    *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), factor, *sum);
+                let sum = &mut sums[r / step][n];
+                *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), _mm512_mul_ps(scales, d), *sum);
+                if L::OFFSETS {
+                    *sum = _mm512_fmadd_ps(offsets, shift, *sum);
                 }
             }
         }
+    }
+}
+
+/// The sums of eight pairs, twice.
+#[inline(always)]
+unsafe fn pairs_twice(v: __m512i) -> __m512i {
+    // SAFETY: called under AVX-512.
+    unsafe {
+        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+        let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+        _mm512_add_epi32(_mm512_permutexvar_epi32(even, v), _mm512_permutexvar_epi32(odd, v))
     }
 }
 
@@ -336,12 +420,13 @@ unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
 ) {
     // SAFETY: sizes were checked by the caller; called under AVX2, FMA and F16C.
     unsafe {
-        let zero = [[_mm256_setzero_ps(); N]; R];
-        let mut sums = Sums { products: zero, offsets: zero };
+        let mut sums: Sums256<R, N> = [[[_mm256_setzero_ps(); 2]; N]; R];
         add_chunks!(chunk_256, rows, x, sums);
         for r in 0..R {
             for n in 0..N {
-                out[r * stride + n] = horizontal_sum(_mm256_add_ps(sums.products[r][n], sums.offsets[r][n]));
+                let [first, second] = sums[r][n];
+                let all = if L::HALVES { _mm256_add_ps(first, second) } else { first };
+                out[r * stride + n] = horizontal_sum(all);
             }
         }
     }
@@ -357,14 +442,17 @@ unsafe fn tile_512<L: Layout, const R: usize, const N: usize>(
 ) {
     // SAFETY: as for `tile_256`; called under AVX-512 BW, VL, DQ and VNNI too.
     unsafe {
-        let mut sums =
-            Sums { products: [[_mm512_setzero_ps(); N]; R], offsets: [[_mm256_setzero_ps(); N]; R] };
+        let mut sums: Sums512<R, N> = [[_mm512_setzero_ps(); N]; R];
         add_chunks!(chunk_512, rows, x, sums);
         for r in 0..R {
             for n in 0..N {
-                let all = sums.products[r][n];
-                let halves = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
-                out[r * stride + n] = horizontal_sum(_mm256_add_ps(halves, sums.offsets[r][n]));
+                let all = sums[if L::HALVES { r } else { r / 2 }][n];
+                let (low, high) = (_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
+                out[r * stride + n] = horizontal_sum(match (L::HALVES, r % 2) {
+                    (true, _) => _mm256_add_ps(low, high),
+                    (false, 0) => low,
+                    (false, _) => high,
+                });
             }
         }
     }
@@ -418,41 +506,3 @@ macro_rules! dot_rows {
 
 dot_rows!(dot_rows_256, tile_256, 1);
 dot_rows!(dot_rows_512, tile_512, 2);
-
-/// Rows of any format against all tokens: unpack a block, then use it for every token.
-#[inline(always)]
-pub(super) unsafe fn general<S: Simd>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
-    let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
-    let tokens = out.len() / rows.count;
-    assert!(rows.blocks.len() == x.cols / len * bytes * rows.count && x.high.len() >= tokens * x.cols);
-    let mut block = Block::empty();
-    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
-        for (part, out) in out.chunks_mut(32).enumerate() {
-            let x = x.skip(part * 32);
-            // SAFETY: sizes were checked above; called under the features of `S`.
-            unsafe {
-                let mut acc = [_mm256_setzero_ps(); 32];
-                let mut shift = [0.0f32; 32];
-                for (b, raw) in row.chunks_exact(bytes).enumerate() {
-                    block.fill(rows.quant, raw, rows.tail);
-                    for i in 0..len / 32 {
-                        let codes = _mm256_loadu_si256(block.codes.as_ptr().add(32 * i).cast());
-                        for n in 0..out.len() {
-                            let at = n * x.cols + b * len + i * 32;
-                            let d = x.scales[at / INT_BLOCK];
-                            let (s0, s1) = (block.scales[2 * i] * d, block.scales[2 * i + 1] * d);
-                            let factor = _mm256_set_m128(_mm_set1_ps(s1), _mm_set1_ps(s0));
-                            let products = products::<S>(codes, &x, at, true);
-                            acc[n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), factor, acc[n]);
-                            let sums = &x.sums16[at / SUM_BLOCK..][..2];
-                            shift[n] += block.offsets[2 * i] * sums[0] + block.offsets[2 * i + 1] * sums[1];
-                        }
-                    }
-                }
-                for (n, y) in out.iter_mut().enumerate() {
-                    *y = horizontal_sum(acc[n]) + shift[n];
-                }
-            }
-        }
-    }
-}
