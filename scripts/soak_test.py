@@ -52,7 +52,8 @@ class Soak:
         text = " ".join(rng.choices(WORDS, k=rng.choice([5, 20, 100, 250])))
         body = {
             "messages": [{"role": "system", "content": "You are a helpful bird."}, {"role": "user", "content": text}],
-            "max_tokens": rng.choice([4, 16, 64, 128]),
+            "max_tokens": rng.choice([4, 16, 64, 400]),
+            "ignore_eos": rng.random() < 0.5,
             "temperature": rng.choice([0, 1]),
             "seed": rng.randrange(100),
             "stream": rng.random() < 0.8,
