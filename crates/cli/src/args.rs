@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::device::Device;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     },
     /// Show the models that are here, and those that have a name
     List,
+    /// Show what this machine has, and check that its devices compute rightly
+    Doctor(DoctorArgs),
 }
 
 /// Which model, and how it is run.
@@ -57,6 +60,9 @@ pub(crate) struct ModelArgs {
     /// Threads [default: all cores]
     #[arg(short, long, value_parser = positive)]
     pub(crate) threads: Option<usize>,
+    /// cpu, cuda or cuda:N; auto is the GPU where there is one
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
+    pub(crate) device: Device,
     /// Say nothing but the text (and errors)
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -353,6 +359,25 @@ pub(crate) struct BenchOpsArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Run every op on the device and compare it with the reference
+    #[arg(long)]
+    pub(crate) ops: bool,
+    /// cpu, cuda or cuda:N; auto is the GPU where there is one
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
+    pub(crate) device: Device,
+    /// Threads [default: all cores]
+    #[arg(short, long, value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Only ops whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) filter: Option<String>,
+    /// Also show what is right
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Debug, Args)]

@@ -95,8 +95,12 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
     let kv = Kv { pages: pages_each * args.streams, page_len: PAGE_LEN };
-    let runner =
-        args.model.runner(args.model.backend(), opened, kv, (STEP_TOKENS.max(args.streams), args.streams))?;
+    let runner = args.model.runner(
+        args.model.backend()?,
+        opened,
+        kv,
+        (STEP_TOKENS.max(args.streams), args.streams),
+    )?;
     let device = runner.backend().info().name;
     let mut bench = Bench { runner, pages_each, streams: args.streams, random: Random::new(1), vocab };
 

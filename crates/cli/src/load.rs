@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tern_cpu::Cpu;
 use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
 use tern_formats::Metadata;
 use tern_graph::{Backend, HostTensor};
@@ -92,9 +91,9 @@ impl ModelArgs {
         self.model.as_deref().or(self.hf.as_deref()).unwrap_or(default)
     }
 
-    /// The processor, with as many threads as asked for.
-    pub(crate) fn backend(&self) -> Box<dyn Backend> {
-        Box::new(Cpu::new(threads(self.threads)))
+    /// The device that was asked for.
+    pub(crate) fn backend(&self) -> CliResult<Box<dyn Backend>> {
+        self.device.open(self.threads)
     }
 
     /// Maps the file and builds its graph, for `most` tokens of context where -c does not say.
@@ -122,7 +121,7 @@ impl ModelArgs {
         let (context, name) = (opened.model.config.context, opened.name.clone());
         let key = format!("{}.pooling_type", opened.model.config.arch);
         let pooling_type = opened.metadata.optional_usize(&key)?;
-        let backend = self.backend();
+        let backend = self.backend()?;
         let free = backend.info().memory_free.saturating_sub(total_bytes(&opened.tensors));
         let pages = serving.pages(context, page_bytes(&opened.model), free);
         let kv = Kv { pages, page_len: PAGE_LEN };

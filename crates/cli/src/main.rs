@@ -16,6 +16,8 @@ mod bench;
 mod bench_ops;
 mod bench_plan;
 mod chat;
+mod device;
+mod doctor;
 mod error;
 mod inspect;
 mod load;
@@ -70,6 +72,7 @@ fn dispatch(cli: Cli) -> CliResult<()> {
         },
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Synth(args) => synth::synth(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Pull { name } => models::pull(&name),
         Command::List => models::list(),
     }

@@ -35,7 +35,7 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
     }
     let kv = Kv { pages: context.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
     let step = STEP_TOKENS.min(context);
-    let mut runner = args.model.runner(args.model.backend(), opened, kv, (step, step.min(64)))?;
+    let mut runner = args.model.runner(args.model.backend()?, opened, kv, (step, step.min(64)))?;
     let bar = models::count_bar("scoring", chunks as u64);
     let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
     for chunk in tokens.chunks_exact(context).take(chunks) {

@@ -1,0 +1,73 @@
+//! `tern doctor`: what this machine has, what is missing, and whether its devices compute what they should.
+
+use std::io::Write;
+
+use tern_cuda::Nvrtc;
+use tern_graph::Backend;
+use tern_graph::cases::{self, Case};
+
+use crate::args::DoctorArgs;
+use crate::device::{self, Device};
+use crate::error::{CliError, CliResult};
+use crate::{load, units};
+
+/// How far a device with halves for activations may be from the reference.
+const HALVES: f32 = 5e-4;
+
+pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
+    let mut out = std::io::stdout().lock();
+    let cpu = tern_cpu::Cpu::new(load::threads(args.threads)).info();
+    writeln!(out, "cpu      {}", cpu.name)?;
+    writeln!(out, "memory   {}, {} free", units::bytes(cpu.memory_total), units::bytes(cpu.memory_free))?;
+    match tern_cuda::devices() {
+        Err(e) => writeln!(out, "gpu      none: {e}")?,
+        Ok((version, gpus)) => {
+            writeln!(out, "driver   CUDA {}.{}", version / 1000, version % 1000 / 10)?;
+            for gpu in &gpus {
+                let (major, minor) = gpu.capability;
+                writeln!(
+                    out,
+                    "cuda:{}   {}, sm_{major}{minor}, {} multiprocessors, {}",
+                    gpu.ordinal,
+                    gpu.name,
+                    gpu.processors,
+                    units::bytes(gpu.memory)
+                )?;
+            }
+            match Nvrtc::open(&device::places()) {
+                Ok(n) => writeln!(out, "nvrtc    {}.{} at {}", n.version.0, n.version.1, n.path.display())?,
+                Err(e) => {
+                    writeln!(out, "nvrtc    missing: {e}\n         pip install nvidia-cuda-nvrtc brings it")?
+                }
+            }
+        }
+    }
+    let kernels = device::cache().map_or("nowhere".into(), |path| path.display().to_string());
+    writeln!(out, "kernels  kept in {kernels}")?;
+    if args.ops { ops(args, &mut out) } else { Ok(()) }
+}
+
+/// Every op case on the device, against the reference.
+fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
+    let wanted = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
+    let (mut good, mut bad) = (0, 0);
+    let mut backend = args.device.open(args.threads)?;
+    writeln!(out, "\nops on {}", backend.info().name)?;
+    for case in cases::all()?.into_iter().filter(wanted) {
+        let limit = if args.device == Device::Cpu { case.tolerance } else { case.tolerance.max(HALVES) };
+        let (words, ok) = match case.error(&mut *backend) {
+            Ok(error) => (format!("{error:.1e}"), error <= limit),
+            Err(e) => (e.to_string(), false),
+        };
+        if ok {
+            good += 1;
+        } else {
+            bad += 1;
+        }
+        if !ok || args.verbose {
+            writeln!(out, "{} {:60} {words}", if ok { "ok    " } else { "WRONG " }, case.name)?;
+        }
+    }
+    writeln!(out, "{good} right, {bad} wrong")?;
+    if bad > 0 { Err(CliError::said(format!("{bad} ops are wrong on {}", args.device))) } else { Ok(()) }
+}

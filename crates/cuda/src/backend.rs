@@ -1,0 +1,145 @@
+//! [`Cuda`]: the backend itself.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tern_graph::{
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Plan, Program, Reserve,
+    Step, StepOutput, Ticket,
+};
+
+use crate::compiler::Compiler;
+use crate::driver::Device;
+use crate::nvrtc::Places;
+use crate::program::{Compiled, Kv};
+use crate::weight::Weight;
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// Runs graphs on an NVIDIA GPU.
+pub struct Cuda {
+    device: Arc<Device>,
+    compiler: Compiler,
+    buffers: Vec<Stored>,
+    programs: Vec<Compiled>,
+    finished: Finished,
+    /// Why nothing more is run: after a fault nobody knows what is in the device's memory.
+    poisoned: Option<BackendError>,
+}
+
+enum Stored {
+    Weight { weight: Arc<Weight>, rows: usize, cols: usize },
+    Kv(Arc<Kv>),
+}
+
+impl Cuda {
+    /// Opens GPU `ordinal`; NVRTC is looked for in `places` when a kernel has to be compiled, and kernels are kept in
+    /// `cache`.
+    pub fn open(ordinal: usize, places: Places, cache: Option<PathBuf>) -> Result<Cuda> {
+        let device = Device::open(ordinal)?;
+        let compiler = Compiler::new(Arc::clone(&device), places, cache);
+        Ok(Cuda {
+            device,
+            compiler,
+            buffers: vec![],
+            programs: vec![],
+            finished: Finished::default(),
+            poisoned: None,
+        })
+    }
+
+    fn add(&mut self, stored: Stored) -> Buffer {
+        self.buffers.push(stored);
+        Buffer(self.buffers.len() as u32 - 1)
+    }
+
+    fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
+        let fail = |text: String| Err(BackendError(text));
+        let Some(compiled) = self.programs.get_mut(program.0 as usize) else {
+            return fail(format!("program {} was not compiled here", program.0));
+        };
+        let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
+        step.check(compiled.vocab, pages, page_len)?;
+        let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
+        let (most, most_outputs) = (compiled.max_tokens, compiled.max_outputs);
+        if tokens > most || outputs > most_outputs {
+            return fail(format!(
+                "a step of {tokens} tokens and {outputs} outputs, compiled for {most} and {most_outputs}"
+            ));
+        }
+        compiled.run(step)
+    }
+}
+
+impl Backend for Cuda {
+    fn info(&self) -> DeviceInfo {
+        let (memory_free, memory_total) = self.device.memory().unwrap_or((0, self.device.facts.memory));
+        DeviceInfo { name: self.device.facts.name.clone(), memory_total, memory_free }
+    }
+
+    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
+        let weight = Arc::new(Weight::store(&self.device, tensor)?);
+        Ok(self.add(Stored::Weight { weight, rows: tensor.rows, cols: tensor.cols }))
+    }
+
+    fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
+        let Reserve::Kv { layers, pages, page_len } = what;
+        let halves = |heads: usize, dim: usize| self.device.allocate(pages * page_len * heads * dim * 2);
+        let memory = layers
+            .iter()
+            .map(|l| Ok((halves(l.kv_heads, l.k_dim)?, halves(l.kv_heads, l.v_dim)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let kv = Kv { layers: layers.clone(), pages: *pages, page_len: *page_len, memory };
+        Ok(self.add(Stored::Kv(Arc::new(kv))))
+    }
+
+    fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
+        Plan::new(graph).bytes(max_tokens, max_outputs) as u64
+    }
+
+    fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
+        let fail = |text: &str| BackendError(text.into());
+        let mut weights = vec![];
+        for (want, buffer) in graph.weights.iter().zip(bindings.weights) {
+            let Some(Stored::Weight { weight, rows, cols }) = self.buffers.get(buffer.0 as usize) else {
+                return Err(fail("a weight is bound to a buffer that is no tensor"));
+            };
+            if (want.rows, want.cols) != (*rows, *cols) {
+                let text =
+                    format!("{}: want [{}, {}], bound to [{rows}, {cols}]", want.name, want.rows, want.cols);
+                return Err(BackendError(text));
+            }
+            weights.push(Arc::clone(weight));
+        }
+        if weights.len() != graph.weights.len() {
+            return Err(fail("a graph must be bound to all of its weights"));
+        }
+        let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
+            None if graph.kv.is_empty() => None,
+            Some(Some(Stored::Kv(kv))) if kv.layers == graph.kv => Some(Arc::clone(kv)),
+            _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
+        };
+        let most = (bindings.max_tokens, bindings.max_outputs);
+        let compiled = Compiled::new(&self.device, &mut self.compiler, graph, &weights, kv, most)?;
+        self.programs.push(compiled);
+        Ok(Program(self.programs.len() as u32 - 1))
+    }
+
+    fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
+        if let Some(why) = &self.poisoned {
+            return Err(BackendError(format!("the GPU is not used any more after: {why}")));
+        }
+        let output = self.run(program, &step);
+        // a device that cannot even be waited for has lost its context
+        if output.is_err()
+            && let Err(why) = self.device.wait()
+        {
+            self.poisoned = Some(why);
+        }
+        Ok(self.finished.keep(output?))
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
+        self.finished.take(ticket)
+    }
+}

@@ -1,0 +1,235 @@
+//! From kernel sources to kernels: compiled once for this GPU and this model's shapes, and kept for the next time.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tern_graph::BackendError;
+
+use crate::driver::{Device, Kernel};
+use crate::nvrtc::{Nvrtc, Places};
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+const COMMON: &str = include_str!("../kernels/common.cuh");
+
+/// A kernel source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    Linear,
+    Embed,
+    Ops,
+}
+
+impl Source {
+    fn text(self) -> &'static str {
+        match self {
+            Source::Linear => include_str!("../kernels/linear.cu"),
+            Source::Embed => include_str!("../kernels/embed.cu"),
+            Source::Ops => include_str!("../kernels/ops.cu"),
+        }
+    }
+
+    /// The whole text for some definitions.
+    pub(crate) fn with(self, defines: &[(&str, String)]) -> String {
+        let defines: String =
+            defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+        format!("{defines}{COMMON}\n{}", self.text())
+    }
+}
+
+/// What NVRTC is told beside the source.
+pub(crate) fn options(architecture: &str) -> Vec<String> {
+    vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]
+}
+
+/// Compiles, and remembers.
+pub(crate) struct Compiler {
+    device: Arc<Device>,
+    places: Places,
+    /// Opened when something has to be compiled.
+    nvrtc: Option<Nvrtc>,
+    cache: Option<PathBuf>,
+    codes: HashMap<String, Arc<Vec<u8>>>,
+    /// How many were compiled here, and not found.
+    pub(crate) compiled: usize,
+}
+
+impl Compiler {
+    pub(crate) fn new(device: Arc<Device>, places: Places, cache: Option<PathBuf>) -> Compiler {
+        Compiler { device, places, nvrtc: None, cache, codes: HashMap::new(), compiled: 0 }
+    }
+
+    /// The kernel `name` of a source with these definitions.
+    pub(crate) fn kernel(
+        &mut self,
+        source: Source,
+        name: &str,
+        defines: &[(&str, String)],
+    ) -> Result<Kernel> {
+        let text = source.with(defines);
+        let code = self.code(name, &text)?;
+        self.device.kernel(&code, name)
+    }
+
+    fn code(&mut self, name: &str, text: &str) -> Result<Arc<Vec<u8>>> {
+        let architecture = architecture(self.device.facts.capability);
+        let options = options(&architecture);
+        if let Some(code) = self.codes.get(text) {
+            return Ok(Arc::clone(code));
+        }
+        // a cached kernel is found without NVRTC, whatever made it
+        let key = key(&[env!("CARGO_PKG_VERSION"), &options.join(" "), text]);
+        let file = self.cache.as_ref().map(|folder| folder.join(format!("{name}-{key}.cubin")));
+        let code = match file.as_deref().and_then(read) {
+            Some(code) => code,
+            None => {
+                let code = self.compile(name, text, &options)?;
+                if let Some(file) = &file {
+                    keep(file, &code); // the next start compiles again if this fails
+                }
+                code
+            }
+        };
+        let code = Arc::new(code);
+        self.codes.insert(text.to_string(), Arc::clone(&code));
+        Ok(code)
+    }
+
+    fn compile(&mut self, name: &str, text: &str, options: &[String]) -> Result<Vec<u8>> {
+        let nvrtc = match self.nvrtc.take() {
+            Some(nvrtc) => nvrtc,
+            None => Nvrtc::open(&self.places).map_err(BackendError)?,
+        };
+        let compiled = nvrtc.compile(name, text, options).map_err(BackendError);
+        self.nvrtc = Some(nvrtc);
+        self.compiled += 1;
+        compiled.map(|(code, _)| code)
+    }
+}
+
+/// `sm_90a` of 9, 0: from 9.0 on the variant with everything that the chip alone can do.
+pub(crate) fn architecture((major, minor): (i32, i32)) -> String {
+    let own = if major >= 9 { "a" } else { "" };
+    format!("sm_{major}{minor}{own}")
+}
+
+fn key(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    hex(&hash.finalize()[..16])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// A cached file is its code and the code's hash: what was cut off or changed is not taken.
+fn read(file: &Path) -> Option<Vec<u8>> {
+    let mut bytes = fs::read(file).ok()?;
+    let code = bytes.len().checked_sub(32)?;
+    (Sha256::digest(&bytes[..code])[..] == bytes[code..]).then(|| {
+        bytes.truncate(code);
+        bytes
+    })
+}
+
+/// Written beside and renamed, so that no one ever reads half a file; the folder is its owner's alone.
+fn keep(file: &Path, code: &[u8]) -> Option<()> {
+    let folder = file.parent()?;
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder).ok()?;
+    let beside = file.with_extension(format!("{}.part", std::process::id()));
+    let mut out = fs::File::create(&beside).ok()?;
+    let written = out.write_all(code).and_then(|()| out.write_all(&Sha256::digest(code)));
+    if written.and_then(|()| fs::rename(&beside, file)).is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::program::{defines, linear_defines};
+
+    #[test]
+    fn a_kept_kernel_is_read_back_and_a_damaged_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sub/k.cubin");
+        keep(&file, b"machine code").unwrap();
+        assert_eq!(read(&file).unwrap(), b"machine code");
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[3] ^= 1;
+        fs::write(&file, &bytes).unwrap();
+        assert_eq!(read(&file), None);
+        fs::write(&file, b"short").unwrap();
+        assert_eq!(read(&file), None);
+    }
+
+    /// Every kernel for every generation, without a GPU: it compiles, and no register is spilled.
+    #[test]
+    fn every_kernel_compiles_for_every_generation() {
+        let Some(tools) = std::env::var_os("TERN_TEST_TOOLS").map(PathBuf::from) else {
+            println!("skipped: every_kernel_compiles_for_every_generation (TERN_TEST_TOOLS is not set)");
+            return;
+        };
+        let pythons = fs::read_dir(tools.join("lib")).into_iter().flatten().flatten();
+        let site_packages = pythons.map(|e| e.path().join("site-packages")).collect();
+        let places = Places { toolkits: vec![], site_packages };
+        let nvrtc = match Nvrtc::open(&places) {
+            Ok(nvrtc) => nvrtc,
+            Err(why) => {
+                println!("skipped: every_kernel_compiles_for_every_generation ({why})");
+                return;
+            }
+        };
+        let mut sources = vec![("ops".to_string(), Source::Ops.with(&[]))];
+        let mut seen = vec![];
+        for layout in tern_quant::ALL.iter().filter_map(|quant| Layout::of(quant)) {
+            let defines = defines(&layout, 8);
+            if seen.contains(&defines) {
+                continue;
+            }
+            sources.push((format!("embed {layout:?}"), Source::Embed.with(&defines)));
+            for columns in [1, 4] {
+                let linear = linear_defines(&layout, 264, 8, columns, 2, 8);
+                sources.push((format!("linear {columns} {layout:?}"), Source::Linear.with(&linear)));
+            }
+            seen.push(defines);
+        }
+        let architectures = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+        std::thread::scope(|scope| {
+            for architecture in architectures {
+                let (nvrtc, sources) = (&nvrtc, &sources);
+                scope.spawn(move || {
+                    for (name, source) in sources {
+                        let mut options = options(architecture);
+                        options.push("--ptxas-options=-v".into());
+                        let (_, notes) = nvrtc.compile(name, source, &options).unwrap();
+                        let spills = notes
+                            .lines()
+                            .filter(|l| l.contains("spill") && !l.contains(" 0 bytes spill stores"));
+                        assert_eq!(spills.collect::<Vec<_>>(), [""; 0], "{name} for {architecture}");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn architectures_are_the_chips_own() {
+        let names = [(7, 5), (8, 9), (9, 0), (12, 0)].map(architecture);
+        assert_eq!(names, ["sm_75", "sm_89", "sm_90a", "sm_120a"]);
+    }
+}
