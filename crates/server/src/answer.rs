@@ -7,6 +7,8 @@ use tern_text::{AnswerParser, Decoder, Markup, Part, StopError, Tokenizer};
 /// What a text is read with.
 pub(crate) struct Reading {
     pub(crate) stops: Vec<String>,
+    /// Tokens are given by number beside their text.
+    pub(crate) token_ids: bool,
     /// For chats: how the model marks reasoning and calls.
     pub(crate) chat: Option<ChatReading>,
 }
@@ -29,6 +31,8 @@ pub(crate) struct Answer<'a> {
     many_calls: bool,
     calls: usize,
     thinking: bool,
+    /// Tokens that no delta has told of, where they are wanted.
+    untold: Option<Vec<u32>>,
     pub(crate) tokens: usize,
     pub(crate) reasoning_tokens: usize,
 }
@@ -38,6 +42,8 @@ pub(crate) struct Answer<'a> {
 pub(crate) struct Delta {
     pub(crate) parts: Vec<Part>,
     pub(crate) logprobs: Option<TokenLogprob>,
+    /// The tokens since the last delta, where they are wanted.
+    pub(crate) token_ids: Option<Vec<u32>>,
     /// Why the text ends here.
     pub(crate) finish: Option<&'static str>,
 }
@@ -73,6 +79,7 @@ impl<'a> Answer<'a> {
             many_calls: reading.chat.as_ref().is_none_or(|chat| chat.many_calls),
             calls: 0,
             thinking: false,
+            untold: reading.token_ids.then(Vec::new),
             tokens: 0,
             reasoning_tokens: 0,
         })
@@ -81,12 +88,15 @@ impl<'a> Answer<'a> {
     /// Takes a token; the text may end with it.
     pub(crate) fn token(&mut self, sampled: &Sampled) -> Delta {
         self.tokens += 1;
+        if let Some(untold) = &mut self.untold {
+            untold.push(sampled.id);
+        }
         let passed = self.decoder.push(sampled.id);
         let parts = self.parse(&passed.text, passed.stop.is_some());
         // a token without parts is markup, or the half of a character
         self.thinking = parts.last().map_or(self.thinking, |part| matches!(part, Part::Reasoning(_)));
         self.reasoning_tokens += usize::from(self.thinking);
-        let mut delta = Delta { parts, logprobs: self.logprob(sampled), finish: None };
+        let mut delta = Delta { parts, logprobs: self.logprob(sampled), ..Delta::default() };
         if passed.stop.is_some() || self.drop_further_calls(&mut delta) {
             delta.finish = Some(self.reason("stop"));
         }
@@ -105,6 +115,11 @@ impl<'a> Answer<'a> {
         self.drop_further_calls(&mut delta);
         delta.finish = Some(self.reason(reason));
         Some(delta)
+    }
+
+    /// The tokens since this was last asked, where they are wanted.
+    pub(crate) fn token_ids(&mut self) -> Option<Vec<u32>> {
+        self.untold.as_mut().map(std::mem::take)
     }
 
     fn parse(&mut self, text: &str, end: bool) -> Vec<Part> {

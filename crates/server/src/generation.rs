@@ -134,7 +134,7 @@ impl Generation<'_> {
                 () = &mut self.stop => return Some(Err(self.fail(ApiError::shutting_down()))),
             };
             let (at, event) = event?;
-            let delta = match event {
+            let mut delta = match event {
                 Event::Started { cached } => {
                     self.begin(at, cached);
                     continue;
@@ -160,6 +160,7 @@ impl Generation<'_> {
                 self.record.tell().finish = Some(reason);
             }
             if delta.finish.is_some() || delta.logprobs.is_some() || !delta.parts.is_empty() {
+                delta.token_ids = self.answers[at].token_ids();
                 return Some(Ok((at, delta)));
             }
         }

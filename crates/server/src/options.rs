@@ -32,7 +32,6 @@ const ONLY: &[(&str, bool)] = &[
     ("continue_final_message", false),
     ("include_reasoning", true),
     ("include_stop_str_in_output", false),
-    ("return_token_ids", false),
     ("return_tokens_as_token_ids", false),
     ("separate_reasoning", true),
     ("skip_special_tokens", true),
@@ -49,6 +48,8 @@ pub(crate) struct Options {
     pub(crate) stops: Vec<String>,
     pub(crate) end_tokens: Arc<[u32]>,
     pub(crate) priority: i32,
+    /// Tokens are given by number beside their text.
+    pub(crate) token_ids: bool,
     pub(crate) stream: Option<Streaming>,
 }
 
@@ -80,6 +81,7 @@ impl Options {
             stops: stops(params, config)?,
             end_tokens: end_tokens(params, served, max_tokens)?,
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
+            token_ids: params.bool("return_token_ids")?.unwrap_or(false),
             stream: streaming(params)?,
         })
     }

@@ -102,9 +102,10 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Rep
         many_calls: chat.tools.many(),
         prompt_tail: prompt.tail,
     };
-    let reading = Reading { stops: options.stops, chat: Some(reading) };
+    let reading = Reading { stops: options.stops, token_ids: options.token_ids, chat: Some(reading) };
     let job = Job { requests, n: options.n, reading };
-    let shape = Reply::new(model, options.sampling.logprobs.is_some());
+    let prompt_ids = options.token_ids.then_some(prompt.tokens);
+    let shape = Reply::new(model, options.sampling.logprobs.is_some(), prompt_ids);
     Ok(Prepared { job, shape, stream: options.stream })
 }
 

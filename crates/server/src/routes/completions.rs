@@ -85,10 +85,13 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Rep
             pooling: None,
         }));
     }
-    let echoes = prompts.into_iter().map(|prompt| prompt.text.unwrap_or_default());
-    let echoes = echoes.flat_map(|text| std::iter::repeat_n(text, options.n)).collect();
-    let shape = Reply::new(model, logprobs.is_some(), echoes);
-    let job = Job { requests, n: options.n, reading: Reading { stops: options.stops, chat: None } };
+    let begin = |prompt: Prompt| {
+        let tokens = options.token_ids.then_some(prompt.tokens);
+        std::iter::repeat_n((prompt.text.unwrap_or_default(), tokens), options.n)
+    };
+    let shape = Reply::new(model, logprobs.is_some(), prompts.into_iter().flat_map(begin).collect());
+    let reading = Reading { stops: options.stops, token_ids: options.token_ids, chat: None };
+    let job = Job { requests, n: options.n, reading };
     Ok(Prepared { job, shape, stream: options.stream })
 }
 

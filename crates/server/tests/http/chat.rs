@@ -263,6 +263,31 @@ fn a_conversation_with_calls_and_results_is_rendered() {
 }
 
 #[test]
+fn tokens_can_be_had_by_number() {
+    let site = Site::new(Setup::default());
+    for path in ["/v1/chat/completions", "/v1/completions"] {
+        let mut body = json!({"return_token_ids": true, "max_tokens": 7, "ignore_eos": true});
+        match path {
+            "/v1/completions" => body["prompt"] = "Once".into(),
+            _ => body["messages"] = json!([{"role": "user", "content": "Once"}]),
+        }
+        let whole = site.post(path, body.clone()).json();
+        let choice = &whole["choices"][0];
+        let prompt =
+            [&whole["prompt_token_ids"], &choice["prompt_token_ids"]].map(|ids| ids.as_array().map(Vec::len));
+        assert_eq!(
+            prompt.into_iter().flatten().sum::<usize>() as u64,
+            whole["usage"]["prompt_tokens"].as_u64().unwrap()
+        );
+        assert_eq!(choice["token_ids"].as_array().unwrap().len(), 7, "{whole}");
+        body["stream"] = true.into();
+        let pieces = site.post(path, body).events();
+        let told = pieces.iter().filter_map(|piece| piece["choices"][0]["token_ids"].as_array()).flatten();
+        assert_eq!(told.cloned().collect::<Vec<_>>(), *choice["token_ids"].as_array().unwrap());
+    }
+}
+
+#[test]
 fn calls_of_earlier_turns_stay_in_words_where_the_template_knows_none() {
     let site = Site::new(Setup::default());
     let messages = json!([

@@ -18,6 +18,8 @@ pub(super) struct Reply {
     created: u64,
     model: String,
     logprobs: bool,
+    /// The prompt's tokens, where they are wanted and were not told yet.
+    prompt_token_ids: Option<Vec<u32>>,
     choices: Vec<Choice>,
     /// Choices of which a chunk was sent.
     begun: BTreeSet<usize>,
@@ -32,6 +34,8 @@ struct Completion<'a> {
     system_fingerprint: &'static str,
     choices: &'a [Choice],
     usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [u32]>,
 }
 
 #[derive(Default, Serialize)]
@@ -40,6 +44,8 @@ struct Choice {
     message: Message,
     logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Default, Serialize)]
@@ -83,6 +89,8 @@ struct Chunk<'a> {
     choices: Vec<ChunkChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Serialize)]
@@ -91,6 +99,8 @@ struct ChunkChoice {
     delta: ChunkDelta,
     logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Default, Serialize)]
@@ -123,12 +133,13 @@ struct FunctionDelta {
 }
 
 impl Reply {
-    pub(super) fn new(model: String, logprobs: bool) -> Reply {
+    pub(super) fn new(model: String, logprobs: bool, prompt_token_ids: Option<Vec<u32>>) -> Reply {
         Reply {
             id: chance::id("chatcmpl-"),
             created: now(),
             model,
             logprobs,
+            prompt_token_ids,
             choices: vec![],
             begun: BTreeSet::new(),
         }
@@ -139,7 +150,7 @@ impl Reply {
             let index = self.choices.len();
             let logprobs = self.logprobs.then(Logprobs::default);
             let message = Message { role: "assistant", ..Message::default() };
-            self.choices.push(Choice { index, message, logprobs, finish_reason: None });
+            self.choices.push(Choice { index, message, logprobs, ..Choice::default() });
         }
         &mut self.choices[at]
     }
@@ -153,6 +164,7 @@ impl Reply {
             system_fingerprint: FINGERPRINT,
             choices,
             usage,
+            prompt_token_ids: None,
         }
     }
 }
@@ -180,6 +192,9 @@ impl Shape for Reply {
         if let Some(logprobs) = &mut choice.logprobs {
             logprobs.content.extend(delta.logprobs);
         }
+        if let Some(ids) = delta.token_ids {
+            choice.token_ids.get_or_insert_default().extend(ids);
+        }
         choice.finish_reason = delta.finish;
     }
 
@@ -199,6 +214,7 @@ impl Shape for Reply {
             system_fingerprint: FINGERPRINT,
             choices: &self.choices,
             usage,
+            prompt_token_ids: self.prompt_token_ids.as_deref(),
         }
     }
 
@@ -211,24 +227,27 @@ impl Shape for Reply {
     ) -> Vec<impl Serialize + Send + Sync> {
         let logprobs = self.logprobs;
         let mut choices = Vec::new();
-        let mut say = |delta, logprobs, finish_reason| {
-            choices.push(ChunkChoice { index: at, delta, logprobs, finish_reason });
+        let mut token_ids = delta.token_ids;
+        let mut say = |delta, logprobs, finish_reason, token_ids| {
+            choices.push(ChunkChoice { index: at, delta, logprobs, finish_reason, token_ids });
         };
         if self.begun.insert(at) {
             let role =
                 ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
-            say(role, None, None);
+            say(role, None, None, None);
         }
         let token = delta.logprobs.filter(|_| logprobs);
         if !delta.parts.is_empty() || token.is_some() {
             let logprobs = token.map(|token| Logprobs { content: vec![token], refusal: None });
-            say(chunk_delta(delta.parts), logprobs, None);
+            say(chunk_delta(delta.parts), logprobs, None, token_ids.take());
         }
         if delta.finish.is_some() {
-            say(ChunkDelta::default(), None, delta.finish);
+            say(ChunkDelta::default(), None, delta.finish, token_ids.take());
         }
+        let mut prompt = self.prompt_token_ids.take();
         let this = &*self;
-        choices.into_iter().map(|choice| this.chunk(vec![choice], usage)).collect()
+        let chunk = |choice| Chunk { prompt_token_ids: prompt.take(), ..this.chunk(vec![choice], usage) };
+        choices.into_iter().map(chunk).collect()
     }
 
     fn usage_chunk(&self, usage: Usage) -> impl Serialize + Send + Sync {

@@ -17,8 +17,8 @@ pub(super) struct Reply {
     created: u64,
     model: String,
     logprobs: bool,
-    /// What each text begins with: its prompt, where that is wanted.
-    echoes: Vec<String>,
+    /// What each text begins with, where that is wanted: its prompt as text, and as tokens.
+    begins: Vec<(String, Option<Vec<u32>>)>,
     choices: Vec<Choice>,
     /// Characters of each text that were named with their tokens.
     offsets: Vec<usize>,
@@ -43,6 +43,10 @@ struct Choice {
     text: String,
     logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Clone, Default, Serialize)]
@@ -54,24 +58,25 @@ struct Logprobs {
 }
 
 impl Reply {
-    pub(super) fn new(model: String, logprobs: bool, echoes: Vec<String>) -> Reply {
+    pub(super) fn new(model: String, logprobs: bool, begins: Vec<(String, Option<Vec<u32>>)>) -> Reply {
         let choice =
             |index| Choice { index, logprobs: logprobs.then(Logprobs::default), ..Choice::default() };
-        let choices = (0..echoes.len()).map(choice).collect();
-        let offsets = vec![0; echoes.len()];
-        Reply { id: chance::id("cmpl-"), created: now(), model, logprobs, echoes, choices, offsets }
+        let choices = (0..begins.len()).map(choice).collect();
+        let offsets = vec![0; begins.len()];
+        Reply { id: chance::id("cmpl-"), created: now(), model, logprobs, begins, choices, offsets }
     }
 
     /// A piece of a text; the first one brings the prompt along where that is wanted.
     fn piece(&mut self, at: usize, delta: Delta) -> Choice {
-        let mut text = std::mem::take(&mut self.echoes[at]);
+        let (mut text, prompt_token_ids) = std::mem::take(&mut self.begins[at]);
         for part in delta.parts {
             if let Part::Content(more) = part {
                 text.push_str(&more);
             }
         }
         let logprobs = delta.logprobs.filter(|_| self.logprobs).map(|token| self.logprobs(at, token));
-        Choice { index: at, text, logprobs, finish_reason: delta.finish }
+        let (finish_reason, token_ids) = (delta.finish, delta.token_ids);
+        Choice { index: at, text, logprobs, finish_reason, token_ids, prompt_token_ids }
     }
 
     fn logprobs(&mut self, at: usize, token: TokenLogprob) -> Logprobs {
@@ -110,6 +115,10 @@ impl Shape for Reply {
         let choice = &mut self.choices[at];
         choice.text.push_str(&piece.text);
         choice.finish_reason = piece.finish_reason;
+        if let Some(ids) = piece.token_ids {
+            choice.token_ids.get_or_insert_default().extend(ids);
+        }
+        choice.prompt_token_ids = choice.prompt_token_ids.take().or(piece.prompt_token_ids);
         if let (Some(all), Some(more)) = (&mut choice.logprobs, piece.logprobs) {
             all.tokens.extend(more.tokens);
             all.token_logprobs.extend(more.token_logprobs);
