@@ -145,6 +145,9 @@ pub(crate) struct ChatArgs {
     pub(crate) max_tokens: Option<usize>,
 }
 
+/// Seconds; longer than anyone waits.
+const YEAR: u64 = 365 * 24 * 3600;
+
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
@@ -180,10 +183,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "MS", default_value_t = 100)]
     pub(crate) step_millis: usize,
     /// Seconds that a request may take [default: as long as it does]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     pub(crate) request_timeout: Option<u64>,
     /// Seconds that SIGTERM waits for what runs
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub(crate) drain_timeout: u64,
     /// MiB that a request's body may have [default: 16]
     #[arg(long, value_name = "MIB", value_parser = positive)]
@@ -195,19 +198,19 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "HOW")]
     pub(crate) pooling: Option<PoolingArg>,
     /// Temperature where a request says none
-    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    #[arg(long, value_name = "T", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) temp: f32,
     /// Top-k where a request says none; 0 is all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Top-p where a request says none
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Min-p where a request says none
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) min_p: f32,
     /// Repetition penalty where a request says none; 1 is off
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) repeat_penalty: f32,
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -268,8 +271,8 @@ pub(crate) struct TopArgs {
     /// Its API key (also TERN_API_KEY)
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    /// Seconds between two looks, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = interval)]
     pub(crate) interval: f64,
     /// Look once
     #[arg(long)]
@@ -405,6 +408,11 @@ pub(crate) struct SynthArgs {
     /// Take the vocabulary of this model
     #[arg(long, value_name = "FILE")]
     pub(crate) vocab: Option<PathBuf>,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "want a number of seconds".to_string())?;
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("want 0.1 to 3600 seconds".into()) }
 }
 
 fn positive(text: &str) -> Result<usize, String> {

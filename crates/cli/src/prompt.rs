@@ -57,9 +57,5 @@ pub(crate) fn chat_tokens(
         now: now().0,
         ..ChatInput::default()
     };
-    let text = template.render(&input)?;
-    // most templates write BOS themselves, and a second one harms
-    let bos = tokenizer.bos().and_then(|id| tokenizer.token_text(id)).unwrap_or("");
-    let has_bos = !bos.is_empty() && text.starts_with(bos);
-    Ok(tokenizer.encode(&text, !has_bos, true))
+    Ok(tokenizer.encode_chat(&template.render(&input)?))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tern_engine::Pooling;
+use tern_engine::{Pooling, Sampling};
 use tern_server::{Config, Defaults, Model, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,6 +18,7 @@ use crate::{prompt, trace, units};
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     let keys = api_keys(&args)?;
+    let defaults = defaults(&args)?;
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;
@@ -32,13 +33,14 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     let (loader, quiet) = (server.loader(), args.model.quiet);
     let (failed, failure) = oneshot::channel();
     // the server answers "loading" while this goes on
-    let loading = thread::Builder::new().name("tern-load".into()).spawn(move || match load(&args) {
-        Ok(model) => loader.ready(model),
-        Err(e) => {
-            loader.failed(e.to_string());
-            let _ = failed.send(e);
-        }
-    });
+    let loading =
+        thread::Builder::new().name("tern-load".into()).spawn(move || match load(&args, defaults) {
+            Ok(model) => loader.ready(model),
+            Err(e) => {
+                loader.failed(e.to_string());
+                let _ = failed.send(e);
+            }
+        });
     loading.map_err(|e| CliError::said(format!("the loading thread did not start: {e}")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
@@ -111,12 +113,12 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
         cors_origins: args.cors_origin.clone(),
         request_timeout: args.request_timeout.map(Duration::from_secs),
         drain_timeout: Duration::from_secs(args.drain_timeout),
-        max_body: args.max_body.map_or(defaults.max_body, |mib| mib << 20),
+        max_body: args.max_body.map_or(defaults.max_body, |mib| mib.saturating_mul(1 << 20)),
         ..defaults
     }
 }
 
-fn load(args: &ServeArgs) -> CliResult<Model> {
+fn load(args: &ServeArgs, defaults: Defaults) -> CliResult<Model> {
     let serving = Serving {
         seqs: args.max_num_seqs,
         waiting: args.max_queue,
@@ -149,14 +151,15 @@ fn load(args: &ServeArgs) -> CliResult<Model> {
         handle: loaded.handle,
         tokenizer: Arc::new(loaded.tokenizer),
         template,
-        defaults: Defaults {
-            temperature: args.temp,
-            top_p: args.top_p,
-            top_k: args.top_k,
-            min_p: args.min_p,
-            repetition: args.repeat_penalty,
-        },
+        defaults,
     })
+}
+
+/// What holds where a request says nothing; what no request could use is refused now.
+fn defaults(args: &ServeArgs) -> CliResult<Defaults> {
+    let ServeArgs { temp: temperature, top_p, top_k, min_p, repeat_penalty: repetition, .. } = *args;
+    Sampling { temperature, top_p, top_k, min_p, repetition, ..Sampling::default() }.check()?;
+    Ok(Defaults { temperature, top_p, top_k, min_p, repetition })
 }
 
 /// `smollm2-135m-instruct-q4_1` of a path; other names stay as they are.

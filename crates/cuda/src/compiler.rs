@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tern_graph::BackendError;
 
-use crate::driver::{Device, Kernel};
+use crate::driver::{Device, Kernel, Module};
 use crate::nvrtc::{Nvrtc, Places};
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -53,14 +53,13 @@ pub(crate) struct Compiler {
     /// Opened when something has to be compiled.
     nvrtc: Option<Nvrtc>,
     cache: Option<PathBuf>,
-    codes: HashMap<String, Arc<Vec<u8>>>,
-    /// How many were compiled here, and not found.
-    pub(crate) compiled: usize,
+    /// Modules on the device, by their whole source: layers of a model share them.
+    modules: HashMap<String, Module>,
 }
 
 impl Compiler {
     pub(crate) fn new(device: Arc<Device>, places: Places, cache: Option<PathBuf>) -> Compiler {
-        Compiler { device, places, nvrtc: None, cache, codes: HashMap::new(), compiled: 0 }
+        Compiler { device, places, nvrtc: None, cache, modules: HashMap::new() }
     }
 
     /// The kernel `name` of a source with these definitions.
@@ -71,31 +70,29 @@ impl Compiler {
         defines: &[(&str, String)],
     ) -> Result<Kernel> {
         let text = source.with(defines);
+        if let Some(module) = self.modules.get(&text) {
+            return module.kernel(name);
+        }
         let code = self.code(name, &text)?;
-        self.device.kernel(&code, name)
+        let module = self.device.load(&code, name)?;
+        let kernel = module.kernel(name);
+        self.modules.insert(text, module);
+        kernel
     }
 
-    fn code(&mut self, name: &str, text: &str) -> Result<Arc<Vec<u8>>> {
-        let architecture = architecture(self.device.facts.capability);
-        let options = options(&architecture);
-        if let Some(code) = self.codes.get(text) {
-            return Ok(Arc::clone(code));
-        }
+    /// The machine code of a source, kept or compiled.
+    fn code(&mut self, name: &str, text: &str) -> Result<Vec<u8>> {
+        let options = options(&architecture(self.device.facts.capability));
         // a cached kernel is found without NVRTC, whatever made it
         let key = key(&[env!("CARGO_PKG_VERSION"), &options.join(" "), text]);
         let file = self.cache.as_ref().map(|folder| folder.join(format!("{name}-{key}.cubin")));
-        let code = match file.as_deref().and_then(read) {
-            Some(code) => code,
-            None => {
-                let code = self.compile(name, text, &options)?;
-                if let Some(file) = &file {
-                    keep(file, &code); // the next start compiles again if this fails
-                }
-                code
-            }
-        };
-        let code = Arc::new(code);
-        self.codes.insert(text.to_string(), Arc::clone(&code));
+        if let Some(code) = file.as_deref().and_then(read) {
+            return Ok(code);
+        }
+        let code = self.compile(name, text, &options)?;
+        if let Some(file) = &file {
+            keep(file, &code); // the next start compiles again if this fails
+        }
         Ok(code)
     }
 
@@ -106,7 +103,6 @@ impl Compiler {
         };
         let compiled = nvrtc.compile(name, text, options).map_err(BackendError);
         self.nvrtc = Some(nvrtc);
-        self.compiled += 1;
         compiled.map(|(code, _)| code)
     }
 }
@@ -161,7 +157,7 @@ fn keep(file: &Path, code: &[u8]) -> Option<()> {
 mod tests {
     use super::*;
     use crate::layout::Layout;
-    use crate::program::{defines, linear_defines};
+    use crate::linear::{defines, linear_defines};
 
     #[test]
     fn a_kept_kernel_is_read_back_and_a_damaged_one_is_not() {

@@ -172,20 +172,14 @@ impl Device {
         check(unsafe { cu::cuStreamSynchronize(self.stream) }, || format!("a step on {}", self.facts.name))
     }
 
-    /// A kernel out of machine code.
-    pub(crate) fn kernel(self: &Arc<Self>, code: &[u8], name: &str) -> Result<Kernel> {
+    /// Machine code on the device; `name` is for messages.
+    pub(crate) fn load(self: &Arc<Self>, code: &[u8], name: &str) -> Result<Module> {
         self.bind()?;
-        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
-        let title = CString::new(name).map_err(|e| BackendError(e.to_string()))?;
+        let mut module = ptr::null_mut();
         // SAFETY: the code is a whole cubin, as NVRTC made it or the cache checked it.
-        unsafe {
-            check(cu::cuModuleLoadData(&raw mut module, code.as_ptr().cast()), || {
-                format!("{name}: loading")
-            })?;
-            let code = cu::cuModuleGetFunction(&raw mut function, module, title.as_ptr());
-            check(code, || format!("{name}: not in its module"))?;
-        }
-        Ok(Kernel { name: name.into(), function, device: Arc::clone(self) })
+        let loaded = unsafe { cu::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
+        check(loaded, || format!("{name}: loading"))?;
+        Ok(Module { module, device: Arc::clone(self) })
     }
 
     /// Records what `work` launches as one graph.
@@ -304,6 +298,28 @@ impl Drop for Memory {
         let _ = self.device.bind();
         // SAFETY: nobody else has the pointer; the driver waits for what still uses it.
         unsafe { cu::cuMemFree_v2(self.at) };
+    }
+}
+
+/// Machine code on the device, which stays there as long as the context does.
+pub(crate) struct Module {
+    module: cu::CUmodule,
+    device: Arc<Device>,
+}
+
+// SAFETY: as for `Device`.
+unsafe impl Send for Module {}
+
+impl Module {
+    /// One of its kernels.
+    pub(crate) fn kernel(&self, name: &str) -> Result<Kernel> {
+        self.device.bind()?;
+        let mut function = ptr::null_mut();
+        let title = CString::new(name).map_err(|e| BackendError(e.to_string()))?;
+        // SAFETY: the module is loaded, and the title ends with a zero.
+        let found = unsafe { cu::cuModuleGetFunction(&raw mut function, self.module, title.as_ptr()) };
+        check(found, || format!("{name}: not in its module"))?;
+        Ok(Kernel { name: name.into(), function, device: Arc::clone(&self.device) })
     }
 }
 

@@ -133,6 +133,31 @@ pub(crate) fn integer(value: &Value) -> Option<i64> {
     })
 }
 
+/// A text, or the tokens of one.
+pub(crate) enum Text {
+    Words(String),
+    Tokens(Vec<u32>),
+}
+
+/// A string, strings, token ids, or lists of token ids: at least one text, and `check` says whether there are too many.
+pub(crate) fn texts(value: Value, name: &str, check: impl FnOnce(usize) -> Result<()>) -> Result<Vec<Text>> {
+    let items = match value {
+        Value::Array(items) if items.first().is_some_and(Value::is_number) => vec![Value::Array(items)],
+        Value::Array(items) => items,
+        one => vec![one],
+    };
+    if items.is_empty() {
+        return Err(ApiError::bad(name, format!("{name}: there is none")));
+    }
+    check(items.len())?;
+    let text = |item: Value| match item {
+        Value::String(text) => Ok(Text::Words(text)),
+        Value::Array(ids) => tokens(&ids, name).map(Text::Tokens),
+        other => Err(ApiError::want(name, "a string, strings, token ids or lists of token ids", &other)),
+    };
+    items.into_iter().map(text).collect()
+}
+
 /// Token ids.
 pub(crate) fn tokens(items: &[Value], name: &str) -> Result<Vec<u32>> {
     let token = |item: &Value| match integer(item).and_then(|id| u32::try_from(id).ok()) {

@@ -79,11 +79,7 @@ impl Chat {
             }
             rendered => rendered?,
         };
-        let tokenizer = &served.model.tokenizer;
-        // most templates write BOS themselves, and a second one harms
-        let bos = tokenizer.bos().and_then(|id| tokenizer.token_text(id)).unwrap_or("");
-        let has_bos = !bos.is_empty() && text.starts_with(bos);
-        let tokens = tokenizer.encode(&text, !has_bos, true);
+        let tokens = served.model.tokenizer.encode_chat(&text);
         let from = (text.len().saturating_sub(TAIL)..).find(|&at| text.is_char_boundary(at));
         Ok(ChatPrompt { tokens, tail: text[from.unwrap_or(text.len())..].to_owned(), markup })
     }

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use axum::body::Body;
 use axum::http::StatusCode;
 use tern_engine::EngineError;
 use tokio::sync::{Semaphore, watch};
 
 use crate::auth::Keys;
+use crate::body::read;
 use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
 use crate::model::Served;
@@ -78,6 +80,19 @@ impl App {
             work()
         });
         done.await.unwrap_or_else(|_| Err(ApiError::internal()))
+    }
+
+    /// Reads a body and makes of it what a route needs, with the model at hand.
+    pub(crate) async fn prepare<T: Send + 'static>(
+        &self,
+        body: Body,
+        prepare: fn(&[u8], &Served, &Config) -> Result<T>,
+    ) -> Result<(Arc<Served>, T)> {
+        let served = self.served()?;
+        let body = read(body, self.config.max_body, self.config.read_timeout).await?;
+        let (config, model) = (self.config.clone(), Arc::clone(&served));
+        let prepared = self.work(move || prepare(&body, &model, &config)).await?;
+        Ok((served, prepared))
     }
 
     /// What the engine said, for a client.

@@ -184,6 +184,14 @@ impl Tokenizer {
         out
     }
 
+    /// The tokens of a conversation that a chat template rendered. Most templates write BOS themselves, and a second
+    /// one harms.
+    pub fn encode_chat(&self, text: &str) -> Vec<u32> {
+        let bos = self.bos().and_then(|id| self.token_text(id)).unwrap_or("");
+        let has_bos = !bos.is_empty() && text.starts_with(bos);
+        self.encode(text, !has_bos, true)
+    }
+
     /// The text of tokens, control tokens only where `special` asks for them. Bytes that are no UTF-8 become U+FFFD.
     ///
     /// A space that [`Self::encode`] put before the text is taken off again.

@@ -17,7 +17,6 @@ use super::deliver::Prepared;
 use crate::Config;
 use crate::access::Record;
 use crate::answer::{ChatReading, Reading};
-use crate::body::read;
 use crate::constraint::{self, Constraint, Wanted};
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
@@ -43,10 +42,7 @@ pub(super) async fn chat(
     Extension(record): Extension<Record>,
     body: Body,
 ) -> Result<Response> {
-    let served = app.served()?;
-    let body = read(body, app.config.max_body, app.config.read_timeout).await?;
-    let (config, model) = (app.config.clone(), Arc::clone(&served));
-    let prepared = app.work(move || prepare(&body, &model, &config)).await?;
+    let (served, prepared) = app.prepare(body, prepare).await?;
     prepared.deliver(app, served, record).await
 }
 

@@ -16,13 +16,12 @@ use super::deliver::Prepared;
 use crate::Config;
 use crate::access::Record;
 use crate::answer::Reading;
-use crate::body::read;
 use crate::constraint::{self, Constraint};
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
 use crate::model::Served;
 use crate::options::{IGNORED, Options};
-use crate::params::{Params, tokens};
+use crate::params::{Params, Text, texts};
 use crate::prompt::{model_name, room};
 use crate::state::App;
 
@@ -47,10 +46,7 @@ pub(super) async fn completions(
     Extension(record): Extension<Record>,
     body: Body,
 ) -> Result<Response> {
-    let served = app.served()?;
-    let body = read(body, app.config.max_body, app.config.read_timeout).await?;
-    let (config, model) = (app.config.clone(), Arc::clone(&served));
-    let prepared = app.work(move || prepare(&body, &model, &config)).await?;
+    let (served, prepared) = app.prepare(body, prepare).await?;
     prepared.deliver(app, served, record).await
 }
 
@@ -95,36 +91,24 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Rep
     Ok(Prepared { job, shape, stream: options.stream })
 }
 
-/// A string, strings, token ids, or lists of token ids.
 fn prompts(
-    prompt: Value,
+    value: Value,
     served: &Served,
     config: &Config,
     (n, echo, add_special): (usize, bool, bool),
 ) -> Result<Vec<Prompt>> {
-    const WANT: &str = "a string, strings, token ids or lists of token ids";
-    let items = match prompt {
-        Value::Array(items) if items.first().is_some_and(Value::is_number) => vec![Value::Array(items)],
-        Value::Array(items) => items,
-        one => vec![one],
+    let check = |prompts: usize| match prompts.saturating_mul(n) {
+        texts if texts > config.max_choices => {
+            Err(ApiError::too_many("prompt", texts, config.max_choices, "texts (prompts times n)"))
+        }
+        _ => Ok(()),
     };
-    if items.is_empty() {
-        return Err(ApiError::bad("prompt", "prompt: there is none"));
-    }
-    let texts = items.len().saturating_mul(n);
-    if texts > config.max_choices {
-        return Err(ApiError::too_many("prompt", texts, config.max_choices, "texts (prompts times n)"));
-    }
     let tokenizer = &served.model.tokenizer;
-    let prompt = |item: Value| match item {
-        Value::String(text) => {
-            Ok(Prompt { tokens: tokenizer.encode(&text, add_special, true), text: echo.then_some(text) })
+    let prompt = |text| match text {
+        Text::Words(text) => {
+            Prompt { tokens: tokenizer.encode(&text, add_special, true), text: echo.then_some(text) }
         }
-        Value::Array(ids) => {
-            let ids = tokens(&ids, "prompt")?;
-            Ok(Prompt { text: echo.then(|| tokenizer.decode(&ids, false)), tokens: ids })
-        }
-        other => Err(ApiError::want("prompt", WANT, &other)),
+        Text::Tokens(ids) => Prompt { text: echo.then(|| tokenizer.decode(&ids, false)), tokens: ids },
     };
-    items.into_iter().map(prompt).collect()
+    Ok(texts(value, "prompt", check)?.into_iter().map(prompt).collect())
 }

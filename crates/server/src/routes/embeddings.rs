@@ -12,11 +12,10 @@ use tern_engine::{Event, Request};
 
 use crate::Config;
 use crate::access::Record;
-use crate::body::read;
 use crate::error::{ApiError, Result};
 use crate::model::Served;
 use crate::options::IGNORED;
-use crate::params::{Params, tokens};
+use crate::params::{Params, Text, texts};
 use crate::prompt::model_name;
 use crate::state::{App, Stop};
 use crate::texts::Texts;
@@ -33,10 +32,7 @@ pub(super) async fn embeddings(
     Extension(record): Extension<Record>,
     body: Body,
 ) -> Result<Response> {
-    let served = app.served()?;
-    let body = read(body, app.config.max_body, app.config.read_timeout).await?;
-    let (config, model) = (app.config.clone(), Arc::clone(&served));
-    let job = app.work(move || prepare(&body, &model, &config)).await?;
+    let (served, job) = app.prepare(body, prepare).await?;
     let prompt_tokens: usize = job.requests.iter().map(|request| request.prompt.len()).sum();
     record.tell().prompt_tokens = prompt_tokens;
     let work = run(&app, &served, job.requests);
@@ -123,24 +119,16 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Job> {
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }
 
-/// A string, strings, token ids, or lists of token ids.
 fn inputs(input: Value, served: &Served, config: &Config) -> Result<Vec<Vec<u32>>> {
-    const WANT: &str = "a string, strings, token ids or lists of token ids";
-    let items = match input {
-        Value::Array(items) if items.first().is_some_and(Value::is_number) => vec![Value::Array(items)],
-        Value::Array(items) => items,
-        one => vec![one],
+    let check = |inputs: usize| match inputs {
+        _ if inputs > config.max_inputs => {
+            Err(ApiError::too_many("input", inputs, config.max_inputs, "inputs"))
+        }
+        _ => Ok(()),
     };
-    if items.is_empty() {
-        return Err(ApiError::bad("input", "input: there is none"));
-    }
-    if items.len() > config.max_inputs {
-        return Err(ApiError::too_many("input", items.len(), config.max_inputs, "inputs"));
-    }
-    let encode = |item: Value| match item {
-        Value::String(text) => Ok(served.model.tokenizer.encode(&text, true, true)),
-        Value::Array(ids) => tokens(&ids, "input"),
-        other => Err(ApiError::want("input", WANT, &other)),
+    let encode = |text| match text {
+        Text::Words(text) => served.model.tokenizer.encode(&text, true, true),
+        Text::Tokens(ids) => ids,
     };
-    items.into_iter().map(encode).collect()
+    Ok(texts(input, "input", check)?.into_iter().map(encode).collect())
 }

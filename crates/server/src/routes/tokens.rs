@@ -8,7 +8,6 @@ use axum::response::Response;
 use serde_json::json;
 
 use crate::Config;
-use crate::body::read;
 use crate::error::{ApiError, Result};
 use crate::model::Served;
 use crate::params::{Params, tokens};
@@ -28,10 +27,7 @@ async fn answer(
     body: Body,
     make: fn(&[u8], &Served, &Config) -> Result<serde_json::Value>,
 ) -> Result<Response> {
-    let served = app.served()?;
-    let body = read(body, app.config.max_body, app.config.read_timeout).await?;
-    let config = app.config.clone();
-    let value = app.work(move || make(&body, &served, &config)).await?;
+    let (_, value) = app.prepare(body, make).await?;
     Ok(super::json(&value))
 }
 
