@@ -45,6 +45,7 @@ impl Bench {
         Entry {
             id: stream as u64,
             tokens: (0..len).map(|_| self.random.below(self.vocab) as u32).collect(),
+            carried: None,
             position,
             pages: (first..first + (position + len).div_ceil(PAGE_LEN)).map(|p| p as u32).collect(),
             want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },

@@ -135,9 +135,10 @@ impl Backend for Cpu {
         Ok(Program(self.programs.len() as u32 - 1))
     }
 
-    fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
+    fn submit(&mut self, program: Program, mut step: Step) -> Result<Ticket> {
+        self.finished.carry(program, &mut step)?;
         let output = self.run(program, &step)?;
-        Ok(self.finished.keep(output))
+        Ok(self.finished.keep_step(program, &step, output))
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {

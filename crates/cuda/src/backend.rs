@@ -11,7 +11,7 @@ use tern_graph::{
 use crate::compiler::Compiler;
 use crate::driver::Device;
 use crate::nvrtc::Places;
-use crate::program::{Compiled, Kv};
+use crate::program::{Compiled, Kv, scratch_bytes};
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -94,7 +94,7 @@ impl Backend for Cuda {
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
-        Plan::new(graph).bytes(max_tokens, max_outputs) as u64
+        (Plan::new(graph).bytes(max_tokens, max_outputs) + scratch_bytes(graph, max_tokens)) as u64
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {

@@ -9,27 +9,36 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tern_graph::BackendError;
 
-use crate::driver::{Device, Kernel, Module};
+use crate::driver::{Device, Module};
 use crate::nvrtc::{Nvrtc, Places};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-const COMMON: &str = include_str!("../kernels/common.cuh");
+/// What every kernel is made of, in order.
+const PIECES: [&str; 7] = [
+    include_str!("../kernels/common.cuh"),
+    include_str!("../kernels/record.cuh"),
+    include_str!("../kernels/phase.cuh"),
+    include_str!("../kernels/rows.cuh"),
+    include_str!("../kernels/linear.cuh"),
+    include_str!("../kernels/attend.cuh"),
+    include_str!("../kernels/argmax.cuh"),
+];
 
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    Linear,
-    Embed,
-    Ops,
+    /// Steps of a few tokens, in one launch.
+    Step,
+    /// Phases of many tokens.
+    Many,
 }
 
 impl Source {
     fn text(self) -> &'static str {
         match self {
-            Source::Linear => include_str!("../kernels/linear.cu"),
-            Source::Embed => include_str!("../kernels/embed.cu"),
-            Source::Ops => include_str!("../kernels/ops.cu"),
+            Source::Step => include_str!("../kernels/step.cu"),
+            Source::Many => include_str!("../kernels/many.cu"),
         }
     }
 
@@ -37,7 +46,7 @@ impl Source {
     pub(crate) fn with(self, defines: &[(&str, String)]) -> String {
         let defines: String =
             defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-        format!("{defines}{COMMON}\n{}", self.text())
+        format!("{defines}{}\n{}", PIECES.join("\n"), self.text())
     }
 }
 
@@ -62,22 +71,16 @@ impl Compiler {
         Compiler { device, places, nvrtc: None, cache, modules: HashMap::new() }
     }
 
-    /// The kernel `name` of a source with these definitions.
-    pub(crate) fn kernel(
-        &mut self,
-        source: Source,
-        name: &str,
-        defines: &[(&str, String)],
-    ) -> Result<Kernel> {
+    /// A source with these definitions, on the device.
+    pub(crate) fn module(&mut self, source: Source, defines: &[(&str, String)]) -> Result<&Module> {
         let text = source.with(defines);
-        if let Some(module) = self.modules.get(&text) {
-            return module.kernel(name);
+        if !self.modules.contains_key(&text) {
+            let name = format!("{source:?}").to_lowercase();
+            let code = self.code(&name, &text)?;
+            let module = self.device.load(&code, &name)?;
+            self.modules.insert(text.clone(), module);
         }
-        let code = self.code(name, &text)?;
-        let module = self.device.load(&code, name)?;
-        let kernel = module.kernel(name);
-        self.modules.insert(text, module);
-        kernel
+        self.modules.get(&text).ok_or_else(|| BackendError("a module is gone".into()))
     }
 
     /// The machine code of a source, kept or compiled.
@@ -157,7 +160,8 @@ fn keep(file: &Path, code: &[u8]) -> Option<()> {
 mod tests {
     use super::*;
     use crate::layout::Layout;
-    use crate::linear::{defines, linear_defines};
+    use crate::lower::AttentionShape;
+    use crate::program::Kinds;
 
     #[test]
     fn a_kept_kernel_is_read_back_and_a_damaged_one_is_not() {
@@ -171,6 +175,13 @@ mod tests {
         assert_eq!(read(&file), None);
         fs::write(&file, b"short").unwrap();
         assert_eq!(read(&file), None);
+    }
+
+    /// Bytes that a function may save of its caller's registers: what ptxas also counts as spilled.
+    const SAVED: usize = 128;
+
+    fn spilled(line: &str) -> Option<usize> {
+        line.split(" bytes spill stores").next()?.rsplit(' ').next()?.parse().ok()
     }
 
     /// Every kernel for every generation, without a GPU: it compiles, and no register is spilled.
@@ -190,20 +201,18 @@ mod tests {
                 return;
             }
         };
-        let mut sources = vec![("ops".to_string(), Source::Ops.with(&[]))];
-        let mut seen = vec![];
+        // all formats in one module: a model has few of them, but each must compile everywhere
+        let mut formats = vec![];
         for layout in tern_quant::ALL.iter().filter_map(|quant| Layout::of(quant)) {
-            let defines = defines(&layout, 8);
-            if seen.contains(&defines) {
-                continue;
+            if !formats.contains(&layout) {
+                formats.push(layout);
             }
-            sources.push((format!("embed {layout:?}"), Source::Embed.with(&defines)));
-            for columns in [1, 4] {
-                let linear = linear_defines(&layout, 264, 8, columns, 2, 8);
-                sources.push((format!("linear {columns} {layout:?}"), Source::Linear.with(&linear)));
-            }
-            seen.push(defines);
         }
+        let shape = |head_dim, v_dim, queries| AttentionShape { head_dim, v_dim, queries };
+        let shapes = vec![shape(128, 128, 4), shape(80, 48, 3), shape(256, 256, 2), shape(64, 64, 1)];
+        let kinds = Kinds { formats, shapes, page_len: 32, widest_norm: 4096 };
+        let one = |tokens| Source::Step.with(&kinds.for_step(tokens, 4));
+        let sources = [("one token", one(1)), ("four", one(4)), ("many", Source::Many.with(&kinds.defines()))];
         let architectures = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
         std::thread::scope(|scope| {
             for architecture in architectures {
@@ -213,10 +222,8 @@ mod tests {
                         let mut options = options(architecture);
                         options.push("--ptxas-options=-v".into());
                         let (_, notes) = nvrtc.compile(name, source, &options).unwrap();
-                        let spills = notes
-                            .lines()
-                            .filter(|l| l.contains("spill") && !l.contains(" 0 bytes spill stores"));
-                        assert_eq!(spills.collect::<Vec<_>>(), [""; 0], "{name} for {architecture}");
+                        let most = notes.lines().filter_map(spilled).max();
+                        assert!(most.unwrap_or(0) <= SAVED, "{name} for {architecture}: {notes}");
                     }
                 });
             }

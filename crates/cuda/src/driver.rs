@@ -181,27 +181,6 @@ impl Device {
         check(loaded, || format!("{name}: loading"))?;
         Ok(Module { module, device: Arc::clone(self) })
     }
-
-    /// Records what `work` launches as one graph.
-    pub(crate) fn record(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Recording> {
-        self.bind()?;
-        let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
-        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream lives; a capture that was begun is always ended.
-        unsafe {
-            check(cu::cuStreamBeginCapture_v2(self.stream, mode), || "recording a step".into())?;
-            let worked = work();
-            let ended =
-                check(cu::cuStreamEndCapture(self.stream, &raw mut graph), || "recording a step".into());
-            worked?;
-            ended?;
-            let made =
-                check(cu::cuGraphInstantiateWithFlags(&raw mut exec, graph, 0), || "a step's graph".into());
-            cu::cuGraphDestroy(graph);
-            made?;
-        }
-        Ok(Recording { exec, device: Arc::clone(self) })
-    }
 }
 
 impl Drop for Device {
@@ -215,29 +194,84 @@ impl Drop for Device {
     }
 }
 
-/// A step that was recorded once and is replayed.
-pub(crate) struct Recording {
-    exec: cu::CUgraphExec,
+/// Host memory that the device copies from and to by itself.
+pub(crate) struct Pinned {
+    at: *mut c_void,
+    bytes: usize,
+    device: Arc<Device>,
+}
+
+// SAFETY: it is memory; whoever has the value has it alone.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// `bytes` of it, zeroed.
+    pub(crate) fn new(device: &Arc<Device>, bytes: usize) -> Result<Pinned> {
+        device.bind()?;
+        let (mut at, bytes) = (ptr::null_mut(), bytes.max(16));
+        // SAFETY: the pointer is to a live pointer.
+        check(unsafe { cu::cuMemHostAlloc(&raw mut at, bytes, 0) }, || format!("{bytes} bytes of pinned memory"))?;
+        // SAFETY: it was just allocated.
+        unsafe { at.write_bytes(0, bytes) };
+        Ok(Pinned { at, bytes, device: Arc::clone(device) })
+    }
+
+    /// The bytes. Nothing that the device was asked to do with them may be under way.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: allocated so long, and borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = self.device.bind();
+        // SAFETY: the device may still copy from it; afterwards nobody has it.
+        unsafe {
+            cu::cuStreamSynchronize(self.device.stream);
+            cu::cuMemFreeHost(self.at);
+        }
+    }
+}
+
+/// A point in the stream that can be waited for.
+pub(crate) struct Event {
+    event: cu::CUevent,
     device: Arc<Device>,
 }
 
 // SAFETY: as for `Device`.
-unsafe impl Send for Recording {}
+unsafe impl Send for Event {}
 
-impl Recording {
-    /// Runs it.
-    pub(crate) fn replay(&self) -> Result<()> {
+impl Event {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Event> {
+        device.bind()?;
+        let mut event = ptr::null_mut();
+        let flags = cu::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the pointer is to a live handle.
+        check(unsafe { cu::cuEventCreate(&raw mut event, flags) }, || "an event".into())?;
+        Ok(Event { event, device: Arc::clone(device) })
+    }
+
+    /// Marks what has been asked for until now.
+    pub(crate) fn record(&self) -> Result<()> {
+        // SAFETY: both are alive.
+        check(unsafe { cu::cuEventRecord(self.event, self.device.stream) }, || "an event".into())
+    }
+
+    /// Until all that is done.
+    pub(crate) fn wait(&self) -> Result<()> {
         self.device.bind()?;
-        // SAFETY: the graph's memory is held by the program that holds this recording.
-        check(unsafe { cu::cuGraphLaunch(self.exec, self.device.stream) }, || "a recorded step".into())
+        // SAFETY: it is alive.
+        check(unsafe { cu::cuEventSynchronize(self.event) }, || format!("a step on {}", self.device.facts.name))
     }
 }
 
-impl Drop for Recording {
+impl Drop for Event {
     fn drop(&mut self) {
         let _ = self.device.bind();
         // SAFETY: nobody else has it.
-        unsafe { cu::cuGraphExecDestroy(self.exec) };
+        unsafe { cu::cuEventDestroy_v2(self.event) };
     }
 }
 
@@ -267,6 +301,24 @@ impl Memory {
             )
         };
         check(code, || format!("copying {} bytes to the GPU", bytes.len()))
+    }
+
+    /// Copies the first bytes of pinned memory in, in order with everything else; it may not be changed until then.
+    pub(crate) fn write_pinned(&self, from: &Pinned, bytes: usize) -> Result<()> {
+        let bytes = bytes.min(from.bytes);
+        self.fits(0, bytes)?;
+        // SAFETY: the range was checked, and pinned memory waits for the stream before it goes.
+        let code = unsafe { cu::cuMemcpyHtoDAsync_v2(self.at, from.at, bytes, self.device.stream) };
+        check(code, || format!("copying {bytes} bytes to the GPU"))
+    }
+
+    /// Copies the first bytes out to pinned memory, in order with everything else.
+    pub(crate) fn read_pinned(&self, to: &mut Pinned, bytes: usize) -> Result<()> {
+        let bytes = bytes.min(to.bytes);
+        self.fits(0, bytes)?;
+        // SAFETY: as above.
+        let code = unsafe { cu::cuMemcpyDtoHAsync_v2(to.at, self.at, bytes, self.device.stream) };
+        check(code, || format!("copying {bytes} bytes from the GPU"))
     }
 
     /// Copies bytes out when everything before is done.
@@ -343,46 +395,47 @@ impl Kernel {
         Ok(self)
     }
 
-    /// Launches blocks of `threads` with one struct of arguments.
+    /// Launches blocks of `threads`, each with `shared` bytes of shared memory, with these arguments.
     ///
     /// # Safety
     ///
-    /// `A` must be the kernel's argument, and its pointers good for what the kernel does with them.
-    pub(crate) unsafe fn launch<A>(&self, grid: (usize, usize), threads: usize, args: &A) -> Result<()> {
-        // SAFETY: by the caller.
-        unsafe { self.launch_with(grid, threads, 0, args) }
+    /// `args` must be the kernel's, each a live struct or number, and their pointers good for what the kernel does.
+    pub(crate) unsafe fn launch<const N: usize>(
+        &self,
+        (x, y): (usize, usize),
+        threads: usize,
+        shared: usize,
+        args: [*const c_void; N],
+    ) -> Result<()> {
+        let mut params = args.map(<*const c_void>::cast_mut);
+        let (x, y, threads, stream) = (x as u32, y as u32, threads as u32, self.device.stream);
+        // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
+        let code = unsafe {
+            let (params, none) = (params.as_mut_ptr(), ptr::null_mut());
+            cu::cuLaunchKernel(self.function, x, y, 1, threads, 1, 1, shared as u32, stream, params, none)
+        };
+        check(code, || format!("{}: launching {x} x {y} blocks of {threads}", self.name))
     }
 
-    /// As [`Self::launch`], with `shared` bytes of shared memory a block.
+    /// As [`Self::launch`], for blocks that wait for each other: all run at the same time, or none.
     ///
     /// # Safety
     ///
     /// As for [`Self::launch`].
-    pub(crate) unsafe fn launch_with<A>(
+    pub(crate) unsafe fn launch_together<A>(
         &self,
-        (x, y): (usize, usize),
+        blocks: usize,
         threads: usize,
         shared: usize,
         args: &A,
     ) -> Result<()> {
         let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let (x, y, threads) = (x as u32, y as u32, threads as u32);
-        // SAFETY: the driver copies the struct before it returns; the rest is the caller's promise.
+        let (blocks, threads, stream) = (blocks as u32, threads as u32, self.device.stream);
+        // SAFETY: as above.
         let code = unsafe {
-            cu::cuLaunchKernel(
-                self.function,
-                x,
-                y,
-                1,
-                threads,
-                1,
-                1,
-                shared as u32,
-                self.device.stream,
-                params.as_mut_ptr(),
-                ptr::null_mut(),
-            )
+            let params = params.as_mut_ptr();
+            cu::cuLaunchCooperativeKernel(self.function, blocks, 1, 1, threads, 1, 1, shared as u32, stream, params)
         };
-        check(code, || format!("{}: launching {x} x {y} blocks of {threads}", self.name))
+        check(code, || format!("{}: launching {blocks} blocks of {threads} together", self.name))
     }
 }

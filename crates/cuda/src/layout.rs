@@ -1,7 +1,8 @@
 //! How codes of any format lie on the device, and how they get there.
 //!
-//! Every integer format is `scale * code + offset` for each group of weights, so one layout serves them all: codes in
-//! planes of 1, 2, 4 or 8 bits, ordered as the matrix unit's lanes want them, scales and offsets apart as halves.
+//! Every integer format is `scale * code + offset` for each group of weights, so one layout serves them all: records of
+//! 16 rows by 128 columns with signed codes in planes of 1, 2, 4 or 8 bits, ordered as the matrix unit's lanes want them
+//! (`kernels/record.cuh`), and scales and offsets behind them as halves.
 
 use half::f16;
 use tern_graph::HostTensor;
@@ -12,22 +13,20 @@ pub(crate) const CHUNK: usize = 128;
 /// Rows of one tile.
 pub(crate) const TILE: usize = 16;
 
-/// The shape of codes on the device: everything a kernel is compiled for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The shape of a record: everything a kernel is compiled for, and how codes are stored in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Bits of the first plane.
+    /// Bits of the first plane: the upper ones of a code.
     pub(crate) bits: usize,
     /// Bits of the second plane, or none.
-    pub(crate) high: usize,
+    pub(crate) low: usize,
     /// Weights that share a scale, at most a chunk.
     pub(crate) group: usize,
     /// Groups have offsets.
     pub(crate) offsets: bool,
-    /// The code that stands for zero.
-    pub(crate) zero: f32,
-    /// A stored code is `(code - least) / step`.
-    least: i32,
-    step: i32,
+    /// A stored code is `sign * (code - centre)`, signed; of one bit, it is set for -1.
+    sign: i32,
+    centre: i32,
 }
 
 /// Codes that a format's blocks can hold, and whether they have offsets: `(name, least, most, offsets)`.
@@ -64,10 +63,9 @@ impl Layout {
     pub(crate) fn of(quant: &Quant) -> Option<Layout> {
         let Codec::Codes { group, .. } = quant.codec else { return None };
         let &(_, least, most, offsets) = CODES.iter().find(|row| row.0 == quant.name)?;
-        let step = if quant.name == "Q1_0" { 2 } else { 1 };
-        let (bits, high) = match (most - least) / step + 1 {
-            0..=2 => (1, 0),
-            3..=4 => (2, 0),
+        let (bits, low) = match most - least + 1 {
+            _ if quant.name == "Q1_0" => (1, 0),
+            0..=4 => (2, 0),
             5..=8 => (2, 1),
             9..=16 => (4, 0),
             17..=32 => (4, 1),
@@ -76,8 +74,9 @@ impl Layout {
         };
         // where there are offsets, the middle code stands for zero: scale and offset are rounded to halves, and the
         // nearer they are to the weights the less that costs
-        let zero = if offsets { ((most - least + 1) / 2) as f32 } else { -(least as f32) / step as f32 };
-        Some(Layout { bits, high, group: group.min(CHUNK), offsets, zero, least, step })
+        let centre = if offsets { (most - least + 1) / 2 } else { 0 };
+        let sign = if most == 2 { -1 } else { 1 }; // -1 .. 2 fits two signed bits the other way round
+        Some(Layout { bits, low, group: group.min(CHUNK), offsets, sign, centre })
     }
 
     /// Chunks of a row; the last one is filled up with zeros.
@@ -88,17 +87,37 @@ impl Layout {
     pub(crate) fn groups(&self) -> usize {
         CHUNK / self.group
     }
+
+    /// Bytes of a record.
+    pub(crate) fn bytes(&self) -> usize {
+        self.offsets_at() + if self.offsets { 32 * self.groups() } else { 0 }
+    }
+
+    fn scales_at(&self) -> usize {
+        256 * (self.bits + self.low)
+    }
+
+    fn offsets_at(&self) -> usize {
+        self.scales_at() + 32 * self.groups()
+    }
+
+    /// What a code of one is worth as a byte in the matrix unit.
+    pub(crate) fn unit(&self) -> f32 {
+        if self.bits == 1 { 64.0 } else { (1 << (8 - self.bits - self.low)) as f32 }
+    }
+
+    /// A code as it is stored.
+    fn stored(&self, code: i8) -> u32 {
+        let signed = self.sign * (i32::from(code) - self.centre);
+        if self.bits == 1 { u32::from(signed < 0) } else { signed as u32 & ((1 << (self.bits + self.low)) - 1) }
+    }
 }
 
 /// A tensor as it goes to the device.
 pub(crate) struct Packed {
     pub(crate) layout: Layout,
-    /// `[tile][chunk][lane][2 rows][bits]` words.
-    pub(crate) codes: Vec<u32>,
-    pub(crate) high: Vec<u32>,
-    /// `[tile][chunk][8][groups]` pairs of halves, for rows `g` and `g + 8`.
-    pub(crate) scales: Vec<u32>,
-    pub(crate) offsets: Vec<u32>,
+    /// `[tile][chunk]` records.
+    pub(crate) records: Vec<u8>,
     /// On everything: scales are halves, so their largest is brought near one.
     pub(crate) factor: f32,
 }
@@ -108,42 +127,63 @@ impl Packed {
     pub(crate) fn new(tensor: &HostTensor) -> Option<Packed> {
         let layout = Layout::of(tensor.quant)?;
         let (tiles, chunks) = (tensor.rows.div_ceil(TILE), Layout::chunks(tensor.cols));
-        let lanes = tiles * chunks * 32 * 2;
-        let pairs = tiles * chunks * 8 * layout.groups();
-        let mut packed = Packed {
-            layout,
-            codes: vec![0; lanes * layout.bits],
-            high: vec![0; lanes * layout.high],
-            scales: vec![0; pairs],
-            offsets: vec![0; if layout.offsets { pairs } else { 0 }],
-            factor: 1.0,
-        };
-        let largest = each_row(tensor, |row| row.largest());
-        packed.factor = if largest > 0.0 { 2f32.powi(largest.log2().ceil() as i32) } else { 1.0 };
-        // tiles lie one after the other in every plane, so threads can have some each
-        let share = tiles.div_ceil(threads());
-        let part = |len: usize| (share * len / tiles).max(1);
-        let (codes, high) = (part(packed.codes.len()), part(packed.high.len()));
-        let (scales, offsets) = (part(packed.scales.len()), part(packed.offsets.len()));
-        let factor = packed.factor;
-        let mut high_parts = packed.high.chunks_mut(high);
-        let mut offset_parts = packed.offsets.chunks_mut(offsets);
+        let largest = each_row(tensor, |row| row.largest(&layout));
+        let factor = if largest > 0.0 { 2f32.powi(largest.log2().ceil() as i32) } else { 1.0 };
+        let mut records = vec![0; tiles * chunks * layout.bytes()];
+        let share = tiles.div_ceil(threads()).max(1);
         std::thread::scope(|scope| {
-            let parts = packed.codes.chunks_mut(codes).zip(packed.scales.chunks_mut(scales));
-            for (i, (codes, scales)) in parts.enumerate() {
-                let (high, offsets) =
-                    (high_parts.next().unwrap_or_default(), offset_parts.next().unwrap_or_default());
-                let mut planes = Planes { layout, codes, high, scales, offsets, factor };
+            for (i, part) in records.chunks_mut(share * chunks * layout.bytes()).enumerate() {
                 scope.spawn(move || {
-                    let mut row = Row::new(tensor);
-                    for r in i * share * TILE..((i + 1) * share * TILE).min(tensor.rows) {
-                        planes.put(r - i * share * TILE, chunks, row.read(tensor, r));
+                    let (mut row, first) = (Row::new(tensor), i * share * TILE);
+                    for r in first..(first + share * TILE).min(tensor.rows) {
+                        put(part, r - first, chunks, &layout, factor, row.read(tensor, r));
                     }
                 });
             }
         });
-        Some(packed)
+        Some(Packed { layout, records, factor })
     }
+}
+
+/// Puts row `r` of some tiles to its place.
+fn put(records: &mut [u8], r: usize, chunks: usize, layout: &Layout, factor: f32, row: &Row) {
+    let (g, second, groups) = (r % 8, r % TILE / 8, layout.groups());
+    let first = r / TILE * chunks;
+    for (chunk, record) in records.chunks_exact_mut(layout.bytes()).skip(first).take(chunks).enumerate() {
+        for (k, &code) in row.codes[chunk * CHUNK..].iter().take(CHUNK).enumerate() {
+            let code = layout.stored(code);
+            set(record, layout.bits, (g, second), k, code >> layout.low);
+            if layout.low > 0 {
+                let low = &mut record[256 * layout.bits..];
+                set(low, layout.low, (g, second), k, code & ((1 << layout.low) - 1));
+            }
+        }
+        for n in 0..groups {
+            let from = (chunk * CHUNK + n * layout.group) / row.group;
+            let Some(&scale) = row.scales.get(from) else { continue };
+            let place = (g * groups + n) * 4 + 2 * second;
+            let mut half = |at: usize, x: f32| {
+                record[at + place..][..2].copy_from_slice(&f16::from_f32(x / factor).to_le_bytes());
+            };
+            half(layout.scales_at(), scale * layout.sign as f32);
+            if layout.offsets {
+                half(layout.offsets_at(), row.offsets[from] + scale * layout.centre as f32);
+            }
+        }
+    }
+}
+
+/// Where byte and shift of column `k`'s code are in a plane of `bits`, for row `g` or `g + 8`.
+fn place(bits: usize, (g, second): (usize, usize), k: usize) -> (usize, usize) {
+    let (j, q, i, per) = (k / 16, k / 4 % 4, k % 4, 8 / bits);
+    let (lane, word) = (g * 4 + q, second * bits + j / per);
+    let at = if bits == 1 { lane * 8 + word * 4 } else { word / 4 * 512 + lane * 16 + word % 4 * 4 };
+    (at + i, 8 - bits * (j % per + 1))
+}
+
+fn set(plane: &mut [u8], bits: usize, row: (usize, usize), k: usize, code: u32) {
+    let (at, shift) = place(bits, row, k);
+    plane[at] |= (code << shift) as u8;
 }
 
 fn threads() -> usize {
@@ -165,53 +205,6 @@ fn each_row(tensor: &HostTensor, measure: impl Fn(&Row) -> f32 + Sync) -> f32 {
         let parts: Vec<_> = parts.collect();
         parts.into_iter().filter_map(|part| part.join().ok()).fold(0.0, f32::max)
     })
-}
-
-/// Some tiles of a tensor in the making.
-struct Planes<'a> {
-    layout: Layout,
-    codes: &'a mut [u32],
-    high: &'a mut [u32],
-    scales: &'a mut [u32],
-    offsets: &'a mut [u32],
-    factor: f32,
-}
-
-impl Planes<'_> {
-    /// Puts row `r` of these tiles to its place.
-    fn put(&mut self, r: usize, chunks: usize, row: &Row) {
-        let Layout { bits, high, group, least, step, .. } = self.layout;
-        let (g, second, groups) = (r % 8, r % TILE / 8, self.layout.groups());
-        for chunk in 0..chunks {
-            let at = r / TILE * chunks + chunk;
-            for k in 0..CHUNK.min(row.codes.len() - chunk * CHUNK) {
-                let code = ((i32::from(row.codes[chunk * CHUNK + k]) - least) / step) as u32;
-                let (pair, lane) = (k / 16 * 2 + k % 4 / 2, g * 4 + k % 16 / 4);
-                let place = (at * 32 + lane) * 2 + second;
-                set(&mut self.codes[place * bits..], bits, pair, k % 2, code & ((1 << bits) - 1));
-                if high > 0 {
-                    set(&mut self.high[place * high..], high, pair, k % 2, code >> bits);
-                }
-            }
-            for n in 0..groups {
-                let from = (chunk * CHUNK + n * group) / row.group;
-                let Some(&scale) = row.scales.get(from) else { continue };
-                let (place, shift) = ((at * 8 + g) * groups + n, 16 * second);
-                let half = |x: f32| u32::from(f16::from_f32(x / self.factor).to_bits()) << shift;
-                self.scales[place] |= half(scale * step as f32);
-                if self.layout.offsets {
-                    self.offsets[place] |=
-                        half(row.offsets[from] + scale * (least as f32 + self.layout.zero));
-                }
-            }
-        }
-    }
-}
-
-/// Puts a code to its place among the 32 of a lane.
-fn set(words: &mut [u32], bits: usize, pair: usize, odd: usize, code: u32) {
-    let fields = 16 / bits;
-    words[pair / fields] |= code << (bits * (pair % fields) + 16 * odd);
 }
 
 /// One row, taken apart.
@@ -247,9 +240,11 @@ impl Row {
         self
     }
 
-    fn largest(&self) -> f32 {
-        let all = self.scales.iter().chain(&self.offsets);
-        all.map(|x| x.abs()).filter(|x| x.is_finite()).fold(0.0, f32::max)
+    /// The largest scale or offset as they are stored.
+    fn largest(&self, layout: &Layout) -> f32 {
+        let pairs = self.scales.iter().zip(&self.offsets);
+        let most = |(s, o): (&f32, &f32)| s.abs().max((o + s * layout.centre as f32).abs());
+        pairs.map(most).filter(|x| x.is_finite()).fold(0.0, f32::max)
     }
 }
 
@@ -263,19 +258,23 @@ mod tests {
     /// What the embed kernel computes.
     fn weight(p: &Packed, chunks: usize, r: usize, k: usize) -> f32 {
         let l = p.layout;
-        let get = |words: &[u32], bits: usize, pair: usize, odd: usize| {
-            words[pair / (16 / bits)] >> (bits * (pair % (16 / bits)) + 16 * odd) & ((1 << bits) - 1)
+        let record = &p.records[(r / 16 * chunks + k / 128) * l.bytes()..][..l.bytes()];
+        let (row, k) = ((r % 8, r % 16 / 8), k % 128);
+        let get = |plane: &[u8], bits: usize| {
+            let (at, shift) = place(bits, row, k);
+            i32::from(plane[at] >> shift) & ((1 << bits) - 1)
         };
-        let (at, g, second, inside) = (r / 16 * chunks + k / 128, r % 8, r % 16 / 8, k % 128);
-        let (pair, lane) = (inside / 16 * 2 + inside % 4 / 2, g * 4 + inside % 16 / 4);
-        let place = (at * 32 + lane) * 2 + second;
-        let mut code = get(&p.codes[place * l.bits..], l.bits, pair, k % 2);
-        if l.high > 0 {
-            code |= get(&p.high[place * l.high..], l.high, pair, k % 2) << l.bits;
-        }
-        let group = (at * 8 + g) * l.groups() + inside / l.group;
-        let half = |words: &[u32]| f16::from_bits((words[group] >> (16 * second)) as u16).to_f32() * p.factor;
-        half(&p.scales) * (code as f32 - l.zero) + if l.offsets { half(&p.offsets) } else { 0.0 }
+        let code = match l.bits {
+            1 => 1 - 2 * get(record, 1),
+            bits => {
+                let low = if l.low > 0 { get(&record[256 * bits..], l.low) } else { 0 };
+                let (code, all) = (get(record, bits) << l.low | low, bits + l.low);
+                if code >> (all - 1) == 1 { code - (1 << all) } else { code }
+            }
+        };
+        let at = (row.0 * l.groups() + k / l.group) * 4 + 2 * row.1;
+        let half = |from: usize| f16::from_le_bytes([record[from + at], record[from + at + 1]]).to_f32() * p.factor;
+        half(l.scales_at()) * code as f32 + if l.offsets { half(l.offsets_at()) } else { 0.0 }
     }
 
     #[test]
@@ -304,7 +303,7 @@ mod tests {
             let (Codec::Codes { group, unpack }, Some(layout)) = (quant.codec, Layout::of(quant)) else {
                 continue;
             };
-            let most = layout.least + layout.step * ((1 << (layout.bits + layout.high)) - 1);
+            let half = 1 << (layout.bits + layout.low - 1);
             for _ in 0..200 {
                 let block: Vec<u8> = (0..quant.block_bytes()).map(|_| rng.below(256) as u8).collect();
                 let tail = vec![0; quant.tail];
@@ -316,9 +315,9 @@ mod tests {
                     &tail,
                     Unpacked { codes: &mut codes, scales: &mut scales, offsets: &mut offsets },
                 );
-                let fits = |c: &i8| {
-                    (layout.least..=most).contains(&i32::from(*c))
-                        && (i32::from(*c) - layout.least) % layout.step == 0
+                let fits = |c: &i8| match layout.bits {
+                    1 => c.abs() == 1,
+                    _ => (-half..half).contains(&(layout.sign * (i32::from(*c) - layout.centre))),
                 };
                 assert!(codes.iter().all(fits), "{quant}");
             }

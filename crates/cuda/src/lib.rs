@@ -1,14 +1,16 @@
 //! The NVIDIA GPU backend. The driver and NVRTC are opened at run time, so the same binary runs where there is neither;
 //! kernels are compiled for this GPU and this model's shapes, and kept.
 
-mod args;
 mod backend;
-mod build;
 mod compiler;
 mod driver;
+mod few;
+mod fuse;
 mod layout;
-mod linear;
+mod lower;
+mod many;
 mod nvrtc;
+mod phase;
 mod program;
 mod weight;
 

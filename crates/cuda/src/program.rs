@@ -1,20 +1,22 @@
-//! A graph made ready: its kernels, its values in device memory, and the launches of a step in order.
+//! A graph made ready: its phases, its values in device memory, and how a step goes through them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use tern_graph::{BackendError, Graph, KvLayer, Output, OutputRow, Plan, Sample, Sampled, Step, StepOutput};
+use tern_graph::{
+    BackendError, Graph, KvLayer, Output, OutputRow, Plan, Sample, Sampled, Step, StepOutput, Value,
+};
 
-use crate::args::ArgmaxArgs;
-use crate::build::Builder;
 use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Kernel, Memory, Recording};
+use crate::driver::{Device, Memory};
+use crate::few::Few;
+use crate::fuse::{self, Fused};
+use crate::layout::Layout;
+use crate::lower::{AttentionShape, Lowering, SLOT, Scratch};
+use crate::many::Many;
+use crate::phase::{ArgmaxArgs, Phase, RawPhase};
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
-
-/// Steps of at most so many tokens are recorded and replayed.
-const RECORDED: usize = 8;
 
 /// KV pages on the device.
 pub(crate) struct Kv {
@@ -25,43 +27,77 @@ pub(crate) struct Kv {
     pub(crate) memory: Vec<(Memory, Memory)>,
 }
 
-/// What one launch depends on in a step.
-#[derive(Clone, Copy)]
-pub(crate) struct Sizes {
-    pub(crate) tokens: usize,
-    pub(crate) outputs: usize,
+/// What kernels are compiled for.
+#[derive(Clone, Debug)]
+pub(crate) struct Kinds {
+    pub(crate) formats: Vec<Layout>,
+    pub(crate) shapes: Vec<AttentionShape>,
+    pub(crate) page_len: usize,
+    /// Columns of the widest row that is normalised on its way into a linear.
+    pub(crate) widest_norm: usize,
 }
 
-impl Sizes {
-    pub(crate) fn rows(self, outputs_only: bool) -> usize {
-        if outputs_only { self.outputs } else { self.tokens }
+/// Columns of x that the threads of a block read at a time.
+const PASS: usize = 512 * 8;
+
+impl Kinds {
+    pub(crate) fn offset_sums(&self) -> bool {
+        self.formats.iter().any(|f| f.offsets)
+    }
+
+    pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
+        let formats = self.formats.iter().enumerate();
+        let formats = formats.map(|(i, f)| format!("X({i}, {}, {}, {}, {})", f.bits, f.low, f.group, f.offsets));
+        let shapes = self.shapes.iter().enumerate().filter(|(_, s)| s.head_dim % 8 == 0 && s.v_dim % 8 == 0);
+        let shapes = shapes.map(|(i, s)| format!("X({i}, {}, {}, {})", s.head_dim, s.v_dim, s.queries));
+        vec![
+            ("FORMATS(X)", formats.collect::<Vec<_>>().join(" ")),
+            ("ATTENTIONS(X)", shapes.collect::<Vec<_>>().join(" ")),
+            ("PAGE_LEN", self.page_len.max(1).to_string()),
+            ("SLOT", SLOT.to_string()),
+            ("NORM_PASSES", self.widest_norm.div_ceil(PASS).max(1).to_string()),
+            ("OFFSET_SUMS", self.offset_sums().to_string()),
+            ("PHASE_BYTES", size_of::<RawPhase>().to_string()),
+            ("WINDOW", crate::few::WINDOW.to_string()),
+        ]
+    }
+
+    /// For steps of up to `tokens` tokens, with rings of `depth` slots.
+    pub(crate) fn for_step(&self, tokens: usize, depth: usize) -> Vec<(&'static str, String)> {
+        let mut all = self.defines();
+        all.extend([("TOKENS_AT_ONCE", tokens.to_string()), ("DEPTH", depth.to_string())]);
+        all
     }
 }
 
-/// One kernel of a step.
-pub(crate) type Launch = Box<dyn Fn(Sizes) -> Result<()> + Send>;
-
 /// A compiled graph.
 pub(crate) struct Compiled {
-    device: Arc<Device>,
-    launches: Vec<Launch>,
-    recordings: HashMap<(usize, usize), Recording>,
-    /// Step inputs: six offsets, then token ids, positions, slices, output rows and page tables.
+    /// Steps of up to four tokens go through it; none where the device or the model does not allow it.
+    few: Vec<Few>,
+    many: Option<Many>,
     inputs: Memory,
-    slots: Vec<Memory>,
-    /// The slot of the last node.
-    result: usize,
-    width: usize,
-    outputs_only: bool,
-    argmax: Kernel,
-    best: Memory,
+    /// The rows of the last node.
+    result: Memory,
+    value: Value,
+    chosen: Memory,
     pub(crate) vocab: usize,
     pub(crate) kv: Option<Arc<Kv>>,
     pub(crate) max_tokens: usize,
     pub(crate) max_outputs: usize,
-    /// Kernels point into them.
+    /// Phases point into them.
+    _kept: Vec<Memory>,
     _weights: Vec<Arc<Weight>>,
-    _tables: Vec<Memory>,
+}
+
+/// Bytes of scratch beside the values' slots, for steps of so many tokens.
+pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
+    let widest = graph.weights.iter().map(|w| w.cols).max().unwrap_or(0);
+    let queries = graph.nodes.iter().filter_map(|n| match &n.op {
+        tern_graph::Op::Attend { args, .. } => Some(args.heads * args.head_dim),
+        _ => None,
+    });
+    let x = Many::x_bytes(Layout::chunks(widest), tokens);
+    x + queries.max().unwrap_or(0) * tokens * 4
 }
 
 impl Compiled {
@@ -75,84 +111,114 @@ impl Compiled {
     ) -> Result<Compiled> {
         let last =
             graph.nodes.len().checked_sub(1).ok_or_else(|| BackendError("the graph is empty".into()))?;
-        let plan = Plan::new(graph);
-        let slots = (0..plan.width.len())
+        let fused = fuse::fuse(graph, |id| match &*weights[id.index()] {
+            Weight::Codes { layout, .. } => Some(*layout),
+            Weight::Floats { .. } => None,
+        });
+        let work: Vec<_> = fused.iter().map(|phase| fuse::work(graph, phase)).collect();
+        let plan = Plan::of(graph, &work);
+        let rows = max_outputs.max(1);
+        let mut slots = (0..plan.width.len())
             .map(|s| device.allocate(plan.room(s, max_tokens, max_outputs) * 4))
             .collect::<Result<Vec<_>>>()?;
         let pages = kv.as_ref().map_or(0, |kv| kv.pages);
         let inputs = device.allocate((HEADER + 3 * max_tokens + max_outputs + max_tokens * pages) * 4)?;
         let tables =
             graph.ropes.iter().map(|t| device.upload(&floats(&t.freqs))).collect::<Result<Vec<_>>>()?;
-        let argmax = compiler.kernel(Source::Ops, "argmax", &[])?;
-        let mut builder = Builder {
+        let blocks = device.facts.processors;
+        let chosen = device.allocate(rows * 4)?;
+        let (ready, partial, arrivals) = attention_scratch(&fused, blocks, max_tokens);
+        let kept = [ready, partial, arrivals].map(|bytes| device.allocate(bytes));
+        let [ready, partial, arrivals] = kept;
+        let (ready, partial, arrivals) = (ready?, partial?, arrivals?);
+        let scratch = Scratch {
+            ready: ready.pointer(),
+            partial: partial.pointer(),
+            arrivals: arrivals.pointer(),
+            chosen: chosen.pointer(),
+        };
+        let mut lowering = Lowering {
             graph,
-            slots: plan.slot.iter().map(|&s| slots[s].pointer()).collect(),
+            plan: &plan,
+            slots: slots.iter().map(Memory::pointer).collect(),
             weights,
             tables: tables.iter().map(Memory::pointer).collect(),
             kv: kv.as_deref(),
-            inputs: inputs.pointer(),
-            device,
-            compiler,
-            max_tokens,
-            launches: vec![],
+            scratch,
+            blocks,
+            formats: vec![],
+            shapes: vec![],
         };
-        (0..graph.nodes.len()).try_for_each(|i| builder.node(i))?;
-        let launches = builder.launches;
+        let mut phases = fused.iter().map(|f| lowering.phase(f)).collect::<Result<Vec<_>>>()?;
         let value = graph.nodes[last].value;
+        let bests = device.allocate(rows * blocks * 4)?;
+        let places = device.allocate(rows * blocks * 4)?;
+        if value.outputs_only {
+            phases.push(Phase::Argmax(ArgmaxArgs {
+                logits: lowering.out(graph.val(last)),
+                best: bests.pointer(),
+                places: places.pointer(),
+                chosen: chosen.pointer(),
+                width: value.width as i32,
+            }));
+        }
+        let widest_norm = fused.iter().filter_map(|f| match f {
+            Fused::Linear(l) if l.norm.is_some() => Some(graph.width(l.x)),
+            _ => None,
+        });
+        let kinds = Kinds {
+            formats: std::mem::take(&mut lowering.formats),
+            shapes: std::mem::take(&mut lowering.shapes),
+            page_len: kv.as_ref().map_or(0, |kv| kv.page_len),
+            widest_norm: widest_norm.max().unwrap_or(0),
+        };
+        let ropes: Vec<(u64, usize)> =
+            tables.iter().map(Memory::pointer).zip(graph.ropes.iter().map(|t| t.freqs.len())).collect();
+        let few = Few::all(device, compiler, &kinds, &phases, &ropes, inputs.pointer(), max_tokens)?;
+        let most = few.last().map_or(0, Few::most_tokens);
+        let many = if max_tokens > most {
+            Some(Many::new(device, compiler.module(Source::Many, &kinds.defines())?, &phases, max_tokens)?)
+        } else {
+            None
+        };
+        let mut kept = vec![ready, partial, arrivals, bests, places];
+        kept.extend(tables);
+        let result = slots.swap_remove(plan.slot[last]);
+        kept.extend(slots);
         Ok(Compiled {
-            device: Arc::clone(device),
-            launches,
-            recordings: HashMap::new(),
+            few,
+            many,
             inputs,
-            result: plan.slot[last],
-            slots,
-            width: value.width,
-            outputs_only: value.outputs_only,
-            argmax,
-            best: device.allocate(max_outputs.max(max_tokens) * 4)?,
+            result,
+            value,
+            chosen,
             vocab: graph.vocab(),
             kv,
             max_tokens,
             max_outputs,
+            _kept: kept,
             _weights: weights.to_vec(),
-            _tables: tables,
         })
     }
 
     /// Computes a step and gives back what it asks for.
     pub(crate) fn run(&mut self, step: &Step) -> Result<StepOutput> {
-        let sizes = Sizes { tokens: step.tokens.len(), outputs: step.outputs.len() };
+        let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
         self.inputs.write(0, &words(&pack(step)))?;
-        let key = (sizes.tokens, sizes.outputs);
-        if sizes.tokens > RECORDED {
-            self.launch(sizes)?;
-        } else if let Some(recording) = self.recordings.get(&key) {
-            recording.replay()?;
-        } else {
-            let recording = self.device.record(|| self.launch(sizes))?;
-            recording.replay()?;
-            self.recordings.insert(key, recording);
+        let few = self.few.iter().find(|few| tokens <= few.most_tokens() && outputs <= few.most_tokens());
+        match (few, &self.many) {
+            (Some(few), _) => few.launch()?,
+            (None, Some(many)) => many.launch(self.inputs.pointer(), tokens, outputs)?,
+            (None, None) => return Err(BackendError(format!("no program for steps of {tokens} tokens"))),
         }
-        self.answer(step, sizes.rows(self.outputs_only))
-    }
-
-    fn launch(&self, sizes: Sizes) -> Result<()> {
-        self.launches.iter().try_for_each(|launch| launch(sizes))?;
-        let rows = sizes.rows(self.outputs_only);
-        if rows == 0 {
-            return Ok(());
-        }
-        let logits = self.slots[self.result].pointer();
-        let args = ArgmaxArgs { logits, best: self.best.pointer(), width: self.width as i32 };
-        // SAFETY: the struct is the kernel's, and the result has so many rows.
-        unsafe { self.argmax.launch((rows, 1), 1024, &args) }
+        self.answer(step, if self.value.outputs_only { outputs } else { tokens })
     }
 
     /// Brings back the best tokens where that is all that is wanted, and whole rows otherwise.
     fn answer(&self, step: &Step, rows: usize) -> Result<StepOutput> {
         if step.outputs.iter().all(wants_the_best) {
-            let mut bytes = vec![0; rows * 4];
-            self.best.read(0, &mut bytes)?;
+            let mut bytes = vec![0; rows.min(step.outputs.len()) * 4];
+            self.chosen.read(0, &mut bytes)?;
             let best = bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]));
             let rows = step.outputs.iter().zip(best).map(|(output, best)| {
                 let id = u32::try_from(best).ok().filter(|_| output.sample.is_some());
@@ -160,12 +226,28 @@ impl Compiled {
             });
             return Ok(StepOutput { rows: rows.collect() });
         }
-        let mut bytes = vec![0; rows * self.width * 4];
-        self.slots[self.result].read(0, &mut bytes)?;
+        let width = self.value.width;
+        let mut bytes = vec![0; rows * width * 4];
+        self.result.read(0, &mut bytes)?;
         let logits: Vec<f32> =
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        Ok(step.answer(logits.chunks_exact(self.width)))
+        Ok(step.answer(logits.chunks_exact(width)))
     }
+}
+
+/// Bytes for queries made ready, splits of attention, and their counters.
+fn attention_scratch(fused: &[Fused], blocks: usize, max_tokens: usize) -> (usize, usize, usize) {
+    let each = fused.iter().filter_map(|f| match f {
+        Fused::Attend { args, .. } => {
+            let shape = AttentionShape::of(args);
+            let groups = args.heads / shape.queries;
+            let units = blocks.max(crate::few::MOST_TOKENS * groups);
+            let ready = args.heads * args.head_dim * max_tokens * 4;
+            Some((ready, units * shape.queries * (shape.v_dim + 2) * 4, crate::few::MOST_TOKENS * groups * 4))
+        }
+        _ => None,
+    });
+    each.fold((0, 0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1), a.2.max(b.2)))
 }
 
 /// Nothing but the best token: no draw, no logits, nothing that changes them.
@@ -177,8 +259,9 @@ fn wants_the_best(output: &Output) -> bool {
     !output.logits && output.sample.as_ref().is_none_or(plain)
 }
 
-/// Words before the arrays: where each of them begins, and how many pages a slice has in its table.
-const HEADER: usize = 8;
+/// Words before the arrays: where each of them begins, how many pages a slice has in its table, how many tokens and
+/// outputs there are, the barriers' counter, and whether tokens of one sequence stand beside each other.
+const HEADER: usize = 16;
 
 /// The inputs of a step in one piece.
 fn pack(step: &Step) -> Vec<u32> {
@@ -187,7 +270,9 @@ fn pack(step: &Step) -> Vec<u32> {
     let starts =
         [HEADER, HEADER + tokens, HEADER + 2 * tokens, HEADER + 3 * tokens, HEADER + 3 * tokens + outputs];
     let mut out: Vec<u32> = starts.iter().map(|&at| at as u32).collect();
-    out.extend([stride as u32, 0, 0]);
+    let neighbours = step.slices.iter().any(|s| s.len > 1);
+    out.extend([stride as u32, tokens as u32, outputs as u32, 0, u32::from(neighbours)]);
+    out.resize(HEADER, 0);
     out.extend(&step.tokens);
     out.extend(step.positions().map(|p| p as u32));
     out.extend((0..).zip(&step.slices).flat_map(|(i, s)| std::iter::repeat_n(i, s.len)));

@@ -23,10 +23,8 @@ pub(crate) enum Weight {
     },
     Codes {
         layout: Layout,
-        codes: Memory,
-        high: Option<Memory>,
-        scales: Memory,
-        offsets: Option<Memory>,
+        records: Memory,
+        /// On all scales and offsets.
         factor: f32,
     },
 }
@@ -40,15 +38,8 @@ impl Weight {
         }
         let refused = || BackendError(format!("{}: {} is not run on the GPU", tensor.name, tensor.quant));
         let packed = Packed::new(tensor).ok_or_else(refused)?;
-        let some = |words: &[u32]| if words.is_empty() { Ok(None) } else { upload(device, words).map(Some) };
-        Ok(Weight::Codes {
-            layout: packed.layout,
-            codes: upload(device, &packed.codes)?,
-            high: some(&packed.high)?,
-            scales: upload(device, &packed.scales)?,
-            offsets: some(&packed.offsets)?,
-            factor: packed.factor,
-        })
+        let records = device.upload(&packed.records)?;
+        Ok(Weight::Codes { layout: packed.layout, records, factor: packed.factor })
     }
 
     /// Where the floats of a vector are; none if it is in codes or halves.
@@ -58,10 +49,4 @@ impl Weight {
             _ => None,
         }
     }
-}
-
-fn upload(device: &Arc<Device>, words: &[u32]) -> Result<Memory, BackendError> {
-    // SAFETY: any bytes are bytes, and the slice covers exactly these words.
-    let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
-    device.upload(bytes)
 }

@@ -1,6 +1,6 @@
 //! What one step computes: which tokens of which sequences, on which pages.
 
-use tern_graph::{Output, Sample, Sampled, Slice, Step};
+use tern_graph::{Carried, Output, Sample, Sampled, Slice, Step};
 
 use crate::{Guide, Pooling, RequestId};
 
@@ -20,6 +20,9 @@ pub struct Entry {
     pub id: RequestId,
     /// Its next tokens.
     pub tokens: Vec<u32>,
+    /// Its only token is not known yet: the batch before samples it, as this one of its samples. `tokens` then holds
+    /// a stand-in, which counts only if no token could be chosen.
+    pub carried: Option<usize>,
     /// Position of the first one.
     pub position: usize,
     /// The sequence's pages: position `p` lives in `pages[p / page_len]`.
@@ -92,11 +95,14 @@ impl Batch {
     }
 
     /// The work of some entries in a backend's words: one slice an entry, one output a wanted row.
+    ///
+    /// Of the entries that do not want hidden states, samples are the only outputs: a carried token counts them.
     pub fn to_step(&self, which: impl Fn(&Entry) -> bool) -> Step {
         let mut step = Step::default();
         for e in self.entries.iter().filter(|e| which(e)) {
             let first = step.tokens.len();
             step.tokens.extend(&e.tokens);
+            step.carried.extend(e.carried.map(|output| Carried { token: first, output }));
             let last = step.tokens.len() - 1;
             step.slices.push(Slice { len: e.tokens.len(), position: e.position, pages: e.pages.clone() });
             let hidden = |row| Output { row, sample: None, logits: true };
@@ -125,6 +131,7 @@ mod tests {
             position,
             pages: pages.to_vec(),
             want,
+            carried: None,
         };
         let sample = || Want::Token(Sample::default(), None);
         let batch = Batch {
@@ -146,5 +153,9 @@ mod tests {
         step.check(8, 4, 4).unwrap();
         let step = batch.to_step(Entry::wants_hidden);
         assert_eq!((rows(&step), step.tokens.len()), (vec![0, 1, 3], 4));
+        // the third entry's token was the second sample
+        let next = Entry { carried: Some(1), ..entry(3, &[0], 2, &[3], sample()) };
+        let batch = Batch { entries: vec![batch.entries[1].clone(), next], started: vec![] };
+        assert_eq!(batch.to_step(|_| true).carried, [Carried { token: 3, output: 1 }]);
     }
 }

@@ -1,4 +1,7 @@
-//! The engine thread: plan, step, apply, until it is told to stop.
+//! The engine thread: plan, submit, collect, apply, until it is told to stop.
+//!
+//! A runner that runs ahead is given the next step before the one under way is collected, so that a device does not
+//! wait for its host.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,10 +24,20 @@ use crate::{
 pub struct Engine {
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
+    /// The step that a runner which runs ahead was given and has not answered.
+    under_way: Option<UnderWay>,
     budget: Budget,
+    /// When the last step was collected.
+    collected: Instant,
     /// Where masks are made while the model computes; the thread starts with the first.
     masks: Option<mpsc::Sender<(Guide, Mask)>>,
     streams: HashMap<RequestId, UnboundedSender<Event>>,
+}
+
+/// A submitted step.
+struct UnderWay {
+    batch: Batch,
+    since: Instant,
 }
 
 impl Engine {
@@ -33,7 +46,15 @@ impl Engine {
         let scheduler = Scheduler::new(limits)?;
         let shared = Arc::new(Shared::new(limits, runner.vocab(), scheduler.stats()));
         let budget = Budget::new(limits.max_batch_tokens, limits.step_millis);
-        let engine = Engine { scheduler, runner, budget, masks: None, streams: HashMap::new() };
+        let engine = Engine {
+            scheduler,
+            runner,
+            under_way: None,
+            budget,
+            collected: Instant::now(),
+            masks: None,
+            streams: HashMap::new(),
+        };
         let inside = Arc::clone(&shared);
         let thread = thread::Builder::new().name("tern-engine".into()).spawn(move || engine.run(&inside));
         let thread =
@@ -49,38 +70,83 @@ impl Engine {
 
     /// Works until there is a reason not to.
     fn work(&mut self, shared: &Shared) -> EngineError {
-        loop {
-            if let Err(why) = self.receive(shared) {
-                return why;
-            }
-            let batch = self.scheduler.plan(self.budget.tokens());
-            shared.lock().publish(self.scheduler.stats());
-            if batch.entries.is_empty() {
-                return EngineError::Broken("there are requests but no plan for them".into());
-            }
-            for &(id, cached) in &batch.started {
-                self.tell(id, Event::Started { cached });
-            }
-            let events = match self.step(&batch) {
-                Ok(answers) => self.scheduler.apply(&batch, &answers),
-                Err(error) => self.scheduler.fail(&batch, &error),
+        let ahead = self.runner.runs_ahead();
+        let why = loop {
+            let next = match self.receive(shared).and_then(|()| self.begin(shared)) {
+                Ok(next) => next,
+                Err(why) => break why,
             };
-            // whoever hears of the end of a request finds it in the counts
-            shared.lock().publish(self.scheduler.stats());
-            events.into_iter().for_each(|(id, event)| self.tell(id, event));
+            // a runner that does not run ahead is done with the step it was just given
+            let done = if ahead { std::mem::replace(&mut self.under_way, next) } else { next };
+            if let Some(step) = done {
+                self.finish(&step, shared);
+            }
+        };
+        if let Some(step) = self.under_way.take() {
+            self.finish(&step, shared);
         }
+        why
     }
 
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
-        self.promise_masks(batch);
-        let start = Instant::now();
-        let answers = self.runner.step(batch)?;
-        self.budget.learn(batch.tokens(), start.elapsed());
-        if answers.len() != batch.entries.len() {
-            let (got, want) = (answers.len(), batch.entries.len());
+    /// Plans a step and submits it; none where the one under way must be known first.
+    fn begin(&mut self, shared: &Shared) -> Result<Option<UnderWay>, EngineError> {
+        let batch = self.scheduler.plan(self.budget.tokens());
+        shared.lock().publish(self.scheduler.stats());
+        if batch.entries.is_empty() {
+            let nothing = EngineError::Broken("there are requests but no plan for them".into());
+            return if self.under_way.is_some() { Ok(None) } else { Err(nothing) };
+        }
+        for &(id, cached) in &batch.started {
+            self.tell(id, Event::Started { cached });
+        }
+        self.promise_masks(&batch);
+        let since = Instant::now();
+        if let Err(error) = self.runner.submit(&batch) {
+            // the step before it has nothing to do with that
+            if let Some(before) = self.under_way.take() {
+                self.finish(&before, shared);
+            }
+            let events = self.scheduler.fail(&batch, &error);
+            self.report(events, shared);
+            return Ok(None);
+        }
+        Ok(Some(UnderWay { batch, since }))
+    }
+
+    /// Waits for the oldest step and applies what came of it.
+    fn finish(&mut self, step: &UnderWay, shared: &Shared) {
+        let events = match self.collect(step) {
+            Ok(answers) => self.scheduler.apply(&step.batch, &answers),
+            Err(error) => {
+                let mut events = self.scheduler.fail(&step.batch, &error);
+                // the step after it stands on what was not computed
+                if let Some(after) = self.under_way.take() {
+                    let _ = self.runner.collect();
+                    events.extend(self.scheduler.fail(&after.batch, &error));
+                }
+                events
+            }
+        };
+        self.report(events, shared);
+    }
+
+    fn collect(&mut self, step: &UnderWay) -> Result<Vec<Answer>, EngineError> {
+        let answers = self.runner.collect()?;
+        // a step that was submitted ahead began when the one before it was done
+        let began = step.since.max(self.collected);
+        self.collected = Instant::now();
+        self.budget.learn(step.batch.tokens(), self.collected - began);
+        if answers.len() != step.batch.entries.len() {
+            let (got, want) = (answers.len(), step.batch.entries.len());
             return Err(EngineError::Runner(format!("the runner answered {got} of {want} entries")));
         }
         Ok(answers)
+    }
+
+    fn report(&mut self, events: Vec<(RequestId, Event)>, shared: &Shared) {
+        // whoever hears of the end of a request finds it in the counts
+        shared.lock().publish(self.scheduler.stats());
+        events.into_iter().for_each(|(id, event)| self.tell(id, event));
     }
 
     /// Sends the masks of a batch to be made while the model computes.
@@ -105,7 +171,7 @@ impl Engine {
         self.masks.as_ref()
     }
 
-    /// Takes in what arrived since the last step; sleeps while there is nothing to do.
+    /// Takes in what arrived since the last step; sleeps while there is nothing to do and nothing under way.
     fn receive(&mut self, shared: &Shared) -> Result<(), EngineError> {
         let mut state = shared.lock();
         loop {
@@ -116,7 +182,7 @@ impl Engine {
             if state.stopping {
                 return Err(EngineError::Stopped);
             }
-            if !self.scheduler.is_idle() {
+            if !self.scheduler.is_idle() || self.under_way.is_some() {
                 return Ok(());
             }
             self.scheduler.check()?;

@@ -1,7 +1,8 @@
 //! From requests to tokens: who runs when, on which pages, and what comes back.
 //!
 //! A [`Request`] goes in through a [`Handle`] and comes back as a [`TokenStream`]. Behind the handle one thread
-//! repeats three words: [`Scheduler::plan`], [`Runner::step`], [`Scheduler::apply`].
+//! repeats four words: [`Scheduler::plan`], [`Runner::submit`], [`Runner::collect`], [`Scheduler::apply`]. Where the
+//! runner runs ahead, the next batch is planned and submitted before the one under way is collected.
 //!
 //! ```
 //! use tern_engine::{Engine, Event, Finish, Limits, Request, ScriptedRunner};

@@ -1,13 +1,32 @@
 //! Computes a batch: a graph on a backend.
 
-use tern_graph::{Backend, Bindings, Buffer, Graph, HostTensor, OutputRow, Program, Reserve, Step, Weight};
+use std::collections::VecDeque;
+
+use tern_graph::{
+    Backend, Bindings, Buffer, Graph, HostTensor, OutputRow, Program, Reserve, Step, Ticket, Weight,
+};
 
 use crate::{Answer, Batch, EngineError, Entry, Want};
 
 /// Turns a batch into answers.
 pub trait Runner: Send {
-    /// Computes the batch; one answer an entry.
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError>;
+    /// Starts a batch. Batches are computed in the order in which they are submitted.
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError>;
+
+    /// Waits for the oldest batch that was submitted and not collected; one answer an entry.
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError>;
+
+    /// Whether `submit` comes back before the batch is done, so that the next one should be submitted meanwhile;
+    /// never more than one.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
+    /// Computes a batch while nothing else is under way.
+    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
+        self.submit(batch)?;
+        self.collect()
+    }
 
     /// Token ids must be below; the default takes any.
     fn vocab(&self) -> usize {
@@ -37,6 +56,26 @@ pub struct GraphRunner {
     max_tokens: usize,
     max_outputs: usize,
     vocab: usize,
+    /// The oldest first.
+    under_way: VecDeque<UnderWay>,
+}
+
+/// A batch on the backend: the steps it became, and which of their rows belong to each entry.
+struct UnderWay {
+    texts: Option<Ticket>,
+    hidden: Option<Ticket>,
+    rows: Vec<Rows>,
+}
+
+/// The rows of one entry.
+enum Rows {
+    Nothing,
+    /// One of the vocabulary.
+    Token,
+    /// One of the hidden states.
+    Last,
+    /// So many of the hidden states.
+    Sum(usize),
 }
 
 impl GraphRunner {
@@ -93,6 +132,7 @@ impl GraphRunner {
             max_tokens,
             max_outputs,
             vocab,
+            under_way: VecDeque::new(),
         })
     }
 
@@ -126,11 +166,31 @@ impl GraphRunner {
 }
 
 impl Runner for GraphRunner {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
-        let texts = self.rows(batch, false)?;
-        let hidden = self.rows(batch, true)?;
-        let (mut texts, mut hidden) = (texts.into_iter(), hidden.into_iter());
-        Ok(batch.entries.iter().map(|e| answer(e, &mut texts, &mut hidden)).collect())
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        let texts = self.start(batch, false)?;
+        let hidden = match self.start(batch, true) {
+            Ok(hidden) => hidden,
+            Err(error) => {
+                let _ = self.finish(texts); // of a batch that fails as a whole
+                return Err(error);
+            }
+        };
+        let rows = batch.entries.iter().map(Rows::of).collect();
+        self.under_way.push_back(UnderWay { texts, hidden, rows });
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
+        let Some(UnderWay { texts, hidden, rows }) = self.under_way.pop_front() else {
+            return Err(EngineError::Runner("no batch is under way".into()));
+        };
+        let (texts, hidden) = (self.finish(texts), self.finish(hidden));
+        let (mut texts, mut hidden) = (texts?.into_iter(), hidden?.into_iter());
+        Ok(rows.into_iter().map(|rows| rows.answer(&mut texts, &mut hidden)).collect())
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.backend.runs_ahead()
     }
 
     fn vocab(&self) -> usize {
@@ -139,11 +199,11 @@ impl Runner for GraphRunner {
 }
 
 impl GraphRunner {
-    /// Computes the entries that want a row of the vocabulary, or those that want one of the hidden states.
-    fn rows(&mut self, batch: &Batch, hidden: bool) -> Result<Vec<OutputRow>, EngineError> {
+    /// Starts the entries that want a row of the vocabulary, or those that want one of the hidden states.
+    fn start(&mut self, batch: &Batch, hidden: bool) -> Result<Option<Ticket>, EngineError> {
         let step = batch.to_step(|e| e.wants_hidden() == hidden);
         if step.tokens.is_empty() {
-            return Ok(vec![]);
+            return Ok(None);
         }
         let most_outputs = if hidden { self.max_tokens } else { self.max_outputs };
         let sizes =
@@ -152,8 +212,11 @@ impl GraphRunner {
             return Err(EngineError::Runner(format!("a batch of {got} {what}, compiled for {most}")));
         }
         let program = if hidden { self.hidden_program()? } else { self.program };
-        let ticket = self.backend.submit(program, step)?;
-        Ok(self.backend.collect(ticket)?.rows)
+        Ok(Some(self.backend.submit(program, step)?))
+    }
+
+    fn finish(&mut self, ticket: Option<Ticket>) -> Result<Vec<OutputRow>, EngineError> {
+        ticket.map_or(Ok(vec![]), |ticket| Ok(self.backend.collect(ticket)?.rows))
     }
 
     fn hidden_program(&mut self) -> Result<Program, EngineError> {
@@ -175,23 +238,34 @@ impl GraphRunner {
     }
 }
 
-/// Takes the rows that belong to an entry.
-fn answer(
-    entry: &Entry,
-    texts: &mut impl Iterator<Item = OutputRow>,
-    hidden: &mut impl Iterator<Item = OutputRow>,
-) -> Answer {
-    match entry.want {
-        Want::Nothing => Answer::Nothing,
-        Want::Token(..) => texts.next().and_then(|r| r.sampled).map_or(Answer::Nothing, Answer::Token),
-        Want::Last => hidden.next().and_then(|r| r.logits).map_or(Answer::Nothing, Answer::Hidden),
-        Want::Sum => {
-            let rows = hidden.take(entry.tokens.len()).filter_map(|r| r.logits);
-            let sum = rows.reduce(|mut sum, row| {
-                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-                sum
-            });
-            sum.map_or(Answer::Nothing, Answer::Hidden)
+impl Rows {
+    fn of(entry: &Entry) -> Rows {
+        match entry.want {
+            Want::Nothing => Rows::Nothing,
+            Want::Token(..) => Rows::Token,
+            Want::Last => Rows::Last,
+            Want::Sum => Rows::Sum(entry.tokens.len()),
+        }
+    }
+
+    /// Takes the entry's rows from those that are left.
+    fn answer(
+        self,
+        texts: &mut impl Iterator<Item = OutputRow>,
+        hidden: &mut impl Iterator<Item = OutputRow>,
+    ) -> Answer {
+        match self {
+            Rows::Nothing => Answer::Nothing,
+            Rows::Token => texts.next().and_then(|r| r.sampled).map_or(Answer::Nothing, Answer::Token),
+            Rows::Last => hidden.next().and_then(|r| r.logits).map_or(Answer::Nothing, Answer::Hidden),
+            Rows::Sum(count) => {
+                let rows = hidden.take(count).filter_map(|r| r.logits);
+                let sum = rows.reduce(|mut sum, row| {
+                    sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                    sum
+                });
+                sum.map_or(Answer::Nothing, Answer::Hidden)
+            }
         }
     }
 }

@@ -43,7 +43,8 @@ pub struct Stats {
 
 /// The sequences of an engine. Holds integers only: no clock, thread or device.
 ///
-/// `plan` and `apply` (or `fail`) take turns; requests may come and go between any two of them.
+/// Every batch that is planned is applied (or failed), in the same order; the next may be planned before. Requests
+/// come and go at any time between: what is computed for one that is gone is dropped.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: Limits,
@@ -92,12 +93,18 @@ impl Scheduler {
     }
 
     /// The next step, of about `budget` tokens: at least one a sequence that speaks, at most `max_batch_tokens`.
-    /// Empty only when there is nothing to do.
+    ///
+    /// While a batch is under way, the next step takes tokens from it that are not known yet. The plan is empty if
+    /// they must be known first; otherwise only when there is nothing to do.
     pub fn plan(&mut self, budget: usize) -> Batch {
-        self.make_room();
+        // nobody who speaks is left behind by a step that could not take him along
+        if self.running.iter().any(Sequence::must_wait) || !self.make_room() {
+            return Batch::default();
+        }
         while self.admit() {}
         let grants = self.share(budget.clamp(self.running.len(), self.limits.max_batch_tokens));
         let mut batch = Batch { entries: Vec::with_capacity(grants.len()), started: vec![] };
+        let mut samples = 0;
         for (sequence, mut grant) in self.running.iter_mut().zip(grants) {
             if grant == 0 {
                 continue;
@@ -112,7 +119,9 @@ impl Scheduler {
                 self.done.cached_tokens += sequence.computed as u64;
                 batch.started.push((sequence.id, sequence.computed));
             }
-            batch.entries.push(sequence.entry(grant));
+            let entry = sequence.go(grant, samples);
+            samples += usize::from(entry.sample().is_some());
+            batch.entries.push(entry);
         }
         batch
     }
@@ -122,7 +131,7 @@ impl Scheduler {
         let mut events = vec![];
         let mut from = 0; // entries and running sequences have the same order
         for (i, e) in batch.entries.iter().enumerate() {
-            // cancelled since the plan
+            // cancelled or finished since the plan
             let Some(at) = self.running[from..].iter().position(|s| s.id == e.id) else { continue };
             from += at + 1;
             let sequence = &mut self.running[from - 1];
@@ -179,14 +188,16 @@ impl Scheduler {
         let mut grants = vec![0; self.running.len()];
         let mut prompts = vec![];
         for (i, sequence) in self.running.iter().enumerate() {
-            if sequence.held.pages.len() < self.limits.pages_for(sequence.tokens.len()) {
+            if sequence.held.pages.len() < self.limits.pages_for(sequence.length()) {
                 continue; // the last in line found no page and sits this step out
             }
-            if sequence.wanted() == 1 {
-                grants[i] = 1;
-                budget -= 1;
-            } else {
-                prompts.push(i);
+            match sequence.wanted() {
+                0 => {} // its last token is under way
+                1 => {
+                    grants[i] = 1;
+                    budget -= 1;
+                }
+                _ => prompts.push(i),
             }
         }
         let Some((&first, others)) = prompts.split_first() else { return grants };
@@ -202,20 +213,24 @@ impl Scheduler {
         grants
     }
 
-    /// Gives every running sequence the page its newest token needs, the last in line paying for those before.
-    fn make_room(&mut self) {
+    /// Gives every running sequence the page its newest token needs, the last in line paying for those before; false
+    /// if that one cannot before its step is done.
+    fn make_room(&mut self) -> bool {
         let mut i = 0;
         while i < self.running.len() {
             let sequence = &mut self.running[i];
-            if self.pages.grow(&mut sequence.held, sequence.tokens.len()) {
+            let length = sequence.length();
+            if self.pages.grow(&mut sequence.held, length) {
                 i += 1;
-            } else if i + 1 < self.running.len() {
-                self.preempt_last();
+            } else if i + 1 == self.running.len() {
+                break; // the last itself keeps what it has and sits this step out
+            } else if self.running.last().is_some_and(Sequence::is_under_way) {
+                return false;
             } else {
-                // the last itself keeps what it has and sits this step out
-                break;
+                self.preempt_last();
             }
         }
+        true
     }
 
     fn preempt_last(&mut self) {

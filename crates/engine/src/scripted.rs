@@ -1,6 +1,6 @@
 //! A runner without a model: the next token is a function of every token before it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use tern_graph::{Random, Sample, Sampled};
 
@@ -19,6 +19,11 @@ pub struct ScriptedRunner {
     /// `[page][slot]`
     written: HashMap<u32, Vec<Option<u32>>>,
     script: Box<Script>,
+    ahead: bool,
+    /// What the last batch sampled, for tokens that the next one carries over.
+    sampled: Vec<Option<u32>>,
+    /// Answers that were not collected, the oldest first.
+    under_way: VecDeque<Vec<Answer>>,
 }
 
 impl ScriptedRunner {
@@ -37,7 +42,34 @@ impl ScriptedRunner {
         answer: impl FnMut(&[u32], &Sample) -> Option<u32> + Send + 'static,
     ) -> ScriptedRunner {
         let page_len = page_len.max(1);
-        ScriptedRunner { vocab, page_len, written: HashMap::new(), script: Box::new(answer) }
+        ScriptedRunner {
+            vocab,
+            page_len,
+            written: HashMap::new(),
+            script: Box::new(answer),
+            ahead: false,
+            sampled: vec![],
+            under_way: VecDeque::new(),
+        }
+    }
+
+    /// The same, taking a batch before the one before it is collected, as a device would.
+    pub fn running_ahead(self) -> ScriptedRunner {
+        ScriptedRunner { ahead: true, ..self }
+    }
+
+    /// An entry with its token put in, where the batch before sampled it.
+    fn resolve(&self, entry: &Entry, sampled: &[Option<u32>]) -> Result<Entry, EngineError> {
+        let mut entry = entry.clone();
+        let Some(sample) = entry.carried.take() else { return Ok(entry) };
+        let (Some(id), [token]) = (sampled.get(sample), &mut entry.tokens[..]) else {
+            return Err(fault(
+                &entry,
+                format!("sample {sample} of {} for {:?}", sampled.len(), entry.tokens),
+            ));
+        };
+        *token = id.unwrap_or(*token);
+        Ok(entry)
     }
 
     fn write(&mut self, entry: &Entry) -> Result<(), EngineError> {
@@ -108,9 +140,15 @@ fn fault(entry: &Entry, what: String) -> EngineError {
 }
 
 impl Runner for ScriptedRunner {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        if self.under_way.len() > usize::from(self.ahead) {
+            return Err(EngineError::Runner(format!("{} batches are under way", self.under_way.len())));
+        }
+        let before = std::mem::take(&mut self.sampled);
+        let entries: Vec<Entry> =
+            batch.entries.iter().map(|e| self.resolve(e, &before)).collect::<Result<_, _>>()?;
         let mut written = HashSet::new();
-        for entry in &batch.entries {
+        for entry in &entries {
             if entry.tokens.is_empty() {
                 return Err(fault(entry, "no tokens".into()));
             }
@@ -120,14 +158,27 @@ impl Runner for ScriptedRunner {
                 return Err(fault(entry, format!("page {page} is written in this batch already")));
             }
         }
-        for entry in &batch.entries {
+        for entry in &entries {
             let read = entry.pages.iter().take(entry.position / self.page_len);
             if let Some(page) = read.into_iter().find(|page| written.contains(page)) {
                 return Err(fault(entry, format!("page {page} is read and written in this batch")));
             }
             self.write(entry)?;
         }
-        batch.entries.iter().map(|entry| self.answer(entry)).collect()
+        let answers: Vec<Answer> = entries.iter().map(|e| self.answer(e)).collect::<Result<_, _>>()?;
+        let samples = entries.iter().zip(&answers).filter(|(e, _)| e.sample().is_some());
+        let id = |answer: &Answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
+        self.sampled = samples.map(|(_, answer)| id(answer)).collect();
+        self.under_way.push_back(answers);
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
+        self.under_way.pop_front().ok_or_else(|| EngineError::Runner("no batch is under way".into()))
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.ahead
     }
 
     fn vocab(&self) -> usize {
@@ -149,7 +200,8 @@ mod tests {
 
     fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
         let (tokens, pages) = (tokens.to_vec(), pages.to_vec());
-        Entry { id: 1, tokens, position, pages, want: Want::Token(Sample::default(), None) }
+        let want = Want::Token(Sample::default(), None);
+        Entry { id: 1, tokens, carried: None, position, pages, want }
     }
 
     fn next(runner: &mut ScriptedRunner, entries: Vec<Entry>) -> Result<Vec<u32>, String> {
@@ -175,6 +227,24 @@ mod tests {
         assert_eq!(words(vec![entry(&[1], 2, &[0])]), "request 1: no page for position 2");
         let twice = vec![entry(&[1], 0, &[5]), entry(&[1], 0, &[5])];
         assert_eq!(words(twice), "request 1: page 5 is written in this batch already");
+    }
+
+    #[test]
+    fn a_carried_token_is_the_sample_of_the_batch_before() {
+        let plus = || ScriptedRunner::answering(50, 2, |history, _| history.last().map(|t| t + 1));
+        let batch = |entries| Batch { entries, ..Batch::default() };
+        let first = batch(vec![entry(&[3], 0, &[0]), entry(&[7], 0, &[1])]);
+        let second = batch(vec![Entry { carried: Some(1), ..entry(&[0], 1, &[1]) }]);
+        let runner = &mut plus().running_ahead();
+        runner.submit(&first).unwrap();
+        runner.submit(&second).unwrap();
+        assert_eq!(runner.submit(&second).unwrap_err().to_string(), "2 batches are under way");
+        let id = |answer: &Answer| if let Answer::Token(s) = answer { s.id } else { 0 };
+        let mut collect = || runner.collect().map(|answers| answers.iter().map(id).collect::<Vec<_>>());
+        assert_eq!((collect().unwrap(), collect().unwrap()), (vec![4, 8], vec![9]));
+        assert_eq!(collect().unwrap_err().to_string(), "no batch is under way");
+        runner.submit(&second).unwrap_err();
+        assert!(!plus().runs_ahead());
     }
 
     #[test]

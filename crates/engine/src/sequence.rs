@@ -15,8 +15,13 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<u32>,
     /// How many of the tokens are in the pages.
     pub(crate) computed: usize,
+    /// How many will be when the steps under way are done.
+    planned: usize,
+    /// Tokens that the steps under way sample; the newest is sample `sample` of its batch.
+    coming: usize,
+    sample: usize,
     pub(crate) held: Held,
-    /// Nothing was computed since it sat down.
+    /// Nothing was planned since it sat down.
     pub(crate) fresh: bool,
     pub(crate) finished: bool,
     /// It was planned before.
@@ -38,6 +43,9 @@ impl Sequence {
             id,
             arrival,
             computed: 0,
+            planned: 0,
+            coming: 0,
+            sample: 0,
             held: Held::default(),
             fresh: true,
             finished: false,
@@ -55,9 +63,26 @@ impl Sequence {
         (self.request.priority, self.arrival)
     }
 
-    /// Tokens that are known and not computed; at least one until the sequence is finished.
+    /// Tokens that are known or coming and will be in the pages; the last one of an answer never is.
+    pub(crate) fn length(&self) -> usize {
+        (self.tokens.len() + self.coming).min(self.prompt_len + self.request.max_tokens - 1)
+    }
+
+    /// Those of them that no step has taken yet; at least one where nothing is under way.
     pub(crate) fn wanted(&self) -> usize {
-        self.tokens.len() - self.computed
+        self.length() - self.planned
+    }
+
+    /// It is in a step that was planned and not applied.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.planned > self.computed
+    }
+
+    /// It wants to go on, and the token under way must be known for that: because its choice of the next one depends
+    /// on it, or because two would be unknown.
+    pub(crate) fn must_wait(&self) -> bool {
+        let depends = self.request.guide.is_some() || self.request.sampling.has_penalties();
+        self.wanted() > 0 && (self.coming > 1 || self.coming > 0 && depends)
     }
 
     /// Tokens generated so far.
@@ -76,6 +101,7 @@ impl Sequence {
         pages.give_back(&mut self.held);
         self.held = if self.reads_all() { Held::default() } else { pages.revive(&self.tokens) };
         self.computed = self.held.pages.len() * pages.page_len();
+        self.planned = self.computed;
         self.fresh = true;
         let grown = pages.grow(&mut self.held, self.tokens.len());
         if !grown {
@@ -84,10 +110,11 @@ impl Sequence {
         grown
     }
 
-    /// Gives the pages back: what was computed has to be again, or found again.
+    /// Gives the pages back: what was computed has to be again, or found again. Nothing may be under way.
     pub(crate) fn stand_up(&mut self, pages: &mut Pages) {
         pages.give_back(&mut self.held);
         self.computed = 0;
+        self.planned = 0;
         self.sum.clear();
     }
 
@@ -106,27 +133,36 @@ impl Sequence {
         self.prompt_len
     }
 
-    /// The next `grant` tokens; the last known token is followed by what the request is after.
-    pub(crate) fn entry(&self, grant: usize) -> Entry {
-        let end = self.computed + grant;
-        let last = end == self.tokens.len();
+    /// The next `grant` tokens, in a batch that has `samples` samples before it; the last token is followed by what
+    /// the request is after.
+    pub(crate) fn go(&mut self, grant: usize, samples: usize) -> Entry {
+        let (position, end) = (self.planned, self.planned + grant);
+        let last = end == self.tokens.len() + self.coming;
+        // while a token is coming, it is all that is wanted
+        let carried = (self.coming > 0).then_some(self.sample);
+        let tokens = if carried.is_some() { vec![0] } else { self.tokens[position..end].to_vec() };
         let want = match self.request.pooling {
             Some(pooling) => Entry::pooled(pooling, last),
             None if last => {
-                let mut sample = self.request.sampling.at(self.tokens.len(), &self.seen);
+                let mut sample = self.request.sampling.at(end, &self.seen);
                 sample.mask = self.request.guide.as_ref().map(|_| Mask::promise());
                 Want::Token(sample, self.request.guide.clone())
             }
             None => Want::Nothing,
         };
-        let tokens = self.tokens[self.computed..end].to_vec();
-        Entry { id: self.id, tokens, position: self.computed, pages: self.held.pages.clone(), want }
+        if let Want::Token(..) = want {
+            self.coming += 1;
+            self.sample = samples;
+        }
+        self.planned = end;
+        self.fresh = false;
+        Entry { id: self.id, tokens, carried, position, pages: self.held.pages.clone(), want }
     }
 
     /// Takes the answer to an entry in and says what that means for the request.
     pub(crate) fn advance(&mut self, entry: &Entry, answer: &Answer, emit: &mut impl FnMut(Event)) {
         self.computed = entry.position + entry.tokens.len();
-        self.fresh = false;
+        self.coming -= usize::from(entry.sample().is_some());
         match (&entry.want, answer) {
             (Want::Nothing, _) => {}
             (Want::Token(..), Answer::Token(sampled)) => self.take(sampled, emit),
@@ -170,7 +206,7 @@ impl Sequence {
     fn pool(&mut self, row: &[f32], emit: &mut impl FnMut(Event)) {
         self.sum.resize(row.len(), 0.0);
         self.sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-        if self.wanted() > 0 {
+        if self.computed < self.tokens.len() {
             return;
         }
         let count = if self.reads_all() { self.tokens.len() as f32 } else { 1.0 };
@@ -199,7 +235,7 @@ mod tests {
         let mut sequence = Sequence::new(1, 1, request);
         let mut events = vec![];
         for id in ids {
-            let entry = sequence.entry(sequence.wanted());
+            let entry = sequence.go(sequence.wanted(), 0);
             let answer = id.map_or(Answer::Nothing, |id| Answer::Token(Sampled { id, ..Sampled::default() }));
             entry.make_mask();
             sequence.advance(&entry, &answer, &mut |e| events.push(e));
@@ -257,7 +293,7 @@ mod tests {
             let mut sequence = Sequence::new(1, 1, Request::embed(vec![1, 2, 3, 4], pooling));
             let mut events = vec![];
             for sum in [2.0, 6.0] {
-                let entry = sequence.entry(2);
+                let entry = sequence.go(2, 0);
                 sequence.advance(&entry, &Answer::Hidden(vec![sum]), &mut |e| events.push(e));
             }
             assert_eq!(events, [Event::Embedding(vec![want])]);
@@ -268,9 +304,9 @@ mod tests {
     fn penalties_see_the_prompt_and_the_generated_tokens() {
         let sampling = Sampling { frequency: 1.0, ..Sampling::default() };
         let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4, 4, 2], 9) });
-        let entry = sequence.entry(3);
+        let entry = sequence.go(3, 0);
         sequence.advance(&entry, &Answer::Token(Sampled { id: 2, ..Sampled::default() }), &mut |_| ());
-        let seen = sequence.entry(1).sample().map(|s: &Sample| s.seen.clone());
+        let seen = sequence.go(1, 0).sample().map(|s: &Sample| s.seen.clone());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
     }
 }

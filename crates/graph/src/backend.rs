@@ -1,5 +1,7 @@
 //! Somewhere tensors live and graphs run.
 
+use std::collections::HashMap;
+
 use crate::{Graph, HostTensor, KvLayer, Sample, Sampled};
 
 /// A stored tensor or reserved memory, by number; belongs to the backend that gave it out.
@@ -15,14 +17,40 @@ pub struct Program(pub u32);
 #[must_use = "a submitted step must be collected"]
 pub struct Ticket(pub u64);
 
-/// Finished steps that have not been collected: for backends that compute inside `submit`.
+/// Finished steps that have not been collected, and what may be carried over from them: for backends that compute
+/// inside `submit`.
 #[derive(Debug, Default)]
 pub struct Finished {
     steps: u64,
     waiting: Vec<(u64, StepOutput)>,
+    /// The last step of each program: which of its outputs sampled, and which tokens.
+    last: HashMap<Program, (Vec<bool>, Vec<Option<u32>>)>,
 }
 
 impl Finished {
+    /// Puts the tokens in that a step carries over from the one before it.
+    pub fn carry(&mut self, program: Program, step: &mut Step) -> Result<()> {
+        // taken out: nothing is carried over from a step that fails
+        let (sampled, ids) = self.last.remove(&program).unwrap_or_default();
+        step.check_carried(&sampled)?;
+        for carried in &step.carried {
+            if let (Some(&Some(id)), Some(token)) =
+                (ids.get(carried.output), step.tokens.get_mut(carried.token))
+            {
+                *token = id;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what a step gave until its ticket comes back, and its tokens for the step after it.
+    pub fn keep_step(&mut self, program: Program, step: &Step, output: StepOutput) -> Ticket {
+        let sampled = step.outputs.iter().map(|o| o.sample.is_some()).collect();
+        let ids = output.rows.iter().map(|row| row.sampled.as_ref().map(|s| s.id)).collect();
+        self.last.insert(program, (sampled, ids));
+        self.keep(output)
+    }
+
     /// Keeps an output until its ticket comes back.
     pub fn keep(&mut self, output: StepOutput) -> Ticket {
         self.steps += 1;
@@ -57,10 +85,14 @@ pub trait Backend: Send {
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64;
     /// Fuses, chooses kernels and plans scratch for a graph whose weights are stored.
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program>;
-    /// Starts a step.
+    /// Starts a step. Steps run in the order in which they are submitted.
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket>;
     /// Waits for a step and gives back what it was asked for.
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput>;
+    /// Whether `submit` comes back before the step is done, so that the next one should be submitted meanwhile.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
 }
 
 /// What a device is.
@@ -110,6 +142,17 @@ pub struct Step {
     pub slices: Vec<Slice>,
     /// The rows whose logits are wanted.
     pub outputs: Vec<Output>,
+    /// Tokens that the step before samples. What `tokens` has in their place counts only if it could choose none.
+    pub carried: Vec<Carried>,
+}
+
+/// A token that is not known yet: the step submitted just before, of the same program, samples it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Index into this step's tokens.
+    pub token: usize,
+    /// Index into the outputs of the step before.
+    pub output: usize,
 }
 
 /// Consecutive tokens of one sequence.
@@ -157,6 +200,7 @@ impl Step {
             tokens: tokens.to_vec(),
             slices: vec![Slice { len: tokens.len(), position, pages }],
             outputs: (0..tokens.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
+            carried: vec![],
         }
     }
 
@@ -190,10 +234,32 @@ impl Step {
                 return fail(format!("page {p} is outside the {pages} reserved"));
             }
         }
-        match self.outputs.iter().find(|o| o.row >= self.tokens.len()) {
-            Some(o) => fail(format!("output row {} of {} tokens", o.row, self.tokens.len())),
+        if let Some(o) = self.outputs.iter().find(|o| o.row >= self.tokens.len()) {
+            return fail(format!("output row {} of {} tokens", o.row, self.tokens.len()));
+        }
+        match self.carried.iter().find(|c| c.token >= self.tokens.len()) {
+            Some(c) => fail(format!("carried token {} of {} tokens", c.token, self.tokens.len())),
             None => Ok(()),
         }
+    }
+
+    /// Refuses to carry over what the step before does not sample; `sampled` says which of its outputs do, and is
+    /// empty if there was no step before.
+    pub fn check_carried(&self, sampled: &[bool]) -> Result<()> {
+        let fail = |text: String| Err(BackendError(text));
+        for c in &self.carried {
+            match sampled.get(c.output) {
+                Some(true) => {}
+                Some(false) => {
+                    return fail(format!("output {} of the step before samples no token", c.output));
+                }
+                None => {
+                    let outputs = sampled.len();
+                    return fail(format!("output {} of the step before, which has {outputs}", c.output));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Turns rows of logits into what the outputs asked for.

@@ -319,6 +319,7 @@ fn two_sequences() -> Result<Case, GraphError> {
         tokens: ids(20, rng),
         slices: vec![Slice { len: 1, position: 18, pages: a }, Slice { len: 19, position: 0, pages: b }],
         outputs: [19, 0, 4].map(|row| crate::Output { row, sample: None, logits: true }).to_vec(),
+        carried: vec![],
     };
     case.steps.push(both);
     Ok(case)

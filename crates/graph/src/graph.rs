@@ -125,6 +125,11 @@ impl Graph {
         &self.weights[id.index()]
     }
 
+    /// The value that node `i` makes.
+    pub fn val(&self, i: usize) -> Val {
+        Val(i as u32)
+    }
+
     /// The shape of a value.
     pub fn value(&self, v: Val) -> Value {
         self.nodes[v.index()].value

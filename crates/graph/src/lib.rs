@@ -13,13 +13,13 @@ mod sample;
 mod tensor;
 
 pub use backend::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Output, OutputRow, Program, Reserve,
-    Slice, Step, StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
+    Reserve, Slice, Step, StepOutput, Ticket,
 };
 pub use graph::{Graph, GraphError, KvLayer, Node, RopeTable, Value, Weight};
 pub use mask::Mask;
 pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
-pub use plan::Plan;
+pub use plan::{Plan, Work};
 pub use random::Random;
 pub use reference::Reference;
 pub use sample::{Sample, Sampled, log_sum_exp, top_logprobs};

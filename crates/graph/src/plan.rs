@@ -1,6 +1,6 @@
 //! Which values may share memory: each value gets a slot, freed after its last reader.
 
-use crate::Graph;
+use crate::{Graph, Val};
 
 /// Slots for the values of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,42 +13,61 @@ pub struct Plan {
     pub outputs_only: Vec<bool>,
 }
 
+/// The values that one piece of work reads and those it makes: a node, or several fused into one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Values that were made before.
+    pub reads: Vec<Val>,
+    /// Values that others may read afterwards.
+    pub writes: Vec<Val>,
+}
+
 impl Plan {
-    /// Greedy: the best-fitting free slot, widened if need be.
+    /// Slots for a graph whose nodes run one after the other.
     pub fn new(graph: &Graph) -> Plan {
+        let nodes = graph.nodes.iter().enumerate();
+        let work = nodes.map(|(i, n)| Work { reads: n.op.inputs(), writes: vec![Val(i as u32)] });
+        Plan::of(graph, &work.collect::<Vec<_>>())
+    }
+
+    /// Slots for work on a graph's values, in this order. Values that no work makes have none: `usize::MAX`.
+    ///
+    /// Greedy: the best-fitting free slot, widened if need be.
+    pub fn of(graph: &Graph, work: &[Work]) -> Plan {
         let n = graph.nodes.len();
-        let mut last_use = vec![n; n];
-        for (i, node) in graph.nodes.iter().enumerate() {
-            for v in node.op.inputs() {
-                last_use[v.index()] = i;
-            }
+        let mut last_use = vec![usize::MAX; n]; // a value that nobody reads is the result: it stays
+        for (i, w) in work.iter().enumerate() {
+            w.reads.iter().for_each(|v| last_use[v.index()] = i);
         }
-        let mut plan = Plan { slot: Vec::with_capacity(n), width: vec![], outputs_only: vec![] };
+        let mut plan = Plan { slot: vec![usize::MAX; n], width: vec![], outputs_only: vec![] };
         let mut free: Vec<usize> = vec![];
-        for (i, node) in graph.nodes.iter().enumerate() {
-            let want = node.value.width;
-            let fit =
-                |s: usize| plan.width[s].abs_diff(want) + if plan.width[s] < want { 1 << 40 } else { 0 };
-            let same = |s: &usize| plan.outputs_only[*s] == node.value.outputs_only;
-            let best = free.iter().copied().filter(same).min_by_key(|&s| fit(s));
-            let slot = match best {
-                Some(s) => {
-                    free.retain(|&x| x != s);
-                    plan.width[s] = plan.width[s].max(want);
-                    s
-                }
-                None => {
-                    plan.width.push(want);
-                    plan.outputs_only.push(node.value.outputs_only);
-                    plan.width.len() - 1
-                }
-            };
-            plan.slot.push(slot);
-            // inputs are freed after the result has its slot: an op never writes over what it reads
-            let mut inputs = node.op.inputs();
-            inputs.sort_unstable();
-            inputs.dedup();
-            free.extend(inputs.iter().filter(|v| last_use[v.index()] == i).map(|v| plan.slot[v.index()]));
+        for (i, w) in work.iter().enumerate() {
+            for v in &w.writes {
+                let value = graph.value(*v);
+                let fit = |s: usize| {
+                    plan.width[s].abs_diff(value.width)
+                        + if plan.width[s] < value.width { 1 << 40 } else { 0 }
+                };
+                let same = |s: &usize| plan.outputs_only[*s] == value.outputs_only;
+                let best = free.iter().copied().filter(same).min_by_key(|&s| fit(s));
+                plan.slot[v.index()] = match best {
+                    Some(s) => {
+                        free.retain(|&x| x != s);
+                        plan.width[s] = plan.width[s].max(value.width);
+                        s
+                    }
+                    None => {
+                        plan.width.push(value.width);
+                        plan.outputs_only.push(value.outputs_only);
+                        plan.width.len() - 1
+                    }
+                };
+            }
+            // inputs are freed after the results have their slots: nothing is written over what is still read
+            let mut reads = w.reads.clone();
+            reads.sort_unstable();
+            reads.dedup();
+            free.extend(reads.iter().filter(|v| last_use[v.index()] == i).map(|v| plan.slot[v.index()]));
         }
         plan
     }

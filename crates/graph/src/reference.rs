@@ -271,9 +271,10 @@ impl Backend for Reference {
         Ok(Program(self.programs.len() as u32 - 1))
     }
 
-    fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
+    fn submit(&mut self, program: Program, mut step: Step) -> Result<Ticket> {
+        self.finished.carry(program, &mut step)?;
         let output = self.run(program.0 as usize, &step)?;
-        Ok(self.finished.keep(output))
+        Ok(self.finished.keep_step(program, &step, output))
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {

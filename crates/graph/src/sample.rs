@@ -1,7 +1,14 @@
 //! Choosing a token from a row of logits. Every backend gives this result for the same logits.
 //!
-//! Order: mask, bias and penalties, then temperature, top-k, top-p, min-p, then one draw. The draw is a number that
+//! Order: mask, bias and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw is a number that
 //! comes in with the request, so a replayed, preempted or differently batched request says the same.
+//!
+//! From the temperature on a token has a weight, an integer of at most 2^30. The best come first by weight, and the
+//! lowest id first among equal weights: top-k keeps the k best, top-p the fewest best that together weigh at least
+//! `ceil(top_p * total)`. With everything kept in the order of the ids, the token is the one where the running sum
+//! passes `floor(draw * total)`.
+
+mod choice;
 
 use crate::Mask;
 
@@ -68,11 +75,11 @@ impl Sample {
     /// Chooses. `None` when no logit is a number that can be chosen: the model is broken, not the request.
     pub fn pick(&self, logits: &[f32]) -> Option<Sampled> {
         let id = if self.bias.is_empty() && !self.has_penalties() && self.mask.is_none() {
-            self.choose(logits)?
+            choice::choose(self, logits)?
         } else {
             let mut own = logits.to_vec();
             self.adjust(&mut own);
-            self.choose(&own)?
+            choice::choose(self, &own)?
         };
         let Some(count) = self.logprobs else { return Some(Sampled { id, ..Sampled::default() }) };
         let log_sum = log_sum_exp(logits);
@@ -80,8 +87,19 @@ impl Sample {
         Some(Sampled { id, logprob, top: top_logprobs(logits, count) })
     }
 
-    fn has_penalties(&self) -> bool {
+    /// Whether the best token is taken, whatever the draw.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0 || self.top_k == 1
+    }
+
+    /// Whether penalties change any logit.
+    pub fn has_penalties(&self) -> bool {
         !self.seen.is_empty() && (self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0)
+    }
+
+    /// The lowest weight that min-p keeps, from 1 to 2^30: there the best token is.
+    pub fn floor(&self) -> u32 {
+        choice::floor(self.min_p)
     }
 
     fn adjust(&self, logits: &mut [f32]) {
@@ -103,62 +121,10 @@ impl Sample {
             }
         }
     }
-
-    fn choose(&self, logits: &[f32]) -> Option<u32> {
-        let best = argmax(logits)?;
-        if self.temperature <= 0.0 || self.top_k == 1 {
-            return Some(best);
-        }
-        let max = logits[best as usize];
-        // weights relative to the best token, so none overflows
-        let mut kept: Vec<(u32, f32)> = logits
-            .iter()
-            .enumerate()
-            .filter(|(_, x)| x.is_finite())
-            .map(|(i, x)| (i as u32, ((x - max) / self.temperature).exp()))
-            .filter(|&(_, w)| w > 0.0 && w >= self.min_p)
-            .collect();
-        if self.top_k > 0 && self.top_k < kept.len() {
-            kept.select_nth_unstable_by(self.top_k - 1, best_first);
-            kept.truncate(self.top_k);
-        }
-        if self.top_p < 1.0 {
-            kept.sort_unstable_by(best_first);
-            let limit = self.top_p * kept.iter().map(|k| k.1).sum::<f32>();
-            let mut sum = 0.0;
-            let cut = kept.iter().position(|k| {
-                sum += k.1;
-                sum >= limit
-            });
-            kept.truncate(cut.map_or(kept.len(), |i| i + 1));
-        } else {
-            kept.sort_unstable_by_key(|k| k.0);
-        }
-        let total: f32 = kept.iter().map(|k| k.1).sum();
-        let mut left = self.draw * total;
-        for &(id, w) in &kept {
-            left -= w;
-            if left < 0.0 {
-                return Some(id);
-            }
-        }
-        kept.last().map(|k| k.0)
-    }
 }
 
 fn best_first(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
-}
-
-/// The best token; the lowest id among equals. `None` if no logit is finite or +inf.
-fn argmax(logits: &[f32]) -> Option<u32> {
-    let mut best: Option<(usize, f32)> = None;
-    for (i, &x) in logits.iter().enumerate() {
-        if x > best.map_or(f32::NEG_INFINITY, |b| b.1) {
-            best = Some((i, x));
-        }
-    }
-    best.map(|b| b.0 as u32)
 }
 
 /// `ln(sum(exp(x)))`, summed in f64.

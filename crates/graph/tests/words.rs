@@ -1,7 +1,10 @@
 //! What a graph says of itself, and what the builder and a step say of what does not fit.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use tern_graph::{Activation, Attention, Graph, NormKind, Output, RopeStyle, RopeTable, Slice, Step, Val};
+use tern_graph::{
+    Activation, Attention, Backend, Bindings, Carried, Graph, HostTensor, NormKind, Output, Reference,
+    RopeStyle, RopeTable, Sample, Slice, Step, Val,
+};
 
 const ATTENTION: Attention =
     Attention { heads: 4, kv_heads: 2, head_dim: 2, v_dim: 2, scale: 0.5, window: None, softcap: None };
@@ -149,6 +152,7 @@ fn step() -> Step {
             Output { row: 2, sample: None, logits: true },
             Output { row: 3, sample: None, logits: false },
         ],
+        carried: vec![],
     }
 }
 
@@ -169,6 +173,55 @@ fn steps_that_do_not_fit() {
     assert_eq!(said(|s| s.slices[1].position = 16), "1 pages of 16 do not hold position 16");
     assert_eq!(said(|s| s.slices[1].pages[0] = 4), "page 4 is outside the 4 reserved");
     assert_eq!(said(|s| s.outputs[1].row = 4), "output row 4 of 4 tokens");
+    assert_eq!(said(|s| s.carried = vec![Carried { token: 4, output: 0 }]), "carried token 4 of 4 tokens");
+}
+
+/// Logits that are the embedding of a token itself: the best token after any is the one with the largest column.
+#[test]
+fn a_carried_token_is_the_one_that_the_step_before_sampled() {
+    let mut graph = Graph::new();
+    let table = graph.matrix("table", 4, 4).unwrap();
+    let x = graph.embed(table, 1.0);
+    graph.outputs(x);
+    let mut rows = [0.0; 16];
+    [1, 2, 3, 0].into_iter().enumerate().for_each(|(id, next)| rows[id * 4 + next] = 1.0);
+    rows[12..].fill(f32::NAN); // after 3 nothing can be chosen
+    let mut backend = Reference::new();
+    let weights = [backend.store(&HostTensor::from_f32("table", 4, 4, &rows)).unwrap()];
+    let bindings = Bindings { weights: &weights, kv: None, max_tokens: 4, max_outputs: 4 };
+    let programs = [(); 2].map(|()| backend.compile(&graph, &bindings).unwrap());
+    // one slice of these tokens, of which every one samples the next
+    let step = |tokens: &[u32], carried: &[(usize, usize)]| Step {
+        tokens: tokens.to_vec(),
+        slices: vec![Slice { len: tokens.len(), ..Slice::default() }],
+        outputs: (0..tokens.len())
+            .map(|row| Output { row, sample: Some(Sample::default()), logits: false })
+            .collect(),
+        carried: carried.iter().map(|&(token, output)| Carried { token, output }).collect(),
+    };
+    let mut run = |program: usize, step: Step| {
+        let ticket = backend.submit(programs[program], step).map_err(|e| e.to_string())?;
+        let rows = backend.collect(ticket).unwrap().rows;
+        Ok::<_, String>(rows.into_iter().map(|row| row.sampled.map(|s| s.id)).collect::<Vec<_>>())
+    };
+    let none =
+        |outputs: usize, of: usize| Err(format!("output {outputs} of the step before, which has {of}"));
+    assert_eq!(run(0, step(&[0], &[(0, 0)])), none(0, 0));
+    assert_eq!(run(0, step(&[0, 1], &[])), Ok(vec![Some(1), Some(2)]));
+    assert_eq!(run(1, step(&[0], &[(0, 0)])), none(0, 0), "another program's step is not the one before");
+    assert_eq!(run(0, step(&[0, 0, 0], &[(0, 1), (2, 0)])), Ok(vec![Some(3), Some(1), Some(2)]));
+    assert_eq!(run(0, step(&[0], &[(0, 3)])), none(3, 3));
+    assert_eq!(run(0, step(&[0], &[(0, 0)])), none(0, 0), "nothing is left of a step that was refused");
+    let silent = Step { outputs: vec![Output { row: 0, sample: None, logits: true }], ..step(&[0], &[]) };
+    assert_eq!(run(0, silent), Ok(vec![None]));
+    let words = "output 0 of the step before samples no token";
+    assert_eq!(run(0, step(&[0], &[(0, 0)])), Err(words.into()));
+    assert_eq!(run(0, step(&[3], &[])), Ok(vec![None]));
+    assert_eq!(
+        run(0, step(&[1], &[(0, 0)])),
+        Ok(vec![Some(2)]),
+        "what stands there, where none could be chosen"
+    );
 }
 
 /// Without attention there are no pages to check.

@@ -148,6 +148,7 @@ fn texts_in_one_step_do_not_touch_each_other() {
         ],
         outputs: (0..rest.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
         tokens: rest,
+        carried: vec![],
     });
     let got_a = [first, both[..15].to_vec()].concat();
     assert!(got_a == alone(a), "the text that goes on");

@@ -75,13 +75,15 @@ proptest! {
         budgets in prop::collection::vec(1..60usize, 1..5),
     ) {
         let scripted = || ScriptedRunner::new(VOCAB, limits.page_len);
-        let (said, _) = run(limits, &mut scripted(), &guests, &budgets).map_err(TestCaseError::fail)?;
-        prop_assert_eq!(said.len(), guests.len());
-        for (guest, together) in guests.iter().zip(&said) {
-            let alone = alone(&mut scripted(), guest, limits.page_len).map_err(TestCaseError::fail)?;
-            let ended = together.finish.is_some() || !together.vector.is_empty();
-            prop_assert!(guest.cancelled.is_some() || ended);
-            compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+        for mut runner in [scripted(), scripted().running_ahead()] {
+            let (said, _) = run(limits, &mut runner, &guests, &budgets).map_err(TestCaseError::fail)?;
+            prop_assert_eq!(said.len(), guests.len());
+            for (guest, together) in guests.iter().zip(&said) {
+                let alone = alone(&mut scripted(), guest, limits.page_len).map_err(TestCaseError::fail)?;
+                let ended = together.finish.is_some() || !together.vector.is_empty();
+                prop_assert!(guest.cancelled.is_some() || ended);
+                compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+            }
         }
     }
 }
@@ -105,12 +107,15 @@ fn a_cache_too_small_for_all_preempts_and_still_says_the_same() {
         step_millis: 0,
     };
     let guests = guests(&[8, 8, 8, 8], 30);
-    let (said, stats) = run(limits, &mut ScriptedRunner::new(VOCAB, 4), &guests, &[16]).unwrap();
-    assert!(stats.preemptions > 0, "{stats:?}");
-    assert_eq!((stats.tokens_generated, stats.prompt_tokens), (120, 32));
-    for (guest, together) in guests.iter().zip(&said) {
-        let alone = alone(&mut ScriptedRunner::new(VOCAB, 4), guest, 4).unwrap();
-        compare(&alone, together, guest).unwrap();
+    let scripted = || ScriptedRunner::new(VOCAB, 4);
+    for mut runner in [scripted(), scripted().running_ahead()] {
+        let (said, stats) = run(limits, &mut runner, &guests, &[16]).unwrap();
+        assert!(stats.preemptions > 0, "{stats:?}");
+        assert_eq!((stats.tokens_generated, stats.prompt_tokens), (120, 32));
+        for (guest, together) in guests.iter().zip(&said) {
+            let alone = alone(&mut scripted(), guest, 4).unwrap();
+            compare(&alone, together, guest).unwrap();
+        }
     }
 }
 

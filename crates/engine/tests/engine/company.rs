@@ -1,8 +1,8 @@
 //! Drives a scheduler and a runner by hand: requests arrive and are cancelled at given steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use tern_engine::{Event, Finish, Guide, Limits, Request, RequestId, Rules, Runner, Scheduler, Stats};
+use tern_engine::{Batch, Event, Finish, Guide, Limits, Request, RequestId, Rules, Runner, Scheduler, Stats};
 
 /// A request and when it comes and goes, in steps.
 #[derive(Clone, Debug)]
@@ -60,13 +60,15 @@ pub(crate) struct Said {
     started: bool,
 }
 
-/// Steps in which `guests` finish even if they run one after the other, one token a step.
+/// Turns in which `guests` finish even if they run one after the other, one token a step, and every other turn only
+/// collects.
 fn most_steps(guests: &[Guest]) -> usize {
     let tokens: usize = guests.iter().map(|g| g.request.prompt.len() + g.request.max_tokens).sum();
-    tokens + guests.iter().map(|g| g.arrives).max().unwrap_or(0)
+    2 * tokens + guests.iter().map(|g| g.arrives).max().unwrap_or(0)
 }
 
 /// Runs all guests to their end and checks after every step that no page is lost, no budget exceeded and nobody forgotten.
+/// If the runner runs ahead, the next step is planned before the one before it is collected.
 pub(crate) fn run(
     limits: Limits,
     runner: &mut dyn Runner,
@@ -75,6 +77,7 @@ pub(crate) fn run(
 ) -> Result<(Vec<Said>, Stats), String> {
     let mut scheduler = Scheduler::new(limits).map_err(|e| e.to_string())?;
     let mut said: BTreeMap<RequestId, Said> = BTreeMap::new();
+    let mut under_way: VecDeque<Batch> = VecDeque::new();
     let last_arrival = guests.iter().map(|g| g.arrives).max().unwrap_or(0);
     for step in 0.. {
         for (id, guest) in (0..).zip(guests) {
@@ -86,7 +89,7 @@ pub(crate) fn run(
                 scheduler.cancel(id);
             }
         }
-        if scheduler.is_idle() && step >= last_arrival {
+        if scheduler.is_idle() && under_way.is_empty() && step >= last_arrival {
             break;
         }
         if step > most_steps(guests) {
@@ -94,11 +97,8 @@ pub(crate) fn run(
         }
         let budget = budgets[step % budgets.len()];
         let batch = scheduler.plan(budget);
-        if batch.entries.is_empty() != scheduler.is_idle() {
+        if under_way.is_empty() && batch.entries.is_empty() != scheduler.is_idle() {
             return Err(format!("planned {batch:?} with {:?}", scheduler.stats()));
-        }
-        if batch.entries.is_empty() {
-            continue;
         }
         if batch.tokens() > limits.max_batch_tokens || batch.entries.len() > limits.max_seqs {
             return Err(format!("over the limits: {batch:?}"));
@@ -117,7 +117,16 @@ pub(crate) fn run(
                 return Err(format!("request {id}: {cached} cached tokens leave nothing to compute"));
             }
         }
-        let answers = runner.step(&batch).map_err(|e| e.to_string())?;
+        let planned = !batch.entries.is_empty();
+        if planned {
+            runner.submit(&batch).map_err(|e| e.to_string())?;
+            under_way.push_back(batch);
+        }
+        if planned && runner.runs_ahead() && under_way.len() == 1 {
+            continue;
+        }
+        let Some(batch) = under_way.pop_front() else { continue };
+        let answers = runner.collect().map_err(|e| e.to_string())?;
         for (id, event) in scheduler.apply(&batch, &answers) {
             let said = said.entry(id).or_default();
             match event {

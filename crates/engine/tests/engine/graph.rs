@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use tern_engine::{
     EngineError, Event, GraphRunner, Kv, Limits, Pooling, Request, Runner, Sampling, Scheduler,
 };
-use tern_graph::{Attention, Graph, HostTensor, Random, Reference, RopeStyle, RopeTable};
+use tern_graph::{
+    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Random,
+    Reference, Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket,
+};
 
 use crate::company::{Guest, alone, compare, run};
 
@@ -49,12 +52,57 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
     })
 }
 
+/// The reference, asked for the next step before the one before it is collected.
+struct Ahead(Reference);
+
+impl Backend for Ahead {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer, BackendError> {
+        self.0.store(tensor)
+    }
+
+    fn reserve(&mut self, what: &Reserve) -> Result<Buffer, BackendError> {
+        self.0.reserve(what)
+    }
+
+    fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
+        self.0.scratch(graph, max_tokens, max_outputs)
+    }
+
+    fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program, BackendError> {
+        self.0.compile(graph, bindings)
+    }
+
+    fn submit(&mut self, program: Program, step: Step) -> Result<Ticket, BackendError> {
+        self.0.submit(program, step)
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, BackendError> {
+        self.0.collect(ticket)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+}
+
 fn load(tensors: Vec<HostTensor>, kv: Kv, max_tokens: usize) -> Result<GraphRunner, EngineError> {
     GraphRunner::new(Box::new(Reference::new()), &model().0, tensors, kv, (max_tokens, max_tokens), |_, _| ())
 }
 
 fn runner(kv: Kv, max_tokens: usize) -> GraphRunner {
     load(model().1.clone(), kv, max_tokens).unwrap()
+}
+
+/// Both ways.
+fn runners(kv: Kv, max_tokens: usize) -> [GraphRunner; 2] {
+    let ahead = Box::new(Ahead(Reference::new()));
+    let (graph, tensors) = model();
+    let sizes = (max_tokens, max_tokens);
+    [runner(kv, max_tokens), GraphRunner::new(ahead, graph, tensors.clone(), kv, sizes, |_, _| ()).unwrap()]
 }
 
 fn guest() -> impl Strategy<Value = Guest> {
@@ -82,12 +130,14 @@ proptest! {
         let pages = 27usize.div_ceil(page_len) + spare;
         let limits = Limits { max_seqs, max_batch_tokens, max_context: 28, pages, page_len, max_waiting: 9, step_millis: 0 };
         let kv = Kv { pages, page_len };
-        let (said, _) =
-            run(limits, &mut runner(kv, max_batch_tokens), &guests, &[max_batch_tokens, 3]).map_err(TestCaseError::fail)?;
-        for (guest, together) in guests.iter().zip(&said) {
-            let mut roomy = runner(Kv { pages: 28, page_len }, 28);
-            let alone = alone(&mut roomy, guest, page_len).map_err(TestCaseError::fail)?;
-            compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+        for mut both in runners(kv, max_batch_tokens) {
+            let (said, _) =
+                run(limits, &mut both, &guests, &[max_batch_tokens, 3]).map_err(TestCaseError::fail)?;
+            for (guest, together) in guests.iter().zip(&said) {
+                let mut roomy = runner(Kv { pages: 28, page_len }, 28);
+                let alone = alone(&mut roomy, guest, page_len).map_err(TestCaseError::fail)?;
+                compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+            }
         }
     }
 }
@@ -146,11 +196,12 @@ fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
                 Guest::new(Request::new(prompt.clone(), 4)),
                 Guest { arrives: 6, ..Guest::new(Request::embed(prompt.clone(), pooling)) },
             ];
-            let mut runner = runner(Kv { pages: 16, page_len: 2 }, 16);
-            let (said, _) = run(limits, &mut runner, &guests, &[budget]).unwrap();
-            assert_eq!(said[1].vector.len(), WIDTH);
-            for (got, want) in said[1].vector.iter().zip(want) {
-                assert!((got - want).abs() < 1e-5, "{pooling:?}: {got}, want {want}");
+            for mut runner in runners(Kv { pages: 16, page_len: 2 }, 16) {
+                let (said, _) = run(limits, &mut runner, &guests, &[budget]).unwrap();
+                assert_eq!(said[1].vector.len(), WIDTH);
+                for (got, want) in said[1].vector.iter().zip(want) {
+                    assert!((got - want).abs() < 1e-5, "{pooling:?}: {got}, want {want}");
+                }
             }
         }
     }

@@ -1,15 +1,16 @@
 //! The thread behind a handle: cancelling, failing, stopping, and nothing shared between two engines.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tern_engine::{
     Answer, Batch, Engine, EngineError, Event, Fault, Finish, Handle, Limits, Request, RequestId, Runner,
-    ScriptedRunner, TokenStream,
+    Sampling, ScriptedRunner, TokenStream,
 };
 
 use crate::company::{Guest, alone};
@@ -43,40 +44,102 @@ fn text(stream: TokenStream) -> (Vec<u32>, Option<Event>) {
     (events.into_iter().filter_map(id).collect(), last)
 }
 
-/// A runner that says which requests are in its step and waits until it may go on.
-struct Gate {
-    inner: ScriptedRunner,
+/// A runner that says which requests are in its step and waits until it may go on; where it runs ahead, until it may
+/// answer.
+struct Gate<R> {
+    inner: R,
     entered: Sender<Vec<RequestId>>,
     permits: Receiver<()>,
 }
 
-impl Runner for Gate {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
+impl<R: Runner> Runner for Gate<R> {
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
         let _ = self.entered.send(batch.entries.iter().map(|e| e.id).collect());
+        self.inner.submit(batch)
+    }
+
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
         let _ = self.permits.recv_timeout(Duration::from_secs(20)); // a test that failed lets go
-        self.inner.step(batch)
+        self.inner.collect()
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.inner.runs_ahead()
     }
 }
 
-fn gate() -> (Gate, Receiver<Vec<RequestId>>, Sender<()>) {
+fn gate<R>(inner: R) -> (Gate<R>, Receiver<Vec<RequestId>>, Sender<()>) {
     let ((entered, entries), (permit, permits)) = (channel(), channel());
-    (Gate { inner: scripted(), entered, permits }, entries, permit)
+    (Gate { inner, entered, permits }, entries, permit)
 }
 
-/// A runner that does what a function says when the first token of a batch is 13, and the usual otherwise.
-struct Unlucky(ScriptedRunner, Failure);
+/// Both ways.
+fn runners() -> [ScriptedRunner; 2] {
+    [scripted(), scripted().running_ahead()]
+}
+
+/// A runner that answers what a function says where the first token of a batch was 13, and the usual otherwise.
+struct Unlucky {
+    inner: ScriptedRunner,
+    failure: Failure,
+    /// Of the batches under way.
+    unlucky: VecDeque<bool>,
+}
 
 type Failure = fn() -> Result<Vec<Answer>, EngineError>;
 
-impl Runner for Unlucky {
-    fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
-        if batch.entries[0].tokens[0] == 13 { (self.1)() } else { self.0.step(batch) }
+impl Unlucky {
+    fn new(inner: ScriptedRunner, failure: Failure) -> Unlucky {
+        Unlucky { inner, failure, unlucky: VecDeque::new() }
     }
+}
+
+impl Runner for Unlucky {
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.unlucky.push_back(batch.entries[0].tokens[0] == 13);
+        self.inner.submit(batch)
+    }
+
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
+        let answers = self.inner.collect();
+        if self.unlucky.pop_front() == Some(true) { (self.failure)() } else { answers }
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.inner.runs_ahead()
+    }
+}
+
+/// A runner that writes down when it is asked: `s` for submit, `c` for collect; and refuses a batch whose first token
+/// is 13.
+struct Logged(ScriptedRunner, Arc<Mutex<String>>);
+
+impl Runner for Logged {
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.1.lock().unwrap().push('s');
+        if batch.entries[0].tokens[0] == 13 {
+            return Err(EngineError::Runner("unlucky".into()));
+        }
+        self.0.submit(batch)
+    }
+
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
+        self.1.lock().unwrap().push('c');
+        self.0.collect()
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.0.runs_ahead()
+    }
+}
+
+fn plus(by: u32) -> ScriptedRunner {
+    ScriptedRunner::answering(50, 4, move |history, _| history.last().map(|t| (t + by) % 50))
 }
 
 #[test]
 fn dropping_a_stream_cancels_its_request_before_the_next_step() {
-    let (runner, entries, permit) = gate();
+    let (runner, entries, permit) = gate(scripted());
     let engine = engine(runner);
     let first = engine.generate(Request::new(vec![1], 40)).unwrap();
     assert_eq!(entries.recv().unwrap(), [first.id()]);
@@ -91,8 +154,76 @@ fn dropping_a_stream_cancels_its_request_before_the_next_step() {
 }
 
 #[test]
+fn dropping_a_stream_also_drops_what_is_under_way_for_it() {
+    let (runner, entries, permit) = gate(scripted().running_ahead());
+    let engine = engine(runner);
+    let first = engine.generate(Request::new(vec![1], 40)).unwrap();
+    // two steps before the first is collected
+    assert_eq!([entries.recv().unwrap(), entries.recv().unwrap()], [[first.id()], [first.id()]]);
+    let second = engine.generate(Request::new(vec![2], 40)).unwrap();
+    permit.send(()).unwrap();
+    assert_eq!(entries.recv().unwrap(), [first.id(), second.id()]);
+    drop(first);
+    permit.send(()).unwrap();
+    assert_eq!(entries.recv().unwrap(), [second.id()]);
+    assert_eq!((engine.stats().running, engine.stats().pages_free), (1, 39));
+    drop(permit);
+    assert_eq!(
+        text(second).0,
+        alone(&mut scripted(), &Guest::new(Request::new(vec![2], 40)), 4).unwrap().text
+    );
+}
+
+/// What a text that counts upward asks of its runner, and the text.
+fn log(ahead: bool, request: Request) -> (String, Vec<u32>) {
+    let log = Arc::new(Mutex::new(String::new()));
+    let runner = if ahead { plus(1).running_ahead() } else { plus(1) };
+    let engine = engine(Logged(runner, Arc::clone(&log)));
+    let (text, _) = text(engine.generate(request).unwrap());
+    let open = || log.lock().unwrap().chars().map(|c| if c == 's' { 1 } else { -1 }).sum::<i32>();
+    // what is under way is collected also when nobody waits for it
+    let patience = Instant::now() + Duration::from_secs(20);
+    while open() > 0 {
+        assert!(Instant::now() < patience, "{} steps are under way", open());
+        thread::yield_now();
+    }
+    engine.shutdown();
+    assert_eq!((engine.stats().running, engine.stats().pages_free), (0, 40));
+    let log = log.lock().unwrap().clone();
+    (log, text)
+}
+
+#[test]
+fn a_step_is_submitted_before_the_one_before_it_is_collected_if_it_can_do_without() {
+    let four = || Request::new(vec![20], 4);
+    let said = vec![21, 22, 23, 24];
+    assert_eq!(log(false, four()), ("scscscsc".into(), said.clone()));
+    assert_eq!(log(true, four()), ("sscscscc".into(), said.clone()));
+    let ends = Request { end_tokens: [23].into(), ..four() };
+    assert_eq!(log(true, ends), ("sscscscc".into(), vec![21, 22]), "the step after the end is for nothing");
+    let penalties = Sampling { presence: 1.0, ..Sampling::default() };
+    let penalised = Request { sampling: penalties, ..four() };
+    assert_eq!(log(true, penalised), ("scscscsc".into(), said.clone()), "a choice that looks back must wait");
+    let prompt = Request::new((0..17).collect(), 2);
+    assert_eq!(log(true, prompt), ("sscscscc".into(), vec![17, 18]), "eight tokens of a prompt a step");
+}
+
+#[test]
+fn a_text_without_a_finite_logit_fails_alone() {
+    for ahead in [false, true] {
+        let count = |history: &[u32], _: &_| history.last().filter(|t| **t != 23).map(|t| t + 1);
+        let runner = ScriptedRunner::answering(50, 4, count);
+        let engine = engine(if ahead { runner.running_ahead() } else { runner });
+        let streams = [20, 30].map(|first| engine.generate(Request::new(vec![first], 9)).unwrap());
+        let [broken, whole] = streams.map(text);
+        assert_eq!(broken, (vec![21, 22, 23], Some(Event::Failed(EngineError::NoLogit))));
+        assert_eq!(whole, ((31..40).collect(), Some(Event::Done(Finish::Length))));
+    }
+}
+
+#[test]
 fn what_cannot_run_is_refused_before_it_starts() {
-    let (runner, entries, permit) = gate();
+    let (runner, entries, permit) = gate(scripted());
     let engine = engine(runner);
     let refused = |request| engine.generate(request).err().map(|e| (e.to_string(), e.fault())).unwrap();
     assert_eq!(refused(Request::new(vec![], 1)), ("the prompt is empty".into(), Fault::Request));
@@ -123,64 +254,105 @@ fn a_failed_step_fails_its_requests_and_the_engine_goes_on() {
         (|| Ok(vec![]), "the runner answered 0 of 1 entries"),
     ];
     for (failure, words) in failures {
-        let engine = engine(Unlucky(scripted(), failure));
-        let (tokens, last) = text(engine.generate(Request::new(vec![13], 5)).unwrap());
-        assert_eq!((tokens, last), (vec![], Some(Event::Failed(EngineError::Runner(words.into())))));
-        let (tokens, last) = text(engine.generate(Request::new(vec![1, 2], 1)).unwrap());
-        assert_eq!((tokens.len(), last), (1, Some(Event::Done(Finish::Length))));
-        assert_eq!(engine.stats().pages_free, 40);
+        for runner in runners() {
+            let engine = engine(Unlucky::new(runner, failure));
+            let (tokens, last) = text(engine.generate(Request::new(vec![13], 5)).unwrap());
+            assert_eq!((tokens, last), (vec![], Some(Event::Failed(EngineError::Runner(words.into())))));
+            let (tokens, last) = text(engine.generate(Request::new(vec![1, 2], 1)).unwrap());
+            assert_eq!((tokens.len(), last), (1, Some(Event::Done(Finish::Length))));
+            assert_eq!(engine.stats().pages_free, 40);
+        }
     }
+}
+
+#[test]
+fn a_failed_step_fails_those_of_the_step_after_it() {
+    let failure: Failure = || Err(EngineError::Runner("attend: out of memory".into()));
+    let (runner, entries, permit) = gate(Unlucky::new(scripted().running_ahead(), failure));
+    let engine = engine(runner);
+    let first = engine.generate(Request::new(vec![1], 20)).unwrap();
+    assert_eq!([entries.recv().unwrap(), entries.recv().unwrap()], [[first.id()], [first.id()]]);
+    let second = engine.generate(Request { priority: -1, ..Request::new(vec![13], 20) }).unwrap();
+    permit.send(()).unwrap();
+    assert_eq!(entries.recv().unwrap(), [second.id(), first.id()], "this one fails");
+    let third = engine.generate(Request::new(vec![3], 20)).unwrap();
+    permit.send(()).unwrap();
+    assert_eq!(entries.recv().unwrap(), [second.id(), first.id(), third.id()], "and this one with it");
+    drop(permit);
+    let failed = Some(Event::Failed(EngineError::Runner("attend: out of memory".into())));
+    let ends = [first, second, third].map(text);
+    assert_eq!(ends.map(|(said, last)| (said.len(), last)), [2, 0, 0].map(|tokens| (tokens, failed.clone())));
+    assert_eq!(text(engine.generate(Request::new(vec![1], 3)).unwrap()).0.len(), 3);
+    assert_eq!(engine.stats().pages_free, 40);
+}
+
+#[test]
+fn a_step_that_is_refused_takes_nothing_from_the_one_before_it() {
+    let (runner, entries, permit) = gate(Logged(scripted().running_ahead(), Arc::default()));
+    let engine = engine(runner);
+    let first = engine.generate(Request::new(vec![1], 20)).unwrap();
+    assert_eq!([entries.recv().unwrap(), entries.recv().unwrap()], [[first.id()], [first.id()]]);
+    let second = engine.generate(Request { priority: -1, ..Request::new(vec![13], 20) }).unwrap();
+    drop(permit);
+    let failed = Some(Event::Failed(EngineError::Runner("unlucky".into())));
+    let ends = [first, second].map(text);
+    assert_eq!(ends.map(|(said, last)| (said.len(), last)), [2, 0].map(|tokens| (tokens, failed.clone())));
+    assert_eq!(text(engine.generate(Request::new(vec![1], 3)).unwrap()).0.len(), 3);
 }
 
 #[test]
 fn after_a_panic_the_engine_refuses_work() {
-    let engine = engine(Unlucky(scripted(), || panic!("index out of bounds")));
-    let why = EngineError::Panicked("index out of bounds".into());
-    let (tokens, last) = text(engine.generate(Request::new(vec![13], 5)).unwrap());
-    assert_eq!((tokens, last), (vec![], Some(Event::Failed(why.clone()))));
-    assert_eq!(why.to_string(), "the engine stopped after a panic: index out of bounds");
-    assert_eq!(engine.generate(Request::new(vec![1], 5)).err(), Some(why.clone()));
-    assert_eq!(engine.ended(), Some(why));
-    assert_eq!((engine.stats().running, engine.stats().pages_free), (0, 40));
+    for runner in runners() {
+        let engine = engine(Unlucky::new(runner, || panic!("index out of bounds")));
+        let why = EngineError::Panicked("index out of bounds".into());
+        let (tokens, last) = text(engine.generate(Request::new(vec![13], 5)).unwrap());
+        assert_eq!((tokens, last), (vec![], Some(Event::Failed(why.clone()))));
+        assert_eq!(why.to_string(), "the engine stopped after a panic: index out of bounds");
+        assert_eq!(engine.generate(Request::new(vec![1], 5)).err(), Some(why.clone()));
+        assert_eq!(engine.ended(), Some(why));
+        assert_eq!((engine.stats().running, engine.stats().pages_free), (0, 40));
+    }
 }
 
 #[test]
 fn shutdown_ends_open_streams_and_drops_the_runner() {
-    let (runner, entries, permit) = gate();
-    drop(permit);
-    // more than anyone will wait for
-    let limits = Limits { max_context: 1 << 20, pages: 1 << 19, ..LIMITS };
-    let engine = Engine::start(Box::new(runner), limits).unwrap();
-    let endless = Request::new(vec![1], 1_000_000);
-    let streams = [(); 2].map(|()| engine.generate(endless.clone()).unwrap());
-    entries.recv().unwrap();
-    let other = engine.clone();
-    let stopper = thread::spawn(move || other.shutdown());
-    engine.shutdown();
-    stopper.join().unwrap();
-    for stream in streams {
-        assert_eq!(text(stream).1, Some(Event::Done(Finish::Cancelled)));
+    for runner in runners() {
+        let (runner, entries, permit) = gate(runner);
+        drop(permit);
+        // more than anyone will wait for
+        let limits = Limits { max_context: 1 << 20, pages: 1 << 19, ..LIMITS };
+        let engine = Engine::start(Box::new(runner), limits).unwrap();
+        let endless = Request::new(vec![1], 1_000_000);
+        let streams = [(); 2].map(|()| engine.generate(endless.clone()).unwrap());
+        entries.recv().unwrap();
+        let other = engine.clone();
+        let stopper = thread::spawn(move || other.shutdown());
+        engine.shutdown();
+        stopper.join().unwrap();
+        for stream in streams {
+            assert_eq!(text(stream).1, Some(Event::Done(Finish::Cancelled)));
+        }
+        assert_eq!(engine.generate(endless).err(), Some(EngineError::Stopped));
+        assert_eq!((engine.stats().running, engine.stats().pages_free), (0, 1 << 19));
+        while entries.try_recv().is_ok() {}
+        assert!(entries.recv().is_err(), "the runner is gone and its sender with it");
     }
-    assert_eq!(engine.generate(endless).err(), Some(EngineError::Stopped));
-    assert_eq!((engine.stats().running, engine.stats().pages_free), (0, 1 << 19));
-    while entries.try_recv().is_ok() {}
-    assert!(entries.recv().is_err(), "the runner is gone and its sender with it");
 }
 
 #[test]
 fn an_engine_lives_as_long_as_its_last_handle_or_stream() {
-    let (runner, entries, permit) = gate();
-    drop(permit);
-    let stream = engine(runner).generate(Request::new(vec![1, 2], 30)).unwrap();
-    assert_eq!(text(stream).0.len(), 30);
-    while entries.try_recv().is_ok() {}
-    assert!(entries.recv().is_err(), "the runner is gone");
+    for runner in runners() {
+        let (runner, entries, permit) = gate(runner);
+        drop(permit);
+        let stream = engine(runner).generate(Request::new(vec![1, 2], 30)).unwrap();
+        assert_eq!(text(stream).0.len(), 30);
+        while entries.try_recv().is_ok() {}
+        assert!(entries.recv().is_err(), "the runner is gone");
+    }
 }
 
 #[test]
 fn two_engines_live_side_by_side() {
-    let plus =
-        |by: u32| ScriptedRunner::answering(50, 4, move |history, _| history.last().map(|t| (t + by) % 50));
     let (one, two) = (engine(plus(1)), engine(plus(2)));
     let streams = [&one, &two, &one].map(|engine| engine.generate(Request::new(vec![10], 3)).unwrap());
     assert_eq!(streams.map(|s| text(s).0), [[11, 12, 13], [12, 14, 16], [11, 12, 13]]);
@@ -239,10 +411,11 @@ proptest! {
     #[test]
     fn many_callers_hear_what_each_would_hear_alone(
         requests in prop::collection::vec((prop::collection::vec(0..50u32, 1..20), 1..30usize, any::<bool>()), 1..8),
-        pages in 13..30usize,
+        (pages, ahead) in (13..30usize, any::<bool>()),
     ) {
         let limits = Limits { pages, max_waiting: 8, ..LIMITS };
-        let engine = Engine::start(Box::new(scripted()), limits).unwrap();
+        let [now, running_ahead] = runners();
+        let engine = Engine::start(Box::new(if ahead { running_ahead } else { now }), limits).unwrap();
         thread::scope(|scope| {
             let callers = requests.iter().map(|(prompt, max_tokens, patient)| {
                 let (engine, request) = (engine.clone(), Request::new(prompt.clone(), *max_tokens));

@@ -1,6 +1,8 @@
 //! The order in which a scheduler serves, and what it refuses.
 
-use tern_engine::{Answer, Batch, EngineError, Event, Limits, Request, Sampled, Scheduler, Want};
+use tern_engine::{
+    Answer, Batch, EngineError, Event, Finish, Limits, Request, RequestId, Sampled, Sampling, Scheduler, Want,
+};
 
 const LIMITS: Limits = Limits {
     max_seqs: 3,
@@ -27,13 +29,19 @@ fn shape(batch: &Batch) -> Vec<(u64, usize, usize, bool)> {
 
 fn step(scheduler: &mut Scheduler) -> Vec<(u64, usize, usize, bool)> {
     let batch = scheduler.plan(usize::MAX);
+    apply(scheduler, &batch);
+    shape(&batch)
+}
+
+/// Everyone says 9.
+fn apply(scheduler: &mut Scheduler, batch: &Batch) -> Vec<(RequestId, Event)> {
     let answers = batch.entries.iter().map(|e| match e.want {
-        Want::Token(..) => Answer::Token(Sampled { id: 9, ..Sampled::default() }),
+        Want::Token(..) => token(9),
         _ => Answer::Nothing,
     });
-    scheduler.apply(&batch, &answers.collect::<Vec<_>>());
+    let events = scheduler.apply(batch, &answers.collect::<Vec<_>>());
     scheduler.check().unwrap();
-    shape(&batch)
+    events
 }
 
 fn token(id: u32) -> Answer {
@@ -159,4 +167,71 @@ fn a_request_cancelled_between_plan_and_apply_says_nothing() {
     let events = s.apply(&batch, &[token(3), token(4)]);
     let said = Event::Token(Sampled { id: 4, ..Sampled::default() });
     assert_eq!((events, batch.started), (vec![(2, said)], vec![(1, 0), (2, 0)]));
+}
+
+/// `(id, position, carried)` of each entry.
+fn carried(batch: &Batch) -> Vec<(u64, usize, Option<usize>)> {
+    batch.entries.iter().map(|e| (e.id, e.position, e.carried)).collect()
+}
+
+#[test]
+fn a_step_ahead_takes_the_tokens_that_are_under_way_and_the_prompts_further() {
+    let s = &mut scheduler(LIMITS, &[3, 20, 2]);
+    let first = s.plan(8);
+    assert_eq!(shape(&first), [(1, 0, 3, true), (2, 0, 3, false), (3, 0, 2, true)]);
+    let second = s.plan(8);
+    assert_eq!(carried(&second), [(1, 3, Some(0)), (2, 3, None), (3, 2, Some(1))]);
+    assert_eq!(s.plan(8), Batch::default(), "one step ahead and no more");
+    assert_eq!(apply(s, &first).len(), 2);
+    let third = s.plan(8);
+    assert_eq!(carried(&third), [(1, 4, Some(0)), (2, 9, None), (3, 3, Some(1))]);
+    apply(s, &second);
+    apply(s, &third);
+    assert_eq!(
+        carried(&s.plan(8)),
+        [(1, 5, None), (2, 15, None), (3, 4, None)],
+        "what is known is not carried"
+    );
+}
+
+#[test]
+fn whoever_must_know_his_token_keeps_the_others_waiting() {
+    let s = &mut scheduler(LIMITS, &[1, 1]);
+    let sampling = Sampling { repetition: 1.1, ..Sampling::default() };
+    s.add(3, Request { sampling, ..Request::new(vec![1, 2], 2) }).unwrap();
+    let first = s.plan(8);
+    assert_eq!((first.entries.len(), s.plan(8).entries.len()), (3, 0));
+    apply(s, &first);
+    let second = s.plan(8);
+    assert_eq!(carried(&second), [(1, 1, None), (2, 1, None), (3, 2, None)]);
+    assert_eq!(carried(&s.plan(8)), [(1, 2, Some(0)), (2, 2, Some(1))], "his last token is under way");
+}
+
+#[test]
+fn what_was_computed_after_the_end_is_dropped_and_not_remembered() {
+    let mut s = Scheduler::new(Limits { page_len: 2, ..LIMITS }).unwrap();
+    s.add(1, Request { end_tokens: [7].into(), ..Request::new(vec![1, 2, 3], 9) }).unwrap();
+    let (first, second) = (s.plan(8), s.plan(8));
+    assert_eq!(s.apply(&first, &[token(7)]), [(1, Event::Done(Finish::Stop(7)))]);
+    assert!(s.is_idle());
+    assert_eq!(s.apply(&second, &[token(5)]), []);
+    assert_eq!((s.stats().pages_free, s.stats().pages_cached, s.stats().tokens_generated), (16, 1, 0));
+    s.add(2, Request::new(vec![1, 2, 3, 7, 5], 9)).unwrap();
+    assert_eq!(step(&mut s), [(2, 2, 3, true)], "one page of what was known");
+}
+
+#[test]
+fn nobody_is_preempted_while_his_step_is_under_way() {
+    let s = &mut scheduler(Limits { pages: 7, max_batch_tokens: 16, ..LIMITS }, &[4, 6]);
+    let mut under_way = s.plan(16);
+    let steps = (1..20).find(|_| {
+        let next = s.plan(16);
+        let ahead = !next.entries.is_empty();
+        apply(s, &std::mem::replace(&mut under_way, next));
+        !ahead
+    });
+    // tokens 4 to 12 of the first and 6 to 14 of the second are fed, and the first wants his fourth page
+    assert_eq!((steps, s.stats().preemptions), (Some(9), 0));
+    assert_eq!(carried(&s.plan(16)), [(1, 12, None)]);
+    assert_eq!((s.stats().preemptions, s.stats().running, s.stats().waiting), (1, 1, 1));
 }

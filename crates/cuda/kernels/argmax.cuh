@@ -1,0 +1,43 @@
+// The best token of each row, the lowest among equals; a row without a number gives -1. Equals the greedy choice of
+// graph/sample.rs. Blocks look at a share each; what they found meets afterwards.
+
+struct Best { float value; int place; };
+
+DEVICE void better(Best& best, float value, int place) {
+    if (value > best.value || (value == best.value && (u32)place < (u32)best.place)) best = {value, place};
+}
+
+template <int THREADS> DEVICE Best block_best(Best best, float* room) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int step = 16; step > 0; step /= 2) {
+        float value = __shfl_xor_sync(0xffffffff, best.value, step);
+        int place = __shfl_xor_sync(0xffffffff, best.place, step);
+        better(best, value, place);
+    }
+    __shared__ int places[32];
+    __syncthreads();
+    if (lane == 0) room[warp] = best.value, places[warp] = best.place;
+    __syncthreads();
+    best = {-INFINITY, -1};
+    for (int w = 0; w < THREADS / 32; w++) better(best, room[w], places[w]);
+    return best;
+}
+
+DEVICE void argmax_share(const ArgmaxArgs& a, int row, float* room, int block, int blocks) {
+    const float* logits = a.logits.at + row * a.logits.stride;
+    Best best = {-INFINITY, -1};
+    for (int i = block * THREADS + threadIdx.x; i < a.width; i += blocks * THREADS) {
+        float value = load_float(logits + i);
+        if (value > best.value) best = {value, i};
+    }
+    best = block_best<THREADS>(best, room);
+    if (threadIdx.x == 0) a.best[row * blocks + block] = best.value, a.places[row * blocks + block] = best.place;
+}
+
+DEVICE void argmax_whole(const ArgmaxArgs& a, int row, float* room, int blocks) {
+    Best best = {-INFINITY, -1};
+    for (int i = threadIdx.x; i < blocks; i += THREADS)
+        better(best, load_float(a.best + row * blocks + i), __float_as_int(load_float((const float*)a.places + row * blocks + i)));
+    best = block_best<THREADS>(best, room);
+    if (threadIdx.x == 0) a.chosen[row] = best.place;
+}

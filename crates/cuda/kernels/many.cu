@@ -1,0 +1,268 @@
+// The phases of a step of many tokens, a launch or two each. They equal the same ops as those of step.cu.
+//
+// Defined by the host as for step.cu.
+
+constexpr int MANY = 32;       // tokens of a block of `linear_many`
+constexpr int MANY_WARPS = 8;  // its warps, each with one tile
+constexpr int MANY_SETS = MANY / 4;
+
+// x of a phase as integers: [chunk][token / 4][1024 bytes], scales [chunk][token], sums [chunk][token][8].
+struct ManyX { u8* bytes; float *scales, *sums; long tokens; }; // tokens: rounded up to MANY
+
+struct PrepareArgs { LinearArgs linear; ManyX x; const u32* inputs; };
+
+extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant__ PrepareArgs p) {
+    __shared__ float room[32];
+    const LinearArgs& a = p.linear;
+    int t = blockIdx.x, part = threadIdx.x % 16, row = a.gather ? output_row(p.inputs, t) : t;
+    const float* from = a.x.at + row * a.x.stride;
+    float mean = 0, factor = 1;
+    if (a.norm.kind) {
+        float sum = 0;
+        if (a.norm.kind == LAYER) {
+            for (int k = threadIdx.x; k < a.cols; k += 256) sum += from[k];
+            mean = block_sum<256>(sum, room) / a.cols;
+            __syncthreads();
+            sum = 0;
+        }
+        for (int k = threadIdx.x; k < a.cols; k += 256) sum += (from[k] - mean) * (from[k] - mean);
+        factor = norm_factor(block_sum<256>(sum, room), a.cols, a.norm.eps);
+    }
+    for (int k = threadIdx.x * 8; k / 128 / 2 * 2 < a.chunks; k += 256 * 8) { // whole warps
+        float v[8], most = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            v[i] = k + i < a.cols ? from[k + i] : 0.f;
+            if (a.norm.kind && k + i < a.cols) v[i] = (v[i] - mean) * factor * a.norm.weight[k + i] + (a.norm.bias ? a.norm.bias[k + i] : 0.f);
+            most = fmaxf(most, fabsf(v[i]));
+        }
+#pragma unroll
+        for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
+        long chunk = k / 128;
+        int sum = 0;
+        if (chunk < a.chunks) sum = store_x(p.x.bytes + (chunk * p.x.tokens + t / 4 * 4) * 256, 4, t % 4, part, v, most);
+        sum += __shfl_xor_sync(0xffffffff, sum, 1);
+        if (chunk >= a.chunks) continue;
+        if (part % 2 == 0) p.x.sums[(chunk * p.x.tokens + t) * 8 + part / 2] = (float)sum;
+        if (part == 0) p.x.scales[chunk * p.x.tokens + t] = x_scale_of(most);
+    }
+}
+
+// A chunk's share of the tile's products with all tokens of the block.
+template <class F> DEVICE void multiply_many(float (&total)[MANY_SETS][2], const Codes<F>& w, const u8* record, const u8* x,
+                                             const float* scales, const float* sums, int lane) {
+    int g = lane / 4, q = lane % 4;
+    const u32* pairs = (const u32*)(record + F::SCALES_AT) + g * F::GROUPS;
+    float part[MANY_SETS][2] = {};
+    int c[MANY_SETS][4] = {};
+    auto flush = [&](int group) {
+        u32 scale = pairs[group];
+        float low = low_half(scale), high = high_half(scale);
+#pragma unroll
+        for (int n = 0; n < MANY_SETS; n++) {
+            part[n][0] += low * (float)(c[n][0] * 256 + c[n][1]);
+            part[n][1] += high * (float)(c[n][2] * 256 + c[n][3]);
+            c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+            if constexpr (F::OFFSETS) {
+                u32 offset = pairs[group + 8 * F::GROUPS];
+                float sum = 0;
+#pragma unroll
+                for (int i = 0; i < F::GROUP / 16; i++) sum += sums[(n * 4 + q) * 8 + group * (F::GROUP / 16) + i];
+                part[n][0] += low_half(offset) * sum * F::UNIT;
+                part[n][1] += high_half(offset) * sum * F::UNIT;
+            }
+        }
+    };
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        u32 b[MANY_SETS][4];
+#pragma unroll
+        for (int n = 0; n < MANY_SETS; n++) {
+            Words4 v = *(const Words4*)(x + n * 1024 + m * 512 + g * 64 + q * 16);
+            b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
+        }
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            int j = 4 * m + 2 * s;
+            u32 a0 = w.get(0, j), a1 = w.get(1, j), a2 = w.get(0, j + 1), a3 = w.get(1, j + 1);
+            if constexpr (F::GROUP == 16) {
+#pragma unroll
+                for (int n = 0; n < MANY_SETS; n++) multiply(c[n], a0, a1, b[n][2 * s]);
+                flush(j);
+#pragma unroll
+                for (int n = 0; n < MANY_SETS; n++) multiply(c[n], a2, a3, b[n][2 * s + 1]);
+                flush(j + 1);
+            } else {
+#pragma unroll
+                for (int n = 0; n < MANY_SETS; n++) multiply(c[n], a0, a1, a2, a3, b[n][2 * s], b[n][2 * s + 1]);
+                if ((j + 2) * 16 % F::GROUP == 0) flush(j * 16 / F::GROUP);
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < MANY_SETS; n++) {
+        float scale = scales[n * 4 + q];
+        total[n][0] += scale * part[n][0];
+        total[n][1] += scale * part[n][1];
+    }
+}
+
+struct alignas(16) ManyStage { u8 bytes[MANY * 256]; float scales[MANY], sums[MANY * 8]; };
+
+// Rows of `tile` (part 0, or one of part 1 where gated) for 32 tokens.
+template <class F> DEVICE void tile_many(float (&total)[MANY_SETS][2], const LinearArgs& a, const Part& part, int tile, const ManyX& x, int first, ManyStage* stages) {
+    int lane = threadIdx.x % 32;
+    bool real = tile < part.tiles;
+    const u8* record = part.records + (long)tile * a.chunks * F::BYTES;
+    auto fetch = [&](int chunk) {
+        if (chunk < a.chunks) {
+            ManyStage& stage = stages[chunk % 2];
+            const u8* from = x.bytes + ((long)chunk * x.tokens + first) * 256;
+            for (int i = threadIdx.x * 16; i < MANY * 256; i += 256 * 16) copy16(stage.bytes + i, from + i);
+            if (threadIdx.x < MANY / 4) copy16(stage.scales + threadIdx.x * 4, x.scales + (long)chunk * x.tokens + first + threadIdx.x * 4);
+            if (F::OFFSETS && threadIdx.x < MANY * 2) copy16(stage.sums + threadIdx.x * 4, x.sums + ((long)chunk * x.tokens + first) * 8 + threadIdx.x * 4);
+        }
+        committed();
+    };
+    fetch(0);
+    Codes<F> next;
+    if (real) next.load(record, lane);
+    for (int chunk = 0; chunk < a.chunks; chunk++) {
+        fetch(chunk + 1);
+        Codes<F> now = next;
+        if (real && chunk + 1 < a.chunks) next.load(record + F::BYTES, lane);
+        arrived<1>();
+        __syncthreads();
+        const ManyStage& stage = stages[chunk % 2];
+        if (real) multiply_many<F>(total, now, record, stage.bytes, stage.scales, stage.sums, lane);
+        record += F::BYTES;
+        __syncthreads();
+    }
+}
+
+struct ManyArgs { LinearArgs linear; ManyX x; int part, rows; };
+
+// One part of a phase, or the two of a gated one: warps 0 to 3 have tiles of the first, 4 to 7 of the second.
+extern "C" __global__ void __launch_bounds__(256) linear_many(const __grid_constant__ ManyArgs m) {
+    __shared__ union { ManyStage stages[2]; float tiles[MANY_WARPS][16][MANY + 1]; } room;
+    const LinearArgs& a = m.linear;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, first = blockIdx.y * MANY;
+    int second = a.gated && warp >= 4, each = a.gated ? 4 : 8;
+    const Part& part = a.part[a.gated ? second : m.part];
+    int tile = blockIdx.x * each + warp % each;
+    float total[MANY_SETS][2] = {};
+    switch (part.format) { // the same for all warps: gated parts share a format here
+#define CASE(n, bits, low, group, offsets) case n: tile_many<Format<bits, low, group, offsets>>(total, a, part, tile, m.x, first, room.stages); break;
+        FORMATS(CASE)
+#undef CASE
+    }
+#pragma unroll
+    for (int n = 0; n < MANY_SETS; n++) {
+        room.tiles[warp][g][n * 4 + q] = total[n][0];
+        room.tiles[warp][g + 8][n * 4 + q] = total[n][1];
+    }
+    __syncthreads();
+    const Part& out = a.part[a.gated ? 0 : m.part];
+    auto result = [&](const Part& part, int w, int r, int t, int row) {
+        float y = room.tiles[w][r][t] * part.factor;
+        if (part.scale) y *= *part.scale;
+        return part.bias ? y + part.bias[row] : y;
+    };
+    for (int i = threadIdx.x; i < each * 16 * MANY; i += 256) {
+        int r = i % 16, w = i / 16 % each, t = i / 16 / each, row = (blockIdx.x * each + w) * 16 + r;
+        if (row >= out.rows || first + t >= m.rows) continue;
+        float y = result(out, w, r, t, row);
+        if (a.gated) y = activate(a.gated - 1, y) * result(a.part[1], w + 4, r, t, row);
+        if (a.add.at) y += a.add.at[(first + t) * a.add.stride + row];
+        out.y[(long)(first + t) * out.y_stride + row] = y;
+    }
+}
+
+struct PhaseArgs { Phase phase; const u32* inputs; };
+
+// Small phases.
+extern "C" __global__ void __launch_bounds__(256) rows(const __grid_constant__ PhaseArgs p) {
+    __shared__ float room[32];
+    small_phase<256>(p.phase, p.inputs, room, blockIdx.x, gridDim.x);
+}
+
+// The heads of a token on their way into attention: q made ready, keys and values stored. A warp a head.
+extern "C" __global__ void __launch_bounds__(256) make_heads(const __grid_constant__ PhaseArgs p) {
+    extern __shared__ __align__(16) u8 shared_bytes[];
+    const AttendArgs& a = p.phase.attend;
+    int token = blockIdx.x, warp = threadIdx.x / 32;
+    float2* turn = (float2*)shared_bytes;
+    float* room = (float*)(turn + max(a.pairs, 1)) + warp * a.head_dim;
+    for (int i = threadIdx.x; i < a.pairs; i += 256) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
+    __syncthreads();
+    for (int i = warp; i < a.heads + 2 * a.kv_heads; i += 8) {
+        if (i < a.heads) {
+            float* ready = a.ready.at + token * a.ready.stride + i * a.head_dim;
+            make_head(a.q, a.q.x.at + token * a.q.x.stride + i * a.head_dim, a.head_dim, a.pairs, a.interleaved, turn, a.magnitude, room,
+                      [&](int k, float v) { ready[k] = v; });
+        } else if (i < a.heads + a.kv_heads) {
+            store_key(a, p.inputs, token, i - a.heads, turn, room);
+        } else {
+            store_value(a, p.inputs, token, i - a.heads - a.kv_heads);
+        }
+    }
+}
+
+// A block attends with one head of one token: its warps share the keys, and meet at the end.
+#define MOST_DIMS 8 // a lane's columns of a head: heads of up to 256
+
+extern "C" __global__ void __launch_bounds__(128) attend_many(const __grid_constant__ PhaseArgs p) {
+    __shared__ float room[4][2 + MOST_DIMS * 32];
+    const AttendArgs& a = p.phase.attend;
+    int token = blockIdx.x, head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int position = position_of(p.inputs, token);
+    const u32* pages = pages_of(p.inputs, token);
+    const float* q = a.ready.at + token * a.ready.stride + head * a.head_dim;
+    float query[MOST_DIMS], sum[MOST_DIMS] = {};
+#pragma unroll
+    for (int i = 0; i < MOST_DIMS; i++) query[i] = i * 32 + lane < a.head_dim ? q[i * 32 + lane] : 0.f;
+    float most = -INFINITY, weight = 0;
+    int from = a.window > 0 ? max(0, position + 1 - a.window) : 0;
+    for (int at = from + warp; at <= position; at += 4) {
+        long slot = ((long)pages[at / PAGE_LEN] * a.kv_heads + kv_head) * PAGE_LEN + at % PAGE_LEN;
+        const u16* key = a.keys + slot * a.head_dim;
+        float score = 0;
+#pragma unroll
+        for (int i = 0; i < MOST_DIMS; i++)
+            if (i * 32 + lane < a.head_dim) score += query[i] * to_float(key[i * 32 + lane]);
+        score = warp_sum(score) * a.scale;
+        if (a.softcap > 0) score = a.softcap * tanhf(score / a.softcap);
+        float next = fmaxf(most, score), keep = expf(most - next), now = expf(score - next);
+        const u16* value = a.values + slot * a.v_dim;
+#pragma unroll
+        for (int i = 0; i < MOST_DIMS; i++) {
+            float v = i * 32 + lane < a.v_dim ? to_float(value[i * 32 + lane]) : 0.f;
+            sum[i] = sum[i] * keep + now * v;
+        }
+        weight = weight * keep + now;
+        most = next;
+    }
+    if (lane == 0) room[warp][0] = most, room[warp][1] = weight;
+#pragma unroll
+    for (int i = 0; i < MOST_DIMS; i++) room[warp][2 + i * 32 + lane] = sum[i];
+    __syncthreads();
+    float top = -INFINITY, total = 0;
+    for (int w = 0; w < 4; w++) top = fmaxf(top, room[w][0]);
+    for (int w = 0; w < 4; w++) total += room[w][1] * expf(room[w][0] - top);
+    for (int d = threadIdx.x; d < a.v_dim; d += 128) {
+        float y = 0;
+        for (int w = 0; w < 4; w++) y += room[w][2 + d] * expf(room[w][0] - top);
+        a.y.at[token * a.y.stride + head * a.v_dim + d] = y / total;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) best_share(const __grid_constant__ PhaseArgs p) {
+    __shared__ float room[32];
+    argmax_share(p.phase.argmax, blockIdx.y, room, blockIdx.x, gridDim.x);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) best_whole(const __grid_constant__ PhaseArgs p, int blocks) {
+    __shared__ float room[32];
+    argmax_whole(p.phase.argmax, blockIdx.x, room, blocks);
+}

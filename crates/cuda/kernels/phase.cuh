@@ -1,0 +1,96 @@
+// The phases of a step: what one fused op works on. The same structs, in the same order, stand in src/phase.rs.
+//
+// Defined by the host: FORMATS(X) with X(number, bits, low, group, offsets) for each format of codes in the model.
+
+// The rows of a value: row r begins at `at + r * stride`.
+struct View { float* at; long stride; };
+
+// A step's inputs: words 0 to 4 say where token ids, positions, slices, output rows and page tables begin.
+enum { TABLE_STRIDE = 5, TOKENS = 6, OUTPUTS = 7, BARRIER = 8, NEIGHBOURS = 9 };
+
+
+
+DEVICE int rows_of(const u32* inputs, int outputs_only) { return inputs[outputs_only ? OUTPUTS : TOKENS]; }
+DEVICE int position_of(const u32* inputs, int token) { return inputs[inputs[1] + token]; }
+DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[3] + output]; }
+DEVICE const u32* pages_of(const u32* inputs, int token) {
+    return inputs + inputs[4] + inputs[inputs[2] + token] * inputs[TABLE_STRIDE];
+}
+// A token id, or the place among the last step's choices from which it is taken.
+DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
+    u32 id = inputs[inputs[0] + token];
+    return id & 0x80000000u ? max(chosen[id & 0x7fffffffu], 0) : id;
+}
+
+// Norms of whole rows, before a linear or by themselves.
+struct NormArgs { const float *weight, *bias; float eps; int kind; };
+enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
+
+// A matrix, or rows of one that begin at a whole tile.
+struct Part {
+    const u8* records; // [tile][chunk] records
+    const float *bias, *scale;
+    float* y;
+    int y_stride, rows, tiles, format;
+    int bytes, per_slot; // of a record; records that fit into a slot of the ring
+    float factor;        // on all scales and offsets
+    int pad;
+};
+
+enum { MOST_PARTS = 3 };
+
+struct LinearArgs {
+    View x, add; // `add` is added to the result, or nothing
+    NormArgs norm;
+    int cols, chunks, parts;
+    int gated;         // 0, or 1 + the activation between part 0 and part 1
+    int outputs_only, gather;
+    int slices, span;  // a tile's chunks are shared by so many tasks of so many chunks
+    Part part[MOST_PARTS];
+};
+
+struct FloatLinearArgs { const void* w; View x; const float *bias, *scale; View y; int rows, cols, kind, outputs_only; };
+struct EmbedArgs { const void* table; View y; const int* chosen; float factor; int cols, chunks, format; }; // format -1 - kind: floats
+struct RowNormArgs { View x, y; NormArgs norm; int group, width, outputs_only; };
+struct RopeArgs { View x, y; const float* freqs; float magnitude; int width, head_dim, pairs, interleaved; };
+struct ElementArgs { View a, b, y; float by; int what, width, outputs_only; };
+struct OutputsArgs { View x, y; int width; };
+
+// Norm and rotation of the heads of q or k on their way into attention.
+struct HeadArgs { View x; const float* norm_weight; float eps; int norm; };
+struct AttendArgs {
+    HeadArgs q, k;
+    View v, y;
+    View ready;          // q as attention wants it, where that is made beforehand
+    const float* freqs;
+    u16 *keys, *values;  // [page][kv_head][PAGE_LEN][dim] halves
+    float* partial;      // [unit][GROUP][2 + v_dim] of splits
+    u32* arrivals;       // [token][kv_head][query group]
+    float magnitude, scale, softcap;
+    int heads, kv_heads, head_dim, v_dim, window, pairs, interleaved, table, shape;
+};
+struct ArgmaxArgs { View logits; float* best; int *places, *chosen; int width; }; // partial results: [row][128]
+
+enum Kind { EMBED, LINEAR, FLOAT_LINEAR, ROW_NORM, ROPE, ELEMENTS, OUTPUT_ROWS, ATTEND, ARGMAX };
+
+struct alignas(16) Phase {
+    int kind, pad[3];
+    union {
+        LinearArgs linear;
+        FloatLinearArgs float_linear;
+        EmbedArgs embed;
+        RowNormArgs norm;
+        RopeArgs rope;
+        ElementArgs elements;
+        OutputsArgs outputs;
+        AttendArgs attend;
+        ArgmaxArgs argmax;
+    };
+};
+static_assert(sizeof(Phase) == PHASE_BYTES, "a phase has the size that the host writes");
+
+DEVICE float activate(int act, float x) {
+    if (act == 0) return x / (1.f + expf(-x));
+    if (act == 1) return 0.5f * x * (1.f + tanhf(0.7978846f * x * (1.f + 0.044715f * x * x)));
+    return fmaxf(x, 0.f) * fmaxf(x, 0.f);
+}

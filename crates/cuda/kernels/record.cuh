@@ -1,0 +1,171 @@
+// Weights as they lie on the device, and what a warp does with them.
+//
+// A record is 16 rows by 128 columns (one chunk) of a matrix. Codes are signed, at the top of their byte: BITS in the
+// first plane, LOW more in a second. Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q: what
+// the matrix unit wants. A lane has rows g and g + 8; its words lie so that a warp reads 16 bytes a lane at a time. Behind
+// the codes come the scales, a pair of halves (rows g and g + 8) a group, and as many offsets where the format has them.
+
+template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
+    static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = 128 / GROUP_;
+    static constexpr bool OFFSETS = OFFSETS_;
+    static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
+    static constexpr int BYTES = SCALES_AT + 32 * GROUPS * (OFFSETS ? 2 : 1);
+    // what a code of one is worth as a byte
+    static constexpr int UNIT = BITS == 1 ? 64 : 1 << (8 - BITS - LOW);
+};
+
+// A plane's words of one lane: B of each of its two rows.
+template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int lane) {
+    if constexpr (B == 1) {
+        Words2 v = *(const Words2*)(plane + lane * 8);
+        words[0][0] = v.x, words[1][0] = v.y;
+    } else {
+#pragma unroll
+        for (int m = 0; m < B / 2; m++) {
+            Words4 v = *(const Words4*)(plane + m * 512 + lane * 16);
+            u32 four[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) words[(m * 4 + i) / B][(m * 4 + i) % B] = four[i];
+        }
+    }
+}
+
+// Four codes of one row as bytes: those of step j / 2, half j % 2.
+template <class F> DEVICE u32 codes(const u32* words, const u32* low, int j) {
+    constexpr int PER = 8 / F::BITS;
+    u32 w = words[j / PER] << (F::BITS * (j % PER));
+    if constexpr (F::BITS == 1) return (w & 0x80808080u) | 0x40404040u; // a set bit is -64, a clear one +64
+    if constexpr (F::BITS < 8) w &= 0x01010101u * (0x100u - (1u << (8 - F::BITS)));
+    if constexpr (F::LOW > 0) {
+        constexpr int PER_LOW = 8 / (F::LOW > 0 ? F::LOW : 1);
+        u32 l = low[j / PER_LOW];
+        int down = F::BITS - F::LOW * (j % PER_LOW);
+        l = down >= 0 ? l >> down : l << -down;
+        w |= l & 0x01010101u * (((1u << F::LOW) - 1) << (8 - F::BITS - F::LOW));
+    }
+    return w;
+}
+
+// One record in registers.
+template <class F> struct Codes {
+    u32 words[2][F::BITS];
+    u32 low[2][F::LOW > 0 ? F::LOW : 1];
+
+    DEVICE void load(const u8* record, int lane) {
+        load_plane<F::BITS>(words, record, lane);
+        if constexpr (F::LOW > 0) load_plane<F::LOW>(low, record + 256 * F::BITS, lane);
+    }
+
+    DEVICE u32 get(int row, int j) const { return codes<F>(words[row], low[row], j); }
+};
+
+// x on its way through the matrix unit: 16-bit integers, a scale a chunk and token, the high and the low byte of a
+// token in neighbouring columns of b, so that a lane ends up with both for its rows and its token (q).
+//
+// A chunk of x for T tokens: [2 step pairs][token][high, low][q][2 steps][2 halves] words, 256 bytes a token.
+template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
+    int g = lane / 4, q = lane % 4;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        Words4 v = {0, 0, 0, 0};
+        if (g < 2 * T) v = *(const Words4*)(chunk + m * T * 128 + g * 64 + q * 16);
+        b[4 * m] = v.x, b[4 * m + 1] = v.y, b[4 * m + 2] = v.z, b[4 * m + 3] = v.w;
+    }
+}
+
+// total += (record) * (chunk of x) for rows g and g + 8 and token q. `sums` are those of each 16 columns of the token.
+template <class F> DEVICE void multiply_record(float (&total)[2], const u8* record, const u32 (&b)[8], float x_scale,
+                                               const float* sums, int lane) {
+    Codes<F> w;
+    w.load(record, lane);
+    const u32* scales = (const u32*)(record + F::SCALES_AT) + lane / 4 * F::GROUPS;
+    float part[2] = {0, 0};
+#pragma unroll
+    for (int group = 0; group < F::GROUPS; group++) {
+        int c[4] = {0, 0, 0, 0};
+        if constexpr (F::GROUP == 16) {
+            multiply(c, w.get(0, group), w.get(1, group), b[group]);
+        } else {
+#pragma unroll
+            for (int s = 0; s < F::GROUP / 32; s++) {
+                int j = 2 * (group * (F::GROUP / 32) + s);
+                multiply(c, w.get(0, j), w.get(1, j), w.get(0, j + 1), w.get(1, j + 1), b[j], b[j + 1]);
+            }
+        }
+        u32 scale = scales[group];
+        part[0] += low_half(scale) * (float)(c[0] * 256 + c[1]);
+        part[1] += high_half(scale) * (float)(c[2] * 256 + c[3]);
+        if constexpr (F::OFFSETS) {
+            u32 offset = scales[group + 8 * F::GROUPS];
+            float sum = 0;
+#pragma unroll
+            for (int i = 0; i < F::GROUP / 16; i++) sum += sums[group * (F::GROUP / 16) + i];
+            sum *= F::UNIT;
+            part[0] += low_half(offset) * sum;
+            part[1] += high_half(offset) * sum;
+        }
+    }
+    total[0] += x_scale * part[0];
+    total[1] += x_scale * part[1];
+}
+
+// Eight neighbouring values of x, the `part`-th eight of a chunk whose largest value is `most`: to their places in a
+// chunk of T tokens. Gives the sum of the integers.
+DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
+    float by = most > 0 ? 32512.f / most : 0.f;
+    int v[8], sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] = __float_as_int(x[i] * by + 12582912.f); // 0x4b400000 + the nearest integer
+        sum += v[i] - 0x4b400000;
+    }
+    int s = part / 4, half = part / 2 % 2, q = part % 2 * 2;
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        u32 low = (v[4 * n] & 0xff) | (v[4 * n + 1] & 0xff) << 8 | (v[4 * n + 2] & 0xff) << 16 | (u32)v[4 * n + 3] << 24;
+        u32 high = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) high |= (((v[4 * n + i] + 128) >> 8) & 0xff) << (8 * i);
+        u8* at = chunk + s / 2 * T * 128 + token * 128 + (q + n) * 16 + s % 2 * 8 + half * 4;
+        *(u32*)at = high;
+        *(u32*)(at + 64) = low;
+    }
+    return sum;
+}
+
+// What the integers of a chunk are worth.
+DEVICE float x_scale_of(float most) { return most * (1.f / 32512.f); }
+
+// One weight of a record: for embeddings.
+template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
+    int g = row % 8, second = row / 8, s = k / 32, half = k / 16 % 2, q = k / 4 % 4, i = k % 4, j = 2 * s + half;
+    int lane = g * 4 + q;
+    auto word = [&](int bits, int n, int at) { // word n of the row's plane that begins at `at`
+        int index = second * bits + n;
+        return bits == 1 ? *(const u32*)(record + at + lane * 8 + index * 4)
+                         : *(const u32*)(record + at + index / 4 * 512 + lane * 16 + index % 4 * 4);
+    };
+    constexpr int PER = 8 / F::BITS;
+    u32 w = word(F::BITS, j / PER, 0) << (F::BITS * (j % PER));
+    int code;
+    if constexpr (F::BITS == 1) {
+        code = (w >> (8 * i) & 0x80) ? -64 : 64;
+    } else {
+        u32 top = w >> (8 * i) & (0x100u - (1u << (8 - F::BITS))) & 0xff;
+        if constexpr (F::LOW > 0) {
+            constexpr int PER_LOW = 8 / F::LOW;
+            u32 l = word(F::LOW, j / PER_LOW, 256 * F::BITS) >> (8 * i) & 0xff;
+            l = l >> (8 - F::LOW * (j % PER_LOW + 1)) & ((1u << F::LOW) - 1);
+            top |= l << (8 - F::BITS - F::LOW);
+        }
+        code = (signed char)top;
+    }
+    const u32* scales = (const u32*)(record + F::SCALES_AT) + g * F::GROUPS + k / F::GROUP;
+    u32 scale = *scales;
+    float value = (second ? high_half(scale) : low_half(scale)) * code;
+    if constexpr (F::OFFSETS) {
+        u32 offset = scales[8 * F::GROUPS];
+        value += (second ? high_half(offset) : low_half(offset)) * F::UNIT;
+    }
+    return value; // times UNIT
+}

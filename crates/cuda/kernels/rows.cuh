@@ -1,0 +1,156 @@
+// The small ops, each over the rows of a value and shared by all blocks; every one equals the op of its name in
+// graph/reference.rs.
+
+enum FloatKind { F32 = 0, F16 = 1, BF16 = 2 };
+
+DEVICE float read_float(const void* at, long i, int kind) {
+    if (kind == F32) return ((const float*)at)[i];
+    u16 bits = ((const u16*)at)[i];
+    return kind == F16 ? to_float(bits) : __int_as_float((int)bits << 16);
+}
+
+template <class F> DEVICE void embed_row(const EmbedArgs& a, u32 row, float* y, int first, int step) {
+    const u8* tile = (const u8*)a.table + (long)(row / 16) * a.chunks * F::BYTES;
+    for (int k = first; k < a.cols; k += step)
+        y[k] = weight_of<F>(tile + k / 128 * F::BYTES, row % 16, k % 128) * a.factor;
+}
+
+DEVICE void embed(const EmbedArgs& a, const u32* inputs, int block, int blocks) {
+    // several blocks share a row
+    int tokens = inputs[TOKENS], shares = max(1, blocks / tokens);
+    for (int i = block; i < tokens * shares; i += blocks) {
+        int token = i / shares, first = i % shares * blockDim.x + threadIdx.x, step = shares * blockDim.x;
+        u32 row = token_id(inputs, a.chosen, token);
+        float* y = a.y.at + token * a.y.stride;
+        switch (a.format) {
+#define CASE(n, bits, low, group, offsets) case n: embed_row<Format<bits, low, group, offsets>>(a, row, y, first, step); break;
+            FORMATS(CASE)
+#undef CASE
+            default:
+                for (int k = first; k < a.cols; k += step) y[k] = read_float(a.table, (long)row * a.cols + k, -1 - a.format) * a.factor;
+        }
+    }
+}
+
+// A warp computes a row of weights for four tokens at a time.
+DEVICE void float_linear(const FloatLinearArgs& a, const u32* inputs, int block, int blocks) {
+    int lane = threadIdx.x % 32, warps = blockDim.x / 32, rows = rows_of(inputs, a.outputs_only);
+    for (int row = block * warps + threadIdx.x / 32; row < a.rows; row += blocks * warps) {
+        for (int first = 0; first < rows; first += 4) {
+            float sums[4] = {};
+            auto add = [&](int k, float w) {
+#pragma unroll
+                for (int t = 0; t < 4; t++)
+                    if (first + t < rows) sums[t] += w * load_float(a.x.at + (first + t) * a.x.stride + k);
+            };
+            int k = 0;
+            if (a.kind != F32 && a.cols % 8 == 0) {
+                const u8* w = (const u8*)a.w + (long)row * a.cols * 2;
+                for (int at = lane * 8; at < a.cols; at += 256) {
+                    Words4 v = *(const Words4*)(w + at * 2);
+                    u32 four[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        u16 bits = (u16)(four[i / 2] >> (16 * (i % 2)));
+                        add(at + i, a.kind == F16 ? to_float(bits) : __int_as_float((int)bits << 16));
+                    }
+                }
+            } else {
+                for (k = lane; k < a.cols; k += 32) add(k, read_float(a.w, (long)row * a.cols + k, a.kind));
+            }
+#pragma unroll
+            for (int t = 0; t < 4; t++) {
+                float sum = warp_sum(sums[t]);
+                if (a.scale) sum *= *a.scale;
+                if (a.bias) sum += a.bias[row];
+                if (lane == 0 && first + t < rows) a.y.at[(first + t) * a.y.stride + row] = sum;
+            }
+        }
+    }
+}
+
+// Mean and factor of a norm over `count` columns that a block's threads have summed up.
+DEVICE float norm_factor(float squares, int count, float eps) { return 1.f / sqrtf(squares / count + eps); }
+
+// A warp normalises one run of `group` columns if there are many, a block if they are long.
+template <int THREADS> DEVICE void row_norm(const RowNormArgs& a, const u32* inputs, float* room, int block, int blocks) {
+    int groups = a.width / a.group, runs = rows_of(inputs, a.outputs_only) * groups;
+    for (int run = block; run < runs; run += blocks) {
+        const float* x = a.x.at + run / groups * a.x.stride + run % groups * a.group;
+        float* y = a.y.at + run / groups * a.y.stride + run % groups * a.group;
+        float mean = 0;
+        if (a.norm.kind == LAYER) {
+            for (int i = threadIdx.x; i < a.group; i += THREADS) mean += load_float(x + i);
+            mean = block_sum<THREADS>(mean, room) / a.group;
+            __syncthreads();
+        }
+        float squares = 0;
+        for (int i = threadIdx.x; i < a.group; i += THREADS) {
+            float d = load_float(x + i) - mean;
+            squares += d * d;
+        }
+        float factor = norm_factor(block_sum<THREADS>(squares, room), a.group, a.norm.eps);
+        __syncthreads();
+        for (int i = threadIdx.x; i < a.group; i += THREADS)
+            y[i] = (load_float(x + i) - mean) * factor * a.norm.weight[i] + (a.norm.bias ? a.norm.bias[i] : 0.f);
+    }
+}
+
+// A thread turns one pair, or copies one column that is not turned.
+DEVICE void rope(const RopeArgs& a, const u32* inputs, int block, int blocks) {
+    int rest = a.head_dim - 2 * a.pairs, items = a.pairs + rest, heads = a.width / a.head_dim;
+    for (int token = block; token < inputs[TOKENS]; token += blocks) {
+        float position = position_of(inputs, token);
+        for (int i = threadIdx.x; i < heads * items; i += blockDim.x) {
+            int item = i % items;
+            const float* x = a.x.at + token * a.x.stride + i / items * a.head_dim;
+            float* y = a.y.at + token * a.y.stride + i / items * a.head_dim;
+            if (item >= a.pairs) {
+                int k = a.pairs + item;
+                y[k] = load_float(x + k);
+                continue;
+            }
+            int k0 = a.interleaved ? 2 * item : item, k1 = a.interleaved ? 2 * item + 1 : item + a.pairs;
+            float sine, cosine;
+            sincosf(position * a.freqs[item], &sine, &cosine);
+            float x0 = load_float(x + k0) * a.magnitude, x1 = load_float(x + k1) * a.magnitude;
+            y[k0] = x0 * cosine - x1 * sine;
+            y[k1] = x0 * sine + x1 * cosine;
+        }
+    }
+}
+
+enum Element { ADD = 3, SCALE = 4, SOFTCAP = 5 }; // below: an activation of a, times b
+
+DEVICE void elements(const ElementArgs& e, const u32* inputs, int block, int blocks) {
+    long count = (long)rows_of(inputs, e.outputs_only) * e.width;
+    for (long i = (long)block * blockDim.x + threadIdx.x; i < count; i += (long)blocks * blockDim.x) {
+        long row = i / e.width, k = i % e.width;
+        float x = load_float(e.a.at + row * e.a.stride + k), y;
+        float other = e.b.at ? load_float(e.b.at + row * e.b.stride + k) : 0.f;
+        if (e.what < ADD) y = activate(e.what, x) * other;
+        else if (e.what == ADD) y = x + other;
+        else if (e.what == SCALE) y = x * e.by;
+        else y = e.by * tanhf(x / e.by);
+        e.y.at[row * e.y.stride + k] = y;
+    }
+}
+
+DEVICE void output_rows(const OutputsArgs& a, const u32* inputs, int block, int blocks) {
+    for (int row = block; row < inputs[OUTPUTS]; row += blocks) {
+        const float* x = a.x.at + output_row(inputs, row) * a.x.stride;
+        for (int k = threadIdx.x; k < a.width; k += blockDim.x) a.y.at[row * a.y.stride + k] = load_float(x + k);
+    }
+}
+
+// Any of them.
+template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, float* room, int block, int blocks) {
+    switch (phase.kind) {
+        case EMBED: embed(phase.embed, inputs, block, blocks); break;
+        case FLOAT_LINEAR: float_linear(phase.float_linear, inputs, block, blocks); break;
+        case ROW_NORM: row_norm<THREADS>(phase.norm, inputs, room, block, blocks); break;
+        case ROPE: rope(phase.rope, inputs, block, blocks); break;
+        case ELEMENTS: elements(phase.elements, inputs, block, blocks); break;
+        case OUTPUT_ROWS: output_rows(phase.outputs, inputs, block, blocks); break;
+    }
+}

@@ -1,0 +1,394 @@
+// Choosing tokens: graph/sample.rs, step for step the same numbers, so that a row gives the token that it gives there.
+//
+// The slow equivalent for one row:
+//     x = logits; x[i] = -inf where the mask has no bit; x += bias; x = penalised(x)        sample_best
+//     best = the highest x, the lowest id among equals; greedy rows choose it               sample_best
+//     w[i] = round(exp((x[i] - x[best]) / temperature) * 2^30), 0 below the floor           sample_draw, every block
+//     sort by (w descending, id ascending); keep the first top_k;                           sample_draw, the last block
+//     keep the first whose sum reaches ceil(top_p * sum(w))
+//     in the order of the ids, choose where the running sum passes floor(draw * sum(w))
+// Sums and counts are integers: they are the same in any order. The cut is a weight and how many of the tokens that
+// weigh exactly so are kept, the lowest ids first; it is found digit by digit, and nothing is sorted.
+//
+// Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). The last block of a row to finish goes on alone.
+
+enum { SAMPLE_THREADS = 1024, WARPS_A_BLOCK = 32, RUN = 128, BLOCK_IDS = WARPS_A_BLOCK * RUN };
+
+enum { CHOOSE = 1, GREEDY = 2, MASKED = 4, ADJUSTED = 8 };
+
+// `seen`, `bias` and `mask` are places in `words`. Pairs are sorted by id; those of one id stand in their order.
+struct SampleRow {
+    u32 what, top_k, floor;
+    float temperature, top_p, draw, repetition, frequency, presence;
+    u32 seen, seen_count; // (id, times generated) pairs
+    u32 bias, bias_count; // (id, float) pairs
+    u32 mask, mask_words;
+    u32 pad;
+};
+
+struct SampleArgs {
+    const float* logits; // row r of the step at r * stride
+    const u32* words;    // SampleRow [the step's rows], then what they point at
+    int* chosen;         // [the step's rows], -1 for none
+    // scratch of the rows of one launch; a run is RUN ids
+    u32* arrivals; // [rows], 0 between launches
+    u64* best;     // [rows][blocks] of sample_best; at each row's first place what sample_draw starts from
+    u64* sums;     // [rows][runs] weight of what is kept
+    u32* peaks;    // [rows][runs] the highest weight
+    u32* ties;     // [rows][runs] how many weigh exactly as the cut
+    u32* weights;  // [rows][blocks * BLOCK_IDS]; before sample_draw the logits of rows that were changed
+    long stride;
+    int width, first;
+};
+
+// Logits as integers in the same order. -0 is 0; what cannot be chosen is 0.
+DEVICE u64 rank(float x, u32 id) {
+    if (!(x > -INFINITY)) return 0;
+    u32 bits = __float_as_uint(x == 0.f ? 0.f : x);
+    return (u64)(bits & 0x80000000u ? ~bits : bits | 0x80000000u) << 32 | (u32)~id;
+}
+
+DEVICE float ranked(u64 rank) {
+    u32 bits = (u32)(rank >> 32);
+    return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+// graph/sample/choice.rs `weight`: each operation rounds by itself.
+DEVICE u32 weight_of(float d) {
+    d = d > -25.f ? d : -25.f;
+    float shifted = __fadd_rn(__fmul_rn(d, 1.44269504f), 12582912.f);
+    float n = __fsub_rn(shifted, 12582912.f);
+    float r = __fsub_rn(__fsub_rn(d, __fmul_rn(n, 0.693359375f)), __fmul_rn(n, -2.12194440e-4f));
+    const float terms[] = {1.3982e-3f, 8.333452e-3f, 4.1665796e-2f, 0.16666665f, 0.5f};
+    float p = 1.9875691e-4f;
+#pragma unroll
+    for (int i = 0; i < 5; i++) p = __fadd_rn(__fmul_rn(p, r), terms[i]);
+    float e = __fadd_rn(__fadd_rn(__fmul_rn(p, __fmul_rn(r, r)), r), 1.f);
+    float power = __uint_as_float((__float_as_uint(shifted) << 23) + (157u << 23));
+    return __float2uint_rn(__fmul_rn(e, power));
+}
+
+DEVICE u64 warp_total(u64 x) {
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
+    return x;
+}
+
+DEVICE u64 warp_best(u64 x) {
+    for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(0xffffffff, x, step));
+    return x;
+}
+
+// A number of tokens and a weight, of different things each time.
+struct Tally {
+    u64 weight;
+    u32 count;
+    DEVICE Tally operator+(Tally b) const { return {weight + b.weight, count + b.count}; }
+};
+
+// What the threads of this warp before this one have.
+DEVICE Tally warp_before(Tally own, int lane) {
+    Tally sum = own;
+    for (int step = 1; step < 32; step *= 2) {
+        Tally other = {__shfl_up_sync(0xffffffff, sum.weight, step), __shfl_up_sync(0xffffffff, sum.count, step)};
+        if (lane >= step) sum = sum + other;
+    }
+    return {sum.weight - own.weight, sum.count - own.count};
+}
+
+// The same in the whole block; `room` may be used again after a barrier.
+DEVICE Tally block_before(Tally own, Tally* room) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Tally before = warp_before(own, lane);
+    if (lane == 31) room[warp] = before + own;
+    __syncthreads();
+    return before + Tally{warp_total(lane < warp ? room[lane].weight : 0), (u32)warp_total(lane < warp ? room[lane].count : 0)};
+}
+
+// Whether this is the last of a row's blocks to get here; it then sees what the others have written.
+DEVICE bool is_last(u32* arrivals) {
+    __shared__ u32 before;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence(); // between what the block wrote and its arrival
+        before = atomicAdd(arrivals, 1);
+        __threadfence(); // between the arrivals and what is read next
+        if (before + 1 == gridDim.x) *arrivals = 0;
+    }
+    __syncthreads();
+    return before + 1 == gridDim.x;
+}
+
+// The first of `count` pairs whose id is at least `id`.
+DEVICE u32 first_pair(const u32* pairs, u32 count, u32 id) {
+    u32 low = 0;
+    while (low < count) {
+        u32 middle = (low + count) / 2;
+        if (pairs[2 * middle] < id) low = middle + 1;
+        else count = middle;
+    }
+    return low;
+}
+
+// Calls `change(x, value)` for each pair of the tile's ids; one thread has all pairs of an id, one after another.
+template <class F> DEVICE void each_pair(float* tile, u32 from, const u32* pairs, u32 count, F change) {
+    for (u32 i = first_pair(pairs, count, from) + threadIdx.x; i < count; i += SAMPLE_THREADS) {
+        u32 id = pairs[2 * i];
+        if (id >= from + BLOCK_IDS) break;
+        if (i > 0 && pairs[2 * i - 2] == id) continue;
+        float x = tile[id - from];
+        for (u32 j = i; j < count && pairs[2 * j] == id; j++) x = change(x, pairs[2 * j + 1]);
+        tile[id - from] = x;
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(const SampleArgs a) {
+    __shared__ float tile[BLOCK_IDS];
+    __shared__ u64 room[WARPS_A_BLOCK];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x;
+    long slot = blockIdx.y, at = a.first + slot;
+    const SampleRow row = ((const SampleRow*)a.words)[at];
+    if (!(row.what & CHOOSE)) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) a.chosen[at] = -1;
+        return;
+    }
+    u32 from = blockIdx.x * BLOCK_IDS, first = from + warp * RUN + lane; // this thread's ids: first + 0, 32, 64, 96
+    float x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 id = first + 32 * i, word = id / 32;
+        x[i] = id < (u32)a.width ? a.logits[at * a.stride + id] : -INFINITY;
+        if ((row.what & MASKED) && !(word < row.mask_words && (a.words[row.mask + word] >> lane & 1))) x[i] = -INFINITY;
+    }
+    if (row.what & ADJUSTED) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) tile[first + 32 * i - from] = x[i];
+        __syncthreads();
+        each_pair(tile, from, a.words + row.bias, row.bias_count,
+                  [&](float x, u32 by) { return __fadd_rn(x, __uint_as_float(by)); });
+        each_pair(tile, from, a.words + row.seen, row.seen_count, [&](float x, u32 times) {
+            x = x > 0.f ? __fdiv_rn(x, row.repetition) : __fmul_rn(x, row.repetition);
+            float often = __fmul_rn(row.frequency, __uint2float_rn(times));
+            return __fsub_rn(x, __fadd_rn(often, times > 0 ? row.presence : 0.f));
+        });
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = tile[first + 32 * i - from];
+    }
+    bool changed = (row.what & (MASKED | ADJUSTED)) && !(row.what & GREEDY);
+    float* copy = (float*)a.weights + slot * blocks * BLOCK_IDS;
+    u64 best = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (changed) copy[first + 32 * i] = x[i];
+        best = max(best, rank(x[i], first + 32 * i));
+    }
+    best = warp_best(best);
+    if (lane == 0) room[warp] = best;
+    __syncthreads();
+    u64* bests = a.best + slot * blocks;
+    if (warp == 0) {
+        best = warp_best(room[lane]);
+        if (lane == 0) bests[blockIdx.x] = best;
+    }
+    if (!is_last(a.arrivals + slot) || warp > 0) return;
+    best = 0;
+    for (int i = lane; i < blocks; i += 32) best = max(best, bests[i]);
+    best = warp_best(best);
+    if (lane > 0) return;
+    bests[0] = best;
+    if (best == 0) a.chosen[at] = -1;
+    else if (row.what & GREEDY) a.chosen[at] = (int)~(u32)best;
+}
+
+// One row's weights, for the block that goes on with it.
+struct RowWeights {
+    const u32 *weights, *peaks;
+    int runs;
+
+    // Calls `each(run, words)` by warps for every run with a weight of at least `least`, with each lane's four.
+    template <class F> DEVICE void visit(u32 least, F each) const {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        for (int group = warp * 32; group < runs; group += WARPS_A_BLOCK * 32) {
+            u32 left = __ballot_sync(0xffffffff, peaks[group + lane] >= least);
+            while (left) {
+                int run[4]; // several at a time, since memory is far
+                Words4 four[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    run[i] = left ? group + __ffs(left) - 1 : -1;
+                    left &= left - 1;
+                    if (run[i] >= 0) four[i] = ((const Words4*)(weights + (long)run[i] * RUN))[lane];
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    u32 words[4] = {four[i].x, four[i].y, four[i].z, four[i].w};
+                    if (run[i] >= 0) each(run[i], words);
+                }
+            }
+        }
+    }
+};
+
+// A digit's tokens: how many, and what is left of their weights below the digit, in two parts that do not overflow.
+enum { DIGITS = 1025 };
+struct Search {
+    u32 count[DIGITS], high[DIGITS], low[DIGITS];
+    Tally room[WARPS_A_BLOCK], above;
+    u32 digit;
+};
+
+struct Found { u32 weight; Tally above; };
+
+// The highest weight at which the tokens that weigh as much or more reach `want`, by number or by weight, and what lies
+// above it; weight 0 if all together do not. The caller knows that it is `least` or more, or 0.
+DEVICE Found find(const RowWeights& row, Search& s, bool by_weight, u64 want, u32 least) {
+    Found at = {0, {0, 0}};
+#pragma unroll 1
+    for (int shift = 20; shift >= 0; shift -= 10) {
+        for (int i = threadIdx.x; i < DIGITS; i += SAMPLE_THREADS) s.count[i] = s.high[i] = s.low[i] = 0;
+        __syncthreads();
+        // digit 0 is what is left when the others do not reach: most tokens are there, and need no look
+        u32 from = max(at.weight + (1u << shift), least);
+        u32 end = shift == 20 ? 0xffffffffu : at.weight + (1u << (shift + 10));
+        row.visit(from, [&](int, const u32 (&words)[4]) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                u32 w = words[i];
+                if (w < from || w >= end) continue;
+                u32 digit = (w - at.weight) >> shift, rest = w & ((1u << shift) - 1);
+                atomicAdd(&s.count[digit], 1);
+                if (rest >> 10) atomicAdd(&s.high[digit], rest >> 10);
+                if (rest & 1023) atomicAdd(&s.low[digit], rest & 1023);
+            }
+        });
+        __syncthreads();
+        u32 digit = DIGITS - 1 - threadIdx.x, count = s.count[digit];
+        u64 each = at.weight + (digit << shift);
+        Tally own = {count * each + ((u64)s.high[digit] << 10) + s.low[digit], count};
+        Tally before = at.above + block_before(own, s.room), with = before + own;
+        u64 had = by_weight ? before.weight : before.count, has = by_weight ? with.weight : with.count;
+        if (had < want && want <= has) s.digit = digit, s.above = before;
+        if (threadIdx.x == SAMPLE_THREADS - 1 && has < want) s.digit = 0, s.above = with;
+        __syncthreads();
+        at.weight += s.digit << shift, at.above = s.above;
+    }
+    return at;
+}
+
+// What is kept: all weights above `weight`, and of those that equal it the `ties` with the lowest ids.
+struct Cut {
+    u32 weight, ties;
+    u64 total;
+    DEVICE u64 kept(Tally t) const { return t.weight + (u64)min(t.count, ties) * weight; }
+};
+
+// What one token adds: its weight if that is above the cut, or a tie.
+DEVICE Tally tally(const Cut& cut, u32 w) {
+    return {w > cut.weight ? w : 0u, w == cut.weight && w > 0 ? 1u : 0u};
+}
+
+// Top-k, then top-p of what it left.
+DEVICE Cut find_cut(const RowWeights& weights, Search& s, const SampleRow& row, u64 total) {
+    Cut cut = {0, 0, total};
+#pragma unroll 1
+    for (int top_p = 0; top_p < 2; top_p++) {
+        if (top_p ? row.top_p >= 1.f : row.top_k == 0) continue;
+        u64 limit = max(__double2ull_ru(__dmul_rn((double)row.top_p, (double)cut.total)), 1ull);
+        Found found = find(weights, s, top_p, top_p ? limit : row.top_k, max(cut.weight, 1u));
+        if (found.weight == 0) continue; // there are no more than top_k
+        u32 ties = top_p ? (u32)((limit - found.above.weight + found.weight - 1) / found.weight) : row.top_k - found.above.count;
+        cut = {found.weight, ties, found.above.weight + (u64)ties * found.weight};
+    }
+    return cut;
+}
+
+extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(const SampleArgs a) {
+    __shared__ Search s;
+    __shared__ Tally before_run;
+    __shared__ int chosen_run;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x, runs = blocks * WARPS_A_BLOCK;
+    long slot = blockIdx.y, at = a.first + slot;
+    const SampleRow row = ((const SampleRow*)a.words)[at];
+    if ((row.what & (CHOOSE | GREEDY)) != CHOOSE) return;
+    u64 best = a.best[slot * blocks];
+    if (best == 0) return;
+    float most = ranked(best);
+    u32* weights = a.weights + slot * blocks * BLOCK_IDS;
+    u32* peaks = a.peaks + slot * runs;
+    u32* ties = a.ties + slot * runs;
+    u64* sums = a.sums + slot * runs;
+
+    bool changed = row.what & (MASKED | ADJUSTED);
+    const float* logits = changed ? (const float*)weights : a.logits + at * a.stride;
+    int first = blockIdx.x * BLOCK_IDS + warp * RUN + lane;
+    u32 peak = 0;
+    u64 sum = 0;
+    float x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = first + 32 * i < a.width ? logits[first + 32 * i] : -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 w = weight_of(__fdiv_rn(__fsub_rn(x[i], most), row.temperature));
+        if (w < row.floor) w = 0;
+        weights[first + 32 * i] = w;
+        peak = max(peak, w), sum += w;
+    }
+    sum = warp_total(sum), peak = (u32)warp_best(peak);
+    if (lane == 0) peaks[first / RUN] = peak, sums[first / RUN] = sum;
+    if (!is_last(a.arrivals + slot)) return;
+
+    // from here on one block has the row
+    RowWeights all = {weights, peaks, runs};
+    int share = (runs + SAMPLE_THREADS - 1) / SAMPLE_THREADS; // each thread has so many neighbouring runs
+    int from = min((int)threadIdx.x * share, runs), to = min(from + share, runs);
+    Tally own = {0, 0};
+    for (int i = from; i < to; i++) own.weight += sums[i];
+    Tally before = block_before(own, s.room);
+    if (threadIdx.x == SAMPLE_THREADS - 1) s.above = before + own;
+    __syncthreads();
+    u64 total = s.above.weight;
+    if (total == 0) { // beside an infinite logit nothing weighs anything
+        if (threadIdx.x == 0) a.chosen[at] = -1;
+        return;
+    }
+    Cut cut = find_cut(all, s, row, total);
+    if (cut.weight > 0) {
+        for (int i = threadIdx.x; i < runs; i += SAMPLE_THREADS)
+            if (peaks[i] < cut.weight) sums[i] = 0, ties[i] = 0;
+        all.visit(cut.weight, [&](int run, const u32 (&words)[4]) {
+            Tally t = {0, 0};
+#pragma unroll
+            for (int i = 0; i < 4; i++) t = t + tally(cut, words[i]);
+            t = {warp_total(t.weight), (u32)warp_total(t.count)};
+            if (lane == 0) sums[run] = t.weight, ties[run] = t.count;
+        });
+        __syncthreads();
+        own = {0, 0};
+        for (int i = from; i < to; i++) own = own + Tally{sums[i], ties[i]};
+        before = block_before(own, s.room);
+    }
+    u64 target = min(__double2ull_rd(__dmul_rn((double)row.draw, (double)cut.total)), cut.total - 1);
+    if (cut.kept(before) <= target && target < cut.kept(before + own)) {
+        int run = from;
+        for (;; run++) {
+            Tally next = before + Tally{sums[run], cut.weight > 0 ? ties[run] : 0};
+            if (target < cut.kept(next)) break;
+            before = next;
+        }
+        chosen_run = run, before_run = before;
+    }
+    __syncthreads();
+    if (warp > 0) return;
+    Words4 four = ((const Words4*)(weights + (long)chosen_run * RUN))[lane];
+    u32 words[4] = {four.x, four.y, four.z, four.w};
+    own = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 4; i++) own = own + tally(cut, words[i]);
+    before = before_run + warp_before(own, lane);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        Tally next = before + tally(cut, words[i]);
+        if (cut.kept(before) <= target && target < cut.kept(next)) a.chosen[at] = chosen_run * RUN + lane * 4 + i;
+        before = next;
+    }
+}

@@ -1,0 +1,314 @@
+//! From the nodes of a graph to phases: ops that run in one go, found by pattern.
+//!
+//! A norm before linears, linears of one input, a gate between two of them, a residual after one, and the norms and
+//! rotations of attention's heads all become part of their neighbour. What fits no pattern is a phase of its own.
+
+use tern_graph::{Activation, Attention, Graph, NormKind, Op, RopeStyle, Val, WeightId, Work};
+
+use crate::layout::{Layout, TILE};
+
+/// Parts of one phase at most.
+const MOST_PARTS: usize = 3;
+/// The widest row that a phase can normalise on its way in.
+const WIDEST_NORM: usize = 16 * 1024;
+
+/// A norm of whole rows or heads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Norm {
+    pub(crate) weight: WeightId,
+    pub(crate) bias: Option<WeightId>,
+    pub(crate) eps: f32,
+    pub(crate) kind: NormKind,
+}
+
+/// A matrix, or some rows of one, and the value it makes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Matrix {
+    pub(crate) weight: WeightId,
+    pub(crate) scale: Option<WeightId>,
+    pub(crate) bias: Option<WeightId>,
+    pub(crate) first_row: usize,
+    pub(crate) rows: usize,
+    pub(crate) out: Val,
+}
+
+/// Matrices of codes with one input: `add + (act(part 0) * part 1, or each part) (norm(x))`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Linear {
+    pub(crate) x: Val,
+    /// Rows of x are those that the step asks for.
+    pub(crate) gather: bool,
+    pub(crate) norm: Option<Norm>,
+    pub(crate) parts: Vec<Matrix>,
+    pub(crate) gated: Option<Activation>,
+    pub(crate) add: Option<Val>,
+}
+
+/// Heads on their way into attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Heads {
+    pub(crate) x: Val,
+    pub(crate) norm: Option<Norm>,
+}
+
+/// What an element-wise phase does; the numbers are the kernels'.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Element {
+    Gated(Activation),
+    Add,
+    Scale(f32),
+    SoftCap(f32),
+}
+
+/// One phase of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Fused {
+    Embed { table: WeightId, scale: f32, out: Val },
+    Linear(Linear),
+    FloatLinear { x: Val, matrix: Matrix },
+    Norm { x: Val, norm: Norm, out: Val },
+    Rope { x: Val, head_dim: usize, style: RopeStyle, table: usize, out: Val },
+    Attend { q: Heads, k: Heads, v: Val, rope: Option<(usize, RopeStyle)>, layer: usize, args: Attention, out: Val },
+    Elements { a: Val, b: Option<Val>, what: Element, out: Val },
+    Outputs { x: Val, out: Val },
+}
+
+/// Fuses. `layout` gives a weight's layout on the device; none if it is floats.
+pub(crate) fn fuse(graph: &Graph, layout: impl Fn(WeightId) -> Option<Layout>) -> Vec<Fused> {
+    Fuser { graph, layout: &layout, readers: readers(graph), absorbed: vec![false; graph.nodes.len()] }.run()
+}
+
+/// What a phase reads and makes, for the plan of its memory.
+pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
+    let (reads, writes) = match phase {
+        Fused::Embed { out, .. } => (vec![], vec![*out]),
+        Fused::Linear(l) => {
+            let outs = if l.gated.is_some() { &l.parts[..1] } else { &l.parts[..] };
+            (l.add.iter().copied().chain([l.x]).collect(), outs.iter().map(|p| p.out).collect())
+        }
+        Fused::FloatLinear { x, matrix } => (vec![*x], vec![matrix.out]),
+        Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out } => (vec![*x], vec![*out]),
+        Fused::Attend { q, k, v, out, .. } => (vec![q.x, k.x, *v], vec![*out]),
+        Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
+    };
+    Work { reads: reads.into_iter().map(|v| root(graph, v).0).collect(), writes }
+}
+
+/// The value that columns are taken of, and the first of them.
+pub(crate) fn root(graph: &Graph, v: Val) -> (Val, usize) {
+    match graph.nodes[v.index()].op {
+        Op::Columns { x, start, .. } => {
+            let (x, first) = root(graph, x);
+            (x, first + start)
+        }
+        _ => (v, 0),
+    }
+}
+
+fn readers(graph: &Graph) -> Vec<Vec<Val>> {
+    let mut readers = vec![vec![]; graph.nodes.len()];
+    for (i, node) in (0..).zip(&graph.nodes) {
+        node.op.inputs().iter().for_each(|v| readers[v.index()].push(graph.val(i)));
+    }
+    readers
+}
+
+struct Fuser<'a> {
+    graph: &'a Graph,
+    layout: &'a dyn Fn(WeightId) -> Option<Layout>,
+    readers: Vec<Vec<Val>>,
+    /// Nodes that are part of a later phase, or of one that was made.
+    absorbed: Vec<bool>,
+}
+
+impl Fuser<'_> {
+    fn run(mut self) -> Vec<Fused> {
+        let all: Vec<Val> = (0..self.graph.nodes.len()).map(|i| self.graph.val(i)).collect();
+        // what is pulled into a later node must be known before the nodes are walked
+        let pulled: Vec<Option<Fused>> = all.iter().map(|&v| self.pull(v)).collect();
+        let norms: Vec<Val> = all.iter().copied().filter(|&v| self.is_prologue(v)).collect();
+        for v in norms {
+            self.absorbed[v.index()] = true;
+            if let Op::Norm { x, .. } = self.graph.nodes[v.index()].op
+                && self.is_gather(x)
+            {
+                self.absorbed[x.index()] = true;
+            }
+        }
+        let mut phases = vec![];
+        for (v, pulled) in all.into_iter().zip(pulled) {
+            match pulled {
+                Some(phase) => phases.push(phase),
+                None if self.absorbed[v.index()] => {}
+                None => phases.extend(self.alone(v)),
+            }
+        }
+        phases.into_iter().map(|phase| self.with_prologue(phase)).collect()
+    }
+
+    fn op(&self, v: Val) -> &Op {
+        &self.graph.nodes[v.index()].op
+    }
+
+    fn is_read_once(&self, v: Val) -> bool {
+        self.readers[v.index()].len() == 1
+    }
+
+    /// A linear of codes that nobody else has, as a part.
+    fn matrix(&self, v: Val) -> Option<(Val, Matrix)> {
+        let &Op::Linear { x, weight, scale, bias } = self.op(v) else { return None };
+        if self.absorbed[v.index()] {
+            return None;
+        }
+        (self.layout)(weight)?;
+        let rows = self.graph.weight(weight).rows;
+        Some((x, Matrix { weight, scale, bias, first_row: 0, rows, out: v }))
+    }
+
+    /// Phases that draw earlier nodes in: a gate, a residual, attention.
+    fn pull(&mut self, v: Val) -> Option<Fused> {
+        match *self.op(v) {
+            Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
+            Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
+            Op::Attend { q, k, v: value, layer, args } => Some(self.attend([q, k, value], layer, args, v)),
+            _ => None,
+        }
+    }
+
+    fn gated(&mut self, gate: Val, up: Val, act: Activation, out: Val) -> Option<Fused> {
+        let halves = match (self.op(gate), self.op(up)) {
+            // two halves of one matrix
+            (&Op::Columns { x: a, start: 0, len }, &Op::Columns { x: b, start, len: second }) if a == b => {
+                let whole = start == len && len == second && len.is_multiple_of(TILE);
+                let alone = self.readers[a.index()].len() == 2 && self.is_read_once(gate) && self.is_read_once(up);
+                let (x, m) = self.matrix(a).filter(|(_, m)| whole && alone && m.rows == 2 * len)?;
+                self.absorbed[a.index()] = true;
+                (x, [Matrix { rows: len, ..m }, Matrix { first_row: len, rows: len, ..m }])
+            }
+            _ => {
+                let ((x, first), (other, second)) = (self.matrix(gate)?, self.matrix(up)?);
+                let alike = (self.layout)(first.weight) == (self.layout)(second.weight);
+                if x != other || !alike || !self.is_read_once(gate) || !self.is_read_once(up) {
+                    return None;
+                }
+                (x, [first, second])
+            }
+        };
+        let (x, parts) = halves;
+        self.absorbed[gate.index()] = true;
+        self.absorbed[up.index()] = true;
+        let parts = parts.map(|part| Matrix { out, ..part }).to_vec();
+        Some(Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: Some(act), add: None }))
+    }
+
+    /// `a + linear`
+    fn residual(&mut self, a: Val, linear: Val, out: Val) -> Option<Fused> {
+        let (x, part) = self.matrix(linear).filter(|_| self.is_read_once(linear))?;
+        self.absorbed[linear.index()] = true;
+        let parts = vec![Matrix { out, ..part }];
+        Some(Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: Some(a) }))
+    }
+
+    fn attend(&mut self, [q, k, v]: [Val; 3], layer: usize, args: Attention, out: Val) -> Fused {
+        let turned = |v: Val| match *self.op(v) {
+            Op::Rope { x, head_dim, style, table } if head_dim == args.head_dim && self.is_read_once(v) => {
+                Some((x, (table, style)))
+            }
+            _ => None,
+        };
+        let (mut heads, mut rope) = ([q, k], None);
+        if let (Some((q0, first)), Some((k0, second))) = (turned(q), turned(k))
+            && first == second
+        {
+            (heads, rope) = ([q0, k0], Some(first));
+            self.absorbed[q.index()] = true;
+            self.absorbed[k.index()] = true;
+        }
+        let [q, k] = heads.map(|v| self.normed_heads(v, &args));
+        Fused::Attend { q, k, v, rope, layer, args, out }
+    }
+
+    fn normed_heads(&mut self, v: Val, args: &Attention) -> Heads {
+        match *self.op(v) {
+            Op::Norm { x, weight, bias: None, eps, kind: NormKind::Rms }
+                if self.graph.weight(weight).cols == args.head_dim && self.is_read_once(v) =>
+            {
+                self.absorbed[v.index()] = true;
+                Heads { x, norm: Some(Norm { weight, bias: None, eps, kind: NormKind::Rms }) }
+            }
+            _ => Heads { x: v, norm: None },
+        }
+    }
+
+    /// A norm of whole rows that only linears of codes read.
+    fn is_prologue(&self, v: Val) -> bool {
+        let &Op::Norm { weight, .. } = self.op(v) else { return false };
+        let width = self.graph.width(v);
+        let codes = |&r: &Val| matches!(*self.op(r), Op::Linear { weight, .. } if (self.layout)(weight).is_some());
+        let readers = &self.readers[v.index()];
+        let whole = self.graph.weight(weight).cols == width && width <= WIDEST_NORM && width.is_multiple_of(4);
+        whole && !readers.is_empty() && readers.iter().all(codes) && !self.absorbed[v.index()]
+    }
+
+    fn is_gather(&self, v: Val) -> bool {
+        matches!(self.op(v), Op::Outputs { .. }) && self.is_read_once(v)
+    }
+
+    /// A node that no other draws in.
+    fn alone(&mut self, out: Val) -> Option<Fused> {
+        let elements = |a, b, what| Some(Fused::Elements { a, b, what, out });
+        match *self.op(out) {
+            Op::Embed { table, scale } => Some(Fused::Embed { table, scale, out }),
+            Op::Norm { x, weight, bias, eps, kind } => {
+                Some(Fused::Norm { x, norm: Norm { weight, bias, eps, kind }, out })
+            }
+            Op::Linear { x, weight, scale, bias } => Some(self.linears(x, weight, (scale, bias), out)),
+            Op::Rope { x, head_dim, style, table } => Some(Fused::Rope { x, head_dim, style, table, out }),
+            Op::Gated { gate, up, act } => elements(gate, Some(up), Element::Gated(act)),
+            Op::Add { a, b } => elements(a, Some(b), Element::Add),
+            Op::Scale { x, by } => elements(x, None, Element::Scale(by)),
+            Op::SoftCap { x, cap } => elements(x, None, Element::SoftCap(cap)),
+            // readers look at the columns where they are; a result is copied
+            Op::Columns { .. } if !self.readers[out.index()].is_empty() => None,
+            Op::Columns { .. } => elements(out, None, Element::Scale(1.0)),
+            Op::Outputs { x } => Some(Fused::Outputs { x, out }),
+            Op::Attend { .. } => None, // always pulled
+        }
+    }
+
+    /// A linear, and those beside it that read the same.
+    fn linears(&mut self, x: Val, weight: WeightId, (scale, bias): (Option<WeightId>, Option<WeightId>), out: Val) -> Fused {
+        let Some((_, first)) = self.matrix(out) else {
+            let rows = self.graph.weight(weight).rows;
+            return Fused::FloatLinear { x, matrix: Matrix { weight, scale, bias, first_row: 0, rows, out } };
+        };
+        self.absorbed[out.index()] = true;
+        let mut parts = vec![first];
+        for reader in self.readers[x.index()].clone() {
+            if parts.len() < MOST_PARTS
+                && let Some((_, part)) = self.matrix(reader)
+            {
+                self.absorbed[reader.index()] = true;
+                parts.push(part);
+            }
+        }
+        Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: None })
+    }
+
+    /// Draws the norm before a linear in, and the choice of rows before that.
+    fn with_prologue(&self, phase: Fused) -> Fused {
+        let Fused::Linear(mut linear) = phase else { return phase };
+        if let Op::Norm { x, weight, bias, eps, kind } = *self.op(linear.x)
+            && self.absorbed[linear.x.index()]
+        {
+            linear.norm = Some(Norm { weight, bias, eps, kind });
+            linear.x = x;
+            if let Op::Outputs { x: all } = *self.op(x)
+                && self.absorbed[x.index()]
+            {
+                (linear.x, linear.gather) = (all, true);
+            }
+        }
+        Fused::Linear(linear)
+    }
+}

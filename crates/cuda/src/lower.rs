@@ -1,0 +1,333 @@
+//! From fused phases to the arguments of kernels: where values lie, which format and shape each kernel is made for.
+
+use std::sync::Arc;
+
+use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
+
+use crate::fuse::{Element, Fused, Heads, Linear, Matrix, Norm, root};
+use crate::layout::{Layout, TILE};
+use crate::phase::{
+    AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, LinearArgs, NormArgs, OutputsArgs, Part, Phase,
+    RopeArgs, RowNormArgs, View,
+};
+use crate::program::Kv;
+use crate::weight::Weight;
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// Bytes of one slot of a warp's ring: a record of the largest format, or several of smaller ones.
+pub(crate) const SLOT: usize = 2304;
+
+/// What attention is compiled for: columns of key and value heads, query heads at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttentionShape {
+    pub(crate) head_dim: usize,
+    pub(crate) v_dim: usize,
+    pub(crate) queries: usize,
+}
+
+impl AttentionShape {
+    pub(crate) fn of(args: &Attention) -> AttentionShape {
+        let each = args.heads / args.kv_heads;
+        let queries = (1..=4).rev().find(|n| each.is_multiple_of(*n)).unwrap_or(1);
+        AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries }
+    }
+
+    /// Floats of shared memory that a block of 16 warps takes.
+    pub(crate) fn room(&self) -> usize {
+        self.queries * self.head_dim + (2 + self.queries) * self.head_dim + 16 * self.queries * (self.v_dim + 2)
+    }
+}
+
+/// Memory that phases share beside the values' slots.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scratch {
+    /// Queries made ready for attention.
+    pub(crate) ready: u64,
+    /// Splits of attention, and how many have arrived.
+    pub(crate) partial: u64,
+    pub(crate) arrivals: u64,
+    /// The last step's choices.
+    pub(crate) chosen: u64,
+}
+
+/// Everything at hand while phases are lowered.
+pub(crate) struct Lowering<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) plan: &'a Plan,
+    /// Where each slot is.
+    pub(crate) slots: Vec<u64>,
+    pub(crate) weights: &'a [Arc<Weight>],
+    /// Rotary tables.
+    pub(crate) tables: Vec<u64>,
+    pub(crate) kv: Option<&'a Kv>,
+    pub(crate) scratch: Scratch,
+    /// Multiprocessors: the blocks of a step of a few tokens.
+    pub(crate) blocks: usize,
+    /// Formats and shapes in the order of their numbers in the kernels.
+    pub(crate) formats: Vec<Layout>,
+    pub(crate) shapes: Vec<AttentionShape>,
+}
+
+impl Lowering<'_> {
+    pub(crate) fn phase(&mut self, fused: &Fused) -> Result<Phase> {
+        Ok(match fused {
+            Fused::Embed { table, scale, out } => Phase::Embed(self.embed(*table, *scale, *out)),
+            Fused::Linear(linear) => Phase::Linear(self.linear(linear)?),
+            Fused::FloatLinear { x, matrix } => Phase::FloatLinear(self.float_linear(*x, matrix)?),
+            Fused::Norm { x, norm, out } => Phase::Norm(RowNormArgs {
+                x: self.view(*x),
+                y: self.view(*out),
+                norm: self.norm(norm)?,
+                group: self.graph.weight(norm.weight).cols as i32,
+                width: self.graph.width(*out) as i32,
+                outputs_only: self.outputs_only(*out),
+            }),
+            Fused::Rope { x, head_dim, style, table, out } => Phase::Rope(RopeArgs {
+                x: self.view(*x),
+                y: self.view(*out),
+                freqs: self.tables[*table],
+                magnitude: self.graph.ropes[*table].magnitude,
+                width: self.graph.width(*out) as i32,
+                head_dim: *head_dim as i32,
+                pairs: self.graph.ropes[*table].freqs.len() as i32,
+                interleaved: i32::from(*style == RopeStyle::Interleaved),
+            }),
+            Fused::Attend { q, k, v, rope, layer, args, out } => {
+                Phase::Attend(self.attend([q, k], *v, *rope, (*layer, args), *out)?)
+            }
+            Fused::Elements { a, b, what, out } => {
+                let (what, by) = match *what {
+                    Element::Gated(act) => (activation(act), 0.0),
+                    Element::Add => (3, 0.0),
+                    Element::Scale(by) => (4, by),
+                    Element::SoftCap(cap) => (5, cap),
+                };
+                Phase::Elements(ElementArgs {
+                    a: self.view(*a),
+                    b: b.map(|b| self.view(b)).unwrap_or_default(),
+                    y: self.out(*out),
+                    by,
+                    what,
+                    width: self.graph.width(*out) as i32,
+                    outputs_only: self.outputs_only(*out),
+                })
+            }
+            Fused::Outputs { x, out } => {
+                let width = self.graph.width(*out) as i32;
+                Phase::Outputs(OutputsArgs { x: self.view(*x), y: self.view(*out), width })
+            }
+        })
+    }
+
+    /// Where a value is read: its own rows, or columns of another's.
+    fn view(&self, v: Val) -> View {
+        let (base, first) = root(self.graph, v);
+        let out = self.out(base);
+        View { at: out.at + first as u64 * 4, ..out }
+    }
+
+    /// Where a value is made.
+    pub(crate) fn out(&self, v: Val) -> View {
+        View { at: self.slots[self.plan.slot[v.index()]], stride: self.graph.width(v) as i64 }
+    }
+
+    fn outputs_only(&self, v: Val) -> i32 {
+        i32::from(self.graph.value(v).outputs_only)
+    }
+
+    fn weight(&self, id: WeightId) -> &Weight {
+        &self.weights[id.index()]
+    }
+
+    /// A vector of floats, or nothing.
+    fn vector(&self, id: Option<WeightId>) -> Result<u64> {
+        let Some(id) = id else { return Ok(0) };
+        let name = &self.graph.weight(id).name;
+        self.weight(id).vector().ok_or_else(|| BackendError(format!("{name}: want a vector of floats")))
+    }
+
+    fn norm(&self, norm: &Norm) -> Result<NormArgs> {
+        let kind = if norm.kind == NormKind::Rms { 1 } else { 2 };
+        Ok(NormArgs { weight: self.vector(Some(norm.weight))?, bias: self.vector(norm.bias)?, eps: norm.eps, kind })
+    }
+
+    fn format(&mut self, layout: &Layout) -> i32 {
+        number(&mut self.formats, *layout)
+    }
+
+    fn embed(&mut self, table: WeightId, scale: f32, out: Val) -> EmbedArgs {
+        let (y, cols) = (self.out(out), self.graph.width(out));
+        let (at, factor, format) = match &*Arc::clone(&self.weights[table.index()]) {
+            Weight::Floats { memory, kind } => (memory.pointer(), scale, -1 - *kind as i32),
+            Weight::Codes { layout, records, factor } => {
+                (records.pointer(), scale * factor / layout.unit(), self.format(layout))
+            }
+        };
+        let (chosen, chunks) = (self.scratch.chosen, Layout::chunks(cols) as i32);
+        EmbedArgs { table: at, y, chosen, factor, cols: cols as i32, chunks, format }
+    }
+
+    fn float_linear(&self, x: Val, m: &Matrix) -> Result<FloatLinearArgs> {
+        let shape = self.graph.weight(m.weight);
+        let Weight::Floats { memory, kind } = self.weight(m.weight) else {
+            return Err(BackendError(format!("{}: want a matrix of floats", shape.name)));
+        };
+        Ok(FloatLinearArgs {
+            w: memory.pointer(),
+            x: self.view(x),
+            bias: self.vector(m.bias)?,
+            scale: self.vector(m.scale)?,
+            y: self.out(m.out),
+            rows: shape.rows as i32,
+            cols: shape.cols as i32,
+            kind: *kind as i32,
+            outputs_only: self.outputs_only(m.out),
+        })
+    }
+
+    fn linear(&mut self, l: &Linear) -> Result<LinearArgs> {
+        let cols = self.graph.weight(l.parts[0].weight).cols;
+        let (x, chunks) = (self.view(l.x), Layout::chunks(cols));
+        if x.at % 16 != 0 || x.stride % 4 != 0 {
+            let name = &self.graph.weight(l.parts[0].weight).name;
+            return Err(BackendError(format!("{name}: reads columns that do not begin at a multiple of four")));
+        }
+        let parts = l.parts.iter().map(|m| self.part(m, chunks)).collect::<Result<Vec<_>>>()?;
+        let tiles: i32 = if l.gated.is_some() { parts[0].tiles } else { parts.iter().map(|p| p.tiles).sum() };
+        let share = (tiles as usize).div_ceil(self.blocks) * if l.gated.is_some() { 2 } else { 1 };
+        let (slices, span) = slices(chunks, share);
+        let mut part = [Part::default(); 3];
+        part[..parts.len()].copy_from_slice(&parts);
+        Ok(LinearArgs {
+            x,
+            add: l.add.map(|v| self.view(v)).unwrap_or_default(),
+            norm: l.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?,
+            cols: cols as i32,
+            chunks: chunks as i32,
+            parts: parts.len() as i32,
+            gated: l.gated.map_or(0, |act| 1 + activation(act)),
+            outputs_only: self.outputs_only(l.parts[0].out),
+            gather: i32::from(l.gather),
+            slices: slices as i32,
+            span: span as i32,
+            part,
+        })
+    }
+
+    fn part(&mut self, m: &Matrix, chunks: usize) -> Result<Part> {
+        let weight = Arc::clone(&self.weights[m.weight.index()]);
+        let Weight::Codes { layout, records, factor } = &*weight else {
+            return Err(BackendError(format!("{}: want a matrix of codes", self.graph.weight(m.weight).name)));
+        };
+        let (y, bytes) = (self.out(m.out), layout.bytes());
+        let bias = self.vector(m.bias)?;
+        Ok(Part {
+            records: records.pointer() + (m.first_row / TILE * chunks * bytes) as u64,
+            bias: if bias == 0 { 0 } else { bias + m.first_row as u64 * 4 },
+            scale: self.vector(m.scale)?,
+            y: y.at,
+            y_stride: y.stride as i32,
+            rows: m.rows as i32,
+            tiles: m.rows.div_ceil(TILE) as i32,
+            format: self.format(layout),
+            bytes: bytes as i32,
+            per_slot: (SLOT / bytes) as i32,
+            factor: factor / layout.unit(),
+            pad: 0,
+        })
+    }
+
+    fn attend(
+        &mut self,
+        [q, k]: [&Heads; 2],
+        v: Val,
+        rope: Option<(usize, RopeStyle)>,
+        (layer, args): (usize, &Attention),
+        out: Val,
+    ) -> Result<AttendArgs> {
+        let Some(kv) = self.kv else { return Err(BackendError("attention without KV pages".into())) };
+        if args.head_dim.max(args.v_dim) > 256 {
+            let most = args.head_dim.max(args.v_dim);
+            return Err(BackendError(format!("attend: heads of {most} columns, at most 256")));
+        }
+        let heads = |h: &Heads| -> Result<HeadArgs> {
+            let norm = h.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?;
+            Ok(HeadArgs { x: self.view(h.x), norm_weight: norm.weight, eps: norm.eps, norm: norm.kind })
+        };
+        let (q, k) = (heads(q)?, heads(k)?);
+        let table = rope.map_or(0, |r| r.0);
+        let graph = self.graph;
+        let turns = rope.map(|r| &graph.ropes[r.0]);
+        Ok(AttendArgs {
+            q,
+            k,
+            v: self.view(v),
+            y: self.out(out),
+            ready: View { at: self.scratch.ready, stride: (args.heads * args.head_dim) as i64 },
+            freqs: rope.map_or(0, |r| self.tables[r.0]),
+            keys: kv.memory[layer].0.pointer(),
+            values: kv.memory[layer].1.pointer(),
+            partial: self.scratch.partial,
+            arrivals: self.scratch.arrivals,
+            magnitude: turns.map_or(1.0, |t| t.magnitude),
+            scale: args.scale,
+            softcap: args.softcap.unwrap_or(0.0),
+            heads: args.heads as i32,
+            kv_heads: args.kv_heads as i32,
+            head_dim: args.head_dim as i32,
+            v_dim: args.v_dim as i32,
+            window: args.window.unwrap_or(0) as i32,
+            pairs: turns.map_or(0, |t| t.freqs.len()) as i32,
+            interleaved: i32::from(rope.is_some_and(|r| r.1 == RopeStyle::Interleaved)),
+            table: table as i32,
+            shape: number(&mut self.shapes, AttentionShape::of(args)),
+        })
+    }
+}
+
+/// The place of a thing in a list, put there if need be.
+fn number<T: PartialEq>(list: &mut Vec<T>, thing: T) -> i32 {
+    let at = list.iter().position(|t| *t == thing);
+    at.unwrap_or_else(|| {
+        list.push(thing);
+        list.len() - 1
+    }) as i32
+}
+
+fn activation(act: Activation) -> i32 {
+    match act {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+        Activation::Relu2 => 2,
+    }
+}
+
+/// How a tile's chunks are cut for a block with so many tiles: into how many tasks, of how many chunks each.
+///
+/// Sixteen warps take tasks in turn, so the last round should be full; every task costs a chunk's time or so by itself.
+pub(crate) fn slices(chunks: usize, tiles: usize) -> (usize, usize) {
+    let cost = |slices: usize| {
+        let span = chunks.div_ceil(slices);
+        ((tiles * slices).div_ceil(16) * (span + 1), slices)
+    };
+    let best = (1..=16.min(chunks)).min_by_key(|&n| cost(n)).unwrap_or(1);
+    (best, chunks.div_ceil(best))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_cut_so_that_all_warps_have_work() {
+        assert_eq!(slices(32, 3), (5, 7)); // q, k and v of an 8B model: fifteen tasks
+        assert_eq!(slices(32, 2), (8, 4));
+        assert_eq!(slices(96, 2), (8, 12));
+        assert_eq!(slices(1, 5), (1, 1));
+        for (chunks, tiles) in [(1, 1), (7, 3), (32, 72), (96, 2), (33, 12)] {
+            let (n, span) = slices(chunks, tiles);
+            assert!(n * span >= chunks && (n - 1) * span < chunks + span, "{chunks} {tiles}: {n} x {span}");
+        }
+    }
+}

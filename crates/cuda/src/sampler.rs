@@ -1,0 +1,295 @@
+//! Sampling on the device: what a step's rows want, in one piece of words, and the room that choosing takes.
+//!
+//! `sample_best` finds every row's best token and is all that greedy rows need; `sample_draw` chooses for the others.
+//! A mask may still be promised when the step starts: packing waits for it, so it comes after the model's launches.
+
+use tern_graph::Sample;
+
+/// Threads of a block of both kernels.
+pub(crate) const THREADS: usize = 1024;
+
+/// Token ids that a block looks at, and those of them that share a peak and a sum.
+const BLOCK_IDS: usize = 4096;
+const RUN: usize = 128;
+
+/// What a row wants.
+const CHOOSE: u32 = 1;
+const GREEDY: u32 = 2;
+const MASKED: u32 = 4;
+const ADJUSTED: u32 = 8;
+
+/// One row's wishes, as the kernels read them. Places and counts are of words and of pairs behind the rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct SampleRow {
+    what: u32,
+    top_k: u32,
+    floor: u32,
+    temperature: f32,
+    top_p: f32,
+    draw: f32,
+    repetition: f32,
+    frequency: f32,
+    presence: f32,
+    seen: u32,
+    seen_count: u32,
+    bias: u32,
+    bias_count: u32,
+    mask: u32,
+    mask_words: u32,
+    pad: u32,
+}
+
+/// Words of a row.
+const ROW: usize = size_of::<SampleRow>() / 4;
+
+/// The arguments of `sample_best` and `sample_draw`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SampleArgs {
+    pub(crate) logits: u64,
+    pub(crate) words: u64,
+    pub(crate) chosen: u64,
+    pub(crate) arrivals: u64,
+    pub(crate) best: u64,
+    pub(crate) sums: u64,
+    pub(crate) peaks: u64,
+    pub(crate) ties: u64,
+    pub(crate) weights: u64,
+    pub(crate) stride: i64,
+    pub(crate) width: i32,
+    pub(crate) first: i32,
+}
+
+/// A step's rows of logits, and where what is chosen goes: addresses on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    /// Row `r` begins `r * stride` floats in.
+    pub(crate) logits: u64,
+    pub(crate) stride: usize,
+    /// What [`pack`] gave.
+    pub(crate) words: u64,
+    /// One i32 a row.
+    pub(crate) chosen: u64,
+}
+
+/// Scratch of the kernels: how much, and where what is in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SampleRoom {
+    width: usize,
+    /// The most rows of a launch; more rows are more launches, both kernels for some rows after the other.
+    pub(crate) rows: usize,
+}
+
+impl SampleRoom {
+    /// Room for launches of at most `rows` rows of `width` logits.
+    pub(crate) fn new(rows: usize, width: usize) -> SampleRoom {
+        SampleRoom { width, rows }
+    }
+
+    /// Blocks a row: the first side of the grid; the second is the launch's rows.
+    pub(crate) fn blocks(&self) -> usize {
+        self.width.div_ceil(BLOCK_IDS)
+    }
+
+    /// Bytes of each array, in their order: arrivals, best, sums, peaks, ties, weights.
+    fn sizes(&self) -> [usize; 6] {
+        let blocks = self.rows * self.blocks();
+        let runs = blocks * (BLOCK_IDS / RUN);
+        [self.rows * 4, blocks * 8, runs * 8, runs * 4, runs * 4, blocks * BLOCK_IDS * 4]
+            .map(|bytes| bytes.next_multiple_of(16))
+    }
+
+    /// Bytes in all. They are zero before the first launch; each launch leaves them ready for the next.
+    pub(crate) fn bytes(&self) -> usize {
+        self.sizes().iter().sum()
+    }
+
+    /// The arguments for the rows from `first` on, with the scratch at `room`.
+    pub(crate) fn args(&self, room: u64, rows: &Rows, first: usize) -> SampleArgs {
+        let mut at = room;
+        let [arrivals, best, sums, peaks, ties, weights] = self.sizes().map(|bytes| {
+            at += bytes as u64;
+            at - bytes as u64
+        });
+        SampleArgs {
+            logits: rows.logits,
+            words: rows.words,
+            chosen: rows.chosen,
+            arrivals,
+            best,
+            sums,
+            peaks,
+            ties,
+            weights,
+            stride: rows.stride as i64,
+            width: self.width as i32,
+            first: first as i32,
+        }
+    }
+}
+
+/// Whether a row needs `sample_draw`.
+pub(crate) fn draws(sample: &Sample) -> bool {
+    !sample.is_greedy()
+}
+
+/// What the rows of a step want, in one piece: a [`SampleRow`] each, then the lists that they point at.
+///
+/// Waits for the masks. A row without a sample chooses nothing.
+pub(crate) fn pack<'a>(samples: impl ExactSizeIterator<Item = Option<&'a Sample>>, width: usize) -> Vec<u32> {
+    let mut words = vec![0; samples.len() * ROW];
+    for (i, sample) in samples.enumerate() {
+        if let Some(sample) = sample {
+            let row = SampleRow::new(sample, width, &mut words);
+            words[i * ROW..][..ROW].copy_from_slice(&row.words());
+        }
+    }
+    words
+}
+
+impl SampleRow {
+    /// The row, with its lists put at the end of `words`.
+    fn new(sample: &Sample, width: usize, words: &mut Vec<u32>) -> SampleRow {
+        let mut row = SampleRow {
+            what: CHOOSE | if sample.is_greedy() { GREEDY } else { 0 },
+            top_k: u32::try_from(sample.top_k).unwrap_or(u32::MAX),
+            floor: sample.floor(),
+            temperature: sample.temperature,
+            top_p: if sample.top_p < 1.0 { sample.top_p.max(0.0) } else { 1.0 },
+            draw: sample.draw.clamp(0.0, 1.0),
+            repetition: sample.repetition,
+            frequency: sample.frequency,
+            presence: sample.presence,
+            ..SampleRow::default()
+        };
+        if row.draw.is_nan() {
+            row.draw = 0.0;
+        }
+        if let Some(mask) = &sample.mask {
+            let bits = mask.wait().unwrap_or_default(); // a broken promise allows nothing
+            let bits = &bits[..bits.len().min(width.div_ceil(32))];
+            row.what |= MASKED;
+            (row.mask, row.mask_words) = (words.len() as u32, bits.len() as u32);
+            words.extend_from_slice(bits);
+        }
+        if !sample.bias.is_empty() {
+            row.what |= ADJUSTED;
+            let bias = sample.bias.iter().map(|&(id, by)| (id, by.to_bits())).collect();
+            (row.bias, row.bias_count) = put_pairs(words, bias, width);
+        }
+        if sample.has_penalties() {
+            row.what |= ADJUSTED;
+            (row.seen, row.seen_count) = put_pairs(words, sample.seen.clone(), width);
+        }
+        row
+    }
+
+    fn words(&self) -> [u32; ROW] {
+        [
+            self.what,
+            self.top_k,
+            self.floor,
+            self.temperature.to_bits(),
+            self.top_p.to_bits(),
+            self.draw.to_bits(),
+            self.repetition.to_bits(),
+            self.frequency.to_bits(),
+            self.presence.to_bits(),
+            self.seen,
+            self.seen_count,
+            self.bias,
+            self.bias_count,
+            self.mask,
+            self.mask_words,
+            self.pad,
+        ]
+    }
+}
+
+/// Puts the pairs of the row's own ids down, by id: where, and how many. Pairs of one id keep their order.
+fn put_pairs(words: &mut Vec<u32>, mut pairs: Vec<(u32, u32)>, width: usize) -> (u32, u32) {
+    pairs.retain(|p| (p.0 as usize) < width);
+    pairs.sort_by_key(|p| p.0);
+    let at = words.len() as u32;
+    words.extend(pairs.iter().flat_map(|&(id, value)| [id, value]));
+    (at, pairs.len() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_graph::Mask;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_what_the_kernel_reads() {
+        let sample = Sample {
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.9,
+            min_p: 0.5,
+            repetition: 1.1,
+            frequency: 0.2,
+            presence: 0.3,
+            seen: vec![(2, 1), (7, 0), (900, 4)],
+            bias: vec![(9, 1.5), (3, -1.0), (9, 2.0)],
+            mask: Some(Mask::allowing([1, 33], 40)),
+            draw: 0.25,
+            logprobs: None,
+        };
+        let words = pack([None, Some(&sample)].into_iter(), 40);
+        assert_eq!(words[..ROW], [0; ROW]);
+        let [half, p, draw, repetition] = [0.5f32, 0.9, 0.25, 1.1].map(f32::to_bits);
+        let [frequency, presence, up, down, more] = [0.2f32, 0.3, 1.5, -1.0, 2.0].map(f32::to_bits);
+        let what = CHOOSE | MASKED | ADJUSTED;
+        let row = [what, 40, 1 << 29, half, p, draw, repetition, frequency, presence, 40, 2, 34, 3, 32, 2, 0];
+        assert_eq!(words[ROW..2 * ROW], row);
+        assert_eq!(words[32..34], [2, 2]); // bits 1 and 33
+        assert_eq!(words[34..40], [3, down, 9, up, 9, more]);
+        assert_eq!(words[40..], [2, 1, 7, 0]);
+    }
+
+    #[test]
+    fn what_is_off_is_not_sent() {
+        let seen = vec![(1, 1)];
+        let words = pack([Some(&Sample { seen, ..Sample::default() })].into_iter(), 10);
+        assert_eq!((words.len(), words[0], words[2]), (ROW, CHOOSE | GREEDY, 1));
+        let odd = Sample { temperature: 1.0, top_p: f32::NAN, draw: f32::NAN, ..Sample::default() };
+        assert!(draws(&odd) && !draws(&Sample { top_k: 1, ..odd.clone() }));
+        let words = pack([Some(&odd)].into_iter(), 10);
+        assert_eq!((words[0], words[4], words[5]), (CHOOSE, 1f32.to_bits(), 0));
+    }
+
+    #[test]
+    fn a_broken_mask_is_one_that_allows_nothing() {
+        let mask = Mask::promise();
+        mask.keep(Err("too deep".into()));
+        let words = pack([Some(&Sample { mask: Some(mask), ..Sample::default() })].into_iter(), 10);
+        assert_eq!((words.len(), words[0], words[14]), (ROW, CHOOSE | GREEDY | MASKED, 0));
+    }
+
+    #[test]
+    fn scratch_is_apart_and_aligned() {
+        for (rows, width) in [(1, 1), (3, 4096), (5, 151_936), (64, 300_000)] {
+            let room = SampleRoom::new(rows, width);
+            let base = 1 << 20;
+            let to = Rows { logits: 1, stride: width, words: 2, chosen: 3 };
+            let a = room.args(base, &to, 7);
+            let blocks = width.div_ceil(4096);
+            let ends = [
+                (a.arrivals, rows * 4),
+                (a.best, rows * blocks * 8),
+                (a.sums, rows * blocks * 32 * 8),
+                (a.peaks, rows * blocks * 32 * 4),
+                (a.ties, rows * blocks * 32 * 4),
+                (a.weights, rows * blocks * 4096 * 4),
+                (base + room.bytes() as u64, 0),
+            ];
+            assert_eq!((a.arrivals, a.first, room.blocks()), (base, 7, blocks));
+            for pair in ends.windows(2) {
+                assert!(pair[0].0 + pair[0].1 as u64 <= pair[1].0 && pair[1].0 % 16 == 0);
+            }
+        }
+    }
+}
