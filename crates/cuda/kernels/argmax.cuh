@@ -15,9 +15,9 @@ template <int THREADS> DEVICE Best block_best(Best best, float* room) {
         better(best, value, place);
     }
     __shared__ int places[32];
-    __syncthreads();
+    sync_threads<THREADS>();
     if (lane == 0) room[warp] = best.value, places[warp] = best.place;
-    __syncthreads();
+    sync_threads<THREADS>();
     best = {-INFINITY, -1};
     for (int w = 0; w < THREADS / 32; w++) better(best, room[w], places[w]);
     return best;

@@ -3,239 +3,313 @@
 // A unit is some query heads of one key head of one token, over a split of its keys: a block's work. Splits of one unit
 // leave what they have in `partial`, and the last to arrive puts them together.
 
+#define MARK2(p, n) if (step_clocks && threadIdx.x == 0 && blockIdx.x % 66 == 0) step_clocks[(blockIdx.x / 66 * 400 + (p)) * 8 + (n)] = clock64()
 constexpr int SPLIT_KEYS = 256; // fewer are not worth a second block
+constexpr int FEW_KEYS = 512;
 constexpr float LOG2E = 1.4426950408889634f;
 
-// One head of a token, normalised and turned, by one warp; `turn` holds cosine and sine of each pair. `put(k, value)`.
-template <class Put>
-DEVICE void make_head(const HeadArgs& a, const float* x, int dim, int pairs, int interleaved, const float2* turn, float magnitude, float* room, Put put) {
-    int lane = threadIdx.x % 32;
-    float squares = 0;
-    for (int k = lane; k < dim; k += 32) {
-        float v = load_float(x + k);
-        room[k] = v;
-        squares += v * v;
-    }
-    float factor = 1;
-    if (a.norm) factor = norm_factor(warp_sum(squares), dim, a.eps);
-    __syncwarp();
-    for (int k = lane; k < dim; k += 32) {
-        auto get = [&](int i) { return room[i] * factor * (a.norm ? a.norm_weight[i] : 1.f); };
-        if (k >= 2 * pairs) {
-            put(k, get(k));
-            continue;
-        }
-        int pair = interleaved ? k / 2 : k % max(pairs, 1), second = interleaved ? k % 2 : k >= pairs;
-        float x0 = get(interleaved ? 2 * pair : pair) * magnitude, x1 = get(interleaved ? 2 * pair + 1 : pair + pairs) * magnitude;
-        put(k, second ? x0 * turn[pair].y + x1 * turn[pair].x : x0 * turn[pair].x - x1 * turn[pair].y);
-    }
-    __syncwarp();
-}
-
-// Keys and values of one token's key head into their page, by two warps.
-DEVICE void store_key(const AttendArgs& a, const u32* inputs, int token, int head, const float2* turn, float* room) {
-    int position = position_of(inputs, token);
-    long slot = ((long)pages_of(inputs, token)[position / PAGE_LEN] * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
-    u16* key = a.keys + slot * a.head_dim;
-    make_head(a.k, a.k.x.at + token * a.k.x.stride + head * a.head_dim, a.head_dim, a.pairs, a.interleaved, turn, a.magnitude, room,
-              [&](int k, float v) { key[k] = to_half(v); });
-}
-
-DEVICE void store_value(const AttendArgs& a, const u32* inputs, int token, int head) {
-    int position = position_of(inputs, token);
-    long slot = ((long)pages_of(inputs, token)[position / PAGE_LEN] * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
-    const float* v = a.v.at + token * a.v.stride + head * a.v_dim;
-    for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) a.values[slot * a.v_dim + k] = to_half(load_float(v + k));
-}
-
-DEVICE void to_floats(float (&to)[8], const Words4& v) {
+DEVICE void to_floats(float (&to)[8], const uint4& v) {
     to[0] = low_half(v.x), to[1] = high_half(v.x), to[2] = low_half(v.y), to[3] = high_half(v.y);
     to[4] = low_half(v.z), to[5] = high_half(v.z), to[6] = low_half(v.w), to[7] = high_half(v.w);
 }
 
 DEVICE constexpr int power_of_two_from(int n) { return n <= 1 ? 1 : 2 * power_of_two_from((n + 1) / 2); }
 
-// D, V: columns of key and value heads, multiples of 8; G: query heads at a time.
+// Eight neighbouring columns of a head a lane, LANES lanes a head: normalised and turned. Rotated columns come in eights.
+template <int D, int LANES, int N> struct Eights {
+    float v[N][8];
+
+    DEVICE static void read(float (&to)[8], const float* from, int sub) {
+        float4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+        if (sub * 8 < D) low = load_floats4(from + sub * 8), high = load_floats4(from + sub * 8 + 4);
+        to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w, to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+    }
+
+    // N heads from `x` on.
+    DEVICE void make(const HeadArgs& h, const float* x, const AttendArgs& a, const float2* turn) {
+        int lane = threadIdx.x % 32, sub = lane % LANES;
+        float w[8];
+#pragma unroll
+        for (int n = 0; n < N; n++) read(v[n], x + n * D, sub);
+        if (h.norm) {
+            read(w, h.norm_weight, sub);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                float squares = 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) squares += v[n][i] * v[n][i];
+#pragma unroll
+                for (int step = LANES / 2; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffffff, squares, step);
+                float factor = norm_factor(squares, D, h.eps);
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[n][i] *= factor * w[i];
+            }
+        }
+        if (a.pairs == 0) return;
+        if (a.interleaved) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (sub * 4 + i >= a.pairs) break;
+                float2 t = turn[sub * 4 + i];
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    float x0 = v[n][2 * i] * a.magnitude, x1 = v[n][2 * i + 1] * a.magnitude;
+                    v[n][2 * i] = x0 * t.x - x1 * t.y, v[n][2 * i + 1] = x0 * t.y + x1 * t.x;
+                }
+            }
+        } else {
+            int apart = a.pairs / 8, second = sub >= apart, turned = sub < 2 * apart;
+            int from = turned ? lane + (second ? -apart : apart) : lane, pair = turned ? (sub - (second ? apart : 0)) * 8 : 0;
+            float by = a.magnitude;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float2 t = turn[pair + i];
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    float mine = v[n][i], other = __shfl_sync(0xffffffff, mine, from);
+                    if (turned) v[n][i] = (mine * t.x + (second ? other : -other) * t.y) * by;
+                }
+            }
+        }
+    }
+};
+
+DEVICE uint4 to_halves(const float (&v)[8]) {
+    return {to_half2(v[0], v[1]), to_half2(v[2], v[3]), to_half2(v[4], v[5]), to_half2(v[6], v[7])};
+}
+
+// D, V: columns of key and value heads, multiples of 8; G: query heads at a time where there are many keys. Where there
+// are few, one at a time on more blocks is sooner done.
 template <int D, int V, int G> struct Attention {
     static constexpr int LANES = power_of_two_from((D > V ? D : V) / 8); // a lane has 8 columns of a key
-    static constexpr int KEYS = 32 / LANES, UNROLL = G > 2 ? 2 : 4;                 // keys a load of the warp, loads at a time
-    static constexpr int WARP_ROOM = G * (V + 2);                        // floats
-    static constexpr int ROOM = G * D + (2 + G) * D + WARPS * WARP_ROOM;
+    static constexpr int KEYS = 32 / LANES, UNROLL = G > 1 ? 2 : 4;    // keys a load of the warp, loads at a time
+    static constexpr int BATCH = KEYS * UNROLL;                         // keys of a warp at a time
 
-    static APART void unit(const AttendArgs& a, const u32* inputs, int token, int kv_head, int first_head, int split, int splits,
-                            bool store, const float2* turn, float* room, float* partial, u32* arrivals) {
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        int position = position_of(inputs, token);
-        int from = a.window > 0 ? max(0, position + 1 - a.window) : 0, keys = position + 1 - from;
-        int each = (keys + splits - 1) / splits;
-        int begin = from + split * each, end = min(from + keys, begin + each);
-        float* queries = room; // [G][D]
-        float* heads = queries + G * D;
-        float* shares = heads + (2 + G) * D; // [WARPS][G][V + 2]
-        float scale = a.softcap > 0 ? a.scale : a.scale * LOG2E;
-        if (warp < G) {
-            const float* q = a.q.x.at + token * a.q.x.stride + (first_head + warp) * D;
-            make_head(a.q, q, D, a.pairs, a.interleaved, turn, a.magnitude, heads + warp * D,
-                      [&](int k, float v) { queries[warp * D + k] = v * scale; });
-        } else if (store && warp == G) {
-            store_key(a, inputs, token, kv_head, turn, heads + G * D);
-        } else if (store && warp == G + 1) {
-            store_value(a, inputs, token, kv_head);
-        }
-        __syncthreads();
+    // Where a unit works, and the keys it has.
+    struct Place {
+        int token, kv_head, first_head, split, splits, begin, end, own; // own: the key that is not in its page yet, or -1
+        const u32* pages;
+        const float2* turn;
+        int ph;
+    };
 
-        int sub = lane % LANES, which = lane / LANES;
-        bool in_key = sub * 8 < D, in_value = sub * 8 < V;
-        float q[G][8], sum[G][8] = {}, most[G], weight[G] = {};
-#pragma unroll
-        for (int h = 0; h < G; h++) {
-            most[h] = -INFINITY;
-#pragma unroll
-            for (int i = 0; i < 8; i++) q[h][i] = in_key ? queries[h * D + sub * 8 + i] : 0.f;
-        }
-        const u32* pages = pages_of(inputs, token);
-        for (int at = begin + warp * KEYS * UNROLL; at < end; at += WARPS * KEYS * UNROLL) {
-            Words4 key[UNROLL], value[UNROLL];
+    struct Keys {
+        uint4 key[UNROLL], value[UNROLL];
+
+        // The keys from `at` on, of which each group of LANES lanes has one a load.
+        DEVICE void load(const AttendArgs& a, const Place& p, int at) {
+            int lane = threadIdx.x % 32, sub = lane % LANES, which = lane / LANES;
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 int i = at + u * KEYS + which;
                 key[u] = {0, 0, 0, 0}, value[u] = {0, 0, 0, 0};
-                if (i < end) {
-                    long slot = ((long)pages[i / PAGE_LEN] * a.kv_heads + kv_head) * PAGE_LEN + i % PAGE_LEN;
-                    if (in_key) key[u] = load_words4(a.keys + slot * D + sub * 8);
-                    if (in_value) value[u] = load_words4(a.values + slot * V + sub * 8);
+                if (i < p.end && i != p.own) {
+                    long slot = slot_of(a, p.pages, i, p.kv_head);
+                    if (sub * 8 < D) key[u] = load_words4(a.keys + slot * D + sub * 8);
+                    if (sub * 8 < V) value[u] = load_words4(a.values + slot * V + sub * 8);
                 }
             }
-            float scores[UNROLL][G];
+        }
+
+        // The token's own key and value, made here and kept in their page: by the warp that has them among its keys.
+        DEVICE void take_own(const AttendArgs& a, const Place& p, int at) {
+            int lane = threadIdx.x % 32, sub = lane % LANES, which = lane / LANES;
+            Eights<D, LANES, 1> k;
+            k.make(a.k, a.k.x.at + p.token * a.k.x.stride + p.kv_head * D, a, p.turn);
+            float v[8];
+            Eights<V, LANES, 1>::read(v, a.v.at + p.token * a.v.stride + p.kv_head * V, sub);
+            long slot = slot_of(a, p.pages, p.own, p.kv_head);
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
-                float k[8];
-                to_floats(k, key[u]);
-                bool real = at + u * KEYS + which < end;
-#pragma unroll
-                for (int h = 0; h < G; h++) {
-                    float score = 0;
-#pragma unroll
-                    for (int i = 0; i < 8; i++) score += q[h][i] * k[i];
-#pragma unroll
-                    for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffff, score, step);
-                    if (a.softcap > 0) score = a.softcap * tanhf(score / a.softcap) * LOG2E;
-                    scores[u][h] = real ? score : -INFINITY;
-                }
+                if (at + u * KEYS + which != p.own) continue;
+                key[u] = to_halves(k.v[0]), value[u] = to_halves(v);
+                if (sub * 8 < D) *(uint4*)(a.keys + slot * D + sub * 8) = key[u];
+                if (sub * 8 < V) *(uint4*)(a.values + slot * V + sub * 8) = value[u];
             }
+        }
+    };
+
+    // Four columns of `count` shares, each with sums [G][V] and largest score and weight [G].
+    template <bool OWN> static DEVICE void combine(const float* sums, const float2* tops, int count, int h, int d, float2& top, float4& value) {
+        auto get = [&](int i) { return OWN ? tops[i * G + h] : __ldcg(tops + i * G + h); };
+        float most = -INFINITY, weight = 0;
+        for (int i = 0; i < count; i++) most = fmaxf(most, get(i).x);
+        float base = most == -INFINITY ? 0.f : most;
+        value = {0, 0, 0, 0};
+#pragma unroll 4
+        for (int i = 0; i < count; i++) {
+            float2 t = get(i);
+            const float4* at = (const float4*)(sums + (i * G + h) * V + d);
+            float4 s = OWN ? *at : __ldcg(at);
+            float keep = exp2_fast(t.x - base);
+            weight += keep * t.y;
+            value.x += keep * s.x, value.y += keep * s.y, value.z += keep * s.z, value.w += keep * s.w;
+        }
+        top = {most, weight};
+    }
+
+    static APART void unit(const AttendArgs& a, const Place& p, float* partial, u32* arrivals) {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % LANES, which = lane / LANES;
+        float* shares = (float*)(shared + AT_ARENA); // [WARPS][G][V]
+        float2* tops = (float2*)(shares + WARPS * G * V); // [WARPS][G]
+        int at = p.begin + warp * BATCH;
+        if (at < p.end) {
+            Keys keys;
+            keys.load(a, p, at); // on their way while the queries are made
+            int p_=p.ph; MARK2(p_,1); Eights<D, LANES, G> q;
+            q.make(a.q, a.q.x.at + p.token * a.q.x.stride + p.first_head * D, a, p.turn);
+            float scale = a.softcap > 0 ? a.scale : a.scale * LOG2E, sum[G][8] = {}, most[G], weight[G] = {};
 #pragma unroll
             for (int h = 0; h < G; h++) {
-                float next = most[h];
+                most[h] = -INFINITY;
 #pragma unroll
-                for (int u = 0; u < UNROLL; u++) next = fmaxf(next, scores[u][h]);
-                // a lane's keys may all lie beyond the end: then nothing is added
-                float base = next == -INFINITY ? 0.f : next, keep = exp2_fast(most[h] - base);
-                weight[h] *= keep;
-#pragma unroll
-                for (int i = 0; i < 8; i++) sum[h][i] *= keep;
+                for (int i = 0; i < 8; i++) q.v[h][i] *= scale;
+            }
+            MARK2(p_,2); for (; at < p.end; at += WARPS * BATCH) {
+                if (p.own >= at && p.own < at + BATCH) keys.take_own(a, p, at);
+                float scores[UNROLL][G];
 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    scores[u][h] = exp2_fast(scores[u][h] - base);
-                    weight[h] += scores[u][h];
+                    float k[8];
+                    to_floats(k, keys.key[u]);
+#pragma unroll
+                    for (int h = 0; h < G; h++) {
+                        scores[u][h] = 0;
+#pragma unroll
+                        for (int i = 0; i < 8; i++) scores[u][h] += q.v[h][i] * k[i];
+                    }
                 }
-                most[h] = next;
+#pragma unroll
+                for (int step = LANES / 2; step > 0; step /= 2)
+#pragma unroll
+                    for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+                        for (int h = 0; h < G; h++) scores[u][h] += __shfl_xor_sync(0xffffffff, scores[u][h], step);
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+                    for (int h = 0; h < G; h++) {
+                        if (a.softcap > 0) scores[u][h] = a.softcap * tanhf(scores[u][h] / a.softcap) * LOG2E;
+                        if (at + u * KEYS + which >= p.end) scores[u][h] = -INFINITY;
+                    }
+#pragma unroll
+                for (int h = 0; h < G; h++) {
+                    float next = most[h];
+#pragma unroll
+                    for (int u = 0; u < UNROLL; u++) next = fmaxf(next, scores[u][h]);
+                    // a lane's keys may all lie beyond the end: then nothing is added
+                    float base = next == -INFINITY ? 0.f : next, keep = exp2_fast(most[h] - base);
+                    weight[h] *= keep;
+#pragma unroll
+                    for (int i = 0; i < 8; i++) sum[h][i] *= keep;
+#pragma unroll
+                    for (int u = 0; u < UNROLL; u++) {
+                        scores[u][h] = exp2_fast(scores[u][h] - base);
+                        weight[h] += scores[u][h];
+                    }
+                    most[h] = next;
+                }
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    float v[8];
+                    to_floats(v, keys.value[u]);
+#pragma unroll
+                    for (int h = 0; h < G; h++)
+#pragma unroll
+                        for (int i = 0; i < 8; i++) sum[h][i] += scores[u][h] * v[i];
+                }
+                keys.load(a, p, at + WARPS * BATCH);
             }
+            MARK2(p_,3); // the keys of the warp's lane groups come together
 #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                float v[8];
-                to_floats(v, value[u]);
+            for (int step = LANES; step < 32; step *= 2)
 #pragma unroll
-                for (int h = 0; h < G; h++)
+                for (int h = 0; h < G; h++) {
+                    float other = __shfl_xor_sync(0xffffffff, most[h], step), next = fmaxf(most[h], other);
+                    float base = next == -INFINITY ? 0.f : next, keep = exp2_fast(most[h] - base);
+                    weight[h] *= keep;
+                    weight[h] += __shfl_xor_sync(0xffffffff, weight[h], step);
 #pragma unroll
-                    for (int i = 0; i < 8; i++) sum[h][i] += scores[u][h] * v[i];
+                    for (int i = 0; i < 8; i++) {
+                        sum[h][i] *= keep;
+                        sum[h][i] += __shfl_xor_sync(0xffffffff, sum[h][i], step);
+                    }
+                    most[h] = next;
+                }
+#pragma unroll
+            for (int h = 0; h < G; h++) {
+                if (lane == 0) tops[warp * G + h] = {most[h], weight[h]};
+                if (which == 0 && sub * 8 < V) {
+                    float4* to = (float4*)(shares + (warp * G + h) * V + sub * 8);
+                    to[0] = {sum[h][0], sum[h][1], sum[h][2], sum[h][3]}, to[1] = {sum[h][4], sum[h][5], sum[h][6], sum[h][7]};
+                }
             }
         }
-        // the keys of a warp's lane groups, then those of the warps
-#pragma unroll
-        for (int h = 0; h < G; h++) {
-#pragma unroll
-            for (int step = LANES; step < 32; step *= 2) {
-                float other = __shfl_xor_sync(0xffffffff, most[h], step), next = fmaxf(most[h], other);
-                float base = next == -INFINITY ? 0.f : next, keep = exp2_fast(most[h] - base);
-                weight[h] *= keep;
-                weight[h] += __shfl_xor_sync(0xffffffff, weight[h], step);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    sum[h][i] *= keep;
-                    sum[h][i] += __shfl_xor_sync(0xffffffff, sum[h][i], step);
-                }
-                most[h] = next;
-            }
-            float* share = shares + (warp * G + h) * (V + 2);
-            if (lane == 0) share[0] = most[h], share[1] = weight[h];
-            if (which == 0 && in_value)
-#pragma unroll
-                for (int i = 0; i < 8; i++) share[2 + sub * 8 + i] = sum[h][i];
-        }
-        __syncthreads();
-        float* y = a.y.at + token * a.y.stride + first_head * V;
-        float* mine = partial + (long)split * G * (V + 2);
-        for (int i = threadIdx.x; i < G * V; i += THREADS) {
-            int h = i / V, d = i % V;
-            float top, total, value;
-            combine(shares + h * (V + 2), WARPS, G * (V + 2), d, top, total, value);
-            if (splits == 1) {
-                y[i] = value / total;
+        sync_threads<THREADS>();
+        MARK2(p.ph,4); int busy = min(WARPS, (p.end - p.begin + BATCH - 1) / BATCH); // warps that had keys
+        float* y = a.y.at + p.token * a.y.stride + p.first_head * V;
+        float2* split_tops = (float2*)(partial + p.splits * G * V);
+        auto write = [&](int i, const float2& top, const float4& v) {
+            *(float4*)(y + i) = {v.x / top.y, v.y / top.y, v.z / top.y, v.w / top.y};
+        };
+        for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
+            float2 top;
+            float4 value;
+            combine<true>(shares, tops, busy, i / V, i % V, top, value);
+            if (p.splits == 1) {
+                write(i, top, value);
             } else {
-                mine[h * (V + 2) + 2 + d] = value;
-                if (d == 0) mine[h * (V + 2)] = top, mine[h * (V + 2) + 1] = total;
+                *(float4*)(partial + p.split * G * V + i) = value;
+                if (i % V == 0) split_tops[p.split * G + i / V] = top;
             }
         }
-        if (splits == 1) {
-            __syncthreads(); // the room is used again
-            return;
-        }
-        u32* last = (u32*)room;
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) *last = atomicAdd(arrivals, 1);
-        __syncthreads();
-        if (*last == splits - 1) {
+        if (p.splits > 1) {
+            u32* last = (u32*)(shared + AT_ROOM);
             __threadfence();
-            for (int i = threadIdx.x; i < G * V; i += THREADS) {
-                float top, total, value;
-                combine(partial + i / V * (V + 2), splits, G * (V + 2), i % V, top, total, value);
-                y[i] = value / total;
+            sync_threads<THREADS>();
+            if (threadIdx.x == 0) *last = atomicAdd(arrivals, 1);
+            sync_threads<THREADS>();
+            if (*last == p.splits - 1) {
+                __threadfence();
+                for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
+                    float2 top;
+                    float4 value;
+                    combine<false>(partial, split_tops, p.splits, i / V, i % V, top, value);
+                    write(i, top, value);
+                }
+                if (threadIdx.x == 0) *arrivals = 0;
             }
-            if (threadIdx.x == 0) *arrivals = 0;
         }
-        __syncthreads();
+        sync_threads<THREADS>(); // the arena is used again
     }
 
-    // Column d of `count` shares, each with its largest score, its weight, and its sums.
-    static DEVICE void combine(const float* shares, int count, int stride, int d, float& top, float& total, float& value) {
-        top = -INFINITY, total = 0, value = 0;
-        for (int i = 0; i < count; i++) top = fmaxf(top, load_any(shares + i * stride));
-        float base = top == -INFINITY ? 0.f : top;
-        for (int i = 0; i < count; i++) {
-            float keep = exp2_fast(load_any(shares + i * stride) - base);
-            total += keep * load_any(shares + i * stride + 1);
-            value += keep * load_any(shares + i * stride + 2 + d);
-        }
-    }
-
-    // From shared memory or from what another block has just written.
-    static DEVICE float load_any(const float* at) { return *(const volatile float*)at; }
-
-    static DEVICE void run(const AttendArgs& a, const u32* inputs, bool store, const float2* turns, int turn_stride, float* room, int block, int blocks) {
-        int tokens = inputs[TOKENS], groups = a.heads / a.kv_heads / G, heads = a.kv_heads * groups;
-        int most_splits = max(1, blocks / (tokens * heads));
-        for (int u = block; u < tokens * heads * most_splits; u += blocks) {
-            int token = u / (heads * most_splits), head = u / most_splits % heads, split = u % most_splits;
-            int position = position_of(inputs, token);
-            int keys = a.window > 0 ? min(position + 1, a.window) : position + 1;
-            int splits = min(most_splits, (keys + SPLIT_KEYS - 1) / SPLIT_KEYS);
+    // All units of a phase, by all blocks.
+    static DEVICE void units(int phase, const float2* turns) {
+        const AttendArgs& a = ((const Phase*)(shared + AT_WINDOW))[phase % WINDOW].attend;
+        const Info& info = *(const Info*)(shared + AT_INFO);
+        int groups = a.heads / a.kv_heads / G, heads = a.kv_heads * groups, blocks = gridDim.x;
+        int most_splits = max(1, blocks / (info.tokens * heads));
+        for (int u = blockIdx.x; u < info.tokens * heads * most_splits; u += blocks) {
+            // splits of one head lie far apart: with few keys there is one split, and every block's first unit is one
+            int head = u % heads, token = u / heads % info.tokens, split = u / (heads * info.tokens);
+            int position = info.position[token], from = a.window > 0 ? max(0, position + 1 - a.window) : 0;
+            int keys = position + 1 - from, splits = min(most_splits, (keys + SPLIT_KEYS - 1) / SPLIT_KEYS);
             if (split >= splits) continue;
-            int kv_head = head / groups, first_head = kv_head * groups * G + head % groups * G;
+            int kv_head = head / groups, each = (keys + splits - 1) / splits, begin = from + split * each;
             // the split that has the token's own key stores it; other query groups of the same key head wait for no one,
             // they make it themselves
-            unit(a, inputs, token, kv_head, first_head, split, splits, store && split == splits - 1, turns + token * turn_stride, room,
-                 a.partial + (long)(token * heads + head) * most_splits * G * (V + 2), a.arrivals + token * heads + head);
+            int own = !info.neighbours && split == splits - 1 ? position : -1;
+            Place p = {token, kv_head, kv_head * groups * G + head % groups * G, split, splits, begin, min(from + keys, begin + each), own,
+                       info.pages[token], turns + token * MOST_PAIRS, phase};
+            unit(a, p, a.partial + (long)(token * heads + head) * most_splits * G * (V + 2), a.arrivals + token * heads + head);
         }
+    }
+
+    static DEVICE void run(int phase, const float2* turns) {
+        const Info& info = *(const Info*)(shared + AT_INFO);
+        int longest = 0;
+        for (int t = 0; t < info.tokens; t++) longest = max(longest, info.position[t]);
+        if (longest < FEW_KEYS) Attention<D, V, 1>::units(phase, turns);
+        else units(phase, turns);
     }
 };

@@ -9,28 +9,11 @@ typedef unsigned long long u64;
 #define APART __device__ __noinline__ // with registers of its own
 #define INFINITY __int_as_float(0x7f800000)
 
-struct alignas(8) Words2 { u32 x, y; };
-struct alignas(16) Words4 { u32 x, y, z, w; };
-struct alignas(16) Floats4 { float x, y, z, w; };
 
 // Loads that skip the first cache: of what other blocks wrote, or what is read once.
-DEVICE Floats4 load_floats4(const float* at) {
-    Floats4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at));
-    return v;
-}
-
-DEVICE float load_float(const float* at) {
-    float v;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at));
-    return v;
-}
-
-DEVICE Words4 load_words4(const void* at) {
-    Words4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
-    return v;
-}
+DEVICE float4 load_floats4(const float* at) { return __ldcg((const float4*)at); }
+DEVICE float load_float(const float* at) { return __ldcg(at); }
+DEVICE uint4 load_words4(const void* at) { return __ldcg((const uint4*)at); }
 
 // 65504 is the largest half: what is larger must not become infinite.
 DEVICE u16 to_half(float x) {
@@ -74,7 +57,7 @@ DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0);
 // b0, b1 = column g, the same rows; c = rows g and g + 8, columns 2q and 2q + 1.
 DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 #else
     multiply(c, a0, a1, b0);
@@ -85,23 +68,31 @@ DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1
 // The same for 16 columns of a.
 DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
 #else // half as high, twice
-    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
         : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b0));
-    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
         : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b0));
+#endif
+}
+
+// c += the bits that are set in both a and b, on one warp: a [16, 128], b [128, 8] bits. Lane (g, q): a0, a1 = rows g and
+// g + 8, b = column g, bits 32q .. 32q + 31; c as above.
+DEVICE void count_common(int (&c)[4], u32 a0, u32 a1, u32 b) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
 #endif
 }
 
 // 16 bytes on their way to shared memory; `committed` closes a batch, `arrived<N>` waits until only N batches are open.
 DEVICE void copy16(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-    u32 at = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 #else
-    *(Words4*)to = *(const Words4*)from;
+    *(uint4*)to = *(const uint4*)from;
 #endif
 }
 
@@ -117,17 +108,69 @@ template <int N> DEVICE void arrived() {
 #endif
 }
 
-// Every block of the grid gets here before any goes on, and sees what all have written. All blocks must be running.
-DEVICE void grid_barrier(u32* counter, u32 target) {
-    __syncthreads();
+// A barrier in shared memory that `count` arrivals complete, over and over.
+#if __CUDA_ARCH__ >= 800
+struct Gate {
+    u64 state;
+
+    DEVICE u32 at() const { return (u32)__cvta_generic_to_shared(this); }
+    DEVICE void open(int count) {
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at()), "r"(count) : "memory");
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    DEVICE void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at()) : "memory"); }
+
+    // Until the round of this parity is complete.
+    DEVICE void wait(u32 parity) {
+        u32 done;
+        do {
+#if __CUDA_ARCH__ >= 900
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+#else
+            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+#endif
+        } while (!done);
+    }
+
+    // One warp copies `bytes` to shared memory and arrives when they are there: the gate counts COPIERS arrivals.
+#if __CUDA_ARCH__ >= 900
+    static constexpr int COPIERS = 1;
+    DEVICE void copy(void* to, const void* from, int bytes) {
+        if (threadIdx.x % 32) return;
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+            ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"(at()) : "memory");
+    }
+#else
+    static constexpr int COPIERS = 32;
+    DEVICE void copy(void* to, const void* from, int bytes) {
+        for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16((u8*)to + i, (const u8*)from + i);
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory");
+    }
+#endif
+};
+#endif
+
+// The first N threads of a block wait for each other.
+template <int N> DEVICE void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory"); }
+
+// Every block of the grid gets here, with THREADS threads, before any goes on, and what all have written can be read past
+// the first cache. All blocks must be running.
+template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
+    sync_threads<THREADS>();
     if (threadIdx.x == 0) {
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
         u32 seen;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+        do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
         while (seen < target);
     }
-    __syncthreads();
+    sync_threads<THREADS>();
 }
+
+// Asks for memory to be brought nearer.
+DEVICE void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 DEVICE float warp_sum(float x) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
@@ -144,7 +187,7 @@ template <int THREADS> DEVICE float block_sum(float x, float* room) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     x = warp_sum(x);
     if (lane == 0) room[warp] = x;
-    __syncthreads();
+    sync_threads<THREADS>();
     x = lane < THREADS / 32 ? room[lane] : 0.f;
     return warp_sum(x);
 }

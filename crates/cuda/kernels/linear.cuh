@@ -2,10 +2,8 @@
 // graph/reference.rs one after the other.
 //
 // Each block has some tiles of 16 rows; a tile's chunks are cut into slices, and a task (a slice of a tile) is one warp's.
-// Weights do not wait for x: each warp has a ring of slots in shared memory and keeps it full, also over the
-// barriers between phases, so that memory is read while x is made.
-
-constexpr int WARPS = 16, THREADS = WARPS * 32;
+// Weights do not wait for x: a warp of its own reads them, phase after phase, into a ring of SLOTS slots in shared memory,
+// as far ahead as there is room, so that memory is read while x is made and blocks wait for each other.
 
 extern __shared__ __align__(16) u8 shared[];
 
@@ -13,26 +11,28 @@ struct StepArgs {
     const Phase* phases;
     u32* inputs;
     const float* freqs[4]; // rotary tables
-    int pairs[4], tables, most_pairs;
+    int pairs[4], tables;
     int count; // phases
-    // where in shared memory, after the rings: the phases at hand, the rings' states, a float a warp, cosines and sines,
-    // the arena of a phase, and inside it what x needs
-    int window, states, room, turns, arena, scales, sums, shares;
+    u64* clocks;
+};
+#define MARK(n) if (step_clocks && threadIdx.x == 0 && blockIdx.x % 66 == 0) step_clocks[(blockIdx.x / 66 * 400 + p) * 8 + (n)] = clock64()
+__device__ u64* step_clocks;
+
+// What every phase wants to know of the step, in shared memory: a trip to the inputs takes as long as a phase should.
+struct Info {
+    int tokens, outputs, neighbours, pad;
+    int position[4], output_row[4];
+    const u32* pages[4];
 };
 
-// The tiles of a phase that are this block's, and the tasks they are cut into.
+// The tiles of a phase that are this block's.
 struct Share {
     int first, count; // units: tiles, or pairs of tiles where two parts are gated
-    int tiles, tasks;
 
-    DEVICE Share(const LinearArgs& a, int block, int blocks) {
-        int units = a.part[0].tiles;
-        if (!a.gated)
-            for (int i = 1; i < a.parts; i++) units += a.part[i].tiles;
-        first = (int)((long)units * block / blocks);
-        count = (int)((long)units * (block + 1) / blocks) - first;
-        tiles = a.gated ? 2 * count : count;
-        tasks = tiles * a.slices;
+    DEVICE Share(const LinearArgs& a) {
+        int block = blockIdx.x;
+        first = block * a.share + min(block, a.extra);
+        count = a.share + (block < a.extra);
     }
 
     // The part and the tile behind one of this block's tiles.
@@ -49,96 +49,95 @@ struct Share {
     }
 };
 
-// What a warp reads next: runs of records, phase after phase.
-struct Reader {
-    int phase, task, chunk; // chunk: inside the task
+// A warp's tasks, one after the other: slices of tiles.
+struct Tasks {
+    int local, slice;
 
-    // The next run, or false if it lies beyond the phases at hand.
-    DEVICE bool next(const Phase* window, int end, int outputs, int block, int blocks, int warp, const u8*& from, int& bytes) {
-        for (; phase < end; phase++, task = warp, chunk = 0) {
-            const Phase& p = window[phase % WINDOW];
-            if (p.kind != LINEAR || (p.linear.outputs_only && outputs == 0)) continue;
-            const LinearArgs& a = p.linear;
-            Share share(a, block, blocks);
-            for (; task < share.tasks; task += WARPS, chunk = 0) {
-                int local = task / a.slices, begin = (task - local * a.slices) * a.span;
-                int left = min(a.span, a.chunks - begin) - chunk;
-                if (left <= 0) continue;
-                int tile;
-                const Part& part = share.find(a, local, tile);
-                int count = min(left, part.per_slot);
-                from = part.records + ((long)tile * a.chunks + begin + chunk) * part.bytes;
-                bytes = count * part.bytes;
-                chunk += count;
-                return true;
+    DEVICE void start(const LinearArgs& a) {
+        local = (threadIdx.x / 32) / (u32)a.slices;
+        slice = threadIdx.x / 32 - local * a.slices;
+    }
+
+    DEVICE void next(const LinearArgs& a) {
+        for (slice += WARPS; slice >= a.slices; slice -= a.slices) local++;
+    }
+};
+
+// A block's tiles of one part lie one after the other, and so do the slots they are read into: this is such a run.
+struct Run {
+    const u8* from;
+    int records, bytes, per_slot; // bytes of a record
+
+    DEVICE int slots() const { return (records + per_slot - 1) / (u32)per_slot; }
+};
+
+// The block's tiles of part i, which begin at its local tile `first`; none if the block has none.
+DEVICE Run run_of(const LinearArgs& a, const Share& share, int i, int& first) {
+    const Part& part = a.part[i];
+    int begin = share.first, count = share.count;
+    first = i * count;
+    if (!a.gated) { // tiles of all parts are numbered through
+        int before = 0;
+        for (int n = 0; n < i; n++) before += a.part[n].tiles;
+        int end = min(begin + count, before + part.tiles) - before;
+        begin = max(begin - before, 0);
+        count = max(end - begin, 0);
+        first = before + begin - share.first;
+    }
+    return {part.records + (long)begin * a.chunks * part.bytes, count * a.chunks, part.bytes, part.per_slot};
+}
+
+// The ring: what the reading warp has filled, and what the others have used up.
+struct Ring {
+    Gate* full;
+    Gate* empty;
+
+    DEVICE Ring() { full = (Gate*)(shared + AT_GATES), empty = full + SLOTS; }
+    DEVICE static u8* slot(u32 n) { return shared + n % SLOTS * SLOT; }
+    DEVICE void wait_full(u32 n) { full[n % SLOTS].wait(n / SLOTS % 2); }
+
+    // This warp has no more use for slots from `n` to before `end`. Each must have been full, also those that had nothing
+    // for it: else it might be a round ahead of others.
+    DEVICE void release(u32& n, u32 end) {
+        if (threadIdx.x % 32 == 0)
+            for (u32 i = n; i < end; i++) wait_full(i), empty[i % SLOTS].arrive();
+        n = end;
+    }
+
+    // Reads all weights of the step, in order: one warp's work.
+    DEVICE void read(const Phase* phases, int count, int outputs) {
+        Phase& phase = ((Phase*)(shared + AT_WINDOW))[WINDOW]; // behind the others' phases
+        constexpr int PIECES = sizeof(Phase) / 16;
+        int lane = threadIdx.x % 32;
+        uint4 next = lane < PIECES ? ((const uint4*)phases)[lane] : uint4{};
+        u32 n = 0;
+        for (int p = 0; p < count; p++) {
+            __syncwarp();
+            if (lane < PIECES) {
+                ((uint4*)&phase)[lane] = next;
+                if (p + 1 < count) next = ((const uint4*)(phases + p + 1))[lane];
+            }
+            __syncwarp();
+            const LinearArgs& a = phase.linear;
+            if (phase.kind != LINEAR || (a.outputs_only && outputs == 0)) continue;
+            Share share(a);
+            // norms have weights too: each block asks for some, so that they are near when all want them
+            if (a.norm.kind)
+                for (int i = blockIdx.x * 32; i < a.cols; i += gridDim.x * 32) prefetch(a.norm.weight + i);
+            for (int i = 0; i < a.parts; i++) {
+                int first;
+                Run run = run_of(a, share, i, first);
+                for (int left = run.records; left > 0; left -= run.per_slot, n++) {
+                    int bytes = min(left, run.per_slot) * run.bytes;
+                    if (n >= SLOTS) empty[n % SLOTS].wait((n / SLOTS - 1) % 2);
+                    full[n % SLOTS].copy(slot(n), run.from, bytes);
+                    run.from += bytes;
+                }
             }
         }
-        return false;
     }
 };
-
-// A warp's ring of slots: what it reads ahead, oldest first. After every use of a slot exactly one batch of copies is
-// closed, empty or not, so that waiting for all but SLOTS - 1 of them is waiting for the oldest slot.
-// Its state lies in shared memory between phases: other phases need the registers.
-struct RingState {
-    int oldest, held, end; // `end`: of the phases at hand
-    Reader reader;
-};
-
-template <int SLOTS> struct Ring {
-    u8* slots;
-    const Phase* window;
-    RingState* kept;
-    int outputs;
-    RingState now;
-
-    DEVICE Ring(const StepArgs& step) {
-        int warp = threadIdx.x / 32;
-        slots = shared + warp * SLOTS * SLOT, window = (const Phase*)(shared + step.window);
-        kept = (RingState*)(shared + step.states) + warp, outputs = step.inputs[OUTPUTS];
-    }
-
-    DEVICE void start() { now = {0, 0, 0, {0, (int)threadIdx.x / 32, 0}}, put_back(); }
-    DEVICE void take() { now = *kept; }
-    DEVICE void put_back() {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) *kept = now;
-        __syncwarp();
-    }
-
-    DEVICE void fill() {
-        const u8* from;
-        int bytes, slot = now.oldest + now.held;
-        if (slot >= SLOTS) slot -= SLOTS;
-        if (now.reader.next(window, now.end, outputs, blockIdx.x, gridDim.x, threadIdx.x / 32, from, bytes)) {
-            for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16(slots + slot * SLOT + i, from + i);
-            now.held++;
-        }
-        committed();
-    }
-
-    DEVICE const u8* wait() const {
-        arrived<SLOTS - 1>();
-        __syncwarp();
-        return slots + now.oldest * SLOT;
-    }
-
-    DEVICE void used() {
-        __syncwarp();
-        now.held--;
-        now.oldest = now.oldest + 1 == SLOTS ? 0 : now.oldest + 1;
-        fill();
-    }
-};
-
-// Reads on, now that phases up to `end` are at hand.
-template <int SLOTS> APART void read_on(const StepArgs& step, int end) {
-    Ring<SLOTS> ring(step);
-    ring.take();
-    ring.now.end = end;
-    for (int i = ring.now.held; i < SLOTS; i++) ring.fill();
-    ring.put_back();
-}
+static_assert(sizeof(Phase) <= 512, "a warp reads a phase at once");
 
 // x of a phase in shared memory.
 struct X {
@@ -148,147 +147,200 @@ struct X {
     float* shares; // [task][16 rows][T]
     float* room;   // a float a warp
 
-    DEVICE X(const StepArgs& step) {
-        u8* arena = shared + step.arena;
-        bytes = arena, scales = (float*)(arena + step.scales), sums = (float*)(arena + step.sums);
-        shares = (float*)(arena + step.shares), room = (float*)(shared + step.room);
+    DEVICE X() {
+        u8* arena = shared + AT_ARENA;
+        bytes = arena, scales = (float*)(arena + AT_SCALES), sums = (float*)(arena + AT_SUMS);
+        shares = (float*)(arena + AT_SHARES), room = (float*)(shared + AT_ROOM);
     }
 };
 
+// Eight neighbouring floats from column k on; zeros beyond the last.
+DEVICE void read_eight(float (&v)[8], const float* from, int k, int cols) {
+    float4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+    if (k < cols) low = load_floats4(from + k); // columns are a multiple of four
+    if (k + 4 < cols) high = load_floats4(from + k + 4);
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+}
+
+// Eight values of x as integers to their place in shared memory; sixteen neighbouring threads have a chunk.
+template <int T> DEVICE void put_x(bool signs, int chunks, const X& x, int t, int k, const float (&v)[8]) {
+    int chunk = k / 128, part = threadIdx.x % 16, sum = 0;
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(v[i]));
+#pragma unroll
+    for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
+    if (chunk < chunks) {
+        if (ANY_SIGNS && signs) sum = store_planes(x.bytes + (chunk * T + t) * 256, part, v, most);
+        else sum = store_x(x.bytes + chunk * 256 * T, T, t, part, v, most);
+        if (part == 0) x.scales[chunk * T + t] = x_scale_of(most);
+    }
+    if (ANY_SIGNS && signs) { // of the whole chunk
+#pragma unroll
+        for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+        if (chunk < chunks && part == 0) x.sums[(chunk * T + t) * 8] = (float)sum;
+    } else if (OFFSET_SUMS) {
+        sum += __shfl_xor_sync(0xffffffff, sum, 1);
+        if (chunk < chunks && part % 2 == 0) x.sums[(chunk * T + t) * 8 + part / 2] = (float)sum;
+    }
+}
+
+// A row of x, normalised: it stays in registers between the sum and the result, and weights come with it.
+template <int T> DEVICE void prepare_normed(const LinearArgs& a, const float* from, int t, const X& x) {
+    float v[NORM_PASSES][8], w[NORM_PASSES][8], mean = 0, sum = 0;
+    auto column = [](int pass) { return pass * THREADS * 8 + (int)threadIdx.x * 8; };
+#pragma unroll
+    for (int pass = 0; pass < NORM_PASSES; pass++) {
+        read_eight(v[pass], from, column(pass), a.cols);
+        read_eight(w[pass], a.norm.weight, column(pass), a.cols);
+    }
+    if (a.norm.kind == LAYER) {
+#pragma unroll
+        for (int pass = 0; pass < NORM_PASSES; pass++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum += v[pass][i];
+        mean = block_sum<THREADS>(sum, x.room) / a.cols;
+        sync_threads<THREADS>();
+        sum = 0;
+    }
+#pragma unroll
+    for (int pass = 0; pass < NORM_PASSES; pass++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            v[pass][i] = column(pass) + i < a.cols ? v[pass][i] - mean : 0.f;
+            sum += v[pass][i] * v[pass][i];
+        }
+    float factor = norm_factor(block_sum<THREADS>(sum, x.room), a.cols, a.norm.eps);
+#pragma unroll
+    for (int pass = 0; pass < NORM_PASSES; pass++) {
+        float bias[8] = {};
+        if (a.norm.bias) read_eight(bias, a.norm.bias, column(pass), a.cols);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[pass][i] = v[pass][i] * factor * w[pass][i] + bias[i];
+        put_x<T>(a.signs, a.chunks, x, t, column(pass), v[pass]);
+    }
+}
+
 // x of all tokens, normalised and as integers: every block for itself.
-template <int T> DEVICE void prepare_x(const LinearArgs& a, const u32* inputs, int rows, const X& x) {
-    constexpr int PASSES = NORM_PASSES;
-    int part = threadIdx.x % 16;
+template <int T> DEVICE void prepare_x(const LinearArgs& a, const Info& info, int rows, const X& x) {
     for (int t = 0; t < rows; t++) {
-        int row = a.gather ? output_row(inputs, t) : t;
-        const float* from = a.x.at + row * a.x.stride;
-        float kept[PASSES][8], mean = 0, factor = 1;
-        auto read = [&](int k, float (&v)[8]) {
-            Floats4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
-            if (k < a.cols) low = load_floats4(from + k); // columns are a multiple of four
-            if (k + 4 < a.cols) high = load_floats4(from + k + 4);
-            v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-        };
+        const float* from = a.x.at + (a.gather ? info.output_row[t] : t) * a.x.stride;
         if (a.norm.kind) {
-            float sum = 0;
-#pragma unroll
-            for (int pass = 0; pass < PASSES; pass++) read(pass * THREADS * 8 + threadIdx.x * 8, kept[pass]);
-            if (a.norm.kind == LAYER) {
-#pragma unroll
-                for (int pass = 0; pass < PASSES; pass++)
-#pragma unroll
-                    for (int i = 0; i < 8; i++) sum += kept[pass][i];
-                mean = block_sum<THREADS>(sum, x.room) / a.cols;
-                __syncthreads();
-                sum = 0;
-            }
-#pragma unroll
-            for (int pass = 0; pass < PASSES; pass++)
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    int k = pass * THREADS * 8 + threadIdx.x * 8 + i;
-                    float d = kept[pass][i] - mean;
-                    if (k < a.cols) sum += d * d;
-                }
-            factor = norm_factor(block_sum<THREADS>(sum, x.room), a.cols, a.norm.eps);
-        }
-        auto put = [&](int k, float (&v)[8]) {
-            if (a.norm.kind) {
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    v[i] = k + i < a.cols ? (v[i] - mean) * factor * a.norm.weight[k + i] + (a.norm.bias ? a.norm.bias[k + i] : 0.f) : 0.f;
-            }
-            float most = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(v[i]));
-#pragma unroll
-            for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
-            int chunk = k / 128;
-            int sum = 0;
-            if (chunk < a.chunks) sum = store_x(x.bytes + chunk * 256 * T, T, t, part, v, most);
-            if (OFFSET_SUMS) {
-                sum += __shfl_xor_sync(0xffffffff, sum, 1);
-                if (chunk < a.chunks && part % 2 == 0) x.sums[(chunk * T + t) * 8 + part / 2] = (float)sum;
-            }
-            if (chunk < a.chunks && part == 0) x.scales[chunk * T + t] = x_scale_of(most);
-        };
-        if (a.norm.kind) {
-#pragma unroll
-            for (int pass = 0; pass < PASSES; pass++) put(pass * THREADS * 8 + threadIdx.x * 8, kept[pass]);
+            prepare_normed<T>(a, from, t, x);
+            if (t + 1 < rows) sync_threads<THREADS>(); // `room` is used again
         } else {
-            for (int k = threadIdx.x * 8; k / 128 / 4 * 4 < a.chunks; k += THREADS * 8) { // whole warps
+            for (int k = threadIdx.x * 8; k / 256 * 2 < a.chunks; k += THREADS * 8) { // whole warps
                 float v[8];
-                read(k, v);
-                put(k, v);
+                read_eight(v, from, k, a.cols);
+                put_x<T>(a.signs, a.chunks, x, t, k, v);
             }
         }
-        if (t + 1 < rows) __syncthreads(); // `room` is used again
     }
 }
 
-// One task: its records, run after run, out of the ring.
-template <class F, int T, int SLOTS>
-DEVICE void run_task(float (&total)[2], Ring<SLOTS>& ring, const X& x, int chunk, int count) {
+// One task: `count` records from number `record` of the run on, whose first slot is `n`; all slots before the last one it
+// looks at are released. What a row of them gives for each token goes to `out`.
+template <class F, int T> DEVICE void run_task(Ring& ring, u32& released, u32 n, int record, int chunk, int count, const X& x, float* out) {
     constexpr int PER = SLOT / F::BYTES;
-    int lane = threadIdx.x % 32, token = min(lane % 4, T - 1);
-    for (; count > 0; count -= PER) {
-        const u8* record = ring.wait();
-        for (int i = 0; i < min(count, PER); i++, record += F::BYTES, chunk++) {
-            u32 b[8];
-            load_x<T>(b, x.bytes + chunk * 256 * T, lane);
-            multiply_record<F>(total, record, b, x.scales[chunk * T + token], x.sums + (chunk * T + token) * 8, lane);
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, token = min(q, T - 1);
+    float total[F::SIGNS ? T : 1][2] = {};
+    n += record / (u32)PER, record %= (u32)PER;
+    for (; count > 0; n++) {
+        ring.release(released, n);
+        ring.wait_full(n);
+        const u8* at = ring.slot(n) + record * F::BYTES;
+        int end = chunk + min(count, PER - record);
+        count -= end - chunk, record = 0;
+#pragma unroll 4
+        for (; chunk < end; chunk++, at += F::BYTES) {
+            if constexpr (F::SIGNS) {
+                multiply_signs<T>(total, at, x.bytes + chunk * 256 * T, x.scales + chunk * T, x.sums + chunk * T * 8, lane);
+            } else {
+                u32 b[8];
+                load_x<T>(b, x.bytes + chunk * 256 * T, lane);
+                multiply_record<F>(total[0], at, b, x.scales[chunk * T + token], x.sums + (chunk * T + token) * 8, lane);
+            }
         }
-        ring.used();
+        __syncwarp(); // all lanes are done with the slot before it is released
+    }
+    if constexpr (F::SIGNS) {
+#pragma unroll
+        for (int t = 0; t < T; t++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                total[t][r] += __shfl_xor_sync(0xffffffff, total[t][r], 1);
+                total[t][r] += __shfl_xor_sync(0xffffffff, total[t][r], 2);
+                if (q == 0) out[(g + 8 * r) * T + t] = total[t][r];
+            }
+    } else if (q < T) {
+        out[g * T + q] = total[0][0], out[(g + 8) * T + q] = total[0][1];
     }
 }
 
-template <int T, int SLOTS> APART void linear(const LinearArgs& a, const StepArgs& step) {
-    Ring<SLOTS> ring(step);
-    const u32* inputs = step.inputs;
-    int block = blockIdx.x, blocks = gridDim.x, rows = rows_of(inputs, a.outputs_only);
-    if (rows == 0) return;
-    X x(step);
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
-    prepare_x<T>(a, inputs, rows, x);
-    __syncthreads();
-    Share share(a, block, blocks);
-    ring.take();
-    for (int task = warp; task < share.tasks; task += WARPS) {
-        int local = task / a.slices, begin = (task - local * a.slices) * a.span, tile;
-        int count = min(a.span, a.chunks - begin);
-        if (count <= 0) count = 0;
-        const Part& part = share.find(a, local, tile);
-        float total[2] = {0, 0};
-        switch (part.format) {
-#define CASE(n, bits, low, group, offsets) case n: run_task<Format<bits, low, group, offsets>, T>(total, ring, x, begin, count); break;
-            FORMATS(CASE)
-#undef CASE
-        }
-        if (q < T) {
-            x.shares[(task * 16 + g) * T + q] = total[0];
-            x.shares[(task * 16 + g + 8) * T + q] = total[1];
-        }
-    }
-    ring.put_back();
-    __syncthreads();
+// The sum of a row's slices, in a fixed order, and what belongs to its part.
+template <int T> DEVICE float whole_row(const Part& part, const float* shares, int slices, int row) {
+    float sum = 0;
+#pragma unroll 4
+    for (int s = 0; s < slices; s++) sum += shares[s * 16 * T];
+    sum *= part.factor;
+    if (part.scale) sum *= *part.scale;
+    return part.bias ? sum + part.bias[row] : sum;
+}
 
-    // the slices of each row meet in a fixed order
-    auto result = [&](const Part& part, int local, int r, int t, int row) {
-        float sum = 0;
-        for (int s = 0; s < a.slices; s++) sum += x.shares[((local * a.slices + s) * 16 + r) * T + t];
-        sum *= part.factor;
-        if (part.scale) sum *= *part.scale;
-        if (part.bias) sum += part.bias[row];
-        return sum;
-    };
-    for (int i = threadIdx.x; i < share.count * 16 * rows; i += THREADS) {
-        int r = i % 16, local = i / 16 % share.count, t = i / 16 / share.count, tile;
-        const Part& part = share.find(a, local, tile);
-        int row = tile * 16 + r;
-        if (row >= part.rows) continue;
-        float y = result(part, local, r, t, row);
-        if (a.gated) y = activate(a.gated - 1, y) * result(a.part[1], local + share.count, r, t, row);
-        if (a.add.at) y += load_float(a.add.at + t * a.add.stride + row);
-        part.y[(long)t * part.y_stride + row] = y;
+// One phase; its first slot is `n`. Gives the slot after its last.
+template <int T> APART u32 linear(int p, u32 n) {
+    const LinearArgs& a = ((const Phase*)(shared + AT_WINDOW))[p % WINDOW].linear;
+    const Info& info = *(const Info*)(shared + AT_INFO);
+    int rows = a.outputs_only ? info.outputs : info.tokens;
+    if (rows == 0) return n;
+    X x;
+    Share share(a);
+    // one output a thread in most phases: what is added to it is asked for now
+    int r = threadIdx.x % 16, out = threadIdx.x / 16, tile = 0;
+    float add = 0;
+    if (a.add.at && out < share.count && rows == 1) {
+        const Part& part = share.find(a, out, tile);
+        if (tile * 16 + r < part.rows) add = load_float(a.add.at + tile * 16 + r);
     }
+    prepare_x<T>(a, info, rows, x);
+    sync_threads<THREADS>();
+    MARK(2);
+    Ring ring;
+    u32 released = n;
+    Tasks task;
+    task.start(a);
+    for (int i = 0; i < a.parts; i++) {
+        int first;
+        Run run = run_of(a, share, i, first);
+        int end = run.records > 0 ? first + run.records / (u32)a.chunks : 0;
+        for (; task.local < end; task.next(a)) {
+            int begin = task.slice * a.span, count = min(a.span, a.chunks - begin);
+            int record = (task.local - first) * a.chunks + begin;
+            float* to = x.shares + (task.local * a.slices + task.slice) * 16 * T;
+            switch (a.part[i].format) {
+#define CASE(n_, bits, low, group, offsets) case n_: run_task<Format<bits, low, group, offsets>, T>(ring, released, n, record, begin, count, x, to); break;
+                FORMATS(CASE)
+#undef CASE
+            }
+        }
+        n += run.slots();
+    }
+    ring.release(released, n);
+    MARK(3);
+    sync_threads<THREADS>();
+    MARK(4);
+
+    for (int t = 0; t < rows; t++) {
+        for (int local = out; local < share.count; local += THREADS / 16) {
+            const Part& part = share.find(a, local, tile);
+            int row = tile * 16 + r;
+            if (row >= part.rows) continue;
+            const float* shares = x.shares + (local * a.slices * 16 + r) * T + t;
+            float y = whole_row<T>(part, shares, a.slices, row);
+            if (a.gated) y = activate(a.gated - 1, y) * whole_row<T>(a.part[1], shares + share.count * a.slices * 16 * T, a.slices, row);
+            if (a.add.at) y += rows == 1 && local == out ? add : load_float(a.add.at + t * a.add.stride + row);
+            part.y[t * part.y_stride + row] = y;
+        }
+    }
+    return n;
 }

@@ -40,7 +40,11 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
         for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
         long chunk = k / 128;
         int sum = 0;
-        if (chunk < a.chunks) sum = store_x(p.x.bytes + (chunk * p.x.tokens + t / 4 * 4) * 256, 4, t % 4, part, v, most);
+        u8* to = p.x.bytes + (chunk * p.x.tokens + t / 4 * 4) * 256;
+        if (chunk < a.chunks) {
+            if (a.signs) store_signs_x(to, 4, t % 4, part, v, most);
+            else sum = store_x(to, 4, t % 4, part, v, most);
+        }
         sum += __shfl_xor_sync(0xffffffff, sum, 1);
         if (chunk >= a.chunks) continue;
         if (part % 2 == 0) p.x.sums[(chunk * p.x.tokens + t) * 8 + part / 2] = (float)sum;
@@ -78,7 +82,7 @@ template <class F> DEVICE void multiply_many(float (&total)[MANY_SETS][2], const
         u32 b[MANY_SETS][4];
 #pragma unroll
         for (int n = 0; n < MANY_SETS; n++) {
-            Words4 v = *(const Words4*)(x + n * 1024 + m * 512 + g * 64 + q * 16);
+            uint4 v = *(const uint4*)(x + n * 1024 + m * 512 + g * 64 + q * 16);
             b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
         }
 #pragma unroll
@@ -198,12 +202,12 @@ extern "C" __global__ void __launch_bounds__(256) make_heads(const __grid_consta
     for (int i = warp; i < a.heads + 2 * a.kv_heads; i += 8) {
         if (i < a.heads) {
             float* ready = a.ready.at + token * a.ready.stride + i * a.head_dim;
-            make_head(a.q, a.q.x.at + token * a.q.x.stride + i * a.head_dim, a.head_dim, a.pairs, a.interleaved, turn, a.magnitude, room,
-                      [&](int k, float v) { ready[k] = v; });
-        } else if (i < a.heads + a.kv_heads) {
-            store_key(a, p.inputs, token, i - a.heads, turn, room);
+            make_head<256>(a.q, a.q.x.at + token * a.q.x.stride + i * a.head_dim, a, turn, room, [&](int k, float v) { ready[k] = v; });
         } else {
-            store_value(a, p.inputs, token, i - a.heads - a.kv_heads);
+            int head = (i - a.heads) % a.kv_heads;
+            long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
+            if (i < a.heads + a.kv_heads) store_key(a, slot, token, head, turn, room);
+            else store_value(a, slot, token, head);
         }
     }
 }

@@ -2,6 +2,8 @@
 //
 // Defined by the host: FORMATS(X) with X(number, bits, low, group, offsets) for each format of codes in the model.
 
+constexpr int WARPS = 16, THREADS = WARPS * 32; // of a block in a step of a few tokens, beside the warp that reads
+
 // The rows of a value: row r begins at `at + r * stride`.
 struct View { float* at; long stride; };
 
@@ -33,6 +35,7 @@ struct Part {
     float* y;
     int y_stride, rows, tiles, format;
     int bytes, per_slot; // of a record; records that fit into a slot of the ring
+
     float factor;        // on all scales and offsets
     int pad;
 };
@@ -44,8 +47,9 @@ struct LinearArgs {
     NormArgs norm;
     int cols, chunks, parts;
     int gated;         // 0, or 1 + the activation between part 0 and part 1
-    int outputs_only, gather;
+    int outputs_only, gather, signs; // signs: formats of one bit, all parts or none
     int slices, span;  // a tile's chunks are shared by so many tasks of so many chunks
+    int share, extra;  // units of a block; so many blocks have one more
     Part part[MOST_PARTS];
 };
 

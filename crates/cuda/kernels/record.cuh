@@ -4,25 +4,28 @@
 // first plane, LOW more in a second. Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q: what
 // the matrix unit wants. A lane has rows g and g + 8; its words lie so that a warp reads 16 bytes a lane at a time. Behind
 // the codes come the scales, a pair of halves (rows g and g + 8) a group, and as many offsets where the format has them.
+//
+// Formats of one bit go through the matrix unit as bits, so theirs lie otherwise: bit 7 - j of byte i of lane q's word is
+// column 32 q + 8 i + j.
 
 template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = 128 / GROUP_;
     static constexpr bool OFFSETS = OFFSETS_;
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
     static constexpr int BYTES = SCALES_AT + 32 * GROUPS * (OFFSETS ? 2 : 1);
-    // what a code of one is worth as a byte
-    static constexpr int UNIT = BITS == 1 ? 64 : 1 << (8 - BITS - LOW);
+    static constexpr bool SIGNS = BITS == 1; // a set bit is -1
+    static constexpr int UNIT = SIGNS ? 1 : 1 << (8 - BITS - LOW); // what a code of one is worth as a byte
 };
 
 // A plane's words of one lane: B of each of its two rows.
 template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int lane) {
     if constexpr (B == 1) {
-        Words2 v = *(const Words2*)(plane + lane * 8);
+        uint2 v = *(const uint2*)(plane + lane * 8);
         words[0][0] = v.x, words[1][0] = v.y;
     } else {
 #pragma unroll
         for (int m = 0; m < B / 2; m++) {
-            Words4 v = *(const Words4*)(plane + m * 512 + lane * 16);
+            uint4 v = *(const uint4*)(plane + m * 512 + lane * 16);
             u32 four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
             for (int i = 0; i < 4; i++) words[(m * 4 + i) / B][(m * 4 + i) % B] = four[i];
@@ -34,7 +37,7 @@ template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int
 template <class F> DEVICE u32 codes(const u32* words, const u32* low, int j) {
     constexpr int PER = 8 / F::BITS;
     u32 w = words[j / PER] << (F::BITS * (j % PER));
-    if constexpr (F::BITS == 1) return (w & 0x80808080u) | 0x40404040u; // a set bit is -64, a clear one +64
+    if constexpr (F::SIGNS) return ((w >> 7) & 0x01010101u) * 0xfeu + 0x01010101u; // a set bit is -1, a clear one 1
     if constexpr (F::BITS < 8) w &= 0x01010101u * (0x100u - (1u << (8 - F::BITS)));
     if constexpr (F::LOW > 0) {
         constexpr int PER_LOW = 8 / (F::LOW > 0 ? F::LOW : 1);
@@ -67,9 +70,31 @@ template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     int g = lane / 4, q = lane % 4;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        Words4 v = {0, 0, 0, 0};
-        if (g < 2 * T) v = *(const Words4*)(chunk + m * T * 128 + g * 64 + q * 16);
+        uint4 v = {0, 0, 0, 0};
+        if (g < 2 * T) v = *(const uint4*)(chunk + m * T * 128 + g * 64 + q * 16);
         b[4 * m] = v.x, b[4 * m + 1] = v.y, b[4 * m + 2] = v.z, b[4 * m + 3] = v.w;
+    }
+}
+
+// The same for formats of one bit: bit planes of the 16-bit integers, [token][plane % 8][q][plane / 8] words.
+//
+// The sum of (1 - 2a) x is the sum of x less twice that over the bits a that are set: the planes' weights 2^p, the last
+// one -2^15, times the bits that a and the plane have in common. A lane has planes 2q and 2q + 1 of both halves for its
+// rows; the lanes of a quad are added up at the end, and the first of them has the sum of x.
+template <int T> DEVICE void multiply_signs(float (&total)[T][2], const u8* record, const u8* chunk, const float* x_scales, const float* sums, int lane) {
+    int q = lane % 4, top = q == 3 ? -512 : 512;
+    float by = q == 0 ? -2.f : q == 1 ? -8.f : q == 2 ? -32.f : -128.f;
+    uint2 w = *(const uint2*)(record + lane * 8);
+    u32 scale = *(const u32*)(record + 256 + lane / 4 * 4);
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+        uint2 b = *(const uint2*)(chunk + t * 256 + lane * 8);
+        int low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
+        count_common(low, w.x, w.y, b.x);
+        count_common(high, w.x, w.y, b.y);
+        float x_scale = x_scales[t], sum = q == 0 ? sums[t * 8] : 0.f;
+        total[t][0] += low_half(scale) * x_scale * (by * (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]) + sum);
+        total[t][1] += high_half(scale) * x_scale * (by * (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]) + sum);
     }
 }
 
@@ -86,11 +111,13 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
         if constexpr (F::GROUP == 16) {
             multiply(c, w.get(0, group), w.get(1, group), b[group]);
         } else {
+            int d[4] = {0, 0, 0, 0}; // every other step, so that they need not wait for each other
 #pragma unroll
             for (int s = 0; s < F::GROUP / 32; s++) {
                 int j = 2 * (group * (F::GROUP / 32) + s);
-                multiply(c, w.get(0, j), w.get(1, j), w.get(0, j + 1), w.get(1, j + 1), b[j], b[j + 1]);
+                multiply(s % 2 ? d : c, w.get(0, j), w.get(1, j), w.get(0, j + 1), w.get(1, j + 1), b[j], b[j + 1]);
             }
+            if constexpr (F::GROUP > 32) c[0] += d[0], c[1] += d[1], c[2] += d[2], c[3] += d[3];
         }
         u32 scale = scales[group];
         part[0] += low_half(scale) * (float)(c[0] * 256 + c[1]);
@@ -133,6 +160,58 @@ DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], f
     return sum;
 }
 
+// Bytes 0 to 3 of x and y as rows of 8 by 8 bits, turned: byte 3 of x then has the top bits, in the rows' order.
+DEVICE void turn_bits(u32& x, u32& y) {
+    u32 t;
+    t = (x ^ x >> 7) & 0x00aa00aau, x ^= t ^ t << 7;
+    t = (y ^ y >> 7) & 0x00aa00aau, y ^= t ^ t << 7;
+    t = (x ^ x >> 14) & 0x0000ccccu, x ^= t ^ t << 14;
+    t = (y ^ y >> 14) & 0x0000ccccu, y ^= t ^ t << 14;
+    t = (x & 0xf0f0f0f0u) | (y >> 4 & 0x0f0f0f0fu);
+    y = (x << 4 & 0xf0f0f0f0u) | (y & 0x0f0f0f0fu);
+    x = t;
+}
+
+// As store_x, into bit planes: a thread's eight values are one byte of each.
+DEVICE int store_planes(u8* token_chunk, int part, const float (&x)[8], float most) {
+    float by = most > 0 ? 32512.f / most : 0.f;
+    int v[8], sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = __float_as_int(x[i] * by + 12582912.f), sum += v[i] - 0x4b400000;
+    u8* at = token_chunk + part / 4 * 8 + part % 4; // lane q = part / 4, byte i = part % 4
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u32 word[2];
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            u32 first = __byte_perm(v[4 * n + 1], v[4 * n], half ? 0x51 : 0x40); // row 4n above row 4n + 1
+            u32 second = __byte_perm(v[4 * n + 3], v[4 * n + 2], half ? 0x51 : 0x40);
+            word[n] = __byte_perm(second, first, 0x5410);
+        }
+        turn_bits(word[0], word[1]);
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) { // byte 3 - i of word n: plane 7 - (4n + i) of this half
+                int plane = 7 - (4 * n + i);
+                at[plane * 32 + half * 4] = (u8)(word[n] >> (24 - 8 * i));
+            }
+    }
+    return sum;
+}
+
+// As store_x, in the order of formats of one bit: column 32 q + 8 i + j is byte i of step j / 2, half j % 2 of lane q.
+DEVICE void store_signs_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
+    float by = most > 0 ? 32512.f / most : 0.f;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        int v = __float_as_int(x[j] * by + 12582912.f);
+        u8* at = chunk + j / 4 * T * 128 + token * 128 + part / 4 * 16 + j % 4 * 4 + part % 4;
+        at[0] = (u8)((v + 128) >> 8);
+        at[64] = (u8)v;
+    }
+}
+
 // What the integers of a chunk are worth.
 DEVICE float x_scale_of(float most) { return most * (1.f / 32512.f); }
 
@@ -140,6 +219,12 @@ DEVICE float x_scale_of(float most) { return most * (1.f / 32512.f); }
 template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
     int g = row % 8, second = row / 8, s = k / 32, half = k / 16 % 2, q = k / 4 % 4, i = k % 4, j = 2 * s + half;
     int lane = g * 4 + q;
+    if constexpr (F::SIGNS) {
+        u32 w = *(const u32*)(record + (g * 4 + k / 32) * 8 + second * 4);
+        u32 scale = *(const u32*)(record + F::SCALES_AT + g * 4);
+        float one = second ? high_half(scale) : low_half(scale);
+        return w >> (k % 32 / 8 * 8 + 7 - k % 8) & 1 ? -one : one;
+    }
     auto word = [&](int bits, int n, int at) { // word n of the row's plane that begins at `at`
         int index = second * bits + n;
         return bits == 1 ? *(const u32*)(record + at + lane * 8 + index * 4)
@@ -147,19 +232,14 @@ template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
     };
     constexpr int PER = 8 / F::BITS;
     u32 w = word(F::BITS, j / PER, 0) << (F::BITS * (j % PER));
-    int code;
-    if constexpr (F::BITS == 1) {
-        code = (w >> (8 * i) & 0x80) ? -64 : 64;
-    } else {
-        u32 top = w >> (8 * i) & (0x100u - (1u << (8 - F::BITS))) & 0xff;
-        if constexpr (F::LOW > 0) {
-            constexpr int PER_LOW = 8 / F::LOW;
-            u32 l = word(F::LOW, j / PER_LOW, 256 * F::BITS) >> (8 * i) & 0xff;
-            l = l >> (8 - F::LOW * (j % PER_LOW + 1)) & ((1u << F::LOW) - 1);
-            top |= l << (8 - F::BITS - F::LOW);
-        }
-        code = (signed char)top;
+    u32 top = w >> (8 * i) & (0x100u - (1u << (8 - F::BITS))) & 0xff;
+    if constexpr (F::LOW > 0) {
+        constexpr int PER_LOW = 8 / (F::LOW > 0 ? F::LOW : 1);
+        u32 l = word(F::LOW, j / PER_LOW, 256 * F::BITS) >> (8 * i) & 0xff;
+        l = l >> (8 - F::LOW * (j % PER_LOW + 1)) & ((1u << F::LOW) - 1);
+        top |= l << (8 - F::BITS - F::LOW);
     }
+    int code = (signed char)top;
     const u32* scales = (const u32*)(record + F::SCALES_AT) + g * F::GROUPS + k / F::GROUP;
     u32 scale = *scales;
     float value = (second ? high_half(scale) : low_half(scale)) * code;

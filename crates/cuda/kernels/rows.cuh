@@ -15,11 +15,11 @@ template <class F> DEVICE void embed_row(const EmbedArgs& a, u32 row, float* y, 
         y[k] = weight_of<F>(tile + k / 128 * F::BYTES, row % 16, k % 128) * a.factor;
 }
 
-DEVICE void embed(const EmbedArgs& a, const u32* inputs, int block, int blocks) {
+template <int THREADS> DEVICE void embed(const EmbedArgs& a, const u32* inputs, int block, int blocks) {
     // several blocks share a row
     int tokens = inputs[TOKENS], shares = max(1, blocks / tokens);
     for (int i = block; i < tokens * shares; i += blocks) {
-        int token = i / shares, first = i % shares * blockDim.x + threadIdx.x, step = shares * blockDim.x;
+        int token = i / shares, first = i % shares * THREADS + threadIdx.x, step = shares * THREADS;
         u32 row = token_id(inputs, a.chosen, token);
         float* y = a.y.at + token * a.y.stride;
         switch (a.format) {
@@ -33,8 +33,8 @@ DEVICE void embed(const EmbedArgs& a, const u32* inputs, int block, int blocks) 
 }
 
 // A warp computes a row of weights for four tokens at a time.
-DEVICE void float_linear(const FloatLinearArgs& a, const u32* inputs, int block, int blocks) {
-    int lane = threadIdx.x % 32, warps = blockDim.x / 32, rows = rows_of(inputs, a.outputs_only);
+template <int THREADS> DEVICE void float_linear(const FloatLinearArgs& a, const u32* inputs, int block, int blocks) {
+    int lane = threadIdx.x % 32, warps = THREADS / 32, rows = rows_of(inputs, a.outputs_only);
     for (int row = block * warps + threadIdx.x / 32; row < a.rows; row += blocks * warps) {
         for (int first = 0; first < rows; first += 4) {
             float sums[4] = {};
@@ -47,7 +47,7 @@ DEVICE void float_linear(const FloatLinearArgs& a, const u32* inputs, int block,
             if (a.kind != F32 && a.cols % 8 == 0) {
                 const u8* w = (const u8*)a.w + (long)row * a.cols * 2;
                 for (int at = lane * 8; at < a.cols; at += 256) {
-                    Words4 v = *(const Words4*)(w + at * 2);
+                    uint4 v = *(const uint4*)(w + at * 2);
                     u32 four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
                     for (int i = 0; i < 8; i++) {
@@ -82,7 +82,7 @@ template <int THREADS> DEVICE void row_norm(const RowNormArgs& a, const u32* inp
         if (a.norm.kind == LAYER) {
             for (int i = threadIdx.x; i < a.group; i += THREADS) mean += load_float(x + i);
             mean = block_sum<THREADS>(mean, room) / a.group;
-            __syncthreads();
+            sync_threads<THREADS>();
         }
         float squares = 0;
         for (int i = threadIdx.x; i < a.group; i += THREADS) {
@@ -90,18 +90,18 @@ template <int THREADS> DEVICE void row_norm(const RowNormArgs& a, const u32* inp
             squares += d * d;
         }
         float factor = norm_factor(block_sum<THREADS>(squares, room), a.group, a.norm.eps);
-        __syncthreads();
+        sync_threads<THREADS>();
         for (int i = threadIdx.x; i < a.group; i += THREADS)
             y[i] = (load_float(x + i) - mean) * factor * a.norm.weight[i] + (a.norm.bias ? a.norm.bias[i] : 0.f);
     }
 }
 
 // A thread turns one pair, or copies one column that is not turned.
-DEVICE void rope(const RopeArgs& a, const u32* inputs, int block, int blocks) {
+template <int THREADS> DEVICE void rope(const RopeArgs& a, const u32* inputs, int block, int blocks) {
     int rest = a.head_dim - 2 * a.pairs, items = a.pairs + rest, heads = a.width / a.head_dim;
     for (int token = block; token < inputs[TOKENS]; token += blocks) {
         float position = position_of(inputs, token);
-        for (int i = threadIdx.x; i < heads * items; i += blockDim.x) {
+        for (int i = threadIdx.x; i < heads * items; i += THREADS) {
             int item = i % items;
             const float* x = a.x.at + token * a.x.stride + i / items * a.head_dim;
             float* y = a.y.at + token * a.y.stride + i / items * a.head_dim;
@@ -122,9 +122,9 @@ DEVICE void rope(const RopeArgs& a, const u32* inputs, int block, int blocks) {
 
 enum Element { ADD = 3, SCALE = 4, SOFTCAP = 5 }; // below: an activation of a, times b
 
-DEVICE void elements(const ElementArgs& e, const u32* inputs, int block, int blocks) {
+template <int THREADS> DEVICE void elements(const ElementArgs& e, const u32* inputs, int block, int blocks) {
     long count = (long)rows_of(inputs, e.outputs_only) * e.width;
-    for (long i = (long)block * blockDim.x + threadIdx.x; i < count; i += (long)blocks * blockDim.x) {
+    for (long i = (long)block * THREADS + threadIdx.x; i < count; i += (long)blocks * THREADS) {
         long row = i / e.width, k = i % e.width;
         float x = load_float(e.a.at + row * e.a.stride + k), y;
         float other = e.b.at ? load_float(e.b.at + row * e.b.stride + k) : 0.f;
@@ -136,21 +136,21 @@ DEVICE void elements(const ElementArgs& e, const u32* inputs, int block, int blo
     }
 }
 
-DEVICE void output_rows(const OutputsArgs& a, const u32* inputs, int block, int blocks) {
+template <int THREADS> DEVICE void output_rows(const OutputsArgs& a, const u32* inputs, int block, int blocks) {
     for (int row = block; row < inputs[OUTPUTS]; row += blocks) {
         const float* x = a.x.at + output_row(inputs, row) * a.x.stride;
-        for (int k = threadIdx.x; k < a.width; k += blockDim.x) a.y.at[row * a.y.stride + k] = load_float(x + k);
+        for (int k = threadIdx.x; k < a.width; k += THREADS) a.y.at[row * a.y.stride + k] = load_float(x + k);
     }
 }
 
 // Any of them.
 template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, float* room, int block, int blocks) {
     switch (phase.kind) {
-        case EMBED: embed(phase.embed, inputs, block, blocks); break;
-        case FLOAT_LINEAR: float_linear(phase.float_linear, inputs, block, blocks); break;
+        case EMBED: embed<THREADS>(phase.embed, inputs, block, blocks); break;
+        case FLOAT_LINEAR: float_linear<THREADS>(phase.float_linear, inputs, block, blocks); break;
         case ROW_NORM: row_norm<THREADS>(phase.norm, inputs, room, block, blocks); break;
-        case ROPE: rope(phase.rope, inputs, block, blocks); break;
-        case ELEMENTS: elements(phase.elements, inputs, block, blocks); break;
-        case OUTPUT_ROWS: output_rows(phase.outputs, inputs, block, blocks); break;
+        case ROPE: rope<THREADS>(phase.rope, inputs, block, blocks); break;
+        case ELEMENTS: elements<THREADS>(phase.elements, inputs, block, blocks); break;
+        case OUTPUT_ROWS: output_rows<THREADS>(phase.outputs, inputs, block, blocks); break;
     }
 }

@@ -10,7 +10,7 @@
 // Sums and counts are integers: they are the same in any order. The cut is a weight and how many of the tokens that
 // weigh exactly so are kept, the lowest ids first; it is found digit by digit, and nothing is sorted.
 //
-// Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). The last block of a row to finish goes on alone.
+// Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). A row's last block to finish goes on alone.
 
 enum { SAMPLE_THREADS = 1024, WARPS_A_BLOCK = 32, RUN = 128, BLOCK_IDS = WARPS_A_BLOCK * RUN };
 
@@ -101,7 +101,8 @@ DEVICE Tally block_before(Tally own, Tally* room) {
     Tally before = warp_before(own, lane);
     if (lane == 31) room[warp] = before + own;
     __syncthreads();
-    return before + Tally{warp_total(lane < warp ? room[lane].weight : 0), (u32)warp_total(lane < warp ? room[lane].count : 0)};
+    Tally other = lane < warp ? room[lane] : Tally{0, 0};
+    return before + Tally{warp_total(other.weight), (u32)warp_total(other.count)};
 }
 
 // Whether this is the last of a row's blocks to get here; it then sees what the others have written.
@@ -296,7 +297,8 @@ DEVICE Cut find_cut(const RowWeights& weights, Search& s, const SampleRow& row, 
         u64 limit = max(__double2ull_ru(__dmul_rn((double)row.top_p, (double)cut.total)), 1ull);
         Found found = find(weights, s, top_p, top_p ? limit : row.top_k, max(cut.weight, 1u));
         if (found.weight == 0) continue; // there are no more than top_k
-        u32 ties = top_p ? (u32)((limit - found.above.weight + found.weight - 1) / found.weight) : row.top_k - found.above.count;
+        u64 missing = limit - found.above.weight;
+        u32 ties = top_p ? (u32)((missing + found.weight - 1) / found.weight) : row.top_k - found.above.count;
         cut = {found.weight, ties, found.above.weight + (u64)ties * found.weight};
     }
     return cut;

@@ -15,13 +15,12 @@ use crate::nvrtc::{Nvrtc, Places};
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// What every kernel is made of, in order.
-const PIECES: [&str; 7] = [
+const COMMON: [&str; 6] = [
     include_str!("../kernels/common.cuh"),
     include_str!("../kernels/record.cuh"),
     include_str!("../kernels/phase.cuh"),
     include_str!("../kernels/rows.cuh"),
-    include_str!("../kernels/linear.cuh"),
-    include_str!("../kernels/attend.cuh"),
+    include_str!("../kernels/heads.cuh"),
     include_str!("../kernels/argmax.cuh"),
 ];
 
@@ -35,10 +34,14 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    fn text(self) -> &'static str {
+    fn texts(self) -> &'static [&'static str] {
         match self {
-            Source::Step => include_str!("../kernels/step.cu"),
-            Source::Many => include_str!("../kernels/many.cu"),
+            Source::Step => &[
+                include_str!("../kernels/linear.cuh"),
+                include_str!("../kernels/attend.cuh"),
+                include_str!("../kernels/step.cu"),
+            ],
+            Source::Many => &[include_str!("../kernels/many.cu")],
         }
     }
 
@@ -46,7 +49,7 @@ impl Source {
     pub(crate) fn with(self, defines: &[(&str, String)]) -> String {
         let defines: String =
             defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-        format!("{defines}{}\n{}", PIECES.join("\n"), self.text())
+        format!("{defines}{}\n{}", COMMON.join("\n"), self.texts().join("\n"))
     }
 }
 
@@ -160,6 +163,7 @@ fn keep(file: &Path, code: &[u8]) -> Option<()> {
 mod tests {
     use super::*;
     use crate::layout::Layout;
+    use crate::few::Room;
     use crate::lower::AttentionShape;
     use crate::program::Kinds;
 
@@ -211,9 +215,14 @@ mod tests {
         let shape = |head_dim, v_dim, queries| AttentionShape { head_dim, v_dim, queries };
         let shapes = vec![shape(128, 128, 4), shape(80, 48, 3), shape(256, 256, 2), shape(64, 64, 1)];
         let kinds = Kinds { formats, shapes, page_len: 32, widest_norm: 4096 };
-        let one = |tokens| Source::Step.with(&kinds.for_step(tokens, 4));
-        let sources = [("one token", one(1)), ("four", one(4)), ("many", Source::Many.with(&kinds.defines()))];
-        let architectures = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+        let step = |tokens: usize| {
+            let room = Room::new(&kinds, &[], &[(0, 64)], 132, tokens).defines(4096);
+            let more = vec![("TOKENS_AT_ONCE", tokens.to_string())];
+            Source::Step.with(&[kinds.defines(), room, more].concat())
+        };
+        let many = Source::Many.with(&kinds.defines());
+        let sources = [("one token", step(1)), ("four", step(4)), ("many", many)];
+        let architectures = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
         std::thread::scope(|scope| {
             for architecture in architectures {
                 let (nvrtc, sources) = (&nvrtc, &sources);

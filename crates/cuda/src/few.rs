@@ -6,7 +6,7 @@ use tern_graph::BackendError;
 
 use crate::compiler::{Compiler, Source};
 use crate::driver::{Device, Kernel, Memory};
-use crate::lower::SLOT;
+use crate::layout::LARGEST_RECORD;
 use crate::phase::{MOST_TABLES, Phase, RawPhase, StepArgs};
 use crate::program::Kinds;
 
@@ -16,9 +16,12 @@ type Result<T> = std::result::Result<T, BackendError>;
 pub(crate) const MOST_TOKENS: usize = 4;
 /// Phases that a block has at hand: the one it is in, and those whose weights it reads ahead.
 pub(crate) const WINDOW: usize = 4;
-const WARPS: usize = 16;
-/// Slots of a warp's ring at most: more than enough to hide the way to memory.
-const MOST_SLOTS: usize = 8;
+/// Warps of a block that compute; one more reads weights.
+pub(crate) const WARPS: usize = 16;
+/// Slots of the ring: a power of two.
+const SLOTS: usize = 16;
+/// Bytes of a slot at most: more would not come sooner.
+const MOST_SLOT: usize = 12 * 1024;
 
 /// Steps of up to so many tokens.
 pub(crate) struct Few {
@@ -28,6 +31,9 @@ pub(crate) struct Few {
     blocks: usize,
     shared: usize,
     _phases: Memory,
+    clocks: Memory,
+    kinds: Vec<i32>,
+    count: std::cell::Cell<usize>,
 }
 
 impl Few {
@@ -41,31 +47,57 @@ impl Few {
         inputs: u64,
         max_tokens: usize,
     ) -> Result<Vec<Few>> {
-        if ropes.len() > MOST_TABLES || kinds.shapes.iter().any(|s| s.head_dim % 8 != 0 || s.v_dim % 8 != 0) {
+        let odd = |p: &Phase| match p {
+            Phase::Attend(a) => a.head_dim % 8 != 0 || a.v_dim % 8 != 0 || a.pairs % 8 != 0,
+            _ => false,
+        };
+        if ropes.len() > MOST_TABLES || phases.iter().any(odd) {
             return Ok(vec![]);
         }
+        let mut args = StepArgs { inputs, count: phases.len() as i32, ..StepArgs::default() };
+        for (i, &(at, pairs)) in ropes.iter().enumerate() {
+            (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
+        }
+        args.tables = ropes.len() as i32;
         let mut all = vec![];
         for tokens in [1, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens > 1) {
-            let mut args = StepArgs { inputs, count: phases.len() as i32, ..StepArgs::default() };
-            for (i, &(at, pairs)) in ropes.iter().enumerate() {
-                (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
-            }
-            args.tables = ropes.len() as i32;
-            args.most_pairs = ropes.iter().map(|r| r.1).max().unwrap_or(0) as i32;
-            let room = Room::new(kinds, phases, device.facts.processors, tokens);
-            let Some(depth) = room.place(&mut args, tokens, device.facts.shared_memory) else { break };
-            let shared = room.bytes(&args);
-            let raw: Vec<RawPhase> = phases.iter().map(Phase::raw).collect();
+            let room = Room::new(kinds, phases, ropes, device.facts.processors, tokens);
+            let Some(slot) = room.slot(device.facts.shared_memory) else { break };
+            let raw: Vec<RawPhase> = phases.iter().map(|p| with_slot(p, slot).raw()).collect();
             // SAFETY: phases are plain numbers, and every byte of them has a value.
-            let bytes = unsafe { std::slice::from_raw_parts(raw.as_ptr().cast::<u8>(), size_of_val(&raw[..])) };
+            let bytes =
+                unsafe { std::slice::from_raw_parts(raw.as_ptr().cast::<u8>(), size_of_val(&raw[..])) };
             let table = device.upload(bytes)?;
             args.phases = table.pointer();
-            let module = compiler.module(Source::Step, &kinds.for_step(tokens, depth))?;
+            let mut defines = kinds.defines();
+            defines.push(("TOKENS_AT_ONCE", tokens.to_string()));
+            defines.extend(room.defines(slot));
+            let (shared, blocks) = (SLOTS * slot + room.rest(), device.facts.processors);
+            let module = compiler.module(Source::Step, &defines)?;
             let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
-            let blocks = device.facts.processors;
-            all.push(Few { tokens, kernel, args, blocks, shared, _phases: table });
+            let clocks = device.allocate(1 << 20)?;
+            if std::env::var_os("TERN_CLOCKS").is_some() { args.clocks = clocks.pointer(); }
+            let kinds = phases.iter().map(|p| match p { Phase::Linear(l) => 100 + l.slices * 1000 + l.span*100000, Phase::Attend(_) => 7, _ => 0 }).collect();
+            all.push(Few { tokens, kernel, args, blocks, shared, _phases: table, clocks, kinds, count: std::cell::Cell::new(0) });
         }
         Ok(all)
+    }
+
+    fn dump(&self) -> Result<()> {
+        let mut bytes = vec![0; 2 * 400 * 8 * 8];
+        self.clocks.read(0, &mut bytes)?;
+        let c: Vec<u64> = bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
+        let n = self.kinds.len();
+        for b in 0..2 { 
+            eprintln!("block {} total {} cycles", b*66, c[(b*400+n-1)*8+5] - c[b*400*8]);
+            for p in (0..n).filter(|p| *p < 14 || *p + 4 > n) {
+                let m = &c[(b*400+p)*8..][..8];
+                let next = if p + 1 < n { c[(b*400+p+1)*8] } else { m[5] };
+                let d = |a: u64, b: u64| if a == 0 || b == 0 { -1 } else { b as i64 - a as i64 };
+                eprintln!("phase {p} kind {} total {} | read_on {} x {} tasks {} sync {} epi {} | body {} barrier {}", self.kinds[p], next - m[0], d(m[0],m[1]), d(m[1],m[2]), d(m[2],m[3]), d(m[3],m[4]), d(m[4],m[5]), d(m[1],m[5]), d(m[5],next));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn most_tokens(&self) -> usize {
@@ -74,65 +106,96 @@ impl Few {
 
     pub(crate) fn launch(&self) -> Result<()> {
         // SAFETY: the struct is the kernel's, and what it points to lives as long as the program.
-        unsafe { self.kernel.launch_together(self.blocks, WARPS * 32, self.shared, &self.args) }
+        unsafe { self.kernel.launch_together(self.blocks, (WARPS + 1) * 32, self.shared, &self.args)? };
+        if self.args.clocks != 0 { self.count.set(self.count.get() + 1); if self.count.get() == 40 { self.dump()?; } }
+        Ok(())
     }
 }
 
-/// What a block needs of shared memory, in bytes.
-struct Room {
+/// A phase whose matrices know how many of their records a slot takes.
+fn with_slot(phase: &Phase, slot: usize) -> Phase {
+    let mut phase = *phase;
+    if let Phase::Linear(l) = &mut phase {
+        l.part[..l.parts as usize].iter_mut().for_each(|p| p.per_slot = slot as i32 / p.bytes);
+    }
+    phase
+}
+
+/// What a block needs of shared memory behind its rings, in bytes.
+pub(crate) struct Room {
     x: usize,
     scales: usize,
     sums: usize,
-    shares: usize,
+    turns: usize,
     arena: usize,
+    most_pairs: usize,
 }
 
+/// The phases at hand, and the one whose weights are read.
+const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
+const GATES: usize = 2 * SLOTS * 8;
+/// The step's info, and a float a warp.
+const SMALL: usize = 128;
+
 impl Room {
-    fn new(kinds: &Kinds, phases: &[Phase], blocks: usize, tokens: usize) -> Room {
+    pub(crate) fn new(
+        kinds: &Kinds,
+        phases: &[Phase],
+        ropes: &[(u64, usize)],
+        blocks: usize,
+        tokens: usize,
+    ) -> Room {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
         let chunks = linears().map(|l| l.chunks as usize).max().unwrap_or(0);
         let tasks = linears().map(|l| {
-            let parts = &l.part[..l.parts as usize];
-            let tiles: i32 = if l.gated > 0 { parts[0].tiles } else { parts.iter().map(|p| p.tiles).sum() };
-            let share = (tiles as usize).div_ceil(blocks) * if l.gated > 0 { 2 } else { 1 };
-            share * l.slices as usize
+            let units = l.share as usize + usize::from(l.extra > 0);
+            units.min(l.share as usize * blocks + l.extra as usize)
+                * if l.gated > 0 { 2 } else { 1 }
+                * l.slices as usize
         });
         let x = chunks * 256 * tokens;
         let scales = (chunks * tokens * 4).next_multiple_of(16);
-        let sums = if kinds.offset_sums() { chunks * tokens * 32 } else { 16 };
+        let sums = if kinds.offset_sums() || kinds.any_signs() { chunks * tokens * 32 } else { 16 };
         let shares = tasks.max().unwrap_or(0) * 16 * tokens * 4;
-        let attention = kinds.shapes.iter().map(|s| s.room() * 4).max().unwrap_or(0);
+        let attention = kinds.shapes.iter().map(|s| s.room()).max().unwrap_or(0);
         let arena = (x + scales + sums + shares).max(attention).next_multiple_of(16);
-        Room { x, scales, sums, shares, arena }
+        let most_pairs = ropes.iter().map(|r| r.1).max().unwrap_or(0).max(1);
+        let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
+        Room { x, scales, sums, turns, arena, most_pairs }
     }
 
-    /// Puts everything behind the rings; gives the slots of a ring, or none if it does not fit.
-    fn place(&self, args: &mut StepArgs, tokens: usize, memory: usize) -> Option<usize> {
-        let window = WINDOW * size_of::<RawPhase>();
-        let states = WARPS * 24;
-        let turns = args.tables as usize * tokens * args.most_pairs as usize * 8;
-        let rest = window + states + 128 + turns.next_multiple_of(16) + self.arena;
-        let free = memory.saturating_sub(2048).checked_sub(rest)?; // some is the kernel's own
-        let depth = (free / (WARPS * SLOT)).min(MOST_SLOTS);
-        let mut at = depth * WARPS * SLOT;
-        let mut take = |bytes: usize| {
-            let here = at;
+    fn rest(&self) -> usize {
+        WINDOW_BYTES + GATES + 2 * SMALL + self.turns + self.arena
+    }
+
+    /// Bytes of a slot of the ring; none if the largest record does not fit.
+    fn slot(&self, memory: usize) -> Option<usize> {
+        let free = memory.saturating_sub(2048).checked_sub(self.rest())?; // some is the kernel's own
+        Some((free / SLOTS / 128 * 128).min(MOST_SLOT)).filter(|&slot| slot >= LARGEST_RECORD)
+    }
+
+    /// Where everything lies.
+    pub(crate) fn defines(&self, slot: usize) -> Vec<(&'static str, String)> {
+        let mut at = SLOTS * slot;
+        let mut all = vec![("SLOTS", SLOTS.to_string()), ("SLOT", slot.to_string())];
+        let parts = [
+            ("AT_WINDOW", WINDOW_BYTES),
+            ("AT_GATES", GATES),
+            ("AT_INFO", SMALL),
+            ("AT_ROOM", SMALL),
+            ("AT_TURNS", self.turns),
+            ("AT_ARENA", self.arena),
+        ];
+        for (name, bytes) in parts {
+            all.push((name, at.to_string()));
             at += bytes;
-            here as i32
-        };
-        args.window = take(window);
-        args.states = take(states);
-        args.room = take(128);
-        args.turns = take(turns.next_multiple_of(16));
-        args.arena = take(self.arena);
-        args.scales = self.x as i32;
-        args.sums = (self.x + self.scales) as i32;
-        args.shares = (self.x + self.scales + self.sums) as i32;
-        (depth > 0).then_some(depth)
-    }
-
-    fn bytes(&self, args: &StepArgs) -> usize {
-        debug_assert!(args.shares as usize + self.shares <= self.arena);
-        args.arena as usize + self.arena
+        }
+        all.extend([
+            ("AT_SCALES", self.x.to_string()),
+            ("AT_SUMS", (self.x + self.scales).to_string()),
+            ("AT_SHARES", (self.x + self.scales + self.sums).to_string()),
+            ("MOST_PAIRS", self.most_pairs.to_string()),
+        ]);
+        all
     }
 }

@@ -165,6 +165,10 @@ impl Fuser<'_> {
         Some((x, Matrix { weight, scale, bias, first_row: 0, rows, out: v }))
     }
 
+    fn is_signs(&self, weight: WeightId) -> bool {
+        (self.layout)(weight).is_some_and(|l| l.is_signs())
+    }
+
     /// Phases that draw earlier nodes in: a gate, a residual, attention.
     fn pull(&mut self, v: Val) -> Option<Fused> {
         match *self.op(v) {
@@ -285,8 +289,10 @@ impl Fuser<'_> {
         self.absorbed[out.index()] = true;
         let mut parts = vec![first];
         for reader in self.readers[x.index()].clone() {
+            // signs want x as bits, others as bytes: one phase makes it one way
             if parts.len() < MOST_PARTS
                 && let Some((_, part)) = self.matrix(reader)
+                && self.is_signs(part.weight) == self.is_signs(weight)
             {
                 self.absorbed[reader.index()] = true;
                 parts.push(part);

@@ -10,6 +10,8 @@ use tern_quant::{Codec, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
 
 /// Columns of one chunk: what a lane holds of a row is 32 of them.
 pub(crate) const CHUNK: usize = 128;
+/// Bytes of the largest record: eight bits, a scale for every 32.
+pub(crate) const LARGEST_RECORD: usize = 2048 + 256;
 /// Rows of one tile.
 pub(crate) const TILE: usize = 16;
 
@@ -88,6 +90,11 @@ impl Layout {
         CHUNK / self.group
     }
 
+    /// Codes are signs: they go through the matrix unit as bits.
+    pub(crate) fn is_signs(&self) -> bool {
+        self.bits == 1
+    }
+
     /// Bytes of a record.
     pub(crate) fn bytes(&self) -> usize {
         self.offsets_at() + if self.offsets { 32 * self.groups() } else { 0 }
@@ -103,7 +110,7 @@ impl Layout {
 
     /// What a code of one is worth as a byte in the matrix unit.
     pub(crate) fn unit(&self) -> f32 {
-        if self.bits == 1 { 64.0 } else { (1 << (8 - self.bits - self.low)) as f32 }
+        if self.is_signs() { 1.0 } else { (1 << (8 - self.bits - self.low)) as f32 }
     }
 
     /// A code as it is stored.
@@ -152,6 +159,11 @@ fn put(records: &mut [u8], r: usize, chunks: usize, layout: &Layout, factor: f32
     for (chunk, record) in records.chunks_exact_mut(layout.bytes()).skip(first).take(chunks).enumerate() {
         for (k, &code) in row.codes[chunk * CHUNK..].iter().take(CHUNK).enumerate() {
             let code = layout.stored(code);
+            if layout.is_signs() {
+                let (at, shift) = sign_place((g, second), k);
+                record[at] |= (code << shift) as u8;
+                continue;
+            }
             set(record, layout.bits, (g, second), k, code >> layout.low);
             if layout.low > 0 {
                 let low = &mut record[256 * layout.bits..];
@@ -179,6 +191,11 @@ fn place(bits: usize, (g, second): (usize, usize), k: usize) -> (usize, usize) {
     let (lane, word) = (g * 4 + q, second * bits + j / per);
     let at = if bits == 1 { lane * 8 + word * 4 } else { word / 4 * 512 + lane * 16 + word % 4 * 4 };
     (at + i, 8 - bits * (j % per + 1))
+}
+
+/// The same for signs.
+fn sign_place((g, second): (usize, usize), k: usize) -> (usize, usize) {
+    ((g * 4 + k / 32) * 8 + second * 4 + k % 32 / 8, 7 - k % 8)
 }
 
 fn set(plane: &mut [u8], bits: usize, row: (usize, usize), k: usize, code: u32) {
@@ -265,7 +282,10 @@ mod tests {
             i32::from(plane[at] >> shift) & ((1 << bits) - 1)
         };
         let code = match l.bits {
-            1 => 1 - 2 * get(record, 1),
+            1 => {
+                let (at, shift) = sign_place(row, k);
+                1 - 2 * i32::from(record[at] >> shift & 1)
+            }
             bits => {
                 let low = if l.low > 0 { get(&record[256 * bits..], l.low) } else { 0 };
                 let (code, all) = (get(record, bits) << l.low | low, bits + l.low);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
+use crate::few::WARPS;
 use crate::fuse::{Element, Fused, Heads, Linear, Matrix, Norm, root};
 use crate::layout::{Layout, TILE};
 use crate::phase::{
@@ -14,9 +15,6 @@ use crate::program::Kv;
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
-
-/// Bytes of one slot of a warp's ring: a record of the largest format, or several of smaller ones.
-pub(crate) const SLOT: usize = 2304;
 
 /// What attention is compiled for: columns of key and value heads, query heads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +27,13 @@ pub(crate) struct AttentionShape {
 impl AttentionShape {
     pub(crate) fn of(args: &Attention) -> AttentionShape {
         let each = args.heads / args.kv_heads;
-        let queries = (1..=4).rev().find(|n| each.is_multiple_of(*n)).unwrap_or(1);
+        let queries = if each.is_multiple_of(2) { 2 } else { 1 };
         AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries }
     }
 
-    /// Floats of shared memory that a block of 16 warps takes.
+    /// Bytes of shared memory that a block takes.
     pub(crate) fn room(&self) -> usize {
-        self.queries * self.head_dim + (2 + self.queries) * self.head_dim + 16 * self.queries * (self.v_dim + 2)
+        WARPS * self.queries * (self.v_dim + 2) * 4
     }
 }
 
@@ -209,8 +207,11 @@ impl Lowering<'_> {
             gated: l.gated.map_or(0, |act| 1 + activation(act)),
             outputs_only: self.outputs_only(l.parts[0].out),
             gather: i32::from(l.gather),
+            signs: i32::from(self.formats[parts[0].format as usize].is_signs()),
             slices: slices as i32,
             span: span as i32,
+            share: tiles / self.blocks as i32,
+            extra: tiles % self.blocks as i32,
             part,
         })
     }
@@ -232,7 +233,7 @@ impl Lowering<'_> {
             tiles: m.rows.div_ceil(TILE) as i32,
             format: self.format(layout),
             bytes: bytes as i32,
-            per_slot: (SLOT / bytes) as i32,
+            per_slot: 0, // known when the ring is
             factor: factor / layout.unit(),
             pad: 0,
         })
@@ -305,13 +306,13 @@ fn activation(act: Activation) -> i32 {
 
 /// How a tile's chunks are cut for a block with so many tiles: into how many tasks, of how many chunks each.
 ///
-/// Sixteen warps take tasks in turn, so the last round should be full; every task costs a chunk's time or so by itself.
+/// Warps take tasks in turn, so the last round should be full; every task costs a chunk's time or so by itself.
 pub(crate) fn slices(chunks: usize, tiles: usize) -> (usize, usize) {
     let cost = |slices: usize| {
         let span = chunks.div_ceil(slices);
-        ((tiles * slices).div_ceil(16) * (span + 1), slices)
+        ((tiles * slices).div_ceil(WARPS) * (span + 1), slices)
     };
-    let best = (1..=16.min(chunks)).min_by_key(|&n| cost(n)).unwrap_or(1);
+    let best = (1..=WARPS.min(chunks)).min_by_key(|&n| cost(n)).unwrap_or(1);
     (best, chunks.div_ceil(best))
 }
 
@@ -322,7 +323,6 @@ mod tests {
     #[test]
     fn tiles_are_cut_so_that_all_warps_have_work() {
         assert_eq!(slices(32, 3), (5, 7)); // q, k and v of an 8B model: fifteen tasks
-        assert_eq!(slices(32, 2), (8, 4));
         assert_eq!(slices(96, 2), (8, 12));
         assert_eq!(slices(1, 5), (1, 1));
         for (chunks, tiles) in [(1, 1), (7, 3), (32, 72), (96, 2), (33, 12)] {

@@ -48,8 +48,11 @@ pub(crate) struct LinearArgs {
     pub(crate) gated: i32,
     pub(crate) outputs_only: i32,
     pub(crate) gather: i32,
+    pub(crate) signs: i32,
     pub(crate) slices: i32,
     pub(crate) span: i32,
+    pub(crate) share: i32,
+    pub(crate) extra: i32,
     pub(crate) part: [Part; 3],
 }
 
@@ -265,16 +268,8 @@ pub(crate) struct StepArgs {
     pub(crate) freqs: [u64; MOST_TABLES],
     pub(crate) pairs: [i32; MOST_TABLES],
     pub(crate) tables: i32,
-    pub(crate) most_pairs: i32,
     pub(crate) count: i32,
-    pub(crate) window: i32,
-    pub(crate) states: i32,
-    pub(crate) room: i32,
-    pub(crate) turns: i32,
-    pub(crate) arena: i32,
-    pub(crate) scales: i32,
-    pub(crate) sums: i32,
-    pub(crate) shares: i32,
+    pub(crate) clocks: u64,
 }
 
 /// Rotary tables of one model at most.

@@ -11,7 +11,7 @@ use crate::driver::{Device, Memory};
 use crate::few::Few;
 use crate::fuse::{self, Fused};
 use crate::layout::Layout;
-use crate::lower::{AttentionShape, Lowering, SLOT, Scratch};
+use crate::lower::{AttentionShape, Lowering, Scratch};
 use crate::many::Many;
 use crate::phase::{ArgmaxArgs, Phase, RawPhase};
 use crate::weight::Weight;
@@ -38,11 +38,15 @@ pub(crate) struct Kinds {
 }
 
 /// Columns of x that the threads of a block read at a time.
-const PASS: usize = 512 * 8;
+const PASS: usize = crate::few::WARPS * 32 * 8;
 
 impl Kinds {
     pub(crate) fn offset_sums(&self) -> bool {
         self.formats.iter().any(|f| f.offsets)
+    }
+
+    pub(crate) fn any_signs(&self) -> bool {
+        self.formats.iter().any(Layout::is_signs)
     }
 
     pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
@@ -54,19 +58,12 @@ impl Kinds {
             ("FORMATS(X)", formats.collect::<Vec<_>>().join(" ")),
             ("ATTENTIONS(X)", shapes.collect::<Vec<_>>().join(" ")),
             ("PAGE_LEN", self.page_len.max(1).to_string()),
-            ("SLOT", SLOT.to_string()),
             ("NORM_PASSES", self.widest_norm.div_ceil(PASS).max(1).to_string()),
             ("OFFSET_SUMS", self.offset_sums().to_string()),
+            ("ANY_SIGNS", self.any_signs().to_string()),
             ("PHASE_BYTES", size_of::<RawPhase>().to_string()),
             ("WINDOW", crate::few::WINDOW.to_string()),
         ]
-    }
-
-    /// For steps of up to `tokens` tokens, with rings of `depth` slots.
-    pub(crate) fn for_step(&self, tokens: usize, depth: usize) -> Vec<(&'static str, String)> {
-        let mut all = self.defines();
-        all.extend([("TOKENS_AT_ONCE", tokens.to_string()), ("DEPTH", depth.to_string())]);
-        all
     }
 }
 
@@ -240,10 +237,11 @@ fn attention_scratch(fused: &[Fused], blocks: usize, max_tokens: usize) -> (usiz
     let each = fused.iter().filter_map(|f| match f {
         Fused::Attend { args, .. } => {
             let shape = AttentionShape::of(args);
-            let groups = args.heads / shape.queries;
-            let units = blocks.max(crate::few::MOST_TOKENS * groups);
+            // query heads go one by one where there are few keys, else some at a time
+            let units = |each: usize| blocks.max(crate::few::MOST_TOKENS * args.heads / each) * each;
             let ready = args.heads * args.head_dim * max_tokens * 4;
-            Some((ready, units * shape.queries * (shape.v_dim + 2) * 4, crate::few::MOST_TOKENS * groups * 4))
+            let partial = units(1).max(units(shape.queries)) * (shape.v_dim + 2) * 4;
+            Some((ready, partial, crate::few::MOST_TOKENS * args.heads * 4))
         }
         _ => None,
     });

@@ -157,15 +157,12 @@ impl SampleRow {
             floor: sample.floor(),
             temperature: sample.temperature,
             top_p: if sample.top_p < 1.0 { sample.top_p.max(0.0) } else { 1.0 },
-            draw: sample.draw.clamp(0.0, 1.0),
+            draw: if sample.draw > 0.0 { sample.draw.min(1.0) } else { 0.0 }, // a NaN is 0
             repetition: sample.repetition,
             frequency: sample.frequency,
             presence: sample.presence,
             ..SampleRow::default()
         };
-        if row.draw.is_nan() {
-            row.draw = 0.0;
-        }
         if let Some(mask) = &sample.mask {
             let bits = mask.wait().unwrap_or_default(); // a broken promise allows nothing
             let bits = &bits[..bits.len().min(width.div_ceil(32))];
@@ -221,6 +218,35 @@ mod tests {
     use tern_graph::Mask;
 
     use super::*;
+
+    const KERNELS: &str = include_str!("../kernels/sample.cu");
+
+    /// The names of a struct's fields in the kernels' text.
+    fn kernel_fields(name: &str) -> Vec<&'static str> {
+        let from = KERNELS.split_once(&format!("struct {name} {{")).unwrap().1;
+        let lines = from.split_once("};").unwrap().0.lines().map(|line| line.split("//").next().unwrap());
+        let names = lines
+            .flat_map(|line| line.split([',', ';']))
+            .filter_map(|part| part.split([' ', '*']).next_back());
+        names.filter(|name| !name.is_empty()).collect()
+    }
+
+    /// The same of a struct here.
+    fn fields(debug: &str) -> Vec<&str> {
+        debug.split(['{', ',']).skip(1).map(|field| field.split(':').next().unwrap().trim()).collect()
+    }
+
+    #[test]
+    fn structs_and_sizes_are_those_of_the_kernels() {
+        assert_eq!(fields(&format!("{:?}", SampleRow::default())), kernel_fields("SampleRow"));
+        let to = Rows { logits: 0, stride: 0, words: 0, chosen: 0 };
+        let args = SampleRoom::new(1, 1).args(0, &to, 0);
+        assert_eq!(fields(&format!("{args:?}")), kernel_fields("SampleArgs"));
+        let sizes = format!("SAMPLE_THREADS = {THREADS}, WARPS_A_BLOCK = {}, RUN = {RUN},", BLOCK_IDS / RUN);
+        assert!(KERNELS.contains(&sizes) && KERNELS.contains("BLOCK_IDS = WARPS_A_BLOCK * RUN"));
+        let wants = format!("CHOOSE = {CHOOSE}, GREEDY = {GREEDY}, MASKED = {MASKED}, ADJUSTED = {ADJUSTED}");
+        assert!(KERNELS.contains(&wants));
+    }
 
     #[test]
     fn a_row_is_what_the_kernel_reads() {

@@ -1,0 +1,49 @@
+// Heads on their way into attention, one warp each, for any shape: equals Op::Norm and Op::Rope of graph/reference.rs and
+// the keeping of keys and values in Op::Attend.
+
+// One head of a token, normalised and turned, by one warp; `turn` holds cosine and sine of each pair. `put(k, value)`.
+template <int MOST, class Put>
+DEVICE void make_head(const HeadArgs& h, const float* x, const AttendArgs& a, const float2* turn, float* room, Put put) {
+    constexpr int EACH = (MOST + 31) / 32;
+    int lane = threadIdx.x % 32, dim = a.head_dim, pairs = a.pairs;
+    float v[EACH], w[EACH], squares = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int k = i * 32 + lane;
+        v[i] = k < dim ? load_float(x + k) : 0.f;
+        w[i] = h.norm && k < dim ? h.norm_weight[k] : 1.f;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) squares += v[i] * v[i];
+    float factor = h.norm ? norm_factor(warp_sum(squares), dim, h.eps) : 1.f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (i * 32 + lane < dim) room[i * 32 + lane] = v[i] * factor * w[i];
+    __syncwarp();
+    for (int k = lane; k < dim; k += 32) {
+        if (k >= 2 * pairs) {
+            put(k, room[k]);
+            continue;
+        }
+        int pair = a.interleaved ? k / 2 : k < pairs ? k : k - pairs, second = a.interleaved ? k % 2 : k >= pairs;
+        float x0 = room[a.interleaved ? 2 * pair : pair] * a.magnitude, x1 = room[a.interleaved ? 2 * pair + 1 : pair + pairs] * a.magnitude;
+        put(k, second ? x0 * turn[pair].y + x1 * turn[pair].x : x0 * turn[pair].x - x1 * turn[pair].y);
+    }
+    __syncwarp();
+}
+
+// Where a token's key of one head is kept.
+DEVICE long slot_of(const AttendArgs& a, const u32* pages, int position, int head) {
+    return ((long)pages[position / PAGE_LEN] * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
+}
+
+// A token's key of one head, made and kept, by one warp; and its value.
+DEVICE void store_key(const AttendArgs& a, long slot, int token, int head, const float2* turn, float* room) {
+    u16* key = a.keys + slot * a.head_dim;
+    make_head<256>(a.k, a.k.x.at + token * a.k.x.stride + head * a.head_dim, a, turn, room, [&](int k, float v) { key[k] = to_half(v); });
+}
+
+DEVICE void store_value(const AttendArgs& a, long slot, int token, int head) {
+    const float* v = a.v.at + token * a.v.stride + head * a.v_dim;
+    for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) a.values[slot * a.v_dim + k] = to_half(load_float(v + k));
+}
