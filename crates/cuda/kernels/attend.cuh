@@ -3,7 +3,6 @@
 // A unit is some query heads of one key head of one token, over a split of its keys: a block's work. Splits of one unit
 // leave what they have in `partial`, and the last to arrive puts them together.
 
-#define MARK2(p, n) if (step_clocks && threadIdx.x == 0 && blockIdx.x % 66 == 0) step_clocks[(blockIdx.x / 66 * 400 + (p)) * 8 + (n)] = clock64()
 constexpr int SPLIT_KEYS = 256; // fewer are not worth a second block
 constexpr int FEW_KEYS = 512;
 constexpr float LOG2E = 1.4426950408889634f;
@@ -82,7 +81,7 @@ DEVICE uint4 to_halves(const float (&v)[8]) {
 // are few, one at a time on more blocks is sooner done.
 template <int D, int V, int G> struct Attention {
     static constexpr int LANES = power_of_two_from((D > V ? D : V) / 8); // a lane has 8 columns of a key
-    static constexpr int KEYS = 32 / LANES, UNROLL = G > 1 ? 2 : 4;    // keys a load of the warp, loads at a time
+    static constexpr int KEYS = 32 / LANES, UNROLL = 2;    // keys a load of the warp, loads at a time
     static constexpr int BATCH = KEYS * UNROLL;                         // keys of a warp at a time
 
     // Where a unit works, and the keys it has.
@@ -90,7 +89,6 @@ template <int D, int V, int G> struct Attention {
         int token, kv_head, first_head, split, splits, begin, end, own; // own: the key that is not in its page yet, or -1
         const u32* pages;
         const float2* turn;
-        int ph;
     };
 
     struct Keys {
@@ -148,7 +146,7 @@ template <int D, int V, int G> struct Attention {
         top = {most, weight};
     }
 
-    static APART void unit(const AttendArgs& a, const Place& p, float* partial, u32* arrivals) {
+    static DEVICE void unit(const AttendArgs& a, const Place& p, float* partial, u32* arrivals) {
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % LANES, which = lane / LANES;
         float* shares = (float*)(shared + AT_ARENA); // [WARPS][G][V]
         float2* tops = (float2*)(shares + WARPS * G * V); // [WARPS][G]
@@ -156,7 +154,7 @@ template <int D, int V, int G> struct Attention {
         if (at < p.end) {
             Keys keys;
             keys.load(a, p, at); // on their way while the queries are made
-            int p_=p.ph; MARK2(p_,1); Eights<D, LANES, G> q;
+            Eights<D, LANES, G> q;
             q.make(a.q, a.q.x.at + p.token * a.q.x.stride + p.first_head * D, a, p.turn);
             float scale = a.softcap > 0 ? a.scale : a.scale * LOG2E, sum[G][8] = {}, most[G], weight[G] = {};
 #pragma unroll
@@ -165,7 +163,9 @@ template <int D, int V, int G> struct Attention {
 #pragma unroll
                 for (int i = 0; i < 8; i++) q.v[h][i] *= scale;
             }
-            MARK2(p_,2); for (; at < p.end; at += WARPS * BATCH) {
+            for (; at < p.end; at += WARPS * BATCH) {
+                Keys next; // on their way while these are used
+                next.load(a, p, at + WARPS * BATCH);
                 if (p.own >= at && p.own < at + BATCH) keys.take_own(a, p, at);
                 float scores[UNROLL][G];
 #pragma unroll
@@ -218,9 +218,9 @@ template <int D, int V, int G> struct Attention {
 #pragma unroll
                         for (int i = 0; i < 8; i++) sum[h][i] += scores[u][h] * v[i];
                 }
-                keys.load(a, p, at + WARPS * BATCH);
+                keys = next;
             }
-            MARK2(p_,3); // the keys of the warp's lane groups come together
+            // the keys of the warp's lane groups come together
 #pragma unroll
             for (int step = LANES; step < 32; step *= 2)
 #pragma unroll
@@ -246,7 +246,7 @@ template <int D, int V, int G> struct Attention {
             }
         }
         sync_threads<THREADS>();
-        MARK2(p.ph,4); int busy = min(WARPS, (p.end - p.begin + BATCH - 1) / BATCH); // warps that had keys
+        int busy = min(WARPS, (p.end - p.begin + BATCH - 1) / BATCH); // warps that had keys
         float* y = a.y.at + p.token * a.y.stride + p.first_head * V;
         float2* split_tops = (float2*)(partial + p.splits * G * V);
         auto write = [&](int i, const float2& top, const float4& v) {
@@ -284,7 +284,7 @@ template <int D, int V, int G> struct Attention {
     }
 
     // All units of a phase, by all blocks.
-    static DEVICE void units(int phase, const float2* turns) {
+    static APART void units(int phase, const float2* turns) {
         const AttendArgs& a = ((const Phase*)(shared + AT_WINDOW))[phase % WINDOW].attend;
         const Info& info = *(const Info*)(shared + AT_INFO);
         int groups = a.heads / a.kv_heads / G, heads = a.kv_heads * groups, blocks = gridDim.x;
@@ -300,7 +300,7 @@ template <int D, int V, int G> struct Attention {
             // they make it themselves
             int own = !info.neighbours && split == splits - 1 ? position : -1;
             Place p = {token, kv_head, kv_head * groups * G + head % groups * G, split, splits, begin, min(from + keys, begin + each), own,
-                       info.pages[token], turns + token * MOST_PAIRS, phase};
+                       info.pages[token], turns + token * MOST_PAIRS};
             unit(a, p, a.partial + (long)(token * heads + head) * most_splits * G * (V + 2), a.arrivals + token * heads + head);
         }
     }

@@ -13,10 +13,7 @@ struct StepArgs {
     const float* freqs[4]; // rotary tables
     int pairs[4], tables;
     int count; // phases
-    u64* clocks;
 };
-#define MARK(n) if (step_clocks && threadIdx.x == 0 && blockIdx.x % 66 == 0) step_clocks[(blockIdx.x / 66 * 400 + p) * 8 + (n)] = clock64()
-__device__ u64* step_clocks;
 
 // What every phase wants to know of the step, in shared memory: a trip to the inputs takes as long as a phase should.
 struct Info {
@@ -53,22 +50,26 @@ struct Share {
 struct Tasks {
     int local, slice;
 
+    // `warp / slices` without a division: warps are few
     DEVICE void start(const LinearArgs& a) {
-        local = (threadIdx.x / 32) / (u32)a.slices;
+        local = ((threadIdx.x / 32) * a.by_slices) >> 16;
         slice = threadIdx.x / 32 - local * a.slices;
     }
 
     DEVICE void next(const LinearArgs& a) {
-        for (slice += WARPS; slice >= a.slices; slice -= a.slices) local++;
+        int step = (WARPS * a.by_slices) >> 16;
+        local += step, slice += WARPS - step * a.slices;
+        if (slice >= a.slices) slice -= a.slices, local++;
     }
 };
 
 // A block's tiles of one part lie one after the other, and so do the slots they are read into: this is such a run.
 struct Run {
     const u8* from;
-    int records, bytes, per_slot; // bytes of a record
+    int tiles, records, bytes, per_slot; // bytes of a record
 
-    DEVICE int slots() const { return (records + per_slot - 1) / (u32)per_slot; }
+    // `reciprocal` is 2^31 / per_slot, rounded up: exact for so few records
+    DEVICE int slots(u32 reciprocal) const { return (int)((u64)(records + per_slot - 1) * reciprocal >> 31); }
 };
 
 // The block's tiles of part i, which begin at its local tile `first`; none if the block has none.
@@ -84,7 +85,8 @@ DEVICE Run run_of(const LinearArgs& a, const Share& share, int i, int& first) {
         count = max(end - begin, 0);
         first = before + begin - share.first;
     }
-    return {part.records + (long)begin * a.chunks * part.bytes, count * a.chunks, part.bytes, part.per_slot};
+    if (count == 0) first = 0; // beyond the block's tiles, or before them
+    return {part.records + (long)begin * a.chunks * part.bytes, count, count * a.chunks, part.bytes, part.per_slot};
 }
 
 // The ring: what the reading warp has filled, and what the others have used up.
@@ -99,9 +101,11 @@ struct Ring {
     // This warp has no more use for slots from `n` to before `end`. Each must have been full, also those that had nothing
     // for it: else it might be a round ahead of others.
     DEVICE void release(u32& n, u32 end) {
-        if (threadIdx.x % 32 == 0)
-            for (u32 i = n; i < end; i++) wait_full(i), empty[i % SLOTS].arrive();
-        n = end;
+        for (; n < end; n += min(end - n, (u32)SLOTS)) { // a lane a slot; those of the next round wait for these
+            u32 i = n + threadIdx.x % 32;
+            if (threadIdx.x % 32 < SLOTS && i < end) wait_full(i), empty[i % SLOTS].arrive();
+            __syncwarp();
+        }
     }
 
     // Reads all weights of the step, in order: one warp's work.
@@ -137,7 +141,7 @@ struct Ring {
         }
     }
 };
-static_assert(sizeof(Phase) <= 512, "a warp reads a phase at once");
+static_assert(SLOTS <= 32 && sizeof(Phase) <= 512, "a warp reads a phase at once");
 
 // x of a phase in shared memory.
 struct X {
@@ -304,7 +308,6 @@ template <int T> APART u32 linear(int p, u32 n) {
     }
     prepare_x<T>(a, info, rows, x);
     sync_threads<THREADS>();
-    MARK(2);
     Ring ring;
     u32 released = n;
     Tasks task;
@@ -312,7 +315,7 @@ template <int T> APART u32 linear(int p, u32 n) {
     for (int i = 0; i < a.parts; i++) {
         int first;
         Run run = run_of(a, share, i, first);
-        int end = run.records > 0 ? first + run.records / (u32)a.chunks : 0;
+        int end = first + run.tiles;
         for (; task.local < end; task.next(a)) {
             int begin = task.slice * a.span, count = min(a.span, a.chunks - begin);
             int record = (task.local - first) * a.chunks + begin;
@@ -323,12 +326,10 @@ template <int T> APART u32 linear(int p, u32 n) {
 #undef CASE
             }
         }
-        n += run.slots();
+        n += run.slots(a.part[i].reciprocal);
     }
     ring.release(released, n);
-    MARK(3);
     sync_threads<THREADS>();
-    MARK(4);
 
     for (int t = 0; t < rows; t++) {
         for (int local = out; local < share.count; local += THREADS / 16) {

@@ -37,7 +37,7 @@ struct Part {
     int bytes, per_slot; // of a record; records that fit into a slot of the ring
 
     float factor;        // on all scales and offsets
-    int pad;
+    u32 reciprocal;      // 2^31 / per_slot, rounded up
 };
 
 enum { MOST_PARTS = 3 };
@@ -50,6 +50,7 @@ struct LinearArgs {
     int outputs_only, gather, signs; // signs: formats of one bit, all parts or none
     int slices, span;  // a tile's chunks are shared by so many tasks of so many chunks
     int share, extra;  // units of a block; so many blocks have one more
+    int by_slices;     // 2^16 / slices, rounded up
     Part part[MOST_PARTS];
 };
 

@@ -213,12 +213,12 @@ struct RowWeights {
             u32 left = __ballot_sync(0xffffffff, peaks[group + lane] >= least);
             while (left) {
                 int run[4]; // several at a time, since memory is far
-                Words4 four[4];
+                uint4 four[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     run[i] = left ? group + __ffs(left) - 1 : -1;
                     left &= left - 1;
-                    if (run[i] >= 0) four[i] = ((const Words4*)(weights + (long)run[i] * RUN))[lane];
+                    if (run[i] >= 0) four[i] = ((const uint4*)(weights + (long)run[i] * RUN))[lane];
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -381,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
     }
     __syncthreads();
     if (warp > 0) return;
-    Words4 four = ((const Words4*)(weights + (long)chosen_run * RUN))[lane];
+    uint4 four = ((const uint4*)(weights + (long)chosen_run * RUN))[lane];
     u32 words[4] = {four.x, four.y, four.z, four.w};
     own = {0, 0};
 #pragma unroll

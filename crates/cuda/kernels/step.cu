@@ -20,7 +20,6 @@ template <int T> DEVICE void step(const StepArgs& args) {
         if (t < inputs[TOKENS]) info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t);
         if (t < inputs[OUTPUTS]) info.output_row[t] = output_row(inputs, t);
     }
-    if (threadIdx.x == 0 && block == 0) step_clocks = args.clocks;
     Ring ring;
     if (threadIdx.x < SLOTS) ring.full[threadIdx.x].open(Gate::COPIERS), ring.empty[threadIdx.x].open(WARPS);
     __syncthreads();
@@ -43,7 +42,6 @@ template <int T> DEVICE void step(const StepArgs& args) {
         uint4 ahead;
         bool reads = p + 3 < args.count && threadIdx.x < PIECES;
         if (reads) ahead = ((const uint4*)(args.phases + p + 3))[threadIdx.x];
-        MARK(0);
         switch (phase.kind) {
             case LINEAR: slot = linear<T>(p, slot); break;
             case ATTEND: {
@@ -74,7 +72,6 @@ template <int T> DEVICE void step(const StepArgs& args) {
             }
             default: small_phase<THREADS>(phase, inputs, room, block, blocks);
         }
-        MARK(5);
         if (reads) ((uint4*)(window + (p + 3) % WINDOW))[threadIdx.x] = ahead;
         if (p + 1 < args.count) barrier();
     }

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Plan, Program, Reserve,
-    Step, StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Plan, Program, Reserve, Step,
+    StepOutput, Ticket,
 };
 
 use crate::compiler::Compiler;
 use crate::driver::Device;
 use crate::nvrtc::Places;
-use crate::program::{Compiled, Kv, scratch_bytes};
+use crate::program::{Compiled, Kv, Underway, scratch_bytes};
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -22,7 +22,8 @@ pub struct Cuda {
     compiler: Compiler,
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
-    finished: Finished,
+    underway: Vec<(u64, Program, Underway)>,
+    steps: u64,
     /// Why nothing more is run: after a fault nobody knows what is in the device's memory.
     poisoned: Option<BackendError>,
 }
@@ -43,7 +44,8 @@ impl Cuda {
             compiler,
             buffers: vec![],
             programs: vec![],
-            finished: Finished::default(),
+            underway: vec![],
+            steps: 0,
             poisoned: None,
         })
     }
@@ -53,21 +55,33 @@ impl Cuda {
         Buffer(self.buffers.len() as u32 - 1)
     }
 
-    fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
-        let fail = |text: String| Err(BackendError(text));
-        let Some(compiled) = self.programs.get_mut(program.0 as usize) else {
-            return fail(format!("program {} was not compiled here", program.0));
-        };
+    fn start(&mut self, program: Program, step: &Step) -> Result<Underway> {
+        let compiled = self.compiled(program)?;
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.vocab, pages, page_len)?;
         let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
         let (most, most_outputs) = (compiled.max_tokens, compiled.max_outputs);
         if tokens > most || outputs > most_outputs {
-            return fail(format!(
+            return Err(BackendError(format!(
                 "a step of {tokens} tokens and {outputs} outputs, compiled for {most} and {most_outputs}"
-            ));
+            )));
         }
-        compiled.run(step)
+        compiled.submit(step)
+    }
+
+    fn compiled(&mut self, program: Program) -> Result<&mut Compiled> {
+        let compiled = self.programs.get_mut(program.0 as usize);
+        compiled.ok_or_else(|| BackendError(format!("program {} was not compiled here", program.0)))
+    }
+
+    /// After a failure: a device that cannot even be waited for has lost its context.
+    fn look_after<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_err()
+            && let Err(why) = self.device.wait()
+        {
+            self.poisoned = Some(why);
+        }
+        result
     }
 }
 
@@ -129,17 +143,22 @@ impl Backend for Cuda {
         if let Some(why) = &self.poisoned {
             return Err(BackendError(format!("the GPU is not used any more after: {why}")));
         }
-        let output = self.run(program, &step);
-        // a device that cannot even be waited for has lost its context
-        if output.is_err()
-            && let Err(why) = self.device.wait()
-        {
-            self.poisoned = Some(why);
-        }
-        Ok(self.finished.keep(output?))
+        let started = self.start(program, &step);
+        let underway = self.look_after(started)?;
+        self.steps += 1;
+        self.underway.push((self.steps, program, underway));
+        Ok(Ticket(self.steps))
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
-        self.finished.take(ticket)
+        let at = self.underway.iter().position(|w| w.0 == ticket.0);
+        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
+        let (_, program, underway) = self.underway.swap_remove(at);
+        let output = self.compiled(program)?.collect(underway);
+        self.look_after(output)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
     }
 }

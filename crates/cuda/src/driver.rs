@@ -210,7 +210,9 @@ impl Pinned {
         device.bind()?;
         let (mut at, bytes) = (ptr::null_mut(), bytes.max(16));
         // SAFETY: the pointer is to a live pointer.
-        check(unsafe { cu::cuMemHostAlloc(&raw mut at, bytes, 0) }, || format!("{bytes} bytes of pinned memory"))?;
+        check(unsafe { cu::cuMemHostAlloc(&raw mut at, bytes, 0) }, || {
+            format!("{bytes} bytes of pinned memory")
+        })?;
         // SAFETY: it was just allocated.
         unsafe { at.write_bytes(0, bytes) };
         Ok(Pinned { at, bytes, device: Arc::clone(device) })
@@ -263,7 +265,9 @@ impl Event {
     pub(crate) fn wait(&self) -> Result<()> {
         self.device.bind()?;
         // SAFETY: it is alive.
-        check(unsafe { cu::cuEventSynchronize(self.event) }, || format!("a step on {}", self.device.facts.name))
+        check(unsafe { cu::cuEventSynchronize(self.event) }, || {
+            format!("a step on {}", self.device.facts.name)
+        })
     }
 }
 
@@ -286,6 +290,11 @@ impl Memory {
     /// Where it begins, for a kernel.
     pub(crate) fn pointer(&self) -> u64 {
         self.at
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
     }
 
     /// Copies bytes in, in order with everything else. They may be reused at once.
@@ -434,7 +443,18 @@ impl Kernel {
         // SAFETY: as above.
         let code = unsafe {
             let params = params.as_mut_ptr();
-            cu::cuLaunchCooperativeKernel(self.function, blocks, 1, 1, threads, 1, 1, shared as u32, stream, params)
+            cu::cuLaunchCooperativeKernel(
+                self.function,
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                shared as u32,
+                stream,
+                params,
+            )
         };
         check(code, || format!("{}: launching {blocks} blocks of {threads} together", self.name))
     }

@@ -31,9 +31,6 @@ pub(crate) struct Few {
     blocks: usize,
     shared: usize,
     _phases: Memory,
-    clocks: Memory,
-    kinds: Vec<i32>,
-    count: std::cell::Cell<usize>,
 }
 
 impl Few {
@@ -51,7 +48,8 @@ impl Few {
             Phase::Attend(a) => a.head_dim % 8 != 0 || a.v_dim % 8 != 0 || a.pairs % 8 != 0,
             _ => false,
         };
-        if ropes.len() > MOST_TABLES || phases.iter().any(odd) {
+        let old = device.facts.capability < (8, 0); // no barriers in shared memory
+        if old || ropes.len() > MOST_TABLES || phases.iter().any(odd) {
             return Ok(vec![]);
         }
         let mut args = StepArgs { inputs, count: phases.len() as i32, ..StepArgs::default() };
@@ -75,29 +73,9 @@ impl Few {
             let (shared, blocks) = (SLOTS * slot + room.rest(), device.facts.processors);
             let module = compiler.module(Source::Step, &defines)?;
             let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
-            let clocks = device.allocate(1 << 20)?;
-            if std::env::var_os("TERN_CLOCKS").is_some() { args.clocks = clocks.pointer(); }
-            let kinds = phases.iter().map(|p| match p { Phase::Linear(l) => 100 + l.slices * 1000 + l.span*100000, Phase::Attend(_) => 7, _ => 0 }).collect();
-            all.push(Few { tokens, kernel, args, blocks, shared, _phases: table, clocks, kinds, count: std::cell::Cell::new(0) });
+            all.push(Few { tokens, kernel, args, blocks, shared, _phases: table });
         }
         Ok(all)
-    }
-
-    fn dump(&self) -> Result<()> {
-        let mut bytes = vec![0; 2 * 400 * 8 * 8];
-        self.clocks.read(0, &mut bytes)?;
-        let c: Vec<u64> = bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
-        let n = self.kinds.len();
-        for b in 0..2 { 
-            eprintln!("block {} total {} cycles", b*66, c[(b*400+n-1)*8+5] - c[b*400*8]);
-            for p in (0..n).filter(|p| *p < 14 || *p + 4 > n) {
-                let m = &c[(b*400+p)*8..][..8];
-                let next = if p + 1 < n { c[(b*400+p+1)*8] } else { m[5] };
-                let d = |a: u64, b: u64| if a == 0 || b == 0 { -1 } else { b as i64 - a as i64 };
-                eprintln!("phase {p} kind {} total {} | read_on {} x {} tasks {} sync {} epi {} | body {} barrier {}", self.kinds[p], next - m[0], d(m[0],m[1]), d(m[1],m[2]), d(m[2],m[3]), d(m[3],m[4]), d(m[4],m[5]), d(m[1],m[5]), d(m[5],next));
-            }
-        }
-        Ok(())
     }
 
     pub(crate) fn most_tokens(&self) -> usize {
@@ -106,9 +84,7 @@ impl Few {
 
     pub(crate) fn launch(&self) -> Result<()> {
         // SAFETY: the struct is the kernel's, and what it points to lives as long as the program.
-        unsafe { self.kernel.launch_together(self.blocks, (WARPS + 1) * 32, self.shared, &self.args)? };
-        if self.args.clocks != 0 { self.count.set(self.count.get() + 1); if self.count.get() == 40 { self.dump()?; } }
-        Ok(())
+        unsafe { self.kernel.launch_together(self.blocks, (WARPS + 1) * 32, self.shared, &self.args) }
     }
 }
 
@@ -116,7 +92,10 @@ impl Few {
 fn with_slot(phase: &Phase, slot: usize) -> Phase {
     let mut phase = *phase;
     if let Phase::Linear(l) = &mut phase {
-        l.part[..l.parts as usize].iter_mut().for_each(|p| p.per_slot = slot as i32 / p.bytes);
+        for part in &mut l.part[..l.parts as usize] {
+            part.per_slot = slot as i32 / part.bytes;
+            part.reciprocal = (1u32 << 31).div_ceil(part.per_slot as u32);
+        }
     }
     phase
 }

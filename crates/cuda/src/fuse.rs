@@ -63,14 +63,47 @@ pub(crate) enum Element {
 /// One phase of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fused {
-    Embed { table: WeightId, scale: f32, out: Val },
+    Embed {
+        table: WeightId,
+        scale: f32,
+        out: Val,
+    },
     Linear(Linear),
-    FloatLinear { x: Val, matrix: Matrix },
-    Norm { x: Val, norm: Norm, out: Val },
-    Rope { x: Val, head_dim: usize, style: RopeStyle, table: usize, out: Val },
-    Attend { q: Heads, k: Heads, v: Val, rope: Option<(usize, RopeStyle)>, layer: usize, args: Attention, out: Val },
-    Elements { a: Val, b: Option<Val>, what: Element, out: Val },
-    Outputs { x: Val, out: Val },
+    FloatLinear {
+        x: Val,
+        matrix: Matrix,
+    },
+    Norm {
+        x: Val,
+        norm: Norm,
+        out: Val,
+    },
+    Rope {
+        x: Val,
+        head_dim: usize,
+        style: RopeStyle,
+        table: usize,
+        out: Val,
+    },
+    Attend {
+        q: Heads,
+        k: Heads,
+        v: Val,
+        rope: Option<(usize, RopeStyle)>,
+        layer: usize,
+        args: Attention,
+        out: Val,
+    },
+    Elements {
+        a: Val,
+        b: Option<Val>,
+        what: Element,
+        out: Val,
+    },
+    Outputs {
+        x: Val,
+        out: Val,
+    },
 }
 
 /// Fuses. `layout` gives a weight's layout on the device; none if it is floats.
@@ -87,7 +120,9 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
             (l.add.iter().copied().chain([l.x]).collect(), outs.iter().map(|p| p.out).collect())
         }
         Fused::FloatLinear { x, matrix } => (vec![*x], vec![matrix.out]),
-        Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out } => (vec![*x], vec![*out]),
+        Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out } => {
+            (vec![*x], vec![*out])
+        }
         Fused::Attend { q, k, v, out, .. } => (vec![q.x, k.x, *v], vec![*out]),
         Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
     };
@@ -184,7 +219,8 @@ impl Fuser<'_> {
             // two halves of one matrix
             (&Op::Columns { x: a, start: 0, len }, &Op::Columns { x: b, start, len: second }) if a == b => {
                 let whole = start == len && len == second && len.is_multiple_of(TILE);
-                let alone = self.readers[a.index()].len() == 2 && self.is_read_once(gate) && self.is_read_once(up);
+                let alone =
+                    self.readers[a.index()].len() == 2 && self.is_read_once(gate) && self.is_read_once(up);
                 let (x, m) = self.matrix(a).filter(|(_, m)| whole && alone && m.rows == 2 * len)?;
                 self.absorbed[a.index()] = true;
                 (x, [Matrix { rows: len, ..m }, Matrix { first_row: len, rows: len, ..m }])
@@ -248,9 +284,11 @@ impl Fuser<'_> {
     fn is_prologue(&self, v: Val) -> bool {
         let &Op::Norm { weight, .. } = self.op(v) else { return false };
         let width = self.graph.width(v);
-        let codes = |&r: &Val| matches!(*self.op(r), Op::Linear { weight, .. } if (self.layout)(weight).is_some());
+        let codes =
+            |&r: &Val| matches!(*self.op(r), Op::Linear { weight, .. } if (self.layout)(weight).is_some());
         let readers = &self.readers[v.index()];
-        let whole = self.graph.weight(weight).cols == width && width <= WIDEST_NORM && width.is_multiple_of(4);
+        let whole =
+            self.graph.weight(weight).cols == width && width <= WIDEST_NORM && width.is_multiple_of(4);
         whole && !readers.is_empty() && readers.iter().all(codes) && !self.absorbed[v.index()]
     }
 
@@ -281,7 +319,13 @@ impl Fuser<'_> {
     }
 
     /// A linear, and those beside it that read the same.
-    fn linears(&mut self, x: Val, weight: WeightId, (scale, bias): (Option<WeightId>, Option<WeightId>), out: Val) -> Fused {
+    fn linears(
+        &mut self,
+        x: Val,
+        weight: WeightId,
+        (scale, bias): (Option<WeightId>, Option<WeightId>),
+        out: Val,
+    ) -> Fused {
         let Some((_, first)) = self.matrix(out) else {
             let rows = self.graph.weight(weight).rows;
             return Fused::FloatLinear { x, matrix: Matrix { weight, scale, bias, first_row: 0, rows, out } };
@@ -316,5 +360,113 @@ impl Fuser<'_> {
             }
         }
         Fused::Linear(linear)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_quant::{Q1_0, Q8_0};
+
+    use super::*;
+
+    /// One layer of a decoder and its head.
+    fn decoder() -> Graph {
+        let mut g = Graph::new();
+        let table = g.matrix("embed", 512, 256).unwrap();
+        let turns = g.rope_table(tern_graph::RopeTable { freqs: vec![1.0; 32], magnitude: 1.0 });
+        let mut x = g.embed(table, 1.0);
+        let [norm, head_norm] = [("norm", 256), ("head_norm", 64)].map(|(n, len)| g.vector(n, len).unwrap());
+        let normed = g.norm(x, norm, 1e-6).unwrap();
+        let [q, k, v] = [("q", 256), ("k", 128), ("v", 128)].map(|(name, rows)| {
+            let w = g.matrix(name, rows, 256).unwrap();
+            g.linear(normed, w).unwrap()
+        });
+        let [q, k] = [q, k].map(|v| {
+            let v = g.norm(v, head_norm, 1e-6).unwrap();
+            g.rope(v, 64, RopeStyle::Halves, turns).unwrap()
+        });
+        let args = Attention {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+            v_dim: 64,
+            scale: 0.1,
+            window: None,
+            softcap: None,
+        };
+        let attended = g.attend(q, k, v, args).unwrap();
+        let o = g.matrix("o", 256, 256).unwrap();
+        let o = g.linear(attended, o).unwrap();
+        x = g.add(x, o).unwrap();
+        let normed = g.norm(x, norm, 1e-6).unwrap();
+        let [gate, up] = ["gate", "up"].map(|name| {
+            let w = g.matrix(name, 512, 256).unwrap();
+            g.linear(normed, w).unwrap()
+        });
+        let h = g.gated(gate, up, Activation::Silu).unwrap();
+        let down = g.matrix("down", 256, 512).unwrap();
+        let down = g.linear(h, down).unwrap();
+        x = g.add(x, down).unwrap();
+        let rows = g.outputs(x);
+        let last = g.norm(rows, norm, 1e-6).unwrap();
+        g.linear(last, table).unwrap();
+        g
+    }
+
+    #[test]
+    fn a_layer_is_five_phases() {
+        let g = decoder();
+        let phases = fuse(&g, |_| Layout::of(&Q1_0));
+        let names: Vec<String> = phases
+            .iter()
+            .map(|p| match p {
+                Fused::Linear(l) => format!(
+                    "linear x {}{}{}{}{}",
+                    l.parts.len(),
+                    if l.norm.is_some() { ", normed" } else { "" },
+                    if l.gather { ", gathered" } else { "" },
+                    if l.gated.is_some() { ", gated" } else { "" },
+                    if l.add.is_some() { ", added" } else { "" }
+                ),
+                Fused::Attend { q, k, rope, .. } => {
+                    format!("attend {} {} {}", q.norm.is_some(), k.norm.is_some(), rope.is_some())
+                }
+                Fused::Embed { .. } => "embed".into(),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        let want = [
+            "embed",
+            "linear x 3, normed",
+            "attend true true true",
+            "linear x 1, added",
+            "linear x 2, normed, gated",
+            "linear x 1, added",
+            "linear x 1, normed, gathered",
+        ];
+        assert_eq!(names, want);
+    }
+
+    #[test]
+    fn signs_and_others_and_floats_keep_apart() {
+        let g = decoder();
+        let mixed = |id: WeightId| Layout::of(if g.weight(id).name == "v" { &Q8_0 } else { &Q1_0 });
+        let parts = |p: &Fused| if let Fused::Linear(l) = p { l.parts.len() } else { 0 };
+        assert_eq!(fuse(&g, mixed).iter().map(parts).collect::<Vec<_>>()[1..3], [2, 1]);
+        let floats = fuse(&g, |_| None);
+        assert!(!floats.iter().any(|p| matches!(p, Fused::Linear(_))));
+        assert_eq!(floats.iter().filter(|p| matches!(p, Fused::Norm { .. })).count(), 3);
+    }
+
+    #[test]
+    fn no_phase_writes_over_what_it_reads() {
+        let g = decoder();
+        let work: Vec<Work> = fuse(&g, |_| Layout::of(&Q1_0)).iter().map(|p| work(&g, p)).collect();
+        let plan = tern_graph::Plan::of(&g, &work);
+        for w in &work {
+            let slots = |vals: &[Val]| vals.iter().map(|v| plan.slot[v.index()]).collect::<Vec<_>>();
+            let (reads, writes) = (slots(&w.reads), slots(&w.writes));
+            assert!(reads.iter().all(|s| *s != usize::MAX && !writes.contains(s)), "{w:?}");
+        }
     }
 }

@@ -116,7 +116,11 @@ impl Layout {
     /// A code as it is stored.
     fn stored(&self, code: i8) -> u32 {
         let signed = self.sign * (i32::from(code) - self.centre);
-        if self.bits == 1 { u32::from(signed < 0) } else { signed as u32 & ((1 << (self.bits + self.low)) - 1) }
+        if self.bits == 1 {
+            u32::from(signed < 0)
+        } else {
+            signed as u32 & ((1 << (self.bits + self.low)) - 1)
+        }
     }
 }
 
@@ -293,7 +297,8 @@ mod tests {
             }
         };
         let at = (row.0 * l.groups() + k / l.group) * 4 + 2 * row.1;
-        let half = |from: usize| f16::from_le_bytes([record[from + at], record[from + at + 1]]).to_f32() * p.factor;
+        let half =
+            |from: usize| f16::from_le_bytes([record[from + at], record[from + at + 1]]).to_f32() * p.factor;
         half(l.scales_at()) * code as f32 + if l.offsets { half(l.offsets_at()) } else { 0.0 }
     }
 

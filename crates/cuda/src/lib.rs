@@ -2,6 +2,7 @@
 //! kernels are compiled for this GPU and this model's shapes, and kept.
 
 mod backend;
+mod chooser;
 mod compiler;
 mod driver;
 mod few;
@@ -12,6 +13,7 @@ mod many;
 mod nvrtc;
 mod phase;
 mod program;
+mod sampler;
 mod weight;
 
 pub use backend::Cuda;

@@ -8,8 +8,8 @@ use crate::few::WARPS;
 use crate::fuse::{Element, Fused, Heads, Linear, Matrix, Norm, root};
 use crate::layout::{Layout, TILE};
 use crate::phase::{
-    AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, LinearArgs, NormArgs, OutputsArgs, Part, Phase,
-    RopeArgs, RowNormArgs, View,
+    AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, LinearArgs, NormArgs, OutputsArgs, Part,
+    Phase, RopeArgs, RowNormArgs, View,
 };
 use crate::program::Kv;
 use crate::weight::Weight;
@@ -147,7 +147,12 @@ impl Lowering<'_> {
 
     fn norm(&self, norm: &Norm) -> Result<NormArgs> {
         let kind = if norm.kind == NormKind::Rms { 1 } else { 2 };
-        Ok(NormArgs { weight: self.vector(Some(norm.weight))?, bias: self.vector(norm.bias)?, eps: norm.eps, kind })
+        Ok(NormArgs {
+            weight: self.vector(Some(norm.weight))?,
+            bias: self.vector(norm.bias)?,
+            eps: norm.eps,
+            kind,
+        })
     }
 
     fn format(&mut self, layout: &Layout) -> i32 {
@@ -189,7 +194,9 @@ impl Lowering<'_> {
         let (x, chunks) = (self.view(l.x), Layout::chunks(cols));
         if x.at % 16 != 0 || x.stride % 4 != 0 {
             let name = &self.graph.weight(l.parts[0].weight).name;
-            return Err(BackendError(format!("{name}: reads columns that do not begin at a multiple of four")));
+            return Err(BackendError(format!(
+                "{name}: reads columns that do not begin at a multiple of four"
+            )));
         }
         let parts = l.parts.iter().map(|m| self.part(m, chunks)).collect::<Result<Vec<_>>>()?;
         let tiles: i32 = if l.gated.is_some() { parts[0].tiles } else { parts.iter().map(|p| p.tiles).sum() };
@@ -212,6 +219,7 @@ impl Lowering<'_> {
             span: span as i32,
             share: tiles / self.blocks as i32,
             extra: tiles % self.blocks as i32,
+            by_slices: (1 << 16) / slices as i32 + i32::from((1 << 16) % slices != 0),
             part,
         })
     }
@@ -219,7 +227,10 @@ impl Lowering<'_> {
     fn part(&mut self, m: &Matrix, chunks: usize) -> Result<Part> {
         let weight = Arc::clone(&self.weights[m.weight.index()]);
         let Weight::Codes { layout, records, factor } = &*weight else {
-            return Err(BackendError(format!("{}: want a matrix of codes", self.graph.weight(m.weight).name)));
+            return Err(BackendError(format!(
+                "{}: want a matrix of codes",
+                self.graph.weight(m.weight).name
+            )));
         };
         let (y, bytes) = (self.out(m.out), layout.bytes());
         let bias = self.vector(m.bias)?;
@@ -235,7 +246,7 @@ impl Lowering<'_> {
             bytes: bytes as i32,
             per_slot: 0, // known when the ring is
             factor: factor / layout.unit(),
-            pad: 0,
+            reciprocal: 0,
         })
     }
 

@@ -34,7 +34,12 @@ fn at<A>(args: &A) -> *const c_void {
 }
 
 impl Many {
-    pub(crate) fn new(device: &Arc<Device>, module: &Module, phases: &[Phase], max_tokens: usize) -> Result<Many> {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        module: &Module,
+        phases: &[Phase],
+        max_tokens: usize,
+    ) -> Result<Many> {
         let chunks = phases.iter().map(|p| if let Phase::Linear(l) = p { l.chunks as usize } else { 0 });
         let (chunks, tokens) = (chunks.max().unwrap_or(0), max_tokens.next_multiple_of(TOKENS));
         let room = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_room(a) } else { 0 });

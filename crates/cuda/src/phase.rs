@@ -33,7 +33,7 @@ pub(crate) struct Part {
     pub(crate) bytes: i32,
     pub(crate) per_slot: i32,
     pub(crate) factor: f32,
-    pub(crate) pad: i32,
+    pub(crate) reciprocal: u32,
 }
 
 #[repr(C)]
@@ -53,6 +53,7 @@ pub(crate) struct LinearArgs {
     pub(crate) span: i32,
     pub(crate) share: i32,
     pub(crate) extra: i32,
+    pub(crate) by_slices: i32,
     pub(crate) part: [Part; 3],
 }
 
@@ -269,7 +270,6 @@ pub(crate) struct StepArgs {
     pub(crate) pairs: [i32; MOST_TABLES],
     pub(crate) tables: i32,
     pub(crate) count: i32,
-    pub(crate) clocks: u64,
 }
 
 /// Rotary tables of one model at most.

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tern_graph::{
-    BackendError, Graph, KvLayer, Output, OutputRow, Plan, Sample, Sampled, Step, StepOutput, Value,
-};
+use tern_graph::{BackendError, Graph, KvLayer, Output, OutputRow, Plan, Sampled, Step, StepOutput, Value};
 
+use crate::chooser::{Chooser, is_plain};
 use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Memory};
+use crate::driver::{Device, Event, Memory, Pinned};
 use crate::few::Few;
 use crate::fuse::{self, Fused};
 use crate::layout::Layout;
@@ -51,7 +50,8 @@ impl Kinds {
 
     pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
         let formats = self.formats.iter().enumerate();
-        let formats = formats.map(|(i, f)| format!("X({i}, {}, {}, {}, {})", f.bits, f.low, f.group, f.offsets));
+        let formats =
+            formats.map(|(i, f)| format!("X({i}, {}, {}, {}, {})", f.bits, f.low, f.group, f.offsets));
         let shapes = self.shapes.iter().enumerate().filter(|(_, s)| s.head_dim % 8 == 0 && s.v_dim % 8 == 0);
         let shapes = shapes.map(|(i, s)| format!("X({i}, {}, {}, {})", s.head_dim, s.v_dim, s.queries));
         vec![
@@ -76,7 +76,14 @@ pub(crate) struct Compiled {
     /// The rows of the last node.
     result: Memory,
     value: Value,
+    /// The last step's choices, from which the next one may take its tokens.
     chosen: Memory,
+    chooser: Option<Chooser>,
+    /// Which outputs of the last step were asked for a token.
+    sampled: Vec<bool>,
+    /// Not under way at the moment.
+    flights: Vec<Flight>,
+    device: Arc<Device>,
     pub(crate) vocab: usize,
     pub(crate) kv: Option<Arc<Kv>>,
     pub(crate) max_tokens: usize,
@@ -123,7 +130,7 @@ impl Compiled {
         let tables =
             graph.ropes.iter().map(|t| device.upload(&floats(&t.freqs))).collect::<Result<Vec<_>>>()?;
         let blocks = device.facts.processors;
-        let chosen = device.allocate(rows * 4)?;
+        let chosen = device.allocate(rows.max(max_tokens) * 4)?;
         let (ready, partial, arrivals) = attention_scratch(&fused, blocks, max_tokens);
         let kept = [ready, partial, arrivals].map(|bytes| device.allocate(bytes));
         let [ready, partial, arrivals] = kept;
@@ -182,7 +189,16 @@ impl Compiled {
         kept.extend(tables);
         let result = slots.swap_remove(plan.slot[last]);
         kept.extend(slots);
+        let chooser = if value.outputs_only {
+            Some(Chooser::new(device, compiler, max_outputs, value.width)?)
+        } else {
+            None
+        };
         Ok(Compiled {
+            chooser,
+            sampled: vec![],
+            flights: vec![],
+            device: Arc::clone(device),
             few,
             many,
             inputs,
@@ -198,38 +214,95 @@ impl Compiled {
         })
     }
 
-    /// Computes a step and gives back what it asks for.
-    pub(crate) fn run(&mut self, step: &Step) -> Result<StepOutput> {
+    /// Starts a step.
+    pub(crate) fn submit(&mut self, step: &Step) -> Result<Underway> {
+        step.check_carried(&self.sampled)?;
         let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
-        self.inputs.write(0, &words(&pack(step)))?;
+        let mut flight = match self.flights.pop() {
+            Some(flight) => flight,
+            None => Flight::new(&self.device, self.inputs.len(), self.chosen.len())?,
+        };
+        let words = pack(step);
+        for (to, word) in flight.inputs.bytes().chunks_exact_mut(4).zip(&words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        self.inputs.write_pinned(&flight.inputs, words.len() * 4)?;
         let few = self.few.iter().find(|few| tokens <= few.most_tokens() && outputs <= few.most_tokens());
         match (few, &self.many) {
             (Some(few), _) => few.launch()?,
             (None, Some(many)) => many.launch(self.inputs.pointer(), tokens, outputs)?,
             (None, None) => return Err(BackendError(format!("no program for steps of {tokens} tokens"))),
         }
-        self.answer(step, if self.value.outputs_only { outputs } else { tokens })
+        self.sampled = step.outputs.iter().map(|o| o.sample.is_some()).collect();
+        if step.outputs.iter().any(wants_logits) {
+            let answer = self.with_logits(step)?;
+            self.flights.push(flight);
+            return Ok(Underway::Done(answer));
+        }
+        let plain = |o: &Output| o.sample.as_ref().is_none_or(is_plain);
+        if !step.outputs.iter().all(plain)
+            && let Some(chooser) = &mut self.chooser
+        {
+            chooser.choose(step, self.result.pointer(), self.chosen.pointer())?;
+        }
+        self.chosen.read_pinned(&mut flight.chosen, outputs * 4)?;
+        flight.done.record()?;
+        Ok(Underway::Flying(flight, self.sampled.clone()))
     }
 
-    /// Brings back the best tokens where that is all that is wanted, and whole rows otherwise.
-    fn answer(&self, step: &Step, rows: usize) -> Result<StepOutput> {
-        if step.outputs.iter().all(wants_the_best) {
-            let mut bytes = vec![0; rows.min(step.outputs.len()) * 4];
-            self.chosen.read(0, &mut bytes)?;
-            let best = bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-            let rows = step.outputs.iter().zip(best).map(|(output, best)| {
-                let id = u32::try_from(best).ok().filter(|_| output.sample.is_some());
-                OutputRow { sampled: id.map(|id| Sampled { id, ..Sampled::default() }), logits: None }
-            });
-            return Ok(StepOutput { rows: rows.collect() });
-        }
+    /// Waits for a step.
+    pub(crate) fn collect(&mut self, step: Underway) -> Result<StepOutput> {
+        let (mut flight, sampled) = match step {
+            Underway::Done(output) => return Ok(output),
+            Underway::Flying(flight, sampled) => (flight, sampled),
+        };
+        flight.done.wait()?;
+        let ids = flight.chosen.bytes().chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let rows = sampled.iter().zip(ids).map(|(sampled, id)| {
+            let id = u32::try_from(id).ok().filter(|_| *sampled);
+            OutputRow { sampled: id.map(|id| Sampled { id, ..Sampled::default() }), logits: None }
+        });
+        let output = StepOutput { rows: rows.collect() };
+        self.flights.push(flight);
+        Ok(output)
+    }
+
+    /// Brings whole rows back and chooses here; the next step may want the choices all the same.
+    fn with_logits(&self, step: &Step) -> Result<StepOutput> {
         let width = self.value.width;
+        let rows = if self.value.outputs_only { step.outputs.len() } else { step.tokens.len() };
         let mut bytes = vec![0; rows * width * 4];
         self.result.read(0, &mut bytes)?;
         let logits: Vec<f32> =
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        Ok(step.answer(logits.chunks_exact(width)))
+        let output = step.answer(logits.chunks_exact(width));
+        let ids = output.rows.iter().map(|row| row.sampled.as_ref().map_or(-1, |s| s.id as i32));
+        let ids: Vec<u8> = ids.flat_map(i32::to_le_bytes).collect();
+        self.chosen.write(0, &ids[..ids.len().min(self.chosen.len())])?;
+        Ok(output)
     }
+}
+
+/// Host memory of one step under way: its inputs, what it chose, and the end of it.
+pub(crate) struct Flight {
+    inputs: Pinned,
+    chosen: Pinned,
+    done: Event,
+}
+
+impl Flight {
+    fn new(device: &Arc<Device>, inputs: usize, chosen: usize) -> Result<Flight> {
+        let (inputs, chosen) = (Pinned::new(device, inputs)?, Pinned::new(device, chosen)?);
+        Ok(Flight { inputs, chosen, done: Event::new(device)? })
+    }
+}
+
+/// A submitted step.
+pub(crate) enum Underway {
+    /// It had to be waited for.
+    Done(StepOutput),
+    /// With the outputs that were asked for a token.
+    Flying(Flight, Vec<bool>),
 }
 
 /// Bytes for queries made ready, splits of attention, and their counters.
@@ -248,18 +321,17 @@ fn attention_scratch(fused: &[Fused], blocks: usize, max_tokens: usize) -> (usiz
     each.fold((0, 0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1), a.2.max(b.2)))
 }
 
-/// Nothing but the best token: no draw, no logits, nothing that changes them.
-fn wants_the_best(output: &Output) -> bool {
-    let plain = |s: &Sample| {
-        let greedy = s.temperature <= 0.0 || s.top_k == 1;
-        greedy && s.bias.is_empty() && s.seen.is_empty() && s.mask.is_none() && s.logprobs.is_none()
-    };
-    !output.logits && output.sample.as_ref().is_none_or(plain)
+/// Log-probabilities are of whole rows, and computed on the host.
+fn wants_logits(output: &Output) -> bool {
+    output.logits || output.sample.as_ref().is_some_and(|s| s.logprobs.is_some())
 }
 
 /// Words before the arrays: where each of them begins, how many pages a slice has in its table, how many tokens and
 /// outputs there are, the barriers' counter, and whether tokens of one sequence stand beside each other.
 const HEADER: usize = 16;
+
+/// In place of a token id: taken from the last step's choices.
+const CARRIED: u32 = 1 << 31;
 
 /// The inputs of a step in one piece.
 fn pack(step: &Step) -> Vec<u32> {
@@ -272,6 +344,9 @@ fn pack(step: &Step) -> Vec<u32> {
     out.extend([stride as u32, tokens as u32, outputs as u32, 0, u32::from(neighbours)]);
     out.resize(HEADER, 0);
     out.extend(&step.tokens);
+    for carried in &step.carried {
+        out[HEADER + carried.token] = CARRIED | carried.output as u32;
+    }
     out.extend(step.positions().map(|p| p as u32));
     out.extend((0..).zip(&step.slices).flat_map(|(i, s)| std::iter::repeat_n(i, s.len)));
     out.extend(step.outputs.iter().map(|o| o.row as u32));
@@ -280,10 +355,6 @@ fn pack(step: &Step) -> Vec<u32> {
         out.extend(std::iter::repeat_n(0, stride - slice.pages.len()));
     }
     out
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
 fn floats(floats: &[f32]) -> Vec<u8> {
