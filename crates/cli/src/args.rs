@@ -354,6 +354,9 @@ pub(crate) struct BenchPlanArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchOpsArgs {
+    /// cpu, cuda or cuda:N; auto is the GPU where there is one
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
+    pub(crate) device: Device,
     /// Threads [default: all cores]
     #[arg(short, long, value_parser = positive)]
     pub(crate) threads: Option<usize>,

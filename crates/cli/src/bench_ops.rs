@@ -4,12 +4,11 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern_cpu::Cpu;
+use tern_graph::Backend;
 use tern_graph::cases::{self, Case};
 
 use crate::args::BenchOpsArgs;
 use crate::error::CliResult;
-use crate::load;
 
 /// Seconds each case is repeated for.
 const LONG_ENOUGH: f64 = 0.2;
@@ -22,9 +21,9 @@ pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
         writeln!(out, "{:52} {:>10} {:>9} {:>10}", "op", "us", "GB/s", "error")?;
     }
     for case in cases::timed()?.into_iter().filter(wanted) {
-        let mut cpu = Cpu::new(load::threads(args.threads));
-        let error = case.error(&mut cpu)?;
-        let seconds = time(&case, &mut cpu)?;
+        let mut device = args.device.open(args.threads)?;
+        let error = case.error(&mut *device)?;
+        let seconds = time(&case, &mut *device)?;
         let rate = case.bytes as f64 / seconds / 1e9;
         if args.json {
             results
@@ -40,8 +39,8 @@ pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
 }
 
 /// Median seconds of the case's last step.
-fn time(case: &Case, cpu: &mut Cpu) -> CliResult<f64> {
-    let mut prepared = case.prepare(cpu)?;
+fn time(case: &Case, device: &mut dyn Backend) -> CliResult<f64> {
+    let mut prepared = case.prepare(device)?;
     for i in 0..case.steps.len() {
         prepared.step(i)?;
     }

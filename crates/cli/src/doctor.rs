@@ -11,7 +11,7 @@ use crate::device::{self, Device};
 use crate::error::{CliError, CliResult};
 use crate::{load, units};
 
-/// How far a device with halves for activations may be from the reference.
+/// How far a device that keeps the scales of weights in halves may be from the reference.
 const HALVES: f32 = 5e-4;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {

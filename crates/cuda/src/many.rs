@@ -8,7 +8,7 @@ use tern_graph::BackendError;
 
 use crate::driver::{Device, Kernel, Memory, Module};
 use crate::layout::CHUNK;
-use crate::phase::{ArgmaxArgs, AttendArgs, LinearArgs, ManyArgs, ManyX, Phase, PhaseArgs, PrepareArgs};
+use crate::phase::{AttendArgs, LinearArgs, ManyArgs, ManyX, Phase, PhaseArgs, PrepareArgs};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -84,7 +84,7 @@ impl Many {
                     self.attend.launch((tokens, heads), 128, 0, [at(&args)])
                 }
             }
-            Phase::Argmax(a) => self.best(a, &args, outputs),
+            Phase::Argmax(_) => self.best(&args, outputs),
             // SAFETY: blocks share all rows of the step among themselves.
             _ => unsafe { self.rows.launch((8 * self.blocks, 1), 256, 0, [at(&args)]) },
         }
@@ -110,7 +110,7 @@ impl Many {
         Ok(())
     }
 
-    fn best(&self, _: &ArgmaxArgs, args: &PhaseArgs, rows: usize) -> Result<()> {
+    fn best(&self, args: &PhaseArgs, rows: usize) -> Result<()> {
         if rows == 0 {
             return Ok(());
         }

@@ -52,7 +52,7 @@ impl Finished {
     }
 
     /// Keeps an output until its ticket comes back.
-    pub fn keep(&mut self, output: StepOutput) -> Ticket {
+    fn keep(&mut self, output: StepOutput) -> Ticket {
         self.steps += 1;
         self.waiting.push((self.steps, output));
         Ticket(self.steps)
