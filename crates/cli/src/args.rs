@@ -372,13 +372,16 @@ pub(crate) struct DoctorArgs {
     /// Run every op on the device and compare it with the reference
     #[arg(long)]
     pub(crate) ops: bool,
+    /// Run small made-up models of every architecture and format on the device and compare them with the processor
+    #[arg(long)]
+    pub(crate) models: bool,
     /// cpu, cuda or cuda:N; auto is the GPU where there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
     /// Threads [default: all cores]
     #[arg(short, long, value_parser = positive)]
     pub(crate) threads: Option<usize>,
-    /// Only ops whose name contains this
+    /// Only ops and models whose name contains this
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Also show what is right

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use serde_json::json;
 use tern_engine::{Batch, Entry, GraphRunner, Kv, Runner, Want};
-use tern_graph::{Random, Sample};
+use tern_graph::{Op, Random, Sample};
 use tern_models::Synth;
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
-use crate::load::{self, Opened, PAGE_LEN, STEP_TOKENS};
+use crate::load::{Opened, PAGE_LEN, STEP_TOKENS};
 use crate::models;
 
 /// One test and how fast it was in each run.
@@ -92,16 +92,13 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
         );
         return Err(CliError::said(text));
     }
-    let (name, bytes) = (opened.name.clone(), load::total_bytes(&opened.tensors));
+    let (name, reads) = (opened.name.clone(), Reads::new(&opened, args, decode));
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
     let kv = Kv { pages: pages_each * args.streams, page_len: PAGE_LEN };
-    let runner = args.model.runner(
-        args.model.backend()?,
-        opened,
-        kv,
-        (STEP_TOKENS.max(args.streams), args.streams),
-    )?;
+    let mut backend = args.model.backend()?;
+    let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prompts are bound by other things
+    let runner = args.model.runner(backend, opened, kv, (STEP_TOKENS.max(args.streams), args.streams))?;
     let device = runner.backend().info().name;
     let mut bench = Bench { runner, pages_each, streams: args.streams, random: Random::new(1), vocab };
 
@@ -137,10 +134,40 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
         bar.finish_and_clear();
         tests.push(test);
     }
-    report(args, &name, &device, bytes, &tests)
+    report(args, &name, &device, &Reads { bandwidth, ..reads }, &tests)
 }
 
-fn report(args: &BenchArgs, name: &str, device: &str, bytes: u64, tests: &[Test]) -> CliResult<()> {
+/// What a step of the decode test reads, in bytes, and how fast the device can read.
+struct Reads {
+    weights: u64,
+    kv: u64,
+    bandwidth: Option<f64>,
+}
+
+impl Reads {
+    /// All weights but tables of which single rows are taken, and the keys and values of the test's middle.
+    fn new(opened: &Opened, args: &BenchArgs, decode: usize) -> Reads {
+        let graph = &opened.model.graph;
+        let mut streamed = vec![false; graph.weights.len()];
+        for node in &graph.nodes {
+            if let Op::Linear { weight, .. } = node.op {
+                streamed[weight.index()] = true;
+            }
+        }
+        let matrices = graph.weights.iter().zip(&opened.tensors).zip(streamed);
+        let read = matrices.filter(|((w, _), streamed)| *streamed || w.rows == 1);
+        let weights = read.map(|((_, tensor), _)| tensor.data.len() as u64).sum();
+        let values: usize = graph.kv.iter().map(|layer| layer.values_per_token()).sum();
+        let tokens = (args.depth + decode / 2) * args.streams;
+        Reads { weights, kv: (values * 2 * tokens) as u64, bandwidth: None }
+    }
+
+    fn step(&self) -> f64 {
+        (self.weights + self.kv) as f64
+    }
+}
+
+fn report(args: &BenchArgs, name: &str, device: &str, reads: &Reads, tests: &[Test]) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
     if args.json {
         let tests = tests.iter().map(|t| {
@@ -148,21 +175,32 @@ fn report(args: &BenchArgs, name: &str, device: &str, bytes: u64, tests: &[Test]
             json!({ "test": t.name, "tokens": t.tokens, "tokens_per_second": mean, "spread": spread, "seconds": t.seconds })
         });
         let tests: Vec<_> = tests.collect();
+        let (weights, kv, bandwidth) = (reads.weights, reads.kv, reads.bandwidth);
         writeln!(
             out,
             "{}",
-            json!({ "model": name, "device": device, "weight_bytes": bytes, "tests": tests })
+            json!({ "model": name, "device": device, "weight_bytes": weights, "kv_bytes": kv, "read_bytes_per_second": bandwidth, "tests": tests })
         )?;
         return Ok(());
     }
-    writeln!(out, "{:24} {:20} {:>22} {:>14}", "model", "test", "tokens/s", "weights GB/s")?;
+    writeln!(
+        out,
+        "{:24} {:20} {:>22} {:>11} {:>9} {:>10}",
+        "model", "test", "tokens/s", "MB/step", "GB/s", "of memory"
+    )?;
     for t in tests {
         let (mean, spread) = t.rates();
-        // one stream decoding reads all weights for each token
-        let steps = mean / args.streams as f64;
-        let read =
-            if t.name.starts_with("tg") { format!("{:.1}", steps * bytes as f64 / 1e9) } else { "-".into() };
-        writeln!(out, "{name:24} {:20} {:>22} {read:>14}", t.name, format!("{mean:.1} +/- {spread:.1}"))?;
+        let rate = format!("{mean:.1} +/- {spread:.1}");
+        // a step of decoding reads all weights once, and what each stream has said
+        let read = t.name.starts_with("tg").then(|| mean / args.streams as f64 * reads.step());
+        let megabytes = read.map_or("-".into(), |_| format!("{:.1}", reads.step() / 1e6));
+        let speed = read.map_or("-".into(), |r| format!("{:.1}", r / 1e9));
+        let share =
+            read.zip(reads.bandwidth).map_or("-".into(), |(r, all)| format!("{:.0} %", 100.0 * r / all));
+        writeln!(out, "{name:24} {:20} {rate:>22} {megabytes:>11} {speed:>9} {share:>10}", t.name)?;
+    }
+    if let Some(all) = reads.bandwidth {
+        writeln!(out, "{device} reads {:.1} GB/s", all / 1e9)?;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
     if !args.json {
         writeln!(out, "{:52} {:>10} {:>9} {:>10}", "op", "us", "GB/s", "error")?;
     }
+    let bandwidth = args.device.open(args.threads)?.read_bandwidth();
     for case in cases::timed()?.into_iter().filter(wanted) {
         let mut device = args.device.open(args.threads)?;
         let error = case.error(&mut *device)?;
@@ -33,7 +34,9 @@ pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
         }
     }
     if args.json {
-        writeln!(out, "{}", json!({ "ops": results }))?;
+        writeln!(out, "{}", json!({ "ops": results, "read_bytes_per_second": bandwidth }))?;
+    } else if let Some(all) = bandwidth {
+        writeln!(out, "memory is read at {:.1} GB/s", all / 1e9)?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use tern_graph::cases::{self, Case};
 use crate::args::DoctorArgs;
 use crate::device::{self, Device};
 use crate::error::{CliError, CliResult};
-use crate::{load, units};
+use crate::{doctor_models, load, units};
 
 /// How far a device that keeps the scales of weights in halves may be from the reference.
 const HALVES: f32 = 5e-4;
@@ -44,7 +44,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     }
     let kernels = device::cache().map_or("nowhere".into(), |path| path.display().to_string());
     writeln!(out, "kernels  kept in {kernels}")?;
-    if args.ops { ops(args, &mut out) } else { Ok(()) }
+    if args.ops {
+        ops(args, &mut out)?;
+    }
+    if args.models { doctor_models::models(args, &mut out) } else { Ok(()) }
 }
 
 /// Every op case on the device, against the reference.

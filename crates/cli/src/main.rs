@@ -18,6 +18,7 @@ mod bench_plan;
 mod chat;
 mod device;
 mod doctor;
+mod doctor_models;
 mod error;
 mod inspect;
 mod load;

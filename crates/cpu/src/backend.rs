@@ -8,6 +8,7 @@ use tern_graph::{
     StepOutput, Ticket,
 };
 
+use crate::bandwidth;
 use crate::kernels::{Kernels, available};
 use crate::kv::Kv;
 use crate::program::Compiled;
@@ -133,6 +134,10 @@ impl Backend for Cpu {
         let most = (bindings.max_tokens, bindings.max_outputs);
         self.programs.push(Compiled::new(graph, weights, kv, most, self.kernels));
         Ok(Program(self.programs.len() as u32 - 1))
+    }
+
+    fn read_bandwidth(&mut self) -> Option<f64> {
+        bandwidth::measure(self.pool.threads(), self.info().memory_free)
     }
 
     fn submit(&mut self, program: Program, mut step: Step) -> Result<Ticket> {

@@ -2,6 +2,7 @@
 
 mod attend;
 mod backend;
+mod bandwidth;
 mod dot;
 mod ints;
 mod kernels;

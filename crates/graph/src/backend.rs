@@ -89,6 +89,10 @@ pub trait Backend: Send {
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket>;
     /// Waits for a step and gives back what it was asked for.
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput>;
+    /// Bytes a second that the device reads from its memory, measured now; none where it has no way to tell.
+    fn read_bandwidth(&mut self) -> Option<f64> {
+        None
+    }
     /// Whether `submit` comes back before the step is done, so that the next one should be submitted meanwhile.
     fn runs_ahead(&self) -> bool {
         false

@@ -22,5 +22,5 @@ pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
 pub use plan::{Plan, Work};
 pub use random::Random;
 pub use reference::Reference;
-pub use sample::{Sample, Sampled, log_sum_exp, top_logprobs};
+pub use sample::{Sample, Sampled, divergence, log_sum_exp, top_logprobs};
 pub use tensor::HostTensor;

@@ -134,6 +134,16 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
     max + sum.ln() as f32
 }
 
+/// Kullback-Leibler divergence: what the distribution of `got` loses against that of `want`, in nats.
+pub fn divergence(want: &[f32], got: &[f32]) -> f64 {
+    let (want_sum, got_sum) = (f64::from(log_sum_exp(want)), f64::from(log_sum_exp(got)));
+    let term = |(w, g): (&f32, &f32)| {
+        let (w, g) = (f64::from(*w) - want_sum, f64::from(*g) - got_sum);
+        w.exp() * (w - g)
+    };
+    want.iter().zip(got).map(term).sum()
+}
+
 /// The `count` best tokens with their log-probabilities, best first.
 pub fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let count = count.min(logits.len());

@@ -5,7 +5,7 @@ use tern_cpu::Cpu;
 use tern_engine::{GraphRunner, Kv};
 use tern_formats::{Checkpoint, Metadata};
 use tern_graph::{
-    Backend, Bindings, Graph, HostTensor, Output, Random, Reference, Reserve, Slice, Step, cases, log_sum_exp,
+    Backend, Bindings, Graph, HostTensor, Output, Random, Reference, Reserve, Slice, Step, cases, divergence,
 };
 use tern_models::{Model, SHAPES, Shape, Synth, plain_tokenizer};
 use tern_quant::Quant;
@@ -54,15 +54,7 @@ fn logits(
 
 /// Mean over the rows of what `got` loses against `want`, in nats.
 fn mean_kl(want: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
-    let row = |(want, got): (&Vec<f32>, &Vec<f32>)| {
-        let (w_sum, g_sum) = (f64::from(log_sum_exp(want)), f64::from(log_sum_exp(got)));
-        let term = |(w, g): (&f32, &f32)| {
-            let (w, g) = (f64::from(*w) - w_sum, f64::from(*g) - g_sum);
-            w.exp() * (w - g)
-        };
-        want.iter().zip(got).map(term).sum::<f64>()
-    };
-    want.iter().zip(got).map(row).sum::<f64>() / want.len() as f64
+    want.iter().zip(got).map(|(want, got)| divergence(want, got)).sum::<f64>() / want.len() as f64
 }
 
 /// Near the reference, and the same bits however the text is cut.

@@ -1,0 +1,41 @@
+//! How fast this machine reads memory that no cache holds.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Bytes read at a time: more than caches hold. Less where memory is short.
+const MOST: u64 = 1 << 30;
+/// The best of so many passes: others may want the memory, too.
+const PASSES: usize = 4;
+
+/// Bytes a second on so many threads, with `free` bytes to spare; none if that is too little to tell.
+pub(crate) fn measure(threads: usize, free: u64) -> Option<f64> {
+    let words = (MOST.min(free / 4) / 8) as usize;
+    if words < 1 << 20 {
+        return None;
+    }
+    let buffer: Vec<u64> = (0..words as u64).collect(); // touched, so that it is there
+    let share = words.div_ceil(threads);
+    let seconds = (0..PASSES).map(|_| {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for part in buffer.chunks(share) {
+                scope.spawn(|| black_box(part.iter().fold(0, |sum: u64, x| sum.wrapping_add(*x))));
+            }
+        });
+        start.elapsed().as_secs_f64()
+    });
+    seconds.min_by(f64::total_cmp).map(|best| words as f64 * 8.0 / best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_a_speed_unless_there_is_none() {
+        let speed = measure(1, 1 << 28).unwrap();
+        assert!((1e8..1e13).contains(&speed), "{speed} bytes a second");
+        assert_eq!(measure(1, 1 << 20), None);
+    }
+}
