@@ -20,9 +20,9 @@ pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
     if !args.json {
         writeln!(out, "{:52} {:>10} {:>9} {:>10}", "op", "us", "GB/s", "error")?;
     }
-    let bandwidth = args.device.open(args.threads)?.read_bandwidth();
+    let mut device = args.device.open(args.threads)?;
+    let bandwidth = device.read_bandwidth();
     for case in cases::timed()?.into_iter().filter(wanted) {
-        let mut device = args.device.open(args.threads)?;
         let error = case.error(&mut *device)?;
         let seconds = time(&case, &mut *device)?;
         let rate = case.bytes as f64 / seconds / 1e9;

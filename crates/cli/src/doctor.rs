@@ -1,5 +1,6 @@
 //! `tern doctor`: what this machine has, what is missing, and whether its devices compute what they should.
 
+use std::fmt;
 use std::io::Write;
 
 use tern_cuda::Nvrtc;
@@ -53,24 +54,41 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
 /// Every op case on the device, against the reference.
 fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let wanted = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
-    let (mut good, mut bad) = (0, 0);
+    let mut verdicts = Verdicts { out, verbose: args.verbose, good: 0, bad: 0 };
     let mut backend = args.device.open(args.threads)?;
-    writeln!(out, "\nops on {}", backend.info().name)?;
+    writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
     for case in cases::all()?.into_iter().filter(wanted) {
         let limit = if args.device == Device::Cpu { case.tolerance } else { case.tolerance.max(HALVES) };
         let (words, ok) = match case.error(&mut *backend) {
             Ok(error) => (format!("{error:.1e}"), error <= limit),
             Err(e) => (e.to_string(), false),
         };
-        if ok {
-            good += 1;
-        } else {
-            bad += 1;
-        }
-        if !ok || args.verbose {
-            writeln!(out, "{} {:60} {words}", if ok { "ok    " } else { "WRONG " }, case.name)?;
-        }
+        verdicts.add(ok, format_args!("{:60} {words}", case.name))?;
     }
-    writeln!(out, "{good} right, {bad} wrong")?;
-    if bad > 0 { Err(CliError::said(format!("{bad} ops are wrong on {}", args.device))) } else { Ok(()) }
+    verdicts.end(format_args!("ops are wrong on {}", args.device))
+}
+
+/// What was right and what was wrong, told on the way and at the end.
+pub(crate) struct Verdicts<W> {
+    pub(crate) out: W,
+    /// Also tells what is right.
+    pub(crate) verbose: bool,
+    pub(crate) good: usize,
+    pub(crate) bad: usize,
+}
+
+impl<W: Write> Verdicts<W> {
+    pub(crate) fn add(&mut self, ok: bool, what: fmt::Arguments<'_>) -> CliResult<()> {
+        *(if ok { &mut self.good } else { &mut self.bad }) += 1;
+        if !ok || self.verbose {
+            writeln!(self.out, "{} {what}", if ok { "ok    " } else { "WRONG " })?;
+        }
+        Ok(())
+    }
+
+    /// The counts; an error, such as `3 ops are wrong on cuda:0`, if anything was wrong.
+    pub(crate) fn end(mut self, wrong: fmt::Arguments<'_>) -> CliResult<()> {
+        writeln!(self.out, "{} right, {} wrong", self.good, self.bad)?;
+        if self.bad > 0 { Err(CliError::said(format!("{} {wrong}", self.bad))) } else { Ok(()) }
+    }
 }

@@ -9,7 +9,8 @@ use tern_models::{Model, SHAPES, Shape, Synth};
 use tern_quant::Quant;
 
 use crate::args::DoctorArgs;
-use crate::error::{CliError, CliResult};
+use crate::doctor::Verdicts;
+use crate::error::CliResult;
 use crate::load;
 
 /// Longer than the window of the small Gemma, and no multiple of a page.
@@ -34,8 +35,12 @@ fn all() -> Vec<(Shape, &'static Quant)> {
 }
 
 pub(crate) fn models(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
-    let (mut good, mut bad) = (0, 0);
-    writeln!(out, "\nmodels on {}, against the processor", args.device.open(args.threads)?.info().name)?;
+    let mut verdicts = Verdicts { out, verbose: args.verbose, good: 0, bad: 0 };
+    writeln!(
+        verdicts.out,
+        "\nmodels on {}, against the processor",
+        args.device.open(args.threads)?.info().name
+    )?;
     for (shape, quant) in all() {
         let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
         if args.filter.as_ref().is_some_and(|f| !name.contains(f.as_str())) {
@@ -49,19 +54,11 @@ pub(crate) fn models(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
             let got = logits(args.device.open(args.threads)?, &synth.model, &tensors, chunk)?;
             let (kl, off) = (mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()));
             let ok = kl < MEAN_KL && off < DISTANCE;
-            if ok {
-                good += 1;
-            } else {
-                bad += 1;
-            }
-            if !ok || args.verbose {
-                let verdict = if ok { "ok    " } else { "WRONG " };
-                writeln!(out, "{verdict} {name:28} {chunk:2} a step: mean KL {kl:.1e}, off by {off:.1e}")?;
-            }
+            verdicts
+                .add(ok, format_args!("{name:28} {chunk:2} a step: mean KL {kl:.1e}, off by {off:.1e}"))?;
         }
     }
-    writeln!(out, "{good} right, {bad} wrong")?;
-    if bad > 0 { Err(CliError::said(format!("{bad} models are wrong on {}", args.device))) } else { Ok(()) }
+    verdicts.end(format_args!("models are wrong on {}", args.device))
 }
 
 /// The logits after every token, computed in chunks. `[positions][vocab]`

@@ -55,13 +55,7 @@ impl Cpu {
         };
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.graph.vocab(), pages, page_len)?;
-        let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
-        let (most, most_outputs) = (compiled.max_tokens, compiled.max_outputs);
-        if tokens > most || outputs > most_outputs {
-            return fail(format!(
-                "a step of {tokens} tokens and {outputs} outputs, compiled for {most} and {most_outputs}"
-            ));
-        }
+        step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         compiled.taken.iter().for_each(|t| t.store(0, Ordering::Relaxed));
         let run = Run::new(compiled, self.kernels, step, self.pool.threads());
         if !self.pool.run(&|worker| run.work(worker)) {
@@ -109,21 +103,12 @@ impl Backend for Cpu {
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let fail = |text: &str| BackendError(text.into());
-        let tensor = |b: &Buffer| match self.buffers.get(b.0 as usize) {
-            Some(Stored::Tensor(t)) => Ok(t.clone()),
-            _ => Err(fail("a weight is bound to a buffer that is no tensor")),
+        let stored = |b: Buffer| match self.buffers.get(b.0 as usize) {
+            Some(Stored::Tensor(t)) => Some(t),
+            _ => None,
         };
-        let weights = bindings.weights.iter().map(tensor).collect::<Result<Vec<_>>>()?;
-        if weights.len() != graph.weights.len() {
-            return Err(fail("a graph must be bound to all of its weights"));
-        }
-        if let Some((w, t)) =
-            graph.weights.iter().zip(&weights).find(|(w, t)| (w.rows, w.cols) != (t.rows, t.cols))
-        {
-            let text =
-                format!("{}: want [{}, {}], bound to [{}, {}]", w.name, w.rows, w.cols, t.rows, t.cols);
-            return Err(BackendError(text));
-        }
+        bindings.check(graph, |b| stored(b).map(|t| (t.rows, t.cols)))?;
+        let weights: Vec<_> = bindings.weights.iter().filter_map(|b| stored(*b)).cloned().collect();
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
             Some(Some(Stored::Kv(kv))) if kv.layers.iter().map(|l| l.shape).eq(graph.kv.iter().copied()) => {

@@ -9,7 +9,6 @@ typedef unsigned long long u64;
 #define APART __device__ __noinline__ // with registers of its own
 #define INFINITY __int_as_float(0x7f800000)
 
-
 // Loads that skip the first cache: of what other blocks wrote, or what is read once.
 DEVICE float4 load_floats4(const float* at) { return __ldcg((const float4*)at); }
 DEVICE float load_float(const float* at) { return __ldcg(at); }
@@ -172,13 +171,13 @@ template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
 // Asks for memory to be brought nearer.
 DEVICE void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-DEVICE float warp_sum(float x) {
+template <class N> DEVICE N warp_sum(N x) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
     return x;
 }
 
-DEVICE float warp_max(float x) {
-    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
+template <class N> DEVICE N warp_max(N x) {
+    for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(0xffffffff, x, step));
     return x;
 }
 

@@ -286,9 +286,7 @@ template <int T> DEVICE float whole_row(const Part& part, const float* shares, i
     float sum = 0;
 #pragma unroll 4
     for (int s = 0; s < slices; s++) sum += shares[s * 16 * T];
-    sum *= part.factor;
-    if (part.scale) sum *= *part.scale;
-    return part.bias ? sum + part.bias[row] : sum;
+    return finished(part, sum, row);
 }
 
 // One phase; its first slot is `n`. Gives the slot after its last.

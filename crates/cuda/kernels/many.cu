@@ -167,16 +167,11 @@ extern "C" __global__ void __launch_bounds__(256) linear_many(const __grid_const
     }
     __syncthreads();
     const Part& out = a.part[a.gated ? 0 : m.part];
-    auto result = [&](const Part& part, int w, int r, int t, int row) {
-        float y = room.tiles[w][r][t] * part.factor;
-        if (part.scale) y *= *part.scale;
-        return part.bias ? y + part.bias[row] : y;
-    };
     for (int i = threadIdx.x; i < each * 16 * MANY; i += 256) {
         int r = i % 16, w = i / 16 % each, t = i / 16 / each, row = (blockIdx.x * each + w) * 16 + r;
         if (row >= out.rows || first + t >= m.rows) continue;
-        float y = result(out, w, r, t, row);
-        if (a.gated) y = activate(a.gated - 1, y) * result(a.part[1], w + 4, r, t, row);
+        float y = finished(out, room.tiles[w][r][t], row);
+        if (a.gated) y = activate(a.gated - 1, y) * finished(a.part[1], room.tiles[w + 4][r][t], row);
         if (a.add.at) y += a.add.at[(first + t) * a.add.stride + row];
         out.y[(long)(first + t) * out.y_stride + row] = y;
     }

@@ -10,8 +10,6 @@ struct View { float* at; long stride; };
 // A step's inputs: words 0 to 4 say where token ids, positions, slices, output rows and page tables begin.
 enum { TABLE_STRIDE = 5, TOKENS = 6, OUTPUTS = 7, BARRIER = 8, NEIGHBOURS = 9 };
 
-
-
 DEVICE int rows_of(const u32* inputs, int outputs_only) { return inputs[outputs_only ? OUTPUTS : TOKENS]; }
 DEVICE int position_of(const u32* inputs, int token) { return inputs[inputs[1] + token]; }
 DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[3] + output]; }
@@ -26,7 +24,7 @@ DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
 
 // Norms of whole rows, before a linear or by themselves.
 struct NormArgs { const float *weight, *bias; float eps; int kind; };
-enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
+enum NormKind { RMS = 1, LAYER = 2 }; // 0 is none
 
 // A matrix, or rows of one that begin at a whole tile.
 struct Part {
@@ -35,10 +33,16 @@ struct Part {
     float* y;
     int y_stride, rows, tiles, format;
     int bytes, per_slot; // of a record; records that fit into a slot of the ring
-
     float factor;        // on all scales and offsets
     u32 reciprocal;      // 2^31 / per_slot, rounded up
 };
+
+// What belongs to the part beside the products of one of its rows.
+DEVICE float finished(const Part& part, float sum, int row) {
+    sum *= part.factor;
+    if (part.scale) sum *= *part.scale;
+    return part.bias ? sum + part.bias[row] : sum;
+}
 
 enum { MOST_PARTS = 3 };
 
@@ -69,12 +73,12 @@ struct AttendArgs {
     View ready;          // q as attention wants it, where that is made beforehand
     const float* freqs;
     u16 *keys, *values;  // [page][kv_head][PAGE_LEN][dim] halves
-    float* partial;      // [unit][GROUP][2 + v_dim] of splits
+    float* partial;      // of splits: sums, then largest scores and weights
     u32* arrivals;       // [token][kv_head][query group]
     float magnitude, scale, softcap;
     int heads, kv_heads, head_dim, v_dim, window, pairs, interleaved, table, shape;
 };
-struct ArgmaxArgs { View logits; float* best; int *places, *chosen; int width; }; // partial results: [row][128]
+struct ArgmaxArgs { View logits; float* best; int *places, *chosen; int width; }; // what blocks found: [row][block]
 
 enum Kind { EMBED, LINEAR, FLOAT_LINEAR, ROW_NORM, ROPE, ELEMENTS, OUTPUT_ROWS, ATTEND, ARGMAX };
 

@@ -68,16 +68,6 @@ DEVICE u32 weight_of(float d) {
     return __float2uint_rn(__fmul_rn(e, power));
 }
 
-DEVICE u64 warp_total(u64 x) {
-    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
-    return x;
-}
-
-DEVICE u64 warp_best(u64 x) {
-    for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(0xffffffff, x, step));
-    return x;
-}
-
 // A number of tokens and a weight, of different things each time.
 struct Tally {
     u64 weight;
@@ -102,7 +92,7 @@ DEVICE Tally block_before(Tally own, Tally* room) {
     if (lane == 31) room[warp] = before + own;
     __syncthreads();
     Tally other = lane < warp ? room[lane] : Tally{0, 0};
-    return before + Tally{warp_total(other.weight), (u32)warp_total(other.count)};
+    return before + Tally{warp_sum(other.weight), (u32)warp_sum((u64)other.count)};
 }
 
 // Whether this is the last of a row's blocks to get here; it then sees what the others have written.
@@ -183,18 +173,18 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
         if (changed) copy[first + 32 * i] = x[i];
         best = max(best, rank(x[i], first + 32 * i));
     }
-    best = warp_best(best);
+    best = warp_max(best);
     if (lane == 0) room[warp] = best;
     __syncthreads();
     u64* bests = a.best + slot * blocks;
     if (warp == 0) {
-        best = warp_best(room[lane]);
+        best = warp_max(room[lane]);
         if (lane == 0) bests[blockIdx.x] = best;
     }
     if (!is_last(a.arrivals + slot) || warp > 0) return;
     best = 0;
     for (int i = lane; i < blocks; i += 32) best = max(best, bests[i]);
-    best = warp_best(best);
+    best = warp_max(best);
     if (lane > 0) return;
     bests[0] = best;
     if (best == 0) a.chosen[at] = -1;
@@ -335,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
         weights[first + 32 * i] = w;
         peak = max(peak, w), sum += w;
     }
-    sum = warp_total(sum), peak = (u32)warp_best(peak);
+    sum = warp_sum(sum), peak = (u32)warp_max((u64)peak);
     if (lane == 0) peaks[first / RUN] = peak, sums[first / RUN] = sum;
     if (!is_last(a.arrivals + slot)) return;
 
@@ -361,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
             Tally t = {0, 0};
 #pragma unroll
             for (int i = 0; i < 4; i++) t = t + tally(cut, words[i]);
-            t = {warp_total(t.weight), (u32)warp_total(t.count)};
+            t = {warp_sum(t.weight), (u32)warp_sum((u64)t.count)};
             if (lane == 0) sums[run] = t.weight, ties[run] = t.count;
         });
         __syncthreads();

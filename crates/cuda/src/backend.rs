@@ -59,13 +59,7 @@ impl Cuda {
         let compiled = self.compiled(program)?;
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.vocab, pages, page_len)?;
-        let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
-        let (most, most_outputs) = (compiled.max_tokens, compiled.max_outputs);
-        if tokens > most || outputs > most_outputs {
-            return Err(BackendError(format!(
-                "a step of {tokens} tokens and {outputs} outputs, compiled for {most} and {most_outputs}"
-            )));
-        }
+        step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         compiled.submit(step)
     }
 
@@ -112,26 +106,17 @@ impl Backend for Cuda {
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
-        let fail = |text: &str| BackendError(text.into());
-        let mut weights = vec![];
-        for (want, buffer) in graph.weights.iter().zip(bindings.weights) {
-            let Some(Stored::Weight { weight, rows, cols }) = self.buffers.get(buffer.0 as usize) else {
-                return Err(fail("a weight is bound to a buffer that is no tensor"));
-            };
-            if (want.rows, want.cols) != (*rows, *cols) {
-                let text =
-                    format!("{}: want [{}, {}], bound to [{rows}, {cols}]", want.name, want.rows, want.cols);
-                return Err(BackendError(text));
-            }
-            weights.push(Arc::clone(weight));
-        }
-        if weights.len() != graph.weights.len() {
-            return Err(fail("a graph must be bound to all of its weights"));
-        }
+        let stored = |b: Buffer| match self.buffers.get(b.0 as usize) {
+            Some(Stored::Weight { weight, rows, cols }) => Some((weight, (*rows, *cols))),
+            _ => None,
+        };
+        bindings.check(graph, |b| stored(b).map(|w| w.1))?;
+        let weights: Vec<_> =
+            bindings.weights.iter().filter_map(|b| stored(*b)).map(|w| Arc::clone(w.0)).collect();
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
             Some(Some(Stored::Kv(kv))) if kv.layers == graph.kv => Some(Arc::clone(kv)),
-            _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
+            _ => return Err(BackendError("the graph's attention layers do not fit the KV pages".into())),
         };
         let most = (bindings.max_tokens, bindings.max_outputs);
         let compiled = Compiled::new(&self.device, &mut self.compiler, graph, &weights, kv, most)?;

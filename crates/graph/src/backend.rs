@@ -137,6 +137,26 @@ pub struct Bindings<'a> {
     pub max_outputs: usize,
 }
 
+impl Bindings<'_> {
+    /// Refuses bindings that do not fit the graph; `shape` gives the rows and columns of a stored tensor.
+    pub fn check(&self, graph: &Graph, shape: impl Fn(Buffer) -> Option<(usize, usize)>) -> Result<()> {
+        let shapes: Option<Vec<_>> = self.weights.iter().map(|b| shape(*b)).collect();
+        let Some(shapes) = shapes else {
+            return Err(BackendError("a weight is bound to a buffer that is no tensor".into()));
+        };
+        if shapes.len() != graph.weights.len() {
+            return Err(BackendError("a graph must be bound to all of its weights".into()));
+        }
+        match graph.weights.iter().zip(shapes).find(|(w, shape)| (w.rows, w.cols) != *shape) {
+            Some((w, (rows, cols))) => Err(BackendError(format!(
+                "{}: want [{}, {}], bound to [{rows}, {cols}]",
+                w.name, w.rows, w.cols
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// One forward pass: tokens of one or more sequences, and what is wanted of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
@@ -262,6 +282,17 @@ impl Step {
                     return fail(format!("output {} of the step before, which has {outputs}", c.output));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses a step that is larger than its program was compiled for.
+    pub fn check_size(&self, max_tokens: usize, max_outputs: usize) -> Result<()> {
+        let (tokens, outputs) = (self.tokens.len(), self.outputs.len());
+        if tokens > max_tokens || outputs > max_outputs {
+            return Err(BackendError(format!(
+                "a step of {tokens} tokens and {outputs} outputs, compiled for {max_tokens} and {max_outputs}"
+            )));
         }
         Ok(())
     }
