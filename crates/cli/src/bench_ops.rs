@@ -15,13 +15,13 @@ const LONG_ENOUGH: f64 = 0.2;
 
 pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
     let wanted = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
+    let mut device = args.device.open(args.threads)?;
+    let bandwidth = device.read_bandwidth();
     let mut out = std::io::stdout().lock();
     let mut results = vec![];
     if !args.json {
         writeln!(out, "{:52} {:>10} {:>9} {:>10}", "op", "us", "GB/s", "error")?;
     }
-    let mut device = args.device.open(args.threads)?;
-    let bandwidth = device.read_bandwidth();
     for case in cases::timed()?.into_iter().filter(wanted) {
         let error = case.error(&mut *device)?;
         let seconds = time(&case, &mut *device)?;
