@@ -1,144 +1,190 @@
 // Attention over pages: equals Op::Attend of graph/reference.rs, with the norm and rotation of its heads before it.
 //
-// A unit is some query heads of one key head of one token, over a split of its keys: a block's work. Splits of one unit
-// leave what they have in `partial`, and the last to arrive puts them together.
+// A block has a unit (ring.cuh) at a time. Warps make its query heads and the keys of this step. Older keys come through
+// the ring, KEYS at a time: scores are K q^T and sums V^T p^T on the matrix unit, the queries its columns. What warps have
+// meets in shared memory; splits leave what they have in `partial`, and the last to arrive puts them together.
 
-constexpr int SPLIT_KEYS = 256; // fewer are not worth a second block
-constexpr int FEW_KEYS = 512;
+constexpr int OWNERS = 8; // warps that take older keys
+constexpr int NEW_KEYS = 4; // of a step at most; the warps after the owners make them
 constexpr float LOG2E = 1.4426950408889634f;
 
-DEVICE void to_floats(float (&to)[8], const uint4& v) {
-    to[0] = low_half(v.x), to[1] = high_half(v.x), to[2] = low_half(v.y), to[3] = high_half(v.y);
-    to[4] = low_half(v.z), to[5] = high_half(v.z), to[6] = low_half(v.w), to[7] = high_half(v.w);
-}
+DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(first, second, high ? 0x7632 : 0x5410); }
 
-DEVICE constexpr int power_of_two_from(int n) { return n <= 1 ? 1 : 2 * power_of_two_from((n + 1) / 2); }
+// D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8.
+template <int D, int V, int G> struct Attention {
+    static constexpr int STEPS = (D + 31) / 32;
+    // a warp has so many blocks of 64 columns of the values; where that is not all, two share a slot
+    static constexpr int SHARERS = V > 128 ? 2 : 1, BLOCKS = (V / SHARERS + 63) / 64, TILES = BLOCKS / 2 * 8 + BLOCKS % 2 * 4;
+    static constexpr int TAKERS = OWNERS / SHARERS; // slot s is for warps s % TAKERS * SHARERS and after it
+    static constexpr bool EVEN = BLOCKS * 64 * SHARERS == V;
 
-// Eight neighbouring columns of a head a lane, LANES lanes a head: normalised and turned. Rotated columns come in eights.
-template <int D, int LANES, int N> struct Eights {
-    float v[N][8];
+    struct Room {
+        float made[OWNERS + NEW_KEYS][D]; // heads on the way
+        u16 q[G][D + 8];                  // scaled; rows not in the same banks
+        float key[NEW_KEYS][D], value[NEW_KEYS][V];
+        float2 tops[TAKERS + NEW_KEYS][G]; // largest score, and weight
+        float sums[TAKERS][G][V];
+    };
+    static_assert(sizeof(Room) <= ARENA, "the host has made room");
 
-    DEVICE static void read(float (&to)[8], const float* from, int sub) {
-        float4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
-        if (sub * 8 < D) low = load_floats4(from + sub * 8), high = load_floats4(from + sub * 8 + 4);
-        to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w, to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-    }
+    // What a warp has found out: lane (g, q) has queries 2q and 2q + 1, and of every 64 of its columns 8g to 8g + 7.
+    struct Found {
+        float sum[TILES][4], most[2], weight[2];
 
-    // N heads from `x` on.
-    DEVICE void make(const HeadArgs& h, const float* x, const AttendArgs& a, const float2* turn) {
-        int lane = threadIdx.x % 32, sub = lane % LANES;
-        float w[8];
+        static DEVICE int first_column() { return SHARERS == 1 ? 0 : threadIdx.x / 32 % SHARERS * BLOCKS * 64; }
+
+        DEVICE void clear() {
 #pragma unroll
-        for (int n = 0; n < N; n++) read(v[n], x + n * D, sub);
-        if (h.norm) {
-            read(w, h.norm_weight, sub);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                float squares = 0;
-#pragma unroll
-                for (int i = 0; i < 8; i++) squares += v[n][i] * v[n][i];
-#pragma unroll
-                for (int step = LANES / 2; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffffff, squares, step);
-                float factor = norm_factor(squares, D, h.eps);
-#pragma unroll
-                for (int i = 0; i < 8; i++) v[n][i] *= factor * w[i];
-            }
+            for (int t = 0; t < TILES; t++) sum[t][0] = sum[t][1] = sum[t][2] = sum[t][3] = 0;
+            most[0] = most[1] = -INFINITY, weight[0] = weight[1] = 0;
         }
-        if (a.pairs == 0) return;
-        if (a.interleaved) {
+
+        // Takes in the keys of a slot, of which the first is `key`; those before `from` and from `end` on do not count.
+        DEVICE void take_in(const u8* slot, const uint4 (&query)[STEPS], int key, int from, int end, float softcap) {
+            int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g;
+            float even[4] = {}, odd[4] = {};
+#pragma unroll
+            for (int j = 0; j < STEPS; j++) { // the order of columns is the same for keys and queries, and free
+                uint4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0};
+                const u8* at = slot + (g * D + 32 * j + 8 * q) * 2;
+                if (D % 32 == 0 || 32 * j + 8 * q < D) a = *(const uint4*)at, b = *(const uint4*)(at + 8 * D * 2);
+                multiply(even, a.x, b.x, a.y, b.y, query[j].x, query[j].y);
+                multiply(odd, a.z, b.z, a.w, b.w, query[j].z, query[j].w);
+            }
+            bool whole = key >= from && key + KEYS <= end;
+            float p[4], keep[2];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                if (sub * 4 + i >= a.pairs) break;
-                float2 t = turn[sub * 4 + i];
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-                    float x0 = v[n][2 * i] * a.magnitude, x1 = v[n][2 * i + 1] * a.magnitude;
-                    v[n][2 * i] = x0 * t.x - x1 * t.y, v[n][2 * i + 1] = x0 * t.y + x1 * t.x;
-                }
+                p[i] = even[i] + odd[i];
+                if (softcap > 0) p[i] = softcap * tanhf(p[i] / softcap) * LOG2E;
+                int k = key + g + i / 2 * 8;
+                if (!whole && (k < from || k >= end)) p[i] = -INFINITY;
             }
-        } else {
-            int apart = a.pairs / 8, second = sub >= apart, turned = sub < 2 * apart;
-            int from = turned ? lane + (second ? -apart : apart) : lane, pair = turned ? (sub - (second ? apart : 0)) * 8 : 0;
-            float by = a.magnitude;
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float2 t = turn[pair + i];
+            for (int c = 0; c < 2; c++) {
+                float next = fmaxf(p[c], p[c + 2]);
 #pragma unroll
-                for (int n = 0; n < N; n++) {
-                    float mine = v[n][i], other = __shfl_sync(0xffffffff, mine, from);
-                    if (turned) v[n][i] = (mine * t.x + (second ? other : -other) * t.y) * by;
+                for (int step = 4; step < 32; step *= 2) next = fmaxf(next, __shfl_xor_sync(0xffffffff, next, step));
+                next = fmaxf(next, most[c]);
+                float base = next == -INFINITY ? 0.f : next; // no key counts so far
+                keep[c] = exp2_fast(most[c] - base), most[c] = next;
+                p[c] = exp2_fast(p[c] - base), p[c + 2] = exp2_fast(p[c + 2] - base);
+                weight[c] = weight[c] * keep[c] + p[c] + p[c + 2];
+            }
+            if (__any_sync(0xffffffff, keep[0] != 1.f || keep[1] != 1.f)) {
+#pragma unroll
+                for (int t = 0; t < TILES; t++) sum[t][0] *= keep[0], sum[t][1] *= keep[1], sum[t][2] *= keep[0], sum[t][3] *= keep[1];
+            }
+            u32 b0 = turned(to_half2(p[0], p[1])), b1 = turned(to_half2(p[2], p[3]));
+            const u8* values = slot + KEYS * D * 2;
+            // four of the lane's columns in block `b` of its four keys
+            auto four = [&](uint2 (&v)[4], int b, int half) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int k = 2 * q + i % 2 + i / 2 * 8;
+                    v[i] = {0, 0};
+                    if ((EVEN || mine + 64 * b < V) && (whole || (key + k >= from && key + k < end))) // what was never written may be no number
+                        v[i] = *(const uint2*)(values + (k * V + mine + 64 * b + 4 * half) * 2);
                 }
+            };
+            auto column = [](const uint2 (&v)[4], int i, int t) { // of keys i and i + 1
+                return pair_halves(t / 2 ? v[i].y : v[i].x, t / 2 ? v[i + 1].y : v[i + 1].x, t % 2);
+            };
+            uint2 low[4], high[4];
+#pragma unroll
+            for (int b = 0; b + 1 < BLOCKS; b += 2)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    four(low, b, half), four(high, b + 1, half);
+#pragma unroll
+                    for (int t = 0; t < 4; t++)
+                        multiply(sum[b / 2 * 8 + half * 4 + t], column(low, 0, t), column(high, 0, t), column(low, 2, t), column(high, 2, t), b0, b1);
+                }
+            if constexpr (BLOCKS % 2) {
+                four(low, BLOCKS - 1, 0), four(high, BLOCKS - 1, 1);
+#pragma unroll
+                for (int t = 0; t < 4; t++)
+                    multiply(sum[TILES - 4 + t], column(low, 0, t), column(high, 0, t), column(low, 2, t), column(high, 2, t), b0, b1);
+            }
+        }
+
+        DEVICE void leave(Room& room, int taker) {
+            int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g;
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+#pragma unroll
+                for (int step = 4; step < 32; step *= 2) weight[c] += __shfl_xor_sync(0xffffffff, weight[c], step);
+                int h = 2 * q + c;
+                if (h >= G) continue;
+                if (g == 0) room.tops[taker][h] = {most[c], weight[c]};
+                float* to = room.sums[taker][h] + mine;
+                auto put = [&](int column, int tile, int i) { // four columns, of four tiles
+                    if (EVEN || mine + column < V) *(float4*)(to + column) = {sum[tile][i], sum[tile + 1][i], sum[tile + 2][i], sum[tile + 3][i]};
+                };
+#pragma unroll
+                for (int b = 0; b + 1 < BLOCKS; b += 2) {
+                    put(64 * b, b * 4, c), put(64 * b + 4, b * 4 + 4, c);
+                    put(64 * b + 64, b * 4, c + 2), put(64 * b + 68, b * 4 + 4, c + 2);
+                }
+                if constexpr (BLOCKS % 2) put(64 * BLOCKS - 64, TILES - 4, c), put(64 * BLOCKS - 60, TILES - 4, c + 2);
+            }
+        }
+    };
+
+    // Heads of a unit: its queries, and, where it has the last split, this step's keys and values of its sequence, of which
+    // one is the token's own and is kept.
+    static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Room& room) {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, made = warp - OWNERS;
+        if (warp < G) {
+            float scale = a.softcap > 0 ? a.scale : a.scale * LOG2E;
+            int head = (u.kv_head * a.groups + u.group) * G + warp;
+            make_head<D>(a.q, u.token, head, info.mark, a, turns + u.token * MOST_PAIRS, room.made[warp],
+                         [&](int k, float v) { room.q[warp][k] = to_half(v * scale); });
+        } else if (made >= 0 && made < news) {
+            int token = u.token - (news - 1) + made, position = info.position[token];
+            bool keep = token == u.token && u.group == 0;
+            long slot = slot_of(a, info.pages[token], position, u.kv_head);
+            const float* from = a.v.row(token) + u.kv_head * V;
+            make_head<D>(a.k, token, u.kv_head, info.mark, a, turns + token * MOST_PAIRS, room.made[warp], [&](int k, float v) {
+                u16 half = to_half(v);
+                room.key[made][k] = to_float(half);
+                if (keep) a.keys[slot * D + k] = half;
+            });
+            for (int k = lane; k < V; k += 32) {
+                u16 half = to_half(take(from + k, a.v.mask, info.mark));
+                room.value[made][k] = to_float(half);
+                if (keep) a.values[slot * V + k] = half;
             }
         }
     }
-};
 
-DEVICE uint4 to_halves(const float (&v)[8]) {
-    return {to_half2(v[0], v[1]), to_half2(v[2], v[3]), to_half2(v[4], v[5]), to_half2(v[6], v[7])};
-}
-
-// D, V: columns of key and value heads, multiples of 8; G: query heads at a time where there are many keys. Where there
-// are few, one at a time on more blocks is sooner done.
-template <int D, int V, int G> struct Attention {
-    static constexpr int LANES = power_of_two_from((D > V ? D : V) / 8); // a lane has 8 columns of a key
-    static constexpr int KEYS = 32 / LANES, UNROLL = 2;    // keys a load of the warp, loads at a time
-    static constexpr int BATCH = KEYS * UNROLL;                         // keys of a warp at a time
-
-    // Where a unit works, and the keys it has.
-    struct Place {
-        int token, kv_head, first_head, split, splits, begin, end, own; // own: the key that is not in its page yet, or -1
-        const u32* pages;
-        const float2* turn;
-    };
-
-    struct Keys {
-        uint4 key[UNROLL], value[UNROLL];
-
-        // The keys from `at` on, of which each group of LANES lanes has one a load.
-        DEVICE void load(const AttendArgs& a, const Place& p, int at) {
-            int lane = threadIdx.x % 32, sub = lane % LANES, which = lane / LANES;
+    // Scores of a key of this step: by the warp that made it.
+    static DEVICE void score_new(const AttendArgs& a, bool seen, Room& room) {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        float scores[G] = {};
 #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                int i = at + u * KEYS + which;
-                key[u] = {0, 0, 0, 0}, value[u] = {0, 0, 0, 0};
-                if (i < p.end && i != p.own) {
-                    long slot = slot_of(a, p.pages, i, p.kv_head);
-                    if (sub * 8 < D) key[u] = load_words4(a.keys + slot * D + sub * 8);
-                    if (sub * 8 < V) value[u] = load_words4(a.values + slot * V + sub * 8);
-                }
-            }
-        }
-
-        // The token's own key and value, made here and kept in their page: by the warp that has them among its keys.
-        DEVICE void take_own(const AttendArgs& a, const Place& p, int at) {
-            int lane = threadIdx.x % 32, sub = lane % LANES, which = lane / LANES;
-            Eights<D, LANES, 1> k;
-            k.make(a.k, a.k.x.at + p.token * a.k.x.stride + p.kv_head * D, a, p.turn);
-            float v[8];
-            Eights<V, LANES, 1>::read(v, a.v.at + p.token * a.v.stride + p.kv_head * V, sub);
-            long slot = slot_of(a, p.pages, p.own, p.kv_head);
+        for (int k = lane; k < D; k += 32)
 #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                if (at + u * KEYS + which != p.own) continue;
-                key[u] = to_halves(k.v[0]), value[u] = to_halves(v);
-                if (sub * 8 < D) *(uint4*)(a.keys + slot * D + sub * 8) = key[u];
-                if (sub * 8 < V) *(uint4*)(a.values + slot * V + sub * 8) = value[u];
-            }
+            for (int h = 0; h < G; h++) scores[h] += to_float(room.q[h][k]) * room.key[warp - OWNERS][k];
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            float score = warp_sum(scores[h]);
+            if (a.softcap > 0) score = a.softcap * tanhf(score / a.softcap) * LOG2E;
+            if (lane == 0) room.tops[warp - OWNERS + TAKERS][h] = {seen ? score : -INFINITY, seen ? 1.f : 0.f};
         }
-    };
+    }
 
-    // Four columns of `count` shares, each with sums [G][V] and largest score and weight [G].
-    template <bool OWN> static DEVICE void combine(const float* sums, const float2* tops, int count, int h, int d, float2& top, float4& value) {
-        auto get = [&](int i) { return OWN ? tops[i * G + h] : __ldcg(tops + i * G + h); };
+    // Four columns of `count` shares: `tops` and `sums` of share i.
+    template <class Tops, class Sums> static DEVICE void combine(int count, Tops tops, Sums sums, float2& top, float4& value) {
         float most = -INFINITY, weight = 0;
-        for (int i = 0; i < count; i++) most = fmaxf(most, get(i).x);
+        for (int i = 0; i < count; i++) most = fmaxf(most, tops(i).x);
         float base = most == -INFINITY ? 0.f : most;
         value = {0, 0, 0, 0};
 #pragma unroll 4
         for (int i = 0; i < count; i++) {
-            float2 t = get(i);
-            const float4* at = (const float4*)(sums + (i * G + h) * V + d);
-            float4 s = OWN ? *at : __ldcg(at);
+            float2 t = tops(i);
+            if (t.y == 0.f) continue; // nothing was found, and nothing left
+            float4 s = sums(i);
             float keep = exp2_fast(t.x - base);
             weight += keep * t.y;
             value.x += keep * s.x, value.y += keep * s.y, value.z += keep * s.z, value.w += keep * s.w;
@@ -146,170 +192,83 @@ template <int D, int V, int G> struct Attention {
         top = {most, weight};
     }
 
-    static DEVICE void unit(const AttendArgs& a, const Place& p, float* partial, u32* arrivals) {
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % LANES, which = lane / LANES;
-        float* shares = (float*)(shared + AT_ARENA); // [WARPS][G][V]
-        float2* tops = (float2*)(shares + WARPS * G * V); // [WARPS][G]
-        int at = p.begin + warp * BATCH;
-        if (at < p.end) {
-            Keys keys;
-            keys.load(a, p, at); // on their way while the queries are made
-            Eights<D, LANES, G> q;
-            q.make(a.q, a.q.x.at + p.token * a.q.x.stride + p.first_head * D, a, p.turn);
-            float scale = a.softcap > 0 ? a.scale : a.scale * LOG2E, sum[G][8] = {}, most[G], weight[G] = {};
-#pragma unroll
-            for (int h = 0; h < G; h++) {
-                most[h] = -INFINITY;
-#pragma unroll
-                for (int i = 0; i < 8; i++) q.v[h][i] *= scale;
-            }
-            for (; at < p.end; at += WARPS * BATCH) {
-                Keys next; // on their way while these are used
-                next.load(a, p, at + WARPS * BATCH);
-                if (p.own >= at && p.own < at + BATCH) keys.take_own(a, p, at);
-                float scores[UNROLL][G];
-#pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    float k[8];
-                    to_floats(k, keys.key[u]);
-#pragma unroll
-                    for (int h = 0; h < G; h++) {
-                        scores[u][h] = 0;
-#pragma unroll
-                        for (int i = 0; i < 8; i++) scores[u][h] += q.v[h][i] * k[i];
-                    }
-                }
-#pragma unroll
-                for (int step = LANES / 2; step > 0; step /= 2)
-#pragma unroll
-                    for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-                        for (int h = 0; h < G; h++) scores[u][h] += __shfl_xor_sync(0xffffffff, scores[u][h], step);
-#pragma unroll
-                for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-                    for (int h = 0; h < G; h++) {
-                        if (a.softcap > 0) scores[u][h] = a.softcap * tanhf(scores[u][h] / a.softcap) * LOG2E;
-                        if (at + u * KEYS + which >= p.end) scores[u][h] = -INFINITY;
-                    }
-#pragma unroll
-                for (int h = 0; h < G; h++) {
-                    float next = most[h];
-#pragma unroll
-                    for (int u = 0; u < UNROLL; u++) next = fmaxf(next, scores[u][h]);
-                    // a lane's keys may all lie beyond the end: then nothing is added
-                    float base = next == -INFINITY ? 0.f : next, keep = exp2_fast(most[h] - base);
-                    weight[h] *= keep;
-#pragma unroll
-                    for (int i = 0; i < 8; i++) sum[h][i] *= keep;
-#pragma unroll
-                    for (int u = 0; u < UNROLL; u++) {
-                        scores[u][h] = exp2_fast(scores[u][h] - base);
-                        weight[h] += scores[u][h];
-                    }
-                    most[h] = next;
-                }
-#pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    float v[8];
-                    to_floats(v, keys.value[u]);
-#pragma unroll
-                    for (int h = 0; h < G; h++)
-#pragma unroll
-                        for (int i = 0; i < 8; i++) sum[h][i] += scores[u][h] * v[i];
-                }
-                keys = next;
-            }
-            // the keys of the warp's lane groups come together
-#pragma unroll
-            for (int step = LANES; step < 32; step *= 2)
-#pragma unroll
-                for (int h = 0; h < G; h++) {
-                    float other = __shfl_xor_sync(0xffffffff, most[h], step), next = fmaxf(most[h], other);
-                    float base = next == -INFINITY ? 0.f : next, keep = exp2_fast(most[h] - base);
-                    weight[h] *= keep;
-                    weight[h] += __shfl_xor_sync(0xffffffff, weight[h], step);
-#pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        sum[h][i] *= keep;
-                        sum[h][i] += __shfl_xor_sync(0xffffffff, sum[h][i], step);
-                    }
-                    most[h] = next;
-                }
-#pragma unroll
-            for (int h = 0; h < G; h++) {
-                if (lane == 0) tops[warp * G + h] = {most[h], weight[h]};
-                if (which == 0 && sub * 8 < V) {
-                    float4* to = (float4*)(shares + (warp * G + h) * V + sub * 8);
-                    to[0] = {sum[h][0], sum[h][1], sum[h][2], sum[h][3]}, to[1] = {sum[h][4], sum[h][5], sum[h][6], sum[h][7]};
-                }
+    // Puts together what the block's warps have found, and the splits of all blocks where there are several.
+    static DEVICE void finish(const AttendArgs& a, const Unit& u, int news, int most_splits, u32 mark, Room& room) {
+        float* partial = a.partial + (long)u.index * most_splits * G * (V + 2);
+        float2* split_tops = (float2*)(partial + u.splits * G * V);
+        float* y = a.y.row(u.token) + (u.kv_head * a.groups + u.group) * G * V;
+        auto write = [&](int i, const float2& top, const float4& v) {
+            give4(y + i, {v.x / top.y, v.y / top.y, v.z / top.y, v.w / top.y}, a.y.mask, mark);
+        };
+        for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
+            int h = i / V, d = i % V;
+            float2 top;
+            float4 value;
+            combine(TAKERS + news, [&](int n) { return room.tops[n][h]; },
+                    [&](int n) { return *(const float4*)(n < TAKERS ? room.sums[n][h] + d : room.value[n - TAKERS] + d); }, top, value);
+            if (u.splits == 1) {
+                write(i, top, value);
+            } else {
+                *(float4*)(partial + u.split * G * V + i) = value;
+                if (d == 0) split_tops[u.split * G + h] = top;
             }
         }
+        if (u.splits == 1) return;
+        u32* last = (u32*)(shared + AT_ROOM);
+        __threadfence();
         sync_threads<THREADS>();
-        int busy = min(WARPS, (p.end - p.begin + BATCH - 1) / BATCH); // warps that had keys
-        float* y = a.y.at + p.token * a.y.stride + p.first_head * V;
-        float2* split_tops = (float2*)(partial + p.splits * G * V);
-        auto write = [&](int i, const float2& top, const float4& v) {
-            *(float4*)(y + i) = {v.x / top.y, v.y / top.y, v.z / top.y, v.w / top.y};
-        };
+        if (threadIdx.x == 0) *last = atomicAdd(a.arrivals + u.index, 1);
+        sync_threads<THREADS>();
+        if (*last != u.splits - 1) return;
+        __threadfence();
         for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
             float2 top;
             float4 value;
-            combine<true>(shares, tops, busy, i / V, i % V, top, value);
-            if (p.splits == 1) {
-                write(i, top, value);
-            } else {
-                *(float4*)(partial + p.split * G * V + i) = value;
-                if (i % V == 0) split_tops[p.split * G + i / V] = top;
-            }
+            combine(u.splits, [&](int n) { return __ldcg(split_tops + n * G + i / V); },
+                    [&](int n) { return __ldcg((const float4*)(partial + n * G * V + i)); }, top, value);
+            write(i, top, value);
         }
-        if (p.splits > 1) {
-            u32* last = (u32*)(shared + AT_ROOM);
-            __threadfence();
+        if (threadIdx.x == 0) a.arrivals[u.index] = 0;
+    }
+
+    // All units of a phase, from a place in the ring on; gives the place after them.
+    static APART Ring units(int p, Ring ring, const float2* turns) {
+        const AttendArgs& a = phase_at_hand(p).attend;
+        const Info& info = info_of_step();
+        Room& room = *(Room*)(shared + AT_ARENA);
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        Unit u;
+        for (Units units(a, info); units.next(u, a, info);) {
+            int position = info.position[u.token], news = u.split == u.splits - 1 ? position - info.first[u.token] + 1 : 0;
+            make_heads(a, info, u, news, turns, room);
             sync_threads<THREADS>();
-            if (threadIdx.x == 0) *last = atomicAdd(arrivals, 1);
-            sync_threads<THREADS>();
-            if (*last == p.splits - 1) {
-                __threadfence();
-                for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
-                    float2 top;
-                    float4 value;
-                    combine<false>(partial, split_tops, p.splits, i / V, i % V, top, value);
-                    write(i, top, value);
+            int slots = u.slots();
+            if (warp < OWNERS) {
+                uint4 query[STEPS];
+#pragma unroll
+                for (int j = 0; j < STEPS; j++) {
+                    query[j] = {0, 0, 0, 0};
+                    int g = lane / 4, k = 32 * j + lane % 4 * 8;
+                    if (g < G && k < D) query[j] = *(const uint4*)(room.q[g] + k);
                 }
-                if (threadIdx.x == 0) *arrivals = 0;
+                Found found;
+                found.clear();
+                for (int i = 0; i < slots; i++, ring.next()) {
+                    if (ring.at % TAKERS != warp / SHARERS) continue;
+                    ring.full().wait(ring.round & 1);
+                    found.take_in(ring.slot(), query, u.begin + i * KEYS, u.from, u.end, a.softcap);
+                    ring.release_for(WARPS / SHARERS);
+                }
+                found.leave(room, warp / SHARERS);
+            } else {
+                if (warp - OWNERS < news) score_new(a, info.first[u.token] + warp - OWNERS >= u.from, room);
+                ring.at += slots;
+                while (ring.at >= SLOTS) ring.at -= SLOTS, ring.round++;
             }
+            sync_threads<THREADS>();
+            finish(a, u, news, units.most_splits, info.mark, room);
+            sync_threads<THREADS>(); // the room is used again
         }
-        sync_threads<THREADS>(); // the arena is used again
-    }
-
-    // All units of a phase, by all blocks.
-    static APART void units(int phase, const float2* turns) {
-        const AttendArgs& a = ((const Phase*)(shared + AT_WINDOW))[phase % WINDOW].attend;
-        const Info& info = *(const Info*)(shared + AT_INFO);
-        int groups = a.heads / a.kv_heads / G, heads = a.kv_heads * groups, blocks = gridDim.x;
-        int most_splits = max(1, blocks / (info.tokens * heads));
-        for (int u = blockIdx.x; u < info.tokens * heads * most_splits; u += blocks) {
-            // splits of one head lie far apart: with few keys there is one split, and every block's first unit is one
-            int head = u % heads, token = u / heads % info.tokens, split = u / (heads * info.tokens);
-            int position = info.position[token], from = a.window > 0 ? max(0, position + 1 - a.window) : 0;
-            int keys = position + 1 - from, splits = min(most_splits, (keys + SPLIT_KEYS - 1) / SPLIT_KEYS);
-            if (split >= splits) continue;
-            int kv_head = head / groups, each = (keys + splits - 1) / splits, begin = from + split * each;
-            // the split that has the token's own key stores it; other query groups of the same key head wait for no one,
-            // they make it themselves
-            int own = !info.neighbours && split == splits - 1 ? position : -1;
-            Place p = {token, kv_head, kv_head * groups * G + head % groups * G, split, splits, begin, min(from + keys, begin + each), own,
-                       info.pages[token], turns + token * MOST_PAIRS};
-            unit(a, p, a.partial + (long)(token * heads + head) * most_splits * G * (V + 2), a.arrivals + token * heads + head);
-        }
-    }
-
-    static DEVICE void run(int phase, const float2* turns) {
-        const Info& info = *(const Info*)(shared + AT_INFO);
-        int longest = 0;
-        for (int t = 0; t < info.tokens; t++) longest = max(longest, info.position[t]);
-        if (longest < FEW_KEYS) Attention<D, V, 1>::units(phase, turns);
-        else units(phase, turns);
+        return ring;
     }
 };

@@ -86,6 +86,22 @@ DEVICE void count_common(int (&c)[4], u32 a0, u32 a1, u32 b) {
 #endif
 }
 
+// c += a * b on one warp: a [16, 16] and b [16, 8] halves, c [16, 8] floats. Lane (g, q): a0, a1 = rows g and g + 8, columns
+// 2q and 2q + 1, a2, a3 the same 8 columns on; b0, b1 = column g, the same rows; c as above.
+DEVICE void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#endif
+}
+
+// 8 by 8 halves, turned: lane (g, q) gives row g, columns 2q and 2q + 1, and gets column g, rows 2q and 2q + 1.
+DEVICE u32 turned(u32 pair) {
+    u32 out;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+    return out;
+}
+
 // 16 bytes on their way to shared memory; `committed` closes a batch, `arrived<N>` waits until only N batches are open.
 DEVICE void copy16(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
@@ -133,21 +149,26 @@ struct Gate {
         } while (!done);
     }
 
-    // One warp copies `bytes` to shared memory and arrives when they are there: the gate counts COPIERS arrivals.
+    // One warp copies to shared memory: it says how much it will be, copies, and says that this was all. The gate counts
+    // COPIERS arrivals, and the round is complete when everything is there.
 #if __CUDA_ARCH__ >= 900
     static constexpr int COPIERS = 1;
+    DEVICE void expect(int bytes) {
+        if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
+    }
     DEVICE void copy(void* to, const void* from, int bytes) {
         if (threadIdx.x % 32) return;
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
             ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"(at()) : "memory");
     }
+    DEVICE void copied() {}
 #else
     static constexpr int COPIERS = 32;
+    DEVICE void expect(int) {}
     DEVICE void copy(void* to, const void* from, int bytes) {
         for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16((u8*)to + i, (const u8*)from + i);
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory");
     }
+    DEVICE void copied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory"); }
 #endif
 };
 #endif

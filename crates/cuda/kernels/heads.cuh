@@ -3,15 +3,22 @@
 
 // One head of a token, normalised and turned, by one warp; `turn` holds cosine and sine of each pair. `put(k, value)`.
 template <int MOST, class Put>
-DEVICE void make_head(const HeadArgs& h, const float* x, const AttendArgs& a, const float2* turn, float* room, Put put) {
+DEVICE void make_head(const HeadArgs& h, int token, int head, u32 mark, const AttendArgs& a, const float2* turn, float* room, Put put) {
     constexpr int EACH = (MOST + 31) / 32;
     int lane = threadIdx.x % 32, dim = a.head_dim, pairs = a.pairs;
+    const float* x = h.x.row(token) + head * dim;
+    u32 bits[EACH];
     float v[EACH], w[EACH], squares = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int k = i * 32 + lane;
-        v[i] = k < dim ? load_float(x + k) : 0.f;
+        bits[i] = k < dim ? load_shared_word(x + k) : mark;
         w[i] = h.norm && k < dim ? h.norm_weight[k] : 1.f;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        while ((bits[i] ^ mark) & h.x.mask) bits[i] = load_shared_word(x + i * 32 + lane);
+        v[i] = i * 32 + lane < dim ? unmarked(bits[i], h.x.mask) : 0.f;
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++) squares += v[i] * v[i];
@@ -37,13 +44,3 @@ DEVICE long slot_of(const AttendArgs& a, const u32* pages, int position, int hea
     return ((long)pages[position / PAGE_LEN] * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
 }
 
-// A token's key of one head, made and kept, by one warp; and its value.
-DEVICE void store_key(const AttendArgs& a, long slot, int token, int head, const float2* turn, float* room) {
-    u16* key = a.keys + slot * a.head_dim;
-    make_head<256>(a.k, a.k.x.at + token * a.k.x.stride + head * a.head_dim, a, turn, room, [&](int k, float v) { key[k] = to_half(v); });
-}
-
-DEVICE void store_value(const AttendArgs& a, long slot, int token, int head) {
-    const float* v = a.v.at + token * a.v.stride + head * a.v_dim;
-    for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) a.values[slot * a.v_dim + k] = to_half(load_float(v + k));
-}

@@ -16,16 +16,10 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     const LinearArgs& a = p.linear;
     int t = blockIdx.x, part = threadIdx.x % 16, row = a.gather ? output_row(p.inputs, t) : t;
     const float* from = a.x.at + row * a.x.stride;
-    float mean = 0, factor = 1;
+    float factor = 1;
     if (a.norm.kind) {
         float sum = 0;
-        if (a.norm.kind == LAYER) {
-            for (int k = threadIdx.x; k < a.cols; k += 256) sum += from[k];
-            mean = block_sum<256>(sum, room) / a.cols;
-            __syncthreads();
-            sum = 0;
-        }
-        for (int k = threadIdx.x; k < a.cols; k += 256) sum += (from[k] - mean) * (from[k] - mean);
+        for (int k = threadIdx.x; k < a.cols; k += 256) sum += from[k] * from[k];
         factor = norm_factor(block_sum<256>(sum, room), a.cols, a.norm.eps);
     }
     for (int k = threadIdx.x * 8; k / 128 / 2 * 2 < a.chunks; k += 256 * 8) { // whole warps
@@ -33,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             v[i] = k + i < a.cols ? from[k + i] : 0.f;
-            if (a.norm.kind && k + i < a.cols) v[i] = (v[i] - mean) * factor * a.norm.weight[k + i] + (a.norm.bias ? a.norm.bias[k + i] : 0.f);
+            if (a.norm.kind && k + i < a.cols) v[i] *= factor * a.norm.weight[k + i];
             most = fmaxf(most, fabsf(v[i]));
         }
 #pragma unroll
@@ -182,7 +176,7 @@ struct PhaseArgs { Phase phase; const u32* inputs; };
 // Small phases.
 extern "C" __global__ void __launch_bounds__(256) rows(const __grid_constant__ PhaseArgs p) {
     __shared__ float room[32];
-    small_phase<256>(p.phase, p.inputs, room, blockIdx.x, gridDim.x);
+    small_phase<256>(p.phase, p.inputs, 0, room, blockIdx.x, gridDim.x);
 }
 
 // The heads of a token on their way into attention: q made ready, keys and values stored. A warp a head.
@@ -197,12 +191,13 @@ extern "C" __global__ void __launch_bounds__(256) make_heads(const __grid_consta
     for (int i = warp; i < a.heads + 2 * a.kv_heads; i += 8) {
         if (i < a.heads) {
             float* ready = a.ready.at + token * a.ready.stride + i * a.head_dim;
-            make_head<256>(a.q, a.q.x.at + token * a.q.x.stride + i * a.head_dim, a, turn, room, [&](int k, float v) { ready[k] = v; });
+            make_head<256>(a.q, token, i, 0, a, turn, room, [&](int k, float v) { ready[k] = v; });
         } else {
             int head = (i - a.heads) % a.kv_heads;
             long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
-            if (i < a.heads + a.kv_heads) store_key(a, slot, token, head, turn, room);
-            else store_value(a, slot, token, head);
+            u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
+            if (i < a.heads + a.kv_heads) make_head<256>(a.k, token, head, 0, a, turn, room, [&](int k, float v) { key[k] = to_half(v); });
+            else for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half(a.v.row(token)[head * a.v_dim + k]);
         }
     }
 }

@@ -5,10 +5,67 @@
 constexpr int WARPS = 16, THREADS = WARPS * 32; // of a block in a step of a few tokens, beside the warp that reads
 
 // The rows of a value: row r begins at `at + r * stride`.
-struct View { float* at; long stride; };
+//
+// In a step of a few tokens blocks hand values on without a barrier: where `mask` is 1, the lowest bit of every float is a
+// mark that flips from step to step, and who wants a float waits until it has this step's mark.
+struct View {
+    float* at;
+    long stride;
+    u32 mask, pad;
+
+    DEVICE float* row(int r) const { return at + r * stride; }
+};
+
+DEVICE float unmarked(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
+DEVICE u32 marked(float x, u32 mask, u32 mark) { return (__float_as_uint(x) & ~mask) | (mark & mask); }
+
+DEVICE u32 load_shared_word(const float* at) {
+    u32 bits;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
+    return bits;
+}
+
+// Waits for a float with this step's mark.
+DEVICE float take(const float* at, u32 mask, u32 mark) {
+    u32 bits;
+    do bits = load_shared_word(at);
+    while ((bits ^ mark) & mask);
+    return unmarked(bits, mask);
+}
+
+DEVICE void give(float* at, float x, u32 mask, u32 mark) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(marked(x, mask, mark)) : "memory");
+}
+
+DEVICE void give4(float* at, const float4& v, u32 mask, u32 mark) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(marked(v.x, mask, mark)),
+        "r"(marked(v.y, mask, mark)), "r"(marked(v.z, mask, mark)), "r"(marked(v.w, mask, mark)) : "memory");
+}
+
+// Eight neighbouring floats that may not be there yet.
+struct Eight {
+    u32 bits[8];
+
+    DEVICE void ask(const float* at) {
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[4]), "=r"(bits[5]), "=r"(bits[6]), "=r"(bits[7]) : "l"(at + 4) : "memory");
+    }
+
+    DEVICE void zero(u32 mark) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) bits[i] = mark;
+    }
+
+    DEVICE bool is_there(u32 mask, u32 mark) const {
+        u32 wrong = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) wrong |= bits[i] ^ mark;
+        return (wrong & mask) == 0;
+    }
+};
 
 // A step's inputs: words 0 to 4 say where token ids, positions, slices, output rows and page tables begin.
-enum { TABLE_STRIDE = 5, TOKENS = 6, OUTPUTS = 7, BARRIER = 8, NEIGHBOURS = 9 };
+enum { TABLE_STRIDE = 5, TOKENS = 6, OUTPUTS = 7, BARRIER = 8 };
 
 DEVICE int rows_of(const u32* inputs, int outputs_only) { return inputs[outputs_only ? OUTPUTS : TOKENS]; }
 DEVICE int position_of(const u32* inputs, int token) { return inputs[inputs[1] + token]; }
@@ -22,7 +79,7 @@ DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
     return id & 0x80000000u ? max(chosen[id & 0x7fffffffu], 0) : id;
 }
 
-// Norms of whole rows, before a linear or by themselves.
+// Norms of whole rows: by themselves, or of the first kind and without a bias before a linear.
 struct NormArgs { const float *weight, *bias; float eps; int kind; };
 enum NormKind { RMS = 1, LAYER = 2 }; // 0 is none
 
@@ -32,9 +89,9 @@ struct Part {
     const float *bias, *scale;
     float* y;
     int y_stride, rows, tiles, format;
-    int bytes, per_slot; // of a record; records that fit into a slot of the ring
+    int bytes, per_slot; // of a record; rounds in a slot of the ring
     float factor;        // on all scales and offsets
-    u32 reciprocal;      // 2^31 / per_slot, rounded up
+    u32 y_mask;
 };
 
 // What belongs to the part beside the products of one of its rows.
@@ -52,9 +109,8 @@ struct LinearArgs {
     int cols, chunks, parts;
     int gated;         // 0, or 1 + the activation between part 0 and part 1
     int outputs_only, gather, signs; // signs: formats of one bit, all parts or none
-    int slices, span;  // a tile's chunks are shared by so many tasks of so many chunks
+    int rounds;        // of a tile: in each, every warp has a chunk
     int share, extra;  // units of a block; so many blocks have one more
-    int by_slices;     // 2^16 / slices, rounded up
     Part part[MOST_PARTS];
 };
 
@@ -74,16 +130,19 @@ struct AttendArgs {
     const float* freqs;
     u16 *keys, *values;  // [page][kv_head][PAGE_LEN][dim] halves
     float* partial;      // of splits: sums, then largest scores and weights
-    u32* arrivals;       // [token][kv_head][query group]
+    u32* arrivals;       // of splits: [token][kv_head][query group]
     float magnitude, scale, softcap;
     int heads, kv_heads, head_dim, v_dim, window, pairs, interleaved, table, shape;
+    int groups; // of query heads of a key head: a block attends with one
 };
 struct ArgmaxArgs { View logits; float* best; int *places, *chosen; int width; }; // what blocks found: [row][block]
 
 enum Kind { EMBED, LINEAR, FLOAT_LINEAR, ROW_NORM, ROPE, ELEMENTS, OUTPUT_ROWS, ATTEND, ARGMAX };
 
 struct alignas(16) Phase {
-    int kind, pad[3];
+    int kind;
+    int waits; // for all blocks: it reads or writes what has no marks
+    int pad[2];
     union {
         LinearArgs linear;
         FloatLinearArgs float_linear;

@@ -9,25 +9,26 @@ DEVICE float read_float(const void* at, long i, int kind) {
     return kind == F16 ? to_float(bits) : __int_as_float((int)bits << 16);
 }
 
-template <class F> DEVICE void embed_row(const EmbedArgs& a, u32 row, float* y, int first, int step) {
+template <class F> DEVICE float embedded(const EmbedArgs& a, u32 row, int k) {
     const u8* tile = (const u8*)a.table + (long)(row / 16) * a.chunks * F::BYTES;
-    for (int k = first; k < a.cols; k += step)
-        y[k] = weight_of<F>(tile + k / 128 * F::BYTES, row % 16, k % 128) * a.factor;
+    return weight_of<F>(tile + k / 128 * F::BYTES, row % 16, k % 128) * a.factor;
 }
 
-template <int THREADS> DEVICE void embed(const EmbedArgs& a, const u32* inputs, int block, int blocks) {
+template <int THREADS> DEVICE void embed(const EmbedArgs& a, const u32* inputs, u32 mark, int block, int blocks) {
     // several blocks share a row
     int tokens = inputs[TOKENS], shares = max(1, blocks / tokens);
     for (int i = block; i < tokens * shares; i += blocks) {
         int token = i / shares, first = i % shares * THREADS + threadIdx.x, step = shares * THREADS;
         u32 row = token_id(inputs, a.chosen, token);
-        float* y = a.y.at + token * a.y.stride;
-        switch (a.format) {
-#define CASE(n, bits, low, group, offsets) case n: embed_row<Format<bits, low, group, offsets>>(a, row, y, first, step); break;
-            FORMATS(CASE)
+        for (int k = first; k < a.cols; k += step) {
+            float x;
+            switch (a.format) {
+#define CASE(n, bits, low, group, offsets) case n: x = embedded<Format<bits, low, group, offsets>>(a, row, k); break;
+                FORMATS(CASE)
 #undef CASE
-            default:
-                for (int k = first; k < a.cols; k += step) y[k] = read_float(a.table, (long)row * a.cols + k, -1 - a.format) * a.factor;
+                default: x = read_float(a.table, (long)row * a.cols + k, -1 - a.format) * a.factor;
+            }
+            give(a.y.row(token) + k, x, a.y.mask, mark);
         }
     }
 }
@@ -144,9 +145,9 @@ template <int THREADS> DEVICE void output_rows(const OutputsArgs& a, const u32* 
 }
 
 // Any of them.
-template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, float* room, int block, int blocks) {
+template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, u32 mark, float* room, int block, int blocks) {
     switch (phase.kind) {
-        case EMBED: embed<THREADS>(phase.embed, inputs, block, blocks); break;
+        case EMBED: embed<THREADS>(phase.embed, inputs, mark, block, blocks); break;
         case FLOAT_LINEAR: float_linear<THREADS>(phase.float_linear, inputs, block, blocks); break;
         case ROW_NORM: row_norm<THREADS>(phase.norm, inputs, room, block, blocks); break;
         case ROPE: rope<THREADS>(phase.rope, inputs, block, blocks); break;

@@ -39,6 +39,7 @@ impl Source {
     fn texts(self) -> &'static [&'static str] {
         match self {
             Source::Step => &[
+                include_str!("../kernels/ring.cuh"),
                 include_str!("../kernels/linear.cuh"),
                 include_str!("../kernels/attend.cuh"),
                 include_str!("../kernels/step.cu"),
@@ -218,12 +219,11 @@ mod tests {
             }
         }
         let shape = |head_dim, v_dim, queries| AttentionShape { head_dim, v_dim, queries };
-        let shapes = vec![shape(128, 128, 2), shape(80, 48, 1), shape(256, 256, 2), shape(64, 64, 2)];
-        let kinds = Kinds { formats, shapes, page_len: 32, widest_norm: 4096 };
+        let shapes = vec![shape(128, 128, 8), shape(80, 48, 1), shape(256, 256, 4), shape(64, 64, 3)];
+        let kinds = Kinds { formats, shapes, page_len: 32 };
         let step = |tokens: usize| {
-            let room = Room::new(&kinds, &[], &[(0, 64)], 132, tokens).defines(4096);
-            let more = vec![("TOKENS_AT_ONCE", tokens.to_string())];
-            Source::Step.with(&[kinds.defines(), room, more].concat())
+            let room = Room::new(&kinds, &[], &[(0, 64)], tokens);
+            Source::Step.with(&[kinds.defines(), room.defines((9216, 16))].concat())
         };
         let many = Source::Many.with(&kinds.defines());
         let sample = Source::Sample.with(&[]);

@@ -152,8 +152,7 @@ impl Device {
                 .and_then(|()| Err(BackendError("out of memory".into())));
         }
         let memory = Memory { at, bytes, device: Arc::clone(self) };
-        // SAFETY: the range was just allocated.
-        check(unsafe { cu::cuMemsetD8Async(at, 0, bytes, self.stream) }, || "zeroing memory".into())?;
+        memory.clear()?;
         Ok(memory)
     }
 
@@ -295,6 +294,13 @@ impl Memory {
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Makes it zeros, in order with everything else.
+    pub(crate) fn clear(&self) -> Result<()> {
+        // SAFETY: the range is what was allocated.
+        let code = unsafe { cu::cuMemsetD8Async(self.at, 0, self.bytes, self.device.stream) };
+        check(code, || "zeroing memory".into())
     }
 
     /// Copies bytes in, in order with everything else. They may be reused at once.

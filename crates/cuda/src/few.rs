@@ -6,22 +6,31 @@ use tern_graph::BackendError;
 
 use crate::compiler::{Compiler, Source};
 use crate::driver::{Device, Kernel, Memory};
-use crate::layout::LARGEST_RECORD;
-use crate::phase::{MOST_TABLES, Phase, RawPhase, StepArgs};
+use crate::lower::KEYS;
+use crate::phase::{LinearArgs, MOST_TABLES, Phase, RawPhase, StepArgs};
 use crate::program::Kinds;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// The most tokens of such a step: the matrix unit takes four at a time.
 pub(crate) const MOST_TOKENS: usize = 4;
-/// Phases that a block has at hand: the one it is in, and those whose weights it reads ahead.
-pub(crate) const WINDOW: usize = 4;
-/// Warps of a block that compute; one more reads weights.
+/// Phases that a block has at hand.
+const WINDOW: usize = 4;
+/// Warps of a block that compute; one more reads.
 pub(crate) const WARPS: usize = 16;
-/// Slots of the ring: a power of two.
-const SLOTS: usize = 16;
-/// Bytes of a slot at most: more would not come sooner.
-const MOST_SLOT: usize = 12 * 1024;
+/// Slots of the ring at most, and bytes of one at least: smaller ones would only be more to look after.
+const MOST_SLOTS: usize = 32;
+const LEAST_SLOT: usize = 9 * 1024;
+
+/// What such a step goes through.
+pub(crate) struct StepOf<'a> {
+    pub(crate) phases: &'a [Phase],
+    /// Phases before which all blocks wait for each other; those after the last one do.
+    pub(crate) waits: &'a [bool],
+    /// Rotary tables, and pairs of each.
+    pub(crate) ropes: &'a [(u64, usize)],
+    pub(crate) inputs: u64,
+}
 
 /// Steps of up to so many tokens.
 pub(crate) struct Few {
@@ -30,78 +39,102 @@ pub(crate) struct Few {
     args: StepArgs,
     blocks: usize,
     shared: usize,
+    /// Values that blocks hand on, with the mark of the last step, and how many rows it had.
+    handed: Memory,
+    last_tokens: usize,
     _phases: Memory,
 }
 
 impl Few {
-    /// For one token and for four, as far as they fit into shared memory and the model has no odd heads.
-    pub(crate) fn all(
-        device: &Arc<Device>,
-        compiler: &mut Compiler,
+    /// The sizes of step to try: none if the device is too old or the model has odd heads.
+    pub(crate) fn sizes(
+        device: &Device,
         kinds: &Kinds,
         phases: &[Phase],
         ropes: &[(u64, usize)],
-        inputs: u64,
         max_tokens: usize,
-    ) -> Result<Vec<Few>> {
+    ) -> Vec<usize> {
         let odd = |p: &Phase| match p {
-            Phase::Attend(a) => a.head_dim % 8 != 0 || a.v_dim % 8 != 0 || a.pairs % 8 != 0,
+            Phase::Attend(a) => a.head_dim % 8 != 0 || a.v_dim % 8 != 0,
             _ => false,
         };
         let old = device.facts.capability < (8, 0); // no barriers in shared memory
-        if old || ropes.len() > MOST_TABLES || phases.iter().any(odd) {
-            return Ok(vec![]);
+        let odd = phases.iter().any(odd) || !kinds.page_len.is_multiple_of(KEYS);
+        if old || odd || ropes.len() > MOST_TABLES {
+            return vec![];
         }
-        let mut args = StepArgs { inputs, count: phases.len() as i32, ..StepArgs::default() };
-        for (i, &(at, pairs)) in ropes.iter().enumerate() {
+        [1, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens > 1).collect()
+    }
+
+    /// For steps of up to `tokens`; none if they do not fit into shared memory.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        compiler: &mut Compiler,
+        kinds: &Kinds,
+        step: &StepOf<'_>,
+        tokens: usize,
+        handed: Memory,
+    ) -> Result<Option<Few>> {
+        let room = Room::new(kinds, step.phases, step.ropes, tokens);
+        let Some(ring) = room.ring(device.facts.shared_memory) else { return Ok(None) };
+        let phases = step.phases.iter().enumerate();
+        let raw = phases.map(|(i, p)| with_slot(p, ring.0).raw(step.waits.get(i).is_none_or(|w| *w)));
+        let raw: Vec<RawPhase> = raw.collect();
+        // SAFETY: phases are plain numbers, and every byte of them has a value.
+        let bytes = unsafe { std::slice::from_raw_parts(raw.as_ptr().cast::<u8>(), size_of_val(&raw[..])) };
+        let table = device.upload(bytes)?;
+        let mut args = StepArgs {
+            phases: table.pointer(),
+            inputs: step.inputs,
+            tables: step.ropes.len() as i32,
+            count: step.phases.len() as i32,
+            ..StepArgs::default()
+        };
+        for (i, &(at, pairs)) in step.ropes.iter().enumerate() {
             (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
         }
-        args.tables = ropes.len() as i32;
-        let mut all = vec![];
-        for tokens in [1, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens > 1) {
-            let room = Room::new(kinds, phases, ropes, device.facts.processors, tokens);
-            let Some(slot) = room.slot(device.facts.shared_memory) else { break };
-            let raw: Vec<RawPhase> = phases.iter().map(|p| with_slot(p, slot).raw()).collect();
-            // SAFETY: phases are plain numbers, and every byte of them has a value.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(raw.as_ptr().cast::<u8>(), size_of_val(&raw[..])) };
-            let table = device.upload(bytes)?;
-            args.phases = table.pointer();
-            let mut defines = kinds.defines();
-            defines.push(("TOKENS_AT_ONCE", tokens.to_string()));
-            defines.extend(room.defines(slot));
-            let (shared, blocks) = (SLOTS * slot + room.rest(), device.facts.processors);
-            let module = compiler.module(Source::Step, &defines)?;
-            let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
-            all.push(Few { tokens, kernel, args, blocks, shared, _phases: table });
-        }
-        Ok(all)
+        let module = compiler.module(Source::Step, &[kinds.defines(), room.defines(ring)].concat())?;
+        let (shared, blocks) = (ring.0 * ring.1 + room.rest(), device.facts.processors);
+        let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
+        Ok(Some(Few { tokens, kernel, args, blocks, shared, handed, last_tokens: 0, _phases: table }))
     }
 
     pub(crate) fn most_tokens(&self) -> usize {
         self.tokens
     }
 
-    pub(crate) fn launch(&self) -> Result<()> {
+    /// A step of so many tokens.
+    pub(crate) fn launch(&mut self, tokens: usize) -> Result<()> {
+        if tokens > self.last_tokens {
+            // rows that the last step did not have may bear any mark: now they bear the other one
+            self.handed.clear()?;
+            self.args.mark = 0;
+        }
+        self.args.mark ^= 1;
+        self.last_tokens = tokens;
         // SAFETY: the struct is the kernel's, and what it points to lives as long as the program.
         unsafe { self.kernel.launch_together(self.blocks, (WARPS + 1) * 32, self.shared, &self.args) }
     }
 }
 
-/// A phase whose matrices know how many of their records a slot takes.
+/// A phase whose matrices know how many rounds of their records a slot takes.
 fn with_slot(phase: &Phase, slot: usize) -> Phase {
     let mut phase = *phase;
     if let Phase::Linear(l) = &mut phase {
+        let rounds = l.rounds as usize;
         for part in &mut l.part[..l.parts as usize] {
-            part.per_slot = slot as i32 / part.bytes;
-            part.reciprocal = (1u32 << 31).div_ceil(part.per_slot as u32);
+            let fit = (slot / (WARPS * part.bytes as usize)).max(1);
+            part.per_slot = rounds.div_ceil(rounds.div_ceil(fit)) as i32;
         }
     }
     phase
 }
 
-/// What a block needs of shared memory behind its rings, in bytes.
+/// What a block needs of shared memory.
 pub(crate) struct Room {
+    tokens: usize,
+    /// The least slot that takes a round of every matrix, and some keys.
+    slot: usize,
     x: usize,
     scales: usize,
     sums: usize,
@@ -110,71 +143,78 @@ pub(crate) struct Room {
     most_pairs: usize,
 }
 
-/// The phases at hand, and the one whose weights are read.
+/// The phases at hand, and the one that is read for.
 const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
-const GATES: usize = 2 * SLOTS * 8;
-/// The step's info, and a float a warp.
-const SMALL: usize = 128;
+const GATES: usize = 2 * MOST_SLOTS * 8;
+/// The step's info, and a float for every warp and token.
+const INFO: usize = 128;
+const ROOM: usize = WARPS * MOST_TOKENS * 4;
+
+/// Tiles whose rows are written together.
+fn held_tiles(tokens: usize) -> usize {
+    if tokens == 1 { 12 } else { 4 }
+}
 
 impl Room {
-    pub(crate) fn new(
-        kinds: &Kinds,
-        phases: &[Phase],
-        ropes: &[(u64, usize)],
-        blocks: usize,
-        tokens: usize,
-    ) -> Room {
+    pub(crate) fn new(kinds: &Kinds, phases: &[Phase], ropes: &[(u64, usize)], tokens: usize) -> Room {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
         let chunks = linears().map(|l| l.chunks as usize).max().unwrap_or(0);
-        let tasks = linears().map(|l| {
-            let units = l.share as usize + usize::from(l.extra > 0);
-            units.min(l.share as usize * blocks + l.extra as usize)
-                * if l.gated > 0 { 2 } else { 1 }
-                * l.slices as usize
-        });
+        let round = |l: &LinearArgs| {
+            let bytes = l.part[..l.parts as usize].iter().map(|p| p.bytes as usize);
+            bytes.max().unwrap_or(0) * WARPS.min(l.chunks as usize)
+        };
+        let slots = linears().map(round).chain(kinds.shapes.iter().map(|s| s.slot()));
         let x = chunks * 256 * tokens;
-        let scales = (chunks * tokens * 4).next_multiple_of(16);
-        let sums = if kinds.offset_sums() || kinds.any_signs() { chunks * tokens * 32 } else { 16 };
-        let shares = tasks.max().unwrap_or(0) * 16 * tokens * 4;
+        let scales = chunks * tokens * 8;
+        let sums = if kinds.offset_sums() { chunks * tokens * 32 } else { 0 };
+        let shares = held_tiles(tokens) * (WARPS * 16 + 16) * tokens * 4;
         let attention = kinds.shapes.iter().map(|s| s.room()).max().unwrap_or(0);
+        let scales = scales.next_multiple_of(16);
         let arena = (x + scales + sums + shares).max(attention).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.1).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
-        Room { x, scales, sums, turns, arena, most_pairs }
+        let slot = slots.max().unwrap_or(0).max(LEAST_SLOT).next_multiple_of(128);
+        Room { tokens, slot, x, scales, sums, turns, arena, most_pairs }
     }
 
     fn rest(&self) -> usize {
-        WINDOW_BYTES + GATES + 2 * SMALL + self.turns + self.arena
+        WINDOW_BYTES + GATES + INFO + ROOM + self.turns + self.arena
     }
 
-    /// Bytes of a slot of the ring; none if the largest record does not fit.
-    fn slot(&self, memory: usize) -> Option<usize> {
+    /// Bytes of a slot of the ring, and slots; none if there is no room for two.
+    fn ring(&self, memory: usize) -> Option<(usize, usize)> {
         let free = memory.saturating_sub(2048).checked_sub(self.rest())?; // some is the kernel's own
-        Some((free / SLOTS / 128 * 128).min(MOST_SLOT)).filter(|&slot| slot >= LARGEST_RECORD)
+        Some((self.slot, (free / self.slot).min(MOST_SLOTS))).filter(|ring| ring.1 >= 2)
     }
 
-    /// Where everything lies.
-    pub(crate) fn defines(&self, slot: usize) -> Vec<(&'static str, String)> {
-        let mut at = SLOTS * slot;
-        let mut all = vec![("SLOTS", SLOTS.to_string()), ("SLOT", slot.to_string())];
+    /// How large everything is, and where it lies.
+    pub(crate) fn defines(&self, (slot, slots): (usize, usize)) -> Vec<(&'static str, String)> {
         let parts = [
             ("AT_WINDOW", WINDOW_BYTES),
             ("AT_GATES", GATES),
-            ("AT_INFO", SMALL),
-            ("AT_ROOM", SMALL),
+            ("AT_INFO", INFO),
+            ("AT_ROOM", ROOM),
             ("AT_TURNS", self.turns),
             ("AT_ARENA", self.arena),
         ];
+        let mut at = slots * slot;
+        let mut all: Vec<(&str, usize)> = vec![];
         for (name, bytes) in parts {
-            all.push((name, at.to_string()));
+            all.push((name, at));
             at += bytes;
         }
         all.extend([
-            ("AT_SCALES", self.x.to_string()),
-            ("AT_SUMS", (self.x + self.scales).to_string()),
-            ("AT_SHARES", (self.x + self.scales + self.sums).to_string()),
-            ("MOST_PAIRS", self.most_pairs.to_string()),
+            ("SLOTS", slots),
+            ("SLOT", slot),
+            ("TOKENS_AT_ONCE", self.tokens),
+            ("WINDOW", WINDOW),
+            ("HELD_TILES", held_tiles(self.tokens)),
+            ("ARENA", self.arena),
+            ("AT_SCALES", self.x),
+            ("AT_SUMS", self.x + self.scales),
+            ("AT_SHARES", self.x + self.scales + self.sums),
+            ("MOST_PAIRS", self.most_pairs),
         ]);
-        all
+        all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }
 }

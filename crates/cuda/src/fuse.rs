@@ -9,9 +9,6 @@ use crate::layout::{Layout, TILE};
 
 /// Parts of one phase at most.
 const MOST_PARTS: usize = 3;
-/// The widest row that a phase can normalise on its way in.
-const WIDEST_NORM: usize = 16 * 1024;
-
 /// A norm of whole rows or heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {
@@ -280,15 +277,13 @@ impl Fuser<'_> {
         }
     }
 
-    /// A norm of whole rows that only linears of codes read.
+    /// A root-mean-square norm of whole rows that only linears of codes read: its factor may come after the products.
     fn is_prologue(&self, v: Val) -> bool {
-        let &Op::Norm { weight, .. } = self.op(v) else { return false };
-        let width = self.graph.width(v);
+        let &Op::Norm { weight, bias: None, kind: NormKind::Rms, .. } = self.op(v) else { return false };
         let codes =
             |&r: &Val| matches!(*self.op(r), Op::Linear { weight, .. } if (self.layout)(weight).is_some());
         let readers = &self.readers[v.index()];
-        let whole =
-            self.graph.weight(weight).cols == width && width <= WIDEST_NORM && width.is_multiple_of(4);
+        let whole = self.graph.weight(weight).cols == self.graph.width(v);
         whole && !readers.is_empty() && readers.iter().all(codes) && !self.absorbed[v.index()]
     }
 

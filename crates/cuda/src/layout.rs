@@ -10,8 +10,6 @@ use tern_quant::{Codec, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
 
 /// Columns of one chunk: what a lane holds of a row is 32 of them.
 pub(crate) const CHUNK: usize = 128;
-/// Bytes of the largest record: eight bits, a scale for every 32.
-pub(crate) const LARGEST_RECORD: usize = 2048 + 256;
 /// Rows of one tile.
 pub(crate) const TILE: usize = 16;
 

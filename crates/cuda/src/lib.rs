@@ -5,6 +5,7 @@ mod backend;
 mod chooser;
 mod compiler;
 mod driver;
+mod exchange;
 mod few;
 mod fuse;
 mod layout;

@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
-use crate::few::WARPS;
+use crate::exchange::Exchange;
+use crate::few::{MOST_TOKENS, WARPS};
 use crate::fuse::{Element, Fused, Heads, Linear, Matrix, Norm, root};
 use crate::layout::{Layout, TILE};
 use crate::phase::{
-    AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, LinearArgs, NormArgs, OutputsArgs, Part,
-    Phase, RopeArgs, RowNormArgs, View,
+    ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, LinearArgs, NormArgs,
+    OutputsArgs, Part, Phase, RopeArgs, RowNormArgs, View,
 };
 use crate::program::Kv;
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// What attention is compiled for: columns of key and value heads, query heads at a time.
+/// What attention is compiled for: columns of key and value heads, query heads of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionShape {
     pub(crate) head_dim: usize,
@@ -27,15 +28,33 @@ pub(crate) struct AttentionShape {
 impl AttentionShape {
     pub(crate) fn of(args: &Attention) -> AttentionShape {
         let each = args.heads / args.kv_heads;
-        let queries = if each.is_multiple_of(2) { 2 } else { 1 };
+        let queries = (1..=MOST_QUERIES).rev().find(|n| each.is_multiple_of(*n)).unwrap_or(1);
         AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries }
     }
 
-    /// Bytes of shared memory that a block takes.
+    /// Bytes of shared memory that a block takes: `Room` of `kernels/attend.cuh`.
     pub(crate) fn room(&self) -> usize {
-        WARPS * self.queries * (self.v_dim + 2) * 4
+        let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
+        let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
+        let floats = (OWNERS + MOST_TOKENS) * d
+            + MOST_TOKENS * (d + v)
+            + (takers + MOST_TOKENS) * g * 2
+            + takers * g * v;
+        floats * 4 + g * (d + 8) * 2
+    }
+
+    /// Bytes of the keys and values that come together.
+    pub(crate) fn slot(&self) -> usize {
+        KEYS * (self.head_dim + self.v_dim) * 2
     }
 }
+
+/// Columns of the matrix unit: query heads of a block at most.
+const MOST_QUERIES: usize = 8;
+/// Warps that take older keys.
+const OWNERS: usize = 8;
+/// Keys that come together.
+pub(crate) const KEYS: usize = 16;
 
 /// Memory that phases share beside the values' slots.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,12 +68,21 @@ pub(crate) struct Scratch {
     pub(crate) chosen: u64,
 }
 
+/// Memory for what blocks find while they look for the best tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Best {
+    pub(crate) values: u64,
+    pub(crate) places: u64,
+}
+
 /// Everything at hand while phases are lowered.
 pub(crate) struct Lowering<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) plan: &'a Plan,
     /// Where each slot is.
     pub(crate) slots: Vec<u64>,
+    /// Values that are handed on with marks, where they lie, and for how many tokens.
+    pub(crate) exchange: Option<(&'a Exchange, u64, usize)>,
     pub(crate) weights: &'a [Arc<Weight>],
     /// Rotary tables.
     pub(crate) tables: Vec<u64>,
@@ -68,7 +96,23 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    pub(crate) fn phase(&mut self, fused: &Fused) -> Result<Phase> {
+    /// All phases, and the choice of the best tokens of the last value's rows at the end.
+    pub(crate) fn phases(&mut self, fused: &[Fused], best: Option<Best>) -> Result<Vec<Phase>> {
+        let mut phases = fused.iter().map(|f| self.phase(f)).collect::<Result<Vec<_>>>()?;
+        phases.extend(best.map(|best| {
+            let last = self.graph.val(self.graph.nodes.len() - 1);
+            Phase::Argmax(ArgmaxArgs {
+                logits: self.out(last),
+                best: best.values,
+                places: best.places,
+                chosen: self.scratch.chosen,
+                width: self.graph.width(last) as i32,
+            })
+        }));
+        Ok(phases)
+    }
+
+    fn phase(&mut self, fused: &Fused) -> Result<Phase> {
         Ok(match fused {
             Fused::Embed { table, scale, out } => Phase::Embed(self.embed(*table, *scale, *out)),
             Fused::Linear(linear) => Phase::Linear(self.linear(linear)?),
@@ -126,8 +170,13 @@ impl Lowering<'_> {
     }
 
     /// Where a value is made.
-    pub(crate) fn out(&self, v: Val) -> View {
-        View { at: self.slots[self.plan.slot[v.index()]], stride: self.graph.width(v) as i64 }
+    fn out(&self, v: Val) -> View {
+        let stride = self.graph.width(v) as i64;
+        let handed = self.exchange.and_then(|(all, at, tokens)| Some(at + all.place(v.index(), tokens)?));
+        match handed {
+            Some(at) => View { at, stride, mask: 1, pad: 0 },
+            None => View { at: self.slots[self.plan.slot[v.index()]], stride, ..View::default() },
+        }
     }
 
     fn outputs_only(&self, v: Val) -> i32 {
@@ -200,8 +249,6 @@ impl Lowering<'_> {
         }
         let parts = l.parts.iter().map(|m| self.part(m, chunks)).collect::<Result<Vec<_>>>()?;
         let tiles: i32 = if l.gated.is_some() { parts[0].tiles } else { parts.iter().map(|p| p.tiles).sum() };
-        let share = (tiles as usize).div_ceil(self.blocks) * if l.gated.is_some() { 2 } else { 1 };
-        let (slices, span) = slices(chunks, share);
         let mut part = [Part::default(); 3];
         part[..parts.len()].copy_from_slice(&parts);
         Ok(LinearArgs {
@@ -215,11 +262,9 @@ impl Lowering<'_> {
             outputs_only: self.outputs_only(l.parts[0].out),
             gather: i32::from(l.gather),
             signs: i32::from(self.formats[parts[0].format as usize].is_signs()),
-            slices: slices as i32,
-            span: span as i32,
+            rounds: chunks.div_ceil(WARPS) as i32,
             share: tiles / self.blocks as i32,
             extra: tiles % self.blocks as i32,
-            by_slices: (1 << 16) / slices as i32 + i32::from((1 << 16) % slices != 0),
             part,
         })
     }
@@ -246,7 +291,7 @@ impl Lowering<'_> {
             bytes: bytes as i32,
             per_slot: 0, // known when the ring is
             factor: factor / layout.unit(),
-            reciprocal: 0,
+            y_mask: y.mask,
         })
     }
 
@@ -271,12 +316,17 @@ impl Lowering<'_> {
         let table = rope.map_or(0, |r| r.0);
         let graph = self.graph;
         let turns = rope.map(|r| &graph.ropes[r.0]);
+        let shape = AttentionShape::of(args);
         Ok(AttendArgs {
             q,
             k,
             v: self.view(v),
             y: self.out(out),
-            ready: View { at: self.scratch.ready, stride: (args.heads * args.head_dim) as i64 },
+            ready: View {
+                at: self.scratch.ready,
+                stride: (args.heads * args.head_dim) as i64,
+                ..View::default()
+            },
             freqs: rope.map_or(0, |r| self.tables[r.0]),
             keys: kv.memory[layer].0.pointer(),
             values: kv.memory[layer].1.pointer(),
@@ -293,7 +343,8 @@ impl Lowering<'_> {
             pairs: turns.map_or(0, |t| t.freqs.len()) as i32,
             interleaved: i32::from(rope.is_some_and(|r| r.1 == RopeStyle::Interleaved)),
             table: table as i32,
-            shape: number(&mut self.shapes, AttentionShape::of(args)),
+            shape: number(&mut self.shapes, shape),
+            groups: (args.heads / args.kv_heads / shape.queries) as i32,
         })
     }
 }
@@ -312,33 +363,5 @@ fn activation(act: Activation) -> i32 {
         Activation::Silu => 0,
         Activation::GeluTanh => 1,
         Activation::Relu2 => 2,
-    }
-}
-
-/// How a tile's chunks are cut for a block with so many tiles: into how many tasks, of how many chunks each.
-///
-/// Warps take tasks in turn, so the last round should be full; every task costs a chunk's time or so by itself.
-pub(crate) fn slices(chunks: usize, tiles: usize) -> (usize, usize) {
-    let cost = |slices: usize| {
-        let span = chunks.div_ceil(slices);
-        ((tiles * slices).div_ceil(WARPS) * (span + 1), slices)
-    };
-    let best = (1..=WARPS.min(chunks)).min_by_key(|&n| cost(n)).unwrap_or(1);
-    (best, chunks.div_ceil(best))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tiles_are_cut_so_that_all_warps_have_work() {
-        assert_eq!(slices(32, 3), (5, 7)); // q, k and v of an 8B model: fifteen tasks
-        assert_eq!(slices(96, 2), (8, 12));
-        assert_eq!(slices(1, 5), (1, 1));
-        for (chunks, tiles) in [(1, 1), (7, 3), (32, 72), (96, 2), (33, 12)] {
-            let (n, span) = slices(chunks, tiles);
-            assert!(n * span >= chunks && (n - 1) * span < chunks + span, "{chunks} {tiles}: {n} x {span}");
-        }
     }
 }

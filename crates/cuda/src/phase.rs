@@ -7,6 +7,9 @@
 pub(crate) struct View {
     pub(crate) at: u64,
     pub(crate) stride: i64,
+    /// 1 where floats carry marks.
+    pub(crate) mask: u32,
+    pub(crate) pad: u32,
 }
 
 #[repr(C)]
@@ -33,7 +36,7 @@ pub(crate) struct Part {
     pub(crate) bytes: i32,
     pub(crate) per_slot: i32,
     pub(crate) factor: f32,
-    pub(crate) reciprocal: u32,
+    pub(crate) y_mask: u32,
 }
 
 #[repr(C)]
@@ -49,11 +52,9 @@ pub(crate) struct LinearArgs {
     pub(crate) outputs_only: i32,
     pub(crate) gather: i32,
     pub(crate) signs: i32,
-    pub(crate) slices: i32,
-    pub(crate) span: i32,
+    pub(crate) rounds: i32,
     pub(crate) share: i32,
     pub(crate) extra: i32,
-    pub(crate) by_slices: i32,
     pub(crate) part: [Part; 3],
 }
 
@@ -162,6 +163,7 @@ pub(crate) struct AttendArgs {
     pub(crate) interleaved: i32,
     pub(crate) table: i32,
     pub(crate) shape: i32,
+    pub(crate) groups: i32,
 }
 
 #[repr(C)]
@@ -194,7 +196,8 @@ union Body {
 #[derive(Clone, Copy)]
 pub(crate) struct RawPhase {
     kind: i32,
-    pad: [i32; 3],
+    waits: i32,
+    pad: [i32; 2],
     body: Body,
 }
 
@@ -213,8 +216,8 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// As the kernels read it; the numbers are those of `enum Kind`.
-    pub(crate) fn raw(&self) -> RawPhase {
+    /// As the kernels read it; the numbers are those of `enum Kind`. `waits`: for all blocks, before it begins.
+    pub(crate) fn raw(&self, waits: bool) -> RawPhase {
         // every byte is given a value: phases are copied to the device whole
         // SAFETY: zeros are good integers and floats.
         let mut body: Body = unsafe { std::mem::zeroed() };
@@ -256,11 +259,11 @@ impl Phase {
                 8
             }
         };
-        RawPhase { kind, pad: [0; 3], body }
+        RawPhase { kind, waits: i32::from(waits), pad: [0; 2], body }
     }
 }
 
-/// The arguments of a step of a few tokens; `StepArgs` in `kernels/linear.cuh`.
+/// The arguments of a step of a few tokens; `StepArgs` in `kernels/ring.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepArgs {
@@ -270,6 +273,8 @@ pub(crate) struct StepArgs {
     pub(crate) pairs: [i32; MOST_TABLES],
     pub(crate) tables: i32,
     pub(crate) count: i32,
+    pub(crate) mark: u32,
+    pub(crate) pad: u32,
 }
 
 /// Rotary tables of one model at most.

@@ -7,12 +7,13 @@ use tern_graph::{BackendError, Graph, KvLayer, Output, OutputRow, Plan, Sampled,
 use crate::chooser::{Chooser, is_plain};
 use crate::compiler::{Compiler, Source};
 use crate::driver::{Device, Event, Memory, Pinned};
-use crate::few::Few;
+use crate::exchange::Exchange;
+use crate::few::{Few, StepOf};
 use crate::fuse::{self, Fused};
 use crate::layout::Layout;
-use crate::lower::{AttentionShape, Lowering, Scratch};
+use crate::lower::{AttentionShape, Best, Lowering, Scratch};
 use crate::many::Many;
-use crate::phase::{ArgmaxArgs, Phase, RawPhase};
+use crate::phase::RawPhase;
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -32,12 +33,7 @@ pub(crate) struct Kinds {
     pub(crate) formats: Vec<Layout>,
     pub(crate) shapes: Vec<AttentionShape>,
     pub(crate) page_len: usize,
-    /// Columns of the widest row that is normalised on its way into a linear.
-    pub(crate) widest_norm: usize,
 }
-
-/// Columns of x that the threads of a block read at a time.
-const PASS: usize = crate::few::WARPS * 32 * 8;
 
 impl Kinds {
     pub(crate) fn offset_sums(&self) -> bool {
@@ -58,11 +54,9 @@ impl Kinds {
             ("FORMATS(X)", formats.collect::<Vec<_>>().join(" ")),
             ("ATTENTIONS(X)", shapes.collect::<Vec<_>>().join(" ")),
             ("PAGE_LEN", self.page_len.max(1).to_string()),
-            ("NORM_PASSES", self.widest_norm.div_ceil(PASS).max(1).to_string()),
             ("OFFSET_SUMS", self.offset_sums().to_string()),
             ("ANY_SIGNS", self.any_signs().to_string()),
             ("PHASE_BYTES", size_of::<RawPhase>().to_string()),
-            ("WINDOW", crate::few::WINDOW.to_string()),
         ]
     }
 }
@@ -101,7 +95,8 @@ pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
         _ => None,
     });
     let x = Many::x_bytes(Layout::chunks(widest), tokens);
-    x + queries.max().unwrap_or(0) * tokens * 4
+    let handed: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one token and for four
+    x + queries.max().unwrap_or(0) * tokens * 4 + handed * (1 + crate::few::MOST_TOKENS) * 4
 }
 
 impl Compiled {
@@ -150,35 +145,36 @@ impl Compiled {
             kv: kv.as_deref(),
             scratch,
             blocks,
+            exchange: None,
             formats: vec![],
             shapes: vec![],
         };
-        let mut phases = fused.iter().map(|f| lowering.phase(f)).collect::<Result<Vec<_>>>()?;
         let value = graph.nodes[last].value;
         let bests = device.allocate(rows * blocks * 4)?;
         let places = device.allocate(rows * blocks * 4)?;
-        if value.outputs_only {
-            phases.push(Phase::Argmax(ArgmaxArgs {
-                logits: lowering.out(graph.val(last)),
-                best: bests.pointer(),
-                places: places.pointer(),
-                chosen: chosen.pointer(),
-                width: value.width as i32,
-            }));
-        }
-        let widest_norm = fused.iter().filter_map(|f| match f {
-            Fused::Linear(l) if l.norm.is_some() => Some(graph.width(l.x)),
-            _ => None,
-        });
+        let best = Best { values: bests.pointer(), places: places.pointer() };
+        let best = value.outputs_only.then_some(best);
+        let phases = lowering.phases(&fused, best)?;
         let kinds = Kinds {
-            formats: std::mem::take(&mut lowering.formats),
-            shapes: std::mem::take(&mut lowering.shapes),
+            formats: lowering.formats.clone(),
+            shapes: lowering.shapes.clone(),
             page_len: kv.as_ref().map_or(0, |kv| kv.page_len),
-            widest_norm: widest_norm.max().unwrap_or(0),
         };
         let ropes: Vec<(u64, usize)> =
             tables.iter().map(Memory::pointer).zip(graph.ropes.iter().map(|t| t.freqs.len())).collect();
-        let few = Few::all(device, compiler, &kinds, &phases, &ropes, inputs.pointer(), max_tokens)?;
+        let mut few = vec![];
+        let exchange = Exchange::of(graph, &fused, &work, &plan);
+        for tokens in Few::sizes(device, &kinds, &phases, &ropes, max_tokens) {
+            let handed = device.allocate(exchange.bytes(tokens))?;
+            lowering.exchange = Some((&exchange, handed.pointer(), tokens));
+            let phases = lowering.phases(&fused, best)?;
+            let step =
+                StepOf { phases: &phases, waits: &exchange.waits, ropes: &ropes, inputs: inputs.pointer() };
+            match Few::new(device, compiler, &kinds, &step, tokens, handed)? {
+                Some(program) => few.push(program),
+                None => break,
+            }
+        }
         let most = few.last().map_or(0, Few::most_tokens);
         let many = if max_tokens > most {
             Some(Many::new(device, compiler.module(Source::Many, &kinds.defines())?, &phases, max_tokens)?)
@@ -227,9 +223,9 @@ impl Compiled {
             to.copy_from_slice(&word.to_le_bytes());
         }
         self.inputs.write_pinned(&flight.inputs, words.len() * 4)?;
-        let few = self.few.iter().find(|few| tokens <= few.most_tokens() && outputs <= few.most_tokens());
+        let few = self.few.iter_mut().find(|few| tokens <= few.most_tokens() && outputs <= few.most_tokens());
         match (few, &self.many) {
-            (Some(few), _) => few.launch()?,
+            (Some(few), _) => few.launch(tokens)?,
             (None, Some(many)) => many.launch(self.inputs.pointer(), tokens, outputs)?,
             (None, None) => return Err(BackendError(format!("no program for steps of {tokens} tokens"))),
         }
@@ -310,10 +306,9 @@ fn attention_scratch(fused: &[Fused], blocks: usize, max_tokens: usize) -> (usiz
     let each = fused.iter().filter_map(|f| match f {
         Fused::Attend { args, .. } => {
             let shape = AttentionShape::of(args);
-            // query heads go one by one where there are few keys, else some at a time
-            let units = |each: usize| blocks.max(crate::few::MOST_TOKENS * args.heads / each) * each;
+            let units = blocks.max(crate::few::MOST_TOKENS * args.heads / shape.queries);
             let ready = args.heads * args.head_dim * max_tokens * 4;
-            let partial = units(1).max(units(shape.queries)) * (shape.v_dim + 2) * 4;
+            let partial = units * shape.queries * (shape.v_dim + 2) * 4;
             Some((ready, partial, crate::few::MOST_TOKENS * args.heads * 4))
         }
         _ => None,
@@ -327,7 +322,7 @@ fn wants_logits(output: &Output) -> bool {
 }
 
 /// Words before the arrays: where each of them begins, how many pages a slice has in its table, how many tokens and
-/// outputs there are, the barriers' counter, and whether tokens of one sequence stand beside each other.
+/// outputs there are, and the barriers' counter.
 const HEADER: usize = 16;
 
 /// In place of a token id: taken from the last step's choices.
@@ -340,8 +335,7 @@ fn pack(step: &Step) -> Vec<u32> {
     let starts =
         [HEADER, HEADER + tokens, HEADER + 2 * tokens, HEADER + 3 * tokens, HEADER + 3 * tokens + outputs];
     let mut out: Vec<u32> = starts.iter().map(|&at| at as u32).collect();
-    let neighbours = step.slices.iter().any(|s| s.len > 1);
-    out.extend([stride as u32, tokens as u32, outputs as u32, 0, u32::from(neighbours)]);
+    out.extend([stride as u32, tokens as u32, outputs as u32]);
     out.resize(HEADER, 0);
     out.extend(&step.tokens);
     for carried in &step.carried {
