@@ -4,24 +4,93 @@
 // the ring, KEYS at a time: scores are K q^T and sums V^T p^T on the matrix unit, the queries its columns. What warps have
 // meets in shared memory; splits leave what they have in `partial`, and the last to arrive puts them together.
 
-constexpr int OWNERS = 8; // warps that take older keys
-constexpr int NEW_KEYS = 4; // of a step at most; the warps after the owners make them
+constexpr int OWNERS = 8;   // warps that take older keys, and make query heads
+constexpr int NEW_KEYS = 4; // of a step at most; the warps after the owners make them, and those after these their values
 constexpr float LOG2E = 1.4426950408889634f;
+
+// The most warps, up to some, among which the slots of the ring can be shared: each always has the same slots.
+DEVICE constexpr int sharing(int most) { return SLOTS % most == 0 ? most : sharing(most - 1); }
+
+// A head, or values of one, on their way: four neighbouring columns a lane, and four more in every further 128.
+template <int D> struct Quads {
+    static constexpr int N = (D + 127) / 128;
+    float v[N][4];
+
+    static DEVICE int column(int n) { return n * 128 + threadIdx.x % 32 * 4; }
+    static DEVICE bool has(int n) { return D % 128 == 0 || column(n) < D; }
+
+    DEVICE void take(const float* from, u32 mask, u32 mark) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            u32 bits[4] = {0, 0, 0, 0};
+            if (has(n)) do asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(from + column(n)) : "memory");
+            while (((bits[0] ^ mark) | (bits[1] ^ mark) | (bits[2] ^ mark) | (bits[3] ^ mark)) & mask);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[n][i] = unmarked(bits[i], mask);
+        }
+    }
+
+    // As make_head of heads.cuh, with pairs in fours.
+    DEVICE void make(const HeadArgs& h, int token, int head, u32 mark, const AttendArgs& a, const float2* turn, float* room) {
+        float4 w[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            w[n] = {1, 1, 1, 1};
+            if (h.norm && has(n)) w[n] = *(const float4*)(h.norm_weight + column(n));
+        }
+        take(h.x.row(token) + head * D, h.x.mask, mark);
+        float squares = 0, factor = 1;
+#pragma unroll
+        for (int n = 0; n < N; n++) squares += v[n][0] * v[n][0] + v[n][1] * v[n][1] + (v[n][2] * v[n][2] + v[n][3] * v[n][3]);
+        if (h.norm) factor = rsqrtf(warp_sum(squares) * (1.f / D) + h.eps);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            v[n][0] *= factor * w[n].x, v[n][1] *= factor * w[n].y, v[n][2] *= factor * w[n].z, v[n][3] *= factor * w[n].w;
+            if (has(n)) *(float4*)(room + column(n)) = {v[n][0], v[n][1], v[n][2], v[n][3]};
+        }
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            int k = column(n), second = k >= a.pairs, pair = a.interleaved ? k / 2 : second ? k - a.pairs : k;
+            if (k >= 2 * a.pairs) continue;
+            float4 first = *(const float4*)(turn + pair); // cosine and sine of two pairs
+            if (a.interleaved) {
+                float x0 = v[n][0], x1 = v[n][1], x2 = v[n][2], x3 = v[n][3];
+                v[n][0] = x0 * first.x - x1 * first.y, v[n][1] = x0 * first.y + x1 * first.x;
+                v[n][2] = x2 * first.z - x3 * first.w, v[n][3] = x2 * first.w + x3 * first.z;
+            } else {
+                float4 other = *(const float4*)(room + (second ? k - a.pairs : k + a.pairs)), more = *(const float4*)(turn + pair + 2);
+                float sign = second ? 1.f : -1.f;
+                v[n][0] = v[n][0] * first.x + sign * other.x * first.y, v[n][1] = v[n][1] * first.z + sign * other.y * first.w;
+                v[n][2] = v[n][2] * more.x + sign * other.z * more.y, v[n][3] = v[n][3] * more.z + sign * other.w * more.w;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[n][i] *= a.magnitude;
+        }
+    }
+
+    // As halves, times a factor, to where `to` says: shared memory, or a page.
+    DEVICE void keep(u16* to, float by) const {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            if (has(n)) *(uint2*)(to + column(n)) = {to_half2(v[n][0] * by, v[n][1] * by), to_half2(v[n][2] * by, v[n][3] * by)};
+    }
+};
 
 DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(first, second, high ? 0x7632 : 0x5410); }
 
 // D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8.
 template <int D, int V, int G> struct Attention {
     static constexpr int STEPS = (D + 31) / 32;
-    // a warp has so many blocks of 64 columns of the values; where that is not all, two share a slot
-    static constexpr int SHARERS = V > 128 ? 2 : 1, BLOCKS = (V / SHARERS + 63) / 64, TILES = BLOCKS / 2 * 8 + BLOCKS % 2 * 4;
-    static constexpr int TAKERS = OWNERS / SHARERS; // slot s is for warps s % TAKERS * SHARERS and after it
-    static constexpr bool EVEN = BLOCKS * 64 * SHARERS == V;
+    // a warp has so many spans of 64 columns of the values; where that is not all, two share a slot
+    static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64, TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
+    static constexpr int TAKERS = sharing(OWNERS / SHARERS); // slot i of a unit is for warps i % TAKERS * SHARERS and after it
+    static constexpr bool EVEN = SPANS * 64 * SHARERS == V;
 
     struct Room {
         float made[OWNERS + NEW_KEYS][D]; // heads on the way
         u16 q[G][D + 8];                  // scaled; rows not in the same banks
-        float key[NEW_KEYS][D], value[NEW_KEYS][V];
+        u16 key[NEW_KEYS][D], value[NEW_KEYS][V];
         float2 tops[TAKERS + NEW_KEYS][G]; // largest score, and weight
         float sums[TAKERS][G][V];
     };
@@ -31,7 +100,7 @@ template <int D, int V, int G> struct Attention {
     struct Found {
         float sum[TILES][4], most[2], weight[2];
 
-        static DEVICE int first_column() { return SHARERS == 1 ? 0 : threadIdx.x / 32 % SHARERS * BLOCKS * 64; }
+        static DEVICE int first_column() { return SHARERS == 1 ? 0 : threadIdx.x / 32 % SHARERS * SPANS * 64; }
 
         DEVICE void clear() {
 #pragma unroll
@@ -77,7 +146,7 @@ template <int D, int V, int G> struct Attention {
             }
             u32 b0 = turned(to_half2(p[0], p[1])), b1 = turned(to_half2(p[2], p[3]));
             const u8* values = slot + KEYS * D * 2;
-            // four of the lane's columns in block `b` of its four keys
+            // four of the lane's columns in span `b` of its four keys
             auto four = [&](uint2 (&v)[4], int b, int half) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -92,7 +161,7 @@ template <int D, int V, int G> struct Attention {
             };
             uint2 low[4], high[4];
 #pragma unroll
-            for (int b = 0; b + 1 < BLOCKS; b += 2)
+            for (int b = 0; b + 1 < SPANS; b += 2)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     four(low, b, half), four(high, b + 1, half);
@@ -100,8 +169,8 @@ template <int D, int V, int G> struct Attention {
                     for (int t = 0; t < 4; t++)
                         multiply(sum[b / 2 * 8 + half * 4 + t], column(low, 0, t), column(high, 0, t), column(low, 2, t), column(high, 2, t), b0, b1);
                 }
-            if constexpr (BLOCKS % 2) {
-                four(low, BLOCKS - 1, 0), four(high, BLOCKS - 1, 1);
+            if constexpr (SPANS % 2) {
+                four(low, SPANS - 1, 0), four(high, SPANS - 1, 1);
 #pragma unroll
                 for (int t = 0; t < 4; t++)
                     multiply(sum[TILES - 4 + t], column(low, 0, t), column(high, 0, t), column(low, 2, t), column(high, 2, t), b0, b1);
@@ -122,11 +191,11 @@ template <int D, int V, int G> struct Attention {
                     if (EVEN || mine + column < V) *(float4*)(to + column) = {sum[tile][i], sum[tile + 1][i], sum[tile + 2][i], sum[tile + 3][i]};
                 };
 #pragma unroll
-                for (int b = 0; b + 1 < BLOCKS; b += 2) {
+                for (int b = 0; b + 1 < SPANS; b += 2) {
                     put(64 * b, b * 4, c), put(64 * b + 4, b * 4 + 4, c);
                     put(64 * b + 64, b * 4, c + 2), put(64 * b + 68, b * 4 + 4, c + 2);
                 }
-                if constexpr (BLOCKS % 2) put(64 * BLOCKS - 64, TILES - 4, c), put(64 * BLOCKS - 60, TILES - 4, c + 2);
+                if constexpr (SPANS % 2) put(64 * SPANS - 64, TILES - 4, c), put(64 * SPANS - 60, TILES - 4, c + 2);
             }
         }
     };
@@ -134,43 +203,52 @@ template <int D, int V, int G> struct Attention {
     // Heads of a unit: its queries, and, where it has the last split, this step's keys and values of its sequence, of which
     // one is the token's own and is kept.
     static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Room& room) {
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, made = warp - OWNERS;
+        int warp = threadIdx.x / 32, made = (warp - OWNERS) % NEW_KEYS;
         if (warp < G) {
-            float scale = a.softcap > 0 ? a.scale : a.scale * LOG2E;
-            int head = (u.kv_head * a.groups + u.group) * G + warp;
-            make_head<D>(a.q, u.token, head, info.mark, a, turns + u.token * MOST_PAIRS, room.made[warp],
-                         [&](int k, float v) { room.q[warp][k] = to_half(v * scale); });
-        } else if (made >= 0 && made < news) {
-            int token = u.token - (news - 1) + made, position = info.position[token];
-            bool keep = token == u.token && u.group == 0;
-            long slot = slot_of(a, info.pages[token], position, u.kv_head);
-            const float* from = a.v.row(token) + u.kv_head * V;
-            make_head<D>(a.k, token, u.kv_head, info.mark, a, turns + token * MOST_PAIRS, room.made[warp], [&](int k, float v) {
-                u16 half = to_half(v);
-                room.key[made][k] = to_float(half);
-                if (keep) a.keys[slot * D + k] = half;
-            });
-            for (int k = lane; k < V; k += 32) {
-                u16 half = to_half(take(from + k, a.v.mask, info.mark));
-                room.value[made][k] = to_float(half);
-                if (keep) a.values[slot * V + k] = half;
+            Quads<D> q;
+            q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.mark, a, turns + u.token * MOST_PAIRS, room.made[warp]);
+            q.keep(room.q[warp], a.softcap > 0 ? a.scale : a.scale * LOG2E);
+        } else if (warp >= OWNERS && made < news) {
+            int token = u.token - (news - 1) + made;
+            bool own = token == u.token && u.group == 0;
+            long slot = own ? slot_of(a, info.pages[token], info.position[token], u.kv_head) : 0;
+            if (warp < OWNERS + NEW_KEYS) {
+                Quads<D> k;
+                k.make(a.k, token, u.kv_head, info.mark, a, turns + token * MOST_PAIRS, room.made[warp]);
+                k.keep(room.key[made], 1);
+                if (own) k.keep(a.keys + slot * D, 1);
+            } else {
+                Quads<V> v;
+                v.take(a.v.row(token) + u.kv_head * V, a.v.mask, info.mark);
+                v.keep(room.value[made], 1);
+                if (own) v.keep(a.values + slot * V, 1);
             }
         }
     }
 
     // Scores of a key of this step: by the warp that made it.
     static DEVICE void score_new(const AttendArgs& a, bool seen, Room& room) {
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        int lane = threadIdx.x % 32, made = threadIdx.x / 32 - OWNERS;
         float scores[G] = {};
 #pragma unroll
-        for (int k = lane; k < D; k += 32)
+        for (int n = 0; n < Quads<D>::N; n++) {
+            if (!Quads<D>::has(n)) continue;
+            uint2 key = *(const uint2*)(room.key[made] + Quads<D>::column(n));
 #pragma unroll
-            for (int h = 0; h < G; h++) scores[h] += to_float(room.q[h][k]) * room.key[warp - OWNERS][k];
+            for (int h = 0; h < G; h++) {
+                uint2 q = *(const uint2*)(room.q[h] + Quads<D>::column(n));
+                scores[h] += low_half(q.x) * low_half(key.x) + high_half(q.x) * high_half(key.x) + (low_half(q.y) * low_half(key.y) + high_half(q.y) * high_half(key.y));
+            }
+        }
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2)
+#pragma unroll
+            for (int h = 0; h < G; h++) scores[h] += __shfl_xor_sync(0xffffffff, scores[h], step);
 #pragma unroll
         for (int h = 0; h < G; h++) {
-            float score = warp_sum(scores[h]);
+            float score = scores[h];
             if (a.softcap > 0) score = a.softcap * tanhf(score / a.softcap) * LOG2E;
-            if (lane == 0) room.tops[warp - OWNERS + TAKERS][h] = {seen ? score : -INFINITY, seen ? 1.f : 0.f};
+            if (lane == 0) room.tops[TAKERS + made][h] = {seen ? score : -INFINITY, seen ? 1.f : 0.f};
         }
     }
 
@@ -193,19 +271,24 @@ template <int D, int V, int G> struct Attention {
     }
 
     // Puts together what the block's warps have found, and the splits of all blocks where there are several.
-    static DEVICE void finish(const AttendArgs& a, const Unit& u, int news, int most_splits, u32 mark, Room& room) {
+    static DEVICE void finish(const AttendArgs& a, const Unit& u, int takers, int news, int most_splits, u32 mark, Room& room) {
         float* partial = a.partial + (long)u.index * most_splits * G * (V + 2);
         float2* split_tops = (float2*)(partial + u.splits * G * V);
         float* y = a.y.row(u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
-            give4(y + i, {v.x / top.y, v.y / top.y, v.z / top.y, v.w / top.y}, a.y.mask, mark);
+            float by = 1.f / top.y;
+            give4(y + i, {v.x * by, v.y * by, v.z * by, v.w * by}, a.y.mask, mark);
         };
         for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
             int h = i / V, d = i % V;
             float2 top;
             float4 value;
-            combine(TAKERS + news, [&](int n) { return room.tops[n][h]; },
-                    [&](int n) { return *(const float4*)(n < TAKERS ? room.sums[n][h] + d : room.value[n - TAKERS] + d); }, top, value);
+            auto sums = [&](int n) {
+                if (n < takers) return *(const float4*)(room.sums[n][h] + d);
+                uint2 v = *(const uint2*)(room.value[n - takers] + d);
+                return float4{low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y)};
+            };
+            combine(takers + news, [&](int n) { return room.tops[n < takers ? n : n - takers + TAKERS][h]; }, sums, top, value);
             if (u.splits == 1) {
                 write(i, top, value);
             } else {
@@ -242,8 +325,8 @@ template <int D, int V, int G> struct Attention {
             int position = info.position[u.token], news = u.split == u.splits - 1 ? position - info.first[u.token] + 1 : 0;
             make_heads(a, info, u, news, turns, room);
             sync_threads<THREADS>();
-            int slots = u.slots();
-            if (warp < OWNERS) {
+            int slots = u.slots(), taker = warp / SHARERS;
+            if (taker < min(slots, TAKERS)) {
                 uint4 query[STEPS];
 #pragma unroll
                 for (int j = 0; j < STEPS; j++) {
@@ -253,20 +336,19 @@ template <int D, int V, int G> struct Attention {
                 }
                 Found found;
                 found.clear();
-                for (int i = 0; i < slots; i++, ring.next()) {
-                    if (ring.at % TAKERS != warp / SHARERS) continue;
-                    ring.full().wait(ring.round & 1);
-                    found.take_in(ring.slot(), query, u.begin + i * KEYS, u.from, u.end, a.softcap);
-                    ring.release_for(WARPS / SHARERS);
+                Ring mine = ring;
+                mine.skip(taker);
+                for (int i = taker; i < slots; i += TAKERS, mine.skip(TAKERS)) {
+                    found.take_in(mine.wait(), query, u.begin + i * KEYS, u.from, u.end, a.softcap);
+                    mine.release_for(WARPS / SHARERS);
                 }
-                found.leave(room, warp / SHARERS);
-            } else {
-                if (warp - OWNERS < news) score_new(a, info.first[u.token] + warp - OWNERS >= u.from, room);
-                ring.at += slots;
-                while (ring.at >= SLOTS) ring.at -= SLOTS, ring.round++;
+                found.leave(room, taker);
+            } else if (warp >= OWNERS && warp - OWNERS < news) {
+                score_new(a, info.first[u.token] + warp - OWNERS >= u.from, room);
             }
+            ring.skip(slots);
             sync_threads<THREADS>();
-            finish(a, u, news, units.most_splits, info.mark, room);
+            finish(a, u, min(slots, TAKERS), news, units.most_splits, info.mark, room);
             sync_threads<THREADS>(); // the room is used again
         }
         return ring;

@@ -137,34 +137,40 @@ struct Gate {
     }
     DEVICE void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at()) : "memory"); }
 
-    // Until the round of this parity is complete.
-    DEVICE void wait(u32 parity) {
-        u32 done;
-        do {
+    // Whether the round of this parity is complete; waits for a while if not.
+    DEVICE bool try_wait(u32 parity) {
 #if __CUDA_ARCH__ >= 900
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+        u32 done;
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+        return done;
 #else
-            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+        return is_complete(parity);
 #endif
-        } while (!done);
     }
 
-    // One warp copies to shared memory: it says how much it will be, copies, and says that this was all. The gate counts
-    // COPIERS arrivals, and the round is complete when everything is there.
+    DEVICE bool is_complete(u32 parity) {
+        u32 done;
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+        return done;
+    }
+
+    DEVICE void wait(u32 parity) {
+        while (!try_wait(parity)) {}
+    }
+
+    // Lanes copy to shared memory, or a whole warp does: they say how much it will be, copy, and say that this was all.
+    // The gate counts COPIERS arrivals, and the round is complete when everything is there.
 #if __CUDA_ARCH__ >= 900
     static constexpr int COPIERS = 1;
     DEVICE void expect(int bytes) {
-        if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
     }
     DEVICE void copy(void* to, const void* from, int bytes) {
-        if (threadIdx.x % 32) return;
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
             ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"(at()) : "memory");
     }
-    DEVICE void copied() {}
 #else
     static constexpr int COPIERS = 32;
-    DEVICE void expect(int) {}
     DEVICE void copy(void* to, const void* from, int bytes) {
         for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16((u8*)to + i, (const u8*)from + i);
     }

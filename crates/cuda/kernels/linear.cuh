@@ -10,7 +10,7 @@ struct X {
     u8* bytes;      // [chunk][256 * T]
     float2* scales; // [chunk][T]: what an integer is worth, and the sum of the chunk's integers for formats of one bit
     float* sums;    // [chunk][T][8]: of 16 columns each, for formats with offsets
-    float* squares; // [warp][T]: sums of squares of the warp's columns
+    float* squares; // [T][warp]: sums of squares of the warp's columns
     float* shares;  // [tile][warp][16 rows][T], of HELD_TILES tiles
 
     DEVICE X() {
@@ -20,10 +20,10 @@ struct X {
     }
 };
 
-constexpr int SHARE = WARPS * 16 + 16; // floats a token between the shares of two tiles: not in the same banks
+constexpr int SHARE_FLOATS = WARPS * 16 + 16; // a token, between the shares of two tiles: not in the same banks
 
 // Eight values of x as integers to their place in shared memory; sixteen neighbouring threads have a chunk.
-template <int T> DEVICE void put_x(bool signs, bool real, const X& x, int t, int chunk, const float (&v)[8]) {
+template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int chunk, const float (&v)[8]) {
     int part = threadIdx.x % 16, sum = 0;
     float most = 0;
 #pragma unroll
@@ -31,10 +31,10 @@ template <int T> DEVICE void put_x(bool signs, bool real, const X& x, int t, int
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
     if (real) {
-        if (ANY_SIGNS && signs) sum = store_planes(x.bytes + (chunk * T + t) * 256, part, v, most);
+        if (SIGNS) sum = store_planes(x.bytes + (chunk * T + t) * 256, part, v, most);
         else sum = store_x(x.bytes + chunk * 256 * T, T, t, part, v, most);
     }
-    if (ANY_SIGNS && signs) { // of the whole chunk
+    if (SIGNS) { // of the whole chunk
 #pragma unroll
         for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
     } else if (OFFSET_SUMS) {
@@ -45,136 +45,181 @@ template <int T> DEVICE void put_x(bool signs, bool real, const X& x, int t, int
 }
 
 // The warp's chunks of a row of x, two at a time, times the norm's weights: the norm's factor comes at the end.
-template <int T> DEVICE void prepare_row(const LinearArgs& a, const float* from, int t, const X& x, u32 mark) {
+template <class L, int T> DEVICE void prepare_row(const float* norm_weight, const float* from, int t, const X& x, u32 mark) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
+    auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
     auto column = [&](int round) { return chunk_of(round) * 128 + lane % 16 * 8; };
     float squares = 0;
     Eight next;
-    float4 w[2] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
+    float4 w[2];
     auto ask = [&](int round) {
         int k = column(round);
-        if (a.norm.kind && k < a.cols) w[0] = *(const float4*)(a.norm.weight + k), w[1] = *(const float4*)(a.norm.weight + k + 4);
-        if (k < a.cols) next.ask(from + k);
+        bool there = real(round) && (L::COLS % 128 == 0 || k < L::COLS);
+        if (L::NORM && there) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
+        if (there) next.ask(from + k);
         else next.zero(mark);
     };
     ask(0);
-    for (int round = 0; round < a.rounds; round += 2) {
-        int k = column(round);
-        while (!next.is_there(a.x.mask, mark)) next.ask(from + k);
+#pragma unroll
+    for (int round = 0; round < L::ROUNDS; round += 2) {
+        int k = column(round), chunk = chunk_of(round);
+        bool there = real(round) && (L::COLS % 128 == 0 || k < L::COLS);
+        while (!next.is_there(L::X_MASK, mark)) next.ask(from + k);
         float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            v[i] = k < a.cols ? unmarked(next.bits[i], a.x.mask) : 0.f;
-            squares += v[i] * v[i];
-            if (a.norm.kind) v[i] *= by[i];
+            v[i] = there ? unmarked(next.bits[i], L::X_MASK) : 0.f;
+            if (L::NORM) {
+                squares += v[i] * v[i];
+                v[i] = there ? v[i] * by[i] : 0.f;
+            }
         }
-        if (round + 2 < a.rounds) ask(round + 2);
-        int chunk = chunk_of(round);
-        put_x<T>(a.signs, chunk < a.chunks, x, t, chunk, v);
+        if (round + 2 < L::ROUNDS) ask(round + 2);
+        put_x<L::SIGNS, T>(real(round), x, t, chunk, v);
     }
-    if (a.norm.kind) {
+    if (L::NORM) {
         squares = warp_sum(squares);
-        if (lane == 0) x.squares[warp * T + t] = squares;
+        if (lane == 0) x.squares[t * WARPS + warp] = squares;
     }
 }
 
+// What a lane has of its warp's chunks of x: in registers where they are few.
+template <class L, int T> struct Kept {
+    static constexpr bool REGISTERS = (L::SIGNS ? 4 * T : 9) * L::ROUNDS <= 32;
+    static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
+    SignsX signs[L::SIGNS ? HELD : 1][T];
+    u32 b[L::SIGNS ? 1 : HELD][8];
+    float scale[L::SIGNS ? 1 : HELD];
+
+    DEVICE void load(const X& x, int round, int at, int lane) {
+        int chunk = round * WARPS + (int)threadIdx.x / 32, token = min(lane % 4, T - 1);
+        if (!L::FULL && chunk >= L::CHUNKS) return;
+        if constexpr (L::SIGNS) {
+#pragma unroll
+            for (int t = 0; t < T; t++) signs[at][t].load(x.bytes + (chunk * T + t) * 256, x.scales[chunk * T + t], lane);
+        } else {
+            load_x<T>(b[at], x.bytes + chunk * 256 * T, lane);
+            scale[at] = x.scales[chunk * T + token].x;
+        }
+    }
+
+    DEVICE Kept(const X& x, int lane) {
+        if constexpr (REGISTERS)
+#pragma unroll
+            for (int round = 0; round < L::ROUNDS; round++) load(x, round, round, lane);
+    }
+};
+
 // The warp's share of one tile, as it comes through the ring. What it is for a row and token goes to `out`.
-template <class F, int T> DEVICE void run_tile(Ring& ring, const LinearArgs& a, int per_slot, const X& x, float* out) {
+template <class F, class L, int T> DEVICE void run_tile(Ring& ring, Kept<L, T>& kept, const X& x, float* out) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, token = min(q, T - 1);
     float total[F::SIGNS ? T : 1][2] = {};
-    for (int chunk = warp; chunk < a.chunks + warp;) { // all warps go through all slots
-        ring.full().wait(ring.round & 1);
-        const u8* at = ring.slot() + warp * F::BYTES;
-        int end = chunk + per_slot * WARPS, last = min(end, a.chunks);
-#pragma unroll 2
-        for (; chunk < last; chunk += WARPS, at += WARPS * F::BYTES) {
-            if constexpr (F::SIGNS) {
-                multiply_signs<T>(total, at, x.bytes + chunk * 256 * T, x.scales + chunk * T, lane);
-            } else {
-                u32 b[8];
-                load_x<T>(b, x.bytes + chunk * 256 * T, lane);
-                multiply_record<F>(total[0], at, b, x.scales[chunk * T + token].x, x.sums + (chunk * T + token) * 8, lane);
-            }
+#pragma unroll
+    for (int first = 0; first < L::ROUNDS; first += L::PER_SLOT) {
+        const u8* slot = ring.wait() + warp * F::BYTES;
+#pragma unroll
+        for (int i = 0; i < L::PER_SLOT; i++) {
+            int round = first + i, chunk = round * WARPS + warp, at = Kept<L, T>::REGISTERS ? round : 0;
+            if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
+            if (!Kept<L, T>::REGISTERS) kept.load(x, round, 0, lane);
+            const u8* record = slot + i * WARPS * F::BYTES;
+            if constexpr (F::SIGNS) multiply_signs<T>(total, record, kept.signs[at], lane);
+            else multiply_record<F>(total[0], record, kept.b[at], kept.scale[at], x.sums + (chunk * T + token) * 8, lane);
         }
-        chunk = end;
         ring.release(), ring.next();
     }
     if constexpr (F::SIGNS) {
+        bool odd = q % 2; // lanes 0 and 2 of a quad end up with row g, 1 and 3 with row g + 8
 #pragma unroll
-        for (int t = 0; t < T; t++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                total[t][r] += __shfl_xor_sync(0xffffffff, total[t][r], 1);
-                total[t][r] += __shfl_xor_sync(0xffffffff, total[t][r], 2);
-                if (q == 0) out[(g + 8 * r) * T + t] = total[t][r];
-            }
+        for (int t = 0; t < T; t++) {
+            float sum = odd ? total[t][1] : total[t][0];
+            sum += __shfl_xor_sync(0xffffffff, odd ? total[t][0] : total[t][1], 1);
+            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            if (q < 2) out[(g + 8 * q) * T + t] = sum;
+        }
     } else if (q < T) {
         out[g * T + q] = total[0][0], out[(g + 8) * T + q] = total[0][1];
     }
 }
 
-// The sum of all warps' shares of a row, in a fixed order, and what belongs to its part.
-template <int T> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
-    float sum = 0;
+template <class N> DEVICE float sum_of_warps(N get) {
+    float sum[4] = {};
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) sum += shares[w * 16 * T];
-    return finished(part, sum * factor, row);
+    for (int w = 0; w < WARPS; w++) sum[w % 4] += get(w);
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
-// Writes the rows of a group of units that begins at the block's unit `from`. `early` was asked for before.
-template <int T> DEVICE void write_rows(const LinearArgs& a, const Tiles& tiles, int from, int units, int rows, const X& x, u32 mark, float early) {
-    for (int i = threadIdx.x; i < units * 16 * T; i += THREADS) {
-        int r = i % 16, unit = i / 16 % units, t = i / 16 / units, n = 0, tile = tiles.first + from + unit;
-        if (t >= rows) return;
-        if (!a.gated) Tiles::find(a, tile, n, tile);
-        const Part& part = a.part[n];
+// The sum of all warps' shares of a row, in a fixed order, and what belongs to its part.
+template <class L, int T> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
+    float sum = sum_of_warps([&](int w) { return shares[w * 16 * T]; }) * (factor * part.factor);
+    if (L::SCALE && part.scale) sum *= *part.scale;
+    if (L::BIAS && part.bias) sum += part.bias[row];
+    return sum;
+}
+
+// What is added to a row, asked for early.
+template <class L> struct Added {
+    u32 bits;
+
+    DEVICE void ask(const float* at) { bits = load_shared_word(at); }
+    DEVICE float get(const float* at, u32 mark) {
+        while ((bits ^ mark) & L::ADD_MASK) bits = load_shared_word(at);
+        return unmarked(bits, L::ADD_MASK);
+    }
+};
+
+// Writes the rows of `units` units from the block's unit `from` on. The first row of a thread has its `added` asked for.
+template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, int units, int rows, const X& x, u32 mark, Added<L>& added) {
+    for (int i = threadIdx.x; i < units * 16 * rows; i += THREADS) {
+        int r = i % 16, unit = i / 16, t = 0, tile;
+        if (T > 1) t = unit / units, unit %= units;
+        const Part& part = a.part[L::find((from + unit) * L::EACH, tile)];
         int row = tile * 16 + r;
         if (row >= part.rows) continue;
+        const float* add = a.add.row(t) + row;
+        if (L::ADD && (T > 1 || from > 0 || i >= THREADS)) added.ask(add);
         float factor = 1;
-        if (a.norm.kind) {
-            float squares = 0;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) squares += x.squares[w * T + t];
-            factor = norm_factor(squares, a.cols, a.norm.eps);
-        }
-        const float* shares = x.shares + ((a.gated ? 2 * unit : unit) * SHARE + r) * T + t;
-        float y = whole_row<T>(part, shares, factor, row);
-        if (a.gated) y = activate(a.gated - 1, y) * whole_row<T>(a.part[1], shares + SHARE * T, factor, row);
-        if (a.add.at) y += T == 1 && from == 0 && i == threadIdx.x ? early : take(a.add.row(t) + row, a.add.mask, mark);
+        if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[t * WARPS + w]; }) * (1.f / L::COLS) + a.norm.eps);
+        const float* shares = x.shares + (unit * L::EACH * SHARE_FLOATS + r) * T + t;
+        float y = whole_row<L, T>(part, shares, factor, row);
+        if (L::GATED) y = activate(L::GATED - 1, y) * whole_row<L, T>(a.part[1], shares + SHARE_FLOATS * T, factor, row);
+        if (L::ADD) y += added.get(add, mark);
         give(part.y + t * part.y_stride + row, y, part.y_mask, mark);
     }
 }
 
 // One phase, from a place in the ring on; gives the place after it.
-template <int T> APART Ring linear(int p, Ring ring) {
+template <class L, int T> APART Ring linear(int p, Ring ring) {
     const LinearArgs& a = phase_at_hand(p).linear;
     const Info& info = info_of_step();
-    int rows = a.outputs_only ? info.outputs : info.tokens;
-    Tiles tiles(a);
-    if (rows == 0 || tiles.left == 0) return ring;
+    int rows = L::WANTED ? info.outputs : T == 1 ? 1 : info.tokens, units = L::units(), lane = threadIdx.x % 32;
+    if (rows == 0 || units == 0) return ring;
     X x;
     u32 mark = info.mark;
-    float early = 0; // one output a thread in most phases: what is added to it is asked for now
-    int row = tiles.first * 16 + threadIdx.x;
-    if (T == 1 && a.add.at && threadIdx.x < tiles.units * 16 && row < a.part[0].rows) early = take(a.add.at + row, a.add.mask, mark);
-    for (int t = 0; t < rows; t++) prepare_row<T>(a, a.x.row(a.gather ? info.output_row[t] : t), t, x, mark);
+    Added<L> added; // one row a thread in most phases: what is added to it is asked for now
+    int row = L::first_unit() * 16 + threadIdx.x;
+    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(a.add.at + row);
+    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, a.x.row(L::GATHER ? info.output_row[t] : t), t, x, mark);
     __syncwarp();
-    int from = 0, held = 0; // units that are written, tiles whose shares are held
-    for (; tiles.left; tiles.next(a)) {
-        const Part& part = a.part[tiles.part];
-        float* out = x.shares + (held * SHARE + threadIdx.x / 32 * 16) * T;
-        switch (part.format) {
-#define CASE(n, bits, low, group, offsets) case n: run_tile<Format<bits, low, group, offsets>, T>(ring, a, part.per_slot, x, out); break;
-            FORMATS(CASE)
-#undef CASE
+    Kept<L, T> kept(x, lane);
+    float* mine = x.shares + threadIdx.x / 32 * 16 * T;
+    for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
+        int now = min(units - from, HELD_TILES / L::EACH);
+        if (from) sync_threads<THREADS>(); // the shares are used again
+        for (int i = 0; i < now * L::EACH; i++) {
+            float* out = mine + i * SHARE_FLOATS * T;
+            if constexpr (L::ALIKE) {
+                run_tile<typename L::A::F, L, T>(ring, kept, x, out);
+            } else {
+                int tile, part = L::find(from * L::EACH + i, tile);
+                if (part == 0) run_tile<typename L::A::F, L, T>(ring, kept, x, out);
+                else if (part == 1) run_tile<typename L::B::F, L, T>(ring, kept, x, out);
+                else run_tile<typename L::C::F, L, T>(ring, kept, x, out);
+            }
         }
-        if (++held < HELD_TILES && tiles.left > 1) continue;
-        int units = a.gated ? held / 2 : held;
         sync_threads<THREADS>();
-        write_rows<T>(a, tiles, from, units, rows, x, mark, early);
-        from += units, held = 0;
-        if (tiles.left > 1) sync_threads<THREADS>(); // the shares are used again
+        write_rows<L, T>(a, from, now, rows, x, mark, added);
     }
     return ring;
 }

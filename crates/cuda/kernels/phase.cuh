@@ -89,9 +89,10 @@ struct Part {
     const float *bias, *scale;
     float* y;
     int y_stride, rows, tiles, format;
-    int bytes, per_slot; // of a record; rounds in a slot of the ring
-    float factor;        // on all scales and offsets
+    int bytes;    // of a record
+    float factor; // on all scales and offsets
     u32 y_mask;
+    int pad;
 };
 
 // What belongs to the part beside the products of one of its rows.
@@ -109,8 +110,7 @@ struct LinearArgs {
     int cols, chunks, parts;
     int gated;         // 0, or 1 + the activation between part 0 and part 1
     int outputs_only, gather, signs; // signs: formats of one bit, all parts or none
-    int rounds;        // of a tile: in each, every warp has a chunk
-    int share, extra;  // units of a block; so many blocks have one more
+    int pad;
     Part part[MOST_PARTS];
 };
 
@@ -142,7 +142,8 @@ enum Kind { EMBED, LINEAR, FLOAT_LINEAR, ROW_NORM, ROPE, ELEMENTS, OUTPUT_ROWS, 
 struct alignas(16) Phase {
     int kind;
     int waits; // for all blocks: it reads or writes what has no marks
-    int pad[2];
+    int shape; // of a linear: its number in LINEARS
+    int pad;
     union {
         LinearArgs linear;
         FloatLinearArgs float_linear;

@@ -81,20 +81,31 @@ template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
 // The sum of (1 - 2a) x is the sum of x less twice that over the bits a that are set: the planes' weights 2^p, the last
 // one -2^15, times the bits that a and the plane have in common. A lane has planes 2q and 2q + 1 of both halves for its
 // rows; the lanes of a quad are added up at the end, and the first of them has the sum of x.
-template <int T> DEVICE void multiply_signs(float (&total)[T][2], const u8* record, const u8* chunk, const float2* x_scales, int lane) {
-    int q = lane % 4, top = q == 3 ? -512 : 512;
-    float by = q == 0 ? -2.f : q == 1 ? -8.f : q == 2 ? -32.f : -128.f;
+//
+// What a lane keeps of a chunk of a token:
+struct SignsX {
+    uint2 planes;
+    float by, sum; // what a common bit of its lowest plane is worth, and what there is without any
+
+    DEVICE void load(const u8* token_chunk, float2 scale, int lane) {
+        int q = lane % 4;
+        planes = *(const uint2*)(token_chunk + lane * 8);
+        by = scale.x * (q == 0 ? -2.f : q == 1 ? -8.f : q == 2 ? -32.f : -128.f);
+        sum = q == 0 ? scale.x * scale.y : 0.f;
+    }
+};
+
+template <int T> DEVICE void multiply_signs(float (&total)[T][2], const u8* record, const SignsX (&x)[T], int lane) {
+    int top = lane % 4 == 3 ? -512 : 512;
     uint2 w = *(const uint2*)(record + lane * 8);
     u32 scale = *(const u32*)(record + 256 + lane / 4 * 4);
 #pragma unroll
     for (int t = 0; t < T; t++) {
-        uint2 b = *(const uint2*)(chunk + t * 256 + lane * 8);
         int low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-        count_common(low, w.x, w.y, b.x);
-        count_common(high, w.x, w.y, b.y);
-        float x_scale = x_scales[t].x, sum = q == 0 ? x_scales[t].y : 0.f;
-        total[t][0] += low_half(scale) * x_scale * (by * (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]) + sum);
-        total[t][1] += high_half(scale) * x_scale * (by * (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]) + sum);
+        count_common(low, w.x, w.y, x[t].planes.x);
+        count_common(high, w.x, w.y, x[t].planes.y);
+        total[t][0] += low_half(scale) * (x[t].by * (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]) + x[t].sum);
+        total[t][1] += high_half(scale) * (x[t].by * (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]) + x[t].sum);
     }
 }
 

@@ -38,6 +38,17 @@ struct Ring {
     DEVICE void next() {
         if (++at == SLOTS) at = 0, round++;
     }
+    DEVICE void skip(int slots) {
+        at += slots;
+#pragma unroll 1
+        for (; at >= SLOTS; at -= SLOTS) round++;
+    }
+
+    // The slot, when it is full.
+    DEVICE const u8* wait() const {
+        full().wait(round & 1);
+        return slot();
+    }
 
     // A warp is done with a slot that it has waited for.
     DEVICE void release() const {
@@ -49,34 +60,6 @@ struct Ring {
     DEVICE void release_for(int warps) const {
         __syncwarp();
         if (threadIdx.x % 32 < warps) empty().arrive();
-    }
-};
-
-// The tiles of a phase that are this block's, in the order in which they come through the ring: a block has some units,
-// which are tiles, or pairs of tiles where two parts are gated.
-struct Tiles {
-    int first, units; // of the block
-    int part, tile, left;
-
-    DEVICE Tiles(const LinearArgs& a) {
-        int block = blockIdx.x;
-        first = block * a.share + min(block, a.extra);
-        units = a.share + (block < a.extra);
-        left = a.gated ? 2 * units : units;
-        part = 0, tile = first;
-        if (!a.gated && units) find(a, first, part, tile);
-    }
-
-    // The part and its tile behind one of the phase's tiles.
-    static DEVICE void find(const LinearArgs& a, int number, int& part, int& tile) {
-        part = 0, tile = number;
-        while (tile >= a.part[part].tiles) tile -= a.part[part].tiles, part++;
-    }
-
-    DEVICE void next(const LinearArgs& a) {
-        left--;
-        if (a.gated) part ^= 1, tile += part == 0;
-        else if (++tile == a.part[part].tiles) tile = 0, part++;
     }
 };
 
@@ -95,29 +78,31 @@ struct Unit {
 
 // The units of attention, in the order in which blocks take them.
 struct Units {
-    int heads, most_splits, number;
+    int heads, tokens, most_splits, number;
 
     DEVICE Units(const AttendArgs& a, const Info& info) {
-        heads = a.kv_heads * a.groups;
-        most_splits = max(1, (int)gridDim.x / (info.tokens * heads));
+        heads = a.kv_heads * a.groups, tokens = TOKENS_AT_ONCE == 1 ? 1 : info.tokens;
+        most_splits = max(1, BLOCKS / (tokens * heads));
         number = blockIdx.x;
     }
 
     // The block's next unit that has something to do.
     DEVICE bool next(Unit& u, const AttendArgs& a, const Info& info) {
-        for (; number < info.tokens * heads * most_splits; number += gridDim.x) {
+        for (; number < tokens * heads * most_splits; number += BLOCKS) {
             // splits of one head lie far apart: with few keys there is one split, and every block's first unit is one
-            int head = number % heads, rest = number / heads;
-            u.token = rest % info.tokens, u.split = rest / info.tokens;
-            u.kv_head = head / a.groups, u.group = head % a.groups, u.index = u.token * heads + head;
+            int rest = number / heads, head = number - rest * heads;
+            u.token = 0, u.split = rest, u.kv_head = head, u.group = 0;
+            if (tokens > 1) u.split = rest / tokens, u.token = rest % tokens;
+            if (a.groups > 1) u.kv_head = head / a.groups, u.group = head % a.groups;
+            u.index = u.token * heads + head;
             int first = info.first[u.token];
             u.from = a.window > 0 ? max(0, info.position[u.token] + 1 - a.window) : 0;
-            int base = min(u.from, first) / KEYS * KEYS, old = (first - base + KEYS - 1) / KEYS; // in slots
+            int base = min(u.from, first) / KEYS * KEYS, old = (first - base + KEYS - 1) / KEYS, each = old; // in slots
             u.splits = max(1, min(most_splits, (old * KEYS + SPLIT_KEYS - 1) / SPLIT_KEYS));
             if (u.split >= u.splits) continue;
-            int each = (old + u.splits - 1) / u.splits * KEYS;
-            u.begin = base + u.split * each, u.end = min(first, u.begin + each);
-            number += gridDim.x;
+            if (u.splits > 1) each = (old + u.splits - 1) / u.splits;
+            u.begin = base + u.split * each * KEYS, u.end = min(first, u.begin + each * KEYS);
+            number += BLOCKS;
             return true;
         }
         return false;
@@ -128,49 +113,68 @@ struct Units {
 struct Reader {
     Ring ring;
 
-    // The next slot, empty.
-    DEVICE u8* begin(int bytes) {
-        ring.empty().wait((ring.round & 1) ^ 1);
-        ring.full().expect(bytes);
-        return ring.slot();
+    // Fills `count` slots, at most SLOTS and 32; lane i has what the i-th is filled with: up to two pieces.
+    DEVICE void fill(int count, const void* from, int bytes, const void* more, int more_bytes) {
+        int lane = threadIdx.x % 32;
+#if __CUDA_ARCH__ >= 900
+        Ring mine = ring;
+        mine.skip(lane);
+        u32 open = __ballot_sync(0xffffffff, lane < count);
+        while (open) { // the first is waited for; whoever can go on then does
+            Ring first = {__shfl_sync(0xffffffff, mine.at, __ffs(open) - 1), __shfl_sync(0xffffffff, mine.round, __ffs(open) - 1)};
+            first.empty().wait((first.round & 1) ^ 1);
+            bool ready = open >> lane & 1 && mine.empty().is_complete((mine.round & 1) ^ 1);
+            if (ready) {
+                mine.full().expect(bytes + more_bytes);
+                mine.full().copy(mine.slot(), from, bytes);
+                if (more_bytes) mine.full().copy(mine.slot() + bytes, more, more_bytes);
+            }
+            open &= ~__ballot_sync(0xffffffff, ready);
+        }
+        ring.skip(count);
+#else
+        for (int i = 0; i < count; i++, ring.next()) { // the whole warp copies
+            ring.empty().wait((ring.round & 1) ^ 1);
+            const void* a = (const void*)__shfl_sync(0xffffffff, (u64)from, i);
+            const void* b = (const void*)__shfl_sync(0xffffffff, (u64)more, i);
+            int a_bytes = __shfl_sync(0xffffffff, bytes, i), b_bytes = __shfl_sync(0xffffffff, more_bytes, i);
+            ring.full().copy(ring.slot(), a, a_bytes);
+            ring.full().copy(ring.slot() + a_bytes, b, b_bytes);
+            ring.full().copied();
+        }
+#endif
     }
 
-    DEVICE void end() { ring.full().copied(), ring.next(); }
+    static constexpr int AT_ONCE = SLOTS < 32 ? SLOTS : 32;
 
-    DEVICE void read_linear(const LinearArgs& a) {
+    template <class L> DEVICE void read_linear(const LinearArgs& a) {
+        int lane = threadIdx.x % 32, slots = L::units() * L::EACH * L::PIECES;
         // norms have weights too: each block asks for some, so that they are near when all want them
-        if (a.norm.kind)
-            for (int i = blockIdx.x * 32; i < a.cols; i += gridDim.x * 32) prefetch(a.norm.weight + i);
-        for (Tiles tiles(a); tiles.left; tiles.next(a)) {
-            const Part& part = a.part[tiles.part];
-            const u8* from = part.records + (long)tiles.tile * a.chunks * part.bytes;
-            for (int chunk = 0; chunk < a.chunks; chunk += part.per_slot * WARPS) {
-                int bytes = min(a.chunks - chunk, part.per_slot * WARPS) * part.bytes;
-                ring.full().copy(begin(bytes), from, bytes);
-                from += bytes;
-                end();
-            }
+        if (L::NORM)
+            for (int i = blockIdx.x * 32; i < L::COLS; i += BLOCKS * 32) prefetch(a.norm.weight + i);
+        for (int n = 0; n < slots; n += AT_ONCE) {
+            int tile, i = min(n + lane, slots - 1), part = L::find(i / L::PIECES, tile), chunk = i % L::PIECES * L::PER_SLOT * WARPS;
+            int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::PER_SLOT * WARPS) * record;
+            fill(min(AT_ONCE, slots - n), a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes, nullptr, 0);
         }
     }
 
     DEVICE void read_keys(const AttendArgs& a, const Info& info) {
         Unit u;
-        int lane = threadIdx.x % 32, page = 0;
+        int lane = threadIdx.x % 32;
         for (Units units(a, info); units.next(u, a, info);) {
             const u32* pages = info.pages[u.token];
-            int first_page = u.begin / PAGE_LEN;
-            for (int i = 0; i < u.slots(); i++) {
-                int key = u.begin + i * KEYS, at = key / PAGE_LEN - first_page;
-                if (at % 32 == 0 && key % PAGE_LEN == (i == 0 ? u.begin % PAGE_LEN : 0)) { // the next 32 pages
-                    int mine = first_page + at + lane;
-                    page = mine * PAGE_LEN < u.end ? pages[mine] : 0;
-                }
-                long slot = ((long)__shfl_sync(0xffffffff, page, at % 32) * a.kv_heads + u.kv_head) * PAGE_LEN + key % PAGE_LEN;
-                int k_bytes = KEYS * a.head_dim * 2, v_bytes = KEYS * a.v_dim * 2;
-                u8* to = begin(k_bytes + v_bytes);
-                ring.full().copy(to, a.keys + slot * a.head_dim, k_bytes);
-                ring.full().copy(to + k_bytes, a.values + slot * a.v_dim, v_bytes);
-                end();
+            auto page = [&](int n) { // of a lane's slot
+                int key = u.begin + (n + lane) * KEYS;
+                return key < u.end ? pages[key / PAGE_LEN] : 0;
+            };
+            u32 next = page(0);
+            for (int n = 0; n < u.slots(); n += AT_ONCE) {
+                u32 now = next;
+                next = page(n + AT_ONCE);
+                int key = u.begin + (n + lane) * KEYS;
+                long slot = ((long)now * a.kv_heads + u.kv_head) * PAGE_LEN + key % PAGE_LEN;
+                fill(min(AT_ONCE, u.slots() - n), a.keys + slot * a.head_dim, KEYS * a.head_dim * 2, a.values + slot * a.v_dim, KEYS * a.v_dim * 2);
             }
         }
     }
@@ -188,9 +192,14 @@ struct Reader {
                 if (p + 1 < count) next = ((const uint4*)(phases + p + 1))[lane];
             }
             __syncwarp();
-            if (phase.kind == LINEAR && (!phase.linear.outputs_only || info.outputs > 0)) read_linear(phase.linear);
             if (phase.kind == ATTEND) read_keys(phase.attend, info);
+            if (phase.kind != LINEAR || (phase.linear.outputs_only && info.outputs == 0)) continue;
+            switch (phase.shape) {
+#define CASE(n, ...) case n: read_linear<__VA_ARGS__>(phase.linear); break;
+                LINEARS(CASE)
+#undef CASE
+            }
         }
     }
 };
-static_assert(SLOTS <= 64 && sizeof(Phase) <= 512, "a warp reads a phase at once");
+static_assert(sizeof(Phase) <= 512, "a warp reads a phase at once");

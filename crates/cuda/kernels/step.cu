@@ -1,8 +1,8 @@
 // A whole step of up to T tokens in one launch: a block a multiprocessor, phase after phase. Blocks wait for the values
 // that they want (phase.cuh), and all for all only around phases that know no marks.
 //
-// Defined by the host: FORMATS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit),
-// PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
+// Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit),
+// BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
 // together), OFFSET_SUMS, ANY_SIGNS, PHASE_BYTES, WINDOW (phases at hand), MOST_PAIRS, where things lie in shared memory
 // (AT_...), and how large the last of them is (ARENA).
 
@@ -51,7 +51,13 @@ template <int T> DEVICE void step(const StepArgs& args) {
         if (reads) ahead = ((const uint4*)(args.phases + p + 3))[threadIdx.x];
         if (phase.waits) barrier();
         switch (phase.kind) {
-            case LINEAR: ring = linear<T>(p, ring); break;
+            case LINEAR:
+                switch (phase.shape) {
+#define CASE(n, ...) case n: ring = linear<__VA_ARGS__, T>(p, ring); break;
+                    LINEARS(CASE)
+#undef CASE
+                }
+                break;
             case ATTEND: {
                 const float2* turn = turns + phase.attend.table * T * MOST_PAIRS;
                 switch (phase.attend.shape) {

@@ -39,6 +39,7 @@ impl Source {
     fn texts(self) -> &'static [&'static str] {
         match self {
             Source::Step => &[
+                include_str!("../kernels/shape.cuh"),
                 include_str!("../kernels/ring.cuh"),
                 include_str!("../kernels/linear.cuh"),
                 include_str!("../kernels/attend.cuh"),
@@ -172,6 +173,7 @@ mod tests {
     use crate::layout::Layout;
     use crate::lower::AttentionShape;
     use crate::program::Kinds;
+    use crate::shape::{self, LinearShape};
 
     #[test]
     fn a_kept_kernel_is_read_back_and_a_damaged_one_is_not() {
@@ -222,8 +224,19 @@ mod tests {
         let shapes = vec![shape(128, 128, 8), shape(80, 48, 1), shape(256, 256, 4), shape(64, 64, 3)];
         let kinds = Kinds { formats, shapes, page_len: 32 };
         let step = |tokens: usize| {
-            let room = Room::new(&kinds, &[], &[(0, 64)], tokens);
-            Source::Step.with(&[kinds.defines(), room.defines((9216, 16))].concat())
+            let room = Room::new(&kinds, &[], &[(0, 64)], tokens).defines((9216, 16));
+            // one of everything: parts, a gate, what is added, rows that do not fill all warps; and every format
+            let part = |format: usize, rows| (format as i32, rows);
+            let mut shapes = vec![
+                LinearShape {
+                    flags: 1 | 16 | 64,
+                    ..LinearShape::new(4096, 2, &[part(1, 4096), part(2, 1000)])
+                },
+                LinearShape { gated: 1, ..LinearShape::new(4096, 2, &[part(0, 12288), part(0, 12288)]) },
+                LinearShape { flags: 2 | 16 | 32 | 128, ..LinearShape::new(11008, 2, &[part(0, 4096)]) },
+            ];
+            shapes.extend((0..kinds.formats.len()).map(|f| LinearShape::new(2048, 1, &[part(f, 512)])));
+            Source::Step.with(&[kinds.defines(), room, shape::defines(&shapes, 132)].concat())
         };
         let many = Source::Many.with(&kinds.defines());
         let sample = Source::Sample.with(&[]);

@@ -9,6 +9,7 @@ use crate::driver::{Device, Kernel, Memory};
 use crate::lower::KEYS;
 use crate::phase::{LinearArgs, MOST_TABLES, Phase, RawPhase, StepArgs};
 use crate::program::Kinds;
+use crate::shape::{self, LinearShape};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -55,7 +56,7 @@ impl Few {
         max_tokens: usize,
     ) -> Vec<usize> {
         let odd = |p: &Phase| match p {
-            Phase::Attend(a) => a.head_dim % 8 != 0 || a.v_dim % 8 != 0,
+            Phase::Attend(a) => a.head_dim % 8 != 0 || a.v_dim % 8 != 0 || a.pairs % 4 != 0,
             _ => false,
         };
         let old = device.facts.capability < (8, 0); // no barriers in shared memory
@@ -77,8 +78,9 @@ impl Few {
     ) -> Result<Option<Few>> {
         let room = Room::new(kinds, step.phases, step.ropes, tokens);
         let Some(ring) = room.ring(device.facts.shared_memory) else { return Ok(None) };
-        let phases = step.phases.iter().enumerate();
-        let raw = phases.map(|(i, p)| with_slot(p, ring.0).raw(step.waits.get(i).is_none_or(|w| *w)));
+        let (shapes, numbers) = shapes(step.phases, ring.0);
+        let phases = step.phases.iter().zip(numbers).enumerate();
+        let raw = phases.map(|(i, (p, shape))| p.raw(step.waits.get(i).is_none_or(|w| *w), shape));
         let raw: Vec<RawPhase> = raw.collect();
         // SAFETY: phases are plain numbers, and every byte of them has a value.
         let bytes = unsafe { std::slice::from_raw_parts(raw.as_ptr().cast::<u8>(), size_of_val(&raw[..])) };
@@ -93,8 +95,9 @@ impl Few {
         for (i, &(at, pairs)) in step.ropes.iter().enumerate() {
             (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
         }
-        let module = compiler.module(Source::Step, &[kinds.defines(), room.defines(ring)].concat())?;
         let (shared, blocks) = (ring.0 * ring.1 + room.rest(), device.facts.processors);
+        let defines = [kinds.defines(), room.defines(ring), shape::defines(&shapes, blocks)].concat();
+        let module = compiler.module(Source::Step, &defines)?;
         let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
         Ok(Some(Few { tokens, kernel, args, blocks, shared, handed, last_tokens: 0, _phases: table }))
     }
@@ -117,17 +120,19 @@ impl Few {
     }
 }
 
-/// A phase whose matrices know how many rounds of their records a slot takes.
-fn with_slot(phase: &Phase, slot: usize) -> Phase {
-    let mut phase = *phase;
-    if let Phase::Linear(l) = &mut phase {
-        let rounds = l.rounds as usize;
-        for part in &mut l.part[..l.parts as usize] {
-            let fit = (slot / (WARPS * part.bytes as usize)).max(1);
-            part.per_slot = rounds.div_ceil(rounds.div_ceil(fit)) as i32;
-        }
-    }
-    phase
+/// The shapes of linears, and the number of each phase's.
+fn shapes(phases: &[Phase], slot: usize) -> (Vec<LinearShape>, Vec<usize>) {
+    let mut shapes = vec![];
+    let numbers = phases.iter().map(|phase| {
+        let Phase::Linear(l) = phase else { return 0 };
+        let shape = LinearShape::of(l, slot);
+        shapes.iter().position(|s| *s == shape).unwrap_or_else(|| {
+            shapes.push(shape);
+            shapes.len() - 1
+        })
+    });
+    let numbers = numbers.collect();
+    (shapes, numbers)
 }
 
 /// What a block needs of shared memory.
@@ -184,7 +189,9 @@ impl Room {
     /// Bytes of a slot of the ring, and slots; none if there is no room for two.
     fn ring(&self, memory: usize) -> Option<(usize, usize)> {
         let free = memory.saturating_sub(2048).checked_sub(self.rest())?; // some is the kernel's own
-        Some((self.slot, (free / self.slot).min(MOST_SLOTS))).filter(|ring| ring.1 >= 2)
+        let slots = (free / self.slot).min(MOST_SLOTS);
+        let slots = if slots > 8 { slots / 4 * 4 } else { slots }; // warps share them evenly
+        Some((self.slot, slots)).filter(|ring| ring.1 >= 2)
     }
 
     /// How large everything is, and where it lies.

@@ -15,6 +15,7 @@ mod nvrtc;
 mod phase;
 mod program;
 mod sampler;
+mod shape;
 mod weight;
 
 pub use backend::Cuda;

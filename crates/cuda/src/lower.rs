@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
 use crate::exchange::Exchange;
-use crate::few::{MOST_TOKENS, WARPS};
+use crate::few::MOST_TOKENS;
 use crate::fuse::{Element, Fused, Heads, Linear, Matrix, Norm, root};
 use crate::layout::{Layout, TILE};
 use crate::phase::{
@@ -36,11 +36,8 @@ impl AttentionShape {
     pub(crate) fn room(&self) -> usize {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
-        let floats = (OWNERS + MOST_TOKENS) * d
-            + MOST_TOKENS * (d + v)
-            + (takers + MOST_TOKENS) * g * 2
-            + takers * g * v;
-        floats * 4 + g * (d + 8) * 2
+        let floats = (OWNERS + MOST_TOKENS) * d + (takers + MOST_TOKENS) * g * 2 + takers * g * v;
+        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2
     }
 
     /// Bytes of the keys and values that come together.
@@ -88,8 +85,6 @@ pub(crate) struct Lowering<'a> {
     pub(crate) tables: Vec<u64>,
     pub(crate) kv: Option<&'a Kv>,
     pub(crate) scratch: Scratch,
-    /// Multiprocessors: the blocks of a step of a few tokens.
-    pub(crate) blocks: usize,
     /// Formats and shapes in the order of their numbers in the kernels.
     pub(crate) formats: Vec<Layout>,
     pub(crate) shapes: Vec<AttentionShape>,
@@ -248,7 +243,6 @@ impl Lowering<'_> {
             )));
         }
         let parts = l.parts.iter().map(|m| self.part(m, chunks)).collect::<Result<Vec<_>>>()?;
-        let tiles: i32 = if l.gated.is_some() { parts[0].tiles } else { parts.iter().map(|p| p.tiles).sum() };
         let mut part = [Part::default(); 3];
         part[..parts.len()].copy_from_slice(&parts);
         Ok(LinearArgs {
@@ -262,9 +256,7 @@ impl Lowering<'_> {
             outputs_only: self.outputs_only(l.parts[0].out),
             gather: i32::from(l.gather),
             signs: i32::from(self.formats[parts[0].format as usize].is_signs()),
-            rounds: chunks.div_ceil(WARPS) as i32,
-            share: tiles / self.blocks as i32,
-            extra: tiles % self.blocks as i32,
+            pad: 0,
             part,
         })
     }
@@ -289,9 +281,9 @@ impl Lowering<'_> {
             tiles: m.rows.div_ceil(TILE) as i32,
             format: self.format(layout),
             bytes: bytes as i32,
-            per_slot: 0, // known when the ring is
             factor: factor / layout.unit(),
             y_mask: y.mask,
+            pad: 0,
         })
     }
 

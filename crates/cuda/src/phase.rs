@@ -34,9 +34,9 @@ pub(crate) struct Part {
     pub(crate) tiles: i32,
     pub(crate) format: i32,
     pub(crate) bytes: i32,
-    pub(crate) per_slot: i32,
     pub(crate) factor: f32,
     pub(crate) y_mask: u32,
+    pub(crate) pad: i32,
 }
 
 #[repr(C)]
@@ -52,9 +52,7 @@ pub(crate) struct LinearArgs {
     pub(crate) outputs_only: i32,
     pub(crate) gather: i32,
     pub(crate) signs: i32,
-    pub(crate) rounds: i32,
-    pub(crate) share: i32,
-    pub(crate) extra: i32,
+    pub(crate) pad: i32,
     pub(crate) part: [Part; 3],
 }
 
@@ -197,7 +195,8 @@ union Body {
 pub(crate) struct RawPhase {
     kind: i32,
     waits: i32,
-    pad: [i32; 2],
+    shape: i32,
+    pad: i32,
     body: Body,
 }
 
@@ -216,8 +215,9 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// As the kernels read it; the numbers are those of `enum Kind`. `waits`: for all blocks, before it begins.
-    pub(crate) fn raw(&self, waits: bool) -> RawPhase {
+    /// As the kernels read it; the numbers are those of `enum Kind`. `waits`: for all blocks, before it begins; `shape`:
+    /// the number of a linear's.
+    pub(crate) fn raw(&self, waits: bool, shape: usize) -> RawPhase {
         // every byte is given a value: phases are copied to the device whole
         // SAFETY: zeros are good integers and floats.
         let mut body: Body = unsafe { std::mem::zeroed() };
@@ -259,7 +259,7 @@ impl Phase {
                 8
             }
         };
-        RawPhase { kind, waits: i32::from(waits), pad: [0; 2], body }
+        RawPhase { kind, waits: i32::from(waits), shape: shape as i32, pad: 0, body }
     }
 }
 

@@ -144,7 +144,6 @@ impl Compiled {
             tables: tables.iter().map(Memory::pointer).collect(),
             kv: kv.as_deref(),
             scratch,
-            blocks,
             exchange: None,
             formats: vec![],
             shapes: vec![],

@@ -1,0 +1,55 @@
+// Linear phases as steps of a few tokens compile them: all about them but addresses is known. The host names them in
+// LINEARS(X) with X(number, LinearShape<...>).
+
+template <int N> struct FormatOf;
+#define DEFINE(n, bits, low, group, offsets) template <> struct FormatOf<n> { typedef Format<bits, low, group, offsets> Is; };
+FORMATS(DEFINE)
+#undef DEFINE
+
+// The same numbers stand in src/shape.rs.
+enum ShapeFlag { NORMED = 1, ADDED = 2, GATHERED = 4, WANTED_ROWS = 8, X_MARKED = 16, ADD_MARKED = 32, BIASED = 64, SCALED = 128 };
+
+template <class X, class Y> struct Same { static constexpr bool VALUE = false; };
+template <class X> struct Same<X, X> { static constexpr bool VALUE = true; };
+
+template <int FORMAT, int ROWS> struct PartShape {
+    typedef typename FormatOf<FORMAT>::Is F;
+    static constexpr int TILES = (ROWS + 15) / 16;
+};
+
+// GATED: 0, or 1 + the activation between the first part and the second. PER_SLOT: rounds in a slot of the ring.
+template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, class C_> struct LinearShape {
+    typedef A_ A;
+    typedef B_ B;
+    typedef C_ C;
+    static constexpr int COLS = COLS_, GATED = GATED_, PER_SLOT = PER_SLOT_;
+    static constexpr int CHUNKS = (COLS + 127) / 128, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round every warp has a chunk
+    static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
+    static constexpr bool FULL = CHUNKS % WARPS == 0;
+    static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, WANTED = FLAGS & WANTED_ROWS;
+    static constexpr bool BIAS = FLAGS & BIASED, SCALE = FLAGS & SCALED, SIGNS = A::F::SIGNS;
+    static constexpr u32 X_MASK = FLAGS & X_MARKED ? 1 : 0, ADD_MASK = FLAGS & ADD_MARKED ? 1 : 0;
+    static constexpr bool ALIKE = Same<typename A::F, typename B::F>::VALUE && Same<typename A::F, typename C::F>::VALUE; // of one format
+
+    // A block's units are tiles, or pairs of tiles where two parts are gated.
+    static constexpr int UNITS = GATED ? A::TILES : A::TILES + B::TILES + C::TILES, EACH = GATED ? 2 : 1;
+    static constexpr int SHARE = UNITS / BLOCKS, EXTRA = UNITS % BLOCKS;
+    static DEVICE int first_unit() { return blockIdx.x * SHARE + min((int)blockIdx.x, EXTRA); }
+    static DEVICE int units() { return SHARE + ((int)blockIdx.x < EXTRA); }
+
+    // The part and its tile behind the block's tile `i`, in the order in which they come through the ring.
+    static DEVICE int find(int i, int& tile) {
+        if (GATED) {
+            tile = first_unit() + i / 2;
+            return i % 2;
+        }
+        tile = first_unit() + i;
+        if (B::TILES == 0 || tile < A::TILES) return 0;
+        tile -= A::TILES;
+        if (C::TILES == 0 || tile < B::TILES) return 1;
+        tile -= B::TILES;
+        return 2;
+    }
+
+    static DEVICE int record_bytes(int part) { return ALIKE || part == 0 ? A::F::BYTES : part == 1 ? B::F::BYTES : C::F::BYTES; }
+};

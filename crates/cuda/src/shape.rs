@@ -1,0 +1,62 @@
+//! What a linear is compiled for in steps of a few tokens: all but its addresses. `kernels/shape.cuh` has the same.
+
+use crate::few::WARPS;
+use crate::phase::LinearArgs;
+
+/// Parts of a linear at most.
+const PARTS: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinearShape {
+    pub(crate) cols: i32,
+    /// Bits as in `enum ShapeFlag`.
+    pub(crate) flags: i32,
+    pub(crate) gated: i32,
+    /// Rounds of records in a slot of the ring; in a round every warp has one.
+    pub(crate) per_slot: usize,
+    /// Format and rows of each part; no rows beyond the last.
+    pub(crate) parts: [(i32, i32); PARTS],
+}
+
+impl LinearShape {
+    /// Parts of so many columns, each with format and rows.
+    pub(crate) fn new(cols: i32, per_slot: usize, parts: &[(i32, i32)]) -> LinearShape {
+        let mut all = [(parts[0].0, 0); PARTS];
+        all[..parts.len()].copy_from_slice(parts);
+        LinearShape { cols, flags: 0, gated: 0, per_slot, parts: all }
+    }
+
+    /// The shape of a linear whose records come in slots of so many bytes.
+    pub(crate) fn of(l: &LinearArgs, slot: usize) -> LinearShape {
+        let parts = &l.part[..l.parts as usize];
+        let largest = parts.iter().map(|p| p.bytes as usize).max().unwrap_or(1);
+        let (rounds, fit) = ((l.chunks as usize).div_ceil(WARPS), (slot / (WARPS * largest)).max(1));
+        let flags = [
+            l.norm.kind != 0,
+            l.add.at != 0,
+            l.gather != 0,
+            l.outputs_only != 0,
+            l.x.mask != 0,
+            l.add.mask != 0,
+            parts.iter().any(|p| p.bias != 0),
+            parts.iter().any(|p| p.scale != 0),
+        ];
+        let kinds: Vec<_> = parts.iter().map(|p| (p.format, p.rows)).collect();
+        LinearShape {
+            flags: flags.iter().enumerate().map(|(i, flag)| i32::from(*flag) << i).sum(),
+            gated: l.gated,
+            ..LinearShape::new(l.cols, rounds.div_ceil(rounds.div_ceil(fit)), &kinds)
+        }
+    }
+
+    fn text(&self) -> String {
+        let parts = self.parts.map(|(format, rows)| format!("PartShape<{format}, {rows}>")).join(", ");
+        format!("LinearShape<{}, {}, {}, {}, {parts}>", self.cols, self.flags, self.gated, self.per_slot)
+    }
+}
+
+/// Shapes for the kernel, and the blocks that share them.
+pub(crate) fn defines(shapes: &[LinearShape], blocks: usize) -> Vec<(&'static str, String)> {
+    let shapes = shapes.iter().enumerate().map(|(i, s)| format!("X({i}, {})", s.text()));
+    vec![("LINEARS(X)", shapes.collect::<Vec<_>>().join(" ")), ("BLOCKS", blocks.to_string())]
+}
