@@ -109,16 +109,20 @@ template <int D, int V, int G> struct Attention {
         }
 
         // Takes in the keys of a slot, of which the first is `key`; those before `from` and from `end` on do not count.
-        DEVICE void take_in(const u8* slot, const uint4 (&query)[STEPS], int key, int from, int end, float softcap) {
+        DEVICE void take_in(const u8* slot, const Room& room, int key, int from, int end, float softcap) {
             int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g;
             float even[4] = {}, odd[4] = {};
 #pragma unroll
             for (int j = 0; j < STEPS; j++) { // the order of columns is the same for keys and queries, and free
-                uint4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0};
-                const u8* at = slot + (g * D + 32 * j + 8 * q) * 2;
-                if (D % 32 == 0 || 32 * j + 8 * q < D) a = *(const uint4*)at, b = *(const uint4*)(at + 8 * D * 2);
-                multiply(even, a.x, b.x, a.y, b.y, query[j].x, query[j].y);
-                multiply(odd, a.z, b.z, a.w, b.w, query[j].z, query[j].w);
+                uint4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0}, query = {0, 0, 0, 0};
+                int k = 32 * j + 8 * q;
+                const u8* at = slot + (g * D + k) * 2;
+                if (D % 32 == 0 || k < D) {
+                    a = *(const uint4*)at, b = *(const uint4*)(at + 8 * D * 2);
+                    if (G == 8 || g < G) query = *(const uint4*)(room.q[g] + k);
+                }
+                multiply(even, a.x, b.x, a.y, b.y, query.x, query.y);
+                multiply(odd, a.z, b.z, a.w, b.w, query.z, query.w);
             }
             bool whole = key >= from && key + KEYS <= end;
             float p[4], keep[2];
@@ -315,11 +319,11 @@ template <int D, int V, int G> struct Attention {
     }
 
     // All units of a phase, from a place in the ring on; gives the place after them.
-    static APART Ring units(int p, Ring ring, const float2* turns) {
+    static DEVICE Ring units(int p, Ring ring, const float2* turns) {
         const AttendArgs& a = phase_at_hand(p).attend;
         const Info& info = info_of_step();
         Room& room = *(Room*)(shared + AT_ARENA);
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        int warp = threadIdx.x / 32;
         Unit u;
         for (Units units(a, info); units.next(u, a, info);) {
             int position = info.position[u.token], news = u.split == u.splits - 1 ? position - info.first[u.token] + 1 : 0;
@@ -327,19 +331,12 @@ template <int D, int V, int G> struct Attention {
             sync_threads<THREADS>();
             int slots = u.slots(), taker = warp / SHARERS;
             if (taker < min(slots, TAKERS)) {
-                uint4 query[STEPS];
-#pragma unroll
-                for (int j = 0; j < STEPS; j++) {
-                    query[j] = {0, 0, 0, 0};
-                    int g = lane / 4, k = 32 * j + lane % 4 * 8;
-                    if (g < G && k < D) query[j] = *(const uint4*)(room.q[g] + k);
-                }
                 Found found;
                 found.clear();
                 Ring mine = ring;
                 mine.skip(taker);
                 for (int i = taker; i < slots; i += TAKERS, mine.skip(TAKERS)) {
-                    found.take_in(mine.wait(), query, u.begin + i * KEYS, u.from, u.end, a.softcap);
+                    found.take_in(mine.wait(), room, u.begin + i * KEYS, u.from, u.end, a.softcap);
                     mine.release_for(WARPS / SHARERS);
                 }
                 found.leave(room, taker);

@@ -190,7 +190,7 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
 }
 
 // One phase, from a place in the ring on; gives the place after it.
-template <class L, int T> APART Ring linear(int p, Ring ring) {
+template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     const LinearArgs& a = phase_at_hand(p).linear;
     const Info& info = info_of_step();
     int rows = L::WANTED ? info.outputs : T == 1 ? 1 : info.tokens, units = L::units(), lane = threadIdx.x % 32;

@@ -141,7 +141,7 @@ enum Kind { EMBED, LINEAR, FLOAT_LINEAR, ROW_NORM, ROPE, ELEMENTS, OUTPUT_ROWS, 
 
 struct alignas(16) Phase {
     int kind;
-    int waits; // for all blocks: it reads or writes what has no marks
+    int waits; // for all blocks, for the so-manieth time: it reads or writes what has no marks; or 0
     int shape; // of a linear: its number in LINEARS
     int pad;
     union {

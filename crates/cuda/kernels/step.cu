@@ -39,17 +39,15 @@ template <int T> DEVICE void step(const StepArgs& args) {
         turns[(table * T + token) * MOST_PAIRS + pair] = turn;
     }
 
-    u32 barriers = 0;
     Ring ring = {0, 0};
-    auto barrier = [&]() { grid_barrier<THREADS>(inputs + BARRIER, ++barriers * blocks); };
     for (int p = 0; p < args.count; p++) {
         const Phase& phase = window[p % WINDOW];
+        arrived<1>();
         sync_threads<THREADS>(); // the phase is there, and nobody is in the last one
-        // the phase after the next two, read now and kept where the last one was
-        uint4 ahead;
-        bool reads = p + 3 < args.count && threadIdx.x < PIECES;
-        if (reads) ahead = ((const uint4*)(args.phases + p + 3))[threadIdx.x];
-        if (phase.waits) barrier();
+        // the phase after the next two goes where the last one was
+        if (p + 3 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + 3) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + 3) + threadIdx.x);
+        committed();
+        if (phase.waits) grid_barrier<THREADS>(inputs + BARRIER, phase.waits * blocks);
         switch (phase.kind) {
             case LINEAR:
                 switch (phase.shape) {
@@ -70,13 +68,12 @@ template <int T> DEVICE void step(const StepArgs& args) {
             case ARGMAX: {
                 const ArgmaxArgs& a = phase.argmax;
                 for (int row = 0; row < info.outputs; row++) argmax_share(a, row, room, block, blocks);
-                barrier();
+                grid_barrier<THREADS>(inputs + BARRIER, (phase.waits + 1) * blocks);
                 for (int row = block; row < info.outputs; row += blocks) argmax_whole(a, row, room, blocks);
                 break;
             }
             default: small_phase<THREADS>(phase, inputs, args.mark, room, block, blocks);
         }
-        if (reads) ((uint4*)(window + (p + 3) % WINDOW))[threadIdx.x] = ahead;
     }
 }
 

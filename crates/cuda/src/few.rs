@@ -79,8 +79,12 @@ impl Few {
         let room = Room::new(kinds, step.phases, step.ropes, tokens);
         let Some(ring) = room.ring(device.facts.shared_memory) else { return Ok(None) };
         let (shapes, numbers) = shapes(step.phases, ring.0);
-        let phases = step.phases.iter().zip(numbers).enumerate();
-        let raw = phases.map(|(i, (p, shape))| p.raw(step.waits.get(i).is_none_or(|w| *w), shape));
+        let mut times = 0;
+        let raw = step.phases.iter().zip(numbers).enumerate().map(|(i, (phase, shape))| {
+            let waits = step.waits.get(i).is_none_or(|w| *w);
+            times += usize::from(waits);
+            phase.raw(if waits { times } else { 0 }, shape)
+        });
         let raw: Vec<RawPhase> = raw.collect();
         // SAFETY: phases are plain numbers, and every byte of them has a value.
         let bytes = unsafe { std::slice::from_raw_parts(raw.as_ptr().cast::<u8>(), size_of_val(&raw[..])) };

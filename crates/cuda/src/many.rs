@@ -73,7 +73,7 @@ impl Many {
     }
 
     fn phase(&self, phase: &Phase, inputs: u64, tokens: usize, outputs: usize) -> Result<()> {
-        let args = PhaseArgs { phase: phase.raw(false, 0), inputs };
+        let args = PhaseArgs { phase: phase.raw(0, 0), inputs };
         match phase {
             Phase::Linear(l) => self.linear(l, inputs, if l.outputs_only != 0 { outputs } else { tokens }),
             Phase::Attend(a) => {
