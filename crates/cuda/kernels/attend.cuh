@@ -79,20 +79,22 @@ template <int D> struct Quads {
 
 DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(first, second, high ? 0x7632 : 0x5410); }
 
-// D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8.
-template <int D, int V, int G> struct Attention {
+// D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8; CAPPED: scores have a soft cap.
+template <int D, int V, int G, bool CAPPED> struct Attention {
     static constexpr int STEPS = (D + 31) / 32;
     // a warp has so many spans of 64 columns of the values; where that is not all, two share a slot
     static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64, TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
     static constexpr int TAKERS = sharing(OWNERS / SHARERS); // slot i of a unit is for warps i % TAKERS * SHARERS and after it
     static constexpr bool EVEN = SPANS * 64 * SHARERS == V;
 
-    struct Room {
+    struct alignas(16) Room {
         float made[OWNERS + NEW_KEYS][D]; // heads on the way
-        u16 q[G][D + 8];                  // scaled; rows not in the same banks
+        alignas(16) u16 q[G][D + 8];                  // scaled; rows not in the same banks
         u16 key[NEW_KEYS][D], value[NEW_KEYS][V];
         float2 tops[TAKERS + NEW_KEYS][G]; // largest score, and weight
-        float sums[TAKERS][G][V];
+        alignas(16) float sums[TAKERS][G][V];
+        Unit unit; // kept here, not in registers, while keys are taken in
+        int news, takers;
     };
     static_assert(sizeof(Room) <= ARENA, "the host has made room");
 
@@ -129,7 +131,7 @@ template <int D, int V, int G> struct Attention {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 p[i] = even[i] + odd[i];
-                if (softcap > 0) p[i] = softcap * tanhf(p[i] / softcap) * LOG2E;
+                if (CAPPED) p[i] = softcap * tanhf(p[i] / softcap) * LOG2E;
                 int k = key + g + i / 2 * 8;
                 if (!whole && (k < from || k >= end)) p[i] = -INFINITY;
             }
@@ -155,9 +157,8 @@ template <int D, int V, int G> struct Attention {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int k = 2 * q + i % 2 + i / 2 * 8;
-                    v[i] = {0, 0};
-                    if ((EVEN || mine + 64 * b < V) && (whole || (key + k >= from && key + k < end))) // what was never written may be no number
-                        v[i] = *(const uint2*)(values + (k * V + mine + 64 * b + 4 * half) * 2);
+                    v[i] = {0, 0}; // what does not count is a number too: all halves in pages are
+                    if (EVEN || mine + 64 * b < V) v[i] = *(const uint2*)(values + (k * V + mine + 64 * b + 4 * half) * 2);
                 }
             };
             auto column = [](const uint2 (&v)[4], int i, int t) { // of keys i and i + 1
@@ -211,7 +212,7 @@ template <int D, int V, int G> struct Attention {
         if (warp < G) {
             Quads<D> q;
             q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.mark, a, turns + u.token * MOST_PAIRS, room.made[warp]);
-            q.keep(room.q[warp], a.softcap > 0 ? a.scale : a.scale * LOG2E);
+            q.keep(room.q[warp], CAPPED ? a.scale : a.scale * LOG2E);
         } else if (warp >= OWNERS && made < news) {
             int token = u.token - (news - 1) + made;
             bool own = token == u.token && u.group == 0;
@@ -251,21 +252,24 @@ template <int D, int V, int G> struct Attention {
 #pragma unroll
         for (int h = 0; h < G; h++) {
             float score = scores[h];
-            if (a.softcap > 0) score = a.softcap * tanhf(score / a.softcap) * LOG2E;
+            if (CAPPED) score = a.softcap * tanhf(score / a.softcap) * LOG2E;
             if (lane == 0) room.tops[TAKERS + made][h] = {seen ? score : -INFINITY, seen ? 1.f : 0.f};
         }
     }
 
-    // Four columns of `count` shares: `tops` and `sums` of share i.
-    template <class Tops, class Sums> static DEVICE void combine(int count, Tops tops, Sums sums, float2& top, float4& value) {
+    // Four columns of up to `most_shares` shares: whether share i is `there`, its `tops` and `sums`.
+    template <class There, class Tops, class Sums>
+    static DEVICE void combine(int most_shares, There there, Tops tops, Sums sums, float2& top, float4& value) {
         float most = -INFINITY, weight = 0;
-        for (int i = 0; i < count; i++) most = fmaxf(most, tops(i).x);
+#pragma unroll
+        for (int i = 0; i < most_shares; i++)
+            if (there(i)) most = fmaxf(most, tops(i).x);
         float base = most == -INFINITY ? 0.f : most;
         value = {0, 0, 0, 0};
-#pragma unroll 4
-        for (int i = 0; i < count; i++) {
+#pragma unroll
+        for (int i = 0; i < most_shares; i++) {
+            if (!there(i)) continue;
             float2 t = tops(i);
-            if (t.y == 0.f) continue; // nothing was found, and nothing left
             float4 s = sums(i);
             float keep = exp2_fast(t.x - base);
             weight += keep * t.y;
@@ -275,24 +279,28 @@ template <int D, int V, int G> struct Attention {
     }
 
     // Puts together what the block's warps have found, and the splits of all blocks where there are several.
-    static DEVICE void finish(const AttendArgs& a, const Unit& u, int takers, int news, int most_splits, u32 mark, Room& room) {
-        float* partial = a.partial + (long)u.index * most_splits * G * (V + 2);
+    static DEVICE void finish(const AttendArgs& a, u32 mark, Room& room) {
+        Unit u = room.unit;
+        int takers = room.takers, news = room.news;
+        float* partial = a.partial + (long)u.room * G * (V + 2);
         float2* split_tops = (float2*)(partial + u.splits * G * V);
         float* y = a.y.row(u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
-            float by = 1.f / top.y;
+            float by = reciprocal(top.y);
             give4(y + i, {v.x * by, v.y * by, v.z * by, v.w * by}, a.y.mask, mark);
         };
         for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
             int h = i / V, d = i % V;
             float2 top;
             float4 value;
+            // those of older keys, and this step's, whose sums are their values
+            auto there = [&](int n) { return n < TAKERS ? n < takers : n < TAKERS + news; };
             auto sums = [&](int n) {
-                if (n < takers) return *(const float4*)(room.sums[n][h] + d);
-                uint2 v = *(const uint2*)(room.value[n - takers] + d);
+                if (n < TAKERS) return *(const float4*)(room.sums[n][h] + d);
+                uint2 v = *(const uint2*)(room.value[n - TAKERS] + d);
                 return float4{low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y)};
             };
-            combine(takers + news, [&](int n) { return room.tops[n < takers ? n : n - takers + TAKERS][h]; }, sums, top, value);
+            combine(TAKERS + TOKENS_AT_ONCE, there, [&](int n) { return room.tops[n][h]; }, sums, top, value);
             if (u.splits == 1) {
                 write(i, top, value);
             } else {
@@ -311,7 +319,7 @@ template <int D, int V, int G> struct Attention {
         for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
             float2 top;
             float4 value;
-            combine(u.splits, [&](int n) { return __ldcg(split_tops + n * G + i / V); },
+            combine(u.splits, [](int) { return true; }, [&](int n) { return __ldcg(split_tops + n * G + i / V); },
                     [&](int n) { return __ldcg((const float4*)(partial + n * G * V + i)); }, top, value);
             write(i, top, value);
         }
@@ -324,19 +332,20 @@ template <int D, int V, int G> struct Attention {
         const Info& info = info_of_step();
         Room& room = *(Room*)(shared + AT_ARENA);
         int warp = threadIdx.x / 32;
-        Unit u;
-        for (Units units(a, info); units.next(u, a, info);) {
-            int position = info.position[u.token], news = u.split == u.splits - 1 ? position - info.first[u.token] + 1 : 0;
+        for (Units units;;) {
+            Unit u;
+            if (!units.next(u, a, info)) break;
+            int news = u.split == u.splits - 1 ? info.position[u.token] - info.first[u.token] + 1 : 0, slots = u.slots();
             make_heads(a, info, u, news, turns, room);
+            if (threadIdx.x == 0) room.unit = u, room.news = news, room.takers = min(slots, TAKERS);
             sync_threads<THREADS>();
-            int slots = u.slots(), taker = warp / SHARERS;
+            int taker = warp / SHARERS;
             if (taker < min(slots, TAKERS)) {
                 Found found;
                 found.clear();
-                Ring mine = ring;
-                mine.skip(taker);
-                for (int i = taker; i < slots; i += TAKERS, mine.skip(TAKERS)) {
-                    found.take_in(mine.wait(), room, u.begin + i * KEYS, u.from, u.end, a.softcap);
+                Ring mine = ring.ahead(taker);
+                for (int i = taker; i < slots; i += TAKERS, mine = mine.ahead(TAKERS)) {
+                    found.take_in(mine.wait(), room, room.unit.begin + i * KEYS, room.unit.from, room.unit.end, a.softcap);
                     mine.release_for(WARPS / SHARERS);
                 }
                 found.leave(room, taker);
@@ -345,7 +354,7 @@ template <int D, int V, int G> struct Attention {
             }
             ring.skip(slots);
             sync_threads<THREADS>();
-            finish(a, u, min(slots, TAKERS), news, units.most_splits, info.mark, room);
+            finish(a, info.mark, room);
             sync_threads<THREADS>(); // the room is used again
         }
         return ring;

@@ -28,6 +28,13 @@ DEVICE float exp2_fast(float x) {
     return y;
 }
 
+// Within an ulp or two, for numbers that are not extreme.
+DEVICE float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 DEVICE u32 to_half2(float low, float high) {
     u32 pair;
     low = fminf(fmaxf(low, -65504.f), 65504.f);
@@ -178,6 +185,13 @@ struct Gate {
 #endif
 };
 #endif
+
+// The thread's number, read once: else it is read over and over, and each time takes as long as shared memory does.
+DEVICE int fixed_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
 
 // The first N threads of a block wait for each other.
 template <int N> DEVICE void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory"); }

@@ -8,14 +8,14 @@
 // x of a phase in shared memory.
 struct X {
     u8* bytes;      // [chunk][256 * T]
-    float2* scales; // [chunk][T]: what an integer is worth, and the sum of the chunk's integers for formats of one bit
+    float* scales;  // [chunk][T]: what an integer is worth
     float* sums;    // [chunk][T][8]: of 16 columns each, for formats with offsets
     float* squares; // [T][warp]: sums of squares of the warp's columns
     float* shares;  // [tile][warp][16 rows][T], of HELD_TILES tiles
 
     DEVICE X() {
         u8* arena = shared + AT_ARENA;
-        bytes = arena, scales = (float2*)(arena + AT_SCALES), sums = (float*)(arena + AT_SUMS);
+        bytes = arena, scales = (float*)(arena + AT_SCALES), sums = (float*)(arena + AT_SUMS);
         shares = (float*)(arena + AT_SHARES), squares = (float*)(shared + AT_ROOM);
     }
 };
@@ -30,18 +30,16 @@ template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int
     for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(v[i]));
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
-    if (real) {
-        if (SIGNS) sum = store_planes(x.bytes + (chunk * T + t) * 256, part, v, most);
-        else sum = store_x(x.bytes + chunk * 256 * T, T, t, part, v, most);
+    if (real && part == 0) x.scales[chunk * T + t] = x_scale_of(most);
+    if (SIGNS) {
+        if (real) store_planes(x.bytes + (chunk * T + t) * 256, part, v, most);
+        return;
     }
-    if (SIGNS) { // of the whole chunk
-#pragma unroll
-        for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-    } else if (OFFSET_SUMS) {
+    if (real) sum = store_x(x.bytes + chunk * 256 * T, T, t, part, v, most);
+    if (OFFSET_SUMS) {
         sum += __shfl_xor_sync(0xffffffff, sum, 1);
         if (real && part % 2 == 0) x.sums[(chunk * T + t) * 8 + part / 2] = (float)sum;
     }
-    if (real && part == 0) x.scales[chunk * T + t] = {x_scale_of(most), (float)sum};
 }
 
 // The warp's chunks of a row of x, two at a time, times the norm's weights: the norm's factor comes at the end.
@@ -92,54 +90,65 @@ template <class L, int T> struct Kept {
     u32 b[L::SIGNS ? 1 : HELD][8];
     float scale[L::SIGNS ? 1 : HELD];
 
-    DEVICE void load(const X& x, int round, int at, int lane) {
-        int chunk = round * WARPS + (int)threadIdx.x / 32, token = min(lane % 4, T - 1);
+    DEVICE void load(const X& x, int round, int at, int lane, int warp) {
+        int chunk = round * WARPS + warp, token = min(lane % 4, T - 1);
         if (!L::FULL && chunk >= L::CHUNKS) return;
         if constexpr (L::SIGNS) {
 #pragma unroll
             for (int t = 0; t < T; t++) signs[at][t].load(x.bytes + (chunk * T + t) * 256, x.scales[chunk * T + t], lane);
         } else {
             load_x<T>(b[at], x.bytes + chunk * 256 * T, lane);
-            scale[at] = x.scales[chunk * T + token].x;
+            scale[at] = x.scales[chunk * T + token];
         }
     }
 
-    DEVICE Kept(const X& x, int lane) {
+    DEVICE Kept(const X& x, int lane, int warp) {
         if constexpr (REGISTERS)
 #pragma unroll
-            for (int round = 0; round < L::ROUNDS; round++) load(x, round, round, lane);
+            for (int round = 0; round < L::ROUNDS; round++) load(x, round, round, lane, warp);
     }
 };
 
-// The warp's share of one tile, as it comes through the ring. What it is for a row and token goes to `out`.
-template <class F, class L, int T> DEVICE void run_tile(Ring& ring, Kept<L, T>& kept, const X& x, float* out) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, token = min(q, T - 1);
-    float total[F::SIGNS ? T : 1][2] = {};
+// The warp's shares of N tiles, one or two, as they come through the ring. What they are for a row and token goes to `out`.
+template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, Kept<L, T>& kept, const X& x, float* out, int lane, int warp) {
+    int g = lane / 4, q = lane % 4, token = min(q, T - 1);
+    float total[N][F::SIGNS ? T : 1][2] = {};
 #pragma unroll
-    for (int first = 0; first < L::ROUNDS; first += L::PER_SLOT) {
-        const u8* slot = ring.wait() + warp * F::BYTES;
+    for (int piece = 0; piece < L::PIECES; piece++) {
+        const u8* slot[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) slot[n] = ring.ahead(n * L::PIECES).wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = first + i, chunk = round * WARPS + warp, at = Kept<L, T>::REGISTERS ? round : 0;
+            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = Kept<L, T>::REGISTERS ? round : 0;
             if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
-            if (!Kept<L, T>::REGISTERS) kept.load(x, round, 0, lane);
-            const u8* record = slot + i * WARPS * F::BYTES;
-            if constexpr (F::SIGNS) multiply_signs<T>(total, record, kept.signs[at], lane);
-            else multiply_record<F>(total[0], record, kept.b[at], kept.scale[at], x.sums + (chunk * T + token) * 8, lane);
-        }
-        ring.release(), ring.next();
-    }
-    if constexpr (F::SIGNS) {
-        bool odd = q % 2; // lanes 0 and 2 of a quad end up with row g, 1 and 3 with row g + 8
+            if (!Kept<L, T>::REGISTERS) kept.load(x, round, 0, lane, warp);
 #pragma unroll
-        for (int t = 0; t < T; t++) {
-            float sum = odd ? total[t][1] : total[t][0];
-            sum += __shfl_xor_sync(0xffffffff, odd ? total[t][0] : total[t][1], 1);
-            sum += __shfl_xor_sync(0xffffffff, sum, 2);
-            if (q < 2) out[(g + 8 * q) * T + t] = sum;
+            for (int n = 0; n < N; n++) {
+                const u8* record = slot[n] + i * WARPS * F::BYTES;
+                if constexpr (F::SIGNS) multiply_signs<T>(total[n], record, kept.signs[at], lane);
+                else multiply_record<F>(total[n][0], record, kept.b[at], kept.scale[at], x.sums + (chunk * T + token) * 8, lane);
+            }
         }
-    } else if (q < T) {
-        out[g * T + q] = total[0][0], out[(g + 8) * T + q] = total[0][1];
+        __syncwarp();
+        if (lane < N) (lane ? ring.ahead(L::PIECES) : ring).empty().arrive();
+        ring.next();
+    }
+    if (N == 2) ring = ring.ahead(L::PIECES);
+#pragma unroll
+    for (int n = 0; n < N; n++, out += SHARE_FLOATS * T) {
+        if constexpr (F::SIGNS) {
+            bool odd = q % 2; // lanes 0 and 2 of a quad end up with row g, 1 and 3 with row g + 8
+#pragma unroll
+            for (int t = 0; t < T; t++) {
+                float sum = odd ? total[n][t][1] : total[n][t][0];
+                sum += __shfl_xor_sync(0xffffffff, odd ? total[n][t][0] : total[n][t][1], 1);
+                sum += __shfl_xor_sync(0xffffffff, sum, 2);
+                if (q < 2) out[(g + 8 * q) * T + t] = sum;
+            }
+        } else if (q < T) {
+            out[g * T + q] = total[n][0][0], out[(g + 8) * T + q] = total[n][0][1];
+        }
     }
 }
 
@@ -193,7 +202,8 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
 template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     const LinearArgs& a = phase_at_hand(p).linear;
     const Info& info = info_of_step();
-    int rows = L::WANTED ? info.outputs : T == 1 ? 1 : info.tokens, units = L::units(), lane = threadIdx.x % 32;
+    int rows = L::WANTED ? info.outputs : T == 1 ? 1 : info.tokens, units = L::units();
+    int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
     if (rows == 0 || units == 0) return ring;
     X x;
     u32 mark = info.mark;
@@ -202,20 +212,24 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(a.add.at + row);
     for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, a.x.row(L::GATHER ? info.output_row[t] : t), t, x, mark);
     __syncwarp();
-    Kept<L, T> kept(x, lane);
-    float* mine = x.shares + threadIdx.x / 32 * 16 * T;
+    Kept<L, T> kept(x, lane, warp);
+    float* mine = x.shares + warp * 16 * T;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
-        int now = min(units - from, HELD_TILES / L::EACH);
+        int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
         if (from) sync_threads<THREADS>(); // the shares are used again
-        for (int i = 0; i < now * L::EACH; i++) {
-            float* out = mine + i * SHARE_FLOATS * T;
-            if constexpr (L::ALIKE) {
-                run_tile<typename L::A::F, L, T>(ring, kept, x, out);
-            } else {
+        float* out = mine;
+        if constexpr (L::ALIKE) { // two at a time: more to do at once
+            typedef typename L::A::F F;
+            int i = 0;
+            if constexpr (L::PIECES < SLOTS) // the second begins in the ring before the first ends
+                for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS * T) run_tiles<F, L, T, 2>(ring, kept, x, out, lane, warp);
+            for (; i < tiles; i++, out += SHARE_FLOATS * T) run_tiles<F, L, T, 1>(ring, kept, x, out, lane, warp);
+        } else {
+            for (int i = 0; i < tiles; i++, out += SHARE_FLOATS * T) {
                 int tile, part = L::find(from * L::EACH + i, tile);
-                if (part == 0) run_tile<typename L::A::F, L, T>(ring, kept, x, out);
-                else if (part == 1) run_tile<typename L::B::F, L, T>(ring, kept, x, out);
-                else run_tile<typename L::C::F, L, T>(ring, kept, x, out);
+                if (part == 0) run_tiles<typename L::A::F, L, T, 1>(ring, kept, x, out, lane, warp);
+                else if (part == 1) run_tiles<typename L::B::F, L, T, 1>(ring, kept, x, out, lane, warp);
+                else run_tiles<typename L::C::F, L, T, 1>(ring, kept, x, out, lane, warp);
             }
         }
         sync_threads<THREADS>();

@@ -80,32 +80,41 @@ template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
 //
 // The sum of (1 - 2a) x is the sum of x less twice that over the bits a that are set: the planes' weights 2^p, the last
 // one -2^15, times the bits that a and the plane have in common. A lane has planes 2q and 2q + 1 of both halves for its
-// rows; the lanes of a quad are added up at the end, and the first of them has the sum of x.
+// rows; the lanes of a quad are added up at the end. The sum of x is that over a row of which all bits are set.
 //
 // What a lane keeps of a chunk of a token:
 struct SignsX {
     uint2 planes;
     float by, sum; // what a common bit of its lowest plane is worth, and what there is without any
 
-    DEVICE void load(const u8* token_chunk, float2 scale, int lane) {
+    DEVICE void load(const u8* token_chunk, float scale, int lane) {
         int q = lane % 4;
         planes = *(const uint2*)(token_chunk + lane * 8);
-        by = scale.x * (q == 0 ? -2.f : q == 1 ? -8.f : q == 2 ? -32.f : -128.f);
-        sum = q == 0 ? scale.x * scale.y : 0.f;
+        by = scale * (q == 0 ? -2.f : q == 1 ? -8.f : q == 2 ? -32.f : -128.f);
+        float all[2];
+        count(all, ~0u, ~0u, lane); // as many as there are, of which the others are taken twice
+        sum = -0.5f * by * all[0];
+    }
+
+    // The common bits of the planes and two rows, worth what they are.
+    DEVICE void count(float (&sums)[2], u32 first, u32 second, int lane) const {
+        int top = lane % 4 == 3 ? -512 : 512, low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
+        count_common(low, first, second, planes.x);
+        count_common(high, first, second, planes.y);
+        sums[0] = (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]);
+        sums[1] = (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]);
     }
 };
 
 template <int T> DEVICE void multiply_signs(float (&total)[T][2], const u8* record, const SignsX (&x)[T], int lane) {
-    int top = lane % 4 == 3 ? -512 : 512;
     uint2 w = *(const uint2*)(record + lane * 8);
     u32 scale = *(const u32*)(record + 256 + lane / 4 * 4);
 #pragma unroll
     for (int t = 0; t < T; t++) {
-        int low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-        count_common(low, w.x, w.y, x[t].planes.x);
-        count_common(high, w.x, w.y, x[t].planes.y);
-        total[t][0] += low_half(scale) * (x[t].by * (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]) + x[t].sum);
-        total[t][1] += high_half(scale) * (x[t].by * (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]) + x[t].sum);
+        float sums[2];
+        x[t].count(sums, w.x, w.y, lane);
+        total[t][0] += low_half(scale) * (x[t].by * sums[0] + x[t].sum);
+        total[t][1] += high_half(scale) * (x[t].by * sums[1] + x[t].sum);
     }
 }
 
@@ -147,10 +156,13 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
     total[1] += x_scale * part[1];
 }
 
+// What to multiply the values of a chunk with so that the largest becomes 32512; what is next to nothing becomes nothing.
+DEVICE float to_integers(float most) { return most > 1e-30f ? 32512.f * reciprocal(most) : 0.f; }
+
 // Eight neighbouring values of x, the `part`-th eight of a chunk whose largest value is `most`: to their places in a
 // chunk of T tokens. Gives the sum of the integers.
 DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
-    float by = most > 0 ? 32512.f / most : 0.f;
+    float by = to_integers(most);
     int v[8], sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -184,11 +196,11 @@ DEVICE void turn_bits(u32& x, u32& y) {
 }
 
 // As store_x, into bit planes: a thread's eight values are one byte of each.
-DEVICE int store_planes(u8* token_chunk, int part, const float (&x)[8], float most) {
-    float by = most > 0 ? 32512.f / most : 0.f;
-    int v[8], sum = 0;
+DEVICE void store_planes(u8* token_chunk, int part, const float (&x)[8], float most) {
+    float by = to_integers(most);
+    int v[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = __float_as_int(x[i] * by + 12582912.f), sum += v[i] - 0x4b400000;
+    for (int i = 0; i < 8; i++) v[i] = __float_as_int(x[i] * by + 12582912.f);
     u8* at = token_chunk + part / 4 * 8 + part % 4; // lane q = part / 4, byte i = part % 4
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -208,12 +220,11 @@ DEVICE int store_planes(u8* token_chunk, int part, const float (&x)[8], float mo
                 at[plane * 32 + half * 4] = (u8)(word[n] >> (24 - 8 * i));
             }
     }
-    return sum;
 }
 
 // As store_x, in the order of formats of one bit: column 32 q + 8 i + j is byte i of step j / 2, half j % 2 of lane q.
 DEVICE void store_signs_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
-    float by = most > 0 ? 32512.f / most : 0.f;
+    float by = to_integers(most);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         int v = __float_as_int(x[j] * by + 12582912.f);

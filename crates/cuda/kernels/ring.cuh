@@ -38,6 +38,11 @@ struct Ring {
     DEVICE void next() {
         if (++at == SLOTS) at = 0, round++;
     }
+    // So many slots on, at most as many as there are.
+    DEVICE Ring ahead(int slots) const {
+        int to = at + slots;
+        return to < SLOTS ? Ring{to, round} : Ring{to - SLOTS, round + 1};
+    }
     DEVICE void skip(int slots) {
         at += slots;
 #pragma unroll 1
@@ -50,13 +55,7 @@ struct Ring {
         return slot();
     }
 
-    // A warp is done with a slot that it has waited for.
-    DEVICE void release() const {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) empty().arrive();
-    }
-
-    // The same for so many warps, where others had no use for the slot.
+    // A warp is done with a slot that it has waited for, and so are others, which had no use for it.
     DEVICE void release_for(int warps) const {
         __syncwarp();
         if (threadIdx.x % 32 < warps) empty().arrive();
@@ -69,7 +68,8 @@ constexpr int SPLIT_KEYS = 512; // fewer are not worth a second block
 constexpr int KEYS = 16;        // in a slot
 
 struct Unit {
-    int token, kv_head, group, split, splits, index; // index: of token, key head and group
+    int token, kv_head, group, split, splits;
+    int index, room; // of token, key head and group; and of their splits
     int from;       // the first key that the token sees
     int begin, end; // of the split; it begins at a multiple of KEYS
 
@@ -78,23 +78,19 @@ struct Unit {
 
 // The units of attention, in the order in which blocks take them.
 struct Units {
-    int heads, tokens, most_splits, number;
-
-    DEVICE Units(const AttendArgs& a, const Info& info) {
-        heads = a.kv_heads * a.groups, tokens = TOKENS_AT_ONCE == 1 ? 1 : info.tokens;
-        most_splits = max(1, BLOCKS / (tokens * heads));
-        number = blockIdx.x;
-    }
+    int number = blockIdx.x;
 
     // The block's next unit that has something to do.
     DEVICE bool next(Unit& u, const AttendArgs& a, const Info& info) {
+        int heads = a.kv_heads * a.groups, tokens = TOKENS_AT_ONCE == 1 ? 1 : info.tokens;
+        int most_splits = max(1, BLOCKS / (tokens * heads));
         for (; number < tokens * heads * most_splits; number += BLOCKS) {
             // splits of one head lie far apart: with few keys there is one split, and every block's first unit is one
             int rest = number / heads, head = number - rest * heads;
             u.token = 0, u.split = rest, u.kv_head = head, u.group = 0;
             if (tokens > 1) u.split = rest / tokens, u.token = rest % tokens;
             if (a.groups > 1) u.kv_head = head / a.groups, u.group = head % a.groups;
-            u.index = u.token * heads + head;
+            u.room = (u.token * heads + head) * most_splits, u.index = u.token * heads + head;
             int first = info.first[u.token];
             u.from = a.window > 0 ? max(0, info.position[u.token] + 1 - a.window) : 0;
             int base = min(u.from, first) / KEYS * KEYS, old = (first - base + KEYS - 1) / KEYS, each = old; // in slots
@@ -117,8 +113,7 @@ struct Reader {
     DEVICE void fill(int count, const void* from, int bytes, const void* more, int more_bytes) {
         int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
-        Ring mine = ring;
-        mine.skip(lane);
+        Ring mine = ring.ahead(lane % SLOTS);
         u32 open = __ballot_sync(0xffffffff, lane < count);
         while (open) { // the first is waited for; whoever can go on then does
             Ring first = {__shfl_sync(0xffffffff, mine.at, __ffs(open) - 1), __shfl_sync(0xffffffff, mine.round, __ffs(open) - 1)};
@@ -131,7 +126,7 @@ struct Reader {
             }
             open &= ~__ballot_sync(0xffffffff, ready);
         }
-        ring.skip(count);
+        ring = ring.ahead(count - 1), ring.next();
 #else
         for (int i = 0; i < count; i++, ring.next()) { // the whole warp copies
             ring.empty().wait((ring.round & 1) ^ 1);
@@ -162,7 +157,7 @@ struct Reader {
     DEVICE void read_keys(const AttendArgs& a, const Info& info) {
         Unit u;
         int lane = threadIdx.x % 32;
-        for (Units units(a, info); units.next(u, a, info);) {
+        for (Units units; units.next(u, a, info);) {
             const u32* pages = info.pages[u.token];
             auto page = [&](int n) { // of a lane's slot
                 int key = u.begin + (n + lane) * KEYS;

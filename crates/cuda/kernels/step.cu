@@ -1,8 +1,8 @@
 // A whole step of up to T tokens in one launch: a block a multiprocessor, phase after phase. Blocks wait for the values
 // that they want (phase.cuh), and all for all only around phases that know no marks.
 //
-// Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit),
-// BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
+// Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit,
+// whether scores have a soft cap), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
 // together), OFFSET_SUMS, ANY_SIGNS, PHASE_BYTES, WINDOW (phases at hand), MOST_PAIRS, where things lie in shared memory
 // (AT_...), and how large the last of them is (ARENA).
 
@@ -59,7 +59,7 @@ template <int T> DEVICE void step(const StepArgs& args) {
             case ATTEND: {
                 const float2* turn = turns + phase.attend.table * T * MOST_PAIRS;
                 switch (phase.attend.shape) {
-#define CASE(n, d, v, g) case n: ring = Attention<d, v, g>::units(p, ring, turn); break;
+#define CASE(n, d, v, g, capped) case n: ring = Attention<d, v, g, capped>::units(p, ring, turn); break;
                     ATTENTIONS(CASE)
 #undef CASE
                 }

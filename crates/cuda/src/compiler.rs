@@ -220,7 +220,10 @@ mod tests {
                 formats.push(layout);
             }
         }
-        let shape = |head_dim, v_dim, queries| AttentionShape { head_dim, v_dim, queries };
+        let shape = |head_dim, v_dim, queries| {
+            let capped = head_dim == 256;
+            AttentionShape { head_dim, v_dim, queries, capped }
+        };
         let shapes = vec![shape(128, 128, 8), shape(80, 48, 1), shape(256, 256, 4), shape(64, 64, 3)];
         let kinds = Kinds { formats, shapes, page_len: 32 };
         let step = |tokens: usize| {

@@ -17,19 +17,21 @@ use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// What attention is compiled for: columns of key and value heads, query heads of a block.
+/// What attention is compiled for: columns of key and value heads, query heads of a block, whether scores have a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionShape {
     pub(crate) head_dim: usize,
     pub(crate) v_dim: usize,
     pub(crate) queries: usize,
+    pub(crate) capped: bool,
 }
 
 impl AttentionShape {
     pub(crate) fn of(args: &Attention) -> AttentionShape {
         let each = args.heads / args.kv_heads;
         let queries = (1..=MOST_QUERIES).rev().find(|n| each.is_multiple_of(*n)).unwrap_or(1);
-        AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries }
+        let capped = args.softcap.is_some_and(|cap| cap > 0.0);
+        AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries, capped }
     }
 
     /// Bytes of shared memory that a block takes: `Room` of `kernels/attend.cuh`.
@@ -37,7 +39,7 @@ impl AttentionShape {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
         let floats = (OWNERS + MOST_TOKENS) * d + (takers + MOST_TOKENS) * g * 2 + takers * g * v;
-        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2
+        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2 + 64
     }
 
     /// Bytes of the keys and values that come together.

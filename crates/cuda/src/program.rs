@@ -49,7 +49,8 @@ impl Kinds {
         let formats =
             formats.map(|(i, f)| format!("X({i}, {}, {}, {}, {})", f.bits, f.low, f.group, f.offsets));
         let shapes = self.shapes.iter().enumerate().filter(|(_, s)| s.head_dim % 8 == 0 && s.v_dim % 8 == 0);
-        let shapes = shapes.map(|(i, s)| format!("X({i}, {}, {}, {})", s.head_dim, s.v_dim, s.queries));
+        let shapes =
+            shapes.map(|(i, s)| format!("X({i}, {}, {}, {}, {})", s.head_dim, s.v_dim, s.queries, s.capped));
         vec![
             ("FORMATS(X)", formats.collect::<Vec<_>>().join(" ")),
             ("ATTENTIONS(X)", shapes.collect::<Vec<_>>().join(" ")),
