@@ -66,11 +66,22 @@ impl Bench {
         Ok(())
     }
 
-    /// Decodes `len` tokens of every stream, one step for all streams at a time.
+    /// Decodes `len` tokens of every stream, one step for all streams at a time. As in the engine, a device that works by
+    /// itself has its next step before it is done with one, and takes the tokens from there.
     fn decode(&mut self, position: usize, len: usize) -> CliResult<()> {
+        let ahead = self.runner.runs_ahead();
         for at in position..position + len {
-            let entries = (0..self.streams).map(|s| self.entry(s, at, 1, true)).collect();
-            self.runner.step(&Batch { entries, ..Batch::default() })?;
+            let follows = ahead && at > position;
+            let streams = 0..self.streams;
+            let entry = |s| Entry { carried: follows.then_some(s), ..self.entry(s, at, 1, true) };
+            let entries = streams.map(entry).collect();
+            self.runner.submit(&Batch { entries, ..Batch::default() })?;
+            if follows || !ahead {
+                self.runner.collect()?;
+            }
+        }
+        if ahead {
+            self.runner.collect()?;
         }
         Ok(())
     }

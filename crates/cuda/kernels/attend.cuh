@@ -20,6 +20,7 @@ template <int D> struct Quads {
     static DEVICE bool has(int n) { return D % 128 == 0 || column(n) < D; }
 
     DEVICE void take(const float* from, u32 mask, u32 mark) {
+        from = own_replica(from, mask);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             u32 bits[4] = {0, 0, 0, 0};

@@ -48,32 +48,31 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
     auto column = [&](int round) { return chunk_of(round) * 128 + lane % 16 * 8; };
+    auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column(round) < L::COLS); };
     float squares = 0;
-    Eight next;
+    Eight asked;
     float4 w[2];
     auto ask = [&](int round) {
         int k = column(round);
-        bool there = real(round) && (L::COLS % 128 == 0 || k < L::COLS);
-        if (L::NORM && there) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
-        if (there) next.ask(from + k);
-        else next.zero(mark);
+        if (L::NORM && there(round)) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
+        if (there(round)) asked.ask(from + k);
+        else asked.zero(mark);
     };
     ask(0);
 #pragma unroll
     for (int round = 0; round < L::ROUNDS; round += 2) {
-        int k = column(round), chunk = chunk_of(round);
-        bool there = real(round) && (L::COLS % 128 == 0 || k < L::COLS);
-        while (!next.is_there(L::X_MASK, mark)) next.ask(from + k);
+        int chunk = chunk_of(round);
+        while (!asked.is_there(L::X_MASK, mark)) asked.ask(from + column(round));
         float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            v[i] = there ? unmarked(next.bits[i], L::X_MASK) : 0.f;
+            v[i] = there(round) ? unmarked(asked.bits[i], L::X_MASK) : 0.f;
             if (L::NORM) {
                 squares += v[i] * v[i];
-                v[i] = there ? v[i] * by[i] : 0.f;
+                v[i] = there(round) ? v[i] * by[i] : 0.f;
             }
         }
-        if (round + 2 < L::ROUNDS) ask(round + 2);
+        if (round + 2 < L::ROUNDS) ask(round + 2); // on its way meanwhile
         put_x<L::SIGNS, T>(real(round), x, t, chunk, v);
     }
     if (L::NORM) {
@@ -186,7 +185,7 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
         const Part& part = a.part[L::find((from + unit) * L::EACH, tile)];
         int row = tile * 16 + r;
         if (row >= part.rows) continue;
-        const float* add = a.add.row(t) + row;
+        const float* add = own_replica(a.add.row(t) + row, L::ADD_MASK);
         if (L::ADD && (T > 1 || from > 0 || i >= THREADS)) added.ask(add);
         float factor = 1;
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[t * WARPS + w]; }) * (1.f / L::COLS) + a.norm.eps);
@@ -209,8 +208,8 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     u32 mark = info.mark;
     Added<L> added; // one row a thread in most phases: what is added to it is asked for now
     int row = L::first_unit() * 16 + threadIdx.x;
-    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(a.add.at + row);
-    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, a.x.row(L::GATHER ? info.output_row[t] : t), t, x, mark);
+    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(own_replica(a.add.at + row, L::ADD_MASK));
+    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, own_replica(a.x.row(L::GATHER ? info.output_row[t] : t), L::X_MASK), t, x, mark);
     __syncwarp();
     Kept<L, T> kept(x, lane, warp);
     float* mine = x.shares + warp * 16 * T;

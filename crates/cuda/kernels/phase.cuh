@@ -4,66 +4,6 @@
 
 constexpr int WARPS = 16, THREADS = WARPS * 32; // of a block in a step of a few tokens, beside the warp that reads
 
-// The rows of a value: row r begins at `at + r * stride`.
-//
-// In a step of a few tokens blocks hand values on without a barrier: where `mask` is 1, the lowest bit of every float is a
-// mark that flips from step to step, and who wants a float waits until it has this step's mark.
-struct View {
-    float* at;
-    long stride;
-    u32 mask, pad;
-
-    DEVICE float* row(int r) const { return at + r * stride; }
-};
-
-DEVICE float unmarked(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
-DEVICE u32 marked(float x, u32 mask, u32 mark) { return (__float_as_uint(x) & ~mask) | (mark & mask); }
-
-DEVICE u32 load_shared_word(const float* at) {
-    u32 bits;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
-    return bits;
-}
-
-// Waits for a float with this step's mark.
-DEVICE float take(const float* at, u32 mask, u32 mark) {
-    u32 bits;
-    do bits = load_shared_word(at);
-    while ((bits ^ mark) & mask);
-    return unmarked(bits, mask);
-}
-
-DEVICE void give(float* at, float x, u32 mask, u32 mark) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(marked(x, mask, mark)) : "memory");
-}
-
-DEVICE void give4(float* at, const float4& v, u32 mask, u32 mark) {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(marked(v.x, mask, mark)),
-        "r"(marked(v.y, mask, mark)), "r"(marked(v.z, mask, mark)), "r"(marked(v.w, mask, mark)) : "memory");
-}
-
-// Eight neighbouring floats that may not be there yet.
-struct Eight {
-    u32 bits[8];
-
-    DEVICE void ask(const float* at) {
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[4]), "=r"(bits[5]), "=r"(bits[6]), "=r"(bits[7]) : "l"(at + 4) : "memory");
-    }
-
-    DEVICE void zero(u32 mark) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) bits[i] = mark;
-    }
-
-    DEVICE bool is_there(u32 mask, u32 mark) const {
-        u32 wrong = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) wrong |= bits[i] ^ mark;
-        return (wrong & mask) == 0;
-    }
-};
-
 // A step's inputs: words 0 to 4 say where token ids, positions, slices, output rows and page tables begin.
 enum { TABLE_STRIDE = 5, TOKENS = 6, OUTPUTS = 7, BARRIER = 8 };
 

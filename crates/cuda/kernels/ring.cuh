@@ -43,6 +43,8 @@ struct Ring {
         int to = at + slots;
         return to < SLOTS ? Ring{to, round} : Ring{to - SLOTS, round + 1};
     }
+    // So many slots before it, fewer than there are.
+    DEVICE Ring back(int slots) const { return at >= slots ? Ring{at - slots, round} : Ring{at - slots + SLOTS, round - 1}; }
     DEVICE void skip(int slots) {
         at += slots;
 #pragma unroll 1
@@ -105,20 +107,33 @@ struct Units {
     }
 };
 
-// Reads everything, in order: one warp's work.
+// Reads everything, in order: one warp's work. Only so many slots are on their way at a time: memory is busy with
+// those, and what blocks hand to each other does not have to queue behind more.
 struct Reader {
     Ring ring;
 
+    // Whether a slot may be filled: what was in it is used up, and what was asked for `flying` slots before is there.
+    static DEVICE bool may_fill(Ring slot, int flying) {
+        Ring before = slot.back(flying);
+        return slot.empty().is_complete((slot.round & 1) ^ 1) && (is_early(slot, flying) || before.full().is_complete(before.round & 1));
+    }
+    static DEVICE void wait_to_fill(Ring slot, int flying) {
+        Ring before = slot.back(flying);
+        slot.empty().wait((slot.round & 1) ^ 1);
+        if (!is_early(slot, flying)) before.full().wait(before.round & 1);
+    }
+    static DEVICE bool is_early(Ring slot, int flying) { return slot.round == 0 && slot.at < flying; }
+
     // Fills `count` slots, at most SLOTS and 32; lane i has what the i-th is filled with: up to two pieces.
-    DEVICE void fill(int count, const void* from, int bytes, const void* more, int more_bytes) {
+    DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more, int more_bytes) {
         int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
         Ring mine = ring.ahead(lane % SLOTS);
         u32 open = __ballot_sync(0xffffffff, lane < count);
         while (open) { // the first is waited for; whoever can go on then does
             Ring first = {__shfl_sync(0xffffffff, mine.at, __ffs(open) - 1), __shfl_sync(0xffffffff, mine.round, __ffs(open) - 1)};
-            first.empty().wait((first.round & 1) ^ 1);
-            bool ready = open >> lane & 1 && mine.empty().is_complete((mine.round & 1) ^ 1);
+            wait_to_fill(first, flying);
+            bool ready = open >> lane & 1 && may_fill(mine, flying);
             if (ready) {
                 mine.full().expect(bytes + more_bytes);
                 mine.full().copy(mine.slot(), from, bytes);
@@ -129,7 +144,7 @@ struct Reader {
         ring = ring.ahead(count - 1), ring.next();
 #else
         for (int i = 0; i < count; i++, ring.next()) { // the whole warp copies
-            ring.empty().wait((ring.round & 1) ^ 1);
+            wait_to_fill(ring, flying);
             const void* a = (const void*)__shfl_sync(0xffffffff, (u64)from, i);
             const void* b = (const void*)__shfl_sync(0xffffffff, (u64)more, i);
             int a_bytes = __shfl_sync(0xffffffff, bytes, i), b_bytes = __shfl_sync(0xffffffff, more_bytes, i);
@@ -150,7 +165,7 @@ struct Reader {
         for (int n = 0; n < slots; n += AT_ONCE) {
             int tile, i = min(n + lane, slots - 1), part = L::find(i / L::PIECES, tile), chunk = i % L::PIECES * L::PER_SLOT * WARPS;
             int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::PER_SLOT * WARPS) * record;
-            fill(min(AT_ONCE, slots - n), a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes, nullptr, 0);
+            fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes, nullptr, 0);
         }
     }
 
@@ -169,7 +184,7 @@ struct Reader {
                 next = page(n + AT_ONCE);
                 int key = u.begin + (n + lane) * KEYS;
                 long slot = ((long)now * a.kv_heads + u.kv_head) * PAGE_LEN + key % PAGE_LEN;
-                fill(min(AT_ONCE, u.slots() - n), a.keys + slot * a.head_dim, KEYS * a.head_dim * 2, a.values + slot * a.v_dim, KEYS * a.v_dim * 2);
+                fill(min(AT_ONCE, u.slots() - n), KEYS_FLYING, a.keys + slot * a.head_dim, KEYS * a.head_dim * 2, a.values + slot * a.v_dim, KEYS * a.v_dim * 2);
             }
         }
     }

@@ -8,10 +8,12 @@ use tern_graph::{
     StepOutput, Ticket,
 };
 
+use crate::bandwidth;
 use crate::compiler::Compiler;
 use crate::driver::Device;
 use crate::nvrtc::Places;
 use crate::program::{Compiled, Kv, Underway, scratch_bytes};
+use crate::staging::Staging;
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -20,6 +22,7 @@ type Result<T> = std::result::Result<T, BackendError>;
 pub struct Cuda {
     device: Arc<Device>,
     compiler: Compiler,
+    staging: Staging,
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
     underway: Vec<(u64, Program, Underway)>,
@@ -39,9 +42,11 @@ impl Cuda {
     pub fn open(ordinal: usize, places: Places, cache: Option<PathBuf>) -> Result<Cuda> {
         let device = Device::open(ordinal)?;
         let compiler = Compiler::new(Arc::clone(&device), places, cache);
+        let staging = Staging::new(&device);
         Ok(Cuda {
             device,
             compiler,
+            staging,
             buffers: vec![],
             programs: vec![],
             underway: vec![],
@@ -86,7 +91,7 @@ impl Backend for Cuda {
     }
 
     fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
-        let weight = Arc::new(Weight::store(&self.device, tensor)?);
+        let weight = Arc::new(Weight::store(&mut self.staging, tensor)?);
         Ok(self.add(Stored::Weight { weight, rows: tensor.rows, cols: tensor.cols }))
     }
 
@@ -145,5 +150,9 @@ impl Backend for Cuda {
 
     fn runs_ahead(&self) -> bool {
         true
+    }
+
+    fn read_bandwidth(&mut self) -> Option<f64> {
+        bandwidth::measure(&self.device, &mut self.compiler).ok()
     }
 }

@@ -15,9 +15,10 @@ use crate::nvrtc::{Nvrtc, Places};
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// What every kernel is made of, in order.
-const COMMON: [&str; 6] = [
+const COMMON: [&str; 7] = [
     include_str!("../kernels/common.cuh"),
     include_str!("../kernels/record.cuh"),
+    include_str!("../kernels/exchange.cuh"),
     include_str!("../kernels/phase.cuh"),
     include_str!("../kernels/rows.cuh"),
     include_str!("../kernels/heads.cuh"),
@@ -33,6 +34,8 @@ pub(crate) enum Source {
     Many,
     /// Choosing tokens.
     Sample,
+    /// Reading memory as fast as can be.
+    Bandwidth,
 }
 
 impl Source {
@@ -47,6 +50,7 @@ impl Source {
             ],
             Source::Many => &[include_str!("../kernels/many.cu")],
             Source::Sample => &[include_str!("../kernels/sample.cu")],
+            Source::Bandwidth => &[include_str!("../kernels/bandwidth.cu")],
         }
     }
 
@@ -54,8 +58,9 @@ impl Source {
     pub(crate) fn with(self, defines: &[(&str, String)]) -> String {
         let defines: String =
             defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-        // the sampler needs no more than the first of the common pieces
-        let common = if self == Source::Sample { &COMMON[..1] } else { &COMMON[..] };
+        // the others need no more than the first of the common pieces
+        let phases = matches!(self, Source::Step | Source::Many);
+        let common = if phases { &COMMON[..] } else { &COMMON[..1] };
         format!("{defines}{}\n{}", common.join("\n"), self.texts().join("\n"))
     }
 }
@@ -213,7 +218,6 @@ mod tests {
                 return;
             }
         };
-        // all formats in one module: a model has few of them, but each must compile everywhere
         let mut formats = vec![];
         for layout in tern_quant::ALL.iter().filter_map(|quant| Layout::of(quant)) {
             if !formats.contains(&layout) {
@@ -224,26 +228,38 @@ mod tests {
             let capped = head_dim == 256;
             AttentionShape { head_dim, v_dim, queries, capped }
         };
-        let shapes = vec![shape(128, 128, 8), shape(80, 48, 1), shape(256, 256, 4), shape(64, 64, 3)];
-        let kinds = Kinds { formats, shapes, page_len: 32 };
-        let step = |tokens: usize| {
-            let room = Room::new(&kinds, &[], &[(0, 64)], tokens).defines((9216, 16));
+        let shapes = [shape(128, 128, 8), shape(80, 48, 1), shape(256, 256, 4), shape(64, 64, 3)];
+        // models of a few formats and one kind of heads each: all formats and heads are in one of them
+        let models = formats.chunks(4).zip(shapes.iter().cycle()).map(|(formats, shape)| Kinds {
+            formats: formats.to_vec(),
+            shapes: vec![*shape],
+            page_len: 32,
+        });
+        let step = |kinds: &Kinds, tokens: usize| {
+            let room = Room::new(kinds, &[], &[(0, 64)], tokens).defines((9216, 16));
             // one of everything: parts, a gate, what is added, rows that do not fill all warps; and every format
             let part = |format: usize, rows| (format as i32, rows);
+            let last = kinds.formats.len() - 1;
+            let alike = kinds.formats[last].is_signs() == kinds.formats[0].is_signs();
+            let parts = [part(0, 4096), part(if alike { last } else { 0 }, 1000)];
             let mut shapes = vec![
-                LinearShape {
-                    flags: 1 | 16 | 64,
-                    ..LinearShape::new(4096, 2, &[part(1, 4096), part(2, 1000)])
-                },
+                LinearShape { flags: 1 | 16 | 64, ..LinearShape::new(4096, 2, &parts) },
                 LinearShape { gated: 1, ..LinearShape::new(4096, 2, &[part(0, 12288), part(0, 12288)]) },
                 LinearShape { flags: 2 | 16 | 32 | 128, ..LinearShape::new(11008, 2, &[part(0, 4096)]) },
             ];
-            shapes.extend((0..kinds.formats.len()).map(|f| LinearShape::new(2048, 1, &[part(f, 512)])));
+            shapes.extend((1..=last).map(|f| LinearShape::new(2048, 1, &[part(f, 512)])));
             Source::Step.with(&[kinds.defines(), room, shape::defines(&shapes, 132)].concat())
         };
-        let many = Source::Many.with(&kinds.defines());
-        let sample = Source::Sample.with(&[]);
-        let sources = [("one token", step(1)), ("four", step(4)), ("many", many), ("sample", sample)];
+        let mut sources = vec![];
+        for (i, kinds) in models.enumerate() {
+            sources.push((if i == 0 { "one token" } else { "one token, other formats" }, step(&kinds, 1)));
+            if i == 0 {
+                sources.push(("four", step(&kinds, 4)));
+            }
+            sources.push(("many", Source::Many.with(&kinds.defines())));
+        }
+        sources.push(("sample", Source::Sample.with(&[])));
+        sources.push(("bandwidth", Source::Bandwidth.with(&[])));
         let architectures = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
         std::thread::scope(|scope| {
             for architecture in architectures {
@@ -254,8 +270,14 @@ mod tests {
                         if architecture == "sm_75" && source.contains("one_launch") {
                             continue;
                         }
-                        if architecture != "sm_90a" && *name == "four" {
-                            continue; // the same as for one token, and slow to compile
+                        // slow to compile, and the same code as in others
+                        let again = match *name {
+                            "four" => architecture != "sm_90a",
+                            "one token, other formats" => !["sm_80", "sm_90a"].contains(&architecture),
+                            _ => false,
+                        };
+                        if again {
+                            continue;
                         }
                         let mut options = options(architecture);
                         options.push("--ptxas-options=-v".into());

@@ -318,12 +318,14 @@ impl Memory {
         check(code, || format!("copying {} bytes to the GPU", bytes.len()))
     }
 
-    /// Copies the first bytes of pinned memory in, in order with everything else; it may not be changed until then.
-    pub(crate) fn write_pinned(&self, from: &Pinned, bytes: usize) -> Result<()> {
+    /// Copies the first bytes of pinned memory in, to `to` and after it, in order with everything else; it may not be
+    /// changed until then.
+    pub(crate) fn write_pinned(&self, to: usize, from: &Pinned, bytes: usize) -> Result<()> {
         let bytes = bytes.min(from.bytes);
-        self.fits(0, bytes)?;
+        self.fits(to, bytes)?;
         // SAFETY: the range was checked, and pinned memory waits for the stream before it goes.
-        let code = unsafe { cu::cuMemcpyHtoDAsync_v2(self.at, from.at, bytes, self.device.stream) };
+        let code =
+            unsafe { cu::cuMemcpyHtoDAsync_v2(self.at + to as u64, from.at, bytes, self.device.stream) };
         check(code, || format!("copying {bytes} bytes to the GPU"))
     }
 

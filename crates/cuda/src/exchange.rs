@@ -1,11 +1,12 @@
 //! Values that the blocks of a step of a few tokens hand on without a barrier: which they are, and which phases wait for
 //! all blocks all the same.
 //!
-//! Every float of such a value carries a mark of its step (`kernels/phase.cuh`), so each has memory of its own, written
+//! Every float of such a value carries a mark of its step (`kernels/exchange.cuh`), so each has memory of its own, written
 //! once a step: nobody can take last step's float for this one's, nor write over what another block still reads.
 
 use tern_graph::{Graph, Plan, Work};
 
+use crate::few::REPLICAS;
 use crate::fuse::Fused;
 
 pub(crate) struct Exchange {
@@ -58,13 +59,45 @@ impl Exchange {
         Exchange { at, width, waits }
     }
 
-    /// Bytes for steps of so many tokens.
+    /// Bytes for steps of so many tokens: all replicas.
     pub(crate) fn bytes(&self, tokens: usize) -> usize {
-        self.width * tokens * 4
+        self.width * tokens * REPLICAS * 4
     }
 
     /// Where a value begins in memory for so many tokens, in bytes.
     pub(crate) fn place(&self, value: usize, tokens: usize) -> Option<u64> {
         self.at[value].map(|at| (at * tokens * 4) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_quant::Q1_0;
+
+    use super::*;
+    use crate::fuse::{fuse, tests::decoder, work};
+    use crate::layout::Layout;
+
+    /// Values that are handed on, and phases that wait.
+    fn of(graph: &Graph, floats: &str) -> (usize, Vec<usize>) {
+        let fused = fuse(graph, |id| Layout::of(&Q1_0).filter(|_| graph.weight(id).name != floats));
+        let work: Vec<Work> = fused.iter().map(|phase| work(graph, phase)).collect();
+        let exchange = Exchange::of(graph, &fused, &work, &Plan::of(graph, &work));
+        let places: Vec<u64> = (0..graph.nodes.len()).filter_map(|v| exchange.place(v, 4)).collect();
+        assert!(places.iter().all(|at| at % 16 == 0 && (*at as usize) < exchange.bytes(4)));
+        let waits = exchange.waits.iter().enumerate().filter(|(_, waits)| **waits);
+        (places.len(), waits.map(|(i, _)| i).collect())
+    }
+
+    #[test]
+    fn a_decoder_hands_everything_on_and_waits_for_nobody() {
+        // the embedding, q, k, v, what attention makes, x twice, and between gate and down
+        assert_eq!(of(&decoder(), ""), (8, vec![]));
+    }
+
+    #[test]
+    fn what_a_matrix_of_floats_reads_or_makes_is_waited_for() {
+        // phases: embed, q k v, attend, o, gate and up, down by itself, its sum, the head; the sum reads what o makes
+        assert_eq!(of(&decoder(), "down"), (5, vec![4, 5, 6, 7]));
     }
 }

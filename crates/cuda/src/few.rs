@@ -22,6 +22,10 @@ pub(crate) const WARPS: usize = 16;
 /// Slots of the ring at most, and bytes of one at least: smaller ones would only be more to look after.
 const MOST_SLOTS: usize = 32;
 const LEAST_SLOT: usize = 9 * 1024;
+/// Bytes of keys on their way to a block: enough for all blocks together to keep memory busy.
+const KEYS_FLYING: usize = 80 * 1024;
+/// How often values that blocks hand on lie in memory.
+pub(crate) const REPLICAS: usize = 4;
 
 /// What such a step goes through.
 pub(crate) struct StepOf<'a> {
@@ -100,7 +104,10 @@ impl Few {
             (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
         }
         let (shared, blocks) = (ring.0 * ring.1 + room.rest(), device.facts.processors);
-        let defines = [kinds.defines(), room.defines(ring), shape::defines(&shapes, blocks)].concat();
+        let replica = handed.len() / REPLICAS / 4;
+        let replicas = vec![("REPLICAS", REPLICAS.to_string()), ("REPLICA", replica.to_string())];
+        let defines =
+            [kinds.defines(), room.defines(ring), shape::defines(&shapes, blocks), replicas].concat();
         let module = compiler.module(Source::Step, &defines)?;
         let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
         Ok(Some(Few { tokens, kernel, args, blocks, shared, handed, last_tokens: 0, _phases: table }))
@@ -217,6 +224,7 @@ impl Room {
         all.extend([
             ("SLOTS", slots),
             ("SLOT", slot),
+            ("KEYS_FLYING", (KEYS_FLYING / slot).clamp(1, slots - 1)),
             ("TOKENS_AT_ONCE", self.tokens),
             ("WINDOW", WINDOW),
             ("HELD_TILES", held_tiles(self.tokens)),

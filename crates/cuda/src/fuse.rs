@@ -359,13 +359,13 @@ impl Fuser<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use tern_quant::{Q1_0, Q8_0};
 
     use super::*;
 
     /// One layer of a decoder and its head.
-    fn decoder() -> Graph {
+    pub(crate) fn decoder() -> Graph {
         let mut g = Graph::new();
         let table = g.matrix("embed", 512, 256).unwrap();
         let turns = g.rope_table(tern_graph::RopeTable { freqs: vec![1.0; 32], magnitude: 1.0 });

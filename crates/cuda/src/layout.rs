@@ -122,68 +122,104 @@ impl Layout {
     }
 }
 
-/// A tensor as it goes to the device.
-pub(crate) struct Packed {
+/// How a tensor is packed: `[tile][chunk]` records.
+pub(crate) struct Packing<'a> {
     pub(crate) layout: Layout,
-    /// `[tile][chunk]` records.
-    pub(crate) records: Vec<u8>,
     /// On everything: scales are halves, so their largest is brought near one.
     pub(crate) factor: f32,
+    tensor: &'a HostTensor,
+    chunks: usize,
+    /// Where codes of rows 0 and 8 of a tile lie.
+    places: [Places; 2],
 }
 
-impl Packed {
-    /// Packs a tensor of codes; none if its format has no layout.
-    pub(crate) fn new(tensor: &HostTensor) -> Option<Packed> {
+/// Byte and shift of each column's code in the first plane and in the second.
+type Places = Vec<[(u16, u8); 2]>;
+
+impl Packing<'_> {
+    /// None if the tensor's format has no layout.
+    pub(crate) fn new(tensor: &HostTensor) -> Option<Packing<'_>> {
         let layout = Layout::of(tensor.quant)?;
-        let (tiles, chunks) = (tensor.rows.div_ceil(TILE), Layout::chunks(tensor.cols));
         let largest = each_row(tensor, |row| row.largest(&layout));
         let factor = if largest > 0.0 { 2f32.powi(largest.log2().ceil() as i32) } else { 1.0 };
-        let mut records = vec![0; tiles * chunks * layout.bytes()];
-        let share = tiles.div_ceil(threads()).max(1);
+        let places = [0, 1].map(|second| (0..CHUNK).map(|k| layout.places((0, second), k)).collect());
+        Some(Packing { layout, factor, tensor, chunks: Layout::chunks(tensor.cols), places })
+    }
+
+    /// Bytes of a tile, and of all.
+    pub(crate) fn tile_bytes(&self) -> usize {
+        self.chunks * self.layout.bytes()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.tensor.rows.div_ceil(TILE) * self.tile_bytes()
+    }
+
+    /// Packs tiles from `first` on, as many as there is room for; the threads share them.
+    pub(crate) fn fill(&self, first: usize, records: &mut [u8]) {
+        records.fill(0);
+        let share = (records.len() / self.tile_bytes()).div_ceil(threads()).max(1);
         std::thread::scope(|scope| {
-            for (i, part) in records.chunks_mut(share * chunks * layout.bytes()).enumerate() {
+            for (i, part) in records.chunks_mut(share * self.tile_bytes()).enumerate() {
                 scope.spawn(move || {
-                    let (mut row, first) = (Row::new(tensor), i * share * TILE);
-                    for r in first..(first + share * TILE).min(tensor.rows) {
-                        put(part, r - first, chunks, &layout, factor, row.read(tensor, r));
+                    let (mut row, first) = (Row::new(self.tensor), (first + i * share) * TILE);
+                    let rows = part.len() / self.tile_bytes() * TILE;
+                    for r in first..(first + rows).min(self.tensor.rows) {
+                        self.put(part, r - first, row.read(self.tensor, r));
                     }
                 });
             }
         });
-        Some(Packed { layout, records, factor })
+    }
+
+    /// Puts row `r` of some tiles to its place.
+    fn put(&self, records: &mut [u8], r: usize, row: &Row) {
+        let layout = &self.layout;
+        let (g, second, groups) = (r % 8, r % TILE / 8, layout.groups());
+        let first = r / TILE * self.chunks;
+        let all = records.chunks_exact_mut(layout.bytes()).skip(first).take(self.chunks).enumerate();
+        let low_mask = (1 << layout.low) - 1;
+        let (step, low_step) = (layout.row_step(layout.bits), layout.row_step(layout.low));
+        for (chunk, record) in all {
+            let codes = row.codes[chunk * CHUNK..].iter().take(CHUNK);
+            for (&code, places) in codes.zip(&self.places[second]) {
+                let code = layout.stored(code);
+                let [(at, shift), (low_at, low_shift)] = *places;
+                record[at as usize + g * step] |= (code >> layout.low << shift) as u8;
+                if layout.low > 0 {
+                    record[low_at as usize + g * low_step] |= ((code & low_mask) << low_shift) as u8;
+                }
+            }
+            for n in 0..groups {
+                let from = (chunk * CHUNK + n * layout.group) / row.group;
+                let Some(&scale) = row.scales.get(from) else { continue };
+                let place = (g * groups + n) * 4 + 2 * second;
+                let mut half = |at: usize, x: f32| {
+                    record[at + place..][..2].copy_from_slice(&f16::from_f32(x / self.factor).to_le_bytes());
+                };
+                half(layout.scales_at(), scale * layout.sign as f32);
+                if layout.offsets {
+                    half(layout.offsets_at(), row.offsets[from] + scale * layout.centre as f32);
+                }
+            }
+        }
     }
 }
 
-/// Puts row `r` of some tiles to its place.
-fn put(records: &mut [u8], r: usize, chunks: usize, layout: &Layout, factor: f32, row: &Row) {
-    let (g, second, groups) = (r % 8, r % TILE / 8, layout.groups());
-    let first = r / TILE * chunks;
-    for (chunk, record) in records.chunks_exact_mut(layout.bytes()).skip(first).take(chunks).enumerate() {
-        for (k, &code) in row.codes[chunk * CHUNK..].iter().take(CHUNK).enumerate() {
-            let code = layout.stored(code);
-            if layout.is_signs() {
-                let (at, shift) = sign_place((g, second), k);
-                record[at] |= (code << shift) as u8;
-                continue;
-            }
-            set(record, layout.bits, (g, second), k, code >> layout.low);
-            if layout.low > 0 {
-                let low = &mut record[256 * layout.bits..];
-                set(low, layout.low, (g, second), k, code & ((1 << layout.low) - 1));
-            }
-        }
-        for n in 0..groups {
-            let from = (chunk * CHUNK + n * layout.group) / row.group;
-            let Some(&scale) = row.scales.get(from) else { continue };
-            let place = (g * groups + n) * 4 + 2 * second;
-            let mut half = |at: usize, x: f32| {
-                record[at + place..][..2].copy_from_slice(&f16::from_f32(x / factor).to_le_bytes());
-            };
-            half(layout.scales_at(), scale * layout.sign as f32);
-            if layout.offsets {
-                half(layout.offsets_at(), row.offsets[from] + scale * layout.centre as f32);
-            }
-        }
+impl Layout {
+    /// Byte and shift of column `k`'s code in each plane, for row `g` or `g + 8`.
+    fn places(&self, row: (usize, usize), k: usize) -> [(u16, u8); 2] {
+        let place = |bits: usize, plane: usize| {
+            let (at, shift) = if self.is_signs() { sign_place(row, k) } else { place(bits, row, k) };
+            ((plane + at) as u16, shift as u8)
+        };
+        let low = if self.low > 0 { place(self.low, 256 * self.bits) } else { (0, 0) };
+        [place(self.bits, 0), low]
+    }
+
+    /// Bytes between the same columns of neighbouring rows in a plane.
+    fn row_step(&self, bits: usize) -> usize {
+        if bits == 1 { 32 } else { 64 }
     }
 }
 
@@ -198,11 +234,6 @@ fn place(bits: usize, (g, second): (usize, usize), k: usize) -> (usize, usize) {
 /// The same for signs.
 fn sign_place((g, second): (usize, usize), k: usize) -> (usize, usize) {
     ((g * 4 + k / 32) * 8 + second * 4 + k % 32 / 8, 7 - k % 8)
-}
-
-fn set(plane: &mut [u8], bits: usize, row: (usize, usize), k: usize, code: u32) {
-    let (at, shift) = place(bits, row, k);
-    plane[at] |= (code << shift) as u8;
 }
 
 fn threads() -> usize {
@@ -275,9 +306,9 @@ mod tests {
     use super::*;
 
     /// What the embed kernel computes.
-    fn weight(p: &Packed, chunks: usize, r: usize, k: usize) -> f32 {
+    fn weight((p, records): (&Packing<'_>, &[u8]), chunks: usize, r: usize, k: usize) -> f32 {
         let l = p.layout;
-        let record = &p.records[(r / 16 * chunks + k / 128) * l.bytes()..][..l.bytes()];
+        let record = &records[(r / 16 * chunks + k / 128) * l.bytes()..][..l.bytes()];
         let (row, k) = ((r % 8, r % 16 / 8), k % 128);
         let get = |plane: &[u8], bits: usize| {
             let (at, shift) = place(bits, row, k);
@@ -309,11 +340,15 @@ mod tests {
             }
             let (rows, cols) = (21, 288usize.next_multiple_of(quant.block_len));
             let tensor = random_tensor("w", quant, rows, cols, rng);
-            let packed = Packed::new(&tensor).unwrap_or_else(|| panic!("{quant} has no layout"));
+            let packing = Packing::new(&tensor).unwrap_or_else(|| panic!("{quant} has no layout"));
+            let mut records = vec![0xff; packing.bytes()];
+            let (first, rest) = records.split_at_mut(packing.tile_bytes()); // piece by piece
+            packing.fill(0, first);
+            packing.fill(1, rest);
             let want = tensor.to_f32();
             let most = want.iter().fold(0f32, |m, x| m.max(x.abs()));
             for (i, want) in want.iter().enumerate() {
-                let got = weight(&packed, Layout::chunks(cols), i / cols, i % cols);
+                let got = weight((&packing, &records), Layout::chunks(cols), i / cols, i % cols);
                 assert!((got - want).abs() <= 2e-3 * most, "{quant} at {i}: {got}, want {want}");
             }
         }

@@ -2,6 +2,7 @@
 //! kernels are compiled for this GPU and this model's shapes, and kept.
 
 mod backend;
+mod bandwidth;
 mod chooser;
 mod compiler;
 mod driver;
@@ -16,6 +17,7 @@ mod phase;
 mod program;
 mod sampler;
 mod shape;
+mod staging;
 mod weight;
 
 pub use backend::Cuda;

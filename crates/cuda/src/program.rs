@@ -97,7 +97,8 @@ pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
     });
     let x = Many::x_bytes(Layout::chunks(widest), tokens);
     let handed: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one token and for four
-    x + queries.max().unwrap_or(0) * tokens * 4 + handed * (1 + crate::few::MOST_TOKENS) * 4
+    x + queries.max().unwrap_or(0) * tokens * 4
+        + handed * (1 + crate::few::MOST_TOKENS) * crate::few::REPLICAS * 4
 }
 
 impl Compiled {
@@ -222,7 +223,7 @@ impl Compiled {
         for (to, word) in flight.inputs.bytes().chunks_exact_mut(4).zip(&words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        self.inputs.write_pinned(&flight.inputs, words.len() * 4)?;
+        self.inputs.write_pinned(0, &flight.inputs, words.len() * 4)?;
         let few = self.few.iter_mut().find(|few| tokens <= few.most_tokens() && outputs <= few.most_tokens());
         match (few, &self.many) {
             (Some(few), _) => few.launch(tokens)?,

@@ -60,3 +60,28 @@ pub(crate) fn defines(shapes: &[LinearShape], blocks: usize) -> Vec<(&'static st
     let shapes = shapes.iter().enumerate().map(|(i, s)| format!("X({i}, {})", s.text()));
     vec![("LINEARS(X)", shapes.collect::<Vec<_>>().join(" ")), ("BLOCKS", blocks.to_string())]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::phase::Part;
+
+    #[test]
+    fn rounds_are_spread_evenly_over_slots() {
+        let part = Part { bytes: 288, rows: 100, format: 3, ..Part::default() };
+        let linear = |cols: i32| {
+            let mut l = LinearArgs { cols, chunks: cols / 128, parts: 1, ..LinearArgs::default() };
+            l.part[0] = part;
+            l
+        };
+        let per_slot = |cols, slot| LinearShape::of(&linear(cols), slot).per_slot;
+        assert_eq!(per_slot(4096, 9216), 2); // a tile a slot
+        assert_eq!(per_slot(12288, 9216), 2); // six rounds, of which two fit
+        assert_eq!(per_slot(12288, 5 * 16 * 288), 3); // five would fit, but then the second slot is nearly empty
+        assert_eq!(per_slot(4096, 100), 1);
+        assert_eq!(
+            LinearShape::of(&linear(4096), 9216).text(),
+            "LinearShape<4096, 0, 0, 2, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"
+        );
+    }
+}

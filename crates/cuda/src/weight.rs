@@ -1,12 +1,11 @@
 //! A weight on the device: codes in the one layout that all integer formats share, or floats as they are.
 
-use std::sync::Arc;
-
 use tern_graph::{BackendError, HostTensor};
 use tern_quant::{BF16, F16, F32};
 
-use crate::driver::{Device, Memory};
-use crate::layout::{Layout, Packed};
+use crate::driver::Memory;
+use crate::layout::{Layout, Packing};
+use crate::staging::Staging;
 
 /// How floats are written; the numbers are the kernels'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +30,21 @@ pub(crate) enum Weight {
 
 impl Weight {
     /// Uploads a tensor, repacked on the way.
-    pub(crate) fn store(device: &Arc<Device>, tensor: &HostTensor) -> Result<Weight, BackendError> {
+    pub(crate) fn store(staging: &mut Staging, tensor: &HostTensor) -> Result<Weight, BackendError> {
         let floats = [(&F32, FloatKind::F32), (&F16, FloatKind::F16), (&BF16, FloatKind::BF16)];
         if let Some((_, kind)) = floats.into_iter().find(|(quant, _)| *quant == tensor.quant) {
-            return Ok(Weight::Floats { memory: device.upload(&tensor.data)?, kind });
+            let data = &tensor.data;
+            let memory = staging.upload(data.len(), 1, |from, piece| {
+                piece.copy_from_slice(&data[from..from + piece.len()]);
+            })?;
+            return Ok(Weight::Floats { memory, kind });
         }
         let refused = || BackendError(format!("{}: {} is not run on the GPU", tensor.name, tensor.quant));
-        let packed = Packed::new(tensor).ok_or_else(refused)?;
-        let records = device.upload(&packed.records)?;
-        Ok(Weight::Codes { layout: packed.layout, records, factor: packed.factor })
+        let packing = Packing::new(tensor).ok_or_else(refused)?;
+        let tile = packing.tile_bytes();
+        let records =
+            staging.upload(packing.bytes(), tile, |from, piece| packing.fill(from / tile, piece))?;
+        Ok(Weight::Codes { layout: packing.layout, records, factor: packing.factor })
     }
 
     /// Where the floats of a vector are; none if it is in codes or halves.

@@ -1,0 +1,66 @@
+// Values between phases, and how blocks of a step of a few tokens hand them to each other without a barrier: the lowest bit
+// of every float is a mark that flips from step to step, and who wants a float waits until it has this step's mark. What a
+// float is and that it is there are then one load, not two one after the other.
+
+// The rows of a value: row r begins at `at + r * stride`. `mask` is 1 where floats are marked.
+struct View {
+    float* at;
+    long stride;
+    u32 mask, pad;
+
+    DEVICE float* row(int r) const { return at + r * stride; }
+};
+
+DEVICE float unmarked(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
+DEVICE u32 marked(float x, u32 mask, u32 mark) { return (__float_as_uint(x) & ~mask) | (mark & mask); }
+
+// A float that another block may be writing.
+DEVICE u32 load_shared_word(const float* at) {
+    u32 bits;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
+    return bits;
+}
+
+// Marked values lie in memory REPLICAS times, REPLICA floats apart, and every block reads one of them: else too many would
+// ask for the same few lines at once.
+#ifndef REPLICAS
+#define REPLICAS 1
+#define REPLICA 0
+#endif
+DEVICE const float* own_replica(const float* at, u32 mask) { return REPLICAS > 1 && mask ? at + blockIdx.x % REPLICAS * (long)REPLICA : at; }
+
+DEVICE void give(float* at, float x, u32 mask, u32 mark) {
+#pragma unroll
+    for (int i = 0; i < REPLICAS; i++)
+        if (i == 0 || mask) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at + i * (long)REPLICA), "r"(marked(x, mask, mark)) : "memory");
+}
+
+DEVICE void give4(float* at, const float4& v, u32 mask, u32 mark) {
+    u32 bits[4] = {marked(v.x, mask, mark), marked(v.y, mask, mark), marked(v.z, mask, mark), marked(v.w, mask, mark)};
+#pragma unroll
+    for (int i = 0; i < REPLICAS; i++)
+        if (i == 0 || mask)
+            asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at + i * (long)REPLICA), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
+}
+
+// Eight neighbouring floats that may not be there yet.
+struct Eight {
+    u32 bits[8];
+
+    DEVICE void ask(const float* at) {
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[4]), "=r"(bits[5]), "=r"(bits[6]), "=r"(bits[7]) : "l"(at + 4) : "memory");
+    }
+
+    DEVICE void zero(u32 mark) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) bits[i] = mark;
+    }
+
+    DEVICE bool is_there(u32 mask, u32 mark) const {
+        u32 wrong = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) wrong |= bits[i] ^ mark;
+        return (wrong & mask) == 0;
+    }
+};
