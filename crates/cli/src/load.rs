@@ -1,5 +1,7 @@
 //! From a model's name to an engine that runs it, with the memory told before it is taken.
 
+use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -199,9 +201,23 @@ fn page_bytes(model: &Model) -> usize {
     model.graph.kv.iter().map(|l| l.values_per_token() * 2).sum::<usize>() * PAGE_LEN
 }
 
-/// Threads asked for, or as many as the machine has cores.
+/// Threads asked for, or as many as there are cores to be had: a second thread on a core only gets in its way.
 pub(crate) fn threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    let usable = || std::thread::available_parallelism().map_or(1, usize::from);
+    asked.unwrap_or_else(|| {
+        cores(Path::new("/sys/devices/system/cpu")).map_or_else(usable, |n| n.min(usable()))
+    })
+}
+
+/// Cores of this machine, however many threads each has; none where the system does not say.
+fn cores(folder: &Path) -> Option<usize> {
+    let siblings = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_prefix("cpu")?.parse::<usize>().ok()?;
+        std::fs::read_to_string(entry.path().join("topology/thread_siblings_list")).ok()
+    };
+    let all = std::fs::read_dir(folder).ok()?.flatten().filter_map(siblings);
+    Some(all.collect::<HashSet<_>>().len()).filter(|n| *n > 0)
 }
 
 /// Bytes of all weights.
@@ -219,4 +235,24 @@ pub(crate) fn main_format(tensors: &[HostTensor]) -> &'static str {
         }
     }
     counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_threads_of_a_core_count_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for (cpu, siblings) in
+            [("cpu0", "0,2"), ("cpu1", "1,3"), ("cpu2", "0,2"), ("cpu3", "1,3"), ("cpufreq", "9")]
+        {
+            let topology = folder.path().join(cpu).join("topology");
+            std::fs::create_dir_all(&topology).unwrap();
+            std::fs::write(topology.join("thread_siblings_list"), siblings).unwrap();
+        }
+        assert_eq!(cores(folder.path()), Some(2));
+        assert_eq!(cores(&folder.path().join("cpufreq/topology")), None);
+        assert_eq!(threads(Some(5)), 5);
+    }
 }

@@ -1,18 +1,20 @@
 //! [`Cpu`]: the backend itself.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Program, Reserve, Step,
-    StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Op, Program, Reserve,
+    Step, StepOutput, Ticket,
 };
 
 use crate::bandwidth;
+use crate::dot::{LinearKernel, PANEL, Packed, Rows};
 use crate::kernels::{Kernels, available};
 use crate::kv::Kv;
+use crate::memory::release;
 use crate::program::Compiled;
-use crate::run::Run;
+use crate::run::{Run, Scratch};
 use crate::threads::Pool;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -21,14 +23,23 @@ type Result<T> = std::result::Result<T, BackendError>;
 pub struct Cpu {
     kernels: &'static Kernels,
     pool: Pool,
+    /// What each thread works in.
+    rooms: Vec<Mutex<Scratch>>,
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
     finished: Finished,
 }
 
 enum Stored {
-    Tensor(HostTensor),
+    Tensor(Weight),
     Kv(Arc<Kv>),
+}
+
+/// A tensor, and its panels once a linear has asked for them.
+#[derive(Clone)]
+pub(crate) struct Weight {
+    pub(crate) tensor: HostTensor,
+    pub(crate) packed: Option<Arc<Packed>>,
 }
 
 impl Cpu {
@@ -40,12 +51,48 @@ impl Cpu {
     /// Kernels of one's own choice, out of [`available`].
     pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Cpu {
         let pool = Pool::new(threads);
-        Cpu { kernels, pool, buffers: vec![], programs: vec![], finished: Finished::default() }
+        let rooms = (0..pool.threads()).map(|_| Mutex::default()).collect();
+        Cpu { kernels, pool, rooms, buffers: vec![], programs: vec![], finished: Finished::default() }
     }
 
     fn add(&mut self, stored: Stored) -> Buffer {
         self.buffers.push(stored);
         Buffer(self.buffers.len() as u32 - 1)
+    }
+
+    fn stored(&self, buffer: Buffer) -> Option<&Weight> {
+        match self.buffers.get(buffer.0 as usize) {
+            Some(Stored::Tensor(weight)) => Some(weight),
+            _ => None,
+        }
+    }
+
+    /// Packs a tensor for its kernel, where that has a layout of its own.
+    fn pack(&mut self, buffer: Buffer) {
+        let Some(Stored::Tensor(weight)) = self.buffers.get_mut(buffer.0 as usize) else { return };
+        let t = &weight.tensor;
+        let kernel = match (self.kernels.linear)(t.quant) {
+            LinearKernel::Packed(kernel) if kernel.at_load && weight.packed.is_none() => kernel,
+            _ => return,
+        };
+        // without the memory it is packed when it is used
+        if Packed::bytes(&kernel, t.rows, t.cols) > memory().1 {
+            return;
+        }
+        let Some(packed) = Packed::new(&kernel, t.rows, t.cols) else { return };
+        let taken = AtomicUsize::new(0);
+        let done = self.pool.run(&|worker| {
+            for panel in worker.share(&taken, t.rows.div_ceil(PANEL), 4).flatten() {
+                let rows = panel * PANEL..t.rows.min((panel + 1) * PANEL);
+                let rows = Rows { quant: t.quant, count: rows.len(), blocks: t.rows(rows), tail: t.tail() };
+                // SAFETY: each panel is one thread's.
+                (kernel.pack)(&rows, t.cols, unsafe { packed.clear(panel) });
+            }
+        });
+        if done {
+            release(&t.data);
+            weight.packed = Some(Arc::new(packed));
+        }
     }
 
     fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
@@ -57,7 +104,7 @@ impl Cpu {
         step.check(compiled.graph.vocab(), pages, page_len)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         compiled.taken.iter().for_each(|t| t.store(0, Ordering::Relaxed));
-        let run = Run::new(compiled, self.kernels, step, self.pool.threads());
+        let run = Run::new(compiled, self.kernels, step, &self.rooms);
         if !self.pool.run(&|worker| run.work(worker)) {
             return fail("a thread failed in this step".into());
         }
@@ -79,7 +126,7 @@ impl Backend for Cpu {
     }
 
     fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
-        Ok(self.add(Stored::Tensor(tensor.clone())))
+        Ok(self.add(Stored::Tensor(Weight { tensor: tensor.clone(), packed: None })))
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
@@ -103,12 +150,13 @@ impl Backend for Cpu {
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let fail = |text: &str| BackendError(text.into());
-        let stored = |b: Buffer| match self.buffers.get(b.0 as usize) {
-            Some(Stored::Tensor(t)) => Some(t),
-            _ => None,
-        };
-        bindings.check(graph, |b| stored(b).map(|t| (t.rows, t.cols)))?;
-        let weights: Vec<_> = bindings.weights.iter().filter_map(|b| stored(*b)).cloned().collect();
+        bindings.check(graph, |b| self.stored(b).map(|w| (w.tensor.rows, w.tensor.cols)))?;
+        for node in &graph.nodes {
+            if let Op::Linear { weight, .. } = node.op {
+                self.pack(bindings.weights[weight.index()]);
+            }
+        }
+        let weights: Vec<_> = bindings.weights.iter().filter_map(|b| self.stored(*b)).cloned().collect();
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
             Some(Some(Stored::Kv(kv))) if kv.layers.iter().map(|l| l.shape).eq(graph.kv.iter().copied()) => {

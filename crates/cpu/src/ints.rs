@@ -1,4 +1,5 @@
 //! Activations as integers: 16 bits in two int8 planes, in blocks of 32 with one scale each.
+//! Neighbouring blocks share the scale where weights do: then their products need not be kept apart.
 //!
 //! `x = scale * (256 * high + low)`. Eight bits alone move real answers (a mean KL above 3e-3 on a small model
 //! with large outliers); the second plane costs one more integer product and makes the error vanish.
@@ -10,14 +11,19 @@ use crate::shared::Shared;
 /// Values that share one entry of [`Ints::sums16`].
 pub(crate) const SUM_BLOCK: usize = 16;
 
+/// Rows of so many times 128 columns may be a little apart: no more than one part in so many.
+const PADDING: usize = 8;
+
 /// A view of consecutive rows of activations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ints<'a> {
     /// Columns of a row; a multiple of 32.
     pub(crate) cols: usize,
-    /// `[rows, cols]`, in -127..=127.
+    /// From row to row of `high` and `low`; more than `cols` only where weights are packed.
+    pub(crate) stride: usize,
+    /// `[rows, stride]`, in -127..=127.
     pub(crate) high: &'a [i8],
-    /// `[rows, cols]`, in -127..=127.
+    /// `[rows, stride]`, in -127..=127.
     pub(crate) low: &'a [i8],
     /// `[rows, cols / 32]`
     pub(crate) scales: &'a [f32],
@@ -25,102 +31,162 @@ pub(crate) struct Ints<'a> {
     pub(crate) sums32: &'a [f32],
     /// Sum of 16 activations. `[rows, cols / 16]`
     pub(crate) sums16: &'a [f32],
-    /// The same as whole numbers, before the scale. `[rows, cols / 16]`
-    pub(crate) whole16: &'a [i32],
+    /// Minus the sum of 32 as a whole number, before the scale. `[rows, cols / 32]`
+    pub(crate) minus32: &'a [i32],
+    /// The same of 16. `[rows, cols / 16]`
+    pub(crate) minus16: &'a [i32],
 }
 
 /// Where rows of activations are quantised to: the same arrays.
 pub(crate) struct IntsBuffer {
+    padded: bool,
     high: Shared<i8>,
     low: Shared<i8>,
     scales: Shared<f32>,
     sums32: Shared<f32>,
     sums16: Shared<f32>,
-    whole16: Shared<i32>,
+    minus32: Shared<i32>,
+    minus16: Shared<i32>,
 }
 
 /// A run of activations to write: 32 and multiples.
 pub(crate) struct IntsMut<'a> {
-    high: &'a mut [i8],
-    low: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums32: &'a mut [f32],
-    sums16: &'a mut [f32],
-    whole16: &'a mut [i32],
+    pub(crate) high: &'a mut [i8],
+    pub(crate) low: &'a mut [i8],
+    pub(crate) scales: &'a mut [f32],
+    pub(crate) sums32: &'a mut [f32],
+    pub(crate) sums16: &'a mut [f32],
+    pub(crate) minus32: &'a mut [i32],
+    pub(crate) minus16: &'a mut [i32],
 }
 
 impl IntsBuffer {
-    /// Room for `values` activations.
-    pub(crate) fn new(values: usize) -> IntsBuffer {
+    /// Room for `values` activations, with rows a little apart or not.
+    pub(crate) fn new(values: usize, padded: bool) -> IntsBuffer {
         let n = values.next_multiple_of(INT_BLOCK);
+        let plane = if padded { n + n / PADDING } else { n };
         IntsBuffer {
-            high: Shared::new(n),
-            low: Shared::new(n),
+            padded,
+            high: Shared::new(plane),
+            low: Shared::new(plane),
             scales: Shared::new(n / INT_BLOCK),
             sums32: Shared::new(n / INT_BLOCK),
             sums16: Shared::new(n / SUM_BLOCK),
-            whole16: Shared::new(n / SUM_BLOCK),
+            minus32: Shared::new(n / INT_BLOCK),
+            minus16: Shared::new(n / SUM_BLOCK),
         }
     }
 
     /// Bytes of such room.
     pub(crate) fn bytes(values: usize) -> usize {
-        2 * values + 4 * (2 * values / INT_BLOCK + 2 * values / SUM_BLOCK)
+        2 * (values + values / PADDING) + 4 * (3 * values / INT_BLOCK + 2 * values / SUM_BLOCK)
+    }
+
+    /// From row to row: an odd number of lines, so that the rows of a tile do not share places in the cache.
+    fn stride(&self, cols: usize) -> usize {
+        if self.padded && cols >= 128 * PADDING { (cols.div_ceil(64) | 1) * 64 } else { cols }
     }
 
     /// # Safety
     /// No thread writes the first `rows` rows before the next barrier.
     #[inline(always)]
     pub(crate) unsafe fn view(&self, rows: usize, cols: usize) -> Ints<'_> {
-        let n = rows * cols;
+        let (n, stride) = (rows * cols, self.stride(cols));
         // SAFETY: the caller's promise.
         unsafe {
             Ints {
                 cols,
-                high: self.high.get(0..n),
-                low: self.low.get(0..n),
+                stride,
+                high: self.high.get(0..rows * stride),
+                low: self.low.get(0..rows * stride),
                 scales: self.scales.get(0..n / INT_BLOCK),
                 sums32: self.sums32.get(0..n / INT_BLOCK),
                 sums16: self.sums16.get(0..n / SUM_BLOCK),
-                whole16: self.whole16.get(0..n / SUM_BLOCK),
+                minus32: self.minus32.get(0..n / INT_BLOCK),
+                minus16: self.minus16.get(0..n / SUM_BLOCK),
             }
         }
     }
 
+    /// `len` columns from `col` on of a row.
+    ///
     /// # Safety
-    /// No other thread touches `len` activations from `at` on (both multiples of 32) before the next barrier.
-    pub(crate) unsafe fn part(&self, at: usize, len: usize) -> IntsMut<'_> {
+    /// No other thread touches these (both multiples of 32) before the next barrier.
+    pub(crate) unsafe fn part(&self, cols: usize, row: usize, col: usize, len: usize) -> IntsMut<'_> {
+        let (at, plane) = (row * cols + col, row * self.stride(cols) + col);
         let (blocks, halves) =
             (at / INT_BLOCK..(at + len) / INT_BLOCK, at / SUM_BLOCK..(at + len) / SUM_BLOCK);
         // SAFETY: the caller's promise.
         unsafe {
             IntsMut {
-                high: self.high.get_mut(at..at + len),
-                low: self.low.get_mut(at..at + len),
+                high: self.high.get_mut(plane..plane + len),
+                low: self.low.get_mut(plane..plane + len),
                 scales: self.scales.get_mut(blocks.clone()),
-                sums32: self.sums32.get_mut(blocks),
+                sums32: self.sums32.get_mut(blocks.clone()),
                 sums16: self.sums16.get_mut(halves.clone()),
-                whole16: self.whole16.get_mut(halves),
+                minus32: self.minus32.get_mut(blocks),
+                minus16: self.minus16.get_mut(halves),
             }
         }
     }
 }
 
 impl<'a> Ints<'a> {
+    /// How many rows.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only packed weights ask for it"))]
+    #[inline(always)]
+    pub(crate) fn rows(&self) -> usize {
+        self.high.len() / self.stride
+    }
+
+    /// Where the activations of unit `i` of a row are: 16 columns, 32, or a multiple of it.
+    ///
+    /// # Safety
+    /// The row has this unit.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only packed weights ask for it"))]
+    #[inline(always)]
+    pub(crate) unsafe fn unit(&self, row: usize, i: usize, len: usize) -> Unit {
+        let block = row * (self.cols / INT_BLOCK) + i * len / INT_BLOCK;
+        let plane = row * self.stride + i * len;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (sum, minus) = if len == SUM_BLOCK {
+                let half = row * (self.cols / SUM_BLOCK) + i;
+                (self.sums16.as_ptr().add(half), self.minus16.as_ptr().add(half))
+            } else {
+                (self.sums32.as_ptr().add(block), self.minus32.as_ptr().add(block))
+            };
+            let values = (self.high.as_ptr().add(plane), self.low.as_ptr().add(plane));
+            Unit { values, scale: self.scales.as_ptr().add(block), sum, minus }
+        }
+    }
+
     /// The rows from `start` on.
     #[inline(always)]
     pub(crate) fn skip(&self, start: usize) -> Ints<'a> {
         let n = start * self.cols;
         Ints {
             cols: self.cols,
-            high: &self.high[n..],
-            low: &self.low[n..],
+            stride: self.stride,
+            high: &self.high[start * self.stride..],
+            low: &self.low[start * self.stride..],
             scales: &self.scales[n / INT_BLOCK..],
             sums32: &self.sums32[n / INT_BLOCK..],
             sums16: &self.sums16[n / SUM_BLOCK..],
-            whole16: &self.whole16[n / SUM_BLOCK..],
+            minus32: &self.minus32[n / INT_BLOCK..],
+            minus16: &self.minus16[n / SUM_BLOCK..],
         }
     }
+}
+
+/// Where some activations are, both planes, and what each 32 (or 16) of them have in common.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only packed weights ask for it"))]
+#[derive(Clone, Copy)]
+pub(crate) struct Unit {
+    pub(crate) values: (*const i8, *const i8),
+    pub(crate) scale: *const f32,
+    pub(crate) sum: *const f32,
+    pub(crate) minus: *const i32,
 }
 
 /// What 32 activations have in common.
@@ -128,25 +194,31 @@ pub(crate) struct BlockSums {
     pub(crate) scale: f32,
     pub(crate) sum32: f32,
     pub(crate) sum16: [f32; 2],
-    pub(crate) whole16: [i32; 2],
+    pub(crate) minus16: [i32; 2],
 }
 
-/// Rounds 32 values to the largest of them over 127 * 256. The same at every vector width.
+/// The largest magnitude.
+#[inline(always)]
+pub(crate) fn largest(x: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    for x16 in x.as_chunks::<16>().0 {
+        for i in 0..16 {
+            lanes[i] = if x16[i].abs() > lanes[i] { x16[i].abs() } else { lanes[i] };
+        }
+    }
+    lanes.iter().fold(0.0f32, |a, &b| if b > a { b } else { a })
+}
+
+/// Rounds 32 values to a magnitude that none exceeds over 127 * 256. The same at every vector width.
 #[inline(always)]
 pub(crate) fn quantize_block(
+    largest: f32,
     x: &[f32; INT_BLOCK],
     high: &mut [i8; INT_BLOCK],
     low: &mut [i8; INT_BLOCK],
 ) -> BlockSums {
     // adding 1.5 * 2^23 rounds to the nearest whole number and leaves it in the low bits
     const ROUND: f32 = 12_582_912.0;
-    let mut lanes = [0.0f32; 8];
-    for x8 in x.as_chunks::<8>().0 {
-        for i in 0..8 {
-            lanes[i] = if x8[i].abs() > lanes[i] { x8[i].abs() } else { lanes[i] };
-        }
-    }
-    let largest = lanes.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     let scale = largest / (127.0 * 256.0);
     for i in 0..INT_BLOCK {
@@ -164,20 +236,27 @@ pub(crate) fn quantize_block(
         whole16[half] = 256 * whole + rest;
     }
     let sum16 = whole16.map(|w| scale * w as f32);
-    BlockSums { scale, sum32: sum16[0] + sum16[1], sum16, whole16 }
+    BlockSums { scale, sum32: sum16[0] + sum16[1], sum16, minus16: whole16.map(|w| -w) }
 }
 
-/// All blocks of a run of values.
+/// All blocks of a run of values. Blocks share a scale with those of the same `span` columns.
 #[inline(always)]
-pub(crate) fn quantize(x: &[f32], out: IntsMut<'_>) {
+pub(crate) fn quantize(x: &[f32], span: usize, out: IntsMut<'_>) {
     let planes =
         out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
-    let sums = out.sums16.as_chunks_mut::<2>().0.iter_mut().zip(out.whole16.as_chunks_mut::<2>().0);
-    let blocks = x.as_chunks::<INT_BLOCK>().0.iter().zip(planes);
-    let scales = out.scales.iter_mut().zip(out.sums32);
-    for (((x, (high, low)), (scale, sum32)), (sum16, whole16)) in blocks.zip(scales).zip(sums) {
-        let block = quantize_block(x, high, low);
-        (*scale, *sum32, *sum16, *whole16) = (block.scale, block.sum32, block.sum16, block.whole16);
+    let sums = out.sums16.as_chunks_mut::<2>().0.iter_mut().zip(out.minus16.as_chunks_mut::<2>().0);
+    let scales = out.scales.iter_mut().zip(out.sums32.iter_mut().zip(out.minus32));
+    let mut blocks = planes.zip(scales).zip(sums);
+    for x in x.chunks(span) {
+        let largest = largest(x);
+        for x in x.as_chunks::<INT_BLOCK>().0 {
+            let Some((((high, low), (scale, (sum32, minus32))), (sum16, minus16))) = blocks.next() else {
+                return;
+            };
+            let block = quantize_block(largest, x, high, low);
+            (*scale, *sum32, *sum16, *minus16) = (block.scale, block.sum32, block.sum16, block.minus16);
+            *minus32 = block.minus16[0] + block.minus16[1];
+        }
     }
 }
 
@@ -191,10 +270,10 @@ mod tests {
         let mut x = rng.normals(256, 1.0);
         x[3] = 50.0; // an outlier must not drown its block
         x[64..96].fill(0.0);
-        let buffer = IntsBuffer::new(256);
+        let buffer = IntsBuffer::new(256, false);
         // SAFETY: one thread.
         let view = unsafe {
-            quantize(&x, buffer.part(0, 256));
+            quantize(&x, 32, buffer.part(256, 0, 0, 256));
             buffer.view(1, 256)
         };
         for (i, x) in x.iter().enumerate() {

@@ -13,7 +13,7 @@ use crate::products::Product;
 /// All versions agree with [`SCALAR`]: exactly where results are defined lane by lane, to rounding elsewhere.
 #[derive(Clone, Copy)]
 pub struct Kernels {
-    /// `avx512`, `avx2`, `neon` or `scalar`.
+    /// `amx`, `avx512`, `avx2`, `neon` or `scalar`.
     pub name: &'static str,
     /// The row product for a format.
     pub(crate) linear: fn(&'static Quant) -> LinearKernel,
@@ -27,10 +27,12 @@ pub struct Kernels {
     pub(crate) softmax: fn(&mut [f32]) -> f32,
     /// `act(gate) * up`
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
-    /// To integers.
-    pub(crate) quantize: fn(&[f32], IntsMut<'_>),
+    /// To integers with one scale for so many columns.
+    pub(crate) quantize: fn(x: &[f32], span: usize, out: IntsMut<'_>),
     /// Tiles of tokens, where there are kernels for them.
     pub(crate) tiles: Option<Tiles>,
+    /// Weights of integer formats are packed.
+    pub(crate) packs: bool,
     /// `sum(x)` and `sum(x^2)`
     pub(crate) sums: fn(&[f32]) -> (f32, f32),
 }
@@ -41,7 +43,7 @@ pub(crate) struct Tiles {
     /// Tokens of a tile.
     pub(crate) lanes: usize,
     /// [`crate::lanes::quantize_tile`]
-    pub(crate) quantize: fn(x: &[f32], width: usize, start: usize, out: LanesMut<'_>),
+    pub(crate) quantize: fn(x: &[f32], width_and_span: (usize, usize), start: usize, out: LanesMut<'_>),
 }
 
 impl std::fmt::Debug for Kernels {
@@ -61,6 +63,7 @@ static SCALAR: Kernels = Kernels {
     gated: gated_body,
     quantize: ints::quantize,
     tiles: None,
+    packs: false,
     sums: sums_body,
 };
 
@@ -80,10 +83,6 @@ macro_rules! widened {
                 gated_body(act, gate, up, out);
             }
             #[target_feature(enable = $features)]
-            unsafe fn quantize_wide(x: &[f32], out: IntsMut<'_>) {
-                ints::quantize(x, out);
-            }
-            #[target_feature(enable = $features)]
             unsafe fn sums_wide(x: &[f32]) -> (f32, f32) {
                 sums_body(x)
             }
@@ -93,7 +92,7 @@ macro_rules! widened {
                 p.run::<$width, true>();
             }
 
-            // SAFETY (all five): `available` lists these kernels only where the features were detected.
+            // SAFETY (all four): `available` lists these kernels only where the features were detected.
             pub(super) fn softmax(x: &mut [f32]) -> f32 {
                 // SAFETY: as above.
                 unsafe { softmax_wide(x) }
@@ -101,10 +100,6 @@ macro_rules! widened {
             pub(super) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
                 // SAFETY: as above.
                 unsafe { gated_wide(act, gate, up, out) }
-            }
-            pub(super) fn quantize(x: &[f32], out: IntsMut<'_>) {
-                // SAFETY: as above.
-                unsafe { quantize_wide(x, out) }
             }
             pub(super) fn sums(x: &[f32]) -> (f32, f32) {
                 // SAFETY: as above.
@@ -124,6 +119,16 @@ widened!(avx2, 16, "avx2,fma,f16c");
 widened!(avx512, 32, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 
 #[cfg(target_arch = "x86_64")]
+fn quantize_avx2(x: &[f32], span: usize, out: IntsMut<'_>) {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn wide(x: &[f32], span: usize, out: IntsMut<'_>) {
+        ints::quantize(x, span, out);
+    }
+    // SAFETY: listed only where the features were detected.
+    unsafe { wide(x, span, out) }
+}
+
+#[cfg(target_arch = "x86_64")]
 static AVX2: Kernels = Kernels {
     name: "avx2",
     linear: dot::x86::avx2::kernel,
@@ -132,23 +137,28 @@ static AVX2: Kernels = Kernels {
     store_f16: dot::x86_floats::store_f16,
     softmax: avx2::softmax,
     gated: avx2::gated,
-    quantize: avx2::quantize,
+    quantize: quantize_avx2,
     tiles: Some(Tiles { lanes: 8, quantize: dot::x86::avx2::quantize_lanes }),
+    packs: false,
     sums: avx2::sums,
 };
 
 #[cfg(target_arch = "x86_64")]
 static AVX512: Kernels = Kernels {
     name: "avx512",
-    linear: dot::x86::avx512::kernel,
+    linear: dot::x86::avx512::kernel::<false>,
     product: avx512::product,
     softmax: avx512::softmax,
     gated: avx512::gated,
-    quantize: avx512::quantize,
-    tiles: Some(Tiles { lanes: 16, quantize: dot::x86::avx512::quantize_lanes }),
+    quantize: dot::x86_quantize::quantize,
+    tiles: None,
+    packs: true,
     sums: avx512::sums,
     ..AVX2
 };
+
+#[cfg(target_arch = "x86_64")]
+static AMX: Kernels = Kernels { name: "amx", linear: dot::x86::avx512::kernel::<true>, ..AVX512 };
 
 /// The rest is plain: NEON is on in all code for aarch64.
 #[cfg(target_arch = "aarch64")]
@@ -174,6 +184,9 @@ pub fn available() -> Vec<&'static Kernels> {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
         if avx2 && avx512 {
+            if dot::x86_amx_probe::works() {
+                found.push(&AMX);
+            }
             found.push(&AVX512);
         }
         if avx2 {

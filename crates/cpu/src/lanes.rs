@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use tern_quant::INT_BLOCK;
 
-use crate::ints::{SUM_BLOCK, quantize_block};
+use crate::ints::{SUM_BLOCK, largest, quantize_block};
 use crate::shared::Shared;
 
 /// Tokens from which on tiles pay; fewer are quantised row by row.
@@ -114,21 +114,28 @@ pub(crate) trait Square {
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 }
 
-/// Quantises columns from `start` on of a tile's tokens, whose rows in `x` are `width` wide.
+/// Quantises columns from `start` on of a tile's tokens, whose rows in `x` are `width` wide; `span` columns share a
+/// scale.
 ///
 /// # Safety
 /// Called under the features of `S`.
 #[inline(always)]
-pub(crate) unsafe fn quantize_tile<S: Square>(x: &[f32], width: usize, start: usize, out: LanesMut<'_>) {
+pub(crate) unsafe fn quantize_tile<S: Square>(
+    x: &[f32],
+    (width, span): (usize, usize),
+    start: usize,
+    out: LanesMut<'_>,
+) {
     let lanes = S::LANES;
     let blocks = out.values.chunks_exact_mut(lanes).zip(out.scales.chunks_exact_mut(lanes));
     let sums = out.sums32.chunks_exact_mut(lanes).zip(out.sums16.chunks_exact_mut(2 * lanes));
     let mut rows = [Line::default(); MAX_LANES];
     for (b, ((values, scales), (sums32, sums16))) in blocks.zip(sums).enumerate() {
         for (t, row) in x.chunks_exact(width).enumerate().take(lanes) {
-            let Some(x) = row[start + b * INT_BLOCK..].first_chunk() else { return };
+            let col = start + b * INT_BLOCK;
+            let Some(x) = row[col..].first_chunk() else { return };
             let (mut high, mut low) = ([0; INT_BLOCK], [0; INT_BLOCK]);
-            let block = quantize_block(x, &mut high, &mut low);
+            let block = quantize_block(largest(&row[col / span * span..][..span]), x, &mut high, &mut low);
             (scales[t], sums32[t]) = (block.scale, block.sum32);
             (sums16[t], sums16[lanes + t]) = (block.sum16[0], block.sum16[1]);
             for i in 0..INT_BLOCK {
@@ -164,12 +171,12 @@ mod tests {
     fn tiles_hold_the_numbers_of_the_planes() {
         let (tokens, cols) = (8, 96);
         let x = tern_graph::Random::new(5).normals(tokens * cols, 1.0);
-        let (planes, tiles) = (IntsBuffer::new(tokens * cols), LanesBuffer::new(16 * cols));
+        let (planes, tiles) = (IntsBuffer::new(tokens * cols, false), LanesBuffer::new(16 * cols));
         // SAFETY: one thread, and `Plain` needs no features.
         let (planes, tiles) = unsafe {
-            quantize(&x, planes.part(0, tokens * cols));
-            quantize_tile::<Plain>(&x, cols, 0, tiles.part(0..1, 8));
-            quantize_tile::<Plain>(&x, cols, 32, tiles.part(1..3, 8));
+            quantize(&x, 32, planes.part(tokens * cols, 0, 0, tokens * cols));
+            quantize_tile::<Plain>(&x, (cols, 32), 0, tiles.part(0..1, 8));
+            quantize_tile::<Plain>(&x, (cols, 32), 32, tiles.part(1..3, 8));
             (planes.view(tokens, cols), tiles.view(tokens, cols))
         };
         let values: Vec<i16> = tiles.values.iter().flat_map(|l| l.0).collect();

@@ -12,6 +12,8 @@ mod kv;
     allow(dead_code, reason = "no other instruction set has tiles of tokens")
 )]
 mod lanes;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set packs weights"))]
+mod memory;
 mod products;
 mod program;
 mod rowwise;

@@ -5,14 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use tern_graph::{Graph, HostTensor, Op, Plan, Val, WeightId};
-use tern_quant::{DotWith, INT_BLOCK};
+use tern_quant::{Codec, DotWith, INT_BLOCK};
 
-use crate::dot::LinearKernel;
+use crate::backend::Weight;
+use crate::dot::{LinearKernel, Packed};
 use crate::ints::IntsBuffer;
 use crate::kernels::Kernels;
 use crate::kv::Kv;
 use crate::lanes::{LanesBuffer, MANY, MAX_LANES};
 use crate::shared::Shared;
+
+/// Most columns that share a scale; pieces that threads take are multiples of it.
+pub(crate) const MAX_SPAN: usize = 128;
 
 /// What a thread does at one place of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +50,7 @@ pub(crate) struct Compiled {
     tasks: [[Vec<Task>; 2]; 2],
     /// Items of each task that threads have taken.
     pub(crate) taken: Vec<AtomicUsize>,
-    pub(crate) weights: Vec<HostTensor>,
+    weights: Vec<Weight>,
     /// Vectors (norms, biases, scales) decoded once.
     pub(crate) vectors: HashMap<WeightId, Vec<f32>>,
     /// The kernel of each linear node.
@@ -58,6 +62,8 @@ pub(crate) struct Compiled {
     values: Vec<Shared<f32>>,
     /// Integer activations of few rows, and of many.
     ints: Vec<Option<(IntsBuffer, LanesBuffer)>>,
+    /// Columns of each node's value that share a scale as integers.
+    pub(crate) spans: Vec<usize>,
     /// There are kernels for many rows.
     has_tiles: bool,
     pub(crate) rotations: Vec<Shared<f32>>,
@@ -66,13 +72,14 @@ pub(crate) struct Compiled {
 impl Compiled {
     pub(crate) fn new(
         graph: &Graph,
-        weights: Vec<HostTensor>,
+        weights: Vec<Weight>,
         kv: Option<Arc<Kv>>,
         (max_tokens, max_outputs): (usize, usize),
         kernels: &Kernels,
     ) -> Compiled {
         let plan = Plan::new(graph);
-        let wants_ints = values_in_integers(graph, &weights);
+        let spans = spans(graph, &weights);
+        let wants_ints: Vec<bool> = spans.iter().map(|s| *s > 0).collect();
         let mut needs = vec![false; plan.width.len()];
         wants_ints.iter().enumerate().filter(|(_, w)| **w).for_each(|(i, _)| needs[plan.slot[i]] = true);
         let has_tiles = kernels.tiles.is_some();
@@ -80,10 +87,10 @@ impl Compiled {
         let ints = |s: usize| {
             let [(few, outputs), (many, many_outputs)] =
                 rows_in_integers(has_tiles, (max_tokens, max_outputs));
-            let few = IntsBuffer::new(plan.room(s, few, outputs));
+            let few = IntsBuffer::new(plan.room(s, few, outputs), kernels.packs);
             (few, LanesBuffer::new(plan.room(s, many, many_outputs)))
         };
-        let tasks = [false, true].map(|t| [false, true].map(|o| tasks(graph, &plan, &wants_ints, [t, o])));
+        let tasks = [false, true].map(|t| [false, true].map(|o| tasks(graph, &plan, &spans, [t, o])));
         let longest = tasks.iter().flatten().map(Vec::len).max().unwrap_or(0);
         Compiled {
             taken: (0..longest).map(|_| AtomicUsize::new(0)).collect(),
@@ -92,6 +99,7 @@ impl Compiled {
             kernels: linear_kernels(graph, &weights, kernels),
             values: (0..needs.len()).map(|s| Shared::new(room(s))).collect(),
             ints: (0..needs.len()).map(|s| needs[s].then(|| ints(s))).collect(),
+            spans,
             has_tiles,
             rotations: graph.ropes.iter().map(|t| Shared::new(max_tokens * t.freqs.len() * 2)).collect(),
             graph: graph.clone(),
@@ -135,7 +143,12 @@ impl Compiled {
 
     /// A weight by id.
     pub(crate) fn weight(&self, id: WeightId) -> &HostTensor {
-        &self.weights[id.index()]
+        &self.weights[id.index()].tensor
+    }
+
+    /// Its panels.
+    pub(crate) fn packed(&self, id: WeightId) -> Option<&Packed> {
+        self.weights[id.index()].packed.as_deref()
     }
 
     /// A decoded vector.
@@ -154,20 +167,27 @@ fn rows_in_integers(has_tiles: bool, (tokens, outputs): (usize, usize)) -> [(usi
     }
 }
 
-/// Values that a linear of an integer format reads.
-fn values_in_integers(graph: &Graph, weights: &[HostTensor]) -> Vec<bool> {
-    let mut wants = vec![false; graph.nodes.len()];
+/// Columns of each value that share a scale as integers: more where weights do, too, and none where no linear reads it.
+fn spans(graph: &Graph, weights: &[Weight]) -> Vec<usize> {
+    let mut spans = vec![0; graph.nodes.len()];
     for node in &graph.nodes {
-        if let Op::Linear { x, weight, .. } = node.op
-            && weights[weight.index()].quant.dot_with == DotWith::Ints
-        {
-            wants[x.index()] = true;
+        let Op::Linear { x, weight, .. } = node.op else { continue };
+        let tensor = &weights[weight.index()].tensor;
+        if tensor.quant.dot_with != DotWith::Ints {
+            continue;
         }
+        let wanted = match tensor.quant.codec {
+            Codec::Codes { group, .. } if group > INT_BLOCK => MAX_SPAN,
+            _ => INT_BLOCK,
+        };
+        // a span ends where the row does: 128, 64 or 32
+        let whole = 1 << tensor.cols.trailing_zeros();
+        spans[x.index()] = spans[x.index()].max(wanted.min(whole));
     }
-    wants
+    spans
 }
 
-fn vectors(graph: &Graph, weights: &[HostTensor]) -> HashMap<WeightId, Vec<f32>> {
+fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
     let mut wanted = vec![];
     for node in &graph.nodes {
         match node.op {
@@ -176,28 +196,28 @@ fn vectors(graph: &Graph, weights: &[HostTensor]) -> HashMap<WeightId, Vec<f32>>
             _ => {}
         }
     }
-    wanted.into_iter().flatten().map(|id| (id, weights[id.index()].to_f32())).collect()
+    wanted.into_iter().flatten().map(|id| (id, weights[id.index()].tensor.to_f32())).collect()
 }
 
-fn linear_kernels(graph: &Graph, weights: &[HostTensor], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
+fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
     let linear = |node: &tern_graph::Node| match node.op {
-        Op::Linear { weight, .. } => Some((kernels.linear)(weights[weight.index()].quant)),
+        Op::Linear { weight, .. } => Some((kernels.linear)(weights[weight.index()].tensor.quant)),
         _ => None,
     };
     graph.nodes.iter().map(linear).collect()
 }
 
-/// Ops that finish whole runs of 32 columns on one thread can quantise them at once.
-fn quantizes_on_the_way(op: &Op) -> bool {
+/// Ops that finish whole spans of columns on one thread can quantise them at once.
+fn quantizes_on_the_way(op: &Op, span: usize) -> bool {
     match op {
-        Op::Attend { args, .. } => args.v_dim.is_multiple_of(INT_BLOCK),
+        Op::Attend { args, .. } => args.v_dim.is_multiple_of(span),
         Op::Norm { .. } | Op::Gated { .. } | Op::Add { .. } | Op::Embed { .. } => true,
         _ => false,
     }
 }
 
 /// The tasks in order, with barriers only where memory demands them, for few or many tokens and outputs.
-fn tasks(graph: &Graph, plan: &Plan, wants_ints: &[bool], many: [bool; 2]) -> Vec<Task> {
+fn tasks(graph: &Graph, plan: &Plan, spans: &[usize], many: [bool; 2]) -> Vec<Task> {
     // places: value slots, then KV, then one rotary table each
     let (kv, rope) = (plan.width.len(), plan.width.len() + 1);
     let mut tasks: Vec<Task> = vec![];
@@ -228,9 +248,9 @@ fn tasks(graph: &Graph, plan: &Plan, wants_ints: &[bool], many: [bool; 2]) -> Ve
             _ => {}
         }
         let in_tiles = many[usize::from(node.value.outputs_only)];
-        let on_the_way = wants_ints[i] && !in_tiles && quantizes_on_the_way(&node.op);
+        let on_the_way = spans[i] > 0 && !in_tiles && quantizes_on_the_way(&node.op, spans[i]);
         push(Work::Compute, i, on_the_way, reads, plan.slot[i]);
-        if wants_ints[i] && !on_the_way {
+        if spans[i] > 0 && !on_the_way {
             let work = if in_tiles { Work::QuantizeTiles } else { Work::Quantize };
             push(work, i, false, vec![plan.slot[i]], plan.slot[i]);
         }

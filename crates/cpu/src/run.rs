@@ -1,19 +1,21 @@
 //! One thread's share of one step.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use tern_graph::{NormKind, Op, Slice, Step, Val, WeightId};
 use tern_quant::INT_BLOCK;
 
 use crate::attend::{Attend, AttendRoom, Block};
-use crate::dot::{IntsKernel, LinearKernel, PANEL, ROWS, Room, Rows, Target};
+use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, ROWS, Room, Rows, Target};
 use crate::kernels::Kernels;
-use crate::program::{Compiled, Task, Work};
+use crate::lanes::{Line, MANY};
+use crate::program::{Compiled, MAX_SPAN, Task, Work};
 use crate::rowwise::{Norm, rotate, rotation};
 use crate::threads::Worker;
 
-/// Columns of one row that one thread takes at a time in elementwise ops; a multiple of 32.
-const PIECE: usize = 1024;
+/// Columns of one row that one thread takes at a time in elementwise ops.
+const PIECE: usize = 8 * MAX_SPAN;
 /// Bytes of weights that one thread takes at a time.
 const LINEAR_BYTES: usize = 64 * 1024;
 /// Tokens that share a pass over a thread's rows of weights.
@@ -34,7 +36,8 @@ pub(crate) struct Run<'a> {
     pub(crate) places: Vec<(&'a Slice, usize)>,
     /// Rows of one slice that attend together.
     pub(crate) blocks: Vec<(&'a Slice, Range<usize>)>,
-    pub(crate) threads: usize,
+    /// What each thread works in.
+    pub(crate) rooms: &'a [Mutex<Scratch>],
 }
 
 impl<'a> Run<'a> {
@@ -43,7 +46,7 @@ impl<'a> Run<'a> {
         program: &'a Compiled,
         kernels: &'a Kernels,
         step: &'a Step,
-        threads: usize,
+        rooms: &'a [Mutex<Scratch>],
     ) -> Run<'a> {
         let places = step.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(move |p| (s, p)));
         let (mut blocks, mut row) = (vec![], 0);
@@ -56,7 +59,7 @@ impl<'a> Run<'a> {
             }
             row = end;
         }
-        Run { program, kernels, step, places: places.collect(), blocks, threads }
+        Run { program, kernels, step, places: places.collect(), blocks, rooms }
     }
 
     /// Does this thread's share of all tasks.
@@ -64,7 +67,9 @@ impl<'a> Run<'a> {
     /// Every `unsafe` below rests on one argument: tasks hand out disjoint parts of what they write, and the
     /// compiled program has a barrier wherever a task touches what another one wrote or still reads.
     pub(crate) fn work(&self, worker: &Worker<'_>) {
-        let mut room = Scratch::default();
+        let Some(room) = self.rooms.get(worker.index) else { return };
+        let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = &mut *room;
         let tasks = self.program.tasks(self.step.tokens.len(), self.step.outputs.len());
         for (i, task) in tasks.iter().enumerate() {
             if task.barrier {
@@ -83,7 +88,7 @@ impl<'a> Run<'a> {
                         .for_each(|row| self.quantize(task.node, row * width, width));
                 }
                 Work::QuantizeTiles => self.quantize_tiles(task.node, share),
-                Work::Compute => self.compute(task, &mut room, share),
+                Work::Compute => self.compute(task, room, share),
             }
         }
     }
@@ -108,8 +113,9 @@ impl<'a> Run<'a> {
             Op::Norm { x, weight, bias, eps, kind } => {
                 let norm = self.norm(*weight, *bias, *eps, *kind);
                 let group = norm.weight.len();
-                // whole rows where blocks of integers may reach over groups
-                let unit = if task.with_ints && !group.is_multiple_of(INT_BLOCK) { width } else { group };
+                // whole rows where spans of integers may reach over groups
+                let span = self.program.spans[task.node];
+                let unit = if task.with_ints && !group.is_multiple_of(span) { width } else { group };
                 for item in share(rows * width / unit, 1).flatten() {
                     let from = self.read(*x, item * unit, unit);
                     self.finish(task, item * unit, unit, |out| {
@@ -122,8 +128,13 @@ impl<'a> Run<'a> {
             Op::Linear { x, weight, scale, bias } => {
                 let w = self.program.weight(*weight);
                 let many = self.program.is_many(rows);
-                let unit = if many { PANEL } else { ROWS };
-                let even = w.rows.div_ceil(self.threads * 4).next_multiple_of(unit);
+                let packed = matches!(self.program.kernels[task.node], Some(LinearKernel::Packed(_)));
+                let unit = match (packed, many) {
+                    (true, _) if rows >= MANY => PANELS * PANEL,
+                    (false, false) => ROWS,
+                    _ => PANEL,
+                };
+                let even = w.rows.div_ceil(self.rooms.len() * 4).next_multiple_of(unit);
                 let grain = (LINEAR_BYTES / w.row_bytes().max(1)).max(unit).next_multiple_of(unit).min(even);
                 for range in share(w.rows, grain) {
                     self.linear(task.node, (*x, *weight), (*scale, *bias), &mut room.unpacked, range);
@@ -145,7 +156,7 @@ impl<'a> Run<'a> {
                 let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
                 // where groups are few, each head goes alone
                 let group = args.heads / args.kv_heads;
-                let shared = self.blocks.len() * args.kv_heads >= self.threads;
+                let shared = self.blocks.len() * args.kv_heads >= self.rooms.len();
                 let heads = if shared { group } else { 1 };
                 let each = args.heads / heads;
                 for item in share(self.blocks.len() * each, 1).flatten() {
@@ -227,8 +238,18 @@ impl<'a> Run<'a> {
 
     fn quantize(&self, node: usize, at: usize, len: usize) {
         let Some((ints, _)) = self.program.ints(node) else { return };
-        // SAFETY: see `work`; linears of integer formats have rows that are multiples of 32.
-        unsafe { (self.kernels.quantize)(self.program.value(node).get(at..at + len), ints.part(at, len)) }
+        let width = self.program.graph.nodes[node].value.width;
+        let mut from = at;
+        while from < at + len {
+            let (row, col) = (from / width, from % width);
+            let part = (width - col).min(at + len - from);
+            // SAFETY: see `work`; linears of integer formats have rows that are multiples of 32.
+            unsafe {
+                let x = self.program.value(node).get(from..from + part);
+                (self.kernels.quantize)(x, self.program.spans[node], ints.part(width, row, col, part));
+            }
+            from += part;
+        }
     }
 
     fn quantize_tiles<I: Iterator<Item = Range<usize>>>(
@@ -244,7 +265,12 @@ impl<'a> Run<'a> {
             // SAFETY: see `work`.
             unsafe {
                 let x = self.program.value(node).get(first * width..rows.min(first + tiles.lanes) * width);
-                (tiles.quantize)(x, width, start, to.part(block..block + 1, tiles.lanes));
+                (tiles.quantize)(
+                    x,
+                    (width, self.program.spans[node]),
+                    start,
+                    to.part(block..block + 1, tiles.lanes),
+                );
             }
         }
     }
@@ -323,6 +349,30 @@ impl<'a> Run<'a> {
             }
             return;
         }
+        if let (Some(LinearKernel::Packed(kernel)), Some((ints, _))) = (kernel, ints) {
+            // SAFETY: see `work`.
+            let x = unsafe { ints.view(rows, w.cols) };
+            for r in range.clone().step_by(PANELS * PANEL) {
+                let end = range.end.min(r + PANELS * PANEL);
+                let panels = r / PANEL..end.div_ceil(PANEL);
+                if let Some(packed) = program.packed(weight) {
+                    // SAFETY: packed at load.
+                    let panels = unsafe { packed.panels(panels) };
+                    (kernel.dot)(panels, end - r, &x, &mut room.packed, &to(r));
+                    continue;
+                }
+                let each = (kernel.lines)(w.cols);
+                let mut made = std::mem::take(&mut room.packed.panels);
+                made.clear();
+                made.resize(panels.len() * each, Line::default());
+                for (i, made) in made.chunks_exact_mut(each).enumerate() {
+                    (kernel.pack)(&panel(r + i * PANEL), w.cols, made);
+                }
+                (kernel.dot)(&made, end - r, &x, &mut room.packed, &to(r));
+                room.packed.panels = made;
+            }
+            return;
+        }
         let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
         for first in (0..rows).step_by(LINEAR_TOKENS) {
             let tokens = LINEAR_TOKENS.min(rows - first);
@@ -349,9 +399,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a thread works in.
+/// What a thread works in, from step to step.
 #[derive(Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     attend: AttendRoom,
     halves: Vec<u16>,
     unpacked: Room,

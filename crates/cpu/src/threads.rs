@@ -47,7 +47,6 @@ pub(crate) struct Pool {
 pub(crate) struct Worker<'a> {
     state: &'a State,
     /// 0 is the thread that called `run`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests tell threads apart"))]
     pub(crate) index: usize,
 }
 

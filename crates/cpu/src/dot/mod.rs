@@ -6,9 +6,15 @@ pub(crate) mod neon;
 pub(crate) mod neon_floats;
 #[cfg(target_arch = "aarch64")]
 mod neon_layouts;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set packs weights"))]
+mod packed;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_amx_probe;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_floats;
 #[cfg(target_arch = "x86_64")]
@@ -18,9 +24,19 @@ mod x86_layouts;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_many;
 #[cfg(target_arch = "x86_64")]
+mod x86_packed;
+#[cfg(target_arch = "x86_64")]
+mod x86_packing;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_quantize;
+#[cfg(target_arch = "x86_64")]
+mod x86_scaling;
+#[cfg(target_arch = "x86_64")]
 mod x86_tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86_wide;
+
+pub(crate) use packed::{PANELS, Packed, PackedKernel, PackedRoom};
 
 use crate::ints::Ints;
 use crate::lanes::Lanes;
@@ -38,6 +54,12 @@ pub(crate) const PANEL: usize = 16;
 pub(crate) enum LinearKernel {
     /// Integer codes against integer activations.
     Ints(IntsKernel),
+    /// The same with weights that were packed.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "no other instruction set packs weights")
+    )]
+    Packed(PackedKernel),
     /// Floats against f32 activations, `cols` a token.
     F32(fn(rows: &Rows<'_>, x: &[f32], out: &mut [f32])),
 }
@@ -52,6 +74,7 @@ pub(crate) struct IntsKernel {
 /// What a thread unpacks rows into.
 #[derive(Default)]
 pub(crate) struct Room {
+    pub(crate) packed: PackedRoom,
     #[cfg(target_arch = "x86_64")]
     panel: x86_many::Panel,
     #[cfg(target_arch = "x86_64")]
@@ -68,7 +91,15 @@ pub(crate) struct Target<'a> {
     pub(crate) bias: Option<&'a [f32]>,
 }
 
-impl Target<'_> {
+impl<'b> Target<'b> {
+    /// That of the rows after the next `rows`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only packed weights ask for it"))]
+    #[inline(always)]
+    pub(crate) fn skip(&self, rows: usize) -> Target<'b> {
+        let (out, stride, scale) = (self.out, self.stride, self.scale);
+        Target { out, stride, first: self.first + rows, scale, bias: self.bias.map(|b| &b[rows..]) }
+    }
+
     /// The results of one token, row after row.
     ///
     /// # Safety

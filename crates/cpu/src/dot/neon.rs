@@ -322,9 +322,9 @@ mod tests {
     }
 
     fn quantized(x: &[f32]) -> IntsBuffer {
-        let buffer = IntsBuffer::new(x.len());
+        let buffer = IntsBuffer::new(x.len(), false);
         // SAFETY: one thread.
-        ints::quantize(x, unsafe { buffer.part(0, x.len()) });
+        ints::quantize(x, INT_BLOCK, unsafe { buffer.part(x.len(), 0, 0, x.len()) });
         buffer
     }
 

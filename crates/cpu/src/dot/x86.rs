@@ -3,12 +3,18 @@
 use half::bf16;
 use tern_quant::Quant;
 
+use super::packed::PackedDot;
+use super::x86_amx as amx;
 use super::x86_layouts as layouts;
 use super::x86_many as many;
+use super::x86_packed as packed;
+use super::x86_packing::{self as packing, Packing};
 use super::x86_tiles::{self as tiles, Layout};
-use super::{IntsKernel, LinearKernel, Rows, Target, scalar, x86_floats, x86_general};
+use super::{
+    IntsKernel, LinearKernel, PackedKernel, PackedRoom, Rows, Target, scalar, x86_floats, x86_general,
+};
 use crate::ints::Ints;
-use crate::lanes::{Lanes, LanesMut, quantize_tile};
+use crate::lanes::{Lanes, LanesMut, Line, quantize_tile};
 
 /// The kernels of one instruction set.
 macro_rules! kernels {
@@ -33,9 +39,9 @@ macro_rules! kernels {
                 unsafe { many::panel::<L, $simd>(rows, x, room, to) }
             }
             #[target_feature(enable = $features)]
-            unsafe fn quantize(x: &[f32], width: usize, start: usize, out: LanesMut<'_>) {
+            unsafe fn quantize(x: &[f32], sizes: (usize, usize), start: usize, out: LanesMut<'_>) {
                 // SAFETY: the features are on.
-                unsafe { quantize_tile::<$simd>(x, width, start, out) }
+                unsafe { quantize_tile::<$simd>(x, sizes, start, out) }
             }
             #[target_feature(enable = $features)]
             unsafe fn f32_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
@@ -52,9 +58,9 @@ macro_rules! kernels {
             }
 
             /// [`crate::lanes::quantize_tile`]
-            pub(crate) fn quantize_lanes(x: &[f32], width: usize, start: usize, out: LanesMut<'_>) {
+            pub(crate) fn quantize_lanes(x: &[f32], sizes: (usize, usize), start: usize, out: LanesMut<'_>) {
                 // SAFETY: these kernels are listed only where the features were detected.
-                unsafe { quantize(x, width, start, out) }
+                unsafe { quantize(x, sizes, start, out) }
             }
 
             fn ints<L: Layout>() -> LinearKernel {
@@ -115,9 +121,100 @@ macro_rules! kernels {
 }
 
 kernels!(avx2, tiles::dot_rows_256, tiles::Avx2, "avx2,fma,f16c");
-kernels!(
-    avx512,
-    tiles::dot_rows_512,
-    tiles::Avx512,
-    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
-);
+
+/// The kernels of packed weights.
+pub(crate) mod avx512 {
+    use super::*;
+
+    macro_rules! with_features {
+        ($(fn $name:ident$(<$p:ident>)?($($arg:ident: $type:ty),*) = $call:expr;)*) => {
+            $(#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+            unsafe fn $name$(<$p: Packing>)?($($arg: $type),*) {
+                // SAFETY: the features are on.
+                unsafe { $call }
+            })*
+        };
+    }
+
+    with_features! {
+        fn pack<P>(rows: &Rows<'_>, cols: usize, out: &mut [Line]) = packing::pack::<P>(rows, cols, out);
+        fn dot_with_tiles<P>(
+            panels: &[Line],
+            rows: usize,
+            x: &Ints<'_>,
+            room: &mut PackedRoom,
+            to: &Target<'_>
+        ) = amx::dot::<P>(panels, rows, x, room, to);
+        fn dot<P>(panels: &[Line], rows: usize, x: &Ints<'_>, to: &Target<'_>) =
+            packed::dot::<P>(panels, rows, x, to);
+        fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) = x86_floats::f16_rows(rows, x, out);
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn f32_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
+        scalar::float_rows::<4>(rows, x, out, f32::from_le_bytes);
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn bf16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
+        scalar::float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32());
+    }
+
+    fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
+        LinearKernel::Packed(PackedKernel {
+            lines: packing::lines::<P>,
+            // SAFETY: these kernels are listed only where the features were detected.
+            pack: |rows, cols, out| unsafe { pack::<P>(rows, cols, out) },
+            dot: dot_of::<P, AMX>(),
+            at_load: true,
+        })
+    }
+
+    fn dot_of<P: Packing, const AMX: bool>() -> PackedDot {
+        if AMX {
+            // SAFETY: (both) as above.
+            |panel, rows, x, room, to| unsafe { dot_with_tiles::<P>(panel, rows, x, room, to) }
+        } else {
+            // SAFETY: as above.
+            |panel, rows, x, _, to| unsafe { dot::<P>(panel, rows, x, to) }
+        }
+    }
+
+    /// With tiles or without.
+    pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> LinearKernel {
+        match quant.name {
+            // SAFETY: (all) as above.
+            "F32" => LinearKernel::F32(|rows, x, out| unsafe { f32_rows(rows, x, out) }),
+            // SAFETY: as above.
+            "F16" => LinearKernel::F32(|rows, x, out| unsafe { f16_rows(rows, x, out) }),
+            // SAFETY: as above.
+            "BF16" => LinearKernel::F32(|rows, x, out| unsafe { bf16_rows(rows, x, out) }),
+            "Q1_0" => packed::<packing::Q1_0, AMX>(),
+            "Q2_0" => packed::<packing::Q2_0, AMX>(),
+            "PQ2_0" | "Q2_0_G128" => packed::<packing::Pq2_0, AMX>(),
+            "TQ2_0_G128" => packed::<packing::Tq2_0G128, AMX>(),
+            "TQ2_0" => packed::<packing::Tq2_0, AMX>(),
+            "TQ1_0" => packed::<packing::Tq1_0, AMX>(),
+            "PTQ1_0" => packed::<packing::Ptq1_0, AMX>(),
+            "I2_S" => packed::<packing::I2S, AMX>(),
+            "Q4_0" => packed::<packing::Q4_0, AMX>(),
+            "Q4_1" => packed::<packing::Q4_1, AMX>(),
+            "Q5_0" => packed::<packing::Q5_0, AMX>(),
+            "Q5_1" => packed::<packing::Q5_1, AMX>(),
+            "Q8_0" => packed::<packing::Q8_0, AMX>(),
+            "Q2_K" => packed::<packing::Q2K, AMX>(),
+            "Q3_K" => packed::<packing::Q3K, AMX>(),
+            "Q4_K" => packed::<packing::Q4K, AMX>(),
+            "Q5_K" => packed::<packing::Q5K, AMX>(),
+            "Q6_K" => packed::<packing::Q6K, AMX>(),
+            "IQ4_NL" => packed::<packing::Iq4Nl, AMX>(),
+            "IQ4_XS" => packed::<packing::Iq4Xs, AMX>(),
+            _ => LinearKernel::Packed(PackedKernel {
+                lines: packing::lines::<packing::Plain>,
+                pack: packing::pack_plain,
+                dot: dot_of::<packing::Plain, AMX>(),
+                at_load: false,
+            }),
+        }
+    }
+}

@@ -16,38 +16,12 @@ unsafe fn bytes(value: u8) -> __m256i {
 
 /// 16 bytes to 32 nibbles: the low ones first.
 #[inline(always)]
-unsafe fn nibbles(p: *const u8) -> __m256i {
+pub(super) unsafe fn nibbles(p: *const u8) -> __m256i {
     // SAFETY: 16 bytes are readable at `p`; called under AVX2.
     unsafe {
         let packed = _mm_loadu_si128(p.cast());
         let both = _mm256_set_m128i(_mm_srli_epi16::<4>(packed), packed);
         _mm256_and_si256(both, bytes(0x0F))
-    }
-}
-
-/// Twice 16 bytes to 64 nibbles: low ones, high ones, low ones, high ones.
-#[inline(always)]
-unsafe fn nibbles64(p: *const u8, q: *const u8) -> __m512i {
-    // SAFETY: 16 bytes are readable at each; called under AVX-512.
-    unsafe {
-        let packed = _mm256_set_m128i(_mm_loadu_si128(q.cast()), _mm_loadu_si128(p.cast()));
-        let twice = _mm512_permutexvar_epi64(
-            _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3),
-            _mm512_castsi256_si512(packed),
-        );
-        let shifted = _mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
-        _mm512_and_si512(shifted, _mm512_set1_epi8(0x0F))
-    }
-}
-
-/// 32 bytes to 64 nibbles: all low ones, then all high ones.
-#[inline(always)]
-unsafe fn planes64(p: *const u8) -> __m512i {
-    // SAFETY: 32 bytes are readable at `p`; called under AVX-512.
-    unsafe {
-        let v = _mm256_loadu_si256(p.cast());
-        let both = _mm512_inserti64x4(_mm512_castsi256_si512(v), _mm256_srli_epi16::<4>(v), 1);
-        _mm512_and_si512(both, _mm512_set1_epi8(0x0F))
     }
 }
 
@@ -165,13 +139,11 @@ macro_rules! has {
     ($want:ident $other:ident $($rest:ident)*) => { has!($want $($rest)*) };
 }
 
-/// Declares a layout: block bytes, block length, flags, codes of sub-block `i`, scales of a chunk, and where it
-/// pays, 64 codes at once.
+/// Declares a layout: block bytes, block length, flags, codes of sub-block `i`, and scales of a chunk.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident: $bytes:literal / $len:literal $(, $flag:ident)*;
      codes |$block:ident, $i:ident| $codes:expr;
-     scales |$p:ident, $groups:ident| $scales:expr
-     $(; codes64 |$row:ident, $j:ident| $codes64:expr)?) => {
+     scales |$p:ident, $groups:ident| $scales:expr) => {
         $(#[$doc])*
         pub(super) struct $name;
 
@@ -185,11 +157,6 @@ macro_rules! layout {
                 // SAFETY: the caller's block is whole; called under the features of `S`.
                 unsafe { $codes }
             }
-            $(#[inline(always)]
-            unsafe fn codes64($row: *const u8, $j: usize) -> __m512i {
-                // SAFETY: the caller's row has these codes; called under AVX-512.
-                unsafe { $codes64 }
-            })?
             #[inline(always)]
             unsafe fn scales($p: *const u8, $groups: usize) -> Scales {
                 // SAFETY: the caller's chunk has `groups` groups; called under AVX2 and F16C.
@@ -206,10 +173,6 @@ layout! {
     scales |p, groups| {
         let d = block_scales::<18, 4>(p, groups);
         whole(_mm256_add_ps(d, d), times(d, -1.0))
-    };
-    codes64 |row, j| {
-        let bits = row.add(j / 2 * 18 + 2 + 8 * (j % 2)).cast::<u64>().read_unaligned();
-        _mm512_maskz_set1_epi8(bits, 1)
     }
 }
 
@@ -246,8 +209,7 @@ layout! {
     scales |p, groups| {
         let d = halves_at::<18>(p, 0, groups);
         whole(d, times(d, -8.0))
-    };
-    codes64 |row, j| nibbles64(row.add(2 * j * 18 + 2), row.add(2 * j * 18 + 20))
+    }
 }
 
 layout! {
@@ -255,8 +217,7 @@ layout! {
     codes |block, _i| nibbles(block.add(4));
     scales |p, groups| {
         whole(halves_at::<20>(p, 0, groups), halves_at::<20>(p, 2, groups))
-    };
-    codes64 |row, j| nibbles64(row.add(2 * j * 20 + 4), row.add(2 * j * 20 + 24))
+    }
 }
 
 layout! {
@@ -305,6 +266,20 @@ layout! {
     }
 }
 
+/// The 16 scales of a Q3_K block, as signed bytes.
+#[inline(always)]
+pub(super) fn q3_k_scales(block: &[u8]) -> [u8; 16] {
+    let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let words = [word(96), word(100), word(104)];
+    let mut out = [0; 16];
+    for (i, four) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let low = words[i % 2] >> (4 * (i / 2)) & 0x0F0F_0F0F;
+        let six = low | (words[2] >> (2 * i) & 0x0303_0303) << 4;
+        *four = six.to_le_bytes().map(|s| s.wrapping_sub(32));
+    }
+    out
+}
+
 layout! {
     /// `q2 - (bit ? 0 : 4)`, as `q2 + 4 * bit` and an offset of -4.
     Q3K: 110 / 256, HALVES;
@@ -314,25 +289,29 @@ layout! {
         _mm256_or_si256(low, _mm256_slli_epi16::<2>(high))
     };
     scales |p, _groups| {
-        let words = [u32_at(p.add(96)), u32_at(p.add(100)), u32_at(p.add(104))];
-        let six = |i: usize| {
-            let low = words[i % 2] >> (4 * (i / 2)) & 0x0F0F_0F0F;
-            (low | (words[2] >> (2 * i) & 0x0303_0303) << 4) as i32
-        };
-        let packed = _mm_sub_epi8(_mm_setr_epi32(six(0), six(1), six(2), six(3)), _mm_set1_epi8(32));
+        let packed = q3_k_scales(std::slice::from_raw_parts(p, 110));
+        let packed = _mm_loadu_si128(packed.as_ptr().cast());
         halves(sixteen(packed, true, half_at(p.add(108))), -4.0)
     }
 }
 
-/// The 6-bit scales and mins of Q4_K and Q5_K.
+/// The 6-bit scales and minimums of Q4_K and Q5_K, a byte each.
+#[inline(always)]
+pub(super) fn six_bits(block: &[u8]) -> ([u8; 8], [u8; 8]) {
+    let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let (low, middle, high) = (word(4), word(8), word(12));
+    let scales = [low & 0x3F3F_3F3F, high & 0x0F0F_0F0F | (low >> 6 & 0x0303_0303) << 4];
+    let mins = [middle & 0x3F3F_3F3F, high >> 4 & 0x0F0F_0F0F | (middle >> 6 & 0x0303_0303) << 4];
+    let bytes = |w: [u32; 2]| (u64::from(w[0]) | u64::from(w[1]) << 32).to_le_bytes();
+    (bytes(scales), bytes(mins))
+}
+
 #[inline(always)]
 unsafe fn k_scales(p: *const u8) -> Scales {
     // SAFETY: a whole block is readable at `p`; called under AVX2 and F16C.
     unsafe {
-        let words = [u32_at(p.add(4)), u32_at(p.add(8)), u32_at(p.add(12))];
-        let scales = [words[0] & 0x3F3F_3F3F, words[2] & 0x0F0F_0F0F | (words[0] >> 6 & 0x0303_0303) << 4];
-        let mins = [words[1] & 0x3F3F_3F3F, words[2] >> 4 & 0x0F0F_0F0F | (words[1] >> 6 & 0x0303_0303) << 4];
-        let all = _mm_setr_epi32(scales[0] as i32, scales[1] as i32, mins[0] as i32, mins[1] as i32);
+        let (scales, mins) = six_bits(std::slice::from_raw_parts(p, 16));
+        let all = _mm_set_epi64x(i64::from_le_bytes(mins), i64::from_le_bytes(scales));
         let [scales, mins] = sixteen(all, false, 1.0);
         whole(times(scales, half_at(p)), times(mins, -half_at(p.add(2))))
     }
@@ -341,8 +320,7 @@ unsafe fn k_scales(p: *const u8) -> Scales {
 layout! {
     Q4K: 144 / 256;
     codes |block, i| shifted(block.add(16 + 32 * (i / 2)), 4 * (i % 2), 0x0F);
-    scales |p, _groups| k_scales(p);
-    codes64 |row, j| planes64(row.add(j / 4 * 144 + 16 + 32 * (j % 4)))
+    scales |p, _groups| k_scales(p)
 }
 
 layout! {
@@ -374,9 +352,25 @@ layout! {
 unsafe fn iq4_values(nibbles: __m256i) -> __m256i {
     // SAFETY: called under AVX2.
     unsafe {
-        let table = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+        let table = iq4_table();
         _mm256_shuffle_epi8(_mm256_set_m128i(table, table), nibbles)
     }
+}
+
+#[inline(always)]
+pub(super) unsafe fn iq4_table() -> __m128i {
+    // SAFETY: called under AVX2.
+    unsafe { _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113) }
+}
+
+/// The eight scales of an IQ4_XS block, as signed bytes.
+#[inline(always)]
+pub(super) fn iq4_xs_scales(block: &[u8]) -> [u8; 8] {
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    std::array::from_fn(|g| {
+        let low = block[4 + g / 2] >> (4 * (g % 2)) & 15;
+        (low | ((high >> (2 * g) & 3) as u8) << 4).wrapping_sub(32)
+    })
 }
 
 layout! {
@@ -392,13 +386,9 @@ layout! {
     Iq4Xs: 136 / 256, SIGNED;
     codes |block, i| iq4_values(nibbles(block.add(8 + 16 * i)));
     scales |p, _groups| {
-        let high = p.add(2).cast::<u16>().read_unaligned();
+        let packed = iq4_xs_scales(std::slice::from_raw_parts(p, 8));
         let d = half_at(p);
-        let mut scales = [0.0f32; 8];
-        for (g, s) in scales.iter_mut().enumerate() {
-            let low = *p.add(4 + g / 2) >> (4 * (g % 2)) & 15;
-            *s = d * ((i32::from(low) | i32::from(high >> (2 * g) & 3) << 4) - 32) as f32;
-        }
+        let scales = packed.map(|s| d * f32::from(s as i8));
         whole(_mm256_loadu_ps(scales.as_ptr()), _mm256_setzero_ps())
     }
 }

@@ -87,16 +87,6 @@ pub(super) trait Layout {
     const OFFSETS: bool = !Self::SIGNED;
     /// Codes `32 * i ..` of a block.
     unsafe fn codes<S: Simd>(block: *const u8, i: usize) -> __m256i;
-    /// Codes `64 * i ..` of a chunk.
-    #[inline(always)]
-    unsafe fn codes64(chunk: *const u8, i: usize) -> __m512i {
-        // SAFETY: the caller's chunk has these codes; called under AVX-512.
-        unsafe {
-            let low = codes_at::<Avx512, Self>(chunk, 2 * i);
-            let high = codes_at::<Avx512, Self>(chunk, 2 * i + 1);
-            _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)
-        }
-    }
     /// Scales of a chunk, of which `groups` groups of 32 are there. The rest must be zero.
     unsafe fn scales(chunk: *const u8, groups: usize) -> Scales;
 }
@@ -153,17 +143,6 @@ unsafe fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: 
             let sums = _mm256_maskload_ps(x.sums32.as_ptr().add(at), mask);
             Chunk { scales: [scales, none], sums: [sums, none] }
         }
-    }
-}
-
-/// 128 times the sum of the activations of each group of 16 in a chunk.
-#[inline(always)]
-unsafe fn excess16(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) -> __m512i {
-    let at = 2 * (token * (x.cols / INT_BLOCK) + chunk * GROUPS);
-    // SAFETY: the mask keeps the load inside the token's row; called under AVX-512.
-    unsafe {
-        let mask = ((1u32 << (2 * groups)) - 1) as __mmask16;
-        _mm512_slli_epi32::<7>(_mm512_maskz_loadu_epi32(mask, x.whole16.as_ptr().add(at)))
     }
 }
 
@@ -279,137 +258,6 @@ unsafe fn products<S: Simd>(codes: __m256i, x: &Ints<'_>, at: usize, signed: boo
     }
 }
 
-/// Two vectors as one.
-#[inline(always)]
-unsafe fn both(low: __m256, high: __m256) -> __m512 {
-    // SAFETY: called under AVX-512 DQ.
-    unsafe { _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high) }
-}
-
-/// Adds up the quarters of four vectors: quarter `q` of the result has the sums of quarter `q` of each.
-#[inline(always)]
-unsafe fn quarter_sums(v: [__m512i; 4]) -> __m512i {
-    // SAFETY: called under AVX-512.
-    unsafe {
-        let a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
-        let b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
-        _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
-    }
-}
-
-/// The codes of a chunk of one row, unsigned.
-#[inline(always)]
-unsafe fn chunk_codes<L: Layout>(weights: *const u8, groups: usize) -> [__m512i; 4] {
-    // SAFETY: there are `groups` groups at `weights` by the caller's promise; called under AVX-512.
-    unsafe {
-        let mut all = [_mm512_setzero_si512(); 4];
-        for (j, codes) in all.iter_mut().enumerate().take(groups.div_ceil(2)) {
-            *codes = if 2 * j + 1 < groups {
-                L::codes64(weights, j)
-            } else {
-                _mm512_zextsi256_si512(codes_at::<Avx512, L>(weights, 2 * j))
-            };
-            if L::SIGNED {
-                // signed codes become unsigned by adding 128; `excess16` takes it away again
-                *codes = _mm512_xor_si512(*codes, _mm512_set1_epi8(-128));
-            }
-        }
-        all
-    }
-}
-
-/// The products of a chunk of codes with one token, added up by quarters of 16 columns.
-#[inline(always)]
-unsafe fn quarters(codes: &[__m512i; 4], x: &Ints<'_>, token: usize, at: &Place, groups: usize) -> __m512i {
-    // SAFETY: `x` has these columns by the caller's promise; called under AVX-512 VNNI.
-    unsafe {
-        let mut dots = [_mm512_setzero_si512(); 4];
-        for j in 0..groups.div_ceil(2) {
-            let from = token * x.cols + (at.chunk * GROUPS + 2 * j) * 32;
-            // the last group of a row may stand alone
-            let there: __mmask64 = if 2 * j + 1 < groups { !0 } else { 0xFFFF_FFFF };
-            let high = _mm512_maskz_loadu_epi8(there, x.high.as_ptr().add(from));
-            let low = _mm512_maskz_loadu_epi8(there, x.low.as_ptr().add(from));
-            let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[j], high);
-            dots[j] = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(dot), codes[j], low);
-        }
-        quarter_sums(dots)
-    }
-}
-
-/// Sums in the making: the 16 places of a row with halves, or the eight places of two rows beside each other.
-type Sums512<const R: usize, const N: usize> = [[__m512; N]; R];
-
-/// One chunk of `R` rows against `N` tokens with AVX-512.
-#[inline(always)]
-unsafe fn chunk_512<L: Layout, const R: usize, const N: usize>(
-    sums: &mut Sums512<R, N>,
-    x: &Ints<'_>,
-    at: Place,
-    groups: usize,
-) {
-    // SAFETY: as for `chunk_256`; called under AVX-512 BW, VL, DQ and VNNI too.
-    unsafe {
-        let mut chunks = [chunk_of::<L>(x, 0, at.chunk, groups); N];
-        for (n, c) in chunks.iter_mut().enumerate().skip(1) {
-            *c = chunk_of::<L>(x, n, at.chunk, groups);
-        }
-        let step = if L::HALVES { 1 } else { 2 };
-        for r in (0..R).step_by(step) {
-            let weights = at.weights.add(r * at.row_bytes);
-            let codes = chunk_codes::<L>(weights, groups);
-            let s = L::scales(weights, groups);
-            let (mut next_codes, mut next) = (codes, [s.scales[1], s.offsets[1]]);
-            if !L::HALVES && R > 1 {
-                let weights = weights.add(at.row_bytes);
-                next_codes = chunk_codes::<L>(weights, groups);
-                let s = L::scales(weights, groups);
-                next = [s.scales[0], s.offsets[0]];
-            }
-            let (scales, offsets) = (both(s.scales[0], next[0]), both(s.offsets[0], next[1]));
-            for n in 0..N {
-                let c = &chunks[n];
-                let first = quarters(&codes, x, n, &at, groups);
-                let (mut products, d, shift) = if L::HALVES {
-                    // quarter q of vector v is group 4 * v + q
-                    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-                    let products = _mm512_permutexvar_epi32(order, first);
-                    (products, both(c.scales[0], c.scales[1]), both(c.sums[0], c.sums[1]))
-                } else {
-                    let second = if R == 1 { first } else { quarters(&next_codes, x, n, &at, groups) };
-                    // quarters 2 * q and 2 * q + 1 of vector v are group 2 * v + q
-                    let even = _mm512_shuffle_i32x4::<0x88>(first, second);
-                    let odd = _mm512_shuffle_i32x4::<0xDD>(first, second);
-                    let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-                    let products = _mm512_permutexvar_epi32(order, _mm512_add_epi32(even, odd));
-                    (products, both(c.scales[0], c.scales[0]), both(c.sums[0], c.sums[0]))
-                };
-                if L::SIGNED {
-                    let excess = excess16(x, n, at.chunk, groups);
-                    products =
-                        _mm512_sub_epi32(products, if L::HALVES { excess } else { pairs_twice(excess) });
-                }
-                let sum = &mut sums[r / step][n];
-                *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), _mm512_mul_ps(scales, d), *sum);
-                if L::OFFSETS {
-                    *sum = _mm512_fmadd_ps(offsets, shift, *sum);
-                }
-            }
-        }
-    }
-}
-
-/// The sums of eight pairs, twice.
-#[inline(always)]
-unsafe fn pairs_twice(v: __m512i) -> __m512i {
-    // SAFETY: called under AVX-512.
-    unsafe {
-        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
-        let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-        _mm512_add_epi32(_mm512_permutexvar_epi32(even, v), _mm512_permutexvar_epi32(odd, v))
-    }
-}
-
 /// `R` rows against `N` tokens with AVX2; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
@@ -427,32 +275,6 @@ unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
                 let [first, second] = sums[r][n];
                 let all = if L::HALVES { _mm256_add_ps(first, second) } else { first };
                 out[r * stride + n] = horizontal_sum(all);
-            }
-        }
-    }
-}
-
-/// `R` rows against `N` tokens with AVX-512; `out` is `[R][stride]`.
-#[inline(always)]
-unsafe fn tile_512<L: Layout, const R: usize, const N: usize>(
-    rows: &[u8],
-    x: &Ints<'_>,
-    out: &mut [f32],
-    stride: usize,
-) {
-    // SAFETY: as for `tile_256`; called under AVX-512 BW, VL, DQ and VNNI too.
-    unsafe {
-        let mut sums: Sums512<R, N> = [[_mm512_setzero_ps(); N]; R];
-        add_chunks!(chunk_512, rows, x, sums);
-        for r in 0..R {
-            for n in 0..N {
-                let all = sums[if L::HALVES { r } else { r / 2 }][n];
-                let (low, high) = (_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
-                out[r * stride + n] = horizontal_sum(match (L::HALVES, r % 2) {
-                    (true, _) => _mm256_add_ps(low, high),
-                    (false, 0) => low,
-                    (false, _) => high,
-                });
             }
         }
     }
@@ -505,4 +327,3 @@ macro_rules! dot_rows {
 }
 
 dot_rows!(dot_rows_256, tile_256, 1);
-dot_rows!(dot_rows_512, tile_512, 2);

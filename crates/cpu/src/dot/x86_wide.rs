@@ -1,8 +1,8 @@
-//! Vectors as wide as a tile of tokens, in AVX2 and AVX-512.
+//! Vectors as wide as a tile of tokens, in AVX2.
 
 use std::arch::x86_64::*;
 
-use super::x86_tiles::{Avx2, Avx512, Simd};
+use super::x86_tiles::{Avx2, Simd};
 use crate::lanes::Square;
 
 /// Vectors as wide as a tile of tokens.
@@ -39,25 +39,6 @@ macro_rules! instructions {
     };
 }
 
-impl Wide for Avx512 {
-    type Ints = __m512i;
-    type Floats = __m512;
-    instructions! {
-        zero() -> __m512i = _mm512_setzero_si512();
-        pair(p: *const i16) -> __m512i = _mm512_set1_epi32(p.cast::<i32>().read_unaligned());
-        load(p: *const i16) -> __m512i = _mm512_loadu_si512(p.cast());
-        add_products(sum: __m512i, a: __m512i, b: __m512i) -> __m512i = _mm512_dpwssd_epi32(sum, a, b);
-        floats(v: __m512i) -> __m512 = _mm512_cvtepi32_ps(v);
-        every(p: *const f32) -> __m512 = _mm512_set1_ps(*p);
-        load_floats(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
-        store_floats(p: *mut f32, v: __m512) -> () = _mm512_storeu_ps(p, v);
-        add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
-        mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
-        mul_add(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
-        widen(codes: __m256i, out: *mut i16) -> () = _mm512_storeu_si512(out.cast(), _mm512_cvtepi8_epi16(codes));
-    }
-}
-
 impl Wide for Avx2 {
     type Ints = __m256i;
     type Floats = __m256;
@@ -79,49 +60,6 @@ impl Wide for Avx2 {
             let upper = _mm256_cvtepi8_epi16(_mm256_extracti128_si256::<1>(codes));
             _mm256_storeu_si256(out.add(16).cast(), upper);
         };
-    }
-}
-
-impl Square for Avx512 {
-    const LANES: usize = 16;
-    #[inline(always)]
-    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut a = [_mm512_setzero_ps(); 16];
-            for i in 0..16 {
-                a[i] = _mm512_loadu_ps(from.add(i * from_stride));
-            }
-            let mut b = a;
-            for i in 0..8 {
-                b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
-                b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
-            }
-            for i in 0..4 {
-                for j in 0..2 {
-                    let (x, y) = (_mm512_castps_pd(b[4 * i + j]), _mm512_castps_pd(b[4 * i + 2 + j]));
-                    a[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
-                    a[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
-                }
-            }
-            // a[4 * i + c]: quarter q holds column 4 * q + c of rows 4 * i ..
-            for c in 0..4 {
-                let low = _mm512_shuffle_f32x4::<0x88>(a[c], a[4 + c]); // quarters 0, 2 of rows 0.. and 4..
-                let high = _mm512_shuffle_f32x4::<0x88>(a[8 + c], a[12 + c]);
-                let low_odd = _mm512_shuffle_f32x4::<0xDD>(a[c], a[4 + c]);
-                let high_odd = _mm512_shuffle_f32x4::<0xDD>(a[8 + c], a[12 + c]);
-                _mm512_storeu_ps(to.add(c * to_stride), _mm512_shuffle_f32x4::<0x88>(low, high));
-                _mm512_storeu_ps(to.add((8 + c) * to_stride), _mm512_shuffle_f32x4::<0xDD>(low, high));
-                _mm512_storeu_ps(
-                    to.add((4 + c) * to_stride),
-                    _mm512_shuffle_f32x4::<0x88>(low_odd, high_odd),
-                );
-                _mm512_storeu_ps(
-                    to.add((12 + c) * to_stride),
-                    _mm512_shuffle_f32x4::<0xDD>(low_odd, high_odd),
-                );
-            }
-        }
     }
 }
 

@@ -1,0 +1,219 @@
+//! Scales of a packed block, 16 rows beside each other.
+
+use std::arch::x86_64::*;
+
+use super::PANEL;
+use super::x86_layouts as layouts;
+use crate::lanes::Line;
+
+/// How scales of a block come into registers.
+pub(super) trait Scaling {
+    /// Of a block of 16 rows.
+    const BYTES: usize;
+    /// Each 16 columns have their own scale, and not each 32.
+    const HALVES: bool = false;
+    /// A block has one scale and no offset.
+    const ONE: bool = false;
+    /// There are offsets.
+    const OFFSETS: bool = false;
+    /// What all groups of a block share: a scale and the offset's.
+    ///
+    /// # Safety
+    /// A block's scales are readable at `p`; called under AVX-512.
+    unsafe fn head(p: *const u8) -> (__m512, __m512);
+    /// Scale and offset of group (or half group) `i`.
+    ///
+    /// # Safety
+    /// As for `head`.
+    unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512);
+}
+
+/// 16 halves as floats.
+#[inline(always)]
+unsafe fn floats(p: *const u8) -> __m512 {
+    // SAFETY: 32 bytes are readable at `p`; called under AVX-512.
+    unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+}
+
+/// 16 unsigned bytes as floats.
+#[inline(always)]
+unsafe fn unsigned(p: *const u8) -> __m512 {
+    // SAFETY: 16 bytes are readable at `p`; called under AVX-512.
+    unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
+}
+
+#[inline(always)]
+unsafe fn negative(v: __m512) -> __m512 {
+    // SAFETY: called under AVX-512 DQ.
+    unsafe { _mm512_xor_ps(v, _mm512_set1_ps(-0.0)) }
+}
+
+/// Copies what is 16 bits of a row to its place.
+#[inline(always)]
+fn put_half(row: usize, out: &mut [u8], half: &[u8]) {
+    out[2 * row..2 * row + 2].copy_from_slice(half);
+}
+
+/// One f16 a row.
+pub(super) struct HalfFloats;
+impl Scaling for HalfFloats {
+    const ONE: bool = true;
+    const BYTES: usize = 2 * PANEL;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (floats(p), _mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
+        head
+    }
+}
+
+/// One f32 a row.
+pub(super) struct OneFloat;
+impl Scaling for OneFloat {
+    const ONE: bool = true;
+    const BYTES: usize = 4 * PANEL;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (_mm512_loadu_ps(p.cast()), _mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
+        head
+    }
+}
+
+/// An f16 scale and an f16 offset a row.
+pub(super) struct HalvesAndMins;
+impl Scaling for HalvesAndMins {
+    const BYTES: usize = 4 * PANEL;
+    const OFFSETS: bool = true;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (floats(p), floats(p.add(2 * PANEL))) }
+    }
+    #[inline(always)]
+    unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
+        head
+    }
+}
+
+/// Two f16 a row, and a byte of scale and one of minimum for each group.
+pub(super) struct SixBits;
+impl SixBits {
+    pub(super) fn put(row: usize, out: &mut [u8], block: &[u8]) {
+        put_half(row, out, &block[..2]);
+        put_half(row, &mut out[2 * PANEL..], &block[2..4]);
+        let (scales, mins) = layouts::six_bits(block);
+        for (g, (scale, min)) in scales.into_iter().zip(mins).enumerate() {
+            let at = (4 + 2 * g) * PANEL + row;
+            (out[at], out[at + PANEL]) = (scale, min);
+        }
+    }
+}
+impl Scaling for SixBits {
+    const BYTES: usize = (4 + 2 * 8) * PANEL;
+    const OFFSETS: bool = true;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (floats(p), negative(floats(p.add(2 * PANEL)))) }
+    }
+    #[inline(always)]
+    unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
+        let at = (4 + 2 * i) * PANEL;
+        // SAFETY: the caller's promise.
+        unsafe {
+            (_mm512_mul_ps(unsigned(p.add(at)), head.0), _mm512_mul_ps(unsigned(p.add(at + PANEL)), head.1))
+        }
+    }
+}
+
+/// An f16 a row, and a signed byte for each of `N` groups.
+pub(super) struct Bytes<const N: usize>;
+impl<const N: usize> Bytes<N> {
+    pub(super) fn put(row: usize, out: &mut [u8], half: &[u8], bytes: &[u8]) {
+        put_half(row, out, half);
+        bytes.iter().enumerate().for_each(|(i, b)| out[(2 + i) * PANEL + row] = *b);
+    }
+}
+impl<const N: usize> Scaling for Bytes<N> {
+    const BYTES: usize = (2 + N) * PANEL;
+    const HALVES: bool = N == 16;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (floats(p), _mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.add((2 + i) * PANEL).cast()));
+            (_mm512_mul_ps(_mm512_cvtepi32_ps(wide), head.0), head.1)
+        }
+    }
+}
+
+/// Two f16 a row, and for each half group a byte of scale and minimum.
+pub(super) struct Nibbles;
+impl Nibbles {
+    pub(super) fn put(row: usize, out: &mut [u8], halves: &[u8], bytes: &[u8]) {
+        put_half(row, out, &halves[..2]);
+        put_half(row, &mut out[2 * PANEL..], &halves[2..]);
+        bytes.iter().enumerate().for_each(|(i, b)| out[(4 + i) * PANEL + row] = *b);
+    }
+}
+impl Scaling for Nibbles {
+    const BYTES: usize = (4 + 16) * PANEL;
+    const HALVES: bool = true;
+    const OFFSETS: bool = true;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (floats(p), negative(floats(p.add(2 * PANEL)))) }
+    }
+    #[inline(always)]
+    unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let both = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.add((4 + i) * PANEL).cast()));
+            let low = _mm512_and_si512(both, _mm512_set1_epi32(15));
+            let high = _mm512_srli_epi32::<4>(both);
+            (_mm512_mul_ps(_mm512_cvtepi32_ps(low), head.0), _mm512_mul_ps(_mm512_cvtepi32_ps(high), head.1))
+        }
+    }
+}
+
+/// A scale and an offset in f32 a row and half group.
+pub(super) struct Floats;
+impl Floats {
+    /// Lines of a group.
+    pub(super) const LINES: usize = 4;
+    pub(super) fn put(row: usize, out: &mut [Line], scales: &[f32], offsets: &[f32]) {
+        for (line, v) in out.iter_mut().zip(scales.iter().chain(offsets)) {
+            let b = v.to_le_bytes();
+            line.0[2 * row] = i16::from_le_bytes([b[0], b[1]]);
+            line.0[2 * row + 1] = i16::from_le_bytes([b[2], b[3]]);
+        }
+    }
+}
+impl Scaling for Floats {
+    const BYTES: usize = Self::LINES * size_of::<Line>();
+    const HALVES: bool = true;
+    const OFFSETS: bool = true;
+    #[inline(always)]
+    unsafe fn head(_p: *const u8) -> (__m512, __m512) {
+        // SAFETY: called under AVX-512.
+        unsafe { (_mm512_setzero_ps(), _mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn at(p: *const u8, _head: (__m512, __m512), i: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (_mm512_loadu_ps(p.add(64 * i).cast()), _mm512_loadu_ps(p.add(64 * (2 + i)).cast())) }
+    }
+}
