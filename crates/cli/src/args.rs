@@ -57,7 +57,7 @@ pub(crate) struct ModelArgs {
     /// Tokens a sequence may have, prompt and answer together [default: what the model was made for, at most 8192]
     #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = positive)]
     pub(crate) context: Option<usize>,
-    /// Threads [default: all cores]
+    /// Threads [default: all cores, one each]
     #[arg(short, long, value_parser = positive)]
     pub(crate) threads: Option<usize>,
     /// cpu, cuda or cuda:N; auto is the GPU where there is one
@@ -357,7 +357,7 @@ pub(crate) struct BenchOpsArgs {
     /// cpu, cuda or cuda:N; auto is the GPU where there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
-    /// Threads [default: all cores]
+    /// Threads [default: all cores, one each]
     #[arg(short, long, value_parser = positive)]
     pub(crate) threads: Option<usize>,
     /// Only cases whose name contains this
@@ -378,7 +378,7 @@ pub(crate) struct DoctorArgs {
     /// cpu, cuda or cuda:N; auto is the GPU where there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
-    /// Threads [default: all cores]
+    /// Threads [default: all cores, one each]
     #[arg(short, long, value_parser = positive)]
     pub(crate) threads: Option<usize>,
     /// Only ops and models whose name contains this
