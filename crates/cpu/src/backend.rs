@@ -19,7 +19,7 @@ use crate::threads::Pool;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Runs graphs on the machine's processor. Weights stay where they are mapped.
+/// Runs graphs on the machine's processor. Weights stay where they are mapped, or are packed for its kernels.
 pub struct Cpu {
     kernels: &'static Kernels,
     pool: Pool,

@@ -24,7 +24,7 @@ template <int D> struct Quads {
 #pragma unroll
         for (int n = 0; n < N; n++) {
             u32 bits[4] = {0, 0, 0, 0};
-            if (has(n)) do asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(from + column(n)) : "memory");
+            if (has(n)) do load_shared_words4(bits, from + column(n));
             while (((bits[0] ^ mark) | (bits[1] ^ mark) | (bits[2] ^ mark) | (bits[3] ^ mark)) & mask);
 #pragma unroll
             for (int i = 0; i < 4; i++) v[n][i] = unmarked(bits[i], mask);

@@ -14,11 +14,14 @@ struct View {
 DEVICE float unmarked(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
 DEVICE u32 marked(float x, u32 mask, u32 mark) { return (__float_as_uint(x) & ~mask) | (mark & mask); }
 
-// A float that another block may be writing.
+// Floats that another block may be writing.
 DEVICE u32 load_shared_word(const float* at) {
     u32 bits;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
     return bits;
+}
+DEVICE void load_shared_words4(u32* bits, const float* at) {
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
 }
 
 // Marked values lie in memory REPLICAS times, REPLICA floats apart, and every block reads one of them: else too many would
@@ -48,8 +51,7 @@ struct Eight {
     u32 bits[8];
 
     DEVICE void ask(const float* at) {
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[4]), "=r"(bits[5]), "=r"(bits[6]), "=r"(bits[7]) : "l"(at + 4) : "memory");
+        load_shared_words4(bits, at), load_shared_words4(bits + 4, at + 4);
     }
 
     DEVICE void zero(u32 mark) {

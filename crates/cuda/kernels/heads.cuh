@@ -3,22 +3,16 @@
 
 // One head of a token, normalised and turned, by one warp; `turn` holds cosine and sine of each pair. `put(k, value)`.
 template <int MOST, class Put>
-DEVICE void make_head(const HeadArgs& h, int token, int head, u32 mark, const AttendArgs& a, const float2* turn, float* room, Put put) {
+DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& a, const float2* turn, float* room, Put put) {
     constexpr int EACH = (MOST + 31) / 32;
     int lane = threadIdx.x % 32, dim = a.head_dim, pairs = a.pairs;
     const float* x = h.x.row(token) + head * dim;
-    u32 bits[EACH];
     float v[EACH], w[EACH], squares = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int k = i * 32 + lane;
-        bits[i] = k < dim ? load_shared_word(x + k) : mark;
+        v[i] = k < dim ? load_float(x + k) : 0.f;
         w[i] = h.norm && k < dim ? h.norm_weight[k] : 1.f;
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        while ((bits[i] ^ mark) & h.x.mask) bits[i] = load_shared_word(x + i * 32 + lane);
-        v[i] = i * 32 + lane < dim ? unmarked(bits[i], h.x.mask) : 0.f;
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++) squares += v[i] * v[i];
@@ -39,8 +33,10 @@ DEVICE void make_head(const HeadArgs& h, int token, int head, u32 mark, const At
     __syncwarp();
 }
 
-// Where a token's key of one head is kept.
-DEVICE long slot_of(const AttendArgs& a, const u32* pages, int position, int head) {
-    return ((long)pages[position / PAGE_LEN] * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
+// Where the key of one head at a position is kept, whose page this is.
+DEVICE long slot_in(const AttendArgs& a, u32 page, int position, int head) {
+    return ((long)page * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
 }
-
+DEVICE long slot_of(const AttendArgs& a, const u32* pages, int position, int head) {
+    return slot_in(a, pages[position / PAGE_LEN], position, head);
+}

@@ -160,10 +160,7 @@ template <class N> DEVICE float sum_of_warps(N get) {
 
 // The sum of all warps' shares of a row, in a fixed order, and what belongs to its part.
 template <class L, int T> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
-    float sum = sum_of_warps([&](int w) { return shares[w * 16 * T]; }) * (factor * part.factor);
-    if (L::SCALE && part.scale) sum *= *part.scale;
-    if (L::BIAS && part.bias) sum += part.bias[row];
-    return sum;
+    return finished<L::SCALE, L::BIAS>(part, sum_of_warps([&](int w) { return shares[w * 16 * T]; }), factor, row);
 }
 
 // What is added to a row, asked for early.

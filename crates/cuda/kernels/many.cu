@@ -164,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(256) linear_many(const __grid_const
     for (int i = threadIdx.x; i < each * 16 * MANY; i += 256) {
         int r = i % 16, w = i / 16 % each, t = i / 16 / each, row = (blockIdx.x * each + w) * 16 + r;
         if (row >= out.rows || first + t >= m.rows) continue;
-        float y = finished(out, room.tiles[w][r][t], row);
-        if (a.gated) y = activate(a.gated - 1, y) * finished(a.part[1], room.tiles[w + 4][r][t], row);
+        float y = finished(out, room.tiles[w][r][t], 1, row);
+        if (a.gated) y = activate(a.gated - 1, y) * finished(a.part[1], room.tiles[w + 4][r][t], 1, row);
         if (a.add.at) y += a.add.at[(first + t) * a.add.stride + row];
         out.y[(long)(first + t) * out.y_stride + row] = y;
     }
@@ -191,12 +191,12 @@ extern "C" __global__ void __launch_bounds__(256) make_heads(const __grid_consta
     for (int i = warp; i < a.heads + 2 * a.kv_heads; i += 8) {
         if (i < a.heads) {
             float* ready = a.ready.at + token * a.ready.stride + i * a.head_dim;
-            make_head<256>(a.q, token, i, 0, a, turn, room, [&](int k, float v) { ready[k] = v; });
+            make_head<256>(a.q, token, i, a, turn, room, [&](int k, float v) { ready[k] = v; });
         } else {
             int head = (i - a.heads) % a.kv_heads;
             long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
             u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
-            if (i < a.heads + a.kv_heads) make_head<256>(a.k, token, head, 0, a, turn, room, [&](int k, float v) { key[k] = to_half(v); });
+            if (i < a.heads + a.kv_heads) make_head<256>(a.k, token, head, a, turn, room, [&](int k, float v) { key[k] = to_half(v); });
             else for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half(a.v.row(token)[head * a.v_dim + k]);
         }
     }
@@ -219,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(128) attend_many(const __grid_const
     float most = -INFINITY, weight = 0;
     int from = a.window > 0 ? max(0, position + 1 - a.window) : 0;
     for (int at = from + warp; at <= position; at += 4) {
-        long slot = ((long)pages[at / PAGE_LEN] * a.kv_heads + kv_head) * PAGE_LEN + at % PAGE_LEN;
+        long slot = slot_of(a, pages, at, kv_head);
         const u16* key = a.keys + slot * a.head_dim;
         float score = 0;
 #pragma unroll

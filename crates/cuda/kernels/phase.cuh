@@ -35,11 +35,11 @@ struct Part {
     int pad;
 };
 
-// What belongs to the part beside the products of one of its rows.
-DEVICE float finished(const Part& part, float sum, int row) {
-    sum *= part.factor;
-    if (part.scale) sum *= *part.scale;
-    return part.bias ? sum + part.bias[row] : sum;
+// What belongs to the part beside the products of one of its rows; whether it may have a scale and a bias.
+template <bool SCALE = true, bool BIAS = true> DEVICE float finished(const Part& part, float sum, float factor, int row) {
+    sum *= factor * part.factor;
+    if (SCALE && part.scale) sum *= *part.scale;
+    return BIAS && part.bias ? sum + part.bias[row] : sum;
 }
 
 enum { MOST_PARTS = 3 };

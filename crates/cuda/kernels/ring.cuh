@@ -183,7 +183,7 @@ struct Reader {
                 u32 now = next;
                 next = page(n + AT_ONCE);
                 int key = u.begin + (n + lane) * KEYS;
-                long slot = ((long)now * a.kv_heads + u.kv_head) * PAGE_LEN + key % PAGE_LEN;
+                long slot = slot_in(a, now, key, u.kv_head);
                 fill(min(AT_ONCE, u.slots() - n), KEYS_FLYING, a.keys + slot * a.head_dim, KEYS * a.head_dim * 2, a.values + slot * a.v_dim, KEYS * a.v_dim * 2);
             }
         }

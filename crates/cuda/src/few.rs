@@ -6,7 +6,7 @@ use tern_graph::BackendError;
 
 use crate::compiler::{Compiler, Source};
 use crate::driver::{Device, Kernel, Memory};
-use crate::lower::KEYS;
+use crate::lower::{KEYS, number};
 use crate::phase::{LinearArgs, MOST_TABLES, Phase, RawPhase, StepArgs};
 use crate::program::Kinds;
 use crate::shape::{self, LinearShape};
@@ -82,11 +82,14 @@ impl Few {
     ) -> Result<Option<Few>> {
         let room = Room::new(kinds, step.phases, step.ropes, tokens);
         let Some(ring) = room.ring(device.facts.shared_memory) else { return Ok(None) };
-        let (shapes, numbers) = shapes(step.phases, ring.0);
-        let mut times = 0;
-        let raw = step.phases.iter().zip(numbers).enumerate().map(|(i, (phase, shape))| {
+        let (mut shapes, mut times) = (vec![], 0);
+        let raw = step.phases.iter().enumerate().map(|(i, phase)| {
             let waits = step.waits.get(i).is_none_or(|w| *w);
-            times += usize::from(waits);
+            times += i32::from(waits);
+            let shape = match phase {
+                Phase::Linear(l) => number(&mut shapes, LinearShape::of(l, ring.0)),
+                _ => 0,
+            };
             phase.raw(if waits { times } else { 0 }, shape)
         });
         let raw: Vec<RawPhase> = raw.collect();
@@ -129,21 +132,6 @@ impl Few {
         // SAFETY: the struct is the kernel's, and what it points to lives as long as the program.
         unsafe { self.kernel.launch_together(self.blocks, (WARPS + 1) * 32, self.shared, &self.args) }
     }
-}
-
-/// The shapes of linears, and the number of each phase's.
-fn shapes(phases: &[Phase], slot: usize) -> (Vec<LinearShape>, Vec<usize>) {
-    let mut shapes = vec![];
-    let numbers = phases.iter().map(|phase| {
-        let Phase::Linear(l) = phase else { return 0 };
-        let shape = LinearShape::of(l, slot);
-        shapes.iter().position(|s| *s == shape).unwrap_or_else(|| {
-            shapes.push(shape);
-            shapes.len() - 1
-        })
-    });
-    let numbers = numbers.collect();
-    (shapes, numbers)
 }
 
 /// What a block needs of shared memory.

@@ -179,7 +179,7 @@ impl Packing<'_> {
         let first = r / TILE * self.chunks;
         let all = records.chunks_exact_mut(layout.bytes()).skip(first).take(self.chunks).enumerate();
         let low_mask = (1 << layout.low) - 1;
-        let (step, low_step) = (layout.row_step(layout.bits), layout.row_step(layout.low));
+        let (step, low_step) = (row_step(layout.bits), row_step(layout.low));
         for (chunk, record) in all {
             let codes = row.codes[chunk * CHUNK..].iter().take(CHUNK);
             for (&code, places) in codes.zip(&self.places[second]) {
@@ -216,11 +216,11 @@ impl Layout {
         let low = if self.low > 0 { place(self.low, 256 * self.bits) } else { (0, 0) };
         [place(self.bits, 0), low]
     }
+}
 
-    /// Bytes between the same columns of neighbouring rows in a plane.
-    fn row_step(&self, bits: usize) -> usize {
-        if bits == 1 { 32 } else { 64 }
-    }
+/// Bytes between the same columns of neighbouring rows in a plane of `bits`.
+fn row_step(bits: usize) -> usize {
+    if bits == 1 { 32 } else { 64 }
 }
 
 /// Where byte and shift of column `k`'s code are in a plane of `bits`, for row `g` or `g + 8`.

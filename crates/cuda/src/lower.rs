@@ -344,7 +344,7 @@ impl Lowering<'_> {
 }
 
 /// The place of a thing in a list, put there if need be.
-fn number<T: PartialEq>(list: &mut Vec<T>, thing: T) -> i32 {
+pub(crate) fn number<T: PartialEq>(list: &mut Vec<T>, thing: T) -> i32 {
     let at = list.iter().position(|t| *t == thing);
     at.unwrap_or_else(|| {
         list.push(thing);

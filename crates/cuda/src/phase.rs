@@ -217,7 +217,7 @@ pub(crate) enum Phase {
 impl Phase {
     /// As the kernels read it; the numbers are those of `enum Kind`. `waits`: 0, or how often blocks have
     /// waited for each other when it begins; `shape`: the number of a linear's.
-    pub(crate) fn raw(&self, waits: usize, shape: usize) -> RawPhase {
+    pub(crate) fn raw(&self, waits: i32, shape: i32) -> RawPhase {
         // every byte is given a value: phases are copied to the device whole
         // SAFETY: zeros are good integers and floats.
         let mut body: Body = unsafe { std::mem::zeroed() };
@@ -259,7 +259,7 @@ impl Phase {
                 8
             }
         };
-        RawPhase { kind, waits: waits as i32, shape: shape as i32, pad: 0, body }
+        RawPhase { kind, waits, shape, pad: 0, body }
     }
 }
 

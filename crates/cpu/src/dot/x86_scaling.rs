@@ -54,6 +54,20 @@ fn put_half(row: usize, out: &mut [u8], half: &[u8]) {
     out[2 * row..2 * row + 2].copy_from_slice(half);
 }
 
+/// The same of two: the second stands behind the first of all rows.
+#[inline(always)]
+fn put_halves(row: usize, out: &mut [u8], halves: &[u8]) {
+    put_half(row, out, &halves[..2]);
+    put_half(row, &mut out[2 * PANEL..], &halves[2..]);
+}
+
+/// An f16 of scale a row, and one of what is taken off.
+#[inline(always)]
+unsafe fn scale_and_minimum(p: *const u8) -> (__m512, __m512) {
+    // SAFETY: 64 bytes are readable at `p`; called under AVX-512 DQ.
+    unsafe { (floats(p), negative(floats(p.add(2 * PANEL)))) }
+}
+
 /// One f16 a row.
 pub(super) struct HalfFloats;
 impl Scaling for HalfFloats {
@@ -106,8 +120,7 @@ impl Scaling for HalvesAndMins {
 pub(super) struct SixBits;
 impl SixBits {
     pub(super) fn put(row: usize, out: &mut [u8], block: &[u8]) {
-        put_half(row, out, &block[..2]);
-        put_half(row, &mut out[2 * PANEL..], &block[2..4]);
+        put_halves(row, out, &block[..4]);
         let (scales, mins) = layouts::six_bits(block);
         for (g, (scale, min)) in scales.into_iter().zip(mins).enumerate() {
             let at = (4 + 2 * g) * PANEL + row;
@@ -121,7 +134,7 @@ impl Scaling for SixBits {
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
-        unsafe { (floats(p), negative(floats(p.add(2 * PANEL)))) }
+        unsafe { scale_and_minimum(p) }
     }
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
@@ -163,8 +176,7 @@ impl<const N: usize> Scaling for Bytes<N> {
 pub(super) struct Nibbles;
 impl Nibbles {
     pub(super) fn put(row: usize, out: &mut [u8], halves: &[u8], bytes: &[u8]) {
-        put_half(row, out, &halves[..2]);
-        put_half(row, &mut out[2 * PANEL..], &halves[2..]);
+        put_halves(row, out, halves);
         bytes.iter().enumerate().for_each(|(i, b)| out[(4 + i) * PANEL + row] = *b);
     }
 }
@@ -175,7 +187,7 @@ impl Scaling for Nibbles {
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
-        unsafe { (floats(p), negative(floats(p.add(2 * PANEL)))) }
+        unsafe { scale_and_minimum(p) }
     }
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
