@@ -20,14 +20,14 @@ template <int D> struct Quads {
     static DEVICE bool has(int n) { return D % 128 == 0 || column(n) < D; }
 
     DEVICE void take(const float* from, u32 mask, u32 mark) {
-        from = own_replica(from, mask);
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            u32 bits[4] = {0, 0, 0, 0};
-            if (has(n)) do load_shared_words4(bits, from + column(n));
-            while (((bits[0] ^ mark) | (bits[1] ^ mark) | (bits[2] ^ mark) | (bits[3] ^ mark)) & mask);
+            Awaited<1> four;
+            if (has(n)) four.ask(from + column(n));
+            else four.zero(mask & mark);
+            four.wait(from + column(n), mask, mark);
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[n][i] = unmarked(bits[i], mask);
+            for (int i = 0; i < 4; i++) v[n][i] = unmarked(four.bits[i], mask);
         }
     }
 

@@ -130,6 +130,16 @@ template <int N> DEVICE void arrived() {
 #endif
 }
 
+// What blocks wait for from each other comes within microseconds. If it never comes, the kernel ends with an error after some
+// ten seconds: the host says so, and nothing hangs.
+struct Patience {
+    u32 left = 1u << 26;
+
+    DEVICE void wear() {
+        if (--left == 0) __trap();
+    }
+};
+
 // A barrier in shared memory that `count` arrivals complete, over and over.
 #if __CUDA_ARCH__ >= 800
 struct Gate {
@@ -202,9 +212,9 @@ template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
     sync_threads<THREADS>();
     if (threadIdx.x == 0) {
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-        u32 seen;
-        do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-        while (seen < target);
+        u32 seen = 0;
+        for (Patience patience; seen < target; patience.wear())
+            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
     }
     sync_threads<THREADS>();
 }

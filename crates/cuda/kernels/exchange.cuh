@@ -23,46 +23,45 @@ DEVICE u32 load_shared_word(const float* at) {
 DEVICE void load_shared_words4(u32* bits, const float* at) {
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
 }
-
-// Marked values lie in memory REPLICAS times, REPLICA floats apart, and every block reads one of them: else too many would
-// ask for the same few lines at once.
-#ifndef REPLICAS
-#define REPLICAS 1
-#define REPLICA 0
-#endif
-DEVICE const float* own_replica(const float* at, u32 mask) { return REPLICAS > 1 && mask ? at + blockIdx.x % REPLICAS * (long)REPLICA : at; }
+// The same where they are wanted, without a branch.
+DEVICE void load_shared_words4_if(bool wanted, u32* bits, const float* at) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(bits[0]), "+r"(bits[1]), "+r"(bits[2]), "+r"(bits[3]) : "l"(at), "r"((u32)wanted) : "memory");
+}
 
 DEVICE void give(float* at, float x, u32 mask, u32 mark) {
-#pragma unroll
-    for (int i = 0; i < REPLICAS; i++)
-        if (i == 0 || mask) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at + i * (long)REPLICA), "r"(marked(x, mask, mark)) : "memory");
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(marked(x, mask, mark)) : "memory");
 }
 
 DEVICE void give4(float* at, const float4& v, u32 mask, u32 mark) {
     u32 bits[4] = {marked(v.x, mask, mark), marked(v.y, mask, mark), marked(v.z, mask, mark), marked(v.w, mask, mark)};
-#pragma unroll
-    for (int i = 0; i < REPLICAS; i++)
-        if (i == 0 || mask)
-            asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at + i * (long)REPLICA), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
 }
 
-// Eight neighbouring floats that may not be there yet.
-struct Eight {
-    u32 bits[8];
+// 4 N neighbouring floats that may not be there yet. All lanes of a warp wait together: if some went on alone, the warp would
+// stay split up, and every shuffle after it be slow.
+template <int N> struct Awaited {
+    u32 bits[4 * N];
 
     DEVICE void ask(const float* at) {
-        load_shared_words4(bits, at), load_shared_words4(bits + 4, at + 4);
+#pragma unroll
+        for (int n = 0; n < N; n++) load_shared_words4(bits + 4 * n, at + 4 * n);
     }
 
     DEVICE void zero(u32 mark) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) bits[i] = mark;
+        for (int i = 0; i < 4 * N; i++) bits[i] = mark;
     }
 
-    DEVICE bool is_there(u32 mask, u32 mark) const {
-        u32 wrong = 0;
+    DEVICE void wait(const float* at, u32 mask, u32 mark) {
+        for (Patience patience;; patience.wear()) {
+            u32 wrong = 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++) wrong |= bits[i] ^ mark;
-        return (wrong & mask) == 0;
+            for (int i = 0; i < 4 * N; i++) wrong |= bits[i] ^ mark;
+            bool again = wrong & mask;
+            if (!__any_sync(0xffffffff, again)) return;
+#pragma unroll
+            for (int n = 0; n < N; n++) load_shared_words4_if(again, bits + 4 * n, at + 4 * n);
+        }
     }
 };

@@ -30,9 +30,9 @@ template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int
     for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(v[i]));
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
-    if (real && part == 0) x.scales[chunk * T + t] = x_scale_of(most);
+    if (real && part == 0) x.scales[chunk * T + t] = x_scale_of(most, SIGNS ? PLANES_MOST : BYTES_MOST);
     if (SIGNS) {
-        if (real) store_planes(x.bytes + (chunk * T + t) * 256, part, v, most);
+        store_planes(real, x.bytes + (chunk * T + t) * 256, part, v, most);
         return;
     }
     if (real) sum = store_x(x.bytes + chunk * 256 * T, T, t, part, v, most);
@@ -50,7 +50,7 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
     auto column = [&](int round) { return chunk_of(round) * 128 + lane % 16 * 8; };
     auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column(round) < L::COLS); };
     float squares = 0;
-    Eight asked;
+    Awaited<2> asked;
     float4 w[2];
     auto ask = [&](int round) {
         int k = column(round);
@@ -61,8 +61,7 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
     ask(0);
 #pragma unroll
     for (int round = 0; round < L::ROUNDS; round += 2) {
-        int chunk = chunk_of(round);
-        while (!asked.is_there(L::X_MASK, mark)) asked.ask(from + column(round));
+        asked.wait(from + column(round), L::X_MASK, mark);
         float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -73,7 +72,7 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
             }
         }
         if (round + 2 < L::ROUNDS) ask(round + 2); // on its way meanwhile
-        put_x<L::SIGNS, T>(real(round), x, t, chunk, v);
+        put_x<L::SIGNS, T>(real(round), x, t, chunk_of(round), v);
     }
     if (L::NORM) {
         squares = warp_sum(squares);
@@ -83,9 +82,10 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
 
 // What a lane has of its warp's chunks of x: in registers where they are few.
 template <class L, int T> struct Kept {
-    static constexpr bool REGISTERS = (L::SIGNS ? 4 * T : 9) * L::ROUNDS <= 32;
+    typedef typename L::A::F F; // of bits: that of all parts
+    static constexpr bool REGISTERS = (L::SIGNS ? PlanesX<F>::REGISTERS * T : 9) * L::ROUNDS <= 32;
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
-    SignsX signs[L::SIGNS ? HELD : 1][T];
+    PlanesX<F> planes[L::SIGNS ? HELD : 1][T];
     u32 b[L::SIGNS ? 1 : HELD][8];
     float scale[L::SIGNS ? 1 : HELD];
 
@@ -94,7 +94,7 @@ template <class L, int T> struct Kept {
         if (!L::FULL && chunk >= L::CHUNKS) return;
         if constexpr (L::SIGNS) {
 #pragma unroll
-            for (int t = 0; t < T; t++) signs[at][t].load(x.bytes + (chunk * T + t) * 256, x.scales[chunk * T + t], lane);
+            for (int t = 0; t < T; t++) planes[at][t].load(x.bytes + (chunk * T + t) * 256, x.scales[chunk * T + t], lane);
         } else {
             load_x<T>(b[at], x.bytes + chunk * 256 * T, lane);
             scale[at] = x.scales[chunk * T + token];
@@ -125,7 +125,7 @@ template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, Kept
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 const u8* record = slot[n] + i * WARPS * F::BYTES;
-                if constexpr (F::SIGNS) multiply_signs<T>(total[n], record, kept.signs[at], lane);
+                if constexpr (F::SIGNS) multiply_planes<F, T>(total[n], record, kept.planes[at], lane);
                 else multiply_record<F>(total[n][0], record, kept.b[at], kept.scale[at], x.sums + (chunk * T + token) * 8, lane);
             }
         }
@@ -169,7 +169,7 @@ template <class L> struct Added {
 
     DEVICE void ask(const float* at) { bits = load_shared_word(at); }
     DEVICE float get(const float* at, u32 mark) {
-        while ((bits ^ mark) & L::ADD_MASK) bits = load_shared_word(at);
+        for (Patience patience; (bits ^ mark) & L::ADD_MASK; patience.wear()) bits = load_shared_word(at);
         return unmarked(bits, L::ADD_MASK);
     }
 };
@@ -182,7 +182,7 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
         const Part& part = a.part[L::find((from + unit) * L::EACH, tile)];
         int row = tile * 16 + r;
         if (row >= part.rows) continue;
-        const float* add = own_replica(a.add.row(t) + row, L::ADD_MASK);
+        const float* add = a.add.row(t) + row;
         if (L::ADD && (T > 1 || from > 0 || i >= THREADS)) added.ask(add);
         float factor = 1;
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[t * WARPS + w]; }) * (1.f / L::COLS) + a.norm.eps);
@@ -205,8 +205,8 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     u32 mark = info.mark;
     Added<L> added; // one row a thread in most phases: what is added to it is asked for now
     int row = L::first_unit() * 16 + threadIdx.x;
-    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(own_replica(a.add.at + row, L::ADD_MASK));
-    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, own_replica(a.x.row(L::GATHER ? info.output_row[t] : t), L::X_MASK), t, x, mark);
+    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(a.add.at + row);
+    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, a.x.row(L::GATHER ? info.output_row[t] : t), t, x, mark);
     __syncwarp();
     Kept<L, T> kept(x, lane, warp);
     float* mine = x.shares + warp * 16 * T;

@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
         sum += __shfl_xor_sync(0xffffffff, sum, 1);
         if (chunk >= a.chunks) continue;
         if (part % 2 == 0) p.x.sums[(chunk * p.x.tokens + t) * 8 + part / 2] = (float)sum;
-        if (part == 0) p.x.scales[chunk * p.x.tokens + t] = x_scale_of(most);
+        if (part == 0) p.x.scales[chunk * p.x.tokens + t] = x_scale_of(most, BYTES_MOST);
     }
 }
 

@@ -49,7 +49,7 @@ struct LinearArgs {
     NormArgs norm;
     int cols, chunks, parts;
     int gated;         // 0, or 1 + the activation between part 0 and part 1
-    int outputs_only, gather, signs; // signs: formats of one bit, all parts or none
+    int outputs_only, gather, signs; // signs: formats of bits, all parts or none
     int pad;
     Part part[MOST_PARTS];
 };

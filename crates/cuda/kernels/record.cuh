@@ -5,15 +5,17 @@
 // the matrix unit wants. A lane has rows g and g + 8; its words lie so that a warp reads 16 bytes a lane at a time. Behind
 // the codes come the scales, a pair of halves (rows g and g + 8) a group, and as many offsets where the format has them.
 //
-// Formats of one bit go through the matrix unit as bits, so theirs lie otherwise: bit 7 - j of byte i of lane q's word is
-// column 32 q + 8 i + j.
+// Codes of one bit and of two with a middle, 1-bit and ternary weights, go through the matrix unit as bits (SIGNS), so
+// theirs lie otherwise. A word has one bit of 32 neighbouring columns: bit 7 - j of byte i is column 8 i + j. Of one bit,
+// lane q has columns 32 q and on. Of two, it has a word of each half of the chunk: the low bits of columns 32 q and on if
+// q < 2, the high bits of columns 32 (q - 2) and on if not.
 
 template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = 128 / GROUP_;
     static constexpr bool OFFSETS = OFFSETS_;
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
     static constexpr int BYTES = SCALES_AT + 32 * GROUPS * (OFFSETS ? 2 : 1);
-    static constexpr bool SIGNS = BITS == 1; // a set bit is -1
+    static constexpr bool SIGNS = BITS == 1; // of one bit, a set one is -1; of two, codes are one more than they stand for
     static constexpr int UNIT = SIGNS ? 1 : 1 << (8 - BITS - LOW); // what a code of one is worth as a byte
 };
 
@@ -37,7 +39,6 @@ template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int
 template <class F> DEVICE u32 codes(const u32* words, const u32* low, int j) {
     constexpr int PER = 8 / F::BITS;
     u32 w = words[j / PER] << (F::BITS * (j % PER));
-    if constexpr (F::SIGNS) return ((w >> 7) & 0x01010101u) * 0xfeu + 0x01010101u; // a set bit is -1, a clear one 1
     if constexpr (F::BITS < 8) w &= 0x01010101u * (0x100u - (1u << (8 - F::BITS)));
     if constexpr (F::LOW > 0) {
         constexpr int PER_LOW = 8 / (F::LOW > 0 ? F::LOW : 1);
@@ -50,7 +51,7 @@ template <class F> DEVICE u32 codes(const u32* words, const u32* low, int j) {
 }
 
 // One record in registers.
-template <class F> struct Codes {
+template <class F, bool SIGNS = F::SIGNS> struct Codes {
     u32 words[2][F::BITS];
     u32 low[2][F::LOW > 0 ? F::LOW : 1];
 
@@ -60,6 +61,35 @@ template <class F> struct Codes {
     }
 
     DEVICE u32 get(int row, int j) const { return codes<F>(words[row], low[row], j); }
+};
+
+// The same of bits: byte i of step j / 2, half j % 2 of lane q is column 64 (j / 4) + 32 (q / 2) + 8 i + 4 (q % 2) + j % 4.
+template <class F> struct Codes<F, true> {
+    u32 words[1 + F::LOW][2][2]; // [bit][half of the chunk][row], those of j % 4 = 0 on top
+
+    DEVICE void load(const u8* record, int lane) {
+        int first = lane / 4 * 4 + lane % 4 / 2, up = lane % 2 * 4;
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            if constexpr (F::LOW == 0) {
+                uint2 half = *(const uint2*)(record + (first + 2 * n) * 8);
+                words[0][n][0] = half.x << up, words[0][n][1] = half.y << up;
+            } else {
+                uint4 bit = *(const uint4*)(record + (first + 2 * n) * 16);
+                words[n][0][0] = bit.x << up, words[n][0][1] = bit.y << up;
+                words[n][1][0] = bit.z << up, words[n][1][1] = bit.w << up;
+            }
+        }
+    }
+
+    DEVICE u32 get(int row, int j) const {
+        u32 code = words[0][j / 4][row] >> (7 - j % 4) & 0x01010101u;
+        if constexpr (F::LOW == 0) return code * 0xfeu + 0x01010101u; // a set bit is -1, a clear one 1
+        else {
+            code |= words[1][j / 4][row] >> (6 - j % 4) & 0x02020202u;
+            return ((code | 0x80808080u) - 0x01010101u) ^ 0x80808080u; // one less, byte by byte
+        }
+    }
 };
 
 // x on its way through the matrix unit: 16-bit integers, a scale a chunk and token, the high and the low byte of a
@@ -76,46 +106,78 @@ template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     }
 }
 
-// The same for formats of one bit: bit planes of the 16-bit integers, [token][plane % 8][q][plane / 8] words.
+// The same for formats of bits: bit planes of 15-bit integers, [token][plane % 8][q][plane / 8] words; plane 15 is 14 again,
+// so that they are 16-bit integers too.
 //
-// The sum of (1 - 2a) x is the sum of x less twice that over the bits a that are set: the planes' weights 2^p, the last
-// one -2^15, times the bits that a and the plane have in common. A lane has planes 2q and 2q + 1 of both halves for its
-// rows; the lanes of a quad are added up at the end. The sum of x is that over a row of which all bits are set.
+// The sum of u x over codes u of one bit is that of the planes' weights 2^p, the last one -2^15, times the bits that u and
+// the plane have in common. High bits of u are worth twice that: they meet the plane below, of a half of the chunk, while
+// the low bits of the same half meet the plane itself. (The plane below the last one is the sign as well, and twice x has
+// it there.) A weight is u times EACH and BASE more, so the sum of x comes in: over a row of which all low bits are set.
 //
-// What a lane keeps of a chunk of a token:
-struct SignsX {
-    uint2 planes;
-    float by, sum; // what a common bit of its lowest plane is worth, and what there is without any
+// A lane ends up with planes 2q and 2q + 1 of both halves of the integers for its rows; a quad is added up at the end.
+template <class F> struct PlanesX {
+    static constexpr int PARTS = 1 + F::LOW; // of the chunk: all of it, or halves
+    static constexpr float EACH = F::LOW ? 1.f : -2.f, BASE = F::LOW ? -1.f : 1.f;
+    static constexpr int REGISTERS = 2 * PARTS + 1 + F::GROUPS;
+    u32 planes[PARTS][2];
+    float by, sum[F::GROUPS]; // what a common bit of its lowest plane is worth, and what there is without any
 
     DEVICE void load(const u8* token_chunk, float scale, int lane) {
-        int q = lane % 4;
-        planes = *(const uint2*)(token_chunk + lane * 8);
-        by = scale * (q == 0 ? -2.f : q == 1 ? -8.f : q == 2 ? -32.f : -128.f);
-        float all[2];
-        count(all, ~0u, ~0u, lane); // as many as there are, of which the others are taken twice
-        sum = -0.5f * by * all[0];
+        int g = lane / 4, q = lane % 4;
+        bool above = F::LOW && q >= 2; // high bits
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            int from = F::LOW ? (g - above) % 8 * 4 + 2 * part + q % 2 : lane;
+            uint2 v = *(const uint2*)(token_chunk + (from & 31) * 8);
+            planes[part][0] = above && g == 0 ? 0 : v.x;
+            planes[part][1] = above && g == 0 ? v.x : v.y; // below plane 8 is 7
+        }
+        by = EACH * scale * (q == 0 ? 1.f : q == 1 ? 4.f : q == 2 ? 16.f : 64.f);
+        u32 ones = above ? 0u : ~0u, all[PARTS][2];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) all[part][0] = all[part][1] = ones;
+#pragma unroll
+        for (int group = 0; group < F::GROUPS; group++) {
+            float sums[2];
+            count(sums, all, group, lane);
+            sum[group] = BASE / EACH * by * sums[0];
+        }
     }
 
-    // The common bits of the planes and two rows, worth what they are.
-    DEVICE void count(float (&sums)[2], u32 first, u32 second, int lane) const {
+    // The common bits of the planes and two rows in a group, worth what they are.
+    DEVICE void count(float (&sums)[2], const u32 (&words)[PARTS][2], int group, int lane) const {
         int top = lane % 4 == 3 ? -512 : 512, low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-        count_common(low, first, second, planes.x);
-        count_common(high, first, second, planes.y);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            if (part * F::GROUPS / PARTS != group) continue;
+            count_common(low, words[part][0], words[part][1], planes[part][0]);
+            count_common(high, words[part][0], words[part][1], planes[part][1]);
+        }
         sums[0] = (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]);
         sums[1] = (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]);
     }
 };
 
-template <int T> DEVICE void multiply_signs(float (&total)[T][2], const u8* record, const SignsX (&x)[T], int lane) {
-    uint2 w = *(const uint2*)(record + lane * 8);
-    u32 scale = *(const u32*)(record + 256 + lane / 4 * 4);
-#pragma unroll
-    for (int t = 0; t < T; t++) {
-        float sums[2];
-        x[t].count(sums, w.x, w.y, lane);
-        total[t][0] += low_half(scale) * (x[t].by * sums[0] + x[t].sum);
-        total[t][1] += high_half(scale) * (x[t].by * sums[1] + x[t].sum);
+template <class F, int T> DEVICE void multiply_planes(float (&total)[T][2], const u8* record, const PlanesX<F> (&x)[T], int lane) {
+    u32 words[1 + F::LOW][2], scales[F::GROUPS];
+    if constexpr (F::LOW == 0) {
+        uint2 w = *(const uint2*)(record + lane * 8);
+        words[0][0] = w.x, words[0][1] = w.y;
+    } else {
+        uint4 w = *(const uint4*)(record + lane * 16);
+        words[0][0] = w.x, words[0][1] = w.y, words[1][0] = w.z, words[1][1] = w.w;
     }
+#pragma unroll
+    for (int group = 0; group < F::GROUPS; group++) scales[group] = ((const u32*)(record + F::SCALES_AT))[lane / 4 * F::GROUPS + group];
+#pragma unroll
+    for (int t = 0; t < T; t++)
+#pragma unroll
+        for (int group = 0; group < F::GROUPS; group++) {
+            float sums[2];
+            x[t].count(sums, words, group, lane);
+            total[t][0] += low_half(scales[group]) * (x[t].by * sums[0] + x[t].sum[group]);
+            total[t][1] += high_half(scales[group]) * (x[t].by * sums[1] + x[t].sum[group]);
+        }
 }
 
 // total += (record) * (chunk of x) for rows g and g + 8 and token q. `sums` are those of each 16 columns of the token.
@@ -156,13 +218,17 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
     total[1] += x_scale * part[1];
 }
 
-// What to multiply the values of a chunk with so that the largest becomes 32512; what is next to nothing becomes nothing.
-DEVICE float to_integers(float most) { return most > 1e-30f ? 32512.f * reciprocal(most) : 0.f; }
+// What the largest value of a chunk becomes: of bit planes one bit less, see PlanesX.
+constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
+
+// What to multiply values with for that, and what the integers are worth then; what is next to nothing becomes nothing.
+DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }
+DEVICE float x_scale_of(float most, float becomes) { return most * (1.f / becomes); }
 
 // Eight neighbouring values of x, the `part`-th eight of a chunk whose largest value is `most`: to their places in a
 // chunk of T tokens. Gives the sum of the integers.
 DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
-    float by = to_integers(most);
+    float by = to_integers(most, BYTES_MOST);
     int v[8], sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -195,57 +261,68 @@ DEVICE void turn_bits(u32& x, u32& y) {
     x = t;
 }
 
-// As store_x, into bit planes: a thread's eight values are one byte of each.
-DEVICE void store_planes(u8* token_chunk, int part, const float (&x)[8], float most) {
-    float by = to_integers(most);
-    int v[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = __float_as_int(x[i] * by + 12582912.f);
-    u8* at = token_chunk + part / 4 * 8 + part % 4; // lane q = part / 4, byte i = part % 4
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        u32 word[2];
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            u32 first = __byte_perm(v[4 * n + 1], v[4 * n], half ? 0x51 : 0x40); // row 4n above row 4n + 1
-            u32 second = __byte_perm(v[4 * n + 3], v[4 * n + 2], half ? 0x51 : 0x40);
-            word[n] = __byte_perm(second, first, 0x5410);
-        }
-        turn_bits(word[0], word[1]);
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) { // byte 3 - i of word n: plane 7 - (4n + i) of this half
-                int plane = 7 - (4 * n + i);
-                at[plane * 32 + half * 4] = (u8)(word[n] >> (24 - 8 * i));
-            }
-    }
+// Halves of the words of two lanes change places: the other lane gets what `send` picks of a and b, and what comes back is
+// put among the rest.
+DEVICE void trade(u32& a, u32& b, int lanes, u32 send, u32 keep_a, u32 keep_b) {
+    u32 back = __shfl_xor_sync(0xffffffff, __byte_perm(a, b, send), lanes);
+    a = __byte_perm(a, back, keep_a), b = __byte_perm(b, back, keep_b);
 }
 
-// As store_x, in the order of formats of one bit: column 32 q + 8 i + j is byte i of step j / 2, half j % 2 of lane q.
-DEVICE void store_signs_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
-    float by = to_integers(most);
+// As store_x, into bit planes. A thread's eight values are one byte of each; four threads trade bytes, so that each has
+// whole words of four planes. All threads of a warp come here; only a `real` one has a place.
+DEVICE void store_planes(bool real, u8* token_chunk, int part, const float (&x)[8], float most) {
+    float by = to_integers(most, PLANES_MOST);
+    int v[8], n = part % 4, q = part / 4;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        int v = __float_as_int(x[j] * by + 12582912.f);
-        u8* at = chunk + j / 4 * T * 128 + token * 128 + part / 4 * 16 + j % 4 * 4 + part % 4;
+    for (int i = 0; i < 8; i++) v[i] = __float_as_int(x[i] * by + 12582912.f);
+    u32 word[4]; // byte b of word k: plane 4k + b
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u32 rows[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            u32 first = __byte_perm(v[4 * i + 1], v[4 * i], half ? 0x51 : 0x40); // row 4i above row 4i + 1
+            u32 second = __byte_perm(v[4 * i + 3], v[4 * i + 2], half ? 0x51 : 0x40);
+            rows[i] = __byte_perm(second, first, 0x5410);
+        }
+        turn_bits(rows[0], rows[1]);
+        word[2 * half] = rows[1], word[2 * half + 1] = rows[0];
+    }
+    bool odd = n % 2, upper = n / 2;
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+        trade(word[k], word[k + 1], 1, odd ? 0x6420 : 0x7531, odd ? 0x3514 : 0x5240, odd ? 0x3716 : 0x7260);
+        trade(word[k], word[k + 1], 2, upper ? 0x5410 : 0x7632, upper ? 0x3254 : 0x5410, upper ? 0x3276 : 0x7610);
+    }
+    if (!real) return;
+    uint2* at = (uint2*)token_chunk; // planes n, n + 8 and n + 4, n + 12
+    at[n * 4 + q] = make_uint2(word[0], word[2]);
+    at[(n + 4) * 4 + q] = make_uint2(word[1], word[3]);
+}
+
+// As store_x, in the order of Codes of bits.
+DEVICE void store_signs_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
+    float by = to_integers(most, BYTES_MOST);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        int v = __float_as_int(x[n] * by + 12582912.f), q = part / 4 % 2 * 2 + n / 4;
+        u8* at = chunk + part / 8 * T * 128 + token * 128 + q * 16 + n % 4 * 4 + part % 4;
         at[0] = (u8)((v + 128) >> 8);
         at[64] = (u8)v;
     }
 }
-
-// What the integers of a chunk are worth.
-DEVICE float x_scale_of(float most) { return most * (1.f / 32512.f); }
 
 // One weight of a record: for embeddings.
 template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
     int g = row % 8, second = row / 8, s = k / 32, half = k / 16 % 2, q = k / 4 % 4, i = k % 4, j = 2 * s + half;
     int lane = g * 4 + q;
     if constexpr (F::SIGNS) {
-        u32 w = *(const u32*)(record + (g * 4 + k / 32) * 8 + second * 4);
-        u32 scale = *(const u32*)(record + F::SCALES_AT + g * 4);
-        float one = second ? high_half(scale) : low_half(scale);
-        return w >> (k % 32 / 8 * 8 + 7 - k % 8) & 1 ? -one : one;
+        auto bit = [&](int word) { return (int)(*(const u32*)(record + word * 4 + second * 4) >> (k % 32 / 8 * 8 + 7 - k % 8) & 1); };
+        int first = g * 4 + k % 64 / 32, code; // the lane of its low bits, of two
+        if constexpr (F::LOW == 0) code = 1 - 2 * bit((g * 4 + k / 32) * 2);
+        else code = bit(first * 4 + k / 64 * 2) + 2 * bit((first + 2) * 4 + k / 64 * 2) - 1;
+        u32 scale = ((const u32*)(record + F::SCALES_AT))[g * F::GROUPS + k / F::GROUP];
+        return code * (second ? high_half(scale) : low_half(scale));
     }
     auto word = [&](int bits, int n, int at) { // word n of the row's plane that begins at `at`
         int index = second * bits + n;

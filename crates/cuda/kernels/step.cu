@@ -2,8 +2,9 @@
 // that they want (exchange.cuh), and all for all only around phases that know no marks.
 //
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit,
-// whether scores have a soft cap), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of keys on their way at a time), REPLICAS, REPLICA, TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
-// together), OFFSET_SUMS, ANY_SIGNS, PHASE_BYTES, WINDOW (phases at hand), MOST_PAIRS, where things lie in shared memory
+// whether scores have a soft cap), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of keys
+// on their way at a time), TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
+// together), OFFSET_SUMS, PHASE_BYTES, WINDOW (phases at hand), MOST_PAIRS, where things lie in shared memory
 // (AT_...), and how large the last of them is (ARENA).
 
 template <int T> DEVICE void step(const StepArgs& args) {

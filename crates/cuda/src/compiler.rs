@@ -240,7 +240,8 @@ mod tests {
             // one of everything: parts, a gate, what is added, rows that do not fill all warps; and every format
             let part = |format: usize, rows| (format as i32, rows);
             let last = kinds.formats.len() - 1;
-            let alike = kinds.formats[last].is_signs() == kinds.formats[0].is_signs();
+            let alike = [last, 0].map(|i| Some(kinds.formats[i]).filter(Layout::is_signs));
+            let alike = alike[0] == alike[1];
             let parts = [part(0, 4096), part(if alike { last } else { 0 }, 1000)];
             let mut shapes = vec![
                 LinearShape { flags: 1 | 16 | 64, ..LinearShape::new(4096, 2, &parts) },

@@ -6,7 +6,6 @@
 
 use tern_graph::{Graph, Plan, Work};
 
-use crate::few::REPLICAS;
 use crate::fuse::Fused;
 
 pub(crate) struct Exchange {
@@ -59,9 +58,9 @@ impl Exchange {
         Exchange { at, width, waits }
     }
 
-    /// Bytes for steps of so many tokens: all replicas.
+    /// Bytes for steps of so many tokens.
     pub(crate) fn bytes(&self, tokens: usize) -> usize {
-        self.width * tokens * REPLICAS * 4
+        self.width * tokens * 4
     }
 
     /// Where a value begins in memory for so many tokens, in bytes.

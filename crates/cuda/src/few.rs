@@ -24,8 +24,6 @@ const MOST_SLOTS: usize = 32;
 const LEAST_SLOT: usize = 9 * 1024;
 /// Bytes of keys on their way to a block: enough for all blocks together to keep memory busy.
 const KEYS_FLYING: usize = 80 * 1024;
-/// How often values that blocks hand on lie in memory.
-pub(crate) const REPLICAS: usize = 4;
 
 /// What such a step goes through.
 pub(crate) struct StepOf<'a> {
@@ -107,10 +105,7 @@ impl Few {
             (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
         }
         let (shared, blocks) = (ring.0 * ring.1 + room.rest(), device.facts.processors);
-        let replica = handed.len() / REPLICAS / 4;
-        let replicas = vec![("REPLICAS", REPLICAS.to_string()), ("REPLICA", replica.to_string())];
-        let defines =
-            [kinds.defines(), room.defines(ring), shape::defines(&shapes, blocks), replicas].concat();
+        let defines = [kinds.defines(), room.defines(ring), shape::defines(&shapes, blocks)].concat();
         let module = compiler.module(Source::Step, &defines)?;
         let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
         Ok(Some(Few { tokens, kernel, args, blocks, shared, handed, last_tokens: 0, _phases: table }))
@@ -169,7 +164,7 @@ impl Room {
         };
         let slots = linears().map(round).chain(kinds.shapes.iter().map(|s| s.slot()));
         let x = chunks * 256 * tokens;
-        let scales = chunks * tokens * 8;
+        let scales = chunks * tokens * 4;
         let sums = if kinds.offset_sums() { chunks * tokens * 32 } else { 0 };
         let shares = held_tiles(tokens) * (WARPS * 16 + 16) * tokens * 4;
         let attention = kinds.shapes.iter().map(|s| s.room()).max().unwrap_or(0);

@@ -197,8 +197,9 @@ impl Fuser<'_> {
         Some((x, Matrix { weight, scale, bias, first_row: 0, rows, out: v }))
     }
 
-    fn is_signs(&self, weight: WeightId) -> bool {
-        (self.layout)(weight).is_some_and(|l| l.is_signs())
+    /// What a matrix wants of x beyond bytes: bits, for its own layout.
+    fn bits(&self, weight: WeightId) -> Option<Layout> {
+        (self.layout)(weight).filter(Layout::is_signs)
     }
 
     /// Phases that draw earlier nodes in: a gate, a residual, attention.
@@ -328,10 +329,10 @@ impl Fuser<'_> {
         self.absorbed[out.index()] = true;
         let mut parts = vec![first];
         for reader in self.readers[x.index()].clone() {
-            // signs want x as bits, others as bytes: one phase makes it one way
+            // one phase makes x one way
             if parts.len() < MOST_PARTS
                 && let Some((_, part)) = self.matrix(reader)
-                && self.is_signs(part.weight) == self.is_signs(weight)
+                && self.bits(part.weight) == self.bits(weight)
             {
                 self.absorbed[reader.index()] = true;
                 parts.push(part);
@@ -360,7 +361,7 @@ impl Fuser<'_> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tern_quant::{Q1_0, Q8_0};
+    use tern_quant::{Q1_0, Q2_0, Q8_0};
 
     use super::*;
 
@@ -448,6 +449,8 @@ pub(crate) mod tests {
         let mixed = |id: WeightId| Layout::of(if g.weight(id).name == "v" { &Q8_0 } else { &Q1_0 });
         let parts = |p: &Fused| if let Fused::Linear(l) = p { l.parts.len() } else { 0 };
         assert_eq!(fuse(&g, mixed).iter().map(parts).collect::<Vec<_>>()[1..3], [2, 1]);
+        let bits = |id: WeightId| Layout::of(if g.weight(id).name == "v" { &Q2_0 } else { &Q1_0 });
+        assert_eq!(fuse(&g, bits).iter().map(parts).collect::<Vec<_>>()[1..3], [2, 1]);
         let floats = fuse(&g, |_| None);
         assert!(!floats.iter().any(|p| matches!(p, Fused::Linear(_))));
         assert_eq!(floats.iter().filter(|p| matches!(p, Fused::Norm { .. })).count(), 3);

@@ -1,7 +1,7 @@
 //! How codes of any format lie on the device, and how they get there.
 //!
 //! Every integer format is `scale * code + offset` for each group of weights, so one layout serves them all: records of
-//! 16 rows by 128 columns with signed codes in planes of 1, 2, 4 or 8 bits, ordered as the matrix unit's lanes want them
+//! 16 rows by 128 columns with codes in planes of 1, 2, 4 or 8 bits, ordered as the matrix unit's lanes want them
 //! (`kernels/record.cuh`), and scales and offsets behind them as halves.
 
 use half::f16;
@@ -24,8 +24,7 @@ pub(crate) struct Layout {
     pub(crate) group: usize,
     /// Groups have offsets.
     pub(crate) offsets: bool,
-    /// A stored code is `sign * (code - centre)`, signed; of one bit, it is set for -1.
-    sign: i32,
+    /// The code that stands for zero.
     centre: i32,
 }
 
@@ -65,6 +64,7 @@ impl Layout {
         let &(_, least, most, offsets) = CODES.iter().find(|row| row.0 == quant.name)?;
         let (bits, low) = match most - least + 1 {
             _ if quant.name == "Q1_0" => (1, 0),
+            0..=4 if least == -1 => (1, 1), // as bits, see `is_signs`
             0..=4 => (2, 0),
             5..=8 => (2, 1),
             9..=16 => (4, 0),
@@ -75,8 +75,7 @@ impl Layout {
         // where there are offsets, the middle code stands for zero: scale and offset are rounded to halves, and the
         // nearer they are to the weights the less that costs
         let centre = if offsets { (most - least + 1) / 2 } else { 0 };
-        let sign = if most == 2 { -1 } else { 1 }; // -1 .. 2 fits two signed bits the other way round
-        Some(Layout { bits, low, group: group.min(CHUNK), offsets, sign, centre })
+        Some(Layout { bits, low, group: group.min(CHUNK), offsets, centre })
     }
 
     /// Chunks of a row; the last one is filled up with zeros.
@@ -88,7 +87,7 @@ impl Layout {
         CHUNK / self.group
     }
 
-    /// Codes are signs: they go through the matrix unit as bits.
+    /// Codes are signs, or one of -1, 0, 1 and 2: they go through the matrix unit as bits.
     pub(crate) fn is_signs(&self) -> bool {
         self.bits == 1
     }
@@ -111,13 +110,13 @@ impl Layout {
         if self.is_signs() { 1.0 } else { (1 << (8 - self.bits - self.low)) as f32 }
     }
 
-    /// A code as it is stored.
+    /// A code as it is stored: of one bit, set for -1; of two as bits, one more; others signed.
     fn stored(&self, code: i8) -> u32 {
-        let signed = self.sign * (i32::from(code) - self.centre);
-        if self.bits == 1 {
-            u32::from(signed < 0)
-        } else {
-            signed as u32 & ((1 << (self.bits + self.low)) - 1)
+        let code = i32::from(code);
+        match (self.is_signs(), self.low) {
+            (true, 0) => u32::from(code < 0),
+            (true, _) => (code + 1) as u32,
+            _ => (code - self.centre) as u32 & ((1 << (self.bits + self.low)) - 1),
         }
     }
 }
@@ -179,7 +178,7 @@ impl Packing<'_> {
         let first = r / TILE * self.chunks;
         let all = records.chunks_exact_mut(layout.bytes()).skip(first).take(self.chunks).enumerate();
         let low_mask = (1 << layout.low) - 1;
-        let (step, low_step) = (row_step(layout.bits), row_step(layout.low));
+        let (step, low_step) = layout.row_steps();
         for (chunk, record) in all {
             let codes = row.codes[chunk * CHUNK..].iter().take(CHUNK);
             for (&code, places) in codes.zip(&self.places[second]) {
@@ -197,7 +196,7 @@ impl Packing<'_> {
                 let mut half = |at: usize, x: f32| {
                     record[at + place..][..2].copy_from_slice(&f16::from_f32(x / self.factor).to_le_bytes());
                 };
-                half(layout.scales_at(), scale * layout.sign as f32);
+                half(layout.scales_at(), scale);
                 if layout.offsets {
                     half(layout.offsets_at(), row.offsets[from] + scale * layout.centre as f32);
                 }
@@ -210,17 +209,26 @@ impl Layout {
     /// Byte and shift of column `k`'s code in each plane, for row `g` or `g + 8`.
     fn places(&self, row: (usize, usize), k: usize) -> [(u16, u8); 2] {
         let place = |bits: usize, plane: usize| {
-            let (at, shift) = if self.is_signs() { sign_place(row, k) } else { place(bits, row, k) };
+            let (at, shift) = place(bits, row, k);
             ((plane + at) as u16, shift as u8)
         };
-        let low = if self.low > 0 { place(self.low, 256 * self.bits) } else { (0, 0) };
-        [place(self.bits, 0), low]
+        match (self.is_signs(), self.low) {
+            (true, 0) => [bit_place((1, row), k / 32, k), (0, 0)],
+            (true, _) => [1, 0].map(|bit| bit_place((2, row), k % 64 / 32 + 2 * bit, k)),
+            (_, 0) => [place(self.bits, 0), (0, 0)],
+            _ => [place(self.bits, 0), place(self.low, 256 * self.bits)],
+        }
     }
-}
 
-/// Bytes between the same columns of neighbouring rows in a plane of `bits`.
-fn row_step(bits: usize) -> usize {
-    if bits == 1 { 32 } else { 64 }
+    /// Bytes between the same columns of neighbouring rows in each plane.
+    fn row_steps(&self) -> (usize, usize) {
+        let step = |bits: usize| if bits == 1 { 32 } else { 64 };
+        if self.is_signs() {
+            (step(1 + self.low), step(1 + self.low))
+        } else {
+            (step(self.bits), step(self.low))
+        }
+    }
 }
 
 /// Where byte and shift of column `k`'s code are in a plane of `bits`, for row `g` or `g + 8`.
@@ -231,9 +239,11 @@ fn place(bits: usize, (g, second): (usize, usize), k: usize) -> (usize, usize) {
     (at + i, 8 - bits * (j % per + 1))
 }
 
-/// The same for signs.
-fn sign_place((g, second): (usize, usize), k: usize) -> (usize, usize) {
-    ((g * 4 + k / 32) * 8 + second * 4 + k % 32 / 8, 7 - k % 8)
+/// The same for a bit of column `k` that lane `q` of the row has, among those of one bit a code or of two.
+fn bit_place((bits, (g, second)): (usize, (usize, usize)), q: usize, k: usize) -> (u16, u8) {
+    let half = if bits == 2 { k / 64 } else { 0 };
+    let word = ((g * 4 + q) * bits + half) * 2 + second;
+    ((word * 4 + k % 32 / 8) as u16, (7 - k % 8) as u8)
 }
 
 fn threads() -> usize {
@@ -310,20 +320,16 @@ mod tests {
         let l = p.layout;
         let record = &records[(r / 16 * chunks + k / 128) * l.bytes()..][..l.bytes()];
         let (row, k) = ((r % 8, r % 16 / 8), k % 128);
-        let get = |plane: &[u8], bits: usize| {
-            let (at, shift) = place(bits, row, k);
-            i32::from(plane[at] >> shift) & ((1 << bits) - 1)
-        };
-        let code = match l.bits {
-            1 => {
-                let (at, shift) = sign_place(row, k);
-                1 - 2 * i32::from(record[at] >> shift & 1)
-            }
-            bits => {
-                let low = if l.low > 0 { get(&record[256 * bits..], l.low) } else { 0 };
-                let (code, all) = (get(record, bits) << l.low | low, bits + l.low);
-                if code >> (all - 1) == 1 { code - (1 << all) } else { code }
-            }
+        let get =
+            |(at, shift): (u16, u8), bits: usize| i32::from(record[at as usize] >> shift) & ((1 << bits) - 1);
+        let [first, second] = l.places(row, k);
+        let code = get(first, l.bits) << l.low | if l.low > 0 { get(second, l.low) } else { 0 };
+        let all = l.bits + l.low;
+        let code = match (l.is_signs(), l.low) {
+            (true, 0) => 1 - 2 * code,
+            (true, _) => code - 1,
+            _ if code >> (all - 1) == 1 => code - (1 << all),
+            _ => code,
         };
         let at = (row.0 * l.groups() + k / l.group) * 4 + 2 * row.1;
         let half =
@@ -373,9 +379,10 @@ mod tests {
                     &tail,
                     Unpacked { codes: &mut codes, scales: &mut scales, offsets: &mut offsets },
                 );
-                let fits = |c: &i8| match layout.bits {
-                    1 => c.abs() == 1,
-                    _ => (-half..half).contains(&(layout.sign * (i32::from(*c) - layout.centre))),
+                let fits = |c: &i8| match (layout.is_signs(), layout.low) {
+                    (true, 0) => c.abs() == 1,
+                    (true, _) => (-1..=2).contains(c),
+                    _ => (-half..half).contains(&(i32::from(*c) - layout.centre)),
                 };
                 assert!(codes.iter().all(fits), "{quant}");
             }

@@ -40,10 +40,6 @@ impl Kinds {
         self.formats.iter().any(|f| f.offsets)
     }
 
-    pub(crate) fn any_signs(&self) -> bool {
-        self.formats.iter().any(Layout::is_signs)
-    }
-
     pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
         let formats = self.formats.iter().enumerate();
         let formats =
@@ -56,7 +52,6 @@ impl Kinds {
             ("ATTENTIONS(X)", shapes.collect::<Vec<_>>().join(" ")),
             ("PAGE_LEN", self.page_len.max(1).to_string()),
             ("OFFSET_SUMS", self.offset_sums().to_string()),
-            ("ANY_SIGNS", self.any_signs().to_string()),
             ("PHASE_BYTES", size_of::<RawPhase>().to_string()),
         ]
     }
@@ -97,8 +92,7 @@ pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
     });
     let x = Many::x_bytes(Layout::chunks(widest), tokens);
     let handed: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one token and for four
-    x + queries.max().unwrap_or(0) * tokens * 4
-        + handed * (1 + crate::few::MOST_TOKENS) * crate::few::REPLICAS * 4
+    x + queries.max().unwrap_or(0) * tokens * 4 + handed * (1 + crate::few::MOST_TOKENS) * 4
 }
 
 impl Compiled {
