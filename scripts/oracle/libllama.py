@@ -147,13 +147,13 @@ SIGNATURES = {
 
 
 class Library:
-    """The shared objects in one folder, with one CPU build of ggml loaded."""
+    """The shared objects in one folder, with one CPU build of ggml loaded, and CUDA where the folder has it."""
 
     def __init__(self, folder: Path, backend: str = BEST):
         self.folder = folder
         base = C.CDLL(str(folder / "libggml-base.so"), mode=C.RTLD_GLOBAL)
-        ggml = C.CDLL(str(next(folder.glob("libggml.v*.so"))), mode=C.RTLD_GLOBAL)
-        self.c = C.CDLL(str(next(folder.glob("libllama.v*.so"))), mode=C.RTLD_GLOBAL)
+        ggml = C.CDLL(str(next(folder.glob("libggml.*v*.so"))), mode=C.RTLD_GLOBAL)
+        self.c = C.CDLL(str(next(folder.glob("libllama.*v*.so"))), mode=C.RTLD_GLOBAL)
         for name, (restype, argtypes) in SIGNATURES.items():
             function = getattr(self.c, name)
             function.restype, function.argtypes = restype, argtypes
@@ -170,7 +170,8 @@ class Library:
             if not ggml.ggml_backend_load(str(folder / f"libggml-cpu-{backend}.so").encode()):
                 raise SystemExit(f"backend {backend}: this CPU or this folder does not have it: {folder}")
         # ggml opens every build to score it and keeps the winner mapped
-        self.backend = re.findall(r"libggml-cpu-(\w+)\.so", Path("/proc/self/maps").read_text())[-1]
+        mapped = Path("/proc/self/maps").read_text()
+        self.backend = "cuda" if "libggml-cuda.so" in mapped else re.findall(r"libggml-cpu-(\w+)\.so", mapped)[-1]
 
     def _check_layout(self) -> None:
         model, context = self.c.llama_model_default_params(), self.c.llama_context_default_params()

@@ -375,6 +375,9 @@ pub(crate) struct DoctorArgs {
     /// Run small made-up models of every architecture and format on the device and compare them with the processor
     #[arg(long)]
     pub(crate) models: bool,
+    /// Run this model over a text on the device and compare it with the processor
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
     /// cpu, cuda or cuda:N; auto is the GPU where there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,

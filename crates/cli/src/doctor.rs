@@ -48,7 +48,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     if args.ops {
         ops(args, &mut out)?;
     }
-    if args.models { doctor_models::models(args, &mut out) } else { Ok(()) }
+    if args.models {
+        doctor_models::made_up(args, &mut out)?;
+    }
+    args.model.as_ref().map_or(Ok(()), |name| doctor_models::real(args, name, &mut out))
 }
 
 /// Every op case on the device, against the reference.

@@ -1,26 +1,39 @@
-//! `tern doctor --models`: small made-up models of every architecture and format, on the device as on the processor.
+//! `tern doctor --models` and `-m`: whole models on the device as on the processor; small made-up ones of every
+//! architecture and format, or a real one.
 
 use std::io::Write;
 
 use tern_cpu::Cpu;
 use tern_engine::{GraphRunner, Kv};
-use tern_graph::{Backend, HostTensor, Random, cases, divergence};
+use tern_graph::{Backend, HostTensor, Random, cases, divergence, top_logprobs};
 use tern_models::{Model, SHAPES, Shape, Synth};
 use tern_quant::Quant;
+use tern_text::Tokenizer;
 
 use crate::args::DoctorArgs;
 use crate::doctor::Verdicts;
 use crate::error::CliResult;
-use crate::load;
+use crate::{load, models};
 
 /// Longer than the window of the small Gemma, and no multiple of a page.
 const POSITIONS: usize = 42;
 const PAGE_LEN: usize = 16;
 /// Tokens a step: one and four have kernels of their own on a GPU, more have others.
-const CHUNKS: [usize; 3] = [1, 4, POSITIONS];
+const CHUNKS: [usize; 3] = [1, 4, 64];
 /// What the device may lose against the processor, in nats a token, and how far the logits may be off.
 const MEAN_KL: f64 = 2e-3;
 const DISTANCE: f32 = 5e-3;
+/// The best token is the same in so many of the positions where the two best are so many nats apart.
+const SAME: f64 = 0.99;
+const APART: f32 = 0.5;
+
+/// What real models read.
+const TEXT: &str = "Once upon a time there was a girl named Lily who lived in a small house by the sea. Every morning \
+she walked along the beach with her dog and looked for shells. One day the dog found a bottle with a letter in it. The \
+letter said: \"Whoever finds this, please tell my brother that I am well. I live on an island with many birds, and the \
+fish are easy to catch.\" Lily ran home to show it to her mother. \"We must find this man's brother,\" she said. They \
+asked the fishermen in the harbour, and the teacher, and the old woman who sold bread. In the end it was the postman who \
+knew. He had carried letters to every house for thirty years, and he never forgot a name.";
 
 /// Every architecture in one format, then every format in one architecture.
 fn all() -> Vec<(Shape, &'static Quant)> {
@@ -34,13 +47,8 @@ fn all() -> Vec<(Shape, &'static Quant)> {
     all
 }
 
-pub(crate) fn models(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
-    let mut verdicts = Verdicts { out, verbose: args.verbose, good: 0, bad: 0 };
-    writeln!(
-        verdicts.out,
-        "\nmodels on {}, against the processor",
-        args.device.open(args.threads)?.info().name
-    )?;
+pub(crate) fn made_up(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
+    let mut verdicts = heading(args, out)?;
     for (shape, quant) in all() {
         let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
         if args.filter.as_ref().is_some_and(|f| !name.contains(f.as_str())) {
@@ -48,37 +56,95 @@ pub(crate) fn models(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
         }
         let mut synth = Synth::new(&shape, quant, None)?;
         let tensors = synth.tensors()?;
-        let want =
-            logits(Box::new(Cpu::new(load::threads(args.threads))), &synth.model, &tensors, POSITIONS)?;
-        for chunk in CHUNKS {
-            let got = logits(args.device.open(args.threads)?, &synth.model, &tensors, chunk)?;
-            let (kl, off) = (mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()));
-            let ok = kl < MEAN_KL && off < DISTANCE;
-            verdicts
-                .add(ok, format_args!("{name:28} {chunk:2} a step: mean KL {kl:.1e}, off by {off:.1e}"))?;
-        }
+        let mut random = Random::new(7);
+        let tokens: Vec<u32> =
+            (0..POSITIONS).map(|_| random.below(synth.model.config.vocab) as u32).collect();
+        compare(args, &mut verdicts, &name, (&synth.model, &tensors), &tokens)?;
     }
     verdicts.end(format_args!("models are wrong on {}", args.device))
+}
+
+pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliResult<()> {
+    let mut verdicts = heading(args, out)?;
+    verdicts.verbose = true; // there is one
+    let checkpoint = models::open(name)?;
+    let mut tokens = Tokenizer::from_metadata(&checkpoint.metadata)?.encode(TEXT, true, false);
+    tokens.truncate(Model::context_trained(&checkpoint.metadata)?);
+    let (model, tensors) = Model::open(&checkpoint, Some(tokens.len()))?;
+    compare(args, &mut verdicts, name, (&model, &tensors), &tokens)?;
+    verdicts.end(format_args!("runs of {name} are wrong on {}", args.device))
+}
+
+fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
+    writeln!(out, "\nmodels on {}, against the processor", args.device.open(args.threads)?.info().name)?;
+    Ok(Verdicts { out, verbose: args.verbose, good: 0, bad: 0 })
+}
+
+/// One model over some tokens, a few and many a step.
+fn compare(
+    args: &DoctorArgs,
+    verdicts: &mut Verdicts<impl Write>,
+    name: &str,
+    model: (&Model, &[HostTensor]),
+    tokens: &[u32],
+) -> CliResult<()> {
+    let want = logits(Box::new(Cpu::new(load::threads(args.threads))), model, tokens, tokens.len())?;
+    for chunk in CHUNKS {
+        let got = logits(args.device.open(args.threads)?, model, tokens, chunk.min(tokens.len()))?;
+        let (kl, off) = (mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()));
+        let (same, clear) = same_tops(&want, &got);
+        let ok = kl < MEAN_KL && off < DISTANCE && same as f64 >= SAME * clear as f64;
+        verdicts.add(
+            ok,
+            format_args!(
+                "{name:28} {chunk:2} a step: {same} of {clear} clear tokens the same, mean KL {kl:.1e}, off by {off:.1e}"
+            ),
+        )?;
+    }
+    Ok(())
 }
 
 /// The logits after every token, computed in chunks. `[positions][vocab]`
 fn logits(
     backend: Box<dyn Backend>,
-    model: &Model,
-    tensors: &[HostTensor],
+    (model, tensors): (&Model, &[HostTensor]),
+    tokens: &[u32],
     chunk: usize,
 ) -> CliResult<Vec<Vec<f32>>> {
-    let kv = Kv { pages: POSITIONS.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
+    let kv = Kv { pages: tokens.len().div_ceil(PAGE_LEN), page_len: PAGE_LEN };
     let weights = tensors.iter().cloned();
     let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, (chunk, chunk), |_, _| ())?;
-    let mut random = Random::new(7);
-    let tokens: Vec<u32> = (0..POSITIONS).map(|_| random.below(model.config.vocab) as u32).collect();
     let mut rows = vec![];
-    runner.logits(&tokens, |_, row| rows.push(row.to_vec()))?;
+    runner.logits(tokens, |_, row| rows.push(row.to_vec()))?;
     Ok(rows)
 }
 
 /// Mean over the rows of what `got` loses against `want`, in nats.
 fn mean_kl(want: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
     want.iter().zip(got).map(|(want, got)| divergence(want, got)).sum::<f64>() / want.len() as f64
+}
+
+/// In how many rows with a clear best token `got` has the same, and how many such rows there are.
+fn same_tops(want: &[Vec<f32>], got: &[Vec<f32>]) -> (usize, usize) {
+    let (mut same, mut clear) = (0, 0);
+    for (want, got) in want.iter().zip(got) {
+        let best = top_logprobs(want, 2);
+        if best.len() == 2 && best[0].1 - best[1].1 > APART {
+            clear += 1;
+            same += usize::from(top_logprobs(got, 1)[0].0 == best[0].0);
+        }
+    }
+    (same, clear)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_clear_tokens_count() {
+        let want = [vec![0.0, 2.0, 1.0], vec![1.0, 1.2, 0.0], vec![3.0, 0.0, 0.0]];
+        let got = [vec![0.0, 2.1, 1.0], vec![1.2, 1.0, 0.0], vec![0.0, 0.0, 1.0]];
+        assert_eq!(same_tops(&want, &got), (1, 2));
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
 use tern_formats::Metadata;
@@ -21,6 +21,8 @@ pub(crate) const PAGE_LEN: usize = 32;
 pub(crate) const STEP_TOKENS: usize = 512;
 /// The longest context taken without being asked for.
 const DEFAULT_CONTEXT: usize = 8192;
+/// Loading that took so long is told, with its speed.
+const WORTH_SAYING: Duration = Duration::from_secs(1);
 
 /// A model with its weights mapped, not yet on a device.
 pub(crate) struct Opened {
@@ -182,9 +184,18 @@ impl ModelArgs {
             );
         }
         let bar = models::count_bar("loading", opened.tensors.len() as u64);
-        let progress = |done: usize, _all: usize| bar.set_position(done as u64);
+        let start = Instant::now();
+        let mut took = Duration::ZERO;
+        let progress = |done: usize, _all: usize| {
+            bar.set_position(done as u64);
+            took = start.elapsed();
+        };
         let runner = GraphRunner::new(backend, &model.graph, opened.tensors, kv, (tokens, outputs), progress);
         bar.finish_and_clear();
+        if !self.quiet && took >= WORTH_SAYING {
+            let seconds = took.as_secs_f64();
+            eprintln!("tern: loaded in {seconds:.1} s, {:.1} GB/s", memory.weights as f64 / seconds / 1e9);
+        }
         Ok(runner?)
     }
 }

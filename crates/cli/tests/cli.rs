@@ -458,6 +458,14 @@ fn wrong_specs_and_places_are_refused() {
 }
 
 #[test]
+fn doctor_compares_a_real_model_with_the_processor() {
+    let said = tern(&["doctor", "-m", "stories", "--device", "cpu"]);
+    let lines: Vec<&str> = said.ok().lines().collect();
+    assert_eq!(lines.last(), Some(&"3 right, 0 wrong"), "{}", said.stdout());
+    assert!(lines.iter().any(|l| l.contains("64 a step: 117 of 117 clear tokens the same")), "{}", said.stdout());
+}
+
+#[test]
 fn bench_measures_models_made_on_the_spot() {
     let args = ["bench", "-q", "--synthetic", "tiny-qwen3:q1_0", "-p", "8", "-n", "0", "-r", "1"];
     let said = tern(&[&args[..], &["--json"]].concat()).json();

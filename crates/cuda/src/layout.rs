@@ -6,7 +6,7 @@
 
 use half::f16;
 use tern_graph::HostTensor;
-use tern_quant::{Codec, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
+use tern_quant::{Codec, FieldType, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
 
 /// Columns of one chunk: what a lane holds of a row is 32 of them.
 pub(crate) const CHUNK: usize = 128;
@@ -110,14 +110,86 @@ impl Layout {
         if self.is_signs() { 1.0 } else { (1 << (8 - self.bits - self.low)) as f32 }
     }
 
-    /// A code as it is stored: of one bit, set for -1; of two as bits, one more; others signed.
-    fn stored(&self, code: i8) -> u32 {
-        let code = i32::from(code);
+    /// Codes as they are stored: of one bit, set for -1; of two as bits, one more; others signed, in the low bits.
+    fn stored(&self, codes: &[i8], stored: &mut [u8; CHUNK]) {
+        let mut each = |f: fn(u8, u8) -> u8, by: i32| {
+            stored.iter_mut().zip(codes).for_each(|(s, c)| *s = f(*c as u8, by as u8));
+        };
         match (self.is_signs(), self.low) {
-            (true, 0) => u32::from(code < 0),
-            (true, _) => (code + 1) as u32,
-            _ => (code - self.centre) as u32 & ((1 << (self.bits + self.low)) - 1),
+            (true, 0) => each(|c, _| c >> 7, 0),
+            (true, _) => each(|c, _| c.wrapping_add(1), 0),
+            _ => each(u8::wrapping_sub, self.centre),
         }
+    }
+
+    /// Puts a row's codes of a chunk to their places in a record that is still empty; `row` is `g` and 0, or `g` and 1 for
+    /// `g + 8`.
+    fn put(&self, record: &mut [u8], row: (usize, usize), codes: &[u8; CHUNK]) {
+        match (self.is_signs(), self.low) {
+            (true, 0) => put_bits(record, (1, row), 0, codes),
+            (true, _) => {
+                put_bits(record, (2, row), 0, codes);
+                put_bits(record, (2, row), 1, codes);
+            }
+            _ => {
+                let (upper, lower) = record.split_at_mut(256 * self.bits);
+                put_plane(upper, (self.bits, self.low), row, codes);
+                put_plane(lower, (self.low, 0), row, codes);
+            }
+        }
+    }
+}
+
+/// Bits `down` and above of codes, `bits` of them or none, into a plane.
+fn put_plane(plane: &mut [u8], (bits, down): (usize, usize), row: (usize, usize), codes: &[u8; CHUNK]) {
+    match bits {
+        1 => put_plane_of::<1>(plane, down, row, codes),
+        2 => put_plane_of::<2>(plane, down, row, codes),
+        4 => put_plane_of::<4>(plane, down, row, codes),
+        8 => put_plane_of::<8>(plane, down, row, codes),
+        _ => (),
+    }
+}
+
+/// The same, compiled for so many bits: this is where loading a model spends its time.
+fn put_plane_of<const BITS: usize>(
+    plane: &mut [u8],
+    down: usize,
+    (g, second): (usize, usize),
+    codes: &[u8; CHUNK],
+) {
+    let mask = u128::from_le_bytes([((1u32 << BITS) - 1) as u8; 16]);
+    let (sixteens, _) = codes.as_chunks::<16>();
+    for (n, parts) in sixteens.chunks_exact(8 / BITS).enumerate() {
+        let mut words = 0; // sixteen columns at a time, the first ones at the top of their bytes
+        for (m, part) in parts.iter().enumerate() {
+            words |= (u128::from_le_bytes(*part) >> down & mask) << (8 - BITS * (m + 1));
+        }
+        let n = second * BITS + n;
+        for (q, word) in words.to_le_bytes().as_chunks::<4>().0.iter().enumerate() {
+            let lane = g * 4 + q;
+            let at = if BITS == 1 { lane * 8 + n * 4 } else { n / 4 * 512 + lane * 16 + n % 4 * 4 };
+            plane[at..at + 4].copy_from_slice(word);
+        }
+    }
+}
+
+/// One bit of codes of `bits`, into the words of the lanes that have it.
+fn put_bits(
+    record: &mut [u8],
+    (bits, (g, second)): (usize, (usize, usize)),
+    bit: usize,
+    codes: &[u8; CHUNK],
+) {
+    for (i, columns) in codes.as_chunks::<32>().0.iter().enumerate() {
+        let mut word = [0; 4];
+        for (byte, eight) in word.iter_mut().zip(columns.as_chunks::<8>().0) {
+            let ones = u64::from_le_bytes(*eight) >> bit & 0x0101_0101_0101_0101;
+            *byte = (ones.wrapping_mul(0x8040_2010_0804_0201) >> 56) as u8; // the first one on top
+        }
+        let (q, half) = if bits == 1 { (i, 0) } else { (i % 2 + 2 * bit, i / 2) };
+        let at = (((g * 4 + q) * bits + half) * 2 + second) * 4;
+        record[at..at + 4].copy_from_slice(&word);
     }
 }
 
@@ -128,21 +200,20 @@ pub(crate) struct Packing<'a> {
     pub(crate) factor: f32,
     tensor: &'a HostTensor,
     chunks: usize,
-    /// Where codes of rows 0 and 8 of a tile lie.
-    places: [Places; 2],
 }
-
-/// Byte and shift of each column's code in the first plane and in the second.
-type Places = Vec<[(u16, u8); 2]>;
 
 impl Packing<'_> {
     /// None if the tensor's format has no layout.
     pub(crate) fn new(tensor: &HostTensor) -> Option<Packing<'_>> {
         let layout = Layout::of(tensor.quant)?;
-        let largest = each_row(tensor, |row| row.largest(&layout));
+        // scales that are halves in the file stay what they are, and need not be looked at
+        let largest = if has_half_scales(tensor.quant) && !layout.offsets {
+            1.0
+        } else {
+            each_row(tensor, |row| row.largest(&layout))
+        };
         let factor = if largest > 0.0 { 2f32.powi(largest.log2().ceil() as i32) } else { 1.0 };
-        let places = [0, 1].map(|second| (0..CHUNK).map(|k| layout.places((0, second), k)).collect());
-        Some(Packing { layout, factor, tensor, chunks: Layout::chunks(tensor.cols), places })
+        Some(Packing { layout, factor, tensor, chunks: Layout::chunks(tensor.cols) })
     }
 
     /// Bytes of a tile, and of all.
@@ -156,11 +227,11 @@ impl Packing<'_> {
 
     /// Packs tiles from `first` on, as many as there is room for; the threads share them.
     pub(crate) fn fill(&self, first: usize, records: &mut [u8]) {
-        records.fill(0);
         let share = (records.len() / self.tile_bytes()).div_ceil(threads()).max(1);
         std::thread::scope(|scope| {
             for (i, part) in records.chunks_mut(share * self.tile_bytes()).enumerate() {
                 scope.spawn(move || {
+                    part.fill(0);
                     let (mut row, first) = (Row::new(self.tensor), (first + i * share) * TILE);
                     let rows = part.len() / self.tile_bytes() * TILE;
                     for r in first..(first + rows).min(self.tensor.rows) {
@@ -177,18 +248,11 @@ impl Packing<'_> {
         let (g, second, groups) = (r % 8, r % TILE / 8, layout.groups());
         let first = r / TILE * self.chunks;
         let all = records.chunks_exact_mut(layout.bytes()).skip(first).take(self.chunks).enumerate();
-        let low_mask = (1 << layout.low) - 1;
-        let (step, low_step) = layout.row_steps();
         for (chunk, record) in all {
-            let codes = row.codes[chunk * CHUNK..].iter().take(CHUNK);
-            for (&code, places) in codes.zip(&self.places[second]) {
-                let code = layout.stored(code);
-                let [(at, shift), (low_at, low_shift)] = *places;
-                record[at as usize + g * step] |= (code >> layout.low << shift) as u8;
-                if layout.low > 0 {
-                    record[low_at as usize + g * low_step] |= ((code & low_mask) << low_shift) as u8;
-                }
-            }
+            let codes = &row.codes[chunk * CHUNK..];
+            let mut stored = [0; CHUNK];
+            layout.stored(&codes[..codes.len().min(CHUNK)], &mut stored);
+            layout.put(record, (g, second), &stored);
             for n in 0..groups {
                 let from = (chunk * CHUNK + n * layout.group) / row.group;
                 let Some(&scale) = row.scales.get(from) else { continue };
@@ -205,45 +269,10 @@ impl Packing<'_> {
     }
 }
 
-impl Layout {
-    /// Byte and shift of column `k`'s code in each plane, for row `g` or `g + 8`.
-    fn places(&self, row: (usize, usize), k: usize) -> [(u16, u8); 2] {
-        let place = |bits: usize, plane: usize| {
-            let (at, shift) = place(bits, row, k);
-            ((plane + at) as u16, shift as u8)
-        };
-        match (self.is_signs(), self.low) {
-            (true, 0) => [bit_place((1, row), k / 32, k), (0, 0)],
-            (true, _) => [1, 0].map(|bit| bit_place((2, row), k % 64 / 32 + 2 * bit, k)),
-            (_, 0) => [place(self.bits, 0), (0, 0)],
-            _ => [place(self.bits, 0), place(self.low, 256 * self.bits)],
-        }
-    }
-
-    /// Bytes between the same columns of neighbouring rows in each plane.
-    fn row_steps(&self) -> (usize, usize) {
-        let step = |bits: usize| if bits == 1 { 32 } else { 64 };
-        if self.is_signs() {
-            (step(1 + self.low), step(1 + self.low))
-        } else {
-            (step(self.bits), step(self.low))
-        }
-    }
-}
-
-/// Where byte and shift of column `k`'s code are in a plane of `bits`, for row `g` or `g + 8`.
-fn place(bits: usize, (g, second): (usize, usize), k: usize) -> (usize, usize) {
-    let (j, q, i, per) = (k / 16, k / 4 % 4, k % 4, 8 / bits);
-    let (lane, word) = (g * 4 + q, second * bits + j / per);
-    let at = if bits == 1 { lane * 8 + word * 4 } else { word / 4 * 512 + lane * 16 + word % 4 * 4 };
-    (at + i, 8 - bits * (j % per + 1))
-}
-
-/// The same for a bit of column `k` that lane `q` of the row has, among those of one bit a code or of two.
-fn bit_place((bits, (g, second)): (usize, (usize, usize)), q: usize, k: usize) -> (u16, u8) {
-    let half = if bits == 2 { k / 64 } else { 0 };
-    let word = ((g * 4 + q) * bits + half) * 2 + second;
-    ((word * 4 + k % 32 / 8) as u16, (7 - k % 8) as u8)
+/// The scale of a block is a half of it.
+fn has_half_scales(quant: &Quant) -> bool {
+    let Codec::Codes { group, .. } = quant.codec else { return false };
+    group == quant.block_len && quant.fields.iter().any(|field| field.ty == FieldType::F16)
 }
 
 fn threads() -> usize {
@@ -315,14 +344,34 @@ mod tests {
 
     use super::*;
 
+    /// Byte and shift of column `k`'s code in each plane, for row `g` or `g + 8`, as `kernels/record.cuh` has it.
+    fn places(l: &Layout, row: (usize, usize), k: usize) -> [(usize, usize); 2] {
+        let bit_place = |bits: usize, q: usize| {
+            let half = if bits == 2 { k / 64 } else { 0 };
+            ((((row.0 * 4 + q) * bits + half) * 2 + row.1) * 4 + k % 32 / 8, 7 - k % 8)
+        };
+        let place = |bits: usize, plane: usize| {
+            let (j, q, i, per) = (k / 16, k / 4 % 4, k % 4, 8 / bits);
+            let (lane, word) = (row.0 * 4 + q, row.1 * bits + j / per);
+            let at = if bits == 1 { lane * 8 + word * 4 } else { word / 4 * 512 + lane * 16 + word % 4 * 4 };
+            (plane + at + i, 8 - bits * (j % per + 1))
+        };
+        match (l.is_signs(), l.low) {
+            (true, 0) => [bit_place(1, k / 32), (0, 0)],
+            (true, _) => [1, 0].map(|bit| bit_place(2, k % 64 / 32 + 2 * bit)),
+            (_, 0) => [place(l.bits, 0), (0, 0)],
+            _ => [place(l.bits, 0), place(l.low, 256 * l.bits)],
+        }
+    }
+
     /// What the embed kernel computes.
     fn weight((p, records): (&Packing<'_>, &[u8]), chunks: usize, r: usize, k: usize) -> f32 {
         let l = p.layout;
         let record = &records[(r / 16 * chunks + k / 128) * l.bytes()..][..l.bytes()];
         let (row, k) = ((r % 8, r % 16 / 8), k % 128);
         let get =
-            |(at, shift): (u16, u8), bits: usize| i32::from(record[at as usize] >> shift) & ((1 << bits) - 1);
-        let [first, second] = l.places(row, k);
+            |(at, shift): (usize, usize), bits: usize| i32::from(record[at] >> shift) & ((1 << bits) - 1);
+        let [first, second] = places(&l, row, k);
         let code = get(first, l.bits) << l.low | if l.low > 0 { get(second, l.low) } else { 0 };
         let all = l.bits + l.low;
         let code = match (l.is_signs(), l.low) {
