@@ -57,6 +57,9 @@ pub(crate) struct ModelArgs {
     /// Tokens a sequence may have, prompt and answer together [default: what the model was made for, at most 8192]
     #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = positive)]
     pub(crate) context: Option<usize>,
+    /// How keys and values are kept; int8 takes half the memory, on the processor only so far
+    #[arg(long, alias = "kv-cache-dtype", value_name = "TYPE", value_enum, default_value_t = KvType::F16)]
+    pub(crate) kv: KvType,
     /// Threads [default: all cores, one each]
     #[arg(short, long, value_parser = positive)]
     pub(crate) threads: Option<usize>,
@@ -66,6 +69,12 @@ pub(crate) struct ModelArgs {
     /// Say nothing but the text (and errors)
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum KvType {
+    F16,
+    Int8,
 }
 
 /// How tokens are chosen.

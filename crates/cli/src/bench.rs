@@ -8,7 +8,7 @@ use tern_engine::{Batch, Entry, GraphRunner, Kv, Runner, Want};
 use tern_graph::{Op, Random, Sample};
 use tern_models::Synth;
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, ModelArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::{Opened, PAGE_LEN, STEP_TOKENS};
 use crate::models;
@@ -89,7 +89,7 @@ impl Bench {
 
 pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let opened = match &args.synthetic {
-        Some(spec) => synthetic(spec, args.model.context)?,
+        Some(spec) => synthetic(spec, &args.model)?,
         None => args.model.open("stories", usize::MAX)?,
     };
     let context = opened.model.config.context;
@@ -168,9 +168,9 @@ impl Reads {
         let matrices = graph.weights.iter().zip(&opened.tensors).zip(streamed);
         let read = matrices.filter(|((w, _), streamed)| *streamed || w.rows == 1);
         let weights = read.map(|((_, tensor), _)| tensor.data.len() as u64).sum();
-        let values: usize = graph.kv.iter().map(|layer| layer.values_per_token()).sum();
+        let kept: usize = graph.kv.iter().map(|layer| layer.bytes_per_token()).sum();
         let tokens = (args.depth + decode / 2) * args.streams;
-        Reads { weights, kv: (values * 2 * tokens) as u64, bandwidth: None }
+        Reads { weights, kv: (kept * tokens) as u64, bandwidth: None }
     }
 
     fn step(&self) -> f64 {
@@ -217,9 +217,10 @@ fn report(args: &BenchArgs, name: &str, device: &str, reads: &Reads, tests: &[Te
 }
 
 /// A model made on the spot.
-fn synthetic(spec: &str, context: Option<usize>) -> CliResult<Opened> {
+fn synthetic(spec: &str, args: &ModelArgs) -> CliResult<Opened> {
     let (shape, quant) = Synth::parse(spec)?;
-    let mut synth = Synth::new(&shape, quant, context)?;
+    let mut synth = Synth::new(&shape, quant, args.context)?;
+    args.keep_kv(&mut synth.model);
     let weights = synth.model.graph.weights.clone();
     let bar = models::count_bar("making weights", weights.len() as u64);
     let mut tensors = vec![];

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
 use tern_formats::Metadata;
-use tern_graph::{Backend, HostTensor};
+use tern_graph::{Backend, HostTensor, KvCells};
 use tern_models::Model;
 use tern_text::Tokenizer;
 
-use crate::args::ModelArgs;
+use crate::args::{KvType, ModelArgs};
 use crate::error::{CliError, CliResult};
 use crate::{models, units};
 
@@ -110,8 +110,18 @@ impl ModelArgs {
             let text = format!("-c {context}: {name} was made for {made_for} tokens at most");
             return Err(CliError::said(text));
         }
-        let (model, tensors) = Model::open(&checkpoint, Some(context))?;
+        let (mut model, tensors) = Model::open(&checkpoint, Some(context))?;
+        self.keep_kv(&mut model);
         Ok(Opened { name: name.to_string(), metadata: checkpoint.metadata, model, tensors })
+    }
+
+    /// Has keys and values kept as was asked for.
+    pub(crate) fn keep_kv(&self, model: &mut Model) {
+        let cells = match self.kv {
+            KvType::F16 => KvCells::F16,
+            KvType::Int8 => KvCells::Int8,
+        };
+        model.graph.kv.iter_mut().for_each(|layer| layer.cells = cells);
     }
 
     /// Maps the file, tells the memory, and starts an engine.
@@ -209,7 +219,7 @@ impl Loaded {
 
 /// Bytes of one KV page, in 16-bit numbers.
 fn page_bytes(model: &Model) -> usize {
-    model.graph.kv.iter().map(|l| l.values_per_token() * 2).sum::<usize>() * PAGE_LEN
+    model.graph.kv.iter().map(|l| l.bytes_per_token()).sum::<usize>() * PAGE_LEN
 }
 
 /// Threads asked for, or as many as there are cores to be had: a second thread on a core only gets in its way.

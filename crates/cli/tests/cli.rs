@@ -462,7 +462,11 @@ fn doctor_compares_a_real_model_with_the_processor() {
     let said = tern(&["doctor", "-m", "stories", "--device", "cpu"]);
     let lines: Vec<&str> = said.ok().lines().collect();
     assert_eq!(lines.last(), Some(&"3 right, 0 wrong"), "{}", said.stdout());
-    assert!(lines.iter().any(|l| l.contains("64 a step: 117 of 117 clear tokens the same")), "{}", said.stdout());
+    assert!(
+        lines.iter().any(|l| l.contains("64 a step: 117 of 117 clear tokens the same")),
+        "{}",
+        said.stdout()
+    );
 }
 
 #[test]
@@ -504,6 +508,10 @@ fn perplexity_is_low_for_stories_and_high_for_noise() {
     assert_eq!((&good["chunks"], &good["context"], &good["tokens"]), (&2.into(), &32.into(), &30.into()));
     let of = |said: &Value| said["perplexity"].as_f64().unwrap();
     assert!(1.0 < of(&good) && of(&good) < 20.0 && of(&good) < of(&bad), "{good} {bad}");
+    let bytes =
+        ["perplexity", "-q", "-c", "32", "--chunks", "2", "--json", "-f", "story.txt", "--kv", "int8"];
+    let bytes = of(&home.run(&bytes).json());
+    assert!((bytes / of(&good) - 1.0).abs() < 7e-3, "{bytes} with keys and values in bytes, {good}");
     let text = home.run(&["perplexity", "-q", "-c", "32", "--chunks", "1", "-f", "story.txt"]);
     assert!(
         text.ok().starts_with("perplexity ") && text.ok().ends_with(" (1 chunks of 32, 15 tokens scored)\n")

@@ -34,15 +34,11 @@ impl Attend<'_> {
         let (layer, a) = (&self.kv.layers[self.layer], self.args);
         let (page, slot) = (slice.pages[position / self.kv.page_len], position % self.kv.page_len);
         let at = self.kv.head_slot(page, a.kv_heads, head) + slot;
-        room.resize(a.head_dim, 0);
-        (self.kernels.store_f16)(key, room);
-        let first = (at - slot) * a.head_dim + slot;
+        let (page_len, column) = (self.kv.page_len, (at - slot) * a.head_dim + slot);
         // SAFETY: the caller's promise.
         unsafe {
-            for (i, half) in room.iter().enumerate() {
-                layer.keys.set(first + i * self.kv.page_len, *half);
-            }
-            (self.kernels.store_f16)(value, layer.values.get_mut(at * a.v_dim..(at + 1) * a.v_dim));
+            layer.keys.store(self.kernels, key, at, (column, page_len), room);
+            layer.values.store(self.kernels, value, at, (at * a.v_dim, 1), room);
         }
     }
 
@@ -71,13 +67,14 @@ impl Attend<'_> {
             scaled.iter_mut().zip(query).for_each(|(s, q)| *s = q * a.scale);
         }
         for p in pages.clone() {
-            let at = self.kv.head_slot(block.slice.pages[p], a.kv_heads, kv_head) * a.head_dim;
+            let at = self.kv.head_slot(block.slice.pages[p], a.kv_heads, kv_head);
+            let cols = page_len.min(end - p * page_len);
             // SAFETY: the caller's promise.
-            (self.kernels.load_f16)(unsafe { layer.keys.get(at..at + room.keys.len()) }, &mut room.keys);
+            unsafe { layer.keys.load(self.kernels, at * a.head_dim, &mut room.keys) };
             (self.kernels.product)(Product {
                 rows: queries,
                 inner: a.head_dim,
-                cols: page_len.min(end - p * page_len),
+                cols,
                 a: &room.queries,
                 a_stride: a.head_dim,
                 b: &room.keys,
@@ -85,6 +82,9 @@ impl Attend<'_> {
                 c: &mut room.scores[p * page_len - base..],
                 c_stride: stride,
             });
+            // SAFETY: the caller's promise.
+            let scales = unsafe { layer.keys.scales(at..at + cols) };
+            room.scale(scales, p * page_len - base, stride);
         }
         for (i, scores) in room.scores.chunks_exact_mut(stride).enumerate() {
             let position = block.position + i / heads;
@@ -95,12 +95,13 @@ impl Attend<'_> {
             room.sums[i] = (self.kernels.softmax)(seen);
         }
         for p in pages {
-            let at = self.kv.head_slot(block.slice.pages[p], a.kv_heads, kv_head) * a.v_dim;
+            let at = self.kv.head_slot(block.slice.pages[p], a.kv_heads, kv_head);
             // SAFETY: the caller's promise.
-            (self.kernels.load_f16)(
-                unsafe { layer.values.get(at..at + room.values.len()) },
-                &mut room.values,
-            );
+            let scales = unsafe {
+                layer.values.load(self.kernels, at * a.v_dim, &mut room.values);
+                layer.values.scales(at..at + page_len)
+            };
+            room.scale(scales, p * page_len - base, stride);
             // what each token sees of this page
             let part = |t: usize| {
                 let position = block.position + t;
@@ -167,6 +168,14 @@ impl AttendRoom {
         for (zeroed, len) in [(&mut self.scores, queries * stride), (&mut self.results, queries * v_dim)] {
             zeroed.clear();
             zeroed.resize(len, 0.0);
+        }
+    }
+
+    /// What all queries have in some columns, times these where there are any.
+    fn scale(&mut self, scales: Option<&[f32]>, first: usize, stride: usize) {
+        let Some(scales) = scales else { return };
+        for scores in self.scores.chunks_exact_mut(stride) {
+            scores[first..].iter_mut().zip(scales).for_each(|(score, scale)| *score *= scale);
         }
     }
 }

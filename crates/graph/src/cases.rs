@@ -173,7 +173,7 @@ pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
     case.graph.attend(q, k, v, args)?;
     case.sequence(lens, rng);
-    case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].values_per_token() * 2;
+    case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].bytes_per_token();
     Ok(case)
 }
 

@@ -54,12 +54,28 @@ pub struct KvLayer {
     pub k_dim: usize,
     /// Columns of a value head.
     pub v_dim: usize,
+    /// How they are kept.
+    pub cells: KvCells,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvCells {
+    /// As halves.
+    #[default]
+    F16,
+    /// As bytes, with a scale for each head of a token: half the memory, and a little less exact.
+    Int8,
 }
 
 impl KvLayer {
-    /// Values kept of one token, keys and values together.
-    pub fn values_per_token(&self) -> usize {
-        self.kv_heads * (self.k_dim + self.v_dim)
+    /// Bytes kept of one token, keys and values together.
+    pub fn bytes_per_token(&self) -> usize {
+        let values = self.kv_heads * (self.k_dim + self.v_dim);
+        match self.cells {
+            KvCells::F16 => values * 2,
+            KvCells::Int8 => values + self.kv_heads * 2 * size_of::<f32>(),
+        }
     }
 }
 
@@ -254,7 +270,8 @@ impl Graph {
             return fail(format!("attend: {} heads do not share {} kv heads", args.heads, args.kv_heads));
         }
         let layer = self.kv.len();
-        self.kv.push(KvLayer { kv_heads: args.kv_heads, k_dim: args.head_dim, v_dim: args.v_dim });
+        let (kv_heads, k_dim, v_dim) = (args.kv_heads, args.head_dim, args.v_dim);
+        self.kv.push(KvLayer { kv_heads, k_dim, v_dim, cells: KvCells::F16 });
         let value = Value { width: args.heads * args.v_dim, outputs_only: false };
         Ok(self.push(Op::Attend { q, k, v, layer, args }, value))
     }

@@ -16,7 +16,7 @@ pub use backend::{
     Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
     Reserve, Slice, Step, StepOutput, Ticket,
 };
-pub use graph::{Graph, GraphError, KvLayer, Node, RopeTable, Value, Weight};
+pub use graph::{Graph, GraphError, KvCells, KvLayer, Node, RopeTable, Value, Weight};
 pub use mask::Mask;
 pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
 pub use plan::{Plan, Work};

@@ -61,7 +61,7 @@ rope 0: 1 pairs, 1.0000e0 .. 1.0000e0, x 1.2500
 ";
     assert_eq!(g.to_string(), want);
     assert_eq!((g.vocab(), g.output_width()), (4, 8), "the shortest table bounds the ids");
-    assert_eq!(g.kv[0].values_per_token(), 8);
+    assert_eq!(g.kv[0].bytes_per_token(), 16);
 }
 
 #[test]
