@@ -80,6 +80,67 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
     }
 }
 
+// total += (record) * (chunk of x) for rows g and g + 8, as bits.
+template <class F, int T> DEVICE void multiply_planes(float (&total)[T][2], const u8* record, const PlanesX<F> (&x)[T], int lane) {
+    u32 words[1 + F::LOW][2], scales[F::GROUPS];
+    if constexpr (F::LOW == 0) {
+        uint2 w = *(const uint2*)(record + lane * 8);
+        words[0][0] = w.x, words[0][1] = w.y;
+    } else {
+        uint4 w = *(const uint4*)(record + lane * 16);
+        words[0][0] = w.x, words[0][1] = w.y, words[1][0] = w.z, words[1][1] = w.w;
+    }
+#pragma unroll
+    for (int group = 0; group < F::GROUPS; group++) scales[group] = ((const u32*)(record + F::SCALES_AT))[lane / 4 * F::GROUPS + group];
+#pragma unroll
+    for (int t = 0; t < T; t++)
+#pragma unroll
+        for (int group = 0; group < F::GROUPS; group++) {
+            float sums[2];
+            x[t].count(sums, words, group, lane);
+            total[t][0] += low_half(scales[group]) * (x[t].by * sums[0] + x[t].sum[group]);
+            total[t][1] += high_half(scales[group]) * (x[t].by * sums[1] + x[t].sum[group]);
+        }
+}
+
+// The same as bytes, for token q. `sums` are those of each 16 columns of the token.
+template <class F> DEVICE void multiply_record(float (&total)[2], const u8* record, const u32 (&b)[8], float x_scale,
+                                               const float* sums, int lane) {
+    Codes<F> w;
+    w.load(record, lane);
+    const u32* scales = (const u32*)(record + F::SCALES_AT) + lane / 4 * F::GROUPS;
+    float part[2] = {0, 0};
+#pragma unroll
+    for (int group = 0; group < F::GROUPS; group++) {
+        int c[4] = {0, 0, 0, 0};
+        if constexpr (F::GROUP == 16) {
+            multiply(c, w.get(0, group), w.get(1, group), b[group]);
+        } else {
+            int d[4] = {0, 0, 0, 0}; // every other step, so that they need not wait for each other
+#pragma unroll
+            for (int s = 0; s < F::GROUP / 32; s++) {
+                int j = 2 * (group * (F::GROUP / 32) + s);
+                multiply(s % 2 ? d : c, w.get(0, j), w.get(1, j), w.get(0, j + 1), w.get(1, j + 1), b[j], b[j + 1]);
+            }
+            if constexpr (F::GROUP > 32) c[0] += d[0], c[1] += d[1], c[2] += d[2], c[3] += d[3];
+        }
+        u32 scale = scales[group];
+        part[0] += low_half(scale) * (float)(c[0] * 256 + c[1]);
+        part[1] += high_half(scale) * (float)(c[2] * 256 + c[3]);
+        if constexpr (F::OFFSETS) {
+            u32 offset = scales[group + 8 * F::GROUPS];
+            float sum = 0;
+#pragma unroll
+            for (int i = 0; i < F::GROUP / 16; i++) sum += sums[group * (F::GROUP / 16) + i];
+            sum *= F::UNIT;
+            part[0] += low_half(offset) * sum;
+            part[1] += high_half(offset) * sum;
+        }
+    }
+    total[0] += x_scale * part[0];
+    total[1] += x_scale * part[1];
+}
+
 // What a lane has of its warp's chunks of x: in registers where they are few.
 template <class L, int T> struct Kept {
     typedef typename L::A::F F; // of bits: that of all parts

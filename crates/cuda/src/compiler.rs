@@ -15,9 +15,10 @@ use crate::nvrtc::{Nvrtc, Places};
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// What every kernel is made of, in order.
-const COMMON: [&str; 7] = [
+const COMMON: [&str; 8] = [
     include_str!("../kernels/common.cuh"),
     include_str!("../kernels/record.cuh"),
+    include_str!("../kernels/integers.cuh"),
     include_str!("../kernels/exchange.cuh"),
     include_str!("../kernels/phase.cuh"),
     include_str!("../kernels/rows.cuh"),
