@@ -13,6 +13,7 @@ use crate::dot::{LinearKernel, PANEL, Packed, Rows};
 use crate::kernels::{Kernels, available};
 use crate::kv::Kv;
 use crate::memory::release;
+use crate::places::Places;
 use crate::program::Compiled;
 use crate::run::{Run, Scratch};
 use crate::threads::Pool;
@@ -25,6 +26,7 @@ pub struct Cpu {
     pool: Pool,
     /// What each thread works in.
     rooms: Vec<Mutex<Scratch>>,
+    places: Places,
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
     finished: Finished,
@@ -52,7 +54,15 @@ impl Cpu {
     pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Cpu {
         let pool = Pool::new(threads);
         let rooms = (0..pool.threads()).map(|_| Mutex::default()).collect();
-        Cpu { kernels, pool, rooms, buffers: vec![], programs: vec![], finished: Finished::default() }
+        Cpu {
+            kernels,
+            pool,
+            rooms,
+            places: Places::default(),
+            buffers: vec![],
+            programs: vec![],
+            finished: Finished::default(),
+        }
     }
 
     fn add(&mut self, stored: Stored) -> Buffer {
@@ -104,7 +114,9 @@ impl Cpu {
         step.check(compiled.graph.vocab(), pages, page_len)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         compiled.taken.iter().for_each(|t| t.store(0, Ordering::Relaxed));
-        let run = Run::new(compiled, self.kernels, step, &self.rooms);
+        self.places.set(step);
+        let (kernels, rooms, places) = (self.kernels, &self.rooms, &self.places);
+        let run = Run { program: compiled, kernels, step, places, rooms };
         if !self.pool.run(&|worker| run.work(worker)) {
             return fail("a thread failed in this step".into());
         }
@@ -165,6 +177,7 @@ impl Backend for Cpu {
             _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
         };
         let most = (bindings.max_tokens, bindings.max_outputs);
+        self.places.reserve(bindings.max_tokens);
         self.programs.push(Compiled::new(graph, weights, kv, most, self.kernels));
         Ok(Program(self.programs.len() as u32 - 1))
     }

@@ -2,7 +2,8 @@
 //! Neighbouring blocks share the scale where weights do: then their products need not be kept apart.
 //!
 //! `x = scale * (256 * high + low)`. Eight bits alone move real answers (a mean KL above 3e-3 on a small model
-//! with large outliers); the second plane costs one more integer product and makes the error vanish.
+//! with large outliers); the second plane costs one more integer product and makes the error vanish. Against codes
+//! of four bits or one the low plane has four or six: then one product of the matrix unit takes both.
 
 use tern_quant::INT_BLOCK;
 
@@ -11,19 +12,30 @@ use crate::shared::Shared;
 /// Values that share one entry of [`Ints::sums16`].
 pub(crate) const SUM_BLOCK: usize = 16;
 
-/// Rows of so many times 128 columns may be a little apart: no more than one part in so many.
-const PADDING: usize = 8;
+/// How finely activations are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rounding {
+    /// Columns that share a scale: 32, 64 or 128.
+    pub(crate) span: usize,
+    /// Bits of the low plane: eight or fewer, the upper ones.
+    pub(crate) low: u32,
+}
+
+impl Rounding {
+    /// Steps of the low plane in one of the high.
+    pub(crate) fn steps(self) -> f32 {
+        (1u32 << self.low) as f32
+    }
+}
 
 /// A view of consecutive rows of activations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ints<'a> {
     /// Columns of a row; a multiple of 32.
     pub(crate) cols: usize,
-    /// From row to row of `high` and `low`; more than `cols` only where weights are packed.
-    pub(crate) stride: usize,
-    /// `[rows, stride]`, in -127..=127.
+    /// `[rows, cols]`, in -127..=127.
     pub(crate) high: &'a [i8],
-    /// `[rows, stride]`, in -127..=127.
+    /// `[rows, cols]`, in -127..=127.
     pub(crate) low: &'a [i8],
     /// `[rows, cols / 32]`
     pub(crate) scales: &'a [f32],
@@ -39,7 +51,6 @@ pub(crate) struct Ints<'a> {
 
 /// Where rows of activations are quantised to: the same arrays.
 pub(crate) struct IntsBuffer {
-    padded: bool,
     high: Shared<i8>,
     low: Shared<i8>,
     scales: Shared<f32>,
@@ -61,14 +72,12 @@ pub(crate) struct IntsMut<'a> {
 }
 
 impl IntsBuffer {
-    /// Room for `values` activations, with rows a little apart or not.
-    pub(crate) fn new(values: usize, padded: bool) -> IntsBuffer {
+    /// Room for `values` activations.
+    pub(crate) fn new(values: usize) -> IntsBuffer {
         let n = values.next_multiple_of(INT_BLOCK);
-        let plane = if padded { n + n / PADDING } else { n };
         IntsBuffer {
-            padded,
-            high: Shared::new(plane),
-            low: Shared::new(plane),
+            high: Shared::new(n),
+            low: Shared::new(n),
             scales: Shared::new(n / INT_BLOCK),
             sums32: Shared::new(n / INT_BLOCK),
             sums16: Shared::new(n / SUM_BLOCK),
@@ -79,26 +88,20 @@ impl IntsBuffer {
 
     /// Bytes of such room.
     pub(crate) fn bytes(values: usize) -> usize {
-        2 * (values + values / PADDING) + 4 * (3 * values / INT_BLOCK + 2 * values / SUM_BLOCK)
-    }
-
-    /// From row to row: an odd number of lines, so that the rows of a tile do not share places in the cache.
-    fn stride(&self, cols: usize) -> usize {
-        if self.padded && cols >= 128 * PADDING { (cols.div_ceil(64) | 1) * 64 } else { cols }
+        2 * values + 4 * (3 * values / INT_BLOCK + 2 * values / SUM_BLOCK)
     }
 
     /// # Safety
     /// No thread writes the first `rows` rows before the next barrier.
     #[inline(always)]
     pub(crate) unsafe fn view(&self, rows: usize, cols: usize) -> Ints<'_> {
-        let (n, stride) = (rows * cols, self.stride(cols));
+        let n = rows * cols;
         // SAFETY: the caller's promise.
         unsafe {
             Ints {
                 cols,
-                stride,
-                high: self.high.get(0..rows * stride),
-                low: self.low.get(0..rows * stride),
+                high: self.high.get(0..n),
+                low: self.low.get(0..n),
                 scales: self.scales.get(0..n / INT_BLOCK),
                 sums32: self.sums32.get(0..n / INT_BLOCK),
                 sums16: self.sums16.get(0..n / SUM_BLOCK),
@@ -113,14 +116,14 @@ impl IntsBuffer {
     /// # Safety
     /// No other thread touches these (both multiples of 32) before the next barrier.
     pub(crate) unsafe fn part(&self, cols: usize, row: usize, col: usize, len: usize) -> IntsMut<'_> {
-        let (at, plane) = (row * cols + col, row * self.stride(cols) + col);
+        let at = row * cols + col;
         let (blocks, halves) =
             (at / INT_BLOCK..(at + len) / INT_BLOCK, at / SUM_BLOCK..(at + len) / SUM_BLOCK);
         // SAFETY: the caller's promise.
         unsafe {
             IntsMut {
-                high: self.high.get_mut(plane..plane + len),
-                low: self.low.get_mut(plane..plane + len),
+                high: self.high.get_mut(at..at + len),
+                low: self.low.get_mut(at..at + len),
                 scales: self.scales.get_mut(blocks.clone()),
                 sums32: self.sums32.get_mut(blocks.clone()),
                 sums16: self.sums16.get_mut(halves.clone()),
@@ -136,7 +139,7 @@ impl<'a> Ints<'a> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only packed weights ask for it"))]
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
-        self.high.len() / self.stride
+        self.high.len() / self.cols
     }
 
     /// Where the activations of unit `i` of a row are: 16 columns, 32, or a multiple of it.
@@ -147,7 +150,7 @@ impl<'a> Ints<'a> {
     #[inline(always)]
     pub(crate) unsafe fn unit(&self, row: usize, i: usize, len: usize) -> Unit {
         let block = row * (self.cols / INT_BLOCK) + i * len / INT_BLOCK;
-        let plane = row * self.stride + i * len;
+        let plane = row * self.cols + i * len;
         // SAFETY: the caller's promise.
         unsafe {
             let (sum, minus) = if len == SUM_BLOCK {
@@ -167,9 +170,8 @@ impl<'a> Ints<'a> {
         let n = start * self.cols;
         Ints {
             cols: self.cols,
-            stride: self.stride,
-            high: &self.high[start * self.stride..],
-            low: &self.low[start * self.stride..],
+            high: &self.high[n..],
+            low: &self.low[n..],
             scales: &self.scales[n / INT_BLOCK..],
             sums32: &self.sums32[n / INT_BLOCK..],
             sums16: &self.sums16[n / SUM_BLOCK..],
@@ -212,7 +214,7 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
 /// Rounds 32 values to a magnitude that none exceeds over 127 * 256. The same at every vector width.
 #[inline(always)]
 pub(crate) fn quantize_block(
-    largest: f32,
+    (largest, rounding): (f32, Rounding),
     x: &[f32; INT_BLOCK],
     high: &mut [i8; INT_BLOCK],
     low: &mut [i8; INT_BLOCK],
@@ -221,12 +223,13 @@ pub(crate) fn quantize_block(
     const ROUND: f32 = 12_582_912.0;
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     let scale = largest / (127.0 * 256.0);
+    let steps = inverse * rounding.steps();
     for i in 0..INT_BLOCK {
-        let exact = x[i] * inverse;
-        let rounded = exact + ROUND;
-        high[i] = rounded.to_bits() as i8;
-        let rest = ((exact - (rounded - ROUND)) * 256.0).clamp(-127.0, 127.0);
-        low[i] = (rest + ROUND).to_bits() as i8;
+        let whole = (x[i] * steps + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+        let above = (whole + (1 << rounding.low >> 1)) >> rounding.low;
+        high[i] = above as i8;
+        // no -128, whose sign some instructions cannot change
+        low[i] = ((whole - (above << rounding.low)).max(-127) << (8 - rounding.low)) as i8;
     }
     let mut whole16 = [0; 2];
     for half in 0..2 {
@@ -239,21 +242,21 @@ pub(crate) fn quantize_block(
     BlockSums { scale, sum32: sum16[0] + sum16[1], sum16, minus16: whole16.map(|w| -w) }
 }
 
-/// All blocks of a run of values. Blocks share a scale with those of the same `span` columns.
+/// All blocks of a run of values. Blocks share a scale with those of the same span.
 #[inline(always)]
-pub(crate) fn quantize(x: &[f32], span: usize, out: IntsMut<'_>) {
+pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
     let planes =
         out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
     let sums = out.sums16.as_chunks_mut::<2>().0.iter_mut().zip(out.minus16.as_chunks_mut::<2>().0);
     let scales = out.scales.iter_mut().zip(out.sums32.iter_mut().zip(out.minus32));
     let mut blocks = planes.zip(scales).zip(sums);
-    for x in x.chunks(span) {
+    for x in x.chunks(rounding.span) {
         let largest = largest(x);
         for x in x.as_chunks::<INT_BLOCK>().0 {
             let Some((((high, low), (scale, (sum32, minus32))), (sum16, minus16))) = blocks.next() else {
                 return;
             };
-            let block = quantize_block(largest, x, high, low);
+            let block = quantize_block((largest, rounding), x, high, low);
             (*scale, *sum32, *sum16, *minus16) = (block.scale, block.sum32, block.sum16, block.minus16);
             *minus32 = block.minus16[0] + block.minus16[1];
         }
@@ -265,25 +268,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixteen_bits_are_kept() {
+    fn so_many_bits_are_kept() {
+        [8, 6, 4].into_iter().for_each(bits_are_kept);
+    }
+
+    fn bits_are_kept(low: u32) {
+        let error = 1.5 * f32::from(1u16 << (8 - low)); // of the last bit
         let mut rng = tern_graph::Random::new(7);
         let mut x = rng.normals(256, 1.0);
         x[3] = 50.0; // an outlier must not drown its block
         x[64..96].fill(0.0);
-        let buffer = IntsBuffer::new(256, false);
+        let buffer = IntsBuffer::new(256);
         // SAFETY: one thread.
         let view = unsafe {
-            quantize(&x, 32, buffer.part(256, 0, 0, 256));
+            quantize(&x, Rounding { span: 32, low }, buffer.part(256, 0, 0, 256));
             buffer.view(1, 256)
         };
         for (i, x) in x.iter().enumerate() {
             let scale = view.scales[i / 32];
             let got = scale * (256 * i32::from(view.high[i]) + i32::from(view.low[i])) as f32;
-            assert!((got - x).abs() <= 1.5 * scale, "{i}: {got} for {x}");
+            assert!((got - x).abs() <= error * scale, "{i}: {got} for {x}");
         }
         for (i, part) in x.chunks(16).enumerate() {
             assert!(
-                (part.iter().sum::<f32>() - view.sums16[i]).abs() < 16.0 * 1.5 * view.scales[i / 2] + 1e-6
+                (part.iter().sum::<f32>() - view.sums16[i]).abs() < 16.0 * error * view.scales[i / 2] + 1e-6
             );
         }
     }

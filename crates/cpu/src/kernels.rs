@@ -4,8 +4,8 @@ use tern_graph::Activation;
 use tern_quant::Quant;
 
 use crate::dot::{self, LinearKernel};
-use crate::ints::{self, IntsMut};
-use crate::lanes::LanesMut;
+use crate::ints::{self, IntsMut, Rounding};
+use crate::lanes::{LanesMut, TileRow};
 use crate::products::Product;
 
 /// One instruction set's version of everything that is worth vectorising.
@@ -27,12 +27,10 @@ pub struct Kernels {
     pub(crate) softmax: fn(&mut [f32]) -> f32,
     /// `act(gate) * up`
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
-    /// To integers with one scale for so many columns.
-    pub(crate) quantize: fn(x: &[f32], span: usize, out: IntsMut<'_>),
+    /// To integers.
+    pub(crate) quantize: fn(x: &[f32], rounding: Rounding, out: IntsMut<'_>),
     /// Tiles of tokens, where there are kernels for them.
     pub(crate) tiles: Option<Tiles>,
-    /// Weights of integer formats are packed.
-    pub(crate) packs: bool,
     /// `sum(x)` and `sum(x^2)`
     pub(crate) sums: fn(&[f32]) -> (f32, f32),
 }
@@ -40,10 +38,21 @@ pub struct Kernels {
 /// How many tokens become one tile of integers.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
+    /// Tokens from which on tiles pay; fewer are quantised row by row.
+    pub(crate) from: usize,
     /// Tokens of a tile.
     pub(crate) lanes: usize,
-    /// [`crate::lanes::quantize_tile`]
-    pub(crate) quantize: fn(x: &[f32], width_and_span: (usize, usize), start: usize, out: LanesMut<'_>),
+    pub(crate) quantize: QuantizeTiles,
+}
+
+/// How a tile is filled.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set has tiles"))]
+#[derive(Clone, Copy)]
+pub(crate) enum QuantizeTiles {
+    /// All tokens at once: [`crate::lanes::quantize_tile`]
+    Whole(fn(x: &[f32], width: (usize, Rounding), start: usize, out: LanesMut<'_>)),
+    /// Token by token, where a value is made.
+    Rows(fn(x: &[f32], rounding: Rounding, out: &TileRow<'_>)),
 }
 
 impl std::fmt::Debug for Kernels {
@@ -63,7 +72,6 @@ static SCALAR: Kernels = Kernels {
     gated: gated_body,
     quantize: ints::quantize,
     tiles: None,
-    packs: false,
     sums: sums_body,
 };
 
@@ -119,13 +127,13 @@ widened!(avx2, 16, "avx2,fma,f16c");
 widened!(avx512, 32, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 
 #[cfg(target_arch = "x86_64")]
-fn quantize_avx2(x: &[f32], span: usize, out: IntsMut<'_>) {
+fn quantize_avx2(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn wide(x: &[f32], span: usize, out: IntsMut<'_>) {
-        ints::quantize(x, span, out);
+    unsafe fn wide(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
+        ints::quantize(x, rounding, out);
     }
     // SAFETY: listed only where the features were detected.
-    unsafe { wide(x, span, out) }
+    unsafe { wide(x, rounding, out) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -138,8 +146,7 @@ static AVX2: Kernels = Kernels {
     softmax: avx2::softmax,
     gated: avx2::gated,
     quantize: quantize_avx2,
-    tiles: Some(Tiles { lanes: 8, quantize: dot::x86::avx2::quantize_lanes }),
-    packs: false,
+    tiles: Some(Tiles { from: 8, lanes: 8, quantize: QuantizeTiles::Whole(dot::x86::avx2::quantize_lanes) }),
     sums: avx2::sums,
 };
 
@@ -152,13 +159,21 @@ static AVX512: Kernels = Kernels {
     gated: avx512::gated,
     quantize: dot::x86_quantize::quantize,
     tiles: None,
-    packs: true,
     sums: avx512::sums,
     ..AVX2
 };
 
 #[cfg(target_arch = "x86_64")]
-static AMX: Kernels = Kernels { name: "amx", linear: dot::x86::avx512::kernel::<true>, ..AVX512 };
+static AMX: Kernels = Kernels {
+    name: "amx",
+    linear: dot::x86::avx512::kernel::<true>,
+    tiles: Some(Tiles {
+        from: 12,
+        lanes: 16,
+        quantize: QuantizeTiles::Rows(dot::x86_quantize::quantize_row),
+    }),
+    ..AVX512
+};
 
 /// The rest is plain: NEON is on in all code for aarch64.
 #[cfg(target_arch = "aarch64")]

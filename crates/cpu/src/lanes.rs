@@ -7,11 +7,9 @@ use std::ops::Range;
 
 use tern_quant::INT_BLOCK;
 
-use crate::ints::{SUM_BLOCK, largest, quantize_block};
+use crate::ints::{Rounding, SUM_BLOCK, largest, quantize_block};
 use crate::shared::Shared;
 
-/// Tokens from which on tiles pay; fewer are quantised row by row.
-pub(crate) const MANY: usize = 8;
 /// Most tokens of a tile, and a multiple of what every instruction set takes.
 pub(crate) const MAX_LANES: usize = 16;
 
@@ -26,7 +24,9 @@ pub(crate) struct Lanes<'a> {
     pub(crate) tokens: usize,
     /// Columns of a token; a multiple of 32.
     pub(crate) cols: usize,
-    /// `[tiles, cols / 2, lanes, 2]`
+    /// Bits of the low plane.
+    pub(crate) low: u32,
+    /// `[tiles, cols / 2, lanes, 2]`, or for the matrix unit as [`Place`] says.
     pub(crate) values: &'a [Line],
     /// `[tiles, cols / 32, lanes]`
     pub(crate) scales: &'a [f32],
@@ -70,13 +70,14 @@ impl LanesBuffer {
 
     /// # Safety
     /// No thread writes the first `tokens` tokens before the next barrier.
-    pub(crate) unsafe fn view(&self, tokens: usize, cols: usize) -> Lanes<'_> {
+    pub(crate) unsafe fn view(&self, tokens: usize, cols: usize, low: u32) -> Lanes<'_> {
         let n = tokens.next_multiple_of(MAX_LANES) * cols;
         // SAFETY: the caller's promise.
         unsafe {
             Lanes {
                 tokens,
                 cols,
+                low,
                 values: self.values.get(0..n / 32),
                 scales: self.scales.get(0..n / INT_BLOCK),
                 sums32: self.sums32.get(0..n / INT_BLOCK),
@@ -101,6 +102,103 @@ impl LanesBuffer {
             }
         }
     }
+
+    /// `len` columns from `col` on of one token, in tiles for the matrix unit.
+    ///
+    /// # Safety
+    /// No other thread touches these (multiples of 32) before the next barrier.
+    pub(crate) unsafe fn row(
+        &self,
+        (cols, low): (usize, u32),
+        row: usize,
+        col: usize,
+        len: usize,
+    ) -> TileRow<'_> {
+        let tiles = (row / MAX_LANES + 1) * MAX_LANES;
+        assert!(col + len <= cols && tiles * cols <= self.values.len() * 32);
+        TileRow { tile: self, row, cols, start: col, low }
+    }
+}
+
+/// Where columns of a tile stand for the matrix unit: `[cols / 64, plane, tokens, 64]` in bytes, and what is left of
+/// the columns as `[plane, tokens, 32]`; with four bits in the low plane `[cols / 32, tokens, plane, 32]`, the low
+/// plane as small numbers and the scale for them.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// The first token's.
+    pub(crate) at: usize,
+    /// From token to token.
+    pub(crate) stride: usize,
+    /// From the high plane to the low one.
+    pub(crate) low: usize,
+}
+
+impl Place {
+    /// Of a column, in a row of so many.
+    #[inline(always)]
+    pub(crate) fn of(col: usize, cols: usize, low: u32) -> Place {
+        if low < 8 {
+            return Place { at: col / 32 * 64 * MAX_LANES + col % 32, stride: 64, low: 32 };
+        }
+        let stride = if col / 64 * 64 + 64 <= cols { 64 } else { 32 };
+        Place { at: col / 64 * 64 * 2 * MAX_LANES + col % 64, stride, low: MAX_LANES * stride }
+    }
+}
+
+/// Some columns of one token to write, in tiles for the matrix unit.
+pub(crate) struct TileRow<'a> {
+    tile: &'a LanesBuffer,
+    row: usize,
+    cols: usize,
+    start: usize,
+    low: u32,
+}
+
+impl TileRow<'_> {
+    /// 16 columns, `i` times 16 from the first on: where both planes go.
+    ///
+    /// # Safety
+    /// The row has these columns.
+    #[inline(always)]
+    pub(crate) unsafe fn planes(&self, i: usize) -> (*mut i8, *mut i8) {
+        let place = Place::of(self.start + i * SUM_BLOCK, self.cols, self.low);
+        let tile = self.row / MAX_LANES * MAX_LANES * self.cols * 2;
+        let at = tile + place.at + self.row % MAX_LANES * place.stride;
+        let start = self.tile.values.pointer().cast::<i8>();
+        // SAFETY: inside the room for this row, by the caller's promise.
+        unsafe { (start.add(at), start.add(at + place.low)) }
+    }
+
+    /// What they have in common, and their sum.
+    ///
+    /// # Safety
+    /// As for `planes`.
+    #[inline(always)]
+    pub(crate) unsafe fn set_sum16(&self, i: usize, sum: f32) {
+        let half = self.start / SUM_BLOCK + i;
+        // SAFETY: the promise of the one who made this row.
+        unsafe { self.tile.sums16.set(self.lane(SUM_BLOCK, half), sum) };
+    }
+
+    /// The scale and the sum of 32 columns, `i` times 32 from the first on.
+    ///
+    /// # Safety
+    /// As for `planes`.
+    #[inline(always)]
+    pub(crate) unsafe fn set_block(&self, i: usize, scale: f32, sum: f32) {
+        let at = self.lane(INT_BLOCK, self.start / INT_BLOCK + i);
+        // SAFETY: the promise of the one who made this row.
+        unsafe {
+            self.tile.scales.set(at, scale);
+            self.tile.sums32.set(at, sum);
+        }
+    }
+
+    /// This token's lane of entry `i` where so many columns have one.
+    #[inline(always)]
+    fn lane(&self, each: usize, i: usize) -> usize {
+        (self.row / MAX_LANES * (self.cols / each) + i) * MAX_LANES + self.row % MAX_LANES
+    }
 }
 
 /// A square of 32-bit values that an instruction set turns at once.
@@ -114,15 +212,14 @@ pub(crate) trait Square {
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 }
 
-/// Quantises columns from `start` on of a tile's tokens, whose rows in `x` are `width` wide; `span` columns share a
-/// scale.
+/// Quantises columns from `start` on of a tile's tokens, whose rows in `x` are `width` wide.
 ///
 /// # Safety
 /// Called under the features of `S`.
 #[inline(always)]
 pub(crate) unsafe fn quantize_tile<S: Square>(
     x: &[f32],
-    (width, span): (usize, usize),
+    (width, rounding): (usize, Rounding),
     start: usize,
     out: LanesMut<'_>,
 ) {
@@ -135,7 +232,8 @@ pub(crate) unsafe fn quantize_tile<S: Square>(
             let col = start + b * INT_BLOCK;
             let Some(x) = row[col..].first_chunk() else { return };
             let (mut high, mut low) = ([0; INT_BLOCK], [0; INT_BLOCK]);
-            let block = quantize_block(largest(&row[col / span * span..][..span]), x, &mut high, &mut low);
+            let shared = largest(&row[col / rounding.span * rounding.span..][..rounding.span]);
+            let block = quantize_block((shared, rounding), x, &mut high, &mut low);
             (scales[t], sums32[t]) = (block.scale, block.sum32);
             (sums16[t], sums16[lanes + t]) = (block.sum16[0], block.sum16[1]);
             for i in 0..INT_BLOCK {
@@ -169,15 +267,15 @@ mod tests {
 
     #[test]
     fn tiles_hold_the_numbers_of_the_planes() {
-        let (tokens, cols) = (8, 96);
+        let (tokens, cols, rounding) = (8, 96, Rounding { span: 32, low: 8 });
         let x = tern_graph::Random::new(5).normals(tokens * cols, 1.0);
-        let (planes, tiles) = (IntsBuffer::new(tokens * cols, false), LanesBuffer::new(16 * cols));
+        let (planes, tiles) = (IntsBuffer::new(tokens * cols), LanesBuffer::new(16 * cols));
         // SAFETY: one thread, and `Plain` needs no features.
         let (planes, tiles) = unsafe {
-            quantize(&x, 32, planes.part(tokens * cols, 0, 0, tokens * cols));
-            quantize_tile::<Plain>(&x, (cols, 32), 0, tiles.part(0..1, 8));
-            quantize_tile::<Plain>(&x, (cols, 32), 32, tiles.part(1..3, 8));
-            (planes.view(tokens, cols), tiles.view(tokens, cols))
+            quantize(&x, rounding, planes.part(tokens * cols, 0, 0, tokens * cols));
+            quantize_tile::<Plain>(&x, (cols, rounding), 0, tiles.part(0..1, 8));
+            quantize_tile::<Plain>(&x, (cols, rounding), 32, tiles.part(1..3, 8));
+            (planes.view(tokens, cols), tiles.view(tokens, cols, 8))
         };
         let values: Vec<i16> = tiles.values.iter().flat_map(|l| l.0).collect();
         for (t, col) in (0..tokens * cols).map(|i| (i / cols, i % cols)) {

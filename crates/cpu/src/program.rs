@@ -9,10 +9,10 @@ use tern_quant::{Codec, DotWith, INT_BLOCK};
 
 use crate::backend::Weight;
 use crate::dot::{LinearKernel, Packed};
-use crate::ints::IntsBuffer;
-use crate::kernels::Kernels;
+use crate::ints::{IntsBuffer, Rounding};
+use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::kv::Kv;
-use crate::lanes::{LanesBuffer, MANY, MAX_LANES};
+use crate::lanes::{LanesBuffer, MAX_LANES};
 use crate::shared::Shared;
 
 /// Most columns that share a scale; pieces that threads take are multiples of it.
@@ -62,10 +62,10 @@ pub(crate) struct Compiled {
     values: Vec<Shared<f32>>,
     /// Integer activations of few rows, and of many.
     ints: Vec<Option<(IntsBuffer, LanesBuffer)>>,
-    /// Columns of each node's value that share a scale as integers.
-    pub(crate) spans: Vec<usize>,
-    /// There are kernels for many rows.
-    has_tiles: bool,
+    /// How each node's value is rounded to integers, where one wants them.
+    pub(crate) roundings: Vec<Option<Rounding>>,
+    /// Where there are kernels for many rows.
+    tiles: Option<Tiles>,
     pub(crate) rotations: Vec<Shared<f32>>,
 }
 
@@ -78,19 +78,22 @@ impl Compiled {
         kernels: &Kernels,
     ) -> Compiled {
         let plan = Plan::new(graph);
-        let spans = spans(graph, &weights);
-        let wants_ints: Vec<bool> = spans.iter().map(|s| *s > 0).collect();
+        let roundings = roundings(graph, &weights);
         let mut needs = vec![false; plan.width.len()];
-        wants_ints.iter().enumerate().filter(|(_, w)| **w).for_each(|(i, _)| needs[plan.slot[i]] = true);
-        let has_tiles = kernels.tiles.is_some();
+        roundings
+            .iter()
+            .zip(&plan.slot)
+            .filter(|(r, _)| r.is_some())
+            .for_each(|(_, slot)| needs[*slot] = true);
         let room = |s: usize| plan.room(s, max_tokens, max_outputs);
         let ints = |s: usize| {
             let [(few, outputs), (many, many_outputs)] =
-                rows_in_integers(has_tiles, (max_tokens, max_outputs));
-            let few = IntsBuffer::new(plan.room(s, few, outputs), kernels.packs);
+                rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
+            let few = IntsBuffer::new(plan.room(s, few, outputs));
             (few, LanesBuffer::new(plan.room(s, many, many_outputs)))
         };
-        let tasks = [false, true].map(|t| [false, true].map(|o| tasks(graph, &plan, &spans, [t, o])));
+        let tasks =
+            [false, true].map(|t| [false, true].map(|o| tasks(graph, &plan, &roundings, [t, o], kernels)));
         let longest = tasks.iter().flatten().map(Vec::len).max().unwrap_or(0);
         Compiled {
             taken: (0..longest).map(|_| AtomicUsize::new(0)).collect(),
@@ -99,8 +102,8 @@ impl Compiled {
             kernels: linear_kernels(graph, &weights, kernels),
             values: (0..needs.len()).map(|s| Shared::new(room(s))).collect(),
             ints: (0..needs.len()).map(|s| needs[s].then(|| ints(s))).collect(),
-            spans,
-            has_tiles,
+            roundings,
+            tiles: kernels.tiles,
             rotations: graph.ropes.iter().map(|t| Shared::new(max_tokens * t.freqs.len() * 2)).collect(),
             graph: graph.clone(),
             weights,
@@ -114,7 +117,7 @@ impl Compiled {
     /// Bytes of values, of their integers (as if every slot had them) and of rotations.
     pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize, kernels: &Kernels) -> u64 {
         let plan = Plan::new(graph);
-        let most = rows_in_integers(kernels.tiles.is_some(), (max_tokens, max_outputs));
+        let most = rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
         let [few, many] = most.map(|(tokens, outputs)| plan.bytes(tokens, outputs) / 4);
         let turns: usize = graph.ropes.iter().map(|t| max_tokens * t.freqs.len() * 2).sum();
         let values = plan.bytes(max_tokens, max_outputs);
@@ -123,7 +126,7 @@ impl Compiled {
 
     /// Whether so many rows become tiles.
     pub(crate) fn is_many(&self, rows: usize) -> bool {
-        self.has_tiles && rows >= MANY
+        self.tiles.is_some_and(|t| rows >= t.from)
     }
 
     /// What threads do in a step of so many tokens and outputs.
@@ -158,18 +161,20 @@ impl Compiled {
 }
 
 /// Most tokens and outputs that are kept as few, and as many.
-fn rows_in_integers(has_tiles: bool, (tokens, outputs): (usize, usize)) -> [(usize, usize); 2] {
-    if has_tiles {
-        let pad = |n: usize| n.next_multiple_of(MAX_LANES);
-        [(tokens.min(MANY), outputs.min(MANY)), (pad(tokens), pad(outputs))]
-    } else {
-        [(tokens, outputs), (0, 0)]
-    }
+fn rows_in_integers(tiles: Option<Tiles>, (tokens, outputs): (usize, usize)) -> [(usize, usize); 2] {
+    let Some(Tiles { from, .. }) = tiles else { return [(tokens, outputs), (0, 0)] };
+    let pad = |n: usize| n.next_multiple_of(MAX_LANES);
+    [(tokens.min(from), outputs.min(from)), (pad(tokens), pad(outputs))]
 }
 
-/// Columns of each value that share a scale as integers: more where weights do, too, and none where no linear reads it.
-fn spans(graph: &Graph, weights: &[Weight]) -> Vec<usize> {
-    let mut spans = vec![0; graph.nodes.len()];
+/// Formats whose codes leave room for so many bits of the activations' low plane beside them: one product takes both
+/// planes then, and sums of four activations fit 16 bits.
+const ROOM: [(&str, u32); 4] = [("Q1_0", 6), ("Q4_0", 4), ("Q4_1", 4), ("Q4_K", 4)];
+
+/// How each value becomes integers: with one scale for more columns where weights do so, too, and with a low plane
+/// that its weights have room for.
+fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
+    let mut roundings = vec![None; graph.nodes.len()];
     for node in &graph.nodes {
         let Op::Linear { x, weight, .. } = node.op else { continue };
         let tensor = &weights[weight.index()].tensor;
@@ -182,9 +187,14 @@ fn spans(graph: &Graph, weights: &[Weight]) -> Vec<usize> {
         };
         // a span ends where the row does: 128, 64 or 32
         let whole = 1 << tensor.cols.trailing_zeros();
-        spans[x.index()] = spans[x.index()].max(wanted.min(whole));
+        let low = ROOM.iter().find(|(name, _)| *name == tensor.quant.name).map_or(8, |(_, low)| *low);
+        let span = wanted.min(whole);
+        let other = roundings[x.index()].unwrap_or(Rounding { span, low });
+        // all of them must have the room
+        let low = if low == 8 || other.low == 8 { 8 } else { low.min(other.low) };
+        roundings[x.index()] = Some(Rounding { span: span.max(other.span), low });
     }
-    spans
+    roundings
 }
 
 fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
@@ -217,7 +227,14 @@ fn quantizes_on_the_way(op: &Op, span: usize) -> bool {
 }
 
 /// The tasks in order, with barriers only where memory demands them, for few or many tokens and outputs.
-fn tasks(graph: &Graph, plan: &Plan, spans: &[usize], many: [bool; 2]) -> Vec<Task> {
+fn tasks(
+    graph: &Graph,
+    plan: &Plan,
+    roundings: &[Option<Rounding>],
+    many: [bool; 2],
+    kernels: &Kernels,
+) -> Vec<Task> {
+    let whole_tiles = matches!(kernels.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }));
     // places: value slots, then KV, then one rotary table each
     let (kv, rope) = (plan.width.len(), plan.width.len() + 1);
     let mut tasks: Vec<Task> = vec![];
@@ -247,10 +264,10 @@ fn tasks(graph: &Graph, plan: &Plan, spans: &[usize], many: [bool; 2]) -> Vec<Ta
             Op::Rope { table, .. } => reads.push(rope + table),
             _ => {}
         }
-        let in_tiles = many[usize::from(node.value.outputs_only)];
-        let on_the_way = spans[i] > 0 && !in_tiles && quantizes_on_the_way(&node.op, spans[i]);
+        let in_tiles = whole_tiles && many[usize::from(node.value.outputs_only)];
+        let on_the_way = !in_tiles && roundings[i].is_some_and(|r| quantizes_on_the_way(&node.op, r.span));
         push(Work::Compute, i, on_the_way, reads, plan.slot[i]);
-        if spans[i] > 0 && !on_the_way {
+        if roundings[i].is_some() && !on_the_way {
             let work = if in_tiles { Work::QuantizeTiles } else { Work::Quantize };
             push(work, i, false, vec![plan.slot[i]], plan.slot[i]);
         }

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use tern_graph::{NormKind, Op, Slice, Step, Val, WeightId};
+use tern_graph::{NormKind, Op, Step, Val, WeightId};
 use tern_quant::INT_BLOCK;
 
 use crate::attend::{Attend, AttendRoom, Block};
-use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, ROWS, Room, Rows, Target};
-use crate::kernels::Kernels;
-use crate::lanes::{Line, MANY};
+use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, PackedRoom, ROWS, Room, Rows, Target};
+use crate::kernels::{Kernels, QuantizeTiles, Tiles};
+use crate::lanes::Line;
+use crate::places::Places;
 use crate::program::{Compiled, MAX_SPAN, Task, Work};
 use crate::rowwise::{Norm, rotate, rotation};
 use crate::threads::Worker;
@@ -20,10 +21,6 @@ const PIECE: usize = 8 * MAX_SPAN;
 const LINEAR_BYTES: usize = 64 * 1024;
 /// Tokens that share a pass over a thread's rows of weights.
 const LINEAR_TOKENS: usize = 32;
-/// Tokens of a slice that share what they read of its keys and values.
-const ATTEND_TOKENS: usize = 16;
-/// Scores of one head that these tokens may have together.
-const ATTEND_SCORES: usize = 64 * 1024;
 /// Tokens whose keys and values one thread stores at a time: tokens of a page share lines of memory.
 const STORE_TOKENS: usize = 32;
 
@@ -32,36 +29,12 @@ pub(crate) struct Run<'a> {
     pub(crate) program: &'a Compiled,
     pub(crate) kernels: &'a Kernels,
     pub(crate) step: &'a Step,
-    /// Slice and position of every token.
-    pub(crate) places: Vec<(&'a Slice, usize)>,
-    /// Rows of one slice that attend together.
-    pub(crate) blocks: Vec<(&'a Slice, Range<usize>)>,
+    pub(crate) places: &'a Places,
     /// What each thread works in.
     pub(crate) rooms: &'a [Mutex<Scratch>],
 }
 
-impl<'a> Run<'a> {
-    /// A step of a compiled graph.
-    pub(crate) fn new(
-        program: &'a Compiled,
-        kernels: &'a Kernels,
-        step: &'a Step,
-        rooms: &'a [Mutex<Scratch>],
-    ) -> Run<'a> {
-        let places = step.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(move |p| (s, p)));
-        let (mut blocks, mut row) = (vec![], 0);
-        for slice in &step.slices {
-            let end = row + slice.len;
-            // fewer where their scores would not stay in a cache
-            let tokens = (ATTEND_SCORES / (slice.position + slice.len).max(1)).clamp(1, ATTEND_TOKENS);
-            for first in (row..end).step_by(tokens) {
-                blocks.push((slice, first..end.min(first + tokens)));
-            }
-            row = end;
-        }
-        Run { program, kernels, step, places: places.collect(), blocks, rooms }
-    }
-
+impl Run<'_> {
     /// Does this thread's share of all tasks.
     ///
     /// Every `unsafe` below rests on one argument: tasks hand out disjoint parts of what they write, and the
@@ -77,9 +50,9 @@ impl<'a> Run<'a> {
             }
             let share = |items, grain| worker.share(&self.program.taken[i], items, grain);
             match task.work {
-                Work::Rotations(table) => self.rotations(table, share(self.places.len(), 1)),
+                Work::Rotations(table) => self.rotations(table, share(self.places.tokens.len(), 1)),
                 Work::StoreKv => {
-                    self.store_kv(task, &mut room.halves, share(self.places.len(), STORE_TOKENS));
+                    self.store_kv(task, &mut room.halves, share(self.places.tokens.len(), STORE_TOKENS));
                 }
                 Work::Quantize => {
                     let width = self.program.graph.nodes[task.node].value.width;
@@ -114,7 +87,7 @@ impl<'a> Run<'a> {
                 let norm = self.norm(*weight, *bias, *eps, *kind);
                 let group = norm.weight.len();
                 // whole rows where spans of integers may reach over groups
-                let span = self.program.spans[task.node];
+                let span = self.program.roundings[task.node].map_or(1, |r| r.span);
                 let unit = if task.with_ints && !group.is_multiple_of(span) { width } else { group };
                 for item in share(rows * width / unit, 1).flatten() {
                     let from = self.read(*x, item * unit, unit);
@@ -130,12 +103,16 @@ impl<'a> Run<'a> {
                 let many = self.program.is_many(rows);
                 let packed = matches!(self.program.kernels[task.node], Some(LinearKernel::Packed(_)));
                 let unit = match (packed, many) {
-                    (true, _) if rows >= MANY => PANELS * PANEL,
+                    (true, _) => 2 * PANEL,
                     (false, false) => ROWS,
                     _ => PANEL,
                 };
                 let even = w.rows.div_ceil(self.rooms.len() * 4).next_multiple_of(unit);
-                let grain = (LINEAR_BYTES / w.row_bytes().max(1)).max(unit).next_multiple_of(unit).min(even);
+                // panels are best taken several at a time, where there are enough of them
+                let least = if packed { PANELS * PANEL } else { unit };
+                let grain =
+                    (LINEAR_BYTES / w.row_bytes().max(1)).next_multiple_of(least).max(least).min(even);
+                room.unpacked.packed.has_tables = false;
                 for range in share(w.rows, grain) {
                     self.linear(task.node, (*x, *weight), (*scale, *bias), &mut room.unpacked, range);
                 }
@@ -156,15 +133,15 @@ impl<'a> Run<'a> {
                 let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
                 // where groups are few, each head goes alone
                 let group = args.heads / args.kv_heads;
-                let shared = self.blocks.len() * args.kv_heads >= self.rooms.len();
+                let shared = self.places.blocks.len() * args.kv_heads >= self.rooms.len();
                 let heads = if shared { group } else { 1 };
                 let each = args.heads / heads;
-                for item in share(self.blocks.len() * each, 1).flatten() {
-                    let (slice, rows) = &self.blocks[item / each];
+                for item in share(self.places.blocks.len() * each, 1).flatten() {
+                    let (slice, rows) = &self.places.blocks[item / each];
                     let head = item % each * heads;
                     let block = Block {
-                        slice,
-                        position: self.places[rows.start].1,
+                        slice: &self.step.slices[*slice],
+                        position: self.places.tokens[rows.start].1,
                         tokens: rows.len(),
                         heads: head..head + heads,
                     };
@@ -237,8 +214,12 @@ impl<'a> Run<'a> {
     }
 
     fn quantize(&self, node: usize, at: usize, len: usize) {
-        let Some((ints, _)) = self.program.ints(node) else { return };
+        let (Some((ints, lanes)), Some(rounding)) = (self.program.ints(node), self.program.roundings[node])
+        else {
+            return;
+        };
         let width = self.program.graph.nodes[node].value.width;
+        let tiles = self.kernels.tiles.filter(|_| self.program.is_many(self.rows(node)));
         let mut from = at;
         while from < at + len {
             let (row, col) = (from / width, from % width);
@@ -246,7 +227,12 @@ impl<'a> Run<'a> {
             // SAFETY: see `work`; linears of integer formats have rows that are multiples of 32.
             unsafe {
                 let x = self.program.value(node).get(from..from + part);
-                (self.kernels.quantize)(x, self.program.spans[node], ints.part(width, row, col, part));
+                match tiles {
+                    Some(Tiles { quantize: QuantizeTiles::Rows(quantize), .. }) => {
+                        quantize(x, rounding, &lanes.row((width, rounding.low), row, col, part));
+                    }
+                    _ => (self.kernels.quantize)(x, rounding, ints.part(width, row, col, part)),
+                }
             }
             from += part;
         }
@@ -258,6 +244,10 @@ impl<'a> Run<'a> {
         share: impl Fn(usize, usize) -> I,
     ) {
         let (Some((_, to)), Some(tiles)) = (self.program.ints(node), self.kernels.tiles) else { return };
+        let (QuantizeTiles::Whole(quantize), Some(rounding)) = (tiles.quantize, self.program.roundings[node])
+        else {
+            return;
+        };
         let (rows, width) = (self.rows(node), self.program.graph.nodes[node].value.width);
         let blocks = width / INT_BLOCK;
         for block in share(rows.div_ceil(tiles.lanes) * blocks, 1).flatten() {
@@ -265,12 +255,8 @@ impl<'a> Run<'a> {
             // SAFETY: see `work`.
             unsafe {
                 let x = self.program.value(node).get(first * width..rows.min(first + tiles.lanes) * width);
-                (tiles.quantize)(
-                    x,
-                    (width, self.program.spans[node]),
-                    start,
-                    to.part(block..block + 1, tiles.lanes),
-                );
+                let part = to.part(block..block + 1, tiles.lanes);
+                quantize(x, (width, rounding), start, part);
             }
         }
     }
@@ -299,7 +285,7 @@ impl<'a> Run<'a> {
         for row in share.flatten() {
             // SAFETY: see `work`.
             let out = unsafe { self.program.rotations[table].get_mut(row * n..(row + 1) * n) };
-            rotation(freqs, self.places[row].1, out);
+            rotation(freqs, self.places.tokens[row].1, out);
         }
     }
 
@@ -308,7 +294,8 @@ impl<'a> Run<'a> {
         let Some(kv) = &self.program.kv else { return };
         let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
         for row in share.flatten() {
-            let (slice, position) = self.places[row];
+            let (slice, position) = self.places.tokens[row];
+            let slice = &self.step.slices[slice];
             for head in 0..args.kv_heads {
                 let item = row * args.kv_heads + head;
                 let key = self.read(*k, item * args.head_dim, args.head_dim);
@@ -338,27 +325,35 @@ impl<'a> Run<'a> {
             Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail }
         };
         let (kernel, ints) = (program.kernels[node], program.ints(x.index()));
+        let low = program.roundings[x.index()].map_or(8, |r| r.low);
         let to = |r: usize| Target { out, stride: w.rows, first: r, scale, bias: bias.map(|b| &b[r..]) };
         if let (Some(LinearKernel::Ints(IntsKernel { many: Some(dot), .. })), Some((_, tiles)), true) =
             (kernel, ints, program.is_many(rows))
         {
             // SAFETY: see `work`; no two threads share a row of weights.
-            let x = unsafe { tiles.view(rows, w.cols) };
+            let x = unsafe { tiles.view(rows, w.cols, low) };
             for r in range.clone().step_by(PANEL) {
                 dot(&panel(r), &x, room, &to(r));
             }
             return;
         }
-        if let (Some(LinearKernel::Packed(kernel)), Some((ints, _))) = (kernel, ints) {
-            // SAFETY: see `work`.
-            let x = unsafe { ints.view(rows, w.cols) };
+        if let (Some(LinearKernel::Packed(kernel)), Some((ints, tiles))) = (kernel, ints) {
+            // SAFETY: see `work`; no two threads share a row of weights.
+            let dot = |panels: &[Line], rows_of: usize, room: &mut PackedRoom, to: &Target<'_>| unsafe {
+                match kernel.many {
+                    Some(many) if program.is_many(rows) => {
+                        many(panels, rows_of, &tiles.view(rows, w.cols, low), room, to);
+                    }
+                    _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols), room, to),
+                }
+            };
             for r in range.clone().step_by(PANELS * PANEL) {
                 let end = range.end.min(r + PANELS * PANEL);
                 let panels = r / PANEL..end.div_ceil(PANEL);
                 if let Some(packed) = program.packed(weight) {
                     // SAFETY: packed at load.
                     let panels = unsafe { packed.panels(panels) };
-                    (kernel.dot)(panels, end - r, &x, &mut room.packed, &to(r));
+                    dot(panels, end - r, &mut room.packed, &to(r));
                     continue;
                 }
                 let each = (kernel.lines)(w.cols);
@@ -368,7 +363,7 @@ impl<'a> Run<'a> {
                 for (i, made) in made.chunks_exact_mut(each).enumerate() {
                     (kernel.pack)(&panel(r + i * PANEL), w.cols, made);
                 }
-                (kernel.dot)(&made, end - r, &x, &mut room.packed, &to(r));
+                dot(&made, end - r, &mut room.packed, &to(r));
                 room.packed.panels = made;
             }
             return;

@@ -18,6 +18,16 @@ impl<T: Copy + Default> Shared<T> {
         Shared(unsafe { Box::from_raw(Box::into_raw(values) as *mut [UnsafeCell<T>]) })
     }
 
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Where they start, for writes to disjoint parts.
+    pub(crate) fn pointer(&self) -> *mut T {
+        self.0.as_ptr() as *mut T
+    }
+
     /// # Safety
     /// No thread writes any of `range` before the next barrier.
     pub(crate) unsafe fn get(&self, range: Range<usize>) -> &[T] {

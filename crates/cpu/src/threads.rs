@@ -1,5 +1,9 @@
-//! A pool whose threads run one job together, meeting at cheap barriers.
+//! A pool whose threads do the items of one job together, phase by phase.
+//!
+//! A phase ends when its items are done, not when all threads have come: one that lost its core holds up the others
+//! only with the item in its hands, and finds the rest done when it is back.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,32 +11,33 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Spins before a waiting thread goes to sleep: some 100 microseconds.
-const SPINS: usize = 2_000;
+/// Spins before a waiting thread goes to sleep: some 50 microseconds.
+const SPINS: usize = 1_000;
 /// A sleeping thread looks up at least this often.
 const NAP: Duration = Duration::from_millis(1);
+/// The job takes no more threads; below this bit of the gate stands how many are in it.
+const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// A job: every thread calls it once with its own [`Worker`].
+/// A job: every thread that comes in time calls it once with its own [`Worker`].
 type Job<'a> = &'a (dyn Fn(&Worker<'_>) + Sync);
 
 /// What the threads share.
 struct State {
     threads: usize,
-    /// Jobs started so far; a thread that sees it move takes the job.
+    /// Jobs started so far; a thread that sees it move comes to the gate.
     started: AtomicUsize,
-    /// The current job, valid from the start of a job until all threads have finished it.
+    /// Threads in the current job, and whether it is closed.
+    gate: AtomicUsize,
+    /// The current job, valid for threads that are in it.
     job: Mutex<Option<Job<'static>>>,
     wake: Condvar,
-    /// Threads at the current barrier, and barriers passed.
-    arrived: AtomicUsize,
-    generation: AtomicUsize,
-    /// Threads that are through with the current job.
-    finished: AtomicUsize,
+    /// Items of the current job that are done.
+    done: AtomicUsize,
     /// Threads that gave up spinning; an idle core may then run the one they wait for.
     sleepers: AtomicUsize,
     bed: Mutex<()>,
     up: Condvar,
-    /// A thread panicked: whoever waits at a barrier gives up, and the job counts as failed.
+    /// A thread panicked: whoever waits gives up, and the job counts as failed.
     broken: AtomicBool,
     stop: AtomicBool,
 }
@@ -48,6 +53,10 @@ pub(crate) struct Worker<'a> {
     state: &'a State,
     /// 0 is the thread that called `run`.
     pub(crate) index: usize,
+    /// Items of all phases so far.
+    items: Cell<usize>,
+    /// Those that this thread has done and not told of.
+    untold: Cell<usize>,
 }
 
 impl Pool {
@@ -56,11 +65,10 @@ impl Pool {
         let state = Arc::new(State {
             threads,
             started: AtomicUsize::new(0),
+            gate: AtomicUsize::new(CLOSED),
             job: Mutex::new(None),
             wake: Condvar::new(),
-            arrived: AtomicUsize::new(0),
-            generation: AtomicUsize::new(0),
-            finished: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             bed: Mutex::new(()),
             up: Condvar::new(),
@@ -84,22 +92,23 @@ impl Pool {
         self.state.threads
     }
 
-    /// Runs `job` on all threads and waits for them. `false` if one of them panicked.
+    /// Runs `job` on this thread and all others that come in time. `false` if one of them panicked.
     pub(crate) fn run(&mut self, job: Job<'_>) -> bool {
         let state = &self.state;
         state.broken.store(false, Ordering::Relaxed);
-        state.arrived.store(0, Ordering::Relaxed);
-        state.finished.store(0, Ordering::Relaxed);
-        // SAFETY: the reference is used only until all threads are finished, while `job` is still borrowed.
+        state.done.store(0, Ordering::Relaxed);
+        // SAFETY: the reference is used only by threads in the gate, which is empty before this function ends.
         let job: Job<'static> = unsafe { std::mem::transmute(job) };
         {
             let mut slot = state.job.lock().unwrap_or_else(PoisonError::into_inner);
             *slot = Some(job);
+            state.gate.fetch_and(!CLOSED, Ordering::Release);
             state.started.fetch_add(1, Ordering::Release);
             state.wake.notify_all();
         }
         state.work(job, 0);
-        state.wait_until(|| state.finished.load(Ordering::Acquire) == state.threads);
+        state.gate.fetch_or(CLOSED, Ordering::AcqRel);
+        state.wait_until(|| state.gate.load(Ordering::Acquire) == CLOSED);
         !state.broken.load(Ordering::Relaxed)
     }
 }
@@ -119,7 +128,7 @@ impl Drop for Pool {
 }
 
 impl State {
-    /// A pool thread's life: wait for a job, do it, again.
+    /// A pool thread's life: wait for a job, take part in it, again.
     fn serve(&self, index: usize) {
         let mut seen = 0;
         loop {
@@ -129,45 +138,36 @@ impl State {
                 }
                 std::hint::spin_loop();
             }
-            let job = {
+            {
                 let mut slot = self.job.lock().unwrap_or_else(PoisonError::into_inner);
                 while self.started.load(Ordering::Acquire) == seen {
                     slot = self.wake.wait(slot).unwrap_or_else(PoisonError::into_inner);
                 }
-                *slot
-            };
-            seen += 1;
+                seen = self.started.load(Ordering::Acquire);
+            }
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            if let Some(job) = job {
-                self.work(job, index);
+            if self.gate.fetch_add(1, Ordering::AcqRel) & CLOSED == 0 {
+                let job = *self.job.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(job) = job {
+                    self.work(job, index);
+                }
             }
+            self.gate.fetch_sub(1, Ordering::AcqRel);
+            self.wake_sleepers();
         }
     }
 
     fn work(&self, job: Job<'_>, index: usize) {
-        let worker = Worker { state: self, index };
-        if catch_unwind(AssertUnwindSafe(|| job(&worker))).is_err() {
+        let worker = Worker { state: self, index, items: Cell::new(0), untold: Cell::new(0) };
+        let all = || {
+            job(&worker);
+            worker.barrier();
+        };
+        if catch_unwind(AssertUnwindSafe(all)).is_err() {
             self.broken.store(true, Ordering::Release);
-        }
-        self.finished.fetch_add(1, Ordering::AcqRel);
-        self.wake_sleepers();
-    }
-
-    /// Waits for all threads, or gives up with them when one has failed.
-    fn meet(&self) {
-        let generation = self.generation.load(Ordering::Acquire);
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.arrived.store(0, Ordering::Relaxed);
-            self.generation.store(generation + 1, Ordering::Release);
             self.wake_sleepers();
-            return;
-        }
-        let passed = || self.generation.load(Ordering::Acquire) != generation;
-        self.wait_until(|| passed() || self.broken.load(Ordering::Acquire));
-        if !passed() {
-            std::panic::resume_unwind(Box::new("another thread of this step failed"));
         }
     }
 
@@ -197,23 +197,37 @@ impl State {
 }
 
 impl Worker<'_> {
-    /// Waits until all threads are here: what was written before is seen by all after.
+    /// Waits until all items so far are done: what was written for them is seen after.
     pub(crate) fn barrier(&self) {
-        if self.state.threads > 1 {
-            self.state.meet();
+        let (state, items) = (self.state, self.items.get());
+        let untold = self.untold.take();
+        if untold > 0 {
+            state.done.fetch_add(untold, Ordering::AcqRel);
+            state.wake_sleepers();
+        }
+        let done = || state.done.load(Ordering::Acquire) >= items;
+        state.wait_until(|| done() || state.broken.load(Ordering::Acquire));
+        if !done() {
+            std::panic::resume_unwind(Box::new("another thread of this step failed"));
         }
     }
 
-    /// Parts of `0..items` for this thread, taken from a counter that all threads of the job share.
+    /// Parts of `0..items` for this thread, taken from a counter that all threads of the job share. Each of them
+    /// asks for the same items, one time.
     pub(crate) fn share<'a>(
-        &self,
+        &'a self,
         taken: &'a AtomicUsize,
         items: usize,
         grain: usize,
     ) -> impl Iterator<Item = Range<usize>> + use<'a> {
+        self.items.set(self.items.get() + items);
+        let mut last = 0;
         std::iter::from_fn(move || {
+            self.untold.set(self.untold.get() + std::mem::take(&mut last));
             let start = taken.fetch_add(grain, Ordering::Relaxed);
-            (start < items).then(|| start..(start + grain).min(items))
+            let part = (start < items).then(|| start..(start + grain).min(items))?;
+            last = part.len();
+            Some(part)
         })
     }
 }
@@ -249,13 +263,37 @@ mod tests {
     fn a_panic_in_one_thread_fails_the_job_and_not_the_pool() {
         let mut pool = Pool::new(3);
         std::panic::set_hook(Box::new(|_| {}));
-        for who in 0..3 {
+        for bad in 0..30 {
+            let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
             assert!(!pool.run(&|w| {
-                assert!(w.index != who);
+                w.share(&taken[0], 30, 1).flatten().for_each(|item| assert!(item != bad));
                 w.barrier();
-                w.barrier();
+                assert!(w.share(&taken[1], 30, 1).next().is_none(), "past a barrier that nobody passes");
             }));
             assert!(pool.run(&|w| w.barrier()));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_late_holds_nobody_up() {
+        let mut pool = Pool::new(2);
+        let late = std::time::Duration::from_millis(200);
+        let start = std::time::Instant::now();
+        for _ in 0..20 {
+            let taken: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
+            let in_time = AtomicUsize::new(0);
+            assert!(pool.run(&|w| {
+                if w.index == 1 && start.elapsed() < late {
+                    return; // as if it had not come
+                }
+                for taken in &taken {
+                    w.share(taken, 10, 1).for_each(|r| {
+                        in_time.fetch_add(r.len(), Ordering::Relaxed);
+                    });
+                    w.barrier();
+                }
+            }));
+            assert_eq!(in_time.into_inner(), 500);
         }
     }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, Plan, Program, Reserve, Step,
-    StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, Plan, Program, Reserve,
+    Step, StepOutput, Ticket,
 };
 
 use crate::bandwidth;
@@ -98,7 +98,9 @@ impl Backend for Cuda {
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
         let Reserve::Kv { layers, pages, page_len } = what;
         if layers.iter().any(|l| l.cells != KvCells::F16) {
-            return Err(BackendError("KV in int8 is for the processor only so far: want f16 on a GPU".into()));
+            return Err(BackendError(
+                "KV in int8 is for the processor only so far: want f16 on a GPU".into(),
+            ));
         }
         let halves = |heads: usize, dim: usize| self.device.allocate(pages * page_len * heads * dim * 2);
         let memory = layers

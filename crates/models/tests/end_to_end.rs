@@ -16,7 +16,8 @@ const PAGE_LEN: usize = 16;
 /// Mean divergence from the reference: KV in half precision is nearly all of it.
 const MEAN_KL: f64 = 1e-5;
 /// The same for the logits themselves, as a share of their length: a peaked answer hides much from the divergence.
-const DISTANCE: f32 = 1e-3;
+/// Activations that meet weights of four bits have twelve.
+const DISTANCE: f32 = 2e-3;
 
 /// A shape small enough to be run by the reference in no time.
 fn small(shape: &Shape) -> Shape {

@@ -22,6 +22,8 @@ mod x86_general;
 #[cfg(target_arch = "x86_64")]
 mod x86_layouts;
 #[cfg(target_arch = "x86_64")]
+mod x86_lookup;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_many;
 #[cfg(target_arch = "x86_64")]
 mod x86_packed;

@@ -311,7 +311,7 @@ mod tests {
     use tern_quant::{DotWith, IQ4_NL, Q6_K, Q8_0};
 
     use super::*;
-    use crate::ints::{self, IntsBuffer};
+    use crate::ints::{self, IntsBuffer, Rounding};
 
     /// Rows of one format against tokens, by a kernel.
     fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &Ints<'_>, tokens: usize) -> Vec<f32> {
@@ -322,9 +322,11 @@ mod tests {
     }
 
     fn quantized(x: &[f32]) -> IntsBuffer {
-        let buffer = IntsBuffer::new(x.len(), false);
+        let buffer = IntsBuffer::new(x.len());
         // SAFETY: one thread.
-        ints::quantize(x, INT_BLOCK, unsafe { buffer.part(x.len(), 0, 0, x.len()) });
+        ints::quantize(x, Rounding { span: INT_BLOCK, low: 8 }, unsafe {
+            buffer.part(x.len(), 0, 0, x.len())
+        });
         buffer
     }
 

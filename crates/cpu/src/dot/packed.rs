@@ -7,15 +7,18 @@ use std::ops::Range;
 
 use super::{PANEL, Rows, Target};
 use crate::ints::Ints;
-use crate::lanes::Line;
+use crate::lanes::{Lanes, Line};
 use crate::memory::Lines;
 
 /// Panels that share what they read of the activations of many tokens.
 pub(crate) const PANELS: usize = 4;
 
-/// The product of so many rows in panels, [`PANELS`] at most, with all tokens of `x`.
-pub(crate) type PackedDot =
+/// The product of so many rows in panels with few tokens.
+pub(crate) type PackedFew =
     fn(panels: &[Line], rows: usize, x: &Ints<'_>, room: &mut PackedRoom, to: &Target<'_>);
+/// The same of [`PANELS`] at most with tiles of tokens.
+pub(crate) type PackedMany =
+    fn(panels: &[Line], rows: usize, x: &Lanes<'_>, room: &mut PackedRoom, to: &Target<'_>);
 
 /// How a format is packed, and the product of a packed panel.
 #[derive(Clone, Copy)]
@@ -24,8 +27,9 @@ pub(crate) struct PackedKernel {
     pub(crate) lines: fn(cols: usize) -> usize,
     /// Up to [`PANEL`] rows become a panel.
     pub(crate) pack: fn(rows: &Rows<'_>, cols: usize, out: &mut [Line]),
-    /// Their product.
-    pub(crate) dot: PackedDot,
+    /// Their product with few tokens and, where there is a matrix unit, with many: the same bits.
+    pub(crate) few: PackedFew,
+    pub(crate) many: Option<PackedMany>,
     /// The panel is as small as the rows, so it may take their place; if not, it is made when it is used.
     pub(crate) at_load: bool,
 }
@@ -40,6 +44,9 @@ pub(crate) struct PackedRoom {
     /// Sums of all tokens with a panel, and products on their way.
     pub(crate) sums: Vec<Line>,
     pub(crate) products: Vec<Line>,
+    /// Sums of a token's columns that codes of one bit look up, and whether they are those of this op.
+    pub(crate) tables: Vec<Line>,
+    pub(crate) has_tables: bool,
 }
 
 /// A packed tensor.

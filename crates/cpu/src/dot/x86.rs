@@ -3,9 +3,10 @@
 use half::bf16;
 use tern_quant::Quant;
 
-use super::packed::PackedDot;
+use super::packed::PackedMany;
 use super::x86_amx as amx;
 use super::x86_layouts as layouts;
+use super::x86_lookup as lookup;
 use super::x86_many as many;
 use super::x86_packed as packed;
 use super::x86_packing::{self as packing, Packing};
@@ -13,7 +14,7 @@ use super::x86_tiles::{self as tiles, Layout};
 use super::{
     IntsKernel, LinearKernel, PackedKernel, PackedRoom, Rows, Target, scalar, x86_floats, x86_general,
 };
-use crate::ints::Ints;
+use crate::ints::{Ints, Rounding};
 use crate::lanes::{Lanes, LanesMut, Line, quantize_tile};
 
 /// The kernels of one instruction set.
@@ -39,7 +40,7 @@ macro_rules! kernels {
                 unsafe { many::panel::<L, $simd>(rows, x, room, to) }
             }
             #[target_feature(enable = $features)]
-            unsafe fn quantize(x: &[f32], sizes: (usize, usize), start: usize, out: LanesMut<'_>) {
+            unsafe fn quantize(x: &[f32], sizes: (usize, Rounding), start: usize, out: LanesMut<'_>) {
                 // SAFETY: the features are on.
                 unsafe { quantize_tile::<$simd>(x, sizes, start, out) }
             }
@@ -58,7 +59,12 @@ macro_rules! kernels {
             }
 
             /// [`crate::lanes::quantize_tile`]
-            pub(crate) fn quantize_lanes(x: &[f32], sizes: (usize, usize), start: usize, out: LanesMut<'_>) {
+            pub(crate) fn quantize_lanes(
+                x: &[f32],
+                sizes: (usize, Rounding),
+                start: usize,
+                out: LanesMut<'_>,
+            ) {
                 // SAFETY: these kernels are listed only where the features were detected.
                 unsafe { quantize(x, sizes, start, out) }
             }
@@ -141,12 +147,16 @@ pub(crate) mod avx512 {
         fn dot_with_tiles<P>(
             panels: &[Line],
             rows: usize,
-            x: &Ints<'_>,
+            x: &Lanes<'_>,
             room: &mut PackedRoom,
             to: &Target<'_>
         ) = amx::dot::<P>(panels, rows, x, room, to);
-        fn dot<P>(panels: &[Line], rows: usize, x: &Ints<'_>, to: &Target<'_>) =
-            packed::dot::<P>(panels, rows, x, to);
+        fn dot<P>(panels: &[Line], rows: usize, x: &Ints<'_>, room: &mut PackedRoom, to: &Target<'_>) =
+            if lookup::suits::<P>() && x.rows() == 1 {
+                lookup::dot::<P>(panels, rows, x, room, to)
+            } else {
+                packed::dot::<P>(panels, rows, x, to)
+            };
         fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) = x86_floats::f16_rows(rows, x, out);
     }
 
@@ -165,19 +175,18 @@ pub(crate) mod avx512 {
             lines: packing::lines::<P>,
             // SAFETY: these kernels are listed only where the features were detected.
             pack: |rows, cols, out| unsafe { pack::<P>(rows, cols, out) },
-            dot: dot_of::<P, AMX>(),
+            // SAFETY: as above.
+            few: |panels, rows, x, room, to| unsafe { dot::<P>(panels, rows, x, room, to) },
+            many: many_of::<P, AMX>(),
             at_load: true,
         })
     }
 
-    fn dot_of<P: Packing, const AMX: bool>() -> PackedDot {
-        if AMX {
-            // SAFETY: (both) as above.
-            |panel, rows, x, room, to| unsafe { dot_with_tiles::<P>(panel, rows, x, room, to) }
-        } else {
-            // SAFETY: as above.
-            |panel, rows, x, _, to| unsafe { dot::<P>(panel, rows, x, to) }
-        }
+    fn many_of<P: Packing, const AMX: bool>() -> Option<PackedMany> {
+        // SAFETY: as above.
+        let many: PackedMany =
+            |panels, rows, x, room, to| unsafe { dot_with_tiles::<P>(panels, rows, x, room, to) };
+        AMX.then_some(many)
     }
 
     /// With tiles or without.
@@ -212,7 +221,9 @@ pub(crate) mod avx512 {
             _ => LinearKernel::Packed(PackedKernel {
                 lines: packing::lines::<packing::Plain>,
                 pack: packing::pack_plain,
-                dot: dot_of::<packing::Plain, AMX>(),
+                // SAFETY: as above.
+                few: |panels, rows, x, room, to| unsafe { dot::<packing::Plain>(panels, rows, x, room, to) },
+                many: many_of::<packing::Plain, AMX>(),
                 at_load: false,
             }),
         }

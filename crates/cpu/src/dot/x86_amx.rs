@@ -8,26 +8,67 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::x86_amx_probe::{Tiles, release};
-use super::x86_packed::{self as packed, joined};
+use super::x86_packed::joined;
 use super::x86_packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack};
 use super::x86_scaling::Scaling;
 use super::{PANEL, PackedRoom, Target};
-use crate::ints::Ints;
-use crate::lanes::Line;
+use crate::lanes::{Lanes, Line, MAX_LANES, Place};
 
 /// Tokens of a tile.
-const TOKENS: usize = 16;
+const TOKENS: usize = MAX_LANES;
 /// Most columns that meet in one product.
 const DEPTH: usize = 64;
-/// Tokens that are left over and go without a tile.
-const FEW: usize = 4;
-/// Groups whose codes, and the activations of a tile, stay in the first cache.
-const GROUPS: usize = 8;
+/// Lines of codes of a panel that stay in the first cache beside the activations of a tile.
+const LINES: usize = 64;
 
 /// The same for each token of a tile, written out: their sums stay in registers.
 macro_rules! each_token {
     ($t:ident => $body:expr) => { each_token!(@ $t $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
     (@ $t:ident $body:expr; $($n:literal)*) => { $({ const $t: usize = $n; $body })* };
+}
+
+/// Adds the products of 16 rows' codes and 16 tokens' lines to the first tile.
+macro_rules! product {
+    ($product:literal, $codes:ident, $x:ident) => {
+        asm!(
+            "tileloadd tmm2, [{codes} + {line}*1]",
+            "tileloadd tmm3, [{x} + {line}*1]",
+            concat!($product, " tmm0, tmm3, tmm2"),
+            codes = in(reg) $codes,
+            x = in(reg) $x,
+            line = in(reg) size_of::<Line>(),
+            options(nostack, readonly, preserves_flags),
+        )
+    };
+}
+
+/// How both planes meet the codes.
+trait Planes {
+    /// Bits of the low plane.
+    const LOW: u32;
+    /// In one product: codes that take the high plane stand in front of the same codes, and are as much larger as it.
+    const ONE: bool;
+    /// Lines of a group's codes.
+    const LINES: usize = if Self::ONE { 2 * STEPS } else { STEPS };
+    /// Groups of a panel whose codes are spread at a time.
+    const GROUPS: usize = LINES / Self::LINES;
+}
+
+struct One<const LOW: u32>;
+impl<const BITS: u32> Planes for One<BITS> {
+    const LOW: u32 = BITS;
+    const ONE: bool = true;
+}
+
+struct Two;
+impl Planes for Two {
+    const LOW: u32 = 8;
+    const ONE: bool = false;
+}
+
+/// Whether codes leave room in a byte for so many bits of the low plane.
+const fn leaves_room<P: Packing>(low: usize) -> bool {
+    P::LOW + P::HIGH + low <= 8 && !P::TABLE && !P::Scales::HALVES
 }
 
 /// Some panels against all tokens.
@@ -38,40 +79,52 @@ macro_rules! each_token {
 pub(super) unsafe fn dot<P: Packing>(
     panels: &[Line],
     rows: usize,
-    x: &Ints<'_>,
+    x: &Lanes<'_>,
     room: &mut PackedRoom,
     to: &Target<'_>,
 ) {
-    let (each, tokens, groups) = (lines::<P>(x.cols), x.rows(), x.cols / GROUP);
-    let count = rows.div_ceil(PANEL);
-    assert!(panels.len() == count * each);
-    let rest = tokens % TOKENS;
-    if tokens < TOKENS {
-        // SAFETY: the caller's promise.
-        return unsafe { packed::dot::<P>(panels, rows, x, to) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match x.low {
+            4 if leaves_room::<P>(4) => dot_planes::<P, One<4>>(panels, rows, x, room, to),
+            6 if leaves_room::<P>(7) => dot_planes::<P, One<6>>(panels, rows, x, room, to),
+            _ => dot_planes::<P, Two>(panels, rows, x, room, to),
+        }
     }
-    let tiles = tokens / TOKENS + usize::from(rest > FEW);
-    // the last tile reaches back over tokens that were done: they come out the same
-    let first = |tile: usize| (tile * TOKENS).min(tokens - TOKENS);
-    room.codes.resize(count * GROUPS * STEPS, Line::default());
+}
+
+#[inline(always)]
+unsafe fn dot_planes<P: Packing, X: Planes>(
+    panels: &[Line],
+    rows: usize,
+    x: &Lanes<'_>,
+    room: &mut PackedRoom,
+    to: &Target<'_>,
+) {
+    let (each, groups, tiles) = (lines::<P>(x.cols), x.cols / GROUP, x.tokens.div_ceil(TOKENS));
+    let count = rows.div_ceil(PANEL);
+    assert!(
+        x.low == X::LOW && panels.len() == count * each && x.values.len() * GROUP >= tiles * TOKENS * x.cols
+    );
+    room.codes.resize(count * LINES, Line::default());
     room.products.resize(2 * TOKENS, Line::default());
     room.sums.clear();
     room.sums.resize(tiles * count * TOKENS, Line::default()); // [tiles, panels, tokens, rows]
     // SAFETY: all sizes were checked or made above; called under the features.
     unsafe {
-        Tiles { tokens: TOKENS, depth: unit::<P>().min(DEPTH) }.configure();
-        for from in (0..groups).step_by(GROUPS) {
-            let part = from..groups.min(from + GROUPS);
-            for (panel, codes) in panels.chunks_exact(each).zip(room.codes.chunks_exact_mut(GROUPS * STEPS)) {
-                for (group, codes) in part.clone().zip(codes.chunks_exact_mut(STEPS)) {
-                    spread::<P>(panel, group, codes);
+        Tiles { tokens: TOKENS, depth: depth::<P, X>() }.configure();
+        for from in (0..groups).step_by(X::GROUPS) {
+            let part = from..groups.min(from + X::GROUPS);
+            for (panel, codes) in panels.chunks_exact(each).zip(room.codes.chunks_exact_mut(LINES)) {
+                for (group, codes) in part.clone().zip(codes.chunks_exact_mut(X::LINES)) {
+                    spread::<P, X>(panel, group, codes);
                 }
             }
             for (tile, sums) in room.sums.chunks_exact_mut(count * TOKENS).enumerate() {
-                let each = panels.chunks_exact(each).zip(room.codes.chunks_exact(GROUPS * STEPS));
+                let each = panels.chunks_exact(each).zip(room.codes.chunks_exact(LINES));
                 for ((panel, codes), sums) in each.zip(sums.chunks_exact_mut(TOKENS)) {
-                    let part = Part { panel, codes, x, token: first(tile), groups: part.clone() };
-                    part.add::<P>(sums, &mut room.products);
+                    let part = Part { panel, codes, x, tile, groups: part.clone() };
+                    part.add::<P, X>(sums, &mut room.products);
                 }
             }
         }
@@ -79,31 +132,40 @@ pub(super) unsafe fn dot<P: Packing>(
         for (tile, sums) in room.sums.chunks_exact(count * TOKENS).enumerate() {
             for (panel, sums) in sums.chunks_exact(TOKENS).enumerate() {
                 let (to, rows) = (to.skip(panel * PANEL), PANEL.min(rows - panel * PANEL));
-                for (t, sums) in sums.iter().enumerate() {
+                for (token, sums) in (tile * TOKENS..x.tokens).zip(sums) {
                     let results = &*sums.0.as_ptr().cast::<[f32; PANEL]>();
-                    to.write(first(tile) + t, results[..rows].iter());
+                    to.write(token, results[..rows].iter());
                 }
             }
-        }
-        if rest > 0 && rest <= FEW {
-            packed::dot_from::<P>(panels, rows, x, tokens - rest, to);
         }
     }
 }
 
+/// Columns, of both planes where they meet at once, that one product takes.
+const fn depth<P: Packing, X: Planes>() -> usize {
+    if X::ONE || unit::<P>() > DEPTH { DEPTH } else { unit::<P>() }
+}
+
 /// The values of a group's codes, one a byte.
 #[inline(always)]
-unsafe fn spread<P: Packing>(panel: &[Line], group: usize, out: &mut [Line]) {
+unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut [Line]) {
     let block = group / (P::LEN / GROUP);
     let line = place::<P>(block).0 + group % (P::LEN / GROUP) * group_lines::<P>();
     // SAFETY: the caller's panel has this group; called under AVX-512.
     unsafe {
         let codes = unpack::<P>(panel.as_ptr().add(line));
-        for (mut codes, out) in codes.into_iter().zip(out) {
+        for (s, mut codes) in codes.into_iter().enumerate() {
             if let Some(excess) = P::EXCESS {
                 codes = _mm512_sub_epi8(codes, _mm512_set1_epi8((1u8 << excess) as i8));
             }
-            _mm512_store_si512(out.0.as_mut_ptr().cast(), codes);
+            _mm512_store_si512(out[X::LINES - STEPS + s].0.as_mut_ptr().cast(), codes);
+            if X::ONE {
+                // bits that leave a byte for its neighbour are masked
+                let larger =
+                    if X::LOW == 4 { _mm512_slli_epi16::<4>(codes) } else { _mm512_slli_epi16::<6>(codes) };
+                let larger = _mm512_and_si512(larger, _mm512_set1_epi8((0xFFu8 << X::LOW) as i8));
+                _mm512_store_si512(out[s].0.as_mut_ptr().cast(), larger);
+            }
         }
     }
 }
@@ -113,56 +175,78 @@ struct Part<'a> {
     panel: &'a [Line],
     /// Of these groups, one a byte.
     codes: &'a [Line],
-    x: &'a Ints<'a>,
-    token: usize,
+    x: &'a Lanes<'a>,
+    tile: usize,
     groups: Range<usize>,
 }
 
 impl Part<'_> {
     /// Adds the products of all units to the sums of each token; the matrix unit is one ahead.
     #[inline(always)]
-    unsafe fn add<P: Packing>(&self, out: &mut [Line], room: &mut [Line]) {
+    unsafe fn add<P: Packing, X: Planes>(&self, out: &mut [Line], room: &mut [Line]) {
         assert!(out.len() == TOKENS && room.len() == 2 * TOKENS);
-        let unit = unit::<P>();
+        let (unit, cols) = (unit::<P>(), self.x.cols);
         let (first, count) = (self.groups.start * GROUP / unit, self.groups.len() * GROUP / unit);
         let (out, room) = (out.as_mut_ptr(), room.as_mut_ptr());
+        // what the tokens of a unit have in common stands beside each other
+        let facts = |each: usize, i: usize| (self.tile * (cols / each) + (first + i) * unit / each) * TOKENS;
         // SAFETY: the caller's promise: these groups, and a tile of tokens.
         unsafe {
             let mut sums = [_mm512_setzero_ps(); TOKENS];
             each_token!(T => sums[T] = _mm512_load_ps(out.add(T).cast()));
-            self.multiply(0, unit);
+            self.multiply::<P, X>(first, 0);
             for i in 0..count {
-                store(room);
+                store::<X>(room);
                 if i + 1 < count {
-                    self.multiply(i + 1, unit);
+                    self.multiply::<P, X>(first, i + 1);
                 }
                 let (block, place_in) = ((first + i) / (P::LEN / unit), (first + i) % (P::LEN / unit));
                 let scales = self.panel.as_ptr().cast::<u8>().add(place::<P>(block).1);
                 let scales = P::Scales::at(scales, P::Scales::head(scales), place_in);
-                let x = self.x.unit(self.token, first + i, unit);
-                let (scale_step, sum_step) = (self.x.cols / GROUP, self.x.cols / unit.min(GROUP));
+                let x_scale = self.x.scales.as_ptr().add(facts(GROUP, i));
+                let x_sum = if P::Scales::HALVES {
+                    self.x.sums16.as_ptr().add(facts(unit, i))
+                } else {
+                    self.x.sums32.as_ptr().add(facts(GROUP, i))
+                };
                 let products = room;
                 each_token!(T => {
-                    let above = _mm512_load_si512(products.add(T).cast());
-                    let below = _mm512_load_si512(products.add(TOKENS + T).cast());
-                    let products = _mm512_add_epi32(_mm512_slli_epi32::<8>(above), below);
-                    let x = (x.scale.add(T * scale_step), x.sum.add(T * sum_step));
-                    sums[T] = joined::<P>(sums[T], products, scales, x);
+                    let mut all = _mm512_load_si512(products.add(T).cast());
+                    if !X::ONE {
+                        let below = _mm512_load_si512(products.add(TOKENS + T).cast());
+                        let above = _mm512_slli_epi32::<8>(all);
+                        all = _mm512_add_epi32(above, below);
+                    }
+                    sums[T] = joined::<P>(sums[T], all, scales, (x_scale.add(T), x_sum.add(T)));
                 });
             }
             each_token!(T => _mm512_store_ps(out.add(T).cast(), sums[T]));
         }
     }
 
-    /// The products of unit `i` of these with both planes of all tokens, in two tiles.
+    /// The products of unit `i` of these with all tokens: both planes in one tile, or in two.
     #[inline(always)]
-    unsafe fn multiply(&self, i: usize, unit: usize) {
-        let depth = unit.min(DEPTH);
+    unsafe fn multiply<P: Packing, X: Planes>(&self, first: usize, i: usize) {
+        let (unit, depth) = (unit::<P>(), depth::<P, X>());
+        let place = Place::of((first + i) * unit, self.x.cols, X::LOW);
         // SAFETY: the tiles are configured for these sizes, and all of it is readable.
         unsafe {
-            let mut codes = self.codes.as_ptr().add(i * unit / 4);
-            let (mut high, mut low) =
-                self.x.unit(self.token, self.groups.start * GROUP / unit + i, unit).values;
+            let mut codes = self.codes.as_ptr().add(i * unit * X::LINES / GROUP);
+            let tile = self.x.values.as_ptr().cast::<i8>().add(self.tile * TOKENS * self.x.cols * 2);
+            let mut high = tile.add(place.at);
+            if X::ONE {
+                asm!("tilezero tmm0", options(nostack, nomem, preserves_flags));
+                for _ in 0..unit / GROUP {
+                    // codes without a sign reach to 240
+                    if P::EXCESS.is_some() {
+                        product!("tdpbssd", codes, high);
+                    } else {
+                        product!("tdpbsud", codes, high);
+                    }
+                    (codes, high) = (codes.add(X::LINES), high.wrapping_add(DEPTH * TOKENS));
+                }
+                return;
+            }
             asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem, preserves_flags));
             for _ in 0..unit / depth {
                 asm!(
@@ -174,32 +258,37 @@ impl Part<'_> {
                     codes = in(reg) codes,
                     line = in(reg) size_of::<Line>(),
                     high = in(reg) high,
-                    low = in(reg) low,
-                    stride = in(reg) self.x.stride,
+                    low = in(reg) high.wrapping_add(place.low),
+                    stride = in(reg) place.stride,
                     options(nostack, readonly, preserves_flags),
                 );
-                (codes, high, low) =
-                    (codes.add(depth / 4), high.wrapping_add(depth), low.wrapping_add(depth));
+                (codes, high) = (codes.add(depth / 4), high.wrapping_add(2 * TOKENS * depth));
             }
         }
     }
 }
 
-/// What `multiply` left, `[2, tokens, rows]`.
+/// What `multiply` left, `[1 or 2, tokens, rows]`.
 ///
 /// # Safety
 /// There is room for two tiles.
 #[inline(always)]
-unsafe fn store(out: *mut Line) {
+unsafe fn store<X: Planes>(out: *mut Line) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
             "tilestored [{above} + {line}*1], tmm0",
-            "tilestored [{below} + {line}*1], tmm1",
             line = in(reg) size_of::<Line>(),
             above = in(reg) out,
-            below = in(reg) out.add(TOKENS),
             options(nostack, preserves_flags),
         );
+        if !X::ONE {
+            asm!(
+                "tilestored [{below} + {line}*1], tmm1",
+                line = in(reg) size_of::<Line>(),
+                below = in(reg) out.add(TOKENS),
+                options(nostack, preserves_flags),
+            );
+        }
     }
 }

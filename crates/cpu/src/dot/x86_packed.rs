@@ -6,14 +6,20 @@
 
 use std::arch::x86_64::*;
 
-use super::x86_packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack};
+use super::x86_packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack_step};
 use super::x86_scaling::Scaling;
 use super::{PANEL, Target};
 use crate::ints::Ints;
 use crate::lanes::Line;
 
-/// Lines that are asked for ahead of time.
-const AHEAD: usize = 48;
+/// Lines that are asked for ahead of time, in all panels that meet a token together.
+const AHEAD: usize = 64;
+
+/// The same for each step of a group, written out: products stay in registers.
+macro_rules! each_step {
+    ($s:ident => $body:expr) => { each_step!(@ $s $body; 0 1 2 3 4 5 6 7) };
+    (@ $s:ident $body:expr; $($n:literal)*) => { $({ const $s: usize = $n; $body })* };
+}
 
 /// Some panels against all tokens.
 ///
@@ -21,117 +27,150 @@ const AHEAD: usize = 48;
 /// Called under AVX-512 BW, VL, DQ and VNNI.
 #[inline(always)]
 pub(super) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Ints<'_>, to: &Target<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { dot_from::<P>(panels, rows, x, 0, to) }
-}
-
-/// Some panels against the tokens from `first` on.
-///
-/// # Safety
-/// As for `dot`.
-#[inline(always)]
-pub(super) unsafe fn dot_from<P: Packing>(
-    panels: &[Line],
-    rows: usize,
-    x: &Ints<'_>,
-    first: usize,
-    to: &Target<'_>,
-) {
-    let each = lines::<P>(x.cols);
+    let (each, tokens) = (lines::<P>(x.cols), x.rows());
     assert!(panels.len() == rows.div_ceil(PANEL) * each);
-    for (i, panel) in panels.chunks_exact(each).enumerate() {
-        let (to, rows) = (to.skip(i * PANEL), PANEL.min(rows - i * PANEL));
-        let mut t = first;
-        // SAFETY: the panel is whole, and `t` stays below the tokens of `x`.
-        unsafe {
-            while t < x.rows() {
-                t += match x.rows() - t {
-                    1 => some_tokens::<P, 1>(panel, rows, (x, t), &to),
-                    2 | 3 => some_tokens::<P, 2>(panel, rows, (x, t), &to),
-                    _ => some_tokens::<P, 4>(panel, rows, (x, t), &to),
+    // SAFETY: panels are whole, and tokens stay below those of `x`.
+    unsafe {
+        if tokens == 1 {
+            // several panels share what they read of a token, and memory is read in several places at once
+            let (count, mut i) = (panels.len() / each, 0);
+            while i < count {
+                let part = |m: usize| &panels[i * each..(i + m) * each];
+                i += match count - i {
+                    1 => tile::<P, 1, 1>(part(1), (i, rows), (x, 0), to),
+                    2 | 3 => tile::<P, 2, 1>(part(2), (i, rows), (x, 0), to),
+                    _ => tile::<P, 4, 1>(part(4), (i, rows), (x, 0), to),
+                };
+            }
+            return;
+        }
+        for (i, panel) in panels.chunks_exact(each).enumerate() {
+            let mut t = 0;
+            while t < tokens {
+                t += match tokens - t {
+                    1 => tile::<P, 1, 1>(panel, (i, rows), (x, t), to),
+                    2 | 3 => tile::<P, 1, 2>(panel, (i, rows), (x, t), to),
+                    _ => tile::<P, 1, 4>(panel, (i, rows), (x, t), to),
                 };
             }
         }
     }
 }
 
-/// `N` tokens from `first` on; gives their number.
+/// `M` panels, the `index`th and those after it, against `N` tokens from `first` on; gives how many
+/// of both were taken: one of the numbers is 1.
 #[inline(always)]
-unsafe fn some_tokens<P: Packing, const N: usize>(
-    panel: &[Line],
-    rows: usize,
+unsafe fn tile<P: Packing, const M: usize, const N: usize>(
+    panels: &[Line],
+    (index, rows): (usize, usize),
     (x, first): (&Ints<'_>, usize),
     to: &Target<'_>,
 ) -> usize {
     let unit = unit::<P>();
     let halves = if P::Scales::HALVES { 2 } else { 1 };
-    let ways = if N == 1 { 4 } else { 2 } / halves;
+    // several sums hide the time a product takes
+    let ways = if M * N == 1 { 4 } else { 2 } / halves;
+    let each = panels.len() / M;
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [_mm512_setzero_ps(); N];
+        let panel = |m: usize| panels.as_ptr().add(m * each);
+        let mut sums = [[_mm512_setzero_ps(); N]; M];
         for block in 0..x.cols / P::LEN {
             let (line, scales) = place::<P>(block);
-            let (codes, scales) = (panel.as_ptr().add(line), panel.as_ptr().cast::<u8>().add(scales));
-            let head = P::Scales::head(scales);
+            let scales = |m: usize| panel(m).cast::<u8>().add(scales);
             for i in 0..P::LEN / unit.max(GROUP) {
-                let mut products = [[Products::none(); N]; 4];
+                let mut products = [[[Products::none(); N]; M]; 4];
                 for g in 0..unit.div_ceil(GROUP) {
-                    let codes = codes.add((i * unit.div_ceil(GROUP) + g) * group_lines::<P>());
-                    if N == 1 {
-                        ahead::<P>(codes);
-                    }
-                    let codes = unpack::<P>(codes);
+                    let codes = line + (i * unit.div_ceil(GROUP) + g) * group_lines::<P>();
                     let group = (block * P::LEN + i * unit.max(GROUP)) / GROUP + g;
-                    for n in 0..N {
-                        let (high, low) = x.unit(first + n, group, GROUP).values;
-                        for (s, codes) in codes.into_iter().enumerate() {
-                            // several sums hide the time a product takes
-                            let which = s / (STEPS / halves) * ways + s % ways;
-                            products[which][n].add(codes, high.add(4 * s), low.add(4 * s));
-                        }
+                    if N == 1 {
+                        (0..M).for_each(|m| ahead::<P, M>(panel(m), codes, each));
                     }
+                    each_step!(S => {
+                        let which = S / (STEPS / halves) * ways + S % ways;
+                        let codes: [__m512i; M] =
+                            std::array::from_fn(|m| unpack_step::<P>(panel(m).add(codes), S));
+                        for n in 0..N {
+                            let (high, low) = x.unit(first + n, group, GROUP).values;
+                            let four = Four::at(high.add(4 * S), low.add(4 * S));
+                            for m in 0..M {
+                                products[which][m][n].add(codes[m], four);
+                            }
+                        }
+                    });
                 }
                 let at = block * (P::LEN / unit) + i * unit.max(GROUP) / unit;
-                for half in 0..halves {
-                    let scales = P::Scales::at(scales, head, i * unit.max(GROUP) / unit + half);
+                for (m, half) in (0..M * halves).map(|i| (i / halves, i % halves)) {
+                    let head = P::Scales::head(scales(m));
+                    let scales = P::Scales::at(scales(m), head, i * unit.max(GROUP) / unit + half);
                     for n in 0..N {
                         let x = x.unit(first + n, at + half, unit);
-                        let mut all = products[half * ways][n];
+                        let mut all = products[half * ways][m][n];
                         for way in 1..ways {
-                            all.join(products[half * ways + way][n]);
+                            all.join(products[half * ways + way][m][n]);
                         }
                         let mut all = all.all();
                         if let Some(excess) = P::EXCESS {
                             all = _mm512_add_epi32(all, _mm512_set1_epi32(minus(x.minus, unit) << excess));
                         }
-                        sums[n] = joined::<P>(sums[n], all, scales, (x.scale, x.sum));
+                        sums[m][n] = joined::<P>(sums[m][n], all, scales, (x.scale, x.sum));
                     }
                 }
             }
         }
-        for (n, sums) in sums.into_iter().enumerate() {
-            let mut results = [0.0; PANEL];
-            _mm512_storeu_ps(results.as_mut_ptr(), sums);
-            to.write(first + n, results[..rows].iter());
+        for (m, sums) in sums.into_iter().enumerate() {
+            for (n, sums) in sums.into_iter().enumerate() {
+                write(sums, (index + m, rows), first + n, to);
+            }
         }
     }
-    N
+    M * N
 }
 
-/// Asks for what comes after: panels follow each other.
+/// Asks for what comes after a group's codes, in this panel of `each` lines or in the `M`th after it.
 #[inline(always)]
-unsafe fn ahead<P: Packing>(codes: *const Line) {
+pub(super) unsafe fn ahead<P: Packing, const M: usize>(panel: *const Line, codes: usize, each: usize) {
+    let next = codes + AHEAD / M;
+    let next = if next < each { next } else { next + (M - 1) * each };
     for line in 0..group_lines::<P>() {
         // SAFETY: a prefetch reads nothing, wherever it points.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD + line).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(panel.wrapping_add(next + line).cast()) };
+    }
+}
+
+/// The results of a panel for one token, as many as there are rows.
+///
+/// # Safety
+/// No other thread touches these rows before the next barrier; called under AVX-512.
+#[inline(always)]
+pub(super) unsafe fn write(sums: __m512, (panel, rows): (usize, usize), token: usize, to: &Target<'_>) {
+    let done = panel * PANEL;
+    let mut results = [0.0; PANEL];
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm512_storeu_ps(results.as_mut_ptr(), sums);
+        to.skip(done).write(token, results[..PANEL.min(rows - done)].iter());
     }
 }
 
 /// Minus the sum of a unit's activations.
 #[inline(always)]
-unsafe fn minus(parts: *const i32, unit: usize) -> i32 {
+pub(super) unsafe fn minus(parts: *const i32, unit: usize) -> i32 {
     // SAFETY: a unit has these parts.
     (0..unit.div_ceil(GROUP)).map(|i| unsafe { *parts.add(i) }).sum()
+}
+
+/// Four activations for every lane, both planes.
+#[derive(Clone, Copy)]
+struct Four(__m512i, __m512i);
+
+impl Four {
+    #[inline(always)]
+    unsafe fn at(high: *const i8, low: *const i8) -> Four {
+        // SAFETY: four activations are readable at each; called under AVX-512.
+        let four = |p: *const i8| unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) };
+        Four(four(high), four(low))
+    }
 }
 
 /// Codes times activations, both planes.
@@ -150,12 +189,11 @@ impl Products {
 
     /// Four columns of each row.
     #[inline(always)]
-    unsafe fn add(&mut self, codes: __m512i, high: *const i8, low: *const i8) {
-        // SAFETY: four activations are readable at each; called under AVX-512 VNNI.
+    unsafe fn add(&mut self, codes: __m512i, x: Four) {
+        // SAFETY: called under AVX-512 VNNI.
         unsafe {
-            let four = |p: *const i8| _mm512_set1_epi32(p.cast::<i32>().read_unaligned());
-            self.above = _mm512_dpbusd_epi32(self.above, codes, four(high));
-            self.below = _mm512_dpbusd_epi32(self.below, codes, four(low));
+            self.above = _mm512_dpbusd_epi32(self.above, codes, x.0);
+            self.below = _mm512_dpbusd_epi32(self.below, codes, x.1);
         }
     }
 

@@ -143,29 +143,36 @@ fn put_codes<P: Packing>(codes: &[u8; GROUP], row: usize, lines: &mut [Line]) {
 #[inline(always)]
 pub(super) unsafe fn unpack<P: Packing>(p: *const Line) -> [__m512i; STEPS] {
     // SAFETY: the caller's promise.
+    std::array::from_fn(|s| unsafe { unpack_step::<P>(p, s) })
+}
+
+/// The codes of one step of a group.
+///
+/// # Safety
+/// As for `unpack`.
+#[inline(always)]
+pub(super) unsafe fn unpack_step<P: Packing>(p: *const Line, s: usize) -> __m512i {
+    // SAFETY: the caller's promise.
     unsafe {
-        let mut out = [_mm512_setzero_si512(); STEPS];
-        for (s, out) in out.iter_mut().enumerate() {
-            let fields = 8 / P::LOW;
-            let line = _mm512_load_si512(p.add(s / fields).cast());
-            let up = usize::from(P::TWICE);
-            let mask = (0x0101_0101 * ((1u64 << P::LOW) - 1)) as i32;
-            *out = if P::LOW == 8 {
-                line
-            } else {
-                let line = moved(line, s % fields * P::LOW, up);
-                _mm512_and_si512(line, _mm512_set1_epi32(mask << up))
-            };
-            if let Some(fields) = 8usize.checked_div(P::HIGH) {
-                let line = _mm512_load_si512(p.add(P::LOW + s / fields).cast());
-                let line = moved(line, s % fields * P::HIGH, P::LOW);
-                let mask = _mm512_set1_epi32((0x0101_0101 * ((1 << P::HIGH) - 1)) << P::LOW);
-                *out = _mm512_ternarylogic_epi32::<0xEA>(line, mask, *out); // (line & mask) | out
-            }
-            if P::TABLE {
-                *out = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(layouts::iq4_table()), *out);
-                *out = _mm512_xor_si512(*out, _mm512_set1_epi8(-128));
-            }
+        let fields = 8 / P::LOW;
+        let line = _mm512_load_si512(p.add(s / fields).cast());
+        let up = usize::from(P::TWICE);
+        let mask = (0x0101_0101 * ((1u64 << P::LOW) - 1)) as i32;
+        let mut out = if P::LOW == 8 {
+            line
+        } else {
+            let line = moved(line, s % fields * P::LOW, up);
+            _mm512_and_si512(line, _mm512_set1_epi32(mask << up))
+        };
+        if let Some(fields) = 8usize.checked_div(P::HIGH) {
+            let line = _mm512_load_si512(p.add(P::LOW + s / fields).cast());
+            let line = moved(line, s % fields * P::HIGH, P::LOW);
+            let mask = _mm512_set1_epi32((0x0101_0101 * ((1 << P::HIGH) - 1)) << P::LOW);
+            out = _mm512_ternarylogic_epi32::<0xEA>(line, mask, out); // (line & mask) | out
+        }
+        if P::TABLE {
+            out = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(layouts::iq4_table()), out);
+            out = _mm512_xor_si512(out, _mm512_set1_epi8(-128));
         }
         out
     }

@@ -1,0 +1,70 @@
+//! A step allocates its answer and nothing else: whatever the graph has to do finds its memory waiting.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tern_cpu::{Cpu, available};
+use tern_graph::{Attention, Backend, Bindings, Reserve, Step, cases};
+
+/// The system's memory, counted.
+struct Counted;
+
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is the system's.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        TAKEN.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static MEMORY: Counted = Counted;
+
+/// Of an answer: its rows, the logits of one, and what the step after it may ask for.
+const ANSWER: usize = 4;
+
+/// The fewest allocations of a step of `tokens`: in the first ones threads find out how much room they need.
+fn allocations(case: &cases::Case, kernels: &'static tern_cpu::Kernels, tokens: usize) -> usize {
+    let mut cpu = Cpu::with_kernels(2, kernels);
+    let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).expect("room for weights")).collect();
+    let layers = case.graph.kv.clone();
+    let kv = cpu.reserve(&Reserve::Kv { layers, pages: 4, page_len: 16 }).expect("room for pages");
+    let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 32, max_outputs: 32 };
+    let program = cpu.compile(&case.graph, &bindings).expect("a program");
+    let mut taken = usize::MAX;
+    for _ in 0..12 {
+        let mut step = Step::all_logits(&vec![1; tokens], 0, vec![0, 1, 2, 3]);
+        step.outputs.truncate(1);
+        let before = TAKEN.load(Ordering::Relaxed);
+        let ticket = cpu.submit(program, step).expect("a step");
+        taken = taken.min(TAKEN.load(Ordering::Relaxed) - before);
+        cpu.collect(ticket).expect("its output");
+    }
+    taken
+}
+
+/// One test in this file: others would be counted with it.
+#[test]
+fn only_the_answer_is_allocated() {
+    let args =
+        Attention { heads: 6, kv_heads: 2, head_dim: 64, v_dim: 64, scale: 0.2, window: None, softcap: None };
+    let mut all = vec![cases::attend(args, &[1]).unwrap()];
+    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+        all.push(cases::linear(quant, 48, 512, 1).unwrap());
+    }
+    for kernels in available() {
+        for case in &all {
+            for tokens in [1, 5, 32] {
+                let taken = allocations(case, kernels, tokens);
+                assert!(taken <= ANSWER, "{kernels:?}: {} with {tokens} tokens: {taken}", case.name);
+            }
+        }
+    }
+}
