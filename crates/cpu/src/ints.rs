@@ -33,6 +33,8 @@ impl Rounding {
 pub(crate) struct Ints<'a> {
     /// Columns of a row; a multiple of 32.
     pub(crate) cols: usize,
+    /// Bits of the low plane that are used.
+    pub(crate) low_bits: u32,
     /// `[rows, cols]`, in -127..=127.
     pub(crate) high: &'a [i8],
     /// `[rows, cols]`, in -127..=127.
@@ -94,12 +96,13 @@ impl IntsBuffer {
     /// # Safety
     /// No thread writes the first `rows` rows before the next barrier.
     #[inline(always)]
-    pub(crate) unsafe fn view(&self, rows: usize, cols: usize) -> Ints<'_> {
+    pub(crate) unsafe fn view(&self, rows: usize, cols: usize, low_bits: u32) -> Ints<'_> {
         let n = rows * cols;
         // SAFETY: the caller's promise.
         unsafe {
             Ints {
                 cols,
+                low_bits,
                 high: self.high.get(0..n),
                 low: self.low.get(0..n),
                 scales: self.scales.get(0..n / INT_BLOCK),
@@ -170,6 +173,7 @@ impl<'a> Ints<'a> {
         let n = start * self.cols;
         Ints {
             cols: self.cols,
+            low_bits: self.low_bits,
             high: &self.high[n..],
             low: &self.low[n..],
             scales: &self.scales[n / INT_BLOCK..],
@@ -282,7 +286,7 @@ mod tests {
         // SAFETY: one thread.
         let view = unsafe {
             quantize(&x, Rounding { span: 32, low }, buffer.part(256, 0, 0, 256));
-            buffer.view(1, 256)
+            buffer.view(1, 256, 8)
         };
         for (i, x) in x.iter().enumerate() {
             let scale = view.scales[i / 32];

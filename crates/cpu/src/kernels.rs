@@ -21,6 +21,8 @@ pub struct Kernels {
     pub(crate) product: fn(Product<'_>),
     /// From f16.
     pub(crate) load_f16: fn(x: &[u16], out: &mut [f32]),
+    /// Bytes to floats.
+    pub(crate) load_i8: fn(x: &[i8], out: &mut [f32]),
     /// To f16, rounded to nearest.
     pub(crate) store_f16: fn(x: &[f32], out: &mut [u16]),
     /// `exp(x - max)` in place; gives the sum.
@@ -67,6 +69,7 @@ static SCALAR: Kernels = Kernels {
     linear: dot::scalar::kernel,
     product: |mut p| p.run::<8, false>(),
     load_f16: dot::scalar::load_f16,
+    load_i8: dot::scalar::load_i8,
     store_f16: dot::scalar::store_f16,
     softmax: softmax_body,
     gated: gated_body,
@@ -142,6 +145,7 @@ static AVX2: Kernels = Kernels {
     linear: dot::x86::avx2::kernel,
     product: avx2::product,
     load_f16: dot::x86_floats::load_f16,
+    load_i8: dot::x86_floats::load_i8,
     store_f16: dot::x86_floats::store_f16,
     softmax: avx2::softmax,
     gated: avx2::gated,
@@ -182,6 +186,7 @@ static NEON: Kernels = Kernels {
     linear: dot::neon::kernel,
     product: |mut p| p.run::<16, true>(),
     load_f16: dot::neon_floats::load_f16,
+    load_i8: dot::scalar::load_i8, // compiled to NEON, which every aarch64 has
     store_f16: dot::neon_floats::store_f16,
     ..SCALAR
 };

@@ -101,7 +101,7 @@ impl Cells {
         unsafe {
             match self {
                 Cells::Halves(halves) => (kernels.load_f16)(halves.get(range), out),
-                Cells::Bytes(bytes, _) => load_i8(bytes.get(range), out),
+                Cells::Bytes(bytes, _) => (kernels.load_i8)(bytes.get(range), out),
             }
         }
     }
@@ -117,9 +117,4 @@ impl Cells {
             Cells::Bytes(_, scales) => Some(unsafe { scales.get(slots) }),
         }
     }
-}
-
-/// Bytes as floats.
-fn load_i8(x: &[i8], out: &mut [f32]) {
-    out.iter_mut().zip(x).for_each(|(out, x)| *out = f32::from(*x));
 }

@@ -275,7 +275,7 @@ mod tests {
             quantize(&x, rounding, planes.part(tokens * cols, 0, 0, tokens * cols));
             quantize_tile::<Plain>(&x, (cols, rounding), 0, tiles.part(0..1, 8));
             quantize_tile::<Plain>(&x, (cols, rounding), 32, tiles.part(1..3, 8));
-            (planes.view(tokens, cols), tiles.view(tokens, cols, 8))
+            (planes.view(tokens, cols, 8), tiles.view(tokens, cols, 8))
         };
         let values: Vec<i16> = tiles.values.iter().flat_map(|l| l.0).collect();
         for (t, col) in (0..tokens * cols).map(|i| (i / cols, i % cols)) {

@@ -344,7 +344,7 @@ impl Run<'_> {
                     Some(many) if program.is_many(rows) => {
                         many(panels, rows_of, &tiles.view(rows, w.cols, low), room, to);
                     }
-                    _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols), room, to),
+                    _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols, low), room, to),
                 }
             };
             for r in range.clone().step_by(PANELS * PANEL) {
@@ -377,7 +377,7 @@ impl Run<'_> {
                 match (kernel, ints) {
                     (Some(LinearKernel::Ints(kernel)), Some((ints, _))) => {
                         // SAFETY: see `work`.
-                        let x = unsafe { ints.view(rows, w.cols) };
+                        let x = unsafe { ints.view(rows, w.cols, low) };
                         (kernel.few)(&tile, &x.skip(first), room, results);
                     }
                     (Some(LinearKernel::F32(dot)), _) => {

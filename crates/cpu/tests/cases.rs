@@ -2,7 +2,7 @@
 
 use tern_cpu::{Cpu, available};
 use tern_graph::{Attention, Backend, Bindings, Reserve, Step, cases};
-use tern_quant::DotWith;
+use tern_quant::{DotWith, Q1_0, Q2_0, Q8_0};
 
 /// Activations have twelve bits where they meet four-bit weights, and fourteen where they meet one-bit weights: half
 /// a step of each block's largest value, and a whole one where the low plane is full.
@@ -40,25 +40,28 @@ fn every_instruction_set_equals_the_scalar_one() {
 /// A token's row is the same bits alone, in a chunk and beside others: batching never changes a text.
 #[test]
 fn rows_do_not_depend_on_their_neighbours() {
+    let mut all: Vec<_> = [&Q8_0, &Q2_0].map(|q| cases::two_linears([&Q1_0, q], 35, 512, 1).unwrap()).into();
     for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
         for (rows, cols) in [(35, 512), (8, 288usize.next_multiple_of(quant.block_len))] {
-            let case = cases::linear(quant, rows, cols, 1).unwrap();
-            for kernels in available() {
-                let mut cpu = Cpu::with_kernels(2, kernels);
-                let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
-                let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
-                let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
-                let program = cpu.compile(&case.graph, &bindings).unwrap();
-                let mut run = |tokens: &[u32]| {
-                    let ticket = cpu.submit(program, Step::all_logits(tokens, 0, vec![0, 1, 2, 3])).unwrap();
-                    cpu.collect(ticket).unwrap().rows
-                };
-                let tokens: Vec<u32> = (0..50).collect();
-                let together = run(&tokens);
-                for size in [1, 4, 7, 9, 24] {
-                    let parts: Vec<_> = tokens.chunks(size).flat_map(&mut run).collect();
-                    assert_eq!(parts, together, "{kernels:?}: {quant} {rows}x{cols}, {size} at a time");
-                }
+            all.push(cases::linear(quant, rows, cols, 1).unwrap());
+        }
+    }
+    for case in all {
+        for kernels in available() {
+            let mut cpu = Cpu::with_kernels(2, kernels);
+            let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
+            let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
+            let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
+            let program = cpu.compile(&case.graph, &bindings).unwrap();
+            let mut run = |tokens: &[u32]| {
+                let ticket = cpu.submit(program, Step::all_logits(tokens, 0, vec![0, 1, 2, 3])).unwrap();
+                cpu.collect(ticket).unwrap().rows
+            };
+            let tokens: Vec<u32> = (0..50).collect();
+            let together = run(&tokens);
+            for size in [1, 4, 7, 9, 24] {
+                let parts: Vec<_> = tokens.chunks(size).flat_map(&mut run).collect();
+                assert_eq!(parts, together, "{kernels:?}: {}, {size} at a time", case.name);
             }
         }
     }

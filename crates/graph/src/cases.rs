@@ -159,6 +159,26 @@ pub fn linear(quant: &'static Quant, rows: usize, cols: usize, tokens: usize) ->
     Ok(case)
 }
 
+/// `x * v^T + x * w^T`: one value that two formats read.
+pub fn two_linears(
+    quants: [&'static Quant; 2],
+    rows: usize,
+    cols: usize,
+    tokens: usize,
+) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(5);
+    let [first, second] = quants.map(|q| q.name.to_lowercase());
+    let name = format!("linears {first} and {second} {rows}x{cols} tokens {tokens}");
+    let mut case = Case::new(name, tolerance(quants[0]).max(tolerance(quants[1])));
+    let x = case.input("x", cols, rng)?;
+    let v = case.matrix(random_tensor("v", quants[0], rows, cols, rng))?;
+    let w = case.matrix(random_tensor("w", quants[1], rows, cols, rng))?;
+    let (a, b) = (case.graph.linear(x, v)?, case.graph.linear(x, w)?);
+    case.graph.add(a, b)?;
+    case.sequence(&[tokens], rng);
+    Ok(case)
+}
+
 /// Attention of one sequence, in steps of `lens` tokens.
 pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     let rng = &mut Random::new(2);
@@ -188,6 +208,11 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     }
     for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.block_len <= 128) {
         cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // chunks that are not whole
+    }
+    for other in [&tern_quant::Q8_0, &tern_quant::Q2_0] {
+        for tokens in [1, 3, 21] {
+            cases.push(two_linears([&tern_quant::Q1_0, other], 35, 512, tokens)?);
+        }
     }
     let plain = Attention {
         heads: 4,

@@ -336,7 +336,7 @@ mod tests {
         let rng = &mut Random::new(3);
         let buffer = quantized(&rng.normals(tokens * cols, 1.0));
         // SAFETY: one thread.
-        let x = unsafe { buffer.view(tokens, cols) };
+        let x = unsafe { buffer.view(tokens, cols, 8) };
         for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
             let w = cases::random_tensor("w", quant, ROWS, cols, rng);
             let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
@@ -362,7 +362,7 @@ mod tests {
         for sign in [1.0, -1.0] {
             let buffer = quantized(&x.map(|x| x * sign));
             // SAFETY: one thread.
-            let x = unsafe { buffer.view(1, 256) };
+            let x = unsafe { buffer.view(1, 256, 8) };
             assert_eq!((x.high[1], x.low[1]), (126 * sign as i8, 127 * sign as i8));
             // the byte with the largest codes, and where the scale stands
             for (quant, byte, scale) in [(&Q8_0, 0x80, 0), (&Q6_K, 0xFF, 208), (&IQ4_NL, 0x00, 0)] {

@@ -152,7 +152,7 @@ pub(crate) mod avx512 {
             to: &Target<'_>
         ) = amx::dot::<P>(panels, rows, x, room, to);
         fn dot<P>(panels: &[Line], rows: usize, x: &Ints<'_>, room: &mut PackedRoom, to: &Target<'_>) =
-            if lookup::suits::<P>() && x.rows() == 1 {
+            if lookup::suits::<P>(x) {
                 lookup::dot::<P>(panels, rows, x, room, to)
             } else {
                 packed::dot::<P>(panels, rows, x, to)

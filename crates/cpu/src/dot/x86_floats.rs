@@ -78,6 +78,15 @@ unsafe fn store_wide(x: &[f32], out: &mut [u16]) {
     unsafe { store_f16_body(x, out) }
 }
 
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn load_bytes_wide(x: &[i8], out: &mut [f32]) {
+    scalar::load_i8(x, out);
+}
+
+pub(crate) fn load_i8(x: &[i8], out: &mut [f32]) {
+    // SAFETY: these kernels are listed only where the features were detected.
+    unsafe { load_bytes_wide(x, out) }
+}
 pub(crate) fn load_f16(x: &[u16], out: &mut [f32]) {
     // SAFETY: these kernels are listed only where the features were detected.
     unsafe { load_wide(x, out) }

@@ -17,9 +17,12 @@ const TABLES: usize = 4;
 /// Bits of the low plane that activations do not use: so sums of four fit 16 bits.
 const SPARE: u32 = 2;
 
-/// Whether a format is one of these, which is when its activations are rounded for it.
-pub(super) const fn suits<P: Packing>() -> bool {
-    P::LOW == 1 && P::HIGH == 0 && P::TWICE && P::Scales::ONE && P::EXCESS.is_some()
+/// Whether a format is one of these, and activations are one token's and rounded for it: where another format reads them
+/// too, they may not be.
+#[inline(always)]
+pub(super) fn suits<P: Packing>(x: &Ints<'_>) -> bool {
+    let one_bit = P::LOW == 1 && P::HIGH == 0 && P::TWICE && P::Scales::ONE && P::EXCESS.is_some();
+    one_bit && x.rows() == 1 && x.low_bits + SPARE <= 8
 }
 
 /// Some panels against one token.

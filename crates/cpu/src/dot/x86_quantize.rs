@@ -138,7 +138,7 @@ mod tests {
             let [a, b] = unsafe {
                 ints::quantize(&x, rounding, plain.part(512, 0, 0, 512));
                 super::quantize(&x, rounding, wide.part(512, 0, 0, 512));
-                [plain.view(1, 512), wide.view(1, 512)]
+                [plain.view(1, 512, 8), wide.view(1, 512, 8)]
             };
             let parts = |v: &Ints<'_>| {
                 let ints = [v.high, v.low].map(<[i8]>::to_vec);
@@ -168,7 +168,7 @@ mod tests {
                         super::quantize_row(x, rounding, &tiles.row((cols, low), t, i * span, span));
                     }
                 }
-                (planes.view(tokens, cols), tiles.view(tokens, cols, low))
+                (planes.view(tokens, cols, low), tiles.view(tokens, cols, low))
             };
             let bytes: Vec<i8> = tiles
                 .values
