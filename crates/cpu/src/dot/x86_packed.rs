@@ -88,13 +88,15 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     }
                     each_step!(S => {
                         let which = S / (STEPS / halves) * ways + S % ways;
-                        let codes: [__m512i; M] =
-                            std::array::from_fn(|m| unpack_step::<P>(panel(m).add(codes), S));
+                        let mut unpacked = [_mm512_setzero_si512(); M]; // no closure: it may stand alone, without AVX-512
+                        for (m, unpacked) in unpacked.iter_mut().enumerate() {
+                            *unpacked = unpack_step::<P>(panel(m).add(codes), S);
+                        }
                         for n in 0..N {
                             let (high, low) = x.unit(first + n, group, GROUP).values;
                             let four = Four::at(high.add(4 * S), low.add(4 * S));
                             for m in 0..M {
-                                products[which][m][n].add(codes[m], four);
+                                products[which][m][n].add(unpacked[m], four);
                             }
                         }
                     });

@@ -143,7 +143,13 @@ fn put_codes<P: Packing>(codes: &[u8; GROUP], row: usize, lines: &mut [Line]) {
 #[inline(always)]
 pub(super) unsafe fn unpack<P: Packing>(p: *const Line) -> [__m512i; STEPS] {
     // SAFETY: the caller's promise.
-    std::array::from_fn(|s| unsafe { unpack_step::<P>(p, s) })
+    unsafe {
+        let mut codes = [_mm512_setzero_si512(); STEPS]; // no closure: it may stand alone, without AVX-512
+        for (s, codes) in codes.iter_mut().enumerate() {
+            *codes = unpack_step::<P>(p, s);
+        }
+        codes
+    }
 }
 
 /// The codes of one step of a group.
