@@ -8,13 +8,12 @@ use tern_graph::Backend;
 use tern_graph::cases::{self, Case};
 
 use crate::args::DoctorArgs;
-use crate::device;
+use crate::device::{self, Device};
 use crate::error::{CliError, CliResult};
 use crate::{doctor_models, load, units};
 
-/// How far any device may be from the reference: a GPU keeps the scales of weights in halves, and a processor gives
-/// activations twelve bits where they meet weights of four.
-const ROUNDED: f32 = 5e-4;
+/// How far a device that keeps the scales of weights in halves may be from the reference.
+const HALVES: f32 = 5e-4;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
@@ -62,7 +61,7 @@ fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let mut backend = args.device.open(args.threads)?;
     writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
     for case in cases::all()?.into_iter().filter(wanted) {
-        let limit = case.tolerance.max(ROUNDED);
+        let limit = if args.device == Device::Cpu { case.tolerance } else { case.tolerance.max(HALVES) };
         let (words, ok) = match case.error(&mut *backend) {
             Ok(error) => (format!("{error:.1e}"), error <= limit),
             Err(e) => (e.to_string(), false),

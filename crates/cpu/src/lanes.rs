@@ -169,7 +169,7 @@ impl TileRow<'_> {
         unsafe { (start.add(at), start.add(at + place.low)) }
     }
 
-    /// What they have in common, and their sum.
+    /// The sum of 16 columns, `i` times 16 from the first on.
     ///
     /// # Safety
     /// As for `planes`.

@@ -87,6 +87,7 @@ pub(super) unsafe fn dot<P: Packing>(
     unsafe {
         match x.low {
             4 if leaves_room::<P>(4) => dot_planes::<P, One<4>>(panels, rows, x, room, to),
+            // codes of one bit are 0 and 2
             6 if leaves_room::<P>(7) => dot_planes::<P, One<6>>(panels, rows, x, room, to),
             _ => dot_planes::<P, Two>(panels, rows, x, room, to),
         }

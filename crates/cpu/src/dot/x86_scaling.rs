@@ -16,16 +16,23 @@ pub(super) trait Scaling {
     const ONE: bool = false;
     /// There are offsets.
     const OFFSETS: bool = false;
-    /// What all groups of a block share: a scale and the offset's.
+    /// What all groups of a block share: a scale and the offset's. One f16 a row and no offset, if not said otherwise.
     ///
     /// # Safety
     /// A block's scales are readable at `p`; called under AVX-512.
-    unsafe fn head(p: *const u8) -> (__m512, __m512);
-    /// Scale and offset of group (or half group) `i`.
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { (floats(p), _mm512_setzero_ps()) }
+    }
+    /// Scale and offset of group (or half group) `i`: the block's, if not said otherwise.
     ///
     /// # Safety
     /// As for `head`.
-    unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512);
+    #[inline(always)]
+    unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
+        head
+    }
 }
 
 /// 16 halves as floats.
@@ -73,15 +80,6 @@ pub(super) struct HalfFloats;
 impl Scaling for HalfFloats {
     const ONE: bool = true;
     const BYTES: usize = 2 * PANEL;
-    #[inline(always)]
-    unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
-        unsafe { (floats(p), _mm512_setzero_ps()) }
-    }
-    #[inline(always)]
-    unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
-        head
-    }
 }
 
 /// One f32 a row.
@@ -94,10 +92,6 @@ impl Scaling for OneFloat {
         // SAFETY: the caller's promise.
         unsafe { (_mm512_loadu_ps(p.cast()), _mm512_setzero_ps()) }
     }
-    #[inline(always)]
-    unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
-        head
-    }
 }
 
 /// An f16 scale and an f16 offset a row.
@@ -109,10 +103,6 @@ impl Scaling for HalvesAndMins {
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
         unsafe { (floats(p), floats(p.add(2 * PANEL))) }
-    }
-    #[inline(always)]
-    unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
-        head
     }
 }
 
@@ -157,11 +147,6 @@ impl<const N: usize> Bytes<N> {
 impl<const N: usize> Scaling for Bytes<N> {
     const BYTES: usize = (2 + N) * PANEL;
     const HALVES: bool = N == 16;
-    #[inline(always)]
-    unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
-        unsafe { (floats(p), _mm512_setzero_ps()) }
-    }
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
