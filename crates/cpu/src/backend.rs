@@ -1,6 +1,5 @@
 //! [`Cpu`]: the backend itself.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tern_graph::{
@@ -16,7 +15,7 @@ use crate::memory::release;
 use crate::places::Places;
 use crate::program::Compiled;
 use crate::run::{Run, Scratch};
-use crate::threads::Pool;
+use crate::threads::{Pool, Task};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -90,9 +89,9 @@ impl Cpu {
             return;
         }
         let Some(packed) = Packed::new(&kernel, t.rows, t.cols) else { return };
-        let taken = AtomicUsize::new(0);
+        let task = Task { index: 0, items: t.rows.div_ceil(PANEL), unit: 1, most: 4 };
         let done = self.pool.run(&|worker| {
-            for panel in worker.share(&taken, t.rows.div_ceil(PANEL), 4).flatten() {
+            for panel in worker.share_all(task) {
                 let rows = panel * PANEL..t.rows.min((panel + 1) * PANEL);
                 let rows = Rows { quant: t.quant, count: rows.len(), blocks: t.rows(rows), tail: t.tail() };
                 // SAFETY: each panel is one thread's.
@@ -113,7 +112,6 @@ impl Cpu {
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.graph.vocab(), pages, page_len)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
-        compiled.taken.iter().for_each(|t| t.store(0, Ordering::Relaxed));
         self.places.set(step);
         let (kernels, rooms, places) = (self.kernels, &self.rooms, &self.places);
         let run = Run { program: compiled, kernels, step, places, rooms };

@@ -14,6 +14,7 @@ mod kv;
 mod lanes;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set packs weights"))]
 mod memory;
+mod phases;
 mod places;
 mod products;
 mod program;

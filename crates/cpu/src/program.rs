@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
-use tern_graph::{Graph, HostTensor, Op, Plan, Val, WeightId};
+use tern_graph::{Graph, HostTensor, Op, Plan, WeightId};
 use tern_quant::{Codec, DotWith, INT_BLOCK};
 
 use crate::backend::Weight;
@@ -13,43 +12,17 @@ use crate::ints::{IntsBuffer, Rounding};
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::kv::Kv;
 use crate::lanes::{LanesBuffer, MAX_LANES};
+use crate::phases::{Chain, Cut, Link, Work, phases, plan};
 use crate::shared::Shared;
 
 /// Most columns that share a scale; pieces that threads take are multiples of it.
 pub(crate) const MAX_SPAN: usize = 128;
 
-/// What a thread does at one place of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// Sines and cosines of the step's positions for one rotary table.
-    Rotations(usize),
-    /// Keys and values of an attention into their pages.
-    StoreKv,
-    /// The node's op.
-    Compute,
-    /// Integer activations of the node's value, where the op could not make them on the way.
-    Quantize,
-    /// Integer activations of many tokens, in tiles.
-    QuantizeTiles,
-}
-
-/// One piece of work for all threads.
-pub(crate) struct Task {
-    pub(crate) work: Work,
-    pub(crate) node: usize,
-    /// Threads meet before it: it needs what was just made, or overwrites what was just read.
-    pub(crate) barrier: bool,
-    /// The op leaves integer activations beside its value.
-    pub(crate) with_ints: bool,
-}
-
 /// A compiled graph with its memory.
 pub(crate) struct Compiled {
     pub(crate) graph: Graph,
-    /// Tasks of a step with few or many tokens, and few or many outputs.
-    tasks: [[Vec<Task>; 2]; 2],
-    /// Items of each task that threads have taken.
-    pub(crate) taken: Vec<AtomicUsize>,
+    /// What threads do in a step with few or many tokens, and few or many outputs.
+    phases: [[Vec<Vec<Chain>>; 2]; 2],
     weights: Vec<Weight>,
     /// Vectors (norms, biases, scales) decoded once.
     pub(crate) vectors: HashMap<WeightId, Vec<f32>>,
@@ -77,8 +50,9 @@ impl Compiled {
         (max_tokens, max_outputs): (usize, usize),
         kernels: &Kernels,
     ) -> Compiled {
-        let plan = Plan::new(graph);
         let roundings = roundings(graph, &weights);
+        let phases = phases(graph, &roundings);
+        let plan = plan(graph, &phases);
         let mut needs = vec![false; plan.width.len()];
         roundings
             .iter()
@@ -92,12 +66,11 @@ impl Compiled {
             let few = IntsBuffer::new(plan.room(s, few, outputs));
             (few, LanesBuffer::new(plan.room(s, many, many_outputs)))
         };
-        let tasks =
-            [false, true].map(|t| [false, true].map(|o| tasks(graph, &plan, &roundings, [t, o], kernels)));
-        let longest = tasks.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let whole_tiles = matches!(kernels.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }));
+        let phases = |many: [bool; 2]| with_ints(graph, &phases, &roundings, many.map(|m| m && whole_tiles));
+        let phases = [false, true].map(|tokens| [false, true].map(|outputs| phases([tokens, outputs])));
         Compiled {
-            taken: (0..longest).map(|_| AtomicUsize::new(0)).collect(),
-            tasks,
+            phases,
             vectors: vectors(graph, &weights),
             kernels: linear_kernels(graph, &weights, kernels),
             values: (0..needs.len()).map(|s| Shared::new(room(s))).collect(),
@@ -116,7 +89,7 @@ impl Compiled {
 
     /// Bytes of values, of their integers (as if every slot had them) and of rotations.
     pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize, kernels: &Kernels) -> u64 {
-        let plan = Plan::new(graph);
+        let plan = plan(graph, &phases(graph, &vec![None; graph.nodes.len()]));
         let most = rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
         let [few, many] = most.map(|(tokens, outputs)| plan.bytes(tokens, outputs) / 4);
         let turns: usize = graph.ropes.iter().map(|t| max_tokens * t.freqs.len() * 2).sum();
@@ -130,8 +103,8 @@ impl Compiled {
     }
 
     /// What threads do in a step of so many tokens and outputs.
-    pub(crate) fn tasks(&self, tokens: usize, outputs: usize) -> &[Task] {
-        &self.tasks[usize::from(self.is_many(tokens))][usize::from(self.is_many(outputs))]
+    pub(crate) fn phases(&self, tokens: usize, outputs: usize) -> &[Vec<Chain>] {
+        &self.phases[usize::from(self.is_many(tokens))][usize::from(self.is_many(outputs))]
     }
 
     /// The memory of a node's value.
@@ -217,60 +190,38 @@ fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<O
     graph.nodes.iter().map(linear).collect()
 }
 
-/// Ops that finish whole spans of columns on one thread can quantise them at once.
+/// Whether an op quantises what it makes at once; all that finish whole spans of columns on one thread can.
 fn quantizes_on_the_way(op: &Op, span: usize) -> bool {
     match op {
         Op::Attend { args, .. } => args.v_dim.is_multiple_of(span),
-        Op::Norm { .. } | Op::Gated { .. } | Op::Add { .. } | Op::Embed { .. } => true,
-        _ => false,
+        Op::Linear { .. } => false,
+        _ => true,
     }
 }
 
-/// The tasks in order, with barriers only where memory demands them, for few or many tokens and outputs.
-fn tasks(
+/// The phases where values become integers on the way, or in a phase of their own: with few or many tokens and
+/// outputs, where many wait for whole tiles.
+fn with_ints(
     graph: &Graph,
-    plan: &Plan,
+    phases: &[Vec<Chain>],
     roundings: &[Option<Rounding>],
-    many: [bool; 2],
-    kernels: &Kernels,
-) -> Vec<Task> {
-    let whole_tiles = matches!(kernels.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }));
-    // places: value slots, then KV, then one rotary table each
-    let (kv, rope) = (plan.width.len(), plan.width.len() + 1);
-    let mut tasks: Vec<Task> = vec![];
-    let (mut written, mut read): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
-    let mut push = |work: Work, node: usize, with_ints: bool, reads: Vec<usize>, writes: usize| {
-        let barrier =
-            reads.iter().any(|r| written.contains(r)) || written.contains(&writes) || read.contains(&writes);
-        if barrier {
-            written.clear();
-            read.clear();
+    in_tiles: [bool; 2],
+) -> Vec<Vec<Chain>> {
+    let mut all = vec![];
+    for phase in phases {
+        let (mut chains, mut later) = (phase.clone(), vec![]);
+        for link in chains.iter_mut().flat_map(|c| &mut c.links).filter(|l| l.work == Work::Compute) {
+            let (node, Some(rounding)) = (&graph.nodes[link.node], roundings[link.node]) else { continue };
+            let in_tiles = in_tiles[usize::from(node.value.outputs_only)];
+            link.with_ints = !in_tiles && quantizes_on_the_way(&node.op, rounding.span);
+            let (work, cut) = match (link.with_ints, in_tiles) {
+                (true, _) => continue,
+                (false, true) => (Work::QuantizeTiles, Cut::Alone),
+                (false, false) => (Work::Quantize, Cut::Rows),
+            };
+            later.push(Chain { links: vec![Link { work, ..*link }], cut });
         }
-        read.extend(reads);
-        written.push(writes);
-        tasks.push(Task { work, node, barrier, with_ints });
-    };
-    for table in 0..graph.ropes.len() {
-        push(Work::Rotations(table), 0, false, vec![], rope + table);
+        all.extend([chains, later].into_iter().filter(|phase| !phase.is_empty()));
     }
-    for (i, node) in graph.nodes.iter().enumerate() {
-        let slot = |v: &Val| plan.slot[v.index()];
-        let mut reads: Vec<usize> = node.op.inputs().iter().map(slot).collect();
-        match &node.op {
-            Op::Attend { k, v, .. } => {
-                push(Work::StoreKv, i, false, vec![slot(k), slot(v)], kv);
-                reads.push(kv);
-            }
-            Op::Rope { table, .. } => reads.push(rope + table),
-            _ => {}
-        }
-        let in_tiles = whole_tiles && many[usize::from(node.value.outputs_only)];
-        let on_the_way = !in_tiles && roundings[i].is_some_and(|r| quantizes_on_the_way(&node.op, r.span));
-        push(Work::Compute, i, on_the_way, reads, plan.slot[i]);
-        if roundings[i].is_some() && !on_the_way {
-            let work = if in_tiles { Work::QuantizeTiles } else { Work::Quantize };
-            push(work, i, false, vec![plan.slot[i]], plan.slot[i]);
-        }
-    }
-    tasks
+    all
 }

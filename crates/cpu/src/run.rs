@@ -3,17 +3,18 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use tern_graph::{NormKind, Op, Step, Val, WeightId};
+use tern_graph::{Op, Step, Val, WeightId};
 use tern_quant::INT_BLOCK;
 
 use crate::attend::{Attend, AttendRoom, Block};
 use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, PackedRoom, ROWS, Room, Rows, Target};
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::lanes::Line;
+use crate::phases::{Cut, Link, Work, width};
 use crate::places::Places;
-use crate::program::{Compiled, MAX_SPAN, Task, Work};
+use crate::program::{Compiled, MAX_SPAN};
 use crate::rowwise::{Norm, rotate, rotation};
-use crate::threads::Worker;
+use crate::threads::{Parts, Task, Worker};
 
 /// Columns of one row that one thread takes at a time in elementwise ops.
 const PIECE: usize = 8 * MAX_SPAN;
@@ -35,159 +36,203 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Does this thread's share of all tasks.
+    /// Does this thread's share of all phases.
     ///
-    /// Every `unsafe` below rests on one argument: tasks hand out disjoint parts of what they write, and the
-    /// compiled program has a barrier wherever a task touches what another one wrote or still reads.
+    /// Every `unsafe` below rests on one argument: threads have disjoint parts of what a chain writes, and a barrier
+    /// stands between chains where one touches what another wrote or still reads.
     pub(crate) fn work(&self, worker: &Worker<'_>) {
         let Some(room) = self.rooms.get(worker.index) else { return };
         let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
         let room = &mut *room;
-        let tasks = self.program.tasks(self.step.tokens.len(), self.step.outputs.len());
-        for (i, task) in tasks.iter().enumerate() {
-            if task.barrier {
-                worker.barrier();
+        room.unpacked.packed.tables_of = None;
+        let phases = self.program.phases(self.step.tokens.len(), self.step.outputs.len());
+        let mut index = 0;
+        for phase in phases {
+            for parts in [Parts::Own, Parts::Others] {
+                for (i, chain) in phase.iter().enumerate() {
+                    let task = |items, unit, most| Task { index: index + i, items, unit, most };
+                    let share = |items, unit, most| worker.share(task(items, unit, most), parts);
+                    match chain.cut {
+                        Cut::Alone => self.alone(chain.links[0], room, |items| share(items, 1, 1)),
+                        Cut::Columns => self.columns(&chain.links, room, share),
+                        Cut::Rows => self.runs(&chain.links, None, room, share),
+                        Cut::Runs(run) => self.runs(&chain.links, Some(run), room, share),
+                    }
+                }
             }
-            let share = |items, grain| worker.share(&self.program.taken[i], items, grain);
-            match task.work {
-                Work::Rotations(table) => self.rotations(table, share(self.places.tokens.len(), 1)),
-                Work::StoreKv => {
-                    self.store_kv(task, &mut room.halves, share(self.places.tokens.len(), STORE_TOKENS));
+            index += phase.len();
+            worker.barrier();
+        }
+    }
+
+    /// Work that is cut in its own way.
+    fn alone<I: Iterator<Item = Range<usize>>>(
+        &self,
+        link: Link,
+        room: &mut Scratch,
+        share: impl Fn(usize) -> I,
+    ) {
+        match link.work {
+            Work::Rotations(table) => self.rotations(table, share(self.places.tokens.len())),
+            Work::QuantizeTiles => self.quantize_tiles(link.node, share),
+            _ => self.attend(link, &mut room.attend, share),
+        }
+    }
+
+    /// Linears and what follows them, some columns of all rows at a time.
+    fn columns<I: Iterator<Item = Range<usize>>>(
+        &self,
+        links: &[Link],
+        room: &mut Scratch,
+        share: impl Fn(usize, usize, usize) -> I,
+    ) {
+        let program = self.program;
+        let (width, rows) = (width(&program.graph, links[0]), self.rows(links[0].node));
+        let (mut unit, mut bytes) = (ROWS, 0);
+        for link in links {
+            if let Op::Linear { weight, .. } = program.graph.nodes[link.node].op {
+                bytes += program.weight(weight).row_bytes();
+                unit = unit.max(match program.kernels[link.node] {
+                    // panels are best taken two at a time, where there are enough of them
+                    Some(LinearKernel::Packed(_)) if width >= 8 * PANEL * self.rooms.len() => 2 * PANEL,
+                    Some(LinearKernel::Packed(_)) => PANEL,
+                    _ if program.is_many(rows) => PANEL,
+                    _ => ROWS,
+                });
+            } else if link.with_ints {
+                unit = unit.max(program.roundings[link.node].map_or(1, |r| r.span));
+            }
+        }
+        let most = (LINEAR_BYTES / bytes.max(1)).max(unit).next_multiple_of(PANELS * PANEL);
+        for range in share(width, unit, most) {
+            for link in links {
+                if let Op::Linear { x, weight, scale, bias } = program.graph.nodes[link.node].op {
+                    self.linear(link.node, (x, weight), (scale, bias), &mut room.unpacked, range.clone());
+                    continue;
                 }
-                Work::Quantize => {
-                    let width = self.program.graph.nodes[task.node].value.width;
-                    share(self.rows(task.node), 1)
-                        .flatten()
-                        .for_each(|row| self.quantize(task.node, row * width, width));
+                for row in 0..rows {
+                    self.run(*link, row * width + range.start, range.len(), &mut room.halves);
                 }
-                Work::QuantizeTiles => self.quantize_tiles(task.node, share),
-                Work::Compute => self.compute(task, room, share),
             }
         }
     }
 
-    fn compute<I: Iterator<Item = Range<usize>>>(
+    /// Ops on runs of columns of single rows, or on whole rows.
+    fn runs<I: Iterator<Item = Range<usize>>>(
         &self,
-        task: &Task,
+        links: &[Link],
+        run: Option<usize>,
         room: &mut Scratch,
-        share: impl Fn(usize, usize) -> I,
+        share: impl Fn(usize, usize, usize) -> I,
     ) {
-        let (node, rows) = (&self.program.graph.nodes[task.node], self.rows(task.node));
+        let graph = &self.program.graph;
+        let each = |link: &Link| run.unwrap_or(width(graph, *link));
+        let first = &links[0];
+        let in_row = width(graph, *first) / each(first);
+        let stores = links.iter().any(|l| l.work == Work::StoreKv);
+        let unit = if stores { STORE_TOKENS * in_row } else { (PIECE / each(first)).max(1) };
+        for range in share(self.rows(first.node) * in_row, unit, unit) {
+            for link in links {
+                self.run(*link, range.start * each(link), range.len() * each(link), &mut room.halves);
+            }
+        }
+    }
+
+    /// One op on `len` columns from the `at`th on, counted through all rows.
+    fn run(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
+        let node = &self.program.graph.nodes[link.node];
         let width = node.value.width;
-        match &node.op {
-            Op::Embed { table, scale } => {
-                for row in share(rows, 1).flatten() {
-                    self.finish(task, row * width, width, |out| {
-                        self.program.weight(*table).decode_row(self.step.tokens[row] as usize, out);
-                        out.iter_mut().for_each(|x| *x *= scale);
-                    });
+        let rows = || at / width..(at + len) / width;
+        match (link.work, &node.op) {
+            (Work::StoreKv, _) => self.store_kv(link, at, len, room),
+            (Work::Quantize, _) => self.quantize(link.node, at, len),
+            (_, Op::Embed { table, scale }) => self.finish(link, at, len, |out| {
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    self.program.weight(*table).decode_row(self.step.tokens[row] as usize, out);
+                    out.iter_mut().for_each(|x| *x *= scale);
                 }
-            }
-            Op::Norm { x, weight, bias, eps, kind } => {
-                let norm = self.norm(*weight, *bias, *eps, *kind);
-                let group = norm.weight.len();
-                // whole rows where spans of integers may reach over groups
-                let span = self.program.roundings[task.node].map_or(1, |r| r.span);
-                let unit = if task.with_ints && !group.is_multiple_of(span) { width } else { group };
-                for item in share(rows * width / unit, 1).flatten() {
-                    let from = self.read(*x, item * unit, unit);
-                    self.finish(task, item * unit, unit, |out| {
-                        for (out, x) in out.chunks_exact_mut(group).zip(from.chunks_exact(group)) {
-                            norm.apply(self.kernels, x, out);
-                        }
-                    });
-                }
-            }
-            Op::Linear { x, weight, scale, bias } => {
-                let w = self.program.weight(*weight);
-                let many = self.program.is_many(rows);
-                let packed = matches!(self.program.kernels[task.node], Some(LinearKernel::Packed(_)));
-                let unit = match (packed, many) {
-                    (true, _) => 2 * PANEL,
-                    (false, false) => ROWS,
-                    _ => PANEL,
-                };
-                let even = w.rows.div_ceil(self.rooms.len() * 4).next_multiple_of(unit);
-                // panels are best taken several at a time, where there are enough of them
-                let least = if packed { PANELS * PANEL } else { unit };
-                let grain =
-                    (LINEAR_BYTES / w.row_bytes().max(1)).next_multiple_of(least).max(least).min(even);
-                room.unpacked.packed.has_tables = false;
-                for range in share(w.rows, grain) {
-                    self.linear(task.node, (*x, *weight), (*scale, *bias), &mut room.unpacked, range);
-                }
-            }
-            Op::Rope { x, head_dim, style, table } => {
-                let pairs = self.program.graph.ropes[*table].freqs.len();
-                for item in share(rows * width / head_dim, 4).flatten() {
-                    let row = item * head_dim / width;
-                    // SAFETY: see `work`.
-                    let turn =
-                        unsafe { self.program.rotations[*table].get(row * pairs * 2..(row + 1) * pairs * 2) };
-                    let head = self.read(*x, item * head_dim, *head_dim);
-                    self.finish(task, item * head_dim, *head_dim, |out| rotate(head, *style, turn, out));
-                }
-            }
-            Op::Attend { q, layer, args, .. } => {
-                let Some(kv) = &self.program.kv else { return };
-                let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
-                // where groups are few, each head goes alone
-                let group = args.heads / args.kv_heads;
-                let shared = self.places.blocks.len() * args.kv_heads >= self.rooms.len();
-                let heads = if shared { group } else { 1 };
-                let each = args.heads / heads;
-                for item in share(self.places.blocks.len() * each, 1).flatten() {
-                    let (slice, rows) = &self.places.blocks[item / each];
-                    let head = item % each * heads;
-                    let block = Block {
-                        slice: &self.step.slices[*slice],
-                        position: self.places.tokens[rows.start].1,
-                        tokens: rows.len(),
-                        heads: head..head + heads,
-                    };
-                    let query = |token: usize, head: usize| {
-                        self.read(
-                            *q,
-                            ((rows.start + token) * args.heads + head) * args.head_dim,
-                            args.head_dim,
-                        )
-                    };
-                    // SAFETY: see `work`.
-                    unsafe { attend.attend(&block, query, &mut room.attend) };
-                    for (i, results) in room.attend.results.chunks_exact(args.v_dim).enumerate() {
-                        let at = (rows.start + i / heads) * args.heads + head + i % heads;
-                        self.finish(task, at * args.v_dim, args.v_dim, |out| out.copy_from_slice(results));
-                    }
-                }
-            }
-            Op::Gated { gate, up, act } => self.pieces(task, share, |at, out| {
-                let (g, u) = (self.read(*gate, at, out.len()), self.read(*up, at, out.len()));
-                (self.kernels.gated)(*act, g, u, out);
             }),
-            Op::Add { a, b } => self.pieces(task, share, |at, out| {
-                let (a, b) = (self.read(*a, at, out.len()), self.read(*b, at, out.len()));
+            (_, Op::Norm { x, weight, bias, eps, kind }) => {
+                let bias = bias.map(|b| self.program.vector(b));
+                let norm = Norm { weight: self.program.vector(*weight), bias, eps: *eps, kind: *kind };
+                let group = norm.weight.len();
+                self.finish(link, at, len, |out| {
+                    let groups = self.read(*x, at, len).chunks_exact(group);
+                    groups
+                        .zip(out.chunks_exact_mut(group))
+                        .for_each(|(x, out)| norm.apply(self.kernels, x, out));
+                });
+            }
+            (_, Op::Rope { x, head_dim, style, table }) => self.finish(link, at, len, |out| {
+                let turns = self.program.graph.ropes[*table].freqs.len() * 2;
+                let heads = self.read(*x, at, len).chunks_exact(*head_dim);
+                for (i, (head, out)) in heads.zip(out.chunks_exact_mut(*head_dim)).enumerate() {
+                    let row = (at + i * head_dim) / width;
+                    // SAFETY: see `work`.
+                    let turn = unsafe { self.program.rotations[*table].get(row * turns..(row + 1) * turns) };
+                    rotate(head, *style, turn, out);
+                }
+            }),
+            (_, Op::Gated { gate, up, act }) => self.finish(link, at, len, |out| {
+                (self.kernels.gated)(*act, self.read(*gate, at, len), self.read(*up, at, len), out);
+            }),
+            (_, Op::Add { a, b }) => self.finish(link, at, len, |out| {
+                let (a, b) = (self.read(*a, at, len), self.read(*b, at, len));
                 out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = a + b);
             }),
-            Op::Scale { x, by } => self.pieces(task, share, |at, out| {
-                let x = self.read(*x, at, out.len());
-                out.iter_mut().zip(x).for_each(|(o, x)| *o = x * by);
+            (_, Op::Scale { x, by }) => self.finish(link, at, len, |out| {
+                out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = x * by);
             }),
-            Op::SoftCap { x, cap } => self.pieces(task, share, |at, out| {
-                let x = self.read(*x, at, out.len());
-                out.iter_mut().zip(x).for_each(|(o, x)| *o = cap * (x / cap).tanh());
+            (_, Op::SoftCap { x, cap }) => self.finish(link, at, len, |out| {
+                out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = cap * (x / cap).tanh());
             }),
-            Op::Columns { x, start, len } => {
+            (_, Op::Columns { x, start, .. }) => self.finish(link, at, len, |out| {
                 let from = self.program.graph.width(*x);
-                for row in share(rows, 1).flatten() {
-                    let x = self.read(*x, row * from + start, *len);
-                    self.finish(task, row * len, *len, |out| out.copy_from_slice(x));
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    out.copy_from_slice(self.read(*x, row * from + start, width));
                 }
-            }
-            Op::Outputs { x } => {
-                for row in share(rows, 1).flatten() {
-                    let x = self.read(*x, self.step.outputs[row].row * width, width);
-                    self.finish(task, row * width, width, |out| out.copy_from_slice(x));
+            }),
+            (_, Op::Outputs { x }) => self.finish(link, at, len, |out| {
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    out.copy_from_slice(self.read(*x, self.step.outputs[row].row * width, width));
                 }
+            }),
+            // these are cut in their own ways
+            (_, Op::Linear { .. } | Op::Attend { .. }) => {}
+        }
+    }
+
+    fn attend<I: Iterator<Item = Range<usize>>>(
+        &self,
+        link: Link,
+        room: &mut AttendRoom,
+        share: impl Fn(usize) -> I,
+    ) {
+        let Op::Attend { q, layer, args, .. } = &self.program.graph.nodes[link.node].op else { return };
+        let Some(kv) = &self.program.kv else { return };
+        let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
+        // where groups are few, each head goes alone
+        let group = args.heads / args.kv_heads;
+        let shared = self.places.blocks.len() * args.kv_heads >= self.rooms.len();
+        let heads = if shared { group } else { 1 };
+        let each = args.heads / heads;
+        for item in share(self.places.blocks.len() * each).flatten() {
+            let (slice, rows) = &self.places.blocks[item / each];
+            let head = item % each * heads;
+            let block = Block {
+                slice: &self.step.slices[*slice],
+                position: self.places.tokens[rows.start].1,
+                tokens: rows.len(),
+                heads: head..head + heads,
+            };
+            let query = |token: usize, head: usize| {
+                self.read(*q, ((rows.start + token) * args.heads + head) * args.head_dim, args.head_dim)
+            };
+            // SAFETY: see `work`.
+            unsafe { attend.attend(&block, query, room) };
+            for (i, results) in room.results.chunks_exact(args.v_dim).enumerate() {
+                let at = (rows.start + i / heads) * args.heads + head + i % heads;
+                self.finish(link, at * args.v_dim, args.v_dim, |out| out.copy_from_slice(results));
             }
         }
     }
@@ -204,12 +249,12 @@ impl Run<'_> {
         unsafe { self.program.value(v.index()).get(at..at + len) }
     }
 
-    /// Fills part of the task's value, and quantises it where wanted.
-    fn finish(&self, task: &Task, at: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
+    /// Fills part of a link's value, and quantises it where wanted.
+    fn finish(&self, link: Link, at: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
         // SAFETY: see `work`.
-        fill(unsafe { self.program.value(task.node).get_mut(at..at + len) });
-        if task.with_ints {
-            self.quantize(task.node, at, len);
+        fill(unsafe { self.program.value(link.node).get_mut(at..at + len) });
+        if link.with_ints {
+            self.quantize(link.node, at, len);
         }
     }
 
@@ -238,11 +283,7 @@ impl Run<'_> {
         }
     }
 
-    fn quantize_tiles<I: Iterator<Item = Range<usize>>>(
-        &self,
-        node: usize,
-        share: impl Fn(usize, usize) -> I,
-    ) {
+    fn quantize_tiles<I: Iterator<Item = Range<usize>>>(&self, node: usize, share: impl Fn(usize) -> I) {
         let (Some((_, to)), Some(tiles)) = (self.program.ints(node), self.kernels.tiles) else { return };
         let (QuantizeTiles::Whole(quantize), Some(rounding)) = (tiles.quantize, self.program.roundings[node])
         else {
@@ -250,7 +291,7 @@ impl Run<'_> {
         };
         let (rows, width) = (self.rows(node), self.program.graph.nodes[node].value.width);
         let blocks = width / INT_BLOCK;
-        for block in share(rows.div_ceil(tiles.lanes) * blocks, 1).flatten() {
+        for block in share(rows.div_ceil(tiles.lanes) * blocks).flatten() {
             let (first, start) = (block / blocks * tiles.lanes, block % blocks * INT_BLOCK);
             // SAFETY: see `work`.
             unsafe {
@@ -259,24 +300,6 @@ impl Run<'_> {
                 quantize(x, (width, rounding), start, part);
             }
         }
-    }
-
-    /// Elementwise work on runs of columns of all rows.
-    fn pieces<I: Iterator<Item = Range<usize>>>(
-        &self,
-        task: &Task,
-        share: impl Fn(usize, usize) -> I,
-        fill: impl Fn(usize, &mut [f32]),
-    ) {
-        let total = self.rows(task.node) * self.program.graph.nodes[task.node].value.width;
-        for range in share(total, PIECE) {
-            self.finish(task, range.start, range.len(), |out| fill(range.start, out));
-        }
-    }
-
-    fn norm(&self, weight: WeightId, bias: Option<WeightId>, eps: f32, kind: NormKind) -> Norm<'_> {
-        let bias = bias.map(|b| self.program.vector(b));
-        Norm { weight: self.program.vector(weight), bias, eps, kind }
     }
 
     fn rotations(&self, table: usize, share: impl Iterator<Item = Range<usize>>) {
@@ -289,20 +312,18 @@ impl Run<'_> {
         }
     }
 
-    fn store_kv(&self, task: &Task, room: &mut Vec<u16>, share: impl Iterator<Item = Range<usize>>) {
-        let Op::Attend { k, v, layer, args, .. } = &self.program.graph.nodes[task.node].op else { return };
+    /// Stores heads of keys, `len` columns from the `at`th on, and as many heads of values.
+    fn store_kv(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
+        let Op::Attend { k, v, layer, args, .. } = &self.program.graph.nodes[link.node].op else { return };
         let Some(kv) = &self.program.kv else { return };
         let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
-        for row in share.flatten() {
+        for item in at / args.head_dim..(at + len) / args.head_dim {
+            let (row, head) = (item / args.kv_heads, item % args.kv_heads);
             let (slice, position) = self.places.tokens[row];
-            let slice = &self.step.slices[slice];
-            for head in 0..args.kv_heads {
-                let item = row * args.kv_heads + head;
-                let key = self.read(*k, item * args.head_dim, args.head_dim);
-                let value = self.read(*v, item * args.v_dim, args.v_dim);
-                // SAFETY: see `work`; positions of a step are all different.
-                unsafe { attend.store(slice, position, head, (key, value), room) }
-            }
+            let key = self.read(*k, item * args.head_dim, args.head_dim);
+            let value = self.read(*v, item * args.v_dim, args.v_dim);
+            // SAFETY: see `work`; positions of a step are all different.
+            unsafe { attend.store(&self.step.slices[slice], position, head, (key, value), room) }
         }
     }
 
@@ -317,6 +338,9 @@ impl Run<'_> {
     ) {
         let program = self.program;
         let (w, rows) = (program.weight(weight), self.rows(node));
+        if room.packed.tables_of != Some(x) {
+            (room.packed.tables_of, room.packed.has_tables) = (Some(x), false);
+        }
         let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
         let bias = bias.map(|b| program.vector(b));
         let (out, tail) = (program.value(node), w.tail());

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,6 +21,20 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 /// A job: every thread that comes in time calls it once with its own [`Worker`].
 type Job<'a> = &'a (dyn Fn(&Worker<'_>) + Sync);
 
+/// A thread's counts, each in lines of its own: others read them, and mostly the thread alone writes them.
+#[derive(Default)]
+struct Counts {
+    /// The last task that anybody took units of this thread's part of, and how many.
+    taken: Line<AtomicU64>,
+    /// Units that the thread has done in this job.
+    done: Line<AtomicUsize>,
+}
+
+/// Processors fetch lines in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line<T>(T);
+
 /// What the threads share.
 struct State {
     threads: usize,
@@ -31,8 +45,8 @@ struct State {
     /// The current job, valid for threads that are in it.
     job: Mutex<Option<Job<'static>>>,
     wake: Condvar,
-    /// Items of the current job that are done.
-    done: AtomicUsize,
+    /// What each thread has taken and done.
+    counts: Box<[Counts]>,
     /// Threads that gave up spinning; an idle core may then run the one they wait for.
     sleepers: AtomicUsize,
     bed: Mutex<()>,
@@ -53,10 +67,29 @@ pub(crate) struct Worker<'a> {
     state: &'a State,
     /// 0 is the thread that called `run`.
     pub(crate) index: usize,
-    /// Items of all phases so far.
-    items: Cell<usize>,
-    /// Those that this thread has done and not told of.
-    untold: Cell<usize>,
+    /// Units of all tasks so far.
+    units: Cell<usize>,
+    /// Those that this thread has done.
+    done: Cell<usize>,
+}
+
+/// Work that threads share: `items` in units of `unit`, of which a thread takes up to `most` at a time.
+#[derive(Clone, Copy)]
+pub(crate) struct Task {
+    /// Tasks of a job are numbered in the order in which all threads come to them.
+    pub(crate) index: usize,
+    pub(crate) items: usize,
+    pub(crate) unit: usize,
+    pub(crate) most: usize,
+}
+
+/// Whose parts of a task a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// Its own.
+    Own,
+    /// What others have left, one after the other.
+    Others,
 }
 
 impl Pool {
@@ -68,7 +101,7 @@ impl Pool {
             gate: AtomicUsize::new(CLOSED),
             job: Mutex::new(None),
             wake: Condvar::new(),
-            done: AtomicUsize::new(0),
+            counts: (0..threads).map(|_| Counts::default()).collect(),
             sleepers: AtomicUsize::new(0),
             bed: Mutex::new(()),
             up: Condvar::new(),
@@ -96,7 +129,10 @@ impl Pool {
     pub(crate) fn run(&mut self, job: Job<'_>) -> bool {
         let state = &self.state;
         state.broken.store(false, Ordering::Relaxed);
-        state.done.store(0, Ordering::Relaxed);
+        for Counts { taken, done } in &state.counts {
+            taken.0.store(0, Ordering::Relaxed);
+            done.0.store(0, Ordering::Relaxed);
+        }
         // SAFETY: the reference is used only by threads in the gate, which is empty before this function ends.
         let job: Job<'static> = unsafe { std::mem::transmute(job) };
         {
@@ -160,7 +196,7 @@ impl State {
     }
 
     fn work(&self, job: Job<'_>, index: usize) {
-        let worker = Worker { state: self, index, items: Cell::new(0), untold: Cell::new(0) };
+        let worker = Worker { state: self, index, units: Cell::new(0), done: Cell::new(0) };
         let all = || {
             job(&worker);
             worker.barrier();
@@ -197,38 +233,78 @@ impl State {
 }
 
 impl Worker<'_> {
-    /// Waits until all items so far are done: what was written for them is seen after.
+    /// Waits until all units so far are done: what was written for them is seen after.
     pub(crate) fn barrier(&self) {
-        let (state, items) = (self.state, self.items.get());
-        let untold = self.untold.take();
-        if untold > 0 {
-            state.done.fetch_add(untold, Ordering::AcqRel);
-            state.wake_sleepers();
-        }
-        let done = || state.done.load(Ordering::Acquire) >= items;
+        let (state, units) = (self.state, self.units.get());
+        state.counts[self.index].done.0.store(self.done.get(), Ordering::Release);
+        state.wake_sleepers();
+        // counts only grow: a sum of some of them that are old is too small
+        let done = || state.counts.iter().map(|c| c.done.0.load(Ordering::Acquire)).sum::<usize>() >= units;
         state.wait_until(|| done() || state.broken.load(Ordering::Acquire));
         if !done() {
             std::panic::resume_unwind(Box::new("another thread of this step failed"));
         }
     }
 
-    /// Parts of `0..items` for this thread, taken from a counter that all threads of the job share. Each of them
-    /// asks for the same items, one time.
+    /// Ranges of a task's items that this thread is to do. Between two barriers all threads ask for their own parts of
+    /// the same tasks in the same order, and then for those of others in that order: by then, whoever is late has left
+    /// some.
     pub(crate) fn share<'a>(
         &'a self,
-        taken: &'a AtomicUsize,
-        items: usize,
-        grain: usize,
+        task: Task,
+        parts: Parts,
     ) -> impl Iterator<Item = Range<usize>> + use<'a> {
-        self.items.set(self.items.get() + items);
-        let mut last = 0;
+        let (threads, units) = (self.state.threads, task.items.div_ceil(task.unit));
+        let mut owners = match parts {
+            Parts::Own => 0..1,
+            Parts::Others => 1..threads,
+        };
+        if parts == Parts::Own {
+            self.units.set(self.units.get() + units);
+        }
         std::iter::from_fn(move || {
-            self.untold.set(self.untold.get() + std::mem::take(&mut last));
-            let start = taken.fetch_add(grain, Ordering::Relaxed);
-            let part = (start < items).then(|| start..(start + grain).min(items))?;
-            last = part.len();
-            Some(part)
+            loop {
+                let owner = (self.index + owners.clone().next()?) % threads;
+                let part = owner * units / threads..(owner + 1) * units / threads;
+                let Some(taken) = self.state.counts[owner].take(task, part.len()) else {
+                    owners.next();
+                    continue;
+                };
+                self.done.set(self.done.get() + taken.len());
+                let start = (part.start + taken.start) * task.unit;
+                return Some(start..(start + taken.len() * task.unit).min(task.items));
+            }
         })
+    }
+
+    /// All items of a task that has a phase to itself, one by one.
+    pub(crate) fn share_all(&self, task: Task) -> impl Iterator<Item = usize> {
+        [Parts::Own, Parts::Others].into_iter().flat_map(move |parts| self.share(task, parts)).flatten()
+    }
+}
+
+impl Counts {
+    /// Some of this thread's `units` of a task.
+    fn take(&self, task: Task, units: usize) -> Option<Range<usize>> {
+        let tag = (task.index as u64 + 1) << 32;
+        let most = (task.most / task.unit).max(1);
+        let mut taken = self.taken.0.load(Ordering::Relaxed);
+        loop {
+            // whoever comes to a later task has seen that nothing was left of this one
+            let start = match (taken & !u64::from(u32::MAX)).cmp(&tag) {
+                std::cmp::Ordering::Less => 0,
+                std::cmp::Ordering::Equal => (taken - tag) as usize,
+                std::cmp::Ordering::Greater => return None,
+            };
+            let left = units.checked_sub(start).filter(|left| *left > 0)?;
+            // not all at once: others may be done before
+            let end = start + left.div_ceil(2).min(most);
+            let next = tag + end as u64;
+            match self.taken.0.compare_exchange_weak(taken, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(start..end),
+                Err(now) => taken = now,
+            }
+        }
     }
 }
 
@@ -236,25 +312,38 @@ impl Worker<'_> {
 mod tests {
     use super::*;
 
+    fn task(index: usize, items: usize, unit: usize) -> Task {
+        Task { index, items, unit, most: 2 * unit }
+    }
+
     #[test]
     fn every_item_is_done_once_and_barriers_order_phases() {
         for threads in [1, 2, 3, 5] {
             let mut pool = Pool::new(threads);
-            for _ in 0..200 {
-                let sums: Vec<AtomicUsize> = (0..2).map(|_| AtomicUsize::new(0)).collect();
-                let taken: Vec<AtomicUsize> = (0..2).map(|_| AtomicUsize::new(0)).collect();
+            for round in 0..100 {
+                // two tasks a phase
+                let counts: Vec<[AtomicUsize; 50]> =
+                    (0..8).map(|_| [const { AtomicUsize::new(0) }; 50]).collect();
                 let ok = pool.run(&|w| {
-                    for range in w.share(&taken[0], 100, 7) {
-                        sums[0].fetch_add(range.sum(), Ordering::Relaxed);
-                    }
-                    w.barrier();
-                    assert_eq!(sums[0].load(Ordering::Relaxed), 4950);
-                    for range in w.share(&taken[1], 10, 1) {
-                        sums[1].fetch_add(range.len(), Ordering::Relaxed);
+                    for phase in 0..4 {
+                        if (round + phase + w.index) % 7 == 0 {
+                            std::thread::yield_now(); // others take what this one leaves
+                        }
+                        for parts in [Parts::Own, Parts::Others] {
+                            for i in 2 * phase..2 * phase + 2 {
+                                for item in w.share(task(i, 50 - i, 1 + i % 3), parts).flatten() {
+                                    counts[i][item].fetch_add(1, Ordering::Relaxed);
+                                }
+                            }
+                        }
+                        w.barrier();
+                        for i in 0..2 * phase + 2 {
+                            let done = |item: usize| counts[i][item].load(Ordering::Relaxed);
+                            assert!((0..50).all(|item| done(item) == usize::from(item < 50 - i)));
+                        }
                     }
                 });
                 assert!(ok);
-                assert_eq!(sums[1].load(Ordering::Relaxed), 10);
             }
         }
     }
@@ -264,11 +353,10 @@ mod tests {
         let mut pool = Pool::new(3);
         std::panic::set_hook(Box::new(|_| {}));
         for bad in 0..30 {
-            let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
             assert!(!pool.run(&|w| {
-                w.share(&taken[0], 30, 1).flatten().for_each(|item| assert!(item != bad));
+                w.share_all(task(0, 30, 1)).for_each(|item| assert!(item != bad));
                 w.barrier();
-                assert!(w.share(&taken[1], 30, 1).next().is_none(), "past a barrier that nobody passes");
+                assert!(w.share_all(task(1, 30, 1)).next().is_none(), "past a barrier that nobody passes");
             }));
             assert!(pool.run(&|w| w.barrier()));
         }
@@ -280,16 +368,13 @@ mod tests {
         let late = std::time::Duration::from_millis(200);
         let start = std::time::Instant::now();
         for _ in 0..20 {
-            let taken: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
             let in_time = AtomicUsize::new(0);
             assert!(pool.run(&|w| {
                 if w.index == 1 && start.elapsed() < late {
                     return; // as if it had not come
                 }
-                for taken in &taken {
-                    w.share(taken, 10, 1).for_each(|r| {
-                        in_time.fetch_add(r.len(), Ordering::Relaxed);
-                    });
+                for i in 0..50 {
+                    in_time.fetch_add(w.share_all(task(i, 10, 1)).count(), Ordering::Relaxed);
                     w.barrier();
                 }
             }));

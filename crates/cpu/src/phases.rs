@@ -1,0 +1,259 @@
+//! What threads do between two meetings: chains of ops whose parts need nothing of each other.
+//!
+//! A thread does a chain's ops one after the other on a part of it: gate, up and the activation on some columns, norm,
+//! rotation and storing on some heads. What it made stays in its cache, and nobody has to wait in between.
+
+use tern_graph::{Graph, Node, Op, Plan, Val, Work as Made};
+
+use crate::ints::Rounding;
+
+/// One op's work in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Sines and cosines of the step's positions for one rotary table.
+    Rotations(usize),
+    /// Keys and values of an attention into their pages.
+    StoreKv,
+    /// The node's op.
+    Compute,
+    /// Integer activations of the node's value, where the op could not make them on the way.
+    Quantize,
+    /// Integer activations of many tokens, in tiles.
+    QuantizeTiles,
+}
+
+/// Some work on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) work: Work,
+    pub(crate) node: usize,
+    /// The op leaves integer activations beside its value.
+    pub(crate) with_ints: bool,
+}
+
+/// How a chain is cut into parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// As its only op likes.
+    Alone,
+    /// Some columns of all rows: a linear, and what is done with its columns.
+    Columns,
+    /// Whole rows.
+    Rows,
+    /// Runs of so many columns of a row.
+    Runs(usize),
+}
+
+/// Ops that a thread does one after the other on each part it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub(crate) links: Vec<Link>,
+    pub(crate) cut: Cut,
+}
+
+/// What some work makes or needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thing {
+    Value(usize),
+    /// The pages of a layer.
+    Kv(usize),
+    Rotations(usize),
+}
+
+/// The chains of each phase; threads meet between phases and nowhere else.
+pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<Chain>> {
+    let link = |work: Work, node: usize| Link { work, node, with_ints: false };
+    let tables = 0..graph.ropes.len();
+    let mut open: Vec<Chain> =
+        tables.map(|t| Chain { links: vec![link(Work::Rotations(t), 0)], cut: Cut::Alone }).collect();
+    let mut phases = vec![];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let stores = matches!(node.op, Op::Attend { .. }).then_some(Work::StoreKv);
+        for work in stores.into_iter().chain([Work::Compute]) {
+            let link = link(work, i);
+            let needs = needs(graph, link);
+            let fresh = |chain: &Chain| chain.links.iter().any(|l| needs.contains(&makes(graph, *l)));
+            let own = own_cut(graph, link, roundings[i]);
+            let mut cuts = open.iter().filter(|c| fresh(c)).map(|c| c.cut);
+            let cut = cuts
+                .next()
+                .map(|first| cuts.try_fold(first, both).and_then(|cut| follow(cut, graph, link, own)));
+            if cut == Some(None) {
+                phases.push(std::mem::take(&mut open));
+            }
+            let (joined, others): (Vec<_>, Vec<_>) = open.into_iter().partition(fresh);
+            open = others;
+            let mut links: Vec<Link> = joined.into_iter().flat_map(|c| c.links).collect();
+            links.push(link);
+            let cut = cut.flatten().unwrap_or(own);
+            // runs are the same of all values only where these are as wide
+            let alike = links.iter().all(|l| width(graph, *l) == width(graph, link));
+            let cut = if matches!(cut, Cut::Runs(_)) && !alike { Cut::Rows } else { cut };
+            open.push(Chain { links, cut });
+        }
+    }
+    phases.push(open);
+    phases
+}
+
+/// Memory for the values of phases: what one of them reads and makes is all there at once.
+pub(crate) fn plan(graph: &Graph, phases: &[Vec<Chain>]) -> Plan {
+    let made = |phase: &Vec<Chain>| {
+        let links = || phase.iter().flat_map(|c| &c.links);
+        let values = |things: &mut dyn Iterator<Item = Thing>| -> Vec<Val> {
+            things
+                .filter_map(|t| if let Thing::Value(node) = t { Some(graph.val(node)) } else { None })
+                .collect()
+        };
+        let writes = values(&mut links().map(|l| makes(graph, *l)));
+        let mut reads = values(&mut links().flat_map(|l| needs(graph, *l)));
+        reads.retain(|v| !writes.contains(v));
+        Made { reads, writes }
+    };
+    Plan::of(graph, &phases.iter().map(made).collect::<Vec<_>>())
+}
+
+fn makes(graph: &Graph, link: Link) -> Thing {
+    match (link.work, &graph.nodes[link.node].op) {
+        (Work::Rotations(table), _) => Thing::Rotations(table),
+        (Work::StoreKv, Op::Attend { layer, .. }) => Thing::Kv(*layer),
+        _ => Thing::Value(link.node),
+    }
+}
+
+fn needs(graph: &Graph, link: Link) -> Vec<Thing> {
+    let op = &graph.nodes[link.node].op;
+    let value = |v: &Val| Thing::Value(v.index());
+    match (link.work, op) {
+        (Work::Rotations(_), _) => vec![],
+        (Work::StoreKv, Op::Attend { k, v, .. }) => [k, v].map(value).to_vec(),
+        (_, Op::Attend { q, layer, .. }) => vec![value(q), Thing::Kv(*layer)],
+        (_, Op::Rope { x, table, .. }) => vec![value(x), Thing::Rotations(*table)],
+        _ => op.inputs().iter().map(value).collect(),
+    }
+}
+
+/// The cut of a chain with one more link, which may want of its inputs no more than the part that it makes.
+fn follow(cut: Cut, graph: &Graph, link: Link, own: Cut) -> Option<Cut> {
+    match (cut, &graph.nodes[link.node].op) {
+        (Cut::Columns, Op::Gated { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => {
+            Some(cut)
+        }
+        (_, Op::Outputs { .. }) => None,
+        _ => both(cut, own).filter(|cut| *cut != Cut::Columns),
+    }
+}
+
+/// The smallest parts of a piece of work, where those that leave integers finish whole spans.
+fn own_cut(graph: &Graph, link: Link, rounding: Option<Rounding>) -> Cut {
+    let own = match (link.work, &graph.nodes[link.node].op) {
+        (Work::StoreKv, Op::Attend { args, .. }) => return Cut::Runs(args.head_dim),
+        (_, Op::Linear { .. }) => return Cut::Columns,
+        (_, Op::Attend { .. }) => return Cut::Alone,
+        (_, Op::Embed { .. } | Op::Columns { .. } | Op::Outputs { .. }) => Cut::Rows,
+        (_, Op::Norm { weight, .. }) => Cut::Runs(graph.weight(*weight).cols),
+        (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),
+        (_, Op::Gated { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => Cut::Runs(1),
+    };
+    rounding.and_then(|r| both(own, Cut::Runs(r.span))).unwrap_or(own)
+}
+
+/// Parts that are whole in both ways of cutting, if there are any.
+fn both(a: Cut, b: Cut) -> Option<Cut> {
+    match (a, b) {
+        (Cut::Columns, Cut::Columns) => Some(Cut::Columns),
+        (Cut::Runs(a), Cut::Runs(b)) if a.max(b).is_multiple_of(a.min(b)) => Some(Cut::Runs(a.max(b))),
+        (Cut::Rows | Cut::Runs(_), Cut::Rows | Cut::Runs(_)) => Some(Cut::Rows),
+        _ => None,
+    }
+}
+
+/// Columns that some work goes through in each row.
+pub(crate) fn width(graph: &Graph, link: Link) -> usize {
+    match (link.work, &graph.nodes[link.node]) {
+        (Work::StoreKv, Node { op: Op::Attend { k, .. }, .. }) => graph.width(*k),
+        (_, node) => node.value.width,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_graph::{Activation, Attention, RopeStyle, RopeTable};
+
+    use super::*;
+
+    /// A layer as most models have it, and what comes before and after.
+    fn layer() -> Result<Graph, tern_graph::GraphError> {
+        let mut g = Graph::new();
+        let args = Attention {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            v_dim: 16,
+            scale: 0.25,
+            window: None,
+            softcap: None,
+        };
+        let table = g.rope_table(RopeTable { freqs: vec![1.0; 8], magnitude: 1.0 });
+        let embed = g.matrix("embed", 100, 64)?;
+        let norms = [g.vector("norm", 64)?, g.vector("head norm", 16)?];
+        let [wq, wk, wv] = [("q", 64), ("k", 32), ("v", 32)].map(|(name, rows)| g.matrix(name, rows, 64));
+        let (wo, gate, up) = (g.matrix("o", 64, 64)?, g.matrix("gate", 96, 64)?, g.matrix("up", 96, 64)?);
+        let down = g.matrix("down", 64, 96)?;
+        let x = g.embed(embed, 1.0);
+        let n = g.norm(x, norms[0], 1e-6)?;
+        let (q, k, v) = (g.linear(n, wq?)?, g.linear(n, wk?)?, g.linear(n, wv?)?);
+        let (q, k) = (g.norm(q, norms[1], 1e-6)?, g.norm(k, norms[1], 1e-6)?);
+        let (q, k) = (g.rope(q, 16, RopeStyle::Halves, table)?, g.rope(k, 16, RopeStyle::Halves, table)?);
+        let a = g.attend(q, k, v, args)?;
+        let o = g.linear(a, wo)?;
+        let x = g.add(x, o)?;
+        let n = g.norm(x, norms[0], 1e-6)?;
+        let (a, b) = (g.linear(n, gate)?, g.linear(n, up)?);
+        let m = g.gated(a, b, Activation::Silu)?;
+        let m = g.linear(m, down)?;
+        let x = g.add(x, m)?;
+        let x = g.outputs(x);
+        let x = g.norm(x, norms[0], 1e-6)?;
+        g.linear(x, embed)?;
+        Ok(g)
+    }
+
+    #[test]
+    fn a_layer_is_eight_phases() {
+        let graph = layer().unwrap();
+        let text = |l: &Link| match l.work {
+            Work::Compute => graph.nodes[l.node].op.name().to_string(),
+            work => format!("{work:?}"),
+        };
+        let chain = |c: &Chain| c.links.iter().map(text).collect::<Vec<_>>().join(" ");
+        let phases = phases(&graph, &vec![None; graph.nodes.len()]);
+        let texts: Vec<_> =
+            phases.iter().map(|p| p.iter().map(chain).collect::<Vec<_>>().join(", ")).collect();
+        let want = [
+            "Rotations(0), embed norm",
+            "linear, linear, linear",
+            "norm rope, norm rope StoreKv",
+            "attend",
+            "linear add",
+            "norm",
+            "linear linear gated",
+            "linear add",
+            "outputs norm",
+            "linear",
+        ];
+        assert_eq!(texts, want);
+        assert_eq!(phases[2][1].cut, Cut::Runs(16));
+        let plan = plan(&graph, &phases);
+        let slots = |c: &Chain| c.links.iter().map(|l| plan.slot[l.node]).collect::<Vec<_>>();
+        let norm = plan.slot[phases[5][0].links[0].node];
+        assert!(!slots(&phases[6][0]).contains(&norm), "other threads still read the norm");
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_whole_rows() {
+        assert_eq!(both(Cut::Runs(64), Cut::Runs(16)), Some(Cut::Runs(64)));
+        assert_eq!(both(Cut::Runs(48), Cut::Runs(32)), Some(Cut::Rows));
+        assert_eq!(both(Cut::Columns, Cut::Runs(1)), None);
+    }
+}
