@@ -103,6 +103,9 @@ impl GraphRunner {
                 return Err(EngineError::range(name, "1 or more", got));
             }
         }
+        // first, because it is soon said where a device cannot
+        let reserve = Reserve::Kv { layers: graph.kv.clone(), pages: kv.pages, page_len: kv.page_len };
+        let kv_buffer = Some(backend.reserve(&reserve)?);
         let mut tensors = tensors.into_iter();
         let mut weights = Vec::with_capacity(graph.weights.len());
         for want in &graph.weights {
@@ -115,8 +118,6 @@ impl GraphRunner {
         if let Some(extra) = tensors.next() {
             return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name)));
         }
-        let reserve = Reserve::Kv { layers: graph.kv.clone(), pages: kv.pages, page_len: kv.page_len };
-        let kv_buffer = Some(backend.reserve(&reserve)?);
         let bindings = Bindings { weights: &weights, kv: kv_buffer, max_tokens, max_outputs };
         let program = backend.compile(graph, &bindings)?;
         let (vocab, hidden) = (graph.vocab(), graph.hidden());
