@@ -42,6 +42,8 @@ pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
         "Q6_K" => ints(dot_rows::<layouts::Q6K>),
         "IQ4_NL" => ints(dot_rows::<layouts::Iq4Nl>),
         "IQ4_XS" => ints(dot_rows::<layouts::Iq4Xs>),
+        "MXFP4" => ints(dot_rows::<layouts::Mxfp4>),
+        "NVFP4" => ints(dot_rows::<layouts::Nvfp4>),
         _ => ints(general),
     }
 }

@@ -85,13 +85,28 @@ unsafe fn five_bit_codes(low: *const u8, fifth: *const u8) -> [uint8x16_t; 2] {
 }
 
 /// The values of the non-linear 4-bit formats.
+const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The four-bit floats, doubled.
+const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// What nibbles mean by a table.
 #[inline(always)]
-fn iq4_values(nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
-    let values = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+fn looked_up(table: &[i8; 16], nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
     // SAFETY: 16 values are there; NEON is there on every aarch64.
     unsafe {
-        let values = vreinterpretq_u8_s8(vld1q_s8(values.as_ptr()));
+        let values = vreinterpretq_u8_s8(vld1q_s8(table.as_ptr()));
         [vqtbl1q_u8(values, nibbles[0]), vqtbl1q_u8(values, nibbles[1])]
+    }
+}
+
+/// Twice 8 bytes to 16 nibbles: the low ones of each first.
+#[inline(always)]
+unsafe fn nibbles_of_eight(p: *const u8) -> [uint8x16_t; 2] {
+    // SAFETY: 16 bytes are readable at `p` by the caller's promise.
+    unsafe {
+        let [low, high] = nibbles(p);
+        [vcombine_u8(vget_low_u8(low), vget_low_u8(high)), vcombine_u8(vget_high_u8(low), vget_high_u8(high))]
     }
 }
 
@@ -357,13 +372,13 @@ layout! {
 
 layout! {
     Iq4Nl: 18 / 32, WIDE;
-    codes |block, _i| iq4_values(nibbles(block.add(2)));
+    codes |block, _i| looked_up(&IQ4, nibbles(block.add(2)));
     scales |p, groups| whole(block_halves::<18, 1>(p, groups), all(0.0))
 }
 
 layout! {
     Iq4Xs: 136 / 256, WIDE;
-    codes |block, i| iq4_values(nibbles(block.add(8 + 16 * i)));
+    codes |block, i| looked_up(&IQ4, nibbles(block.add(8 + 16 * i)));
     scales |p, _groups| {
         let (d, high) = (half_at(p), u16_at(p.add(2)));
         let mut scales = [0.0f32; 8];
@@ -372,5 +387,35 @@ layout! {
             *s = d * ((i32::from(low) | i32::from(high >> (2 * g) & 3) << 4) - 32) as f32;
         }
         whole([vld1q_f32(scales.as_ptr()), vld1q_f32(scales.as_ptr().add(4))], all(0.0))
+    }
+}
+
+layout! {
+    Mxfp4: 17 / 32;
+    codes |block, _i| looked_up(&E2M1, nibbles(block.add(1)));
+    scales |p, groups| {
+        let mut scales = [0.0f32; 8];
+        for (g, s) in scales.iter_mut().enumerate().take(groups) {
+            let e = u32::from(*p.add(17 * g));
+            // below the smallest normal float a bit moves instead of the exponent
+            *s = f32::from_bits(if e < 2 { 1 << (21 + e) } else { (e - 1) << 23 });
+        }
+        whole([vld1q_f32(scales.as_ptr()), vld1q_f32(scales.as_ptr().add(4))], all(0.0))
+    }
+}
+
+layout! {
+    Nvfp4: 36 / 64, HALVES;
+    codes |block, i| looked_up(&E2M1, nibbles_of_eight(block.add(4 + 16 * i)));
+    scales |p, groups| {
+        let mut halves = [0u16; 16];
+        for (i, half) in halves.iter_mut().enumerate().take(2 * groups) {
+            let bits = *p.add(36 * (i / 4) + i % 4);
+            // where a half has its exponent and its mantissa: 2^-8 of them; no number is zero
+            *half = if bits == 0x7F { 0 } else { u16::from(bits & 0x7F) << 7 };
+        }
+        let four = |i: usize| load_halves(halves.as_ptr().add(4 * i));
+        let scales = times([four(0), four(1), four(2), four(3)], 128.0);
+        Scales { scales, offsets: [vdupq_n_f32(0.0); 4] }
     }
 }

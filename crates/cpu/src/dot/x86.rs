@@ -119,6 +119,8 @@ macro_rules! kernels {
                     "Q6_K" => ints::<layouts::Q6K>(),
                     "IQ4_NL" => ints::<layouts::Iq4Nl>(),
                     "IQ4_XS" => ints::<layouts::Iq4Xs>(),
+                    "MXFP4" => ints::<layouts::Mxfp4>(),
+                    "NVFP4" => ints::<layouts::Nvfp4>(),
                     _ => general(),
                 }
             }
@@ -218,6 +220,8 @@ pub(crate) mod avx512 {
             "Q6_K" => packed::<packing::Q6K, AMX>(),
             "IQ4_NL" => packed::<packing::Iq4Nl, AMX>(),
             "IQ4_XS" => packed::<packing::Iq4Xs, AMX>(),
+            "MXFP4" => packed::<packing::Mxfp4, AMX>(),
+            "NVFP4" => packed::<packing::Nvfp4, AMX>(),
             _ => LinearKernel::Packed(PackedKernel {
                 lines: packing::lines::<packing::Plain>,
                 pack: packing::pack_plain,

@@ -68,7 +68,7 @@ impl Planes for Two {
 
 /// Whether codes leave room in a byte for so many bits of the low plane.
 const fn leaves_room<P: Packing>(low: usize) -> bool {
-    P::LOW + P::HIGH + low <= 8 && !P::TABLE && !P::Scales::HALVES
+    P::LOW + P::HIGH + low <= 8 && P::TABLE.is_none() && !P::Scales::HALVES
 }
 
 /// Some panels against all tokens.

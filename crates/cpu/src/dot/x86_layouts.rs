@@ -25,6 +25,13 @@ pub(super) unsafe fn nibbles(p: *const u8) -> __m256i {
     }
 }
 
+/// Twice 8 bytes to 16 nibbles: the low ones of each first.
+#[inline(always)]
+pub(super) unsafe fn nibbles_of_eight(p: *const u8) -> __m256i {
+    // SAFETY: as for `nibbles`.
+    unsafe { _mm256_permute4x64_epi64::<0b11_01_10_00>(nibbles(p)) }
+}
+
 /// `(32 bytes >> shift) & mask`, where nothing from the next byte survives the mask.
 #[inline(always)]
 unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> __m256i {
@@ -348,19 +355,19 @@ layout! {
 }
 
 /// The values of the non-linear 4-bit formats.
+pub(super) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The four-bit floats, doubled.
+pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// What nibbles mean by a table.
 #[inline(always)]
-unsafe fn iq4_values(nibbles: __m256i) -> __m256i {
-    // SAFETY: called under AVX2.
+unsafe fn looked_up(table: &[i8; 16], nibbles: __m256i) -> __m256i {
+    // SAFETY: the table has 16 bytes; called under AVX2.
     unsafe {
-        let table = iq4_table();
+        let table = _mm_loadu_si128(table.as_ptr().cast());
         _mm256_shuffle_epi8(_mm256_set_m128i(table, table), nibbles)
     }
-}
-
-#[inline(always)]
-pub(super) unsafe fn iq4_table() -> __m128i {
-    // SAFETY: called under AVX2.
-    unsafe { _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113) }
 }
 
 /// The eight scales of an IQ4_XS block, as signed bytes.
@@ -375,7 +382,7 @@ pub(super) fn iq4_xs_scales(block: &[u8]) -> [u8; 8] {
 
 layout! {
     Iq4Nl: 18 / 32, SIGNED;
-    codes |block, _i| iq4_values(nibbles(block.add(2)));
+    codes |block, _i| looked_up(&IQ4, nibbles(block.add(2)));
     scales |p, groups| {
         let d = halves_at::<18>(p, 0, groups);
         whole(d, _mm256_setzero_ps())
@@ -384,11 +391,49 @@ layout! {
 
 layout! {
     Iq4Xs: 136 / 256, SIGNED;
-    codes |block, i| iq4_values(nibbles(block.add(8 + 16 * i)));
+    codes |block, i| looked_up(&IQ4, nibbles(block.add(8 + 16 * i)));
     scales |p, _groups| {
         let packed = iq4_xs_scales(std::slice::from_raw_parts(p, 8));
         let d = half_at(p);
         let scales = packed.map(|s| d * f32::from(s as i8));
         whole(_mm256_loadu_ps(scales.as_ptr()), _mm256_setzero_ps())
+    }
+}
+
+layout! {
+    Mxfp4: 17 / 32, SIGNED;
+    codes |block, _i| looked_up(&E2M1, nibbles(block.add(1)));
+    scales |p, groups| {
+        let mut exponents = [-1; 8]; // their scale is zero
+        for (g, e) in exponents.iter_mut().enumerate().take(groups) {
+            *e = i32::from(*p.add(17 * g));
+        }
+        let e = _mm256_loadu_si256(exponents.as_ptr().cast());
+        let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
+        // below the smallest normal float a bit moves instead of the exponent
+        let bit = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), _mm256_min_epi32(e, _mm256_set1_epi32(2)));
+        whole(_mm256_castsi256_ps(_mm256_max_epi32(normal, bit)), _mm256_setzero_ps())
+    }
+}
+
+/// The scales of an NVFP4 block without the sign that they do not have, zero where they are no number.
+#[inline(always)]
+pub(super) fn nvfp4_scales(block: &[u8]) -> [u8; 4] {
+    std::array::from_fn(|i| if block[i] == 0x7F { 0 } else { block[i] & 0x7F })
+}
+
+layout! {
+    Nvfp4: 36 / 64, SIGNED, HALVES;
+    codes |block, i| looked_up(&E2M1, nibbles_of_eight(block.add(4 + 16 * i)));
+    scales |p, groups| {
+        let mut bits = [[0; 4]; 4];
+        for (b, bits) in bits.iter_mut().enumerate().take(groups / 2) {
+            *bits = nvfp4_scales(std::slice::from_raw_parts(p.add(36 * b), 4));
+        }
+        // where a half has its exponent and its mantissa: 2^-8 of them
+        let wide = _mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(_mm_loadu_si128(bits.as_ptr().cast())));
+        let floats = |v: __m128i| times(_mm256_cvtph_ps(v), 128.0);
+        let scales = [floats(_mm256_castsi256_si128(wide)), floats(_mm256_extracti128_si256::<1>(wide))];
+        Scales { scales, offsets: [_mm256_setzero_ps(); 2] }
     }
 }

@@ -8,7 +8,9 @@ use std::arch::x86_64::*;
 use tern_quant::{Codec, MAX_BLOCK, Unpacked};
 
 use super::x86_layouts as layouts;
-use super::x86_scaling::{Bytes, Floats, HalfFloats, HalvesAndMins, Nibbles, OneFloat, Scaling, SixBits};
+use super::x86_scaling::{
+    Bytes, Exponents, Floats, HalfFloats, HalvesAndMins, Nibbles, OneFloat, Scaling, SixBits, SmallFloats,
+};
 use super::x86_tiles::{Avx512, Layout};
 use super::{PANEL, Rows, scalar};
 use crate::lanes::Line;
@@ -32,8 +34,8 @@ pub(super) trait Packing {
     const TWICE: bool = false;
     /// `log2` of what a code is above its value.
     const EXCESS: Option<u32> = None;
-    /// Codes are places in the table of the non-linear 4-bit formats.
-    const TABLE: bool = false;
+    /// Codes are places in a table of values.
+    const TABLE: Option<[i8; 16]> = None;
     type Scales: Scaling;
     /// The codes of a block, one a byte.
     unsafe fn codes(rows: &Rows<'_>, block: &[u8], out: &mut [u8; MAX_BLOCK]);
@@ -61,7 +63,11 @@ pub(super) const fn group_lines<P: Packing>() -> usize {
 
 /// Blocks whose scales stand together in front of their codes: so many that they fill whole lines.
 const fn together<P: Packing>() -> usize {
-    if P::Scales::BYTES.is_multiple_of(size_of::<Line>()) { 1 } else { 2 }
+    let mut blocks = 1;
+    while !(blocks * P::Scales::BYTES).is_multiple_of(size_of::<Line>()) {
+        blocks *= 2;
+    }
+    blocks
 }
 
 /// Lines of the scales of blocks that stand together.
@@ -176,12 +182,24 @@ pub(super) unsafe fn unpack_step<P: Packing>(p: *const Line, s: usize) -> __m512
             let mask = _mm512_set1_epi32((0x0101_0101 * ((1 << P::HIGH) - 1)) << P::LOW);
             out = _mm512_ternarylogic_epi32::<0xEA>(line, mask, out); // (line & mask) | out
         }
-        if P::TABLE {
-            out = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(layouts::iq4_table()), out);
-            out = _mm512_xor_si512(out, _mm512_set1_epi8(-128));
+        if let Some(table) = const { table::<P>() } {
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            out = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), out);
         }
         out
     }
+}
+
+/// The values of a table with what is added to them.
+const fn table<P: Packing>() -> Option<[u8; 16]> {
+    let (Some(values), Some(excess)) = (P::TABLE, P::EXCESS) else { return None };
+    let mut out = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        out[i] = (values[i] as u8).wrapping_add(1 << excess);
+        i += 1;
+    }
+    Some(out)
 }
 
 /// Bits from `from` on come to `to`.
@@ -264,7 +282,7 @@ macro_rules! packings {
     };
     (@ excess $value:expr) => { const EXCESS: Option<u32> = Some($value); };
     (@ twice $value:expr) => { const TWICE: bool = $value; };
-    (@ table $value:expr) => { const TABLE: bool = $value; };
+    (@ table $value:expr) => { const TABLE: Option<[i8; 16]> = Some($value); };
 }
 
 packings! {
@@ -352,17 +370,32 @@ packings! {
     |rows, block, codes| by_layout::<layouts::Q6K>(block, codes);
     |row, out| Bytes::<16>::put(row, out, &block[208..210], &block[192..208]);
 
-    Iq4Nl: 32, 4, table = true, excess = 7; HalfFloats;
+    Iq4Nl: 32, 4, table = layouts::IQ4, excess = 7; HalfFloats;
     |rows, block, codes| by_layout::<layouts::Q4_0>(block, codes);
     |row, out| put_half(block, 0, row, out);
 
-    Iq4Xs: 256, 4, table = true, excess = 7; Bytes<8>;
+    Iq4Xs: 256, 4, table = layouts::IQ4, excess = 7; Bytes<8>;
     |rows, block, codes| {
         for (i, out) in codes.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
             _mm256_storeu_si256(out.as_mut_ptr().cast(), layouts::nibbles(block[8 + 16 * i..].as_ptr()));
         }
     };
     |row, out| Bytes::<8>::put(row, out, &block[..2], &layouts::iq4_xs_scales(block));
+
+    Mxfp4: 32, 4, table = layouts::E2M1, excess = 4; Exponents;
+    |rows, block, codes| {
+        _mm256_storeu_si256(codes.as_mut_ptr().cast(), layouts::nibbles(block[1..].as_ptr()));
+    };
+    |row, out| Exponents::put(row, out, block[0]);
+
+    Nvfp4: 64, 4, table = layouts::E2M1, excess = 4; SmallFloats;
+    |rows, block, codes| {
+        for (i, out) in codes.as_chunks_mut::<GROUP>().0.iter_mut().enumerate().take(2) {
+            let nibbles = layouts::nibbles_of_eight(block[4 + 16 * i..].as_ptr());
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), nibbles);
+        }
+    };
+    |row, out| SmallFloats::put(row, out, &layouts::nvfp4_scales(block));
 }
 
 /// Any format, taken apart by its own function: a byte a code, two floats for each 16.

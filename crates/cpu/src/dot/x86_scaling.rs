@@ -186,6 +186,53 @@ impl Scaling for Nibbles {
     }
 }
 
+/// One power of two a row, 128 taken off its exponent.
+pub(super) struct Exponents;
+impl Exponents {
+    pub(super) fn put(row: usize, out: &mut [u8], exponent: u8) {
+        out[row] = exponent ^ 0x80;
+    }
+}
+impl Scaling for Exponents {
+    const ONE: bool = true;
+    const BYTES: usize = PANEL;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let exponents = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
+            (_mm512_scalef_ps(_mm512_set1_ps(1.0), exponents), _mm512_setzero_ps())
+        }
+    }
+}
+
+/// Half a float of 4 exponent and 3 mantissa bits a row, for each of four half groups.
+pub(super) struct SmallFloats;
+impl SmallFloats {
+    pub(super) fn put(row: usize, out: &mut [u8], bits: &[u8; 4]) {
+        bits.iter().enumerate().for_each(|(i, b)| out[i * PANEL + row] = *b);
+    }
+}
+impl Scaling for SmallFloats {
+    const BYTES: usize = 4 * PANEL;
+    const HALVES: bool = true;
+    #[inline(always)]
+    unsafe fn head(_p: *const u8) -> (__m512, __m512) {
+        // SAFETY: called under AVX-512.
+        unsafe { (_mm512_setzero_ps(), _mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.add(i * PANEL).cast()));
+            // where a half has its exponent and its mantissa: 2^-8 of them
+            let halves = _mm512_cvtph_ps(_mm256_slli_epi16::<7>(wide));
+            (_mm512_mul_ps(halves, _mm512_set1_ps(128.0)), head.1)
+        }
+    }
+}
+
 /// A scale and an offset in f32 a row and half group.
 pub(super) struct Floats;
 impl Floats {
