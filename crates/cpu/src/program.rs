@@ -144,6 +144,9 @@ fn rows_in_integers(tiles: Option<Tiles>, (tokens, outputs): (usize, usize)) -> 
 /// planes then, and sums of four activations fit 16 bits.
 const ROOM: [(&str, u32); 4] = [("Q1_0", 6), ("Q4_0", 4), ("Q4_1", 4), ("Q4_K", 4)];
 
+/// Formats whose groups differ by a whole number that their codes take, as if a block had one scale.
+const WHOLE: [&str; 2] = ["Q2_K", "Q3_K"];
+
 /// How each value becomes integers: with one scale for more columns where weights do so, too, and with a low plane
 /// that its weights have room for.
 fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
@@ -155,7 +158,7 @@ fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
             continue;
         }
         let wanted = match tensor.quant.codec {
-            Codec::Codes { group, .. } if group > INT_BLOCK => MAX_SPAN,
+            Codec::Codes { group, .. } if group > INT_BLOCK || WHOLE.contains(&tensor.quant.name) => MAX_SPAN,
             _ => INT_BLOCK,
         };
         // a span ends where the row does: 128, 64 or 32

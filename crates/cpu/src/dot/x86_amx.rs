@@ -8,10 +8,11 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::x86_amx_probe::{Tiles, release};
-use super::x86_packed::joined;
+use super::x86_packed::{joined, scaled, shifted};
 use super::x86_packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack};
 use super::x86_scaling::Scaling;
 use super::{PANEL, PackedRoom, Target};
+use crate::ints::SUM_BLOCK;
 use crate::lanes::{Lanes, Line, MAX_LANES, Place};
 
 /// Tokens of a tile.
@@ -150,14 +151,20 @@ const fn depth<P: Packing, X: Planes>() -> usize {
 /// The values of a group's codes, one a byte.
 #[inline(always)]
 unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut [Line]) {
-    let block = group / (P::LEN / GROUP);
-    let line = place::<P>(block).0 + group % (P::LEN / GROUP) * group_lines::<P>();
+    let (block, group) = (group / (P::LEN / GROUP), group % (P::LEN / GROUP));
+    let (line, scales) = place::<P>(block);
+    let line = line + group * group_lines::<P>();
     // SAFETY: the caller's panel has this group; called under AVX-512.
     unsafe {
         let codes = unpack::<P>(panel.as_ptr().add(line));
         for (s, mut codes) in codes.into_iter().enumerate() {
             if let Some(excess) = P::EXCESS {
                 codes = _mm512_sub_epi8(codes, _mm512_set1_epi8((1u8 << excess) as i8));
+            }
+            if P::Scales::WHOLE {
+                let scales = panel.as_ptr().cast::<u8>().add(scales);
+                let none = (_mm512_setzero_ps(), _mm512_setzero_ps());
+                codes = times(codes, P::Scales::whole(scales, none, 2 * group + s / (STEPS / 2)).0);
             }
             _mm512_store_si512(out[X::LINES - STEPS + s].0.as_mut_ptr().cast(), codes);
             if X::ONE {
@@ -168,6 +175,20 @@ unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut 
                 _mm512_store_si512(out[s].0.as_mut_ptr().cast(), larger);
             }
         }
+    }
+}
+
+/// Four bytes of each lane times the number there, as bytes.
+#[inline(always)]
+unsafe fn times(codes: __m512i, by: __m512i) -> __m512i {
+    // SAFETY: called under AVX-512 BW.
+    unsafe {
+        let by =
+            _mm512_shuffle_epi8(by, _mm512_set4_epi32(0x0D0C_0D0C, 0x0908_0908, 0x0504_0504, 0x0100_0100));
+        // a product's low byte comes of the low byte alone
+        let low = _mm512_mullo_epi16(codes, by);
+        let high = _mm512_mullo_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(-256)), by);
+        _mm512_mask_mov_epi8(low, 0xAAAA_AAAA_AAAA_AAAA, high)
     }
 }
 
@@ -203,10 +224,19 @@ impl Part<'_> {
                 }
                 let (block, place_in) = ((first + i) / (P::LEN / unit), (first + i) % (P::LEN / unit));
                 let scales = self.panel.as_ptr().cast::<u8>().add(place::<P>(block).1);
-                let scales = P::Scales::at(scales, P::Scales::head(scales), place_in);
+                let head = P::Scales::head(scales);
+                if P::Scales::WHOLE && P::Scales::OFFSETS {
+                    for half in 0..unit / SUM_BLOCK {
+                        let (_, offset) =
+                            P::Scales::whole(scales, head, place_in * (unit / SUM_BLOCK) + half);
+                        let x_sum = self.x.sums16.as_ptr().add(facts(SUM_BLOCK, i) + half * TOKENS);
+                        each_token!(T => sums[T] = shifted::<P>(sums[T], offset, x_sum.add(T)));
+                    }
+                }
+                let scales = P::Scales::at(scales, head, place_in);
                 let x_scale = self.x.scales.as_ptr().add(facts(GROUP, i));
                 let x_sum = if P::Scales::HALVES {
-                    self.x.sums16.as_ptr().add(facts(unit, i))
+                    self.x.sums16.as_ptr().add(facts(SUM_BLOCK, i))
                 } else {
                     self.x.sums32.as_ptr().add(facts(GROUP, i))
                 };
@@ -218,7 +248,11 @@ impl Part<'_> {
                         let above = _mm512_slli_epi32::<8>(all);
                         all = _mm512_add_epi32(above, below);
                     }
-                    sums[T] = joined::<P>(sums[T], all, scales, (x_scale.add(T), x_sum.add(T)));
+                    sums[T] = if P::Scales::WHOLE {
+                        scaled(sums[T], all, head.0, x_scale.add(T))
+                    } else {
+                        joined::<P>(sums[T], all, scales, (x_scale.add(T), x_sum.add(T)))
+                    };
                 });
             }
             each_token!(T => _mm512_store_ps(out.add(T).cast(), sums[T]));

@@ -67,7 +67,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     to: &Target<'_>,
 ) -> usize {
     let unit = unit::<P>();
-    let halves = if P::Scales::HALVES { 2 } else { 1 };
+    let (halves, whole) = (if P::Scales::HALVES { 2 } else { 1 }, P::Scales::WHOLE);
     // several sums hide the time a product takes
     let ways = if M * N == 1 { 4 } else { 2 } / halves;
     let each = panels.len() / M;
@@ -80,7 +80,11 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
             let scales = |m: usize| panel(m).cast::<u8>().add(scales);
             for i in 0..P::LEN / unit.max(GROUP) {
                 let mut products = [[[Products::none(); N]; M]; 4];
+                let mut wholes = [[_mm512_setzero_si512(); N]; M];
                 for g in 0..unit.div_ceil(GROUP) {
+                    if whole {
+                        products = [[[Products::none(); N]; M]; 4];
+                    }
                     let codes = line + (i * unit.div_ceil(GROUP) + g) * group_lines::<P>();
                     let group = (block * P::LEN + i * unit.max(GROUP)) / GROUP + g;
                     if N == 1 {
@@ -100,6 +104,30 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                             }
                         }
                     });
+                    if whole {
+                        for (m, half) in (0..M * halves).map(|i| (i / halves, i % halves)) {
+                            let head = P::Scales::head(scales(m));
+                            let at = i * (unit / GROUP * halves) + g * halves + half;
+                            let (scale, offset) = P::Scales::whole(scales(m), head, at);
+                            for n in 0..N {
+                                let x = x.unit(first + n, group * halves + half, GROUP / halves);
+                                let all = added(&products[half * ways..][..ways], (m, n));
+                                let all = less::<P>(all, minus(x.minus, GROUP / halves));
+                                let all = _mm512_mullo_epi32(all, scale);
+                                wholes[m][n] = _mm512_add_epi32(wholes[m][n], all);
+                                sums[m][n] = shifted::<P>(sums[m][n], offset, x.sum);
+                            }
+                        }
+                    }
+                }
+                if whole {
+                    let at = block * (P::LEN / unit) + i;
+                    for (m, n) in (0..M * N).map(|i| (i / N, i % N)) {
+                        let (scale, _) = P::Scales::head(scales(m));
+                        let x = x.unit(first + n, at, unit);
+                        sums[m][n] = scaled(sums[m][n], wholes[m][n], scale, x.scale);
+                    }
+                    continue;
                 }
                 let at = block * (P::LEN / unit) + i * unit.max(GROUP) / unit;
                 for (m, half) in (0..M * halves).map(|i| (i / halves, i % halves)) {
@@ -107,14 +135,8 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     let scales = P::Scales::at(scales(m), head, i * unit.max(GROUP) / unit + half);
                     for n in 0..N {
                         let x = x.unit(first + n, at + half, unit);
-                        let mut all = products[half * ways][m][n];
-                        for way in 1..ways {
-                            all.join(products[half * ways + way][m][n]);
-                        }
-                        let mut all = all.all();
-                        if let Some(excess) = P::EXCESS {
-                            all = _mm512_add_epi32(all, _mm512_set1_epi32(minus(x.minus, unit) << excess));
-                        }
+                        let all = added(&products[half * ways..][..ways], (m, n));
+                        let all = less::<P>(all, minus(x.minus, unit));
                         sums[m][n] = joined::<P>(sums[m][n], all, scales, (x.scale, x.sum));
                     }
                 }
@@ -127,6 +149,30 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
         }
     }
     M * N
+}
+
+/// The products of all ways with one token, both planes.
+#[inline(always)]
+unsafe fn added<const M: usize, const N: usize>(
+    products: &[[[Products; N]; M]],
+    (m, n): (usize, usize),
+) -> __m512i {
+    // SAFETY: called under AVX-512.
+    unsafe {
+        let mut all = products[0][m][n];
+        for other in &products[1..] {
+            all.join(other[m][n]);
+        }
+        all.all()
+    }
+}
+
+/// Products less what was added to codes, given minus the sum of their activations.
+#[inline(always)]
+unsafe fn less<P: Packing>(products: __m512i, minus: i32) -> __m512i {
+    let Some(excess) = P::EXCESS else { return products };
+    // SAFETY: called under AVX-512.
+    unsafe { _mm512_add_epi32(products, _mm512_set1_epi32(minus << excess)) }
 }
 
 /// Asks for what comes after a group's codes, in this panel of `each` lines or in the `M`th after it.
@@ -215,7 +261,7 @@ impl Products {
     }
 }
 
-/// A group's products take their scale and join the sum.
+/// A group's products take their scale and join the sum, and so does its offset.
 #[inline(always)]
 pub(super) unsafe fn joined<P: Packing>(
     sum: __m512,
@@ -223,10 +269,23 @@ pub(super) unsafe fn joined<P: Packing>(
     (scale, offset): (__m512, __m512),
     (x_scale, x_sum): (*const f32, *const f32),
 ) -> __m512 {
-    // SAFETY: the caller's pointers are readable; called under AVX-512.
+    // SAFETY: the caller's promise.
+    unsafe { shifted::<P>(scaled(sum, products, scale, x_scale), offset, x_sum) }
+}
+
+/// Products take their scale and join the sum.
+#[inline(always)]
+pub(super) unsafe fn scaled(sum: __m512, products: __m512i, scale: __m512, x_scale: *const f32) -> __m512 {
+    // SAFETY: the caller's pointer is readable; called under AVX-512.
     unsafe {
         let factor = _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale));
-        let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), factor, sum);
-        if P::Scales::OFFSETS { _mm512_fmadd_ps(offset, _mm512_set1_ps(*x_sum), sum) } else { sum }
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), factor, sum)
     }
+}
+
+/// An offset joins the sum, where there are offsets.
+#[inline(always)]
+pub(super) unsafe fn shifted<P: Packing>(sum: __m512, offset: __m512, x_sum: *const f32) -> __m512 {
+    // SAFETY: the caller's pointer is readable; called under AVX-512.
+    unsafe { if P::Scales::OFFSETS { _mm512_fmadd_ps(offset, _mm512_set1_ps(*x_sum), sum) } else { sum } }
 }

@@ -45,12 +45,13 @@ pub(super) trait Packing {
 
 /// Columns whose products become one integer: those that share a scale, within limits.
 pub(super) const fn unit<P: Packing>() -> usize {
-    if P::Scales::HALVES {
-        GROUP / 2
-    } else if P::Scales::ONE && P::LEN > MAX_UNIT {
+    let one = P::Scales::ONE || P::Scales::WHOLE;
+    if one && P::LEN > MAX_UNIT {
         MAX_UNIT
-    } else if P::Scales::ONE {
+    } else if one {
         P::LEN
+    } else if P::Scales::HALVES {
+        GROUP / 2
     } else {
         GROUP
     }
@@ -354,9 +355,13 @@ packings! {
         Nibbles::put(row, out, halves, &block[..16]);
     };
 
-    Q3K: 256, 2 + 1, excess = 2; Bytes<16>;
+    /// Scales are turned around: from -32 to 31 they would make 128 of a code of -4.
+    Q3K: 256, 2 + 1, excess = 2; Bytes<16, true>;
     |rows, block, codes| by_layout::<layouts::Q3K>(block, codes);
-    |row, out| Bytes::<16>::put(row, out, &block[108..110], &layouts::q3_k_scales(block));
+    |row, out| {
+        let scales = layouts::q3_k_scales(block).map(u8::wrapping_neg);
+        Bytes::<16, true>::put(row, out, &[block[108], block[109] ^ 0x80], &scales);
+    };
 
     Q4K: 256, 4; SixBits;
     |rows, block, codes| by_layout::<layouts::Q4K>(block, codes);

@@ -14,6 +14,9 @@ pub(super) trait Scaling {
     const HALVES: bool = false;
     /// A block has one scale and no offset.
     const ONE: bool = false;
+    /// The scales of half groups are whole numbers beside the block's, and codes times them still bytes: then a block
+    /// has one scale.
+    const WHOLE: bool = false;
     /// There are offsets.
     const OFFSETS: bool = false;
     /// What all groups of a block share: a scale and the offset's. One f16 a row and no offset, if not said otherwise.
@@ -32,6 +35,15 @@ pub(super) trait Scaling {
     #[inline(always)]
     unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
         head
+    }
+    /// The whole number of half group `i`, where scales are such, and its offset.
+    ///
+    /// # Safety
+    /// As for `head`.
+    #[inline(always)]
+    unsafe fn whole(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512i, __m512) {
+        // SAFETY: called under AVX-512.
+        (unsafe { _mm512_set1_epi32(1) }, head.1)
     }
 }
 
@@ -137,23 +149,26 @@ impl Scaling for SixBits {
 }
 
 /// An f16 a row, and a signed byte for each of `N` groups.
-pub(super) struct Bytes<const N: usize>;
-impl<const N: usize> Bytes<N> {
+pub(super) struct Bytes<const N: usize, const WHOLE: bool = false>;
+impl<const N: usize, const WHOLE: bool> Bytes<N, WHOLE> {
     pub(super) fn put(row: usize, out: &mut [u8], half: &[u8], bytes: &[u8]) {
         put_half(row, out, half);
         bytes.iter().enumerate().for_each(|(i, b)| out[(2 + i) * PANEL + row] = *b);
     }
 }
-impl<const N: usize> Scaling for Bytes<N> {
+impl<const N: usize, const WHOLE: bool> Scaling for Bytes<N, WHOLE> {
     const BYTES: usize = (2 + N) * PANEL;
     const HALVES: bool = N == 16;
+    const WHOLE: bool = WHOLE;
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.add((2 + i) * PANEL).cast()));
-            (_mm512_mul_ps(_mm512_cvtepi32_ps(wide), head.0), head.1)
-        }
+        unsafe { (_mm512_mul_ps(_mm512_cvtepi32_ps(Self::whole(p, head, i).0), head.0), head.1) }
+    }
+    #[inline(always)]
+    unsafe fn whole(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512i, __m512) {
+        // SAFETY: the caller's promise.
+        (unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.add((2 + i) * PANEL).cast())) }, head.1)
     }
 }
 
@@ -168,6 +183,7 @@ impl Nibbles {
 impl Scaling for Nibbles {
     const BYTES: usize = (4 + 16) * PANEL;
     const HALVES: bool = true;
+    const WHOLE: bool = true;
     const OFFSETS: bool = true;
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
@@ -175,13 +191,13 @@ impl Scaling for Nibbles {
         unsafe { scale_and_minimum(p) }
     }
     #[inline(always)]
-    unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
+    unsafe fn whole(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512i, __m512) {
         // SAFETY: the caller's promise.
         unsafe {
             let both = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.add((4 + i) * PANEL).cast()));
             let low = _mm512_and_si512(both, _mm512_set1_epi32(15));
             let high = _mm512_srli_epi32::<4>(both);
-            (_mm512_mul_ps(_mm512_cvtepi32_ps(low), head.0), _mm512_mul_ps(_mm512_cvtepi32_ps(high), head.1))
+            (low, _mm512_mul_ps(_mm512_cvtepi32_ps(high), head.1))
         }
     }
 }
