@@ -1,8 +1,10 @@
 //! Every op case on every instruction set this machine has: near the reference, and equal to the scalar kernels.
 
+use std::error::Error;
+
 use tern_cpu::{Cpu, available};
 use tern_graph::{Attention, Backend, Bindings, Reserve, Step, cases};
-use tern_quant::{DotWith, Q1_0, Q2_0, Q8_0};
+use tern_quant::{DotWith, MXFP4, NVFP4, Q1_0, Q2_0, Q2_K, Q3_K, Q6_K, Q8_0, Quant};
 
 #[test]
 fn every_case_is_near_the_reference() {
@@ -26,6 +28,56 @@ fn every_instruction_set_equals_the_scalar_one() {
             let got = case.run(&mut Cpu::with_kernels(2, kernels)).unwrap();
             let off = cases::distance(&got, &want);
             assert!(off <= 4e-6, "{kernels:?}: {}: {off} from scalar", case.name);
+        }
+    }
+}
+
+/// Results on one instruction set and on the scalar one.
+type Compared = (&'static str, Vec<f32>, Vec<f32>);
+
+/// A linear of 256 rows whose blocks were edited, given their row, on every instruction set.
+fn with_blocks(
+    quant: &'static Quant,
+    tokens: usize,
+    edit: impl Fn(usize, &mut [u8]),
+) -> Result<Vec<Compared>, Box<dyn Error>> {
+    let mut case = cases::linear(quant, 256, 256, tokens)?;
+    let weights = case.weights.last_mut().ok_or("no weights")?;
+    let mut data = weights.data.to_vec();
+    for (r, row) in data.chunks_exact_mut(256 / quant.block_len * quant.block_bytes()).enumerate() {
+        row.chunks_exact_mut(quant.block_bytes()).for_each(|block| edit(r, block));
+    }
+    weights.data = data.into();
+    let all = available();
+    let (scalar, wide) = all.split_last().ok_or("no kernels")?;
+    let want = case.run(&mut Cpu::with_kernels(1, scalar))?;
+    wide.iter().map(|k| Ok((k.name, case.run(&mut Cpu::with_kernels(1, k))?, want.clone()))).collect()
+}
+
+#[test]
+fn every_byte_of_a_small_float_is_the_scale_it_says() {
+    // scales of a block, and the largest of which results are finite
+    for (quant, scales, most) in [(&MXFP4, 1, 240), (&NVFP4, 4, 255)] {
+        let edit = |r: usize, block: &mut [u8]| block[..scales].fill(r.min(most) as u8);
+        for (name, got, want) in with_blocks(quant, 1, edit).unwrap() {
+            for (r, (got, want)) in got.iter().zip(want).enumerate() {
+                assert!((got - want).abs() <= 1e-3 * want.abs(), "{name}: {quant}: {r}: {got} for {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_codes_and_scales_do_not_overflow() {
+    // the byte of the largest codes and scales, and where the scales of a block start
+    for (quant, byte, d) in [(&Q2_K, 0xFF, 80), (&Q3_K, 0x00, 108), (&Q6_K, 0x80, 208)] {
+        let edit = |r: usize, block: &mut [u8]| {
+            block[16 * (r % 4)..].fill(byte);
+            block[d..].as_chunks_mut::<2>().0.fill([0x00, 0x3C]); // one
+        };
+        for (name, got, want) in with_blocks(quant, 20, edit).unwrap() {
+            let off = cases::distance(&got, &want);
+            assert!(off <= 4e-6, "{name}: {quant}: {off} from scalar");
         }
     }
 }

@@ -6,6 +6,8 @@ pub(crate) mod neon;
 pub(crate) mod neon_floats;
 #[cfg(target_arch = "aarch64")]
 mod neon_layouts;
+#[cfg(target_arch = "aarch64")]
+mod neon_low_bits;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set packs weights"))]
 mod packed;
 pub(crate) mod scalar;
@@ -23,6 +25,8 @@ mod x86_general;
 mod x86_layouts;
 #[cfg(target_arch = "x86_64")]
 mod x86_lookup;
+#[cfg(target_arch = "x86_64")]
+mod x86_low_bits;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_many;
 #[cfg(target_arch = "x86_64")]

@@ -9,7 +9,8 @@ use std::arch::aarch64::*;
 use tern_quant::{INT_BLOCK, Quant};
 
 use super::scalar::{self, Block};
-use super::{IntsKernel, LinearKernel, ROWS, Room, Rows, neon_floats, neon_layouts as layouts};
+use super::{IntsKernel, LinearKernel, ROWS, Room, Rows};
+use super::{neon_floats, neon_layouts as layouts, neon_low_bits as low_bits};
 use crate::ints::{Ints, SUM_BLOCK};
 
 /// Tokens that share a pass over some rows.
@@ -26,10 +27,14 @@ pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
         "F32" | "BF16" => scalar::kernel(quant), // plain loops use NEON by themselves
         "F16" => LinearKernel::F32(neon_floats::f16_rows),
-        "Q1_0" => ints(dot_rows::<layouts::Q1_0>),
-        "Q2_0" => ints(dot_rows::<layouts::Q2_0>),
-        "PQ2_0" | "Q2_0_G128" => ints(dot_rows::<layouts::Pq2_0>),
-        "TQ2_0" => ints(dot_rows::<layouts::Tq2_0>),
+        "Q1_0" => ints(dot_rows::<low_bits::Q1_0>),
+        "Q2_0" => ints(dot_rows::<low_bits::Q2_0>),
+        "PQ2_0" | "Q2_0_G128" => ints(dot_rows::<low_bits::Pq2_0>),
+        "TQ2_0_G128" => ints(dot_rows::<low_bits::Tq2_0G128>),
+        "TQ2_0" => ints(dot_rows::<low_bits::Tq2_0>),
+        "TQ1_0" => ints(dot_rows::<low_bits::Tq1_0>),
+        "PTQ1_0" => ints(dot_rows::<low_bits::Ptq1_0>),
+        "I2_S" => ints(dot_rows::<low_bits::I2S>),
         "Q4_0" => ints(dot_rows::<layouts::Q4_0>),
         "Q4_1" => ints(dot_rows::<layouts::Q4_1>),
         "Q5_0" => ints(dot_rows::<layouts::Q5_0>),
@@ -66,8 +71,8 @@ pub(super) trait Layout {
     const HALVES: bool;
     /// Codes `32 * i ..` of a block, as the bytes of signed ones.
     unsafe fn codes(block: *const u8, i: usize) -> [uint8x16_t; 2];
-    /// Scales of a chunk of which `groups` groups of 32 are there. The rest must be finite.
-    unsafe fn scales(chunk: *const u8, groups: usize) -> Scales;
+    /// Scales of a chunk of which `groups` groups of 32 are there, and of the tensor's tail. The rest must be finite.
+    unsafe fn scales(chunk: *const u8, groups: usize, tail: &[u8]) -> Scales;
 }
 
 /// Adds 16 products to eight sums of two.
@@ -149,13 +154,20 @@ fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) 
     }
 }
 
-/// One chunk of `R` rows, whose bytes at `weights` are `row_bytes` apart, against `N` tokens.
+/// Where one chunk of a tile is: the weights' first byte there, the distance from row to row, and the tail of all.
+struct Place<'a> {
+    chunk: usize,
+    weights: *const u8,
+    row_bytes: usize,
+    tail: &'a [u8],
+}
+
+/// One chunk of `R` rows against `N` tokens.
 #[inline(always)]
 unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
     sums: &mut [[float32x4_t; N]; R],
     x: &Ints<'_>,
-    (weights, row_bytes): (*const u8, usize),
-    chunk: usize,
+    Place { chunk, weights, row_bytes, tail }: Place<'_>,
     groups: usize,
 ) {
     let each = L::LEN / 32;
@@ -169,7 +181,7 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
         }
         let mut factors = [[[0.0f32; 16]; N]; R];
         for r in 0..R {
-            let s = L::scales(weights.add(r * row_bytes), groups);
+            let s = L::scales(weights.add(r * row_bytes), groups, tail);
             for n in 0..N {
                 for i in 0..vectors {
                     let factor = vmulq_f32(s.scales[i], chunks[n].scales[i]);
@@ -207,24 +219,27 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
 /// `R` rows against `N` tokens; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile<L: Layout, const R: usize, const N: usize>(
-    rows: &[u8],
+    (rows, tail): (&[u8], &[u8]),
     x: &Ints<'_>,
     out: &mut [f32],
     stride: usize,
 ) {
     let (whole, rest) = (x.cols / INT_BLOCK / GROUPS, x.cols / INT_BLOCK % GROUPS);
     let row_bytes = x.cols / L::LEN * L::BYTES;
-    let place = |chunk| (rows[chunk * (GROUPS * 32 / L::LEN * L::BYTES)..].as_ptr(), row_bytes);
+    let place = |chunk: usize| {
+        let weights = rows[chunk * (GROUPS * 32 / L::LEN * L::BYTES)..].as_ptr();
+        Place { chunk, weights, row_bytes, tail }
+    };
     // SAFETY: `rows` holds `R` rows of whole blocks for `x.cols` weights, and `x` at least `N` rows, by the
     // caller's promise; NEON is there on every aarch64.
     unsafe {
         let mut sums = [[vdupq_n_f32(0.0); N]; R];
         for chunk in 0..whole {
             // a constant number of groups, so that the loops unroll
-            add_chunk::<L, R, N>(&mut sums, x, place(chunk), chunk, GROUPS);
+            add_chunk::<L, R, N>(&mut sums, x, place(chunk), GROUPS);
         }
         if rest > 0 {
-            add_chunk::<L, R, N>(&mut sums, x, place(whole), whole, rest);
+            add_chunk::<L, R, N>(&mut sums, x, place(whole), rest);
         }
         for r in 0..R {
             for n in 0..N {
@@ -248,9 +263,9 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mu
             for (i, pair) in rows.blocks.chunks(2 * row_bytes).enumerate() {
                 let out = &mut out[2 * i * tokens + t..];
                 if pair.len() == 2 * row_bytes {
-                    tile::<L, 2, TOKENS>(pair, &x, out, tokens);
+                    tile::<L, 2, TOKENS>((pair, rows.tail), &x, out, tokens);
                 } else {
-                    tile::<L, 1, TOKENS>(pair, &x, out, tokens);
+                    tile::<L, 1, TOKENS>((pair, rows.tail), &x, out, tokens);
                 }
             }
         }
@@ -259,18 +274,19 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mu
             for (i, part) in rows.blocks.chunks(ROWS * row_bytes).enumerate() {
                 let first = i * ROWS;
                 if part.len() == ROWS * row_bytes {
-                    tile::<L, ROWS, 1>(part, &x, &mut out[first * tokens + t..], tokens);
+                    tile::<L, ROWS, 1>((part, rows.tail), &x, &mut out[first * tokens + t..], tokens);
                     continue;
                 }
                 for (r, row) in (first..).zip(part.chunks(row_bytes)) {
-                    tile::<L, 1, 1>(row, &x, &mut out[r * tokens + t..], tokens);
+                    tile::<L, 1, 1>((row, rows.tail), &x, &mut out[r * tokens + t..], tokens);
                 }
             }
         }
     }
 }
 
-/// Rows of any format against all tokens: unpack a block, then use it for every token.
+/// Rows of any format against all tokens: unpack a block, then use it for every token. All that are known have a
+/// layout; a new one runs before it has.
 fn general(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     let tokens = out.len() / rows.count;
@@ -342,7 +358,10 @@ mod tests {
         for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
             let w = cases::random_tensor("w", quant, ROWS, cols, rng);
             let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
-            let together = run(kernel(quant), &Rows { quant, count: ROWS, blocks, tail }, &x, tokens);
+            let rows = Rows { quant, count: ROWS, blocks, tail };
+            let together = run(kernel(quant), &rows, &x, tokens);
+            let off = cases::distance(&run(ints(general), &rows, &x, tokens), &together);
+            assert!(off <= 4e-6, "{quant}: {off} from the general way");
             for count in 1..ROWS {
                 let part = &blocks[..count * blocks.len() / ROWS];
                 let fewer = run(kernel(quant), &Rows { quant, count, blocks: part, tail }, &x, tokens);

@@ -10,7 +10,7 @@ use super::neon_floats::load_halves;
 
 /// A register of these bytes.
 #[inline(always)]
-fn table(bytes: [u8; 16]) -> uint8x16_t {
+pub(super) fn table(bytes: [u8; 16]) -> uint8x16_t {
     // SAFETY: 16 bytes are there; NEON is there on every aarch64.
     unsafe { vld1q_u8(bytes.as_ptr()) }
 }
@@ -27,7 +27,7 @@ unsafe fn nibbles(p: *const u8) -> [uint8x16_t; 2] {
 
 /// `(32 bytes >> shift) & mask`
 #[inline(always)]
-unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> [uint8x16_t; 2] {
+pub(super) unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> [uint8x16_t; 2] {
     // SAFETY: 32 bytes are readable at `p` by the caller's promise.
     unsafe {
         let (shift, mask) = (vdupq_n_s8(-(shift as i8)), vdupq_n_u8(mask));
@@ -44,24 +44,9 @@ fn joined<const SHIFT: i32>(low: [uint8x16_t; 2], high: [uint8x16_t; 2]) -> [uin
     }
 }
 
-/// 8 bytes to 32 two-bit codes, the lowest bits first.
-#[inline(always)]
-unsafe fn two_bit_codes(p: *const u8) -> [uint8x16_t; 2] {
-    // SAFETY: 8 bytes are readable at `p` by the caller's promise.
-    unsafe {
-        let packed = vcombine_u8(vld1_u8(p), vdup_n_u8(0));
-        let shifts = vld1q_s8([0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6].as_ptr());
-        let codes = |bytes| vandq_u8(vshlq_u8(vqtbl1q_u8(packed, table(bytes)), shifts), vdupq_n_u8(3));
-        [
-            codes([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]),
-            codes([4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7]),
-        ]
-    }
-}
-
 /// 32 bits to 32 bytes of 0x00 or 0xFF.
 #[inline(always)]
-unsafe fn spread(p: *const u8) -> [uint8x16_t; 2] {
+pub(super) unsafe fn spread(p: *const u8) -> [uint8x16_t; 2] {
     // SAFETY: 4 bytes are readable at `p` by the caller's promise.
     unsafe {
         let packed = vreinterpretq_u8_u32(vdupq_n_u32(u32_at(p)));
@@ -111,26 +96,26 @@ unsafe fn nibbles_of_eight(p: *const u8) -> [uint8x16_t; 2] {
 }
 
 #[inline(always)]
-unsafe fn u32_at(p: *const u8) -> u32 {
+pub(super) unsafe fn u32_at(p: *const u8) -> u32 {
     // SAFETY: 4 bytes are readable at `p` by the caller's promise.
     unsafe { p.cast::<u32>().read_unaligned() }
 }
 
 #[inline(always)]
-unsafe fn u16_at(p: *const u8) -> u16 {
+pub(super) unsafe fn u16_at(p: *const u8) -> u16 {
     // SAFETY: 2 bytes are readable at `p` by the caller's promise.
     unsafe { p.cast::<u16>().read_unaligned() }
 }
 
 #[inline(always)]
-unsafe fn half_at(p: *const u8) -> f32 {
+pub(super) unsafe fn half_at(p: *const u8) -> f32 {
     // SAFETY: 2 bytes are readable at `p` by the caller's promise.
     unsafe { vgetq_lane_f32::<0>(load_halves([u16_at(p); 4].as_ptr())) }
 }
 
 /// One half of each block, for each of eight groups of which `PER` share a block.
 #[inline(always)]
-unsafe fn block_halves<const BYTES: usize, const PER: usize>(
+pub(super) unsafe fn block_halves<const BYTES: usize, const PER: usize>(
     p: *const u8,
     groups: usize,
 ) -> [float32x4_t; 2] {
@@ -146,7 +131,7 @@ unsafe fn block_halves<const BYTES: usize, const PER: usize>(
 }
 
 #[inline(always)]
-fn times<const N: usize>(mut all: [float32x4_t; N], by: f32) -> [float32x4_t; N] {
+pub(super) fn times<const N: usize>(mut all: [float32x4_t; N], by: f32) -> [float32x4_t; N] {
     for v in &mut all {
         // SAFETY: NEON is there on every aarch64.
         *v = unsafe { vmulq_n_f32(*v, by) };
@@ -156,14 +141,14 @@ fn times<const N: usize>(mut all: [float32x4_t; N], by: f32) -> [float32x4_t; N]
 
 /// Eight times one value.
 #[inline(always)]
-fn all(value: f32) -> [float32x4_t; 2] {
+pub(super) fn all(value: f32) -> [float32x4_t; 2] {
     // SAFETY: NEON is there on every aarch64.
     [unsafe { vdupq_n_f32(value) }; 2]
 }
 
 /// One scale and one offset a group of 32.
 #[inline(always)]
-fn whole(scales: [float32x4_t; 2], offsets: [float32x4_t; 2]) -> Scales {
+pub(super) fn whole(scales: [float32x4_t; 2], offsets: [float32x4_t; 2]) -> Scales {
     let [none, _] = all(0.0);
     Scales { scales: [scales[0], scales[1], none, none], offsets: [offsets[0], offsets[1], none, none] }
 }
@@ -225,7 +210,7 @@ macro_rules! has {
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident: $bytes:literal / $len:literal $(, $flag:ident)*;
      codes |$block:ident, $i:ident| $codes:expr;
-     scales |$p:ident, $groups:ident| $scales:expr) => {
+     scales |$p:ident, $groups:ident $(, $tail:ident)?| $scales:expr) => {
         $(#[$doc])*
         pub(super) struct $name;
 
@@ -240,7 +225,9 @@ macro_rules! layout {
                 unsafe { $codes }
             }
             #[inline(always)]
-            unsafe fn scales($p: *const u8, $groups: usize) -> Scales {
+            unsafe fn scales($p: *const u8, $groups: usize, tail: &[u8]) -> Scales {
+                let _ = tail;
+                $(let $tail = tail;)?
                 // SAFETY: the caller's chunk has `groups` groups.
                 unsafe { $scales }
             }
@@ -248,42 +235,7 @@ macro_rules! layout {
     };
 }
 
-layout! {
-    /// Bits as 0 and -1: `d * (2 * bit - 1)`.
-    Q1_0: 18 / 128;
-    codes |block, i| spread(block.add(2 + 4 * i));
-    scales |p, groups| {
-        let d = block_halves::<18, 4>(p, groups);
-        whole(times(d, -2.0), times(d, -1.0))
-    }
-}
-
-layout! {
-    Q2_0: 18 / 64;
-    codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_halves::<18, 2>(p, groups);
-        whole(d, times(d, -1.0))
-    }
-}
-
-layout! {
-    Pq2_0: 34 / 128;
-    codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_halves::<34, 4>(p, groups);
-        whole(d, times(d, -1.0))
-    }
-}
-
-layout! {
-    Tq2_0: 66 / 256;
-    codes |block, i| shifted(block.add(32 * (i / 4)), 2 * (i % 4), 3);
-    scales |p, _groups| {
-        let d = half_at(p.add(64));
-        whole(all(d), all(-d))
-    }
-}
+pub(super) use {has, layout};
 
 layout! {
     Q4_0: 18 / 32;

@@ -7,6 +7,7 @@ use super::packed::PackedMany;
 use super::x86_amx as amx;
 use super::x86_layouts as layouts;
 use super::x86_lookup as lookup;
+use super::x86_low_bits as low_bits;
 use super::x86_many as many;
 use super::x86_packed as packed;
 use super::x86_packing::{self as packing, Packing};
@@ -78,8 +79,9 @@ macro_rules! kernels {
                 })
             }
 
-            /// Any format: rows are first unpacked by the format's own function.
-            fn general() -> LinearKernel {
+            /// Any format: rows are first unpacked by the format's own function. All that are known have a layout;
+            /// a new one runs before it has.
+            pub(super) fn general() -> LinearKernel {
                 type Plain = x86_general::Plain;
                 LinearKernel::Ints(IntsKernel {
                     few: |rows, x, room, out| {
@@ -103,10 +105,14 @@ macro_rules! kernels {
                     "F16" => LinearKernel::F32(|rows, x, out| unsafe { f16_rows(rows, x, out) }),
                     // SAFETY: as above.
                     "BF16" => LinearKernel::F32(|rows, x, out| unsafe { bf16_rows(rows, x, out) }),
-                    "Q1_0" => ints::<layouts::Q1_0>(),
-                    "Q2_0" => ints::<layouts::Q2_0>(),
-                    "PQ2_0" | "Q2_0_G128" => ints::<layouts::Pq2_0>(),
-                    "TQ2_0" => ints::<layouts::Tq2_0>(),
+                    "Q1_0" => ints::<low_bits::Q1_0>(),
+                    "Q2_0" => ints::<low_bits::Q2_0>(),
+                    "PQ2_0" | "Q2_0_G128" => ints::<low_bits::Pq2_0>(),
+                    "TQ2_0_G128" => ints::<low_bits::Tq2_0G128>(),
+                    "TQ2_0" => ints::<low_bits::Tq2_0>(),
+                    "TQ1_0" => ints::<low_bits::Tq1_0>(),
+                    "PTQ1_0" => ints::<low_bits::Ptq1_0>(),
+                    "I2_S" => ints::<low_bits::I2S>(),
                     "Q4_0" => ints::<layouts::Q4_0>(),
                     "Q4_1" => ints::<layouts::Q4_1>(),
                     "Q5_0" => ints::<layouts::Q5_0>(),
@@ -191,6 +197,18 @@ pub(crate) mod avx512 {
         AMX.then_some(many)
     }
 
+    /// Any format, in panels of plain bytes that are made when they are used.
+    pub(super) fn general<const AMX: bool>() -> LinearKernel {
+        LinearKernel::Packed(PackedKernel {
+            lines: packing::lines::<packing::Plain>,
+            pack: packing::pack_plain,
+            // SAFETY: as above.
+            few: |panels, rows, x, room, to| unsafe { dot::<packing::Plain>(panels, rows, x, room, to) },
+            many: many_of::<packing::Plain, AMX>(),
+            at_load: false,
+        })
+    }
+
     /// With tiles or without.
     pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> LinearKernel {
         match quant.name {
@@ -222,14 +240,66 @@ pub(crate) mod avx512 {
             "IQ4_XS" => packed::<packing::Iq4Xs, AMX>(),
             "MXFP4" => packed::<packing::Mxfp4, AMX>(),
             "NVFP4" => packed::<packing::Nvfp4, AMX>(),
-            _ => LinearKernel::Packed(PackedKernel {
-                lines: packing::lines::<packing::Plain>,
-                pack: packing::pack_plain,
-                // SAFETY: as above.
-                few: |panels, rows, x, room, to| unsafe { dot::<packing::Plain>(panels, rows, x, room, to) },
-                many: many_of::<packing::Plain, AMX>(),
-                at_load: false,
-            }),
+            _ => general::<AMX>(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_graph::{Random, cases};
+    use tern_quant::{DotWith, INT_BLOCK};
+
+    use super::*;
+    use crate::dot::Room;
+    use crate::ints::{self, IntsBuffer};
+    use crate::shared::Shared;
+
+    const ROWS: usize = 11;
+    const COLS: usize = 768;
+
+    /// `[ROWS]` results of one token.
+    fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &Ints<'_>) -> Vec<f32> {
+        let (out, mut room) = (Shared::new(ROWS), Room::default());
+        match kernel {
+            LinearKernel::Ints(kernel) => {
+                // SAFETY: one thread.
+                (kernel.few)(rows, x, &mut room, unsafe { out.get_mut(0..ROWS) });
+            }
+            LinearKernel::Packed(kernel) => {
+                let mut panel = vec![Line::default(); (kernel.lines)(COLS)];
+                (kernel.pack)(rows, COLS, &mut panel);
+                let to = Target { out: &out, stride: ROWS, first: 0, scale: 1.0, bias: None };
+                (kernel.few)(&panel, ROWS, x, &mut room.packed, &to);
+            }
+            LinearKernel::F32(_) => panic!("{} has no integers", rows.quant),
+        }
+        // SAFETY: one thread.
+        unsafe { out.get(0..ROWS) }.to_vec()
+    }
+
+    /// The way of formats without a kernel of their own, of which there may be none.
+    #[test]
+    fn every_format_can_go_the_general_way() {
+        let names: Vec<_> = crate::available().iter().map(|k| k.name).collect();
+        let general = [("avx2", avx2::general()), ("avx512", avx512::general::<false>())];
+        let rng = &mut Random::new(3);
+        let buffer = IntsBuffer::new(COLS);
+        // SAFETY: one thread.
+        let x = unsafe {
+            let rounding = Rounding { span: INT_BLOCK, low: 8 };
+            ints::quantize(&rng.normals(COLS, 1.0), rounding, buffer.part(COLS, 0, 0, COLS));
+            buffer.view(1, COLS, 8)
+        };
+        for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
+            let w = cases::random_tensor("w", quant, ROWS, COLS, rng);
+            let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
+            let rows = Rows { quant, count: ROWS, blocks, tail };
+            let want = run(scalar::kernel(quant), &rows, &x);
+            for (name, kernel) in general.into_iter().filter(|(name, _)| names.contains(name)) {
+                let off = cases::distance(&run(kernel, &rows, &x), &want);
+                assert!(off <= 4e-6, "{name}: {quant}: {off} from scalar");
+            }
         }
     }
 }

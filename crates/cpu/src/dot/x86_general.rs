@@ -35,7 +35,7 @@ impl Layout for Plain {
     }
 
     #[inline(always)]
-    unsafe fn scales(chunk: *const u8, groups: usize) -> Scales {
+    unsafe fn scales(chunk: *const u8, groups: usize, _tail: &[u8]) -> Scales {
         let (mut scales, mut offsets) = ([0.0f32; 16], [0.0f32; 16]);
         for g in 0..groups {
             // SAFETY: the caller's chunk has `groups` blocks.

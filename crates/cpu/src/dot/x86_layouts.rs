@@ -9,7 +9,7 @@ use super::x86_tiles::{Layout, Scales, Simd};
 
 /// A register of one byte.
 #[inline(always)]
-unsafe fn bytes(value: u8) -> __m256i {
+pub(super) unsafe fn bytes(value: u8) -> __m256i {
     // SAFETY: called under AVX2.
     unsafe { _mm256_set1_epi8(value as i8) }
 }
@@ -34,7 +34,7 @@ pub(super) unsafe fn nibbles_of_eight(p: *const u8) -> __m256i {
 
 /// `(32 bytes >> shift) & mask`, where nothing from the next byte survives the mask.
 #[inline(always)]
-unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> __m256i {
+pub(super) unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> __m256i {
     // SAFETY: 32 bytes are readable at `p`; called under AVX2.
     unsafe {
         let v = _mm256_srl_epi16(_mm256_loadu_si256(p.cast()), _mm_cvtsi32_si128(shift as i32));
@@ -42,33 +42,21 @@ unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> __m256i {
     }
 }
 
-/// 8 bytes to 32 two-bit codes, the lowest bits first.
-#[inline(always)]
-unsafe fn two_bit_codes(p: *const u8) -> __m256i {
-    // SAFETY: 8 bytes are readable at `p`; called under AVX2.
-    unsafe {
-        let x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())); // one byte a lane
-        let x =
-            _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
-        _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<6>(x)), _mm256_set1_epi32(0x0303_0303))
-    }
-}
-
 /// 32 bits to 32 bytes of 0x00 or 0xFF.
 #[inline(always)]
-unsafe fn spread_at<S: Simd>(p: *const u8) -> __m256i {
+pub(super) unsafe fn spread_at<S: Simd>(p: *const u8) -> __m256i {
     // SAFETY: 4 bytes are readable at `p`; called under the features of `S`.
     unsafe { S::spread(u32_at(p)) }
 }
 
 #[inline(always)]
-unsafe fn u32_at(p: *const u8) -> u32 {
+pub(super) unsafe fn u32_at(p: *const u8) -> u32 {
     // SAFETY: 4 bytes are readable at `p`.
     unsafe { p.cast::<u32>().read_unaligned() }
 }
 
 #[inline(always)]
-unsafe fn half_at(p: *const u8) -> f32 {
+pub(super) unsafe fn half_at(p: *const u8) -> f32 {
     // SAFETY: two bytes are readable there; called under F16C.
     unsafe {
         let bits = i32::from(p.cast::<u16>().read_unaligned());
@@ -97,7 +85,10 @@ unsafe fn halves_at<const BYTES: usize>(p: *const u8, at: usize, blocks: usize) 
 
 /// The scale at the start of each block, for blocks of `PER` groups.
 #[inline(always)]
-unsafe fn block_scales<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> __m256 {
+pub(super) unsafe fn block_scales<const BYTES: usize, const PER: usize>(
+    p: *const u8,
+    groups: usize,
+) -> __m256 {
     let mut d = [0.0f32; 8];
     for b in 0..groups / PER {
         // SAFETY: the chunk has `groups / PER` blocks; called under F16C.
@@ -108,14 +99,14 @@ unsafe fn block_scales<const BYTES: usize, const PER: usize>(p: *const u8, group
 }
 
 #[inline(always)]
-unsafe fn times(v: __m256, by: f32) -> __m256 {
+pub(super) unsafe fn times(v: __m256, by: f32) -> __m256 {
     // SAFETY: called under AVX2.
     unsafe { _mm256_mul_ps(v, _mm256_set1_ps(by)) }
 }
 
 /// One scale and one offset a group of 32.
 #[inline(always)]
-unsafe fn whole(scales: __m256, offsets: __m256) -> Scales {
+pub(super) unsafe fn whole(scales: __m256, offsets: __m256) -> Scales {
     // SAFETY: called under AVX2.
     let none = unsafe { _mm256_setzero_ps() };
     Scales { scales: [scales, none], offsets: [offsets, none] }
@@ -150,7 +141,7 @@ macro_rules! has {
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident: $bytes:literal / $len:literal $(, $flag:ident)*;
      codes |$block:ident, $i:ident| $codes:expr;
-     scales |$p:ident, $groups:ident| $scales:expr) => {
+     scales |$p:ident, $groups:ident $(, $tail:ident)?| $scales:expr) => {
         $(#[$doc])*
         pub(super) struct $name;
 
@@ -165,7 +156,9 @@ macro_rules! layout {
                 unsafe { $codes }
             }
             #[inline(always)]
-            unsafe fn scales($p: *const u8, $groups: usize) -> Scales {
+            unsafe fn scales($p: *const u8, $groups: usize, tail: &[u8]) -> Scales {
+                let _ = tail;
+                $(let $tail = tail;)?
                 // SAFETY: the caller's chunk has `groups` groups; called under AVX2 and F16C.
                 unsafe { $scales }
             }
@@ -173,42 +166,7 @@ macro_rules! layout {
     };
 }
 
-layout! {
-    /// Bits as 0 and 1: `d * (2 * bit - 1)`.
-    Q1_0: 18 / 128;
-    codes |block, i| _mm256_and_si256(spread_at::<S>(block.add(2 + 4 * i)), bytes(1));
-    scales |p, groups| {
-        let d = block_scales::<18, 4>(p, groups);
-        whole(_mm256_add_ps(d, d), times(d, -1.0))
-    }
-}
-
-layout! {
-    Q2_0: 18 / 64;
-    codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_scales::<18, 2>(p, groups);
-        whole(d, times(d, -1.0))
-    }
-}
-
-layout! {
-    Pq2_0: 34 / 128;
-    codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_scales::<34, 4>(p, groups);
-        whole(d, times(d, -1.0))
-    }
-}
-
-layout! {
-    Tq2_0: 66 / 256;
-    codes |block, i| shifted(block.add(32 * (i / 4)), 2 * (i % 4), 3);
-    scales |p, _groups| {
-        let d = half_at(p.add(64));
-        whole(_mm256_set1_ps(d), _mm256_set1_ps(-d))
-    }
-}
+pub(super) use {has, layout};
 
 layout! {
     Q4_0: 18 / 32;
@@ -432,8 +390,8 @@ layout! {
         }
         // where a half has its exponent and its mantissa: 2^-8 of them
         let wide = _mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(_mm_loadu_si128(bits.as_ptr().cast())));
-        let floats = |v: __m128i| times(_mm256_cvtph_ps(v), 128.0);
-        let scales = [floats(_mm256_castsi256_si128(wide)), floats(_mm256_extracti128_si256::<1>(wide))];
-        Scales { scales, offsets: [_mm256_setzero_ps(); 2] }
+        let first = _mm256_cvtph_ps(_mm256_castsi256_si128(wide));
+        let second = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(wide));
+        Scales { scales: [times(first, 128.0), times(second, 128.0)], offsets: [_mm256_setzero_ps(); 2] }
     }
 }

@@ -50,7 +50,7 @@ impl Panel {
                     for (g, out) in chunk.codes[r].iter_mut().enumerate().take(groups) {
                         W::widen(codes_at::<W, L>(weights, g), out.0.as_mut_ptr());
                     }
-                    let s = L::scales(weights, groups);
+                    let s = L::scales(weights, groups, rows.tail);
                     let (scales, offsets) = (&mut chunk.scales[r], &mut chunk.offsets[r]);
                     for i in 0..2 {
                         _mm256_storeu_ps(scales.as_mut_ptr().add(8 * i), s.scales[i]);

@@ -5,9 +5,10 @@
 
 use std::arch::x86_64::*;
 
-use tern_quant::{Codec, MAX_BLOCK, Unpacked};
+use tern_quant::MAX_BLOCK;
 
 use super::x86_layouts as layouts;
+use super::x86_low_bits as low_bits;
 use super::x86_scaling::{
     Bytes, Exponents, Floats, HalfFloats, HalvesAndMins, Nibbles, OneFloat, Scaling, SixBits, SmallFloats,
 };
@@ -232,20 +233,6 @@ unsafe fn by_layout<L: Layout>(block: &[u8], out: &mut [u8; MAX_BLOCK]) {
     }
 }
 
-/// All codes of a block through the format's own function, and one more.
-#[inline(always)]
-fn by_quant(rows: &Rows<'_>, block: &[u8], out: &mut [u8; MAX_BLOCK]) {
-    let Codec::Codes { unpack, .. } = rows.quant.codec else { return };
-    let (mut codes, mut scales, mut offsets) = ([0; MAX_BLOCK], [0.0], [0.0]);
-    let len = rows.quant.block_len;
-    unpack(
-        block,
-        rows.tail,
-        Unpacked { codes: &mut codes[..len], scales: &mut scales, offsets: &mut offsets },
-    );
-    out.iter_mut().zip(codes).for_each(|(o, c)| *o = (c + 1) as u8);
-}
-
 /// Two bytes of each row beside each other.
 #[inline(always)]
 fn put_half(block: &[u8], at: usize, row: usize, out: &mut [u8]) {
@@ -289,37 +276,37 @@ macro_rules! packings {
 packings! {
     /// Bits as 0 and 2, less 1.
     Q1_0: 128, 1, twice = true, excess = 0; HalfFloats;
-    |rows, block, codes| by_layout::<layouts::Q1_0>(block, codes);
+    |rows, block, codes| by_layout::<low_bits::Q1_0>(block, codes);
     |row, out| put_half(block, 0, row, out);
 
     Q2_0: 64, 2, excess = 0; HalfFloats;
-    |rows, block, codes| by_layout::<layouts::Q2_0>(block, codes);
+    |rows, block, codes| by_layout::<low_bits::Q2_0>(block, codes);
     |row, out| put_half(block, 0, row, out);
 
     Pq2_0: 128, 2, excess = 0; HalfFloats;
-    |rows, block, codes| by_layout::<layouts::Pq2_0>(block, codes);
+    |rows, block, codes| by_layout::<low_bits::Pq2_0>(block, codes);
     |row, out| put_half(block, 0, row, out);
 
     /// Codes before scales.
     Tq2_0G128: 128, 2, excess = 0; HalfFloats;
-    |rows, block, codes| by_quant(rows, block, codes);
+    |rows, block, codes| by_layout::<low_bits::Tq2_0G128>(block, codes);
     |row, out| put_half(block, 32, row, out);
 
     Tq2_0: 256, 2, excess = 0; HalfFloats;
-    |rows, block, codes| by_layout::<layouts::Tq2_0>(block, codes);
+    |rows, block, codes| by_layout::<low_bits::Tq2_0>(block, codes);
     |row, out| put_half(block, 64, row, out);
 
     Tq1_0: 256, 2, excess = 0; HalfFloats;
-    |rows, block, codes| by_quant(rows, block, codes);
+    |rows, block, codes| by_layout::<low_bits::Tq1_0>(block, codes);
     |row, out| put_half(block, 52, row, out);
 
     Ptq1_0: 128, 2, excess = 0; HalfFloats;
-    |rows, block, codes| by_quant(rows, block, codes);
+    |rows, block, codes| by_layout::<low_bits::Ptq1_0>(block, codes);
     |row, out| put_half(block, 26, row, out);
 
     /// One scale for all rows.
     I2S: 128, 2, excess = 0; OneFloat;
-    |rows, block, codes| by_quant(rows, block, codes);
+    |rows, block, codes| by_layout::<low_bits::I2S>(block, codes);
     |row, out| out[4 * row..4 * row + 4].copy_from_slice(&rows.tail[..4]);
 
     Q4_0: 32, 4, excess = 3; HalfFloats;

@@ -87,8 +87,8 @@ pub(super) trait Layout {
     const OFFSETS: bool = !Self::SIGNED;
     /// Codes `32 * i ..` of a block.
     unsafe fn codes<S: Simd>(block: *const u8, i: usize) -> __m256i;
-    /// Scales of a chunk, of which `groups` groups of 32 are there. The rest must be zero.
-    unsafe fn scales(chunk: *const u8, groups: usize) -> Scales;
+    /// Scales of a chunk, of which `groups` groups of 32 are there, and of the tensor's tail. The rest must be zero.
+    unsafe fn scales(chunk: *const u8, groups: usize, tail: &[u8]) -> Scales;
 }
 
 /// Codes `32 * group ..` of a chunk.
@@ -146,17 +146,21 @@ unsafe fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: 
     }
 }
 
-/// Where one chunk of a tile is: the weights' first byte there, and the distance from row to row.
-struct Place {
+/// Some rows, and the tail of their tensor.
+type Blocks<'a> = (&'a [u8], &'a [u8]);
+
+/// Where one chunk of a tile is: the weights' first byte there, the distance from row to row, and the tail of all.
+struct Place<'a> {
     chunk: usize,
     weights: *const u8,
     row_bytes: usize,
+    tail: &'a [u8],
 }
 
-impl Place {
+impl<'a> Place<'a> {
     /// A chunk of the rows at `rows`; the same chunk of the rows after them is asked for ahead of time.
     #[inline(always)]
-    fn new<L: Layout, const R: usize>(rows: &[u8], cols: usize, chunk: usize) -> Place {
+    fn new<L: Layout, const R: usize>((rows, tail): Blocks<'a>, cols: usize, chunk: usize) -> Place<'a> {
         let row_bytes = cols / L::LEN * L::BYTES;
         let weights = rows.as_ptr().wrapping_add(chunk * chunk_bytes::<L>());
         for line in (0..chunk_bytes::<L>()).step_by(64) {
@@ -165,7 +169,7 @@ impl Place {
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(r * row_bytes + line).cast()) };
             }
         }
-        Place { chunk, weights, row_bytes }
+        Place { chunk, weights, row_bytes, tail }
     }
 }
 
@@ -192,7 +196,7 @@ type Sums256<const R: usize, const N: usize> = [[[__m256; 2]; N]; R];
 unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
     sums: &mut Sums256<R, N>,
     x: &Ints<'_>,
-    at: Place,
+    at: Place<'_>,
     groups: usize,
 ) {
     // SAFETY: `at` has `R` rows of `groups` groups, and `x` at least `N` rows, by the caller's promise; called
@@ -208,7 +212,7 @@ unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
             for (g, codes) in codes.iter_mut().enumerate().take(groups) {
                 *codes = codes_at::<Avx2, L>(weights, g);
             }
-            let s = L::scales(weights, groups);
+            let s = L::scales(weights, groups, at.tail);
             for n in 0..N {
                 let mut p = [_mm256_setzero_si256(); GROUPS];
                 for g in 0..groups {
@@ -261,7 +265,7 @@ unsafe fn products<S: Simd>(codes: __m256i, x: &Ints<'_>, at: usize, signed: boo
 /// `R` rows against `N` tokens with AVX2; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
-    rows: &[u8],
+    rows: Blocks<'_>,
     x: &Ints<'_>,
     out: &mut [f32],
     stride: usize,
@@ -298,12 +302,12 @@ macro_rules! dot_rows {
                     let mut r = 0;
                     while rows.count - r >= $rows {
                         let part = &rows.blocks[r * row_bytes..(r + $rows) * row_bytes];
-                        $tile::<L, $rows, TOKENS>(part, &x, &mut out[r * tokens + t..], tokens);
+                        $tile::<L, $rows, TOKENS>((part, rows.tail), &x, &mut out[r * tokens + t..], tokens);
                         r += $rows;
                     }
                     while r < rows.count {
                         let part = &rows.blocks[r * row_bytes..(r + 1) * row_bytes];
-                        $tile::<L, 1, TOKENS>(part, &x, &mut out[r * tokens + t..], tokens);
+                        $tile::<L, 1, TOKENS>((part, rows.tail), &x, &mut out[r * tokens + t..], tokens);
                         r += 1;
                     }
                 }
@@ -312,12 +316,12 @@ macro_rules! dot_rows {
                     let mut r = 0;
                     while rows.count - r >= ROWS {
                         let part = &rows.blocks[r * row_bytes..(r + ROWS) * row_bytes];
-                        $tile::<L, ROWS, 1>(part, &x, &mut out[r * tokens + t..], tokens);
+                        $tile::<L, ROWS, 1>((part, rows.tail), &x, &mut out[r * tokens + t..], tokens);
                         r += ROWS;
                     }
                     while r < rows.count {
                         let part = &rows.blocks[r * row_bytes..(r + 1) * row_bytes];
-                        $tile::<L, 1, 1>(part, &x, &mut out[r * tokens + t..], tokens);
+                        $tile::<L, 1, 1>((part, rows.tail), &x, &mut out[r * tokens + t..], tokens);
                         r += 1;
                     }
                 }
