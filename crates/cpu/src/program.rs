@@ -145,7 +145,7 @@ fn rows_in_integers(tiles: Option<Tiles>, (tokens, outputs): (usize, usize)) -> 
 const ROOM: [(&str, u32); 4] = [("Q1_0", 6), ("Q4_0", 4), ("Q4_1", 4), ("Q4_K", 4)];
 
 /// Formats whose groups differ by a whole number that their codes take, as if a block had one scale.
-const WHOLE: [&str; 2] = ["Q2_K", "Q3_K"];
+const WHOLE: [&str; 3] = ["Q2_K", "Q3_K", "Q6_K"];
 
 /// How each value becomes integers: with one scale for more columns where weights do so, too, and with a low plane
 /// that its weights have room for.

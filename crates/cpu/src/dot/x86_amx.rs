@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::x86_amx_probe::{Tiles, release};
-use super::x86_packed::{joined, scaled, shifted};
+use super::x86_packed::{DIGIT, Whole, joined, shifted};
 use super::x86_packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack};
 use super::x86_scaling::Scaling;
 use super::{PANEL, PackedRoom, Target};
@@ -49,8 +49,12 @@ trait Planes {
     const LOW: u32;
     /// In one product: codes that take the high plane stand in front of the same codes, and are as much larger as it.
     const ONE: bool;
+    /// Codes are of two digits, the upper one in front of the lower one of each step.
+    const TWO_DIGITS: bool = false;
+    /// Tiles of products: one of each digit with each plane.
+    const TILES: usize = if Self::TWO_DIGITS { 4 } else { 2 };
     /// Lines of a group's codes.
-    const LINES: usize = if Self::ONE { 2 * STEPS } else { STEPS };
+    const LINES: usize = if Self::ONE || Self::TWO_DIGITS { 2 * STEPS } else { STEPS };
     /// Groups of a panel whose codes are spread at a time.
     const GROUPS: usize = LINES / Self::LINES;
 }
@@ -65,6 +69,13 @@ struct Two;
 impl Planes for Two {
     const LOW: u32 = 8;
     const ONE: bool = false;
+}
+
+struct TwoDigits;
+impl Planes for TwoDigits {
+    const LOW: u32 = 8;
+    const ONE: bool = false;
+    const TWO_DIGITS: bool = true;
 }
 
 /// Whether codes leave room in a byte for so many bits of the low plane.
@@ -90,6 +101,7 @@ pub(super) unsafe fn dot<P: Packing>(
             4 if leaves_room::<P>(4) => dot_planes::<P, One<4>>(panels, rows, x, room, to),
             // codes of one bit are 0 and 2
             6 if leaves_room::<P>(7) => dot_planes::<P, One<6>>(panels, rows, x, room, to),
+            _ if P::Scales::TWO_DIGITS => dot_planes::<P, TwoDigits>(panels, rows, x, room, to),
             _ => dot_planes::<P, Two>(panels, rows, x, room, to),
         }
     }
@@ -109,12 +121,12 @@ unsafe fn dot_planes<P: Packing, X: Planes>(
         x.low == X::LOW && panels.len() == count * each && x.values.len() * GROUP >= tiles * TOKENS * x.cols
     );
     room.codes.resize(count * LINES, Line::default());
-    room.products.resize(2 * TOKENS, Line::default());
+    room.products.resize(X::TILES * TOKENS, Line::default());
     room.sums.clear();
     room.sums.resize(tiles * count * TOKENS, Line::default()); // [tiles, panels, tokens, rows]
     // SAFETY: all sizes were checked or made above; called under the features.
     unsafe {
-        Tiles { tokens: TOKENS, depth: depth::<P, X>() }.configure();
+        Tiles { products: X::TILES, tokens: TOKENS, depth: depth::<P, X>() }.configure();
         for from in (0..groups).step_by(X::GROUPS) {
             let part = from..groups.min(from + X::GROUPS);
             for (panel, codes) in panels.chunks_exact(each).zip(room.codes.chunks_exact_mut(LINES)) {
@@ -164,7 +176,14 @@ unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut 
             if P::Scales::WHOLE {
                 let scales = panel.as_ptr().cast::<u8>().add(scales);
                 let none = (_mm512_setzero_ps(), _mm512_setzero_ps());
-                codes = times(codes, P::Scales::whole(scales, none, 2 * group + s / (STEPS / 2)).0);
+                let scales = P::Scales::whole(scales, none, 2 * group + s / (STEPS / 2)).0;
+                if X::TWO_DIGITS {
+                    let (upper, lower) = digits(codes, scales);
+                    _mm512_store_si512(out[2 * s].0.as_mut_ptr().cast(), upper);
+                    _mm512_store_si512(out[2 * s + 1].0.as_mut_ptr().cast(), lower);
+                    continue;
+                }
+                codes = times(codes, scales);
             }
             _mm512_store_si512(out[X::LINES - STEPS + s].0.as_mut_ptr().cast(), codes);
             if X::ONE {
@@ -178,17 +197,44 @@ unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut 
     }
 }
 
+/// The number of each lane in both of its words.
+#[inline(always)]
+unsafe fn words(v: __m512i) -> __m512i {
+    // SAFETY: called under AVX-512 BW.
+    unsafe { _mm512_shuffle_epi8(v, _mm512_set4_epi32(0x0D0C_0D0C, 0x0908_0908, 0x0504_0504, 0x0100_0100)) }
+}
+
+/// Even bytes of the first, odd ones of the second.
+#[inline(always)]
+unsafe fn bytes(even: __m512i, odd: __m512i) -> __m512i {
+    // SAFETY: called under AVX-512 BW.
+    unsafe { _mm512_mask_mov_epi8(even, 0xAAAA_AAAA_AAAA_AAAA, odd) }
+}
+
 /// Four bytes of each lane times the number there, as bytes.
 #[inline(always)]
 unsafe fn times(codes: __m512i, by: __m512i) -> __m512i {
     // SAFETY: called under AVX-512 BW.
     unsafe {
-        let by =
-            _mm512_shuffle_epi8(by, _mm512_set4_epi32(0x0D0C_0D0C, 0x0908_0908, 0x0504_0504, 0x0100_0100));
+        let (by, odd) = (words(by), _mm512_and_si512(codes, _mm512_set1_epi16(-256)));
         // a product's low byte comes of the low byte alone
-        let low = _mm512_mullo_epi16(codes, by);
-        let high = _mm512_mullo_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(-256)), by);
-        _mm512_mask_mov_epi8(low, 0xAAAA_AAAA_AAAA_AAAA, high)
+        bytes(_mm512_mullo_epi16(codes, by), _mm512_mullo_epi16(odd, by))
+    }
+}
+
+/// The same as two digits, the lower one with a sign of its own.
+#[inline(always)]
+unsafe fn digits(codes: __m512i, by: __m512i) -> (__m512i, __m512i) {
+    // SAFETY: called under AVX-512 BW.
+    unsafe {
+        let (by, half) = (words(by), _mm512_set1_epi16(1 << (DIGIT - 1)));
+        let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(codes));
+        let even = _mm512_add_epi16(_mm512_mullo_epi16(even, by), half);
+        let odd = _mm512_add_epi16(_mm512_mullo_epi16(_mm512_srai_epi16::<8>(codes), by), half);
+        let upper = bytes(_mm512_srai_epi16::<DIGIT>(even), _mm512_slli_epi16::<{ 8 - DIGIT }>(odd));
+        let lower = bytes(even, _mm512_slli_epi16::<8>(odd));
+        let lower = _mm512_and_si512(lower, _mm512_set1_epi8(((1u8 << DIGIT) - 1) as i8));
+        (upper, _mm512_sub_epi8(lower, _mm512_set1_epi8(1 << (DIGIT - 1))))
     }
 }
 
@@ -206,7 +252,7 @@ impl Part<'_> {
     /// Adds the products of all units to the sums of each token; the matrix unit is one ahead.
     #[inline(always)]
     unsafe fn add<P: Packing, X: Planes>(&self, out: &mut [Line], room: &mut [Line]) {
-        assert!(out.len() == TOKENS && room.len() == 2 * TOKENS);
+        assert!(out.len() == TOKENS && room.len() == X::TILES * TOKENS);
         let (unit, cols) = (unit::<P>(), self.x.cols);
         let (first, count) = (self.groups.start * GROUP / unit, self.groups.len() * GROUP / unit);
         let (out, room) = (out.as_mut_ptr(), room.as_mut_ptr());
@@ -249,7 +295,13 @@ impl Part<'_> {
                         all = _mm512_add_epi32(above, below);
                     }
                     sums[T] = if P::Scales::WHOLE {
-                        scaled(sums[T], all, head.0, x_scale.add(T))
+                        let mut lower = _mm512_setzero_si512();
+                        if X::TWO_DIGITS {
+                            let above = _mm512_load_si512(products.add(2 * TOKENS + T).cast());
+                            let below = _mm512_load_si512(products.add(3 * TOKENS + T).cast());
+                            lower = _mm512_add_epi32(_mm512_slli_epi32::<8>(above), below);
+                        }
+                        Whole { all, lower }.joined::<P>(sums[T], head.0, x_scale.add(T))
                     } else {
                         joined::<P>(sums[T], all, scales, (x_scale.add(T), x_sum.add(T)))
                     };
@@ -283,6 +335,30 @@ impl Part<'_> {
                 return;
             }
             asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem, preserves_flags));
+            if X::TWO_DIGITS {
+                asm!("tilezero tmm2", "tilezero tmm3", options(nostack, nomem, preserves_flags));
+                for _ in 0..unit / depth {
+                    asm!(
+                        "tileloadd tmm4, [{upper} + {line}*1]",
+                        "tileloadd tmm6, [{high} + {stride}*1]",
+                        "tileloadd tmm7, [{low} + {stride}*1]",
+                        "tileloadd tmm5, [{lower} + {line}*1]",
+                        "tdpbssd tmm0, tmm6, tmm4",
+                        "tdpbssd tmm1, tmm7, tmm4",
+                        "tdpbssd tmm2, tmm6, tmm5",
+                        "tdpbssd tmm3, tmm7, tmm5",
+                        upper = in(reg) codes,
+                        lower = in(reg) codes.add(1),
+                        line = in(reg) 2 * size_of::<Line>(),
+                        high = in(reg) high,
+                        low = in(reg) high.wrapping_add(place.low),
+                        stride = in(reg) place.stride,
+                        options(nostack, readonly, preserves_flags),
+                    );
+                    (codes, high) = (codes.add(depth / 2), high.wrapping_add(2 * TOKENS * depth));
+                }
+                return;
+            }
             for _ in 0..unit / depth {
                 asm!(
                     "tileloadd tmm2, [{codes} + {line}*1]",
@@ -303,10 +379,10 @@ impl Part<'_> {
     }
 }
 
-/// What `multiply` left, `[1 or 2, tokens, rows]`.
+/// What `multiply` left, `[tiles, tokens, rows]`.
 ///
 /// # Safety
-/// There is room for two tiles.
+/// There is room for as many tiles.
 #[inline(always)]
 unsafe fn store<X: Planes>(out: *mut Line) {
     // SAFETY: the caller's promise.
@@ -322,6 +398,16 @@ unsafe fn store<X: Planes>(out: *mut Line) {
                 "tilestored [{below} + {line}*1], tmm1",
                 line = in(reg) size_of::<Line>(),
                 below = in(reg) out.add(TOKENS),
+                options(nostack, preserves_flags),
+            );
+        }
+        if X::TWO_DIGITS {
+            asm!(
+                "tilestored [{above} + {line}*1], tmm2",
+                "tilestored [{below} + {line}*1], tmm3",
+                line = in(reg) size_of::<Line>(),
+                above = in(reg) out.add(2 * TOKENS),
+                below = in(reg) out.add(3 * TOKENS),
                 options(nostack, preserves_flags),
             );
         }

@@ -3,8 +3,10 @@
 use std::arch::asm;
 use std::sync::OnceLock;
 
-/// The sizes of tiles: tokens by rows for results, codes, and both planes of activations.
+/// The sizes of tiles: tokens by rows for products, codes, and both planes of activations.
 pub(super) struct Tiles {
+    /// Tiles of products: two for each tile of codes.
+    pub(super) products: usize,
     pub(super) tokens: usize,
     /// Columns that meet in one product.
     pub(super) depth: usize,
@@ -27,14 +29,14 @@ impl Tiles {
         let mut config =
             Config { palette: 1, start: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         let (tokens, results) = (self.tokens as u8, 64);
-        let sizes = [
-            (tokens, results),
-            (tokens, results),
-            ((self.depth / 4) as u8, results),
-            (tokens, self.depth as u16),
-            (tokens, self.depth as u16),
+        let kinds = [
+            (self.products, tokens, results),
+            (self.products / 2, (self.depth / 4) as u8, results),
+            (2, tokens, self.depth as u16),
         ];
-        for (i, (rows, bytes)) in sizes.into_iter().enumerate() {
+        let all =
+            kinds.into_iter().flat_map(|(count, rows, bytes)| std::iter::repeat_n((rows, bytes), count));
+        for (i, (rows, bytes)) in all.enumerate() {
             (config.rows[i], config.row_bytes[i]) = (rows, bytes);
         }
         // SAFETY: the caller's promise.
@@ -71,7 +73,7 @@ fn multiplies() -> bool {
     let mut out = [0i32; 16 * 16];
     // SAFETY: an illegal instruction ends the child, which is what we want to know.
     unsafe {
-        Tiles { tokens: 16, depth: 32 }.configure();
+        Tiles { products: 2, tokens: 16, depth: 32 }.configure();
         asm!(
             "tilezero tmm0",
             "tileloadd tmm2, [{codes} + {line}*1]",

@@ -80,7 +80,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
             let scales = |m: usize| panel(m).cast::<u8>().add(scales);
             for i in 0..P::LEN / unit.max(GROUP) {
                 let mut products = [[[Products::none(); N]; M]; 4];
-                let mut wholes = [[_mm512_setzero_si512(); N]; M];
+                let mut wholes = [[Whole::none(); N]; M];
                 for g in 0..unit.div_ceil(GROUP) {
                     if whole {
                         products = [[[Products::none(); N]; M]; 4];
@@ -113,8 +113,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                                 let x = x.unit(first + n, group * halves + half, GROUP / halves);
                                 let all = added(&products[half * ways..][..ways], (m, n));
                                 let all = less::<P>(all, minus(x.minus, GROUP / halves));
-                                let all = _mm512_mullo_epi32(all, scale);
-                                wholes[m][n] = _mm512_add_epi32(wholes[m][n], all);
+                                wholes[m][n].add::<P>(_mm512_mullo_epi32(all, scale));
                                 sums[m][n] = shifted::<P>(sums[m][n], offset, x.sum);
                             }
                         }
@@ -125,7 +124,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     for (m, n) in (0..M * N).map(|i| (i / N, i % N)) {
                         let (scale, _) = P::Scales::head(scales(m));
                         let x = x.unit(first + n, at, unit);
-                        sums[m][n] = scaled(sums[m][n], wholes[m][n], scale, x.scale);
+                        sums[m][n] = wholes[m][n].joined::<P>(sums[m][n], scale, x.scale);
                     }
                     continue;
                 }
@@ -258,6 +257,54 @@ impl Products {
     unsafe fn all(&self) -> __m512i {
         // SAFETY: called under AVX-512.
         unsafe { _mm512_add_epi32(_mm512_slli_epi32::<8>(self.above), self.below) }
+    }
+}
+
+/// Bits of a lower digit.
+pub(super) const DIGIT: u32 = 7;
+
+/// The products of a unit whose codes took the scales of their half groups: in one number, or in two digits.
+#[derive(Clone, Copy)]
+pub(super) struct Whole {
+    pub(super) all: __m512i,
+    pub(super) lower: __m512i,
+}
+
+impl Whole {
+    #[inline(always)]
+    unsafe fn none() -> Whole {
+        // SAFETY: called under AVX-512.
+        unsafe { Whole { all: _mm512_setzero_si512(), lower: _mm512_setzero_si512() } }
+    }
+
+    /// Those of a half group.
+    #[inline(always)]
+    unsafe fn add<P: Packing>(&mut self, products: __m512i) {
+        // SAFETY: called under AVX-512.
+        unsafe {
+            if P::Scales::TWO_DIGITS {
+                let lower = _mm512_and_si512(products, _mm512_set1_epi32((1 << DIGIT) - 1));
+                self.lower = _mm512_add_epi32(self.lower, lower);
+                self.all = _mm512_add_epi32(self.all, _mm512_srai_epi32::<DIGIT>(products));
+            } else {
+                self.all = _mm512_add_epi32(self.all, products);
+            }
+        }
+    }
+
+    /// Takes its scale and joins the sum. Digits are the same however their parts were added up.
+    #[inline(always)]
+    pub(super) unsafe fn joined<P: Packing>(self, sum: __m512, scale: __m512, x_scale: *const f32) -> __m512 {
+        // SAFETY: the caller's pointer is readable; called under AVX-512.
+        unsafe {
+            if !P::Scales::TWO_DIGITS {
+                return scaled(sum, self.all, scale, x_scale);
+            }
+            let upper = _mm512_add_epi32(self.all, _mm512_srai_epi32::<DIGIT>(self.lower));
+            let lower = _mm512_and_si512(self.lower, _mm512_set1_epi32((1 << DIGIT) - 1));
+            let larger = _mm512_mul_ps(scale, _mm512_set1_ps((1 << DIGIT) as f32));
+            scaled(scaled(sum, upper, larger, x_scale), lower, scale, x_scale)
+        }
     }
 }
 

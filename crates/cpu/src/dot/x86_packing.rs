@@ -343,11 +343,11 @@ packings! {
     };
 
     /// Scales are turned around: from -32 to 31 they would make 128 of a code of -4.
-    Q3K: 256, 2 + 1, excess = 2; Bytes<16, true>;
+    Q3K: 256, 2 + 1, excess = 2; Bytes<16>;
     |rows, block, codes| by_layout::<layouts::Q3K>(block, codes);
     |row, out| {
         let scales = layouts::q3_k_scales(block).map(u8::wrapping_neg);
-        Bytes::<16, true>::put(row, out, &[block[108], block[109] ^ 0x80], &scales);
+        Bytes::<16>::put(row, out, &[block[108], block[109] ^ 0x80], &scales);
     };
 
     Q4K: 256, 4; SixBits;
@@ -358,9 +358,9 @@ packings! {
     |rows, block, codes| by_layout::<layouts::Q5K>(block, codes);
     |row, out| SixBits::put(row, out, block);
 
-    Q6K: 256, 4 + 2, excess = 5; Bytes<16>;
+    Q6K: 256, 4 + 2, excess = 5; Bytes<16, true>;
     |rows, block, codes| by_layout::<layouts::Q6K>(block, codes);
-    |row, out| Bytes::<16>::put(row, out, &block[208..210], &block[192..208]);
+    |row, out| Bytes::<16, true>::put(row, out, &block[208..210], &block[192..208]);
 
     Iq4Nl: 32, 4, table = layouts::IQ4, excess = 7; HalfFloats;
     |rows, block, codes| by_layout::<layouts::Q4_0>(block, codes);

@@ -14,9 +14,10 @@ pub(super) trait Scaling {
     const HALVES: bool = false;
     /// A block has one scale and no offset.
     const ONE: bool = false;
-    /// The scales of half groups are whole numbers beside the block's, and codes times them still bytes: then a block
-    /// has one scale.
+    /// The scales of half groups are whole numbers beside the block's, which codes take: then a block has one scale.
     const WHOLE: bool = false;
+    /// Codes times them are no bytes, but of two digits.
+    const TWO_DIGITS: bool = false;
     /// There are offsets.
     const OFFSETS: bool = false;
     /// What all groups of a block share: a scale and the offset's. One f16 a row and no offset, if not said otherwise.
@@ -149,17 +150,18 @@ impl Scaling for SixBits {
 }
 
 /// An f16 a row, and a signed byte for each of `N` groups.
-pub(super) struct Bytes<const N: usize, const WHOLE: bool = false>;
-impl<const N: usize, const WHOLE: bool> Bytes<N, WHOLE> {
+pub(super) struct Bytes<const N: usize, const TWO_DIGITS: bool = false>;
+impl<const N: usize, const TWO_DIGITS: bool> Bytes<N, TWO_DIGITS> {
     pub(super) fn put(row: usize, out: &mut [u8], half: &[u8], bytes: &[u8]) {
         put_half(row, out, half);
         bytes.iter().enumerate().for_each(|(i, b)| out[(2 + i) * PANEL + row] = *b);
     }
 }
-impl<const N: usize, const WHOLE: bool> Scaling for Bytes<N, WHOLE> {
+impl<const N: usize, const TWO_DIGITS: bool> Scaling for Bytes<N, TWO_DIGITS> {
     const BYTES: usize = (2 + N) * PANEL;
     const HALVES: bool = N == 16;
-    const WHOLE: bool = WHOLE;
+    const WHOLE: bool = Self::HALVES;
+    const TWO_DIGITS: bool = TWO_DIGITS;
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
