@@ -22,6 +22,8 @@ const PIECE: usize = 8 * MAX_SPAN;
 const LINEAR_BYTES: usize = 64 * 1024;
 /// Tokens that share a pass over a thread's rows of weights.
 const LINEAR_TOKENS: usize = 32;
+/// Tokens from which on more rows of float weights share what is read of the activations.
+const FLOATS_MANY: usize = 64;
 /// Tokens whose keys and values one thread stores at a time: tokens of a page share lines of memory.
 const STORE_TOKENS: usize = 32;
 
@@ -44,7 +46,7 @@ impl Run<'_> {
         let Some(room) = self.rooms.get(worker.index) else { return };
         let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
         let room = &mut *room;
-        room.unpacked.packed.tables_of = None;
+        room.unpacked.reads(None);
         let phases = self.program.phases(self.step.tokens.len(), self.step.outputs.len());
         let mut index = 0;
         for phase in phases {
@@ -88,22 +90,25 @@ impl Run<'_> {
     ) {
         let program = self.program;
         let (width, rows) = (width(&program.graph, links[0]), self.rows(links[0].node));
-        let (mut unit, mut bytes) = (ROWS, 0);
+        let (mut unit, mut least, mut bytes) = (ROWS, PANELS * PANEL, 0);
         for link in links {
             if let Op::Linear { weight, .. } = program.graph.nodes[link.node].op {
                 bytes += program.weight(weight).row_bytes();
                 unit = unit.max(match program.kernels[link.node] {
                     // panels are best taken two at a time, where there are enough of them
-                    Some(LinearKernel::Packed(_)) if width >= 8 * PANEL * self.rooms.len() => 2 * PANEL,
-                    Some(LinearKernel::Packed(_)) => PANEL,
-                    _ if program.is_many(rows) => PANEL,
-                    _ => ROWS,
+                    Some(LinearKernel::Ints(_)) if !program.is_many(rows) => ROWS,
+                    Some(LinearKernel::Ints(_)) => PANEL,
+                    _ if width >= 8 * PANEL * self.rooms.len() => 2 * PANEL,
+                    _ => PANEL,
                 });
+                if let (Some(LinearKernel::F32(_)), FLOATS_MANY..) = (program.kernels[link.node], rows) {
+                    least = 4 * PANELS * PANEL;
+                }
             } else if link.with_ints {
                 unit = unit.max(program.roundings[link.node].map_or(1, |r| r.span));
             }
         }
-        let most = (LINEAR_BYTES / bytes.max(1)).max(unit).next_multiple_of(PANELS * PANEL);
+        let most = (LINEAR_BYTES / bytes.max(1)).max(unit).next_multiple_of(least);
         for range in share(width, unit, most) {
             for link in links {
                 if let Op::Linear { x, weight, scale, bias } = program.graph.nodes[link.node].op {
@@ -338,9 +343,7 @@ impl Run<'_> {
     ) {
         let program = self.program;
         let (w, rows) = (program.weight(weight), self.rows(node));
-        if room.packed.tables_of != Some(x) {
-            (room.packed.tables_of, room.packed.has_tables) = (Some(x), false);
-        }
+        room.reads(Some(x));
         let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
         let bias = bias.map(|b| program.vector(b));
         let (out, tail) = (program.value(node), w.tail());
@@ -392,6 +395,12 @@ impl Run<'_> {
             }
             return;
         }
+        if let Some(LinearKernel::F32(dot)) = kernel {
+            let x = self.read(x, 0, rows * w.cols);
+            let rows = Rows { quant: w.quant, count: range.len(), blocks: w.rows(range.clone()), tail };
+            dot(&rows, x, room, &to(range.start));
+            return;
+        }
         let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
         for first in (0..rows).step_by(LINEAR_TOKENS) {
             let tokens = LINEAR_TOKENS.min(rows - first);
@@ -403,9 +412,6 @@ impl Run<'_> {
                         // SAFETY: see `work`.
                         let x = unsafe { ints.view(rows, w.cols, low) };
                         (kernel.few)(&tile, &x.skip(first), room, results);
-                    }
-                    (Some(LinearKernel::F32(dot)), _) => {
-                        dot(&tile, self.read(x, first * w.cols, tokens * w.cols), results);
                     }
                     _ => return,
                 }

@@ -3,8 +3,14 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-/// A fixed number of values, shared by the threads of a pool.
-pub(crate) struct Shared<T>(Box<[UnsafeCell<T>]>);
+/// Bytes of a cache line: vectors of the first values do not reach over two.
+const LINE: usize = 64;
+
+/// A fixed number of values, shared by the threads of a pool. They start where a cache line does.
+pub(crate) struct Shared<T> {
+    values: Box<[UnsafeCell<T>]>,
+    start: usize,
+}
 
 // SAFETY: all access goes through `get` and `get_mut`, whose callers promise that no part is written by one
 // thread and touched by another between two barriers.
@@ -13,25 +19,32 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 impl<T: Copy + Default> Shared<T> {
     /// `len` default values. Zeroed memory comes untouched from the system, so it costs nothing until used.
     pub(crate) fn new(len: usize) -> Shared<T> {
-        let values = vec![T::default(); len].into_boxed_slice();
+        let spare = LINE / size_of::<T>();
+        let values = vec![T::default(); len + spare].into_boxed_slice();
+        let start = values.as_ptr().align_offset(LINE).min(spare);
         // SAFETY: `UnsafeCell<T>` has the layout of `T`.
-        Shared(unsafe { Box::from_raw(Box::into_raw(values) as *mut [UnsafeCell<T>]) })
+        let values = unsafe { Box::from_raw(Box::into_raw(values) as *mut [UnsafeCell<T>]) };
+        Shared { values, start }
+    }
+
+    fn all(&self) -> &[UnsafeCell<T>] {
+        &self.values[self.start..self.start + self.len()]
     }
 
     /// How many.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.values.len() - LINE / size_of::<T>()
     }
 
     /// Where they start, for writes to disjoint parts.
     pub(crate) fn pointer(&self) -> *mut T {
-        self.0.as_ptr() as *mut T
+        self.all().as_ptr() as *mut T
     }
 
     /// # Safety
     /// No thread writes any of `range` before the next barrier.
     pub(crate) unsafe fn get(&self, range: Range<usize>) -> &[T] {
-        let part = &self.0[range];
+        let part = &self.all()[range];
         // SAFETY: in bounds by the slice above; not written meanwhile by the caller's promise.
         unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), part.len()) }
     }
@@ -40,7 +53,7 @@ impl<T: Copy + Default> Shared<T> {
     /// No other thread touches any of `range` before the next barrier.
     #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
     pub(crate) unsafe fn get_mut(&self, range: Range<usize>) -> &mut [T] {
-        let part = &self.0[range];
+        let part = &self.all()[range];
         // SAFETY: in bounds by the slice above; not touched by others by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(part.as_ptr() as *mut T, part.len()) }
     }
@@ -49,6 +62,6 @@ impl<T: Copy + Default> Shared<T> {
     /// The value at `index` is not read or written by another thread before the next barrier.
     pub(crate) unsafe fn set(&self, index: usize, value: T) {
         // SAFETY: in bounds by indexing; exclusive by the caller's promise.
-        unsafe { *self.0[index].get() = value }
+        unsafe { *self.all()[index].get() = value }
     }
 }

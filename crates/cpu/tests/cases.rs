@@ -86,9 +86,15 @@ fn the_largest_codes_and_scales_do_not_overflow() {
 #[test]
 fn rows_do_not_depend_on_their_neighbours() {
     let mut all: Vec<_> = [&Q8_0, &Q2_0].map(|q| cases::two_linears([&Q1_0, q], 35, 512, 1).unwrap()).into();
-    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
+    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
         for (rows, cols) in [(35, 512), (8, 288usize.next_multiple_of(quant.block_len))] {
             all.push(cases::linear(quant, rows, cols, 1).unwrap());
+        }
+        // several blocks of columns, the last of them odd
+        if quant.dot_with == DotWith::F32 {
+            for cols in [1100, 1121] {
+                all.push(cases::linear(quant, 35, cols, 1).unwrap());
+            }
         }
     }
     for case in all {

@@ -212,6 +212,9 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     }
     for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.block_len <= 128) {
         cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // chunks that are not whole
+        if quant.dot_with == DotWith::F32 {
+            cases.push(linear(quant, 37, 1121, 22)?); // vectors that are not full
+        }
     }
     for other in [&tern_quant::Q8_0, &tern_quant::Q2_0] {
         for tokens in [1, 3, 21] {

@@ -1,5 +1,6 @@
 //! Products of a few rows of weights with the activations of some tokens.
 
+mod floats;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -15,6 +16,8 @@ pub(crate) mod scalar;
 pub(crate) mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_amx;
+#[cfg(target_arch = "x86_64")]
+mod x86_amx_floats;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_amx_probe;
 #[cfg(target_arch = "x86_64")]
@@ -44,6 +47,8 @@ mod x86_wide;
 
 pub(crate) use packed::{PANELS, Packed, PackedKernel, PackedRoom};
 
+use tern_graph::Val;
+
 use crate::ints::Ints;
 use crate::lanes::Lanes;
 use crate::shared::Shared;
@@ -66,8 +71,8 @@ pub(crate) enum LinearKernel {
         allow(dead_code, reason = "no other instruction set packs weights")
     )]
     Packed(PackedKernel),
-    /// Floats against f32 activations, `cols` a token.
-    F32(fn(rows: &Rows<'_>, x: &[f32], out: &mut [f32])),
+    /// Floats against f32 activations, `cols` a token; all tokens.
+    F32(fn(rows: &Rows<'_>, x: &[f32], room: &mut Room, to: &Target<'_>)),
 }
 
 /// A format's products with few tokens and, where the instruction set has tiles of tokens, with many: the same bits.
@@ -81,10 +86,23 @@ pub(crate) struct IntsKernel {
 #[derive(Default)]
 pub(crate) struct Room {
     pub(crate) packed: PackedRoom,
+    floats: floats::FloatsRoom,
+    /// What `packed` and `floats` may keep something of.
+    value: Option<Val>,
     #[cfg(target_arch = "x86_64")]
     panel: x86_many::Panel,
     #[cfg(target_arch = "x86_64")]
     plain: Vec<x86_general::PlainBlock>,
+}
+
+impl Room {
+    /// Which value the next products read; none at the start of a step, when all values are new.
+    pub(crate) fn reads(&mut self, value: Option<Val>) {
+        if value.is_none() || value != self.value {
+            (self.packed.has_tables, self.floats.has_x) = (false, false);
+        }
+        self.value = value;
+    }
 }
 
 /// Where the results of some rows go: `out[t * stride + first + r] = y * scale + bias[r]`
@@ -99,7 +117,6 @@ pub(crate) struct Target<'a> {
 
 impl<'b> Target<'b> {
     /// That of the rows after the next `rows`.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only packed weights ask for it"))]
     #[inline(always)]
     pub(crate) fn skip(&self, rows: usize) -> Target<'b> {
         let (out, stride, scale) = (self.out, self.stride, self.scale);

@@ -8,7 +8,8 @@ use std::arch::aarch64::*;
 
 use tern_quant::{INT_BLOCK, Quant};
 
-use super::scalar::{self, Block};
+use super::floats::{Bf16, F16, F32};
+use super::scalar::Block;
 use super::{IntsKernel, LinearKernel, ROWS, Room, Rows};
 use super::{neon_floats, neon_layouts as layouts, neon_low_bits as low_bits};
 use crate::ints::{Ints, SUM_BLOCK};
@@ -25,8 +26,9 @@ fn ints(few: fn(&Rows<'_>, &Ints<'_>, &mut Room, &mut [f32])) -> LinearKernel {
 /// Which kernel runs which format.
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
-        "F32" | "BF16" => scalar::kernel(quant), // plain loops use NEON by themselves
-        "F16" => LinearKernel::F32(neon_floats::f16_rows),
+        "F32" => neon_floats::kernel::<F32>(),
+        "F16" => neon_floats::kernel::<F16>(),
+        "BF16" => neon_floats::kernel::<Bf16>(),
         "Q1_0" => ints(dot_rows::<low_bits::Q1_0>),
         "Q2_0" => ints(dot_rows::<low_bits::Q2_0>),
         "PQ2_0" | "Q2_0_G128" => ints(dot_rows::<low_bits::Pq2_0>),
@@ -329,6 +331,7 @@ mod tests {
     use tern_quant::{DotWith, IQ4_NL, Q6_K, Q8_0};
 
     use super::*;
+    use crate::dot::scalar;
     use crate::ints::{self, IntsBuffer, Rounding};
 
     /// Rows of one format against tokens, by a kernel.

@@ -1,8 +1,9 @@
-//! Half-precision products on ARM: attention over f16 pages, and F16 weights.
+//! Vectors of floats on ARM, and halves to floats and back.
 
 use std::arch::aarch64::*;
 
-use super::{Rows, scalar};
+use super::floats::{self, Floats, Format, ROWS};
+use super::{LinearKernel, scalar};
 
 /// Four halves as floats.
 #[inline(always)]
@@ -11,35 +12,41 @@ pub(super) unsafe fn load_halves(p: *const u16) -> float32x4_t {
     unsafe { vcvt_f32_f16(p.cast::<float16x4_t>().read_unaligned()) }
 }
 
-/// `sum(a * b)` of `len` values, a multiple of 16; four running vectors.
-#[inline(always)]
-unsafe fn dot(a: *const f32, b: *const u16, len: usize) -> f32 {
-    // SAFETY: `len` values are readable at both by the caller's promise; NEON is there on every aarch64.
-    unsafe {
-        let mut sums = [vdupq_n_f32(0.0); 4];
-        for at in (0..len).step_by(16) {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                let at = at + 4 * i;
-                *sum = vfmaq_f32(*sum, vld1q_f32(a.add(at)), load_halves(b.add(at)));
-            }
-        }
-        vaddvq_f32(vaddq_f32(vaddq_f32(sums[0], sums[1]), vaddq_f32(sums[2], sums[3])))
-    }
+/// One line for each of the methods that are an instruction or two.
+macro_rules! instructions {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $call:expr;)*) => {
+        $(#[inline(always)]
+        unsafe fn $name($($arg: $type),*) -> $out {
+            // SAFETY: the caller's pointers are good for a vector; NEON is there on every aarch64.
+            unsafe { $call }
+        })*
+    };
 }
 
-/// F16 weights against f32 activations.
-pub(super) fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
-    let tokens = out.len() / rows.count;
-    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
-        let cols = row.len() / 2;
-        let whole = cols / 16 * 16;
-        for (y, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
-            // SAFETY: a row and a token have `cols` values.
-            let sum = unsafe { dot(x.as_ptr(), row.as_ptr().cast(), whole) };
-            let rest = row[2 * whole..].as_chunks::<2>().0.iter().zip(&x[whole..]);
-            *y = sum + rest.map(|(w, x)| half::f16::from_le_bytes(*w).to_f32() * x).sum::<f32>();
-        }
+impl Floats for float32x4_t {
+    const LANES: usize = 4;
+    instructions! {
+        zero() -> float32x4_t = vdupq_n_f32(0.0);
+        load(p: *const f32) -> float32x4_t = vld1q_f32(p);
+        load_f16(p: *const u16) -> float32x4_t = load_halves(p);
+        load_bf16(p: *const u16) -> float32x4_t = vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)));
+        store(v: float32x4_t, p: *mut f32) -> () = vst1q_f32(p, v);
+        add_product(sum: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t = vfmaq_f32(sum, a, b);
+        sums(each: [float32x4_t; ROWS]) -> [f32; ROWS] = {
+            let sums = vpaddq_f32(vpaddq_f32(each[0], each[1]), vpaddq_f32(each[2], each[3]));
+            std::mem::transmute::<float32x4_t, [f32; ROWS]>(sums)
+        };
     }
+    #[inline(always)]
+    unsafe fn prefetch(_: *const u8) {} // processors see streams by themselves
+}
+
+/// A format's kernel: four rows by six tokens in 24 of 32 registers.
+pub(super) fn kernel<F: Format>() -> LinearKernel {
+    // SAFETY: NEON is there on every aarch64; threads have rows of their own.
+    LinearKernel::F32(|rows, x, room, to| unsafe {
+        floats::dot::<float32x4_t, F, 6>(rows, x, &mut room.floats, to)
+    })
 }
 
 pub(crate) fn load_f16(x: &[u16], out: &mut [f32]) {

@@ -5,8 +5,6 @@
 
 use std::ops::Range;
 
-use tern_graph::Val;
-
 use super::{PANEL, Rows, Target};
 use crate::ints::Ints;
 use crate::lanes::{Lanes, Line};
@@ -46,9 +44,8 @@ pub(crate) struct PackedRoom {
     /// Sums of all tokens with a panel, and products on their way.
     pub(crate) sums: Vec<Line>,
     pub(crate) products: Vec<Line>,
-    /// Sums of a token's columns that codes of one bit look up: whose they are, and whether they are there.
+    /// Sums of a token's columns that codes of one bit look up, and whether they are those of the value that is read.
     pub(crate) tables: Vec<Line>,
-    pub(crate) tables_of: Option<Val>,
     pub(crate) has_tables: bool,
 }
 

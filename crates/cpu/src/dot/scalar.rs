@@ -3,34 +3,32 @@
 use half::{bf16, f16};
 use tern_quant::{Codec, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
 
-use super::{IntsKernel, LinearKernel, Room, Rows};
+use super::{IntsKernel, LinearKernel, Room, Rows, Target};
 use crate::ints::{Ints, SUM_BLOCK};
 
 pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
     match quant.name {
-        "F32" => LinearKernel::F32(|rows, x, out| float_rows::<4>(rows, x, out, f32::from_le_bytes)),
-        "F16" => LinearKernel::F32(|rows, x, out| {
-            float_rows::<2>(rows, x, out, |b| f16::from_le_bytes(b).to_f32())
-        }),
-        "BF16" => LinearKernel::F32(|rows, x, out| {
-            float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32())
-        }),
+        "F32" => LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, f32::from_le_bytes)),
+        "F16" => {
+            LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, |b| f16::from_le_bytes(b).to_f32()))
+        }
+        "BF16" => {
+            LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, |b| bf16::from_le_bytes(b).to_f32()))
+        }
         _ => LinearKernel::Ints(IntsKernel { few: dot_codes, many: None }),
     }
 }
 
 /// Eight running sums, so that the compiler may use vectors.
-#[inline(always)]
-pub(crate) fn float_rows<const BYTES: usize>(
+fn float_rows<const BYTES: usize>(
     rows: &Rows<'_>,
     x: &[f32],
-    out: &mut [f32],
+    to: &Target<'_>,
     value: impl Fn([u8; BYTES]) -> f32,
 ) {
-    let tokens = out.len() / rows.count;
-    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
+    for (r, row) in rows.each().enumerate() {
         let (w8, w_rest) = row.as_chunks::<BYTES>().0.as_chunks::<8>();
-        for (y, x) in out.iter_mut().zip(x.chunks_exact(row.len() / BYTES)) {
+        for (t, x) in x.chunks_exact(row.len() / BYTES).enumerate() {
             let mut sums = [0.0f32; 8];
             let (x8, x_rest) = x.as_chunks::<8>();
             for (w, x) in w8.iter().zip(x8) {
@@ -39,7 +37,9 @@ pub(crate) fn float_rows<const BYTES: usize>(
                 }
             }
             let rest: f32 = w_rest.iter().zip(x_rest).map(|(w, x)| value(*w) * x).sum();
-            *y = sums.iter().sum::<f32>() + rest;
+            let y = sums.iter().sum::<f32>() + rest;
+            // SAFETY: no other thread touches these rows, by the caller's promise.
+            unsafe { to.skip(r).write(t, [y].iter()) };
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Integer products on x86, in AVX2 and in AVX-512 with VNNI: which kernel runs which format.
 
-use half::bf16;
+use std::arch::x86_64::{__m256, __m512};
+
 use tern_quant::Quant;
 
+use super::floats::{self, Bf16, F16, F32, FloatsRoom, Format};
 use super::packed::PackedMany;
 use super::x86_amx as amx;
+use super::x86_amx_floats as amx_floats;
+use super::x86_amx_probe::works_with_bf16;
 use super::x86_layouts as layouts;
 use super::x86_lookup as lookup;
 use super::x86_low_bits as low_bits;
@@ -12,9 +16,7 @@ use super::x86_many as many;
 use super::x86_packed as packed;
 use super::x86_packing::{self as packing, Packing};
 use super::x86_tiles::{self as tiles, Layout};
-use super::{
-    IntsKernel, LinearKernel, PackedKernel, PackedRoom, Rows, Target, scalar, x86_floats, x86_general,
-};
+use super::{IntsKernel, LinearKernel, PackedKernel, PackedRoom, Rows, Target, x86_general};
 use crate::ints::{Ints, Rounding};
 use crate::lanes::{Lanes, LanesMut, Line, quantize_tile};
 
@@ -46,17 +48,14 @@ macro_rules! kernels {
                 unsafe { quantize_tile::<$simd>(x, sizes, start, out) }
             }
             #[target_feature(enable = $features)]
-            unsafe fn f32_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
-                scalar::float_rows::<4>(rows, x, out, f32::from_le_bytes);
-            }
-            #[target_feature(enable = $features)]
-            unsafe fn bf16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
-                scalar::float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32());
-            }
-            #[target_feature(enable = $features)]
-            unsafe fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
+            unsafe fn float_rows<F: Format>(
+                rows: &Rows<'_>,
+                x: &[f32],
+                room: &mut FloatsRoom,
+                to: &Target<'_>,
+            ) {
                 // SAFETY: the features are on.
-                unsafe { x86_floats::f16_rows(rows, x, out) }
+                unsafe { floats::dot::<__m256, F, 3>(rows, x, room, to) }
             }
 
             /// [`crate::lanes::quantize_tile`]
@@ -68,6 +67,13 @@ macro_rules! kernels {
             ) {
                 // SAFETY: these kernels are listed only where the features were detected.
                 unsafe { quantize(x, sizes, start, out) }
+            }
+
+            fn floats<F: Format>() -> LinearKernel {
+                // SAFETY: as above.
+                LinearKernel::F32(|rows, x, room, to| unsafe {
+                    float_rows::<F>(rows, x, &mut room.floats, to)
+                })
             }
 
             fn ints<L: Layout>() -> LinearKernel {
@@ -99,12 +105,9 @@ macro_rules! kernels {
 
             pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
                 match quant.name {
-                    // SAFETY: (all four closures) listed only where the features were detected.
-                    "F32" => LinearKernel::F32(|rows, x, out| unsafe { f32_rows(rows, x, out) }),
-                    // SAFETY: as above.
-                    "F16" => LinearKernel::F32(|rows, x, out| unsafe { f16_rows(rows, x, out) }),
-                    // SAFETY: as above.
-                    "BF16" => LinearKernel::F32(|rows, x, out| unsafe { bf16_rows(rows, x, out) }),
+                    "F32" => floats::<F32>(),
+                    "F16" => floats::<F16>(),
+                    "BF16" => floats::<Bf16>(),
                     "Q1_0" => ints::<low_bits::Q1_0>(),
                     "Q2_0" => ints::<low_bits::Q2_0>(),
                     "PQ2_0" | "Q2_0_G128" => ints::<low_bits::Pq2_0>(),
@@ -165,17 +168,29 @@ pub(crate) mod avx512 {
             } else {
                 packed::dot::<P>(panels, rows, x, to)
             };
-        fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) = x86_floats::f16_rows(rows, x, out);
     }
 
-    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn f32_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
-        scalar::float_rows::<4>(rows, x, out, f32::from_le_bytes);
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn float_rows<F: Format>(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+        // SAFETY: the features are on.
+        unsafe { floats::dot::<__m512, F, 6>(rows, x, room, to) }
     }
 
-    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn bf16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
-        scalar::float_rows::<2>(rows, x, out, |b| bf16::from_le_bytes(b).to_f32());
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn bf16_with_tiles(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+        // SAFETY: the features are on.
+        unsafe {
+            if amx_floats::suits(rows.blocks.len() / rows.count / 2) {
+                amx_floats::dot(rows, x, room, to);
+            } else {
+                float_rows::<Bf16>(rows, x, room, to);
+            }
+        }
+    }
+
+    fn floats<F: Format>() -> LinearKernel {
+        // SAFETY: these kernels are listed only where the features were detected.
+        LinearKernel::F32(|rows, x, room, to| unsafe { float_rows::<F>(rows, x, &mut room.floats, to) })
     }
 
     fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
@@ -212,12 +227,15 @@ pub(crate) mod avx512 {
     /// With tiles or without.
     pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> LinearKernel {
         match quant.name {
-            // SAFETY: (all) as above.
-            "F32" => LinearKernel::F32(|rows, x, out| unsafe { f32_rows(rows, x, out) }),
-            // SAFETY: as above.
-            "F16" => LinearKernel::F32(|rows, x, out| unsafe { f16_rows(rows, x, out) }),
-            // SAFETY: as above.
-            "BF16" => LinearKernel::F32(|rows, x, out| unsafe { bf16_rows(rows, x, out) }),
+            "F32" => floats::<F32>(),
+            "F16" => floats::<F16>(),
+            "BF16" if AMX && works_with_bf16() => {
+                // SAFETY: as above.
+                LinearKernel::F32(|rows, x, room, to| unsafe {
+                    bf16_with_tiles(rows, x, &mut room.floats, to)
+                })
+            }
+            "BF16" => floats::<Bf16>(),
             "Q1_0" => packed::<packing::Q1_0, AMX>(),
             "Q2_0" => packed::<packing::Q2_0, AMX>(),
             "PQ2_0" | "Q2_0_G128" => packed::<packing::Pq2_0, AMX>(),
@@ -295,7 +313,7 @@ mod tests {
             let w = cases::random_tensor("w", quant, ROWS, COLS, rng);
             let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
             let rows = Rows { quant, count: ROWS, blocks, tail };
-            let want = run(scalar::kernel(quant), &rows, &x);
+            let want = run(crate::dot::scalar::kernel(quant), &rows, &x);
             for (name, kernel) in general.into_iter().filter(|(name, _)| names.contains(name)) {
                 let off = cases::distance(&run(kernel, &rows, &x), &want);
                 assert!(off <= 4e-6, "{name}: {quant}: {off} from scalar");

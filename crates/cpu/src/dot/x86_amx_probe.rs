@@ -26,22 +26,31 @@ impl Tiles {
     /// The matrix unit works and the process may use it.
     #[inline(always)]
     pub(super) unsafe fn configure(&self) {
-        let mut config =
-            Config { palette: 1, start: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         let (tokens, results) = (self.tokens as u8, 64);
         let kinds = [
             (self.products, tokens, results),
             (self.products / 2, (self.depth / 4) as u8, results),
             (2, tokens, self.depth as u16),
         ];
-        let all =
+        let sizes =
             kinds.into_iter().flat_map(|(count, rows, bytes)| std::iter::repeat_n((rows, bytes), count));
-        for (i, (rows, bytes)) in all.enumerate() {
-            (config.rows[i], config.row_bytes[i]) = (rows, bytes);
-        }
         // SAFETY: the caller's promise.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, preserves_flags, readonly)) };
+        unsafe { configure(sizes) }
     }
+}
+
+/// Tiles of these rows and bytes of a row.
+///
+/// # Safety
+/// The matrix unit works and the process may use it.
+#[inline(always)]
+pub(super) unsafe fn configure(sizes: impl IntoIterator<Item = (u8, u16)>) {
+    let mut config = Config { palette: 1, start: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+    for (i, (rows, bytes)) in sizes.into_iter().enumerate() {
+        (config.rows[i], config.row_bytes[i]) = (rows, bytes);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, preserves_flags, readonly)) };
 }
 
 /// Tiles are empty again, so that nobody saves and restores them.
@@ -58,6 +67,12 @@ pub(super) unsafe fn release() {
 pub(crate) fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| is_named() && system::is_allowed() && system::child_can(multiplies))
+}
+
+/// Whether it multiplies bf16, too.
+pub(super) fn works_with_bf16() -> bool {
+    // leaf 7: bit 22 of edx
+    works() && std::arch::x86_64::__cpuid_count(7, 0).edx >> 22 & 1 == 1
 }
 
 /// The processor says that it has tiles and their integer products.

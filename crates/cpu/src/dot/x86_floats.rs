@@ -1,8 +1,9 @@
-//! Half-precision products on x86: attention over f16 pages, and F16 weights. They need no more than AVX2.
+//! Vectors of floats on x86, in AVX2 and in AVX-512, and halves to floats and back.
 
 use std::arch::x86_64::*;
 
-use super::{Rows, scalar};
+use super::floats::{Floats, ROWS};
+use super::scalar;
 
 #[inline(always)]
 pub(super) unsafe fn horizontal_sum(v: __m256) -> f32 {
@@ -14,29 +15,66 @@ pub(super) unsafe fn horizontal_sum(v: __m256) -> f32 {
     }
 }
 
-/// F16 weights against f32 activations.
+/// One line for each of the methods that are an instruction or two.
+macro_rules! instructions {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $call:expr;)*) => {
+        $(#[inline(always)]
+        unsafe fn $name($($arg: $type),*) -> $out {
+            // SAFETY: the caller's pointers are good for a vector; called under the features of the vector.
+            unsafe { $call }
+        })*
+    };
+}
+
+/// The sum of each one's lanes.
 #[inline(always)]
-pub(super) unsafe fn f16_rows(rows: &Rows<'_>, x: &[f32], out: &mut [f32]) {
-    let tokens = out.len() / rows.count;
-    for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
-        let cols = row.len() / 2;
-        let whole = cols / 16 * 16;
-        for (y, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
-            // SAFETY: all loads are below `whole`; called under AVX2, FMA and F16C.
-            let sum = unsafe {
-                let (mut s0, mut s1) = (_mm256_setzero_ps(), _mm256_setzero_ps());
-                for i in (0..whole).step_by(16) {
-                    let (w, x) = (row.as_ptr().add(2 * i), x.as_ptr().add(i));
-                    s0 = _mm256_fmadd_ps(_mm256_loadu_ps(x), _mm256_cvtph_ps(_mm_loadu_si128(w.cast())), s0);
-                    let w = _mm256_cvtph_ps(_mm_loadu_si128(w.add(16).cast()));
-                    s1 = _mm256_fmadd_ps(_mm256_loadu_ps(x.add(8)), w, s1);
-                }
-                horizontal_sum(_mm256_add_ps(s0, s1))
-            };
-            let rest = row[2 * whole..].as_chunks::<2>().0.iter().zip(&x[whole..]);
-            *y = sum + rest.map(|(w, x)| half::f16::from_le_bytes(*w).to_f32() * x).sum::<f32>();
-        }
+unsafe fn sums(each: [__m256; ROWS]) -> [f32; ROWS] {
+    // SAFETY: called under AVX2.
+    unsafe {
+        let pairs = (_mm256_hadd_ps(each[0], each[1]), _mm256_hadd_ps(each[2], each[3]));
+        let all = _mm256_hadd_ps(pairs.0, pairs.1);
+        let sums = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+        std::mem::transmute::<__m128, [f32; ROWS]>(sums)
     }
+}
+
+impl Floats for __m256 {
+    const LANES: usize = 8;
+    instructions! {
+        zero() -> __m256 = _mm256_setzero_ps();
+        load(p: *const f32) -> __m256 = _mm256_loadu_ps(p);
+        load_f16(p: *const u16) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));
+        load_bf16(p: *const u16) -> __m256 =
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
+        store(v: __m256, p: *mut f32) -> () = _mm256_storeu_ps(p, v);
+        add_product(sum: __m256, a: __m256, b: __m256) -> __m256 = _mm256_fmadd_ps(a, b, sum);
+        sums(each: [__m256; ROWS]) -> [f32; ROWS] = sums(each);
+        prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+}
+
+impl Floats for __m512 {
+    const LANES: usize = 16;
+    instructions! {
+        zero() -> __m512 = _mm512_setzero_ps();
+        load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+        load_f16(p: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
+        load_bf16(p: *const u16) -> __m512 =
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
+        store(v: __m512, p: *mut f32) -> () = _mm512_storeu_ps(p, v);
+        add_product(sum: __m512, a: __m512, b: __m512) -> __m512 = _mm512_fmadd_ps(a, b, sum);
+        sums(each: [__m512; ROWS]) -> [f32; ROWS] = sums([
+            halves(each[0]), halves(each[1]), halves(each[2]), halves(each[3]),
+        ]);
+        prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+}
+
+/// The sum of both halves.
+#[inline(always)]
+unsafe fn halves(v: __m512) -> __m256 {
+    // SAFETY: called under AVX-512 DQ.
+    unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }
 }
 
 #[inline(always)]
