@@ -1,14 +1,18 @@
 //! Attention over pages: the heads of a group and some tokens share the keys and values they read.
 //!
-//! Each result is summed in the order of positions by itself, whatever stands beside it.
+//! Positions are seen run by run, and the runs are joined in order, whether one thread went through them or several:
+//! each result is summed in the same order, whatever stands beside it.
 
 use std::ops::Range;
 
-use tern_graph::{Attention, Slice};
+use tern_graph::{Attention, KvCells, Slice};
 
 use crate::kernels::Kernels;
-use crate::kv::Kv;
+use crate::kv::{Kept, Kv, Slot};
+use crate::places::{Cut, Parts};
 use crate::products::Product;
+use crate::softmax::{Mass, join};
+use crate::vectors::Vector;
 
 /// One layer's attention in a step.
 pub(crate) struct Attend<'a> {
@@ -31,19 +35,17 @@ impl Attend<'_> {
         (key, value): (&[f32], &[f32]),
         room: &mut Vec<u16>,
     ) {
-        let (layer, a) = (&self.kv.layers[self.layer], self.args);
-        let (page, slot) = (slice.pages[position / self.kv.page_len], position % self.kv.page_len);
-        let at = self.kv.head_slot(page, a.kv_heads, head) + slot;
-        let (page_len, column) = (self.kv.page_len, (at - slot) * a.head_dim + slot);
+        let (layer, page_len) = (&self.kv.layers[self.layer], self.kv.page_len);
+        let at = Slot { page: slice.pages[position / page_len], head, slot: position % page_len };
         // SAFETY: the caller's promise.
         unsafe {
-            layer.keys.store(self.kernels, key, at, (column, page_len), room);
-            layer.values.store(self.kernels, value, at, (at * a.v_dim, 1), room);
+            self.kv.store(self.kernels, key, (&layer.keys, &at, true), room);
+            self.kv.store(self.kernels, value, (&layer.values, &at, false), room);
         }
     }
 
     /// Some heads of one group at some consecutive positions of a slice: all results stand in `room.results`
-    /// afterwards, `[tokens, heads, v_dim]`.
+    /// afterwards, `[tokens, heads, v_dim]`, always (`true`).
     ///
     /// # Safety
     /// No thread writes this layer's pages before the next barrier.
@@ -52,83 +54,173 @@ impl Attend<'_> {
         block: &Block<'_>,
         query: impl Fn(usize, usize) -> &'q [f32],
         room: &mut AttendRoom,
-    ) {
-        let (layer, a, page_len) = (&self.kv.layers[self.layer], self.args, self.kv.page_len);
+    ) -> bool {
+        room.start(self, block, query);
+        for run in self.runs(block) {
+            // SAFETY: the caller's promise.
+            unsafe { (self.kernels.attend)(self, block, run, room) };
+            room.join(self.args.v_dim);
+        }
+        room.divide(self.args.v_dim);
+        true
+    }
+
+    /// The same for one run of a block that was cut. Whoever is the last has `true`, and the results of all runs.
+    ///
+    /// # Safety
+    /// As above; no other thread has this run of these heads.
+    pub(crate) unsafe fn attend_part<'q>(
+        &self,
+        block: &Block<'_>,
+        (cut, parts): (&Cut, &Parts),
+        query: impl Fn(usize, usize) -> &'q [f32],
+        room: &mut AttendRoom,
+    ) -> bool {
+        let (runs, heads, v_dim) = (self.runs(block), block.heads.len(), self.args.v_dim);
+        room.start(self, block, query);
+        let queries = block.tokens * heads;
+        if runs.contains(&cut.run) {
+            // SAFETY: the caller's promise.
+            unsafe { (self.kernels.attend)(self, block, cut.run, room) };
+            for i in 0..queries {
+                let (token, head) = (i / heads, block.heads.start + i % heads);
+                // SAFETY: the caller's promise.
+                let part = unsafe { parts.part_mut(cut.row(cut.run, token, block.tokens), head, v_dim) };
+                part[..2].copy_from_slice(&[room.masses[i].max, room.masses[i].sum]);
+                part[2..].copy_from_slice(&room.part[i * v_dim..][..v_dim]);
+            }
+        }
+        if !parts.is_last(cut, block.heads.start) {
+            return false;
+        }
+        for run in runs {
+            for i in 0..queries {
+                let (token, head) = (i / heads, block.heads.start + i % heads);
+                // SAFETY: all others are done.
+                let part = unsafe { parts.part(cut.row(run, token, block.tokens), head, v_dim) };
+                let mass = Mass { max: part[0], sum: part[1] };
+                join((&mut room.totals[i], &mut room.results[i * v_dim..][..v_dim]), (mass, &part[2..]));
+            }
+        }
+        room.divide(v_dim);
+        true
+    }
+
+    /// The runs of which a block sees something.
+    fn runs(&self, block: &Block<'_>) -> Range<usize> {
+        let run = self.kv.run_len();
+        self.first(block.position) / run..(block.position + block.tokens).div_ceil(run)
+    }
+
+    /// One run of a block: `room.part` and `room.masses`, of all queries.
+    ///
+    /// # Safety
+    /// That of [`Attend::attend`], and the instruction set of `V` is there.
+    #[inline(always)]
+    pub(crate) unsafe fn run<V: Vector>(&self, block: &Block<'_>, run: usize, room: &mut AttendRoom) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.kv.layers[self.layer].shape.cells {
+                KvCells::F16 => self.run_of::<V, u16>(block, run, room),
+                KvCells::Int8 => self.run_of::<V, i8>(block, run, room),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn run_of<V: Vector, C: Kept>(&self, block: &Block<'_>, run: usize, room: &mut AttendRoom) {
+        let (kv, layer, a) = (self.kv, &self.kv.layers[self.layer], self.args);
+        let (page_len, stride) = (kv.page_len, kv.run_len());
         let (heads, queries) = (block.heads.len(), block.tokens * block.heads.len());
         let kv_head = block.heads.start / (a.heads / a.kv_heads);
-        let end = block.position + block.tokens;
-        let pages = self.first(block.position) / page_len..end.div_ceil(page_len);
-        let base = pages.start * page_len;
-        let stride = pages.len() * page_len;
-        room.fill(queries, (a.head_dim, a.v_dim), page_len, stride);
+        let base = run * stride;
+        let (last, end) = (block.position + block.tokens - 1, base + stride);
+        let seen = self.first(block.position).max(base)..end.min(last + 1);
+        let pages = seen.start / page_len..seen.end.div_ceil(page_len);
+        let page_of = |p: usize| block.slice.pages[p];
+        room.part[..queries * a.v_dim].fill(0.0);
 
-        for (i, scaled) in room.queries.chunks_exact_mut(a.head_dim).enumerate() {
-            let query = query(i / heads, block.heads.start + i % heads);
-            scaled.iter_mut().zip(query).for_each(|(s, q)| *s = q * a.scale);
-        }
         for p in pages.clone() {
-            let at = self.kv.head_slot(block.slice.pages[p], a.kv_heads, kv_head);
-            let cols = page_len.min(end - p * page_len);
             // SAFETY: the caller's promise.
-            unsafe { layer.keys.load(self.kernels, at * a.head_dim, &mut room.keys) };
-            (self.kernels.product)(Product {
+            let (cells, next, scales) = unsafe {
+                let next = if p + 1 < pages.end {
+                    kv.page::<C>(&layer.keys, page_of(p + 1), kv_head)
+                } else {
+                    kv.page::<C>(&layer.values, page_of(pages.start), kv_head)
+                };
+                let cells = kv.page::<C>(&layer.keys, page_of(p), kv_head);
+                (cells, next, kv.scales(&layer.keys, page_of(p), kv_head))
+            };
+            let mut product = Product {
                 rows: queries,
                 inner: a.head_dim,
-                cols,
+                cols: page_len,
                 a: &room.queries,
                 a_stride: a.head_dim,
-                b: &room.keys,
+                b: cells,
                 b_stride: page_len,
+                next: next.as_ptr(),
                 c: &mut room.scores[p * page_len - base..],
                 c_stride: stride,
-            });
+                add: false,
+            };
             // SAFETY: the caller's promise.
-            let scales = unsafe { layer.keys.scales(at..at + cols) };
-            room.scale(scales, p * page_len - base, stride);
+            unsafe { product.run::<V>() };
+            if let Some(scales) = scales {
+                room.scale(scales, p * page_len - base, stride, queries);
+            }
         }
-        for (i, scores) in room.scores.chunks_exact_mut(stride).enumerate() {
+        for i in 0..queries {
             let position = block.position + i / heads;
-            let seen = &mut scores[self.first(position) - base..position + 1 - base];
-            if let Some(cap) = a.softcap {
-                seen.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
+            let (from, to) = (self.first(position).max(base), end.min(position + 1));
+            if from >= to {
+                room.masses[i] = Mass::NONE;
+                continue;
             }
-            room.sums[i] = (self.kernels.softmax)(seen);
+            let scores = &mut room.scores[i * stride..][from - base..to - base];
+            room.masses[i] = (self.kernels.softmax)(scores, a.softcap);
         }
-        for p in pages {
-            let at = self.kv.head_slot(block.slice.pages[p], a.kv_heads, kv_head);
+        // what all tokens see
+        let (all_from, all_to) = (self.first(last), block.position + 1);
+        for p in pages.clone() {
             // SAFETY: the caller's promise.
-            let scales = unsafe {
-                layer.values.load(self.kernels, at * a.v_dim, &mut room.values);
-                layer.values.scales(at..at + page_len)
+            let (cells, next, scales) = unsafe {
+                let next = page_of(if p + 1 < pages.end { p + 1 } else { p });
+                let next = kv.page::<C>(&layer.values, next, kv_head);
+                let cells = kv.page::<C>(&layer.values, page_of(p), kv_head);
+                (cells, next, kv.scales(&layer.values, page_of(p), kv_head))
             };
-            room.scale(scales, p * page_len - base, stride);
-            // what each token sees of this page
-            let part = |t: usize| {
-                let position = block.position + t;
-                let from = (p * page_len).max(self.first(position));
-                from..((p + 1) * page_len).min(position + 1).max(from)
-            };
-            let mut t = 0;
-            while t < block.tokens {
-                // tokens that see the same part go together
-                let seen = part(t);
-                let same = (t..block.tokens).take_while(|&t| part(t) == seen).count();
-                (self.kernels.product)(Product {
-                    rows: same * heads,
-                    inner: seen.len(),
-                    cols: a.v_dim,
-                    a: &room.scores[t * heads * stride + seen.start - base..],
-                    a_stride: stride,
-                    b: &room.values[seen.start % page_len * a.v_dim..],
-                    b_stride: a.v_dim,
-                    c: &mut room.results[t * heads * a.v_dim..],
-                    c_stride: a.v_dim,
-                });
-                t += same;
+            if let Some(scales) = scales {
+                room.scale(scales, p * page_len - base, stride, queries);
             }
-        }
-        for (out, sum) in room.results.chunks_exact_mut(a.v_dim).zip(&room.sums) {
-            out.iter_mut().for_each(|o| *o /= sum);
+            let (start, end) = (p * page_len, seen.end.min((p + 1) * page_len));
+            let from = all_from.clamp(start, end);
+            let to = all_to.clamp(from, end);
+            // tokens go together where all of them see the same
+            for (part, together) in [(start..from, 1), (from..to, block.tokens), (to..end, 1)] {
+                for t in (0..block.tokens).step_by(together) {
+                    let position = block.position + t;
+                    let (from, to) = (part.start.max(self.first(position)), part.end.min(position + 1));
+                    if from >= to {
+                        continue;
+                    }
+                    let mut product = Product {
+                        rows: together * heads,
+                        inner: to - from,
+                        cols: a.v_dim,
+                        a: &room.scores[t * heads * stride + from - base..],
+                        a_stride: stride,
+                        b: &cells[(from - start) * a.v_dim..],
+                        b_stride: a.v_dim,
+                        next: next.as_ptr().wrapping_add((from - start) * a.v_dim),
+                        c: &mut room.part[t * heads * a.v_dim..],
+                        c_stride: a.v_dim,
+                        add: true,
+                    };
+                    // SAFETY: the caller's promise.
+                    unsafe { product.run::<V>() };
+                }
+            }
         }
     }
 
@@ -152,30 +244,62 @@ pub(crate) struct Block<'a> {
 #[derive(Default)]
 pub(crate) struct AttendRoom {
     queries: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    /// Of one run: `[queries, run_len]`
     scores: Vec<f32>,
-    sums: Vec<f32>,
+    /// Of one run: `[queries, v_dim]`
+    part: Vec<f32>,
+    masses: Vec<Mass>,
+    /// Of all runs so far.
+    totals: Vec<Mass>,
     pub(crate) results: Vec<f32>,
 }
 
 impl AttendRoom {
-    fn fill(&mut self, queries: usize, (head_dim, v_dim): (usize, usize), page_len: usize, stride: usize) {
-        self.queries.resize(queries * head_dim, 0.0);
-        self.keys.resize(page_len * head_dim, 0.0);
-        self.values.resize(page_len * v_dim, 0.0);
-        self.sums.resize(queries, 0.0);
-        for (zeroed, len) in [(&mut self.scores, queries * stride), (&mut self.results, queries * v_dim)] {
-            zeroed.clear();
-            zeroed.resize(len, 0.0);
+    /// Room for a block's queries, which are scaled, and no results yet.
+    fn start<'q>(
+        &mut self,
+        attend: &Attend<'_>,
+        block: &Block<'_>,
+        query: impl Fn(usize, usize) -> &'q [f32],
+    ) {
+        let (a, heads) = (attend.args, block.heads.len());
+        let queries = block.tokens * heads;
+        self.queries.resize(queries * a.head_dim, 0.0);
+        self.scores.resize(queries * attend.kv.run_len(), 0.0);
+        self.part.resize(queries * a.v_dim, 0.0);
+        self.masses.resize(queries, Mass::NONE);
+        self.totals.clear();
+        self.totals.resize(queries, Mass::NONE);
+        self.results.clear();
+        self.results.resize(queries * a.v_dim, 0.0);
+        for (i, scaled) in self.queries.chunks_exact_mut(a.head_dim).enumerate() {
+            let query = query(i / heads, block.heads.start + i % heads);
+            scaled.iter_mut().zip(query).for_each(|(s, q)| *s = q * a.scale);
         }
     }
 
-    /// What all queries have in some columns, times these where there are any.
-    fn scale(&mut self, scales: Option<&[f32]>, first: usize, stride: usize) {
-        let Some(scales) = scales else { return };
-        for scores in self.scores.chunks_exact_mut(stride) {
-            scores[first..].iter_mut().zip(scales).for_each(|(score, scale)| *score *= scale);
+    /// What queries have in some columns, times these.
+    #[inline(always)]
+    fn scale(&mut self, scales: &[f32], first: usize, stride: usize, queries: usize) {
+        for i in 0..queries {
+            let scores = &mut self.scores[i * stride + first..][..scales.len()];
+            scores.iter_mut().zip(scales).for_each(|(score, scale)| *score *= scale);
+        }
+    }
+
+    /// Adds the run to the results.
+    fn join(&mut self, v_dim: usize) {
+        let results = self.results.chunks_exact_mut(v_dim).zip(&mut self.totals);
+        let parts = self.part.chunks_exact(v_dim).zip(&self.masses);
+        for ((results, total), (part, mass)) in results.zip(parts) {
+            join((total, results), (*mass, part));
+        }
+    }
+
+    /// Results are sums of weights times values until they are divided by those of the weights.
+    fn divide(&mut self, v_dim: usize) {
+        for (results, total) in self.results.chunks_exact_mut(v_dim).zip(&self.totals) {
+            results.iter_mut().for_each(|r| *r /= total.sum);
         }
     }
 }

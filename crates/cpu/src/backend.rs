@@ -112,7 +112,7 @@ impl Cpu {
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.graph.vocab(), pages, page_len)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
-        self.places.set(step);
+        self.places.set(step, compiled.kv.as_deref());
         let (kernels, rooms, places) = (self.kernels, &self.rooms, &self.places);
         let run = Run { program: compiled, kernels, step, places, rooms };
         if !self.pool.run(&|worker| run.work(worker)) {
@@ -175,7 +175,7 @@ impl Backend for Cpu {
             _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
         };
         let most = (bindings.max_tokens, bindings.max_outputs);
-        self.places.reserve(bindings.max_tokens);
+        self.places.reserve(graph, kv.as_deref(), bindings.max_tokens);
         self.programs.push(Compiled::new(graph, weights, kv, most, self.kernels));
         Ok(Program(self.programs.len() as u32 - 1))
     }

@@ -3,10 +3,12 @@
 use tern_graph::Activation;
 use tern_quant::Quant;
 
+use crate::attend::{Attend, AttendRoom, Block};
 use crate::dot::{self, LinearKernel};
 use crate::ints::{self, IntsMut, Rounding};
 use crate::lanes::{LanesMut, TileRow};
-use crate::products::Product;
+use crate::softmax::{Mass, softmax};
+use crate::vectors::Plain;
 
 /// One instruction set's version of everything that is worth vectorising.
 ///
@@ -17,16 +19,12 @@ pub struct Kernels {
     pub name: &'static str,
     /// The row product for a format.
     pub(crate) linear: fn(&'static Quant) -> LinearKernel,
-    /// A small product of matrices.
-    pub(crate) product: fn(Product<'_>),
-    /// From f16.
-    pub(crate) load_f16: fn(x: &[u16], out: &mut [f32]),
-    /// Bytes to floats.
-    pub(crate) load_i8: fn(x: &[i8], out: &mut [f32]),
+    /// One run of an attention: [`Attend::run`]
+    pub(crate) attend: unsafe fn(&Attend<'_>, &Block<'_>, run: usize, &mut AttendRoom),
+    /// Scores to weights: [`softmax`]
+    pub(crate) softmax: fn(&mut [f32], cap: Option<f32>) -> Mass,
     /// To f16, rounded to nearest.
     pub(crate) store_f16: fn(x: &[f32], out: &mut [u16]),
-    /// `exp(x - max)` in place; gives the sum.
-    pub(crate) softmax: fn(&mut [f32]) -> f32,
     /// `act(gate) * up`
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
     /// To integers.
@@ -67,11 +65,12 @@ impl std::fmt::Debug for Kernels {
 static SCALAR: Kernels = Kernels {
     name: "scalar",
     linear: dot::scalar::kernel,
-    product: |mut p| p.run::<8, false>(),
-    load_f16: dot::scalar::load_f16,
-    load_i8: dot::scalar::load_i8,
+    attend: |attend, block, run, room| {
+        // SAFETY: the caller's promise; plain vectors are everywhere.
+        unsafe { attend.run::<Plain>(block, run, room) }
+    },
+    softmax: softmax::<false>,
     store_f16: dot::scalar::store_f16,
-    softmax: softmax_body,
     gated: gated_body,
     quantize: ints::quantize,
     tiles: None,
@@ -81,13 +80,13 @@ static SCALAR: Kernels = Kernels {
 /// Plain loops compiled again for a wider instruction set.
 #[cfg(target_arch = "x86_64")]
 macro_rules! widened {
-    ($module:ident, $width:literal, $features:literal) => {
+    ($module:ident, $vector:ty, $features:literal) => {
         mod $module {
             use super::*;
 
             #[target_feature(enable = $features)]
-            unsafe fn softmax_wide(x: &mut [f32]) -> f32 {
-                softmax_body(x)
+            unsafe fn softmax_wide(x: &mut [f32], cap: Option<f32>) -> Mass {
+                super::softmax::<true>(x, cap)
             }
             #[target_feature(enable = $features)]
             unsafe fn gated_wide(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
@@ -99,14 +98,20 @@ macro_rules! widened {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn product_wide(mut p: Product<'_>) {
-                p.run::<$width, true>();
+            pub(super) unsafe fn attend(
+                attend: &Attend<'_>,
+                block: &Block<'_>,
+                run: usize,
+                room: &mut AttendRoom,
+            ) {
+                // SAFETY: the features are on; the caller's promise.
+                unsafe { attend.run::<$vector>(block, run, room) }
             }
 
-            // SAFETY (all four): `available` lists these kernels only where the features were detected.
-            pub(super) fn softmax(x: &mut [f32]) -> f32 {
+            // SAFETY (all three): `available` lists these kernels only where the features were detected.
+            pub(super) fn softmax(x: &mut [f32], cap: Option<f32>) -> Mass {
                 // SAFETY: as above.
-                unsafe { softmax_wide(x) }
+                unsafe { softmax_wide(x, cap) }
             }
             pub(super) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
                 // SAFETY: as above.
@@ -116,18 +121,14 @@ macro_rules! widened {
                 // SAFETY: as above.
                 unsafe { sums_wide(x) }
             }
-            pub(super) fn product(p: Product<'_>) {
-                // SAFETY: as above.
-                unsafe { product_wide(p) }
-            }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-widened!(avx2, 16, "avx2,fma,f16c");
+widened!(avx2, std::arch::x86_64::__m256, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-widened!(avx512, 32, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+widened!(avx512, std::arch::x86_64::__m512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 
 #[cfg(target_arch = "x86_64")]
 fn quantize_avx2(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
@@ -143,11 +144,9 @@ fn quantize_avx2(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
 static AVX2: Kernels = Kernels {
     name: "avx2",
     linear: dot::x86::avx2::kernel,
-    product: avx2::product,
-    load_f16: dot::x86_floats::load_f16,
-    load_i8: dot::x86_floats::load_i8,
-    store_f16: dot::x86_floats::store_f16,
+    attend: avx2::attend,
     softmax: avx2::softmax,
+    store_f16: dot::x86_floats::store_f16,
     gated: avx2::gated,
     quantize: quantize_avx2,
     tiles: Some(Tiles { from: 8, lanes: 8, quantize: QuantizeTiles::Whole(dot::x86::avx2::quantize_lanes) }),
@@ -158,7 +157,7 @@ static AVX2: Kernels = Kernels {
 static AVX512: Kernels = Kernels {
     name: "avx512",
     linear: dot::x86::avx512::kernel::<false>,
-    product: avx512::product,
+    attend: avx512::attend,
     softmax: avx512::softmax,
     gated: avx512::gated,
     quantize: dot::x86_quantize::quantize,
@@ -184,9 +183,11 @@ static AMX: Kernels = Kernels {
 static NEON: Kernels = Kernels {
     name: "neon",
     linear: dot::neon::kernel,
-    product: |mut p| p.run::<16, true>(),
-    load_f16: dot::neon_floats::load_f16,
-    load_i8: dot::scalar::load_i8, // compiled to NEON, which every aarch64 has
+    attend: |attend, block, run, room| {
+        // SAFETY: the caller's promise; NEON is there on every aarch64.
+        unsafe { attend.run::<std::arch::aarch64::float32x4_t>(block, run, room) }
+    },
+    softmax: softmax::<true>,
     store_f16: dot::neon_floats::store_f16,
     ..SCALAR
 };
@@ -221,57 +222,33 @@ pub fn available() -> Vec<&'static Kernels> {
     found
 }
 
-/// `2^(x / ln 2)` by a polynomial, good to about one unit in the last place; vectorises at any width.
+/// `2^(x / ln 2)` by a polynomial, good to about one unit in the last place; vectorises at any width. `FUSED` rounds
+/// once for each product and sum.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
+    let mul_add = |a: f32, b: f32, c: f32| if FUSED { a.mul_add(b, c) } else { a * b + c };
     let x = x.clamp(-87.3, 88.7);
-    let rounded = x * std::f32::consts::LOG2_E + 12_582_912.0; // 1.5 * 2^23: the whole number is in the low bits
+    let rounded = mul_add(x, std::f32::consts::LOG2_E, 12_582_912.0); // 1.5 * 2^23: the whole number is in the low bits
     let n = rounded - 12_582_912.0;
-    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4; // ln 2 in two parts
-    let p = 1.987_569_1e-4f32;
-    let p = p * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_5e-1;
-    let p = p * r + 0.5;
-    let y = p * r * r + r + 1.0;
+    let r = mul_add(n, 2.121_944_4e-4, mul_add(n, -0.693_359_4, x)); // ln 2 in two parts
+    let p = mul_add(1.987_569_1e-4, r, 1.398_199_9e-3);
+    let p = mul_add(p, r, 8.333_452e-3);
+    let p = mul_add(p, r, 4.166_579_6e-2);
+    let p = mul_add(p, r, 1.666_666_5e-1);
+    let p = mul_add(p, r, 0.5);
+    let y = mul_add(p * r, r, r) + 1.0;
     y * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
-}
-
-#[inline(always)]
-fn softmax_body(x: &mut [f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; 8];
-    for part in x.chunks(8) {
-        for (lane, v) in lanes.iter_mut().zip(part) {
-            *lane = if *v > *lane { *v } else { *lane };
-        }
-    }
-    let max = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sums = [0.0f32; 8];
-    let mut chunks = x.chunks_exact_mut(8);
-    for part in &mut chunks {
-        for i in 0..8 {
-            part[i] = exp(part[i] - max);
-            sums[i] += part[i];
-        }
-    }
-    let mut rest = 0.0;
-    for v in chunks.into_remainder() {
-        *v = exp(*v - max);
-        rest += *v;
-    }
-    sums.iter().sum::<f32>() + rest
 }
 
 #[inline(always)]
 fn gated_body(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     let each = out.iter_mut().zip(gate.iter().zip(up));
     match act {
-        Activation::Silu => each.for_each(|(o, (&g, &u))| *o = g / (1.0 + exp(-g)) * u),
+        Activation::Silu => each.for_each(|(o, (&g, &u))| *o = g / (1.0 + exp::<false>(-g)) * u),
         Activation::GeluTanh => each.for_each(|(o, (&g, &u))| {
             // tanh(z) = 1 - 2 / (1 + exp(2z))
             let z = 0.797_884_6 * g * (1.0 + 0.044_715 * g * g);
-            *o = g * (1.0 - 1.0 / (1.0 + exp(2.0 * z))) * u;
+            *o = g * (1.0 - 1.0 / (1.0 + exp::<false>(2.0 * z))) * u;
         }),
         Activation::Relu2 => each.for_each(|(o, (&g, &u))| *o = g.max(0.0) * g.max(0.0) * u),
     }

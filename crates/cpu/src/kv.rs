@@ -1,46 +1,83 @@
 //! KV pages: a page holds `page_len` tokens of every layer, head after head, as halves or as bytes.
 
-use std::ops::Range;
-
 use tern_graph::{KvCells, KvLayer};
 
 use crate::kernels::Kernels;
+use crate::memory::{LARGE, want_large_pages};
 use crate::shared::Shared;
+use crate::vectors::Cell;
+
+/// Positions whose keys and values are read in one go, and joined with those of other runs afterwards.
+const RUN: usize = 512;
+/// Bytes of a line of memory.
+const LINE: usize = 64;
 
 /// Keys and values of all layers.
 pub(crate) struct Kv {
     pub(crate) pages: usize,
     pub(crate) page_len: usize,
     pub(crate) layers: Vec<LayerKv>,
+    halves: Pages<u16>,
+    bytes: Pages<i8>,
+    /// What a one is worth in each slot of bytes: `[kv_head][slot]`
+    scales: Pages<f32>,
 }
 
-/// One layer: keys `[page][kv_head][dim][slot]`, so that a vector takes a column of many of them, and values
-/// `[page][kv_head][slot][dim]`.
+/// Where a layer has its cells in a page: keys `[kv_head][dim][slot]`, so that a vector takes a column of many of them,
+/// and values `[kv_head][slot][dim]`.
 pub(crate) struct LayerKv {
     pub(crate) shape: KvLayer,
-    pub(crate) keys: Cells,
-    pub(crate) values: Cells,
+    pub(crate) keys: Side,
+    pub(crate) values: Side,
 }
 
-/// What is kept of all tokens.
-pub(crate) enum Cells {
-    /// As halves.
-    Halves(Shared<u16>),
-    /// As bytes, and what a one is worth in each slot: `[page][kv_head][slot]`.
-    Bytes(Shared<i8>, Shared<f32>),
+/// Keys or values of one layer.
+pub(crate) struct Side {
+    cells: KvCells,
+    dim: usize,
+    /// The first cell in a page.
+    first: usize,
+    /// The first scale.
+    first_scale: usize,
+}
+
+/// One slot of a head.
+pub(crate) struct Slot {
+    pub(crate) page: u32,
+    pub(crate) head: usize,
+    pub(crate) slot: usize,
+}
+
+/// All that is kept in one way, page after page: what is used lies together.
+pub(crate) struct Pages<C> {
+    each: usize,
+    /// Where a line, and a large page of memory, begins.
+    start: usize,
+    all: Shared<C>,
 }
 
 impl Kv {
     pub(crate) fn new(layers: &[KvLayer], pages: usize, page_len: usize) -> Kv {
-        let layer = |shape: &KvLayer| {
-            let slots = pages * page_len * shape.kv_heads;
-            let cells = |dim: usize| match shape.cells {
-                KvCells::F16 => Cells::Halves(Shared::new(slots * dim)),
-                KvCells::Int8 => Cells::Bytes(Shared::new(slots * dim), Shared::new(slots)),
+        let [mut halves, mut bytes, mut scales] = [0; 3];
+        let mut side = |shape: &KvLayer, dim: usize| {
+            let slots = page_len * shape.kv_heads;
+            let (cells, new_scales) = match shape.cells {
+                KvCells::F16 => (&mut halves, 0),
+                KvCells::Int8 => (&mut bytes, slots),
             };
-            LayerKv { shape: *shape, keys: cells(shape.k_dim), values: cells(shape.v_dim) }
+            let side = Side { cells: shape.cells, dim, first: *cells, first_scale: scales };
+            (*cells, scales) = (*cells + slots * dim, scales + new_scales);
+            side
         };
-        Kv { pages, page_len, layers: layers.iter().map(layer).collect() }
+        let layers = layers.iter().map(|shape| LayerKv {
+            shape: *shape,
+            keys: side(shape, shape.k_dim),
+            values: side(shape, shape.v_dim),
+        });
+        let layers = layers.collect();
+        let (halves, bytes, scales) =
+            (Pages::new(halves, pages), Pages::new(bytes, pages), Pages::new(scales, pages));
+        Kv { pages, page_len, layers, halves, bytes, scales }
     }
 
     /// Bytes of such pages.
@@ -49,14 +86,35 @@ impl Kv {
         (token as u64).checked_mul(pages as u64)?.checked_mul(page_len as u64)
     }
 
-    /// Index of a head's first slot in a page, in units of `dim`.
-    pub(crate) fn head_slot(&self, page: u32, kv_heads: usize, head: usize) -> usize {
-        (page as usize * kv_heads + head) * self.page_len
+    /// Positions of a run: whole pages, and the same whatever a step holds.
+    pub(crate) fn run_len(&self) -> usize {
+        (RUN / self.page_len).max(1) * self.page_len
     }
-}
 
-impl Cells {
-    /// Keeps a slot's values: the first at `first`, the others `stride` apart.
+    /// A head's cells of a page, whose layer keeps such.
+    ///
+    /// # Safety
+    /// No thread writes them before the next barrier.
+    #[inline(always)]
+    pub(crate) unsafe fn page<C: Kept>(&self, side: &Side, page: u32, head: usize) -> &[C] {
+        let (pages, len) = (C::pages(self), self.page_len * side.dim);
+        let first = pages.at(page, side.first + head * len);
+        // SAFETY: the caller's promise.
+        unsafe { pages.all.get(first..first + len) }
+    }
+
+    /// What they are to be multiplied with, slot by slot, if with anything.
+    ///
+    /// # Safety
+    /// As above.
+    #[inline(always)]
+    pub(crate) unsafe fn scales(&self, side: &Side, page: u32, head: usize) -> Option<&[f32]> {
+        let first = self.scales.at(page, side.first_scale + head * self.page_len);
+        // SAFETY: the caller's promise.
+        (side.cells == KvCells::Int8).then(|| unsafe { self.scales.all.get(first..first + self.page_len) })
+    }
+
+    /// Keeps a slot's key or value: values are neighbours in memory, or (`spread`) as far apart as slots are many.
     ///
     /// # Safety
     /// No other thread touches the slot before the next barrier.
@@ -64,57 +122,67 @@ impl Cells {
         &self,
         kernels: &Kernels,
         x: &[f32],
-        slot: usize,
-        (first, stride): (usize, usize),
+        (side, at, spread): (&Side, &Slot, bool),
         room: &mut Vec<u16>,
     ) {
+        let (stride, of_slot) = if spread { (self.page_len, 1) } else { (1, side.dim) };
+        let first = side.first + at.head * self.page_len * side.dim + at.slot * of_slot;
         // SAFETY: the caller's promise.
         unsafe {
-            match self {
-                Cells::Halves(halves) if stride == 1 => {
-                    (kernels.store_f16)(x, halves.get_mut(first..first + x.len()))
-                }
-                Cells::Halves(halves) => {
+            match side.cells {
+                KvCells::F16 => {
+                    let (halves, first) = (&self.halves.all, self.halves.at(at.page, first));
+                    if !spread {
+                        return (kernels.store_f16)(x, halves.get_mut(first..first + x.len()));
+                    }
                     room.resize(x.len(), 0);
                     (kernels.store_f16)(x, room);
                     room.iter().enumerate().for_each(|(i, half)| halves.set(first + i * stride, *half));
                 }
-                Cells::Bytes(bytes, scales) => {
+                KvCells::Int8 => {
+                    let (bytes, first) = (&self.bytes.all, self.bytes.at(at.page, first));
                     let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
                     let by = if most > 0.0 { 127.0 / most } else { 0.0 };
                     for (i, x) in x.iter().enumerate() {
                         bytes.set(first + i * stride, (x * by).round() as i8); // a NaN becomes 0
                     }
-                    scales.set(slot, most / 127.0);
+                    let scale = side.first_scale + at.head * self.page_len + at.slot;
+                    self.scales.all.set(self.scales.at(at.page, scale), most / 127.0);
                 }
             }
         }
     }
+}
 
-    /// Cells as floats, not yet times their slots' scales.
-    ///
-    /// # Safety
-    /// No thread writes these cells before the next barrier.
-    pub(crate) unsafe fn load(&self, kernels: &Kernels, from: usize, out: &mut [f32]) {
-        let range = from..from + out.len();
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Cells::Halves(halves) => (kernels.load_f16)(halves.get(range), out),
-                Cells::Bytes(bytes, _) => (kernels.load_i8)(bytes.get(range), out),
-            }
-        }
+impl<C: Copy + Default> Pages<C> {
+    /// Untouched memory, which costs nothing until it is used; in large pages, as a step reads all over it.
+    fn new(each: usize, pages: usize) -> Pages<C> {
+        let size = size_of::<C>();
+        let align = if each * pages * size >= LARGE { LARGE } else { LINE };
+        let all = Shared::<C>::new(each * pages + align / size);
+        let start = all.pointer().align_offset(align);
+        want_large_pages(all.pointer().addr() + start * size, each * pages * size);
+        Pages { each, start, all }
     }
 
-    /// What cells of some slots are to be multiplied with, if with anything.
-    ///
-    /// # Safety
-    /// No thread writes these slots before the next barrier.
-    pub(crate) unsafe fn scales(&self, slots: Range<usize>) -> Option<&[f32]> {
-        match self {
-            Cells::Halves(_) => None,
-            // SAFETY: the caller's promise.
-            Cells::Bytes(_, scales) => Some(unsafe { scales.get(slots) }),
-        }
+    fn at(&self, page: u32, cell: usize) -> usize {
+        self.start + page as usize * self.each + cell
+    }
+}
+
+/// Cells that pages are kept in.
+pub(crate) trait Kept: Cell {
+    fn pages(kv: &Kv) -> &Pages<Self>;
+}
+
+impl Kept for u16 {
+    fn pages(kv: &Kv) -> &Pages<u16> {
+        &kv.halves
+    }
+}
+
+impl Kept for i8 {
+    fn pages(kv: &Kv) -> &Pages<i8> {
+        &kv.bytes
     }
 }

@@ -21,7 +21,9 @@ mod program;
 mod rowwise;
 mod run;
 mod shared;
+mod softmax;
 mod threads;
+mod vectors;
 
 pub use backend::Cpu;
 pub use kernels::{Kernels, available};

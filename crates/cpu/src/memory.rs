@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use crate::lanes::Line;
 
 /// Bytes of a large page.
-const LARGE: usize = 2 << 20;
+pub(crate) const LARGE: usize = 2 << 20;
 
 /// Lines that threads fill once, part by part, and then only read.
 pub(crate) struct Lines {
@@ -28,9 +28,7 @@ impl Lines {
         let layout = Layout::from_size_align(bytes, align).ok()?;
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc(layout) }.cast::<Line>())?;
-        if bytes >= LARGE {
-            advise(start.as_ptr().addr()..start.as_ptr().addr() + bytes, Advice::LargePages);
-        }
+        want_large_pages(start.as_ptr().addr(), bytes);
         Some(Lines { start, layout })
     }
 
@@ -99,6 +97,13 @@ fn is_file_around(line: &str, range: Range<usize>) -> bool {
 enum Advice {
     LargePages,
     Release,
+}
+
+/// Asks for large pages where memory from `start` on would fill one.
+pub(crate) fn want_large_pages(start: usize, bytes: usize) {
+    if bytes >= LARGE {
+        advise(start..start + bytes, Advice::LargePages);
+    }
 }
 
 /// A hint; nothing depends on whether it is heard.

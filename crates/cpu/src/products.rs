@@ -1,7 +1,9 @@
-//! Small products of f32 matrices, for attention.
+//! Small products of f32 matrices with the cells of a KV page, for attention.
 
-/// `c[r][j] += sum over i of a[r][i] * b[i][j]`, added up in the order of `i` for each result by itself.
-pub(crate) struct Product<'a> {
+use crate::vectors::{Cell, MOST_ROWS, Vector};
+
+/// `c[r][j] = sum over i of a[r][i] * b[i][j]`, added up in the order of `i` for each result by itself.
+pub(crate) struct Product<'a, C> {
     /// Rows of `a` and `c`.
     pub(crate) rows: usize,
     /// Columns of `a` and rows of `b`.
@@ -10,16 +12,23 @@ pub(crate) struct Product<'a> {
     pub(crate) cols: usize,
     pub(crate) a: &'a [f32],
     pub(crate) a_stride: usize,
-    pub(crate) b: &'a [f32],
+    pub(crate) b: &'a [C],
     pub(crate) b_stride: usize,
+    /// What is read after `b` and laid out like it: asked for meanwhile, and never looked at.
+    pub(crate) next: *const C,
     pub(crate) c: &'a mut [f32],
     pub(crate) c_stride: usize,
+    /// Sums begin with what `c` holds, not with zero.
+    pub(crate) add: bool,
 }
 
-impl Product<'_> {
-    /// All of it, in tiles of up to four rows and `W` columns. `FUSED` rounds once for each product and sum.
+impl<C: Cell> Product<'_, C> {
+    /// All of it, in tiles of some rows and two vectors, or of half as many and four.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is there.
     #[inline(always)]
-    pub(crate) fn run<const W: usize, const FUSED: bool>(&mut self) {
+    pub(crate) unsafe fn run<V: Vector>(&mut self) {
         if self.rows == 0 || self.inner == 0 || self.cols == 0 {
             return;
         }
@@ -27,64 +36,105 @@ impl Product<'_> {
         assert!(self.a.len() >= last(self.a_stride, self.rows, self.inner));
         assert!(self.b.len() >= last(self.b_stride, self.inner, self.cols));
         assert!(self.c.len() >= last(self.c_stride, self.rows, self.cols));
+        const { assert!(V::ROWS <= MOST_ROWS) };
+        let each = self.rows.div_ceil(self.rows.div_ceil(V::ROWS)); // bands of about the same size
         let mut row = 0;
         while row < self.rows {
-            // SAFETY: sizes were checked above.
+            let rows = each.min(self.rows - row);
+            // SAFETY: sizes were checked above; the caller's promise.
             unsafe {
-                match self.rows - row {
-                    1 => self.band::<1, W, FUSED>(row),
-                    2 => self.band::<2, W, FUSED>(row),
-                    3 => self.band::<3, W, FUSED>(row),
-                    _ => self.band::<4, W, FUSED>(row),
+                match rows {
+                    1 => self.band::<1, V>(row),
+                    2 => self.band::<2, V>(row),
+                    3 => self.band::<3, V>(row),
+                    4 => self.band::<4, V>(row),
+                    5 if V::ROWS >= 5 => self.band::<5, V>(row),
+                    6 if V::ROWS >= 6 => self.band::<6, V>(row),
+                    7 if V::ROWS >= 7 => self.band::<7, V>(row),
+                    _ if V::ROWS >= 8 => self.band::<8, V>(row),
+                    _ => {}
                 }
             }
-            row += 4;
+            row += rows;
         }
     }
 
     /// `R` rows from `row` on.
     #[inline(always)]
-    unsafe fn band<const R: usize, const W: usize, const FUSED: bool>(&mut self, row: usize) {
+    unsafe fn band<const R: usize, V: Vector>(&mut self, row: usize) {
         let mut col = 0;
         // SAFETY: the caller's promise, and all columns are below `cols`.
         unsafe {
-            while col + W <= self.cols {
-                self.tile::<R, W, FUSED>(row, col);
-                col += W;
+            while R <= V::ROWS / 2 && col + 4 * V::LEN <= self.cols {
+                self.tile::<R, 4, V>(row, col);
+                col += 4 * V::LEN;
             }
-            while col + 8 <= self.cols {
-                self.tile::<R, 8, FUSED>(row, col);
-                col += 8;
+            while col + 2 * V::LEN <= self.cols {
+                self.tile::<R, 2, V>(row, col);
+                col += 2 * V::LEN;
+            }
+            while col + V::LEN <= self.cols {
+                self.tile::<R, 1, V>(row, col);
+                col += V::LEN;
             }
             while col < self.cols {
-                self.tile::<R, 1, FUSED>(row, col);
+                self.column::<R, V>(row, col);
                 col += 1;
             }
         }
     }
 
+    /// `R` rows of `N` vectors.
     #[inline(always)]
-    unsafe fn tile<const R: usize, const W: usize, const FUSED: bool>(&mut self, row: usize, col: usize) {
-        // SAFETY: the caller's promise; arrays of floats have no other demands.
+    unsafe fn tile<const R: usize, const N: usize, V: Vector>(&mut self, row: usize, col: usize) {
+        // SAFETY: the caller's promise; `next` is only asked for.
         unsafe {
-            let c = self.c.as_mut_ptr().add(row * self.c_stride + col);
             let a = self.a.as_ptr().add(row * self.a_stride);
-            let mut sums = [[0.0f32; W]; R];
-            for r in 0..R {
-                sums[r] = c.add(r * self.c_stride).cast::<[f32; W]>().read();
-            }
-            for i in 0..self.inner {
-                let b = self.b.as_ptr().add(i * self.b_stride + col).cast::<[f32; W]>().read();
+            let (mut b, mut next) = (self.b.as_ptr().add(col), self.next.wrapping_add(col));
+            let c = self.c.as_mut_ptr().add(row * self.c_stride + col);
+            let mut sums = [[V::splat(0.0); N]; R];
+            if self.add {
                 for r in 0..R {
-                    let a = *a.add(r * self.a_stride + i);
-                    for w in 0..W {
-                        sums[r][w] = if FUSED { a.mul_add(b[w], sums[r][w]) } else { a * b[w] + sums[r][w] };
+                    for n in 0..N {
+                        sums[r][n] = V::load(c.add(r * self.c_stride + n * V::LEN));
                     }
                 }
             }
-            for r in 0..R {
-                c.add(r * self.c_stride).cast::<[f32; W]>().write(sums[r]);
+            for i in 0..self.inner {
+                for n in (0..N).step_by(2) {
+                    V::ask(next.wrapping_add(n * V::LEN));
+                }
+                let mut cells = [V::splat(0.0); N];
+                for n in 0..N {
+                    cells[n] = C::load::<V>(b.add(n * V::LEN));
+                }
+                for r in 0..R {
+                    let a = V::splat(*a.add(r * self.a_stride + i));
+                    for n in 0..N {
+                        sums[r][n] = a.mul_add(cells[n], sums[r][n]);
+                    }
+                }
+                (b, next) = (b.wrapping_add(self.b_stride), next.wrapping_add(self.b_stride));
             }
+            for r in 0..R {
+                for n in 0..N {
+                    sums[r][n].store(c.add(r * self.c_stride + n * V::LEN));
+                }
+            }
+        }
+    }
+
+    /// `R` rows of a column that is in no vector.
+    #[inline(always)]
+    unsafe fn column<const R: usize, V: Vector>(&mut self, row: usize, col: usize) {
+        for r in row..row + R {
+            let c = &mut self.c[r * self.c_stride + col];
+            let mut sum = if self.add { *c } else { 0.0 };
+            for i in 0..self.inner {
+                let b = self.b[i * self.b_stride + col].float();
+                sum = V::mul_add_one(self.a[r * self.a_stride + i], b, sum);
+            }
+            *c = sum;
         }
     }
 }
@@ -92,23 +142,30 @@ impl Product<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vectors::Plain;
 
     #[test]
     fn odd_shapes_are_the_plain_sum() {
         let rng = &mut tern_graph::Random::new(2);
         for (rows, inner, cols) in [(1, 1, 1), (3, 5, 33), (4, 2, 16), (9, 7, 29), (2, 0, 8)] {
-            let (a, b) = (rng.normals(rows * (inner + 2), 1.0), rng.normals(inner * (cols + 1), 1.0));
-            let mut c = rng.normals(rows * (cols + 3), 1.0);
-            let mut want = c.clone();
-            for (r, j) in (0..rows * cols).map(|i| (i / cols, i % cols)) {
-                for i in 0..inner {
-                    want[r * (cols + 3) + j] += a[r * (inner + 2) + i] * b[i * (cols + 1) + j];
+            let a = rng.normals(rows * (inner + 2), 1.0);
+            let b: Vec<i8> = (0..inner * (cols + 1)).map(|_| rng.below(255) as i8).collect();
+            let c = rng.normals(rows * (cols + 3), 1.0);
+            for add in [false, true] {
+                let (mut got, mut want) = (c.clone(), c.clone());
+                for (r, j) in (0..rows * cols).map(|i| (i / cols, i % cols)).filter(|_| inner > 0) {
+                    let c = &mut want[r * (cols + 3) + j];
+                    *c = if add { *c } else { 0.0 };
+                    (0..inner).for_each(|i| *c += a[r * (inner + 2) + i] * b[i * (cols + 1) + j].float());
                 }
+                let (a_stride, b_stride, c_stride) = (inner + 2, cols + 1, cols + 3);
+                let (a, b, next, c) = (&a, &b, b.as_ptr(), &mut got);
+                let mut product =
+                    Product { rows, inner, cols, a, a_stride, b, b_stride, next, c, c_stride, add };
+                // SAFETY: plain vectors are everywhere.
+                unsafe { product.run::<Plain>() };
+                assert_eq!(got, want);
             }
-            let (a_stride, b_stride, c_stride) = (inner + 2, cols + 1, cols + 3);
-            let (a, b, c_room) = (&a, &b, &mut c);
-            Product { rows, inner, cols, a, a_stride, b, b_stride, c: c_room, c_stride }.run::<16, false>();
-            assert_eq!(c, want);
         }
     }
 }

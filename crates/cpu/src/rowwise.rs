@@ -33,24 +33,36 @@ impl Norm<'_> {
     }
 }
 
-/// Sines and cosines of one position, times the table's magnitude. `[pairs, 2]`
+/// Sines of one position, then cosines, times the table's magnitude. `[2, pairs]`
 pub(crate) fn rotation(table: &RopeTable, position: usize, out: &mut [f32]) {
-    for (freq, pair) in table.freqs.iter().zip(out.as_chunks_mut::<2>().0) {
+    let (sines, cosines) = out.split_at_mut(table.freqs.len());
+    for (freq, (sine, cosine)) in table.freqs.iter().zip(sines.iter_mut().zip(cosines)) {
         let (sin, cos) = (position as f32 * freq).sin_cos();
-        *pair = [sin * table.magnitude, cos * table.magnitude];
+        (*sine, *cosine) = (sin * table.magnitude, cos * table.magnitude);
     }
 }
 
 /// Rotates one head; columns past the pairs are copied.
 pub(crate) fn rotate(head: &[f32], style: RopeStyle, rotation: &[f32], out: &mut [f32]) {
     out.copy_from_slice(head);
-    let (pairs, _) = rotation.as_chunks::<2>();
-    for (i, [sin, cos]) in pairs.iter().enumerate() {
-        let (a, b) = match style {
-            RopeStyle::Interleaved => (2 * i, 2 * i + 1),
-            RopeStyle::Halves => (i, i + pairs.len()),
-        };
-        out[a] = head[a] * cos - head[b] * sin;
-        out[b] = head[a] * sin + head[b] * cos;
+    let pairs = rotation.len() / 2;
+    let (sin, cos) = rotation.split_at(pairs);
+    match style {
+        RopeStyle::Interleaved => {
+            let (head, out) = (&head.as_chunks::<2>().0[..pairs], &mut out.as_chunks_mut::<2>().0[..pairs]);
+            for i in 0..pairs {
+                let [a, b] = head[i];
+                out[i] = [a * cos[i] - b * sin[i], a * sin[i] + b * cos[i]];
+            }
+        }
+        RopeStyle::Halves => {
+            let (a, b) = (&head[..pairs], &head[pairs..][..pairs]);
+            let (out_a, out_b) = out.split_at_mut(pairs);
+            let out_b = &mut out_b[..pairs];
+            for i in 0..pairs {
+                out_a[i] = a[i] * cos[i] - b[i] * sin[i];
+                out_b[i] = a[i] * sin[i] + b[i] * cos[i];
+            }
+        }
     }
 }

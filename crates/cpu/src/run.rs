@@ -11,7 +11,7 @@ use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, PackedRoom, ROWS, Room
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::lanes::Line;
 use crate::phases::{Cut, Link, Work, width};
-use crate::places::Places;
+use crate::places::{Places, Tokens};
 use crate::program::{Compiled, MAX_SPAN};
 use crate::rowwise::{Norm, rotate, rotation};
 use crate::threads::{Parts, Task, Worker};
@@ -217,13 +217,12 @@ impl Run<'_> {
         let Some(kv) = &self.program.kv else { return };
         let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
         // where groups are few, each head goes alone
-        let group = args.heads / args.kv_heads;
-        let shared = self.places.blocks.len() * args.kv_heads >= self.rooms.len();
+        let (group, blocks) = (args.heads / args.kv_heads, &self.places.blocks);
+        let shared = blocks.len() * args.kv_heads >= self.rooms.len();
         let heads = if shared { group } else { 1 };
         let each = args.heads / heads;
-        for item in share(self.places.blocks.len() * each).flatten() {
-            let (slice, rows) = &self.places.blocks[item / each];
-            let head = item % each * heads;
+        for item in share(blocks.len() * each).flatten() {
+            let (Tokens { slice, rows, cut }, head) = (&blocks[item / each], item % each * heads);
             let block = Block {
                 slice: &self.step.slices[*slice],
                 position: self.places.tokens[rows.start].1,
@@ -233,8 +232,16 @@ impl Run<'_> {
             let query = |token: usize, head: usize| {
                 self.read(*q, ((rows.start + token) * args.heads + head) * args.head_dim, args.head_dim)
             };
-            // SAFETY: see `work`.
-            unsafe { attend.attend(&block, query, room) };
+            // SAFETY: see `work`; every run of a head is one item.
+            let finished = unsafe {
+                match cut {
+                    None => attend.attend(&block, query, room),
+                    Some(cut) => attend.attend_part(&block, (cut, &self.places.parts), query, room),
+                }
+            };
+            if !finished {
+                continue;
+            }
             for (i, results) in room.results.chunks_exact(args.v_dim).enumerate() {
                 let at = (rows.start + i / heads) * args.heads + head + i % heads;
                 self.finish(link, at * args.v_dim, args.v_dim, |out| out.copy_from_slice(results));

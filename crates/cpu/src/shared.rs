@@ -16,6 +16,12 @@ pub(crate) struct Shared<T> {
 // thread and touched by another between two barriers.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
+impl<T: Copy + Default> Default for Shared<T> {
+    fn default() -> Shared<T> {
+        Shared::new(0)
+    }
+}
+
 impl<T: Copy + Default> Shared<T> {
     /// `len` default values. Zeroed memory comes untouched from the system, so it costs nothing until used.
     pub(crate) fn new(len: usize) -> Shared<T> {

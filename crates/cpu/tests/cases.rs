@@ -135,6 +135,28 @@ fn attention_does_not_depend_on_the_size_of_steps() {
     }
 }
 
+/// Long contexts are cut into runs that threads share: the same bits on any number of them, in steps of any size.
+#[test]
+fn cut_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
+    for (heads, kv_heads, window) in [(4, 2, None), (2, 2, Some(600)), (2, 1, Some(40))] {
+        let args = Attention { heads, kv_heads, head_dim: 32, v_dim: 24, scale: 0.3, window, softcap: None };
+        for kernels in available() {
+            let case = |lens: &[usize]| cases::attend(args, lens).unwrap();
+            let run = |threads: usize, lens: &[usize]| {
+                case(lens).run(&mut Cpu::with_kernels(threads, kernels)).unwrap()
+            };
+            let together = run(2, &[1060]);
+            for (threads, lens) in
+                [(1, &[511, 1, 1, 511, 1, 1, 34][..]), (3, &[1000, 7, 16, 37]), (5, &[1, 1040, 19])]
+            {
+                assert!(run(threads, lens) == together, "{kernels:?}: {heads} heads, steps {lens:?}");
+            }
+            let error = case(&[1030, 1, 4]).error(&mut Cpu::with_kernels(3, kernels)).unwrap();
+            assert!(error < 2e-3, "{kernels:?}: {heads} heads: {error}");
+        }
+    }
+}
+
 #[test]
 fn steps_that_do_not_fit_are_refused_in_words() {
     let case = cases::linear(&tern_quant::Q8_0, 32, 64, 1).unwrap();

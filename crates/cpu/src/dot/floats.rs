@@ -8,9 +8,10 @@ use half::{bf16, f16};
 
 use super::{Rows, Target};
 use crate::lanes::Line;
+use crate::vectors::Vector;
 
 /// Rows of a tile.
-pub(super) const ROWS: usize = 4;
+const ROWS: usize = 4;
 /// Rows that share a pass over the activations of many tokens; a multiple of [`ROWS`].
 const MOST_ROWS: usize = 32;
 /// Columns of a block: those of a tile's rows and tokens stay in the first cache.
@@ -18,28 +19,12 @@ const BLOCK: usize = 512;
 /// Bytes of a row that are asked for ahead of time.
 const AHEAD: usize = 1024;
 
-/// A vector of floats of one instruction set.
-pub(super) trait Floats: Copy {
-    const LANES: usize;
-    unsafe fn zero() -> Self;
-    unsafe fn load(p: *const f32) -> Self;
-    unsafe fn load_f16(p: *const u16) -> Self;
-    unsafe fn load_bf16(p: *const u16) -> Self;
-    unsafe fn store(v: Self, p: *mut f32);
-    /// `sum + a * b` in one rounding.
-    unsafe fn add_product(sum: Self, a: Self, b: Self) -> Self;
-    /// The sum of each one's lanes.
-    unsafe fn sums(each: [Self; ROWS]) -> [f32; ROWS];
-    /// Asks for memory ahead of time.
-    unsafe fn prefetch(p: *const u8);
-}
-
 /// How a format's values become floats.
 pub(super) trait Format {
     type Value: Copy;
     /// They are floats already.
     const PLAIN: bool = false;
-    unsafe fn load<V: Floats>(p: *const Self::Value) -> V;
+    unsafe fn load<V: Vector>(p: *const Self::Value) -> V;
     fn value(value: Self::Value) -> f32;
 }
 
@@ -48,7 +33,7 @@ impl Format for F32 {
     type Value = f32;
     const PLAIN: bool = true;
     #[inline(always)]
-    unsafe fn load<V: Floats>(p: *const f32) -> V {
+    unsafe fn load<V: Vector>(p: *const f32) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load(p) }
     }
@@ -62,9 +47,9 @@ pub(super) struct F16;
 impl Format for F16 {
     type Value = u16;
     #[inline(always)]
-    unsafe fn load<V: Floats>(p: *const u16) -> V {
+    unsafe fn load<V: Vector>(p: *const u16) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_f16(p) }
+        unsafe { V::halves(p) }
     }
     #[inline(always)]
     fn value(value: u16) -> f32 {
@@ -76,9 +61,9 @@ pub(super) struct Bf16;
 impl Format for Bf16 {
     type Value = u16;
     #[inline(always)]
-    unsafe fn load<V: Floats>(p: *const u16) -> V {
+    unsafe fn load<V: Vector>(p: *const u16) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_bf16(p) }
+        unsafe { V::bf16(p) }
     }
     #[inline(always)]
     fn value(value: u16) -> f32 {
@@ -103,7 +88,7 @@ pub(crate) struct FloatsRoom {
 /// # Safety
 /// Called under the features of `V`; no other thread touches the rows of `to`.
 #[inline(always)]
-pub(super) unsafe fn dot<V: Floats, F: Format, const N: usize>(
+pub(super) unsafe fn dot<V: Vector, F: Format, const N: usize>(
     rows: &Rows<'_>,
     x: &[f32],
     room: &mut FloatsRoom,
@@ -125,7 +110,7 @@ pub(super) unsafe fn dot<V: Floats, F: Format, const N: usize>(
         }
         let lines = |floats: usize| floats.div_ceil(size_of::<Line>() / 4);
         // the last tile may reach over the last token
-        room.sums.resize(lines(MOST_ROWS * (tokens + N) * V::LANES), Line::default());
+        room.sums.resize(lines(MOST_ROWS * (tokens + N) * V::LEN), Line::default());
         room.rows.resize(lines(MOST_ROWS * BLOCK), Line::default());
         let (sums, floats) = (room.sums.as_mut_ptr().cast(), room.rows.as_mut_ptr().cast::<f32>());
         for r in (0..rows.count).step_by(MOST_ROWS) {
@@ -149,12 +134,12 @@ pub(super) unsafe fn dot<V: Floats, F: Format, const N: usize>(
 
 /// `len` values as floats.
 #[inline(always)]
-unsafe fn decode<V: Floats, F: Format>(from: *const F::Value, to: *mut f32, len: usize) {
-    let whole = len / V::LANES * V::LANES;
+unsafe fn decode<V: Vector, F: Format>(from: *const F::Value, to: *mut f32, len: usize) {
+    let whole = len / V::LEN * V::LEN;
     // SAFETY: the caller's promise: `len` values at both.
     unsafe {
-        for i in (0..whole).step_by(V::LANES) {
-            V::store(F::load::<V>(from.add(i)), to.add(i));
+        for i in (0..whole).step_by(V::LEN) {
+            F::load::<V>(from.add(i)).store(to.add(i));
         }
         for i in whole..len {
             *to.add(i) = F::value(from.add(i).read_unaligned());
@@ -179,7 +164,7 @@ struct Part<'a> {
 impl Part<'_> {
     /// All tiles of the rows at `weights`, which are `stride` values apart.
     #[inline(always)]
-    unsafe fn all<V: Floats, F: Format, const N: usize>(
+    unsafe fn all<V: Vector, F: Format, const N: usize>(
         self,
         weights: *const F::Value,
         stride: usize,
@@ -213,7 +198,7 @@ impl Part<'_> {
 
     /// Four rows by `N` tokens; those past the end are the last one again.
     #[inline(always)]
-    unsafe fn tile<V: Floats, F: Format, const N: usize>(
+    unsafe fn tile<V: Vector, F: Format, const N: usize>(
         &self,
         weights: *const F::Value,
         stride: usize,
@@ -230,13 +215,12 @@ impl Part<'_> {
             for (n, x) in x.iter_mut().enumerate() {
                 *x = x.add((token + n).min(tokens - 1) * self.cols + self.from);
             }
-            let kept =
-                self.sums.wrapping_add((token * self.count.div_ceil(ROWS) * ROWS + row * N) * V::LANES);
-            let mut sums = [[V::zero(); N]; ROWS];
+            let kept = self.sums.wrapping_add((token * self.count.div_ceil(ROWS) * ROWS + row * N) * V::LEN);
+            let mut sums = [[V::splat(0.0); N]; ROWS];
             if self.from > 0 {
                 for r in 0..ROWS {
                     for n in 0..N {
-                        sums[r][n] = V::load(kept.add((r * N + n) * V::LANES));
+                        sums[r][n] = V::load(kept.add((r * N + n) * V::LEN));
                     }
                 }
             }
@@ -244,7 +228,7 @@ impl Part<'_> {
             if self.from + self.len < self.cols {
                 for r in 0..ROWS {
                     for n in 0..N {
-                        V::store(sums[r][n], kept.add((r * N + n) * V::LANES));
+                        sums[r][n].store(kept.add((r * N + n) * V::LEN));
                     }
                 }
                 return;
@@ -263,27 +247,27 @@ impl Part<'_> {
 
 /// Adds the products of `len` columns.
 #[inline(always)]
-unsafe fn add<V: Floats, F: Format, const N: usize>(
+unsafe fn add<V: Vector, F: Format, const N: usize>(
     mut sums: [[V; N]; ROWS],
     w: [*const F::Value; ROWS],
     x: [*const f32; N],
     len: usize,
 ) -> [[V; N]; ROWS] {
-    let whole = len / V::LANES * V::LANES;
+    let whole = len / V::LEN * V::LEN;
     // SAFETY: the caller's promise: `len` values at each.
     unsafe {
-        for i in (0..whole).step_by(V::LANES) {
-            let mut near = [V::zero(); N];
+        for i in (0..whole).step_by(V::LEN) {
+            let mut near = [V::splat(0.0); N];
             for n in 0..N {
                 near[n] = V::load(x[n].add(i));
             }
             for r in 0..ROWS {
                 if N == 1 {
-                    V::prefetch(w[r].add(i).cast::<u8>().wrapping_add(AHEAD));
+                    V::ask(w[r].add(i).cast::<u8>().wrapping_add(AHEAD));
                 }
                 let w = F::load::<V>(w[r].add(i));
                 for n in 0..N {
-                    sums[r][n] = V::add_product(sums[r][n], w, near[n]);
+                    sums[r][n] = w.mul_add(near[n], sums[r][n]);
                 }
             }
         }
@@ -291,7 +275,7 @@ unsafe fn add<V: Floats, F: Format, const N: usize>(
             for r in 0..ROWS {
                 let w = rest::<V, F>(w[r].add(whole), len - whole);
                 for n in 0..N {
-                    sums[r][n] = V::add_product(sums[r][n], w, rest::<V, F32>(x[n].add(whole), len - whole));
+                    sums[r][n] = w.mul_add(rest::<V, F32>(x[n].add(whole), len - whole), sums[r][n]);
                 }
             }
         }
@@ -301,7 +285,7 @@ unsafe fn add<V: Floats, F: Format, const N: usize>(
 
 /// The last columns, which do not fill a vector.
 #[inline(always)]
-unsafe fn rest<V: Floats, F: Format>(from: *const F::Value, len: usize) -> V {
+unsafe fn rest<V: Vector, F: Format>(from: *const F::Value, len: usize) -> V {
     let mut floats = [0.0; 16];
     // SAFETY: the caller's promise: `len` values, fewer than a vector has.
     unsafe {

@@ -2,8 +2,9 @@
 
 use std::arch::aarch64::*;
 
-use super::floats::{self, Floats, Format, ROWS};
+use super::floats::{self, Format};
 use super::{LinearKernel, scalar};
+use crate::vectors::Vector;
 
 /// Four halves as floats.
 #[inline(always)]
@@ -23,24 +24,6 @@ macro_rules! instructions {
     };
 }
 
-impl Floats for float32x4_t {
-    const LANES: usize = 4;
-    instructions! {
-        zero() -> float32x4_t = vdupq_n_f32(0.0);
-        load(p: *const f32) -> float32x4_t = vld1q_f32(p);
-        load_f16(p: *const u16) -> float32x4_t = load_halves(p);
-        load_bf16(p: *const u16) -> float32x4_t = vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)));
-        store(v: float32x4_t, p: *mut f32) -> () = vst1q_f32(p, v);
-        add_product(sum: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t = vfmaq_f32(sum, a, b);
-        sums(each: [float32x4_t; ROWS]) -> [f32; ROWS] = {
-            let sums = vpaddq_f32(vpaddq_f32(each[0], each[1]), vpaddq_f32(each[2], each[3]));
-            std::mem::transmute::<float32x4_t, [f32; ROWS]>(sums)
-        };
-    }
-    #[inline(always)]
-    unsafe fn prefetch(_: *const u8) {} // processors see streams by themselves
-}
-
 /// A format's kernel: four rows by six tokens in 24 of 32 registers.
 pub(super) fn kernel<F: Format>() -> LinearKernel {
     // SAFETY: NEON is there on every aarch64; threads have rows of their own.
@@ -49,14 +32,25 @@ pub(super) fn kernel<F: Format>() -> LinearKernel {
     })
 }
 
-pub(crate) fn load_f16(x: &[u16], out: &mut [f32]) {
-    let n = x.len().min(out.len());
-    let ((x4, x_rest), (out4, out_rest)) = (x[..n].as_chunks::<4>(), out[..n].as_chunks_mut::<4>());
-    for (x, out) in x4.iter().zip(out4) {
-        // SAFETY: four values each; NEON is there on every aarch64.
-        unsafe { vst1q_f32(out.as_mut_ptr(), load_halves(x.as_ptr())) };
+impl Vector for float32x4_t {
+    const LEN: usize = 4;
+    const ROWS: usize = 8;
+    instructions! {
+        splat(x: f32) -> float32x4_t = vdupq_n_f32(x);
+        load(p: *const f32) -> float32x4_t = vld1q_f32(p);
+        store(self: Self, p: *mut f32) -> () = vst1q_f32(p, self);
+        halves(p: *const u16) -> float32x4_t = load_halves(p);
+        bf16(p: *const u16) -> float32x4_t = vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)));
+        bytes(p: *const i8) -> float32x4_t = {
+            let bytes = vreinterpret_s8_u32(vdup_n_u32(p.cast::<u32>().read_unaligned()));
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))))
+        };
+        mul_add(self: Self, by: float32x4_t, plus: float32x4_t) -> float32x4_t = vfmaq_f32(plus, self, by);
+        sums(each: [float32x4_t; 4]) -> [f32; 4] = {
+            let sums = vpaddq_f32(vpaddq_f32(each[0], each[1]), vpaddq_f32(each[2], each[3]));
+            std::mem::transmute::<float32x4_t, [f32; 4]>(sums)
+        };
     }
-    scalar::load_f16(x_rest, out_rest);
 }
 
 pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
@@ -78,11 +72,30 @@ mod tests {
 
     use super::*;
 
+    /// A multiple of four halves.
+    fn floats(halves: &[u16]) -> Vec<f32> {
+        let mut out = vec![0.0f32; halves.len()];
+        for (x, out) in halves.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<4>().0) {
+            // SAFETY: four values each.
+            unsafe { float32x4_t::halves(x.as_ptr()).store(out.as_mut_ptr()) };
+        }
+        out
+    }
+
+    #[test]
+    fn bytes_become_their_floats() {
+        for first in i8::MIN..=124 {
+            let (bytes, mut got) = ([first, first + 1, first + 2, first + 3], [0.0f32; 4]);
+            // SAFETY: four values each.
+            unsafe { float32x4_t::bytes(bytes.as_ptr()).store(got.as_mut_ptr()) };
+            assert_eq!(got, bytes.map(f32::from));
+        }
+    }
+
     #[test]
     fn every_half_becomes_its_float() {
         let all: Vec<u16> = (0..=u16::MAX).collect();
-        let mut got = vec![0.0f32; all.len()];
-        load_f16(&all, &mut got);
+        let got = floats(&all);
         for (&bits, got) in all.iter().zip(&got) {
             let want = f16::from_bits(bits).to_f32();
             assert!(*got == want || got.is_nan() && want.is_nan(), "{bits:#06x}: {got} for {want}");
@@ -113,8 +126,7 @@ mod tests {
             let a: Vec<f32> = (0..n).map(|i| i as f32 - 7.0).collect();
             let mut halves = vec![0; n];
             store_f16(&a, &mut halves);
-            let mut out = vec![0.0; n];
-            load_f16(&halves, &mut out);
+            let out: Vec<f32> = halves.iter().map(|h| f16::from_bits(*h).to_f32()).collect();
             assert_eq!(out, a, "{n} values");
         }
     }

@@ -99,16 +99,6 @@ fn dot_codes(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
     }
 }
 
-/// Bytes to floats: every instruction set compiles this loop for itself.
-#[inline(always)]
-pub(crate) fn load_i8(x: &[i8], out: &mut [f32]) {
-    out.iter_mut().zip(x).for_each(|(out, x)| *out = f32::from(*x));
-}
-
-pub(crate) fn load_f16(x: &[u16], out: &mut [f32]) {
-    out.iter_mut().zip(x).for_each(|(o, x)| *o = f16::from_bits(*x).to_f32());
-}
-
 pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
     out.iter_mut().zip(x).for_each(|(o, x)| *o = f16::from_f32(*x).to_bits());
 }
