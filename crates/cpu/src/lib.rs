@@ -12,6 +12,7 @@ mod kv;
     allow(dead_code, reason = "no other instruction set has tiles of tokens")
 )]
 mod lanes;
+mod linear;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set packs weights"))]
 mod memory;
 mod phases;

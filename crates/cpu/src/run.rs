@@ -3,13 +3,12 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use tern_graph::{Op, Step, Val, WeightId};
+use tern_graph::{Op, Step, Val};
 use tern_quant::INT_BLOCK;
 
 use crate::attend::{Attend, AttendRoom, Block};
-use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, PackedRoom, ROWS, Room, Rows, Target};
+use crate::dot::Room;
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
-use crate::lanes::Line;
 use crate::phases::{Cut, Link, Work, width};
 use crate::places::{Places, Tokens};
 use crate::program::{Compiled, MAX_SPAN};
@@ -18,12 +17,6 @@ use crate::threads::{Parts, Task, Worker};
 
 /// Columns of one row that one thread takes at a time in elementwise ops.
 const PIECE: usize = 8 * MAX_SPAN;
-/// Bytes of weights that one thread takes at a time.
-const LINEAR_BYTES: usize = 64 * 1024;
-/// Tokens that share a pass over a thread's rows of weights.
-const LINEAR_TOKENS: usize = 32;
-/// Tokens from which on more rows of float weights share what is read of the activations.
-const FLOATS_MANY: usize = 64;
 /// Tokens whose keys and values one thread stores at a time: tokens of a page share lines of memory.
 const STORE_TOKENS: usize = 32;
 
@@ -81,47 +74,6 @@ impl Run<'_> {
         }
     }
 
-    /// Linears and what follows them, some columns of all rows at a time.
-    fn columns<I: Iterator<Item = Range<usize>>>(
-        &self,
-        links: &[Link],
-        room: &mut Scratch,
-        share: impl Fn(usize, usize, usize) -> I,
-    ) {
-        let program = self.program;
-        let (width, rows) = (width(&program.graph, links[0]), self.rows(links[0].node));
-        let (mut unit, mut least, mut bytes) = (ROWS, PANELS * PANEL, 0);
-        for link in links {
-            if let Op::Linear { weight, .. } = program.graph.nodes[link.node].op {
-                bytes += program.weight(weight).row_bytes();
-                unit = unit.max(match program.kernels[link.node] {
-                    // panels are best taken two at a time, where there are enough of them
-                    Some(LinearKernel::Ints(_)) if !program.is_many(rows) => ROWS,
-                    Some(LinearKernel::Ints(_)) => PANEL,
-                    _ if width >= 8 * PANEL * self.rooms.len() => 2 * PANEL,
-                    _ => PANEL,
-                });
-                if let (Some(LinearKernel::F32(_)), FLOATS_MANY..) = (program.kernels[link.node], rows) {
-                    least = 4 * PANELS * PANEL;
-                }
-            } else if link.with_ints {
-                unit = unit.max(program.roundings[link.node].map_or(1, |r| r.span));
-            }
-        }
-        let most = (LINEAR_BYTES / bytes.max(1)).max(unit).next_multiple_of(least);
-        for range in share(width, unit, most) {
-            for link in links {
-                if let Op::Linear { x, weight, scale, bias } = program.graph.nodes[link.node].op {
-                    self.linear(link.node, (x, weight), (scale, bias), &mut room.unpacked, range.clone());
-                    continue;
-                }
-                for row in 0..rows {
-                    self.run(*link, row * width + range.start, range.len(), &mut room.halves);
-                }
-            }
-        }
-    }
-
     /// Ops on runs of columns of single rows, or on whole rows.
     fn runs<I: Iterator<Item = Range<usize>>>(
         &self,
@@ -144,7 +96,7 @@ impl Run<'_> {
     }
 
     /// One op on `len` columns from the `at`th on, counted through all rows.
-    fn run(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
+    pub(crate) fn run(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
         let node = &self.program.graph.nodes[link.node];
         let width = node.value.width;
         let rows = || at / width..(at + len) / width;
@@ -256,7 +208,7 @@ impl Run<'_> {
     }
 
     /// Part of a value that an earlier task made.
-    fn read(&self, v: Val, at: usize, len: usize) -> &[f32] {
+    pub(crate) fn read(&self, v: Val, at: usize, len: usize) -> &[f32] {
         // SAFETY: see `work`.
         unsafe { self.program.value(v.index()).get(at..at + len) }
     }
@@ -338,103 +290,12 @@ impl Run<'_> {
             unsafe { attend.store(&self.step.slices[slice], position, head, (key, value), room) }
         }
     }
-
-    /// Some rows of weights against all rows of `x`.
-    fn linear(
-        &self,
-        node: usize,
-        (x, weight): (Val, WeightId),
-        (scale, bias): (Option<WeightId>, Option<WeightId>),
-        room: &mut Room,
-        range: Range<usize>,
-    ) {
-        let program = self.program;
-        let (w, rows) = (program.weight(weight), self.rows(node));
-        room.reads(Some(x));
-        let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
-        let bias = bias.map(|b| program.vector(b));
-        let (out, tail) = (program.value(node), w.tail());
-        let panel = |r: usize| {
-            let count = PANEL.min(range.end - r);
-            Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail }
-        };
-        let (kernel, ints) = (program.kernels[node], program.ints(x.index()));
-        let low = program.roundings[x.index()].map_or(8, |r| r.low);
-        let to = |r: usize| Target { out, stride: w.rows, first: r, scale, bias: bias.map(|b| &b[r..]) };
-        if let (Some(LinearKernel::Ints(IntsKernel { many: Some(dot), .. })), Some((_, tiles)), true) =
-            (kernel, ints, program.is_many(rows))
-        {
-            // SAFETY: see `work`; no two threads share a row of weights.
-            let x = unsafe { tiles.view(rows, w.cols, low) };
-            for r in range.clone().step_by(PANEL) {
-                dot(&panel(r), &x, room, &to(r));
-            }
-            return;
-        }
-        if let (Some(LinearKernel::Packed(kernel)), Some((ints, tiles))) = (kernel, ints) {
-            // SAFETY: see `work`; no two threads share a row of weights.
-            let dot = |panels: &[Line], rows_of: usize, room: &mut PackedRoom, to: &Target<'_>| unsafe {
-                match kernel.many {
-                    Some(many) if program.is_many(rows) => {
-                        many(panels, rows_of, &tiles.view(rows, w.cols, low), room, to);
-                    }
-                    _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols, low), room, to),
-                }
-            };
-            for r in range.clone().step_by(PANELS * PANEL) {
-                let end = range.end.min(r + PANELS * PANEL);
-                let panels = r / PANEL..end.div_ceil(PANEL);
-                if let Some(packed) = program.packed(weight) {
-                    // SAFETY: packed at load.
-                    let panels = unsafe { packed.panels(panels) };
-                    dot(panels, end - r, &mut room.packed, &to(r));
-                    continue;
-                }
-                let each = (kernel.lines)(w.cols);
-                let mut made = std::mem::take(&mut room.packed.panels);
-                made.clear();
-                made.resize(panels.len() * each, Line::default());
-                for (i, made) in made.chunks_exact_mut(each).enumerate() {
-                    (kernel.pack)(&panel(r + i * PANEL), w.cols, made);
-                }
-                dot(&made, end - r, &mut room.packed, &to(r));
-                room.packed.panels = made;
-            }
-            return;
-        }
-        if let Some(LinearKernel::F32(dot)) = kernel {
-            let x = self.read(x, 0, rows * w.cols);
-            let rows = Rows { quant: w.quant, count: range.len(), blocks: w.rows(range.clone()), tail };
-            dot(&rows, x, room, &to(range.start));
-            return;
-        }
-        let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
-        for first in (0..rows).step_by(LINEAR_TOKENS) {
-            let tokens = LINEAR_TOKENS.min(rows - first);
-            for r in range.clone().step_by(PANEL) {
-                let tile = panel(r);
-                let results = &mut results[..tile.count * tokens]; // [count, tokens]
-                match (kernel, ints) {
-                    (Some(LinearKernel::Ints(kernel)), Some((ints, _))) => {
-                        // SAFETY: see `work`.
-                        let x = unsafe { ints.view(rows, w.cols, low) };
-                        (kernel.few)(&tile, &x.skip(first), room, results);
-                    }
-                    _ => return,
-                }
-                for t in 0..tokens {
-                    // SAFETY: see `work`; no two threads share a row of weights.
-                    unsafe { to(r).write(first + t, results[t..].iter().step_by(tokens)) };
-                }
-            }
-        }
-    }
 }
 
 /// What a thread works in, from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
     attend: AttendRoom,
-    halves: Vec<u16>,
-    unpacked: Room,
+    pub(crate) halves: Vec<u16>,
+    pub(crate) unpacked: Room,
 }
