@@ -116,6 +116,7 @@ impl Cpu {
         let (kernels, rooms, places) = (self.kernels, &self.rooms, &self.places);
         let run = Run { program: compiled, kernels, step, places, rooms };
         if !self.pool.run(&|worker| run.work(worker)) {
+            self.places.forget();
             return fail("a thread failed in this step".into());
         }
         let Some(last) = compiled.graph.nodes.len().checked_sub(1) else { return Ok(StepOutput::default()) };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tern_graph::{Graph, Op, Step};
+use tern_graph::{Attention, Graph, Op, Step};
 
 use crate::kv::Kv;
 use crate::shared::Shared;
@@ -71,11 +71,15 @@ impl Places {
         }
     }
 
+    /// Forgets what a step that failed has left half done.
+    pub(crate) fn forget(&mut self) {
+        self.parts.done.iter_mut().for_each(|d| *d.get_mut() = 0);
+    }
+
     /// Those of this step.
     pub(crate) fn set(&mut self, step: &Step, kv: Option<&Kv>) {
         self.tokens.clear();
         self.blocks.clear();
-        self.parts.done.iter().for_each(|d| d.store(0, Ordering::Relaxed));
         let run_len = kv.map_or(usize::MAX, Kv::run_len);
         let (mut first, mut index) = (0, 0);
         for (slice, of) in step.slices.iter().enumerate() {
@@ -102,14 +106,8 @@ impl Places {
 
 impl Parts {
     fn reserve(&mut self, graph: &Graph, rows: usize) {
-        let attends = || {
-            graph.nodes.iter().filter_map(|n| match &n.op {
-                Op::Attend { args, .. } => Some(args),
-                _ => None,
-            })
-        };
-        let width = attends().map(|a| a.heads * (2 + a.v_dim)).max().unwrap_or(0).max(self.width);
-        self.heads = attends().map(|a| a.heads).max().unwrap_or(0).max(self.heads);
+        let width = Parts::width(graph).max(self.width);
+        self.heads = attends(graph).map(|a| a.heads).max().unwrap_or(0).max(self.heads);
         let rows = rows.max(self.rows());
         if width * rows > self.floats.len() {
             self.floats = Shared::new(width * rows);
@@ -117,6 +115,16 @@ impl Parts {
         self.width = width;
         // a block that is cut has two runs at least
         self.done.resize_with(self.done.len().max(rows / 2 * self.heads), AtomicU32::default);
+    }
+
+    /// Floats of a row, in the widest attention.
+    fn width(graph: &Graph) -> usize {
+        attends(graph).map(|a| a.heads * (2 + a.v_dim)).max().unwrap_or(0)
+    }
+
+    /// Bytes of the most parts that steps may be cut into.
+    pub(crate) fn bytes(graph: &Graph) -> usize {
+        PARTS * Parts::width(graph) * size_of::<f32>()
     }
 
     fn rows(&self) -> usize {
@@ -151,8 +159,12 @@ impl Parts {
         let done = &self.done[cut.index * self.heads + head];
         let last = done.fetch_add(1, Ordering::AcqRel) as usize + 1 == cut.runs;
         if last {
-            done.store(0, Ordering::Relaxed); // for the next layer
+            done.store(0, Ordering::Relaxed); // for the next layer or step
         }
         last
     }
+}
+
+fn attends(graph: &Graph) -> impl Iterator<Item = &Attention> {
+    graph.nodes.iter().filter_map(|n| if let Op::Attend { args, .. } = &n.op { Some(args) } else { None })
 }

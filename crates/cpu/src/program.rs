@@ -13,6 +13,7 @@ use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::kv::Kv;
 use crate::lanes::{LanesBuffer, MAX_LANES};
 use crate::phases::{Chain, Cut, Link, Work, phases, plan};
+use crate::places::Parts;
 use crate::shared::Shared;
 
 /// Most columns that share a scale; pieces that threads take are multiples of it.
@@ -87,14 +88,14 @@ impl Compiled {
         }
     }
 
-    /// Bytes of values, of their integers (as if every slot had them) and of rotations.
+    /// Bytes of values, of their integers (as if every slot had them), of rotations and of parts of attention.
     pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize, kernels: &Kernels) -> u64 {
         let plan = plan(graph, &phases(graph, &vec![None; graph.nodes.len()]));
         let most = rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
         let [few, many] = most.map(|(tokens, outputs)| plan.bytes(tokens, outputs) / 4);
         let turns: usize = graph.ropes.iter().map(|t| max_tokens * t.freqs.len() * 2).sum();
         let values = plan.bytes(max_tokens, max_outputs);
-        (values + IntsBuffer::bytes(few) + LanesBuffer::bytes(many) + turns * 4) as u64
+        (values + IntsBuffer::bytes(few) + LanesBuffer::bytes(many) + turns * 4 + Parts::bytes(graph)) as u64
     }
 
     /// Whether so many rows become tiles.

@@ -16,7 +16,7 @@ pub struct Plan {
 /// The values that one piece of work reads and those it makes: a node, or several fused into one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Values that were made before.
+    /// Values that were made before, and what of its own it reads again.
     pub reads: Vec<Val>,
     /// Values that others may read afterwards.
     pub writes: Vec<Val>,
