@@ -79,6 +79,7 @@ pub(crate) struct FloatsRoom {
     /// Sums of all tokens with these rows.
     pub(super) sums: Vec<Line>,
     /// Activations as a matrix unit wants them, and whether they are those of the value that is read.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set has one"))]
     pub(super) x: Vec<Line>,
     pub(super) has_x: bool,
 }

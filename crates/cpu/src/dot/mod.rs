@@ -1,5 +1,16 @@
 //! Products of a few rows of weights with the activations of some tokens.
 
+/// One line for each method of a trait that is an instruction or two.
+macro_rules! instructions {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $call:expr;)*) => {
+        $(#[inline(always)]
+        unsafe fn $name($($arg: $type),*) -> $out {
+            // SAFETY: the caller's pointers are good for a vector; called under the vector's features.
+            unsafe { $call }
+        })*
+    };
+}
+
 mod floats;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;

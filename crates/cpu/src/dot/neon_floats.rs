@@ -13,17 +13,6 @@ pub(super) unsafe fn load_halves(p: *const u16) -> float32x4_t {
     unsafe { vcvt_f32_f16(p.cast::<float16x4_t>().read_unaligned()) }
 }
 
-/// One line for each of the methods that are an instruction or two.
-macro_rules! instructions {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $call:expr;)*) => {
-        $(#[inline(always)]
-        unsafe fn $name($($arg: $type),*) -> $out {
-            // SAFETY: the caller's pointers are good for a vector; NEON is there on every aarch64.
-            unsafe { $call }
-        })*
-    };
-}
-
 /// A format's kernel: four rows by six tokens in 24 of 32 registers.
 pub(super) fn kernel<F: Format>() -> LinearKernel {
     // SAFETY: NEON is there on every aarch64; threads have rows of their own.

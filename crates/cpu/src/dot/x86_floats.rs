@@ -59,22 +59,6 @@ pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
     unsafe { store_wide(x, out) }
 }
 
-/// One line for each of the methods that are an instruction or two.
-macro_rules! instructions {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $call:expr;)*) => {
-        $(#[inline(always)]
-        unsafe fn $name($($arg: $type),*) -> $out {
-            // SAFETY: the promise of `Vector`.
-            unsafe { $call }
-        })*
-        #[inline(always)]
-        unsafe fn ask<T>(p: *const T) {
-            // SAFETY: nothing is read.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-        }
-    };
-}
-
 impl Vector for __m256 {
     const LEN: usize = 8;
     const ROWS: usize = 4;
@@ -88,6 +72,11 @@ impl Vector for __m256 {
         bytes(p: *const i8) -> __m256 = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
         mul_add(self: Self, by: __m256, plus: __m256) -> __m256 = _mm256_fmadd_ps(self, by, plus);
         sums(each: [__m256; 4]) -> [f32; 4] = sums(each);
+    }
+    #[inline(always)]
+    unsafe fn ask<T>(p: *const T) {
+        // SAFETY: nothing is read.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }
 
@@ -104,5 +93,10 @@ impl Vector for __m512 {
         bytes(p: *const i8) -> __m512 = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
         mul_add(self: Self, by: __m512, plus: __m512) -> __m512 = _mm512_fmadd_ps(self, by, plus);
         sums(each: [__m512; 4]) -> [f32; 4] = sums([both(each[0]), both(each[1]), both(each[2]), both(each[3])]);
+    }
+    #[inline(always)]
+    unsafe fn ask<T>(p: *const T) {
+        // SAFETY: nothing is read.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }

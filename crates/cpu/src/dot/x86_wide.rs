@@ -28,17 +28,6 @@ pub(super) trait Wide: Simd + Square {
     unsafe fn widen(codes: __m256i, out: *mut i16);
 }
 
-/// One line for each of the methods that are an instruction each.
-macro_rules! instructions {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $call:expr;)*) => {
-        $(#[inline(always)]
-        unsafe fn $name($($arg: $type),*) -> $out {
-            // SAFETY: the caller's pointers are good for a vector; called under the features of `Self`.
-            unsafe { $call }
-        })*
-    };
-}
-
 impl Wide for Avx2 {
     type Ints = __m256i;
     type Floats = __m256;
