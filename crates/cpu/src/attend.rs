@@ -9,7 +9,7 @@ use tern_graph::{Attention, KvCells, Slice};
 
 use crate::kernels::Kernels;
 use crate::kv::{Kept, Kv, Slot};
-use crate::places::{Cut, Parts};
+use crate::places::{CutRun, Parts};
 use crate::products::Product;
 use crate::softmax::{Mass, join};
 use crate::vectors::Vector;
@@ -44,40 +44,29 @@ impl Attend<'_> {
         }
     }
 
-    /// Some heads of one group at some consecutive positions of a slice: all results stand in `room.results`
-    /// afterwards, `[tokens, heads, v_dim]`, always (`true`).
+    /// Some heads of one group at some consecutive positions of a slice, or one run of them where they were cut. Whoever
+    /// is the last has `true`, and all results in `room.results`: `[tokens, heads, v_dim]`.
     ///
     /// # Safety
-    /// No thread writes this layer's pages before the next barrier.
+    /// No thread writes this layer's pages before the next barrier, and no other has this run of these heads.
     pub(crate) unsafe fn attend<'q>(
         &self,
         block: &Block<'_>,
-        query: impl Fn(usize, usize) -> &'q [f32],
-        room: &mut AttendRoom,
-    ) -> bool {
-        room.start(self, block, query);
-        for run in self.runs(block) {
-            // SAFETY: the caller's promise.
-            unsafe { (self.kernels.attend)(self, block, run, room) };
-            room.join(self.args.v_dim);
-        }
-        room.divide(self.args.v_dim);
-        true
-    }
-
-    /// The same for one run of a block that was cut. Whoever is the last has `true`, and the results of all runs.
-    ///
-    /// # Safety
-    /// As above; no other thread has this run of these heads.
-    pub(crate) unsafe fn attend_part<'q>(
-        &self,
-        block: &Block<'_>,
-        (cut, parts): (&Cut, &Parts),
+        cut: Option<(&CutRun, &Parts)>,
         query: impl Fn(usize, usize) -> &'q [f32],
         room: &mut AttendRoom,
     ) -> bool {
         let (runs, heads, v_dim) = (self.runs(block), block.heads.len(), self.args.v_dim);
         room.start(self, block, query);
+        let Some((cut, parts)) = cut else {
+            for run in runs {
+                // SAFETY: the caller's promise.
+                unsafe { (self.kernels.attend)(self, block, run, room) };
+                room.join(v_dim);
+            }
+            room.divide(v_dim);
+            return true;
+        };
         let queries = block.tokens * heads;
         if runs.contains(&cut.run) {
             // SAFETY: the caller's promise.

@@ -4,13 +4,11 @@ use tern_graph::{KvCells, KvLayer};
 
 use crate::kernels::Kernels;
 use crate::memory::{LARGE, want_large_pages};
-use crate::shared::Shared;
+use crate::shared::{LINE, Shared};
 use crate::vectors::Cell;
 
 /// Positions whose keys and values are read in one go, and joined with those of other runs afterwards.
 const RUN: usize = 512;
-/// Bytes of a line of memory.
-const LINE: usize = 64;
 
 /// Keys and values of all layers.
 pub(crate) struct Kv {
@@ -51,8 +49,6 @@ pub(crate) struct Slot {
 /// All that is kept in one way, page after page: what is used lies together.
 pub(crate) struct Pages<C> {
     each: usize,
-    /// Where a line, and a large page of memory, begins.
-    start: usize,
     all: Shared<C>,
 }
 
@@ -157,16 +153,14 @@ impl Kv {
 impl<C: Copy + Default> Pages<C> {
     /// Untouched memory, which costs nothing until it is used; in large pages, as a step reads all over it.
     fn new(each: usize, pages: usize) -> Pages<C> {
-        let size = size_of::<C>();
-        let align = if each * pages * size >= LARGE { LARGE } else { LINE };
-        let all = Shared::<C>::new(each * pages + align / size);
-        let start = all.pointer().align_offset(align);
-        want_large_pages(all.pointer().addr() + start * size, each * pages * size);
-        Pages { each, start, all }
+        let bytes = each * pages * size_of::<C>();
+        let all = Shared::<C>::aligned(each * pages, if bytes >= LARGE { LARGE } else { LINE });
+        want_large_pages(all.pointer().addr(), bytes);
+        Pages { each, all }
     }
 
     fn at(&self, page: u32, cell: usize) -> usize {
-        self.start + page as usize * self.each + cell
+        page as usize * self.each + cell
     }
 }
 

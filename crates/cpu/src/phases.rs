@@ -73,19 +73,26 @@ pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<C
             let link = link(work, i);
             let needs = needs(graph, link);
             let fresh = |chain: &Chain| chain.links.iter().any(|l| needs.contains(&makes(graph, *l)));
-            let own = own_cut(graph, link, roundings[i]);
+            // what leaves integers finishes whole spans
+            let span = roundings[i].filter(|_| work == Work::Compute).map(|r| Cut::Runs(r.span));
+            let own = smallest(graph, link);
+            let own = span.and_then(|span| both(own, span)).unwrap_or(own);
             let mut cuts = open.iter().filter(|c| fresh(c)).map(|c| c.cut);
             let cut = cuts
                 .next()
                 .map(|first| cuts.try_fold(first, both).and_then(|cut| follow(cut, graph, link, own)));
-            if cut == Some(None) {
-                phases.push(std::mem::take(&mut open));
-            }
+            let cut = match cut {
+                None => own,
+                Some(Some(cut)) => cut,
+                Some(None) => {
+                    phases.push(std::mem::take(&mut open));
+                    own
+                }
+            };
             let (joined, others): (Vec<_>, Vec<_>) = open.into_iter().partition(fresh);
             open = others;
             let mut links: Vec<Link> = joined.into_iter().flat_map(|c| c.links).collect();
             links.push(link);
-            let cut = cut.flatten().unwrap_or(own);
             // runs are the same of all values only where these are as wide
             let alike = links.iter().all(|l| width(graph, *l) == width(graph, link));
             let cut = if matches!(cut, Cut::Runs(_)) && !alike { Cut::Rows } else { cut };
@@ -135,27 +142,25 @@ fn needs(graph: &Graph, link: Link) -> Vec<Thing> {
 
 /// The cut of a chain with one more link, which may want of its inputs no more than the part that it makes.
 fn follow(cut: Cut, graph: &Graph, link: Link, own: Cut) -> Option<Cut> {
-    match (cut, &graph.nodes[link.node].op) {
-        (Cut::Columns, Op::Gated { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => {
-            Some(cut)
-        }
-        (_, Op::Outputs { .. }) => None,
+    match cut {
+        // what is done element by element
+        Cut::Columns if smallest(graph, link) == Cut::Runs(1) => Some(cut),
+        _ if matches!(graph.nodes[link.node].op, Op::Outputs { .. }) => None,
         _ => both(cut, own).filter(|cut| *cut != Cut::Columns),
     }
 }
 
-/// The smallest parts of a piece of work, where those that leave integers finish whole spans.
-fn own_cut(graph: &Graph, link: Link, rounding: Option<Rounding>) -> Cut {
-    let own = match (link.work, &graph.nodes[link.node].op) {
-        (Work::StoreKv, Op::Attend { args, .. }) => return Cut::Runs(args.head_dim),
-        (_, Op::Linear { .. }) => return Cut::Columns,
-        (_, Op::Attend { .. }) => return Cut::Alone,
+/// The smallest parts of a piece of work.
+fn smallest(graph: &Graph, link: Link) -> Cut {
+    match (link.work, &graph.nodes[link.node].op) {
+        (Work::StoreKv, Op::Attend { args, .. }) => Cut::Runs(args.head_dim),
+        (_, Op::Linear { .. }) => Cut::Columns,
+        (_, Op::Attend { .. }) => Cut::Alone,
         (_, Op::Embed { .. } | Op::Columns { .. } | Op::Outputs { .. }) => Cut::Rows,
         (_, Op::Norm { weight, .. }) => Cut::Runs(graph.weight(*weight).cols),
         (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),
         (_, Op::Gated { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => Cut::Runs(1),
-    };
-    rounding.and_then(|r| both(own, Cut::Runs(r.span))).unwrap_or(own)
+    }
 }
 
 /// Parts that are whole in both ways of cutting, if there are any.

@@ -27,11 +27,11 @@ pub(crate) struct Places {
 pub(crate) struct Tokens {
     pub(crate) slice: usize,
     pub(crate) rows: Range<usize>,
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<CutRun>,
 }
 
 /// One run of tokens that were cut: threads take the runs separately, and the last one joins them.
-pub(crate) struct Cut {
+pub(crate) struct CutRun {
     pub(crate) run: usize,
     /// Of these tokens.
     runs: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Cut {
     index: usize,
 }
 
-impl Cut {
+impl CutRun {
     /// Where a run's part of one of these tokens is kept.
     pub(crate) fn row(&self, run: usize, token: usize, tokens: usize) -> usize {
         self.first + run * tokens + token
@@ -88,7 +88,7 @@ impl Places {
             // which tokens are cut changes no result: their runs are always the same, and joined in the same order
             let runs = (of.position + of.len).div_ceil(run_len);
             if runs > 1 && of.len <= ATTEND_TOKENS && (first + runs * of.len) <= self.parts.rows() {
-                let cut = |run: usize| Cut { run, runs, first, index };
+                let cut = |run: usize| CutRun { run, runs, first, index };
                 self.blocks.extend((0..runs).map(|run| Tokens {
                     slice,
                     rows: row..end,
@@ -155,7 +155,7 @@ impl Parts {
 
     /// Tells that a run of a head (or of the heads that begin with it) is done, and whether it was the last one:
     /// what the others wrote is seen then.
-    pub(crate) fn is_last(&self, cut: &Cut, head: usize) -> bool {
+    pub(crate) fn is_last(&self, cut: &CutRun, head: usize) -> bool {
         let done = &self.done[cut.index * self.heads + head];
         let last = done.fetch_add(1, Ordering::AcqRel) as usize + 1 == cut.runs;
         if last {

@@ -13,7 +13,7 @@ use crate::phases::{Cut, Link, Work, width};
 use crate::places::{Places, Tokens};
 use crate::program::{Compiled, MAX_SPAN};
 use crate::rowwise::{Norm, rotate, rotation};
-use crate::threads::{Parts, Task, Worker};
+use crate::threads::{Task, Whose, Worker};
 
 /// Columns of one row that one thread takes at a time in elementwise ops.
 const PIECE: usize = 8 * MAX_SPAN;
@@ -43,10 +43,10 @@ impl Run<'_> {
         let phases = self.program.phases(self.step.tokens.len(), self.step.outputs.len());
         let mut index = 0;
         for phase in phases {
-            for parts in [Parts::Own, Parts::Others] {
+            for whose in [Whose::Own, Whose::Others] {
                 for (i, chain) in phase.iter().enumerate() {
                     let task = |items, unit, most| Task { index: index + i, items, unit, most };
-                    let share = |items, unit, most| worker.share(task(items, unit, most), parts);
+                    let share = |items, unit, most| worker.share(task(items, unit, most), whose);
                     match chain.cut {
                         Cut::Alone => self.alone(chain.links[0], room, |items| share(items, 1, 1)),
                         Cut::Columns => self.columns(&chain.links, room, share),
@@ -184,14 +184,9 @@ impl Run<'_> {
             let query = |token: usize, head: usize| {
                 self.read(*q, ((rows.start + token) * args.heads + head) * args.head_dim, args.head_dim)
             };
+            let cut = cut.as_ref().map(|cut| (cut, &self.places.parts));
             // SAFETY: see `work`; every run of a head is one item.
-            let finished = unsafe {
-                match cut {
-                    None => attend.attend(&block, query, room),
-                    Some(cut) => attend.attend_part(&block, (cut, &self.places.parts), query, room),
-                }
-            };
-            if !finished {
+            if !unsafe { attend.attend(&block, cut, query, room) } {
                 continue;
             }
             for (i, results) in room.results.chunks_exact(args.v_dim).enumerate() {

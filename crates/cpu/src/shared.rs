@@ -4,12 +4,14 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 
 /// Bytes of a cache line: vectors of the first values do not reach over two.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// A fixed number of values, shared by the threads of a pool. They start where a cache line does.
 pub(crate) struct Shared<T> {
+    /// Those before `start` and after `len` more are there for the alignment alone.
     values: Box<[UnsafeCell<T>]>,
     start: usize,
+    len: usize,
 }
 
 // SAFETY: all access goes through `get` and `get_mut`, whose callers promise that no part is written by one
@@ -25,21 +27,26 @@ impl<T: Copy + Default> Default for Shared<T> {
 impl<T: Copy + Default> Shared<T> {
     /// `len` default values. Zeroed memory comes untouched from the system, so it costs nothing until used.
     pub(crate) fn new(len: usize) -> Shared<T> {
-        let spare = LINE / size_of::<T>();
+        Shared::aligned(len, LINE)
+    }
+
+    /// The same where so many bytes, a cache line or more, begin.
+    pub(crate) fn aligned(len: usize, bytes: usize) -> Shared<T> {
+        let spare = bytes / size_of::<T>();
         let values = vec![T::default(); len + spare].into_boxed_slice();
-        let start = values.as_ptr().align_offset(LINE).min(spare);
+        let start = values.as_ptr().align_offset(bytes).min(spare);
         // SAFETY: `UnsafeCell<T>` has the layout of `T`.
         let values = unsafe { Box::from_raw(Box::into_raw(values) as *mut [UnsafeCell<T>]) };
-        Shared { values, start }
+        Shared { values, start, len }
     }
 
     fn all(&self) -> &[UnsafeCell<T>] {
-        &self.values[self.start..self.start + self.len()]
+        &self.values[self.start..self.start + self.len]
     }
 
     /// How many.
     pub(crate) fn len(&self) -> usize {
-        self.values.len() - LINE / size_of::<T>()
+        self.len
     }
 
     /// Where they start, for writes to disjoint parts.

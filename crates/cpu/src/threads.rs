@@ -85,7 +85,7 @@ pub(crate) struct Task {
 
 /// Whose parts of a task a thread takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parts {
+pub(crate) enum Whose {
     /// Its own.
     Own,
     /// What others have left, one after the other.
@@ -252,14 +252,14 @@ impl Worker<'_> {
     pub(crate) fn share<'a>(
         &'a self,
         task: Task,
-        parts: Parts,
+        whose: Whose,
     ) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let (threads, units) = (self.state.threads, task.items.div_ceil(task.unit));
-        let mut owners = match parts {
-            Parts::Own => 0..1,
-            Parts::Others => 1..threads,
+        let mut owners = match whose {
+            Whose::Own => 0..1,
+            Whose::Others => 1..threads,
         };
-        if parts == Parts::Own {
+        if whose == Whose::Own {
             self.units.set(self.units.get() + units);
         }
         std::iter::from_fn(move || {
@@ -279,7 +279,7 @@ impl Worker<'_> {
 
     /// All items of a task that has a phase to itself, one by one.
     pub(crate) fn share_all(&self, task: Task) -> impl Iterator<Item = usize> {
-        [Parts::Own, Parts::Others].into_iter().flat_map(move |parts| self.share(task, parts)).flatten()
+        [Whose::Own, Whose::Others].into_iter().flat_map(move |whose| self.share(task, whose)).flatten()
     }
 }
 
@@ -329,9 +329,9 @@ mod tests {
                         if (round + phase + w.index) % 7 == 0 {
                             std::thread::yield_now(); // others take what this one leaves
                         }
-                        for parts in [Parts::Own, Parts::Others] {
+                        for whose in [Whose::Own, Whose::Others] {
                             for i in 2 * phase..2 * phase + 2 {
-                                for item in w.share(task(i, 50 - i, 1 + i % 3), parts).flatten() {
+                                for item in w.share(task(i, 50 - i, 1 + i % 3), whose).flatten() {
                                     counts[i][item].fetch_add(1, Ordering::Relaxed);
                                 }
                             }

@@ -33,6 +33,16 @@ fn trits(packed: uint8x16_t, powers: [u8; 16]) -> uint8x16_t {
     }
 }
 
+/// Scales of codes from which one is taken off.
+#[inline(always)]
+unsafe fn less_one<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> Scales {
+    // SAFETY: the caller's chunk has `groups` groups; readable by the caller's promise.
+    unsafe {
+        let d = block_halves::<BYTES, PER>(p, groups);
+        whole(d, times(d, -1.0))
+    }
+}
+
 layout! {
     /// Bits as 0 and -1: `d * (2 * bit - 1)`.
     Q1_0: 18 / 128;
@@ -46,19 +56,13 @@ layout! {
 layout! {
     Q2_0: 18 / 64;
     codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_halves::<18, 2>(p, groups);
-        whole(d, times(d, -1.0))
-    }
+    scales |p, groups| less_one::<18, 2>(p, groups)
 }
 
 layout! {
     Pq2_0: 34 / 128;
     codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_halves::<34, 4>(p, groups);
-        whole(d, times(d, -1.0))
-    }
+    scales |p, groups| less_one::<34, 4>(p, groups)
 }
 
 layout! {
@@ -78,10 +82,7 @@ layout! {
         let [low, high] = two_bit_codes(block.add(8 * i));
         [one(low), one(high)]
     };
-    scales |p, groups| {
-        let d = block_halves::<34, 4>(p.add(32), groups);
-        whole(d, times(d, -1.0))
-    }
+    scales |p, groups| less_one::<34, 4>(p.add(32), groups)
 }
 
 layout! {

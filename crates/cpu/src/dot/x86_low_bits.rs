@@ -49,6 +49,16 @@ unsafe fn twice(p: *const u8) -> __m128i {
     unsafe { _mm_set1_epi64x(p.cast::<i64>().read_unaligned()) }
 }
 
+/// Scales of codes from which one is taken off.
+#[inline(always)]
+unsafe fn less_one<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> Scales {
+    // SAFETY: the caller's chunk has `groups` groups; called under AVX2 and F16C.
+    unsafe {
+        let d = block_scales::<BYTES, PER>(p, groups);
+        whole(d, times(d, -1.0))
+    }
+}
+
 layout! {
     /// Bits as 0 and 1: `d * (2 * bit - 1)`.
     Q1_0: 18 / 128;
@@ -62,19 +72,13 @@ layout! {
 layout! {
     Q2_0: 18 / 64;
     codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_scales::<18, 2>(p, groups);
-        whole(d, times(d, -1.0))
-    }
+    scales |p, groups| less_one::<18, 2>(p, groups)
 }
 
 layout! {
     Pq2_0: 34 / 128;
     codes |block, i| two_bit_codes(block.add(2 + 8 * i));
-    scales |p, groups| {
-        let d = block_scales::<34, 4>(p, groups);
-        whole(d, times(d, -1.0))
-    }
+    scales |p, groups| less_one::<34, 4>(p, groups)
 }
 
 layout! {
@@ -93,10 +97,7 @@ layout! {
         let codes = two_bit_codes(block.add(8 * i));
         _mm256_xor_si256(codes, _mm256_and_si256(_mm256_cmpeq_epi8(codes, bytes(3)), bytes(2)))
     };
-    scales |p, groups| {
-        let d = block_scales::<34, 4>(p.add(32), groups);
-        whole(d, times(d, -1.0))
-    }
+    scales |p, groups| less_one::<34, 4>(p.add(32), groups)
 }
 
 layout! {
@@ -151,8 +152,5 @@ layout! {
             }
         }
     };
-    scales |p, groups| {
-        let d = block_scales::<28, 4>(p.add(26), groups);
-        whole(d, times(d, -1.0))
-    }
+    scales |p, groups| less_one::<28, 4>(p.add(26), groups)
 }
