@@ -41,7 +41,8 @@ pub(crate) enum Command {
     },
     /// Show the models that are here, and those that have a name
     List,
-    /// Show what this machine has, and check that its devices compute rightly
+    /// Show what this machine has, and check that its devices compute rightly; with -m, that this model runs on the device
+    /// as on the processor
     Doctor(DoctorArgs),
 }
 
@@ -378,27 +379,37 @@ pub(crate) struct BenchOpsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    // with -m and nothing else, a model is run over a text and compared with the processor
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
     /// Run every op on the device and compare it with the reference
     #[arg(long)]
     pub(crate) ops: bool,
     /// Run small made-up models of every architecture and format on the device and compare them with the processor
     #[arg(long)]
     pub(crate) models: bool,
-    /// Run this model over a text on the device and compare it with the processor
-    #[arg(short, long, value_name = "MODEL")]
-    pub(crate) model: Option<String>,
-    /// cpu, cuda or cuda:N; auto is the GPU where there is one
-    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
-    pub(crate) device: Device,
-    /// Threads [default: all cores, one each]
-    #[arg(short, long, value_parser = positive)]
-    pub(crate) threads: Option<usize>,
     /// Only ops and models whose name contains this
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Also show what is right
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    /// Run random mixes of requests on the device and compare every text with the same request alone
+    #[arg(long)]
+    pub(crate) stress: bool,
+    /// With --stress, random weights made on the spot, such as bonsai-1.7b:q1_0; a list, or given again, runs several
+    /// models one after the other
+    #[arg(long, value_name = "SHAPE:FORMAT", value_delimiter = ',', requires = "stress")]
+    pub(crate) synthetic: Vec<String>,
+    /// With --stress, requests that run at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = positive, requires = "stress")]
+    pub(crate) streams: usize,
+    /// With --stress, seconds for each model, loading not counted
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=YEAR), requires = "stress")]
+    pub(crate) seconds: u64,
+    /// With --stress, the same seed draws the same requests
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "stress")]
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug, Args)]

@@ -6,9 +6,8 @@ use std::time::Instant;
 use serde_json::json;
 use tern_engine::{Batch, Entry, GraphRunner, Kv, Runner, Want};
 use tern_graph::{Op, Random, Sample};
-use tern_models::Synth;
 
-use crate::args::{BenchArgs, ModelArgs};
+use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
 use crate::load::{Opened, PAGE_LEN, STEP_TOKENS};
 use crate::models;
@@ -89,7 +88,7 @@ impl Bench {
 
 pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let opened = match &args.synthetic {
-        Some(spec) => synthetic(spec, &args.model)?,
+        Some(spec) => args.model.synthetic(spec, usize::MAX)?,
         None => args.model.open("stories", usize::MAX)?,
     };
     let context = opened.model.config.context;
@@ -214,20 +213,4 @@ fn report(args: &BenchArgs, name: &str, device: &str, reads: &Reads, tests: &[Te
         writeln!(out, "{device} reads {:.1} GB/s", all / 1e9)?;
     }
     Ok(())
-}
-
-/// A model made on the spot.
-fn synthetic(spec: &str, args: &ModelArgs) -> CliResult<Opened> {
-    let (shape, quant) = Synth::parse(spec)?;
-    let mut synth = Synth::new(&shape, quant, args.context)?;
-    args.keep_kv(&mut synth.model);
-    let weights = synth.model.graph.weights.clone();
-    let bar = models::count_bar("making weights", weights.len() as u64);
-    let mut tensors = vec![];
-    for w in &weights {
-        tensors.push(synth.tensor(w)?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(Opened { name: spec.to_string(), metadata: synth.metadata, model: synth.model, tensors })
 }

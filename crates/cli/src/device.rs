@@ -47,12 +47,19 @@ impl fmt::Display for Device {
 impl Device {
     /// Opens it. `auto` is the first GPU where there is one; a GPU that was asked for is never replaced by the processor.
     pub(crate) fn open(self, threads: Option<usize>) -> CliResult<Box<dyn Backend>> {
-        let ordinal = match self {
-            Device::Cuda(ordinal) => ordinal,
-            Device::Auto if tern_cuda::devices().is_ok_and(|(_, gpus)| !gpus.is_empty()) => 0,
-            Device::Auto | Device::Cpu => return Ok(Box::new(Cpu::new(crate::load::threads(threads)))),
-        };
-        Ok(Box::new(Cuda::open(ordinal, places(), cache())?))
+        match self.gpu() {
+            Some(ordinal) => Ok(Box::new(Cuda::open(ordinal, places(), cache())?)),
+            None => Ok(Box::new(Cpu::new(crate::load::threads(threads)))),
+        }
+    }
+
+    /// The GPU it means; none is the processor.
+    pub(crate) fn gpu(self) -> Option<usize> {
+        match self {
+            Device::Cuda(ordinal) => Some(ordinal),
+            Device::Auto if tern_cuda::devices().is_ok_and(|(_, gpus)| !gpus.is_empty()) => Some(0),
+            Device::Auto | Device::Cpu => None,
+        }
     }
 }
 

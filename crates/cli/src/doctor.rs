@@ -10,14 +10,14 @@ use tern_graph::cases::{self, Case};
 use crate::args::DoctorArgs;
 use crate::device::{self, Device};
 use crate::error::{CliError, CliResult};
-use crate::{doctor_models, load, units};
+use crate::{doctor_models, doctor_stress, load, units};
 
 /// How far a device that keeps the scales of weights in halves may be from the reference.
 const HALVES: f32 = 5e-4;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
-    let cpu = tern_cpu::Cpu::new(load::threads(args.threads)).info();
+    let cpu = tern_cpu::Cpu::new(load::threads(args.model.threads)).info();
     writeln!(out, "cpu      {}", cpu.name)?;
     writeln!(out, "memory   {}, {} free", units::bytes(cpu.memory_total), units::bytes(cpu.memory_free))?;
     match tern_cuda::devices() {
@@ -51,24 +51,31 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     if args.models {
         doctor_models::made_up(args, &mut out)?;
     }
-    args.model.as_ref().map_or(Ok(()), |name| doctor_models::real(args, name, &mut out))
+    if args.stress {
+        return doctor_stress::all(args, &mut out);
+    }
+    match args.model.model.as_ref().or(args.model.hf.as_ref()) {
+        Some(name) => doctor_models::real(args, name, &mut out),
+        None => Ok(()),
+    }
 }
 
 /// Every op case on the device, against the reference.
 fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let wanted = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
     let mut verdicts = Verdicts { out, verbose: args.verbose, good: 0, bad: 0 };
-    let mut backend = args.device.open(args.threads)?;
+    let mut backend = args.model.device.open(args.model.threads)?;
     writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
     for case in cases::all()?.into_iter().filter(wanted) {
-        let limit = if args.device == Device::Cpu { case.tolerance } else { case.tolerance.max(HALVES) };
+        let limit =
+            if args.model.device == Device::Cpu { case.tolerance } else { case.tolerance.max(HALVES) };
         let (words, ok) = match case.error(&mut *backend) {
             Ok(error) => (format!("{error:.1e}"), error <= limit),
             Err(e) => (e.to_string(), false),
         };
         verdicts.add(ok, format_args!("{:60} {words}", case.name))?;
     }
-    verdicts.end(format_args!("ops are wrong on {}", args.device))
+    verdicts.end(format_args!("ops are wrong on {}", args.model.device))
 }
 
 /// What was right and what was wrong, told on the way and at the end.

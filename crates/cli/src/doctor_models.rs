@@ -55,13 +55,14 @@ pub(crate) fn made_up(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> 
             continue;
         }
         let mut synth = Synth::new(&shape, quant, None)?;
+        args.model.keep_kv(&mut synth.model);
         let tensors = synth.tensors()?;
         let mut random = Random::new(7);
         let tokens: Vec<u32> =
             (0..POSITIONS).map(|_| random.below(synth.model.config.vocab) as u32).collect();
         compare(args, &mut verdicts, &name, (&synth.model, &tensors), &tokens)?;
     }
-    verdicts.end(format_args!("models are wrong on {}", args.device))
+    verdicts.end(format_args!("models are wrong on {}", args.model.device))
 }
 
 pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliResult<()> {
@@ -69,14 +70,20 @@ pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliRe
     verdicts.verbose = true; // there is one
     let checkpoint = models::open(name)?;
     let mut tokens = Tokenizer::from_metadata(&checkpoint.metadata)?.encode(TEXT, true, false);
-    tokens.truncate(Model::context_trained(&checkpoint.metadata)?);
-    let (model, tensors) = Model::open(&checkpoint, Some(tokens.len()))?;
+    let context = Model::context_trained(&checkpoint.metadata)?;
+    tokens.truncate(args.model.context.unwrap_or(context).min(context));
+    let (mut model, tensors) = Model::open(&checkpoint, Some(tokens.len()))?;
+    args.model.keep_kv(&mut model);
     compare(args, &mut verdicts, name, (&model, &tensors), &tokens)?;
-    verdicts.end(format_args!("runs of {name} are wrong on {}", args.device))
+    verdicts.end(format_args!("runs of {name} are wrong on {}", args.model.device))
 }
 
 fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
-    writeln!(out, "\nmodels on {}, against the processor", args.device.open(args.threads)?.info().name)?;
+    writeln!(
+        out,
+        "\nmodels on {}, against the processor",
+        args.model.device.open(args.model.threads)?.info().name
+    )?;
     Ok(Verdicts { out, verbose: args.verbose, good: 0, bad: 0 })
 }
 
@@ -88,9 +95,10 @@ fn compare(
     model: (&Model, &[HostTensor]),
     tokens: &[u32],
 ) -> CliResult<()> {
-    let want = logits(Box::new(Cpu::new(load::threads(args.threads))), model, tokens, tokens.len())?;
+    let want = logits(Box::new(Cpu::new(load::threads(args.model.threads))), model, tokens, tokens.len())?;
     for chunk in CHUNKS {
-        let got = logits(args.device.open(args.threads)?, model, tokens, chunk.min(tokens.len()))?;
+        let got =
+            logits(args.model.device.open(args.model.threads)?, model, tokens, chunk.min(tokens.len()))?;
         let (kl, off) = (mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()));
         let (same, clear) = same_tops(&want, &got);
         let ok = kl < MEAN_KL && off < DISTANCE && same as f64 >= SAME * clear as f64;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
 use tern_formats::Metadata;
 use tern_graph::{Backend, HostTensor, KvCells};
-use tern_models::Model;
+use tern_models::{Model, Synth};
 use tern_text::Tokenizer;
 
 use crate::args::{KvType, ModelArgs};
@@ -113,6 +113,23 @@ impl ModelArgs {
         let (mut model, tensors) = Model::open(&checkpoint, Some(context))?;
         self.keep_kv(&mut model);
         Ok(Opened { name: name.to_string(), metadata: checkpoint.metadata, model, tensors })
+    }
+
+    /// A model with random weights, such as `bonsai-8b:q1_0`, for `most` tokens of context where -c does not say.
+    pub(crate) fn synthetic(&self, spec: &str, most: usize) -> CliResult<Opened> {
+        let (shape, quant) = Synth::parse(spec)?;
+        let context = self.context.or(Some(shape.context.min(most)));
+        let mut synth = Synth::new(&shape, quant, context)?;
+        self.keep_kv(&mut synth.model);
+        let weights = synth.model.graph.weights.clone();
+        let bar = models::count_bar("making weights", weights.len() as u64);
+        let mut tensors = vec![];
+        for w in &weights {
+            tensors.push(synth.tensor(w)?);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(Opened { name: spec.to_string(), metadata: synth.metadata, model: synth.model, tensors })
     }
 
     /// Has keys and values kept as was asked for.

@@ -1,0 +1,352 @@
+//! Random mixes of requests through an engine, each text compared with the same request alone.
+
+mod gap;
+mod requests;
+mod watch;
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tern_engine::{Event, Finish, Handle, Request, Sampled, Sampling, Stats, TokenStream};
+use tern_graph::Random;
+
+use gap::gap;
+use requests::Requests;
+pub(crate) use requests::Sizes;
+pub(crate) use watch::{SIZES, Steps, Watch, Watched};
+
+/// Requests of which a run draws its mixes.
+const POOL: usize = 48;
+/// Fewer than these would be no mix, however long they take.
+const LEAST: usize = 8;
+/// The part of the time in which requests run alone.
+const ALONE: f64 = 1.0 / 3.0;
+/// No engine hangs before so many times its longest step have passed.
+const HANG_STEPS: u32 = 20;
+/// The first step has no measure, and counts as so many times as long as others.
+const FIRST_STEP: u32 = 6;
+/// How often a wait looks whether the engine still does something.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How an engine is stressed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Requests at once.
+    pub(crate) streams: usize,
+    pub(crate) time: Duration,
+    pub(crate) seed: u64,
+    /// Differences with a gap up to this are near ties.
+    pub(crate) tie: f64,
+    /// An engine that does nothing for so long hangs.
+    pub(crate) hang: Duration,
+}
+
+/// A text that was not the one of its request alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Difference {
+    /// The request, by its number in the pool.
+    pub(crate) request: usize,
+    /// Tokens that were the same.
+    pub(crate) at: usize,
+    pub(crate) got: u32,
+}
+
+/// A difference, how often it occurred and how close the choice was.
+#[derive(Clone, Debug)]
+pub(crate) struct Explained {
+    pub(crate) difference: Difference,
+    pub(crate) want: u32,
+    pub(crate) prompt: usize,
+    pub(crate) times: u64,
+    /// None where the engine ended before it could say.
+    pub(crate) gap: Option<f64>,
+}
+
+impl Explained {
+    pub(crate) fn is_tie(&self, plan: &Plan) -> bool {
+        plan.tie > 0.0 && self.gap.is_some_and(|gap| gap <= plan.tie)
+    }
+}
+
+/// Why a run ended before its time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Failure {
+    /// The engine's words.
+    Engine(String),
+    /// Nothing happened for so long.
+    Hang(Duration),
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Requests whose text is known alone.
+    pub(crate) alone: usize,
+    /// Requests in mixes.
+    pub(crate) requests: u64,
+    pub(crate) tokens: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) seconds: f64,
+    pub(crate) differences: Vec<Explained>,
+    pub(crate) failure: Option<Failure>,
+    /// What the engine counted during the mixes.
+    pub(crate) stats: Stats,
+    pub(crate) steps: Steps,
+}
+
+impl Outcome {
+    pub(crate) fn differing(&self) -> u64 {
+        self.differences.iter().map(|d| d.times).sum()
+    }
+
+    pub(crate) fn ties(&self, plan: &Plan) -> u64 {
+        self.differences.iter().filter(|d| d.is_tie(plan)).map(|d| d.times).sum()
+    }
+
+    pub(crate) fn largest_gap(&self) -> Option<f64> {
+        self.differences.iter().filter_map(|d| d.gap).reduce(f64::max)
+    }
+
+    pub(crate) fn is_good(&self, plan: &Plan) -> bool {
+        self.failure.is_none() && self.ties(plan) == self.differing()
+    }
+}
+
+/// Runs requests alone, then in mixes until the time is over.
+pub(crate) fn stress(handle: &Handle, watch: &Watch, sizes: Sizes, plan: &Plan) -> std::io::Result<Outcome> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let mut run = Run {
+        handle,
+        watch,
+        plan,
+        vocab: sizes.vocab,
+        pool: Requests::new(sizes, plan.seed).take(POOL).collect(),
+        random: Random::new(!plan.seed),
+        alone: vec![],
+        open: vec![],
+        counts: Counts::default(),
+    };
+    Ok(runtime.block_on(run.whole()))
+}
+
+/// A request that is running.
+struct Open {
+    /// Its number in the pool.
+    request: usize,
+    text: Vec<u32>,
+    /// It is cancelled when it has so many tokens.
+    cancel: Option<usize>,
+    stream: TokenStream,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: u64,
+    tokens: u64,
+    cancelled: u64,
+    differences: HashMap<Difference, u64>,
+}
+
+struct Run<'a> {
+    handle: &'a Handle,
+    watch: &'a Watch,
+    plan: &'a Plan,
+    vocab: usize,
+    pool: Vec<Request>,
+    random: Random,
+    /// The texts of the first requests of the pool.
+    alone: Vec<Vec<u32>>,
+    open: Vec<Open>,
+    counts: Counts,
+}
+
+impl Run<'_> {
+    async fn whole(&mut self) -> Outcome {
+        let start = Instant::now();
+        let mut failure = self.alone(start).await.err();
+        let (before, mixing) = (self.handle.stats(), Instant::now());
+        self.watch.restart();
+        if failure.is_none() {
+            failure = self.mix(start).await.err();
+        }
+        let (after, steps, seconds) =
+            (self.handle.stats(), self.watch.steps(), mixing.elapsed().as_secs_f64());
+        self.open.clear();
+        let differences = self.explain(failure.is_none()).await;
+        let Counts { requests, tokens, cancelled, .. } = self.counts;
+        let stats = Stats {
+            steps: after.steps - before.steps,
+            preemptions: after.preemptions - before.preemptions,
+            cached_tokens: after.cached_tokens - before.cached_tokens,
+            ..after
+        };
+        let alone = self.alone.len();
+        Outcome { alone, requests, tokens, cancelled, seconds, differences, failure, stats, steps }
+    }
+
+    /// As many requests of the pool as a part of the time allows, one at a time.
+    async fn alone(&mut self, start: Instant) -> Result<(), Failure> {
+        for i in 0..self.pool.len() {
+            if i >= LEAST && start.elapsed() > self.plan.time.mul_f64(ALONE) {
+                break;
+            }
+            let text = self.one(self.pool[i].clone()).await?;
+            self.alone.push(text.iter().map(|t| t.id).collect());
+        }
+        Ok(())
+    }
+
+    /// Rounds of requests: each with its own number of streams, from one to a few more than may run.
+    async fn mix(&mut self, start: Instant) -> Result<(), Failure> {
+        let most = self.plan.streams + self.plan.streams.div_ceil(4);
+        let until = start + self.plan.time;
+        let (mut level, mut left) = (0, 0);
+        loop {
+            let over = Instant::now() >= until;
+            if self.open.is_empty() && (left == 0 || over) {
+                if over {
+                    return Ok(());
+                }
+                level = 1 + self.random.below(most);
+                left = level * (1 + self.random.below(4));
+            }
+            while self.open.len() < level && left > 0 && !over {
+                self.start_random()?;
+                left -= 1;
+            }
+            let (i, event) = self.next().await?;
+            self.take(i, event)?;
+        }
+    }
+
+    fn start_random(&mut self) -> Result<(), Failure> {
+        let request = self.random.below(self.alone.len());
+        let cancel = (self.random.below(8) == 0).then(|| self.random.below(self.pool[request].max_tokens));
+        let stream = self.generate(self.pool[request].clone())?;
+        self.counts.requests += 1;
+        self.open.push(Open { request, text: vec![], cancel, stream });
+        Ok(())
+    }
+
+    fn take(&mut self, i: usize, event: Event) -> Result<(), Failure> {
+        let open = &mut self.open[i];
+        let mut over = false;
+        match event {
+            Event::Token(token) => {
+                open.text.push(token.id);
+                self.counts.tokens += 1;
+            }
+            Event::Started { .. } => {}
+            Event::Done(Finish::Length) => {
+                open.cancel = None; // it came too late
+                over = true;
+            }
+            Event::Failed(error) => return Err(Failure::Engine(error.to_string())),
+            other => return Err(Failure::Engine(format!("a request ended with {other:?}"))),
+        }
+        let cancelled = open.cancel.is_some_and(|after| open.text.len() >= after);
+        if over || cancelled {
+            let open = self.open.swap_remove(i);
+            self.counts.cancelled += u64::from(cancelled);
+            self.compare(&open);
+        }
+        Ok(())
+    }
+
+    /// A cancelled text is the beginning of the whole one.
+    fn compare(&mut self, open: &Open) {
+        let alone = &self.alone[open.request];
+        if let Some(at) = open.text.iter().zip(alone).position(|(got, want)| got != want) {
+            let difference = Difference { request: open.request, at, got: open.text[at] };
+            *self.counts.differences.entry(difference).or_default() += 1;
+        }
+    }
+
+    /// Computes each difference once more alone, with nothing left of the pages it was computed on.
+    async fn explain(&mut self, running: bool) -> Vec<Explained> {
+        let mut all: Vec<_> = self.counts.differences.drain().collect();
+        all.sort_unstable_by_key(|(d, _)| (d.request, d.at, d.got));
+        let mut explained = vec![];
+        for (difference, times) in all {
+            let Difference { request, at, .. } = difference;
+            let want = self.alone[request][at];
+            let gap = if running { self.gap(&difference, want).await.ok() } else { None };
+            let prompt = self.pool[request].prompt.len();
+            explained.push(Explained { difference, want, prompt, times, gap });
+        }
+        explained
+    }
+
+    async fn gap(&mut self, difference: &Difference, want: u32) -> Result<f64, Failure> {
+        self.forget().await?;
+        let &Difference { request, at, got } = difference;
+        let text = self.alone[request][..at].to_vec();
+        let mut prompt = self.pool[request].prompt.clone();
+        prompt.extend(&text);
+        let sampling = Sampling { logprobs: Some(self.vocab), ..Sampling::default() };
+        let token = self.one(Request { sampling, ..Request::new(prompt, 1) }).await?;
+        Ok(token.first().map_or(f64::INFINITY, |t| gap(&self.pool[request], &text, &t.top, want, got)))
+    }
+
+    /// Has all pages taken by other texts, so that none is found in the prefix cache.
+    async fn forget(&mut self) -> Result<(), Failure> {
+        let limits = self.handle.limits();
+        let len = (limits.max_context - 1).min(limits.pages * limits.page_len);
+        for _ in 0..(limits.pages * limits.page_len).div_ceil(len) + 1 {
+            let prompt = requests::tokens(&mut self.random, self.vocab, len);
+            self.one(Request::new(prompt, 1)).await?;
+        }
+        Ok(())
+    }
+
+    /// The tokens of a request while nothing else runs.
+    async fn one(&mut self, request: Request) -> Result<Vec<Sampled>, Failure> {
+        let stream = self.generate(request)?;
+        self.open.push(Open { request: 0, text: vec![], cancel: None, stream });
+        let mut text = vec![];
+        loop {
+            match self.next().await?.1 {
+                Event::Token(token) => text.push(token),
+                Event::Started { .. } => {}
+                Event::Done(Finish::Length) => break,
+                Event::Failed(error) => return Err(Failure::Engine(error.to_string())),
+                other => return Err(Failure::Engine(format!("a request alone ended with {other:?}"))),
+            }
+        }
+        self.open.clear();
+        Ok(text)
+    }
+
+    fn generate(&self, request: Request) -> Result<TokenStream, Failure> {
+        self.handle.generate(request).map_err(|e| Failure::Engine(e.to_string()))
+    }
+
+    /// The next event of any open request.
+    async fn next(&mut self) -> Result<(usize, Event), Failure> {
+        let waiting = Instant::now();
+        loop {
+            let event = poll_fn(|cx| {
+                for (i, open) in self.open.iter_mut().enumerate() {
+                    if let Poll::Ready(Some(event)) = open.stream.poll_next(cx) {
+                        return Poll::Ready((i, event));
+                    }
+                }
+                Poll::Pending
+            });
+            if let Ok(event) = tokio::time::timeout(LOOK, event).await {
+                return Ok(event);
+            }
+            let steps = self.watch.steps();
+            let still = steps.last.max(waiting).elapsed();
+            let hang = if steps.longest.is_zero() { self.plan.hang * FIRST_STEP } else { self.plan.hang };
+            if still > hang.max(steps.longest * HANG_STEPS) {
+                return Err(Failure::Hang(still));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

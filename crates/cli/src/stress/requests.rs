@@ -1,0 +1,145 @@
+//! The requests of a stress run: random, reproducible by the seed, and at the sizes where engines go wrong.
+
+use tern_engine::{Request, Sampling};
+use tern_graph::Random;
+
+/// Prompts of ordinary requests have at most so many tokens; some are longer than a step.
+const PROMPT: usize = 512;
+/// Tokens that a request generates at most.
+const ANSWER: usize = 90;
+/// Texts that several prompts begin with.
+const DOCUMENTS: usize = 4;
+
+/// What the sizes of requests are chosen by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) vocab: usize,
+    pub(crate) context: usize,
+    pub(crate) page_len: usize,
+    pub(crate) step_tokens: usize,
+}
+
+impl Sizes {
+    /// Tokens of the longest request there may be.
+    pub(crate) fn longest(&self) -> usize {
+        (PROMPT.max(self.step_tokens + self.step_tokens / 2) + ANSWER).min(self.context)
+    }
+}
+
+/// Makes requests one after the other.
+pub(crate) struct Requests {
+    sizes: Sizes,
+    random: Random,
+    documents: Vec<Vec<u32>>,
+    made: usize,
+}
+
+impl Requests {
+    pub(crate) fn new(sizes: Sizes, seed: u64) -> Requests {
+        let mut random = Random::new(seed);
+        let mut document = |_| tokens(&mut random, sizes.vocab, sizes.context);
+        let documents = (0..DOCUMENTS).map(&mut document).collect();
+        Requests { sizes, random, documents, made: 0 }
+    }
+
+    /// Lengths go through all kinds in turn, so that a few requests already have every border.
+    fn prompt_len(&mut self) -> usize {
+        let Sizes { page_len, step_tokens, context, .. } = self.sizes;
+        let random = &mut self.random;
+        let len = match self.made % 8 {
+            0 | 3 => 1 + random.below(page_len),
+            1 | 4 => near(page_len * (1 + random.below(4)), random),
+            2 => 1 + random.below(PROMPT),
+            5 => near(step_tokens / 2, random), // the share of a step that the first prompt is sure of
+            6 => near(step_tokens, random),
+            _ => step_tokens + random.below(step_tokens.div_ceil(2)), // always in several chunks
+        };
+        len.clamp(1, context - 1)
+    }
+
+    /// Half of the prompts are the beginning of a document, a quarter leave it on the way.
+    fn prompt(&mut self, len: usize) -> Vec<u32> {
+        let shared = match self.random.below(4) {
+            0 | 1 => len,
+            2 => self.random.below(len),
+            _ => 0,
+        };
+        let document = &self.documents[self.random.below(DOCUMENTS)];
+        let mut prompt = document[..shared].to_vec();
+        prompt.extend(tokens(&mut self.random, self.sizes.vocab, len - shared));
+        prompt
+    }
+
+    fn answer_len(&mut self, prompt: usize) -> usize {
+        let Sizes { page_len, context, .. } = self.sizes;
+        let len = match self.random.below(4) {
+            0 => 1 + self.random.below(4),
+            1 => near(page_len - prompt % page_len, &mut self.random), // ends at the border of a page
+            _ => 1 + self.random.below(ANSWER),
+        };
+        len.clamp(1, ANSWER.min(context - prompt))
+    }
+
+    /// Mostly greedy. Penalties keep the engine from planning a step ahead.
+    fn sampling(&mut self) -> Sampling {
+        match self.random.below(8) {
+            0 | 1 => Sampling { temperature: 0.8, seed: self.random.next_u64(), ..Sampling::default() },
+            2 => Sampling { frequency: 0.5, ..Sampling::default() },
+            _ => Sampling::default(),
+        }
+    }
+}
+
+impl Iterator for Requests {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        let len = self.prompt_len();
+        let prompt = self.prompt(len);
+        let max_tokens = self.answer_len(len);
+        let sampling = self.sampling();
+        let priority = -i32::from(self.random.below(8) == 0);
+        self.made += 1;
+        Some(Request { sampling, priority, ..Request::new(prompt, max_tokens) })
+    }
+}
+
+/// `n` random token ids.
+pub(crate) fn tokens(random: &mut Random, vocab: usize, n: usize) -> Vec<u32> {
+    (0..n).map(|_| random.below(vocab) as u32).collect()
+}
+
+/// At a border, one before or one behind it.
+fn near(border: usize, random: &mut Random) -> usize {
+    (border + random.below(3)).saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes { vocab: 100, context: 1024, page_len: 32, step_tokens: 512 };
+
+    #[test]
+    fn requests_fit_and_have_the_borders() {
+        let all: Vec<Request> = Requests::new(SIZES, 3).take(400).collect();
+        let lens: Vec<usize> = all.iter().map(|r| r.prompt.len()).collect();
+        assert!(all.iter().all(|r| r.prompt.len() + r.max_tokens <= SIZES.longest() && (1..=90).contains(&r.max_tokens)));
+        for border in [31, 32, 33, 255, 256, 257, 511, 512, 513] {
+            assert!(lens.contains(&border), "no prompt of {border} tokens");
+        }
+        assert!(lens.iter().any(|len| *len > 600));
+        assert!(all.iter().any(|r| (r.prompt.len() + r.max_tokens).is_multiple_of(32)));
+        assert!(all.iter().any(|r| r.sampling.temperature > 0.0) && all.iter().any(|r| r.priority < 0));
+        let begins = |a: &Request, b: &Request| a.prompt.len() > 64 && b.prompt.starts_with(&a.prompt[..64]);
+        assert!(all.iter().filter(|a| begins(a, &all[7])).count() > 1, "prompts share prefixes");
+        assert_eq!(all, Requests::new(SIZES, 3).take(400).collect::<Vec<_>>(), "the seed decides");
+        assert_ne!(all, Requests::new(SIZES, 4).take(400).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_small_context_still_gets_requests() {
+        let sizes = Sizes { vocab: 2, context: 8, page_len: 4, step_tokens: 4 };
+        assert!(Requests::new(sizes, 1).take(100).all(|r| r.prompt.len() + r.max_tokens <= 8));
+    }
+}
