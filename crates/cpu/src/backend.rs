@@ -105,7 +105,7 @@ impl Cpu {
     }
 
     fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
-        let fail = |text: String| Err(BackendError(text));
+        let fail = |text: String| Err(BackendError::Invalid(text));
         let Some(compiled) = self.programs.get(program.0 as usize) else {
             return fail(format!("program {} was not compiled here", program.0));
         };
@@ -117,7 +117,7 @@ impl Cpu {
         let run = Run { program: compiled, kernels, step, places, rooms };
         if !self.pool.run(&|worker| run.work(worker)) {
             self.places.forget();
-            return fail("a thread failed in this step".into());
+            return Err(BackendError::Other("a thread failed in this step".into()));
         }
         let Some(last) = compiled.graph.nodes.len().checked_sub(1) else { return Ok(StepOutput::default()) };
         let width = compiled.graph.nodes[last].value.width;
@@ -145,7 +145,7 @@ impl Backend for Cpu {
         let (want, free) = (Kv::bytes(layers, *pages, *page_len).unwrap_or(u64::MAX), memory().1);
         if want > free {
             let mib = |bytes: u64| bytes / (1 << 20);
-            return Err(BackendError(format!(
+            return Err(BackendError::OutOfMemory(format!(
                 "KV for {} tokens takes {} MiB and {} MiB are free; a smaller context (-c) would fit",
                 pages * page_len,
                 mib(want),
@@ -160,7 +160,7 @@ impl Backend for Cpu {
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
-        let fail = |text: &str| BackendError(text.into());
+        let fail = |text: &str| BackendError::Invalid(text.into());
         bindings.check(graph, |b| self.stored(b).map(|w| (w.tensor.rows, w.tensor.cols)))?;
         for node in &graph.nodes {
             if let Op::Linear { weight, .. } = node.op {

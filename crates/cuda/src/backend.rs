@@ -27,8 +27,8 @@ pub struct Cuda {
     programs: Vec<Compiled>,
     underway: Vec<(u64, Program, Underway)>,
     steps: u64,
-    /// Why nothing more is run: after a fault nobody knows what is in the device's memory.
-    poisoned: Option<BackendError>,
+    /// The fault that took the context, after which nothing more is run.
+    lost: Option<BackendError>,
 }
 
 enum Stored {
@@ -51,7 +51,7 @@ impl Cuda {
             programs: vec![],
             underway: vec![],
             steps: 0,
-            poisoned: None,
+            lost: None,
         })
     }
 
@@ -70,17 +70,17 @@ impl Cuda {
 
     fn compiled(&mut self, program: Program) -> Result<&mut Compiled> {
         let compiled = self.programs.get_mut(program.0 as usize);
-        compiled.ok_or_else(|| BackendError(format!("program {} was not compiled here", program.0)))
+        compiled.ok_or_else(|| BackendError::Invalid(format!("program {} was not compiled here", program.0)))
     }
 
-    /// After a failure: a device that cannot even be waited for has lost its context.
+    /// After a failure: a device that cannot even be waited for has lost its context, whatever the failure was called.
     fn look_after<T>(&mut self, result: Result<T>) -> Result<T> {
-        if result.is_err()
-            && let Err(why) = self.device.wait()
-        {
-            self.poisoned = Some(why);
+        let Err(error) = result else { return result };
+        if self.device.wait().is_ok() {
+            return Err(error);
         }
-        result
+        let lost = BackendError::DeviceLost(error.to_string());
+        Err(self.lost.get_or_insert(lost).clone())
     }
 }
 
@@ -98,7 +98,7 @@ impl Backend for Cuda {
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
         let Reserve::Kv { layers, pages, page_len } = what;
         if layers.iter().any(|l| l.cells != KvCells::F16) {
-            return Err(BackendError(
+            return Err(BackendError::Unsupported(
                 "KV in int8 is for the processor only so far: want f16 on a GPU".into(),
             ));
         }
@@ -126,7 +126,11 @@ impl Backend for Cuda {
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
             Some(Some(Stored::Kv(kv))) if kv.layers == graph.kv => Some(Arc::clone(kv)),
-            _ => return Err(BackendError("the graph's attention layers do not fit the KV pages".into())),
+            _ => {
+                return Err(BackendError::Invalid(
+                    "the graph's attention layers do not fit the KV pages".into(),
+                ));
+            }
         };
         let most = (bindings.max_tokens, bindings.max_outputs);
         let compiled = Compiled::new(&self.device, &mut self.compiler, graph, &weights, kv, most)?;
@@ -135,8 +139,8 @@ impl Backend for Cuda {
     }
 
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
-        if let Some(why) = &self.poisoned {
-            return Err(BackendError(format!("the GPU is not used any more after: {why}")));
+        if let Some(why) = &self.lost {
+            return Err(why.clone());
         }
         let started = self.start(program, &step);
         let underway = self.look_after(started)?;
@@ -147,7 +151,7 @@ impl Backend for Cuda {
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
         let at = self.underway.iter().position(|w| w.0 == ticket.0);
-        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
+        let at = at.ok_or_else(|| BackendError::Invalid("this ticket was not given out here".into()))?;
         let (_, program, underway) = self.underway.swap_remove(at);
         let output = self.compiled(program)?.collect(underway);
         self.look_after(output)

@@ -96,7 +96,7 @@ impl Compiler {
             let module = self.device.load(&code, &name)?;
             self.modules.insert(text.clone(), module);
         }
-        self.modules.get(&text).ok_or_else(|| BackendError("a module is gone".into()))
+        self.modules.get(&text).ok_or_else(|| BackendError::Other("a module is gone".into()))
     }
 
     /// The machine code of a source, kept or compiled.
@@ -118,9 +118,9 @@ impl Compiler {
     fn compile(&mut self, name: &str, text: &str, options: &[String]) -> Result<Vec<u8>> {
         let nvrtc = match self.nvrtc.take() {
             Some(nvrtc) => nvrtc,
-            None => Nvrtc::open(&self.places).map_err(BackendError)?,
+            None => Nvrtc::open(&self.places).map_err(BackendError::Other)?,
         };
-        let compiled = nvrtc.compile(name, text, options).map_err(BackendError);
+        let compiled = nvrtc.compile(name, text, options).map_err(BackendError::Other);
         self.nvrtc = Some(nvrtc);
         compiled.map(|(code, _)| code)
     }

@@ -24,7 +24,29 @@ fn check(code: cu::CUresult, doing: impl FnOnce() -> String) -> Result<()> {
             CStr::from_ptr(words).to_string_lossy().into_owned()
         }
     };
-    Err(BackendError(format!("{}: {words}", doing())))
+    Err(kind(code)(format!("{}: {words}", doing())))
+}
+
+/// What an error of the driver means for what comes after it.
+fn kind(code: cu::CUresult) -> fn(String) -> BackendError {
+    use cu::CUresult as Code;
+    match code {
+        Code::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory,
+        // those after which, as the driver's manual says, the context cannot be used
+        Code::CUDA_ERROR_ECC_UNCORRECTABLE
+        | Code::CUDA_ERROR_NVLINK_UNCORRECTABLE
+        | Code::CUDA_ERROR_ILLEGAL_ADDRESS
+        | Code::CUDA_ERROR_LAUNCH_TIMEOUT
+        | Code::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | Code::CUDA_ERROR_ASSERT
+        | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
+        | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | Code::CUDA_ERROR_MISALIGNED_ADDRESS
+        | Code::CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | Code::CUDA_ERROR_INVALID_PC
+        | Code::CUDA_ERROR_LAUNCH_FAILED => BackendError::DeviceLost,
+        _ => BackendError::Other,
+    }
 }
 
 /// A GPU that is there, as the driver describes it.
@@ -48,7 +70,7 @@ pub struct DeviceFacts {
 pub fn devices() -> Result<(i32, Vec<DeviceFacts>)> {
     // SAFETY: looks for the library and opens nothing; without it no other call may be made.
     if !unsafe { cu::is_culib_present() } {
-        return Err(BackendError("no NVIDIA driver: libcuda.so.1 was not found".into()));
+        return Err(BackendError::Unsupported("no NVIDIA driver: libcuda.so.1 was not found".into()));
     }
     let (mut version, mut count) = (0, 0);
     // SAFETY: the library is there; all pointers are to live integers.
@@ -108,8 +130,9 @@ impl Device {
         let (_, all) = devices()?;
         let count = all.len();
         let facts = all.into_iter().nth(ordinal);
-        let facts = facts
-            .ok_or_else(|| BackendError(format!("there is no GPU {ordinal}: the driver has {count}")))?;
+        let facts = facts.ok_or_else(|| {
+            BackendError::Unsupported(format!("there is no GPU {ordinal}: the driver has {count}"))
+        })?;
         let (mut device, mut context, mut stream) = (0, ptr::null_mut(), ptr::null_mut());
         // SAFETY: the driver is initialised; all pointers are to live values.
         unsafe {
@@ -149,7 +172,7 @@ impl Device {
             let mib = |b: u64| b / (1 << 20);
             let (want, name) = (mib(bytes as u64), &self.facts.name);
             return check(code, || format!("{want} MiB on {name}, of which {} MiB are free", mib(free)))
-                .and_then(|()| Err(BackendError("out of memory".into())));
+                .and_then(|()| Err(BackendError::OutOfMemory("out of memory".into())));
         }
         let memory = Memory { at, bytes, device: Arc::clone(self) };
         memory.clear()?;
@@ -357,7 +380,7 @@ impl Memory {
     fn fits(&self, from: usize, len: usize) -> Result<()> {
         match from.checked_add(len) {
             Some(end) if end <= self.bytes => Ok(()),
-            _ => Err(BackendError(format!("bytes {from}..+{len} of {} on the GPU", self.bytes))),
+            _ => Err(BackendError::Invalid(format!("bytes {from}..+{len} of {} on the GPU", self.bytes))),
         }
     }
 }
@@ -384,7 +407,7 @@ impl Module {
     pub(crate) fn kernel(&self, name: &str) -> Result<Kernel> {
         self.device.bind()?;
         let mut function = ptr::null_mut();
-        let title = CString::new(name).map_err(|e| BackendError(e.to_string()))?;
+        let title = CString::new(name).map_err(|e| BackendError::Invalid(e.to_string()))?;
         // SAFETY: the module is loaded, and the title ends with a zero.
         let found = unsafe { cu::cuModuleGetFunction(&raw mut function, self.module, title.as_ptr()) };
         check(found, || format!("{name}: not in its module"))?;

@@ -188,7 +188,9 @@ impl Lowering<'_> {
     fn vector(&self, id: Option<WeightId>) -> Result<u64> {
         let Some(id) = id else { return Ok(0) };
         let name = &self.graph.weight(id).name;
-        self.weight(id).vector().ok_or_else(|| BackendError(format!("{name}: want a vector of floats")))
+        self.weight(id)
+            .vector()
+            .ok_or_else(|| BackendError::Invalid(format!("{name}: want a vector of floats")))
     }
 
     fn norm(&self, norm: &Norm) -> Result<NormArgs> {
@@ -220,7 +222,7 @@ impl Lowering<'_> {
     fn float_linear(&self, x: Val, m: &Matrix) -> Result<FloatLinearArgs> {
         let shape = self.graph.weight(m.weight);
         let Weight::Floats { memory, kind } = self.weight(m.weight) else {
-            return Err(BackendError(format!("{}: want a matrix of floats", shape.name)));
+            return Err(BackendError::Invalid(format!("{}: want a matrix of floats", shape.name)));
         };
         Ok(FloatLinearArgs {
             w: memory.pointer(),
@@ -240,7 +242,7 @@ impl Lowering<'_> {
         let (x, chunks) = (self.view(l.x), Layout::chunks(cols));
         if x.at % 16 != 0 || x.stride % 4 != 0 {
             let name = &self.graph.weight(l.parts[0].weight).name;
-            return Err(BackendError(format!(
+            return Err(BackendError::Unsupported(format!(
                 "{name}: reads columns that do not begin at a multiple of four"
             )));
         }
@@ -266,7 +268,7 @@ impl Lowering<'_> {
     fn part(&mut self, m: &Matrix, chunks: usize) -> Result<Part> {
         let weight = Arc::clone(&self.weights[m.weight.index()]);
         let Weight::Codes { layout, records, factor } = &*weight else {
-            return Err(BackendError(format!(
+            return Err(BackendError::Invalid(format!(
                 "{}: want a matrix of codes",
                 self.graph.weight(m.weight).name
             )));
@@ -297,10 +299,12 @@ impl Lowering<'_> {
         (layer, args): (usize, &Attention),
         out: Val,
     ) -> Result<AttendArgs> {
-        let Some(kv) = self.kv else { return Err(BackendError("attention without KV pages".into())) };
+        let Some(kv) = self.kv else {
+            return Err(BackendError::Invalid("attention without KV pages".into()));
+        };
         if args.head_dim.max(args.v_dim) > 256 {
             let most = args.head_dim.max(args.v_dim);
-            return Err(BackendError(format!("attend: heads of {most} columns, at most 256")));
+            return Err(BackendError::Unsupported(format!("attend: heads of {most} columns, at most 256")));
         }
         let heads = |h: &Heads| -> Result<HeadArgs> {
             let norm = h.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?;

@@ -104,8 +104,11 @@ impl Compiled {
         kv: Option<Arc<Kv>>,
         (max_tokens, max_outputs): (usize, usize),
     ) -> Result<Compiled> {
-        let last =
-            graph.nodes.len().checked_sub(1).ok_or_else(|| BackendError("the graph is empty".into()))?;
+        let last = graph
+            .nodes
+            .len()
+            .checked_sub(1)
+            .ok_or_else(|| BackendError::Invalid("the graph is empty".into()))?;
         let fused = fuse::fuse(graph, |id| match &*weights[id.index()] {
             Weight::Codes { layout, .. } => Some(*layout),
             Weight::Floats { .. } => None,
@@ -222,7 +225,9 @@ impl Compiled {
         match (few, &self.many) {
             (Some(few), _) => few.launch(tokens)?,
             (None, Some(many)) => many.launch(self.inputs.pointer(), tokens, outputs)?,
-            (None, None) => return Err(BackendError(format!("no program for steps of {tokens} tokens"))),
+            (None, None) => {
+                return Err(BackendError::Invalid(format!("no program for steps of {tokens} tokens")));
+            }
         }
         self.sampled = step.outputs.iter().map(|o| o.sample.is_some()).collect();
         if step.outputs.iter().any(wants_logits) {

@@ -39,7 +39,8 @@ impl Weight {
             })?;
             return Ok(Weight::Floats { memory, kind });
         }
-        let refused = || BackendError(format!("{}: {} is not run on the GPU", tensor.name, tensor.quant));
+        let refused =
+            || BackendError::Unsupported(format!("{}: {} is not run on the GPU", tensor.name, tensor.quant));
         let packing = Packing::new(tensor).ok_or_else(refused)?;
         let tile = packing.tile_bytes();
         let records =

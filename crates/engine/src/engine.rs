@@ -16,6 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::budget::Budget;
 use crate::handle::{Command, Shared};
+use crate::pace::Pace;
 use crate::{
     Answer, Batch, EngineError, Event, Finish, Guide, Handle, Limits, RequestId, Runner, Scheduler, Want,
 };
@@ -27,6 +28,7 @@ pub struct Engine {
     /// The step that a runner which runs ahead was given and has not answered.
     under_way: Option<UnderWay>,
     budget: Budget,
+    pace: Pace,
     /// When the last step was collected.
     collected: Instant,
     /// Where masks are made while the model computes; the thread starts with the first.
@@ -51,15 +53,19 @@ impl Engine {
             runner,
             under_way: None,
             budget,
+            pace: Pace::default(),
             collected: Instant::now(),
             masks: None,
             streams: HashMap::new(),
         };
         let inside = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("tern-engine".into()).spawn(move || engine.run(&inside));
-        let thread =
-            thread.map_err(|e| EngineError::Load(format!("the engine thread did not start: {e}")))?;
-        Ok(Handle::new(shared, thread))
+        let (alive, gone) = mpsc::channel();
+        let thread = thread::Builder::new().name("tern-engine".into()).spawn(move || {
+            let _alive: mpsc::Sender<()> = alive; // dropped after the runner
+            engine.run(&inside);
+        });
+        thread.map_err(|e| EngineError::Load(format!("the engine thread did not start: {e}")))?;
+        Ok(Handle::new(shared, gone))
     }
 
     fn run(mut self, shared: &Shared) {
@@ -78,12 +84,17 @@ impl Engine {
             };
             // a runner that does not run ahead is done with the step it was just given
             let done = if ahead { std::mem::replace(&mut self.under_way, next) } else { next };
-            if let Some(step) = done {
-                self.finish(&step, shared);
+            if let Some(step) = done
+                && let Err(why) = self.finish(&step, shared)
+            {
+                break why;
             }
         };
-        if let Some(step) = self.under_way.take() {
-            self.finish(&step, shared);
+        if let Some(step) = self.under_way.take()
+            && !why.ends_engine()
+            && let Err(worse) = self.finish(&step, shared)
+        {
+            return worse;
         }
         why
     }
@@ -91,7 +102,9 @@ impl Engine {
     /// Plans a step and submits it; none where the one under way must be known first.
     fn begin(&mut self, shared: &Shared) -> Result<Option<UnderWay>, EngineError> {
         let batch = self.scheduler.plan(self.budget.tokens());
-        shared.lock().publish(self.scheduler.stats());
+        let under_way = self.under_way.as_ref().map_or(0, |step| step.batch.tokens());
+        let expected = self.pace.expected(batch.tokens().max(under_way));
+        shared.lock().begin(self.scheduler.stats(), expected);
         if batch.entries.is_empty() {
             let nothing = EngineError::Broken("there are requests but no plan for them".into());
             return if self.under_way.is_some() { Ok(None) } else { Err(nothing) };
@@ -102,9 +115,12 @@ impl Engine {
         self.promise_masks(&batch);
         let since = Instant::now();
         if let Err(error) = self.runner.submit(&batch) {
+            if error.ends_engine() {
+                return Err(error);
+            }
             // the step before it has nothing to do with that
             if let Some(before) = self.under_way.take() {
-                self.finish(&before, shared);
+                self.finish(&before, shared)?;
             }
             let events = self.scheduler.fail(&batch, &error);
             self.report(events, shared);
@@ -113,10 +129,11 @@ impl Engine {
         Ok(Some(UnderWay { batch, since }))
     }
 
-    /// Waits for the oldest step and applies what came of it.
-    fn finish(&mut self, step: &UnderWay, shared: &Shared) {
+    /// Waits for the oldest step and applies what came of it; an error is one after which there is no other step.
+    fn finish(&mut self, step: &UnderWay, shared: &Shared) -> Result<(), EngineError> {
         let events = match self.collect(step) {
             Ok(answers) => self.scheduler.apply(&step.batch, &answers),
+            Err(error) if error.ends_engine() => return Err(error),
             Err(error) => {
                 let mut events = self.scheduler.fail(&step.batch, &error);
                 // the step after it stands on what was not computed
@@ -128,6 +145,7 @@ impl Engine {
             }
         };
         self.report(events, shared);
+        Ok(())
     }
 
     fn collect(&mut self, step: &UnderWay) -> Result<Vec<Answer>, EngineError> {
@@ -135,7 +153,9 @@ impl Engine {
         // a step that was submitted ahead began when the one before it was done
         let began = step.since.max(self.collected);
         self.collected = Instant::now();
-        self.budget.learn(step.batch.tokens(), self.collected - began);
+        let (tokens, took) = (step.batch.tokens(), self.collected - began);
+        self.budget.learn(tokens, took);
+        self.pace.learn(tokens, took);
         if answers.len() != step.batch.entries.len() {
             let (got, want) = (answers.len(), step.batch.entries.len());
             return Err(EngineError::Runner(format!("the runner answered {got} of {want} entries")));
@@ -174,6 +194,7 @@ impl Engine {
     /// Takes in what arrived since the last step; sleeps while there is nothing to do and nothing under way.
     fn receive(&mut self, shared: &Shared) -> Result<(), EngineError> {
         let mut state = shared.lock();
+        state.idle();
         loop {
             for command in std::mem::take(&mut state.inbox) {
                 self.obey(command);
@@ -183,6 +204,7 @@ impl Engine {
                 return Err(EngineError::Stopped);
             }
             if !self.scheduler.is_idle() || self.under_way.is_some() {
+                state.work(Instant::now());
                 return Ok(());
             }
             self.scheduler.check()?;
@@ -231,7 +253,9 @@ impl Engine {
             self.scheduler.cancel(id);
         }
         state.publish(self.scheduler.stats());
+        state.idle();
         drop(state);
+        shared.closed.notify_waiters();
         for stream in self.streams.values() {
             let _ = stream.send(last.clone());
         }

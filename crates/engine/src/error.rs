@@ -71,6 +71,9 @@ pub enum EngineError {
     /// A step failed, in the runner's words.
     #[error("{0}")]
     Runner(String),
+    /// The device lost its context, in its words, so the engine takes no more work.
+    #[error("the device was lost: {0}")]
+    DeviceLost(String),
     /// The rules of the request could not be followed, in their words.
     #[error("the rules of the answer: {0}")]
     Rules(String),
@@ -113,11 +116,17 @@ impl EngineError {
             EngineError::Duplicate(_)
             | EngineError::Load(_)
             | EngineError::Runner(_)
+            | EngineError::DeviceLost(_)
             | EngineError::NoLogit
             | EngineError::Broken(_)
             | EngineError::Panicked(_)
             | EngineError::Stopped => Fault::Engine,
         }
+    }
+
+    /// Whether nothing can be computed after it, by anyone.
+    pub(crate) fn ends_engine(&self) -> bool {
+        matches!(self, EngineError::DeviceLost(_))
     }
 
     pub(crate) fn range(name: &'static str, want: impl Into<String>, got: impl ToString) -> EngineError {
@@ -128,6 +137,9 @@ impl EngineError {
 /// A device's words are the step's words.
 impl From<BackendError> for EngineError {
     fn from(e: BackendError) -> EngineError {
-        EngineError::Runner(e.0)
+        match e {
+            BackendError::DeviceLost(words) => EngineError::DeviceLost(words),
+            other => EngineError::Runner(other.to_string()),
+        }
     }
 }

@@ -1,12 +1,34 @@
 //! The outside of an engine: requests in, streams of tokens out.
 
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{EngineError, Event, Limits, Request, RequestId, Stats};
+
+/// How long dropping the last handle waits for the step in flight. A step that takes longer goes on, or is stuck, on a
+/// thread that nobody waits for any more: a process that has to end must not wait for a device that does not answer.
+const LAST_STEP: Duration = Duration::from_secs(2);
+
+/// A step that the engine is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// When the engine turned to it.
+    pub since: Instant,
+    /// What it should take at most, as far as earlier steps tell; none for the first.
+    pub expected: Option<Duration>,
+}
+
+impl InFlight {
+    /// How long it has taken so far.
+    pub fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
 
 /// An engine, from outside. Clones are the same engine.
 #[derive(Clone)]
@@ -15,8 +37,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(shared: Arc<Shared>, thread: JoinHandle<()>) -> Handle {
-        Handle { owner: Arc::new(Owner { shared, thread: Mutex::new(Some(thread)) }) }
+    pub(crate) fn new(shared: Arc<Shared>, gone: Receiver<()>) -> Handle {
+        Handle { owner: Arc::new(Owner { shared, gone: Mutex::new(gone) }) }
     }
 
     /// Starts a request, or says why it can never run or cannot wait now.
@@ -49,6 +71,24 @@ impl Handle {
         self.owner.shared.lock().ended.clone()
     }
 
+    /// Waits until the engine takes no more work, and says why.
+    pub async fn closed(&self) -> EngineError {
+        let shared = &self.owner.shared;
+        loop {
+            let mut closed = std::pin::pin!(shared.closed.notified());
+            closed.as_mut().enable(); // before the look, so that no end is missed between the two
+            if let Some(why) = self.ended() {
+                return why;
+            }
+            closed.await;
+        }
+    }
+
+    /// The step that the engine is at; none while it has nothing to do.
+    pub fn in_flight(&self) -> Option<InFlight> {
+        self.owner.shared.lock().in_flight
+    }
+
     /// What fits in this engine.
     pub fn limits(&self) -> Limits {
         self.owner.shared.limits
@@ -59,6 +99,8 @@ impl Handle {
     /// Returns when the thread is gone and the runner with it.
     pub fn shutdown(&self) {
         self.owner.stop();
+        // disconnected: nothing is ever sent
+        let _ = self.owner.gone().recv();
     }
 }
 
@@ -137,24 +179,25 @@ impl Drop for TokenStream {
 /// Held by handles and streams; the thread stops when the last of them is gone.
 struct Owner {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Disconnected when the thread is gone, and the runner with it.
+    gone: Mutex<Receiver<()>>,
 }
 
 impl Owner {
     fn stop(&self) {
         self.shared.lock().stopping = true;
         self.shared.wake.notify_one();
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take() {
-            // it caught its panics; one more while the runner is dropped changes nothing for us
-            let _ = thread.join();
-        }
+    }
+
+    fn gone(&self) -> MutexGuard<'_, Receiver<()>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
         self.stop();
+        let _ = self.gone().recv_timeout(LAST_STEP);
     }
 }
 
@@ -170,6 +213,8 @@ pub(crate) struct Shared {
     vocab: usize,
     state: Mutex<State>,
     wake: Condvar,
+    /// Notified when `State::ended` is set.
+    pub(crate) closed: Notify,
 }
 
 /// Guarded by one lock, taken for a moment between steps.
@@ -179,6 +224,8 @@ pub(crate) struct State {
     pub(crate) stopping: bool,
     /// Why the engine takes no more work.
     pub(crate) ended: Option<EngineError>,
+    /// None while the engine thread sleeps or has ended.
+    in_flight: Option<InFlight>,
     next_id: RequestId,
 }
 
@@ -188,12 +235,30 @@ impl State {
         let added = self.inbox.iter().filter(|command| matches!(command, Command::Add { .. })).count();
         self.stats = Stats { waiting: stats.waiting + added, ..stats };
     }
+
+    /// The engine turns to its next step.
+    pub(crate) fn work(&mut self, since: Instant) {
+        self.in_flight = Some(InFlight { since, expected: None });
+    }
+
+    /// The next step is planned.
+    pub(crate) fn begin(&mut self, stats: Stats, expected: Option<Duration>) {
+        self.publish(stats);
+        if let Some(step) = &mut self.in_flight {
+            step.expected = expected;
+        }
+    }
+
+    /// The engine has no step before it.
+    pub(crate) fn idle(&mut self) {
+        self.in_flight = None;
+    }
 }
 
 impl Shared {
     pub(crate) fn new(limits: Limits, vocab: usize, stats: Stats) -> Shared {
-        let state = State { inbox: vec![], stats, stopping: false, ended: None, next_id: 1 };
-        Shared { limits, vocab, state: Mutex::new(state), wake: Condvar::new() }
+        let state = State { inbox: vec![], stats, stopping: false, ended: None, in_flight: None, next_id: 1 };
+        Shared { limits, vocab, state: Mutex::new(state), wake: Condvar::new(), closed: Notify::new() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

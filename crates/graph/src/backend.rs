@@ -61,15 +61,31 @@ impl Finished {
     /// The output behind a ticket.
     pub fn take(&mut self, ticket: Ticket) -> Result<StepOutput> {
         let at = self.waiting.iter().position(|w| w.0 == ticket.0);
-        let at = at.ok_or_else(|| BackendError("this ticket was not given out here".into()))?;
+        let at = at.ok_or_else(|| BackendError::Invalid("this ticket was not given out here".into()))?;
         Ok(self.waiting.swap_remove(at).1)
     }
 }
 
-/// What went wrong on a device, in one sentence.
+/// What went wrong on a device, in one sentence; the variant says what can be done about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BackendError(pub String);
+pub enum BackendError {
+    /// Memory was refused: less of it may be given.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// A fault took the device's context and everything in it. Whatever is asked of it fails from now on, and only a
+    /// new process gets it back.
+    #[error("{0}")]
+    DeviceLost(String),
+    /// The device is missing, or cannot do this.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A step, a graph, bindings or a handle that does not fit: the caller's mistake.
+    #[error("{0}")]
+    Invalid(String),
+    /// This call failed; the next one may not.
+    #[error("{0}")]
+    Other(String),
+}
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -142,13 +158,13 @@ impl Bindings<'_> {
     pub fn check(&self, graph: &Graph, shape: impl Fn(Buffer) -> Option<(usize, usize)>) -> Result<()> {
         let shapes: Option<Vec<_>> = self.weights.iter().map(|b| shape(*b)).collect();
         let Some(shapes) = shapes else {
-            return Err(BackendError("a weight is bound to a buffer that is no tensor".into()));
+            return Err(BackendError::Invalid("a weight is bound to a buffer that is no tensor".into()));
         };
         if shapes.len() != graph.weights.len() {
-            return Err(BackendError("a graph must be bound to all of its weights".into()));
+            return Err(BackendError::Invalid("a graph must be bound to all of its weights".into()));
         }
         match graph.weights.iter().zip(shapes).find(|(w, shape)| (w.rows, w.cols) != *shape) {
-            Some((w, (rows, cols))) => Err(BackendError(format!(
+            Some((w, (rows, cols))) => Err(BackendError::Invalid(format!(
                 "{}: want [{}, {}], bound to [{rows}, {cols}]",
                 w.name, w.rows, w.cols
             ))),
@@ -235,7 +251,7 @@ impl Step {
 
     /// Refuses a step that does not fit its graph: token ids, slices, pages and rows all in range.
     pub fn check(&self, vocab: usize, pages: usize, page_len: usize) -> Result<()> {
-        let fail = |text: String| Err(BackendError(text));
+        let fail = |text: String| Err(BackendError::Invalid(text));
         if self.tokens.is_empty() {
             return fail("a step has no tokens".into());
         }
@@ -270,7 +286,7 @@ impl Step {
     /// Refuses to carry over what the step before does not sample; `sampled` says which of its outputs do, and is
     /// empty if there was no step before.
     pub fn check_carried(&self, sampled: &[bool]) -> Result<()> {
-        let fail = |text: String| Err(BackendError(text));
+        let fail = |text: String| Err(BackendError::Invalid(text));
         for c in &self.carried {
             match sampled.get(c.output) {
                 Some(true) => {}
@@ -290,7 +306,7 @@ impl Step {
     pub fn check_size(&self, max_tokens: usize, max_outputs: usize) -> Result<()> {
         let (tokens, outputs) = (self.tokens.len(), self.outputs.len());
         if tokens > max_tokens || outputs > max_outputs {
-            return Err(BackendError(format!(
+            return Err(BackendError::Invalid(format!(
                 "a step of {tokens} tokens and {outputs} outputs, compiled for {max_tokens} and {max_outputs}"
             )));
         }

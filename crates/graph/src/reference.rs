@@ -56,7 +56,7 @@ impl Reference {
                 Stored::Kv(kv) => {
                     std::mem::replace(kv, Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 })
                 }
-                Stored::Tensor(_) => return Err(BackendError("the KV buffer is a tensor".into())),
+                Stored::Tensor(_) => return Err(BackendError::Invalid("the KV buffer is a tensor".into())),
             },
             None => Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 },
         };
@@ -264,7 +264,7 @@ impl Backend for Reference {
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         if !graph.kv.is_empty() && bindings.kv.is_none() {
-            return Err(BackendError("a graph with attention needs KV pages".into()));
+            return Err(BackendError::Invalid("a graph with attention needs KV pages".into()));
         }
         let (weights, kv) = (bindings.weights.to_vec(), bindings.kv);
         self.programs.push(Compiled { graph: graph.clone(), weights, kv });

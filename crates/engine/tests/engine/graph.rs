@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use tern_engine::{
-    EngineError, Event, GraphRunner, Kv, Limits, Pooling, Request, Runner, Sampling, Scheduler,
+    Engine, EngineError, Event, GraphRunner, Kv, Limits, Pooling, Request, Runner, Sampling, Scheduler,
 };
 use tern_graph::{
     Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Random,
@@ -52,8 +52,8 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
     })
 }
 
-/// The reference, asked for the next step before the one before it is collected.
-struct Ahead(Reference);
+/// The reference, asked for the next step before the one before it is collected; lost after so many steps.
+struct Ahead(Reference, usize);
 
 impl Backend for Ahead {
     fn info(&self) -> DeviceInfo {
@@ -77,6 +77,8 @@ impl Backend for Ahead {
     }
 
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket, BackendError> {
+        let left = self.1.checked_sub(1);
+        self.1 = left.ok_or_else(|| BackendError::DeviceLost("a step: misaligned address".into()))?;
         self.0.submit(program, step)
     }
 
@@ -99,7 +101,7 @@ fn runner(kv: Kv, max_tokens: usize) -> GraphRunner {
 
 /// Both ways.
 fn runners(kv: Kv, max_tokens: usize) -> [GraphRunner; 2] {
-    let ahead = Box::new(Ahead(Reference::new()));
+    let ahead = Box::new(Ahead(Reference::new(), usize::MAX));
     let (graph, tensors) = model();
     let sizes = (max_tokens, max_tokens);
     [runner(kv, max_tokens), GraphRunner::new(ahead, graph, tensors.clone(), kv, sizes, |_, _| ()).unwrap()]
@@ -282,4 +284,25 @@ fn a_batch_larger_than_compiled_for_is_refused() {
     assert_eq!(words((8, 3)), Some("a batch of 9 tokens, compiled for 8".into()));
     assert_eq!(words((9, 2)), Some("a batch of 3 samples, compiled for 2".into()));
     assert_eq!(words((9, 3)), None);
+}
+
+#[test]
+fn a_backend_that_loses_its_device_ends_the_engine() {
+    let (graph, tensors) = model();
+    let (ahead, kv) = (Box::new(Ahead(Reference::new(), 3)), Kv { pages: 8, page_len: 4 });
+    let runner = GraphRunner::new(ahead, graph, tensors.clone(), kv, (4, 2), |_, _| ()).unwrap();
+    let limits = Limits {
+        max_seqs: 2,
+        max_batch_tokens: 4,
+        max_context: 16,
+        pages: 8,
+        page_len: 4,
+        max_waiting: 0,
+        step_millis: 0,
+    };
+    let engine = Engine::start(Box::new(runner), limits).unwrap();
+    let events: Vec<Event> = engine.generate(Request::new(vec![1, 2], 9)).unwrap().collect();
+    let lost = EngineError::DeviceLost("a step: misaligned address".into());
+    assert_eq!(events.last(), Some(&Event::Failed(lost.clone())));
+    assert_eq!(engine.ended(), Some(lost));
 }

@@ -15,7 +15,7 @@ use tern_engine::{
 
 use crate::company::{Guest, alone};
 
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     max_seqs: 3,
     max_batch_tokens: 8,
     max_context: 64,
@@ -25,15 +25,15 @@ const LIMITS: Limits = Limits {
     step_millis: 0,
 };
 
-fn scripted() -> ScriptedRunner {
+pub(crate) fn scripted() -> ScriptedRunner {
     ScriptedRunner::new(50, LIMITS.page_len)
 }
 
-fn engine(runner: impl Runner + 'static) -> Handle {
+pub(crate) fn engine(runner: impl Runner + 'static) -> Handle {
     Engine::start(Box::new(runner), LIMITS).unwrap()
 }
 
-fn text(stream: TokenStream) -> (Vec<u32>, Option<Event>) {
+pub(crate) fn text(stream: TokenStream) -> (Vec<u32>, Option<Event>) {
     let mut events: Vec<Event> = stream.collect();
     let last = events.pop();
     let id = |event| match event {
@@ -46,7 +46,7 @@ fn text(stream: TokenStream) -> (Vec<u32>, Option<Event>) {
 
 /// A runner that says which requests are in its step and waits until it may go on; where it runs ahead, until it may
 /// answer.
-struct Gate<R> {
+pub(crate) struct Gate<R> {
     inner: R,
     entered: Sender<Vec<RequestId>>,
     permits: Receiver<()>,
@@ -68,28 +68,28 @@ impl<R: Runner> Runner for Gate<R> {
     }
 }
 
-fn gate<R>(inner: R) -> (Gate<R>, Receiver<Vec<RequestId>>, Sender<()>) {
+pub(crate) fn gate<R>(inner: R) -> (Gate<R>, Receiver<Vec<RequestId>>, Sender<()>) {
     let ((entered, entries), (permit, permits)) = (channel(), channel());
     (Gate { inner, entered, permits }, entries, permit)
 }
 
 /// Both ways.
-fn runners() -> [ScriptedRunner; 2] {
+pub(crate) fn runners() -> [ScriptedRunner; 2] {
     [scripted(), scripted().running_ahead()]
 }
 
 /// A runner that answers what a function says where the first token of a batch was 13, and the usual otherwise.
-struct Unlucky {
+pub(crate) struct Unlucky {
     inner: ScriptedRunner,
     failure: Failure,
     /// Of the batches under way.
     unlucky: VecDeque<bool>,
 }
 
-type Failure = fn() -> Result<Vec<Answer>, EngineError>;
+pub(crate) type Failure = fn() -> Result<Vec<Answer>, EngineError>;
 
 impl Unlucky {
-    fn new(inner: ScriptedRunner, failure: Failure) -> Unlucky {
+    pub(crate) fn new(inner: ScriptedRunner, failure: Failure) -> Unlucky {
         Unlucky { inner, failure, unlucky: VecDeque::new() }
     }
 }
@@ -379,7 +379,7 @@ impl Wake for Unpark {
     }
 }
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = std::pin::pin!(future);
     loop {

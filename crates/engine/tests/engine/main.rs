@@ -5,6 +5,8 @@ mod batching;
 #[cfg(test)]
 mod company;
 #[cfg(test)]
+mod failing;
+#[cfg(test)]
 mod graph;
 #[cfg(test)]
 mod handle;
