@@ -23,6 +23,7 @@ mod rowwise;
 mod run;
 mod shared;
 mod softmax;
+mod sync;
 mod threads;
 mod vectors;
 

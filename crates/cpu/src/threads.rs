@@ -6,17 +6,12 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{LockResult, PoisonError};
 
-/// Spins before a waiting thread goes to sleep: some 50 microseconds.
-const SPINS: usize = 1_000;
-/// A sleeping thread looks up at least this often.
-const NAP: Duration = Duration::from_millis(1);
-/// The job takes no more threads; below this bit of the gate stands how many are in it.
-const CLOSED: usize = 1 << (usize::BITS - 1);
+use super::sync::{
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Builder, Condvar, JoinHandle, Mutex, MutexGuard, Ordering,
+    SPINS, fence, spin_loop,
+};
 
 /// A job: every thread that comes in time calls it once with its own [`Worker`].
 type Job<'a> = &'a (dyn Fn(&Worker<'_>) + Sync);
@@ -38,22 +33,29 @@ struct Line<T>(T);
 /// What the threads share.
 struct State {
     threads: usize,
-    /// Jobs started so far; a thread that sees it move comes to the gate.
-    started: AtomicUsize,
-    /// Threads in the current job, and whether it is closed.
-    gate: AtomicUsize,
-    /// The current job, valid for threads that are in it.
-    job: Mutex<Option<Job<'static>>>,
+    current: Mutex<Current>,
     wake: Condvar,
+    /// The number of `current`, for threads that spin; what they enter is decided under the lock.
+    number: AtomicUsize,
+    /// Pool threads in the current job. It only grows under the lock of `current`, while there is a job in it.
+    inside: AtomicUsize,
     /// What each thread has taken and done.
     counts: Box<[Counts]>,
     /// Threads that gave up spinning; an idle core may then run the one they wait for.
     sleepers: AtomicUsize,
-    bed: Mutex<()>,
-    up: Condvar,
+    sleep: Mutex<()>,
+    awake: Condvar,
     /// A thread panicked: whoever waits gives up, and the job counts as failed.
     broken: AtomicBool,
-    stop: AtomicBool,
+}
+
+/// The current job. Its number is read together with it: a thread enters each job at most once.
+struct Current {
+    /// Jobs started so far.
+    number: usize,
+    /// Valid for threads that are inside; none once it takes no more threads.
+    job: Option<Job<'static>>,
+    stop: bool,
 }
 
 /// The pool. The thread that calls [`Pool::run`] is one of its threads.
@@ -97,20 +99,19 @@ impl Pool {
         let threads = threads.max(1);
         let state = Arc::new(State {
             threads,
-            started: AtomicUsize::new(0),
-            gate: AtomicUsize::new(CLOSED),
-            job: Mutex::new(None),
+            current: Mutex::new(Current { number: 0, job: None, stop: false }),
             wake: Condvar::new(),
+            number: AtomicUsize::new(0),
+            inside: AtomicUsize::new(0),
             counts: (0..threads).map(|_| Counts::default()).collect(),
             sleepers: AtomicUsize::new(0),
-            bed: Mutex::new(()),
-            up: Condvar::new(),
+            sleep: Mutex::new(()),
+            awake: Condvar::new(),
             broken: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
         });
         let spawn = |index: usize| {
             let state = Arc::clone(&state);
-            std::thread::Builder::new().name(format!("tern-cpu-{index}")).spawn(move || state.serve(index))
+            Builder::new().name(format!("tern-cpu-{index}")).spawn(move || state.serve(index))
         };
         // a machine that will not give more threads still runs, with those it gave
         let handles: Vec<_> = (1..threads).map_while(|i| spawn(i).ok()).collect();
@@ -133,30 +134,19 @@ impl Pool {
             taken.0.store(0, Ordering::Relaxed);
             done.0.store(0, Ordering::Relaxed);
         }
-        // SAFETY: the reference is used only by threads in the gate, which is empty before this function ends.
+        // SAFETY: the reference is used only by threads inside, and none is when this function ends.
         let job: Job<'static> = unsafe { std::mem::transmute(job) };
-        {
-            let mut slot = state.job.lock().unwrap_or_else(PoisonError::into_inner);
-            *slot = Some(job);
-            state.gate.fetch_and(!CLOSED, Ordering::Release);
-            state.started.fetch_add(1, Ordering::Release);
-            state.wake.notify_all();
-        }
+        state.change(|current| current.job = Some(job));
         state.work(job, 0);
-        state.gate.fetch_or(CLOSED, Ordering::AcqRel);
-        state.wait_until(|| state.gate.load(Ordering::Acquire) == CLOSED);
+        state.current().job = None; // from here on `inside` only falls
+        state.wait_until(|| state.inside.load(Ordering::Acquire) == 0);
         !state.broken.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        {
-            let _slot = self.state.job.lock().unwrap_or_else(PoisonError::into_inner);
-            self.state.stop.store(true, Ordering::Release);
-            self.state.started.fetch_add(1, Ordering::Release);
-            self.state.wake.notify_all();
-        }
+        self.state.change(|current| current.stop = true);
         for handle in self.handles.drain(..) {
             let _ = handle.join();
         }
@@ -164,34 +154,51 @@ impl Drop for Pool {
 }
 
 impl State {
+    fn current(&self) -> MutexGuard<'_, Current> {
+        unpoisoned(self.current.lock())
+    }
+
+    /// Tells the pool's threads of a change: of a new job, or of the end.
+    fn change(&self, change: impl FnOnce(&mut Current)) {
+        let mut current = self.current();
+        change(&mut current);
+        current.number += 1;
+        self.number.store(current.number, Ordering::Relaxed);
+        self.wake.notify_all();
+    }
+
     /// A pool thread's life: wait for a job, take part in it, again.
     fn serve(&self, index: usize) {
         let mut seen = 0;
+        while let Some(job) = self.enter(&mut seen) {
+            self.work(job, index);
+            self.inside.fetch_sub(1, Ordering::Release);
+            self.wake_sleepers();
+        }
+    }
+
+    /// Waits for a job that this thread has not seen, and enters it. None when the pool ends.
+    fn enter(&self, seen: &mut usize) -> Option<Job<'static>> {
         loop {
             for _ in 0..SPINS {
-                if self.started.load(Ordering::Acquire) != seen {
+                if self.number.load(Ordering::Relaxed) != *seen {
                     break;
                 }
-                std::hint::spin_loop();
+                spin_loop();
             }
-            {
-                let mut slot = self.job.lock().unwrap_or_else(PoisonError::into_inner);
-                while self.started.load(Ordering::Acquire) == seen {
-                    slot = self.wake.wait(slot).unwrap_or_else(PoisonError::into_inner);
-                }
-                seen = self.started.load(Ordering::Acquire);
+            let mut current = self.current();
+            while current.number == *seen {
+                current = unpoisoned(self.wake.wait(current));
             }
-            if self.stop.load(Ordering::Acquire) {
-                return;
+            if current.stop {
+                return None;
             }
-            if self.gate.fetch_add(1, Ordering::AcqRel) & CLOSED == 0 {
-                let job = *self.job.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(job) = job {
-                    self.work(job, index);
-                }
+            *seen = current.number;
+            if let Some(job) = current.job {
+                self.inside.fetch_add(1, Ordering::Relaxed);
+                return Some(job);
             }
-            self.gate.fetch_sub(1, Ordering::AcqRel);
-            self.wake_sleepers();
+            // too late for this one: the next may be near
         }
     }
 
@@ -213,23 +220,32 @@ impl State {
             if ready() {
                 return;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let mut bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        // with the fence in `wake_sleepers`: either this thread sees what it waits for, or the other sees a sleeper
+        fence(Ordering::SeqCst);
+        let mut sleep = unpoisoned(self.sleep.lock());
         while !ready() {
-            bed = self.up.wait_timeout(bed, NAP).unwrap_or_else(PoisonError::into_inner).0;
+            sleep = unpoisoned(self.awake.wait(sleep));
         }
-        drop(bed);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        drop(sleep);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// After every change that somebody may wait for.
     fn wake_sleepers(&self) {
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner));
-            self.up.notify_all();
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            drop(unpoisoned(self.sleep.lock())); // who has seen no change is asleep by then
+            self.awake.notify_all();
         }
     }
+}
+
+/// No thread panics while it holds one of the pool's locks.
+fn unpoisoned<G>(guard: LockResult<G>) -> G {
+    guard.unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker<'_> {
@@ -304,81 +320,6 @@ impl Counts {
                 Ok(_) => return Some(start..end),
                 Err(now) => taken = now,
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn task(index: usize, items: usize, unit: usize) -> Task {
-        Task { index, items, unit, most: 2 * unit }
-    }
-
-    #[test]
-    fn every_item_is_done_once_and_barriers_order_phases() {
-        for threads in [1, 2, 3, 5] {
-            let mut pool = Pool::new(threads);
-            for round in 0..100 {
-                // two tasks a phase
-                let counts: Vec<[AtomicUsize; 50]> =
-                    (0..8).map(|_| [const { AtomicUsize::new(0) }; 50]).collect();
-                let ok = pool.run(&|w| {
-                    for phase in 0..4 {
-                        if (round + phase + w.index) % 7 == 0 {
-                            std::thread::yield_now(); // others take what this one leaves
-                        }
-                        for whose in [Whose::Own, Whose::Others] {
-                            for i in 2 * phase..2 * phase + 2 {
-                                for item in w.share(task(i, 50 - i, 1 + i % 3), whose).flatten() {
-                                    counts[i][item].fetch_add(1, Ordering::Relaxed);
-                                }
-                            }
-                        }
-                        w.barrier();
-                        for i in 0..2 * phase + 2 {
-                            let done = |item: usize| counts[i][item].load(Ordering::Relaxed);
-                            assert!((0..50).all(|item| done(item) == usize::from(item < 50 - i)));
-                        }
-                    }
-                });
-                assert!(ok);
-            }
-        }
-    }
-
-    #[test]
-    fn a_panic_in_one_thread_fails_the_job_and_not_the_pool() {
-        let mut pool = Pool::new(3);
-        std::panic::set_hook(Box::new(|_| {}));
-        for bad in 0..30 {
-            assert!(!pool.run(&|w| {
-                w.share_all(task(0, 30, 1)).for_each(|item| assert!(item != bad));
-                w.barrier();
-                assert!(w.share_all(task(1, 30, 1)).next().is_none(), "past a barrier that nobody passes");
-            }));
-            assert!(pool.run(&|w| w.barrier()));
-        }
-    }
-
-    #[test]
-    fn a_thread_that_is_late_holds_nobody_up() {
-        let mut pool = Pool::new(2);
-        let late = std::time::Duration::from_millis(200);
-        let start = std::time::Instant::now();
-        for _ in 0..20 {
-            let in_time = AtomicUsize::new(0);
-            assert!(pool.run(&|w| {
-                if w.index == 1 && start.elapsed() < late {
-                    return; // as if it had not come
-                }
-                for i in 0..50 {
-                    in_time.fetch_add(w.share_all(task(i, 10, 1)).count(), Ordering::Relaxed);
-                    w.barrier();
-                }
-            }));
-            assert_eq!(in_time.into_inner(), 500);
         }
     }
 }

@@ -1,0 +1,8 @@
+//! The thread pool: as it is, with threads that are delayed at its locks, and in all orders that threads may run in.
+//! `src/threads.rs` is compiled once for each, beside another `sync`.
+
+#![expect(clippy::duplicate_mod, reason = "each time with another `sync`")]
+
+mod delayed;
+mod modelled;
+mod real;
