@@ -23,6 +23,8 @@ const POOL: usize = 48;
 const LEAST: usize = 8;
 /// The part of the time in which requests run alone.
 const ALONE: f64 = 1.0 / 3.0;
+/// Tokens of a long answer.
+const LONG: usize = 48;
 /// No engine hangs before so many times its longest step have passed.
 const HANG_STEPS: u32 = 20;
 /// The first step has no measure, and counts as so many times as long as others.
@@ -110,7 +112,7 @@ impl Outcome {
     }
 
     pub(crate) fn is_good(&self, plan: &Plan) -> bool {
-        self.failure.is_none() && self.ties(plan) == self.differing()
+        self.failure.is_none() && self.requests > 0 && self.ties(plan) == self.differing()
     }
 }
 
@@ -164,12 +166,11 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn whole(&mut self) -> Outcome {
-        let start = Instant::now();
-        let mut failure = self.alone(start).await.err();
+        let mut failure = self.alone().await.err();
         let (before, mixing) = (self.handle.stats(), Instant::now());
         self.watch.restart();
         if failure.is_none() {
-            failure = self.mix(start).await.err();
+            failure = self.mix().await.err();
         }
         let (after, steps, seconds) =
             (self.handle.stats(), self.watch.steps(), mixing.elapsed().as_secs_f64());
@@ -187,7 +188,8 @@ impl Run<'_> {
     }
 
     /// As many requests of the pool as a part of the time allows, one at a time.
-    async fn alone(&mut self, start: Instant) -> Result<(), Failure> {
+    async fn alone(&mut self) -> Result<(), Failure> {
+        let start = Instant::now();
         for i in 0..self.pool.len() {
             if i >= LEAST && start.elapsed() > self.plan.time.mul_f64(ALONE) {
                 break;
@@ -198,31 +200,38 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Rounds of requests: each with its own number of streams, from one to a few more than may run.
-    async fn mix(&mut self, start: Instant) -> Result<(), Failure> {
+    /// Rounds of requests: each with its own number of streams, from one to a few more than may run. In some all answers
+    /// are long, so that pages run out while they are generated.
+    async fn mix(&mut self) -> Result<(), Failure> {
         let most = self.plan.streams + self.plan.streams.div_ceil(4);
-        let until = start + self.plan.time;
-        let (mut level, mut left) = (0, 0);
+        let until = Instant::now() + self.plan.time.mul_f64(1.0 - ALONE);
+        let all: Vec<usize> = (0..self.alone.len()).collect();
+        let long: Vec<usize> = all.iter().copied().filter(|i| self.alone[*i].len() >= LONG).collect();
         loop {
-            let over = Instant::now() >= until;
-            if self.open.is_empty() && (left == 0 || over) {
-                if over {
-                    return Ok(());
+            let level = 1 + self.random.below(most);
+            let mut left = level * (1 + self.random.below(4));
+            let storm = self.random.below(3) == 0 && !long.is_empty();
+            while left > 0 || !self.open.is_empty() {
+                if Instant::now() >= until {
+                    left = 0;
                 }
-                level = 1 + self.random.below(most);
-                left = level * (1 + self.random.below(4));
+                while self.open.len() < level && left > 0 {
+                    self.start_one_of(if storm { &long } else { &all })?;
+                    left -= 1;
+                }
+                if !self.open.is_empty() {
+                    let (i, event) = self.next().await?;
+                    self.take(i, event)?;
+                }
             }
-            while self.open.len() < level && left > 0 && !over {
-                self.start_random()?;
-                left -= 1;
+            if Instant::now() >= until {
+                return Ok(());
             }
-            let (i, event) = self.next().await?;
-            self.take(i, event)?;
         }
     }
 
-    fn start_random(&mut self) -> Result<(), Failure> {
-        let request = self.random.below(self.alone.len());
+    fn start_one_of(&mut self, requests: &[usize]) -> Result<(), Failure> {
+        let request = requests[self.random.below(requests.len())];
         let cancel = (self.random.below(8) == 0).then(|| self.random.below(self.pool[request].max_tokens));
         let stream = self.generate(self.pool[request].clone())?;
         self.counts.requests += 1;
