@@ -66,6 +66,23 @@ mod tests {
     }
 
     #[test]
+    fn one_step_at_most_halves_or_doubles_the_next_within_the_bounds() {
+        let after = |most, tokens, step, millis| {
+            let mut budget = Budget { tokens, ..Budget::new(most, 100) };
+            budget.learn(step, Duration::from_millis(millis));
+            budget.tokens()
+        };
+        assert_eq!(after(4096, 100, 100, 0), 200, "at most twice");
+        assert_eq!(after(4096, 100, 100, 10_000), 50, "at least half");
+        assert_eq!(after(4096, 100, 100, 80), 125);
+        assert_eq!(after(4096, 3000, 3000, 1), 4096, "not over the most");
+        assert_eq!(after(4096, 40, 40, 10_000), LEAST, "not under the least");
+        assert_eq!(after(4096, 1000, 200, 200), 100, "a short step that was too slow counts");
+        assert_eq!(after(4096, 1000, 200, 100), 1000, "a short step that took its time does not");
+        assert_eq!((after(8, 8, 8, 10_000), after(8, 8, 8, 1)), (8, 8), "the most is less than the least");
+    }
+
+    #[test]
     fn a_short_step_says_nothing_about_long_ones() {
         let mut budget = Budget::new(4096, 100);
         settle(&mut budget, 5.0, 1.0);

@@ -309,6 +309,24 @@ mod tests {
     }
 
     #[test]
+    fn contents_with_the_same_hash_share_no_page() {
+        // the same tokens after another content, and other tokens after the same one
+        for (tokens, collides) in [([1, 2, 1, 2, 5], 1), ([7, 8, 3, 4, 5], 0)] {
+            let mut pages = Pages::new(8, 2);
+            let mut a = held(&mut pages, &[1, 2, 9]);
+            pages.remember(&mut a, &[1, 2]);
+            let mut b = held(&mut pages, &tokens);
+            pages.remember(&mut b, &tokens[..2 * collides]);
+            let full = &tokens[2 * collides..][..2];
+            pages.known.insert(hash(b.name, full), a.pages[0]);
+            let (before, found) = (b.clone(), pages.find(&tokens).count());
+            pages.remember(&mut b, &tokens);
+            assert_eq!((b.pages, found), (before.pages, collides), "{full:?} is not the content of page 0");
+            assert_eq!(b.known, collides, "it stays unknown");
+        }
+    }
+
+    #[test]
     fn what_follows_is_forgotten_before_the_prefix() {
         let mut pages = Pages::new(3, 2);
         let tokens = [1, 2, 3, 4, 5, 6];
