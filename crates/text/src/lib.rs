@@ -14,4 +14,4 @@ pub use detokenizer::Detokenizer;
 pub use markup::{CallForm, CallStyle, CallTexts, Markup, ReasoningStyle};
 pub use stop::{Passed, StopError, StopStrings};
 pub use template::{ChatInput, ChatTemplate, TemplateError};
-pub use tokenizer::{Tokenizer, TokenizerError};
+pub use tokenizer::{EncodeError, EncodeLimit, Tokenizer, TokenizerError};

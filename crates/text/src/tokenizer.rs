@@ -5,6 +5,7 @@
 
 mod bpe;
 mod byte_level;
+mod encoding;
 mod merge;
 mod pre;
 mod special;
@@ -18,10 +19,13 @@ use std::collections::BTreeSet;
 use tern_formats::{Metadata, MetadataError, Value};
 
 use self::bpe::Bpe;
+use self::encoding::Encoding;
 use self::special::{Markers, Part, Roles};
 use self::spm::Spm;
 use self::vocab::{Kind, Spelling, Vocab};
 use self::wordpiece::WordPiece;
+
+pub use self::encoding::{EncodeError, EncodeLimit};
 
 /// Why a vocabulary cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +69,7 @@ pub struct Tokenizer {
     roles: Roles,
     markers: Markers,
     add: Add,
+    longest: Option<usize>,
     template: Option<String>,
     named_templates: Vec<(String, String)>,
     warnings: Vec<String>,
@@ -141,7 +146,13 @@ impl Tokenizer {
             Value::String(text) => Some((key.strip_prefix("tokenizer.chat_template.")?.into(), text.clone())),
             _ => None,
         };
+        let covers_all = match &model {
+            Model::Bpe(bpe) => bpe.covers_all(),
+            Model::Spm(spm) => spm.covers_all(),
+            Model::WordPiece(_) => false, // spaces are dropped, and a word of any length may be unknown
+        };
         Ok(Tokenizer {
+            longest: Some(vocab.covers(spelling)).filter(|_| covers_all && !markers.take_spaces()),
             vocab,
             model,
             roles,
@@ -159,37 +170,75 @@ impl Tokenizer {
     /// tokens such as `<|im_start|>` out of the text; without it no text gives a control token. User-defined
     /// tokens are always read.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
-        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        let mut out = Encoding::new(&EncodeLimit::NONE, None, text);
+        let done = self.encode_into(text, add_special, parse_special, &mut out);
+        debug_assert!(done.is_ok(), "nothing limits this encoding");
+        out.ids
+    }
+
+    /// The same tokens as [`Self::encode`], or why there are none: the cost of a text that is too long or no longer
+    /// wanted is that of its beginning.
+    pub fn encode_within(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+        limit: &EncodeLimit<'_>,
+    ) -> Result<Vec<u32>, EncodeError> {
+        let mut out = Encoding::new(limit, self.longest, text);
+        self.encode_into(text, add_special, parse_special, &mut out)?;
+        out.check(0)?;
+        Ok(out.ids)
+    }
+
+    fn encode_into(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+        out: &mut Encoding<'_>,
+    ) -> Result<(), EncodeError> {
         if add_special && self.add.bos {
-            out.extend(self.roles.bos);
+            out.ids.extend(self.roles.bos);
         }
         let mut after_marker = true;
         for part in self.markers.parts(text, parse_special) {
             match (part, &self.model) {
-                (Part::Token(id), _) => out.push(id),
-                (Part::Text(text), Model::Bpe(bpe)) => bpe.encode(&self.vocab, text, &mut out),
-                (Part::Text(text), Model::WordPiece(pieces)) => pieces.encode(&self.vocab, text, &mut out),
+                (Part::Token(id), _) => {
+                    out.check(1)?;
+                    out.ids.push(id);
+                }
+                (Part::Text(text), Model::Bpe(bpe)) => bpe.encode(&self.vocab, text, out)?,
+                (Part::Text(text), Model::WordPiece(pieces)) => pieces.encode(&self.vocab, text, out)?,
                 (Part::Text(text), Model::Spm(spm)) => {
-                    spm.encode(&self.vocab, text, self.add.space && after_marker, &mut out);
+                    spm.encode(&self.vocab, text, self.add.space && after_marker, out)?;
                 }
             }
             after_marker = matches!(part, Part::Token(_));
         }
         if add_special && self.add.eos {
-            out.extend(self.roles.eos);
+            out.ids.extend(self.roles.eos);
         }
         if add_special && self.add.sep {
-            out.extend(self.roles.sep);
+            out.ids.extend(self.roles.sep);
         }
-        out
+        Ok(())
     }
 
     /// The tokens of a conversation that a chat template rendered. Most templates write BOS themselves, and a second
     /// one harms.
     pub fn encode_chat(&self, text: &str) -> Vec<u32> {
+        self.encode(text, !self.begins_with_bos(text), true)
+    }
+
+    /// The same tokens as [`Self::encode_chat`], or why there are none.
+    pub fn encode_chat_within(&self, text: &str, limit: &EncodeLimit<'_>) -> Result<Vec<u32>, EncodeError> {
+        self.encode_within(text, !self.begins_with_bos(text), true, limit)
+    }
+
+    fn begins_with_bos(&self, text: &str) -> bool {
         let bos = self.bos().and_then(|id| self.token_text(id)).unwrap_or("");
-        let has_bos = !bos.is_empty() && text.starts_with(bos);
-        self.encode(text, !has_bos, true)
+        !bos.is_empty() && text.starts_with(bos)
     }
 
     /// The text of tokens, control tokens only where `special` asks for them. Bytes that are no UTF-8 become U+FFFD.
@@ -241,6 +290,12 @@ impl Tokenizer {
     /// The number of tokens; a model may have more rows than that.
     pub fn vocab_size(&self) -> usize {
         self.vocab.len()
+    }
+
+    /// The most bytes of text that one token stands for; `None` if some text has no token at all, so that the number
+    /// of its bytes says nothing about the number of its tokens.
+    pub fn longest_token(&self) -> Option<usize> {
+        self.longest
     }
 
     /// The token a text begins with.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use hashbrown::HashMap;
 use tern_formats::Metadata;
 
+use super::encoding::{EncodeError, Encoding};
 use super::merge::{Join, NO_TOKEN, Word};
 use super::pre::Pre;
 use super::split::Splitter;
@@ -61,24 +62,43 @@ impl Bpe {
         Ok(Bpe { pre, splitter, merges, bytes, longest: vocab.longest() })
     }
 
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    /// Whether no byte of a text is left out.
+    pub(super) fn covers_all(&self) -> bool {
+        self.bytes.iter().all(|&id| id != NO_TOKEN)
+    }
+
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        out: &mut Encoding<'_>,
+    ) -> Result<(), EncodeError> {
         let text = match self.pre.spelling {
             Spelling::ByteLevel => Cow::Borrowed(text),
             Spelling::SpaceMark => Cow::Owned(text.replace(' ', SPACE_MARK.encode_utf8(&mut [0; 4]))),
         };
         let mut word = Word::default();
-        for piece in self.splitter.split(&text) {
+        self.splitter.split(&text, &mut |piece| {
             if let Some(id) = self.whole(vocab, piece) {
-                out.push(id);
+                out.check(1)?;
+                out.ids.push(id);
+                Ok(())
             } else if self.pre.spelling == Spelling::SpaceMark {
-                vocab.words(piece).for_each(|piece| self.merge(vocab, piece, &mut word, out));
+                vocab.words(piece).try_for_each(|piece| self.merge(vocab, piece, &mut word, out))
             } else {
-                self.merge(vocab, piece, &mut word, out);
+                self.merge(vocab, piece, &mut word, out)
             }
-        }
+        })
     }
 
-    fn merge(&self, vocab: &Vocab, piece: &str, word: &mut Word, out: &mut Vec<u32>) {
+    fn merge(
+        &self,
+        vocab: &Vocab,
+        piece: &str,
+        word: &mut Word,
+        out: &mut Encoding<'_>,
+    ) -> Result<(), EncodeError> {
+        out.check(piece.len())?;
         word.clear();
         match self.pre.spelling {
             Spelling::ByteLevel => {
@@ -91,16 +111,17 @@ impl Bpe {
                 }
             }
         }
-        word.merge(|left, right| self.merges.get(&(left.id, right.id)).copied());
+        word.merge(out, |left, right| self.merges.get(&(left.id, right.id)).copied())?;
         for symbol in word.symbols() {
             if symbol.id != NO_TOKEN {
-                out.push(symbol.id);
+                out.ids.push(symbol.id);
             } else if self.pre.spelling == Spelling::SpaceMark {
                 let bytes = piece.as_bytes()[symbol.start..symbol.end].iter();
-                out.extend(bytes.map(|&b| self.bytes[usize::from(b)]).filter(|&id| id != NO_TOKEN));
+                out.ids.extend(bytes.map(|&b| self.bytes[usize::from(b)]).filter(|&id| id != NO_TOKEN));
             }
             // at byte level a byte without a token cannot be said and is left out
         }
+        Ok(())
     }
 
     /// The token that is this whole word, where the model takes it without merging.

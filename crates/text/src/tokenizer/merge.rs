@@ -3,8 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::encoding::{EncodeError, Encoding};
+
 /// The id of a symbol that is no token.
 pub(super) const NO_TOKEN: u32 = u32::MAX;
+
+/// Joins between two looks at whether the encoding is still wanted.
+const CHECK_EVERY: u32 = 1 << 14;
 
 const NONE: usize = usize::MAX;
 
@@ -54,7 +59,11 @@ impl Word {
     }
 
     /// Joins pairs for as long as `join` knows one.
-    pub(super) fn merge(&mut self, join: impl Fn(&Symbol, &Symbol) -> Option<Join>) {
+    pub(super) fn merge(
+        &mut self,
+        out: &Encoding<'_>,
+        join: impl Fn(&Symbol, &Symbol) -> Option<Join>,
+    ) -> Result<(), EncodeError> {
         let symbols = &mut self.symbols;
         let waiting = |symbols: &[Symbol], left: usize| -> Option<Waiting> {
             let right = symbols.get(symbols[left].next)?;
@@ -66,7 +75,12 @@ impl Word {
         entries.extend((0..symbols.len()).filter_map(|left| waiting(symbols, left)));
         self.queue = BinaryHeap::from(entries);
 
+        let mut joins = 0_u32;
         while let Some(Reverse((_, left, end, id))) = self.queue.pop() {
+            joins = joins.wrapping_add(1);
+            if joins.is_multiple_of(CHECK_EVERY) {
+                out.check_cancelled()?; // one word may be the whole text
+            }
             let right = symbols[left].next;
             // a symbol only grows to the right, so a pair that still ends where it did is unchanged
             if symbols.get(right).is_none_or(|right| right.end != end) {
@@ -85,6 +99,7 @@ impl Word {
             }
             self.queue.extend(waiting(symbols, left));
         }
+        Ok(())
     }
 
     /// What is left, in order.
@@ -95,6 +110,7 @@ impl Word {
 
 #[cfg(test)]
 mod tests {
+    use super::super::encoding::EncodeLimit;
     use super::*;
 
     /// Joins by ids: `(left, right, order, id)`.
@@ -103,10 +119,11 @@ mod tests {
         for &id in start {
             word.push(id, 1);
         }
-        word.merge(|l, r| {
+        word.merge(&Encoding::new(&EncodeLimit::NONE, None, ""), |l, r| {
             let rule = rules.iter().find(|rule| (rule.0, rule.1) == (l.id, r.id))?;
             Some(Join { order: rule.2, id: rule.3 })
-        });
+        })
+        .unwrap();
         word.symbols().map(|s| s.id).collect()
     }
 

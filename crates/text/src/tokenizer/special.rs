@@ -157,33 +157,42 @@ impl Markers {
         })
     }
 
+    /// Whether some marker takes the spaces beside it, however many.
+    pub(super) fn take_spaces(&self) -> bool {
+        !self.takes.is_empty()
+    }
+
     /// The text in parts, markers of the control kind only where `parse_special` asks for them.
-    pub(super) fn parts<'t>(&self, text: &'t str, parse_special: bool) -> Vec<Part<'t>> {
+    ///
+    /// Made one by one: whoever stops reading them stops the search.
+    pub(super) fn parts<'t>(
+        &'t self,
+        text: &'t str,
+        parse_special: bool,
+    ) -> impl Iterator<Item = Part<'t>> + 't {
         let finder = if parse_special { &self.on_request } else { &self.always };
-        let mut parts = Vec::new();
+        let found = finder.automaton.iter().flat_map(move |automaton| automaton.find_iter(text));
         let mut rest = 0;
-        let found = finder.automaton.iter().flat_map(|automaton| automaton.find_iter(text));
-        for marker in found {
-            let id = finder.ids[marker.pattern().as_usize()];
-            let takes = self.takes.get(&id);
-            // empty, too, where the marker before took the spaces this one begins with
-            let mut before = text.get(rest..marker.start()).unwrap_or_default();
-            if takes == Some(&Takes::SpacesBefore) {
-                before = before.trim_end_matches(is_space);
-            }
-            if !before.is_empty() {
-                parts.push(Part::Text(before));
-            }
-            parts.push(Part::Token(id));
-            rest = marker.end();
-            if takes == Some(&Takes::SpacesAfter) {
-                rest += text[rest..].len() - text[rest..].trim_start_matches(is_space).len();
-            }
-        }
-        if let Some(last) = text.get(rest..).filter(|last| !last.is_empty()) {
-            parts.push(Part::Text(last));
-        }
-        parts
+        let some = |text: &'t str| Some(Part::Text(text)).filter(|_| !text.is_empty());
+        found
+            .map(Some)
+            .chain([None])
+            .flat_map(move |marker| {
+                let Some(marker) = marker else { return [some(text.get(rest..).unwrap_or_default()), None] };
+                let id = finder.ids[marker.pattern().as_usize()];
+                let takes = self.takes.get(&id);
+                // empty, too, where the marker before took the spaces this one begins with
+                let mut before = text.get(rest..marker.start()).unwrap_or_default();
+                if takes == Some(&Takes::SpacesBefore) {
+                    before = before.trim_end_matches(is_space);
+                }
+                rest = marker.end();
+                if takes == Some(&Takes::SpacesAfter) {
+                    rest += text[rest..].len() - text[rest..].trim_start_matches(is_space).len();
+                }
+                [some(before), Some(Part::Token(id))]
+            })
+            .flatten()
     }
 }
 

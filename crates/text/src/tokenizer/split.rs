@@ -31,27 +31,36 @@ impl Splitter {
         Splitter { steps: steps.iter().map(|&step| (step, compile(step))).collect() }
     }
 
-    /// The words, in order; together they are the text.
-    pub(super) fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
-        let mut pieces = vec![text];
-        for (step, regex) in &self.steps {
-            let mut cut = Vec::with_capacity(2 * pieces.len());
-            for piece in pieces {
-                let mut at = 0;
-                while let Some((start, end)) = find(regex, piece, at) {
-                    push(&mut cut, &piece[at..start]);
-                    match step {
-                        Step::Pattern(_) => push(&mut cut, &piece[start..end]),
-                        Step::Thousands(_) => thousands(&mut cut, &piece[start..end]),
-                    }
-                    at = end;
-                }
-                push(&mut cut, &piece[at..]);
-            }
-            pieces = cut;
-        }
-        pieces
+    /// Gives each word to `take`, in order, until it fails; together they are the text.
+    pub(super) fn split<'t, E>(
+        &self,
+        text: &'t str,
+        take: &mut dyn FnMut(&'t str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        cut(&self.steps, text, take)
     }
+}
+
+/// Cuts a piece by the first step, and what that gives by the others.
+fn cut<'t, E>(
+    steps: &[(Step, Regex)],
+    piece: &'t str,
+    take: &mut dyn FnMut(&'t str) -> Result<(), E>,
+) -> Result<(), E> {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let Some(((step, regex), steps)) = steps.split_first() else { return take(piece) };
+    let mut at = 0;
+    while let Some((start, end)) = find(regex, piece, at) {
+        cut(steps, &piece[at..start], take)?;
+        match step {
+            Step::Pattern(_) => cut(steps, &piece[start..end], take)?,
+            Step::Thousands(_) => thousands(&piece[start..end], |group| cut(steps, group, take))?,
+        }
+        at = end;
+    }
+    cut(steps, &piece[at..], take)
 }
 
 fn compile(step: Step) -> Regex {
@@ -78,20 +87,15 @@ fn find(regex: &Regex, piece: &str, at: usize) -> Option<(usize, usize)> {
     Some((start, end)).filter(|_| end > start)
 }
 
-fn push<'t>(pieces: &mut Vec<&'t str>, piece: &'t str) {
-    if !piece.is_empty() {
-        pieces.push(piece);
-    }
-}
-
-fn thousands<'t>(pieces: &mut Vec<&'t str>, digits: &'t str) {
+fn thousands<'t, E>(digits: &'t str, mut take: impl FnMut(&'t str) -> Result<(), E>) -> Result<(), E> {
     let count = digits.chars().count();
-    let (mut rest, mut take) = (digits, if count.is_multiple_of(3) { 3 } else { count % 3 });
+    let (mut rest, mut count) = (digits, if count.is_multiple_of(3) { 3 } else { count % 3 });
     while !rest.is_empty() {
-        let cut = rest.char_indices().nth(take).map_or(rest.len(), |(at, _)| at);
-        pieces.push(&rest[..cut]);
-        (rest, take) = (&rest[cut..], 3);
+        let cut = rest.char_indices().nth(count).map_or(rest.len(), |(at, _)| at);
+        take(&rest[..cut])?;
+        (rest, count) = (&rest[cut..], 3);
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -99,8 +103,18 @@ mod tests {
     use super::super::pre;
     use super::*;
 
+    fn collect<'t>(pre: &pre::Pre, text: &'t str) -> Vec<&'t str> {
+        let mut words = Vec::new();
+        let taken: Result<(), ()> = Splitter::new(pre.steps).split(text, &mut |word| {
+            words.push(word);
+            Ok(())
+        });
+        taken.unwrap();
+        words
+    }
+
     fn words<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
-        Splitter::new(pre::find(name).unwrap().steps).split(text)
+        collect(pre::find(name).unwrap(), text)
     }
 
     #[test]
@@ -127,7 +141,7 @@ mod tests {
     fn every_pattern_compiles_and_loses_nothing() {
         let text = "Hello,  world!\r\n\t 12345 été 中文 カナ 한글 x'RE \u{3000}\u{85}… <sentinel:1> IMGIMGABZ 🦙\u{7}";
         for pre in pre::ALL {
-            let pieces = Splitter::new(pre.steps).split(text);
+            let pieces = collect(pre, text);
             assert_eq!(pieces.concat(), text, "{:?}", pre.names);
         }
     }

@@ -2,6 +2,7 @@
 
 use tern_formats::Metadata;
 
+use super::encoding::{EncodeError, Encoding};
 use super::merge::{Join, NO_TOKEN, Word};
 use super::vocab::{SPACE_MARK, Vocab};
 use super::{TokenizerError, want_length};
@@ -36,39 +37,58 @@ impl Spm {
         Ok(Spm { orders, bytes, longest: vocab.longest(), unknown })
     }
 
+    /// Whether no byte of a text is left out.
+    pub(super) fn covers_all(&self) -> bool {
+        self.unknown.is_some() || self.bytes.iter().all(|&id| id != NO_TOKEN)
+    }
+
     /// Encodes a text, with a space put before it where `prefix` says so.
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, prefix: bool, out: &mut Vec<u32>) {
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        prefix: bool,
+        out: &mut Encoding<'_>,
+    ) -> Result<(), EncodeError> {
         let mut marked = String::with_capacity(text.len() + text.len() / 4 + 3);
         marked.extend(prefix.then_some(SPACE_MARK));
         marked.extend(text.chars().map(|c| if c == ' ' { SPACE_MARK } else { c }));
 
         let mut word = Word::default();
-        vocab.words(&marked).for_each(|piece| self.merge(vocab, piece, &mut word, out));
+        vocab.words(&marked).try_for_each(|piece| self.merge(vocab, piece, &mut word, out))
     }
 
-    fn merge(&self, vocab: &Vocab, text: &str, word: &mut Word, out: &mut Vec<u32>) {
+    fn merge(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        word: &mut Word,
+        out: &mut Encoding<'_>,
+    ) -> Result<(), EncodeError> {
+        out.check(text.len())?;
         word.clear();
         for (at, c) in text.char_indices() {
             let one = &text[at..at + c.len_utf8()];
             word.push(vocab.plain_id(one).unwrap_or(NO_TOKEN), one.len());
         }
-        word.merge(|left, right| {
+        word.merge(out, |left, right| {
             if right.end - left.start > self.longest {
                 return None;
             }
             let id = vocab.plain_id(&text[left.start..right.end])?;
             Some(Join { order: self.orders[id as usize], id })
-        });
+        })?;
         for symbol in word.symbols() {
             if symbol.id != NO_TOKEN {
-                out.push(symbol.id);
+                out.ids.push(symbol.id);
                 continue;
             }
             for &byte in &text.as_bytes()[symbol.start..symbol.end] {
                 let id = self.bytes[usize::from(byte)];
-                out.extend(if id == NO_TOKEN { self.unknown } else { Some(id) });
+                out.ids.extend(if id == NO_TOKEN { self.unknown } else { Some(id) });
             }
         }
+        Ok(())
     }
 }
 

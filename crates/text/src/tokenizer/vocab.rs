@@ -180,6 +180,12 @@ impl Vocab {
         })
     }
 
+    /// The most bytes of text that a token stands for. A space mark may be one in the text, so it counts as such.
+    pub(super) fn covers(&self, spelling: Spelling) -> usize {
+        let blob = if spelling == Spelling::ByteLevel { &self.bytes } else { &self.texts };
+        (0..self.len()).map(|id| blob.get(id as u32).len()).max().unwrap_or(0)
+    }
+
     /// Length in bytes of the longest token text.
     pub(super) fn longest(&self) -> usize {
         (0..self.len()).map(|id| self.texts.get(id as u32).len()).max().unwrap_or(0)

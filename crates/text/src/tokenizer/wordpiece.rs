@@ -5,6 +5,7 @@ use tern_formats::Metadata;
 use unicode_normalization::UnicodeNormalization;
 
 use super::TokenizerError;
+use super::encoding::{EncodeError, Encoding};
 use super::vocab::{SPACE_MARK, Vocab};
 
 /// Words are runs of other characters; each punctuation mark and each CJK ideograph is a word of its own.
@@ -52,19 +53,26 @@ impl WordPiece {
         })
     }
 
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        out: &mut Encoding<'_>,
+    ) -> Result<(), EncodeError> {
         let text = self.normalise(text);
         let mut marked = String::new();
         for found in self.words.find_iter(&text) {
+            out.check(found.len())?;
             marked.clear();
             marked.push(SPACE_MARK); // the first piece of a word has the mark of a space, the others have none
             marked.push_str(&text[found.range()]);
-            let before = out.len();
-            if !self.pieces(vocab, &marked, out) {
-                out.truncate(before);
-                out.extend(self.unknown);
+            let before = out.ids.len();
+            if !self.pieces(vocab, &marked, &mut out.ids) {
+                out.ids.truncate(before);
+                out.ids.extend(self.unknown);
             }
         }
+        Ok(())
     }
 
     /// Appends the longest tokens one after the other; false where no token fits.

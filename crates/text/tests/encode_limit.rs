@@ -1,0 +1,101 @@
+//! Encoding within a limit: the same tokens or a refusal, at the cost of the text's beginning.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+use std::cell::Cell;
+use std::path::Path;
+
+use tern_formats::{Checkpoint, Metadata, Value};
+use tern_text::{EncodeError, EncodeLimit, Tokenizer};
+
+const TEXTS: &[&str] = &[
+    "",
+    "a",
+    "Once upon a time, there was a little girl named Lily.",
+    "<|endoftext|>a<|endoftext|>  b  <|endoftext|>",
+    "0 12 345 6789 1234567   中文 🚀 e\u{301}",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+];
+
+fn model() -> Tokenizer {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models/tern-stories-1bit.gguf");
+    Tokenizer::from_metadata(&Checkpoint::open(&path).unwrap().metadata).unwrap()
+}
+
+/// A vocabulary of `tokens`, which are all plain text.
+fn small(model: &str, tokens: &[&str]) -> Metadata {
+    let mut metadata = Metadata::default();
+    metadata.insert("tokenizer.ggml.model", Value::String(model.into()));
+    metadata.insert("tokenizer.ggml.pre", Value::String("gpt-2".into()));
+    metadata.insert("tokenizer.ggml.tokens", Value::Strings(tokens.iter().map(|&t| t.into()).collect()));
+    metadata.insert("tokenizer.ggml.merges", Value::Strings(vec![]));
+    metadata
+}
+
+#[test]
+fn as_many_tokens_as_allowed_are_the_same_tokens_and_one_fewer_is_a_refusal() {
+    let tokenizer = model();
+    for text in TEXTS {
+        for add_special in [false, true] {
+            let want = tokenizer.encode(text, add_special, true);
+            let within = |tokens| {
+                let limit = EncodeLimit { tokens, cancelled: &|| false };
+                tokenizer.encode_within(text, add_special, true, &limit)
+            };
+            assert_eq!(within(want.len()).as_ref(), Ok(&want), "{text:?}");
+            if let Some(fewer) = want.len().checked_sub(1) {
+                assert_eq!(within(fewer), Err(EncodeError::Tokens(fewer)), "{text:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_text_is_not_read_to_its_end() {
+    let tokenizer = model();
+    let checks = Cell::new(0);
+    let cancelled = || {
+        checks.set(checks.get() + 1);
+        false
+    };
+    let limit = EncodeLimit { tokens: 100, cancelled: &cancelled };
+    for text in ["Once upon a time ", "<|endoftext|>", "1", "\n"] {
+        let long = text.repeat((4 << 20) / text.len());
+        let ended = tokenizer.encode_within(&long, true, true, &limit);
+        assert_eq!(ended, Err(EncodeError::Tokens(100)), "{text:?}");
+    }
+    // each is called once for 16 KiB, and 100 tokens are less
+    assert_eq!(checks.get(), 0);
+}
+
+#[test]
+fn a_cancelled_encoding_ends_also_within_one_word() {
+    let tokenizer = model();
+    for text in ["Once upon a time ", "the"] {
+        let checks = Cell::new(0);
+        let cancelled = || {
+            checks.set(checks.get() + 1);
+            checks.get() == 3
+        };
+        let limit = EncodeLimit { tokens: usize::MAX, cancelled: &cancelled };
+        let long = text.repeat((1 << 20) / text.len());
+        let ended = tokenizer.encode_within(&long, true, true, &limit).map(|ids| ids.len());
+        assert_eq!((ended, checks.get()), (Err(EncodeError::Cancelled), 3), "{text:?}");
+    }
+}
+
+#[test]
+fn the_longest_token_is_known_where_every_byte_is_part_of_a_token() {
+    let tokenizer = model();
+    let longest = tokenizer.longest_token().unwrap();
+    assert!((13..=64).contains(&longest), "{longest}"); // <|endoftext|> has 13 bytes
+    for text in TEXTS {
+        assert!(text.len() <= longest * tokenizer.encode(text, false, true).len(), "{text:?}");
+    }
+    let longest = |metadata: &Metadata| Tokenizer::from_metadata(metadata).unwrap().longest_token();
+    // bytes without a token are left out
+    assert_eq!(longest(&small("gpt2", &["a", "b"])), None);
+    // unknown bytes are a token each, and a space mark in the text is as long as it is
+    assert_eq!(longest(&small("llama", &["<unk>", "a", "▁▁a"])), Some(7));
+    assert_eq!(longest(&small("bert", &["▁a"])), None);
+}
