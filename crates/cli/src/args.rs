@@ -201,9 +201,22 @@ pub(crate) struct ServeArgs {
     /// MiB that a request's body may have [default: 16]
     #[arg(long, value_name = "MIB", value_parser = positive)]
     pub(crate) max_body: Option<usize>,
+    /// MiB of request bodies held at once; more get 503 [default: 128]
+    #[arg(long, value_name = "MIB", value_parser = positive)]
+    pub(crate) max_bodies: Option<usize>,
+    /// Open connections, within the limit of open files; beyond it only /health is answered [default: 4096]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) max_connections: Option<usize>,
+    /// Open connections of one IPv4 address or one /64 network of IPv6; a proxy is one address [default: 1024]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) max_connections_per_peer: Option<usize>,
     /// An origin whose pages may call the server, or `*`; may be given again
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
+    /// Host name that requests may use beside localhost and addresses, or `*` for any; may be given again. Checked on
+    /// loopback, and elsewhere if there is no key
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
+    pub(crate) allowed_host: Vec<String>,
     /// How embeddings are made of tokens [default: as the file says, or the mean]
     #[arg(long, value_name = "HOW")]
     pub(crate) pooling: Option<PoolingArg>,
@@ -444,6 +457,14 @@ fn interval(text: &str) -> Result<f64, String> {
     if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("want 0.1 to 3600 seconds".into()) }
 }
 
+fn host_name(text: &str) -> Result<String, String> {
+    let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match text.strip_suffix('.').unwrap_or(text) {
+        name if name == "*" || (!name.is_empty() && name.chars().all(known)) => Ok(name.to_string()),
+        _ => Err("expected a host name such as chat.example.com, without scheme and port".into()),
+    }
+}
+
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("want a whole number from 1 on".into()),
@@ -463,5 +484,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn host_names_have_neither_scheme_nor_port() {
+        for good in ["chat.example.com", "gpu_box", "*", "a."] {
+            assert!(super::host_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "https://a", "a:80", "a/b", "*.a", "[::1]"] {
+            assert!(super::host_name(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -25,6 +25,7 @@ mod inspect;
 mod load;
 mod models;
 mod perplexity;
+mod process;
 mod prompt;
 mod run;
 mod serve;

@@ -14,9 +14,10 @@ use tokio::sync::oneshot;
 use crate::args::{PoolingArg, ServeArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::Serving;
-use crate::{prompt, trace, units};
+use crate::{process, prompt, trace, units};
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
+    process::return_freed_memory();
     let keys = api_keys(&args)?;
     let defaults = defaults(&args)?;
     let tracing = trace::start(&args.log)?;
@@ -106,14 +107,22 @@ fn api_keys(args: &ServeArgs) -> CliResult<Vec<String>> {
     Ok(keys)
 }
 
+fn mebibytes(count: usize) -> usize {
+    count.saturating_mul(1 << 20)
+}
+
 fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     let defaults = Config::default();
     Config {
         api_keys,
         cors_origins: args.cors_origin.clone(),
+        allowed_hosts: args.allowed_host.clone(),
         request_timeout: args.request_timeout.map(Duration::from_secs),
         drain_timeout: Duration::from_secs(args.drain_timeout),
-        max_body: args.max_body.map_or(defaults.max_body, |mib| mib.saturating_mul(1 << 20)),
+        max_body: args.max_body.map_or(defaults.max_body, mebibytes),
+        max_bodies: args.max_bodies.map_or(defaults.max_bodies, mebibytes),
+        max_connections: process::room_for(args.max_connections.unwrap_or(defaults.max_connections)),
+        max_connections_per_peer: args.max_connections_per_peer.unwrap_or(defaults.max_connections_per_peer),
         ..defaults
     }
 }

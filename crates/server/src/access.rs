@@ -197,7 +197,7 @@ mod tests {
         let response = unpanicked(async { panic!("on purpose") }).await;
         assert_eq!(response.status(), 500);
         let app = App::new(crate::Config::default());
-        let error = app.work(|| -> crate::error::Result<()> { panic!("on purpose") }).await.unwrap_err();
+        let error = app.work(1, || -> crate::error::Result<()> { panic!("on purpose") }).await.unwrap_err();
         assert_eq!(error.status, 500);
     }
 }

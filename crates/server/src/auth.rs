@@ -58,6 +58,8 @@ pub(crate) fn refusal() -> Response {
     for scheme in ["Basic realm=\"tern\", charset=\"UTF-8\"", "Bearer realm=\"tern\""] {
         response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
     }
+    // whoever has no key gets no second try on the same connection
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -1,40 +1,103 @@
-//! A request's body: no longer and no slower than allowed.
+//! Bodies of requests: no longer and no slower than allowed, and not too many bytes of them at once.
 
+use std::ops::Deref;
 use std::pin::Pin;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::StatusCode;
 use http_body::Body as _;
 use tokio::time::timeout;
 
+use crate::Config;
 use crate::error::{ApiError, Result};
 
-/// The bytes of a body, of which at most `limit` are kept.
-pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Result<Bytes> {
+/// Bytes of all bodies that are held.
+#[derive(Default)]
+pub(crate) struct HeldBytes(AtomicUsize);
+
+/// A body. Its bytes count until it is dropped.
+pub(crate) struct HeldBody {
+    bytes: Vec<u8>,
+    held: Arc<HeldBytes>,
+}
+
+impl HeldBody {
+    /// Appends what has arrived, unless all bodies together would then have more than `limit` bytes.
+    fn extend(&mut self, data: &[u8], limit: usize) -> bool {
+        let more = |held: usize| held.checked_add(data.len()).filter(|held| *held <= limit);
+        let fits = self.held.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        if fits {
+            self.bytes.extend_from_slice(data);
+        }
+        fits
+    }
+
+    fn clear(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.held.0.fetch_sub(bytes.len(), Ordering::Relaxed);
+    }
+}
+
+impl Deref for HeldBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for HeldBody {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// The bytes of a body, of which at most [`Config::max_body`] are kept.
+pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>) -> Result<HeldBody> {
+    let (limit, within) = (config.max_body, config.read_timeout);
     let too_large = || {
         let words = format!("the body is larger than the {limit} bytes it may have");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, words).code("body_too_large")
     };
+    let full = || {
+        let words = format!(
+            "the bodies of all requests together may have {} bytes: try again when others are done",
+            config.max_bodies
+        );
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words).code("bodies_full").retry(1)
+    };
     // a client that is still sending does not read an answer: what is a little too long is read and dropped
     let patience = limit.saturating_mul(4);
-    if body.size_hint().lower() > patience as u64 {
+    let size = body.size_hint();
+    if size.lower() > patience as u64 {
         return Err(too_large());
     }
     let reading = async {
-        let (mut bytes, mut seen) = (Vec::new(), 0_usize);
+        let capacity = size.exact().map_or(0, |size| limit.min(size as usize));
+        let mut kept = HeldBody { bytes: Vec::with_capacity(capacity), held: Arc::clone(held) };
+        let (mut seen, mut refusal) = (0_usize, None);
         while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             let broken = |error| format!("the body broke off: {error}");
             let frame = frame.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, broken(error)))?;
             let Ok(data) = frame.into_data() else { continue };
             seen = seen.saturating_add(data.len());
-            match seen {
-                _ if seen <= limit => bytes.extend_from_slice(&data),
-                _ if seen > patience => break,
-                _ => bytes = Vec::new(),
+            if refusal.is_none() {
+                refusal = match kept.extend(&data, config.max_bodies.max(limit)) {
+                    _ if seen > limit => Some(too_large()),
+                    false => Some(full()),
+                    true => None,
+                };
+            }
+            if refusal.is_some() {
+                kept.clear();
+            }
+            if seen > patience {
+                break;
             }
         }
-        if seen > limit { Err(too_large()) } else { Ok(bytes.into()) }
+        refusal.map_or(Ok(kept), Err)
     };
     let late = || {
         let words = format!("the body took longer than the {} s it may take", within.as_secs_f64());
@@ -49,10 +112,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_of_the_limit_is_kept_and_one_byte_more_is_refused() {
-        let read = async |len: usize| read(Body::from(vec![7; len]), 10, Duration::from_secs(1)).await;
+        let config = Config { max_body: 10, ..Config::default() };
+        let held = Arc::<HeldBytes>::default();
+        let read = async |len: usize| read(Body::from(vec![7; len]), &config, &held).await;
         assert_eq!(read(10).await.unwrap().len(), 10);
         for len in [11, 40, 41, 1000] {
-            assert_eq!(read(len).await.unwrap_err().status, 413, "{len}");
+            assert_eq!(read(len).await.err().unwrap().status, 413, "{len}");
         }
+        assert_eq!(held.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn bodies_share_a_limit() {
+        let config = Config { max_body: 10, max_bodies: 25, ..Config::default() };
+        let held = Arc::<HeldBytes>::default();
+        let read = async |len: usize| read(Body::from(vec![7; len]), &config, &held).await;
+        let first = (read(10).await.unwrap(), read(10).await.unwrap());
+        let error = read(6).await.err().unwrap();
+        assert_eq!((error.status.as_u16(), error.retry_after), (503, Some(1)));
+        let _last = read(5).await.unwrap();
+        drop(first);
+        assert_eq!(held.0.load(Ordering::Relaxed), 5);
+        assert!(read(10).await.is_ok());
     }
 }

@@ -15,6 +15,9 @@ pub struct Config {
     pub api_keys: Vec<String>,
     /// Origins whose pages may call the server from a browser; `*` is all of them.
     pub cors_origins: Vec<String>,
+    /// Names that requests may use for the server, beside `localhost` and addresses; `*` is all of them. Names are
+    /// checked on loopback, and elsewhere if there is no key.
+    pub allowed_hosts: Vec<String>,
     /// A request that takes longer is ended with an error.
     pub request_timeout: Option<Duration>,
     /// How long a shutdown waits for what runs.
@@ -27,10 +30,16 @@ pub struct Config {
     pub ready_interval: Duration,
     /// `/ready` waits this long for the engine to move.
     pub ready_deadline: Duration,
-    /// Open connections.
+    /// How long a client may take nothing of an answer before its connection is closed.
+    pub write_timeout: Duration,
+    /// Open connections; of those beyond, only `/health` is answered.
     pub max_connections: usize,
+    /// The same for one IPv4 address or one /64 network of IPv6.
+    pub max_connections_per_peer: usize,
     /// Bytes of a request's body.
     pub max_body: usize,
+    /// Bytes of all bodies that are held until they are prepared; at least one whole body always fits.
+    pub max_bodies: usize,
     /// Texts of one request: prompts times `n`.
     pub max_choices: usize,
     /// Stop strings of one request.
@@ -45,6 +54,10 @@ pub struct Config {
     pub max_messages: usize,
     /// Tools of one request.
     pub max_tools: usize,
+    /// Bytes of all tools of one request, as JSON.
+    pub max_tool_bytes: usize,
+    /// Lists and objects inside each other in a tool.
+    pub max_tool_depth: usize,
     /// Bytes of `chat_template_kwargs`, as JSON.
     pub max_template_kwargs: usize,
     /// Inputs of one embedding request.
@@ -56,14 +69,18 @@ impl Default for Config {
         Config {
             api_keys: vec![],
             cors_origins: vec![],
+            allowed_hosts: vec![],
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),
             read_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),
             ready_interval: Duration::from_secs(5),
             ready_deadline: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(30),
             max_connections: 4096,
+            max_connections_per_peer: 1024,
             max_body: 16 << 20,
+            max_bodies: 128 << 20,
             max_choices: 128,
             max_stops: 16,
             max_stop_bytes: 1024,
@@ -71,6 +88,8 @@ impl Default for Config {
             max_top_logprobs: 20,
             max_messages: 4096,
             max_tools: 128,
+            max_tool_bytes: 512 << 10,
+            max_tool_depth: 64,
             max_template_kwargs: 16 << 10,
             max_inputs: 2048,
         }

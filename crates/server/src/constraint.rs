@@ -6,9 +6,10 @@ use tern_engine::Guide;
 use tern_grammar::{Compiled, Grammar, GrammarError};
 
 use crate::error::{ApiError, Result};
+use crate::json::Values;
 use crate::model::Served;
 use crate::opening::{Chat, Opened, Opening};
-use crate::params::Params;
+use crate::params::{Params, parsed};
 
 /// A grammar and the parameter that asked for it.
 #[derive(Debug, PartialEq)]
@@ -71,10 +72,9 @@ impl Kind {
         let grammar = match self {
             Kind::Json => match params.take(name) {
                 // a schema may come as text
-                Some(Value::String(text)) => match serde_json::from_str(&text) {
-                    Ok(schema) => Some(Grammar::JsonSchema(schema)),
-                    Err(error) => return Err(ApiError::bad(&*path, format!("{path}: not JSON: {error}"))),
-                },
+                Some(Value::String(text)) => {
+                    Some(Grammar::JsonSchema(parsed(Values::new().parse(&text), &path)?))
+                }
                 schema => schema.map(Grammar::JsonSchema),
             },
             Kind::Regex => params.string(name)?.map(Grammar::Regex),

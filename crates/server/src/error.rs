@@ -41,7 +41,12 @@ impl ApiError {
 
     /// A value that is not what the parameter takes.
     pub(crate) fn want(param: &str, want: impl AsRef<str>, got: &Value) -> ApiError {
-        ApiError::bad(param, format!("{param}: want {}, got {}", want.as_ref(), glimpse(got)))
+        ApiError::want_words(param, want, &glimpse(got))
+    }
+
+    /// The same for what was given in a few words.
+    pub(crate) fn want_words(param: &str, want: impl AsRef<str>, got: &str) -> ApiError {
+        ApiError::bad(param, format!("{param}: want {}, got {got}", want.as_ref()))
     }
 
     /// More of something than is allowed.
@@ -92,7 +97,7 @@ impl ApiError {
 }
 
 /// A value in a few words.
-fn glimpse(value: &Value) -> String {
+pub(crate) fn glimpse(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("an array of {}", items.len()),
         Value::Object(_) => "an object".into(),

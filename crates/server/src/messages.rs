@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Result};
+use crate::json::{JsonError, Values};
 use crate::model::ContentShape;
-use crate::params::Params;
+use crate::params::{Params, parsed};
 
 /// A role, the name a template knows it by, and the members its messages may have beside `content`.
 struct Role {
@@ -35,11 +36,21 @@ pub(crate) enum Arguments {
 
 /// The messages as a template reads them.
 pub(crate) fn convert(messages: Vec<Value>, shape: ContentShape, arguments: Arguments) -> Result<Vec<Value>> {
-    let convert = |(at, message)| convert_one(message, &format!("messages[{at}]"), shape, arguments);
+    let values = Values::new();
+    let reading = Reading { shape, arguments, values: &values };
+    let convert = |(at, message)| convert_one(message, &format!("messages[{at}]"), &reading);
     messages.into_iter().enumerate().map(convert).collect()
 }
 
-fn convert_one(message: Value, path: &str, shape: ContentShape, arguments: Arguments) -> Result<Value> {
+/// How messages are converted.
+struct Reading<'a> {
+    shape: ContentShape,
+    arguments: Arguments,
+    /// What the arguments of all earlier calls may have together.
+    values: &'a Values,
+}
+
+fn convert_one(message: Value, path: &str, reading: &Reading<'_>) -> Result<Value> {
     let mut message = Params::of(message, path)?;
     let given = message.need_string("role")?;
     let Some(role) = ROLES.iter().find(|role| role.name == given) else {
@@ -57,7 +68,7 @@ fn convert_one(message: Value, path: &str, shape: ContentShape, arguments: Argum
     };
     out.insert(
         "content".into(),
-        match shape {
+        match reading.shape {
             ContentShape::Text => text.into(),
             ContentShape::Parts => json!([{"type": "text", "text": text}]),
         },
@@ -72,7 +83,7 @@ fn convert_one(message: Value, path: &str, shape: ContentShape, arguments: Argum
     }
     if !calls.is_empty() {
         let path = message.name("tool_calls");
-        let call = |(at, call)| convert_call(call, &format!("{path}[{at}]"), arguments);
+        let call = |(at, call)| convert_call(call, &format!("{path}[{at}]"), reading);
         let calls: Result<Vec<Value>> = calls.into_iter().enumerate().map(call).collect();
         out.insert("tool_calls".into(), calls?.into());
     }
@@ -109,7 +120,7 @@ fn content_text(content: Value, path: &str) -> Result<String> {
     Ok(texts?.join("\n"))
 }
 
-fn convert_call(call: Value, path: &str, arguments: Arguments) -> Result<Value> {
+fn convert_call(call: Value, path: &str, reading: &Reading<'_>) -> Result<Value> {
     let mut call = Params::of(call, path)?;
     let kind = call.string("type")?.unwrap_or_else(|| "function".into());
     if kind != "function" {
@@ -121,15 +132,19 @@ fn convert_call(call: Value, path: &str, arguments: Arguments) -> Result<Value> 
     call.finish(&["index"], &[])?;
     let name = function.need_string("name")?;
     let given = match function.take("arguments") {
-        Some(Value::String(text)) if arguments == Arguments::Object => {
-            // what is not an object stays as it was written
-            serde_json::from_str(&text).ok().filter(Value::is_object).unwrap_or_else(|| match text.trim() {
-                "" => json!({}),
+        Some(Value::String(text)) if reading.arguments == Arguments::Object => {
+            match reading.values.parse(&text) {
+                Ok(object @ Value::Object(_)) => object,
+                Err(JsonError::TooMany) => {
+                    return parsed(Err(JsonError::TooMany), &function.name("arguments"));
+                }
+                // what is not an object stays as it was written
+                _ if text.trim().is_empty() => json!({}),
                 _ => text.into(),
-            })
+            }
         }
         Some(text @ Value::String(_)) => text,
-        Some(object @ Value::Object(_)) => match arguments {
+        Some(object @ Value::Object(_)) => match reading.arguments {
             Arguments::Object => object,
             Arguments::Text => object.to_string().into(),
         },

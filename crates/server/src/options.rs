@@ -9,10 +9,10 @@ use crate::Config;
 use crate::chance::random;
 use crate::error::{ApiError, Result};
 use crate::model::Served;
-use crate::params::{Params, integer, tokens};
+use crate::params::{Params, Unparsed, integer, tokens};
 
 /// Parameters that cannot change an answer.
-pub(crate) const IGNORED: &[&str] = &[
+const IGNORED: &[&str] = &[
     "cache_prompt",
     "metadata",
     "prediction",
@@ -25,6 +25,9 @@ pub(crate) const IGNORED: &[&str] = &[
     "store",
     "user",
 ];
+
+/// Of a request whose parameters all become values, but for those.
+pub(crate) const UNPARSED: Unparsed = Unparsed { ignored: IGNORED, listed: None, keep: 0 };
 
 /// Parameters that other servers have, with the one value that asks for what happens here anyway.
 const ONLY: &[(&str, bool)] = &[

@@ -1,33 +1,59 @@
 //! A request's JSON object, taken apart one parameter at a time: what is left at the end is refused by name.
 
+use std::fmt;
+
 use axum::http::StatusCode;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, Result};
+use crate::json::{JsonError, MAX_VALUES, Values};
+use crate::text_lists::{Listed, Lister};
 
 /// An object of which every member must be taken, ignored on purpose or refused. `null` counts as absent.
 pub(crate) struct Params {
     map: Map<String, Value>,
+    /// The member that holds texts or tokens.
+    listed: Option<Listed>,
     /// Where the object stands in the request: empty or `tools[0].`
     path: String,
 }
 
+/// Members of a body that do not become values.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Unparsed {
+    /// Skipped.
+    pub(crate) ignored: &'static [&'static str],
+    /// Taken by [`Params::listed`],
+    pub(crate) listed: Option<&'static str>,
+    /// with so many texts.
+    pub(crate) keep: usize,
+}
+
 impl Params {
     /// The object that a body holds.
-    pub(crate) fn parse(body: &[u8]) -> Result<Params> {
-        let value: Value = serde_json::from_slice(body).map_err(|error| {
-            ApiError::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}"))
-        })?;
-        match value {
-            Value::Object(map) => Ok(Params { map, path: String::new() }),
-            _ => Err(ApiError::new(StatusCode::BAD_REQUEST, "the body is not a JSON object")),
-        }
+    pub(crate) fn parse(body: &[u8], unparsed: Unparsed) -> Result<Params> {
+        let values = Values::new();
+        let mut input = serde_json::Deserializer::from_slice(body);
+        let object = input.deserialize_map(Body { unparsed, values: &values });
+        let object = object.and_then(|object| input.end().map(|()| object));
+        let bad = |words| ApiError::new(StatusCode::BAD_REQUEST, words);
+        object.map_err(|error| match values.error(error) {
+            JsonError::TooMany => bad(format!("the body has more than {MAX_VALUES} JSON values")),
+            JsonError::Syntax(error) if error.is_data() => bad("the body is not a JSON object".into()),
+            JsonError::Syntax(error) => bad(format!("the body is not JSON: {error}")),
+        })
+    }
+
+    /// The member of texts or tokens, called `name`.
+    pub(crate) fn listed(&mut self, name: &str) -> Result<Listed> {
+        self.listed.take().ok_or_else(|| self.missing(name))
     }
 
     /// An object inside of a request, which stands at `path`.
     pub(crate) fn of(value: Value, path: &str) -> Result<Params> {
         match value {
-            Value::Object(map) => Ok(Params { map, path: format!("{path}.") }),
+            Value::Object(map) => Ok(Params { map, listed: None, path: format!("{path}.") }),
             other => Err(ApiError::want(path, "an object", &other)),
         }
     }
@@ -125,37 +151,50 @@ impl Params {
     }
 }
 
+/// Reads the members of a body.
+struct Body<'a> {
+    unparsed: Unparsed,
+    values: &'a Values,
+}
+
+impl<'de> Visitor<'de> for Body<'_> {
+    type Value = Params;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> std::result::Result<Params, A::Error> {
+        let Body { unparsed, values } = self;
+        let mut params = Params { map: Map::new(), listed: None, path: String::new() };
+        while let Some(name) = members.next_key::<String>()? {
+            if unparsed.ignored.contains(&name.as_str()) {
+                members.next_value::<IgnoredAny>()?;
+            } else if unparsed.listed == Some(name.as_str()) {
+                let listed = members.next_value_seed(Lister { keep: unparsed.keep, values })?;
+                params.listed = Some(listed).filter(|listed| !listed.is_null());
+            } else {
+                params.map.insert(name, members.next_value_seed(values)?);
+            }
+        }
+        Ok(params)
+    }
+}
+
+/// What a text inside of a parameter was parsed to, or why it was not.
+pub(crate) fn parsed(value: std::result::Result<Value, JsonError>, name: &str) -> Result<Value> {
+    value.map_err(|error| match error {
+        JsonError::TooMany => ApiError::too_many(name, MAX_VALUES + 1, MAX_VALUES, "JSON values or more"),
+        JsonError::Syntax(error) => ApiError::bad(name, format!("{name}: not JSON: {error}")),
+    })
+}
+
 /// An integer, also where a client writes it as `5.0`.
 pub(crate) fn integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         let float = value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15)?;
         Some(float as i64)
     })
-}
-
-/// A text, or the tokens of one.
-pub(crate) enum Text {
-    Words(String),
-    Tokens(Vec<u32>),
-}
-
-/// A string, strings, token ids, or lists of token ids: at least one text, and `check` says whether there are too many.
-pub(crate) fn texts(value: Value, name: &str, check: impl FnOnce(usize) -> Result<()>) -> Result<Vec<Text>> {
-    let items = match value {
-        Value::Array(items) if items.first().is_some_and(Value::is_number) => vec![Value::Array(items)],
-        Value::Array(items) => items,
-        one => vec![one],
-    };
-    if items.is_empty() {
-        return Err(ApiError::bad(name, format!("{name}: there is none")));
-    }
-    check(items.len())?;
-    let text = |item: Value| match item {
-        Value::String(text) => Ok(Text::Words(text)),
-        Value::Array(ids) => tokens(&ids, name).map(Text::Tokens),
-        other => Err(ApiError::want(name, "a string, strings, token ids or lists of token ids", &other)),
-    };
-    items.into_iter().map(text).collect()
 }
 
 /// Token ids.
@@ -173,7 +212,7 @@ mod tests {
     use serde_json::json;
 
     fn params(value: Value) -> Params {
-        Params::parse(value.to_string().as_bytes()).unwrap()
+        Params::parse(value.to_string().as_bytes(), Unparsed::default()).unwrap()
     }
 
     #[test]
@@ -204,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_not_an_object_is_refused_with_its_place() {
-        let words = |body: &[u8]| Params::parse(body).err().unwrap().message;
+        let words = |body: &[u8]| Params::parse(body, Unparsed::default()).err().unwrap().message;
         assert_eq!(words(b"[]"), "the body is not a JSON object");
         assert!(words(b"{\"a\":\n x}").ends_with("at line 2 column 2"));
     }

@@ -8,6 +8,7 @@ use tern_engine::EngineError;
 use tern_text::{CallStyle, ChatInput, ChatTemplate, Markup};
 
 use crate::Config;
+use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::messages::{self, Arguments};
 use crate::model::Served;
@@ -49,7 +50,7 @@ impl Chat {
         if messages.len() > config.max_messages {
             return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
         }
-        let tools = Tools::take(params, config.max_tools)?;
+        let tools = Tools::take(params, config)?;
         Ok(Chat { messages, tools, kwargs: kwargs(params, config)?, add_generation_prompt: true })
     }
 
@@ -59,7 +60,8 @@ impl Chat {
     }
 
     /// Renders and tokenises.
-    pub(crate) fn prompt(&self, served: &Served) -> Result<ChatPrompt> {
+    pub(crate) fn prompt(&self, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
+        let served = encoder.served;
         let (Some(template), Some(mut markup)) = (&served.model.template, served.markup) else {
             let words = "this model has no chat template: use /v1/completions";
             return Err(ApiError::bad("messages", words).code("no_chat_template"));
@@ -72,16 +74,22 @@ impl Chat {
         if wanted && !served.takes_tools {
             markup.calls = Some(CallStyle::GENERIC);
         }
+        encoder.cancel.check()?;
         let text = match self.render(served, template, Arguments::Object) {
             // some templates write the arguments of earlier calls as they stand
-            Err(error) if self.messages.iter().any(|message| message["tool_calls"].is_array()) => {
+            Err(error) if error.param.as_deref() == Some("messages") && self.calls() => {
                 self.render(served, template, Arguments::Text).map_err(|_| error)?
             }
             rendered => rendered?,
         };
-        let tokens = served.model.tokenizer.encode_chat(&text);
+        let tokens = encoder.chat(&text)?;
         let from = (text.len().saturating_sub(TAIL)..).find(|&at| text.is_char_boundary(at));
         Ok(ChatPrompt { tokens, tail: text[from.unwrap_or(text.len())..].to_owned(), markup })
+    }
+
+    /// Whether an earlier message calls a tool.
+    fn calls(&self) -> bool {
+        self.messages.iter().any(|message| message["tool_calls"].is_array())
     }
 
     fn render(&self, served: &Served, template: &ChatTemplate, arguments: Arguments) -> Result<String> {

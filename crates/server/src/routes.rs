@@ -21,11 +21,12 @@ use axum::routing::{get, post};
 use serde::Serialize;
 
 use crate::error::ApiError;
+use crate::hosts::{self, Hosts};
 use crate::state::App;
 use crate::{access, auth};
 
 /// All routes.
-pub(crate) fn router(app: &Arc<App>) -> Router {
+pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
     Router::new()
         .route("/", get(page::page))
         .route("/health", get(health::health))
@@ -41,6 +42,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(app), gate))
+        .layer(from_fn_with_state(Arc::new(hosts), hosts::layer))
         .layer(from_fn_with_state(Arc::clone(app), access::layer))
         .with_state(Arc::clone(app))
 }
@@ -103,7 +105,14 @@ fn allowed(app: &App, origin: &HeaderValue) -> bool {
 
 /// An answer in JSON.
 fn json(value: &impl Serialize) -> Response {
-    let Ok(text) = serde_json::to_vec(value) else { return ApiError::internal().into_response() };
+    match serde_json::to_vec(value) {
+        Ok(text) => json_text(text),
+        Err(_) => ApiError::internal().into_response(),
+    }
+}
+
+/// An answer that is JSON already.
+fn json_text(text: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -1,24 +1,23 @@
-//! Connections: accepted, served, and on shutdown drained.
+//! Listening: connections are accepted, given a seat, and on shutdown drained.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::net::TcpListener;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::Config;
-use crate::routes;
+use crate::hosts::Hosts;
+use crate::seats::Seats;
 use crate::state::{App, Loader, Stop};
+use crate::{Config, connection, routes};
 
 /// How long requests that are ended at the end of a drain have to say so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Connections without a seat that may ask for `/health` at once.
+const SPARE: usize = 64;
 /// How long to wait when the system gives no more connections.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -58,27 +57,42 @@ impl Server {
         shutdown: impl Future<Output = ()> + Send,
     ) -> io::Result<()> {
         let app = self.app;
-        let router = routes::router(&app);
+        let address = listener.local_addr().ok().map(|address| address.ip());
+        let router = routes::router(&app, Hosts::new(&app.config, address));
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
-        let seats = Arc::new(Semaphore::new(app.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
+        let seats = Arc::<Seats>::default();
+        let mut spare = VecDeque::<AbortHandle>::new();
         loop {
-            let accept = async {
-                let seat = Arc::clone(&seats).acquire_owned().await;
-                (listener.accept().await, seat)
-            };
-            let (accepted, seat) = tokio::select! {
-                accepted = accept => accepted,
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
                 Some(_) = connections.join_next() => continue,
                 () = &mut shutdown => break,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    let connection = connection(Arc::clone(&app), router.clone(), stream);
-                    connections.spawn(async move {
-                        connection.await;
-                        drop(seat);
-                    });
+                Ok((stream, peer)) => {
+                    // tokens are small and late ones are noticed
+                    let _ = stream.set_nodelay(true);
+                    let (app, router) = (Arc::clone(&app), router.clone());
+                    match seats.take(peer.ip(), &app.config) {
+                        Ok(seat) => {
+                            connections.spawn(async move {
+                                connection::serve(app, router, stream).await;
+                                drop(seat);
+                            });
+                        }
+                        Err(full) => {
+                            spare.push_back(
+                                connections.spawn(connection::serve_health(app, router, stream, full)),
+                            );
+                            // the oldest makes room, so that whoever asks for /health always gets in
+                            if spare.len() > SPARE
+                                && let Some(oldest) = spare.pop_front()
+                            {
+                                oldest.abort();
+                            }
+                        }
+                    }
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
@@ -91,32 +105,6 @@ impl Server {
         drop(listener);
         drain(&app, connections).await;
         Ok(())
-    }
-}
-
-/// One connection, until its client leaves, or until its last answer when the server drains.
-async fn connection(app: Arc<App>, router: Router, stream: TcpStream) {
-    // tokens are small and late ones are noticed
-    let _ = stream.set_nodelay(true);
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(app.config.read_timeout);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
-    let mut stop = std::pin::pin!(app.stopped(Stop::Draining));
-    let mut told = false;
-    loop {
-        tokio::select! {
-            result = connection.as_mut() => {
-                if let Err(error) = result {
-                    tracing::debug!(%error, "a connection ended early");
-                }
-                return;
-            }
-            () = stop.as_mut(), if !told => {
-                told = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        }
     }
 }
 

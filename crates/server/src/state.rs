@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use axum::body::Body;
 use axum::http::StatusCode;
 use tern_engine::EngineError;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::auth::Keys;
-use crate::body::read;
+use crate::body::HeldBytes;
 use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
 use crate::model::Served;
+use crate::prepare::Workers;
 use crate::probe::Probe;
 use crate::{Config, Model};
 
@@ -23,8 +23,8 @@ pub(crate) struct App {
     pub(crate) probe: tokio::sync::Mutex<Probe>,
     phase: RwLock<Phase>,
     stop: watch::Sender<Stop>,
-    /// How many requests may be read, rendered and tokenised at once: it is work for a processor.
-    workers: Arc<Semaphore>,
+    pub(crate) workers: Workers,
+    pub(crate) bodies: Arc<HeldBytes>,
 }
 
 enum Phase {
@@ -45,14 +45,14 @@ pub(crate) enum Stop {
 
 impl App {
     pub(crate) fn new(config: Config) -> App {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
         App {
             keys: Keys::new(&config.api_keys),
             metrics: Metrics::new(),
             probe: tokio::sync::Mutex::new(Probe::default()),
             phase: RwLock::new(Phase::Loading),
             stop: watch::Sender::new(Stop::No),
-            workers: Arc::new(Semaphore::new(cores)),
+            workers: Workers::new(),
+            bodies: Arc::default(),
             config,
         }
     }
@@ -67,32 +67,6 @@ impl App {
                 Err(unavailable(format!("the model could not be loaded: {why}")).code("load_failed"))
             }
         }
-    }
-
-    /// Runs what a request costs a processor beside the reactor, which must not wait for it.
-    pub(crate) async fn work<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let permit = Arc::clone(&self.workers).acquire_owned().await;
-        let done = tokio::task::spawn_blocking(move || {
-            let _permit = permit; // also when nobody waits for the result any more
-            work()
-        });
-        done.await.unwrap_or_else(|_| Err(ApiError::internal()))
-    }
-
-    /// Reads a body and makes of it what a route needs, with the model at hand.
-    pub(crate) async fn prepare<T: Send + 'static>(
-        &self,
-        body: Body,
-        prepare: fn(&[u8], &Served, &Config) -> Result<T>,
-    ) -> Result<(Arc<Served>, T)> {
-        let served = self.served()?;
-        let body = read(body, self.config.max_body, self.config.read_timeout).await?;
-        let (config, model) = (self.config.clone(), Arc::clone(&served));
-        let prepared = self.work(move || prepare(&body, &model, &config)).await?;
-        Ok((served, prepared))
     }
 
     /// What the engine said, for a client.

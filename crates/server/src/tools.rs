@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::Config;
 use crate::error::{ApiError, Result};
+use crate::json::size_and_depth;
 use crate::params::Params;
 
 /// The tools of a request.
@@ -33,11 +35,26 @@ const UNNAMED: &str =
     "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
 
 impl Tools {
-    pub(crate) fn take(params: &mut Params, limit: usize) -> Result<Tools> {
+    pub(crate) fn take(params: &mut Params, config: &Config) -> Result<Tools> {
         let many = params.bool("parallel_tool_calls")?.unwrap_or(true);
         let offered = params.array("tools")?.unwrap_or_default();
-        if offered.len() > limit {
-            return Err(ApiError::too_many("tools", offered.len(), limit, "tools"));
+        if offered.len() > config.max_tools {
+            return Err(ApiError::too_many("tools", offered.len(), config.max_tools, "tools"));
+        }
+        // before they are copied, rendered and compiled
+        let sizes: Vec<(usize, usize)> = offered.iter().map(size_and_depth).collect();
+        let bytes = sizes.iter().map(|(bytes, _)| bytes).sum();
+        if bytes > config.max_tool_bytes {
+            return Err(ApiError::too_many("tools", bytes, config.max_tool_bytes, "bytes as JSON"));
+        }
+        let depth = sizes.iter().map(|(_, depth)| *depth).max().unwrap_or(0);
+        if depth > config.max_tool_depth {
+            return Err(ApiError::too_many(
+                "tools",
+                depth,
+                config.max_tool_depth,
+                "levels inside each other",
+            ));
         }
         let functions: Result<Vec<_>> =
             offered.iter().enumerate().map(|(at, tool)| function(tool, at)).collect();

@@ -18,12 +18,14 @@ use crate::Config;
 use crate::access::Record;
 use crate::answer::{ChatReading, Reading};
 use crate::constraint::{self, Constraint, Wanted};
+use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
 use crate::model::Served;
 use crate::opening::{self, call_token};
-use crate::options::{IGNORED, Options};
+use crate::options::{Options, UNPARSED};
 use crate::params::Params;
+use crate::prepare::Cancel;
 use crate::prompt::{Chat, model_name, room};
 use crate::state::App;
 use crate::tools::ToolChoice;
@@ -42,22 +44,22 @@ pub(super) async fn chat(
     Extension(record): Extension<Record>,
     body: Body,
 ) -> Result<Response> {
-    let (served, prepared) = app.prepare(body, prepare).await?;
+    let (served, prepared) = app.prepare(&record, body, prepare).await?;
     prepared.deliver(app, served, record).await
 }
 
 /// Everything that a request must have right, and everything that it costs before the engine.
-fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Reply>> {
-    let mut params = Params::parse(body)?;
+fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
+    let mut params = Params::parse(body, UNPARSED)?;
     let model = model_name(&mut params, served)?;
     let chat = Chat::take(&mut params, config)?;
     let mut options = Options::take(&mut params, served, config)?;
     options.sampling.logprobs = logprobs(&mut params, config)?;
     let wanted = constraint::take(&mut params)?;
     modalities(&mut params)?;
-    params.finish(IGNORED, REFUSED)?;
+    params.finish(&[], REFUSED)?;
 
-    let prompt = chat.prompt(served)?;
+    let prompt = chat.prompt(&Encoder::new(served, cancel, "messages"))?;
     let max_tokens = room(served, prompt.tokens.len(), options.max_tokens)?;
     let wanted = match chat.tools.forced() {
         None => wanted,
@@ -81,6 +83,7 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Rep
         return Err(ApiError::bad(param, words));
     }
     let opening = || Some(opening::Chat { prompt_tail: &prompt.tail, calls });
+    cancel.check()?;
     let constraint = wanted.map(|wanted| Constraint::new(served, &wanted, opening())).transpose()?;
     let request = |text| Request {
         prompt: prompt.tokens.clone(),

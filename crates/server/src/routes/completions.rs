@@ -8,7 +8,6 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::Value;
 use tern_engine::Request;
 
 use self::reply::Reply;
@@ -17,13 +16,16 @@ use crate::Config;
 use crate::access::Record;
 use crate::answer::Reading;
 use crate::constraint::{self, Constraint};
+use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
 use crate::model::Served;
-use crate::options::{IGNORED, Options};
-use crate::params::{Params, Text, texts};
+use crate::options::{Options, UNPARSED};
+use crate::params::{Params, Unparsed};
+use crate::prepare::Cancel;
 use crate::prompt::{model_name, room};
 use crate::state::App;
+use crate::text_lists::{Listed, Text};
 
 /// What OpenAI documents for a request that does not say.
 const MAX_TOKENS: usize = 16;
@@ -46,12 +48,13 @@ pub(super) async fn completions(
     Extension(record): Extension<Record>,
     body: Body,
 ) -> Result<Response> {
-    let (served, prepared) = app.prepare(body, prepare).await?;
+    let (served, prepared) = app.prepare(&record, body, prepare).await?;
     prepared.deliver(app, served, record).await
 }
 
-fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Reply>> {
-    let mut params = Params::parse(body)?;
+fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
+    let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..UNPARSED };
+    let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let mut options = Options::take(&mut params, served, config)?;
     let logprobs = params.integer("logprobs", 0, config.max_top_logprobs as i64)?;
@@ -62,10 +65,12 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Rep
         return Err(ApiError::bad("echo", "echo: not together with logprobs"));
     }
     let add_special = params.bool("add_special_tokens")?.unwrap_or(true);
-    let prompt = params.take("prompt").ok_or_else(|| params.missing("prompt"))?;
-    params.finish(IGNORED, REFUSED)?;
+    let prompt = params.listed("prompt")?;
+    params.finish(&[], REFUSED)?;
 
-    let prompts = prompts(prompt, served, config, (options.n, echo, add_special))?;
+    let encoder = Encoder::new(served, cancel, "prompt");
+    let prompts = prompts(prompt, &encoder, config, (options.n, echo, add_special))?;
+    cancel.check()?;
     let constraint = wanted.map(|wanted| Constraint::new(served, &wanted, None)).transpose()?;
     let mut requests = Vec::with_capacity(prompts.len() * options.n);
     for prompt in &prompts {
@@ -92,8 +97,8 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Prepared<Rep
 }
 
 fn prompts(
-    value: Value,
-    served: &Served,
+    given: Listed,
+    encoder: &Encoder<'_>,
     config: &Config,
     (n, echo, add_special): (usize, bool, bool),
 ) -> Result<Vec<Prompt>> {
@@ -103,12 +108,15 @@ fn prompts(
         }
         _ => Ok(()),
     };
-    let tokenizer = &served.model.tokenizer;
     let prompt = |text| match text {
         Text::Words(text) => {
-            Prompt { tokens: tokenizer.encode(&text, add_special, true), text: echo.then_some(text) }
+            Ok(Prompt { tokens: encoder.text(&text, add_special)?, text: echo.then_some(text) })
         }
-        Text::Tokens(ids) => Prompt { text: echo.then(|| tokenizer.decode(&ids, false)), tokens: ids },
+        Text::Tokens(ids) => {
+            let tokens = encoder.tokens(ids)?;
+            let text = echo.then(|| encoder.served.model.tokenizer.decode(&tokens, false));
+            Ok(Prompt { tokens, text })
+        }
     };
-    Ok(texts(value, "prompt", check)?.into_iter().map(prompt).collect())
+    given.texts("prompt", check)?.into_iter().map(prompt).collect()
 }

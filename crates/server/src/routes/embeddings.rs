@@ -12,12 +12,15 @@ use tern_engine::{Event, Request};
 
 use crate::Config;
 use crate::access::Record;
+use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::model::Served;
-use crate::options::IGNORED;
-use crate::params::{Params, Text, texts};
+use crate::options::UNPARSED;
+use crate::params::{Params, Unparsed};
+use crate::prepare::Cancel;
 use crate::prompt::model_name;
 use crate::state::{App, Stop};
+use crate::text_lists::{Listed, Text};
 use crate::texts::Texts;
 
 struct Job {
@@ -32,7 +35,7 @@ pub(super) async fn embeddings(
     Extension(record): Extension<Record>,
     body: Body,
 ) -> Result<Response> {
-    let (served, job) = app.prepare(body, prepare).await?;
+    let (served, job) = app.prepare(&record, body, prepare).await?;
     let prompt_tokens: usize = job.requests.iter().map(|request| request.prompt.len()).sum();
     record.tell().prompt_tokens = prompt_tokens;
     let work = run(&app, &served, job.requests);
@@ -99,8 +102,9 @@ fn normalised(mut vector: Vec<f32>) -> Vec<f32> {
     vector
 }
 
-fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Job> {
-    let mut params = Params::parse(body)?;
+fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Job> {
+    let unparsed = Unparsed { listed: Some("input"), keep: config.max_inputs, ..UNPARSED };
+    let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let base64 = match params.string("encoding_format")?.as_deref() {
         None | Some("float") => false,
@@ -109,9 +113,9 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Job> {
     };
     let dimensions = params.integer("dimensions", 1, i64::MAX)?.map(|d| d as usize);
     let priority = params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32;
-    let input = params.take("input").ok_or_else(|| params.missing("input"))?;
-    params.finish(IGNORED, &[])?;
-    let inputs = inputs(input, served, config)?;
+    let input = params.listed("input")?;
+    params.finish(&[], &[])?;
+    let inputs = inputs(input, &Encoder::new(served, cancel, "input"), config)?;
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
         return Err(ApiError::bad("input", format!("input: text {at} is empty")));
     }
@@ -119,7 +123,7 @@ fn prepare(body: &[u8], served: &Served, config: &Config) -> Result<Job> {
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }
 
-fn inputs(input: Value, served: &Served, config: &Config) -> Result<Vec<Vec<u32>>> {
+fn inputs(given: Listed, encoder: &Encoder<'_>, config: &Config) -> Result<Vec<Vec<u32>>> {
     let check = |inputs: usize| match inputs {
         _ if inputs > config.max_inputs => {
             Err(ApiError::too_many("input", inputs, config.max_inputs, "inputs"))
@@ -127,8 +131,8 @@ fn inputs(input: Value, served: &Served, config: &Config) -> Result<Vec<Vec<u32>
         _ => Ok(()),
     };
     let encode = |text| match text {
-        Text::Words(text) => served.model.tokenizer.encode(&text, true, true),
-        Text::Tokens(ids) => ids,
+        Text::Words(text) => encoder.text(&text, true),
+        Text::Tokens(ids) => encoder.tokens(ids),
     };
-    Ok(texts(input, "input", check)?.into_iter().map(encode).collect())
+    given.texts("input", check)?.into_iter().map(encode).collect()
 }

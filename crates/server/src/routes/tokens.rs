@@ -2,37 +2,59 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::Config;
+use crate::access::Record;
+use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::model::Served;
-use crate::params::{Params, tokens};
+use crate::params::{Params, Unparsed};
+use crate::prepare::{Cancel, Prepare};
 use crate::prompt::{Chat, model_name};
 use crate::state::App;
 
-pub(super) async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
-    answer(app, body, tokens_of).await
+#[derive(Serialize)]
+struct Tokens<'a> {
+    count: usize,
+    max_model_len: usize,
+    token_strs: Option<Vec<&'a str>>,
+    tokens: Vec<u32>,
 }
 
-pub(super) async fn detokenize(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
-    answer(app, body, text_of).await
+#[derive(Serialize)]
+struct Text {
+    prompt: String,
 }
 
-async fn answer(
-    app: Arc<App>,
+pub(super) async fn tokenize(
+    State(app): State<Arc<App>>,
+    Extension(record): Extension<Record>,
     body: Body,
-    make: fn(&[u8], &Served, &Config) -> Result<serde_json::Value>,
 ) -> Result<Response> {
-    let (_, value) = app.prepare(body, make).await?;
-    Ok(super::json(&value))
+    answer(&app, &record, body, tokens_of).await
 }
 
-fn tokens_of(body: &[u8], served: &Served, config: &Config) -> Result<serde_json::Value> {
-    let mut params = Params::parse(body)?;
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Extension(record): Extension<Record>,
+    body: Body,
+) -> Result<Response> {
+    answer(&app, &record, body, text_of).await
+}
+
+/// The answer is written beside the reactor, too: it may be larger than the body.
+async fn answer(app: &App, record: &Record, body: Body, make: Prepare<Vec<u8>>) -> Result<Response> {
+    let (_, text) = app.prepare(record, body, make).await?;
+    Ok(super::json_text(text))
+}
+
+fn tokens_of(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Vec<u8>> {
+    let mut params = Params::parse(body, Unparsed::default())?;
     model_name(&mut params, served)?;
     let tokenizer = &served.model.tokenizer;
     let add_special = params.bool("add_special_tokens")?;
@@ -42,37 +64,42 @@ fn tokens_of(body: &[u8], served: &Served, config: &Config) -> Result<serde_json
         Some(_) if prompt.is_some() => return Err(ApiError::bad("content", "content: prompt is given too")),
         content => prompt.or(content),
     };
+    // of any length: clients ask in order to learn whether a text fits
+    let encoder = Encoder { max_tokens: usize::MAX, ..Encoder::new(served, cancel, "prompt") };
     let tokens = match text {
         Some(text) => {
             params.finish(&[], &[])?;
-            tokenizer.encode(&text, add_special.unwrap_or(true), true)
+            encoder.text(&text, add_special.unwrap_or(true))?
         }
         None => {
             let speaks = params.bool("add_generation_prompt")?.unwrap_or(true);
             let chat = Chat::take(&mut params, config)?.with_generation_prompt(speaks);
             params.finish(&[], &[])?;
-            chat.prompt(served)?.tokens
+            chat.prompt(&encoder)?.tokens
         }
     };
     let string = |&id: &u32| tokenizer.token_text(id).unwrap_or_default();
-    Ok(json!({
-        "count": tokens.len(),
-        "max_model_len": served.context(),
-        "token_strs": strings.then(|| tokens.iter().map(string).collect::<Vec<_>>()),
-        "tokens": tokens,
-    }))
+    written(&Tokens {
+        count: tokens.len(),
+        max_model_len: served.context(),
+        token_strs: strings.then(|| tokens.iter().map(string).collect()),
+        tokens,
+    })
 }
 
-fn text_of(body: &[u8], served: &Served, _config: &Config) -> Result<serde_json::Value> {
-    let mut params = Params::parse(body)?;
+fn text_of(body: &[u8], served: &Served, _config: &Config, _cancel: &Cancel) -> Result<Vec<u8>> {
+    let mut params = Params::parse(body, Unparsed { listed: Some("tokens"), ..Unparsed::default() })?;
     model_name(&mut params, served)?;
-    let missing = params.missing("tokens");
-    let ids = tokens(&params.array("tokens")?.ok_or(missing)?, "tokens")?;
+    let ids = params.listed("tokens")?.tokens("tokens")?;
     params.finish(&[], &[])?;
     let tokenizer = &served.model.tokenizer;
     if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_size()) {
         let words = format!("tokens: token id {id} is outside the vocabulary of {}", tokenizer.vocab_size());
         return Err(ApiError::bad("tokens", words));
     }
-    Ok(json!({"prompt": tokenizer.decode(&ids, true)}))
+    written(&Text { prompt: tokenizer.decode(&ids, true) })
+}
+
+fn written(answer: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(answer).map_err(|_| ApiError::internal())
 }

@@ -135,7 +135,7 @@ fn a_slow_body_is_not_waited_for() {
     let mut stream = std::net::TcpStream::connect(site.addr).unwrap();
     std::io::Write::write_all(
         &mut stream,
-        b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{",
+        b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{",
     )
     .unwrap();
     let mut bytes = Vec::new();

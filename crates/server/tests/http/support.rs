@@ -176,7 +176,19 @@ impl Site {
 
     /// A request and its whole answer on a connection of its own.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
-        let mut stream = self.open(method, path, headers, body);
+        self.send_to(&self.addr.to_string(), method, path, headers, body)
+    }
+
+    /// The same by another name.
+    pub(crate) fn send_to(
+        &self,
+        host: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Reply {
+        let mut stream = self.open_to(host, method, path, headers, body);
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
         parse(&bytes)
@@ -184,12 +196,23 @@ impl Site {
 
     /// A request on its way.
     pub(crate) fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
+        self.open_to(&self.addr.to_string(), method, path, headers, body)
+    }
+
+    fn open_to(
+        &self,
+        host: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> TcpStream {
         let mut stream = TcpStream::connect(self.addr).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let (length, addr) = (body.len(), self.addr);
+        let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\ncontent-length: {length}\r\n{more}\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n{more}\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body).unwrap();

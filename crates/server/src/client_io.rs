@@ -1,0 +1,117 @@
+//! A client's socket: a client that reads nothing is left, and one that is told to go still reads why.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// How long, and for how many bytes, a closed connection is read: closing it with bytes unread would reset it, and the
+/// client would lose the answer.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 1 << 20;
+
+/// A socket whose writes must move within a time.
+pub(crate) struct ClientIo {
+    stream: TcpStream,
+    write_timeout: Duration,
+    /// Runs while the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+    seen: Arc<Seen>,
+    lingering: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+/// What a connection's socket and its requests tell each other.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// How often bytes were read.
+    pub(crate) reads: AtomicU64,
+    /// The client may still be sending what nobody reads.
+    pub(crate) sends: AtomicBool,
+}
+
+impl ClientIo {
+    pub(crate) fn new(stream: TcpStream, write_timeout: Duration) -> ClientIo {
+        ClientIo { stream, write_timeout, stalled: None, seen: Arc::default(), lingering: None }
+    }
+
+    pub(crate) fn seen(&self) -> Arc<Seen> {
+        Arc::clone(&self.seen)
+    }
+
+    /// Gives up on a client that took nothing for too long.
+    fn moved(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.write_timeout;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+    }
+}
+
+impl AsyncRead for ClientIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.seen.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.moved(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.moved(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            if !this.seen.sends.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let (until, read) = this.lingering.get_or_insert_with(|| (Box::pin(sleep(LINGER)), 0));
+        let mut scrap = [0; 4096];
+        while *read < LINGER_BYTES && until.as_mut().poll(cx).is_pending() {
+            let mut buffer = ReadBuf::new(&mut scrap);
+            match ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => *read += buffer.filled().len(),
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

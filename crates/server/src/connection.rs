@@ -1,0 +1,137 @@
+//! One connection, from its first byte to its last.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::client_io::{ClientIo, Seen};
+use crate::error::ApiError;
+use crate::seats::Full;
+use crate::state::{App, Stop};
+
+/// Requests in a row that a client may send without waiting for answers.
+const PIPELINED: u64 = 16;
+/// Bytes of a request's head, and of an answer that is not taken yet.
+const BUFFER: usize = 64 << 10;
+/// How long a connection without a seat lasts.
+const SPARE_LIFE: Duration = Duration::from_secs(2);
+
+/// Serves a client until it leaves, or until its last answer when the server drains.
+pub(crate) async fn serve(app: Arc<App>, router: Router, stream: TcpStream) {
+    let io = ClientIo::new(stream, app.config.write_timeout);
+    let requests = Requests { router, app: Arc::clone(&app), pipeline: Pipeline::new(&io), full: None };
+    run(app, io, requests).await;
+}
+
+/// Serves a client for which there is no seat: `/health` is answered, anything else refused, and it ends soon.
+pub(crate) async fn serve_health(app: Arc<App>, router: Router, stream: TcpStream, full: Full) {
+    let io = ClientIo::new(stream, SPARE_LIFE);
+    let requests = Requests { router, app: Arc::clone(&app), pipeline: Pipeline::new(&io), full: Some(full) };
+    let _ = timeout(SPARE_LIFE, run(app, io, requests)).await;
+}
+
+async fn run(app: Arc<App>, io: ClientIo, requests: Requests) {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(app.config.read_timeout).max_buf_size(BUFFER);
+    let connection = builder.serve_connection(TokioIo::new(io), requests);
+    let mut connection = std::pin::pin!(connection);
+    let mut stop = std::pin::pin!(app.stopped(Stop::Draining));
+    let mut told = false;
+    loop {
+        tokio::select! {
+            result = connection.as_mut() => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+                return;
+            }
+            () = stop.as_mut(), if !told => {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Counts requests that were taken from bytes read before the answer to the request in front of them.
+struct Pipeline {
+    seen: Arc<Seen>,
+    /// The count of reads at the last request.
+    reads: AtomicU64,
+    in_row: AtomicU64,
+}
+
+impl Pipeline {
+    fn new(io: &ClientIo) -> Pipeline {
+        Pipeline { seen: io.seen(), reads: AtomicU64::new(0), in_row: AtomicU64::new(0) }
+    }
+
+    /// Whether the request that begins is one too many.
+    fn is_full(&self) -> bool {
+        let reads = self.seen.reads.load(Ordering::Relaxed);
+        match self.reads.swap(reads, Ordering::Relaxed) == reads {
+            true => self.in_row.fetch_add(1, Ordering::Relaxed) + 1 >= PIPELINED,
+            false => {
+                self.in_row.store(0, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+}
+
+/// Answers the requests of one connection.
+struct Requests {
+    router: Router,
+    app: Arc<App>,
+    pipeline: Pipeline,
+    /// Why there is no seat for the connection.
+    full: Option<Full>,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl Service<Request<Incoming>> for Requests {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        let last = self.pipeline.is_full() || self.full.is_some();
+        let has_body = !request.body().is_end_stream();
+        let answer: Answer = match &self.full {
+            Some(Full(words)) if request.uri().path() != "/health" => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                self.app.metrics.response(status.as_u16());
+                tracing::debug!(%words, "a connection without a seat");
+                let error = ApiError::new(status, words).code("too_many_connections").retry(1);
+                Box::pin(async { Ok(error.into_response()) })
+            }
+            _ => Box::pin(TowerToHyperService::new(self.router.clone()).call(request)),
+        };
+        let seen = Arc::clone(&self.pipeline.seen);
+        Box::pin(async move {
+            let mut response = answer.await?;
+            // a request is refused before its body is read
+            let unread = has_body && !response.status().is_success();
+            seen.sends.store(last || unread, Ordering::Relaxed);
+            if last {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
+        })
+    }
+}

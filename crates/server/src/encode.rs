@@ -1,0 +1,74 @@
+//! Text to tokens, for no longer than the context has room and somebody waits.
+
+use tern_engine::EngineError;
+use tern_text::{EncodeError, EncodeLimit};
+
+use crate::error::{ApiError, Result};
+use crate::model::Served;
+use crate::prepare::Cancel;
+
+/// Encodes the texts of one parameter.
+pub(crate) struct Encoder<'a> {
+    pub(crate) served: &'a Served,
+    pub(crate) cancel: &'a Cancel,
+    pub(crate) param: &'static str,
+    /// A text of more tokens is refused.
+    pub(crate) max_tokens: usize,
+}
+
+impl<'a> Encoder<'a> {
+    /// For what is to be generated from: the context is the limit.
+    pub(crate) fn new(served: &'a Served, cancel: &'a Cancel, param: &'static str) -> Encoder<'a> {
+        Encoder { served, cancel, param, max_tokens: served.context() }
+    }
+
+    /// The tokens of a plain text.
+    pub(crate) fn text(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        self.within(text, |limit| self.served.model.tokenizer.encode_within(text, add_special, true, limit))
+    }
+
+    /// The tokens of a conversation that a template rendered.
+    pub(crate) fn chat(&self, text: &str) -> Result<Vec<u32>> {
+        self.within(text, |limit| self.served.model.tokenizer.encode_chat_within(text, limit))
+    }
+
+    /// Tokens that a client gave, which may be too many as well.
+    pub(crate) fn tokens(&self, tokens: Vec<u32>) -> Result<Vec<u32>> {
+        let max_context = self.max_tokens;
+        match tokens.len() {
+            prompt if prompt > max_context => {
+                Err(EngineError::Context { prompt, max_tokens: 1, max_context }.into())
+            }
+            _ => Ok(tokens),
+        }
+    }
+
+    fn within(
+        &self,
+        text: &str,
+        encode: impl FnOnce(&EncodeLimit<'_>) -> std::result::Result<Vec<u32>, EncodeError>,
+    ) -> Result<Vec<u32>> {
+        let (context, bytes) = (self.max_tokens, text.len());
+        if let Some(longest) = self.served.model.tokenizer.longest_token()
+            && bytes > context.saturating_mul(longest)
+        {
+            let most = context.saturating_mul(longest);
+            return Err(self.too_long(format!(
+                "the text has {bytes} bytes and the context of {context} tokens holds at most {most}: \
+                 no token is longer than {longest} bytes"
+            )));
+        }
+        let cancelled = || self.cancel.is_cancelled();
+        encode(&EncodeLimit { tokens: context, cancelled: &cancelled }).map_err(|error| match error {
+            EncodeError::Tokens(_) => {
+                self.too_long(format!("the text has more tokens than the context of {context}"))
+            }
+            EncodeError::Cancelled => self.cancel.error(),
+        })
+    }
+
+    fn too_long(&self, words: String) -> ApiError {
+        let param = self.param;
+        ApiError::bad(param, format!("{param}: {words}")).code("context_length_exceeded")
+    }
+}

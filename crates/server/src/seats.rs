@@ -1,0 +1,86 @@
+//! How many connections are open, and how many of them one address has.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::Config;
+
+/// The connections that are open.
+#[derive(Default)]
+pub(crate) struct Seats {
+    taken: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One connection. Its place is free again when it is dropped.
+pub(crate) struct Seat {
+    seats: Arc<Seats>,
+    peer: IpAddr,
+}
+
+/// Why a connection gets no seat, in words for its client.
+pub(crate) struct Full(pub(crate) String);
+
+impl Seats {
+    /// A seat for a connection from `address`.
+    pub(crate) fn take(self: &Arc<Seats>, address: IpAddr, config: &Config) -> Result<Seat, Full> {
+        let peer = peer(address);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.values().sum::<usize>() >= config.max_connections {
+            return Err(Full(format!(
+                "{} connections are open, the limit of --max-connections",
+                config.max_connections
+            )));
+        }
+        let of_peer = taken.entry(peer).or_default();
+        if *of_peer >= config.max_connections_per_peer {
+            return Err(Full(format!(
+                "{of_peer} connections from {peer} are open, the limit of --max-connections-per-peer"
+            )));
+        }
+        *of_peer += 1;
+        Ok(Seat { seats: Arc::clone(self), peer })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.seats.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.peer);
+            }
+        }
+    }
+}
+
+/// What counts as one peer: an IPv4 address, or the /64 network that an IPv6 host has for itself.
+fn peer(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_have_a_limit_and_so_has_each_peer() {
+        let config = Config { max_connections: 3, max_connections_per_peer: 2, ..Config::default() };
+        let seats = Arc::<Seats>::default();
+        let take = |address: &str| seats.take(address.parse().unwrap(), &config);
+        let first = take("10.0.0.1").ok().unwrap();
+        let _second = take("::ffff:10.0.0.1").ok().unwrap();
+        let full = take("10.0.0.1").err().unwrap().0;
+        assert_eq!(full, "2 connections from 10.0.0.1 are open, the limit of --max-connections-per-peer");
+        let _other = take("2001:db8::1").ok().unwrap();
+        let full = take("10.0.0.2").err().unwrap().0;
+        assert_eq!(full, "3 connections are open, the limit of --max-connections");
+        drop(first);
+        assert!(take("2001:db8::ffff").is_ok());
+        assert_eq!(peer("2001:db8::1:2:3:4".parse().unwrap()), peer("2001:db8::5".parse().unwrap()));
+    }
+}

@@ -1,0 +1,220 @@
+//! Parameters that are texts or their tokens, read without a JSON value for each token.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::error::{ApiError, Result, glimpse};
+use crate::json::Values;
+use crate::params::integer;
+
+/// A text, or the tokens of one.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Text {
+    Words(String),
+    Tokens(Vec<u32>),
+}
+
+/// What a client gave where texts are expected.
+#[derive(Debug)]
+pub(crate) enum Listed {
+    Words(String),
+    Id(u32),
+    /// One or more token ids.
+    Ids(Vec<u32>),
+    List(List),
+    /// Something else, in a few words.
+    Other(String),
+}
+
+/// A list that is not one of token ids alone.
+#[derive(Debug)]
+pub(crate) struct List {
+    count: usize,
+    /// It begins with a token id.
+    of_ids: bool,
+    /// The first elements that are no token ids, or all where it does not begin with one.
+    kept: Vec<Listed>,
+}
+
+impl Listed {
+    /// A string, strings, token ids, or lists of token ids: at least one text, and `check` says whether there are too
+    /// many.
+    pub(crate) fn texts(self, name: &str, check: impl FnOnce(usize) -> Result<()>) -> Result<Vec<Text>> {
+        match self {
+            Listed::List(list) if list.count == 0 => {
+                Err(ApiError::bad(name, format!("{name}: there is none")))
+            }
+            Listed::List(list) if !list.of_ids => {
+                check(list.count)?;
+                list.kept.into_iter().map(|item| item.text(name)).collect()
+            }
+            one => Ok(vec![one.text(name)?]),
+        }
+    }
+
+    /// Token ids.
+    pub(crate) fn tokens(self, name: &str) -> Result<Vec<u32>> {
+        match self {
+            Listed::Ids(ids) => Ok(ids),
+            Listed::List(list) => match list.kept.first() {
+                None => Ok(vec![]),
+                Some(other) => Err(ApiError::want_words(name, "token ids", &other.words())),
+            },
+            other => Err(ApiError::want_words(name, "an array", &other.words())),
+        }
+    }
+
+    /// `null` counts as absent.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Listed::Other(words) if words == "null")
+    }
+
+    fn text(self, name: &str) -> Result<Text> {
+        match self {
+            Listed::Words(text) => Ok(Text::Words(text)),
+            list @ (Listed::Ids(_) | Listed::List(_)) => list.tokens(name).map(Text::Tokens),
+            other => {
+                let want = "a string, strings, token ids or lists of token ids";
+                Err(ApiError::want_words(name, want, &other.words()))
+            }
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Listed::Words(text) => glimpse(&text.as_str().into()),
+            Listed::Id(id) => id.to_string(),
+            Listed::Ids(ids) => format!("an array of {}", ids.len()),
+            Listed::List(list) => format!("an array of {}", list.count),
+            Listed::Other(words) => words.clone(),
+        }
+    }
+}
+
+/// Reads a [`Listed`]. Of a list it keeps so many elements, and one of a list inside of it: that is the one to refuse.
+#[derive(Clone, Copy)]
+pub(crate) struct Lister<'a> {
+    pub(crate) keep: usize,
+    pub(crate) values: &'a Values,
+}
+
+impl<'de> DeserializeSeed<'de> for Lister<'_> {
+    type Value = Listed;
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> std::result::Result<Listed, D::Error> {
+        input.deserialize_any(self)
+    }
+}
+
+impl Lister<'_> {
+    fn number(value: &Value) -> Listed {
+        let id = integer(value).and_then(|id| u32::try_from(id).ok());
+        id.map_or_else(|| Listed::Other(value.to_string()), Listed::Id)
+    }
+}
+
+impl<'de> Visitor<'de> for Lister<'_> {
+    type Value = Listed;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Listed, E> {
+        Ok(Listed::Other("null".into()))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> std::result::Result<Listed, E> {
+        Ok(Listed::Other(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> std::result::Result<Listed, E> {
+        Ok(u32::try_from(value).map_or_else(|_| Listed::Other(value.to_string()), Listed::Id))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> std::result::Result<Listed, E> {
+        Ok(Lister::number(&value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> std::result::Result<Listed, E> {
+        Ok(Lister::number(&value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> std::result::Result<Listed, E> {
+        Ok(Listed::Words(value.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Listed, A::Error> {
+        let (mut ids, mut list) = (Vec::new(), List { count: 0, of_ids: false, kept: Vec::new() });
+        while let Some(item) = items.next_element_seed(Lister { keep: 1, ..self })? {
+            match item {
+                Listed::Id(id) if ids.len() == list.count => ids.push(id),
+                item if list.kept.len() < self.keep.max(1) => list.kept.push(item),
+                _ => {}
+            }
+            list.count += 1;
+        }
+        list.of_ids = !ids.is_empty();
+        Ok(if list.of_ids && list.kept.is_empty() { Listed::Ids(ids) } else { Listed::List(list) })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> std::result::Result<Listed, A::Error> {
+        Ok(Listed::Other(glimpse(&self.values.visit_map(members)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Listed {
+        let values = Values::new();
+        let mut input = serde_json::Deserializer::from_str(text);
+        Lister { keep: 3, values: &values }.deserialize(&mut input).unwrap()
+    }
+
+    fn texts(text: &str) -> std::result::Result<Vec<Text>, String> {
+        let check = |count| match count {
+            0..=3 => Ok(()),
+            _ => Err(ApiError::bad("p", format!("{count} are too many"))),
+        };
+        read(text).texts("p", check).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn texts_come_as_words_or_tokens() {
+        let words = |text: &str| Text::Words(text.into());
+        assert_eq!(texts("\"a\"").unwrap(), [words("a")]);
+        assert_eq!(texts("[\"a\", \"b\"]").unwrap(), [words("a"), words("b")]);
+        assert_eq!(texts("[1, 2.0, 3]").unwrap(), [Text::Tokens(vec![1, 2, 3])]);
+        assert_eq!(
+            texts("[[1], [], \"a\"]").unwrap(),
+            [Text::Tokens(vec![1]), Text::Tokens(vec![]), words("a")]
+        );
+        assert!(read("[]").tokens("p").unwrap().is_empty());
+    }
+
+    #[test]
+    fn anything_else_is_refused_in_words() {
+        let want = "p: want a string, strings, token ids or lists of token ids, got";
+        for (text, error) in [
+            ("[]", "p: there is none".to_owned()),
+            ("[\"a\", \"a\", \"a\", \"a\"]", "4 are too many".into()),
+            ("5", format!("{want} 5")),
+            ("{\"a\": 1}", format!("{want} an object")),
+            ("[\"a\", 1]", format!("{want} 1")),
+            ("[null]", format!("{want} null")),
+            ("[1, \"a\"]", "p: want token ids, got \"a\"".into()),
+            ("[1, -1]", "p: want token ids, got -1".into()),
+            ("[1, [2, 3]]", "p: want token ids, got an array of 2".into()),
+            ("[[1, 1.5]]", "p: want token ids, got 1.5".into()),
+            ("[[[], []]]", "p: want token ids, got an array of 0".into()),
+        ] {
+            assert_eq!(texts(text).unwrap_err(), error, "{text}");
+        }
+        assert_eq!(read("\"a\"").tokens("p").unwrap_err().message, "p: want an array, got \"a\"");
+        assert_eq!(read("[true]").tokens("p").unwrap_err().message, "p: want token ids, got true");
+    }
+}

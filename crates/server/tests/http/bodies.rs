@@ -1,0 +1,124 @@
+//! What bodies take: their bytes have a common limit, and what is ignored or too much does not become values.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tern_server::Config;
+
+use crate::support::{Reply, Setup, Site};
+
+/// JSON values that a body may have.
+const VALUES: usize = 1 << 17;
+
+/// Many values in few bytes.
+fn lists(count: usize) -> String {
+    format!("[{}[]]", "[],".repeat(count))
+}
+
+/// A chat with more members.
+fn chat(site: &Site, more: &str) -> Reply {
+    let body = format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"say:ok\"}}], {more}}}");
+    site.send("POST", "/v1/chat/completions", &[], body.as_bytes())
+}
+
+#[test]
+fn a_body_of_too_many_values_is_refused() {
+    let site = Site::new(Setup::default());
+    let words = "the body has more than 131072 JSON values";
+    let tool = format!(
+        "\"tools\": [{{\"type\": \"function\", \"function\": {{\"name\": \"f\", \"parameters\": {{\"a\": {}}}}}}}]",
+        lists(VALUES)
+    );
+    let members: String = (0..VALUES).map(|i| format!("\"k{i}\": 1,")).collect();
+    for more in [
+        format!("\"tools\": {}", lists(VALUES)),
+        format!("\"unknown\": {}", lists(VALUES)),
+        format!("\"stop\": {}", lists(VALUES)),
+        tool,
+        format!("{members}\"n\": 1"),
+    ] {
+        let reply = chat(&site, &more);
+        assert_eq!((reply.status, reply.message().as_str()), (400, words));
+    }
+}
+
+#[test]
+fn the_arguments_of_earlier_calls_count_together() {
+    let site = Site::new(Setup::default());
+    let call = |count| {
+        let arguments = format!("{{\"a\": {}}}", lists(count));
+        json!({"type": "function", "function": {"name": "f", "arguments": arguments}})
+    };
+    let body = |calls: Vec<Value>| {
+        json!({"messages": [
+            {"role": "assistant", "tool_calls": calls}, {"role": "user", "content": "say:ok"},
+        ]})
+    };
+    let reply = site.post("/v1/chat/completions", body(vec![call(VALUES / 2), call(VALUES / 2)]));
+    let words =
+        "messages[0].tool_calls[1].function.arguments: 131073 JSON values or more, the limit is 131072";
+    assert_eq!((reply.status, reply.message().as_str()), (400, words));
+    assert_eq!(site.post("/v1/chat/completions", body(vec![call(2), call(2)])).status, 200);
+}
+
+#[test]
+fn what_is_ignored_is_skipped_whatever_its_size() {
+    let site = Site::new(Setup::default());
+    for name in ["metadata", "prediction", "user"] {
+        let reply = chat(&site, &format!("\"{name}\": {}", lists(3 * VALUES)));
+        assert_eq!(reply.json()["choices"][0]["message"]["content"], "ok", "{}", reply.text);
+    }
+}
+
+#[test]
+fn long_lists_of_tokens_are_no_values() {
+    let site = Site::new(Setup::default());
+    let reply = site.post("/v1/completions", json!({"prompt": vec![1; 2 * VALUES]}));
+    assert_eq!(reply.message(), "262144 prompt tokens and 1 to generate do not fit the context of 512");
+    let reply = site.post("/detokenize", json!({"tokens": vec![1; 2 * VALUES]}));
+    assert_eq!(reply.status, 200);
+    let body = format!("{{\"prompt\": {}}}", lists(VALUES));
+    let reply = site.send("POST", "/v1/completions", &[], body.as_bytes());
+    assert_eq!(reply.message(), "prompt: 131073 texts (prompts times n), the limit is 128");
+}
+
+#[test]
+fn tools_have_a_size_and_a_depth() {
+    let site = Site::new(Setup::default());
+    let tools = |parameters: Value| json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    let with =
+        |parameters: Value| site.chat("ok", json!({"tools": tools(parameters), "tool_choice": "none"}));
+    let large = json!({"description": "x".repeat(512 << 10)});
+    let bytes = tools(large.clone()).to_string().len() - 2; // without the brackets of the list
+    let words = format!("tools: {bytes} bytes as JSON, the limit is 524288");
+    assert_eq!((with(large.clone()).status, with(large).message()), (400, words));
+    let deep = (0..70).fold(json!(1), |inner, _| json!({"a": inner}));
+    let reply = with(deep);
+    assert_eq!(reply.message(), "tools: 72 levels inside each other, the limit is 64");
+    assert_eq!(with((0..50).fold(json!(1), |inner, _| json!({"a": inner}))).status, 200);
+}
+
+#[test]
+fn bodies_share_their_memory() {
+    let config = Config { max_body: 1000, max_bodies: 1500, ..Config::default() };
+    let site = Site::new(Setup { config, ..Setup::default() });
+    let body = format!("{{\"prompt\": \"a\"{}}}", " ".repeat(850));
+    // most of a body, and its client does not send the rest
+    let head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n";
+    let mut waiting = TcpStream::connect(site.addr).unwrap();
+    waiting.write_all(&[&head[..], " ".repeat(900).as_bytes()].concat()).unwrap();
+    thread::sleep(Duration::from_millis(200));
+    let reply = site.send("POST", "/tokenize", &[], body.as_bytes());
+    let words = "the bodies of all requests together may have 1500 bytes: try again when others are done";
+    assert_eq!((reply.status, reply.message().as_str()), (503, words));
+    assert_eq!(
+        (reply.header("retry-after"), &reply.json()["error"]["code"]),
+        (Some("1"), &json!("bodies_full"))
+    );
+    drop(waiting);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(site.send("POST", "/tokenize", &[], body.as_bytes()).status, 200);
+}
