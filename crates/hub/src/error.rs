@@ -48,6 +48,14 @@ pub enum HubError {
         /// What the connection said.
         why: String,
     },
+    /// A connection on which too little came; what came of a file is kept.
+    #[error("{endpoint} is too slow: {why}; what came is kept, and the next try goes on from there")]
+    Slow {
+        /// The hub's address.
+        endpoint: String,
+        /// What came in which time.
+        why: String,
+    },
     /// The hub refused.
     #[error("{repo}: the hub answers {status}, {meaning}")]
     Status {

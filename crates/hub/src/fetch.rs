@@ -10,6 +10,7 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Proxy};
 
 use crate::Config;
+use crate::steady::{Pace, SLOWEST, Stalled, Steady};
 
 /// A machine that does not answer is given up after this long.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -36,8 +37,20 @@ pub(crate) struct Reply {
 pub(crate) enum FetchError {
     /// No connection, no name, no TLS, no answer in time.
     Unreachable(String),
+    /// A body that came too slowly.
+    Slow(String),
     /// An answer that is not the file.
     Status(u16),
+}
+
+impl FetchError {
+    /// Why reading a body failed.
+    pub(crate) fn of_body(error: &std::io::Error) -> FetchError {
+        match Stalled::is(error) {
+            true => FetchError::Slow(error.to_string()),
+            false => FetchError::Unreachable(error.to_string()),
+        }
+    }
 }
 
 /// The real [`Fetch`].
@@ -45,6 +58,8 @@ pub(crate) struct Network {
     agent: Result<Agent, String>,
     endpoint: String,
     token: Option<String>,
+    /// The least speed of a body.
+    pace: Pace,
 }
 
 impl Network {
@@ -65,7 +80,8 @@ impl Network {
                 .build()
                 .new_agent()
         });
-        Network { agent, endpoint: config.endpoint.clone(), token: token.filter(|t| !t.is_empty()) }
+        let (endpoint, token) = (config.endpoint.clone(), token.filter(|t| !t.is_empty()));
+        Network { agent, endpoint, token, pace: SLOWEST }
     }
 }
 
@@ -86,7 +102,8 @@ impl Fetch for Network {
             other => FetchError::Unreachable(other.to_string()),
         })?;
         let from = if response.status() == 206 { from } else { 0 };
-        Ok(Reply { from, body: Box::new(response.into_body().into_reader()) })
+        let body = Steady::new(response.into_body().into_reader(), self.pace);
+        Ok(Reply { from, body: Box::new(body) })
     }
 
     fn run(&self, program: &str, args: &[OsString], folder: &Path) -> Result<(), String> {
@@ -171,6 +188,34 @@ mod tests {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let url = format!("http://{closed}/f");
         assert!(matches!(network(&url).get(&url, 0).err(), Some(FetchError::Unreachable(_))));
+    }
+
+    /// A server that sends a byte every few milliseconds for as long as somebody reads.
+    #[test]
+    fn a_body_that_drips_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let hub = format!("http://{}", listener.local_addr().unwrap());
+        let drip = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = BufReader::new(stream.try_clone().unwrap()).lines().map(|l| l.unwrap());
+            assert!(head.take_while(|l| !l.is_empty()).count() > 0);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n").unwrap();
+            while stream.write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let mut network = network(&hub);
+        network.pace = Pace { bytes: 100_000, within: Duration::from_millis(300) };
+        let mut reply = network.get(&format!("{hub}/f"), 0).unwrap();
+        let mut text = vec![];
+        let error = FetchError::of_body(&reply.body.read_to_end(&mut text).unwrap_err());
+        assert!(
+            matches!(&error, FetchError::Slow(why) if why.ends_with("want 100000 at least")),
+            "{error:?}"
+        );
+        assert!(!text.is_empty() && text.len() < 100_000);
+        drop((reply, network));
+        drip.join().unwrap();
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod progress;
 mod repo;
 mod resolve;
 mod select;
+mod steady;
 
 #[cfg(test)]
 mod fake;
@@ -36,4 +37,4 @@ pub use error::HubError;
 pub use known::{HubFile, KNOWN, Known, Part, Registry};
 pub use list::{Entry, Place, list};
 pub use progress::{Progress, Silent};
-pub use resolve::{Source, pull, resolve};
+pub use resolve::{Source, local, pull, resolve};

@@ -93,7 +93,7 @@ fn listing(job: Job<'_>, repo: &str, revision: &str) -> Result<Listing, HubError
     let reply = job.fetch.get(&url, 0).map_err(|e| failed(job.config, repo, e))?;
     let mut text = Vec::new();
     let read = reply.body.take(LISTING).read_to_end(&mut text);
-    read.map_err(|e| failed(job.config, repo, FetchError::Unreachable(e.to_string())))?;
+    read.map_err(|e| failed(job.config, repo, FetchError::of_body(&e)))?;
     let wrong = |why: String| HubError::Reply { repo: repo.to_string(), why };
     let listing: Listing = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
     if !is_hex(&listing.sha) {
@@ -200,7 +200,7 @@ fn more(job: Job<'_>, url: &str, partial: &Path, blob: &Blob<'_>) -> Result<(), 
                 done += n as u64;
             }
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(wire(FetchError::Unreachable(e.to_string()), done > start)),
+            Err(e) => return Err(wire(FetchError::of_body(&e), done > start)),
         }
     }
     if done < blob.bytes {
@@ -230,9 +230,10 @@ fn write_ref(refs: &Path, name: &str, commit: &str) -> Result<(), HubError> {
 }
 
 fn failed(config: &Config, repo: &str, error: FetchError) -> HubError {
-    let repo = repo.to_string();
+    let (repo, endpoint) = (repo.to_string(), config.endpoint.clone());
     match error {
-        FetchError::Unreachable(why) => HubError::Unreachable { endpoint: config.endpoint.clone(), why },
+        FetchError::Unreachable(why) => HubError::Unreachable { endpoint, why },
+        FetchError::Slow(why) => HubError::Slow { endpoint, why },
         FetchError::Status(status) => HubError::Status { repo, status, meaning: meaning(status) },
     }
 }

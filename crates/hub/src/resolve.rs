@@ -28,6 +28,15 @@ pub fn resolve(
     resolve_by(Job { config, fetch: &Network::new(config), progress }, name, may_download)
 }
 
+/// What `name` means if that depends on no settings: a file, a folder, or a model in the binary.
+pub fn local(name: &str) -> Result<Option<Source>, HubError> {
+    Ok(match Name::parse(name)? {
+        Name::Path(path) => Some(Source::Path(path)),
+        Name::Known(known) if known.embedded() => Some(Source::Embedded(known.name)),
+        Name::Known(_) | Name::Repo(_) => None,
+    })
+}
+
 /// Fetches `name`, or makes sure that it is here: a known model's hash is checked again, and a repository
 /// is asked for its newest commit.
 pub fn pull(name: &str, config: &Config, progress: &dyn Progress) -> Result<Source, HubError> {
@@ -35,9 +44,11 @@ pub fn pull(name: &str, config: &Config, progress: &dyn Progress) -> Result<Sour
 }
 
 pub(crate) fn resolve_by(job: Job<'_>, name: &str, may_download: bool) -> Result<Source, HubError> {
+    if let Some(source) = local(name)? {
+        return Ok(source);
+    }
     let here = match Name::parse(name)? {
         Name::Path(path) => Ok(Some(path)),
-        Name::Known(known) if known.embedded() => return Ok(Source::Embedded(known.name)),
         Name::Known(known) => Ok(present(known, job.config)),
         Name::Repo(repo) => cache::find(&repo, job.config),
     };
@@ -51,9 +62,11 @@ pub(crate) fn resolve_by(job: Job<'_>, name: &str, may_download: bool) -> Result
 }
 
 pub(crate) fn pull_by(job: Job<'_>, name: &str) -> Result<Source, HubError> {
+    if let Some(source) = local(name)? {
+        return Ok(source);
+    }
     match Name::parse(name)? {
         Name::Path(path) => Ok(path),
-        Name::Known(known) if known.embedded() => return Ok(Source::Embedded(known.name)),
         Name::Known(known) => pull_known(job, known),
         Name::Repo(repo) => pull_repo(job, &repo),
     }
@@ -120,7 +133,7 @@ fn pull_repo(job: Job<'_>, name: &RepoName) -> Result<PathBuf, HubError> {
     };
     match fetched {
         // what is here is better than nothing
-        Err(error @ (HubError::Unreachable { .. } | HubError::Offline { .. })) => {
+        Err(error @ (HubError::Unreachable { .. } | HubError::Slow { .. } | HubError::Offline { .. })) => {
             let Some(path) = cache::find(name, job.config)? else { return Err(error) };
             if !job.config.offline {
                 job.progress.note(&format!("{error}; taking what is cached"));
