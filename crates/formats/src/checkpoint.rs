@@ -1,16 +1,13 @@
 //! A model as the file has it: metadata, and tensors that point into the mapped bytes.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use indexmap::{IndexMap, map::Entry};
 use tern_quant::{Dialect, Quant};
 
 use crate::{
-    FormatError, Metadata, TensorError, folder,
+    Access, FormatError, Metadata, TensorError, folder,
     gguf::{self, Header},
     split,
 };
@@ -71,20 +68,29 @@ impl Checkpoint {
     ///
     /// The file is mapped, not read: only the header is touched, however large the model is. A file that somebody
     /// truncates while it is mapped ends the process with SIGBUS at the next read of the lost part; replacing a
-    /// file by renaming another over it is safe.
+    /// file by renaming another over it is safe, and so is [`Access::copy`].
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
-        let checkpoint = Self::open_for_inspection(path)?;
+        Self::open_as(path, Access::default())
+    }
+
+    /// As [`Self::open`], with the bytes brought into memory as `access` says.
+    pub fn open_as(path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
+        let checkpoint = Self::read(path, access)?;
         checkpoint.check_runnable().map_err(|e| e.at(path))?;
         Ok(checkpoint)
     }
 
     /// As [`Self::open`], but also for a model that is described in full and yet cannot run.
     pub fn open_for_inspection(path: &Path) -> Result<Checkpoint, FormatError> {
+        Self::read(path, Access::default())
+    }
+
+    fn read(path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
         let path = match path.is_dir() {
             true => &folder::model_in(path)?,
             false => path,
         };
-        let shards = split::shards(path)?;
+        let shards = split::shards(path, access)?;
         merge(shards).map_err(|e| e.at(path))
     }
 
@@ -144,13 +150,8 @@ impl Shard {
         Ok(Shard { path, bytes, header })
     }
 
-    pub(crate) fn open(path: &Path) -> Result<Shard, FormatError> {
-        let io = |e| FormatError::Io(path.into(), e);
-        let file = File::open(path).map_err(io)?;
-        // SAFETY: the map is read-only and private to this process; that a file truncated by others faults is the
-        // documented price of not copying it (see `Checkpoint::open`).
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-        Shard::parse(Some(path.into()), Bytes::from_owner(map)).map_err(|e| e.at(path))
+    pub(crate) fn open(path: &Path, access: Access) -> Result<Shard, FormatError> {
+        Shard::parse(Some(path.into()), access.bytes(path)?).map_err(|e| e.at(path))
     }
 }
 

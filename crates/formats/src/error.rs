@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use crate::shown;
+
 /// Why a model could not be opened or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
@@ -11,6 +13,15 @@ pub enum FormatError {
     /// The file at the path was refused.
     #[error("{}: {}", .0.display(), .1)]
     In(PathBuf, #[source] Box<FormatError>),
+    /// The file shrank while it was copied: the bytes it had at first.
+    #[error("the file had {0} bytes and became shorter while it was read")]
+    Shrank(u64),
+    /// The system did not give memory for a copy: the bytes, and its words.
+    #[error("no memory for a copy of {0} bytes: {1}")]
+    NoMemory(u64, #[source] io::Error),
+    /// The system did not keep the bytes in memory: how many, and its words.
+    #[error("{0} bytes cannot be locked in memory: {1}; `ulimit -l` shows the limit")]
+    NotLocked(u64, #[source] io::Error),
     /// Writing failed.
     #[error("cannot write the model: {0}")]
     Write(#[source] io::Error),
@@ -48,13 +59,17 @@ pub enum FormatError {
     HeaderTooLarge(u64),
 
     /// One key-value pair is wrong.
-    #[error("metadata key `{0}`: {1}")]
+    #[error("metadata key `{}`: {}", shown(.0), .1)]
     Key(String, #[source] KeyError),
     /// One tensor is wrong.
-    #[error("tensor `{0}`: {1}")]
+    #[error("tensor `{}`: {}", shown(.0), .1)]
     Tensor(String, #[source] TensorError),
     /// Two tensors claim the same bytes.
-    #[error("tensors `{0}` and `{1}` overlap: `{0}` ends at offset {2}, `{1}` starts at {3}")]
+    #[error(
+        "tensors `{one}` and `{two}` overlap: `{one}` ends at offset {2}, `{two}` starts at {3}",
+        one = shown(.0),
+        two = shown(.1)
+    )]
     Overlap(String, String, u64, u64),
 
     /// Type 42 with offsets that match no known block size: how each reading fails.
@@ -64,7 +79,7 @@ pub enum FormatError {
     #[error("type id 42 could be any of {}: the offsets of the file fit all of them", .0.join(", "))]
     AmbiguousReading(Vec<String>),
     /// Weights in a rotated basis that are not undone yet: the key that says so.
-    #[error("metadata key `{0}`: the weights are in a rotated basis, which is not implemented yet")]
+    #[error("metadata key `{}`: the weights are in a rotated basis, which is not implemented yet", shown(.0))]
     Rotated(String),
 
     /// The shards do not make one model.

@@ -9,13 +9,17 @@
 //! A file is never trusted: every count, length and offset is checked against the bytes that are there before it is
 //! used, and what does not hold is a [`FormatError`] that says so in one sentence.
 
+mod access;
 mod checkpoint;
 mod error;
 mod folder;
 pub mod gguf;
 mod metadata;
+mod shown;
 mod split;
 
+pub use access::Access;
 pub use checkpoint::{Checkpoint, SourceFile, Tensor};
 pub use error::{FormatError, KeyError, SplitError, TensorError};
 pub use metadata::{Metadata, MetadataError, Value};
+pub use shown::{escaped, shown};

@@ -2,6 +2,8 @@
 
 use indexmap::IndexMap;
 
+use crate::shown;
+
 /// One metadata value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -31,10 +33,10 @@ pub enum Value {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
     /// The key is not there.
-    #[error("metadata key `{0}` is missing")]
+    #[error("metadata key `{}` is missing", shown(.0))]
     Missing(String),
     /// The key is there with another type or an impossible value.
-    #[error("metadata key `{key}`: want {want}, file has {found}")]
+    #[error("metadata key `{}`: want {want}, file has {found}", shown(key))]
     Wrong {
         /// The key.
         key: String,
@@ -188,8 +190,8 @@ fn as_usize(v: &Value) -> Option<usize> {
 impl Value {
     /// The value in a few words, long texts and arrays cut short.
     pub fn summary(&self) -> String {
-        fn list<T: std::fmt::Debug>(what: &str, xs: &[T]) -> String {
-            let head: Vec<String> = xs.iter().take(4).map(|x| format!("{x:?}")).collect();
+        fn list<T>(what: &str, xs: &[T], one: impl Fn(&T) -> String) -> String {
+            let head: Vec<String> = xs.iter().take(4).map(one).collect();
             let more = if xs.len() > 4 { ", ..." } else { "" };
             format!("{} {what} [{}{more}]", xs.len(), head.join(", "))
         }
@@ -198,16 +200,21 @@ impl Value {
             Value::Int(x) => x.to_string(),
             Value::Float(x) => x.to_string(),
             Value::Bool(x) => x.to_string(),
-            Value::String(s) if s.chars().count() <= 60 => format!("{s:?}"),
-            Value::String(s) => {
-                let head: String = s.chars().take(57).collect();
-                format!("{:?}... ({} bytes)", head, s.len())
-            }
-            Value::Strings(xs) => list("strings", xs),
-            Value::Uints(xs) => list("unsigned", xs),
-            Value::Ints(xs) => list("integers", xs),
-            Value::Floats(xs) => list("floats", xs),
-            Value::Bools(xs) => list("bools", xs),
+            Value::String(s) => quoted(s),
+            Value::Strings(xs) => list("strings", xs, |s| quoted(s)),
+            Value::Uints(xs) => list("unsigned", xs, |x| x.to_string()),
+            Value::Ints(xs) => list("integers", xs, |x| x.to_string()),
+            Value::Floats(xs) => list("floats", xs, |x| format!("{x:?}")),
+            Value::Bools(xs) => list("bools", xs, |x| x.to_string()),
         }
     }
+}
+
+/// A text in quotes, cut where it is long.
+fn quoted(text: &str) -> String {
+    if text.chars().nth(60).is_none() {
+        return format!("{text:?}");
+    }
+    let head: String = text.chars().take(57).collect();
+    format!("{head:?}... ({} bytes)", text.len())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{FormatError, Metadata, SplitError, checkpoint::Shard};
+use crate::{Access, FormatError, Metadata, SplitError, checkpoint::Shard};
 
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
@@ -37,9 +37,9 @@ impl ShardName {
 }
 
 /// The file at the path, and with it all shards of its set in order.
-pub(crate) fn shards(path: &Path) -> Result<Vec<Shard>, FormatError> {
+pub(crate) fn shards(path: &Path, access: Access) -> Result<Vec<Shard>, FormatError> {
     let named = path.file_name().and_then(|n| n.to_str()).and_then(ShardName::parse);
-    let opened = Shard::open(path)?;
+    let opened = Shard::open(path, access)?;
     let Some(name) = named else {
         check_whole(&opened).map_err(|e| e.at(path))?;
         return Ok(vec![opened]);
@@ -59,7 +59,7 @@ pub(crate) fn shards(path: &Path) -> Result<Vec<Shard>, FormatError> {
             None if !sibling.exists() => {
                 return Err(FormatError::from(SplitError::Missing(number, name.count, sibling)).at(path));
             }
-            None => Shard::open(&sibling)?,
+            None => Shard::open(&sibling, access)?,
         };
         let metadata = &shard.header.metadata;
         expect(metadata, COUNT, name.count)

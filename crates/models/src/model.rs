@@ -1,6 +1,6 @@
 //! From a checkpoint to a graph with its weights, or one sentence why not.
 
-use tern_formats::{Checkpoint, Metadata, MetadataError, Tensor};
+use tern_formats::{Checkpoint, Metadata, MetadataError, Tensor, shown};
 use tern_graph::{Graph, GraphError, HostTensor};
 
 use crate::build::{Build, Source};
@@ -17,7 +17,7 @@ pub enum ModelError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The architecture is not one of ours.
-    #[error("architecture `{0}` is not supported; Tern runs {known}", known = known())]
+    #[error("architecture `{}` is not supported; Tern runs {}", shown(.0), known())]
     Architecture(String),
     /// A tensor is missing, misshapen or in a format that cannot be run.
     #[error("{0}")]
@@ -106,7 +106,8 @@ impl Model {
         if let Some(name) = stray {
             let arch = self.arch.name;
             return Err(ModelError::Tensor(format!(
-                "{name}: Tern's `{arch}` has no use for this tensor, so the answers would be wrong"
+                "{}: Tern's `{arch}` has no use for this tensor, so the answers would be wrong",
+                shown(name)
             )));
         }
         let find = |w: &tern_graph::Weight| {

@@ -56,8 +56,9 @@ impl Build<'_> {
             Some("yarn") => Scaling::Yarn { factor, original_context },
             Some(other) => {
                 let text = format!(
-                    "`{}` is `{other}`: want none, linear, yarn or longrope",
-                    keys.key("rope.scaling.type")
+                    "`{}` is `{}`: want none, linear, yarn or longrope",
+                    keys.key("rope.scaling.type"),
+                    tern_formats::shown(other)
                 );
                 return Err(ModelError::Unsupported(text));
             }

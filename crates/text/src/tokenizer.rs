@@ -16,7 +16,7 @@ mod wordpiece;
 
 use std::collections::BTreeSet;
 
-use tern_formats::{Metadata, MetadataError, Value};
+use tern_formats::{Metadata, MetadataError, Value, shown};
 
 use self::bpe::Bpe;
 use self::encoding::Encoding;
@@ -34,10 +34,10 @@ pub enum TokenizerError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// `tokenizer.ggml.model` names a model that is not implemented.
-    #[error("tokenizer model `{0}` is not supported: want gpt2, llama, gemma4 or bert")]
+    #[error("tokenizer model `{}` is not supported: want gpt2, llama, gemma4 or bert", shown(.0))]
     Model(String),
     /// `tokenizer.ggml.pre` names a pre-tokenizer that is not known.
-    #[error("pre-tokenizer `{0}` is not known, and another would give other tokens")]
+    #[error("pre-tokenizer `{}` is not known, and another would give other tokens", shown(.0))]
     Pre(String),
     /// An array that goes with the tokens is too short.
     #[error("metadata key `{key}`: want {want} entries, file has {found}")]

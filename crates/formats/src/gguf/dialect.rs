@@ -7,7 +7,7 @@
 use tern_quant::{Dialect, Quant};
 
 use super::{Header, place::size};
-use crate::{FormatError, Metadata, TensorError};
+use crate::{FormatError, Metadata, TensorError, shown};
 
 /// The id with two meanings.
 const AMBIGUOUS: u32 = 42;
@@ -89,9 +89,9 @@ fn fit(header: &Header, dialect: Dialect) -> Result<End, String> {
     let mut at = 0;
     let mut end = 0;
     for info in &header.infos {
-        let wrong = |e| format!("tensor `{}`: {e}", info.name);
+        let wrong = |e| format!("tensor `{}`: {e}", shown(&info.name));
         if info.offset != at {
-            return Err(format!("tensor `{}` has offset {}, expected {at}", info.name, info.offset));
+            return Err(format!("tensor `{}` has offset {}, expected {at}", shown(&info.name), info.offset));
         }
         let bytes = size(&info.dims, resolve(info.type_id, dialect).map_err(wrong)?).map_err(wrong)?;
         let next = |at: u64| {

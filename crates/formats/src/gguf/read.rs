@@ -7,7 +7,7 @@ use super::{
     cursor::{Cursor, float, int, uint},
     value_type::ValueType,
 };
-use crate::{FormatError, KeyError, Metadata, TensorError, Value};
+use crate::{FormatError, KeyError, Metadata, TensorError, Value, shown};
 
 /// A file up to its data.
 #[derive(Debug)]
@@ -45,9 +45,9 @@ impl fmt::Display for Part<'_> {
         match self {
             Part::Header => write!(f, "the header"),
             Part::Metadata => write!(f, "the metadata"),
-            Part::Value(key) => write!(f, "metadata key `{key}`"),
+            Part::Value(key) => write!(f, "metadata key `{}`", shown(key)),
             Part::Tensors => write!(f, "the tensor list"),
-            Part::Tensor(name) => write!(f, "the entry of tensor `{name}`"),
+            Part::Tensor(name) => write!(f, "the entry of tensor `{}`", shown(name)),
         }
     }
 }

@@ -1,0 +1,70 @@
+//! How the bytes of a file come into memory: mapped, or copied, and locked there or not.
+
+use std::{fs::File, io::Read, path::Path};
+
+use bytes::Bytes;
+use memmap2::{Mmap, MmapMut};
+
+use crate::FormatError;
+
+/// How a file is brought into memory. The default maps it and lets the system decide what to keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Reads a copy into memory: slower to open, and whatever becomes of the file afterwards does no harm.
+    pub copy: bool,
+    /// Keeps all bytes in memory, where the system would take rarely used ones out.
+    pub lock: bool,
+}
+
+impl Access {
+    /// The bytes of the file at `path`.
+    pub(crate) fn bytes(self, path: &Path) -> Result<Bytes, FormatError> {
+        let io = |e| FormatError::Io(path.into(), e);
+        let file = File::open(path).map_err(io)?;
+        let map = match self.copy {
+            true => copied(file, path)?,
+            // SAFETY: the map is read-only and private to this process; that a file truncated by others faults is
+            // the documented price of not copying it (see `Checkpoint::open`).
+            false => unsafe { Mmap::map(&file) }.map_err(io)?,
+        };
+        #[cfg(unix)]
+        if self.lock {
+            map.lock().map_err(|e| FormatError::NotLocked(map.len() as u64, e).at(path))?;
+        }
+        Ok(Bytes::from_owner(map))
+    }
+}
+
+/// A copy of the whole file. Its memory is a mapping too: a refusal is an error where a `Vec` would abort.
+fn copied(mut file: File, path: &Path) -> Result<Mmap, FormatError> {
+    let io = |e| FormatError::Io(path.into(), e);
+    let bytes = file.metadata().map_err(io)?.len();
+    let no_memory = |e| FormatError::NoMemory(bytes, e).at(path);
+    let len = usize::try_from(bytes).map_err(|e| no_memory(std::io::Error::other(e)))?;
+    let mut memory = MmapMut::map_anon(len).map_err(no_memory)?;
+    file.read_exact(&mut memory).map_err(|e| match e.kind() {
+        std::io::ErrorKind::UnexpectedEof => FormatError::Shrank(bytes).at(path),
+        _ => io(e),
+    })?;
+    memory.make_read_only().map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_outlives_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let content: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
+        for access in [Access { copy: true, lock: false }, Access { copy: true, lock: true }] {
+            std::fs::write(&path, &content).unwrap();
+            let bytes = access.bytes(&path).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+            assert_eq!(bytes, content, "{access:?}");
+        }
+        assert!(Access { copy: true, lock: false }.bytes(&path).unwrap().is_empty());
+        assert!(matches!(Access::default().bytes(&folder.path().join("none")), Err(FormatError::Io(..))));
+    }
+}
