@@ -1,8 +1,10 @@
 //! What can be written after `tern`.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
 use crate::device::Device;
+use crate::values::{self, MaxTokens, Seed, positive};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -55,18 +57,30 @@ pub(crate) struct ModelArgs {
     /// org/repo[:QUANT] of the Hugging Face hub (also -hf)
     #[arg(long, value_name = "REPO", conflicts_with = "model")]
     pub(crate) hf: Option<String>,
-    /// Tokens a sequence may have, prompt and answer together [default: what the model was made for, at most 8192]
-    #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = positive)]
+    /// Tokens a sequence may have, prompt and answer together; 0 is what the model was made for [default: that, at most
+    /// 8192]
+    #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = values::context,
+        allow_negative_numbers = true)]
     pub(crate) context: Option<usize>,
     /// How keys and values are kept; int8 takes half the memory, on the processor only so far
     #[arg(long, alias = "kv-cache-dtype", value_name = "TYPE", value_enum, default_value_t = KvType::F16)]
     pub(crate) kv: KvType,
     /// Threads [default: all cores, one each]
-    #[arg(short, long, value_parser = positive)]
+    #[arg(short, long, value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
     /// cpu, cuda or cuda:N; auto is the GPU where there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
+    /// What llama.cpp's users write (also -ngl)
+    #[arg(long = "n-gpu-layers", alias = "gpu-layers", hide = true, value_parser = values::gpu_layers,
+        allow_negative_numbers = true)]
+    _gpu_layers: Option<Infallible>,
+    /// Read the file into memory instead of mapping it: a file that is changed meanwhile then does no harm
+    #[arg(long)]
+    pub(crate) no_mmap: bool,
+    /// Keep the file's bytes in memory, so that the system never takes them out (`ulimit -l` must allow it)
+    #[arg(long)]
+    pub(crate) mlock: bool,
     /// Say nothing but the text (and errors)
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -78,27 +92,27 @@ pub(crate) enum KvType {
     Int8,
 }
 
-/// How tokens are chosen.
+/// How tokens are chosen. What no flag says, the model's file may (`general.sampling.*`).
 #[derive(Debug, Args)]
 pub(crate) struct SamplingArgs {
-    /// Randomness; 0 always takes the best token [default: 0 for run, 0.7 for chat]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    /// Randomness; 0 always takes the best token [default: the file's, or 0.8]
+    #[arg(long, alias = "temperature", value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
-    /// Choose among the K best tokens; 0 is all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    pub(crate) top_k: usize,
-    /// Choose among the best tokens that together have probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub(crate) top_p: f32,
-    /// Choose among tokens at least P times as probable as the best
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) min_p: f32,
-    /// Same seed, same text [default: by the clock]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Divide the logits of tokens seen before; 1 is off
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    pub(crate) repeat_penalty: f32,
+    /// Choose among the K best tokens; 0 is all [default: the file's, or 40]
+    #[arg(long, value_name = "K", value_parser = values::top_k, allow_negative_numbers = true)]
+    pub(crate) top_k: Option<usize>,
+    /// Choose among the best tokens that together have probability P [default: the file's, or 0.95]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f32>,
+    /// Choose among tokens at least P times as probable as the best [default: the file's, or 0.05]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f32>,
+    /// Same seed, same text; -1 is by the clock [default: -1]
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) seed: Option<Seed>,
+    /// Divide the logits of tokens seen before; 1 is off [default: the file's, or 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repeat_penalty: Option<f32>,
     /// Taken off a token's logit each time it was seen; 0 is off
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
@@ -106,7 +120,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) presence_penalty: f32,
     /// Add BIAS to the logit of token ID; may be given again
-    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
+    #[arg(long, value_name = "ID=BIAS", value_parser = values::bias)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
 }
 
@@ -116,9 +130,10 @@ pub(crate) struct RunArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
-    /// Generate N tokens at most [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
-    pub(crate) max_tokens: Option<usize>,
+    /// Generate N tokens at most; -1 is until the model ends or the context is full [default: -1]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = MaxTokens(None), hide_default_value = true,
+        allow_negative_numbers = true)]
+    pub(crate) max_tokens: MaxTokens,
     /// Give the prompt to the model as it is, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
@@ -137,12 +152,22 @@ pub(crate) struct RunArgs {
     /// With --json, the K best tokens at each place
     #[arg(long, value_name = "K", requires = "json")]
     pub(crate) logprobs: Option<usize>,
-    /// The prompt; `-` reads it from stdin
+    /// What llama.cpp's users write
+    #[arg(short = 'p', long = "prompt", hide = true, value_parser = values::flag_of_prompt,
+        allow_hyphen_values = true)]
+    _prompt_flag: Option<Infallible>,
+    /// The prompt; what is piped into stdin is appended to it after a blank line, and `-` is stdin alone
     pub(crate) prompt: String,
+    /// A prompt that was not quoted, or a model before it
+    #[arg(hide = true, value_name = "SECOND PROMPT", value_parser = values::second_prompt)]
+    _second: Option<Infallible>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
+    /// The model, as -m has it [default: smollm2]
+    #[arg(value_name = "MODEL", conflicts_with_all = ["model", "hf"])]
+    pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -150,9 +175,14 @@ pub(crate) struct ChatArgs {
     /// System message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Generate N tokens at most in one answer
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
-    pub(crate) max_tokens: Option<usize>,
+    /// Generate N tokens at most in one answer; -1 is until it ends or the context is full [default: -1]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = MaxTokens(None), hide_default_value = true,
+        allow_negative_numbers = true)]
+    pub(crate) max_tokens: MaxTokens,
+    /// What llama.cpp's users write
+    #[arg(short = 'p', long = "prompt", hide = true, value_parser = values::flag_of_prompt,
+        allow_hyphen_values = true)]
+    _prompt_flag: Option<Infallible>,
 }
 
 /// Seconds; longer than anyone waits.
@@ -160,6 +190,9 @@ const YEAR: u64 = 365 * 24 * 3600;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
+    /// The model, as -m has it [default: smollm2]
+    #[arg(value_name = "MODEL", conflicts_with_all = ["model", "hf"])]
+    pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Address to listen on; 0.0.0.0 is every one of this machine
@@ -215,26 +248,26 @@ pub(crate) struct ServeArgs {
     pub(crate) cors_origin: Vec<String>,
     /// Host name that requests may use beside localhost and addresses, or `*` for any; may be given again. Checked on
     /// loopback, and elsewhere if there is no key
-    #[arg(long, value_name = "NAME", value_parser = host_name)]
+    #[arg(long, value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
     /// How embeddings are made of tokens [default: as the file says, or the mean]
     #[arg(long, value_name = "HOW")]
     pub(crate) pooling: Option<PoolingArg>,
-    /// Temperature where a request says none
-    #[arg(long, value_name = "T", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub(crate) temp: f32,
-    /// Top-k where a request says none; 0 is all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    pub(crate) top_k: usize,
-    /// Top-p where a request says none
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub(crate) top_p: f32,
-    /// Min-p where a request says none
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) min_p: f32,
-    /// Repetition penalty where a request says none; 1 is off
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub(crate) repeat_penalty: f32,
+    /// Temperature where a request says none [default: the file's, or 1]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) temp: Option<f32>,
+    /// Top-k where a request says none; 0 is all [default: the file's, or 0]
+    #[arg(long, value_name = "K", value_parser = values::top_k, allow_negative_numbers = true)]
+    pub(crate) top_k: Option<usize>,
+    /// Top-p where a request says none [default: the file's, or 1]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f32>,
+    /// Min-p where a request says none [default: the file's, or 0]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f32>,
+    /// Repetition penalty where a request says none; 1 is off [default: the file's, or 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repeat_penalty: Option<f32>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
@@ -295,7 +328,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
     /// Seconds between two looks, 0.1 to 3600
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = values::interval)]
     pub(crate) interval: f64,
     /// Look once
     #[arg(long)]
@@ -450,31 +483,6 @@ pub(crate) struct SynthArgs {
     /// Take the vocabulary of this model
     #[arg(long, value_name = "FILE")]
     pub(crate) vocab: Option<PathBuf>,
-}
-
-fn interval(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "want a number of seconds".to_string())?;
-    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("want 0.1 to 3600 seconds".into()) }
-}
-
-fn host_name(text: &str) -> Result<String, String> {
-    let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    match text.strip_suffix('.').unwrap_or(text) {
-        name if name == "*" || (!name.is_empty() && name.chars().all(known)) => Ok(name.to_string()),
-        _ => Err("expected a host name such as chat.example.com, without scheme and port".into()),
-    }
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("want a whole number from 1 on".into()),
-        Ok(n) => Ok(n),
-    }
-}
-
-fn bias(text: &str) -> Result<(u32, f32), String> {
-    let parts = text.split_once('=').and_then(|(id, by)| Some((id.parse().ok()?, by.parse().ok()?)));
-    parts.ok_or_else(|| "want a token id and a number, such as 42=-100".into())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use tern_cpu::Cpu;
 use tern_engine::{GraphRunner, Kv};
+use tern_formats::Access;
 use tern_graph::{Backend, HostTensor, Random, cases, divergence, top_logprobs};
 use tern_models::{Model, SHAPES, Shape, Synth};
 use tern_quant::Quant;
@@ -68,10 +69,10 @@ pub(crate) fn made_up(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> 
 pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliResult<()> {
     let mut verdicts = heading(args, out)?;
     verdicts.verbose = true; // there is one
-    let checkpoint = models::open(name)?;
+    let checkpoint = models::open(name, Access::default())?;
     let mut tokens = Tokenizer::from_metadata(&checkpoint.metadata)?.encode(TEXT, true, false);
     let context = Model::context_trained(&checkpoint.metadata)?;
-    tokens.truncate(args.model.context.unwrap_or(context).min(context));
+    tokens.truncate(args.model.context(context, context).min(context));
     let (mut model, tensors) = Model::open(&checkpoint, Some(tokens.len()))?;
     args.model.keep_kv(&mut model);
     compare(args, &mut verdicts, name, (&model, &tensors), &tokens)?;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 use tern_cpu::Cpu;
-use tern_formats::{Checkpoint, Value};
+use tern_formats::{Checkpoint, Value, escaped, shown};
 use tern_graph::Backend;
 use tern_models::Model;
 
@@ -38,7 +38,8 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
         let path = file.path.as_ref().map_or_else(|| "(in the binary)".into(), |p| p.display().to_string());
         writeln!(
             out,
-            "{path}: GGUF v{}, {}, alignment {}",
+            "{}: GGUF v{}, {}, alignment {}",
+            escaped(&path),
             file.version,
             units::bytes(file.bytes),
             file.alignment
@@ -46,11 +47,11 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     }
     writeln!(out, "\nmetadata (dialect {:?})", checkpoint.dialect)?;
     for (key, value) in checkpoint.metadata.iter() {
-        writeln!(out, "  {key} = {}", value.summary())?;
+        writeln!(out, "  {} = {}", shown(key), value.summary())?;
     }
     writeln!(out, "\ntensors ({})", checkpoint.tensors.len())?;
     for t in checkpoint.tensors.values() {
-        writeln!(out, "  {:40} {:8} {:?}", t.name, t.quant.name, t.dims)?;
+        writeln!(out, "  {:40} {:8} {:?}", shown(&t.name), t.quant.name, t.dims)?;
     }
     writeln!(out, "\nformats")?;
     for f in &formats {
@@ -74,7 +75,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
                 units::bytes(scratch)
             )?;
         }
-        Err(why) => writeln!(out, "\ncannot be run: {why}")?,
+        Err(why) => writeln!(out, "\ncannot be run: {}", escaped(why))?,
     }
     Ok(())
 }

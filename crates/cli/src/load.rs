@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
-use tern_formats::Metadata;
+use tern_formats::{Access, Metadata};
 use tern_graph::{Backend, HostTensor, KvCells};
 use tern_models::{Model, Synth};
 use tern_text::Tokenizer;
 
 use crate::args::{KvType, ModelArgs};
 use crate::error::{CliError, CliResult};
+use crate::sampling::Advice;
 use crate::{models, units};
 
 /// Tokens a KV page.
@@ -69,6 +70,8 @@ pub(crate) struct Loaded {
     pub(crate) seconds: f64,
     /// How the file says that embeddings are made.
     pub(crate) pooling_type: Option<usize>,
+    /// How the file says that tokens are chosen.
+    pub(crate) advice: Advice,
 }
 
 /// What a run will take, in bytes.
@@ -95,6 +98,15 @@ impl ModelArgs {
         self.model.as_deref().or(self.hf.as_deref()).unwrap_or(default)
     }
 
+    /// Tokens of context for a model made for `made_for`: what -c says (0 is all), or that within `most`.
+    pub(crate) fn context(&self, made_for: usize, most: usize) -> usize {
+        match self.context {
+            None => made_for.min(most),
+            Some(0) => made_for,
+            Some(n) => n,
+        }
+    }
+
     /// The device that was asked for.
     pub(crate) fn backend(&self) -> CliResult<Box<dyn Backend>> {
         self.device.open(self.threads)
@@ -103,9 +115,10 @@ impl ModelArgs {
     /// Maps the file and builds its graph, for `most` tokens of context where -c does not say.
     pub(crate) fn open(&self, default: &str, most: usize) -> CliResult<Opened> {
         let name = self.name(default);
-        let checkpoint = models::open(name)?;
+        let access = Access { copy: self.no_mmap, lock: self.mlock };
+        let checkpoint = models::open(name, access)?;
         let made_for = Model::context_trained(&checkpoint.metadata)?;
-        let context = self.context.unwrap_or(made_for.min(most));
+        let context = self.context(made_for, most);
         if context > made_for {
             let text = format!("-c {context}: {name} was made for {made_for} tokens at most");
             return Err(CliError::said(text));
@@ -118,8 +131,7 @@ impl ModelArgs {
     /// A model with random weights, such as `bonsai-8b:q1_0`, for `most` tokens of context where -c does not say.
     pub(crate) fn synthetic(&self, spec: &str, most: usize) -> CliResult<Opened> {
         let (shape, quant) = Synth::parse(spec)?;
-        let context = self.context.or(Some(shape.context.min(most)));
-        let mut synth = Synth::new(&shape, quant, context)?;
+        let mut synth = Synth::new(&shape, quant, Some(self.context(shape.context, most)))?;
         self.keep_kv(&mut synth.model);
         let weights = synth.model.graph.weights.clone();
         let bar = models::count_bar("making weights", weights.len() as u64);
@@ -152,6 +164,10 @@ impl ModelArgs {
         let (context, name) = (opened.model.config.context, opened.name.clone());
         let key = format!("{}.pooling_type", opened.model.config.arch);
         let pooling_type = opened.metadata.optional_usize(&key)?;
+        let advice = Advice::of_model(&opened.name, &opened.metadata).unwrap_or_else(|e| {
+            eprintln!("tern: {e}; it is ignored");
+            Advice::default()
+        });
         let backend = self.backend()?;
         let free = backend.info().memory_free.saturating_sub(total_bytes(&opened.tensors));
         let pages = serving.pages(context, page_bytes(&opened.model), free);
@@ -169,7 +185,7 @@ impl ModelArgs {
         };
         let handle = Engine::start(Box::new(runner), limits)?;
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Loaded { name, tokenizer, handle, context, seconds, pooling_type })
+        Ok(Loaded { name, tokenizer, handle, context, seconds, pooling_type, advice })
     }
 
     /// Puts an opened model on the device, after saying what that takes.

@@ -2,20 +2,21 @@
 //!
 //! Exit codes: 0 done, 1 an error told in one sentence, 2 wrong usage.
 
-/// As the standard one, but a closed stderr is no panic: whoever reads it has enough.
+/// As the standard one, but a closed stderr is no panic, and names out of files are harmless to a terminal.
 macro_rules! eprintln {
-    ($($text:tt)*) => {{
-        let mut line = format!($($text)*);
-        line.push('\n');
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-    }};
+    ($($text:tt)*) => {
+        crate::terminal::say(&format!($($text)*))
+    };
 }
 
 mod args;
 mod bench;
 mod bench_ops;
 mod bench_plan;
+mod bus_error;
 mod chat;
+mod chat_line;
+mod conversation;
 mod device;
 mod doctor;
 mod doctor_models;
@@ -28,14 +29,19 @@ mod perplexity;
 mod process;
 mod prompt;
 mod run;
+mod sampling;
 mod serve;
+mod stdin;
 mod stress;
 mod synth;
+mod terminal;
 mod tokenize;
 mod top;
 mod trace;
 mod units;
+mod values;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -44,13 +50,8 @@ use crate::args::{BenchWhat, Cli, Command};
 use crate::error::CliResult;
 
 fn main() -> ExitCode {
-    // llama.cpp's users write -hf and -np; a flag of one dash and two letters is not clap's way
-    let args = std::env::args_os().map(|a| match a.to_str() {
-        Some("-hf") => "--hf".into(),
-        Some("-np") => "--parallel".into(),
-        _ => a,
-    });
-    match dispatch(Cli::parse_from(args)) {
+    bus_error::explain();
+    match dispatch(Cli::parse_from(long_flags(std::env::args_os()))) {
         Ok(()) => ExitCode::SUCCESS,
         // whoever reads our text has enough of it
         Err(e) if e.is_closed_pipe() => ExitCode::SUCCESS,
@@ -61,11 +62,34 @@ fn main() -> ExitCode {
     }
 }
 
+/// llama.cpp's users write -hf, -np and -ngl; a flag of one dash and two letters is not clap's way.
+fn long_flags(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut plain = false; // behind `--`
+    args.map(move |arg| {
+        plain |= arg == "--";
+        match arg.to_str() {
+            Some("-hf") if !plain => "--hf".into(),
+            Some("-np") if !plain => "--parallel".into(),
+            Some(text) if !plain && text.starts_with("-ngl") => match &text[4..] {
+                "" => "--n-gpu-layers".into(),
+                layers => format!("--n-gpu-layers={}", layers.trim_start_matches('=')).into(),
+            },
+            _ => arg,
+        }
+    })
+}
+
 fn dispatch(cli: Cli) -> CliResult<()> {
     match cli.command {
         Command::Run(args) => run::run(&args),
-        Command::Chat(args) => chat::chat(&args),
-        Command::Serve(args) => serve::serve(*args),
+        Command::Chat(mut args) => {
+            args.model.model = args.model.model.or(args.name.take());
+            chat::chat(&args)
+        }
+        Command::Serve(mut args) => {
+            args.model.model = args.model.model.or(args.name.take());
+            serve::serve(*args)
+        }
         Command::Top(args) => top::top(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),

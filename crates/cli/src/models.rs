@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
-use tern_formats::{Checkpoint, FormatError};
+use tern_formats::{Access, Checkpoint, FormatError, escaped};
 use tern_hub::{Config, Place, Progress, Source};
 
 use crate::error::CliResult;
@@ -67,8 +67,8 @@ fn config() -> CliResult<Config> {
 }
 
 /// Opens a model to run it.
-pub(crate) fn open(name: &str) -> CliResult<Checkpoint> {
-    open_with(name, Checkpoint::open)
+pub(crate) fn open(name: &str, access: Access) -> CliResult<Checkpoint> {
+    open_with(name, |path| Checkpoint::open_as(path, access))
 }
 
 /// Opens a model to look at it, also where it cannot be run.
@@ -77,15 +77,22 @@ pub(crate) fn open_for_inspection(name: &str) -> CliResult<Checkpoint> {
 }
 
 /// Finds a model, fetched first where it has a name and is not here, and opens it.
-fn open_with(name: &str, open: fn(&Path) -> Result<Checkpoint, FormatError>) -> CliResult<Checkpoint> {
-    match tern_hub::resolve(name, &config()?, true, &Bars::default())? {
+fn open_with(name: &str, open: impl Fn(&Path) -> Result<Checkpoint, FormatError>) -> CliResult<Checkpoint> {
+    let source = match tern_hub::local(name)? {
+        Some(source) => source, // needs no folder of ours, so no HOME either
+        None => tern_hub::resolve(name, &config()?, true, &Bars::default())?,
+    };
+    match source {
         Source::Embedded(_) => Ok(Checkpoint::from_bytes(Bytes::from_static(STORIES))?),
         Source::Path(path) => Ok(open(&path)?),
     }
 }
 
 pub(crate) fn pull(name: &str) -> CliResult<()> {
-    let source = tern_hub::pull(name, &config()?, &Bars::default())?;
+    let source = match tern_hub::local(name)? {
+        Some(source) => source,
+        None => tern_hub::pull(name, &config()?, &Bars::default())?,
+    };
     let place = match source {
         Source::Embedded(name) => format!("{name} is inside the binary"),
         Source::Path(path) => path.display().to_string(),
@@ -99,20 +106,21 @@ pub(crate) fn list() -> CliResult<()> {
     let wide = out.is_terminal();
     let entries = tern_hub::list(&config()?);
     let width = entries.iter().map(|e| e.name.len()).max().unwrap_or(0);
-    for e in entries {
+    for mut e in entries {
+        e.name = escaped(&e.name).into_owned(); // a folder in the cache may have any name
         let size = match &e.place {
             Place::Embedded => units::bytes(STORIES.len() as u64),
             _ => units::bytes(e.bytes),
         };
         let place = match &e.place {
             Place::Embedded => "in the binary".to_string(),
-            Place::Here(path) => path.display().to_string(),
+            Place::Here(path) => escaped(&path.display().to_string()).into_owned(),
             Place::Absent => format!("tern pull {}", e.name),
         };
         writeln!(out, "{:width$}  {size:>10}  {place}", e.name)?;
         if wide {
             let licence = e.licence.map(|l| format!(" ({l})")).unwrap_or_default();
-            writeln!(out, "{:width$}  {:>10}  {}{licence}", "", "", e.about)?;
+            writeln!(out, "{:width$}  {:>10}  {}{licence}", "", "", escaped(&e.about))?;
         }
     }
     Ok(())

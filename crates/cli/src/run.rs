@@ -1,16 +1,16 @@
 //! `tern run`: one prompt, one answer.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 use serde_json::json;
 use tern_engine::{EngineError, Event, Finish, Request, Sampled, TokenStream};
-use tern_text::{Decoder, Tokenizer};
+use tern_text::{Decoder, StopStrings, Tokenizer};
 
 use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
 use crate::load::{Loaded, Serving};
-use crate::{prompt, units};
+use crate::{prompt, stdin, terminal, units};
 
 /// An answer as it was given.
 pub(crate) struct Answer {
@@ -138,17 +138,58 @@ impl Loaded {
     }
 }
 
-pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
-    let text = match args.prompt.as_str() {
-        "-" => {
-            let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.map_err(|e| CliError::said(format!("the prompt on stdin: {e}")))?;
-            text
-        }
-        text => text.to_string(),
+/// Names of model families that are often written where Tern takes a prompt.
+const FAMILIES: &[&str] = &[
+    "bonsai",
+    "codellama",
+    "command-r",
+    "deepseek",
+    "falcon",
+    "gemma",
+    "gpt-oss",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo",
+    "phi",
+    "qwen",
+    "smollm",
+    "tinyllama",
+];
+
+/// Whether a prompt looks like the name of a model: a known one, a GGUF file, a repository, or one of a family.
+fn names_a_model(prompt: &str) -> bool {
+    let text = prompt.to_ascii_lowercase();
+    let of_family = |family: &&str| {
+        let rest = text.strip_prefix(*family);
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with(|c: char| "-_:.".contains(c) || c.is_ascii_digit())
+        })
     };
-    let loaded = args.model.load("stories", &Serving::ONE)?;
+    let name = text.rsplit('/').next().unwrap_or(&text);
+    !text.contains(char::is_whitespace)
+        && (tern_hub::KNOWN.iter().any(|known| known.name == text)
+            || name.ends_with(".gguf")
+            || (text.contains('/') && name.contains("gguf"))
+            || FAMILIES.iter().any(of_family))
+}
+
+pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
+    args.sampling.check()?;
+    StopStrings::new(args.stop.clone())?;
+    let default = "stories";
+    if args.model.name("").is_empty() && !args.model.quiet && names_a_model(&args.prompt) {
+        let name = &args.prompt;
+        eprintln!(
+            "tern: `{name}` is taken as the prompt, for the model {default}; -m names a model: tern run -m {name} PROMPT"
+        );
+    }
+    let text = match args.prompt.as_str() {
+        "-" => stdin::whole()?,
+        prompt => stdin::joined(prompt, &stdin::piped()?),
+    };
+    let loaded = args.model.load(default, &Serving::ONE)?;
     let tokenizer = &loaded.tokenizer;
     let template = if args.raw { None } else { prompt::template(tokenizer)? };
     let prompt = match &template {
@@ -164,25 +205,27 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         None => tokenizer.encode(&text, true, true),
     };
     let logprobs = args.json.then(|| args.logprobs.unwrap_or(0));
-    let sampling = args.sampling.sampling(0.0, logprobs);
+    let sampling = args.sampling.sampling(loaded.advice, logprobs);
     let seed = sampling.seed;
     let prompt_tokens = prompt.len();
     let request = Request {
         sampling,
         end_tokens: if args.ignore_eos { [].into() } else { loaded.end_tokens() },
-        ..Request::new(prompt, loaded.room(prompt_tokens, args.max_tokens)?)
+        ..Request::new(prompt, loaded.room(prompt_tokens, args.max_tokens.0)?)
     };
     let stream = loaded.handle.generate(request)?;
     let mut decoder = Decoder::new(tokenizer, args.stop.clone())?;
     if template.is_some() {
         decoder = decoder.at_start_of_text();
     } else if !args.json && !args.model.quiet && std::io::stderr().is_terminal() {
-        let _ = std::io::stderr().write_all(text.as_bytes()); // so that a person reads the whole text
+        // so that a person reads the whole text
+        let _ = std::io::stderr().write_all(terminal::model_text(&text, true).as_bytes());
     }
     let mut out = std::io::stdout().lock();
+    let is_terminal = out.is_terminal();
     let answer = listen(stream, decoder, prompt_tokens, TokenStream::next_blocking, |text| {
         if !args.json {
-            out.write_all(text.as_bytes())?;
+            out.write_all(terminal::model_text(text, is_terminal).as_bytes())?;
             out.flush()?;
         }
         Ok(())
@@ -193,7 +236,31 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         writeln!(out)?;
     }
     if !args.model.quiet {
-        eprintln!("tern: loaded in {:.2} s, {}", loaded.seconds, answer.speed());
+        let full = match args.max_tokens.0 {
+            None if answer.finish == "length" => {
+                format!("; the context of {} tokens is full", loaded.context)
+            }
+            _ => String::new(),
+        };
+        eprintln!("tern: loaded in {:.2} s, {}{full}", loaded.seconds, answer.speed());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_models_are_told_from_texts() {
+        let names =
+            ["llama3", "Llama-3.2", "qwen3:0.6b", "smollm2", "stories", "./x.GGUF", "org/M-GGUF:Q4_0", "phi"];
+        for name in names {
+            assert!(names_a_model(name), "{name}");
+        }
+        for text in ["", "Hello", "philosophy", "and/or", "llamas", "llama3 is a model", "stories about gguf"]
+        {
+            assert!(!names_a_model(text), "{text}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tern_engine::{Pooling, Sampling};
+use tern_engine::Pooling;
 use tern_server::{Config, Defaults, Model, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -14,12 +14,13 @@ use tokio::sync::oneshot;
 use crate::args::{PoolingArg, ServeArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::Serving;
+use crate::sampling::Advice;
 use crate::{process, prompt, trace, units};
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     process::return_freed_memory();
     let keys = api_keys(&args)?;
-    let defaults = defaults(&args)?;
+    args.advice().sampling().check()?;
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;
@@ -34,14 +35,13 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     let (loader, quiet) = (server.loader(), args.model.quiet);
     let (failed, failure) = oneshot::channel();
     // the server answers "loading" while this goes on
-    let loading =
-        thread::Builder::new().name("tern-load".into()).spawn(move || match load(&args, defaults) {
-            Ok(model) => loader.ready(model),
-            Err(e) => {
-                loader.failed(e.to_string());
-                let _ = failed.send(e);
-            }
-        });
+    let loading = thread::Builder::new().name("tern-load".into()).spawn(move || match load(&args) {
+        Ok(model) => loader.ready(model),
+        Err(e) => {
+            loader.failed(e.to_string());
+            let _ = failed.send(e);
+        }
+    });
     loading.map_err(|e| CliError::said(format!("the loading thread did not start: {e}")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
@@ -127,7 +127,7 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     }
 }
 
-fn load(args: &ServeArgs, defaults: Defaults) -> CliResult<Model> {
+fn load(args: &ServeArgs) -> CliResult<Model> {
     let serving = Serving {
         seqs: args.max_num_seqs,
         waiting: args.max_queue,
@@ -160,15 +160,20 @@ fn load(args: &ServeArgs, defaults: Defaults) -> CliResult<Model> {
         handle: loaded.handle,
         tokenizer: Arc::new(loaded.tokenizer),
         template,
-        defaults,
+        defaults: defaults(args.advice().or(loaded.advice)),
     })
 }
 
-/// What holds where a request says nothing; what no request could use is refused now.
-fn defaults(args: &ServeArgs) -> CliResult<Defaults> {
-    let ServeArgs { temp: temperature, top_p, top_k, min_p, repeat_penalty: repetition, .. } = *args;
-    Sampling { temperature, top_p, top_k, min_p, repetition, ..Sampling::default() }.check()?;
-    Ok(Defaults { temperature, top_p, top_k, min_p, repetition })
+/// What holds where a request says nothing: the flags, then the file, then what OpenAI documents.
+fn defaults(advice: Advice) -> Defaults {
+    let usual = Defaults::default();
+    Defaults {
+        temperature: advice.temperature.unwrap_or(usual.temperature),
+        top_p: advice.top_p.unwrap_or(usual.top_p),
+        top_k: advice.top_k.unwrap_or(usual.top_k),
+        min_p: advice.min_p.unwrap_or(usual.min_p),
+        repetition: advice.repetition.unwrap_or(usual.repetition),
+    }
 }
 
 /// `smollm2-135m-instruct-q4_1` of a path; other names stay as they are.

@@ -1,12 +1,12 @@
 //! `tern tokenize`: text to ids and back.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 
 use tern_text::Tokenizer;
 
 use crate::args::TokenizeArgs;
 use crate::error::{CliError, CliResult};
-use crate::models;
+use crate::{models, terminal};
 
 pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
     let checkpoint = models::open_for_inspection(args.model.as_deref().unwrap_or("stories"))?;
@@ -25,7 +25,8 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
             }
         };
         let ids = input.split_whitespace().map(id).collect::<CliResult<Vec<u32>>>()?;
-        write!(out, "{}", tokenizer.decode(&ids, args.special))?;
+        let text = tokenizer.decode(&ids, args.special);
+        write!(out, "{}", terminal::model_text(&text, out.is_terminal()))?;
     } else {
         let ids = tokenizer.encode(&input, args.special, args.special);
         let words: Vec<String> = ids.iter().map(u32::to_string).collect();

@@ -1,107 +1,14 @@
 //! The command itself: what it prints where, and how it ends.
-//!
-//! Every run has a home folder of its own and no network, so nothing outside is read or written.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod support;
+
+use std::process::Stdio;
 
 use serde_json::Value;
-use tempfile::TempDir;
 use tern_formats::{Metadata, gguf::Writer};
 
-/// What the embedded model says after [`PROMPT`], always.
-const CONTINUATION: &str = ", there was a little girl named Lily. She loved to play outside in the park. \
-                            One day, she saw a big, scary dog.";
-const PROMPT: &str = "Once upon a time";
-
-/// A home folder and what was run in it.
-struct Home(TempDir);
-
-impl Home {
-    fn new() -> Home {
-        Home(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tern"));
-        command.args(args).current_dir(self.0.path());
-        for name in ["HOME", "USERPROFILE", "XDG_CACHE_HOME", "HF_HOME"] {
-            command.env(name, self.0.path());
-        }
-        for name in ["HF_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT"] {
-            command.env_remove(name);
-        }
-        command.env("HF_HUB_OFFLINE", "1");
-        command
-    }
-
-    fn run_with(&self, args: &[&str], stdin: &[u8]) -> Ran {
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // a command that reads no stdin may be gone already
-        let _ = child.stdin.take().unwrap().write_all(stdin);
-        Ran(child.wait_with_output().unwrap())
-    }
-
-    fn run(&self, args: &[&str]) -> Ran {
-        self.run_with(args, b"")
-    }
-}
-
-/// Runs in a home that is forgotten afterwards.
-fn tern(args: &[&str]) -> Ran {
-    Home::new().run(args)
-}
-
-/// What came of a run.
-struct Ran(Output);
-
-impl Ran {
-    fn stdout(&self) -> &str {
-        std::str::from_utf8(&self.0.stdout).unwrap()
-    }
-
-    fn stderr(&self) -> &str {
-        std::str::from_utf8(&self.0.stderr).unwrap()
-    }
-
-    /// The text of a run that went well.
-    fn ok(&self) -> &str {
-        assert_eq!(self.0.status.code(), Some(0), "{}", self.stderr());
-        self.stdout()
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(self.ok()).unwrap_or_else(|e| panic!("{e}: {}", self.stdout()))
-    }
-
-    /// The one sentence of a run that failed: nothing on stdout, nothing else on stderr.
-    fn refusal(&self) -> &str {
-        assert_eq!(self.0.status.code(), Some(1), "{}{}", self.stdout(), self.stderr());
-        assert_eq!(self.stdout(), "");
-        let line = self.stderr().strip_suffix('\n').unwrap();
-        assert!(!line.contains('\n'), "more than one line: {line}");
-        line.strip_prefix("tern: ").unwrap()
-    }
-
-    /// The words of wrong usage.
-    fn usage(&self) -> &str {
-        assert_eq!(self.0.status.code(), Some(2), "{}{}", self.stdout(), self.stderr());
-        assert_eq!(self.stdout(), "");
-        self.stderr()
-    }
-}
-
-fn stories_file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tern-stories-1bit.gguf")
-}
+use crate::support::{CONTINUATION, Home, PROMPT, Ran, stories_file, tern};
 
 #[test]
 fn run_continues_a_prompt_and_tells_speed_and_memory() {
@@ -123,33 +30,37 @@ fn run_continues_a_prompt_and_tells_speed_and_memory() {
     );
 }
 
-/// The default model, greedy: the shortest command there is.
+/// The default model and a prompt on stdin.
 #[test]
 fn run_needs_nothing_but_a_prompt() {
     let home = Home::new();
-    let ran = home.run_with(&["run", "-q", "-n", "8", "-"], PROMPT.as_bytes());
-    assert_eq!(ran.ok(), home.run(&["run", "-n", "8", "-m", "stories", PROMPT]).ok());
+    let ran = home.run_with(&["run", "-q", "-n", "8", "--temp", "0", "-"], PROMPT.as_bytes());
+    assert_eq!(ran.ok(), home.run(&["run", "-n", "8", "--temp", "0", "-m", "stories", PROMPT]).ok());
     assert!(CONTINUATION.starts_with(ran.stdout().trim_end()), "{}", ran.stdout());
 }
 
 #[test]
 fn quiet_leaves_stderr_empty() {
-    let ran = tern(&["run", "-q", "-n", "3", PROMPT]);
+    let ran = tern(&["run", "-q", "-n", "3", "--temp", "0", PROMPT]);
     assert_eq!(ran.ok(), ", there was\n");
     assert_eq!(ran.stderr(), "");
 }
 
 #[test]
 fn threads_do_not_change_the_text() {
-    let one = tern(&["run", "-q", "-n", "12", "-t", "1", PROMPT]);
+    let one = tern(&["run", "-q", "-n", "12", "--seed", "3", "-t", "1", PROMPT]);
     for threads in ["2", "3"] {
-        assert_eq!(tern(&["run", "-q", "-n", "12", "-t", threads, PROMPT]).ok(), one.ok(), "-t {threads}");
+        assert_eq!(
+            tern(&["run", "-q", "-n", "12", "--seed", "3", "-t", threads, PROMPT]).ok(),
+            one.ok(),
+            "-t {threads}"
+        );
     }
 }
 
 #[test]
 fn run_json_has_text_tokens_and_timing() {
-    let answer = tern(&["run", PROMPT, "-n", "6", "--json", "--logprobs", "3"]).json();
+    let answer = tern(&["run", PROMPT, "-n", "6", "--temp", "0", "--json", "--logprobs", "3"]).json();
     let tokens = answer["tokens"].as_array().unwrap();
     assert_eq!(tokens.len(), 6);
     let text: String = tokens.iter().map(|t| t["text"].as_str().unwrap()).collect();
@@ -182,9 +93,10 @@ fn run_json_gives_others_only_when_asked() {
 
 #[test]
 fn stop_strings_end_the_text_before_them() {
-    let ran = tern(&["run", "-q", "-n", "40", "--stop", "named", "--stop", "never said", PROMPT]);
+    let ran =
+        tern(&["run", "-q", "-n", "40", "--temp", "0", "--stop", "named", "--stop", "never said", PROMPT]);
     assert_eq!(ran.ok(), ", there was a little girl \n");
-    let answer = tern(&["run", "-q", "-n", "40", "--stop", " Lily", "--json", PROMPT]).json();
+    let answer = tern(&["run", "-q", "-n", "40", "--temp", "0", "--stop", " Lily", "--json", PROMPT]).json();
     assert_eq!(
         (&answer["text"], &answer["finish_reason"]),
         (&", there was a little girl named".into(), &"stop".into())
@@ -266,7 +178,7 @@ fn wrong_values_are_refused_in_words() {
     assert_eq!(said(&["--system", "Be brief."]), "--system: stories has no chat template to put it in");
     assert_eq!(said(&["--stop", ""]), "stop string 0 is empty");
     let text = Home::new().run_with(&["run", "-q", "-"], b"\xff\xfe").refusal().to_string();
-    assert!(text.starts_with("the prompt on stdin: "), "{text}");
+    assert_eq!(text, "the text on stdin is not UTF-8");
     assert_eq!(
         tern(&["chat", "-q", "-m", "stories"]).refusal(),
         "stories has no chat template, so it cannot chat; `tern run` continues a text"
@@ -282,7 +194,6 @@ fn wrong_usage_exits_with_2() {
         &["run", "a", "b"],
         &["run", "-n", "0", PROMPT],
         &["run", "-n", "many", PROMPT],
-        &["run", "-c", "0", PROMPT],
         &["run", "-t", "0", PROMPT],
         &["run", "--temp", "warm", PROMPT],
         &["run", "--logprobs", "2", PROMPT],

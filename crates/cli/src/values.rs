@@ -1,0 +1,121 @@
+//! Values of flags: what each may be, and the words for what it may not.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+/// How many tokens may be generated; none is as many as fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MaxTokens(pub(crate) Option<usize>);
+
+impl FromStr for MaxTokens {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MaxTokens, String> {
+        match text {
+            "-1" => Ok(MaxTokens(None)),
+            _ => match positive(text) {
+                Ok(n) => Ok(MaxTokens(Some(n))),
+                Err(_) => Err("want a whole number from 1 on, or -1 for no limit but the context".into()),
+            },
+        }
+    }
+}
+
+impl fmt::Display for MaxTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(n) => write!(f, "{n}"),
+            None => f.write_str("-1"),
+        }
+    }
+}
+
+/// What random draws begin with; none is another one every time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seed(pub(crate) Option<u64>);
+
+impl FromStr for Seed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seed, String> {
+        match (text, text.parse()) {
+            ("-1", _) => Ok(Seed(None)),
+            (_, Ok(seed)) => Ok(Seed(Some(seed))),
+            _ => Err(format!("want a whole number from 0 to {}, or -1 for a random one", u64::MAX)),
+        }
+    }
+}
+
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("want a whole number from 1 on".into()),
+        Ok(n) => Ok(n),
+    }
+}
+
+pub(crate) fn context(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "want a whole number from 1 on, or 0 for what the model was made for".into())
+}
+
+/// Elsewhere -1 stands for all tokens too.
+pub(crate) fn top_k(text: &str) -> Result<usize, String> {
+    match (text, text.parse()) {
+        ("-1", _) => Ok(0),
+        (_, Ok(k)) => Ok(k),
+        _ => Err("want a whole number; 0 is all tokens".into()),
+    }
+}
+
+pub(crate) fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "want a number of seconds".to_string())?;
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("want 0.1 to 3600 seconds".into()) }
+}
+
+pub(crate) fn host_name(text: &str) -> Result<String, String> {
+    let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match text.strip_suffix('.').unwrap_or(text) {
+        name if name == "*" || (!name.is_empty() && name.chars().all(known)) => Ok(name.to_string()),
+        _ => Err("expected a host name such as chat.example.com, without scheme and port".into()),
+    }
+}
+
+pub(crate) fn bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(id, by)| Some((id.parse().ok()?, by.parse().ok()?)));
+    parts.ok_or_else(|| "want a token id and a number, such as 42=-100".into())
+}
+
+/// No value will do: every layer is on the device.
+pub(crate) fn gpu_layers(_: &str) -> Result<Infallible, String> {
+    Err("Tern runs all layers on one device: use --device auto, cpu, cuda or cuda:N".into())
+}
+
+/// No value will do: the prompt has no flag.
+pub(crate) fn flag_of_prompt(_: &str) -> Result<Infallible, String> {
+    Err("the prompt has no flag: write it as the argument of `run`, as in tern run \"Once upon a time\""
+        .into())
+}
+
+/// No value will do: there is one prompt.
+pub(crate) fn second_prompt(_: &str) -> Result<Infallible, String> {
+    Err("want one prompt, in quotes if it has blanks; a model is named with -m, as in tern run -m MODEL PROMPT".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minus_one_means_what_it_means_elsewhere() {
+        assert_eq!("-1".parse(), Ok(MaxTokens(None)));
+        assert_eq!("7".parse(), Ok(MaxTokens(Some(7))));
+        assert!(["0", "-2", "many", ""].iter().all(|text| text.parse::<MaxTokens>().is_err()));
+        assert_eq!("-1".parse(), Ok(Seed(None)));
+        assert_eq!("18446744073709551615".parse(), Ok(Seed(Some(u64::MAX))));
+        assert!(["-2", "18446744073709551616", "x"].iter().all(|text| text.parse::<Seed>().is_err()));
+        assert_eq!((top_k("-1"), top_k("40")), (Ok(0), Ok(40)));
+        assert!(top_k("-2").is_err());
+        assert_eq!((context("0"), context("12")), (Ok(0), Ok(12)));
+        assert!(context("-1").is_err());
+    }
+}
