@@ -4,9 +4,10 @@
     scripts/browser_test.py --url http://127.0.0.1:8080                      check the page of a running `tern serve`
     scripts/browser_test.py --url http://127.0.0.1:8080 --screenshots DIR    and leave pictures of it in DIR
     scripts/browser_test.py --url http://127.0.0.1:8080 --api-key KEY        for a server that wants a key
+    scripts/browser_test.py --url http://127.0.0.1:8080 --no-template        for one whose model only continues texts
 
 Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver) and the Python package selenium.
-Any chat model will do whose answers have a few dozen tokens. Every wait ends; the whole takes less than a minute.
+Any chat model will do whose answers have a few dozen tokens. Every wait ends; the whole takes less than two minutes.
 
 Exit status: 0 when every check passed, 1 with the reason when one did not.
 """
@@ -35,7 +36,7 @@ try:
 except ImportError:
     sys.exit("error: the Python package selenium is missing: pip install selenium")
 
-WHOLE_TEST_S = 55
+WHOLE_TEST_S = 110
 ONE_WAIT_S = 15
 SHORT_ANSWER = "48"  # max_tokens of the answers that are waited for
 PHONE = (375, 700)
@@ -237,9 +238,23 @@ class Page:
         self.find("#close-settings").click()
 
     def seed(self, messages: list[dict[str, object]]) -> None:
-        """Opens the page with this conversation as the one it remembers."""
-        self.js("localStorage.setItem('tern.chat', arguments[0])", json.dumps({"messages": messages}))
+        """Opens the page with this conversation as the one that the tab shows."""
+        chat = json.dumps({"at": 0, "version": "seed", "messages": messages})
+        self.js("localStorage.setItem('tern.chat.seed', arguments[0]); sessionStorage.setItem('tern.tab', 'seed')", chat)
         self.open()
+
+    def new_tab(self) -> str:
+        """Opens the page in a tab of its own, and gives that tab."""
+        self.driver.switch_to.new_window("tab")
+        self.open()
+        return self.driver.current_window_handle
+
+    def to_tab(self, tab: str) -> None:
+        self.driver.switch_to.window(tab)
+
+    def earlier(self) -> list[str]:
+        """The titles of the chats that are listed."""
+        return self.js("return [...document.querySelectorAll('.earlier')].map(node => node.firstChild.textContent)")
 
     def screen(self, size: tuple[int, int] | None, scheme: str = "light") -> None:
         """The size of the screen (None: the window's own) and the system's colour scheme."""
@@ -387,9 +402,92 @@ def survives_reload(page: Page) -> str:
     want(page.find("#max_tokens").get_attribute("value") == SHORT_ANSWER, "the settings are gone after a reload")
     page.find("#new-chat").click()
     want(page.texts() == [] and page.find("#empty").is_displayed(), "New chat leaves messages")
-    page.find(".back").click()
+    page.find(".earlier").click()
     want(page.texts() == before, "the last chat does not come back")
     return f"{len(before)} messages"
+
+
+def keeps_every_chat(page: Page) -> str:
+    for text in ("First of three", "Second of three", "Third of three"):
+        page.find("#new-chat").click()
+        page.send(text)
+        page.settled()
+    page.find("#new-chat").click()
+    listed = page.earlier()
+    want(listed[:3] == ["Third of three", "Second of three", "First of three"], f"the chats listed are {listed}")
+    page.picture("earlier")
+    page.find("#chats li:nth-child(3) .earlier").click()
+    want(page.texts()[0] == "First of three", "the chat before the last two is gone")
+    # a chat that is left while it is being answered is kept up to there
+    page.set_parameter("max_tokens", "")
+    page.network(bytes_per_s=SLOW_NETWORK)
+    page.find("#new-chat").click()
+    page.send("Write a very long story.")
+    page.until(lambda: len(page.texts()) == 2 and len(page.texts()[-1]) > 12, "the answer begins")
+    page.find("#new-chat").click()
+    page.network()
+    page.until(lambda: page.earlier()[:1] == ["Write a very long story."], "the chat that was left is listed")
+    page.find(".earlier").click()
+    want(len(page.texts()) == 2 and page.texts()[-1].strip(), f"its answer is gone: {page.texts()}")
+    page.set_parameter("max_tokens", SHORT_ANSWER)
+    page.find("#new-chat").click()
+    page.find(".forget").click()
+    page.find(".forget").click()
+    want("Write a very long story." not in page.earlier(), "a deleted chat is still listed")
+    page.find("#chats li:nth-child(1) .earlier").click()
+    return f"{len(listed)} chats listed"
+
+
+def tabs_do_not_lose_chats(page: Page) -> str:
+    first = page.driver.current_window_handle
+    before = page.texts()
+    second = page.new_tab()
+    want(page.texts() == [], "a new tab shows another tab's chat")
+    page.send("From the second tab")
+    page.settled()
+    page.to_tab(first)
+    want(page.texts() == before, "a tab shows what was written in another")
+    page.send("From the first tab")
+    page.settled()
+    for tab, text in ((first, "From the first tab"), (second, "From the second tab")):
+        page.to_tab(tab)
+        page.driver.refresh()
+        page.until(lambda: text in page.texts(), f"{text!r} is there after a reload of its tab")
+    # the same chat in both tabs: each sees the other's turns, and two that go on at once are both kept
+    page.to_tab(first)
+    page.find("#new-chat").click()
+    page.until(lambda: "From the second tab" in page.earlier(), "the other tab's chat is listed")
+    page.js("[...document.querySelectorAll('.earlier')].find(n => n.textContent.startsWith('From the second')).click()")
+    page.send("A turn in the other tab")
+    page.settled()
+    shared = page.texts()
+    page.to_tab(second)
+    page.until(lambda: page.texts() == shared, "a chat that went on in another tab is shown as it is now")
+    page.js("localStorage.setItem('tern.chat.' + state.chat.id, JSON.stringify({ at: 1, version: 'other', messages: "
+            "[{ role: 'user', content: 'Written behind this tab' }] }))")
+    page.send("A turn in this tab")
+    page.settled()
+    want(page.texts()[:-2] == shared, "the turns before the last are gone")
+    page.find("#new-chat").click()
+    page.until(lambda: "Written behind this tab" in page.earlier(), "the version of the other tab is gone")
+    want(page.earlier().count("From the second tab") == 1, f"this tab's version is gone: {page.earlier()}")
+    page.driver.close()
+    page.to_tab(first)
+    page.find("#new-chat").click()
+    return f"{len(page.earlier())} chats in two tabs"
+
+
+def adopts_the_chats_of_earlier_pages(page: Page) -> str:
+    talk = lambda text: [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes.", "end": "stop"}]
+    old = json.dumps({"messages": talk("Kept before"), "previous": talk("Put away before")})
+    page.js("localStorage.setItem('tern.chat', arguments[0]); sessionStorage.clear()", old)
+    page.open()
+    want(page.texts() == ["Put away before", "Yes."] or page.texts() == ["Kept before", "Yes."], f"{page.texts()}")
+    page.find("#new-chat").click()
+    listed = page.earlier()
+    want({"Kept before", "Put away before"} <= set(listed), f"the chats listed are {listed}")
+    want(page.js("return localStorage.getItem('tern.chat')") is None, "the old key is still there")
+    return "both"
 
 
 def says_errors(page: Page) -> str:
@@ -579,6 +677,31 @@ def stays_at_home(page: Page) -> str:
     return f"{asked} requests, all to {page.origin}"
 
 
+def continues_texts(page: Page) -> str:
+    """A model without a chat template: the page says what it does instead, and does it."""
+    page.open()
+    page.until(lambda: "continues each text" in page.find("#empty").text, "the page says that the model continues texts")
+    want(page.find("#input").get_attribute("placeholder") == "Text to continue", "the input asks for a message")
+    want(not page.find("#system").is_enabled(), "a system prompt can be written that nothing reads")
+    page.picture("continues-empty")
+    page.set_parameter("temperature", "0")
+    for text in ("Once upon a time", "One day"):
+        page.send(text)
+        page.settled()
+        want(page.texts()[-1].strip(), f"no continuation came: {page.find('.message:last-child').text!r}")
+        want("tokens/s" in page.stats(), f"the figures are {page.stats()!r}")
+    page.picture("continues")
+    page.set_parameter("max_tokens", "4")
+    page.find(".message:last-child .regenerate").click()
+    page.settled()
+    want("4 tokens" in page.stats(), f"Max tokens does nothing: {page.stats()!r}")
+    page.js("state.continues = false")  # as if the server had been started again with this model
+    page.find(".message:last-child .regenerate").click()
+    page.settled()
+    want(page.texts()[-1].strip() and page.js("return state.continues"), "the page does not notice the other model")
+    return page.texts()[1][:40]
+
+
 CHECKS = [
     opens,
     streams,
@@ -586,6 +709,9 @@ CHECKS = [
     regenerates,
     edits,
     survives_reload,
+    keeps_every_chat,
+    tabs_do_not_lose_chats,
+    adopts_the_chats_of_earlier_pages,
     says_errors,
     follows_the_end,
     resists_injection,
@@ -601,13 +727,14 @@ def main() -> int:
     parser.add_argument("--url", required=True, help="the server, as http://127.0.0.1:8080")
     parser.add_argument("--api-key", help="the key the server was started with")
     parser.add_argument("--screenshots", type=Path, help="folder for pictures of the page")
+    parser.add_argument("--no-template", action="store_true", help="the server's model has no chat template")
     arguments = parser.parse_args()
     if arguments.screenshots:
         arguments.screenshots.mkdir(parents=True, exist_ok=True)
     page, name, begin = None, "start", time.monotonic()
     try:
         page = Page(arguments.url, arguments.api_key, arguments.screenshots)
-        for check in CHECKS:
+        for check in [continues_texts, stays_at_home] if arguments.no_template else CHECKS:
             name, start = check.__name__.replace("_", " "), time.monotonic()
             found = check(page)
             print(f"{name}: passed in {time.monotonic() - start:.1f} s ({found})", flush=True)
@@ -621,7 +748,7 @@ def main() -> int:
     finally:
         if page:
             page.driver.quit()
-    print(f"the chat page: {len(CHECKS)} checks passed in {time.monotonic() - begin:.0f} s")
+    print(f"the chat page: all checks passed in {time.monotonic() - begin:.0f} s")
     return 0
 
 

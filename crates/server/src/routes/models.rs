@@ -27,6 +27,8 @@ struct Entry<'a> {
     /// The name of which this is an alias.
     root: &'a str,
     max_model_len: usize,
+    /// What can be asked of it: `completion`, and `chat` if it has a chat template.
+    capabilities: &'static [&'static str],
 }
 
 impl<'a> Entry<'a> {
@@ -38,6 +40,10 @@ impl<'a> Entry<'a> {
             owned_by: "tern",
             root: served.id(),
             max_model_len: served.context(),
+            capabilities: match served.model.template {
+                Some(_) => &["completion", "chat"],
+                None => &["completion"],
+            },
         }
     }
 }

@@ -92,7 +92,10 @@ fn models_are_listed_by_all_their_names() {
             (&model["id"], &model["object"], &model["max_model_len"]),
             (&json!("org/parrot"), &json!("model"), &json!(512))
         );
+        assert_eq!(model["capabilities"], json!(["completion", "chat"]));
     }
+    let plain = Site::new(Setup { template: None, ..Setup::default() });
+    assert_eq!(plain.get("/v1/models").json()["data"][0]["capabilities"], json!(["completion"]));
 }
 
 #[test]
