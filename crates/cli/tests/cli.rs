@@ -1,5 +1,4 @@
 //! The command itself: what it prints where, and how it ends.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -1,5 +1,4 @@
 //! Flags: what other programs' users write is taken as meant, or refused with the words that help.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -9,7 +9,7 @@ use crate::support::{Home, Ran, tern};
 
 const FLAGS: [&str; 6] = ["-q", "-n", "12", "--temp", "0", "--json"];
 
-fn run<'a>(prompt: &'a str) -> Vec<&'a str> {
+fn run(prompt: &str) -> Vec<&str> {
     [&["run"], &FLAGS[..], &[prompt]].concat()
 }
 
