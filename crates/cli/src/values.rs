@@ -118,4 +118,14 @@ mod tests {
         assert_eq!((context("0"), context("12")), (Ok(0), Ok(12)));
         assert!(context("-1").is_err());
     }
+
+    #[test]
+    fn host_names_have_neither_scheme_nor_port() {
+        for good in ["chat.example.com", "gpu_box", "*", "a."] {
+            assert!(host_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "https://a", "a:80", "a/b", "*.a", "[::1]"] {
+            assert!(host_name(bad).is_err(), "{bad}");
+        }
+    }
 }
