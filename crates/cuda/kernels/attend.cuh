@@ -87,6 +87,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
     static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64, TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
     static constexpr int TAKERS = sharing(OWNERS / SHARERS); // slot i of a unit is for warps i % TAKERS * SHARERS and after it
     static constexpr bool EVEN = SPANS * 64 * SHARERS == V;
+    static constexpr int PARTIAL = (G * (V + 2) + 3) / 4 * 4; // floats of a split: written four at a time
 
     struct alignas(16) Room {
         float made[OWNERS + NEW_KEYS][D]; // heads on the way
@@ -283,7 +284,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
     static DEVICE void finish(const AttendArgs& a, u32 mark, Room& room) {
         Unit u = room.unit;
         int takers = room.takers, news = room.news;
-        float* partial = a.partial + (long)u.room * G * (V + 2);
+        float* partial = a.partial + (long)u.room * PARTIAL;
         float2* split_tops = (float2*)(partial + u.splits * G * V);
         float* y = a.y.row(u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {

@@ -20,6 +20,7 @@ struct X {
     }
 };
 
+static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
 constexpr int SHARE_FLOATS = WARPS * 16 + 16; // a token, between the shares of two tiles: not in the same banks
 
 // Eight values of x as integers to their place in shared memory; sixteen neighbouring threads have a chunk.
@@ -177,7 +178,7 @@ template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, Kept
     for (int piece = 0; piece < L::PIECES; piece++) {
         const u8* slot[N];
 #pragma unroll
-        for (int n = 0; n < N; n++) slot[n] = ring.ahead(n * L::PIECES).wait() + warp * F::BYTES;
+        for (int n = 0; n < N; n++) slot[n] = ring.ahead(n).wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
             int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = Kept<L, T>::REGISTERS ? round : 0;
@@ -191,10 +192,9 @@ template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, Kept
             }
         }
         __syncwarp();
-        if (lane < N) (lane ? ring.ahead(L::PIECES) : ring).empty().arrive();
-        ring.next();
+        if (lane < N) ring.ahead(lane).empty().arrive();
+        ring = ring.ahead(N);
     }
-    if (N == 2) ring = ring.ahead(L::PIECES);
 #pragma unroll
     for (int n = 0; n < N; n++, out += SHARE_FLOATS * T) {
         if constexpr (F::SIGNS) {
@@ -275,10 +275,10 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
         if (from) sync_threads<THREADS>(); // the shares are used again
         float* out = mine;
-        if constexpr (L::ALIKE) { // two at a time: more to do at once
+        if constexpr (L::ALIKE) {
             typedef typename L::A::F F;
             int i = 0;
-            if constexpr (L::PIECES < SLOTS) // the second begins in the ring before the first ends
+            if constexpr (L::PAIRED)
                 for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS * T) run_tiles<F, L, T, 2>(ring, kept, x, out, lane, warp);
             for (; i < tiles; i++, out += SHARE_FLOATS * T) run_tiles<F, L, T, 1>(ring, kept, x, out, lane, warp);
         } else {

@@ -130,10 +130,11 @@ struct Reader {
 #if __CUDA_ARCH__ >= 900
         Ring mine = ring.ahead(lane % SLOTS);
         u32 open = __ballot_sync(0xffffffff, lane < count);
-        while (open) { // the first is waited for; whoever can go on then does
+        while (open) { // the first is waited for; those behind it follow as far as each can
             Ring first = {__shfl_sync(0xffffffff, mine.at, __ffs(open) - 1), __shfl_sync(0xffffffff, mine.round, __ffs(open) - 1)};
             wait_to_fill(first, flying);
-            bool ready = open >> lane & 1 && may_fill(mine, flying);
+            u32 blocked = open & ~__ballot_sync(0xffffffff, may_fill(mine, flying));
+            bool ready = open >> lane & 1 && (blocked == 0 || lane < __ffs(blocked) - 1);
             if (ready) {
                 mine.full().expect(bytes + more_bytes);
                 mine.full().copy(mine.slot(), from, bytes);
@@ -163,7 +164,7 @@ struct Reader {
         if (L::NORM)
             for (int i = blockIdx.x * 32; i < L::COLS; i += BLOCKS * 32) prefetch(a.norm.weight + i);
         for (int n = 0; n < slots; n += AT_ONCE) {
-            int tile, i = min(n + lane, slots - 1), part = L::find(i / L::PIECES, tile), chunk = i % L::PIECES * L::PER_SLOT * WARPS;
+            int tile, piece, part = L::find(L::tile_of_slot(min(n + lane, slots - 1), piece), tile), chunk = piece * L::PER_SLOT * WARPS;
             int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::PER_SLOT * WARPS) * record;
             fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes, nullptr, 0);
         }

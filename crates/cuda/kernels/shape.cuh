@@ -55,5 +55,19 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
         return 2;
     }
 
+    // Two tiles of one format are computed at a time, their pieces by turns: more to do at once.
+    static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
+
+    // The block's tile, and the piece of it, behind its slot `i`: slots are in the order in which warps use them up.
+    static DEVICE int tile_of_slot(int i, int& piece) {
+        int tile = i / PIECES;
+        piece = i % PIECES;
+        if (PAIRED && PIECES > 1 && (tile | 1) < units() * EACH) {
+            int both = i % (2 * PIECES);
+            tile = i / (2 * PIECES) * 2 + both % 2, piece = both / 2;
+        }
+        return tile;
+    }
+
     static DEVICE int record_bytes(int part) { return ALIKE || part == 0 ? A::F::BYTES : part == 1 ? B::F::BYTES : C::F::BYTES; }
 };

@@ -308,7 +308,7 @@ fn attention_scratch(fused: &[Fused], blocks: usize, max_tokens: usize) -> (usiz
             let shape = AttentionShape::of(args);
             let units = blocks.max(crate::few::MOST_TOKENS * args.heads / shape.queries);
             let ready = args.heads * args.head_dim * max_tokens * 4;
-            let partial = units * shape.queries * (shape.v_dim + 2) * 4;
+            let partial = units * (shape.queries * (shape.v_dim + 2)).next_multiple_of(4) * 4;
             Some((ready, partial, crate::few::MOST_TOKENS * args.heads * 4))
         }
         _ => None,

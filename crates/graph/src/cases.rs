@@ -237,6 +237,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
         (Attention { heads: 6, kv_heads: 2, head_dim: 80, v_dim: 48, ..plain }, vec![17, 1, 9]),
         (Attention { window: Some(7), ..plain }, vec![20, 1, 30]),
         (Attention { softcap: Some(5.0), scale: 1.0, ..plain }, vec![50, 1]),
+        (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]), // long enough to be split, in odd groups
     ] {
         cases.push(attend(args, &lens)?);
     }

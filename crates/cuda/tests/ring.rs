@@ -1,0 +1,274 @@
+//! A model of the ring in `kernels/ring.cuh`, under random schedules: whatever the order in which warps and loads get on,
+//! the step ends, and every warp reads what it waited for.
+//!
+//! It has the barriers of shared memory as they are, with nothing but the parity of a round to wait for: whoever waits for
+//! a round while the barrier is two rounds further waits for ever.
+
+use tern_graph::Random;
+
+/// Warps that compute. The kernel has sixteen; four get into each other's way as well.
+const WARPS: usize = 4;
+
+/// What one phase brings through the ring.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Tiles of `pieces` slots, two tiles at a time with their slots by turns.
+    Linear { tiles: usize, pieces: usize },
+    /// Slots of keys, each for one warp.
+    Attend { slots: usize },
+}
+
+/// Which of the slots that could be filled the reader fills.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Order {
+    /// Those before the first that cannot, as `Reader::fill` does.
+    InOrder,
+    /// All of them.
+    AnyOrder,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// Until slot number so-and-so of the step is full.
+    Wait(usize),
+    /// The warp is done with it, and so are others: so many arrivals.
+    Release(usize, usize),
+    /// All warps wait for each other.
+    Barrier,
+}
+
+/// A barrier of shared memory.
+#[derive(Clone, Copy)]
+struct Gate {
+    count: usize,
+    arrived: usize,
+    round: usize,
+}
+
+impl Gate {
+    fn new(count: usize) -> Gate {
+        Gate { count, arrived: 0, round: 0 }
+    }
+
+    fn arrive(&mut self, times: usize) {
+        self.arrived += times;
+        assert!(self.arrived <= self.count, "more arrivals than the barrier counts");
+        if self.arrived == self.count {
+            (self.arrived, self.round) = (0, self.round + 1);
+        }
+    }
+
+    /// Whether the last round that ended has this parity: all that the hardware says.
+    fn is_complete(&self, parity: usize) -> bool {
+        self.round % 2 != parity % 2
+    }
+}
+
+/// Slots of one call of `Reader::fill`.
+struct Batch {
+    first: usize,
+    count: usize,
+    flying: usize,
+}
+
+struct Ring {
+    slots: usize,
+    order: Order,
+    full: Vec<Gate>,
+    empty: Vec<Gate>,
+    /// The slot of the step that each slot of the ring holds.
+    holds: Vec<Option<usize>>,
+    loading: Vec<usize>,
+    batches: Vec<Batch>,
+    batch: usize,
+    /// Of the batch: what has been filled.
+    filled: Vec<bool>,
+    warps: Vec<Vec<Op>>,
+    at: [usize; WARPS],
+}
+
+impl Ring {
+    fn new(slots: usize, phases: &[Phase], order: Order) -> Ring {
+        let takers = (1..=WARPS).rev().find(|n| slots.is_multiple_of(*n)).unwrap_or(1);
+        let (mut warps, mut batches, mut next) = (vec![vec![]; WARPS], vec![], 0);
+        for phase in phases {
+            let (count, flying) = match *phase {
+                Phase::Linear { tiles, pieces } => (tiles * pieces, 2.min(slots - 1)),
+                Phase::Attend { slots: keys } => (keys, 8.min(slots - 1)),
+            };
+            for (w, ops) in warps.iter_mut().enumerate() {
+                match *phase {
+                    Phase::Linear { tiles, pieces } => linear(ops, next, tiles, pieces, slots),
+                    Phase::Attend { slots: keys } if w < takers => {
+                        let mine = (w..keys).step_by(takers).map(|i| next + i);
+                        ops.extend(mine.flat_map(|i| [Op::Wait(i), Op::Release(i, WARPS)]));
+                    }
+                    Phase::Attend { .. } => {}
+                }
+                ops.push(Op::Barrier);
+            }
+            let starts = (0..count).step_by(slots.min(32));
+            batches.extend(starts.map(|n| Batch {
+                first: next + n,
+                count: slots.min(32).min(count - n),
+                flying,
+            }));
+            next += count;
+        }
+        Ring {
+            slots,
+            order,
+            full: vec![Gate::new(1); slots],
+            empty: vec![Gate::new(WARPS); slots],
+            holds: vec![None; slots],
+            loading: vec![],
+            filled: vec![false; batches.first().map_or(0, |b| b.count)],
+            batches,
+            batch: 0,
+            warps,
+            at: [0; WARPS],
+        }
+    }
+
+    /// `Reader::may_fill`.
+    fn may_fill(&self, n: usize, flying: usize) -> bool {
+        let (slot, round) = (n % self.slots, n / self.slots);
+        let before = n.checked_sub(flying);
+        self.empty[slot].is_complete(round + 1)
+            && before.is_none_or(|b| self.full[b % self.slots].is_complete(b / self.slots))
+    }
+
+    /// One turn of the loop in `Reader::fill`; nothing if it has to wait.
+    fn read(&mut self) -> bool {
+        let Some(&Batch { first, count, flying }) = self.batches.get(self.batch) else { return false };
+        let Some(open) = self.filled.iter().position(|f| !f) else { return false };
+        if !self.may_fill(first + open, flying) {
+            return false;
+        }
+        let able: Vec<bool> =
+            (0..count).map(|i| !self.filled[i] && self.may_fill(first + i, flying)).collect();
+        for i in open..count {
+            if self.filled[i] {
+                continue;
+            }
+            if able[i] {
+                let slot = (first + i) % self.slots;
+                self.holds[slot] = None;
+                self.loading.push(first + i);
+                self.filled[i] = true;
+            } else if self.order == Order::InOrder {
+                break;
+            }
+        }
+        if self.filled.iter().all(|f| *f) {
+            self.batch += 1;
+            self.filled = vec![false; self.batches.get(self.batch).map_or(0, |b| b.count)];
+        }
+        true
+    }
+
+    fn load(&mut self, random: &mut Random) -> bool {
+        if self.loading.is_empty() {
+            return false;
+        }
+        let n = self.loading.swap_remove(random.below(self.loading.len()));
+        self.holds[n % self.slots] = Some(n);
+        self.full[n % self.slots].arrive(1);
+        true
+    }
+
+    fn compute(&mut self, warp: usize) -> bool {
+        match self.warps[warp].get(self.at[warp]) {
+            None => return false,
+            Some(&Op::Wait(n)) => {
+                if !self.full[n % self.slots].is_complete(n / self.slots) {
+                    return false;
+                }
+                assert_eq!(self.holds[n % self.slots], Some(n), "warp {warp} reads another slot's bytes");
+            }
+            Some(&Op::Release(n, times)) => self.empty[n % self.slots].arrive(times),
+            Some(Op::Barrier) => {
+                let here =
+                    |w: usize| self.warps[w].get(self.at[w]).is_some_and(|op| matches!(op, Op::Barrier));
+                if !(0..WARPS).all(here) {
+                    return false;
+                }
+                self.at.iter_mut().for_each(|at| *at += 1);
+                return true;
+            }
+        }
+        self.at[warp] += 1;
+        true
+    }
+
+    /// Whether the step ends; who goes next is chance.
+    fn ends(mut self, random: &mut Random) -> bool {
+        loop {
+            // a warp, the reader, or memory; some are slow for a while
+            let first = random.below(WARPS + 2);
+            let moved = (0..WARPS + 2).map(|i| (first + i) % (WARPS + 2)).any(|who| match who {
+                0 => self.read(),
+                1 => self.load(random),
+                _ => self.compute(who - 2),
+            });
+            if !moved {
+                return self.batch == self.batches.len()
+                    && self.at.iter().zip(&self.warps).all(|(at, ops)| *at == ops.len());
+            }
+        }
+    }
+}
+
+/// `run_tiles` of `kernels/linear.cuh`: the pieces of two tiles by turns, or those of one.
+fn linear(ops: &mut Vec<Op>, first: usize, tiles: usize, pieces: usize, slots: usize) {
+    let mut tile = 0;
+    while tile < tiles {
+        let together = if pieces < slots && tile + 1 < tiles { 2 } else { 1 };
+        for piece in 0..pieces {
+            let mine = (0..together).map(|n| first + tile * pieces + piece * together + n);
+            ops.extend(mine.clone().map(Op::Wait));
+            ops.extend(mine.map(|n| Op::Release(n, 1)));
+        }
+        tile += together;
+    }
+}
+
+/// Layers of a model: q, k and v; attention over so many slots of keys; its output; gate and up; down.
+fn layers(random: &mut Random, count: usize) -> Vec<Phase> {
+    let keys = random.below(24);
+    let pieces = 1 + random.below(4);
+    let layer = |tiles: [usize; 4]| {
+        [
+            Phase::Linear { tiles: tiles[0], pieces: 1 },
+            Phase::Attend { slots: keys },
+            Phase::Linear { tiles: tiles[1], pieces: 1 },
+            Phase::Linear { tiles: 2 * tiles[2], pieces: 1 },
+            Phase::Linear { tiles: tiles[3], pieces },
+        ]
+    };
+    let tiles = [2, 1, 4, 1].map(|most: usize| most + random.below(2));
+    (0..count).flat_map(|_| layer(tiles)).collect()
+}
+
+/// Of so many schedules, those that never end.
+fn stuck(order: Order, slots: usize, schedules: usize) -> usize {
+    let mut random = Random::new(slots as u64);
+    (0..schedules)
+        .filter(|_| {
+            let phases = layers(&mut random, 3);
+            !Ring::new(slots, &phases, order).ends(&mut random)
+        })
+        .count()
+}
+
+#[test]
+fn a_step_ends_whatever_the_order_of_warps_and_loads() {
+    for slots in [2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 32] {
+        assert_eq!(stuck(Order::InOrder, slots, 2_000), 0, "{slots} slots");
+    }
+}
+
+#[test]
+fn filling_slots_out_of_order_can_wait_for_ever() {
+    assert!(stuck(Order::AnyOrder, 8, 2_000) > 0);
+}
