@@ -31,9 +31,10 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
     static constexpr u32 X_MASK = FLAGS & X_MARKED ? 1 : 0, ADD_MASK = FLAGS & ADD_MARKED ? 1 : 0;
     static constexpr bool ALIKE = Same<typename A::F, typename B::F>::VALUE && Same<typename A::F, typename C::F>::VALUE; // of one format
 
-    // Slots on their way at a time: as much as memory needs to be busy for little that is read, and never fewer than two.
+    // Slots on their way at a time: as much as memory needs to be busy for little that is read, and never fewer than two; of
+    // small ones three, since they are asked for strictly in order.
     static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES, WISHED = 20 * 1024 / SLOT_BYTES;
-    static constexpr int AT_LEAST = WISHED < 2 ? 2 : WISHED, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // none waits for itself
+    static constexpr int AT_LEAST = WISHED > 2 ? WISHED : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // none waits for itself
 
     // A block's units are tiles, or pairs of tiles where two parts are gated.
     static constexpr int UNITS = GATED ? A::TILES : A::TILES + B::TILES + C::TILES, EACH = GATED ? 2 : 1;
