@@ -231,6 +231,9 @@ pub(crate) struct ServeArgs {
     /// Seconds that SIGTERM waits for what runs
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub(crate) drain_timeout: u64,
+    /// Seconds after which a step counts as stuck, if it also takes ten times as long as it should: /health then fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=YEAR))]
+    pub(crate) stall_timeout: u64,
     /// MiB that a request's body may have [default: 16]
     #[arg(long, value_name = "MIB", value_parser = positive)]
     pub(crate) max_body: Option<usize>,

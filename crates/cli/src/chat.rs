@@ -70,7 +70,8 @@ pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
                 }
                 talk.answer(&answer.text);
             }
-            Err(e) if e.is_closed_pipe() => return Err(e),
+            // no later message would be answered either
+            Err(e) if e.is_closed_pipe() || loaded.handle.ended().is_some() => return Err(e),
             Err(e) => {
                 eprintln!("tern: {e}");
                 talk.take_back();

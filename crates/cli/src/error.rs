@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use tern_server::ServeError;
+
 pub(crate) type CliResult<T> = Result<T, CliError>;
 
 /// What went wrong, in words.
@@ -36,6 +38,16 @@ impl fmt::Display for CliError {
 impl From<io::Error> for CliError {
     fn from(e: io::Error) -> CliError {
         CliError::Io(e)
+    }
+}
+
+/// Why a model cannot be loaded is said as by every other command.
+impl From<ServeError> for CliError {
+    fn from(e: ServeError) -> CliError {
+        match e {
+            ServeError::Load(why) => CliError::Said(why),
+            ServeError::Engine(why) => why.into(),
+        }
     }
 }
 

@@ -51,13 +51,18 @@ use crate::error::CliResult;
 
 fn main() -> ExitCode {
     bus_error::explain();
-    match dispatch(Cli::parse_from(long_flags(std::env::args_os()))) {
-        Ok(()) => ExitCode::SUCCESS,
+    ExitCode::from(report(dispatch(Cli::parse_from(long_flags(std::env::args_os())))))
+}
+
+/// Says what went wrong, and gives the exit code.
+fn report(result: CliResult<()>) -> u8 {
+    match result {
+        Ok(()) => 0,
         // whoever reads our text has enough of it
-        Err(e) if e.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(e) if e.is_closed_pipe() => 0,
         Err(e) => {
             eprintln!("tern: {e}");
-            ExitCode::FAILURE
+            1
         }
     }
 }

@@ -9,13 +9,15 @@ use tern_engine::Pooling;
 use tern_server::{Config, Defaults, Model, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
 
 use crate::args::{PoolingArg, ServeArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::Serving;
 use crate::sampling::Advice;
 use crate::{process, prompt, trace, units};
+
+/// How long a request that is being prepared when the server ends may hold up the process.
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     process::return_freed_memory();
@@ -31,32 +33,32 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
             eprintln!("tern: everyone who reaches {address} may use it; --api-key asks for a key");
         }
     }
-    let server = Server::new(config(&args, keys));
-    let (loader, quiet) = (server.loader(), args.model.quiet);
-    let (failed, failure) = oneshot::channel();
-    // the server answers "loading" while this goes on
-    let loading = thread::Builder::new().name("tern-load".into()).spawn(move || match load(&args) {
+    let (server, quiet) = (Server::new(config(&args, keys)), args.model.quiet);
+    let ended = serve_on(server, listener, quiet, move || load(&args));
+    drop(tracing);
+    ended
+}
+
+/// Serves what `load` brings until a signal; a model that cannot be loaded and an engine that ends are errors.
+fn serve_on(
+    server: Server,
+    listener: StdListener,
+    quiet: bool,
+    load: impl FnOnce() -> CliResult<Model> + Send + 'static,
+) -> CliResult<()> {
+    let loader = server.loader();
+    // the server answers "loading" while this goes on; a panic drops the loader, which tells the server
+    let loading = thread::Builder::new().name("tern-load".into()).spawn(move || match load() {
         Ok(model) => loader.ready(model),
-        Err(e) => {
-            loader.failed(e.to_string());
-            let _ = failed.send(e);
-        }
+        Err(e) => loader.failed(e.to_string()),
     });
     loading.map_err(|e| CliError::said(format!("the loading thread did not start: {e}")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        let mut failure_told = None;
-        let stop = async {
-            tokio::select! {
-                () = asked_to_stop(quiet) => {}
-                Ok(e) = failure => failure_told = Some(e),
-            }
-        };
-        server.serve(listener, stop).await?;
-        failure_told.map_or(Ok(()), Err)
+        Ok(server.serve(listener, asked_to_stop(quiet)).await?)
     });
-    drop(tracing);
+    runtime.shutdown_timeout(LAST_WORK);
     ended
 }
 
@@ -119,6 +121,7 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
         allowed_hosts: args.allowed_host.clone(),
         request_timeout: args.request_timeout.map(Duration::from_secs),
         drain_timeout: Duration::from_secs(args.drain_timeout),
+        stall_timeout: Duration::from_secs(args.stall_timeout),
         max_body: args.max_body.map_or(defaults.max_body, mebibytes),
         max_bodies: args.max_bodies.map_or(defaults.max_bodies, mebibytes),
         max_connections: process::room_for(args.max_connections.unwrap_or(defaults.max_connections)),
@@ -191,3 +194,6 @@ fn pooling(asked: Option<PoolingArg>, file: Option<usize>) -> Pooling {
         _ => Pooling::Mean,
     }
 }
+
+#[cfg(test)]
+mod tests;

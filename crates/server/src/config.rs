@@ -30,6 +30,11 @@ pub struct Config {
     pub ready_interval: Duration,
     /// `/ready` waits this long for the engine to move.
     pub ready_deadline: Duration,
+    /// A step that takes longer, and ten times as long as earlier steps let expect, is stuck: `/health` fails and
+    /// requests are refused until it ends. The first step may take ten times this.
+    pub stall_timeout: Duration,
+    /// How long the server answers, with the reason, after its engine has ended.
+    pub failure_grace: Duration,
     /// How long a client may take nothing of an answer before its connection is closed.
     pub write_timeout: Duration,
     /// Open connections; of those beyond, only `/health` is answered.
@@ -77,6 +82,8 @@ impl Default for Config {
             ready_interval: Duration::from_secs(5),
             ready_deadline: Duration::from_secs(10),
             write_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(120),
+            failure_grace: Duration::from_secs(2),
             max_connections: 4096,
             max_connections_per_peer: 1024,
             max_body: 16 << 20,

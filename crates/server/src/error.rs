@@ -6,6 +6,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tern_engine::{EngineError, Fault};
 
+use crate::failure::engine_code;
+
 /// A refusal or a failure, as a client sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
@@ -125,7 +127,7 @@ impl From<EngineError> for ApiError {
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, words).code("queue_full").retry(1)
             }
             (Fault::Engine, _) => {
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, words).code("engine_error")
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, words).code(engine_code(&error))
             }
         }
     }

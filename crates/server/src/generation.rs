@@ -83,7 +83,7 @@ impl Job {
         let prompt_tokens = prompts.map(|request| request.prompt.len()).sum();
         record.tell().prompt_tokens = prompt_tokens;
         let texts = Texts::start(&served.model.handle, self.requests, self.n);
-        let texts = texts.map_err(|error| app.engine_error(error))?;
+        let texts = texts.map_err(|error| app.refusal(error))?;
         Ok(Started { texts, reading: self.reading, n: self.n.max(1), prompt_tokens, count })
     }
 }
@@ -147,10 +147,7 @@ impl Generation<'_> {
                     Some(delta) => delta,
                     None => return Some(Err(self.fail(ApiError::shutting_down()))),
                 },
-                Event::Failed(error) => {
-                    let error = self.app.engine_error(error);
-                    return Some(Err(self.fail(error)));
-                }
+                Event::Failed(error) => return Some(Err(self.fail(error.into()))),
                 Event::Embedding(_) => return Some(Err(self.fail(ApiError::internal()))),
             };
             if let Some(reason) = delta.finish {

@@ -18,6 +18,7 @@ mod connection;
 mod constraint;
 mod encode;
 mod error;
+mod failure;
 mod generation;
 mod hosts;
 mod json;
@@ -40,6 +41,7 @@ mod texts;
 mod tools;
 
 pub use config::Config;
+pub use failure::ServeError;
 pub use model::{Defaults, Model};
 pub use server::Server;
 pub use state::Loader;

@@ -48,6 +48,16 @@ pub(crate) struct Finished {
     pub(crate) generated_tokens: usize,
 }
 
+/// The engine as it stands when the page is made.
+pub(crate) struct Engine<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) stats: Stats,
+    /// It has neither ended nor is it stuck.
+    pub(crate) up: bool,
+    /// Age of the step in flight.
+    pub(crate) step: Duration,
+}
+
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         Metrics(Mutex::new(Counted {
@@ -87,16 +97,16 @@ impl Metrics {
     }
 
     /// The page that Prometheus reads.
-    pub(crate) fn text(&self, model: Option<(&str, Stats)>) -> String {
+    pub(crate) fn text(&self, engine: Option<Engine<'_>>) -> String {
         let counted = self.lock();
         let mut page = Page::default();
         page.family("tern:http_responses_total", "counter", "HTTP responses by status code.");
         for (status, count) in &counted.responses {
             page.sample("", &[("code", &status.to_string())], count);
         }
-        let Some((model, stats)) = model else { return page.text };
-        let name = [("model_name", model)];
-        for (metric, kind, help, value) in engine_metrics(&stats) {
+        let Some(engine) = engine else { return page.text };
+        let name = [("model_name", engine.model)];
+        for (metric, kind, help, value) in engine_metrics(&engine) {
             page.family(metric, kind, help);
             page.sample("", &name, value);
         }
@@ -128,7 +138,8 @@ impl Metrics {
 }
 
 /// Name, kind, help and value of what the engine counts.
-fn engine_metrics(stats: &Stats) -> [(&'static str, &'static str, &'static str, f64); 13] {
+fn engine_metrics(engine: &Engine<'_>) -> [(&'static str, &'static str, &'static str, f64); 15] {
+    let stats = &engine.stats;
     let total = stats.pages_total.max(1) as f64;
     let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
     [
@@ -150,6 +161,8 @@ fn engine_metrics(stats: &Stats) -> [(&'static str, &'static str, &'static str, 
         ("vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", stats.prompt_tokens as f64),
         ("vllm:generation_tokens_total", "counter", "Tokens generated.", stats.tokens_generated as f64),
         ("vllm:num_preemptions_total", "counter", "Texts whose pages were taken.", stats.preemptions as f64),
+        ("tern:engine_up", "gauge", "0 once the engine is stuck or has ended.", f64::from(engine.up)),
+        ("tern:engine_step_seconds", "gauge", "Age of the step in flight.", engine.step.as_secs_f64()),
         ("tern:engine_steps_total", "counter", "Steps of the engine.", stats.steps as f64),
         ("tern:kv_pages_total", "gauge", "KV pages.", stats.pages_total as f64),
         ("tern:kv_pages_free", "gauge", "KV pages nobody holds.", stats.pages_free as f64),
@@ -231,7 +244,8 @@ mod tests {
         let took = Duration::from_secs(1);
         metrics.finished(Finished { reason: "stop", took, prompt_tokens: 3, generated_tokens: 4 });
         let stats = Stats { pages_total: 10, pages_free: 4, running: 2, ..Stats::default() };
-        let text = metrics.text(Some(("a\"b", stats)));
+        let step = Duration::from_millis(1500);
+        let text = metrics.text(Some(Engine { model: "a\"b", stats, up: false, step }));
         for line in [
             "# TYPE vllm:num_requests_running gauge",
             "vllm:num_requests_running{model_name=\"a\\\"b\"} 2",
@@ -242,6 +256,8 @@ mod tests {
             "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 3",
             "vllm:time_to_first_token_seconds_count{model_name=\"a\\\"b\"} 3",
             "tern:http_responses_total{code=\"200\"} 1",
+            "tern:engine_up{model_name=\"a\\\"b\"} 0",
+            "tern:engine_step_seconds{model_name=\"a\\\"b\"} 1.5",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }

@@ -93,6 +93,7 @@ impl App {
         prepare: Prepare<T>,
     ) -> Result<(Arc<Served>, T)> {
         let served = self.served()?;
+        self.fault().map_or(Ok(()), Err)?;
         // dropped with this future, when the client leaves or the time is up
         let (cancel, _waiting) = Cancel::new(self, record);
         let deadline = cancel.deadline;

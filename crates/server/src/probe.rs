@@ -2,84 +2,78 @@
 
 use std::time::Duration;
 
-use tern_engine::{Event, Fault, Request, TokenStream};
+use tern_engine::{Event, Fault, Handle, Request};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::model::Served;
 
-/// How often the count of steps is looked at while waiting.
+/// How often the step in flight is looked at while waiting for its end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What was seen at the last look.
+/// When the engine last generated a token to prove that it moves.
 #[derive(Default)]
 pub(crate) struct Probe {
-    last: Option<(Instant, Result<(), String>)>,
-    steps: u64,
+    proved: Option<Instant>,
 }
 
 impl Probe {
-    /// Looks at the engine, at most every `interval`; in between the last result stands.
+    /// Looks at the engine. Only what happens from now on counts: steps that were taken since the last look may be
+    /// older than the standstill. An idle engine is asked for a token, at most every `interval`.
     pub(crate) async fn look(
         &mut self,
         served: &Served,
         interval: Duration,
         deadline: Duration,
     ) -> Result<(), String> {
-        if let Some((at, result)) = &self.last
-            && at.elapsed() < interval
-        {
-            return result.clone();
+        let handle = &served.model.handle;
+        if handle.in_flight().is_some() {
+            return moves(handle, deadline).await; // others are being served: no need to disturb them
         }
-        let stats = served.model.handle.stats();
-        let busy = stats.running + stats.waiting > 0;
-        let result = match busy && stats.steps > self.steps {
-            true => Ok(()), // others are being served: no need to disturb them
-            false => moves(served, deadline).await,
-        };
-        self.steps = served.model.handle.stats().steps;
-        self.last = Some((Instant::now(), result.clone()));
-        result
+        if self.proved.is_some_and(|at| at.elapsed() < interval) {
+            return Ok(());
+        }
+        self.proved = None;
+        speaks(served, deadline).await?;
+        self.proved = Some(Instant::now());
+        Ok(())
     }
 }
 
-/// Waits for a step, and asks for a token so that there is a reason for one.
-async fn moves(served: &Served, deadline: Duration) -> Result<(), String> {
-    let handle = &served.model.handle;
-    let before = handle.stats().steps;
+/// Waits for the end of the step in flight, which may have begun long ago.
+async fn moves(handle: &Handle, deadline: Duration) -> Result<(), String> {
+    let Some(step) = handle.in_flight() else { return Ok(()) };
+    while handle.in_flight().is_some_and(|now| now.since == step.since) {
+        let age = step.age();
+        if age >= deadline {
+            return Err(late(age));
+        }
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Asks for a token, ahead of everybody: the answer is about the engine, not about its queue.
+async fn speaks(served: &Served, deadline: Duration) -> Result<(), String> {
     let token = served.model.tokenizer.bos().unwrap_or(0);
-    // ahead of everybody: the answer is about the engine, not about its queue
     let request = Request { priority: i32::MIN, ..Request::new(vec![token], 1) };
-    let mut stream = match handle.generate(request) {
-        Ok(stream) => Some(stream),
-        // a full queue gives the engine reason enough to take a step
-        Err(error) if error.fault() == Fault::Busy => None,
+    let mut stream = match served.model.handle.generate(request) {
+        Ok(stream) => stream,
+        // others came meanwhile
+        Err(error) if error.fault() == Fault::Busy => return moves(&served.model.handle, deadline).await,
         Err(error) => return Err(error.to_string()),
     };
-    let stepped = async {
-        while handle.stats().steps == before {
-            if let Some(Event::Failed(error)) = soon(&mut stream).await {
-                return Err(error.to_string());
+    let last = async {
+        loop {
+            match stream.next().await {
+                Some(Event::Failed(error)) => return Err(error.to_string()),
+                Some(Event::Started { .. }) => {}
+                _ => return Ok(()),
             }
         }
-        Ok(())
     };
-    let late = || Err(format!("the engine took no step in {} s", deadline.as_secs_f64()));
-    timeout(deadline, stepped).await.unwrap_or_else(|_| late())
+    timeout(deadline, last).await.unwrap_or_else(|_| Err(late(deadline)))
 }
 
-/// The next event, if it comes soon.
-async fn soon(stream: &mut Option<TokenStream>) -> Option<Event> {
-    match stream {
-        Some(events) => match timeout(LOOK, events.next()).await {
-            Ok(None) => {
-                *stream = None; // over: from here on only the steps tell
-                None
-            }
-            event => event.ok().flatten(),
-        },
-        None => {
-            sleep(LOOK).await;
-            None
-        }
-    }
+fn late(waited: Duration) -> String {
+    format!("the engine has taken no step for {:.1} s", waited.as_secs_f64())
 }

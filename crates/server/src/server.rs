@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::hosts::Hosts;
 use crate::seats::Seats;
 use crate::state::{App, Loader, Stop};
-use crate::{Config, connection, routes};
+use crate::{Config, ServeError, connection, routes};
 
 /// How long requests that are ended at the end of a drain have to say so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -26,13 +26,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// It can listen before the model is there: until [`Loader::ready`], every `/v1` route answers 503.
 ///
 /// ```no_run
-/// # async fn example(model: tern_server::Model) -> std::io::Result<()> {
+/// # async fn example(model: tern_server::Model) -> Result<(), Box<dyn std::error::Error>> {
 /// use tern_server::{Config, Server};
 ///
 /// let server = Server::new(Config::default());
 /// server.loader().ready(model);
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
-/// server.serve(listener, std::future::pending()).await
+/// server.serve(listener, std::future::pending()).await?;
+/// # Ok(())
 /// # }
 /// ```
 pub struct Server {
@@ -51,23 +52,37 @@ impl Server {
     }
 
     /// Serves until `shutdown` is over, lets what runs finish within [`Config::drain_timeout`], and ends the rest.
+    ///
+    /// A model that cannot be loaded, or an engine that ends, is the end of the server as well: clients are told for
+    /// [`Config::failure_grace`], and the reason is the error. An engine that is stuck is not, because it may go on.
     pub async fn serve(
         self,
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send,
-    ) -> io::Result<()> {
+    ) -> Result<(), ServeError> {
         let app = self.app;
         let address = listener.local_addr().ok().map(|address| address.ip());
         let router = routes::router(&app, Hosts::new(&app.config, address));
         let mut connections = JoinSet::new();
-        let mut shutdown = std::pin::pin!(shutdown);
+        let mut end = std::pin::pin!(async {
+            tokio::select! {
+                () = shutdown => Ok(()),
+                why = app.failure() => {
+                    tracing::error!(%why, "nothing can be served any more");
+                    if let ServeError::Engine(_) = why {
+                        sleep(app.config.failure_grace).await;
+                    }
+                    Err(why)
+                }
+            }
+        });
         let seats = Arc::<Seats>::default();
         let mut spare = VecDeque::<AbortHandle>::new();
-        loop {
+        let ended = loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 Some(_) = connections.join_next() => continue,
-                () = &mut shutdown => break,
+                ended = &mut end => break ended,
             };
             match accepted {
                 Ok((stream, peer)) => {
@@ -101,16 +116,17 @@ impl Server {
                     sleep(PAUSE).await;
                 }
             }
-        }
+        };
         drop(listener);
-        drain(&app, connections).await;
-        Ok(())
+        // nothing runs any more after a failure
+        let limit = if ended.is_ok() { app.config.drain_timeout } else { Duration::ZERO };
+        drain(&app, connections, limit).await;
+        ended
     }
 }
 
-async fn drain(app: &App, mut connections: JoinSet<()>) {
+async fn drain(app: &App, mut connections: JoinSet<()>, limit: Duration) {
     app.stop(Stop::Draining);
-    let limit = app.config.drain_timeout;
     tracing::info!(connections = connections.len(), limit_s = limit.as_secs_f64(), "draining");
     let mut all = async || while connections.join_next().await.is_some() {};
     if timeout(limit, all()).await.is_err() {

@@ -1,14 +1,15 @@
 //! What all requests share: settings, the model once it is there, counts, and whether the server is on its way out.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use axum::http::StatusCode;
-use tern_engine::EngineError;
+use tern_engine::{EngineError, Fault};
 use tokio::sync::watch;
 
 use crate::auth::Keys;
 use crate::body::HeldBytes;
 use crate::error::{ApiError, Result};
+use crate::failure::{self, ServeError};
 use crate::metrics::Metrics;
 use crate::model::Served;
 use crate::prepare::Workers;
@@ -21,12 +22,13 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     pub(crate) metrics: Metrics,
     pub(crate) probe: tokio::sync::Mutex<Probe>,
-    phase: RwLock<Phase>,
+    phase: watch::Sender<Phase>,
     stop: watch::Sender<Stop>,
     pub(crate) workers: Workers,
     pub(crate) bodies: Arc<HeldBytes>,
 }
 
+#[derive(Clone)]
 enum Phase {
     Loading,
     Ready(Arc<Served>),
@@ -49,7 +51,7 @@ impl App {
             keys: Keys::new(&config.api_keys),
             metrics: Metrics::new(),
             probe: tokio::sync::Mutex::new(Probe::default()),
-            phase: RwLock::new(Phase::Loading),
+            phase: watch::Sender::new(Phase::Loading),
             stop: watch::Sender::new(Stop::No),
             workers: Workers::new(),
             bodies: Arc::default(),
@@ -59,27 +61,44 @@ impl App {
 
     /// The model, or why there is none now.
     pub(crate) fn served(&self) -> Result<Arc<Served>> {
-        let unavailable = |words: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words);
-        match &*self.phase.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.phase.borrow() {
             Phase::Ready(served) => Ok(Arc::clone(served)),
-            Phase::Loading => Err(unavailable("the model is loading".into()).code("loading").retry(2)),
-            Phase::Failed(why) => {
-                Err(unavailable(format!("the model could not be loaded: {why}")).code("load_failed"))
+            Phase::Loading => {
+                let words = "the model is loading";
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words).code("loading").retry(2))
             }
+            Phase::Failed(why) => Err((&ServeError::Load(why.clone())).into()),
         }
     }
 
-    /// What the engine said, for a client.
-    pub(crate) fn engine_error(&self, error: EngineError) -> ApiError {
-        if self.dead().is_some() {
-            tracing::error!(%error, "the engine is gone");
+    /// Why the process should be started anew: there will be no model, or its engine has ended or is stuck.
+    pub(crate) fn fault(&self) -> Option<ApiError> {
+        match &*self.phase.borrow() {
+            Phase::Ready(served) => failure::fault(&served.model.handle, self.config.stall_timeout),
+            Phase::Loading => None,
+            Phase::Failed(why) => Some((&ServeError::Load(why.clone())).into()),
         }
-        error.into()
     }
 
-    /// Why the engine works no more.
-    pub(crate) fn dead(&self) -> Option<String> {
-        self.served().ok()?.model.handle.ended().map(|why| why.to_string())
+    /// Returns when nothing can be served any more, and says why.
+    pub(crate) async fn failure(&self) -> ServeError {
+        let mut phase = self.phase.subscribe();
+        let settled =
+            phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await.map(|phase| phase.clone());
+        match settled {
+            Ok(Phase::Ready(served)) => ServeError::Engine(served.model.handle.closed().await),
+            Ok(Phase::Failed(why)) => ServeError::Load(why),
+            // cannot be: `self` has the sender
+            Ok(Phase::Loading) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// What the engine said to a request that it did not take, for its client.
+    pub(crate) fn refusal(&self, error: EngineError) -> ApiError {
+        match error.fault() {
+            Fault::Engine => (&ServeError::Engine(error)).into(),
+            Fault::Request | Fault::Busy => error.into(),
+        }
     }
 
     pub(crate) fn stopping(&self) -> Stop {
@@ -106,7 +125,7 @@ impl App {
     }
 
     fn enter(&self, phase: Phase) {
-        *self.phase.write().unwrap_or_else(PoisonError::into_inner) = phase;
+        self.phase.send_replace(phase);
     }
 }
 
@@ -123,8 +142,10 @@ impl Loader {
 
     /// The model is loaded: from now on it is served.
     pub fn ready(mut self, model: Model) {
+        // first, because a panic in it must be told too: it renders the file's template
+        let served = Arc::new(Served::new(model));
         self.told = true;
-        self.app.enter(Phase::Ready(Arc::new(Served::new(model))));
+        self.app.enter(Phase::Ready(served));
     }
 
     /// The model could not be loaded; requests are told why.
@@ -137,7 +158,11 @@ impl Loader {
 impl Drop for Loader {
     fn drop(&mut self) {
         if !self.told {
-            self.app.enter(Phase::Failed("loading ended without a model".into()));
+            let why = match std::thread::panicking() {
+                true => "loading the model panicked; the message above says where",
+                false => "loading ended without a model",
+            };
+            self.app.enter(Phase::Failed(why.into()));
         }
     }
 }

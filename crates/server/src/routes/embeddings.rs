@@ -77,7 +77,7 @@ fn entry(index: usize, vector: &[f32], base64: bool) -> Value {
 async fn run(app: &App, served: &Served, requests: Vec<Request>) -> Result<Vec<Vec<f32>>> {
     let mut vectors = vec![vec![]; requests.len()];
     let texts = Texts::start(&served.model.handle, requests, 1);
-    let mut texts = texts.map_err(|error| app.engine_error(error))?;
+    let mut texts = texts.map_err(|error| app.refusal(error))?;
     let mut stop = std::pin::pin!(app.stopped(Stop::Now));
     loop {
         let event = tokio::select! {
@@ -87,7 +87,7 @@ async fn run(app: &App, served: &Served, requests: Vec<Request>) -> Result<Vec<V
         match event {
             None => return Ok(vectors),
             Some((at, Event::Embedding(vector))) => vectors[at] = normalised(vector),
-            Some((_, Event::Failed(error))) => return Err(app.engine_error(error)),
+            Some((_, Event::Failed(error))) => return Err(error.into()),
             Some((_, Event::Done(_))) => return Err(ApiError::shutting_down()),
             Some((_, Event::Started { .. } | Event::Token(_))) => {}
         }

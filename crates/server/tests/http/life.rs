@@ -13,24 +13,13 @@ use crate::support::{LIMITS, Setup, Site, parse, wait_until_idle};
 
 #[test]
 fn until_the_model_is_there_requests_are_told_to_come_back() {
-    let (site, loader) = Site::loading(Setup::default());
+    let (site, _loader) = Site::loading(Setup::default());
     for reply in [site.chat("a", json!({})), site.get("/v1/models"), site.get("/ready")] {
         assert_eq!((reply.status, reply.message().as_str()), (503, "the model is loading"));
         assert_eq!(reply.header("retry-after"), Some("2"));
     }
     assert_eq!(site.get("/health").status, 200);
     assert_eq!(site.get("/metrics").status, 200);
-    loader.failed("no such file");
-    for path in ["/v1/models", "/ready", "/health"] {
-        let reply = site.get(path);
-        assert_eq!(
-            (reply.status, reply.message().as_str()),
-            (503, "the model could not be loaded: no such file")
-        );
-    }
-    let (site, loader) = Site::loading(Setup::default());
-    drop(loader);
-    assert_eq!(site.get("/ready").message(), "the model could not be loaded: loading ended without a model");
 }
 
 #[test]
@@ -161,7 +150,7 @@ fn a_drain_lets_what_runs_finish() {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(text.contains("data: [DONE]"), "{text}");
-    stopped.join().unwrap();
+    stopped.join().unwrap().unwrap();
     wait_until_idle(&handle);
 }
 
@@ -177,25 +166,7 @@ fn a_drain_ends_what_does_not_finish() {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(text.contains("the server is shutting down"), "{text}");
-    stopped.join().unwrap();
+    stopped.join().unwrap().unwrap();
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     wait_until_idle(&handle);
-}
-
-#[test]
-fn a_step_that_fails_is_told_and_an_engine_that_ends_is_seen() {
-    let site = Site::new(Setup::default());
-    let reply = site.chat("nothing", json!({}));
-    assert_eq!((reply.status, reply.message().as_str()), (500, "the model gave no finite logit"));
-    assert_eq!(site.get("/health").status, 200);
-    let reply = site.chat("panic", json!({"stream": true}));
-    assert!(reply.text.contains("the engine stopped after a panic: on purpose"), "{}", reply.text);
-    for path in ["/health", "/ready"] {
-        let reply = site.get(path);
-        assert_eq!(
-            (reply.status, reply.message().as_str()),
-            (503, "the engine stopped after a panic: on purpose")
-        );
-    }
-    assert_eq!(site.chat("a", json!({})).status, 500);
 }

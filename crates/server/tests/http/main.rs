@@ -9,6 +9,8 @@ mod completions;
 #[cfg(test)]
 mod connections;
 #[cfg(test)]
+mod failing;
+#[cfg(test)]
 mod fuzz;
 #[cfg(test)]
 mod hosts;

@@ -3,13 +3,16 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tern_engine::{Engine, Handle, Limits, Pooling, Sample, ScriptedRunner};
+use tern_engine::{
+    Answer, Batch, Engine, EngineError, Handle, Limits, Pooling, Runner, Sample, ScriptedRunner,
+};
 use tern_formats::Checkpoint;
-use tern_server::{Config, Defaults, Loader, Model, Server};
+use tern_server::{Config, Defaults, Loader, Model, ServeError, Server};
 use tern_text::{ChatTemplate, Tokenizer};
 use tokio::sync::oneshot;
 
@@ -50,8 +53,51 @@ pub(crate) struct Site {
     pub(crate) addr: SocketAddr,
     pub(crate) handle: Handle,
     pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) moods: Arc<Moods>,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+/// What a test does to the model while it runs.
+#[derive(Default)]
+pub(crate) struct Moods {
+    /// Steps that were told to stick go on.
+    pub(crate) released: AtomicBool,
+    lost: AtomicBool,
+}
+
+impl Moods {
+    /// A step that does not end, until the test says so or has failed.
+    fn stick(&self) {
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !self.released.load(Ordering::Relaxed) && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// A runner that can lose its device.
+struct Parrot {
+    script: ScriptedRunner,
+    moods: Arc<Moods>,
+}
+
+impl Runner for Parrot {
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.script.submit(batch)
+    }
+
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
+        let answers = self.script.collect();
+        match self.moods.lost.load(Ordering::Relaxed) {
+            true => Err(EngineError::DeviceLost("a step on a parrot: misaligned address".into())),
+            false => answers,
+        }
+    }
+
+    fn vocab(&self) -> usize {
+        self.script.vocab()
+    }
 }
 
 /// An answer of the server.
@@ -91,7 +137,10 @@ pub(crate) fn tokenizer() -> Arc<Tokenizer> {
 }
 
 /// Says what stands between `say:` and the end of the prompt, then ends. Some words do something else.
-fn parrot(tokenizer: Arc<Tokenizer>) -> impl FnMut(&[u32], &Sample) -> Option<u32> + Send + 'static {
+fn parrot(
+    tokenizer: Arc<Tokenizer>,
+    moods: Arc<Moods>,
+) -> impl FnMut(&[u32], &Sample) -> Option<u32> + Send + 'static {
     move |history, _| {
         let marker = |end: &usize| {
             let text = tokenizer.decode(&history[..*end], true);
@@ -110,6 +159,15 @@ fn parrot(tokenizer: Arc<Tokenizer>) -> impl FnMut(&[u32], &Sample) -> Option<u3
                 thread::sleep(Duration::from_millis(1500));
                 Some(65)
             }
+            "stick" => {
+                moods.stick();
+                Some(65)
+            }
+            "stick and lose" => {
+                moods.stick();
+                moods.lost.store(true, Ordering::Relaxed);
+                Some(65)
+            }
             "panic" => panic!("on purpose"),
             "nothing" => None,
             said => Some(tokenizer.encode(said, false, true).get(history.len() - end).copied().unwrap_or(0)),
@@ -120,25 +178,32 @@ fn parrot(tokenizer: Arc<Tokenizer>) -> impl FnMut(&[u32], &Sample) -> Option<u3
 impl Site {
     /// A server with its model.
     pub(crate) fn new(setup: Setup) -> Site {
-        let template = setup.template.map(|source| ChatTemplate::new(source, "", "").unwrap());
+        let template = setup.template;
         let (site, loader) = Site::loading(setup);
-        loader.ready(Model {
+        loader.ready(site.model(template));
+        site
+    }
+
+    /// The model, with a template.
+    pub(crate) fn model(&self, template: Option<&str>) -> Model {
+        Model {
             names: vec!["parrot".into(), "org/parrot".into()],
             created: 1_700_000_000,
-            handle: site.handle.clone(),
-            tokenizer: Arc::clone(&site.tokenizer),
-            template,
+            handle: self.handle.clone(),
+            tokenizer: Arc::clone(&self.tokenizer),
+            template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
             pooling: Pooling::Mean,
             defaults: Defaults::default(),
-        });
-        site
+        }
     }
 
     /// A server that waits for its model.
     pub(crate) fn loading(setup: Setup) -> (Site, Loader) {
         let tokenizer = tokenizer();
-        let script = parrot(Arc::clone(&tokenizer));
-        let runner = ScriptedRunner::answering(tokenizer.vocab_size(), setup.limits.page_len, script);
+        let moods = Arc::<Moods>::default();
+        let script = parrot(Arc::clone(&tokenizer), Arc::clone(&moods));
+        let script = ScriptedRunner::answering(tokenizer.vocab_size(), setup.limits.page_len, script);
+        let runner = Parrot { script, moods: Arc::clone(&moods) };
         let handle = Engine::start(Box::new(runner), setup.limits).unwrap();
         let server = Server::new(setup.config);
         let loader = server.loader();
@@ -153,10 +218,10 @@ impl Site {
                 let shutdown = async {
                     let _ = stopped.await;
                 };
-                server.serve(listener, shutdown).await.unwrap();
-            });
+                server.serve(listener, shutdown).await
+            })
         });
-        (Site { addr, handle, tokenizer, stop: Some(stop), thread: Some(thread) }, loader)
+        (Site { addr, handle, tokenizer, moods, stop: Some(stop), thread: Some(thread) }, loader)
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {
@@ -234,14 +299,30 @@ impl Site {
     }
 
     /// Asks the server to stop; the returned thread ends when it has.
-    pub(crate) fn stop(mut self) -> JoinHandle<()> {
+    pub(crate) fn stop(mut self) -> JoinHandle<Result<(), ServeError>> {
         let _ = self.stop.take().unwrap().send(());
         self.thread.take().unwrap()
+    }
+
+    /// Waits for the server to end by itself.
+    pub(crate) fn end(&mut self) -> Result<(), ServeError> {
+        let thread = self.thread.take().unwrap();
+        wait_until(|| thread.is_finished());
+        thread.join().unwrap()
     }
 
     /// Waits for every page to come back.
     pub(crate) fn wait_until_idle(&self) {
         wait_until_idle(&self.handle);
+    }
+}
+
+/// Waits for something that happens soon.
+pub(crate) fn wait_until(happened: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < Duration::from_secs(10), "it did not happen");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -1,0 +1,172 @@
+//! How the process of a server ends when its engine does not do what it should.
+//!
+//! A test starts this program again, as a process whose only test is [`process`]: it serves a model that the device, or
+//! the loader, fails, and ends as `tern serve` does.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tern_engine::{Answer, Batch, Engine, EngineError, Limits, Runner, ScriptedRunner};
+use tern_formats::Checkpoint;
+use tern_text::Tokenizer;
+
+use super::*;
+use crate::report;
+
+/// What goes wrong in the process, and what it prints before its address.
+const SCENARIO: &str = "TERN_TEST_SCENARIO";
+const ADDRESS: &str = "address: ";
+/// Longer than any of the processes takes, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A runner whose device fails after a few steps.
+struct Failing {
+    script: ScriptedRunner,
+    steps: usize,
+    lost: bool,
+}
+
+impl Runner for Failing {
+    fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.script.submit(batch)
+    }
+
+    fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
+        self.steps += 1;
+        match (self.steps > 3, self.lost) {
+            (true, true) => Err(EngineError::DeviceLost("a step on a GPU: misaligned address".into())),
+            (true, false) => loop {
+                thread::park(); // stuck for ever
+            },
+            (false, _) => self.script.collect(),
+        }
+    }
+}
+
+fn model(lost: bool) -> Model {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tern-stories-1bit.gguf");
+    let tokenizer = Tokenizer::from_metadata(&Checkpoint::open(file.as_ref()).unwrap().metadata).unwrap();
+    let limits = Limits {
+        max_seqs: 2,
+        max_batch_tokens: 64,
+        max_context: 64,
+        pages: 16,
+        page_len: 8,
+        max_waiting: 2,
+        step_millis: 0,
+    };
+    let script = ScriptedRunner::new(tokenizer.vocab_size(), limits.page_len);
+    let runner = Failing { script, steps: 0, lost };
+    Model {
+        names: vec!["failing".into()],
+        created: 0,
+        handle: Engine::start(Box::new(runner), limits).unwrap(),
+        tokenizer: Arc::new(tokenizer),
+        template: None,
+        pooling: Pooling::Mean,
+        defaults: Defaults::default(),
+    }
+}
+
+#[test]
+#[ignore = "the process that the tests below start"]
+fn process() {
+    let Ok(scenario) = std::env::var(SCENARIO) else { return };
+    let config = Config { drain_timeout: Duration::from_millis(200), ..Config::default() };
+    let listener = bind("127.0.0.1", 0).unwrap();
+    println!("{ADDRESS}{}", listener.local_addr().unwrap());
+    let load = move || match scenario.as_str() {
+        "lost" => Ok(model(true)),
+        "stuck" => Ok(model(false)),
+        "panic" => panic!("on purpose"),
+        other => Err(CliError::said(format!("there is no scenario {other}"))),
+    };
+    std::process::exit(report(serve_on(Server::new(config), listener, true, load)).into());
+}
+
+fn start(scenario: &str) -> (Child, String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "serve::tests::process", "--ignored", "--nocapture"]).env(SCENARIO, scenario);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let address = lines.map_while(Result::ok).find_map(|line| Some(line.split_once(ADDRESS)?.1.to_owned()));
+    (child, address.unwrap())
+}
+
+/// The lines of a streamed completion.
+fn stream(address: &str) -> impl Iterator<Item = String> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let body = r#"{"prompt": "a", "max_tokens": 40, "stream": true}"#;
+    let head = format!("POST /v1/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    BufReader::new(stream).lines().map_while(Result::ok)
+}
+
+/// How the process ended and what it said, with a bound on how long it may take.
+fn end(mut child: Child) -> (ExitStatus, String) {
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("the process did not end");
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status, said)
+}
+
+/// Waits until the model is loaded.
+fn ready(address: &str) {
+    let start = Instant::now();
+    let get = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET /v1/models HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    while !get().starts_with("HTTP/1.1 200") {
+        assert!(start.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_lost_device_ends_the_process_with_a_code_and_a_sentence() {
+    let (child, address) = start("lost");
+    ready(&address);
+    let text: String = stream(&address).collect();
+    assert!(text.contains("the device was lost: a step on a GPU: misaligned address"), "{text}");
+    let (status, said) = end(child);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.ends_with("tern: the device was lost: a step on a GPU: misaligned address\n"), "{said}");
+}
+
+#[test]
+fn sigterm_ends_the_process_while_a_step_is_stuck() {
+    let (child, address) = start("stuck");
+    ready(&address);
+    let mut lines = stream(&address);
+    assert!(lines.any(|line| line.contains("\"text\"")), "it spoke before it was stuck");
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let (status, said) = end(child);
+    assert_eq!(status.code(), Some(0), "{said}");
+}
+
+#[test]
+fn a_loader_that_panics_ends_the_process_with_a_code_and_a_sentence() {
+    let (status, said) = end(start("panic").0);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("on purpose"), "{said}");
+    assert!(said.ends_with("tern: loading the model panicked; the message above says where\n"), "{said}");
+}

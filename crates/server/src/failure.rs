@@ -1,0 +1,81 @@
+//! Why nothing can be served any more, or not now: for whoever started the server and for its clients.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tern_engine::{EngineError, Handle, InFlight};
+
+use crate::error::ApiError;
+
+/// A step counts as stuck only after so many times what it should have taken.
+const PATIENCE: u32 = 10;
+
+/// Why a server ended before it was asked to. Only a new process can help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServeError {
+    /// There is no model.
+    #[error("the model could not be loaded: {0}")]
+    Load(String),
+    /// The engine lost its device, panicked or was shut down.
+    #[error("{0}")]
+    Engine(EngineError),
+}
+
+impl From<&ServeError> for ApiError {
+    fn from(error: &ServeError) -> ApiError {
+        let code = match error {
+            ServeError::Load(_) => "load_failed",
+            ServeError::Engine(why) => engine_code(why),
+        };
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).code(code)
+    }
+}
+
+/// The code of an engine's error, whatever the status.
+pub(crate) fn engine_code(error: &EngineError) -> &'static str {
+    match error {
+        EngineError::DeviceLost(_) => "device_lost",
+        EngineError::Broken(_) | EngineError::Panicked(_) | EngineError::Stopped => "engine_stopped",
+        _ => "engine_error",
+    }
+}
+
+/// Why an engine cannot serve anybody now: it has ended, or a step takes far too long.
+pub(crate) fn fault(handle: &Handle, stall_timeout: Duration) -> Option<ApiError> {
+    if let Some(why) = handle.ended() {
+        return Some((&ServeError::Engine(why)).into());
+    }
+    let step = handle.in_flight()?;
+    let (age, limit) = (step.age(), limit(&step, stall_timeout));
+    (age > limit).then(|| {
+        let (age, limit) = (age.as_secs_f64(), limit.as_secs_f64());
+        let words =
+            format!("the engine is stuck: a step has taken {age:.1} s, at most {limit:.1} s were expected");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words).code("engine_stuck").retry(5)
+    })
+}
+
+/// How long a step may take. A slow machine is not stuck: what its steps usually take counts, if that is longer.
+fn limit(step: &InFlight, stall_timeout: Duration) -> Duration {
+    match step.expected {
+        Some(expected) => expected.saturating_mul(PATIENCE).max(stall_timeout),
+        None => stall_timeout.saturating_mul(PATIENCE), // it may read the weights from a disk, or compile
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn slow_machines_and_first_steps_get_more_time() {
+        let seconds = Duration::from_secs;
+        let limit = |expected| limit(&InFlight { since: Instant::now(), expected }, seconds(120));
+        assert_eq!(limit(Some(Duration::from_millis(5))), seconds(120));
+        assert_eq!(limit(Some(seconds(90))), seconds(900));
+        assert_eq!(limit(None), seconds(1200));
+        assert_eq!(limit(Some(Duration::MAX)), Duration::MAX);
+    }
+}
