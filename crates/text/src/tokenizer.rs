@@ -5,6 +5,7 @@
 
 mod bpe;
 mod byte_level;
+mod covers;
 mod encoding;
 mod merge;
 mod pre;
@@ -19,6 +20,7 @@ use std::collections::BTreeSet;
 use tern_formats::{Metadata, MetadataError, Value, shown};
 
 use self::bpe::Bpe;
+use self::covers::Covers;
 use self::encoding::Encoding;
 use self::special::{Markers, Part, Roles};
 use self::spm::Spm;
@@ -69,7 +71,8 @@ pub struct Tokenizer {
     roles: Roles,
     markers: Markers,
     add: Add,
-    longest: Option<usize>,
+    /// `None` if some text has no token.
+    covers: Option<Covers>,
     template: Option<String>,
     named_templates: Vec<(String, String)>,
     warnings: Vec<String>,
@@ -152,7 +155,7 @@ impl Tokenizer {
             Model::WordPiece(_) => false, // spaces are dropped, and a word of any length may be unknown
         };
         Ok(Tokenizer {
-            longest: Some(vocab.covers(spelling)).filter(|_| covers_all && !markers.take_spaces()),
+            covers: (covers_all && !markers.take_spaces()).then(|| Covers::new(&vocab, spelling)),
             vocab,
             model,
             roles,
@@ -185,7 +188,7 @@ impl Tokenizer {
         parse_special: bool,
         limit: &EncodeLimit<'_>,
     ) -> Result<Vec<u32>, EncodeError> {
-        let mut out = Encoding::new(limit, self.longest, text);
+        let mut out = Encoding::new(limit, self.covers.as_ref(), text);
         self.encode_into(text, add_special, parse_special, &mut out)?;
         out.check(0)?;
         Ok(out.ids)
@@ -295,7 +298,7 @@ impl Tokenizer {
     /// The most bytes of text that one token stands for; `None` if some text has no token at all, so that the number
     /// of its bytes says nothing about the number of its tokens.
     pub fn longest_token(&self) -> Option<usize> {
-        self.longest
+        self.covers.as_ref().map(|covers| covers.longest)
     }
 
     /// The token a text begins with.

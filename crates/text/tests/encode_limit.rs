@@ -69,6 +69,31 @@ fn a_long_text_is_not_read_to_its_end() {
 }
 
 #[test]
+fn a_long_word_is_refused_before_it_is_merged() {
+    // tokens of one byte and one of a thousand, which alone would let a megabyte pass
+    let tokens: Vec<String> = (0..=255_u8)
+        .map(|byte| format!("<0x{byte:02X}>"))
+        .chain(["a", "b", "ab"].map(String::from))
+        .chain(["-".repeat(1000)])
+        .collect();
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let tokenizer = Tokenizer::from_metadata(&small("llama", &tokens)).unwrap();
+    assert_eq!(tokenizer.longest_token(), Some(1000));
+    let checks = Cell::new(0);
+    let cancelled = || {
+        checks.set(checks.get() + 1);
+        false
+    };
+    let limit = EncodeLimit { tokens: 5000, cancelled: &cancelled };
+    let ended = |text: &str| tokenizer.encode_within(text, false, true, &limit).map(|ids| ids.len());
+    assert_eq!(ended(&"ab".repeat(500_000)), Err(EncodeError::Tokens(5000)));
+    // once for its length, and never while it is merged
+    assert_eq!(checks.get(), 1);
+    // a word that may fit is merged
+    assert_eq!(ended(&"ab".repeat(4000)), Ok(tokenizer.encode(&"ab".repeat(4000), false, true).len()));
+}
+
+#[test]
 fn a_cancelled_encoding_ends_also_within_one_word() {
     let tokenizer = model();
     for text in ["Once upon a time ", "the"] {

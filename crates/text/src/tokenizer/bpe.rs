@@ -98,7 +98,7 @@ impl Bpe {
         word: &mut Word,
         out: &mut Encoding<'_>,
     ) -> Result<(), EncodeError> {
-        out.check(piece.len())?;
+        out.check_word(vocab, piece)?;
         word.clear();
         match self.pre.spelling {
             Spelling::ByteLevel => {

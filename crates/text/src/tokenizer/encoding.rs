@@ -1,5 +1,11 @@
 //! Tokens as they are collected, and the limit at which collecting them ends.
 
+use super::covers::Covers;
+use super::vocab::Vocab;
+
+/// Words of more bytes are looked at before they are merged, which takes sixty times their memory.
+const LONG_WORD: usize = 4 << 10;
+
 /// Bytes of text between two calls of [`EncodeLimit::cancelled`].
 const CHECK_EVERY: usize = 16 << 10;
 
@@ -31,29 +37,45 @@ pub enum EncodeError {
 pub(super) struct Encoding<'a> {
     pub(super) ids: Vec<u32>,
     limit: &'a EncodeLimit<'a>,
-    /// The most bytes of text that one token stands for.
-    longest: usize,
+    /// What tokens stand for, if every text has tokens.
+    covers: Option<&'a Covers>,
     unchecked: usize,
 }
 
 impl<'a> Encoding<'a> {
-    pub(super) fn new(limit: &'a EncodeLimit<'a>, longest: Option<usize>, text: &str) -> Encoding<'a> {
+    pub(super) fn new(limit: &'a EncodeLimit<'a>, covers: Option<&'a Covers>, text: &str) -> Encoding<'a> {
         let ids = Vec::with_capacity((text.len() / 3).min(limit.tokens).saturating_add(2));
-        Encoding { ids, limit, longest: longest.unwrap_or(usize::MAX).max(1), unchecked: 0 }
+        Encoding { ids, limit, covers, unchecked: 0 }
     }
 
     /// Whether `bytes` more of text may be encoded. Called before each word.
     pub(super) fn check(&mut self, bytes: usize) -> Result<(), EncodeError> {
-        let at_least = self.ids.len().saturating_add(bytes.div_ceil(self.longest));
-        if at_least > self.limit.tokens {
-            return Err(EncodeError::Tokens(self.limit.tokens));
-        }
+        self.check_tokens(self.covers.map_or(0, |covers| bytes.div_ceil(covers.longest)))?;
         self.unchecked += bytes;
         if self.unchecked >= CHECK_EVERY {
             self.unchecked = 0;
             return self.check_cancelled();
         }
         Ok(())
+    }
+
+    /// The same for a word that is to be merged.
+    pub(super) fn check_word(&mut self, vocab: &Vocab, word: &str) -> Result<(), EncodeError> {
+        self.check(word.len())?;
+        match self.covers {
+            Some(covers) if word.len() > LONG_WORD && self.limit.tokens < usize::MAX => {
+                self.check_tokens(covers.least(vocab, word))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so many more tokens may come.
+    fn check_tokens(&self, more: usize) -> Result<(), EncodeError> {
+        match self.ids.len().saturating_add(more) {
+            tokens if tokens > self.limit.tokens => Err(EncodeError::Tokens(self.limit.tokens)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn check_cancelled(&self) -> Result<(), EncodeError> {

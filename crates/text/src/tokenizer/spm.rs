@@ -65,7 +65,7 @@ impl Spm {
         word: &mut Word,
         out: &mut Encoding<'_>,
     ) -> Result<(), EncodeError> {
-        out.check(text.len())?;
+        out.check_word(vocab, text)?;
         word.clear();
         for (at, c) in text.char_indices() {
             let one = &text[at..at + c.len_utf8()];

@@ -180,10 +180,10 @@ impl Vocab {
         })
     }
 
-    /// The most bytes of text that a token stands for. A space mark may be one in the text, so it counts as such.
-    pub(super) fn covers(&self, spelling: Spelling) -> usize {
+    /// The bytes of text that each token stands for. A space mark may be one in the text, so it counts as such.
+    pub(super) fn covered(&self, spelling: Spelling) -> impl Iterator<Item = &[u8]> {
         let blob = if spelling == Spelling::ByteLevel { &self.bytes } else { &self.texts };
-        (0..self.len()).map(|id| blob.get(id as u32).len()).max().unwrap_or(0)
+        (0..self.len()).map(|id| blob.get(id as u32))
     }
 
     /// Length in bytes of the longest token text.
