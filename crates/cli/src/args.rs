@@ -72,7 +72,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
     /// What llama.cpp's users write (also -ngl)
-    #[arg(long = "n-gpu-layers", alias = "gpu-layers", hide = true, value_parser = values::gpu_layers,
+    #[arg(long = "n-gpu-layers", alias = "gpu-layers", value_name = "N", hide = true, value_parser = values::gpu_layers,
         allow_negative_numbers = true)]
     _gpu_layers: Option<Infallible>,
     /// Read the file into memory instead of mapping it: a file that is changed meanwhile then does no harm
@@ -153,7 +153,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "K", requires = "json")]
     pub(crate) logprobs: Option<usize>,
     /// What llama.cpp's users write
-    #[arg(short = 'p', long = "prompt", hide = true, value_parser = values::flag_of_prompt,
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT", hide = true, value_parser = values::flag_of_prompt,
         allow_hyphen_values = true)]
     _prompt_flag: Option<Infallible>,
     /// The prompt; what is piped into stdin is appended to it after a blank line, and `-` is stdin alone
@@ -180,7 +180,7 @@ pub(crate) struct ChatArgs {
         allow_negative_numbers = true)]
     pub(crate) max_tokens: MaxTokens,
     /// What llama.cpp's users write
-    #[arg(short = 'p', long = "prompt", hide = true, value_parser = values::flag_of_prompt,
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT", hide = true, value_parser = values::flag_of_prompt,
         allow_hyphen_values = true)]
     _prompt_flag: Option<Infallible>,
 }

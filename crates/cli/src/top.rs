@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use tern_formats::shown;
+
 use crate::args::TopArgs;
 use crate::error::{CliError, CliResult};
 use crate::units;
@@ -113,7 +115,7 @@ fn fetch(url: &str, key: Option<&str>) -> CliResult<String> {
 }
 
 fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
-    let model = now.model.as_deref().unwrap_or("no model yet");
+    let model = shown(now.model.as_deref().unwrap_or("no model yet"));
     let rate = |name| now.rate(before, name);
     let kv = now.get("vllm:kv_cache_usage_perc");
     let (queries, hits) =
