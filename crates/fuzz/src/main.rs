@@ -1,0 +1,115 @@
+//! `tern-fuzz TARGET SECONDS [FOLDER]`: mutates the kept corpus of a target and runs it on each input.
+//!
+//! The inputs run in a child process, so that nothing they do is lost on the parent: a panic, an abort, a stack that
+//! overflows, memory or time over the limit end the child, and the parent keeps the input and says how to run it again.
+//! With FOLDER, inputs that reach new code are kept there too. `tern-fuzz TARGET replay FILE` runs one input.
+//!
+//! `scripts/fuzz` builds it with counters in every block of code, which guide what is mutated; without them, as in the
+//! tests, it mutates the corpus alone.
+
+mod cover;
+mod limit;
+mod mutate;
+mod record;
+mod targets;
+mod work;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use record::Record;
+use targets::{TARGETS, Target};
+
+/// One input may take so long: generous, for a machine that is busy with other things.
+const INPUT: Duration = Duration::from_secs(30);
+/// How often the parent looks at the child.
+const LOOK: Duration = Duration::from_millis(50);
+
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(words) => {
+            eprintln!("tern-fuzz: {words}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<(), String> {
+    let names: Vec<&str> = TARGETS.iter().map(|t| t.name).collect();
+    let usage =
+        || format!("want TARGET SECONDS [FOLDER] or TARGET replay FILE; targets: {}", names.join(", "));
+    let text: Vec<&str> = args.iter().map(String::as_str).collect();
+    let target = |name: &str| TARGETS.iter().find(|t| t.name == name).ok_or_else(usage);
+    match text[..] {
+        [name, "replay", file] => {
+            let input = std::fs::read(file).map_err(|e| format!("{file}: {e}"))?;
+            let started = Instant::now();
+            (target(name)?.start)()(&input);
+            println!("{file}: survived in {:.2} s", started.elapsed().as_secs_f64());
+            Ok(())
+        }
+        [name, "child", seconds, record, folder] => {
+            let seconds = seconds.parse().map_err(|_| usage())?;
+            work::work(target(name)?, seconds, record.as_ref(), folder)
+        }
+        [name, seconds] => watch(target(name)?, seconds.parse().map_err(|_| usage())?, ""),
+        [name, seconds, folder] => watch(target(name)?, seconds.parse().map_err(|_| usage())?, folder),
+        _ => Err(usage()),
+    }
+}
+
+/// Starts the child and waits for its end, or for an input that takes too long.
+fn watch(target: &Target, seconds: u64, folder: &str) -> Result<(), String> {
+    let path = std::env::temp_dir().join(format!("tern-fuzz-{}-{}", target.name, std::process::id()));
+    let record = Record::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut command = Command::new(own);
+    command.args([target.name, "child", &seconds.to_string()]).arg(&path).arg(folder);
+    let mut child = command.spawn().map_err(|e| format!("a child process: {e}"))?;
+    let ended = wait(&mut child, &record);
+    let outcome = match ended {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{}: {status}", target.name)),
+        Err(words) => Err(format!("{}: {words}", target.name)),
+    };
+    let outcome = outcome.map_err(|words| match keep(target, &record.input()) {
+        Ok(kept) => format!(
+            "{words}\nthe input is kept: {}\nrun it again: scripts/fuzz {} replay {}",
+            kept.display(),
+            target.name,
+            kept.display()
+        ),
+        Err(e) => format!("{words}\nthe input could not be kept: {e}"),
+    });
+    let _ = std::fs::remove_file(&path);
+    outcome
+}
+
+fn wait(child: &mut Child, record: &Record) -> Result<ExitStatus, String> {
+    let (mut count, mut since) = (record.count(), Instant::now());
+    loop {
+        if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
+            return Ok(status);
+        }
+        if record.count() != count {
+            (count, since) = (record.count(), Instant::now());
+        }
+        if since.elapsed() > INPUT {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("an input took longer than {} s", INPUT.as_secs()));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Writes the input that ended the child to the folder of crashes.
+fn keep(target: &Target, input: &[u8]) -> std::io::Result<PathBuf> {
+    let folder = std::env::temp_dir().join("tern-fuzz-crashes").join(target.name);
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{:016x}", mutate::hash(input)));
+    std::fs::write(&path, input)?;
+    Ok(path)
+}

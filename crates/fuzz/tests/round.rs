@@ -1,0 +1,38 @@
+//! A short round of every target: the kept corpus, and some seconds of its mutations.
+
+use std::process::Command;
+
+/// Seconds of each target.
+const SECONDS: &str = "3";
+
+fn round(target: &str) {
+    let out = Command::new(env!("CARGO_BIN_EXE_tern-fuzz")).args([target, SECONDS]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    println!("{said}");
+}
+
+#[test]
+fn gguf() {
+    round("gguf");
+}
+
+#[test]
+fn tokenizer() {
+    round("tokenizer");
+}
+
+#[test]
+fn template() {
+    round("template");
+}
+
+#[test]
+fn schema() {
+    round("schema");
+}
+
+#[test]
+fn http() {
+    round("http");
+}
