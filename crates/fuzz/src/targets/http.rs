@@ -60,8 +60,8 @@ fn serve() -> Result<SocketAddr, String> {
     let runtime = runtime.map_err(|e| words(&e))?;
     std::thread::spawn(move || {
         runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            server.serve(listener, std::future::pending()).await
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(|e| words(&e))?;
+            server.serve(listener, std::future::pending()).await.map_err(|e| words(&e))
         })
     });
     Ok(address)
