@@ -1,11 +1,14 @@
 //! From what a person wrote to the tokens a model reads.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
-use tern_text::{ChatInput, ChatTemplate, Tokenizer};
+use tern_text::{Cancelled, ChatInput, ChatTemplate, Tokenizer};
 
 use crate::error::CliResult;
+
+/// The longest that a chat template may take; real ones take milliseconds.
+const RENDERING: Duration = Duration::from_secs(10);
 
 /// Seconds since 1970.
 fn now() -> i64 {
@@ -30,10 +33,12 @@ pub(crate) fn chat_tokens(
     template: &ChatTemplate,
     messages: &[serde_json::Value],
 ) -> CliResult<Vec<u32>> {
+    let start = Instant::now();
     let input = ChatInput {
         messages: json!(messages),
         add_generation_prompt: true,
         now: now(),
+        cancelled: Cancelled::when(move || start.elapsed() > RENDERING),
         ..ChatInput::default()
     };
     Ok(tokenizer.encode_chat(&template.render(&input)?))

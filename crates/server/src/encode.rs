@@ -1,7 +1,7 @@
 //! Text to tokens, for no longer than the context has room and somebody waits.
 
 use tern_engine::EngineError;
-use tern_text::{EncodeError, EncodeLimit};
+use tern_text::{ChatText, EncodeError, EncodeLimit};
 
 use crate::error::{ApiError, Result};
 use crate::model::Served;
@@ -28,8 +28,8 @@ impl<'a> Encoder<'a> {
     }
 
     /// The tokens of a conversation that a template rendered.
-    pub(crate) fn chat(&self, text: &str) -> Result<Vec<u32>> {
-        self.within(text, |limit| self.served.model.tokenizer.encode_chat_within(text, limit))
+    pub(crate) fn chat(&self, chat: &ChatText) -> Result<Vec<u32>> {
+        self.within(&chat.text, |limit| self.served.model.tokenizer.encode_chat_within(chat, limit))
     }
 
     /// Tokens that a client gave, which may be too many as well.

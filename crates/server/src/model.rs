@@ -105,7 +105,7 @@ fn shows_needle(
 ) -> bool {
     let messages = json!([{"role": "user", "content": content}]);
     let input = ChatInput { messages, tools, add_generation_prompt: true, ..ChatInput::default() };
-    template.render(&input).is_ok_and(|text| text.contains("needle"))
+    template.render(&input).is_ok_and(|chat| chat.text.contains("needle"))
 }
 
 fn takes_tools(template: &ChatTemplate) -> bool {

@@ -1,11 +1,11 @@
 //! From a conversation to the tokens a model reads.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use tern_engine::EngineError;
-use tern_text::{CallStyle, ChatInput, ChatTemplate, Markup};
+use tern_text::{CallStyle, Cancelled, ChatInput, ChatTemplate, ChatText, Markup, TemplateError};
 
 use crate::Config;
 use crate::encode::Encoder;
@@ -17,6 +17,9 @@ use crate::tools::Tools;
 
 /// Bytes of a prompt's end that can say whether it opens reasoning.
 const TAIL: usize = 200;
+
+/// The longest that a chat template may take; real ones take milliseconds.
+const RENDERING: Duration = Duration::from_secs(10);
 
 /// What a conversation is rendered with.
 pub(crate) struct Chat {
@@ -75,14 +78,15 @@ impl Chat {
             markup.calls = Some(CallStyle::GENERIC);
         }
         encoder.cancel.check()?;
-        let text = match self.render(served, template, Arguments::Object) {
+        let chat = match self.render(encoder, template, Arguments::Object) {
             // some templates write the arguments of earlier calls as they stand
             Err(error) if error.param.as_deref() == Some("messages") && self.calls() => {
-                self.render(served, template, Arguments::Text).map_err(|_| error)?
+                self.render(encoder, template, Arguments::Text).map_err(|_| error)?
             }
             rendered => rendered?,
         };
-        let tokens = encoder.chat(&text)?;
+        let tokens = encoder.chat(&chat)?;
+        let text = &chat.text;
         let from = (text.len().saturating_sub(TAIL)..).find(|&at| text.is_char_boundary(at));
         Ok(ChatPrompt { tokens, tail: text[from.unwrap_or(text.len())..].to_owned(), markup })
     }
@@ -92,7 +96,13 @@ impl Chat {
         self.messages.iter().any(|message| message["tool_calls"].is_array())
     }
 
-    fn render(&self, served: &Served, template: &ChatTemplate, arguments: Arguments) -> Result<String> {
+    fn render(
+        &self,
+        encoder: &Encoder<'_>,
+        template: &ChatTemplate,
+        arguments: Arguments,
+    ) -> Result<ChatText> {
+        let served = encoder.served;
         let mut messages = messages::convert(self.messages.clone(), served.content, arguments)?;
         let mut tools = None;
         match (served.takes_tools, self.tools.wanted()) {
@@ -102,15 +112,19 @@ impl Chat {
             // calls of earlier turns are part of the conversation, whatever this turn offers
             (false, false) => messages = messages::in_words(messages, None),
         }
+        let (start, cancel) = (Instant::now(), encoder.cancel.clone());
         let input = ChatInput {
             messages: messages.into(),
             tools,
             add_generation_prompt: self.add_generation_prompt,
             now: now() as i64,
             kwargs: self.kwargs.clone(),
+            cancelled: Cancelled::when(move || cancel.is_cancelled() || start.elapsed() > RENDERING),
         };
-        let refused = |error: tern_text::TemplateError| ApiError::bad("messages", error.to_string());
-        template.render(&input).map_err(refused)
+        template.render(&input).map_err(|error| match error {
+            TemplateError::Cancelled if encoder.cancel.is_cancelled() => encoder.cancel.error(),
+            error => ApiError::bad("messages", error.to_string()),
+        })
     }
 }
 

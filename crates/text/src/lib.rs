@@ -13,5 +13,5 @@ pub use decoder::Decoder;
 pub use detokenizer::Detokenizer;
 pub use markup::{CallForm, CallStyle, CallTexts, Markup, ReasoningStyle};
 pub use stop::{Passed, StopError, StopStrings};
-pub use template::{ChatInput, ChatTemplate, TemplateError};
+pub use template::{Cancelled, ChatInput, ChatTemplate, ChatText, TemplateError};
 pub use tokenizer::{EncodeError, EncodeLimit, Tokenizer, TokenizerError};

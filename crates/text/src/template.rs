@@ -1,18 +1,23 @@
 //! Chat templates: the model's own Jinja template, rendered as Hugging Face's `transformers` renders it.
 //!
-//! Templates come with model files and are not trusted: steps, bytes, depth and output are bounded.
+//! Templates come with model files and are not trusted: steps, bytes and values touched, depth, output and time are
+//! bounded, and a panic of the engine is an error.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use minijinja::value::Kwargs;
+use minijinja::{AutoEscape, Environment, Error, UndefinedBehavior, Value};
 use serde_json::Map;
 
 use crate::Markup;
-use meter::{Meter, Stop};
+use meter::Stop;
+use origins::{Origins, Piece, whole};
+use run::{Run, words};
 
 mod clock;
 mod filters;
@@ -20,23 +25,18 @@ mod generator;
 mod meter;
 mod methods;
 mod ops;
+mod origins;
 mod python;
 mod rewrite;
+mod run;
 mod source;
 
-/// Steps of the engine, beside a multiple of the conversation's bytes.
-const STEPS: u64 = 2_000_000;
-const STEPS_PER_BYTE: u64 = 4;
-/// Bytes that may be read and made while rendering, beside a multiple of the conversation's.
-const WORK: u64 = 64 << 20;
-const WORK_PER_BYTE: u64 = 1024;
-/// Bytes of output, beside a multiple of the conversation's.
-const OUTPUT: u64 = 4 << 20;
-const OUTPUT_PER_BYTE: u64 = 8;
 /// Macro calls and loops inside each other, in the engine's own count.
 const RECURSION: usize = 400;
 /// Variables that a request's extra variables may not replace.
 const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
+/// Roles of messages. Templates make markers of them, such as `<|user|>`, so they count as the template's own words.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// What can be wrong with a template or its rendering.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +93,12 @@ pub enum TemplateError {
         /// Bytes allowed.
         limit: u64,
     },
+    /// [`ChatInput::cancelled`] said that the text is no longer wanted.
+    #[error("chat template stopped: it took too long, or its text is no longer wanted")]
+    Cancelled,
+    /// The template engine failed in a way that it does not report itself.
+    #[error("chat template: the template engine failed: {0}")]
+    Engine(String),
     /// An extra variable has the name of one that the conversation itself gives.
     #[error("chat template variable {0:?} cannot be replaced")]
     Reserved(String),
@@ -111,6 +117,39 @@ pub struct ChatInput {
     pub now: i64,
     /// Extra variables such as `enable_thinking`.
     pub kwargs: Map<String, serde_json::Value>,
+    /// Ends the rendering early.
+    pub cancelled: Cancelled,
+}
+
+/// A question asked again and again while a template is rendered: shall it end? A deadline, or a client that left.
+#[derive(Clone, Default)]
+pub struct Cancelled(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
+
+impl Cancelled {
+    /// Ends the rendering once `question` is true.
+    pub fn when(question: impl Fn() -> bool + Send + Sync + 'static) -> Cancelled {
+        Cancelled(Some(Arc::new(question)))
+    }
+
+    fn is_now(&self) -> bool {
+        self.0.as_ref().is_some_and(|question| question())
+    }
+}
+
+impl std::fmt::Debug for Cancelled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "Cancelled(..)" } else { "Cancelled(never)" })
+    }
+}
+
+/// A conversation as a template rendered it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChatText {
+    /// The whole text.
+    pub text: String,
+    /// Which bytes of it come from the request's strings: in order, apart, none empty. Control tokens are not read out
+    /// of them, or anybody who writes a message could write the turns of others.
+    pub user: Vec<Range<usize>>,
 }
 
 /// A model's chat template.
@@ -130,8 +169,9 @@ impl ChatTemplate {
     ///     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}", "", "</s>",
     /// )?;
     /// let messages = serde_json::json!([{"role": "user", "content": "Hi"}]);
-    /// let text = template.render(&ChatInput { messages, ..ChatInput::default() })?;
-    /// assert_eq!(text, "<user>Hi</s>");
+    /// let chat = template.render(&ChatInput { messages, ..ChatInput::default() })?;
+    /// assert_eq!(chat.text, "<user>Hi</s>");
+    /// assert_eq!(&chat.text[chat.user[0].clone()], "Hi");
     /// # Ok::<(), tern_text::TemplateError>(())
     /// ```
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, TemplateError> {
@@ -141,7 +181,7 @@ impl ChatTemplate {
             eos: eos.to_string(),
         };
         source::check(&template.source, &syntax())?;
-        compile(&template.source)?;
+        caught(|| compile(&template.source).map(|_| ()))?;
         Ok(template)
     }
 
@@ -151,88 +191,63 @@ impl ChatTemplate {
     }
 
     /// The prompt's text for a conversation.
-    pub fn render(&self, input: &ChatInput) -> Result<String, TemplateError> {
+    pub fn render(&self, input: &ChatInput) -> Result<ChatText, TemplateError> {
         if let Some(name) = RESERVED.iter().find(|&&name| input.kwargs.contains_key(name)) {
             return Err(TemplateError::Reserved((*name).to_string()));
         }
-        let bytes = size(&input.messages)
-            + input.tools.as_ref().map_or(0, size)
-            + input.kwargs.values().map(size).sum::<u64>();
-        let limits = Limits {
-            steps: STEPS.saturating_add(bytes.saturating_mul(STEPS_PER_BYTE)),
-            work: WORK.saturating_add(bytes.saturating_mul(WORK_PER_BYTE)),
-            output: OUTPUT.saturating_add(bytes.saturating_mul(OUTPUT_PER_BYTE)),
-        };
-        let meter = Arc::new(Meter::new(limits.work));
-        let env = environment(&meter, limits.steps, input.now);
+        caught(|| self.render_within(input, &Arc::new(Run::new(input))))
+    }
+
+    fn render_within(&self, input: &ChatInput, run: &Arc<Run>) -> Result<ChatText, TemplateError> {
+        let env = environment(run, input.now);
         let (code, blocks) = compile(&self.source)?;
-        let mut out = String::new();
-        let context = self.context(input);
-        eval(&env, &code, context, &blocks, &mut make_string_output(&mut out), AutoEscape::None)
-            .map_err(|error| limits.explain(&error, &meter))?;
-        match out.len() as u64 {
-            len if len > limits.output => Err(TemplateError::Output { len, limit: limits.output }),
-            _ => Ok(out),
-        }
+        let mut text = String::new();
+        let context = self.context(input, &run.origins);
+        run.origins.begin();
+        eval(&env, &code, context, &blocks, &mut make_string_output(&mut text), AutoEscape::None)
+            .map_err(|error| run.explain(&error))?;
+        let written = run.origins.end();
+        // never seen: without knowing who wrote what, nothing is the template's own
+        let user = if written.len == text.len() { written.spans } else { whole(text.len()) };
+        Ok(ChatText { text, user })
     }
 
     /// The variables, as `transformers` names them: tools and documents are None where not given.
-    fn context(&self, input: &ChatInput) -> Value {
-        let mut all = Map::new();
-        all.insert("documents".into(), serde_json::Value::Null);
-        all.insert("bos_token".into(), self.bos.clone().into());
-        all.insert("eos_token".into(), self.eos.clone().into());
-        all.extend(input.kwargs.clone());
-        all.insert("messages".into(), input.messages.clone());
-        all.insert("tools".into(), input.tools.clone().unwrap_or_default());
-        all.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
-        Value::from(Serde(all))
+    fn context(&self, input: &ChatInput, origins: &Origins) -> Value {
+        let mut all = vec![
+            ("documents", Value::from(())),
+            ("bos_token", Value::from(&self.bos)),
+            ("eos_token", Value::from(&self.eos)),
+        ];
+        all.extend(input.kwargs.iter().map(|(name, value)| (&**name, origins.given(value))));
+        all.push(("messages", messages(&input.messages, origins)));
+        all.push(("tools", input.tools.as_ref().map_or(Value::from(()), |tools| origins.given(tools))));
+        all.push(("add_generation_prompt", Value::from(input.add_generation_prompt)));
+        Value::from_pairs(all)
     }
 }
 
-/// What one rendering may take.
-struct Limits {
-    steps: u64,
-    work: u64,
-    output: u64,
+/// The messages: all of their strings are a user's but the known roles.
+fn messages(given: &serde_json::Value, origins: &Origins) -> Value {
+    let Some(messages) = given.as_array() else { return origins.given(given) };
+    let member = |(name, value): (&String, &serde_json::Value)| match value.as_str() {
+        Some(role) if name == "role" && ROLES.contains(&role) => (Value::from(name), Value::from(role)),
+        _ => (origins.given_text(name), origins.given(value)),
+    };
+    let message = |message: &serde_json::Value| match message.as_object() {
+        Some(members) => Value::from_pairs(members.iter().map(member)),
+        None => origins.given(message),
+    };
+    messages.iter().map(message).collect()
 }
 
-impl Limits {
-    fn explain(&self, error: &Error, meter: &Meter) -> TemplateError {
-        match meter.stopped() {
-            Some(Stop::Raised(words)) => return TemplateError::Raised(words),
-            Some(Stop::Work) => return TemplateError::Work(self.work),
-            Some(Stop::Depth) => return TemplateError::Depth,
-            None => {}
-        }
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        while let Some(inner) = cause {
-            if inner.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::OutOfFuel) {
-                return TemplateError::Steps(self.steps);
-            }
-            cause = inner.source();
-        }
-        TemplateError::Render { line: error.line().unwrap_or(0), what: words(error) }
-    }
-}
-
-/// The engine's words without its place, which is told apart.
-fn words(error: &Error) -> String {
-    match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
-    }
-}
-
-/// About how many bytes a JSON value takes.
-fn size(value: &serde_json::Value) -> u64 {
-    use serde_json::Value as Json;
-    match value {
-        Json::String(text) => text.len() as u64 + 2,
-        Json::Array(items) => items.iter().map(size).sum::<u64>() + 2,
-        Json::Object(map) => map.iter().map(|(key, item)| key.len() as u64 + 4 + size(item)).sum::<u64>() + 2,
-        _ => 5,
-    }
+/// Runs the engine. It has places that panic on odd templates; nothing of it is used again after one.
+fn caught<T>(work: impl FnOnce() -> Result<T, TemplateError>) -> Result<T, TemplateError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(TemplateError::Engine(words.unwrap_or_else(|| "it panicked".into())))
+    })
 }
 
 fn syntax() -> SyntaxConfig {
@@ -253,43 +268,61 @@ fn compile(source: &str) -> Result<Program<'_>, TemplateError> {
     Ok((rewrite::metered(&code), blocks))
 }
 
-fn environment(meter: &Arc<Meter>, steps: u64, now: i64) -> Environment<'static> {
+fn environment(run: &Arc<Run>, now: i64) -> Environment<'static> {
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Lenient);
-    env.set_fuel(Some(steps));
+    env.set_fuel(Some(run.limits.steps));
     env.set_recursion_limit(RECURSION);
     env.set_debug(false);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    ops::register(&mut env, meter);
-    filters::register(&mut env, meter);
-    let m = Arc::clone(meter);
+    env.remove_global("debug"); // Python's Jinja2 has none, and it would show all there is
+    ops::register(&mut env, run);
+    filters::register(&mut env, run);
+    let r = Arc::clone(run);
     env.set_formatter(move |out, state, value| {
-        m.walk(value)?;
-        match state.auto_escape() {
-            AutoEscape::None => match value.as_str() {
-                Some(text) => out.write_str(text).map_err(Error::from),
-                None => out.write_str(&python::str(value)).map_err(Error::from),
-            },
-            _ => minijinja::escape_formatter(out, state, value),
+        let mut write = |piece: &Piece<'_>| {
+            r.wrote(piece)?;
+            out.write_str(piece.text).map_err(Error::from)
+        };
+        match (state.auto_escape(), r.origins.piece(value)) {
+            (AutoEscape::None, Some(piece)) => {
+                r.meter.visit(value, 0)?;
+                write(&piece)
+            }
+            (AutoEscape::None, None) => write(&r.text(value)?.as_piece()),
+            _ => {
+                r.meter.walk(value)?;
+                let mut text = String::new();
+                minijinja::escape_formatter(&mut make_string_output(&mut text), state, value)?;
+                let text = r.inherit(Value::from(text), std::slice::from_ref(value))?;
+                r.origins.piece(&text).map_or(Ok(()), |piece| write(&piece))
+            }
         }
     });
-    let m = Arc::clone(meter);
+    let r = Arc::clone(run);
     env.add_function("raise_exception", move |message: Value| -> Result<Value, Error> {
-        Err(m.stop(Stop::Raised(python::str(&message)), "raised"))
+        Err(r.meter.stop(Stop::Raised(r.plain_text(&message)?), "raised"))
     });
-    env.add_function("strftime_now", move |format: String| clock::strftime(&format, now));
+    let r = Arc::clone(run);
+    env.add_function("strftime_now", move |format: Value| {
+        let text =
+            format.as_str().ok_or_else(|| ops::invalid("strftime_now: the format must be a string"))?;
+        r.meter.charge(text.len().saturating_mul(8))?; // `%c` writes 24 bytes
+        r.inherit(Value::from(clock::strftime(text, now)), &[format])
+    });
     env.add_function("namespace", |first: Option<Value>, kwargs: Kwargs| {
         let dict = minijinja::functions::dict(first, kwargs)?;
-        let held: Vec<Value> = python::pairs(&dict).into_iter().map(|(_, value)| value).collect();
-        match ops::holds_namespace(&held) {
+        match ops::holds_namespace(&python::held(&dict)) {
             true => Err(ops::no_namespace()),
             false => minijinja::functions::namespace(Some(dict.into())),
         }
     });
     env.add_function("dict", |first: Option<Value>, kwargs: Kwargs| {
         let dict = minijinja::functions::dict(first, kwargs)?;
-        let held: Vec<Value> = python::pairs(&dict).into_iter().map(|(_, value)| value).collect();
-        if ops::holds_namespace(&held) { Err(ops::no_namespace()) } else { Ok(dict) }
+        match ops::holds_namespace(&python::held(&dict)) {
+            true => Err(ops::no_namespace()),
+            false => Ok(dict),
+        }
     });
     env
 }

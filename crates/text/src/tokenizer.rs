@@ -19,10 +19,12 @@ use std::collections::BTreeSet;
 
 use tern_formats::{Metadata, MetadataError, Value, shown};
 
+use crate::ChatText;
+
 use self::bpe::Bpe;
 use self::covers::Covers;
 use self::encoding::Encoding;
-use self::special::{Markers, Part, Roles};
+use self::special::{Markers, Part, Read, Roles};
 use self::spm::Spm;
 use self::vocab::{Kind, Spelling, Vocab};
 use self::wordpiece::WordPiece;
@@ -174,7 +176,7 @@ impl Tokenizer {
     /// tokens are always read.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
         let mut out = Encoding::new(&EncodeLimit::NONE, None, text);
-        let done = self.encode_into(text, add_special, parse_special, &mut out);
+        let done = self.encode_into(text, add_special, Read::wanted(parse_special), &mut out);
         debug_assert!(done.is_ok(), "nothing limits this encoding");
         out.ids
     }
@@ -188,8 +190,18 @@ impl Tokenizer {
         parse_special: bool,
         limit: &EncodeLimit<'_>,
     ) -> Result<Vec<u32>, EncodeError> {
+        self.encode_reading(text, add_special, Read::wanted(parse_special), limit)
+    }
+
+    fn encode_reading(
+        &self,
+        text: &str,
+        add_special: bool,
+        read: Read<'_>,
+        limit: &EncodeLimit<'_>,
+    ) -> Result<Vec<u32>, EncodeError> {
         let mut out = Encoding::new(limit, self.covers.as_ref(), text);
-        self.encode_into(text, add_special, parse_special, &mut out)?;
+        self.encode_into(text, add_special, read, &mut out)?;
         out.check(0)?;
         Ok(out.ids)
     }
@@ -198,14 +210,14 @@ impl Tokenizer {
         &self,
         text: &str,
         add_special: bool,
-        parse_special: bool,
+        read: Read<'_>,
         out: &mut Encoding<'_>,
     ) -> Result<(), EncodeError> {
         if add_special && self.add.bos {
             out.ids.extend(self.roles.bos);
         }
         let mut after_marker = true;
-        for part in self.markers.parts(text, parse_special) {
+        for part in self.markers.parts(text, read) {
             match (part, &self.model) {
                 (Part::Token(id), _) => {
                     out.check(1)?;
@@ -228,20 +240,32 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The tokens of a conversation that a chat template rendered. Most templates write BOS themselves, and a second
-    /// one harms.
-    pub fn encode_chat(&self, text: &str) -> Vec<u32> {
-        self.encode(text, !self.begins_with_bos(text), true)
+    /// The tokens of a conversation that a chat template rendered.
+    ///
+    /// Control tokens are read out of the template's own words only: what a request brought is text, whatever it looks
+    /// like. Most templates write BOS themselves, and a second one harms.
+    pub fn encode_chat(&self, chat: &ChatText) -> Vec<u32> {
+        let mut out = Encoding::new(&EncodeLimit::NONE, None, &chat.text);
+        let read = Read::ControlOutside(&chat.user);
+        let done = self.encode_into(&chat.text, !self.begins_with_bos(chat), read, &mut out);
+        debug_assert!(done.is_ok(), "nothing limits this encoding");
+        out.ids
     }
 
     /// The same tokens as [`Self::encode_chat`], or why there are none.
-    pub fn encode_chat_within(&self, text: &str, limit: &EncodeLimit<'_>) -> Result<Vec<u32>, EncodeError> {
-        self.encode_within(text, !self.begins_with_bos(text), true, limit)
+    pub fn encode_chat_within(
+        &self,
+        chat: &ChatText,
+        limit: &EncodeLimit<'_>,
+    ) -> Result<Vec<u32>, EncodeError> {
+        let read = Read::ControlOutside(&chat.user);
+        self.encode_reading(&chat.text, !self.begins_with_bos(chat), read, limit)
     }
 
-    fn begins_with_bos(&self, text: &str) -> bool {
+    fn begins_with_bos(&self, chat: &ChatText) -> bool {
         let bos = self.bos().and_then(|id| self.token_text(id)).unwrap_or("");
-        !bos.is_empty() && text.starts_with(bos)
+        let users = chat.user.first().is_some_and(|range| range.start < bos.len());
+        !bos.is_empty() && chat.text.starts_with(bos) && !users
     }
 
     /// The text of tokens, control tokens only where `special` asks for them. Bytes that are no UTF-8 become U+FFFD.

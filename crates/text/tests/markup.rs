@@ -159,7 +159,8 @@ fn answer_in(template: &ChatTemplate, answer: &Value) -> Option<String> {
     let render = |messages: Value, add_generation_prompt: bool| {
         let tools = Some(tools.clone());
         let kwargs = kwargs.clone();
-        template.render(&ChatInput { messages, tools, add_generation_prompt, kwargs, now: 0 }).ok()
+        let input = ChatInput { messages, tools, add_generation_prompt, kwargs, ..ChatInput::default() };
+        template.render(&input).ok().map(|chat| chat.text)
     };
     let (prompt, whole) = (render(json!([user]), true)?, render(json!([user, answer]), false)?);
     // a prompt may begin reasoning that the whole leaves out

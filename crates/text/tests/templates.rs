@@ -86,8 +86,9 @@ fn templates_render_as_in_python() {
                 add_generation_prompt: given.add_generation_prompt,
                 now: fixture.now,
                 kwargs: given.kwargs.clone(),
+                ..ChatInput::default()
             };
-            let ours = template.clone().and_then(|template| template.render(&input));
+            let ours = template.clone().and_then(|template| template.render(&input)).map(|chat| chat.text);
             total += 1;
             wrong.extend(golden.differs(&ours).map(|how| format!("{name} {talk}: {how}")));
         }
@@ -120,8 +121,8 @@ fn render(source: &str) -> Result<String, TemplateError> {
     let messages = json!([{"role": "user", "content": " Hi <b>&\"' "}]);
     let kwargs = json!({"flag": true, "nothing": null, "schema": {"b": 1, "items": {"x": [1, 2.5, "é"]}}});
     let kwargs = kwargs.as_object().cloned().unwrap_or_default();
-    let input = ChatInput { messages, kwargs, add_generation_prompt: true, now: 0, tools: None };
-    ChatTemplate::new(source, "<s>", "</s>")?.render(&input)
+    let input = ChatInput { messages, kwargs, add_generation_prompt: true, ..ChatInput::default() };
+    Ok(ChatTemplate::new(source, "<s>", "</s>")?.render(&input)?.text)
 }
 
 #[test]
@@ -209,76 +210,4 @@ fn errors_say_what_is_wrong() {
         ChatInput { kwargs: Map::from_iter([("messages".into(), json!([]))]), ..ChatInput::default() };
     let error = ChatTemplate::new("", "", "").unwrap().render(&input).unwrap_err();
     assert_eq!(error.to_string(), "chat template variable \"messages\" cannot be replaced");
-}
-
-/// Each takes little to write and would take much to render; all end soon, in an error, on a small stack.
-#[test]
-fn hostile_templates_end() {
-    let repeat = |part: &str, times: usize| part.repeat(times);
-    let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
-    let grow = |step: &str| {
-        format!("{{% set ns = namespace(x='xxxxxxxx') %}}{{% for i in range(99) %}}{step}{{% endfor %}}")
-    };
-    let nest = |step: &str| {
-        format!("{{% set ns = namespace(x=[], y=[]) %}}{{% for i in range(9999) %}}{step}{{% endfor %}}")
-    };
-    let raw = repeat("raw text ", 10_000);
-    for source in [
-        loops.to_string(),
-        grow("{% set ns.x = ns.x ~ ns.x %}"),
-        grow("{% set ns.x = ns.x + ns.x %}"),
-        grow("{% set ns.x = ns.x * 99 %}"),
-        grow("{% set ns.x = ns.x.replace('x', ns.x) %}"),
-        grow("{% set ns.x = ns.x|replace('', ns.x) %}"),
-        grow("{% set ns.x = ns.x.join([ns.x, ns.x]) %}"),
-        grow("{% set ns.x = [ns.x, ns.x]|join(ns.x) %}"),
-        grow("{% set ns.x = [ns.x, ns.x]|string %}"),
-        grow("{% set ns.x = [ns.x, ns.x]|tojson %}"),
-        grow("{% set ns.x = '%s%s'|format(ns.x, ns.x) %}"),
-        grow("{% set ns.x = '{}{}'.format(ns.x, ns.x) %}"),
-        grow("{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = x %}"),
-        grow("{% set ns.x = ns.x|list + ns.x|list %}"),
-        "{% macro f(x) %}{{ f(x ~ x) }}{% endmacro %}{{ f('xxxxxxxx') }}".into(),
-        "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}".into(),
-        "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}".into(),
-        format!("{{% set x %}}{{% for i in range(99999) %}}{raw}{{% endfor %}}{{% endset %}}"),
-        format!("{{% for i in range(99999) %}}{raw}{{% endfor %}}"),
-        "{{ 'x'.center(999999999999) }}".into(),
-        "{{ 'x\ny'|indent(999999999999) }}".into(),
-        "{{ [1]|tojson(indent=999999999999) }}".into(),
-        "{{ '{:999999999999}'.format(1) }}".into(),
-        "{{ '%999999999999d' % 1 }}".into(),
-        "{{ '%*d' % (999999999999, 1) }}".into(),
-        "{{ '{:{}}'.format(1, 999999999999) }}".into(),
-        "{{ [1]|batch(999999999999, 0) }}{{ [1]|slice(999999999999) }}".into(),
-        repeat("{{ 'x' * 99999999 }}", 999),
-        repeat("{{ 'xxxxxxxx' * 999 * 999 }}", 999),
-        nest("{% set ns.x = [ns.x] %}"),
-        nest("{% set ns.x = {'a': ns.x} %}"),
-        nest("{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{{ ns.x == ns.y }}"),
-        nest("{% set ns.x = namespace(a=ns.x) %}"),
-        nest("{% set ns.x = ns %}"),
-        nest("{% set ns.x = [ns] %}"),
-        nest("{% set ns.x = dict(a=ns) %}"),
-        nest("{% set ns.x = ns.x + [1, 2, 3] %}{% for a in ns.x %}{% endfor %}"),
-        format!("{{{{ {}1 }}}}", repeat("1+", 99_999)),
-        format!("{{{{ {}1 }}}}", repeat("a.b|", 9_999)),
-        format!("{{{{ {}1{} }}}}", repeat("(", 9_999), repeat(")", 9_999)),
-        format!("{{{{ {}1 }}}}", repeat("not ", 9_999)),
-        format!("{{% if a %}}{}{{% endif %}}", repeat("{% elif a %}", 9_999)),
-        format!("{}{}", repeat("{% if a %}", 9_999), repeat("{% endif %}", 9_999)),
-        repeat("long ", 999_999),
-    ] {
-        let start = std::time::Instant::now();
-        let made = render(&source);
-        let took = start.elapsed();
-        let shown: String = source.chars().take(120).collect();
-        println!("{:6.3} s  {shown}  {:.120}", took.as_secs_f64(), format!("{made:.100?}"));
-        assert!(made.is_err(), "{shown}");
-        assert!(took.as_secs() < 60, "{shown} took {took:?}");
-    }
-    // long but harmless
-    assert_eq!(render(&format!("{{{{ {}1 }}}}", repeat("-", 900))).as_deref(), Ok("1"));
-    assert_eq!(render(&format!("{{{{ {}1 }}}}", repeat("1+", 400))).as_deref(), Ok("401"));
-    assert!(render(&format!("{{% if a %}}{}{{% endif %}}", repeat("{% elif a %}", 499))).is_ok());
 }

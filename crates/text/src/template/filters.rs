@@ -7,72 +7,169 @@ use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::generator::{BoundMethod, Generator};
-use super::meter::{Meter, is_data};
-use super::ops::{arguments, charge_shallow, formatted, invalid, is_iterable};
+use super::meter::is_data;
+use super::ops::{add, arguments, collected, elements, formatted, invalid, is_iterable, item};
+use super::origins::Traced;
+use super::run::Run;
 use super::{methods, python};
 
-/// Filters that read all their input holds, not only its elements.
-const DEEP: [&str; 11] =
-    ["tojson", "string", "join", "sort", "unique", "min", "max", "groupby", "dictsort", "format", "pprint"];
+/// What a filter does with its input, beyond reading its elements once.
+enum Cost {
+    /// Reads all that it holds.
+    Deep,
+    /// Compares its elements with each other.
+    Sorts,
+    /// Compares each element with the arguments.
+    Tests,
+}
+
+const COSTS: [(&str, Cost); 15] = [
+    ("pprint", Cost::Deep),
+    ("batch", Cost::Deep),
+    ("slice", Cost::Deep),
+    ("zip", Cost::Deep),
+    ("chain", Cost::Deep),
+    ("sort", Cost::Sorts),
+    ("unique", Cost::Sorts),
+    ("min", Cost::Sorts),
+    ("max", Cost::Sorts),
+    ("groupby", Cost::Sorts),
+    ("dictsort", Cost::Sorts),
+    ("select", Cost::Tests),
+    ("reject", Cost::Tests),
+    ("selectattr", Cost::Tests),
+    ("rejectattr", Cost::Tests),
+];
 
 /// Filters that give a generator in Python.
 const LAZY: [&str; 10] =
     ["map", "select", "reject", "selectattr", "rejectattr", "unique", "items", "batch", "slice", "reverse"];
 
+/// Filters that say themselves who wrote what of their results, or give back no text.
+const TRACED: [&str; 17] = [
+    "tojson", "join", "replace", "indent", "format", "string", "trim", "safe", "length", "count", "default",
+    "d", "int", "float", "list", "map", "sum",
+];
+
+/// Filters that give back what is in a list or map as it is.
+const PICKS: [&str; 18] = [
+    "items",
+    "batch",
+    "slice",
+    "zip",
+    "chain",
+    "sort",
+    "unique",
+    "min",
+    "max",
+    "groupby",
+    "dictsort",
+    "select",
+    "reject",
+    "selectattr",
+    "rejectattr",
+    "reverse",
+    "first",
+    "last",
+];
+
 /// `args[0] | name(args[1..])`.
 pub(super) fn apply(
-    meter: &Meter,
+    run: &Run,
     state: &mut State<'_, '_>,
     name: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    for value in args {
-        if DEEP.contains(&name) { meter.walk(value)? } else { charge_shallow(meter, value)? }
-    }
     let name: String = name.split_whitespace().collect();
-    let value = state.apply_filter(&name, args).map_err(|error| match error.kind() {
-        ErrorKind::UnknownFilter => Error::new(ErrorKind::UnknownFilter, format!("no filter named '{name}'")),
-        _ => error,
-    })?;
+    charge(run, &name, args)?;
+    let value = match &*name {
+        "map" => map(run, state, args)?,
+        _ => state.apply_filter(&name, args).map_err(|error| match error.kind() {
+            ErrorKind::UnknownFilter => {
+                Error::new(ErrorKind::UnknownFilter, format!("no filter named '{name}'"))
+            }
+            _ => error,
+        })?,
+    };
+    let text = args.first().is_some_and(|input| input.as_str().is_some());
+    let value = match TRACED.contains(&&*name) || (PICKS.contains(&&*name) && !text) {
+        true => value,
+        false => run.inherit(value, args)?,
+    };
+    match &*name {
+        // the engine would keep a view of a view of a view
+        "chain" if value.kind() == ValueKind::Map => {
+            run.meter.charge_elements(value.len().unwrap_or(0).saturating_mul(4))?;
+            return Ok(Value::from_pairs(python::pairs(&value)));
+        }
+        // lists in lists: not too deep
+        "batch" | "slice" | "zip" | "groupby" => {
+            run.meter.walk(&value)?;
+        }
+        _ => {}
+    }
     if !LAZY.contains(&&*name) || value.as_str().is_some() || Generator::is(&value) {
         return Ok(value);
     }
-    let mut items = Vec::new();
-    for item in value.try_iter()? {
-        meter.charge(size_of::<Value>())?;
-        items.push(item);
+    Ok(Generator::wrap(collected(run, &value)?))
+}
+
+fn charge(run: &Run, name: &str, args: &[Value]) -> Result<(), Error> {
+    let cost = COSTS.iter().find(|(of, _)| *of == name).map(|(_, cost)| cost);
+    let Some((input, rest)) = args.split_first().filter(|_| cost.is_some()) else {
+        return args.iter().try_for_each(|value| run.meter.charge_shallow(value));
+    };
+    let all = run.meter.walk(input)?;
+    let given = rest.iter().try_fold(0, |sum, value| Ok::<u64, Error>(sum + run.meter.walk(value)?))?;
+    let count = input.len().unwrap_or(1);
+    match cost {
+        // the path of an attribute is part of what is given, and gone along for each comparison
+        Some(Cost::Sorts) => {
+            let rounds = 2 * (count.checked_ilog2().unwrap_or(0) as usize + 1);
+            run.meter.charge_again(all, rounds)?;
+            run.meter.charge_again(given, count.saturating_mul(rounds))
+        }
+        Some(Cost::Tests) => run.meter.charge_again(given, count),
+        _ => Ok(()),
     }
-    Ok(Generator::wrap(items))
 }
 
 /// Registers the filters and tests.
-pub(super) fn register(env: &mut Environment<'_>, meter: &Arc<Meter>) {
-    let m = Arc::clone(meter);
-    env.add_filter("tojson", move |args: Rest<ValueOrKwargs>| to_json(&m, &args.into_values()));
-    let m = Arc::clone(meter);
-    env.add_filter("join", move |args: Rest<ValueOrKwargs>| join(&m, &args.into_values()));
-    let m = Arc::clone(meter);
+pub(super) fn register(env: &mut Environment<'_>, run: &Arc<Run>) {
+    let r = Arc::clone(run);
+    env.add_filter("tojson", move |args: Rest<ValueOrKwargs>| to_json(&r, &args.into_values()));
+    let r = Arc::clone(run);
+    env.add_filter("join", move |args: Rest<ValueOrKwargs>| join(&r, &args.into_values()));
+    let r = Arc::clone(run);
     env.add_filter("replace", move |value: Value, old: Value, new: Value, count: Option<i64>| {
-        let [value, old, new] = [value, old, new].map(|value| python::str(&value));
-        methods::replace(&m, &value, &old, &new, count)
+        let (value, old, new) = (r.text(&value)?, r.plain_text(&old)?, r.text(&new)?);
+        let made = methods::replace(&r, &value.as_piece(), &old, &new.as_piece(), count)?;
+        Ok::<Value, Error>(r.origins.value(made))
     });
-    let m = Arc::clone(meter);
-    env.add_filter("indent", move |args: Rest<ValueOrKwargs>| indent(&m, &args.into_values()));
-    let m = Arc::clone(meter);
+    let r = Arc::clone(run);
+    env.add_filter("indent", move |args: Rest<ValueOrKwargs>| indent(&r, &args.into_values()));
+    let r = Arc::clone(run);
     env.add_filter("format", move |format: Value, args: Rest<Value>| {
-        formatted(&m, FormatStyle::Printf, &python::str(&format), &args)
+        let format = string(&r, format)?;
+        formatted(&r, FormatStyle::Printf, &format, &args)
     });
-    env.add_filter("string", |value: Value| match value.as_str() {
-        Some(_) => value, // keeps what is safe safe
-        None => Value::from(python::str(&value)),
+    let r = Arc::clone(run);
+    env.add_filter("string", move |value: Value| string(&r, value));
+    let r = Arc::clone(run);
+    env.add_filter("safe", move |value: Value| {
+        if value.is_safe() { Ok(value) } else { r.text(&value).map(|text| r.origins.safe_value(text)) }
     });
-    env.add_filter("trim", |value: Value, chars: Option<String>| {
-        let text = python::str(&value);
+    let r = Arc::clone(run);
+    env.add_filter("trim", move |value: Value, chars: Option<String>| {
+        let text = r.text(&value)?;
+        let piece = text.as_piece();
+        r.meter.charge(piece.text.len().saturating_mul(chars.as_ref().map_or(0, String::len) / 16))?;
         let cut = |c: char| chars.as_ref().map_or(methods::is_space(c), |chars| chars.contains(c));
-        Value::from(text.trim_matches(cut))
+        Ok::<Value, Error>(r.origins.part(&piece.part(piece.text.trim_matches(cut))))
     });
     for name in ["upper", "lower", "title", "capitalize"] {
-        env.add_filter(name, move |value: Value| case(name, &python::str(&value)));
+        let r = Arc::clone(run);
+        env.add_filter(name, move |value: Value| r.plain_text(&value).map(|text| case(name, &text)));
     }
     env.add_filter("length", length);
     env.add_filter("count", length);
@@ -87,16 +184,19 @@ pub(super) fn register(env: &mut Environment<'_>, meter: &Arc<Meter>) {
             .collect::<Value>()),
         false => Err(invalid("can only get item pairs from a mapping")),
     });
-    env.add_filter("list", |value: Value| match is_iterable(&value) {
-        true => Ok(Value::from(python::items(&value))),
+    let r = Arc::clone(run);
+    env.add_filter("list", move |value: Value| match is_iterable(&value) {
+        true => elements(&r, &value).map(Value::from),
         false => Err(invalid(format!("'{}' object is not iterable", value.kind()))),
     });
+    let r = Arc::clone(run);
+    env.add_filter("sum", move |args: Rest<ValueOrKwargs>| sum(&r, &args.into_values()));
     for name in ["batch", "slice"] {
-        let m = Arc::clone(meter);
+        let r = Arc::clone(run);
         env.add_filter(
             name,
             move |state: &State<'_, '_>, value: Value, count: usize, fill: Option<Value>| {
-                m.charge(count.saturating_mul(size_of::<Value>()))?;
+                r.meter.charge_elements(count)?;
                 match name {
                     "batch" => minijinja::filters::batch(state, value, count, fill),
                     _ => minijinja::filters::slice(state, value, count, fill),
@@ -105,6 +205,10 @@ pub(super) fn register(env: &mut Environment<'_>, meter: &Arc<Meter>) {
         );
     }
 
+    env.add_test("divisibleby", |value: i128, by: i128| match value.checked_rem(by) {
+        Some(rest) => Ok(rest == 0),
+        None => Err(invalid(format!("divisibleby: {value} cannot be divided by {by}"))),
+    });
     env.add_test("sequence", |value: Value| {
         value.is_undefined() || value.as_str().is_some() || value.kind() == ValueKind::Seq || is_data(&value)
     });
@@ -190,7 +294,7 @@ fn to_number(args: &[Value], whole: bool) -> Result<Value, Error> {
     Ok(parsed.map_or(default, Value::from))
 }
 
-fn to_json(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn to_json(run: &Run, args: &[Value]) -> Result<Value, Error> {
     let (value, rest, kwargs) = input(args)?;
     let pick = |at: usize, name: &str| -> Result<Option<Value>, Error> {
         let found = match rest.get(at) {
@@ -208,7 +312,7 @@ fn to_json(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
             Some(text) => text.to_string(),
             None => {
                 let width = i64::try_from(indent)?.max(0);
-                meter.charge(usize::try_from(width).unwrap_or(usize::MAX))?;
+                run.meter.charge(usize::try_from(width).unwrap_or(usize::MAX))?;
                 " ".repeat(width as usize)
             }
         }),
@@ -216,7 +320,7 @@ fn to_json(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     let separators = match separators.map(|pair| python::items(&pair)) {
         None => None,
         Some(pair) => match pair.as_slice() {
-            [item, key] => Some((python::str(item), python::str(key))),
+            [item, key] => Some((run.plain_text(item)?, run.plain_text(key)?)),
             _ => return Err(invalid("separators must be a pair of strings")),
         },
     };
@@ -226,10 +330,10 @@ fn to_json(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
         separators,
         sort_keys: sort.is_some_and(|sort| sort.is_true()),
     };
-    dumps.dump(&value, meter).map(Value::from)
+    dumps.dump(run, &value).map(|text| run.origins.value(text))
 }
 
-fn join(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn join(run: &Run, args: &[Value]) -> Result<Value, Error> {
     let (values, rest, kwargs) = input(args)?;
     let pick = |at: usize, name: &str| match rest.get(at) {
         Some(found) => Ok(Some(found.clone())),
@@ -240,22 +344,24 @@ fn join(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     if !is_iterable(&values) {
         return Err(invalid(format!("'{}' object is not iterable", values.kind())));
     }
-    let between = between.map(|between| python::str(&between)).unwrap_or_default();
-    let mut out = String::new();
-    for (i, mut value) in values.try_iter()?.enumerate() {
+    let between = between.map(|between| run.text(&between)).transpose()?.unwrap_or_default();
+    let mut out = Traced::default();
+    for (i, mut value) in elements(run, &values)?.into_iter().enumerate() {
         if let Some(attribute) = &attribute {
+            run.meter.walk(attribute)?;
             value = value.get_item(attribute)?;
         }
-        let part = python::str(&value);
-        meter.charge(part.len() + between.len())?;
-        out.push_str(if i == 0 { "" } else { &between });
-        out.push_str(&part);
+        run.meter.charge(between.text.len())?;
+        if i > 0 {
+            out.push(&between.as_piece());
+        }
+        python::write(run, &mut out, &value)?;
     }
-    Ok(Value::from(out))
+    Ok(run.origins.value(out))
 }
 
 /// `|indent(width=4, first=False, blank=False)`; the width may be a string.
-fn indent(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn indent(run: &Run, args: &[Value]) -> Result<Value, Error> {
     let (value, rest, kwargs) = input(args)?;
     let pick = |at: usize, name: &str| match rest.get(at) {
         Some(found) => Ok(Some(found.clone())),
@@ -263,11 +369,12 @@ fn indent(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     };
     let (width, first, blank) = (pick(0, "width")?, pick(1, "first")?, pick(2, "blank")?);
     kwargs.assert_all_used()?;
-    let text = python::str(&value);
-    let lines: Vec<&str> = text.split('\n').collect();
-    let room = |bytes: usize| meter.charge(bytes.saturating_mul(lines.len()));
+    let text = run.text(&value)?;
+    let piece = text.as_piece();
+    let lines = piece.text.matches('\n').count() + 1;
+    let room = |bytes: usize| run.meter.charge(bytes.saturating_mul(lines));
     let margin = match width {
-        Some(width) if width.as_str().is_some() => python::str(&width),
+        Some(width) if width.as_str().is_some() => run.plain_text(&width)?,
         width => {
             let width = width.map(usize::try_from).transpose()?.unwrap_or(4);
             room(width)?;
@@ -276,14 +383,84 @@ fn indent(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     };
     room(margin.len())?;
     let (first, blank) = [first, blank].map(|flag| flag.is_some_and(|flag| flag.is_true())).into();
-    let mut out = String::new();
-    for (i, line) in lines.iter().enumerate() {
-        out.push_str(if i == 0 { "" } else { "\n" });
+    let mut out = Traced::default();
+    for (i, line) in piece.text.split('\n').enumerate() {
+        out.own(if i == 0 { "" } else { "\n" });
         // a blank line keeps its margin off, the first line only by its own flag
         if if i == 0 { first } else { blank || !line.is_empty() } {
-            out.push_str(&margin);
+            out.own(&margin);
         }
-        out.push_str(line);
+        out.push(&piece.part(line));
+    }
+    Ok(run.origins.value(out))
+}
+
+/// `str(value)`, which keeps what is safe safe.
+fn string(run: &Run, value: Value) -> Result<Value, Error> {
+    match value.as_str() {
+        Some(_) => Ok(value),
+        None => run.text(&value).map(|text| run.origins.value(text)),
+    }
+}
+
+/// `|map(attribute='a.b', default=x)` and `|map('filter', args..)`.
+fn map(run: &Run, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let (values, _, kwargs) = input(args)?;
+    let items = elements(run, &values)?;
+    let mut out = Vec::with_capacity(items.len());
+    if let Some(attribute) = kwargs.get::<Option<Value>>("attribute")? {
+        let default = kwargs.get::<Option<Value>>("default")?;
+        kwargs.assert_all_used()?;
+        for item in items {
+            let found = at_path(run, &item, &attribute);
+            out.push(match (found, &default) {
+                (Ok(found), Some(default)) if found.is_undefined() => default.clone(),
+                (Err(_), Some(default)) => default.clone(),
+                (found, _) => found?,
+            });
+        }
+        return Ok(Value::from(out));
+    }
+    let Some((name, rest)) = args.get(1..).and_then(<[Value]>::split_first) else {
+        return Err(invalid("filter name is required"));
+    };
+    let name = name.as_str().ok_or_else(|| invalid("filter name must be a string"))?;
+    for item in items {
+        let args: Vec<Value> = std::iter::once(item).chain(rest.iter().cloned()).collect();
+        out.push(apply(run, state, name, &args)?);
     }
     Ok(Value::from(out))
+}
+
+/// What `attribute='a.0.b'` names.
+fn at_path(run: &Run, value: &Value, attribute: &Value) -> Result<Value, Error> {
+    let Some(path) = attribute.as_str() else { return item(run, value, attribute) };
+    path.split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {
+        Ok(index) => item(run, &value, &Value::from(index)),
+        Err(_) => {
+            run.meter.charge(part.len())?;
+            value.get_attr(part)
+        }
+    })
+}
+
+/// `|sum(attribute, start=0)`.
+fn sum(run: &Run, args: &[Value]) -> Result<Value, Error> {
+    let (values, rest, kwargs) = input(args)?;
+    let pick = |at: usize, name: &str| match rest.get(at) {
+        Some(found) => Ok(Some(found.clone())),
+        None => kwargs.get::<Option<Value>>(name),
+    };
+    let (attribute, start) = (pick(0, "attribute")?.filter(|a| !a.is_none()), pick(1, "start")?);
+    kwargs.assert_all_used()?;
+    let mut total = start.unwrap_or_else(|| Value::from(0));
+    for mut value in elements(run, &values)? {
+        if let Some(attribute) = &attribute {
+            value = at_path(run, &value, attribute).unwrap_or_default();
+        }
+        if !value.is_undefined() {
+            total = add(run, &total, &value)?;
+        }
+    }
+    Ok(total)
 }

@@ -1,16 +1,27 @@
 //! What one rendering may cost, and where it is counted.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use minijinja::value::{DynObject, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// Lists inside lists inside maps: no deeper than this.
-const DEEPEST: usize = 128;
+use super::Cancelled;
 
-/// What a list or map costs beside its elements: visiting one takes as long as some bytes of text.
+/// Lists inside lists inside maps: no deeper than this.
+pub(super) const DEEPEST: usize = 128;
+
+/// What visiting a value costs beside its bytes: it takes as long as copying some bytes of text.
+const NODE: usize = 16;
+
+/// What a list or map costs beside its elements.
 const CONTAINER: usize = 64;
+
+/// What an element of a list being made costs: the value and its string's allocation.
+const ELEMENT: usize = 64;
+
+/// Charges between two looks at the clock.
+const CHECK_EVERY: u32 = 64;
 
 /// Why a rendering was stopped, where it was not an error in the template's own terms.
 #[derive(Debug, Clone)]
@@ -21,26 +32,54 @@ pub(super) enum Stop {
     Work,
     /// A value nests too deeply.
     Depth,
+    /// The text is longer than allowed: this many bytes.
+    Output(u64),
+    /// Whoever asked for the text wants it no longer.
+    Cancelled,
 }
 
-/// Counts the bytes a rendering reads and makes. Fuel counts steps, but one step can double a string.
+/// Counts the bytes a rendering reads and makes, and the values it visits. Fuel counts steps, but one step can double
+/// a string or compare two long lists.
 #[derive(Debug)]
 pub(super) struct Meter {
     left: AtomicU64,
+    charges: AtomicU32,
+    cancelled: Cancelled,
     stop: Mutex<Option<Stop>>,
 }
 
 impl Meter {
-    pub(super) fn new(bytes: u64) -> Meter {
-        Meter { left: AtomicU64::new(bytes), stop: Mutex::new(None) }
+    pub(super) fn new(bytes: u64, cancelled: Cancelled) -> Meter {
+        Meter { left: AtomicU64::new(bytes), charges: AtomicU32::new(0), cancelled, stop: Mutex::new(None) }
     }
 
-    /// Takes `bytes` off what is left.
+    /// Takes `bytes` off what is left. A rendering has one thread, so nothing is lost between load and store.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
-        let bytes = bytes as u64;
-        let took =
-            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        took.map(|_| ()).map_err(|_| self.stop(Stop::Work, "out of memory allowance"))
+        let Some(left) = self.left.load(Ordering::Relaxed).checked_sub(bytes as u64) else {
+            return Err(self.stop(Stop::Work, "out of memory allowance"));
+        };
+        self.left.store(left, Ordering::Relaxed);
+        let charges = self.charges.load(Ordering::Relaxed).wrapping_add(1);
+        self.charges.store(charges, Ordering::Relaxed);
+        match charges.is_multiple_of(CHECK_EVERY) && self.cancelled.is_now() {
+            true => Err(self.stop(Stop::Cancelled, "cancelled")),
+            false => Ok(()),
+        }
+    }
+
+    /// Charges for making a list of `count` elements.
+    pub(super) fn charge_elements(&self, count: usize) -> Result<(), Error> {
+        self.charge(count.saturating_mul(ELEMENT))
+    }
+
+    /// Charges `cost` once more, `times` times.
+    pub(super) fn charge_again(&self, cost: u64, times: usize) -> Result<(), Error> {
+        self.charge(usize::try_from(cost).unwrap_or(usize::MAX).saturating_mul(times))
+    }
+
+    /// What is left.
+    pub(super) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
     }
 
     /// Notes why rendering ends and makes the engine's error for it.
@@ -56,38 +95,54 @@ impl Meter {
         self.stop.lock().ok().and_then(|slot| slot.clone())
     }
 
-    /// Charges for reading all of `value`: every string's bytes and every element.
-    pub(super) fn walk(&self, value: &Value) -> Result<(), Error> {
-        self.walk_below(value, DEEPEST)
+    /// Charges for visiting one value that is about to be written or compared, and refuses one that lies too deep.
+    pub(super) fn visit(&self, value: &Value, level: usize) -> Result<(), Error> {
+        if level > DEEPEST {
+            return Err(self.stop(Stop::Depth, "value nests too deeply"));
+        }
+        self.charge(match value.as_str() {
+            Some(text) => NODE + text.len(),
+            None if value.as_object().is_some() => CONTAINER,
+            None => NODE,
+        })
     }
 
-    fn walk_below(&self, value: &Value, depth: usize) -> Result<(), Error> {
-        if let Some(text) = value.as_str() {
-            return self.charge(text.len());
-        }
+    /// Charges for reading all of `value`, and gives back what was charged: every string's bytes and every element.
+    pub(super) fn walk(&self, value: &Value) -> Result<u64, Error> {
+        let before = self.left();
+        self.walk_from(value, 0)?;
+        Ok(before - self.left())
+    }
+
+    fn walk_from(&self, value: &Value, level: usize) -> Result<(), Error> {
+        self.visit(value, level)?;
         let Some(object) = value.as_object() else {
             return Ok(());
         };
-        self.charge(CONTAINER)?;
-        if depth == 0 {
-            return Err(self.stop(Stop::Depth, "value nests too deeply"));
-        }
         match object.repr() {
             // a macro or a bound method has fields, but nothing that can grow
             ObjectRepr::Map if is_namespace(object) || is_data(value) => {
                 for (key, value) in object.try_iter_pairs().into_iter().flatten() {
-                    self.walk_below(&key, depth - 1)?;
-                    self.walk_below(&value, depth - 1)?;
+                    self.walk_from(&key, level + 1)?;
+                    self.walk_from(&value, level + 1)?;
                 }
             }
             ObjectRepr::Seq | ObjectRepr::Iterable => {
                 for value in object.try_iter().into_iter().flatten() {
-                    self.walk_below(&value, depth - 1)?;
+                    self.walk_from(&value, level + 1)?;
                 }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Charges a string's bytes or a container's elements, not what they hold.
+    pub(super) fn charge_shallow(&self, value: &Value) -> Result<(), Error> {
+        self.charge(match value.as_str() {
+            Some(text) => NODE + text.len(),
+            None => NODE + value.len().unwrap_or(0).saturating_mul(size_of::<Value>()),
+        })
     }
 }
 

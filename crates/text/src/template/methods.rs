@@ -4,9 +4,30 @@ use minijinja::formatting::FormatStyle;
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::meter::{Meter, is_data};
-use super::ops::{arguments, charge_shallow, formatted, invalid};
+use super::meter::is_data;
+use super::ops::{arguments, elements, formatted, invalid};
+use super::origins::{Piece, Traced};
 use super::python;
+use super::run::Run;
+
+/// Methods of strings that say themselves who wrote what of their results, or give back no text.
+const TRACED: [&str; 15] = [
+    "strip",
+    "lstrip",
+    "rstrip",
+    "split",
+    "rsplit",
+    "splitlines",
+    "replace",
+    "join",
+    "format",
+    "removeprefix",
+    "removesuffix",
+    "partition",
+    "rpartition",
+    "index",
+    "rindex",
+];
 
 /// Names that would change a value in place; the sandbox hides them.
 pub(super) fn mutates(name: &str) -> bool {
@@ -27,56 +48,67 @@ pub(super) fn mutates(name: &str) -> bool {
 }
 
 /// `args[0].name(args[1..])`.
-pub(super) fn call(
-    meter: &Meter,
-    state: &mut State<'_, '_>,
-    name: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    let Some((receiver, args)) = args.split_first() else {
+pub(super) fn call(run: &Run, state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let Some((receiver, rest)) = args.split_first() else {
         return Err(Error::from(ErrorKind::MissingArgument));
     };
-    for value in std::iter::once(receiver).chain(args) {
-        charge_shallow(meter, value)?;
+    for value in args {
+        run.meter.charge_shallow(value)?;
     }
     if receiver.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
-    if let Some(text) = receiver.as_str() {
-        if let Some(value) = string(meter, text, name, args)? {
-            // methods of a safe string give safe strings
-            return Ok(match value.as_str() {
-                Some(text) if receiver.is_safe() => Value::from_safe_string(text.to_string()),
-                _ => value,
-            });
-        }
-    } else if is_data(receiver) {
+    if let Some(piece) = run.origins.piece(receiver) {
+        let value = match string(run, receiver, &piece, name, rest)? {
+            Some(value) if TRACED.contains(&name) => value,
+            Some(value) => run.inherit(value, args)?,
+            None => run.inherit(receiver.call_method(state, name, rest)?, args)?,
+        };
+        // methods of a safe string give safe strings
+        return Ok(match run.origins.piece(&value) {
+            Some(piece) if receiver.is_safe() => {
+                run.origins.safe_value(Traced { text: piece.text.to_owned(), spans: piece.spans })
+            }
+            _ => value,
+        });
+    }
+    if is_data(receiver) {
         if mutates(name) {
             return Err(hidden(name, "dict"));
         }
-        if let Some(value) = dict(receiver, name, args)? {
+        if let Some(value) = dict(run, receiver, name, rest)? {
             return Ok(value);
         }
     } else if receiver.kind() == ValueKind::Seq {
         if mutates(name) {
             return Err(hidden(name, "list"));
         }
-        if let Some(value) = list(meter, receiver, name, args)? {
+        if let Some(value) = list(run, receiver, name, rest)? {
             return Ok(value);
         }
+    } else if name == "cycle" && rest.is_empty() {
+        return Err(invalid("loop.cycle() takes at least one argument"));
     }
-    receiver.call_method(state, name, args)
+    // `loop.changed(..)` compares all of its arguments
+    for value in rest {
+        run.meter.walk(value)?;
+    }
+    // a macro that a namespace holds writes to an output of its own
+    run.origins.begin();
+    let value = receiver.call_method(state, name, rest)?;
+    Ok(run.origins.captured(value))
 }
 
 fn hidden(name: &str, of: &str) -> Error {
     invalid(format!("access to attribute '{name}' of '{of}' object is unsafe"))
 }
 
-fn dict(receiver: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn dict(run: &Run, receiver: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let pairs = || python::pairs(receiver).into_iter();
     Ok(Some(match name {
         "get" => {
             let (key, default): (Value, Option<Value>) = from_args(args)?;
+            run.meter.walk(&key)?; // to be hashed
             let found = receiver.as_object().and_then(|object| object.get_value(&key));
             found.or(default).unwrap_or_else(|| Value::from(()))
         }
@@ -97,11 +129,12 @@ fn dict(receiver: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, E
     }))
 }
 
-fn list(meter: &Meter, receiver: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn list(run: &Run, receiver: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(Some(match name {
         "index" | "count" => {
             let (wanted,): (Value,) = from_args(args)?;
-            meter.walk(receiver)?;
+            run.meter.walk(receiver)?;
+            run.meter.walk(&wanted)?;
             let mut found = receiver.try_iter()?.enumerate().filter(|(_, item)| *item == wanted);
             match name {
                 "count" => Value::from(found.count()),
@@ -113,15 +146,25 @@ fn list(meter: &Meter, receiver: &Value, name: &str, args: &[Value]) -> Result<O
     }))
 }
 
-fn string(meter: &Meter, text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn string(
+    run: &Run,
+    receiver: &Value,
+    piece: &Piece<'_>,
+    name: &str,
+    args: &[Value],
+) -> Result<Option<Value>, Error> {
+    let text = piece.text;
+    let part = |part| run.origins.part(&piece.part(part));
     Ok(Some(match name {
         "strip" | "lstrip" | "rstrip" => {
             let (chars,): (Option<&str>,) = from_args(args)?;
+            // each end is compared with all of them
+            run.meter.charge(text.len().saturating_mul(chars.map_or(0, str::len) / 16))?;
             let cut = |c: char| match chars {
                 Some(chars) => chars.contains(c),
                 None => is_space(c),
             };
-            Value::from(match name {
+            part(match name {
                 "lstrip" => text.trim_start_matches(cut),
                 "rstrip" => text.trim_end_matches(cut),
                 _ => text.trim_matches(cut),
@@ -140,38 +183,48 @@ fn string(meter: &Meter, text: &str, name: &str, args: &[Value]) -> Result<Optio
                 return Err(invalid("split: the separator must be a string"));
             }
             let most = most.map(i64::try_from).transpose()?.and_then(|most| usize::try_from(most).ok());
-            meter.charge(text.len().saturating_mul(size_of::<Value>()) / 2)?;
-            split(text, sep.as_ref().and_then(Value::as_str), most.unwrap_or(usize::MAX), name == "rsplit")?
+            let (sep, most) = (sep.as_ref().and_then(Value::as_str), most.unwrap_or(usize::MAX));
+            let cuts = match sep {
+                Some(sep) => text.matches(sep).count(),
+                None => text.matches(is_space).count(),
+            };
+            run.meter.charge_elements(cuts.min(most).saturating_add(1))?;
+            split(text, sep, most, name == "rsplit")?.into_iter().map(part).collect()
         }
         "splitlines" => {
             let (keep,): (Option<bool>,) = from_args(args)?;
-            let lines = text.split_inclusive('\n');
-            let bare = |line: &str| {
+            run.meter.charge_elements(text.matches('\n').count())?;
+            let bare = |line: &'_ str| -> usize {
                 let line = line.strip_suffix('\n').unwrap_or(line);
-                line.strip_suffix('\r').unwrap_or(line).to_string()
+                line.strip_suffix('\r').unwrap_or(line).len()
             };
-            lines
-                .map(|line| if keep == Some(true) { line.to_string() } else { bare(line) })
-                .map(Value::from)
-                .collect()
+            let lines = text.split_inclusive('\n');
+            let lines = lines.map(|line| if keep == Some(true) { line } else { &line[..bare(line)] });
+            lines.map(part).collect()
         }
         "replace" => {
-            let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
-            replace(meter, text, old, new, count)?
+            let (old, new, count): (&str, &Value, Option<i64>) = from_args(args)?;
+            let new =
+                run.origins.piece(new).ok_or_else(|| invalid("replace: the new text must be a string"))?;
+            run.origins.value(replace(run, piece, old, &new, count)?)
         }
         "join" => {
             let (values,): (Value,) = from_args(args)?;
-            let mut parts = Vec::new();
-            for value in values.try_iter()? {
-                let part = value
-                    .as_str()
+            let mut out = Traced::default();
+            for (i, value) in elements(run, &values)?.iter().enumerate() {
+                let part = run
+                    .origins
+                    .piece(value)
                     .ok_or_else(|| invalid(format!("join: expected string, {} found", value.kind())))?;
-                meter.charge(part.len() + text.len())?;
-                parts.push(part.to_string());
+                run.meter.charge(part.text.len() + text.len())?;
+                if i > 0 {
+                    out.push(piece);
+                }
+                out.push(&part);
             }
-            Value::from(parts.join(text))
+            run.origins.value(out)
         }
-        "format" => formatted(meter, FormatStyle::StrFormat, text, args)?,
+        "format" => formatted(run, FormatStyle::StrFormat, receiver, args)?,
         "title" => {
             let () = from_args(args)?;
             let mut inside = false;
@@ -198,12 +251,12 @@ fn string(meter: &Meter, text: &str, name: &str, args: &[Value]) -> Result<Optio
             Value::from(text.to_lowercase())
         }
         "removeprefix" | "removesuffix" => {
-            let (part,): (&str,) = from_args(args)?;
+            let (affix,): (&str,) = from_args(args)?;
             let rest = match name {
-                "removeprefix" => text.strip_prefix(part),
-                _ => text.strip_suffix(part),
+                "removeprefix" => text.strip_prefix(affix),
+                _ => text.strip_suffix(affix),
             };
-            Value::from(rest.unwrap_or(text))
+            part(rest.unwrap_or(text))
         }
         "partition" | "rpartition" => {
             let (sep,): (&str,) = from_args(args)?;
@@ -214,18 +267,19 @@ fn string(meter: &Meter, text: &str, name: &str, args: &[Value]) -> Result<Optio
                 "partition" => text.split_once(sep),
                 _ => text.rsplit_once(sep),
             };
+            let (start, end) = (&text[..0], &text[text.len()..]);
             let three = match parts {
-                Some((before, after)) => [before, sep, after],
-                None if name == "partition" => [text, "", ""],
-                None => ["", "", text],
+                Some((before, after)) => [before, &text[before.len()..text.len() - after.len()], after],
+                None if name == "partition" => [text, end, end],
+                None => [start, start, text],
             };
-            Value::from(Tuple::from(three.map(Value::from)))
+            Value::from(Tuple::from(three.map(part)))
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let (width, fill): (usize, Option<String>) = from_args(args)?;
             let missing = width.saturating_sub(text.chars().count());
             let fill = if name == "zfill" { "0".into() } else { fill.unwrap_or_else(|| " ".into()) };
-            meter.charge(missing.saturating_mul(fill.len()))?;
+            run.meter.charge(missing.saturating_mul(fill.len()))?;
             let left = match name {
                 "ljust" => 0,
                 "center" => missing / 2 + (missing & width & 1),
@@ -234,8 +288,8 @@ fn string(meter: &Meter, text: &str, name: &str, args: &[Value]) -> Result<Optio
             Value::from(fill.repeat(left) + text + &fill.repeat(missing - left))
         }
         "index" | "rindex" => {
-            let (part,): (&str,) = from_args(args)?;
-            let found = if name == "index" { text.find(part) } else { text.rfind(part) };
+            let (wanted,): (&str,) = from_args(args)?;
+            let found = if name == "index" { text.find(wanted) } else { text.rfind(wanted) };
             let at = found.ok_or_else(|| invalid("substring not found"))?;
             Value::from(text.get(..at).unwrap_or_default().chars().count())
         }
@@ -250,22 +304,32 @@ pub(super) fn is_space(c: char) -> bool {
 
 /// `text.replace(old, new, count)`.
 pub(super) fn replace(
-    meter: &Meter,
-    text: &str,
+    run: &Run,
+    piece: &Piece<'_>,
     old: &str,
-    new: &str,
+    new: &Piece<'_>,
     count: Option<i64>,
-) -> Result<Value, Error> {
+) -> Result<Traced, Error> {
+    let text = piece.text;
     let most = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
     let found = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
-    meter.charge(found.min(most).saturating_mul(new.len()).saturating_add(text.len()))?;
-    Ok(Value::from(text.replacen(old, new, most)))
+    let spans = new.spans.len().saturating_mul(2 * size_of::<usize>());
+    run.meter.charge(found.min(most).saturating_mul(new.text.len() + spans).saturating_add(text.len()))?;
+    let mut out = Traced::default();
+    let mut rest = 0;
+    for (at, matched) in text.match_indices(old).take(most) {
+        out.push(&piece.part(&text[rest..at]));
+        out.push(new);
+        rest = at + matched.len();
+    }
+    out.push(&piece.part(&text[rest..]));
+    Ok(out)
 }
 
 /// `str.split` and `str.rsplit`: at most `most` cuts, at whitespace where there is no separator.
-fn split(text: &str, sep: Option<&str>, most: usize, from_right: bool) -> Result<Value, Error> {
+fn split<'t>(text: &'t str, sep: Option<&str>, most: usize, from_right: bool) -> Result<Vec<&'t str>, Error> {
     let parts = most.saturating_add(1);
-    let mut out: Vec<&str> = match (sep, from_right) {
+    let mut out: Vec<&'t str> = match (sep, from_right) {
         (Some(""), _) => return Err(invalid("empty separator")),
         (Some(sep), false) => text.splitn(parts, sep).collect(),
         (Some(sep), true) => text.rsplitn(parts, sep).collect(),
@@ -298,5 +362,5 @@ fn split(text: &str, sep: Option<&str>, most: usize, from_right: bool) -> Result
     if from_right {
         out.reverse();
     }
-    Ok(out.into_iter().map(Value::from).collect())
+    Ok(out)
 }

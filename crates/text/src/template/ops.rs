@@ -7,52 +7,77 @@ use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::generator::{BoundMethod, Generator};
-use super::meter::{Meter, is_data, is_namespace};
+use super::meter::{is_data, is_namespace};
+use super::origins::{Traced, whole};
 use super::rewrite::op;
+use super::run::Run;
 use super::{filters, methods, python};
 
 /// Registers every function of [`op`].
-pub(super) fn register(env: &mut Environment<'_>, meter: &Arc<Meter>) {
-    let m = Arc::clone(meter);
-    env.add_filter(op::ADD, move |a: Value, b: Value| add(&m, &a, &b));
-    let m = Arc::clone(meter);
-    env.add_filter(op::MUL, move |a: Value, b: Value| mul(&m, &a, &b));
-    let m = Arc::clone(meter);
-    env.add_filter(op::REM, move |a: Value, b: Value| rem(&m, &a, &b));
-    let m = Arc::clone(meter);
-    env.add_filter(op::CONCAT, move |a: Value, b: Value| concat(&m, &a, &b));
-    let m = Arc::clone(meter);
+pub(super) fn register(env: &mut Environment<'_>, run: &Arc<Run>) {
+    let r = Arc::clone(run);
+    env.add_filter(op::ADD, move |a: Value, b: Value| add(&r, &a, &b));
+    let r = Arc::clone(run);
+    env.add_filter(op::MUL, move |a: Value, b: Value| mul(&r, &a, &b));
+    let r = Arc::clone(run);
+    env.add_filter(op::REM, move |a: Value, b: Value| rem(&r, &a, &b));
+    let r = Arc::clone(run);
+    env.add_filter(op::CONCAT, move |a: Value, b: Value| concat(&r, &a, &b));
+    let r = Arc::clone(run);
+    env.add_filter(op::EQ, move |a: Value, b: Value| equal(&r, &a, &b));
+    let r = Arc::clone(run);
+    env.add_filter(op::NE, move |a: Value, b: Value| equal(&r, &a, &b).map(|same| !same));
+    let r = Arc::clone(run);
+    env.add_filter(op::ITEM, move |value: Value, key: Value| item(&r, &value, &key));
+    let r = Arc::clone(run);
     env.add_filter(op::SLICE, move |value: Value, start: Value, stop: Value, step: Value| {
-        slice(&m, &value, [start, stop, step])
+        slice(&r, &value, [start, stop, step])
     });
-    let m = Arc::clone(meter);
+    let r = Arc::clone(run);
     env.add_filter(op::READ, move |value: ValueOrKwargs| {
         let value = value.into_value();
-        m.walk(&value).map(|()| value)
+        r.meter.walk(&value).map(|_| value)
     });
-    let m = Arc::clone(meter);
-    env.add_filter(op::BUILT, move |value: Value| built(&m, value));
+    let r = Arc::clone(run);
+    env.add_filter(op::BUILT, move |value: Value| built(&r, value));
     env.add_filter(op::STORED, |value: Value| match holds_namespace([&value]) {
         true => Err(no_namespace()),
         false => Ok(value),
     });
-    let m = Arc::clone(meter);
-    env.add_filter(op::RETURNED, move |value: Value| returned(&m, value));
-    env.add_filter(op::LOOPED, |value: Value| match is_iterable(&value) {
-        true => Ok(value),
-        false => Err(invalid(format!("'{}' object is not iterable", value.kind()))),
-    });
-    let m = Arc::clone(meter);
+    let r = Arc::clone(run);
+    env.add_filter(op::BEGIN, move || r.origins.begin());
+    let r = Arc::clone(run);
+    env.add_filter(op::CAPTURED, move |value: Value| r.origins.captured(value));
+    let r = Arc::clone(run);
+    env.add_filter(op::RETURNED, move |value: Value| returned(&r, r.origins.captured(value)));
+    let r = Arc::clone(run);
+    env.add_filter(op::LOOPED, move |value: Value| looped(&r, value));
+    let r = Arc::clone(run);
+    env.add_filter(op::SPREAD, move |lists: Rest<Value>| spread(&r, &lists));
+    let r = Arc::clone(run);
     env.add_filter(op::FILTER, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
         let args = args.into_values();
         let (name, args) = split_name(&args);
-        filters::apply(&m, state, name, args).and_then(|value| returned(&m, value))
+        filters::apply(&r, state, name, args).and_then(|value| returned(&r, value))
     });
-    let m = Arc::clone(meter);
+    let r = Arc::clone(run);
     env.add_filter(op::METHOD, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
         let args = args.into_values();
         let (name, args) = split_name(&args);
-        methods::call(&m, state, name, args).and_then(|value| returned(&m, value))
+        methods::call(&r, state, name, args).and_then(|value| returned(&r, value))
+    });
+    let r = Arc::clone(run);
+    env.add_filter(op::TEST, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        let (name, args) = split_name(&args);
+        for value in args {
+            r.meter.walk(value)?;
+        }
+        let name: String = name.split_whitespace().collect();
+        state.perform_test(&name, args).map_err(|error| match error.kind() {
+            ErrorKind::UnknownTest => Error::new(ErrorKind::UnknownTest, format!("no test named '{name}'")),
+            _ => error,
+        })
     });
     env.add_filter(op::ATTRIBUTE, |value: Value, name: String| attribute(&value, name));
 }
@@ -124,21 +149,23 @@ fn arithmetic(
     }
 }
 
-fn add(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
-    if let (Some(x), Some(y)) = (a.as_str(), b.as_str()) {
-        meter.charge(x.len() + y.len())?;
+pub(super) fn add(run: &Run, a: &Value, b: &Value) -> Result<Value, Error> {
+    if let (Some(x), Some(y)) = (run.origins.piece(a), run.origins.piece(b)) {
+        run.meter.charge(x.text.len() + y.text.len())?;
+        let mut out = Traced::with_capacity(x.text.len() + y.text.len());
         // as markupsafe: what joins a safe string is escaped
-        return Ok(match (a.is_safe(), b.is_safe()) {
-            (false, false) => Value::from([x, y].concat()),
-            (true, true) => Value::from_safe_string([x, y].concat()),
-            (true, false) => Value::from_safe_string(format!("{x}{}", escaped(y))),
-            (false, true) => Value::from_safe_string(format!("{}{y}", escaped(x))),
-        });
+        let safe = a.is_safe() || b.is_safe();
+        for (value, piece) in [(a, x), (b, y)] {
+            match safe && !value.is_safe() {
+                true => out.with(!piece.spans.is_empty(), |out| out.push_str(&escaped(piece.text))),
+                false => out.push(&piece),
+            }
+        }
+        return Ok(if safe { run.origins.safe_value(out) } else { run.origins.value(out) });
     }
     let lists = a.kind() == ValueKind::Seq && b.kind() == ValueKind::Seq;
     if lists && a.is_tuple() == b.is_tuple() {
-        let (x, y) = (a.len().unwrap_or(0), b.len().unwrap_or(0));
-        meter.charge((x + y) * size_of::<Value>())?;
+        run.meter.charge_elements(a.len().unwrap_or(0) + b.len().unwrap_or(0))?;
         let all: Vec<Value> = a.try_iter()?.chain(b.try_iter()?).collect();
         return Ok(if a.is_tuple() { Value::from(Tuple::from(all)) } else { Value::from(all) });
     }
@@ -161,19 +188,20 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn mul(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
+fn mul(run: &Run, a: &Value, b: &Value) -> Result<Value, Error> {
     for (value, times) in [(a, b), (b, a)] {
         let Some(Number::Int(times)) = number(times) else {
             continue;
         };
         let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
         if let Some(text) = value.as_str() {
-            meter.charge(text.len().saturating_mul(times))?;
-            return Ok(Value::from(text.repeat(times)));
+            run.meter.charge(text.len().saturating_mul(times))?;
+            let product = Value::from(text.repeat(if text.is_empty() { 0 } else { times }));
+            return run.inherit(product, std::slice::from_ref(value));
         }
         if value.kind() == ValueKind::Seq {
             let items = python::items(value);
-            meter.charge(items.len().saturating_mul(times).saturating_mul(size_of::<Value>()))?;
+            run.meter.charge_elements(items.len().saturating_mul(times.saturating_add(1)))?;
             let all: Vec<Value> = match items.is_empty() {
                 true => items,
                 false => std::iter::repeat_n(items, times).flatten().collect(),
@@ -184,10 +212,10 @@ fn mul(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
     arithmetic("*", (a, b), i128::checked_mul, |x, y| x * y)
 }
 
-fn rem(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
-    if let Some(format) = a.as_str() {
+fn rem(run: &Run, a: &Value, b: &Value) -> Result<Value, Error> {
+    if a.as_str().is_some() {
         let args = if b.is_tuple() { python::items(b) } else { vec![b.clone()] };
-        return formatted(meter, FormatStyle::Printf, format, &args);
+        return formatted(run, FormatStyle::Printf, a, &args);
     }
     if matches!(number(b), Some(Number::Int(0) | Number::Float(0.0))) {
         return Err(invalid("modulo by zero"));
@@ -202,37 +230,73 @@ fn rem(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
     })
 }
 
-fn concat(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
-    meter.walk(a)?;
-    meter.walk(b)?;
-    Ok(Value::from(python::str(a) + &python::str(b)))
+fn concat(run: &Run, a: &Value, b: &Value) -> Result<Value, Error> {
+    let len = |value: &Value| value.as_str().map_or(0, str::len);
+    let mut out = Traced::with_capacity(len(a) + len(b));
+    python::write(run, &mut out, a)?;
+    python::write(run, &mut out, b)?;
+    Ok(run.origins.value(out))
 }
 
 /// `format % args` and `format.format(args)`; a width written in the format is memory asked for.
 pub(super) fn formatted(
-    meter: &Meter,
+    run: &Run,
     style: FormatStyle,
-    format: &str,
+    format: &Value,
     args: &[Value],
 ) -> Result<Value, Error> {
     const WIDEST: usize = 3; // digits
-    let wide = format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > WIDEST);
+    let text = format.as_str().unwrap_or_default();
+    let wide = text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > WIDEST);
     // a width taken from an argument: `%*d`, `{:{}}`
-    let starred = matches!(style, FormatStyle::Printf) && format.contains('*');
+    let starred = matches!(style, FormatStyle::Printf) && text.contains('*');
     let nested = matches!(style, FormatStyle::StrFormat)
-        && format.split('{').skip(1).any(|field| !field.is_empty() && !field.contains('}'));
+        && text.split('{').skip(1).any(|field| !field.is_empty() && !field.contains('}'));
     if wide || starred || nested {
         return Err(invalid("format widths are limited to three written digits"));
     }
+    // any field can ask for any argument: `{0}{0}{0}`
+    let fields = text.matches(['%', '{']).count();
     for arg in args {
-        meter.walk(arg)?;
+        let cost = run.meter.walk(arg)?;
+        run.meter.charge_again(cost, fields)?;
     }
-    meter.charge(format.len().saturating_mul(500))?; // `%999d` is five bytes
-    Ok(Value::from(minijinja::formatting::format(style, format, args)?))
+    run.meter.charge(text.len().saturating_mul(500))?; // `%999d` is five bytes
+    let made = Value::from(minijinja::formatting::format(style, text, args)?);
+    // which field took what is the engine's knowledge
+    let sources: Vec<Value> = args.iter().chain([format]).cloned().collect();
+    run.inherit(made, &sources)
+}
+
+/// `a == b`, which costs no more than reading both.
+fn equal(run: &Run, a: &Value, b: &Value) -> Result<bool, Error> {
+    run.meter.walk(a)?;
+    run.meter.walk(b)?;
+    Ok(a == b)
+}
+
+/// `value[key]`.
+pub(super) fn item(run: &Run, value: &Value, key: &Value) -> Result<Value, Error> {
+    // keys are hashed, and a place in a string is counted from its start
+    run.meter.walk(key)?;
+    match run.origins.piece(value) {
+        None => value.get_item(key),
+        Some(piece) => {
+            run.meter.charge(piece.text.len())?;
+            let found = value.get_item(key)?;
+            match found.as_str() {
+                Some(c) if !piece.spans.is_empty() => {
+                    let len = c.len();
+                    Ok(run.origins.respan(found, whole(len)))
+                }
+                _ => Ok(found),
+            }
+        }
+    }
 }
 
 /// `value[start:stop:step]` by Python's rules.
-fn slice(meter: &Meter, value: &Value, bounds: [Value; 3]) -> Result<Value, Error> {
+fn slice(run: &Run, value: &Value, bounds: [Value; 3]) -> Result<Value, Error> {
     let mut bounds = bounds.into_iter().map(|bound| match bound.is_none() {
         true => Ok(None),
         false => i64::try_from(bound).map(Some),
@@ -245,15 +309,21 @@ fn slice(meter: &Meter, value: &Value, bounds: [Value; 3]) -> Result<Value, Erro
     if value.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
-    charge_shallow(meter, value)?;
-    if let Some(text) = value.as_str() {
-        let chars: Vec<char> = text.chars().collect();
-        let picked = picks(chars.len(), start, stop, step).filter_map(|i| chars.get(i));
-        return Ok(Value::from(picked.collect::<String>()));
+    if let Some(piece) = run.origins.piece(value) {
+        run.meter.charge(piece.text.len().saturating_mul(size_of::<(char, bool)>()))?;
+        let chars =
+            piece.stretches().into_iter().flat_map(|(text, user)| text.chars().map(move |c| (c, user)));
+        let chars: Vec<(char, bool)> = chars.collect();
+        let mut out = Traced::default();
+        for &(c, user) in picks(chars.len(), start, stop, step).filter_map(|i| chars.get(i)) {
+            out.with(user, |out| out.push(c));
+        }
+        return Ok(run.origins.value(out));
     }
     if value.kind() != ValueKind::Seq {
         return Ok(Value::UNDEFINED); // as jinja2: no such element
     }
+    run.meter.charge_elements(value.len().unwrap_or(0))?;
     let items = python::items(value);
     let picked: Vec<Value> =
         picks(items.len(), start, stop, step).filter_map(|i| items.get(i).cloned()).collect();
@@ -276,13 +346,9 @@ fn picks(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl I
 }
 
 /// A list, tuple or map just written: not too deep, and no namespace inside, which could make a cycle.
-fn built(meter: &Meter, value: Value) -> Result<Value, Error> {
-    meter.walk(&value)?;
-    let held = match value.kind() {
-        ValueKind::Map => python::pairs(&value).into_iter().map(|(_, item)| item).collect(),
-        _ => python::items(&value),
-    };
-    if holds_namespace(&held) { Err(no_namespace()) } else { Ok(value) }
+fn built(run: &Run, value: Value) -> Result<Value, Error> {
+    run.meter.walk(&value)?;
+    if holds_namespace(&python::held(&value)) { Err(no_namespace()) } else { Ok(value) }
 }
 
 pub(super) fn holds_namespace<'a>(values: impl IntoIterator<Item = &'a Value>) -> bool {
@@ -294,25 +360,54 @@ pub(super) fn no_namespace() -> Error {
 }
 
 /// What a call gave back: charged, and lazy sequences made into lists.
-fn returned(meter: &Meter, value: Value) -> Result<Value, Error> {
+fn returned(run: &Run, value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable || Generator::is(&value) {
-        charge_shallow(meter, &value)?;
+        run.meter.charge_shallow(&value)?;
         return Ok(value);
     }
-    let mut items = Vec::new();
-    for item in value.try_iter()? {
-        meter.charge(size_of::<Value>())?;
-        items.push(item);
-    }
-    Ok(Value::from(items))
+    Ok(Value::from(collected(run, &value)?))
 }
 
-/// Charges a string's bytes or a container's elements, not what they hold.
-pub(super) fn charge_shallow(meter: &Meter, value: &Value) -> Result<(), Error> {
-    meter.charge(match value.as_str() {
-        Some(text) => text.len(),
-        None => value.len().unwrap_or(0).saturating_mul(size_of::<Value>()),
-    })
+/// The elements of a sequence that may be lazy and long.
+pub(super) fn collected(run: &Run, value: &Value) -> Result<Vec<Value>, Error> {
+    let mut items = Vec::new();
+    for item in value.try_iter()? {
+        run.meter.charge_elements(1)?;
+        items.push(item);
+    }
+    Ok(items)
+}
+
+/// What a `for` goes over.
+fn looped(run: &Run, value: Value) -> Result<Value, Error> {
+    if !is_iterable(&value) {
+        return Err(invalid(format!("'{}' object is not iterable", value.kind())));
+    }
+    run.meter.charge_shallow(&value)?;
+    match run.origins.is_users(&value) {
+        true => Ok(Value::from(elements(run, &value)?)),
+        false => Ok(value),
+    }
+}
+
+/// The elements of anything iterable; a string's are its characters.
+pub(super) fn elements(run: &Run, value: &Value) -> Result<Vec<Value>, Error> {
+    match run.origins.piece(value) {
+        Some(piece) => {
+            run.meter.charge_elements(piece.text.len())?;
+            Ok(run.origins.characters(&piece))
+        }
+        None => collected(run, value),
+    }
+}
+
+/// `f(*a, *b)`: the lists of arguments as one.
+fn spread(run: &Run, lists: &[Value]) -> Result<Value, Error> {
+    let mut all = Vec::new();
+    for list in lists {
+        all.extend(elements(run, list)?);
+    }
+    Ok(Value::from(all))
 }
 
 /// Can a `for` go over it? Undefined can (no turns), None cannot.

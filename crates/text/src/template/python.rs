@@ -6,56 +6,60 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
 use super::generator::Generator;
-use super::meter::{Meter, is_data};
+use super::meter::is_data;
+use super::origins::{Piece, Traced};
+use super::run::Run;
 
-/// `str(value)`, for output, `~`, `|string` and `|join`.
-pub(super) fn str(value: &Value) -> String {
-    match value.as_str() {
-        Some(text) => text.to_string(),
-        None if value.is_undefined() => String::new(),
-        None => repr(value),
+/// Writes `str(value)`, for output, `~`, `|string` and `|join`.
+pub(super) fn write(run: &Run, out: &mut Traced, value: &Value) -> Result<(), Error> {
+    match run.origins.piece(value) {
+        Some(piece) => {
+            run.meter.visit(value, 0)?;
+            out.push(&piece);
+            Ok(())
+        }
+        None if value.is_undefined() => Ok(()),
+        None => write_repr(run, out, value, 0),
     }
 }
 
-/// `repr(value)`: strings in quotes, lists in brackets.
-fn repr(value: &Value) -> String {
-    let mut out = String::new();
-    write_repr(&mut out, value);
-    out
-}
-
-fn write_repr(out: &mut String, value: &Value) {
+/// Writes `repr(value)`: strings in quotes, lists in brackets.
+fn write_repr(run: &Run, out: &mut Traced, value: &Value, level: usize) -> Result<(), Error> {
+    run.meter.visit(value, level)?;
     match value.kind() {
-        ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::Undefined => out.own("Undefined"),
         ValueKind::Number => match float(value) {
-            Some(number) => out.push_str(&float_repr(number)),
-            None => write!(out, "{value}").unwrap_or_default(),
+            Some(number) => out.own(&float_repr(number)),
+            None => out.own(&value.to_string()),
         },
         ValueKind::Map if is_data(value) => {
-            out.push('{');
+            out.own("{");
             for (i, (key, item)) in pairs(value).into_iter().enumerate() {
-                out.push_str(if i == 0 { "" } else { ", " });
-                write_repr(out, &key);
-                out.push_str(": ");
-                write_repr(out, &item);
+                out.own(if i == 0 { "" } else { ", " });
+                write_repr(run, out, &key, level + 1)?;
+                out.own(": ");
+                write_repr(run, out, &item, level + 1)?;
             }
-            out.push('}');
+            out.own("}");
         }
         ValueKind::Seq => {
             let tuple = value.is_tuple();
-            out.push(if tuple { '(' } else { '[' });
+            out.own(if tuple { "(" } else { "[" });
             let items = items(value);
             for (i, item) in items.iter().enumerate() {
-                out.push_str(if i == 0 { "" } else { ", " });
-                write_repr(out, item);
+                out.own(if i == 0 { "" } else { ", " });
+                write_repr(run, out, item, level + 1)?;
             }
-            out.push_str(if tuple && items.len() == 1 { "," } else { "" });
-            out.push(if tuple { ')' } else { ']' });
+            out.own(if tuple && items.len() == 1 { "," } else { "" });
+            out.own(if tuple { ")" } else { "]" });
         }
-        // strings: the engine's own debug form is Python's repr
-        ValueKind::String => write!(out, "{value:?}").unwrap_or_default(),
-        _ => write!(out, "{value}").unwrap_or_default(),
+        // strings: the engine's own debug form is Python's repr; escapes hide who wrote what
+        ValueKind::String => {
+            out.with(run.origins.is_users(value), |out| write!(out, "{value:?}").unwrap_or_default());
+        }
+        _ => out.own(&value.to_string()),
     }
+    Ok(())
 }
 
 /// A number that is a float in Python's sense.
@@ -96,50 +100,56 @@ pub(super) struct Dumps {
 
 impl Dumps {
     /// `json.dumps(value)`.
-    pub(super) fn dump(&self, value: &Value, meter: &Meter) -> Result<String, Error> {
-        let mut out = String::new();
-        self.write(&mut out, value, 0, meter)?;
+    pub(super) fn dump(&self, run: &Run, value: &Value) -> Result<Traced, Error> {
+        let mut out = Traced::default();
+        self.write(run, &mut out, value, 0)?;
         Ok(out)
     }
 
-    fn write(&self, out: &mut String, value: &Value, level: usize, meter: &Meter) -> Result<(), Error> {
+    fn write(&self, run: &Run, out: &mut Traced, value: &Value, level: usize) -> Result<(), Error> {
+        run.meter.visit(value, level)?;
         match value.kind() {
-            ValueKind::None => out.push_str("null"),
-            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::None => out.own("null"),
+            ValueKind::Bool => out.own(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => match float(value) {
-                Some(number) if number.is_nan() => out.push_str("NaN"),
+                Some(number) if number.is_nan() => out.own("NaN"),
                 Some(number) if number.is_infinite() => {
-                    out.push_str(if number > 0.0 { "Infinity" } else { "-Infinity" });
+                    out.own(if number > 0.0 { "Infinity" } else { "-Infinity" });
                 }
-                Some(number) => out.push_str(&float_repr(number)),
-                None => write!(out, "{value}").unwrap_or_default(),
+                Some(number) => out.own(&float_repr(number)),
+                None => out.own(&value.to_string()),
             },
-            ValueKind::String => self.write_string(out, value.as_str().unwrap_or_default()),
+            ValueKind::String => self.write_string(run, out, value),
             ValueKind::Seq => {
-                self.write_items(out, '[', items(value), (level, meter), |out, item| {
-                    self.write(out, &item, level + 1, meter)
+                self.write_items(run, (out, level), "[", items(value), |out, item| {
+                    self.write(run, out, &item, level + 1)
                 })?;
-                out.push(']');
+                out.own("]");
             }
             ValueKind::Map if is_data(value) => {
                 let mut pairs = pairs(value);
                 if self.sort_keys {
+                    let rounds = pairs.len().checked_ilog2().unwrap_or(0) as usize + 1;
+                    for (key, _) in &pairs {
+                        let cost = run.meter.walk(key)?;
+                        run.meter.charge_again(cost, rounds)?;
+                    }
                     pairs.sort_by(|a, b| a.0.cmp(&b.0));
                 }
-                self.write_items(out, '{', pairs, (level, meter), |out, (key, item)| {
+                self.write_items(run, (out, level), "{", pairs, |out, (key, item)| {
                     match key.as_str() {
-                        Some(key) => self.write_string(out, key),
+                        Some(_) => self.write_string(run, out, &key),
                         None => {
                             // numbers, booleans and None become strings, as in Python
-                            out.push('"');
-                            self.write(out, &key, level + 1, meter)?;
-                            out.push('"');
+                            out.own("\"");
+                            self.write(run, out, &key, level + 1)?;
+                            out.own("\"");
                         }
                     }
-                    out.push_str(self.separators.as_ref().map_or(": ", |s| &s.1));
-                    self.write(out, &item, level + 1, meter)
+                    out.own(self.separators.as_ref().map_or(": ", |s| &s.1));
+                    self.write(run, out, &item, level + 1)
                 })?;
-                out.push('}');
+                out.own("}");
             }
             kind => {
                 let kind = if Generator::is(value) { "generator".into() } else { kind.to_string() };
@@ -155,13 +165,13 @@ impl Dumps {
     /// Opens a container and writes its items with separators, newlines and indents.
     fn write_items<T>(
         &self,
-        out: &mut String,
-        open: char,
+        run: &Run,
+        (out, level): (&mut Traced, usize),
+        open: &str,
         items: Vec<T>,
-        (level, meter): (usize, &Meter),
-        mut one: impl FnMut(&mut String, T) -> Result<(), Error>,
+        mut one: impl FnMut(&mut Traced, T) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        out.push(open);
+        out.own(open);
         let empty = items.is_empty();
         let between = match &self.separators {
             Some((item, _)) => item,
@@ -172,8 +182,8 @@ impl Dumps {
         let indent = self.indent.as_ref().map_or(0, String::len);
         let each = between.len() + self.separators.as_ref().map_or(2, |s| s.1.len()) + indent * (level + 1);
         for (i, item) in items.into_iter().enumerate() {
-            meter.charge(each)?;
-            out.push_str(if i == 0 { "" } else { between });
+            run.meter.charge(each)?;
+            out.own(if i == 0 { "" } else { between });
             self.newline(out, level + 1);
             one(out, item)?;
         }
@@ -183,15 +193,23 @@ impl Dumps {
         Ok(())
     }
 
-    fn newline(&self, out: &mut String, level: usize) {
+    fn newline(&self, out: &mut Traced, level: usize) {
         if let Some(indent) = &self.indent {
-            out.push('\n');
-            (0..level).for_each(|_| out.push_str(indent));
+            out.own("\n");
+            (0..level).for_each(|_| out.own(indent));
         }
     }
 
-    fn write_string(&self, out: &mut String, text: &str) {
-        out.push('"');
+    fn write_string(&self, run: &Run, out: &mut Traced, value: &Value) {
+        out.own("\"");
+        let piece = run.origins.piece(value);
+        for (text, user) in piece.iter().flat_map(Piece::stretches) {
+            out.with(user, |out| self.write_escaped(out, text));
+        }
+        out.own("\"");
+    }
+
+    fn write_escaped(&self, out: &mut String, text: &str) {
         for c in text.chars() {
             match c {
                 '"' => out.push_str("\\\""),
@@ -209,7 +227,6 @@ impl Dumps {
                 c => out.push(c),
             }
         }
-        out.push('"');
     }
 }
 
@@ -221,6 +238,17 @@ pub(super) fn items(value: &Value) -> Vec<Value> {
 /// The pairs of a dictionary, in its order.
 pub(super) fn pairs(value: &Value) -> Vec<(Value, Value)> {
     value.as_object().and_then(|object| object.try_iter_pairs()).map(Iterator::collect).unwrap_or_default()
+}
+
+/// All that a container holds: keys and values, or elements.
+pub(super) fn held(value: &Value) -> Vec<Value> {
+    match value.kind() {
+        ValueKind::Map if is_data(value) => {
+            pairs(value).into_iter().flat_map(|(key, item)| [key, item]).collect()
+        }
+        ValueKind::Seq | ValueKind::Iterable => items(value),
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -248,6 +276,7 @@ mod tests {
     fn reprs_are_python_s() {
         let value =
             Value::from(minijinja::value::Serde(serde_json::json!({"a": [1, 2.0, null, true], "b": "it's"})));
-        assert_eq!(str(&value), r#"{'a': [1, 2.0, None, True], 'b': "it's"}"#);
+        let run = Run::new(&crate::ChatInput::default());
+        assert_eq!(run.plain_text(&value).unwrap(), r#"{'a': [1, 2.0, None, True], 'b': "it's"}"#);
     }
 }

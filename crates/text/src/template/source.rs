@@ -78,30 +78,35 @@ pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateE
 struct Tag {
     tokens: usize,
     multiplies: bool,
-    longest: u64, // string literal, or list written out
-    product: u64, // of all whole numbers
+    listed: bool, // a list or tuple may be written in it, of no more elements than it has tokens
+    longest: u64, // string literal
+    largest: u64, // no sum or product of its numbers is larger
 }
 
 impl Tag {
     fn add(&mut self, token: &Token<'_>) {
         self.tokens += 1;
+        // the sum of two numbers from two on is no larger than their product
         let number = match token {
-            Token::Int(number) => *number,
-            Token::Int128(_) => u64::MAX,
+            Token::Int(number) => (*number).max(2),
+            Token::Ident("true" | "True" | "false" | "False") => 2,
+            // powers, quotients and fractions know no such bound
+            Token::Int128(_) | Token::Float(_) | Token::Pow => u64::MAX,
             _ => 1,
         };
-        self.product = self.product.max(1).saturating_mul(number.max(1));
+        self.largest = self.largest.max(1).saturating_mul(number);
         match token {
             Token::Mul => self.multiplies = true,
             Token::Str(text) => self.longest = self.longest.max(text.len() as u64),
             Token::String(text) => self.longest = self.longest.max(text.len() as u64),
-            Token::BracketOpen => self.longest = self.longest.max(TAG_TOKENS as u64),
+            Token::BracketOpen | Token::Comma => self.listed = true,
             _ => {}
         }
     }
 
     /// At most this much is made by folding the tag's constants.
     fn constant_bytes(&self) -> u64 {
-        if self.multiplies { self.longest.saturating_mul(self.product) } else { 0 }
+        let longest = if self.listed { self.longest.max(self.tokens as u64) } else { self.longest };
+        if self.multiplies { longest.saturating_mul(self.largest) } else { 0 }
     }
 }

@@ -1,8 +1,9 @@
 //! Tokens with a role: where a text begins, where generation ends, and the markers read out of text.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Anchored, Input, Match, MatchKind, StartKind};
 use hashbrown::HashMap;
 use tern_formats::Metadata;
 
@@ -129,6 +130,22 @@ pub(super) struct Markers {
     takes: HashMap<u32, Takes>,
 }
 
+/// What is read out of a text.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Read<'a> {
+    /// User-defined tokens.
+    UserDefined,
+    /// Control tokens too, outside these bytes: ranges in order, apart, none empty.
+    ControlOutside(&'a [Range<usize>]),
+}
+
+impl Read<'_> {
+    /// Control tokens anywhere, or nowhere.
+    pub(super) fn wanted(parse_special: bool) -> Read<'static> {
+        if parse_special { Read::ControlOutside(&[]) } else { Read::UserDefined }
+    }
+}
+
 struct Finder {
     ids: Vec<u32>,
     automaton: Option<AhoCorasick>,
@@ -142,8 +159,16 @@ impl Finder {
         if ids.is_empty() {
             return Ok(Finder { ids, automaton: None });
         }
-        let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
-        Ok(Finder { ids, automaton: Some(automaton.map_err(|e| TokenizerError::Markers(e.to_string()))?) })
+        let mut builder = AhoCorasick::builder();
+        builder.match_kind(MatchKind::LeftmostLongest).start_kind(StartKind::Both);
+        let automaton = builder.build(texts).map_err(|e| TokenizerError::Markers(e.to_string()))?;
+        Ok(Finder { ids, automaton: Some(automaton) })
+    }
+
+    /// The first marker in a range of the text, or the longest that begins it.
+    fn find(&self, text: &str, range: Range<usize>, anchored: Anchored) -> Option<(Match, u32)> {
+        let found = self.automaton.as_ref()?.find(Input::new(text).range(range).anchored(anchored))?;
+        Some((found, *self.ids.get(found.pattern().as_usize())?))
     }
 }
 
@@ -162,37 +187,61 @@ impl Markers {
         !self.takes.is_empty()
     }
 
-    /// The text in parts, markers of the control kind only where `parse_special` asks for them.
-    ///
-    /// Made one by one: whoever stops reading them stops the search.
-    pub(super) fn parts<'t>(
-        &'t self,
-        text: &'t str,
-        parse_special: bool,
-    ) -> impl Iterator<Item = Part<'t>> + 't {
-        let finder = if parse_special { &self.on_request } else { &self.always };
-        let found = finder.automaton.iter().flat_map(move |automaton| automaton.find_iter(text));
-        let mut rest = 0;
+    /// The first marker from `at` on: of those that may be read, the longest at the leftmost place.
+    fn next(&self, text: &str, mut at: usize, read: Read<'_>) -> Option<(Match, u32)> {
+        let Read::ControlOutside(user) = read else {
+            return self.always.find(text, at..text.len(), Anchored::No);
+        };
+        loop {
+            let (found, id) = self.on_request.find(text, at..text.len(), Anchored::No)?;
+            let next = user.partition_point(|range| range.end <= found.start());
+            let touched = user.get(next).filter(|range| range.start < found.end());
+            if touched.is_none() || self.is_user_defined(id) {
+                return Some((found, id));
+            }
+            // a control token with a user's bytes is none, but a shorter one or a user-defined one may begin there
+            let start = found.start();
+            let own = touched.map_or(start, |range| range.start.max(start));
+            let shorter = self.on_request.find(text, start..own, Anchored::Yes);
+            let defined = self.always.find(text, start..text.len(), Anchored::Yes);
+            let longest = shorter.into_iter().chain(defined).max_by_key(|(found, _)| found.end());
+            if longest.is_some() {
+                return longest;
+            }
+            at = start + text[start..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+
+    fn is_user_defined(&self, id: u32) -> bool {
+        self.always.ids.binary_search(&id).is_ok()
+    }
+
+    /// The text in parts. Made one by one: whoever stops reading them stops the search.
+    pub(super) fn parts<'t>(&'t self, text: &'t str, read: Read<'t>) -> impl Iterator<Item = Part<'t>> + 't {
+        let (mut at, mut rest, mut ended) = (0, 0, false);
         let some = |text: &'t str| Some(Part::Text(text)).filter(|_| !text.is_empty());
-        found
-            .map(Some)
-            .chain([None])
-            .flat_map(move |marker| {
-                let Some(marker) = marker else { return [some(text.get(rest..).unwrap_or_default()), None] };
-                let id = finder.ids[marker.pattern().as_usize()];
-                let takes = self.takes.get(&id);
-                // empty, too, where the marker before took the spaces this one begins with
-                let mut before = text.get(rest..marker.start()).unwrap_or_default();
-                if takes == Some(&Takes::SpacesBefore) {
-                    before = before.trim_end_matches(is_space);
-                }
-                rest = marker.end();
-                if takes == Some(&Takes::SpacesAfter) {
-                    rest += text[rest..].len() - text[rest..].trim_start_matches(is_space).len();
-                }
-                [some(before), Some(Part::Token(id))]
-            })
-            .flatten()
+        let pairs = std::iter::from_fn(move || {
+            if ended {
+                return None;
+            }
+            let Some((marker, id)) = self.next(text, at, read) else {
+                ended = true;
+                return Some([some(text.get(rest..).unwrap_or_default()), None]);
+            };
+            at = marker.end();
+            let takes = self.takes.get(&id);
+            // empty, too, where the marker before took the spaces this one begins with
+            let mut before = text.get(rest..marker.start()).unwrap_or_default();
+            if takes == Some(&Takes::SpacesBefore) {
+                before = before.trim_end_matches(is_space);
+            }
+            rest = marker.end();
+            if takes == Some(&Takes::SpacesAfter) {
+                rest += text[rest..].len() - text[rest..].trim_start_matches(is_space).len();
+            }
+            Some([some(before), Some(Part::Token(id))])
+        });
+        pairs.flatten().flatten()
     }
 }
 
