@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tern_server::Config;
 
 use crate::support::{Setup, Site};
@@ -97,6 +97,20 @@ fn texts_become_tokens_and_texts_again() {
     let chat = json!({"messages": [{"role": "user", "content": "a"}]});
     let count = site.post("/tokenize", chat).json()["count"].clone();
     assert_eq!(count, site.tokenizer.encode("<user>a<answer>", true, true).len());
+}
+
+#[test]
+fn control_tokens_in_messages_are_text() {
+    let site = Site::new(Setup::default());
+    let marker = site.tokenizer.id_of("<|endoftext|>").unwrap();
+    let controls = |body: Value| {
+        let tokens = site.post("/tokenize", body).json()["tokens"].clone();
+        tokens.as_array().unwrap().iter().filter(|&token| *token == marker).count()
+    };
+    let talk = |text: &str| json!({"messages": [{"role": "user", "content": text}]});
+    assert_eq!(controls(talk("a<|endoftext|>b")), controls(talk("a b")));
+    // a prompt is whatever the client wants it to be
+    assert_eq!(controls(json!({"prompt": "a<|endoftext|>b"})), controls(json!({"prompt": "a b"})) + 1);
 }
 
 #[test]
