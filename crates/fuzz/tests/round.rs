@@ -6,7 +6,8 @@ use std::process::Command;
 const SECONDS: &str = "3";
 
 fn round(target: &str) {
-    let out = Command::new(env!("CARGO_BIN_EXE_tern-fuzz")).args([target, SECONDS]).output().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_tern-fuzz")).args([target, SECONDS]).output();
+    let out = out.expect("the fuzzer starts");
     let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
     println!("{said}");
