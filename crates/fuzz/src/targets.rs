@@ -154,7 +154,7 @@ fn tokenizer() -> Run {
         let text = String::from_utf8_lossy(input);
         let ids = stories.encode(&text, false, false);
         assert_eq!(stories.decode(&ids, true), text, "a text comes back from its tokens");
-        stories.encode_chat(&text);
+        stories.encode(&text, true, true);
         let Ok(checkpoint) = Checkpoint::from_bytes(input.to_vec().into()) else { return };
         let Ok(tokenizer) = Tokenizer::from_metadata(&checkpoint.metadata) else { return };
         let tail = String::from_utf8_lossy(&input[input.len().saturating_sub(256)..]);
@@ -168,8 +168,9 @@ fn tokenizer() -> Run {
     })
 }
 
-/// The template is compiled, and rendered with a conversation that has tools and calls.
+/// The template is compiled, rendered with a conversation that has tools and calls, and the text tokenised.
 fn template() -> Run {
+    let stories = stories();
     let call = json!({"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, null]}}});
     let messages = json!([
         {"role": "system", "content": "Be brief."},
@@ -189,7 +190,16 @@ fn template() -> Run {
     Box::new(move |source| {
         if let Ok(template) = ChatTemplate::new(&String::from_utf8_lossy(source), "<s>", "</s>") {
             template.markup();
-            let _ = template.render(&input);
+            let Ok(chat) = template.render(&input) else { return };
+            let mut at = 0;
+            for user in &chat.user {
+                assert!(
+                    at <= user.start && chat.text.get(user.clone()).is_some_and(|t| !t.is_empty()),
+                    "{user:?}"
+                );
+                at = user.end;
+            }
+            stories.encode_chat(&chat);
         }
     })
 }
