@@ -48,11 +48,11 @@ impl<'a> Encoder<'a> {
         text: &str,
         encode: impl FnOnce(&EncodeLimit<'_>) -> std::result::Result<Vec<u32>, EncodeError>,
     ) -> Result<Vec<u32>> {
-        let (context, bytes) = (self.max_tokens, text.len());
-        if let Some(longest) = self.served.model.tokenizer.longest_token()
-            && bytes > context.saturating_mul(longest)
-        {
-            let most = context.saturating_mul(longest);
+        let (context, tokenizer) = (self.max_tokens, &self.served.model.tokenizer);
+        let longest = tokenizer.longest_token().unwrap_or(usize::MAX);
+        let most = context.saturating_mul(longest);
+        let bytes = if text.len() > most { tokenizer.tokenised_bytes(text) } else { 0 };
+        if bytes > most {
             return Err(self.too_long(format!(
                 "the text has {bytes} bytes and the context of {context} tokens holds at most {most}: \
                  no token is longer than {longest} bytes"

@@ -73,7 +73,7 @@ pub struct Tokenizer {
     roles: Roles,
     markers: Markers,
     add: Add,
-    /// `None` if some text has no token.
+    /// `None` if text of any length may have no token.
     covers: Option<Covers>,
     template: Option<String>,
     named_templates: Vec<(String, String)>,
@@ -151,13 +151,16 @@ impl Tokenizer {
             Value::String(text) => Some((key.strip_prefix("tokenizer.chat_template.")?.into(), text.clone())),
             _ => None,
         };
-        let covers_all = match &model {
-            Model::Bpe(bpe) => bpe.covers_all(),
-            Model::Spm(spm) => spm.covers_all(),
-            Model::WordPiece(_) => false, // spaces are dropped, and a word of any length may be unknown
+        let left_out = match &model {
+            Model::Bpe(bpe) => Some(bpe.left_out()),
+            Model::Spm(spm) => spm.covers_all().then(Vec::new),
+            Model::WordPiece(_) => None, // spaces are dropped, and a word of any length may be unknown
         };
+        // plain text is left out by the character where its bytes have no tokens
+        let left_out = left_out.filter(|bytes| spelling == Spelling::ByteLevel || bytes.is_empty());
+        let left_out = left_out.filter(|_| !markers.take_spaces());
         Ok(Tokenizer {
-            covers: (covers_all && !markers.take_spaces()).then(|| Covers::new(&vocab, spelling)),
+            covers: left_out.map(|left_out| Covers::new(&vocab, spelling, left_out)),
             vocab,
             model,
             roles,
@@ -319,10 +322,15 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// The most bytes of text that one token stands for; `None` if some text has no token at all, so that the number
-    /// of its bytes says nothing about the number of its tokens.
+    /// The most bytes of text that one token stands for; `None` if text of any length may have no token, so that the
+    /// number of its bytes says nothing about the number of its tokens.
     pub fn longest_token(&self) -> Option<usize> {
         self.covers.as_ref().map(|covers| covers.longest)
+    }
+
+    /// Bytes of a text that become tokens: all but those that the vocabulary has no token for.
+    pub fn tokenised_bytes(&self, text: &str) -> usize {
+        self.covers.as_ref().map_or(0, |covers| covers.bytes(text))
     }
 
     /// The token a text begins with.

@@ -62,9 +62,9 @@ impl Bpe {
         Ok(Bpe { pre, splitter, merges, bytes, longest: vocab.longest() })
     }
 
-    /// Whether no byte of a text is left out.
-    pub(super) fn covers_all(&self) -> bool {
-        self.bytes.iter().all(|&id| id != NO_TOKEN)
+    /// The bytes that have no token and are left out of a text.
+    pub(super) fn left_out(&self) -> Vec<u8> {
+        (0..=255).filter(|&byte| self.bytes[usize::from(byte)] == NO_TOKEN).collect()
     }
 
     pub(super) fn encode(

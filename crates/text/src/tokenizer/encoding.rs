@@ -48,9 +48,9 @@ impl<'a> Encoding<'a> {
         Encoding { ids, limit, covers, unchecked: 0 }
     }
 
-    /// Whether `bytes` more of text may be encoded. Called before each word.
+    /// Whether `bytes` more of text may be encoded. Called before each part of it.
     pub(super) fn check(&mut self, bytes: usize) -> Result<(), EncodeError> {
-        self.check_tokens(self.covers.map_or(0, |covers| bytes.div_ceil(covers.longest)))?;
+        self.check_tokens(0)?;
         self.unchecked += bytes;
         if self.unchecked >= CHECK_EVERY {
             self.unchecked = 0;
@@ -61,13 +61,13 @@ impl<'a> Encoding<'a> {
 
     /// The same for a word that is to be merged.
     pub(super) fn check_word(&mut self, vocab: &Vocab, word: &str) -> Result<(), EncodeError> {
-        self.check(word.len())?;
-        match self.covers {
-            Some(covers) if word.len() > LONG_WORD && self.limit.tokens < usize::MAX => {
-                self.check_tokens(covers.least(vocab, word))
-            }
-            _ => Ok(()),
+        if let Some(covers) = self.covers
+            && word.len() > LONG_WORD
+            && self.limit.tokens < usize::MAX
+        {
+            self.check_tokens(covers.least(vocab, word))?;
         }
+        self.check(word.len())
     }
 
     /// Whether so many more tokens may come.
