@@ -44,7 +44,7 @@ pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateE
     }
     let mut elifs = 0;
     let mut tag = Tag::default();
-    let mut constants = 0;
+    let mut constants: u64 = 0;
     for token in tokenize(source, false, syntax.clone()) {
         let Ok((token, span)) = token else {
             return Ok(()); // the compiler will say what is wrong
@@ -53,7 +53,7 @@ pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateE
         match &token {
             Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => tag = Tag::default(),
             Token::VariableEnd | Token::BlockEnd => {
-                constants += tag.constant_bytes();
+                constants = tag.constant_bytes().saturating_add(constants);
                 if constants > CONSTANT_BYTES {
                     return Err(TemplateError::Complex { line, what: "constant products too large" });
                 }
