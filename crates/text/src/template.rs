@@ -22,6 +22,7 @@ use run::{Run, words};
 mod clock;
 mod filters;
 mod generator;
+mod items;
 mod meter;
 mod methods;
 mod ops;
@@ -30,6 +31,7 @@ mod python;
 mod rewrite;
 mod run;
 mod source;
+mod texts;
 
 /// Macro calls and loops inside each other, in the engine's own count.
 const RECURSION: usize = 400;

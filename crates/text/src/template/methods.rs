@@ -4,8 +4,9 @@ use minijinja::formatting::FormatStyle;
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::items::elements;
 use super::meter::is_data;
-use super::ops::{arguments, elements, formatted, invalid};
+use super::ops::{arguments, formatted, invalid};
 use super::origins::{Piece, Traced};
 use super::python;
 use super::run::Run;

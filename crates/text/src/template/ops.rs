@@ -7,8 +7,9 @@ use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::generator::{BoundMethod, Generator};
+use super::items::{collected, item, looped, slice, spread};
 use super::meter::{is_data, is_namespace};
-use super::origins::{Traced, whole};
+use super::origins::Traced;
 use super::rewrite::op;
 use super::run::Run;
 use super::{filters, methods, python};
@@ -275,76 +276,6 @@ fn equal(run: &Run, a: &Value, b: &Value) -> Result<bool, Error> {
     Ok(a == b)
 }
 
-/// `value[key]`.
-pub(super) fn item(run: &Run, value: &Value, key: &Value) -> Result<Value, Error> {
-    // keys are hashed, and a place in a string is counted from its start
-    run.meter.walk(key)?;
-    match run.origins.piece(value) {
-        None => value.get_item(key),
-        Some(piece) => {
-            run.meter.charge(piece.text.len())?;
-            let found = value.get_item(key)?;
-            match found.as_str() {
-                Some(c) if !piece.spans.is_empty() => {
-                    let len = c.len();
-                    Ok(run.origins.respan(found, whole(len)))
-                }
-                _ => Ok(found),
-            }
-        }
-    }
-}
-
-/// `value[start:stop:step]` by Python's rules.
-fn slice(run: &Run, value: &Value, bounds: [Value; 3]) -> Result<Value, Error> {
-    let mut bounds = bounds.into_iter().map(|bound| match bound.is_none() {
-        true => Ok(None),
-        false => i64::try_from(bound).map(Some),
-    });
-    let mut next = || bounds.next().unwrap_or(Ok(None));
-    let (start, stop, step) = (next()?, next()?, next()?.unwrap_or(1));
-    if step == 0 {
-        return Err(invalid("slice step cannot be zero"));
-    }
-    if value.is_undefined() {
-        return Err(Error::from(ErrorKind::UndefinedError));
-    }
-    if let Some(piece) = run.origins.piece(value) {
-        run.meter.charge(piece.text.len().saturating_mul(size_of::<(char, bool)>()))?;
-        let chars =
-            piece.stretches().into_iter().flat_map(|(text, user)| text.chars().map(move |c| (c, user)));
-        let chars: Vec<(char, bool)> = chars.collect();
-        let mut out = Traced::default();
-        for &(c, user) in picks(chars.len(), start, stop, step).filter_map(|i| chars.get(i)) {
-            out.with(user, |out| out.push(c));
-        }
-        return Ok(run.origins.value(out));
-    }
-    if value.kind() != ValueKind::Seq {
-        return Ok(Value::UNDEFINED); // as jinja2: no such element
-    }
-    run.meter.charge_elements(value.len().unwrap_or(0))?;
-    let items = python::items(value);
-    let picked: Vec<Value> =
-        picks(items.len(), start, stop, step).filter_map(|i| items.get(i).cloned()).collect();
-    Ok(if value.is_tuple() { Value::from(Tuple::from(picked)) } else { Value::from(picked) })
-}
-
-/// The indices a slice of `len` elements picks, in order.
-fn picks(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
-    let len = i64::try_from(len).unwrap_or(i64::MAX);
-    let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
-    let place = |bound: i64| if bound < 0 { bound.saturating_add(len) } else { bound }.clamp(low, high);
-    let first = start.map_or(if step > 0 { low } else { high }, place);
-    let last = stop.map_or(if step > 0 { high } else { low }, place);
-    let mut at = Some(first);
-    std::iter::from_fn(move || {
-        let now = at.filter(|&i| if step > 0 { i < last } else { i > last })?;
-        at = now.checked_add(step);
-        usize::try_from(now).ok()
-    })
-}
-
 /// A list, tuple or map just written: not too deep, and no namespace inside, which could make a cycle.
 fn built(run: &Run, value: Value) -> Result<Value, Error> {
     run.meter.walk(&value)?;
@@ -366,53 +297,6 @@ fn returned(run: &Run, value: Value) -> Result<Value, Error> {
         return Ok(value);
     }
     Ok(Value::from(collected(run, &value)?))
-}
-
-/// The elements of a sequence that may be lazy and long.
-pub(super) fn collected(run: &Run, value: &Value) -> Result<Vec<Value>, Error> {
-    let mut items = Vec::new();
-    for item in value.try_iter()? {
-        run.meter.charge_elements(1)?;
-        items.push(item);
-    }
-    Ok(items)
-}
-
-/// What a `for` goes over.
-fn looped(run: &Run, value: Value) -> Result<Value, Error> {
-    if !is_iterable(&value) {
-        return Err(invalid(format!("'{}' object is not iterable", value.kind())));
-    }
-    run.meter.charge_shallow(&value)?;
-    match run.origins.is_users(&value) {
-        true => Ok(Value::from(elements(run, &value)?)),
-        false => Ok(value),
-    }
-}
-
-/// The elements of anything iterable; a string's are its characters.
-pub(super) fn elements(run: &Run, value: &Value) -> Result<Vec<Value>, Error> {
-    match run.origins.piece(value) {
-        Some(piece) => {
-            run.meter.charge_elements(piece.text.len())?;
-            Ok(run.origins.characters(&piece))
-        }
-        None => collected(run, value),
-    }
-}
-
-/// `f(*a, *b)`: the lists of arguments as one.
-fn spread(run: &Run, lists: &[Value]) -> Result<Value, Error> {
-    let mut all = Vec::new();
-    for list in lists {
-        all.extend(elements(run, list)?);
-    }
-    Ok(Value::from(all))
-}
-
-/// Can a `for` go over it? Undefined can (no turns), None cannot.
-pub(super) fn is_iterable(value: &Value) -> bool {
-    !value.is_none() && value.try_iter().is_ok()
 }
 
 /// `value.name` where `name` is a method of dictionaries.
