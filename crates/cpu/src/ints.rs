@@ -203,19 +203,25 @@ pub(crate) struct BlockSums {
     pub(crate) minus16: [i32; 2],
 }
 
-/// The largest magnitude.
+/// The largest magnitude, where infinity is larger than every number and NaN is larger than infinity: the scale of
+/// values that are not finite is not finite either, and so is all that is computed with it.
 #[inline(always)]
 pub(crate) fn largest(x: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; 16];
-    for x16 in x.as_chunks::<16>().0 {
+    // bits of magnitudes are in the order of what they stand for
+    let magnitude = |x: f32| (x.to_bits() & 0x7FFF_FFFF) as i32;
+    let mut lanes = [0; 16];
+    let (whole, rest) = x.as_chunks::<16>();
+    for x16 in whole {
         for i in 0..16 {
-            lanes[i] = if x16[i].abs() > lanes[i] { x16[i].abs() } else { lanes[i] };
+            lanes[i] = lanes[i].max(magnitude(x16[i]));
         }
     }
-    lanes.iter().fold(0.0f32, |a, &b| if b > a { b } else { a })
+    let rest = rest.iter().map(|x| magnitude(*x));
+    f32::from_bits(lanes.into_iter().chain(rest).fold(0, i32::max) as u32)
 }
 
-/// Rounds 32 values to a magnitude that none exceeds over 127 * 256. The same at every vector width.
+/// Rounds 32 values to a magnitude that none exceeds over 127 * 256. The same at every vector width, but for the
+/// integers of values that are not finite: their scale is not either.
 #[inline(always)]
 pub(crate) fn quantize_block(
     (largest, rounding): (f32, Rounding),
@@ -274,6 +280,26 @@ mod tests {
     #[test]
     fn so_many_bits_are_kept() {
         [8, 6, 4].into_iter().for_each(bits_are_kept);
+    }
+
+    #[test]
+    fn what_is_not_finite_makes_the_scale_of_its_span_so() {
+        let x = tern_graph::Random::new(8).normals(256, 1.0);
+        let buffer = IntsBuffer::new(256);
+        for (bad, at) in [(f32::NAN, 5), (-f32::NAN, 100), (f32::INFINITY, 64), (f32::NEG_INFINITY, 255)] {
+            for kernels in crate::available() {
+                let mut x = x.clone();
+                x[at] = bad;
+                // SAFETY: one thread.
+                let view = unsafe {
+                    (kernels.quantize)(&x, Rounding { span: 64, low: 8 }, buffer.part(256, 0, 0, 256));
+                    buffer.view(1, 256, 8)
+                };
+                for (block, scale) in view.scales.iter().enumerate() {
+                    assert_eq!(scale.is_finite(), block / 2 != at / 64, "{kernels:?}: {bad} at {at}");
+                }
+            }
+        }
     }
 
     fn bits_are_kept(low: u32) {

@@ -250,7 +250,7 @@ fn gated_body(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
             let z = 0.797_884_6 * g * (1.0 + 0.044_715 * g * g);
             *o = g * (1.0 - 1.0 / (1.0 + exp::<false>(2.0 * z))) * u;
         }),
-        Activation::Relu2 => each.for_each(|(o, (&g, &u))| *o = g.max(0.0) * g.max(0.0) * u),
+        Activation::Relu2 => each.for_each(|(o, (&g, &u))| *o = g * g.max(0.0) * u),
     }
 }
 

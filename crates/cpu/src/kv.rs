@@ -2,6 +2,7 @@
 
 use tern_graph::{KvCells, KvLayer};
 
+use crate::ints::largest;
 use crate::kernels::Kernels;
 use crate::memory::{LARGE, want_large_pages};
 use crate::shared::{LINE, Shared};
@@ -137,10 +138,10 @@ impl Kv {
                 }
                 KvCells::Int8 => {
                     let (bytes, first) = (&self.bytes.all, self.bytes.at(at.page, first));
-                    let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+                    let most = largest(x);
                     let by = if most > 0.0 { 127.0 / most } else { 0.0 };
                     for (i, x) in x.iter().enumerate() {
-                        bytes.set(first + i * stride, (x * by).round() as i8); // a NaN becomes 0
+                        bytes.set(first + i * stride, (x * by).round() as i8); // what is not finite becomes 0, and its scale is not finite
                     }
                     let scale = side.first_scale + at.head * self.page_len + at.slot;
                     self.scales.all.set(self.scales.at(at.page, scale), most / 127.0);

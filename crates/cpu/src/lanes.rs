@@ -237,7 +237,7 @@ pub(crate) unsafe fn quantize_tile<S: Square>(
             (scales[t], sums32[t]) = (block.scale, block.sum32);
             (sums16[t], sums16[lanes + t]) = (block.sum16[0], block.sum16[1]);
             for i in 0..INT_BLOCK {
-                rows[t].0[i] = 256 * i16::from(high[i]) + i16::from(low[i]);
+                rows[t].0[i] = (256 * i16::from(high[i])).wrapping_add(low[i].into()); // any, of what is not finite
             }
         }
         // 16 pairs of columns, token by token, become `lanes` tokens, pair by pair

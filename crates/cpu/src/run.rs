@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use tern_graph::{Op, Step, Val};
+use tern_graph::{Op, Step, Val, softcap};
 use tern_quant::INT_BLOCK;
 
 use crate::attend::{Attend, AttendRoom, Block};
@@ -141,7 +141,7 @@ impl Run<'_> {
                 out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = x * by);
             }),
             (_, Op::SoftCap { x, cap }) => self.finish(link, at, len, |out| {
-                out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = cap * (x / cap).tanh());
+                out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = softcap(*x, *cap));
             }),
             (_, Op::Columns { x, start, .. }) => self.finish(link, at, len, |out| {
                 let from = self.program.graph.width(*x);

@@ -22,7 +22,8 @@ impl Mass {
 pub(crate) fn softmax<const FUSED: bool>(x: &mut [f32], cap: Option<f32>) -> Mass {
     if let Some(cap) = cap {
         for x in x.iter_mut() {
-            *x = cap * (1.0 - 2.0 / (1.0 + exp::<FUSED>(*x * 2.0 / cap))); // cap * tanh(x / cap)
+            let tanh = 1.0 - 2.0 / (1.0 + exp::<FUSED>(*x * 2.0 / cap)); // of x / cap
+            *x = cap * tanh + *x * 0.0; // an infinite score stays no number
         }
     }
     let mut most = [f32::NEG_INFINITY; LANES];

@@ -26,7 +26,7 @@ fn every_instruction_set_equals_the_scalar_one() {
         let want = case.run(&mut Cpu::with_kernels(1, scalar)).unwrap();
         for kernels in wide {
             let got = case.run(&mut Cpu::with_kernels(2, kernels)).unwrap();
-            let off = cases::distance(&got, &want);
+            let off = case.distance(&got, &want);
             assert!(off <= 4e-6, "{kernels:?}: {}: {off} from scalar", case.name);
         }
     }

@@ -1,5 +1,5 @@
-// The best token of each row, the lowest among equals; a row without a number gives -1. Equals the greedy choice of
-// graph/sample.rs. Blocks look at a share each; what they found meets afterwards.
+// The best token of each row, the lowest among equals; a row with something that is not finite gives -1: nothing is above
+// INFINITY and place -1. Equals the greedy choice of graph/sample.rs. Blocks look at a share each; what they found meets afterwards.
 
 struct Best { float value; int place; };
 
@@ -28,7 +28,8 @@ DEVICE void argmax_share(const ArgmaxArgs& a, int row, float* room, int block, i
     Best best = {-INFINITY, -1};
     for (int i = block * THREADS + threadIdx.x; i < a.width; i += blocks * THREADS) {
         float value = load_float(logits + i);
-        if (value > best.value) best = {value, i};
+        if (!is_finite(value)) best = {INFINITY, -1};
+        else if (value > best.value) best = {value, i};
     }
     best = block_best<THREADS>(best, room);
     if (threadIdx.x == 0) a.best[row * blocks + block] = best.value, a.places[row * blocks + block] = best.place;

@@ -71,10 +71,18 @@ template <int D> struct Quads {
     }
 
     // As halves, times a factor, to where `to` says: shared memory, or a page.
-    DEVICE void keep(u16* to, float by) const {
+    template <bool FINITE = false> DEVICE void keep(u16* to, float by) const {
 #pragma unroll
         for (int n = 0; n < N; n++)
-            if (has(n)) *(uint2*)(to + column(n)) = {to_half2(v[n][0] * by, v[n][1] * by), to_half2(v[n][2] * by, v[n][3] * by)};
+            if (has(n)) *(uint2*)(to + column(n)) = {to_half2<FINITE>(v[n][0] * by, v[n][1] * by), to_half2<FINITE>(v[n][2] * by, v[n][3] * by)};
+    }
+
+    // Whether all lanes of the warp have numbers.
+    DEVICE bool all_finite() const {
+        float zero = 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) zero += v[n][0] * 0.f + v[n][1] * 0.f + (v[n][2] * 0.f + v[n][3] * 0.f);
+        return __all_sync(0xffffffff, zero == 0.f);
     }
 };
 
@@ -97,6 +105,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
         alignas(16) float sums[TAKERS][G][V];
         Unit unit; // kept here, not in registers, while keys are taken in
         int news, takers;
+        int spoilt[NEW_KEYS]; // whether the value is not finite
     };
     static_assert(sizeof(Room) <= ARENA, "the host has made room");
 
@@ -133,7 +142,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 p[i] = even[i] + odd[i];
-                if (CAPPED) p[i] = softcap * tanhf(p[i] / softcap) * LOG2E;
+                if (CAPPED) p[i] = soft_capped(p[i], softcap) * LOG2E;
                 int k = key + g + i / 2 * 8;
                 if (!whole && (k < from || k >= end)) p[i] = -INFINITY;
             }
@@ -152,14 +161,14 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
 #pragma unroll
                 for (int t = 0; t < TILES; t++) sum[t][0] *= keep[0], sum[t][1] *= keep[1], sum[t][2] *= keep[0], sum[t][3] *= keep[1];
             }
-            u32 b0 = turned(to_half2(p[0], p[1])), b1 = turned(to_half2(p[2], p[3]));
+            u32 b0 = turned(to_half2<true>(p[0], p[1])), b1 = turned(to_half2<true>(p[2], p[3])); // a NaN is in `weight`
             const u8* values = slot + KEYS * D * 2;
             // four of the lane's columns in span `b` of its four keys
             auto four = [&](uint2 (&v)[4], int b, int half) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int k = 2 * q + i % 2 + i / 2 * 8;
-                    v[i] = {0, 0}; // what does not count is a number too: all halves in pages are
+                    v[i] = {0, 0}; // what does not count is a number too: all values in pages are
                     if (EVEN || mine + 64 * b < V) v[i] = *(const uint2*)(values + (k * V + mine + 64 * b + 4 * half) * 2);
                 }
             };
@@ -228,14 +237,19 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
                 Quads<V> v;
                 v.take(a.v.row(token) + u.kv_head * V, a.v.mask, info.mark);
                 v.keep(room.value[made], 1);
-                if (own) v.keep(a.values + slot * V, 1);
+                if (own) v.template keep<true>(a.values + slot * V, 1);
+                bool finite = v.all_finite();
+                if (threadIdx.x % 32 == 0) room.spoilt[made] = !finite;
             }
         }
     }
 
-    // Scores of a key of this step: by the warp that made it.
-    static DEVICE void score_new(const AttendArgs& a, bool seen, Room& room) {
+    // Scores of a key of this step: by the warp that made it. Pages hold values that are numbers, as keys that do not count
+    // meet them with a weight of zero: the key of a value that is not finite becomes NaN in its place.
+    static DEVICE void score_new(const AttendArgs& a, const Info& info, bool seen, Room& room) {
         int lane = threadIdx.x % 32, made = threadIdx.x / 32 - OWNERS;
+        if (room.spoilt[made] && made == room.news - 1 && room.unit.group == 0 && lane == 0)
+            a.keys[slot_of(a, info.pages[room.unit.token], info.position[room.unit.token], room.unit.kv_head) * D] = 0x7fff;
         float scores[G] = {};
 #pragma unroll
         for (int n = 0; n < Quads<D>::N; n++) {
@@ -254,7 +268,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
 #pragma unroll
         for (int h = 0; h < G; h++) {
             float score = scores[h];
-            if (CAPPED) score = a.softcap * tanhf(score / a.softcap) * LOG2E;
+            if (CAPPED) score = soft_capped(score, a.softcap) * LOG2E;
             if (lane == 0) room.tops[TAKERS + made][h] = {seen ? score : -INFINITY, seen ? 1.f : 0.f};
         }
     }
@@ -352,7 +366,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
                 }
                 found.leave(room, taker);
             } else if (warp >= OWNERS && warp - OWNERS < news) {
-                score_new(a, info.first[u.token] + warp - OWNERS >= u.from, room);
+                score_new(a, info, info.first[u.token] + warp - OWNERS >= u.from, room);
             }
             ring.skip(slots);
             sync_threads<THREADS>();

@@ -14,13 +14,20 @@ DEVICE float4 load_floats4(const float* at) { return __ldcg((const float4*)at); 
 DEVICE float load_float(const float* at) { return __ldcg(at); }
 DEVICE uint4 load_words4(const void* at) { return __ldcg((const uint4*)at); }
 
-// 65504 is the largest half: what is larger must not become infinite.
-DEVICE u16 to_half(float x) {
+// 65504 is the largest half: what is larger must not become infinite. What is not finite becomes NaN, as zero times it is,
+// or some number where only numbers may be (FINITE).
+template <bool FINITE> DEVICE float in_range_of_halves(float x) {
+    float clamped = fminf(fmaxf(x, -65504.f), 65504.f);
+    return FINITE ? clamped : __fmaf_rn(x, 0.f, clamped);
+}
+
+template <bool FINITE = false> DEVICE u16 to_half(float x) {
     u16 half;
-    x = fminf(fmaxf(x, -65504.f), 65504.f);
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(in_range_of_halves<FINITE>(x)));
     return half;
 }
+
+DEVICE bool is_finite(float x) { return fabsf(x) < INFINITY; }
 
 DEVICE float exp2_fast(float x) {
     float y;
@@ -35,14 +42,12 @@ DEVICE float reciprocal(float x) {
     return y;
 }
 
-DEVICE u32 to_half2(float low, float high) {
+template <bool FINITE = false> DEVICE u32 to_half2(float low, float high) {
     u32 pair;
-    low = fminf(fmaxf(low, -65504.f), 65504.f);
-    high = fminf(fmaxf(high, -65504.f), 65504.f);
 #if __CUDA_ARCH__ >= 800
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(in_range_of_halves<FINITE>(high)), "f"(in_range_of_halves<FINITE>(low)));
 #else
-    pair = to_half(low) | (u32)to_half(high) << 16;
+    pair = to_half<FINITE>(low) | (u32)to_half<FINITE>(high) << 16;
 #endif
     return pair;
 }

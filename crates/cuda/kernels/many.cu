@@ -23,15 +23,17 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
         factor = norm_factor(block_sum<256>(sum, room), a.cols, a.norm.eps);
     }
     for (int k = threadIdx.x * 8; k / 128 / 2 * 2 < a.chunks; k += 256 * 8) { // whole warps
-        float v[8], most = 0;
+        float v[8];
+        u32 most_bits = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             v[i] = k + i < a.cols ? from[k + i] : 0.f;
             if (a.norm.kind && k + i < a.cols) v[i] *= factor * a.norm.weight[k + i];
-            most = fmaxf(most, fabsf(v[i]));
+            most_bits = max(most_bits, magnitude_bits(v[i]));
         }
 #pragma unroll
-        for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
+        for (int step = 8; step > 0; step /= 2) most_bits = max(most_bits, __shfl_xor_sync(0xffffffff, most_bits, step));
+        float most = __uint_as_float(most_bits);
         long chunk = k / 128;
         int sum = 0;
         u8* to = p.x.bytes + (chunk * p.x.tokens + t / 4 * 4) * 256;
@@ -196,8 +198,14 @@ extern "C" __global__ void __launch_bounds__(256) make_heads(const __grid_consta
             int head = (i - a.heads) % a.kv_heads;
             long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
             u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
-            if (i < a.heads + a.kv_heads) make_head<256>(a.k, token, head, a, turn, room, [&](int k, float v) { key[k] = to_half(v); });
-            else for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half(a.v.row(token)[head * a.v_dim + k]);
+            if (i < a.heads + a.kv_heads) {
+                bool finite = true; // the value: if it is not, the key says so, see score_new
+                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) finite &= is_finite(a.v.row(token)[head * a.v_dim + k]);
+                finite = __all_sync(0xffffffff, finite);
+                make_head<256>(a.k, token, head, a, turn, room, [&](int k, float v) { key[k] = finite ? to_half(v) : 0x7fff; });
+            } else {
+                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half<true>(a.v.row(token)[head * a.v_dim + k]);
+            }
         }
     }
 }
@@ -226,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(128) attend_many(const __grid_const
         for (int i = 0; i < MOST_DIMS; i++)
             if (i * 32 + lane < a.head_dim) score += query[i] * to_float(key[i * 32 + lane]);
         score = warp_sum(score) * a.scale;
-        if (a.softcap > 0) score = a.softcap * tanhf(score / a.softcap);
+        if (a.softcap > 0) score = soft_capped(score, a.softcap);
         float next = fmaxf(most, score), keep = expf(most - next), now = expf(score - next);
         const u16* value = a.values + slot * a.v_dim;
 #pragma unroll

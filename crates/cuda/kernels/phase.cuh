@@ -101,5 +101,8 @@ static_assert(sizeof(Phase) == PHASE_BYTES, "a phase has the size that the host 
 DEVICE float activate(int act, float x) {
     if (act == 0) return x * reciprocal(1.f + exp2_fast(x * -1.4426950408889634f));
     if (act == 1) return 0.5f * x * (1.f + tanhf(0.7978846f * x * (1.f + 0.044715f * x * x)));
-    return fmaxf(x, 0.f) * fmaxf(x, 0.f);
+    return x * fmaxf(x, 0.f);
 }
+
+// Also of what is infinite: that must not become a number.
+DEVICE float soft_capped(float x, float cap) { return cap * tanhf(x / cap) + x * 0.f; }

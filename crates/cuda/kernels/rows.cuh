@@ -132,7 +132,7 @@ template <int THREADS> DEVICE void elements(const ElementArgs& e, const u32* inp
         if (e.what < ADD) y = activate(e.what, x) * other;
         else if (e.what == ADD) y = x + other;
         else if (e.what == SCALE) y = x * e.by;
-        else y = e.by * tanhf(x / e.by);
+        else y = soft_capped(x, e.by);
         e.y.at[row * e.y.stride + k] = y;
     }
 }

@@ -1,6 +1,7 @@
 // Choosing tokens: graph/sample.rs, step for step the same numbers, so that a row gives the token that it gives there.
 //
 // The slow equivalent for one row:
+//     a NaN or an infinity among the logits: none is chosen                                 sample_best
 //     x = logits; x[i] = -inf where the mask has no bit; x += bias; x = penalised(x)        sample_best
 //     best = the highest x, the lowest id among equals; greedy rows choose it               sample_best
 //     w[i] = round(exp((x[i] - x[best]) / temperature) * 2^30), 0 below the floor           sample_draw, every block
@@ -40,6 +41,9 @@ struct SampleArgs {
     long stride;
     int width, first;
 };
+
+// Above the rank of every token: something in the row is not finite.
+constexpr u64 SPOILT = ~0ull;
 
 // Logits as integers in the same order. -0 is 0; what cannot be chosen is 0.
 DEVICE u64 rank(float x, u32 id) {
@@ -145,10 +149,12 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
     }
     u32 from = blockIdx.x * BLOCK_IDS, first = from + warp * RUN + lane; // this thread's ids: first + 0, 32, 64, 96
     float x[4];
+    u64 best = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 id = first + 32 * i, word = id / 32;
         x[i] = id < (u32)a.width ? a.logits[at * a.stride + id] : -INFINITY;
+        if (id < (u32)a.width && !is_finite(x[i])) best = SPOILT;
         if ((row.what & MASKED) && !(word < row.mask_words && (a.words[row.mask + word] >> lane & 1))) x[i] = -INFINITY;
     }
     if (row.what & ADJUSTED) {
@@ -158,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
         each_pair(tile, from, a.words + row.bias, row.bias_count,
                   [&](float x, u32 by) { return __fadd_rn(x, __uint_as_float(by)); });
         each_pair(tile, from, a.words + row.seen, row.seen_count, [&](float x, u32 times) {
-            x = x > 0.f ? __fdiv_rn(x, row.repetition) : __fmul_rn(x, row.repetition);
+            x = x > 0.f ? fminf(__fdiv_rn(x, row.repetition), 3.402823466e38f) : __fmul_rn(x, row.repetition);
             float often = __fmul_rn(row.frequency, __uint2float_rn(times));
             return __fsub_rn(x, __fadd_rn(often, times > 0 ? row.presence : 0.f));
         });
@@ -167,7 +173,6 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
     }
     bool changed = (row.what & (MASKED | ADJUSTED)) && !(row.what & GREEDY);
     float* copy = (float*)a.weights + slot * blocks * BLOCK_IDS;
-    u64 best = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (changed) copy[first + 32 * i] = x[i];
@@ -186,6 +191,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
     for (int i = lane; i < blocks; i += 32) best = max(best, bests[i]);
     best = warp_max(best);
     if (lane > 0) return;
+    if (best == SPOILT) best = 0;
     bests[0] = best;
     if (best == 0) a.chosen[at] = -1;
     else if (row.what & GREEDY) a.chosen[at] = (int)~(u32)best;

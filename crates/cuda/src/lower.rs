@@ -39,7 +39,7 @@ impl AttentionShape {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
         let floats = (OWNERS + MOST_TOKENS) * d + (takers + MOST_TOKENS) * g * 2 + takers * g * v;
-        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2 + 64
+        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2 + 80
     }
 
     /// Bytes of the keys and values that come together.

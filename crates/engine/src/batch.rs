@@ -45,7 +45,7 @@ pub enum Want {
     Last,
 }
 
-/// What a runner gave for an entry; `Nothing` also where no logit was finite.
+/// What a runner gave for an entry; `Nothing` also where something was not finite.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Answer {
     /// Nothing.

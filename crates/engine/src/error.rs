@@ -77,9 +77,12 @@ pub enum EngineError {
     /// The rules of the request could not be followed, in their words.
     #[error("the rules of the answer: {0}")]
     Rules(String),
-    /// Nothing could be sampled.
-    #[error("the model gave no finite logit")]
-    NoLogit,
+    /// The model is broken, or its arithmetic overflowed.
+    #[error("the model produced values that are not finite (NaN or infinity) at position {position}")]
+    NotFinite {
+        /// Of the token, counted from 0 at the start of the prompt.
+        position: usize,
+    },
     /// The engine broke its own rules, so it takes no more work.
     #[error("the engine stopped: {0}")]
     Broken(String),
@@ -117,7 +120,7 @@ impl EngineError {
             | EngineError::Load(_)
             | EngineError::Runner(_)
             | EngineError::DeviceLost(_)
-            | EngineError::NoLogit
+            | EngineError::NotFinite { .. }
             | EngineError::Broken(_)
             | EngineError::Panicked(_)
             | EngineError::Stopped => Fault::Engine,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use tern_graph::{
     Backend, Bindings, Buffer, Graph, HostTensor, OutputRow, Program, Reserve, Step, Ticket, Weight,
+    all_finite,
 };
 
 use crate::{Answer, Batch, EngineError, Entry, Want};
@@ -151,10 +152,14 @@ impl GraphRunner {
             let first = i * chunk;
             let ticket = self.backend.submit(self.program, Step::all_logits(part, first, pages.clone()))?;
             for (row, out) in self.backend.collect(ticket)?.rows.iter().enumerate() {
+                let position = first + row;
                 let Some(logits) = &out.logits else {
-                    return Err(EngineError::Runner(format!("no logits came for position {}", first + row)));
+                    return Err(EngineError::Runner(format!("no logits came for position {position}")));
                 };
-                each(first + row, logits);
+                if !all_finite(logits) {
+                    return Err(EngineError::NotFinite { position });
+                }
+                each(position, logits);
             }
         }
         Ok(())
@@ -258,16 +263,21 @@ impl Rows {
         match self {
             Rows::Nothing => Answer::Nothing,
             Rows::Token => texts.next().and_then(|r| r.sampled).map_or(Answer::Nothing, Answer::Token),
-            Rows::Last => hidden.next().and_then(|r| r.logits).map_or(Answer::Nothing, Answer::Hidden),
+            Rows::Last => Rows::hidden(hidden.next().and_then(|r| r.logits)),
             Rows::Sum(count) => {
                 let rows = hidden.take(count).filter_map(|r| r.logits);
                 let sum = rows.reduce(|mut sum, row| {
                     sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
                     sum
                 });
-                sum.map_or(Answer::Nothing, Answer::Hidden)
+                Rows::hidden(sum)
             }
         }
+    }
+
+    /// Hidden states that are not finite are no answer.
+    fn hidden(row: Option<Vec<f32>>) -> Answer {
+        row.filter(|row| all_finite(row)).map_or(Answer::Nothing, Answer::Hidden)
     }
 }
 

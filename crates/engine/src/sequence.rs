@@ -1,6 +1,6 @@
 //! One request on its way: the tokens it has, how many of them are in the KV pages, and what comes next.
 
-use tern_graph::{Mask, Sampled};
+use tern_graph::{Mask, Sampled, all_finite};
 
 use crate::pages::{Held, Pages};
 use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Seen, Want};
@@ -162,6 +162,7 @@ impl Sequence {
     /// Takes the answer to an entry in and says what that means for the request.
     pub(crate) fn advance(&mut self, entry: &Entry, answer: &Answer, emit: &mut impl FnMut(Event)) {
         self.computed = entry.position + entry.tokens.len();
+        let not_finite = EngineError::NotFinite { position: self.computed - 1 };
         self.coming -= usize::from(entry.sample().is_some());
         match (&entry.want, answer) {
             (Want::Nothing, _) => {}
@@ -174,11 +175,11 @@ impl Sequence {
                     Some(Ok(words)) if words.iter().all(|&word| word == 0) => {
                         EngineError::Rules("no token may follow".into())
                     }
-                    _ => EngineError::NoLogit,
+                    _ => not_finite,
                 };
                 self.end(Event::Failed(why), emit);
             }
-            (Want::Sum | Want::Last, _) => self.end(Event::Failed(EngineError::NoLogit), emit),
+            (Want::Sum | Want::Last, _) => self.end(Event::Failed(not_finite), emit),
         }
     }
 
@@ -211,9 +212,9 @@ impl Sequence {
         }
         let count = if self.reads_all() { self.tokens.len() as f32 } else { 1.0 };
         let vector: Vec<f32> = self.sum.iter().map(|sum| sum / count).collect();
-        let event = match vector.iter().all(|x| x.is_finite()) {
+        let event = match all_finite(&vector) {
             true => Event::Embedding(vector),
-            false => Event::Failed(EngineError::NoLogit),
+            false => Event::Failed(EngineError::NotFinite { position: self.computed - 1 }), // their sum overflowed
         };
         self.end(event, emit);
     }
@@ -254,7 +255,8 @@ mod tests {
         assert_eq!(events(two(), &[Some(5), Some(6)]), [token(5), token(6), Event::Done(Finish::Length)]);
         let stop = Request { end_tokens: [9, 6].into(), ..two() };
         assert_eq!(events(stop, &[Some(5), Some(6)]), [token(5), Event::Done(Finish::Stop(6))]);
-        assert_eq!(events(two(), &[Some(5), None]), [token(5), Event::Failed(EngineError::NoLogit)]);
+        let broken = Event::Failed(EngineError::NotFinite { position: 1 });
+        assert_eq!(events(two(), &[Some(5), None]), [token(5), broken]);
     }
 
     /// Counts upward; complete at 7, broken after 8.

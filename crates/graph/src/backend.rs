@@ -227,7 +227,7 @@ pub struct StepOutput {
 /// What one wanted row gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OutputRow {
-    /// The sampled token, where asked for; `None` also when no logit was a number.
+    /// The sampled token, where asked for; `None` also when a logit was not finite or nothing was allowed.
     pub sampled: Option<Sampled>,
     /// The whole row, where asked for.
     pub logits: Option<Vec<f32>>,

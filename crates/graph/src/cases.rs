@@ -2,11 +2,11 @@
 //!
 //! Backends are tested and timed on the same list: run a case on a backend and on the reference, and compare.
 
-use tern_quant::{DotWith, Quant};
+use tern_quant::{DotWith, FieldType, Quant};
 
 use crate::{
     Activation, Attention, Backend, BackendError, Bindings, Graph, GraphError, HostTensor, NormKind, Random,
-    Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val,
+    Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val, all_finite,
 };
 
 /// Tokens a KV page in the cases.
@@ -87,9 +87,22 @@ impl Case {
         Ok(Prepared { case: self, backend, program })
     }
 
-    /// `|out - ref| / |ref|` on a backend; NaN anywhere is infinitely far.
+    /// `|out - ref| / |ref|` on a backend.
     pub fn error(&self, backend: &mut dyn Backend) -> Result<f32, BackendError> {
-        Ok(distance(&self.run(backend)?, &self.run(&mut Reference::new())?))
+        Ok(self.distance(&self.run(backend)?, &self.run(&mut Reference::new())?))
+    }
+
+    /// Relative distance of this case's results. Rows that have something not finite have nothing else to compare, but
+    /// both must: a row with a NaN on one side alone is infinitely far.
+    pub fn distance(&self, got: &[f32], want: &[f32]) -> f32 {
+        let width = self.graph.nodes.last().map_or(1, |node| node.value.width);
+        let rows = got.chunks(width).zip(want.chunks(width));
+        let finite = |(got, want): (&[f32], &[f32])| (all_finite(got), all_finite(want));
+        if got.len() != want.len() || rows.clone().map(finite).any(|(got, want)| got != want) {
+            return f32::INFINITY;
+        }
+        let (got, want): (Vec<_>, Vec<_>) = rows.filter(|row| finite(*row).1).unzip();
+        distance(&got.concat(), &want.concat())
     }
 }
 
@@ -243,6 +256,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     }
     cases.extend(small_ops()?);
     cases.push(two_sequences()?);
+    cases.extend(not_finite()?);
     Ok(cases)
 }
 
@@ -356,4 +370,98 @@ fn two_sequences() -> Result<Case, GraphError> {
     };
     case.steps.push(both);
     Ok(case)
+}
+
+/// Rows of inputs that are not finite, and the others: what is not must come out so, and must not spread.
+const BAD: [(usize, f32); 4] = [(3, f32::NAN), (9, f32::INFINITY), (14, f32::NEG_INFINITY), (20, f32::NAN)];
+
+/// Puts a value into each of these rows of a table of floats, in another column each.
+fn spoil(table: &mut HostTensor, rows: &[(usize, f32)]) {
+    let mut values = table.to_f32();
+    for (i, (row, value)) in rows.iter().enumerate() {
+        values[row * table.cols + (37 * i + 5) % table.cols] = *value;
+    }
+    *table = HostTensor::from_f32(&table.name, table.rows, table.cols, &values);
+}
+
+/// NaN and infinities in activations, in the scales of weights, and in keys and values.
+fn not_finite() -> Result<Vec<Case>, GraphError> {
+    let rng = &mut Random::new(6);
+    let mut cases = vec![];
+    let all: Vec<u32> = (0..21).collect();
+    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+        let name = quant.name.to_lowercase();
+        let mut case = linear(quant, 35, 512, 1)?;
+        case.name = format!("linear {name} of values that are not finite");
+        spoil(&mut case.weights[0], &BAD);
+        let one = |id: u32| Step::all_logits(&[id], 0, vec![0, 1]);
+        case.steps = vec![one(3), one(4), one(9), one(14), Step::all_logits(&all, 0, vec![0, 1])];
+        cases.push(case);
+        for (what, half, float) in [("NaN", 0x7E00u16, f32::NAN), ("infinite", 0x7C00, f32::INFINITY)] {
+            let Some((at, bytes)) = scale_of(quant, half, float) else { continue };
+            for tokens in [1, 21] {
+                let mut case = linear(quant, 35, 512, tokens)?;
+                case.name = format!("linear {name} with a scale that is {what}, tokens {tokens}");
+                let mut data = case.weights[1].data.to_vec();
+                data[at..at + bytes.len()].copy_from_slice(&bytes);
+                case.weights[1].data = data.into();
+                cases.push(case);
+            }
+        }
+    }
+    let args =
+        Attention { heads: 4, kv_heads: 2, head_dim: 64, v_dim: 64, scale: 0.1, window: None, softcap: None };
+    for (name, table, softcap) in
+        [("queries", 0, None), ("keys", 1, None), ("values", 2, None), ("keys", 1, Some(5.0))]
+    {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut case = attend(Attention { softcap, ..args }, &[1])?;
+            let cap = if softcap.is_some() { ", with a soft cap" } else { "" };
+            case.name = format!("attend to {name} that are {bad}{cap}");
+            spoil(&mut case.weights[table], &[(3, bad)]);
+            // two sequences, of which one sees the bad row late, and a third on its pages afterwards
+            let (first, other) = (vec![0, 2], vec![1, 3]);
+            let ids =
+                |n: usize, rng: &mut Random| (0..n).map(|_| 4 + rng.below(60) as u32).collect::<Vec<_>>();
+            case.steps = vec![
+                Step::all_logits(&ids(18, rng), 0, first.clone()),
+                Step::all_logits(&ids(5, rng), 0, other.clone()),
+            ];
+            for (i, id) in [6, 3, 7, 8].into_iter().enumerate() {
+                case.steps.push(Step {
+                    tokens: vec![id, 5],
+                    slices: vec![
+                        Slice { len: 1, position: 18 + i, pages: first.clone() },
+                        Slice { len: 1, position: 5 + i, pages: other.clone() },
+                    ],
+                    ..Step::all_logits(&[id, 5], 0, vec![])
+                });
+            }
+            let mut many = ids(14, rng);
+            many[9] = 3;
+            case.steps.push(Step::all_logits(&many, 22, vec![0, 2, 4]));
+            for (len, position) in [(3, 0), (1, 3), (12, 4), (1, 16), (1, 17)] {
+                case.steps.push(Step::all_logits(&ids(len, rng), position, vec![2, 0]));
+            }
+            cases.push(case);
+        }
+    }
+    Ok(cases)
+}
+
+/// Where the first float of a weight's third block is, or the scale behind all blocks, and its bytes.
+fn scale_of(quant: &Quant, half: u16, float: f32) -> Option<(usize, Vec<u8>)> {
+    if quant.tail > 0 {
+        return Some((35 * 512 / quant.block_len * quant.block_bytes(), float.to_le_bytes().to_vec()));
+    }
+    let mut at = 2 * quant.block_bytes();
+    for field in quant.fields {
+        match field.ty {
+            FieldType::F16 => return Some((at, half.to_le_bytes().to_vec())),
+            FieldType::BF16 => return Some((at, float.to_bits().to_le_bytes()[2..].to_vec())),
+            FieldType::F32 => return Some((at, float.to_le_bytes().to_vec())),
+            _ => at += field.bytes(),
+        }
+    }
+    None
 }

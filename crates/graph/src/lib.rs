@@ -18,9 +18,9 @@ pub use backend::{
 };
 pub use graph::{Graph, GraphError, KvCells, KvLayer, Node, RopeTable, Value, Weight};
 pub use mask::Mask;
-pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
+pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId, softcap};
 pub use plan::{Plan, Work};
 pub use random::Random;
 pub use reference::Reference;
-pub use sample::{Sample, Sampled, divergence, log_sum_exp, top_logprobs};
+pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
 pub use tensor::HostTensor;

@@ -85,9 +85,15 @@ impl Activation {
         match self {
             Activation::Silu => x / (1.0 + (-x).exp()),
             Activation::GeluTanh => 0.5 * x * (1.0 + (0.797_884_6 * x * (1.0 + 0.044_715 * x * x)).tanh()),
-            Activation::Relu2 => x.max(0.0) * x.max(0.0),
+            Activation::Relu2 => x * x.max(0.0), // not `max` twice, which would make 0 of a NaN
         }
     }
+}
+
+/// `cap * tanh(x / cap)`, and NaN where `x` is infinite: what is not finite must not come out as a number.
+#[inline(always)]
+pub fn softcap(x: f32, cap: f32) -> f32 {
+    cap * (x / cap).tanh() + x * 0.0
 }
 
 /// The numbers of one attention.

@@ -2,7 +2,7 @@
 
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, NormKind, Op,
-    Program, Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value,
+    Program, Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value, softcap,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -111,7 +111,7 @@ impl Reference {
                 }
                 Op::Add { a, b } => get(*a).iter().zip(get(*b)).map(|(a, b)| a + b).collect(),
                 Op::Scale { x, by } => get(*x).iter().map(|x| x * by).collect(),
-                Op::SoftCap { x, cap } => get(*x).iter().map(|x| cap * (x / cap).tanh()).collect(),
+                Op::SoftCap { x, cap } => get(*x).iter().map(|x| softcap(*x, *cap)).collect(),
                 Op::Columns { x, start, len } => {
                     get(*x).chunks(width(*x)).flat_map(|r| &r[*start..start + len]).copied().collect()
                 }
@@ -213,7 +213,7 @@ fn attend(step: &Step, [q, k, v]: [&[f32]; 3], kv: &mut Kv, layer: usize, a: &cr
                 let score = |p: usize| {
                     let key = &kv.keys[layer][slot(p) * k_width + group * a.head_dim..][..a.head_dim];
                     let s = dot(query, key) * a.scale;
-                    a.softcap.map_or(s, |cap| cap * (s / cap).tanh())
+                    a.softcap.map_or(s, |cap| softcap(s, cap))
                 };
                 let scores: Vec<f32> = (first..=position).map(score).collect();
                 let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -1,5 +1,7 @@
 //! Choosing a token from a row of logits. Every backend gives this result for the same logits.
 //!
+//! A row with a NaN or an infinity gives no token, whatever the parameters: the model is broken there.
+//!
 //! Order: mask, bias and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw is a number that
 //! comes in with the request, so a replayed, preempted or differently batched request says the same.
 //!
@@ -72,8 +74,11 @@ pub struct Sampled {
 }
 
 impl Sample {
-    /// Chooses. `None` when no logit is a number that can be chosen: the model is broken, not the request.
+    /// Chooses. `None` if a logit is not finite, or if the mask allows nothing.
     pub fn pick(&self, logits: &[f32]) -> Option<Sampled> {
+        if !all_finite(logits) {
+            return None;
+        }
         let id = if self.bias.is_empty() && !self.has_penalties() && self.mask.is_none() {
             choice::choose(self, logits)?
         } else {
@@ -116,11 +121,25 @@ impl Sample {
         }
         for &(id, times) in &self.seen {
             if let Some(x) = logits.get_mut(id as usize) {
-                *x = if *x > 0.0 { *x / self.repetition } else { *x * self.repetition };
+                // no further than the largest float: an infinity would leave nothing to draw from
+                *x = if *x > 0.0 { (*x / self.repetition).min(f32::MAX) } else { *x * self.repetition };
                 *x -= self.frequency * times as f32 + if times > 0 { self.presence } else { 0.0 };
             }
         }
     }
+}
+
+/// Whether all values are numbers, and none is infinite. In one pass without branches: nearly always they are.
+pub fn all_finite(values: &[f32]) -> bool {
+    // zero times a number is zero; times anything else it is NaN, and a NaN stays in a sum
+    let mut lanes = [0.0f32; 16];
+    let (whole, rest) = values.as_chunks::<16>();
+    for part in whole {
+        for i in 0..16 {
+            lanes[i] += part[i] * 0.0;
+        }
+    }
+    lanes.iter().chain(rest).all(|x| x.is_finite())
 }
 
 fn best_first(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
@@ -178,8 +197,35 @@ mod tests {
     #[test]
     fn greedy_takes_the_best_and_the_lowest_id_among_equals() {
         assert_eq!(with(0.0).pick(&[1.0, 3.0, 3.0, 2.0]).unwrap().id, 1);
-        assert_eq!(with(0.0).pick(&[f32::NAN, -1.0, f32::NEG_INFINITY]).unwrap().id, 1);
-        assert_eq!(with(0.0).pick(&[f32::NAN, f32::NEG_INFINITY]), None);
+    }
+
+    #[test]
+    fn a_logit_that_is_not_finite_gives_no_token_at_any_temperature() {
+        let penalty = Sample { seen: vec![(3, 1)], repetition: 1.5, ..with(0.0) };
+        let samples = [
+            with(0.0),
+            with(1.0),
+            Sample { top_k: 1, ..with(0.7) },
+            Sample { mask: Some(Mask::allowing([0, 1], 40)), ..with(0.0) }, // of others than the bad one
+            Sample { bias: vec![(39, -100.0)], ..with(1.0) },
+            penalty,
+        ];
+        for sample in samples {
+            assert!(sample.pick(&[1.0; 40]).is_some());
+            for (at, bad) in [(0, f32::NAN), (17, f32::INFINITY), (39, f32::NEG_INFINITY), (31, -f32::NAN)] {
+                let mut logits = [1.0; 40];
+                logits[at] = bad;
+                assert_eq!(sample.pick(&logits), None, "{bad} with {sample:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_alone_never_make_a_choice_impossible() {
+        for temperature in [0.0, 1.0] {
+            let tiny = Sample { seen: vec![(1, 1)], repetition: f32::MIN_POSITIVE, ..with(temperature) };
+            assert_eq!(tiny.pick(&[3.0, 100.0, -5.0]).unwrap().id, 1);
+        }
     }
 
     #[test]

@@ -29,13 +29,14 @@ pub(crate) fn quantize_row(x: &[f32], rounding: Rounding, out: &TileRow<'_>) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn scale_of(x: &[f32], rounding: Rounding) -> (f32, __m512) {
-    let mut most = _mm512_setzero_ps();
+    // as integers, so that NaN is the largest of all: see `ints::largest`
+    let mut most = _mm512_setzero_si512();
     for x in x.as_chunks::<SUM_BLOCK>().0 {
         // SAFETY: 16 values.
         let x = unsafe { _mm512_loadu_ps(x.as_ptr()) };
-        most = _mm512_max_ps(_mm512_abs_ps(x), most); // the second where one is not a number
+        most = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(x)), most);
     }
-    let largest = _mm512_reduce_max_ps(most);
+    let largest = f32::from_bits(_mm512_reduce_max_epi32(most) as u32);
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     (largest / (127.0 * 256.0), _mm512_set1_ps(inverse * rounding.steps()))
 }
@@ -84,7 +85,7 @@ unsafe fn quantize_wide(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
                     (out.high.as_mut_ptr().add(at), out.low.as_mut_ptr().add(at)),
                 )
             };
-            out.minus16[i] = -whole;
+            out.minus16[i] = whole.wrapping_neg(); // any, of what is not finite
             out.sums16[i] = scale * whole as f32;
             i += 1;
         }
@@ -92,7 +93,7 @@ unsafe fn quantize_wide(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
     let (sums16, minus16) = (out.sums16.as_chunks::<2>().0, out.minus16.as_chunks::<2>().0);
     for (b, (sums, minus)) in sums16.iter().zip(minus16).enumerate() {
         out.sums32[b] = sums[0] + sums[1];
-        out.minus32[b] = minus[0] + minus[1];
+        out.minus32[b] = minus[0].wrapping_add(minus[1]);
     }
 }
 
@@ -159,7 +160,8 @@ mod tests {
         {
             let rounding = Rounding { span, low };
             let x = tern_graph::Random::new(5).normals(tokens * cols, 1.0);
-            let (planes, tiles) = (IntsBuffer::new(tokens * cols), LanesBuffer::new(32 * cols));
+            let (planes, tiles) =
+                (IntsBuffer::new(tokens * cols), LanesBuffer::new(32 * cols));
             // SAFETY: one thread.
             let (planes, tiles) = unsafe {
                 for (t, x) in x.chunks_exact(cols).enumerate() {

@@ -256,7 +256,7 @@ fn a_sequence_without_a_finite_logit_fails_alone() {
     let batch = scheduler.plan(16);
     let sampled = runner.step(&batch).unwrap();
     let events = scheduler.apply(&batch, &sampled);
-    assert_eq!(events[0], (1, Event::Failed(EngineError::NoLogit)));
+    assert_eq!(events[0], (1, Event::Failed(EngineError::NotFinite { position: 1 })));
     assert!(matches!(events[1], (2, Event::Token(_))));
 }
 

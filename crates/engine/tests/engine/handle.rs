@@ -216,7 +216,7 @@ fn a_text_without_a_finite_logit_fails_alone() {
         let engine = engine(if ahead { runner.running_ahead() } else { runner });
         let streams = [20, 30].map(|first| engine.generate(Request::new(vec![first], 9)).unwrap());
         let [broken, whole] = streams.map(text);
-        assert_eq!(broken, (vec![21, 22, 23], Some(Event::Failed(EngineError::NoLogit))));
+        assert_eq!(broken, (vec![21, 22, 23], Some(Event::Failed(EngineError::NotFinite { position: 3 }))));
         assert_eq!(whole, ((31..40).collect(), Some(Event::Done(Finish::Length))));
     }
 }

@@ -143,7 +143,7 @@ fn a_request_without_a_finite_logit_fails_and_the_others_go_on() {
     let mut s = scheduler(LIMITS, &[2, 2]);
     let batch = s.plan(8);
     let events = s.apply(&batch, &[Answer::Nothing, token(9)]);
-    assert_eq!(events[0], (1, Event::Failed(EngineError::NoLogit)));
+    assert_eq!(events[0], (1, Event::Failed(EngineError::NotFinite { position: 1 })));
     assert!(matches!(events[1], (2, Event::Token(_))));
     assert_eq!(step(&mut s), [(2, 2, 1, true)]);
 }
