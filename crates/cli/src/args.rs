@@ -66,7 +66,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, alias = "kv-cache-dtype", value_name = "TYPE", value_enum, default_value_t = KvType::F16)]
     pub(crate) kv: KvType,
     /// Threads [default: all cores, one each]
-    #[arg(short, long, value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short, long, value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
     /// cpu, cuda or cuda:N; auto is the GPU where there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
@@ -417,7 +417,7 @@ pub(crate) struct BenchOpsArgs {
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
     /// Threads [default: all cores, one each]
-    #[arg(short, long, value_parser = positive)]
+    #[arg(short, long, value_parser = values::threads)]
     pub(crate) threads: Option<usize>,
     /// Only cases whose name contains this
     pub(crate) filter: Option<String>,

@@ -49,7 +49,7 @@ impl Device {
     pub(crate) fn open(self, threads: Option<usize>) -> CliResult<Box<dyn Backend>> {
         match self.gpu() {
             Some(ordinal) => Ok(Box::new(Cuda::open(ordinal, places(), cache())?)),
-            None => Ok(Box::new(Cpu::new(crate::load::threads(threads)))),
+            None => Ok(Box::new(Cpu::new(crate::load::threads(threads))?)),
         }
     }
 

@@ -17,7 +17,7 @@ const HALVES: f32 = 5e-4;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
-    let cpu = tern_cpu::Cpu::new(load::threads(args.model.threads)).info();
+    let cpu = tern_cpu::Cpu::new(load::threads(args.model.threads))?.info();
     writeln!(out, "cpu      {}", cpu.name)?;
     writeln!(out, "memory   {}, {} free", units::bytes(cpu.memory_total), units::bytes(cpu.memory_free))?;
     match tern_cuda::devices() {

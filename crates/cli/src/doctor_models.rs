@@ -96,7 +96,7 @@ fn compare(
     model: (&Model, &[HostTensor]),
     tokens: &[u32],
 ) -> CliResult<()> {
-    let want = logits(Box::new(Cpu::new(load::threads(args.model.threads))), model, tokens, tokens.len())?;
+    let want = logits(Box::new(Cpu::new(load::threads(args.model.threads))?), model, tokens, tokens.len())?;
     for chunk in CHUNKS {
         let got =
             logits(args.model.device.open(args.model.threads)?, model, tokens, chunk.min(tokens.len()))?;

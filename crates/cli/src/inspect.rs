@@ -65,7 +65,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     }
     match &model {
         Ok(model) => {
-            let (weights, kv, scratch) = sizes(&checkpoint, model);
+            let (weights, kv, scratch) = sizes(&checkpoint, model)?;
             writeln!(out, "\nmemory")?;
             writeln!(out, "  weights               {}", units::bytes(weights))?;
             writeln!(out, "  KV per 1,000 tokens   {}", units::bytes(kv))?;
@@ -81,10 +81,10 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
 }
 
 /// Bytes of weights, of KV for 1,000 tokens, and of scratch.
-fn sizes(checkpoint: &Checkpoint, model: &Model) -> (u64, u64, u64) {
-    let scratch = Cpu::new(1).scratch(&model.graph, STEP_TOKENS, 1);
+fn sizes(checkpoint: &Checkpoint, model: &Model) -> CliResult<(u64, u64, u64)> {
+    let scratch = Cpu::new(1)?.scratch(&model.graph, STEP_TOKENS, 1);
     let memory = Memory::of(model, checkpoint.total_bytes(), 1, scratch);
-    (memory.weights, memory.kv * 1000 / PAGE_LEN as u64, memory.scratch)
+    Ok((memory.weights, memory.kv * 1000 / PAGE_LEN as u64, memory.scratch))
 }
 
 fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {
@@ -125,9 +125,9 @@ fn to_json(
         .files
         .iter()
         .map(|f| json!({ "path": f.path, "bytes": f.bytes, "version": f.version, "alignment": f.alignment }));
-    let memory = model.as_ref().ok().map(|model| {
-        let (weights, kv, scratch) = sizes(checkpoint, model);
-        json!({ "weights": weights, "kv_per_1000_tokens": kv, "scratch": scratch })
+    let memory = model.as_ref().ok().and_then(|model| {
+        let (weights, kv, scratch) = sizes(checkpoint, model).ok()?;
+        Some(json!({ "weights": weights, "kv_per_1000_tokens": kv, "scratch": scratch }))
     });
     json!({
         "files": files.collect::<Vec<_>>(),

@@ -84,11 +84,11 @@ pub(crate) struct Memory {
 impl Memory {
     /// Weights as they are, KV for `pages` pages, and the scratch that the device needs.
     pub(crate) fn of(model: &Model, weights: u64, pages: usize, scratch: u64) -> Memory {
-        Memory { weights, kv: (page_bytes(model) * pages) as u64, scratch }
+        Memory { weights, kv: (page_bytes(model) as u64).saturating_mul(pages as u64), scratch }
     }
 
     fn total(&self) -> u64 {
-        self.weights + self.kv + self.scratch
+        self.weights.saturating_add(self.kv).saturating_add(self.scratch)
     }
 }
 
@@ -204,7 +204,7 @@ impl ModelArgs {
             "weights {}, KV {} for {} tokens, scratch {}",
             units::bytes(memory.weights),
             units::bytes(memory.kv),
-            units::thousands((kv.pages * kv.page_len) as u64),
+            units::thousands(kv.pages.saturating_mul(kv.page_len) as u64),
             units::bytes(memory.scratch)
         );
         if memory.total() > info.memory_total {
@@ -259,7 +259,8 @@ fn page_bytes(model: &Model) -> usize {
 pub(crate) fn threads(asked: Option<usize>) -> usize {
     let usable = || std::thread::available_parallelism().map_or(1, usize::from);
     asked.unwrap_or_else(|| {
-        cores(Path::new("/sys/devices/system/cpu")).map_or_else(usable, |n| n.min(usable()))
+        let cores = cores(Path::new("/sys/devices/system/cpu"));
+        cores.map_or_else(usable, |n| n.min(usable())).min(tern_cpu::MAX_THREADS)
     })
 }
 

@@ -29,6 +29,7 @@ mod perplexity;
 mod process;
 mod prompt;
 mod run;
+mod runtime;
 mod sampling;
 mod serve;
 mod stdin;

@@ -14,7 +14,7 @@ use crate::args::{PoolingArg, ServeArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::Serving;
 use crate::sampling::Advice;
-use crate::{process, prompt, trace, units};
+use crate::{process, prompt, runtime, trace, units};
 
 /// How long a request that is being prepared when the server ends may hold up the process.
 const LAST_WORK: Duration = Duration::from_secs(1);
@@ -46,6 +46,7 @@ fn serve_on(
     quiet: bool,
     load: impl FnOnce() -> CliResult<Model> + Send + 'static,
 ) -> CliResult<()> {
+    let runtime = runtime::start()?;
     let loader = server.loader();
     // the server answers "loading" while this goes on; a panic drops the loader, which tells the server
     let loading = thread::Builder::new().name("tern-load".into()).spawn(move || match load() {
@@ -53,7 +54,6 @@ fn serve_on(
         Err(e) => loader.failed(e.to_string()),
     });
     loading.map_err(|e| CliError::said(format!("the loading thread did not start: {e}")))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         Ok(server.serve(listener, asked_to_stop(quiet)).await?)

@@ -54,6 +54,13 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
+    match positive(text)? {
+        n if n > tern_cpu::MAX_THREADS => Err(format!("want {} threads at most", tern_cpu::MAX_THREADS)),
+        n => Ok(n),
+    }
+}
+
 pub(crate) fn context(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "want a whole number from 1 on, or 0 for what the model was made for".into())
 }

@@ -184,6 +184,53 @@ fn wrong_values_are_refused_in_words() {
     );
 }
 
+/// A file whose first norm has a number that is none fails with a sentence, whatever is asked of it.
+#[test]
+fn a_model_with_a_nan_fails_with_its_position_in_every_format() {
+    for (format, bad) in [("q4_0", f32::NAN), ("q1_0", f32::INFINITY), ("f16", f32::NAN)] {
+        let (home, file) = (Home::new(), "./tiny.gguf");
+        let vocab = stories_file();
+        let spec = format!("tiny-qwen3:{format}");
+        home.run(&["synth", &spec, file, "--vocab", vocab.to_str().unwrap()]).ok();
+        let norm = tern_formats::Checkpoint::open(&home.path("tiny.gguf")).unwrap();
+        let norm = norm.tensors["blk.0.attn_norm.weight"].data.to_vec();
+        let mut bytes = std::fs::read(home.path("tiny.gguf")).unwrap();
+        let at = bytes.windows(norm.len()).position(|part| part == norm).unwrap();
+        bytes[at + 8..at + 12].copy_from_slice(&bad.to_le_bytes());
+        std::fs::write(home.path("tiny.gguf"), bytes).unwrap();
+        for temp in ["0", "0.8"] {
+            let ran = home.run(&["run", "-q", "-m", file, "-n", "5", "--temp", temp, PROMPT]);
+            let said = "the model produced values that are not finite (NaN or infinity) at position 4";
+            assert_eq!(ran.refusal(), said, "{format} at {temp}");
+        }
+    }
+}
+
+/// What cannot be had is refused with the numbers: no panic, and nothing that stays behind and answers nobody.
+#[test]
+fn threads_and_memory_that_cannot_be_had_are_refused() {
+    let text = tern(&["run", "-t", "100000", PROMPT]).usage().to_string();
+    assert!(text.contains("want 4096 threads at most"), "{text}");
+    // a server logs, too; its last line is the sentence
+    let last = |ran: Ran| {
+        assert_eq!(ran.0.status.code(), Some(1), "{}", ran.stderr());
+        ran.stderr().lines().last().unwrap().to_string()
+    };
+    let serve = ["serve", "-q", "-m", "stories", "-t", "1", "--port", "0", "--kv-pages"];
+    let text = last(tern(&[&serve[..], &["100000000"]].concat()));
+    assert!(
+        text.starts_with("tern: stories does not fit: weights ") && text.contains(", KV 11.9 TiB"),
+        "{text}"
+    );
+    // within 400 MB of addresses
+    let home = Home::new();
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -v 400000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tern")]);
+    limited.args(serve).arg("50000").current_dir(home.0.path()).env("HOME", home.0.path());
+    let text = last(Ran(limited.output().unwrap()));
+    assert!(text.starts_with("tern: stories does not fit: ") && text.contains(" has 390.6 MiB; "), "{text}");
+}
+
 #[test]
 fn wrong_usage_exits_with_2() {
     for args in [

@@ -148,7 +148,7 @@ fn the_cpu_agrees_with_llama_cpp() {
         let mut all = Difference::default();
         for text in recorded["texts"].as_array().unwrap() {
             let tokens = ids(&text["tokens"]);
-            let rows = logits(checkpoint, Box::new(Cpu::new(2)), &tokens);
+            let rows = logits(checkpoint, Box::new(Cpu::new(2).unwrap()), &tokens);
             for (want, row) in positions(text).iter().zip(&rows) {
                 compare(&mut all, want, row);
             }
@@ -174,7 +174,7 @@ fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_llama_cpp() {
             let wanted = positions(text);
             let tokens = &ids(&text["tokens"])[..wanted.len()];
             let reference = logits(checkpoint, Box::new(Reference::new()), tokens);
-            let cpu = logits(checkpoint, Box::new(Cpu::new(2)), tokens);
+            let cpu = logits(checkpoint, Box::new(Cpu::new(2).unwrap()), tokens);
             for ((want, exact), row) in wanted.iter().zip(&reference).zip(&cpu) {
                 compare(&mut to_exact, want, exact);
                 compare(&mut to_reference, &position(exact), row);

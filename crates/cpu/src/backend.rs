@@ -9,15 +9,19 @@ use tern_graph::{
 
 use crate::bandwidth;
 use crate::dot::{LinearKernel, PANEL, Packed, Rows};
+use crate::free_memory::FreeMemory;
 use crate::kernels::{Kernels, available};
 use crate::kv::Kv;
-use crate::memory::release;
+use crate::memory::{Refused, release};
 use crate::places::Places;
 use crate::program::Compiled;
 use crate::run::{Run, Scratch};
 use crate::threads::{Pool, Task};
 
 type Result<T> = std::result::Result<T, BackendError>;
+
+/// More than any machine has cores, and less than systems give to a process.
+pub const MAX_THREADS: usize = 4096;
 
 /// Runs graphs on the machine's processor. Weights stay where they are mapped, or are packed for its kernels.
 pub struct Cpu {
@@ -44,16 +48,20 @@ pub(crate) struct Weight {
 }
 
 impl Cpu {
-    /// The best kernels this machine has, on so many threads.
-    pub fn new(threads: usize) -> Cpu {
+    /// The best kernels this machine has, on so many threads. Refused where the system does not give them: with the
+    /// last one it gives, nothing is left for the rest of the program.
+    pub fn new(threads: usize) -> Result<Cpu> {
         Cpu::with_kernels(threads, available()[0])
     }
 
     /// Kernels of one's own choice, out of [`available`].
-    pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Cpu {
-        let pool = Pool::new(threads);
+    pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Result<Cpu> {
+        if threads > MAX_THREADS {
+            return Err(BackendError::Invalid(format!("{threads} threads: at most {MAX_THREADS}")));
+        }
+        let pool = Pool::new(threads).map_err(|e| BackendError::Unsupported(e.to_string()))?;
         let rooms = (0..pool.threads()).map(|_| Mutex::default()).collect();
-        Cpu {
+        Ok(Cpu {
             kernels,
             pool,
             rooms,
@@ -61,7 +69,7 @@ impl Cpu {
             buffers: vec![],
             programs: vec![],
             finished: Finished::default(),
-        }
+        })
     }
 
     fn add(&mut self, stored: Stored) -> Buffer {
@@ -85,7 +93,7 @@ impl Cpu {
             _ => return,
         };
         // without the memory it is packed when it is used
-        if Packed::bytes(&kernel, t.rows, t.cols) > memory().1 {
+        if Packed::bytes(&kernel, t.rows, t.cols) > FreeMemory::now().free {
             return;
         }
         let Some(packed) = Packed::new(&kernel, t.rows, t.cols) else { return };
@@ -132,8 +140,8 @@ impl Backend for Cpu {
         let threads = self.pool.threads();
         let plural = if threads == 1 { "" } else { "s" };
         let name = format!("{} ({threads} thread{plural}, {})", processor(), self.kernels.name);
-        let (memory_total, memory_free) = memory();
-        DeviceInfo { name, memory_total, memory_free }
+        let memory = FreeMemory::now();
+        DeviceInfo { name, memory_total: memory.total, memory_free: memory.free }
     }
 
     fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
@@ -142,17 +150,11 @@ impl Backend for Cpu {
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
         let Reserve::Kv { layers, pages, page_len } = what;
-        let (want, free) = (Kv::bytes(layers, *pages, *page_len).unwrap_or(u64::MAX), memory().1);
-        if want > free {
-            let mib = |bytes: u64| bytes / (1 << 20);
-            return Err(BackendError::OutOfMemory(format!(
-                "KV for {} tokens takes {} MiB and {} MiB are free; a smaller context (-c) would fit",
-                pages * page_len,
-                mib(want),
-                mib(free)
-            )));
-        }
-        Ok(self.add(Stored::Kv(Arc::new(Kv::new(layers, *pages, *page_len)))))
+        let want = Kv::bytes(layers, *pages, *page_len).unwrap_or(u64::MAX);
+        let what = || format!("KV for {} tokens", pages.saturating_mul(*page_len));
+        check_free(want, what)?;
+        let kv = Kv::new(layers, *pages, *page_len).map_err(|_| too_little(want, what))?;
+        Ok(self.add(Stored::Kv(Arc::new(kv))))
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
@@ -176,13 +178,17 @@ impl Backend for Cpu {
             _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
         };
         let most = (bindings.max_tokens, bindings.max_outputs);
-        self.places.reserve(graph, kv.as_deref(), bindings.max_tokens);
-        self.programs.push(Compiled::new(graph, weights, kv, most, self.kernels));
+        let want = Compiled::scratch(graph, most.0, most.1, self.kernels);
+        let what = || format!("scratch for steps of {} tokens", most.0);
+        check_free(want, what)?;
+        let refused = |_: Refused| too_little(want, what);
+        self.places.reserve(graph, kv.as_deref(), bindings.max_tokens).map_err(refused)?;
+        self.programs.push(Compiled::new(graph, weights, kv, most, self.kernels).map_err(refused)?);
         Ok(Program(self.programs.len() as u32 - 1))
     }
 
     fn read_bandwidth(&mut self) -> Option<f64> {
-        bandwidth::measure(self.pool.threads(), self.info().memory_free)
+        bandwidth::measure(&mut self.pool, FreeMemory::now().free)
     }
 
     fn submit(&mut self, program: Program, mut step: Step) -> Result<Ticket> {
@@ -196,24 +202,22 @@ impl Backend for Cpu {
     }
 }
 
+/// Refuses what does not fit the free memory: the system would give it, and end the process when it is used.
+fn check_free(want: u64, what: impl Fn() -> String) -> Result<()> {
+    if want > FreeMemory::now().free { Err(too_little(want, what)) } else { Ok(()) }
+}
+
+fn too_little(want: u64, what: impl Fn() -> String) -> BackendError {
+    let mib = |bytes: u64| bytes / (1 << 20);
+    let (what, want, free) = (what(), mib(want), mib(FreeMemory::now().free));
+    BackendError::OutOfMemory(format!(
+        "{what} takes {want} MiB, and {free} MiB are free; a smaller context (-c) or batch takes less"
+    ))
+}
+
 /// The processor's own name, where the system tells it.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
-}
-
-/// Bytes of memory in all and free, of the machine or of the container; unknown counts as endless.
-fn memory() -> (u64, u64) {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = info.lines().find_map(|l| l.strip_prefix(name))?;
-        line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
-    };
-    let machine = (field("MemTotal:").unwrap_or(u64::MAX), field("MemAvailable:").unwrap_or(u64::MAX));
-    let control = |name: &str| {
-        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok()
-    };
-    let (most, used) = (control("memory.max").unwrap_or(u64::MAX), control("memory.current").unwrap_or(0));
-    (machine.0.min(most), machine.1.min(most.saturating_sub(used)))
 }

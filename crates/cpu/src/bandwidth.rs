@@ -3,24 +3,32 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use crate::threads::{Pool, Task, Whose};
+
 /// Bytes read at a time: more than caches hold. Less where memory is short.
 const MOST: u64 = 1 << 30;
+/// Words that a thread reads at a time.
+const PIECE: usize = 1 << 17;
 /// The best of so many passes: others may want the memory, too.
 const PASSES: usize = 4;
 
-/// Bytes a second on so many threads, with `free` bytes to spare; none if that is too little to tell.
-pub(crate) fn measure(threads: usize, free: u64) -> Option<f64> {
+/// Bytes a second on all threads, with `free` bytes to spare; none if that is too little to tell.
+pub(crate) fn measure(pool: &mut Pool, free: u64) -> Option<f64> {
     let words = (MOST.min(free / 4) / 8) as usize;
     if words < 1 << 20 {
         return None;
     }
-    let buffer: Vec<u64> = (0..words as u64).collect(); // touched, so that it is there
-    let share = words.div_ceil(threads);
+    let mut buffer: Vec<u64> = vec![];
+    buffer.try_reserve_exact(words).ok()?;
+    buffer.extend(0..words as u64); // touched, so that it is there
+    let task = Task { index: 0, items: words, unit: PIECE, most: PIECE };
     let seconds = (0..PASSES).map(|_| {
         let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in buffer.chunks(share) {
-                scope.spawn(|| black_box(read(part)));
+        pool.run(&|worker| {
+            for whose in [Whose::Own, Whose::Others] {
+                worker.share(task, whose).for_each(|part| {
+                    black_box(read(&buffer[part]));
+                });
             }
         });
         start.elapsed().as_secs_f64()
@@ -56,8 +64,9 @@ mod tests {
 
     #[test]
     fn memory_has_a_speed_unless_there_is_none() {
-        let speed = measure(1, 1 << 28).unwrap();
+        let mut pool = Pool::new(2).unwrap();
+        let speed = measure(&mut pool, 1 << 28).unwrap();
         assert!((1e8..1e13).contains(&speed), "{speed} bytes a second");
-        assert_eq!(measure(1, 1 << 20), None);
+        assert_eq!(measure(&mut pool, 1 << 20), None);
     }
 }

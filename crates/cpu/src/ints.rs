@@ -7,6 +7,7 @@
 
 use tern_quant::INT_BLOCK;
 
+use crate::memory::Refused;
 use crate::shared::Shared;
 
 /// Values that share one entry of [`Ints::sums16`].
@@ -75,17 +76,17 @@ pub(crate) struct IntsMut<'a> {
 
 impl IntsBuffer {
     /// Room for `values` activations.
-    pub(crate) fn new(values: usize) -> IntsBuffer {
+    pub(crate) fn new(values: usize) -> Result<IntsBuffer, Refused> {
         let n = values.next_multiple_of(INT_BLOCK);
-        IntsBuffer {
-            high: Shared::new(n),
-            low: Shared::new(n),
-            scales: Shared::new(n / INT_BLOCK),
-            sums32: Shared::new(n / INT_BLOCK),
-            sums16: Shared::new(n / SUM_BLOCK),
-            minus32: Shared::new(n / INT_BLOCK),
-            minus16: Shared::new(n / SUM_BLOCK),
-        }
+        Ok(IntsBuffer {
+            high: Shared::new(n)?,
+            low: Shared::new(n)?,
+            scales: Shared::new(n / INT_BLOCK)?,
+            sums32: Shared::new(n / INT_BLOCK)?,
+            sums16: Shared::new(n / SUM_BLOCK)?,
+            minus32: Shared::new(n / INT_BLOCK)?,
+            minus16: Shared::new(n / SUM_BLOCK)?,
+        })
     }
 
     /// Bytes of such room.
@@ -285,7 +286,7 @@ mod tests {
     #[test]
     fn what_is_not_finite_makes_the_scale_of_its_span_so() {
         let x = tern_graph::Random::new(8).normals(256, 1.0);
-        let buffer = IntsBuffer::new(256);
+        let buffer = IntsBuffer::new(256).unwrap();
         for (bad, at) in [(f32::NAN, 5), (-f32::NAN, 100), (f32::INFINITY, 64), (f32::NEG_INFINITY, 255)] {
             for kernels in crate::available() {
                 let mut x = x.clone();
@@ -308,7 +309,7 @@ mod tests {
         let mut x = rng.normals(256, 1.0);
         x[3] = 50.0; // an outlier must not drown its block
         x[64..96].fill(0.0);
-        let buffer = IntsBuffer::new(256);
+        let buffer = IntsBuffer::new(256).unwrap();
         // SAFETY: one thread.
         let view = unsafe {
             quantize(&x, Rounding { span: 32, low }, buffer.part(256, 0, 0, 256));

@@ -4,8 +4,8 @@ use tern_graph::{KvCells, KvLayer};
 
 use crate::ints::largest;
 use crate::kernels::Kernels;
-use crate::memory::{LARGE, want_large_pages};
-use crate::shared::{LINE, Shared};
+use crate::memory::{LARGE, Refused, want_large_pages};
+use crate::shared::{LINE, Shared, Zeroed};
 use crate::vectors::Cell;
 
 /// Positions whose keys and values are read in one go, and joined with those of other runs afterwards.
@@ -54,7 +54,8 @@ pub(crate) struct Pages<C> {
 }
 
 impl Kv {
-    pub(crate) fn new(layers: &[KvLayer], pages: usize, page_len: usize) -> Kv {
+    /// Pages of so many tokens each, whose bytes fit a `usize`.
+    pub(crate) fn new(layers: &[KvLayer], pages: usize, page_len: usize) -> Result<Kv, Refused> {
         let [mut halves, mut bytes, mut scales] = [0; 3];
         let mut side = |shape: &KvLayer, dim: usize| {
             let slots = page_len * shape.kv_heads;
@@ -73,8 +74,8 @@ impl Kv {
         });
         let layers = layers.collect();
         let (halves, bytes, scales) =
-            (Pages::new(halves, pages), Pages::new(bytes, pages), Pages::new(scales, pages));
-        Kv { pages, page_len, layers, halves, bytes, scales }
+            (Pages::new(halves, pages)?, Pages::new(bytes, pages)?, Pages::new(scales, pages)?);
+        Ok(Kv { pages, page_len, layers, halves, bytes, scales })
     }
 
     /// Bytes of such pages.
@@ -151,15 +152,17 @@ impl Kv {
     }
 }
 
-impl<C: Copy + Default> Pages<C> {
+impl<C: Zeroed> Pages<C> {
     /// Untouched memory, which costs nothing until it is used; in large pages, as a step reads all over it.
-    fn new(each: usize, pages: usize) -> Pages<C> {
+    fn new(each: usize, pages: usize) -> Result<Pages<C>, Refused> {
         let bytes = each * pages * size_of::<C>();
-        let all = Shared::<C>::aligned(each * pages, if bytes >= LARGE { LARGE } else { LINE });
+        let all = Shared::<C>::aligned(each * pages, if bytes >= LARGE { LARGE } else { LINE })?;
         want_large_pages(all.pointer().addr(), bytes);
-        Pages { each, all }
+        Ok(Pages { each, all })
     }
+}
 
+impl<C> Pages<C> {
     fn at(&self, page: u32, cell: usize) -> usize {
         page as usize * self.each + cell
     }

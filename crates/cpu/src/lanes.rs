@@ -8,6 +8,7 @@ use std::ops::Range;
 use tern_quant::INT_BLOCK;
 
 use crate::ints::{Rounding, SUM_BLOCK, largest, quantize_block};
+use crate::memory::Refused;
 use crate::shared::Shared;
 
 /// Most tokens of a tile, and a multiple of what every instruction set takes.
@@ -54,13 +55,13 @@ pub(crate) struct LanesMut<'a> {
 
 impl LanesBuffer {
     /// Room for `values` activations of whole tiles.
-    pub(crate) fn new(values: usize) -> LanesBuffer {
-        LanesBuffer {
-            values: Shared::new(values.div_ceil(32)),
-            scales: Shared::new(values.div_ceil(INT_BLOCK)),
-            sums32: Shared::new(values.div_ceil(INT_BLOCK)),
-            sums16: Shared::new(values.div_ceil(SUM_BLOCK)),
-        }
+    pub(crate) fn new(values: usize) -> Result<LanesBuffer, Refused> {
+        Ok(LanesBuffer {
+            values: Shared::new(values.div_ceil(32))?,
+            scales: Shared::new(values.div_ceil(INT_BLOCK))?,
+            sums32: Shared::new(values.div_ceil(INT_BLOCK))?,
+            sums16: Shared::new(values.div_ceil(SUM_BLOCK))?,
+        })
     }
 
     /// Bytes of such room.
@@ -269,7 +270,7 @@ mod tests {
     fn tiles_hold_the_numbers_of_the_planes() {
         let (tokens, cols, rounding) = (8, 96, Rounding { span: 32, low: 8 });
         let x = tern_graph::Random::new(5).normals(tokens * cols, 1.0);
-        let (planes, tiles) = (IntsBuffer::new(tokens * cols), LanesBuffer::new(16 * cols));
+        let (planes, tiles) = (IntsBuffer::new(tokens * cols).unwrap(), LanesBuffer::new(16 * cols).unwrap());
         // SAFETY: one thread, and `Plain` needs no features.
         let (planes, tiles) = unsafe {
             quantize(&x, rounding, planes.part(tokens * cols, 0, 0, tokens * cols));

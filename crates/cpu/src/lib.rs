@@ -4,6 +4,7 @@ mod attend;
 mod backend;
 mod bandwidth;
 mod dot;
+mod free_memory;
 mod ints;
 mod kernels;
 mod kv;
@@ -27,5 +28,5 @@ mod sync;
 mod threads;
 mod vectors;
 
-pub use backend::Cpu;
+pub use backend::{Cpu, MAX_THREADS};
 pub use kernels::{Kernels, available};

@@ -1,10 +1,16 @@
-//! Memory for packed weights: large pages, and the pages of a mapped file given back.
+//! Memory for packed weights: large pages, and the pages of a mapped file given back. And memory that was refused.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::lanes::Line;
+
+/// The system gave no memory of this size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) bytes: u64,
+}
 
 /// Bytes of a large page.
 pub(crate) const LARGE: usize = 2 << 20;

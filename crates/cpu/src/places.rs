@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tern_graph::{Attention, Graph, Op, Step};
 
 use crate::kv::Kv;
+use crate::memory::Refused;
 use crate::shared::Shared;
 
 /// Tokens of a slice that share what they read of its keys and values.
@@ -62,13 +63,14 @@ pub(crate) struct Parts {
 
 impl Places {
     /// Room for steps of so many tokens.
-    pub(crate) fn reserve(&mut self, graph: &Graph, kv: Option<&Kv>, tokens: usize) {
+    pub(crate) fn reserve(&mut self, graph: &Graph, kv: Option<&Kv>, tokens: usize) -> Result<(), Refused> {
         self.tokens.reserve(tokens.saturating_sub(self.tokens.len()));
         self.blocks.reserve((tokens + PARTS).saturating_sub(self.blocks.len()));
         let runs = kv.map_or(0, |kv| (kv.pages * kv.page_len).div_ceil(kv.run_len()));
         if runs > 1 {
-            self.parts.reserve(graph, PARTS.min(tokens * runs));
+            self.parts.reserve(graph, PARTS.min(tokens * runs))?;
         }
+        Ok(())
     }
 
     /// Forgets what a step that failed has left half done.
@@ -105,16 +107,17 @@ impl Places {
 }
 
 impl Parts {
-    fn reserve(&mut self, graph: &Graph, rows: usize) {
+    fn reserve(&mut self, graph: &Graph, rows: usize) -> Result<(), Refused> {
         let width = Parts::width(graph).max(self.width);
-        self.heads = attends(graph).map(|a| a.heads).max().unwrap_or(0).max(self.heads);
         let rows = rows.max(self.rows());
         if width * rows > self.floats.len() {
-            self.floats = Shared::new(width * rows);
+            self.floats = Shared::new(width * rows)?;
         }
+        self.heads = attends(graph).map(|a| a.heads).max().unwrap_or(0).max(self.heads);
         self.width = width;
         // a block that is cut has two runs at least
         self.done.resize_with(self.done.len().max(rows / 2 * self.heads), AtomicU32::default);
+        Ok(())
     }
 
     /// Floats of a row, in the widest attention.

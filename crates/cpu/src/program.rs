@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tern_graph::{Graph, HostTensor, Op, Plan, WeightId};
+use tern_graph::{Graph, HostTensor, Op, Plan, RopeTable, WeightId};
 use tern_quant::{Codec, DotWith, INT_BLOCK};
 
 use crate::backend::Weight;
@@ -12,6 +12,7 @@ use crate::ints::{IntsBuffer, Rounding};
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::kv::Kv;
 use crate::lanes::{LanesBuffer, MAX_LANES};
+use crate::memory::Refused;
 use crate::phases::{Chain, Cut, Link, Work, phases, plan};
 use crate::places::Parts;
 use crate::shared::Shared;
@@ -50,7 +51,7 @@ impl Compiled {
         kv: Option<Arc<Kv>>,
         (max_tokens, max_outputs): (usize, usize),
         kernels: &Kernels,
-    ) -> Compiled {
+    ) -> Result<Compiled, Refused> {
         let roundings = roundings(graph, &weights);
         let phases = phases(graph, &roundings);
         let plan = plan(graph, &phases);
@@ -64,28 +65,31 @@ impl Compiled {
         let ints = |s: usize| {
             let [(few, outputs), (many, many_outputs)] =
                 rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
-            let few = IntsBuffer::new(plan.room(s, few, outputs));
-            (few, LanesBuffer::new(plan.room(s, many, many_outputs)))
+            let few = IntsBuffer::new(plan.room(s, few, outputs))?;
+            Ok((few, LanesBuffer::new(plan.room(s, many, many_outputs))?))
         };
         let whole_tiles = matches!(kernels.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }));
         let phases = |many: [bool; 2]| with_ints(graph, &phases, &roundings, many.map(|m| m && whole_tiles));
         let phases = [false, true].map(|tokens| [false, true].map(|outputs| phases([tokens, outputs])));
-        Compiled {
+        let turns = |t: &RopeTable| Shared::new(max_tokens * t.freqs.len() * 2);
+        Ok(Compiled {
             phases,
             vectors: vectors(graph, &weights),
             kernels: linear_kernels(graph, &weights, kernels),
-            values: (0..needs.len()).map(|s| Shared::new(room(s))).collect(),
-            ints: (0..needs.len()).map(|s| needs[s].then(|| ints(s))).collect(),
+            values: (0..needs.len()).map(|s| Shared::new(room(s))).collect::<Result<_, _>>()?,
+            ints: (0..needs.len())
+                .map(|s| needs[s].then(|| ints(s)).transpose())
+                .collect::<Result<_, _>>()?,
             roundings,
             tiles: kernels.tiles,
-            rotations: graph.ropes.iter().map(|t| Shared::new(max_tokens * t.freqs.len() * 2)).collect(),
+            rotations: graph.ropes.iter().map(turns).collect::<Result<_, _>>()?,
             graph: graph.clone(),
             weights,
             kv,
             max_tokens,
             max_outputs,
             plan,
-        }
+        })
     }
 
     /// Bytes of values, of their integers (as if every slot had them), of rotations and of parts of attention.

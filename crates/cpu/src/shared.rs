@@ -1,7 +1,11 @@
 //! Memory that threads write disjoint parts of between two barriers.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::cell::UnsafeCell;
 use std::ops::Range;
+
+use crate::lanes::Line;
+use crate::memory::Refused;
 
 /// Bytes of a cache line: vectors of the first values do not reach over two.
 pub(crate) const LINE: usize = 64;
@@ -18,28 +22,54 @@ pub(crate) struct Shared<T> {
 // thread and touched by another between two barriers.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-impl<T: Copy + Default> Default for Shared<T> {
+/// Values of which one is made of zero bytes.
+///
+/// # Safety
+/// Zero bytes are such a value, and it has some bytes.
+pub(crate) unsafe trait Zeroed: Copy {
+    const BYTES: usize = size_of::<Self>();
+}
+// SAFETY: plain numbers.
+unsafe impl Zeroed for f32 {}
+// SAFETY: as above.
+unsafe impl Zeroed for i32 {}
+// SAFETY: as above.
+unsafe impl Zeroed for u16 {}
+// SAFETY: as above.
+unsafe impl Zeroed for i8 {}
+// SAFETY: as above.
+unsafe impl Zeroed for Line {}
+
+impl<T> Default for Shared<T> {
     fn default() -> Shared<T> {
-        Shared::new(0)
+        Shared { values: Box::default(), start: 0, len: 0 }
     }
 }
 
-impl<T: Copy + Default> Shared<T> {
-    /// `len` default values. Zeroed memory comes untouched from the system, so it costs nothing until used.
-    pub(crate) fn new(len: usize) -> Shared<T> {
+impl<T: Zeroed> Shared<T> {
+    /// `len` zeros. Zeroed memory comes untouched from the system, so it costs nothing until used.
+    pub(crate) fn new(len: usize) -> Result<Shared<T>, Refused> {
         Shared::aligned(len, LINE)
     }
 
     /// The same where so many bytes, a cache line or more, begin.
-    pub(crate) fn aligned(len: usize, bytes: usize) -> Shared<T> {
-        let spare = bytes / size_of::<T>();
-        let values = vec![T::default(); len + spare].into_boxed_slice();
+    pub(crate) fn aligned(len: usize, bytes: usize) -> Result<Shared<T>, Refused> {
+        let spare = bytes / T::BYTES;
+        let refused = Refused { bytes: (len as u64).saturating_mul(T::BYTES as u64) };
+        let layout = len.checked_add(spare).and_then(|all| Layout::array::<T>(all).ok()).ok_or(refused)?;
+        // SAFETY: the layout is not empty.
+        let values = unsafe { alloc_zeroed(layout) }.cast::<UnsafeCell<T>>();
+        if values.is_null() {
+            return Err(refused);
+        }
+        // SAFETY: so many values were allocated as a slice is, zeros are values of this type, and nobody else has them.
+        let values = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(values, len + spare)) };
         let start = values.as_ptr().align_offset(bytes).min(spare);
-        // SAFETY: `UnsafeCell<T>` has the layout of `T`.
-        let values = unsafe { Box::from_raw(Box::into_raw(values) as *mut [UnsafeCell<T>]) };
-        Shared { values, start, len }
+        Ok(Shared { values, start, len })
     }
+}
 
+impl<T: Copy> Shared<T> {
     fn all(&self) -> &[UnsafeCell<T>] {
         &self.values[self.start..self.start + self.len]
     }
@@ -76,5 +106,29 @@ impl<T: Copy + Default> Shared<T> {
     pub(crate) unsafe fn set(&self, index: usize, value: T) {
         // SAFETY: in bounds by indexing; exclusive by the caller's promise.
         unsafe { *self.all()[index].get() = value }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_zero_and_start_where_a_line_does() {
+        for bytes in [LINE, 4096] {
+            let shared = Shared::<f32>::aligned(1000, bytes).unwrap();
+            assert_eq!((shared.len(), shared.pointer().addr() % bytes), (1000, 0));
+            // SAFETY: one thread.
+            assert!(unsafe { shared.get(0..1000) }.iter().all(|x| *x == 0.0));
+        }
+        assert_eq!(Shared::<Line>::default().len(), 0);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_refused_with_its_size() {
+        for len in [usize::MAX / 16, usize::MAX] {
+            let refused = Shared::<f32>::new(len).err();
+            assert_eq!(refused, Some(Refused { bytes: (len as u64).saturating_mul(4) }));
+        }
     }
 }

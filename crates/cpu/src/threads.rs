@@ -4,6 +4,8 @@
 //! only with the item in its hands, and finds the rest done when it is back.
 
 use std::cell::Cell;
+use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{LockResult, PoisonError};
@@ -64,6 +66,25 @@ pub(crate) struct Pool {
     handles: Vec<JoinHandle<()>>,
 }
 
+/// The system did not give the threads that were asked for.
+#[derive(Debug)]
+pub(crate) struct NoThreads {
+    wanted: usize,
+    given: usize,
+    why: io::Error,
+}
+
+impl fmt::Display for NoThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoThreads { wanted, given, why } = self;
+        write!(
+            f,
+            "{wanted} threads were asked for and the system gave {given}: {why}; use fewer (-t), or raise its limit \
+             (ulimit -u or -v, or the container's limit of processes)"
+        )
+    }
+}
+
 /// One thread's view of a running job.
 pub(crate) struct Worker<'a> {
     state: &'a State,
@@ -95,7 +116,8 @@ pub(crate) enum Whose {
 }
 
 impl Pool {
-    pub(crate) fn new(threads: usize) -> Pool {
+    /// So many threads; none if the system does not give all of them.
+    pub(crate) fn new(threads: usize) -> Result<Pool, NoThreads> {
         let threads = threads.max(1);
         let state = Arc::new(State {
             threads,
@@ -113,13 +135,14 @@ impl Pool {
             let state = Arc::clone(&state);
             Builder::new().name(format!("tern-cpu-{index}")).spawn(move || state.serve(index))
         };
-        // a machine that will not give more threads still runs, with those it gave
-        let handles: Vec<_> = (1..threads).map_while(|i| spawn(i).ok()).collect();
-        if handles.len() + 1 < threads {
-            drop(Pool { state, handles });
-            return Pool::new(1);
+        let mut pool = Pool { state: Arc::clone(&state), handles: Vec::with_capacity(threads) };
+        for index in 1..threads {
+            match spawn(index) {
+                Ok(handle) => pool.handles.push(handle),
+                Err(why) => return Err(NoThreads { wanted: threads, given: index, why }),
+            }
         }
-        Pool { state, handles }
+        Ok(pool)
     }
 
     pub(crate) fn threads(&self) -> usize {

@@ -11,7 +11,7 @@ fn every_case_is_near_the_reference() {
     for kernels in available() {
         for case in cases::all().unwrap() {
             for threads in [1, 3] {
-                let error = case.error(&mut Cpu::with_kernels(threads, kernels)).unwrap();
+                let error = case.error(&mut Cpu::with_kernels(threads, kernels).unwrap()).unwrap();
                 assert!(error <= case.tolerance, "{kernels:?}: {}: {error} > {}", case.name, case.tolerance);
             }
         }
@@ -23,9 +23,9 @@ fn every_instruction_set_equals_the_scalar_one() {
     let all = available();
     let (scalar, wide) = all.split_last().unwrap();
     for case in cases::all().unwrap() {
-        let want = case.run(&mut Cpu::with_kernels(1, scalar)).unwrap();
+        let want = case.run(&mut Cpu::with_kernels(1, scalar).unwrap()).unwrap();
         for kernels in wide {
-            let got = case.run(&mut Cpu::with_kernels(2, kernels)).unwrap();
+            let got = case.run(&mut Cpu::with_kernels(2, kernels).unwrap()).unwrap();
             let off = case.distance(&got, &want);
             assert!(off <= 4e-6, "{kernels:?}: {}: {off} from scalar", case.name);
         }
@@ -50,8 +50,8 @@ fn with_blocks(
     weights.data = data.into();
     let all = available();
     let (scalar, wide) = all.split_last().ok_or("no kernels")?;
-    let want = case.run(&mut Cpu::with_kernels(1, scalar))?;
-    wide.iter().map(|k| Ok((k.name, case.run(&mut Cpu::with_kernels(1, k))?, want.clone()))).collect()
+    let want = case.run(&mut Cpu::with_kernels(1, scalar)?)?;
+    wide.iter().map(|k| Ok((k.name, case.run(&mut Cpu::with_kernels(1, k)?)?, want.clone()))).collect()
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn rows_do_not_depend_on_their_neighbours() {
     }
     for case in all {
         for kernels in available() {
-            let mut cpu = Cpu::with_kernels(2, kernels);
+            let mut cpu = Cpu::with_kernels(2, kernels).unwrap();
             let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
             let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
             let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
@@ -125,7 +125,7 @@ fn attention_does_not_depend_on_the_size_of_steps() {
         let args = Attention { heads, kv_heads, head_dim: 72, v_dim: 40, scale: 0.2, window, softcap: None };
         for kernels in available() {
             let run = |lens: &[usize]| {
-                cases::attend(args, lens).unwrap().run(&mut Cpu::with_kernels(2, kernels)).unwrap()
+                cases::attend(args, lens).unwrap().run(&mut Cpu::with_kernels(2, kernels).unwrap()).unwrap()
             };
             let alone = run(&[1; 60]);
             for lens in [&[60][..], &[17, 43], &[5, 1, 16, 38]] {
@@ -143,7 +143,7 @@ fn cut_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
         for kernels in available() {
             let case = |lens: &[usize]| cases::attend(args, lens).unwrap();
             let run = |threads: usize, lens: &[usize]| {
-                case(lens).run(&mut Cpu::with_kernels(threads, kernels)).unwrap()
+                case(lens).run(&mut Cpu::with_kernels(threads, kernels).unwrap()).unwrap()
             };
             let together = run(2, &[1060]);
             for (threads, lens) in
@@ -151,7 +151,7 @@ fn cut_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
             {
                 assert!(run(threads, lens) == together, "{kernels:?}: {heads} heads, steps {lens:?}");
             }
-            let error = case(&[1030, 1, 4]).error(&mut Cpu::with_kernels(3, kernels)).unwrap();
+            let error = case(&[1030, 1, 4]).error(&mut Cpu::with_kernels(3, kernels).unwrap()).unwrap();
             assert!(error < 2e-3, "{kernels:?}: {heads} heads: {error}");
         }
     }
@@ -160,7 +160,7 @@ fn cut_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
 #[test]
 fn steps_that_do_not_fit_are_refused_in_words() {
     let case = cases::linear(&tern_quant::Q8_0, 32, 64, 1).unwrap();
-    let mut cpu = Cpu::new(1);
+    let mut cpu = Cpu::new(1).unwrap();
     let mut refused = |edit: fn(&mut Step)| {
         let mut case = case.clone();
         edit(&mut case.steps[0]);

@@ -17,12 +17,12 @@ fn bytes_are_near_the_reference_and_do_not_depend_on_the_size_of_steps() {
         for kernels in available() {
             let error = |cells| {
                 let case = case(args, &[17, 43], cells);
-                case.error(&mut Cpu::with_kernels(2, kernels)).unwrap()
+                case.error(&mut Cpu::with_kernels(2, kernels).unwrap()).unwrap()
             };
             let (halves, bytes) = (error(KvCells::F16), error(KvCells::Int8));
             assert!(bytes < 1e-2 && bytes > halves, "{kernels:?}: {bytes} as bytes, {halves} as halves");
             let run = |lens: &[usize]| {
-                case(args, lens, KvCells::Int8).run(&mut Cpu::with_kernels(2, kernels)).unwrap()
+                case(args, lens, KvCells::Int8).run(&mut Cpu::with_kernels(2, kernels).unwrap()).unwrap()
             };
             let alone = run(&[1; 60]);
             for lens in [&[60][..], &[17, 43], &[5, 1, 16, 38]] {

@@ -62,12 +62,15 @@ fn mean_kl(want: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
 fn check(name: &str, model: &(Model, Vec<HostTensor>)) {
     let want = logits(Box::new(Reference::new()), model, POSITIONS);
     assert!(want.iter().flatten().all(|x| x.is_finite()), "{name}: the reference is not finite");
-    let whole = logits(Box::new(Cpu::new(2)), model, POSITIONS);
+    let whole = logits(Box::new(Cpu::new(2).unwrap()), model, POSITIONS);
     let (kl, off) = (mean_kl(&want, &whole), cases::distance(&whole.concat(), &want.concat()));
     println!("{name}: mean KL {kl:.1e}, off by {off:.1e}");
     assert!(kl < MEAN_KL, "{name}: mean KL {kl:.2e} to the reference");
     assert!(off < DISTANCE, "{name}: logits off by {off:.2e}");
-    assert!(logits(Box::new(Cpu::new(1)), model, 5) == whole, "{name}: chunks of 5 change the logits");
+    assert!(
+        logits(Box::new(Cpu::new(1).unwrap()), model, 5) == whole,
+        "{name}: chunks of 5 change the logits"
+    );
 }
 
 #[test]
@@ -104,7 +107,7 @@ struct Ready {
 
 impl Ready {
     fn new(graph: &Graph, weights: &[HostTensor], pages: usize) -> Ready {
-        let mut backend = Cpu::new(2);
+        let mut backend = Cpu::new(2).unwrap();
         let weights: Vec<_> = weights.iter().map(|t| backend.store(t).unwrap()).collect();
         let reserve = Reserve::Kv { layers: graph.kv.clone(), pages, page_len: PAGE_LEN };
         let kv = Some(backend.reserve(&reserve).unwrap());

@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn quantized(x: &[f32]) -> IntsBuffer {
-        let buffer = IntsBuffer::new(x.len());
+        let buffer = IntsBuffer::new(x.len()).unwrap();
         // SAFETY: one thread.
         ints::quantize(x, Rounding { span: INT_BLOCK, low: 8 }, unsafe {
             buffer.part(x.len(), 0, 0, x.len())

@@ -278,7 +278,7 @@ mod tests {
 
     /// `[ROWS]` results of one token.
     fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &Ints<'_>) -> Vec<f32> {
-        let (out, mut room) = (Shared::new(ROWS), Room::default());
+        let (out, mut room) = (Shared::new(ROWS).unwrap(), Room::default());
         match kernel {
             LinearKernel::Ints(kernel) => {
                 // SAFETY: one thread.
@@ -302,7 +302,7 @@ mod tests {
         let names: Vec<_> = crate::available().iter().map(|k| k.name).collect();
         let general = [("avx2", avx2::general()), ("avx512", avx512::general::<false>())];
         let rng = &mut Random::new(3);
-        let buffer = IntsBuffer::new(COLS);
+        let buffer = IntsBuffer::new(COLS).unwrap();
         // SAFETY: one thread.
         let x = unsafe {
             let rounding = Rounding { span: INT_BLOCK, low: 8 };

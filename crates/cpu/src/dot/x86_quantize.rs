@@ -132,7 +132,7 @@ mod tests {
         let mut x = tern_graph::Random::new(3).normals(512, 2.0);
         (x[7], x[200]) = (900.0, -0.0);
         x[256..320].fill(0.0);
-        let [plain, wide] = [0, 1].map(|_| IntsBuffer::new(512));
+        let [plain, wide] = [0, 1].map(|_| IntsBuffer::new(512).unwrap());
         for (span, low) in [(32, 8), (64, 8), (128, 8), (128, 6), (32, 4)] {
             let rounding = Rounding { span, low };
             // SAFETY: one thread.
@@ -161,7 +161,7 @@ mod tests {
             let rounding = Rounding { span, low };
             let x = tern_graph::Random::new(5).normals(tokens * cols, 1.0);
             let (planes, tiles) =
-                (IntsBuffer::new(tokens * cols), LanesBuffer::new(32 * cols));
+                (IntsBuffer::new(tokens * cols).unwrap(), LanesBuffer::new(32 * cols).unwrap());
             // SAFETY: one thread.
             let (planes, tiles) = unsafe {
                 for (t, x) in x.chunks_exact(cols).enumerate() {

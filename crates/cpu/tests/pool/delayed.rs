@@ -81,7 +81,7 @@ mod sync {
 fn a_thread_that_is_late_for_a_job_enters_the_next_one_once() {
     let (done, finished) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut pool = Pool::new(2);
+        let mut pool = Pool::new(2).unwrap();
         for _ in 0..3 {
             // over while the other thread, which has seen it, is held up; unless it is waited for
             assert!(pool.run(&|w| {

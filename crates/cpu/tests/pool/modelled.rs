@@ -63,7 +63,7 @@ fn check(switches: usize, test: impl Fn() + Sync + Send + 'static) {
 }
 
 fn job_after_job(threads: usize) {
-    let mut pool = Pool::new(threads);
+    let mut pool = Pool::new(threads).expect("threads");
     for _ in 0..2 {
         let cells = Cells::<2>::new();
         assert!(pool.run(&|w| phase(w, 0, &cells)));
@@ -85,7 +85,7 @@ fn three_threads_do_everything_once_in_job_after_job() {
 #[test]
 fn a_thread_enters_a_job_once() {
     check(3, || {
-        let mut pool = Pool::new(2);
+        let mut pool = Pool::new(2).unwrap();
         assert!(pool.run(&|_| {}));
         assert!(pool.run(&|w| assert!(w.share_all(task(0, 1)).count() <= 1)));
     });
@@ -94,7 +94,7 @@ fn a_thread_enters_a_job_once() {
 #[test]
 fn a_phase_sees_what_the_one_before_it_wrote() {
     check(2, || {
-        let mut pool = Pool::new(2);
+        let mut pool = Pool::new(2).unwrap();
         let (first, second) = (Cells::<2>::new(), Cells::<2>::new());
         assert!(pool.run(&|w| {
             phase(w, 0, &first);
@@ -108,7 +108,7 @@ fn a_phase_sees_what_the_one_before_it_wrote() {
 #[test]
 fn a_thread_that_fails_ends_the_job_for_all_and_the_next_one_runs() {
     check(2, || {
-        let mut pool = Pool::new(2);
+        let mut pool = Pool::new(2).unwrap();
         assert!(!pool.run(&|w| {
             for item in w.share_all(task(0, 2)) {
                 if item == 1 {

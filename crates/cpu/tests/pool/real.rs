@@ -18,7 +18,7 @@ fn task(index: usize, items: usize, unit: usize) -> Task {
 #[test]
 fn every_item_is_done_once_and_barriers_order_phases() {
     for threads in [1, 2, 3, 5] {
-        let mut pool = Pool::new(threads);
+        let mut pool = Pool::new(threads).unwrap();
         for round in 0..100 {
             // two tasks a phase
             let counts: Vec<[AtomicUsize; 50]> =
@@ -49,7 +49,7 @@ fn every_item_is_done_once_and_barriers_order_phases() {
 
 #[test]
 fn a_panic_in_one_thread_fails_the_job_and_not_the_pool() {
-    let mut pool = Pool::new(3);
+    let mut pool = Pool::new(3).unwrap();
     std::panic::set_hook(Box::new(|_| {}));
     for bad in 0..30 {
         assert!(!pool.run(&|w| {
@@ -63,7 +63,7 @@ fn a_panic_in_one_thread_fails_the_job_and_not_the_pool() {
 
 #[test]
 fn a_thread_that_is_late_holds_nobody_up() {
-    let mut pool = Pool::new(2);
+    let mut pool = Pool::new(2).unwrap();
     let late = Duration::from_millis(200);
     let start = Instant::now();
     for _ in 0..20 {
@@ -84,7 +84,7 @@ fn a_thread_that_is_late_holds_nobody_up() {
 /// cores.
 fn small_jobs(jobs: usize, most: Duration) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let mut pool = Pool::new(4 * cores);
+    let mut pool = Pool::new(4 * cores).expect("threads");
     let start = Instant::now();
     for job in 0..jobs {
         let (phases, items, spins) = (1 + job % 7, 1 + job % 23, [0, 10, 100, 1000][job % 4]);

@@ -1,0 +1,50 @@
+//! Memory and threads that cannot be had are refused with both numbers, before anything is taken.
+
+use tern_cpu::{Cpu, MAX_THREADS};
+use tern_graph::{Attention, Backend, BackendError, Bindings, Reserve, cases};
+
+const ARGS: Attention =
+    Attention { heads: 4, kv_heads: 2, head_dim: 64, v_dim: 64, scale: 0.1, window: None, softcap: None };
+
+/// The words of a refusal for want of memory.
+fn words<T>(result: Result<T, BackendError>) -> String {
+    match result {
+        Err(BackendError::OutOfMemory(words)) => words,
+        Err(other) => panic!("another error: {other}"),
+        Ok(_) => panic!("not refused"),
+    }
+}
+
+#[test]
+fn pages_that_no_memory_holds_are_refused() {
+    let case = cases::attend(ARGS, &[1]).unwrap();
+    let mut cpu = Cpu::new(1).unwrap();
+    let mut reserve = |pages| {
+        let layers = case.graph.kv.clone();
+        words(cpu.reserve(&Reserve::Kv { layers, pages, page_len: 32 }))
+    };
+    let many = reserve(1 << 40);
+    // 512 bytes a token
+    assert!(many.starts_with("KV for 35184372088832 tokens takes 17179869184 MiB, and "), "{many}");
+    assert!(many.contains(" MiB are free"), "{many}");
+    assert!(reserve(usize::MAX).starts_with("KV for 18446744073709551615 tokens takes "));
+}
+
+#[test]
+fn scratch_that_no_memory_holds_is_refused() {
+    let case = cases::linear(&tern_quant::Q8_0, 64, 512, 1).unwrap();
+    let mut cpu = Cpu::new(1).unwrap();
+    let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
+    let bindings = Bindings { weights: &weights, kv: None, max_tokens: 1 << 40, max_outputs: 1 };
+    let many = words(cpu.compile(&case.graph, &bindings));
+    assert!(many.starts_with("scratch for steps of 1099511627776 tokens takes "), "{many}");
+    assert!(many.contains(" MiB are free"), "{many}");
+    // and the backend is as good as before
+    assert!(case.error(&mut cpu).unwrap() <= case.tolerance);
+}
+
+#[test]
+fn more_threads_than_any_machine_has_are_refused() {
+    let words = Cpu::new(100_000).err().unwrap().to_string();
+    assert_eq!(words, format!("100000 threads: at most {MAX_THREADS}"));
+}
