@@ -61,13 +61,18 @@ impl<'a> Encoding<'a> {
 
     /// The same for a word that is to be merged.
     pub(super) fn check_word(&mut self, vocab: &Vocab, word: &str) -> Result<(), EncodeError> {
-        if let Some(covers) = self.covers
-            && word.len() > LONG_WORD
-            && self.limit.tokens < usize::MAX
-        {
-            self.check_tokens(covers.least(vocab, word))?;
+        if word.len() > LONG_WORD {
+            self.check_long(vocab, word)?;
         }
         self.check(word.len())
+    }
+
+    #[cold] // apart from the loop over words, which are short
+    fn check_long(&self, vocab: &Vocab, word: &str) -> Result<(), EncodeError> {
+        match self.covers {
+            Some(covers) if self.limit.tokens < usize::MAX => self.check_tokens(covers.least(vocab, word)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether so many more tokens may come.
@@ -78,6 +83,7 @@ impl<'a> Encoding<'a> {
         }
     }
 
+    #[cold]
     pub(super) fn check_cancelled(&self) -> Result<(), EncodeError> {
         if (self.limit.cancelled)() { Err(EncodeError::Cancelled) } else { Ok(()) }
     }
