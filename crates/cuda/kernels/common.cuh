@@ -14,11 +14,13 @@ DEVICE float4 load_floats4(const float* at) { return __ldcg((const float4*)at); 
 DEVICE float load_float(const float* at) { return __ldcg(at); }
 DEVICE uint4 load_words4(const void* at) { return __ldcg((const uint4*)at); }
 
-// 65504 is the largest half: what is larger must not become infinite. What is not finite becomes NaN, as zero times it is,
-// or some number where only numbers may be (FINITE).
+DEVICE bool is_finite(float x) { return fabsf(x) < INFINITY; }
+
+// 65504 is the largest half: what is larger must not become infinite. What is not finite stays so, or becomes some number
+// where only numbers may be (FINITE).
 template <bool FINITE> DEVICE float in_range_of_halves(float x) {
     float clamped = fminf(fmaxf(x, -65504.f), 65504.f);
-    return FINITE ? clamped : __fmaf_rn(x, 0.f, clamped);
+    return FINITE || is_finite(x) ? clamped : x;
 }
 
 template <bool FINITE = false> DEVICE u16 to_half(float x) {
@@ -26,8 +28,6 @@ template <bool FINITE = false> DEVICE u16 to_half(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(in_range_of_halves<FINITE>(x)));
     return half;
 }
-
-DEVICE bool is_finite(float x) { return fabsf(x) < INFINITY; }
 
 DEVICE float exp2_fast(float x) {
     float y;

@@ -69,9 +69,17 @@ template <class F> struct PlanesX {
 // What the largest value of a chunk becomes: of bit planes one bit less, see PlanesX.
 constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
 
-// The bits of a magnitude are in the order of what they stand for, NaN the largest: the scale of values that are not finite
-// is not finite either, and so is all that is computed with it.
-DEVICE u32 magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+// The larger magnitude, or NaN if one of them is: the scale of values that are not finite is not finite either, and so is all
+// that is computed with it.
+DEVICE float larger_magnitude(float x, float y) {
+#if __CUDA_ARCH__ >= 800
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(x)), "f"(fabsf(y)));
+    return larger;
+#else // the bits of magnitudes are in their order, those of NaN above all
+    return __uint_as_float(max(__float_as_uint(fabsf(x)), __float_as_uint(fabsf(y))));
+#endif
+}
 
 // What to multiply values with for that, and what the integers are worth then; what is next to nothing becomes nothing.
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }

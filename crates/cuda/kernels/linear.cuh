@@ -26,12 +26,11 @@ constexpr int SHARE_FLOATS = WARPS * 16 + 16; // a token, between the shares of 
 // Eight values of x as integers to their place in shared memory; sixteen neighbouring threads have a chunk.
 template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int chunk, const float (&v)[8]) {
     int part = threadIdx.x % 16, sum = 0;
-    u32 most_bits = 0;
+    float most = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) most_bits = max(most_bits, magnitude_bits(v[i]));
+    for (int i = 0; i < 8; i++) most = larger_magnitude(most, v[i]);
 #pragma unroll
-    for (int step = 8; step > 0; step /= 2) most_bits = max(most_bits, __shfl_xor_sync(0xffffffff, most_bits, step));
-    float most = __uint_as_float(most_bits);
+    for (int step = 8; step > 0; step /= 2) most = larger_magnitude(most, __shfl_xor_sync(0xffffffff, most, step));
     if (real && part == 0) x.scales[chunk * T + t] = x_scale_of(most, SIGNS ? PLANES_MOST : BYTES_MOST);
     if (SIGNS) {
         store_planes(real, x.bytes + (chunk * T + t) * 256, part, v, most);

@@ -23,17 +23,15 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
         factor = norm_factor(block_sum<256>(sum, room), a.cols, a.norm.eps);
     }
     for (int k = threadIdx.x * 8; k / 128 / 2 * 2 < a.chunks; k += 256 * 8) { // whole warps
-        float v[8];
-        u32 most_bits = 0;
+        float v[8], most = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             v[i] = k + i < a.cols ? from[k + i] : 0.f;
             if (a.norm.kind && k + i < a.cols) v[i] *= factor * a.norm.weight[k + i];
-            most_bits = max(most_bits, magnitude_bits(v[i]));
+            most = larger_magnitude(most, v[i]);
         }
 #pragma unroll
-        for (int step = 8; step > 0; step /= 2) most_bits = max(most_bits, __shfl_xor_sync(0xffffffff, most_bits, step));
-        float most = __uint_as_float(most_bits);
+        for (int step = 8; step > 0; step /= 2) most = larger_magnitude(most, __shfl_xor_sync(0xffffffff, most, step));
         long chunk = k / 128;
         int sum = 0;
         u8* to = p.x.bytes + (chunk * p.x.tokens + t / 4 * 4) * 256;
@@ -235,7 +233,8 @@ extern "C" __global__ void __launch_bounds__(128) attend_many(const __grid_const
             if (i * 32 + lane < a.head_dim) score += query[i] * to_float(key[i * 32 + lane]);
         score = warp_sum(score) * a.scale;
         if (a.softcap > 0) score = soft_capped(score, a.softcap);
-        float next = fmaxf(most, score), keep = expf(most - next), now = expf(score - next);
+        float next = fmaxf(most, score), base = next == -INFINITY ? 0.f : next; // no key counts so far
+        float keep = expf(most - base), now = expf(score - base);
         const u16* value = a.values + slot * a.v_dim;
 #pragma unroll
         for (int i = 0; i < MOST_DIMS; i++) {
