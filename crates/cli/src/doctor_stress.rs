@@ -14,7 +14,7 @@ use crate::units;
 /// Tokens a sequence may have, where the model was made for so many.
 const CONTEXT: usize = 1024;
 /// KV pages for each stream: fewer than long requests need, so that some are preempted.
-const STREAM_PAGES: usize = 5;
+const STREAM_PAGES: usize = 4;
 /// A difference with a smaller gap, in nats or as a part of a draw, is a near tie where steps of other sizes are summed in
 /// another order. The processor sums in one order, whatever the step.
 const TIE: f64 = 1e-2;

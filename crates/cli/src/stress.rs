@@ -200,8 +200,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Rounds of requests: each with its own number of streams, from one to a few more than may run. In some all answers
-    /// are long, so that pages run out while they are generated.
+    /// Rounds of requests: each with its own number of streams, from one to a few more than may run. In some, all
+    /// answers are long, so that pages run out while they are generated.
     async fn mix(&mut self) -> Result<(), Failure> {
         let most = self.plan.streams + self.plan.streams.div_ceil(4);
         let until = Instant::now() + self.plan.time.mul_f64(1.0 - ALONE);

@@ -7,6 +7,8 @@ use tern_graph::Random;
 const PROMPT: usize = 512;
 /// Tokens that a request generates at most.
 const ANSWER: usize = 90;
+/// Of four requests, the one whose answer is long: its prompt is very short or very long.
+const LONG_ANSWER: usize = 3;
 /// Texts that several prompts begin with.
 const DOCUMENTS: usize = 4;
 
@@ -73,6 +75,7 @@ impl Requests {
     fn answer_len(&mut self, prompt: usize) -> usize {
         let Sizes { page_len, context, .. } = self.sizes;
         let len = match self.random.below(4) {
+            _ if self.made % 4 == LONG_ANSWER => ANSWER - self.random.below(ANSWER / 3),
             0 => 1 + self.random.below(4),
             1 => near(page_len - prompt % page_len, &mut self.random), // ends at the border of a page
             _ => 1 + self.random.below(ANSWER),
