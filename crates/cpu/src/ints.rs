@@ -208,17 +208,9 @@ pub(crate) struct BlockSums {
 /// values that are not finite is not finite either, and so is all that is computed with it.
 #[inline(always)]
 pub(crate) fn largest(x: &[f32]) -> f32 {
-    // bits of magnitudes are in the order of what they stand for
-    let magnitude = |x: f32| (x.to_bits() & 0x7FFF_FFFF) as i32;
-    let mut lanes = [0; 16];
-    let (whole, rest) = x.as_chunks::<16>();
-    for x16 in whole {
-        for i in 0..16 {
-            lanes[i] = lanes[i].max(magnitude(x16[i]));
-        }
-    }
-    let rest = rest.iter().map(|x| magnitude(*x));
-    f32::from_bits(lanes.into_iter().chain(rest).fold(0, i32::max) as u32)
+    // bits of magnitudes are in the order of what they stand for; a plain loop, which the compiler turns into vectors
+    let magnitudes = x.iter().map(|x| (x.to_bits() & 0x7FFF_FFFF) as i32);
+    f32::from_bits(magnitudes.fold(0, i32::max) as u32)
 }
 
 /// Rounds 32 values to a magnitude that none exceeds over 127 * 256. The same at every vector width, but for the
