@@ -43,7 +43,7 @@ const DICT_METHODS: [&str; 11] =
 pub(super) fn metered<'s>(code: &Instructions<'s>) -> Instructions<'s> {
     let old: Vec<&Instruction<'s>> = (0..).map_while(|at| code.get(at)).collect();
     let mut jumped_to = vec![false; old.len() + 1];
-    for &place in old.iter().filter_map(|instruction| jump(instruction)) {
+    for place in old.iter().filter_map(|&instruction| target(&mut instruction.clone()).copied()) {
         if let Some(slot) = jumped_to.get_mut(place as usize) {
             *slot = true;
         }
@@ -75,19 +75,6 @@ pub(super) fn metered<'s>(code: &Instructions<'s>) -> Instructions<'s> {
 }
 
 /// Where an instruction may continue, if not at the next one.
-fn jump<'a>(instruction: &'a Instruction<'_>) -> Option<&'a u32> {
-    match instruction {
-        Instruction::Jump(to)
-        | Instruction::JumpIfFalse(to)
-        | Instruction::JumpIfFalseOrPop(to)
-        | Instruction::JumpIfTrueOrPop(to)
-        | Instruction::Iterate(to)
-        | Instruction::BuildMacro(_, to, _) => Some(to),
-        _ => None,
-    }
-}
-
-/// The same, to be changed.
 fn target<'a>(instruction: &'a mut Instruction<'_>) -> Option<&'a mut u32> {
     match instruction {
         Instruction::Jump(to)
