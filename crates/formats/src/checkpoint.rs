@@ -4,38 +4,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use indexmap::{IndexMap, map::Entry};
-use tern_quant::{Dialect, Quant};
+use tern_quant::Dialect;
 
-use crate::{
-    Access, FormatError, Metadata, TensorError, folder,
-    gguf::{self, Header},
-    split,
-};
-
-/// One tensor: a shape, a format, and the bytes.
-#[derive(Clone, Debug)]
-pub struct Tensor {
-    /// The name in the file, `blk.0.attn_q.weight`.
-    pub name: String,
-    /// The format of its blocks.
-    pub quant: &'static Quant,
-    /// GGUF order: `dims[0]` is the fastest, the K of a matrix product. Never empty, never zero.
-    pub dims: Vec<u64>,
-    /// All blocks, and the format's tail. Not a copy, and aligned no better than the file is: read it bytewise.
-    pub data: Bytes,
-}
-
-impl Tensor {
-    /// Weights in a row: `dims[0]`.
-    pub fn cols(&self) -> usize {
-        self.dims.first().map_or(1, |&k| k as usize)
-    }
-
-    /// Rows of all other dimensions together.
-    pub fn rows(&self) -> usize {
-        self.dims.iter().skip(1).product::<u64>() as usize
-    }
-}
+use crate::{Access, FormatError, Metadata, Tensor, TensorError, folder, gguf, shard::Shard, split};
 
 /// One file that a checkpoint was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,35 +94,6 @@ impl Checkpoint {
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
         self.tensors.values().map(|t| t.data.len() as u64).sum()
-    }
-}
-
-impl FormatError {
-    /// Says which file; an error that says it already stays as it is.
-    pub(crate) fn at(self, path: &Path) -> FormatError {
-        match self {
-            FormatError::Io(..) | FormatError::In(..) => self,
-            other => FormatError::In(path.into(), Box::new(other)),
-        }
-    }
-}
-
-/// One file with its header taken apart.
-#[derive(Debug)]
-pub(crate) struct Shard {
-    pub(crate) path: Option<PathBuf>,
-    pub(crate) bytes: Bytes,
-    pub(crate) header: Header,
-}
-
-impl Shard {
-    pub(crate) fn parse(path: Option<PathBuf>, bytes: Bytes) -> Result<Shard, FormatError> {
-        let header = gguf::read(&bytes)?;
-        Ok(Shard { path, bytes, header })
-    }
-
-    pub(crate) fn open(path: &Path, access: Access) -> Result<Shard, FormatError> {
-        Shard::parse(Some(path.into()), access.bytes(path)?).map_err(|e| e.at(path))
     }
 }
 

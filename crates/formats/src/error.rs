@@ -1,6 +1,9 @@
 //! Why a model file was refused, in sentences that name the thing and what was expected.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use crate::shown;
 
@@ -85,6 +88,16 @@ pub enum FormatError {
     /// The shards do not make one model.
     #[error(transparent)]
     Split(#[from] SplitError),
+}
+
+impl FormatError {
+    /// Says which file; an error that says it already stays as it is.
+    pub(crate) fn at(self, path: &Path) -> FormatError {
+        match self {
+            FormatError::Io(..) | FormatError::In(..) => self,
+            other => FormatError::In(path.into(), Box::new(other)),
+        }
+    }
 }
 
 /// What is wrong with a key-value pair.

@@ -8,6 +8,7 @@ mod cursor;
 mod dialect;
 mod place;
 mod read;
+mod size;
 mod value_type;
 mod write;
 

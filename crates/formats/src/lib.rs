@@ -15,11 +15,14 @@ mod error;
 mod folder;
 pub mod gguf;
 mod metadata;
+mod shard;
 mod shown;
 mod split;
+mod tensor;
 
 pub use access::Access;
-pub use checkpoint::{Checkpoint, SourceFile, Tensor};
+pub use checkpoint::{Checkpoint, SourceFile};
 pub use error::{FormatError, KeyError, SplitError, TensorError};
 pub use metadata::{Metadata, MetadataError, Value};
 pub use shown::{escaped, shown};
+pub use tensor::Tensor;

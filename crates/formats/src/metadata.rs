@@ -152,14 +152,6 @@ impl Metadata {
         })
     }
 
-    /// An array of bools, `None` where the key is absent.
-    pub fn optional_bools(&self, key: &str) -> Lookup<Option<&[bool]>> {
-        self.typed(key, "an array of bools", |v| match v {
-            Value::Bools(x) => Some(x.as_slice()),
-            _ => None,
-        })
-    }
-
     fn typed<'a, T>(
         &'a self,
         key: &str,

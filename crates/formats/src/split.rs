@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{Access, FormatError, Metadata, SplitError, checkpoint::Shard};
+use crate::{Access, FormatError, Metadata, SplitError, shard::Shard};
 
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";

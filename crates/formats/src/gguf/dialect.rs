@@ -6,7 +6,7 @@
 
 use tern_quant::{Dialect, Quant};
 
-use super::{Header, place::size};
+use super::{Header, size::size};
 use crate::{FormatError, Metadata, TensorError, shown};
 
 /// The id with two meanings.

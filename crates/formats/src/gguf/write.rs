@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use indexmap::{IndexMap, map::Entry};
 use tern_quant::Quant;
 
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_KEY, MAX_NAME, place::size, value_type::ValueType};
+use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_KEY, MAX_NAME, size::size, value_type::ValueType};
 use crate::{FormatError, KeyError, Metadata, TensorError, Value};
 
 /// A model to write: what it says of itself, and the tensors it will have.
