@@ -1,4 +1,4 @@
-//! How the bytes of a file come into memory: mapped, or copied, and locked there or not.
+//! How a file is loaded into memory: mapped or copied, optionally locked.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -7,12 +7,12 @@ use memmap2::{Mmap, MmapMut};
 
 use crate::FormatError;
 
-/// How a file is brought into memory. The default maps it and lets the system decide what to keep.
+/// How a file is loaded into memory. The default maps it and lets the system evict pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Reads a copy into memory: slower to open, and whatever becomes of the file afterwards does no harm.
+    /// Reads a copy into memory: slower to open, but later changes to the file have no effect.
     pub copy: bool,
-    /// Keeps all bytes in memory, where the system would take rarely used ones out.
+    /// Locks all bytes in memory, so that the system does not evict them.
     pub lock: bool,
 }
 
@@ -23,8 +23,8 @@ impl Access {
         let file = File::open(path).map_err(io)?;
         let map = match self.copy {
             true => copied(file, path)?,
-            // SAFETY: the map is read-only and private to this process; that a file truncated by others faults is
-            // the documented price of not copying it (see `Checkpoint::open`).
+            // SAFETY: the map is read-only and private to this process; a fault after another process truncates the
+            // file is a documented limitation (see `Checkpoint::open`).
             false => unsafe { Mmap::map(&file) }.map_err(io)?,
         };
         #[cfg(unix)]
@@ -35,7 +35,7 @@ impl Access {
     }
 }
 
-/// A copy of the whole file. Its memory is a mapping too: a refusal is an error where a `Vec` would abort.
+/// A copy of the whole file, in anonymous mapped memory: a failed allocation is an error, not an abort as with `Vec`.
 fn copied(mut file: File, path: &Path) -> Result<Mmap, FormatError> {
     let io = |e| FormatError::Io(path.into(), e);
     let bytes = file.metadata().map_err(io)?.len();

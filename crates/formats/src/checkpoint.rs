@@ -1,4 +1,4 @@
-//! A model as the file has it: metadata, and tensors that point into the mapped bytes.
+//! A model as stored in its files: metadata, and tensors that point into the mapped bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{Access, FormatError, Metadata, Tensor, TensorError, folder, gguf, sh
 /// One file that a checkpoint was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// Where it is; `None` for bytes in memory.
+    /// Its path; `None` for bytes in memory.
     pub path: Option<PathBuf>,
     /// Its size in bytes.
     pub bytes: u64,
@@ -21,37 +21,37 @@ pub struct SourceFile {
     pub alignment: u64,
 }
 
-/// A model: metadata and tensors of one file, or of all shards of a split one.
+/// A model: metadata and tensors of one file, or of all shards of a split model.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// Key-value pairs in file order; of the first shard, and without its `split.*` keys.
+    /// Key-value pairs of the first shard in file order, without its `split.*` keys.
     pub metadata: Metadata,
     /// Tensors in file order, by name.
     pub tensors: IndexMap<String, Tensor>,
-    /// Whose type ids the file uses.
+    /// The dialect of the file's type ids.
     pub dialect: Dialect,
     /// The files, in shard order.
     pub files: Vec<SourceFile>,
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, any shard of a split one, or a folder with one model in it.
+    /// Opens a GGUF file, any shard of a split model, or a folder that contains one model.
     ///
-    /// The file is mapped, not read: only the header is touched, however large the model is. A file that somebody
-    /// truncates while it is mapped ends the process with SIGBUS at the next read of the lost part; replacing a
-    /// file by renaming another over it is safe, and so is [`Access::copy`].
+    /// The file is mapped: only the header is read, whatever the size of the model. If another process truncates a
+    /// mapped file, the next read of the lost part ends the process with SIGBUS; replacing a file by renaming another
+    /// over it is safe, and so is [`Access::copy`].
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
         Self::open_as(path, Access::default())
     }
 
-    /// As [`Self::open`], with the bytes brought into memory as `access` says.
+    /// Like [`Self::open`], with the given [`Access`].
     pub fn open_as(path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
         let checkpoint = Self::read(path, access)?;
         checkpoint.check_runnable().map_err(|e| e.at(path))?;
         Ok(checkpoint)
     }
 
-    /// As [`Self::open`], but also for a model that is described in full and yet cannot run.
+    /// Like [`Self::open`], but also opens models that can be described and not run.
     pub fn open_for_inspection(path: &Path) -> Result<Checkpoint, FormatError> {
         Self::read(path, Access::default())
     }
@@ -65,7 +65,7 @@ impl Checkpoint {
         merge(shards).map_err(|e| e.at(path))
     }
 
-    /// A model that is in memory already, such as one embedded in a binary.
+    /// Parses a model that is already in memory, such as one embedded in a binary.
     ///
     /// ```
     /// use tern_formats::{Checkpoint, Metadata, gguf::Writer};
@@ -83,7 +83,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Whether the weights mean what the plain formats say; the key that says otherwise is the error.
+    /// Fails if a metadata key says that the weights need a transformation that is not supported.
     pub fn check_runnable(&self) -> Result<(), FormatError> {
         match self.metadata.iter().find(|(key, _)| key.starts_with("prism.")) {
             Some((key, _)) => Err(FormatError::Rotated(key.into())),
@@ -97,7 +97,7 @@ impl Checkpoint {
     }
 }
 
-/// One checkpoint of all shards: the metadata of the first, the tensors of all.
+/// Merges shards into one checkpoint: the metadata of the first, the tensors of all.
 fn merge(shards: Vec<Shard>) -> Result<Checkpoint, FormatError> {
     let dialect = gguf::decide_dialect(shards.iter().map(|s| &s.header))?;
     let mut metadata = Metadata::default();
@@ -127,6 +127,6 @@ fn merge(shards: Vec<Shard>) -> Result<Checkpoint, FormatError> {
             metadata = header.metadata;
         }
     }
-    split::forget(&mut metadata);
+    split::remove_keys(&mut metadata);
     Ok(Checkpoint { metadata, tensors, dialect, files })
 }

@@ -1,4 +1,4 @@
-//! Why a model file was refused, in sentences that name the thing and what was expected.
+//! Why a model file was rejected: each message names the item and what was expected.
 
 use std::{
     io,
@@ -13,17 +13,17 @@ pub enum FormatError {
     /// The system could not read the path.
     #[error("{}: {}", .0.display(), .1)]
     Io(PathBuf, #[source] io::Error),
-    /// The file at the path was refused.
+    /// The file at the path was rejected.
     #[error("{}: {}", .0.display(), .1)]
     In(PathBuf, #[source] Box<FormatError>),
-    /// The file shrank while it was copied: the bytes it had at first.
-    #[error("the file had {0} bytes and became shorter while it was read")]
+    /// The file shrank while it was copied: its size at first.
+    #[error("the file had {0} bytes and was truncated while it was read")]
     Shrank(u64),
-    /// The system did not give memory for a copy: the bytes, and its words.
-    #[error("no memory for a copy of {0} bytes: {1}")]
+    /// The memory for a copy could not be allocated: the bytes, and the system's error.
+    #[error("cannot allocate {0} bytes for a copy of the file: {1}")]
     NoMemory(u64, #[source] io::Error),
-    /// The system did not keep the bytes in memory: how many, and its words.
-    #[error("{0} bytes cannot be locked in memory: {1}; `ulimit -l` shows the limit")]
+    /// The bytes could not be locked in memory: the bytes, and the system's error.
+    #[error("cannot lock {0} bytes in memory: {1}; `ulimit -l` shows the limit")]
     NotLocked(u64, #[source] io::Error),
     /// Writing failed.
     #[error("cannot write the model: {0}")]
@@ -33,10 +33,10 @@ pub enum FormatError {
     #[error("the folder has no .gguf file")]
     EmptyFolder,
     /// A folder with more than one model: their names.
-    #[error("the folder has {} models, name one of them: {}", .0.len(), .0.join(", "))]
+    #[error("the folder has {} models, choose one: {}", .0.len(), .0.join(", "))]
     ManyModels(Vec<String>),
     /// A folder with safetensors only.
-    #[error("the folder has only safetensors files, which are not supported yet: want a .gguf file")]
+    #[error("the folder has only safetensors files, which are not supported: want a .gguf file")]
     OnlySafetensors,
 
     /// The first bytes are not the magic.
@@ -48,26 +48,26 @@ pub enum FormatError {
     /// A big-endian file of this version.
     #[error("the file is big-endian (GGUF version {0}), want little-endian")]
     BigEndian(u32),
-    /// A version of the future or of nobody.
+    /// An unknown version.
     #[error("GGUF version {0} is unknown, want version 2 or 3")]
     UnknownVersion(u32),
-    /// The file ends early: what was being read, the bytes it needs, the bytes that are left.
+    /// The file ends early: what was being read, the bytes needed, the bytes left.
     #[error("the file ends inside {0}: want {1} more bytes, {2} are left")]
     Truncated(String, u64, u64),
-    /// More entries than the rest of the file can hold: what, how many, the bytes that are left.
-    #[error("{0}: {1} entries cannot fit in the {2} bytes that are left")]
+    /// More entries than the rest of the file can hold: what, how many, the bytes left.
+    #[error("{0}: {1} entries cannot fit in the remaining {2} bytes")]
     Count(String, u64, u64),
-    /// A header beyond all reason: the bytes it may have.
-    #[error("the header is larger than {0} bytes, the most that is read")]
+    /// A header that exceeds the limit in bytes.
+    #[error("the header exceeds the limit of {0} bytes")]
     HeaderTooLarge(u64),
 
-    /// One key-value pair is wrong.
+    /// An invalid key-value pair.
     #[error("metadata key `{}`: {}", shown(.0), .1)]
     Key(String, #[source] KeyError),
-    /// One tensor is wrong.
+    /// An invalid tensor.
     #[error("tensor `{}`: {}", shown(.0), .1)]
     Tensor(String, #[source] TensorError),
-    /// Two tensors claim the same bytes.
+    /// Two tensors share bytes.
     #[error(
         "tensors `{one}` and `{two}` overlap: `{one}` ends at offset {2}, `{two}` starts at {3}",
         one = shown(.0),
@@ -75,23 +75,23 @@ pub enum FormatError {
     )]
     Overlap(String, String, u64, u64),
 
-    /// Type 42 with offsets that match no known block size: how each reading fails.
-    #[error("type id 42 fits no known layout: {}", .0.join("; "))]
+    /// Type 42 with offsets that match no known block size: how each interpretation fails.
+    #[error("type id 42 matches no known layout: {}", .0.join("; "))]
     NoReading(Vec<String>),
     /// Type 42 with offsets that match several block sizes.
-    #[error("type id 42 could be any of {}: the offsets of the file fit all of them", .0.join(", "))]
+    #[error("type id 42 is ambiguous: the offsets in the file match {}", .0.join(" and "))]
     AmbiguousReading(Vec<String>),
-    /// Weights in a rotated basis that are not undone yet: the key that says so.
-    #[error("metadata key `{}`: the weights are in a rotated basis, which is not implemented yet", shown(.0))]
+    /// Weights in a rotated basis, which is not supported: the key that says so.
+    #[error("metadata key `{}`: weights in a rotated basis are not supported", shown(.0))]
     Rotated(String),
 
-    /// The shards do not make one model.
+    /// The shards do not form one model.
     #[error(transparent)]
     Split(#[from] SplitError),
 }
 
 impl FormatError {
-    /// Says which file; an error that says it already stays as it is.
+    /// Adds the path, unless the error already has one.
     pub(crate) fn at(self, path: &Path) -> FormatError {
         match self {
             FormatError::Io(..) | FormatError::In(..) => self,
@@ -103,17 +103,17 @@ impl FormatError {
 /// What is wrong with a key-value pair.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// A key of no bytes.
-    #[error("a key must not be empty")]
+    /// An empty key.
+    #[error("the key must not be empty")]
     Empty,
-    /// A key of too many bytes.
+    /// A key that is too long: its bytes, the limit.
     #[error("the key has {0} bytes, want at most {1}")]
     TooLong(u64, u64),
-    /// The key came before.
-    #[error("the key is there twice")]
+    /// A key that occurs twice.
+    #[error("duplicate key")]
     Duplicate,
-    /// The key or the value is not text.
-    #[error("want UTF-8 text, file has other bytes")]
+    /// A key or value that is not UTF-8.
+    #[error("want UTF-8 text, file has invalid bytes")]
     NotUtf8,
     /// A value type that GGUF does not have.
     #[error("value type {0} is unknown, want 0 to 12")]
@@ -121,16 +121,16 @@ pub enum KeyError {
     /// An array of arrays.
     #[error("arrays of arrays are not supported")]
     NestedArray,
-    /// A bool that is not one.
+    /// A bool that is neither 0 nor 1.
     #[error("want a bool of 0 or 1, file has {0}")]
     Bool(u8),
     /// `general.alignment` with another type.
     #[error("want a u32, file has value type {0}")]
     AlignmentType(u32),
-    /// `general.alignment` to be written as something else than an unsigned integer.
+    /// `general.alignment` to be written as something other than an unsigned integer.
     #[error("want an unsigned integer")]
     AlignmentNotUint,
-    /// `general.alignment` with an impossible value.
+    /// `general.alignment` with an invalid value.
     #[error("want a power of two, file has {0}")]
     Alignment(u64),
 }
@@ -138,14 +138,14 @@ pub enum KeyError {
 /// What is wrong with a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
-    /// A name that is empty or too long, in bytes.
+    /// A name that is empty or too long: its bytes, the limit.
     #[error("the name has {0} bytes, want 1 to {1}")]
     NameLength(u64, u64),
-    /// The name is not text.
+    /// A name that is not UTF-8.
     #[error("the name is not UTF-8")]
     NameNotUtf8,
-    /// The name came before.
-    #[error("the name is there twice")]
+    /// A name that occurs twice.
+    #[error("duplicate name")]
     Duplicate,
     /// More than four dimensions.
     #[error("{0} dimensions, want 1 to 4")]
@@ -153,48 +153,48 @@ pub enum TensorError {
     /// A dimension of zero.
     #[error("shape {0:?} has a zero dimension")]
     ZeroDimension(Vec<u64>),
-    /// More weights than a machine can count.
-    #[error("shape {0:?} is too large to count")]
+    /// A number of weights that overflows.
+    #[error("shape {0:?} is too large")]
     TooLarge(Vec<u64>),
-    /// A type id that nobody defines.
+    /// An unknown type id.
     #[error("type id {0} is unknown")]
     UnknownType(u32),
-    /// A type of Microsoft's bitnet.cpp whose bytes depend on the build that wrote them.
+    /// A type of Microsoft's bitnet.cpp whose layout depends on the build that wrote the file.
     #[error("type {0} of bitnet.cpp (id {1}) is not supported: convert the model to I2_S")]
     BuildSpecific(&'static str, u32),
     /// A format without a type id cannot be written.
     #[error("format {0} has no GGUF type id")]
     NoTypeId(&'static str),
-    /// Rows that are not whole blocks: columns, weights in a block, format.
+    /// Rows that are not a whole number of blocks: columns, weights per block, format.
     #[error("rows of {0} weights, want a multiple of {1} for {2}")]
     Ragged(u64, u64, &'static str),
     /// An offset that is not a multiple of the alignment.
     #[error("offset {0} is not a multiple of the alignment {1}")]
     Misaligned(u64, u64),
-    /// Bytes outside the file: offset, size, bytes that are there.
-    #[error("offset {0} and size {1} reach past the {2} bytes of tensor data in the file")]
+    /// Bytes outside the file: offset, size, bytes of tensor data in the file.
+    #[error("offset {0} and size {1} exceed the {2} bytes of tensor data in the file")]
     OutOfBounds(u64, u64, u64),
-    /// A writer was given another number of bytes than the shape needs.
+    /// A writer received a different number of bytes than the shape needs.
     #[error("want {0} bytes of data, {1} were written")]
     DataSize(u64, u64),
 }
 
-/// Why shards do not make one model.
+/// Why shards do not form one model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// A shard whose siblings cannot be found: its number and how many there are.
-    #[error("the file is shard {0} of {1}, want the name <prefix>-{0:05}-of-{1:05}.gguf to find the others")]
+    /// A shard whose file name does not lead to the others: its number and the number of shards.
+    #[error("the file is shard {0} of {1}: want the name <prefix>-{0:05}-of-{1:05}.gguf to find the others")]
     Unnamed(u64, u64),
-    /// A shard file that is not there.
+    /// A missing shard file.
     #[error("shard {0} of {1} is missing: want the file {name}", name = .2.display())]
     Missing(u64, u64, PathBuf),
-    /// A shard name without the metadata of a shard.
+    /// A file with a shard's name, without a shard's metadata.
     #[error("the file is named as shard {0} of {1}, but has no `split.count`")]
     NoCount(u64, u64),
-    /// A key that disagrees with the name: key, wanted, found.
-    #[error("`{0}` is {2}, want {1} as the name of the file says")]
+    /// A key that disagrees with the file name: key, expected, found.
+    #[error("`{0}` is {2}, want {1} as in the file name")]
     Disagrees(&'static str, u64, String),
-    /// Shards that together have another number of tensors.
+    /// A number of tensors that differs from the metadata.
     #[error("`split.tensors.count` is {0}, but the shards have {1} tensors")]
     TensorCount(String, u64),
 }

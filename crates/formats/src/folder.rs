@@ -16,7 +16,7 @@ pub(crate) fn model_in(folder: &Path) -> Result<PathBuf, FormatError> {
         let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
         safetensors |= name.ends_with(".safetensors");
         if name.ends_with(".gguf") {
-            // all shards of a set stand for its first
+            // all shards of a model count as its first
             candidates.push(ShardName::parse(&name).map_or(name, |shard| shard.sibling(1)));
         }
     }

@@ -1,4 +1,4 @@
-//! GGUF, versions 2 and 3, little-endian: what a header says, whose type ids it uses, and how to write one.
+//! GGUF, versions 2 and 3, little-endian: reading headers, recognising dialects of type ids, and writing files.
 //!
 //! ```text
 //! "GGUF" | u32 version | u64 tensors | u64 pairs | pairs | tensor infos | padding | data
@@ -18,11 +18,11 @@ pub(crate) use dialect::decide as decide_dialect;
 pub(crate) use place::place;
 pub(crate) use read::{Header, read};
 
-/// Longest key in bytes, as the specification has it.
+/// Longest key in bytes, from the specification.
 const MAX_KEY: u64 = 65_535;
-/// Longest tensor name in bytes. ggml takes 63; other writers are less strict.
+/// Longest tensor name in bytes. ggml accepts 63; other writers are less strict.
 const MAX_NAME: u64 = 255;
-/// Tensors are padded to this where `general.alignment` does not say otherwise.
+/// Alignment of tensors if the file has no `general.alignment`.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The key that says so.
+/// The key of the alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";

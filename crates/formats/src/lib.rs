@@ -6,8 +6,8 @@
 //! # Ok::<(), tern_formats::FormatError>(())
 //! ```
 //!
-//! A file is never trusted: every count, length and offset is checked against the bytes that are there before it is
-//! used, and what does not hold is a [`FormatError`] that says so in one sentence.
+//! Files are untrusted: every count, length and offset is checked against the size of the file before it is used, and
+//! each violation is a [`FormatError`] with a one-sentence message.
 
 mod access;
 mod checkpoint;

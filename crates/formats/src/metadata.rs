@@ -1,4 +1,4 @@
-//! The key-value part of a checkpoint, with lookups whose errors name the key.
+//! The key-value pairs of a checkpoint, with typed lookups whose errors name the key.
 
 use indexmap::IndexMap;
 
@@ -7,9 +7,9 @@ use crate::shown;
 /// One metadata value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Any unsigned integer of the file (u8 to u64).
+    /// An unsigned integer of any width (u8 to u64).
     Uint(u64),
-    /// Any signed integer of the file (i8 to i64).
+    /// A signed integer of any width (i8 to i64).
     Int(i64),
     /// f32 or f64.
     Float(f64),
@@ -29,20 +29,20 @@ pub enum Value {
     Bools(Vec<bool>),
 }
 
-/// Why a lookup failed: says the key and what was wanted.
+/// Why a lookup failed: the key and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// The key is not there.
+    /// The key is missing.
     #[error("metadata key `{}` is missing", shown(.0))]
     Missing(String),
-    /// The key is there with another type or an impossible value.
+    /// The value has another type or is invalid.
     #[error("metadata key `{}`: want {want}, file has {found}", shown(key))]
     Wrong {
         /// The key.
         key: String,
-        /// What the caller asked for.
+        /// The requested type.
         want: &'static str,
-        /// What the file has, in short.
+        /// A summary of what the file has.
         found: String,
     },
 }
@@ -56,17 +56,17 @@ pub struct Metadata {
 type Lookup<T> = Result<T, MetadataError>;
 
 impl Metadata {
-    /// Puts a pair in; gives back the value that stood there before.
+    /// Inserts a pair and returns the previous value.
     pub fn insert(&mut self, key: impl Into<String>, value: Value) -> Option<Value> {
         self.pairs.insert(key.into(), value)
     }
 
-    /// Takes a pair out; the others keep their order.
+    /// Removes a pair; the others keep their order.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         self.pairs.shift_remove(key)
     }
 
-    /// The value, if the key is there.
+    /// The value, if the key exists.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.pairs.get(key)
     }
@@ -76,12 +76,12 @@ impl Metadata {
         self.pairs.iter().map(|(k, v)| (k.as_str(), v))
     }
 
-    /// A count or size. Signed values are accepted where they are not negative.
+    /// A count or size. Signed values are accepted if they are not negative.
     pub fn usize(&self, key: &str) -> Lookup<usize> {
         self.optional_usize(key)?.ok_or_else(|| missing(key))
     }
 
-    /// As [`Self::usize`], `None` where the key is absent.
+    /// Like [`Self::usize`], `None` if the key is missing.
     pub fn optional_usize(&self, key: &str) -> Lookup<Option<usize>> {
         self.typed(key, "a whole number", as_usize)
     }
@@ -91,7 +91,7 @@ impl Metadata {
         self.optional_f32(key)?.ok_or_else(|| missing(key))
     }
 
-    /// As [`Self::f32`], `None` where the key is absent.
+    /// Like [`Self::f32`], `None` if the key is missing.
     pub fn optional_f32(&self, key: &str) -> Lookup<Option<f32>> {
         self.typed(key, "a number", |v| match v {
             Value::Float(x) => Some(*x as f32),
@@ -101,7 +101,7 @@ impl Metadata {
         })
     }
 
-    /// A bool, `None` where the key is absent.
+    /// A bool, `None` if the key is missing.
     pub fn optional_bool(&self, key: &str) -> Lookup<Option<bool>> {
         self.typed(key, "a bool", |v| match v {
             Value::Bool(b) => Some(*b),
@@ -114,7 +114,7 @@ impl Metadata {
         self.optional_str(key)?.ok_or_else(|| missing(key))
     }
 
-    /// As [`Self::str`], `None` where the key is absent.
+    /// Like [`Self::str`], `None` if the key is missing.
     pub fn optional_str(&self, key: &str) -> Lookup<Option<&str>> {
         self.typed(key, "a string", |v| match v {
             Value::String(s) => Some(s.as_str()),
@@ -127,7 +127,7 @@ impl Metadata {
         self.optional_strings(key)?.ok_or_else(|| missing(key))
     }
 
-    /// As [`Self::strings`], `None` where the key is absent.
+    /// Like [`Self::strings`], `None` if the key is missing.
     pub fn optional_strings(&self, key: &str) -> Lookup<Option<&[String]>> {
         self.typed(key, "an array of strings", |v| match v {
             Value::Strings(s) => Some(s.as_slice()),
@@ -135,7 +135,7 @@ impl Metadata {
         })
     }
 
-    /// An array of floats, `None` where the key is absent.
+    /// An array of floats, `None` if the key is missing.
     pub fn optional_floats(&self, key: &str) -> Lookup<Option<&[f32]>> {
         self.typed(key, "an array of floats", |v| match v {
             Value::Floats(x) => Some(x.as_slice()),
@@ -143,7 +143,7 @@ impl Metadata {
         })
     }
 
-    /// An array of whole numbers, or one number standing for all; `None` where the key is absent.
+    /// An array of whole numbers, or one number as an array of one; `None` if the key is missing.
     pub fn optional_usizes(&self, key: &str) -> Lookup<Option<Vec<usize>>> {
         self.typed(key, "whole numbers", |v| match v {
             Value::Uints(xs) => xs.iter().map(|&x| usize::try_from(x).ok()).collect(),
@@ -180,7 +180,7 @@ fn as_usize(v: &Value) -> Option<usize> {
 }
 
 impl Value {
-    /// The value in a few words, long texts and arrays cut short.
+    /// The value as short text: long strings and arrays are truncated.
     pub fn summary(&self) -> String {
         fn list<T>(what: &str, xs: &[T], one: impl Fn(&T) -> String) -> String {
             let head: Vec<String> = xs.iter().take(4).map(one).collect();
@@ -202,7 +202,7 @@ impl Value {
     }
 }
 
-/// A text in quotes, cut where it is long.
+/// A string in quotes, truncated if it is long.
 fn quoted(text: &str) -> String {
     if text.chars().nth(60).is_none() {
         return format!("{text:?}");

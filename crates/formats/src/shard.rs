@@ -9,7 +9,7 @@ use crate::{
     gguf::{self, Header},
 };
 
-/// One file with its header taken apart.
+/// One file with its parsed header.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) path: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Split models: `<prefix>-00001-of-00003.gguf` and its siblings as one.
+//! Split models: opening `<prefix>-00001-of-00003.gguf` and its siblings as one model.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ const NO: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// What the name of a shard says.
+/// The parsed file name of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShardName {
     prefix: String,
-    /// From 1.
+    /// Counts from 1.
     number: u64,
     count: u64,
 }
@@ -30,13 +30,13 @@ impl ShardName {
         (1..=count).contains(&number).then(|| ShardName { prefix: prefix.into(), number, count })
     }
 
-    /// The name of another shard of the set, numbered from 1.
+    /// The file name of shard `number` of the same model, counting from 1.
     pub(crate) fn sibling(&self, number: u64) -> String {
         format!("{}-{number:05}-of-{:05}.gguf", self.prefix, self.count)
     }
 }
 
-/// The file at the path, and with it all shards of its set in order.
+/// The file at the path, or all shards of the split model it belongs to, in order.
 pub(crate) fn shards(path: &Path, access: Access) -> Result<Vec<Shard>, FormatError> {
     let named = path.file_name().and_then(|n| n.to_str()).and_then(ShardName::parse);
     let opened = Shard::open(path, access)?;
@@ -71,7 +71,7 @@ pub(crate) fn shards(path: &Path, access: Access) -> Result<Vec<Shard>, FormatEr
     Ok(shards)
 }
 
-/// Refuses a shard that came without a name to find its siblings by.
+/// Rejects a shard whose name does not lead to its siblings.
 pub(crate) fn check_whole(shard: &Shard) -> Result<(), FormatError> {
     let number = |key| shard.header.metadata.optional_usize(key).ok().flatten().map(|n| n as u64);
     match number(COUNT) {
@@ -82,8 +82,8 @@ pub(crate) fn check_whole(shard: &Shard) -> Result<(), FormatError> {
     }
 }
 
-/// Drops what only a shard needs to say: the merged model is whole.
-pub(crate) fn forget(metadata: &mut Metadata) {
+/// Removes the keys that describe a shard, which do not apply to the merged model.
+pub(crate) fn remove_keys(metadata: &mut Metadata) {
     for key in [NO, COUNT, TENSORS] {
         metadata.remove(key);
     }

@@ -10,19 +10,19 @@ pub struct Tensor {
     pub name: String,
     /// The format of its blocks.
     pub quant: &'static Quant,
-    /// GGUF order: `dims[0]` is the fastest, the K of a matrix product. Never empty, never zero.
+    /// GGUF order: `dims[0]` is the fastest, the K of a matrix product. Never empty; no dimension is zero.
     pub dims: Vec<u64>,
-    /// All blocks, and the format's tail. Not a copy, and aligned no better than the file is: read it bytewise.
+    /// All blocks and the format's tail: a slice of the file, with no alignment guarantee, so read it bytewise.
     pub data: Bytes,
 }
 
 impl Tensor {
-    /// Weights in a row: `dims[0]`.
+    /// Weights per row: `dims[0]`.
     pub fn cols(&self) -> usize {
         self.dims.first().map_or(1, |&k| k as usize)
     }
 
-    /// Rows of all other dimensions together.
+    /// Rows: the product of all other dimensions.
     pub fn rows(&self) -> usize {
         self.dims.iter().skip(1).product::<u64>() as usize
     }

@@ -1,10 +1,10 @@
-//! Files made to break a reader: each is refused by the sentence that says what is wrong with it.
+//! Hostile files: each is rejected with the message that names its fault.
 
 mod common;
 
 use common::{Raw, refusal};
 
-/// Every `(file, sentence)` of a group.
+/// Checks every `(file, message)` of a group.
 fn check(cases: Vec<(Vec<u8>, &str)>) {
     for (bytes, sentence) in cases {
         assert_eq!(refusal(bytes), sentence);
@@ -12,7 +12,7 @@ fn check(cases: Vec<(Vec<u8>, &str)>) {
 }
 
 #[test]
-fn not_a_file_of_this_kind() {
+fn other_kinds_of_files() {
     check(vec![
         (vec![], "not a GGUF file: it starts with \"\", want \"GGUF\""),
         (b"GG".to_vec(), "not a GGUF file: it starts with \"GG\", want \"GGUF\""),
@@ -34,19 +34,19 @@ fn counts_that_overflow() {
     check(vec![
         (
             Raw::new(3, 0, u64::MAX).0,
-            "the metadata: 18446744073709551615 entries cannot fit in the 0 bytes that are left",
+            "the metadata: 18446744073709551615 entries cannot fit in the remaining 0 bytes",
         ),
         (
             Raw::new(3, u64::MAX, 0).0,
-            "the tensor list: 18446744073709551615 entries cannot fit in the 0 bytes that are left",
+            "the tensor list: 18446744073709551615 entries cannot fit in the remaining 0 bytes",
         ),
         (
             Raw::new(3, 1 << 60, 0).bytes(&[0; 99]).0,
-            "the tensor list: 1152921504606846976 entries cannot fit in the 99 bytes that are left",
+            "the tensor list: 1152921504606846976 entries cannot fit in the remaining 99 bytes",
         ),
         (
             Raw::new(3, 0, 2).pair("a", 0, &[0]).0,
-            "the metadata: 2 entries cannot fit in the 14 bytes that are left",
+            "the metadata: 2 entries cannot fit in the remaining 14 bytes",
         ),
         (
             Raw::new(3, 0, 2).pair("abcdefghijklmno", 0, &[0]).0,
@@ -79,14 +79,14 @@ fn arrays_that_overflow() {
     check(vec![
         (
             array(0, u64::MAX),
-            "metadata key `k`: 18446744073709551615 entries cannot fit in the 16 bytes that are left",
+            "metadata key `k`: 18446744073709551615 entries cannot fit in the remaining 16 bytes",
         ),
         (
             array(10, 1 << 61),
-            "metadata key `k`: 2305843009213693952 entries cannot fit in the 16 bytes that are left",
+            "metadata key `k`: 2305843009213693952 entries cannot fit in the remaining 16 bytes",
         ),
-        (array(8, 3), "metadata key `k`: 3 entries cannot fit in the 16 bytes that are left"),
-        (array(6, 5), "metadata key `k`: 5 entries cannot fit in the 16 bytes that are left"),
+        (array(8, 3), "metadata key `k`: 3 entries cannot fit in the remaining 16 bytes"),
+        (array(6, 5), "metadata key `k`: 5 entries cannot fit in the remaining 16 bytes"),
         (array(9, 1), "metadata key `k`: arrays of arrays are not supported"),
         (array(9, 0), "metadata key `k`: arrays of arrays are not supported"),
         (array(13, 1), "metadata key `k`: value type 13 is unknown, want 0 to 12"),
@@ -94,26 +94,26 @@ fn arrays_that_overflow() {
 }
 
 #[test]
-fn pairs_that_are_wrong() {
+fn invalid_pairs() {
     let twice = Raw::new(3, 0, 2).pair("k", 0, &[1]).pair("k", 0, &[1]).0;
     check(vec![
-        (twice, "metadata key `k`: the key is there twice"),
-        (Raw::new(3, 0, 1).pair("", 4, &[0; 9]).0, "metadata key ``: a key must not be empty"),
+        (twice, "metadata key `k`: duplicate key"),
+        (Raw::new(3, 0, 1).pair("", 4, &[0; 9]).0, "metadata key ``: the key must not be empty"),
         (Raw::new(3, 0, 1).pair("k", 99, &[0]).0, "metadata key `k`: value type 99 is unknown, want 0 to 12"),
         (Raw::new(3, 0, 1).pair("k", 7, &[2]).0, "metadata key `k`: want a bool of 0 or 1, file has 2"),
         (
             Raw::new(3, 0, 1).string("k").u32(8).u64(1).bytes(&[0xff]).0,
-            "metadata key `k`: want UTF-8 text, file has other bytes",
+            "metadata key `k`: want UTF-8 text, file has invalid bytes",
         ),
         (
             Raw::new(3, 0, 1).u64(2).bytes(&[b'k', 0xff]).u32(0).bytes(&[0]).0,
-            "metadata key `k\u{fffd}`: want UTF-8 text, file has other bytes",
+            "metadata key `k\u{fffd}`: want UTF-8 text, file has invalid bytes",
         ),
     ]);
 }
 
 #[test]
-fn alignments_that_are_wrong() {
+fn invalid_alignments() {
     let with = |ty, value: &[u8]| Raw::new(3, 0, 1).pair("general.alignment", ty, value).0;
     check(vec![
         (with(4, &0u32.to_le_bytes()), "metadata key `general.alignment`: want a power of two, file has 0"),
@@ -131,7 +131,7 @@ fn alignments_that_are_wrong() {
         Raw::new(3, 1, 1).pair("general.alignment", 4, &(1u32 << 31).to_le_bytes()).info("t", &[4], 0, 0);
     assert_eq!(
         refusal(vast.data(16)),
-        "tensor `t`: offset 0 and size 16 reach past the 0 bytes of tensor data in the file"
+        "tensor `t`: offset 0 and size 16 exceed the 0 bytes of tensor data in the file"
     );
 }
 
@@ -139,17 +139,14 @@ fn alignments_that_are_wrong() {
 fn shapes_that_overflow() {
     let with = |dims: &[u64], ty| Raw::new(3, 1, 0).info("t", dims, ty, 0).data(64);
     check(vec![
-        (with(&[1 << 32, 1 << 32], 0), "tensor `t`: shape [4294967296, 4294967296] is too large to count"),
-        (with(&[u64::MAX], 0), "tensor `t`: shape [18446744073709551615] is too large to count"),
-        // a product that wraps round to four weights
-        (
-            with(&[1 << 62, 4, 1, 1], 0),
-            "tensor `t`: shape [4611686018427387904, 4, 1, 1] is too large to count",
-        ),
-        (with(&[1 << 62], 0), "tensor `t`: shape [4611686018427387904] is too large to count"),
+        (with(&[1 << 32, 1 << 32], 0), "tensor `t`: shape [4294967296, 4294967296] is too large"),
+        (with(&[u64::MAX], 0), "tensor `t`: shape [18446744073709551615] is too large"),
+        // a product that wraps around to four weights
+        (with(&[1 << 62, 4, 1, 1], 0), "tensor `t`: shape [4611686018427387904, 4, 1, 1] is too large"),
+        (with(&[1 << 62], 0), "tensor `t`: shape [4611686018427387904] is too large"),
         (
             with(&[1 << 62], 24),
-            "tensor `t`: offset 0 and size 4611686018427387904 reach past the 64 bytes of tensor data in the file",
+            "tensor `t`: offset 0 and size 4611686018427387904 exceed the 64 bytes of tensor data in the file",
         ),
         (with(&[4, 0], 0), "tensor `t`: shape [4, 0] has a zero dimension"),
         (with(&[1; 5], 0), "tensor `t`: 5 dimensions, want 1 to 4"),
@@ -164,14 +161,11 @@ fn shapes_that_overflow() {
 fn data_outside_the_file() {
     let with = |offset, data| Raw::new(3, 1, 0).info("t", &[16], 0, offset).data(data);
     check(vec![
-        (with(0, 63), "tensor `t`: offset 0 and size 64 reach past the 63 bytes of tensor data in the file"),
-        (
-            with(32, 64),
-            "tensor `t`: offset 32 and size 64 reach past the 64 bytes of tensor data in the file",
-        ),
+        (with(0, 63), "tensor `t`: offset 0 and size 64 exceed the 63 bytes of tensor data in the file"),
+        (with(32, 64), "tensor `t`: offset 32 and size 64 exceed the 64 bytes of tensor data in the file"),
         (
             with(u64::MAX - 31, 64),
-            "tensor `t`: offset 18446744073709551584 and size 64 reach past the 64 bytes of tensor data in the file",
+            "tensor `t`: offset 18446744073709551584 and size 64 exceed the 64 bytes of tensor data in the file",
         ),
         (with(8, 128), "tensor `t`: offset 8 is not a multiple of the alignment 32"),
     ]);
@@ -182,22 +176,22 @@ fn data_outside_the_file() {
     );
     assert_eq!(
         refusal(cut),
-        "tensor `t`: offset 0 and size 64 reach past the 0 bytes of tensor data in the file"
+        "tensor `t`: offset 0 and size 64 exceed the 0 bytes of tensor data in the file"
     );
 }
 
 #[test]
-fn tensors_that_share() {
+fn tensors_that_overlap() {
     let overlap = Raw::new(3, 2, 0).info("a", &[16], 0, 32).info("b", &[16], 0, 0).data(96);
     let twice = Raw::new(3, 2, 0).info("a", &[8], 0, 0).info("a", &[8], 0, 32).data(64);
     check(vec![
         (overlap, "tensors `b` and `a` overlap: `b` ends at offset 64, `a` starts at 32"),
-        (twice, "tensor `a`: the name is there twice"),
+        (twice, "tensor `a`: duplicate name"),
     ]);
 }
 
 #[test]
-fn type_ids_nobody_has() {
+fn unknown_type_ids() {
     for id in [4, 5, 31, 32, 33, 43, 144, u32::MAX] {
         let bytes = Raw::new(3, 1, 0).info("t", &[256], id, 0).data(4096);
         assert_eq!(refusal(bytes), format!("tensor `t`: type id {id} is unknown"));
@@ -209,6 +203,6 @@ fn weights_in_a_rotated_basis() {
     let bytes = Raw::new(3, 0, 1).pair("prism.hadamard.version", 4, &[1, 0, 0, 0]).0;
     assert_eq!(
         refusal(bytes),
-        "metadata key `prism.hadamard.version`: the weights are in a rotated basis, which is not implemented yet"
+        "metadata key `prism.hadamard.version`: weights in a rotated basis are not supported"
     );
 }

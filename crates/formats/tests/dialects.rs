@@ -1,4 +1,4 @@
-//! The same id in different hands: who wrote a file is seen from its ids and offsets.
+//! Dialects of type ids: recognised from the ids and offsets of a file.
 
 mod common;
 
@@ -47,29 +47,29 @@ fn the_end_of_the_file_decides_for_a_last_tensor() {
 }
 
 #[test]
-fn rows_that_fit_one_block_size_need_no_other_proof() {
+fn rows_that_fit_only_one_block_size_decide() {
     let bytes = file(&[], &[("up", &Q2_0, &[64])]);
     assert_eq!(Checkpoint::from_bytes(bytes.into()).unwrap().dialect, Dialect::Ggml);
 }
 
 #[test]
-fn a_tensor_that_could_be_either_is_refused() {
+fn an_ambiguous_tensor_is_rejected() {
     // 36 and 34 bytes, both padded to 64
     assert_eq!(
         refusal(file(&[], &[("up", &Q2_0, &[128])])),
-        "type id 42 could be any of 64-weight Q2_0, 128-weight Q2_0_G128: the offsets of the file fit all of them"
+        "type id 42 is ambiguous: the offsets in the file match 64-weight Q2_0 and 128-weight Q2_0_G128"
     );
 }
 
 #[test]
-fn offsets_that_fit_nothing_are_refused_with_the_numbers() {
+fn offsets_that_match_no_dialect_are_rejected_with_the_numbers() {
     let bytes = Raw::new(3, 2, 0)
         .info("output.weight", &[5120, 32], 42, 0)
         .info("output_norm.weight", &[256], 0, 44000)
         .data(50_000);
     assert_eq!(
         refusal(bytes),
-        "type id 42 fits no known layout: \
+        "type id 42 matches no known layout: \
          as 64-weight Q2_0, tensor `output_norm.weight` has offset 44000, expected 46080; \
          as 128-weight Q2_0_G128, tensor `output_norm.weight` has offset 44000, expected 43520"
     );
@@ -77,21 +77,21 @@ fn offsets_that_fit_nothing_are_refused_with_the_numbers() {
     let cut = cut[..cut.len() - 33].to_vec();
     assert_eq!(
         refusal(cut),
-        "type id 42 fits no known layout: \
+        "type id 42 matches no known layout: \
          as 64-weight Q2_0, tensor `up` has offset 2720, expected 2880; \
-         as 128-weight Q2_0_G128, the tensors take 5376 bytes, the file has 5343"
+         as 128-weight Q2_0_G128, the tensors need 5376 bytes, the file has 5343"
     );
     let ragged = Raw::new(3, 2, 0).info("a", &[192], 42, 0).info("b", &[4], 0, 32).data(96);
     assert_eq!(
         refusal(ragged),
-        "type id 42 fits no known layout: \
+        "type id 42 matches no known layout: \
          as 64-weight Q2_0, tensor `b` has offset 32, expected 64; \
          as 128-weight Q2_0_G128, tensor `a`: rows of 192 weights, want a multiple of 128 for Q2_0_G128"
     );
 }
 
 #[test]
-fn the_published_offsets_of_a_legacy_file_add_up() {
+fn the_published_offsets_of_a_legacy_file_match() {
     // a 27B file: 5120 x 248320 weights before the norm; only the header and the numbers are built here
     let raw = Raw::new(3, 2, 0)
         .info("output.weight", &[5120, 248_320], 42, 0)
@@ -99,14 +99,14 @@ fn the_published_offsets_of_a_legacy_file_add_up() {
         .data(0);
     assert_eq!(
         refusal(raw),
-        "type id 42 fits no known layout: \
+        "type id 42 matches no known layout: \
          as 64-weight Q2_0, tensor `output_norm.weight` has offset 337715200, expected 357580800; \
-         as 128-weight Q2_0_G128, the tensors take 337735680 bytes, the file has 0"
+         as 128-weight Q2_0_G128, the tensors need 337735680 bytes, the file has 0"
     );
 }
 
 #[test]
-fn microsoft_ids_mean_what_microsoft_says() {
+fn microsoft_ids_have_their_microsoft_meaning() {
     for (id, name) in [(37, "I8_S"), (38, "TL1")] {
         let bytes = Raw::new(3, 1, 0).info("up", &[256], id, 0).data(4096);
         let want = format!(
@@ -129,7 +129,7 @@ fn microsoft_ids_mean_what_microsoft_says() {
 }
 
 #[test]
-fn the_scale_behind_an_i2_s_tensor_is_part_of_it() {
+fn the_scale_after_an_i2_s_tensor_is_part_of_it() {
     let read = Checkpoint::from_bytes(model(&[], &I2_S).into()).unwrap();
     assert_eq!(read.tensors["embd"].data.len(), 256 * 40 / 4 + 32);
 }

@@ -1,4 +1,4 @@
-//! Paths: files, folders, shards, and a file far larger than memory.
+//! Opening paths: files, folders, shards, and a file far larger than memory.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn a_model_written_again_is_the_same_model() {
 }
 
 #[test]
-fn missing_and_foreign_paths_are_named() {
+fn missing_and_other_files_are_named_in_errors() {
     let dir = tempdir().unwrap();
     let absent = dir.path().join("absent.gguf");
     assert!(refusal(&absent).starts_with(&format!("{}: ", absent.display())));
@@ -77,25 +77,20 @@ fn missing_and_foreign_paths_are_named() {
 }
 
 #[test]
-fn a_folder_stands_for_its_one_model() {
+fn a_folder_opens_its_only_model() {
     let dir = tempdir().unwrap();
     let at = dir.path().display();
     assert_eq!(refusal(dir.path()), format!("{at}: the folder has no .gguf file"));
     fs::write(dir.path().join("model.safetensors"), "").unwrap();
     assert_eq!(
         refusal(dir.path()),
-        format!(
-            "{at}: the folder has only safetensors files, which are not supported yet: want a .gguf file"
-        )
+        format!("{at}: the folder has only safetensors files, which are not supported: want a .gguf file")
     );
     fs::write(dir.path().join("b.gguf"), file(&[], &[])).unwrap();
     let opened = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(opened.files[0].path.as_deref(), Some(dir.path().join("b.gguf").as_path()));
     fs::write(dir.path().join("a.gguf"), file(&[], &[])).unwrap();
-    assert_eq!(
-        refusal(dir.path()),
-        format!("{at}: the folder has 2 models, name one of them: a.gguf, b.gguf")
-    );
+    assert_eq!(refusal(dir.path()), format!("{at}: the folder has 2 models, choose one: a.gguf, b.gguf"));
 }
 
 #[test]
@@ -103,7 +98,7 @@ fn a_rotated_model_opens_only_for_inspection() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("m.gguf");
     fs::write(&path, file(&[("prism.hadamard.block_size", Value::Uint(1024))], &[])).unwrap();
-    let sentence = "metadata key `prism.hadamard.block_size`: the weights are in a rotated basis, which is not implemented yet";
+    let sentence = "metadata key `prism.hadamard.block_size`: weights in a rotated basis are not supported";
     assert_eq!(refusal(&path), format!("{}: {sentence}", path.display()));
     let shown = Checkpoint::open_for_inspection(&path).unwrap();
     assert_eq!(shown.metadata.usize("prism.hadamard.block_size"), Ok(1024));
@@ -115,9 +110,9 @@ fn a_file_of_many_gigabytes_is_not_read() {
     let path = dir.path().join("large.gguf");
     let mut writer = Writer::new(Metadata::default());
     for i in 0..8 {
-        writer.declare(&format!("w{i}"), &F32, &[1 << 16, 1 << 12]).unwrap(); // 1 GiB each
+        writer.declare(&format!("w{i}"), &F32, &[1 << 16, 1 << 12]).unwrap(); // 1 GiB per tensor
     }
-    // the header alone: the first data is refused, and the rest of the file is a hole
+    // only the header is written: the first data fails, and the rest of the file is a hole
     let mut header = Vec::new();
     assert!(writer.write_to(&mut header, |_, _| Err(std::io::ErrorKind::StorageFull.into())).is_err());
     let mut out = fs::File::create(&path).unwrap();
@@ -128,7 +123,7 @@ fn a_file_of_many_gigabytes_is_not_read() {
     assert_eq!(opened.tensors["w7"].data.len(), 1 << 30);
 }
 
-/// Three shards: `(metadata, tensors)` in three files; the weights are the legacy kind of id 42.
+/// Three shards: `(metadata, tensors)` in three files; the weights have the legacy format of id 42.
 fn write_shards(dir: &Path) {
     let split = |no| {
         vec![
@@ -169,7 +164,7 @@ fn any_shard_opens_the_whole_model() {
 }
 
 #[test]
-fn shards_that_do_not_belong_together_are_refused() {
+fn inconsistent_shards_are_rejected() {
     let dir = tempdir().unwrap();
     let at = |i: usize| dir.path().join(format!("m-{i:05}-of-00003.gguf"));
     let split = |no, count, tensors| {
@@ -187,26 +182,23 @@ fn shards_that_do_not_belong_together_are_refused() {
     starts(3, &format!("shard 2 of 3 is missing: want the file {}", at(2).display()));
 
     fs::write(at(2), file(&split(2, 3, 4), &[("c", &F32, &[1])])).unwrap();
-    assert_eq!(
-        refusal(&at(1)),
-        format!("{}: `split.no` is 2, want 1 as the name of the file says", at(2).display())
-    );
+    assert_eq!(refusal(&at(1)), format!("{}: `split.no` is 2, want 1 as in the file name", at(2).display()));
     fs::write(at(2), file(&split(1, 4, 4), &[("c", &F32, &[1])])).unwrap();
-    starts(2, "`split.count` is 4, want 3 as the name of the file says");
+    starts(2, "`split.count` is 4, want 3 as in the file name");
     fs::write(at(2), file(&[], &[("c", &F32, &[1])])).unwrap();
     starts(2, "the file is named as shard 2 of 3, but has no `split.count`");
     assert_eq!(
         refusal(&at(1)),
-        format!("{}: `split.count` is missing, want 3 as the name of the file says", at(2).display())
+        format!("{}: `split.count` is missing, want 3 as in the file name", at(2).display())
     );
     fs::write(at(2), file(&split(1, 3, 4), &[("c", &F32, &[1]), ("e", &F32, &[1])])).unwrap();
     starts(1, "`split.tensors.count` is 4, but the shards have 5 tensors");
     fs::write(at(2), file(&split(1, 3, 4), &[("a", &F32, &[1])])).unwrap();
-    assert_eq!(refusal(&at(1)), format!("{}: tensor `a`: the name is there twice", at(2).display()));
+    assert_eq!(refusal(&at(1)), format!("{}: tensor `a`: duplicate name", at(2).display()));
 
     let renamed = dir.path().join("renamed.gguf");
     fs::copy(at(3), &renamed).unwrap();
-    let sentence = "the file is shard 3 of 3, want the name <prefix>-00003-of-00003.gguf to find the others";
+    let sentence = "the file is shard 3 of 3: want the name <prefix>-00003-of-00003.gguf to find the others";
     assert_eq!(refusal(&renamed), format!("{}: {sentence}", renamed.display()));
     assert_eq!(common::refusal(fs::read(&renamed).unwrap()), sentence);
 }

@@ -1,10 +1,10 @@
-//! A place in the header that moves forward, and never past the end.
+//! Sequential, bounds-checked reading of a header.
 
 use std::fmt::Display;
 
 use crate::FormatError;
 
-/// A header larger than this is refused: the largest real ones have a tenth of it, and a hostile one would fill memory.
+/// Limit of a header: the largest real ones have a tenth of it, and a hostile one could fill memory.
 const MAX_HEADER: usize = 256 << 20;
 
 /// Reads little-endian values one after another.
@@ -25,7 +25,7 @@ impl<'a> Cursor<'a> {
         self.at as u64
     }
 
-    /// The next `len` bytes of the part of the file that `what` names.
+    /// The next `len` bytes; `what` names the part of the file for errors.
     pub(super) fn take(&mut self, len: u64, what: &dyn Display) -> Result<&'a [u8], FormatError> {
         let rest = &self.bytes[self.at..];
         match usize::try_from(len).ok().and_then(|len| rest.get(..len)) {
@@ -46,16 +46,16 @@ impl<'a> Cursor<'a> {
         Ok(uint(self.take(8, what)?))
     }
 
-    /// Refuses a count of entries that cannot all be there, before anybody makes room for them.
+    /// Rejects a count of entries that exceeds the rest of the file, before memory is allocated for them.
     pub(super) fn check_count(
         &self,
         count: u64,
-        least_bytes: u64,
+        min_bytes: u64,
         what: &dyn Display,
     ) -> Result<(), FormatError> {
         let left = (self.bytes.len() - self.at) as u64;
         match count {
-            _ if count <= left / least_bytes => Ok(()),
+            _ if count <= left / min_bytes => Ok(()),
             _ if self.cut => Err(self.too_large()),
             _ => Err(FormatError::Count(what.to_string(), count, left)),
         }

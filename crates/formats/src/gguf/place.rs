@@ -1,4 +1,4 @@
-//! Where each tensor's bytes are: sizes, bounds, alignment, overlap.
+//! Locating each tensor's bytes in the file: bounds, alignment, overlap.
 
 use bytes::Bytes;
 use tern_quant::Dialect;

@@ -1,4 +1,4 @@
-//! From bytes to a header: every count and length is held against what is left of the file before it is used.
+//! Parsing a header: every count and length is checked against the rest of the file before it is used.
 
 use std::{collections::HashSet, fmt};
 
@@ -9,20 +9,20 @@ use super::{
 };
 use crate::{FormatError, KeyError, Metadata, TensorError, Value, shown};
 
-/// A file up to its data.
+/// Everything in a file before the tensor data.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) version: u32,
     pub(crate) metadata: Metadata,
     pub(crate) alignment: u64,
     pub(crate) infos: Vec<Info>,
-    /// Where the data begins in the file; offsets count from here.
+    /// File position of the tensor data; tensor offsets are relative to it.
     pub(crate) data_start: u64,
-    /// Bytes from there to the end of the file.
+    /// Bytes from `data_start` to the end of the file.
     pub(crate) data_len: u64,
 }
 
-/// What the header says of one tensor. The type id has no meaning before the dialect is known.
+/// The header's entry for one tensor. The type id is interpreted once the dialect is known.
 #[derive(Debug)]
 pub(crate) struct Info {
     pub(crate) name: String,
@@ -31,7 +31,7 @@ pub(crate) struct Info {
     pub(crate) offset: u64,
 }
 
-/// The part of the file being read, for the words of an error.
+/// The part of the file being read, for error messages.
 enum Part<'a> {
     Header,
     Metadata,
@@ -52,7 +52,7 @@ impl fmt::Display for Part<'_> {
     }
 }
 
-/// Takes the header apart; touches nothing behind it.
+/// Parses the header; does not touch the data after it.
 pub(crate) fn read(file: &[u8]) -> Result<Header, FormatError> {
     if !file.starts_with(b"GGUF") {
         return Err(FormatError::NotGguf(file[..file.len().min(4)].into()));
@@ -63,7 +63,7 @@ pub(crate) fn read(file: &[u8]) -> Result<Header, FormatError> {
         version @ 2..=3 => version,
         1 => return Err(FormatError::VersionOne),
         0 => return Err(FormatError::UnknownVersion(0)),
-        // no flag says big-endian: its small version number has all its bits at the wrong end
+        // there is no flag for big-endian: a small version number then has its bits in the high bytes
         swapped if swapped & 0xffff == 0 => return Err(FormatError::BigEndian(swapped.swap_bytes())),
         other => return Err(FormatError::UnknownVersion(other)),
     };

@@ -1,4 +1,4 @@
-//! The thirteen types a metadata value can have.
+//! The thirteen types of metadata values.
 
 /// The type of a value, numbered as in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl ValueType {
         self as u32
     }
 
-    /// The least bytes a value takes: all of it, except for strings and arrays.
+    /// Minimum size in bytes of a value: its exact size, except for strings and arrays.
     pub(super) fn width(self) -> u64 {
         match self {
             U8 | I8 | Bool => 1,

@@ -1,4 +1,4 @@
-//! Writing GGUF version 3 as a stream: metadata, declarations, then the data of one tensor after another.
+//! Writing GGUF version 3 as a stream: metadata, tensor declarations, then the data of each tensor in order.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use tern_quant::Quant;
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_KEY, MAX_NAME, size::size, value_type::ValueType};
 use crate::{FormatError, KeyError, Metadata, TensorError, Value};
 
-/// A model to write: what it says of itself, and the tensors it will have.
+/// A model to write: its metadata and declared tensors.
 ///
 /// ```
 /// use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
@@ -63,13 +63,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes that the data of the tensor declared as the `index`-th must have.
+    /// Size in bytes of the data of tensor `index`, in the order of declaration.
     pub fn tensor_bytes(&self, index: usize) -> Option<u64> {
         self.tensors.get_index(index).map(|(_, t)| t.bytes)
     }
 
-    /// Writes the file. `data` is called once for each tensor, in order, and writes exactly its bytes; no more than it
-    /// holds itself is ever in memory. Gives back the size of the file.
+    /// Writes the file and returns its size. `data` is called once per tensor, in order, and writes exactly its bytes;
+    /// nothing is buffered here.
     pub fn write_to(
         &self,
         out: &mut dyn Write,
@@ -143,7 +143,7 @@ fn put_string(h: &mut Vec<u8>, text: &str) {
     h.extend(text.as_bytes());
 }
 
-/// Types that readers insist on where the plain rule of [`number_type`] would choose another.
+/// Types that readers require for certain keys, where [`number_type`] would choose another.
 const FIXED: [(&str, ValueType); 4] = [
     ("split.no", ValueType::U16),
     ("split.count", ValueType::U16),
@@ -151,7 +151,7 @@ const FIXED: [(&str, ValueType); 4] = [
     ("tokenizer.ggml.precompiled_charsmap", ValueType::U8),
 ];
 
-/// The 32-bit type where all numbers fit, or else the 64-bit one; another only for the keys of [`FIXED`].
+/// The 32-bit type if all numbers fit, otherwise the 64-bit type; the keys of [`FIXED`] have their own.
 fn number_type(key: &str, numbers: impl Iterator<Item = i128> + Clone, signed: bool) -> ValueType {
     use ValueType::*;
     let fits = |ty: ValueType| {
@@ -177,7 +177,7 @@ fn put_value(h: &mut Vec<u8>, key: &str, value: &Value) {
         h.extend(ty.id().to_le_bytes());
         h.extend((count as u64).to_le_bytes());
     };
-    // two's complement: the low bytes are the same for every width that fits
+    // two's complement: the low bytes are the same for every width
     let number = |h: &mut Vec<u8>, ty: ValueType, n: u64| h.extend(&n.to_le_bytes()[..ty.width() as usize]);
     match value {
         Value::Uint(n) => {
@@ -227,7 +227,7 @@ fn put_value(h: &mut Vec<u8>, key: &str, value: &Value) {
     }
 }
 
-/// Knows how far the file has come.
+/// Counts the bytes written.
 struct Counting<'a> {
     out: &'a mut dyn Write,
     written: u64,

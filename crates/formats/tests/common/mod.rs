@@ -1,4 +1,4 @@
-//! Files for tests: small valid ones, and ones laid down byte by byte.
+//! Files for tests: small valid ones, and ones written byte by byte.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
@@ -7,7 +7,7 @@ use tern_quant::Quant;
 /// A tensor to write: name, format, dims.
 pub(crate) type Wanted<'a> = (&'a str, &'static Quant, &'a [u64]);
 
-/// The bytes the tests give to the `index`-th tensor.
+/// The data that tests give to tensor `index`.
 pub(crate) fn pattern(index: usize, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|i| (i as usize * 7 + index * 31) as u8).collect()
 }
@@ -28,12 +28,12 @@ pub(crate) fn file(pairs: &[(&str, Value)], tensors: &[Wanted<'_>]) -> Vec<u8> {
     out
 }
 
-/// The text of a value.
+/// A string value.
 pub(crate) fn text(s: &str) -> Value {
     Value::String(s.into())
 }
 
-/// Why the bytes are refused.
+/// The error message for the bytes.
 pub(crate) fn refusal(bytes: Vec<u8>) -> String {
     match Checkpoint::from_bytes(bytes.into()) {
         Ok(_) => "accepted".into(),
@@ -41,7 +41,7 @@ pub(crate) fn refusal(bytes: Vec<u8>) -> String {
     }
 }
 
-/// Puts down a file byte by byte, right or wrong.
+/// Writes a file byte by byte, valid or not.
 #[derive(Clone, Default)]
 pub(crate) struct Raw(pub(crate) Vec<u8>);
 
@@ -81,7 +81,7 @@ impl Raw {
         dims.iter().fold(start, |raw, &d| raw.u64(d)).u32(ty).u64(offset)
     }
 
-    /// Padding to 32, then as many zeros as data.
+    /// Padding to 32 bytes, then `bytes` zeros.
     pub(crate) fn data(mut self, bytes: usize) -> Vec<u8> {
         self.0.resize(self.0.len().next_multiple_of(32) + bytes, 0);
         self.0
