@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tern_graph::{Graph, HostTensor, Op, Plan, RopeTable, WeightId};
-use tern_quant::{Codec, DotWith, INT_BLOCK};
+use tern_quant::INT_BLOCK;
 
 use crate::backend::Weight;
 use crate::dot::{LinearKernel, Packed};
@@ -145,13 +145,6 @@ fn rows_in_integers(tiles: Option<Tiles>, (tokens, outputs): (usize, usize)) -> 
     [(tokens.min(from), outputs.min(from)), (pad(tokens), pad(outputs))]
 }
 
-/// Formats whose codes leave room for so many bits of the activations' low plane beside them: one product takes both
-/// planes then, and sums of four activations fit 16 bits.
-const ROOM: [(&str, u32); 4] = [("Q1_0", 6), ("Q4_0", 4), ("Q4_1", 4), ("Q4_K", 4)];
-
-/// Formats whose groups differ by a whole number that their codes take, as if a block had one scale.
-const WHOLE: [&str; 3] = ["Q2_K", "Q3_K", "Q6_K"];
-
 /// How each value becomes integers: with one scale for more columns where weights do so, too, and with a low plane
 /// that its weights have room for.
 fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
@@ -159,17 +152,13 @@ fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
     for node in &graph.nodes {
         let Op::Linear { x, weight, .. } = node.op else { continue };
         let tensor = &weights[weight.index()].tensor;
-        if tensor.quant.dot_with != DotWith::Ints {
-            continue;
-        }
-        let wanted = match tensor.quant.codec {
-            Codec::Codes { group, .. } if group > INT_BLOCK || WHOLE.contains(&tensor.quant.name) => MAX_SPAN,
-            _ => INT_BLOCK,
-        };
+        let Some(codes) = tensor.quant.codes() else { continue };
+        // groups smaller than a block of activations are multiplied into the codes if their scales are integers
+        let shared = codes.group > INT_BLOCK || codes.group < INT_BLOCK && codes.integer_scales;
         // a span ends where the row does: 128, 64 or 32
         let whole = 1 << tensor.cols.trailing_zeros();
-        let low = ROOM.iter().find(|(name, _)| *name == tensor.quant.name).map_or(8, |(_, low)| *low);
-        let span = wanted.min(whole);
+        let span = if shared { MAX_SPAN.min(whole) } else { INT_BLOCK };
+        let low = codes.activation_bits - 8;
         let other = roundings[x.index()].unwrap_or(Rounding { span, low });
         // all of them must have the room
         let low = if low == 8 || other.low == 8 { 8 } else { low.min(other.low) };

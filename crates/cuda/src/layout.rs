@@ -6,7 +6,7 @@
 
 use half::f16;
 use tern_graph::HostTensor;
-use tern_quant::{Codec, FieldType, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
+use tern_quant::{Codes, FieldType, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
 
 /// Columns of one chunk: what a lane holds of a row is 32 of them.
 pub(crate) const CHUNK: usize = 128;
@@ -28,54 +28,24 @@ pub(crate) struct Layout {
     centre: i32,
 }
 
-/// Codes that a format's blocks can hold, and whether they have offsets: `(name, least, most, offsets)`.
-///
-/// TQ2_0, Q2_0 and their kin have a fourth code that files do not use but bytes can hold.
-const CODES: [(&str, i32, i32, bool); 23] = [
-    ("Q4_0", -8, 7, false),
-    ("Q4_1", 0, 15, true),
-    ("Q5_0", -16, 15, false),
-    ("Q5_1", 0, 31, true),
-    ("Q8_0", -128, 127, false),
-    ("Q2_K", 0, 3, true),
-    ("Q3_K", -4, 3, false),
-    ("Q4_K", 0, 15, true),
-    ("Q5_K", 0, 31, true),
-    ("Q6_K", -32, 31, false),
-    ("IQ4_NL", -128, 127, false),
-    ("IQ4_XS", -128, 127, false),
-    ("TQ1_0", -1, 1, false),
-    ("TQ2_0", -1, 2, false),
-    ("I2_S", -1, 2, false),
-    ("MXFP4", -12, 12, false),
-    ("NVFP4", -12, 12, false),
-    ("Q1_0", -1, 1, false), // and never 0: one bit
-    ("Q2_0", -1, 2, false),
-    ("Q2_0_G128", -1, 2, false),
-    ("TQ2_0_G128", -1, 1, false),
-    ("PQ2_0", -1, 2, false),
-    ("PTQ1_0", -1, 1, false),
-];
-
 impl Layout {
-    /// The layout of a format of codes; none for floats and formats that cannot be run.
+    /// The layout of a format of codes; `None` for floats and formats that cannot be run.
     pub(crate) fn of(quant: &Quant) -> Option<Layout> {
-        let Codec::Codes { group, .. } = quant.codec else { return None };
-        let &(_, least, most, offsets) = CODES.iter().find(|row| row.0 == quant.name)?;
-        let (bits, low) = match most - least + 1 {
-            _ if quant.name == "Q1_0" => (1, 0),
-            0..=4 if least == -1 => (1, 1), // as bits, see `is_signs`
-            0..=4 => (2, 0),
-            5..=8 => (2, 1),
-            9..=16 => (4, 0),
-            17..=32 => (4, 1),
-            33..=64 => (4, 2),
-            _ => (8, 0),
+        let codes = quant.codes()?;
+        let (least, most) = (i32::from(codes.least), i32::from(codes.most));
+        // with offsets the middle code stands for zero: scale and offset are rounded to halves, and the nearer they are
+        // to the weights the less that costs
+        let centre = if codes.offsets { least + (most - least + 1) / 2 } else { 0 };
+        let holds = |bits: usize| -1 << (bits - 1) <= least - centre && most - centre < 1 << (bits - 1);
+        let (bits, low) = match (least, most) {
+            (-1, 1) if !codes.offsets && codes.step == 2 => (1, 0), // as bits, see `is_signs`
+            (-1, ..=2) if !codes.offsets => (1, 1),
+            _ => [(2, 0), (2, 1), (4, 0), (4, 1), (4, 2)]
+                .into_iter()
+                .find(|(bits, low)| holds(bits + low))
+                .unwrap_or((8, 0)),
         };
-        // where there are offsets, the middle code stands for zero: scale and offset are rounded to halves, and the
-        // nearer they are to the weights the less that costs
-        let centre = if offsets { (most - least + 1) / 2 } else { 0 };
-        Some(Layout { bits, low, group: group.min(CHUNK), offsets, centre })
+        Some(Layout { bits, low, group: codes.group.min(CHUNK), offsets: codes.offsets, centre })
     }
 
     /// Chunks of a row; the last one is filled up with zeros.
@@ -271,8 +241,8 @@ impl Packing<'_> {
 
 /// The scale of a block is a half of it.
 fn has_half_scales(quant: &Quant) -> bool {
-    let Codec::Codes { group, .. } = quant.codec else { return false };
-    group == quant.block_len && quant.fields.iter().any(|field| field.ty == FieldType::F16)
+    let Some(codes) = quant.codes() else { return false };
+    codes.group == quant.block_len && quant.fields.iter().any(|field| field.ty == FieldType::F16)
 }
 
 fn threads() -> usize {
@@ -307,16 +277,13 @@ struct Row {
 
 impl Row {
     fn new(tensor: &HostTensor) -> Row {
-        let group = match tensor.quant.codec {
-            Codec::Codes { group, .. } => group,
-            _ => CHUNK,
-        };
+        let group = tensor.quant.codes().map_or(CHUNK, |codes| codes.group);
         let groups = tensor.cols / group;
         Row { codes: vec![0; tensor.cols], scales: vec![0.0; groups], offsets: vec![0.0; groups], group }
     }
 
     fn read(&mut self, tensor: &HostTensor, r: usize) -> &Row {
-        let Codec::Codes { group, unpack } = tensor.quant.codec else { return self };
+        let Some(&Codes { group, unpack, .. }) = tensor.quant.codes() else { return self };
         let (len, bytes) = (tensor.quant.block_len, tensor.quant.block_bytes());
         debug_assert!(len <= MAX_BLOCK && len / group <= MAX_GROUPS);
         let blocks = tensor.row(r).chunks_exact(bytes);
@@ -389,10 +356,7 @@ mod tests {
     #[test]
     fn every_format_keeps_its_weights() {
         let rng = &mut Random::new(3);
-        for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
-            if !matches!(quant.codec, Codec::Codes { .. }) {
-                continue;
-            }
+        for quant in tern_quant::ALL.iter().filter(|q| q.codes().is_some()) {
             let (rows, cols) = (21, 288usize.next_multiple_of(quant.block_len));
             let tensor = random_tensor("w", quant, rows, cols, rng);
             let packing = Packing::new(&tensor).unwrap_or_else(|| panic!("{quant} has no layout"));
@@ -413,7 +377,8 @@ mod tests {
     fn codes_of_any_bytes_have_room() {
         let rng = &mut Random::new(4);
         for quant in tern_quant::ALL {
-            let (Codec::Codes { group, unpack }, Some(layout)) = (quant.codec, Layout::of(quant)) else {
+            let (Some(&Codes { group, unpack, .. }), Some(layout)) = (quant.codes(), Layout::of(quant))
+            else {
                 continue;
             };
             let half = 1 << (layout.bits + layout.low - 1);

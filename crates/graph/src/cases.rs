@@ -153,13 +153,13 @@ pub fn random_tensor(
     HostTensor { name: name.into(), quant, rows, cols, data: data.into() }
 }
 
-/// Half a step of each block's largest activation: of 16 bits, or of as many as a backend may leave them.
+/// Half a step of each block's largest activation, which a backend may round to the format's activation bits.
 fn tolerance(quant: &Quant) -> f32 {
-    match (quant.dot_with, quant.name) {
-        (DotWith::F32, _) => 1e-5,
-        (DotWith::Ints, "Q4_0" | "Q4_1" | "Q4_K") => 5e-4, // 12
-        (DotWith::Ints, "Q1_0") => 2e-4,                   // 14
-        (DotWith::Ints, _) => 1e-4,
+    match quant.codes().map(|codes| codes.activation_bits) {
+        None => 1e-5,
+        Some(..13) => 5e-4,
+        Some(13..16) => 2e-4,
+        Some(16..) => 1e-4,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Blocks to weights: the slow, exact reading that every kernel is judged by.
 
-use crate::{Codec, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
+use crate::{Codec, Codes, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
 
 impl Quant {
     /// Decodes whole blocks. `tail` is the tensor's tail, empty for every format whose `tail` is 0.
@@ -21,7 +21,7 @@ impl Quant {
                     *w = read(block);
                 }
             }
-            Codec::Codes { group, unpack } => {
+            Codec::Codes(Codes { group, unpack, .. }) => {
                 let mut codes = [0i8; MAX_BLOCK];
                 let mut scales = [0f32; MAX_GROUPS];
                 let mut offsets = [0f32; MAX_GROUPS];

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, sized};
 use crate::rounding::farthest;
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = 2^(e - 128) * code`; byte `j` holds weights `j` (low nibble) and `j + 16` (high nibble).
 /// Encodes as ggml does, but for magnitudes below 2^-125 or infinite, where ggml's exponent wraps around.
@@ -14,7 +14,7 @@ pub static MXFP4: Quant = Quant {
     fields: &[Field::new("e", FieldType::U8, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 32, unpack: unpack_mxfp4 },
+    codec: Codec::Codes(Codes { least: -12, most: 12, ..Codes::new(32, unpack_mxfp4) }),
     encode: Some(encode_mxfp4),
 };
 
@@ -28,7 +28,7 @@ pub static NVFP4: Quant = Quant {
     fields: &[Field::new("d", FieldType::U8, 4), Field::new("qs", FieldType::U8, 32)],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 16, unpack: unpack_nvfp4 },
+    codec: Codec::Codes(Codes { least: -12, most: 12, ..Codes::new(16, unpack_nvfp4) }),
     encode: Some(encode_nvfp4),
 };
 

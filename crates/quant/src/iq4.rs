@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_nibbles, put_f16, sized, through_f16};
 use crate::rounding::{Symmetric, farthest, inverse};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * TABLE[nibble]`, nibbles as in Q4_0. Encodes by plain rounding, not by ggml's search.
 pub static IQ4_NL: Quant = Quant {
@@ -13,7 +13,7 @@ pub static IQ4_NL: Quant = Quant {
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 32, unpack: unpack_iq4_nl },
+    codec: Codec::Codes(Codes { least: -127, most: 113, ..Codes::new(32, unpack_iq4_nl) }),
     encode: Some(encode_iq4_nl),
 };
 
@@ -32,7 +32,12 @@ pub static IQ4_XS: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 32, unpack: unpack_iq4_xs },
+    codec: Codec::Codes(Codes {
+        least: -127,
+        most: 113,
+        integer_scales: true,
+        ..Codes::new(32, unpack_iq4_xs)
+    }),
     encode: Some(encode_iq4_xs),
 };
 

@@ -5,6 +5,7 @@
 //! [`Codec::Codes`] says so once; decoding, the reference and every dot product stand on it.
 
 mod bits;
+mod codes;
 mod decode;
 mod encode;
 mod field;
@@ -27,6 +28,7 @@ mod rounding;
 mod size;
 mod trits;
 
+pub use codes::{Codes, Unpack, Unpacked};
 pub use encode::EncodeError;
 pub use field::{Field, FieldType};
 pub use float::{BF16, F16, F32};
@@ -88,33 +90,14 @@ pub const NO_OFFSET: f32 = -0.0;
 pub enum Codec {
     /// Plain floats, one a block.
     Float(fn(&[u8]) -> f32),
-    /// Integer codes: `w = scale * code + offset`, one scale and offset for each `group` weights.
-    Codes {
-        /// Weights that share a scale and an offset: 16 or a multiple of it, at most `block_len`.
-        group: usize,
-        /// Takes one block (and the tensor's tail) apart.
-        unpack: Unpack,
-    },
+    /// Integer codes: `w = scale * code + offset`.
+    Codes(Codes),
     /// Known by name and size only; a model that uses it is refused by name.
     Named,
 }
 
-/// Where one block is unpacked to: `block_len` codes, `block_len / group` scales and as many offsets.
-#[derive(Debug)]
-pub struct Unpacked<'a> {
-    /// One integer a weight.
-    pub codes: &'a mut [i8],
-    /// One scale a group.
-    pub scales: &'a mut [f32],
-    /// One offset a group; [`NO_OFFSET`] where the format has none.
-    pub offsets: &'a mut [f32],
-}
-
 /// Turns `block_len` weights into one block; what the block held before does not matter.
 pub type Encode = fn(weights: &[f32], block: &mut [u8]);
-
-/// Takes one block (and the tensor's tail) apart.
-pub type Unpack = fn(block: &[u8], tail: &[u8], out: Unpacked<'_>);
 
 /// One block format.
 #[derive(Debug)]
@@ -127,7 +110,7 @@ pub struct Quant {
     pub dialect: Dialect,
     /// Weights in a block.
     pub block_len: usize,
-    /// The fields of a block in file order; they give its size and its C struct.
+    /// The fields of a block in file order; they give its size.
     pub fields: &'static [Field],
     /// Bytes after the last block that belong to the whole tensor (I2_S keeps its one scale there).
     pub tail: usize,

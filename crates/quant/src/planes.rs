@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
 use crate::rounding::{farthest, inverse, nearest};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (code - 1)`, code 3 being `+2d`; two halves of 128 weights, the first plane in the lowest bits.
 /// Encodes as ggml does.
@@ -14,7 +14,7 @@ pub static TQ2_0: Quant = Quant {
     fields: &[Field::new("qs", FieldType::U8, 64), Field::new("d", FieldType::F16, 1)],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 256, unpack: unpack_tq2_0 },
+    codec: Codec::Codes(Codes { least: -1, most: 2, ..Codes::new(256, unpack_tq2_0) }),
     encode: Some(encode_tq2_0),
 };
 
@@ -28,7 +28,7 @@ pub static I2_S: Quant = Quant {
     fields: &[Field::new("qs", FieldType::U8, 32)],
     tail: 32,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 128, unpack: unpack_i2_s },
+    codec: Codec::Codes(Codes { least: -1, most: 2, ..Codes::new(128, unpack_i2_s) }),
     encode: None,
 };
 

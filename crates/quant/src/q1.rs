@@ -1,7 +1,7 @@
 //! Q1_0: 128 signs under one scale.
 
 use crate::bits::{bytes, f16_at, put_f16, sized, spread_bits, take_from_each};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d` where the bit is set, `-d` where it is not; weight `j` is bit `j % 8` of byte `j / 8`.
 /// Encodes as ggml does: `d` is the mean magnitude.
@@ -13,7 +13,13 @@ pub static Q1_0: Quant = Quant {
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 128, unpack },
+    codec: Codec::Codes(Codes {
+        least: -1,
+        most: 1,
+        step: 2,
+        activation_bits: 14,
+        ..Codes::new(128, unpack)
+    }),
     encode: Some(encode),
 };
 

@@ -4,7 +4,7 @@
 
 use crate::bits::{bytes, f16_at, put_f16, spread_pairs, take_from_each};
 use crate::rounding::{farthest, inverse, truncate};
-use crate::{Codec, Dialect, DotWith, Encode, Field, FieldType, NO_OFFSET, Quant, Unpack, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Encode, Field, FieldType, NO_OFFSET, Quant, Unpack, Unpacked};
 
 const fn quant(name: &'static str, id: u32, dialect: Dialect, block_len: usize, layout: Layout) -> Quant {
     Quant {
@@ -15,31 +15,35 @@ const fn quant(name: &'static str, id: u32, dialect: Dialect, block_len: usize, 
         fields: layout.fields,
         tail: 0,
         dot_with: DotWith::Ints,
-        codec: Codec::Codes { group: block_len, unpack: layout.unpack },
+        codec: Codec::Codes(Codes { least: -1, most: layout.most, ..Codes::new(block_len, layout.unpack) }),
         encode: Some(layout.encode),
     }
 }
 
 struct Layout {
     fields: &'static [Field],
+    most: i8,
     unpack: Unpack,
     encode: Encode,
 }
 
 const G64: Layout = Layout {
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
+    most: 2,
     unpack: unpack_scale_first::<16>,
     encode: encode_scale_first,
 };
 
 const G128: Layout = Layout {
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 32)],
+    most: 2,
     unpack: unpack_scale_first::<32>,
     encode: encode_scale_first,
 };
 
 const G128_SCALE_LAST: Layout = Layout {
     fields: &[Field::new("qs", FieldType::U8, 32), Field::new("d", FieldType::F16, 1)],
+    most: 1,
     unpack: unpack_scale_last,
     encode: encode_scale_last,
 };

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
 use crate::rounding::{Symmetric, round_to};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (scale - 32) * code`, codes from -4 to 3: two low bits in planes of 32, the third of plane `p` in
 /// half `h` at bit `4h + p` of `hmask`. Encodes by plain rounding, not by ggml's search.
@@ -19,7 +19,7 @@ pub static Q3_K: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 16, unpack },
+    codec: Codec::Codes(Codes { least: -4, most: 3, integer_scales: true, ..Codes::new(16, unpack) }),
     encode: Some(encode),
 };
 

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, nibbles, pack_nibbles, put_f16};
 use crate::rounding::{extremes, farthest, inverse, truncate};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (nibble - 8)`; byte `j` holds weights `j` (low) and `j + 16` (high). Encodes as ggml does.
 pub static Q4_0: Quant = Quant {
@@ -13,7 +13,7 @@ pub static Q4_0: Quant = Quant {
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 32, unpack: unpack_q4_0 },
+    codec: Codec::Codes(Codes { least: -8, most: 7, activation_bits: 12, ..Codes::new(32, unpack_q4_0) }),
     encode: Some(encode_q4_0),
 };
 
@@ -30,7 +30,13 @@ pub static Q4_1: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 32, unpack: unpack_q4_1 },
+    codec: Codec::Codes(Codes {
+        least: 0,
+        most: 15,
+        offsets: true,
+        activation_bits: 12,
+        ..Codes::new(32, unpack_q4_1)
+    }),
     encode: Some(encode_q4_1),
 };
 

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, nibbles, pack_nibbles, put_f16, sized};
 use crate::rounding::Affine;
-use crate::{Codec, Dialect, DotWith, Field, FieldType, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, Quant, Unpacked};
 
 /// `w = d * scale * nibble - dmin * min`; of each 32 bytes the low nibbles are one group, the high ones the
 /// next. Encodes by plain rounding, not by ggml's search.
@@ -19,7 +19,14 @@ pub static Q4_K: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 32, unpack: unpack_q4_k },
+    codec: Codec::Codes(Codes {
+        least: 0,
+        most: 15,
+        offsets: true,
+        integer_scales: true,
+        activation_bits: 12,
+        ..Codes::new(32, unpack_q4_k)
+    }),
     encode: Some(encode_q4_k),
 };
 
@@ -39,7 +46,13 @@ pub static Q5_K: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 32, unpack: unpack_q5_k },
+    codec: Codec::Codes(Codes {
+        least: 0,
+        most: 31,
+        offsets: true,
+        integer_scales: true,
+        ..Codes::new(32, unpack_q5_k)
+    }),
     encode: Some(encode_q5_k),
 };
 

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, put_f16, sized};
 use crate::rounding::{Symmetric, round_to};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * scale * (q - 32)`; in each half of 128 weights `q` has its low four bits in 64 nibbles of `ql`
 /// and its high two in four planes of `qh`. Encodes by plain rounding, not by ggml's search.
@@ -19,7 +19,7 @@ pub static Q6_K: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 16, unpack },
+    codec: Codec::Codes(Codes { least: -32, most: 31, integer_scales: true, ..Codes::new(16, unpack) }),
     encode: Some(encode),
 };
 

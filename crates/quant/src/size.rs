@@ -50,9 +50,9 @@ impl Quant {
 
     /// Scales (and offsets) a block unpacks to; none for floats and formats known by name only.
     pub const fn groups_per_block(&self) -> usize {
-        match self.codec {
-            Codec::Codes { group, .. } => self.block_len / group,
-            Codec::Float(_) | Codec::Named => 0,
+        match self.codes() {
+            Some(codes) => self.block_len / codes.group,
+            None => 0,
         }
     }
 }

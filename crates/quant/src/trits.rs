@@ -5,7 +5,7 @@
 
 use crate::bits::{bytes, f16_at, put_f16};
 use crate::rounding::{farthest, inverse, nearest};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (digit - 1)`; 32 bytes of five digits, 16 of five, 4 of four, then the scale. Encodes as ggml
 /// does.
@@ -21,7 +21,7 @@ pub static TQ1_0: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 256, unpack: unpack_tq1_0 },
+    codec: Codec::Codes(Codes { least: -1, most: 1, ..Codes::new(256, unpack_tq1_0) }),
     encode: Some(encode_tq1_0),
 };
 
@@ -38,7 +38,7 @@ pub static PTQ1_0: Quant = Quant {
     ],
     tail: 0,
     dot_with: DotWith::Ints,
-    codec: Codec::Codes { group: 128, unpack: unpack_ptq1_0 },
+    codec: Codec::Codes(Codes { least: -1, most: 1, ..Codes::new(128, unpack_ptq1_0) }),
     encode: Some(encode_ptq1_0),
 };
 

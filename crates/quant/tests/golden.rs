@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use tern_quant::{ALL, Codec, F16, MXFP4, Quant};
+use tern_quant::{ALL, F16, MXFP4, Quant};
 
 const ROW: usize = 256;
 
@@ -60,7 +60,9 @@ fn encodes_byte_for_byte() {
 #[test]
 fn codes_never_panic_where_a_scale_is_not_finite() {
     for &q in ALL {
-        let Codec::Codes { .. } = q.codec else { continue };
+        if q.codes().is_none() {
+            continue;
+        }
         let (block, tail) = (vec![0xff; q.block_bytes()], vec![0xff; q.tail]);
         q.decode(&block, &tail, &mut vec![0.0; q.block_len]);
     }

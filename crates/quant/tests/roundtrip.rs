@@ -121,7 +121,7 @@ fn ptq1_0_blocks() -> impl Strategy<Value = Vec<u8>> {
 
 /// The integer codes of one block.
 fn codes(q: &Quant, block: &[u8]) -> Vec<i8> {
-    let Codec::Codes { unpack, .. } = q.codec else { panic!("{q} has no codes") };
+    let Some(&Codes { unpack, .. }) = q.codes() else { panic!("{q} has no codes") };
     let (mut codes, groups) = (vec![0; q.block_len], q.groups_per_block());
     let (scales, offsets) = (&mut vec![0.0; groups], &mut vec![0.0; groups]);
     unpack(block, &[], Unpacked { codes: &mut codes, scales, offsets });

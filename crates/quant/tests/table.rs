@@ -1,4 +1,4 @@
-//! The table of formats: sizes, ids, names and C structs.
+//! The table of formats: sizes, ids and names.
 
 use tern_quant::*;
 
@@ -72,8 +72,9 @@ fn the_table_is_ordered_and_names_are_unique() {
 #[test]
 fn groups_fit_the_contract() {
     for q in ALL {
-        let Codec::Codes { group, .. } = q.codec else { continue };
-        assert!(group % 16 == 0 && q.block_len % group == 0, "{q}");
+        let Some(&Codes { group, .. }) = q.codes() else { continue };
+        assert!(group.is_power_of_two() && group >= 16 && q.block_len % group == 0, "{q}");
+        assert!(q.block_len % INT_BLOCK == 0, "{q}");
         assert!(q.block_len <= MAX_BLOCK && q.groups_per_block() <= MAX_GROUPS, "{q}");
         assert_eq!(q.dot_with, DotWith::Ints, "{q}");
     }
@@ -117,30 +118,4 @@ fn sizes_are_whole_blocks_and_checked() {
     assert_eq!(Q1_0.bits_per_weight(), 1.125);
     assert_eq!(PTQ1_0.bits_per_weight(), 1.75);
     assert!(Q1_0.is_runnable() && !IQ1_S.is_runnable());
-}
-
-#[test]
-fn c_structs() {
-    assert_eq!(
-        Q4_K.c_struct(),
-        "struct block_q4_k {\n    unsigned short d;\n    unsigned short dmin;\n    unsigned char scales[12];\n    \
-         unsigned char qs[128];\n};\nstatic_assert(sizeof(block_q4_k) == 144, \"block_q4_k is 144 bytes\");\n"
-    );
-    assert_eq!(
-        Q8_0.c_struct(),
-        "struct block_q8_0 {\n    unsigned short d;\n    signed char qs[32];\n};\n\
-         static_assert(sizeof(block_q8_0) == 34, \"block_q8_0 is 34 bytes\");\n"
-    );
-}
-
-#[test]
-fn c_structs_need_no_padding() {
-    for q in ALL {
-        let mut at = 0;
-        for field in q.fields {
-            assert_eq!(at % field.ty.bytes(), 0, "{q}.{}", field.name);
-            at += field.bytes();
-        }
-        assert!(q.fields.iter().all(|field| at % field.ty.bytes() == 0), "{q} ends unaligned");
-    }
 }

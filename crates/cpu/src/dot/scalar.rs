@@ -1,7 +1,7 @@
 //! The general kernels in plain Rust: what every faster one must equal.
 
 use half::{bf16, f16};
-use tern_quant::{Codec, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
+use tern_quant::{Codes, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
 
 use super::{IntsKernel, LinearKernel, Room, Rows, Target};
 use crate::ints::{Ints, SUM_BLOCK};
@@ -58,7 +58,7 @@ impl Block {
 
     #[inline(always)]
     pub(crate) fn fill(&mut self, quant: &Quant, block: &[u8], tail: &[u8]) {
-        let Codec::Codes { group, unpack } = quant.codec else { return };
+        let Some(&Codes { group, unpack, .. }) = quant.codes() else { return };
         let (n, repeat) = (quant.block_len, group / SUM_BLOCK);
         let groups = n / group;
         let (codes, scales, offsets) =
