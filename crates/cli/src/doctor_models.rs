@@ -122,7 +122,7 @@ fn logits(
 ) -> CliResult<Vec<Vec<f32>>> {
     let kv = Kv { pages: tokens.len().div_ceil(PAGE_LEN), page_len: PAGE_LEN };
     let weights = tensors.iter().cloned();
-    let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, (chunk, chunk), |_, _| ())?;
+    let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, (chunk, chunk), |_| ())?;
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec()))?;
     Ok(rows)

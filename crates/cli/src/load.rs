@@ -226,11 +226,11 @@ impl ModelArgs {
                 units::bytes(info.memory_free)
             );
         }
-        let bar = models::count_bar("loading", opened.tensors.len() as u64);
+        let bar = models::byte_bar("loading", memory.weights);
         let start = Instant::now();
         let mut took = Duration::ZERO;
-        let progress = |done: usize, _all: usize| {
-            bar.set_position(done as u64);
+        let progress = |bytes: u64| {
+            bar.set_position(bytes);
             took = start.elapsed();
         };
         let runner = GraphRunner::new(backend, &model.graph, opened.tensors, kv, (tokens, outputs), progress);

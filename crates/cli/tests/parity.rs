@@ -80,7 +80,7 @@ fn positions(text: &Value) -> Vec<Position> {
 fn logits(checkpoint: &Checkpoint, backend: Box<dyn Backend>, tokens: &[u32]) -> Vec<Vec<f32>> {
     let (model, tensors) = Model::open(checkpoint, None).unwrap();
     let kv = Kv { pages: tokens.len().div_ceil(16), page_len: 16 };
-    let mut runner = GraphRunner::new(backend, &model.graph, tensors, kv, (32, 32), |_, _| ()).unwrap();
+    let mut runner = GraphRunner::new(backend, &model.graph, tensors, kv, (32, 32), |_| ()).unwrap();
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec())).unwrap();
     rows

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tern_graph::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Op, Program, Reserve,
-    Step, StepOutput, Ticket,
+    Roles, Step, StepOutput, Ticket,
 };
 
 use crate::bandwidth;
@@ -144,7 +144,7 @@ impl Backend for Cpu {
         DeviceInfo { name, memory_total: memory.total, memory_free: memory.free }
     }
 
-    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
+    fn store(&mut self, tensor: &HostTensor, _: Roles) -> Result<Buffer> {
         Ok(self.add(Stored::Tensor(Weight { tensor: tensor.clone(), packed: None })))
     }
 
@@ -163,7 +163,7 @@ impl Backend for Cpu {
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let fail = |text: &str| BackendError::Invalid(text.into());
-        bindings.check(graph, |b| self.stored(b).map(|w| (w.tensor.rows, w.tensor.cols)))?;
+        bindings.check(graph, |b| self.stored(b).map(|w| [w.tensor.rows, w.tensor.cols]))?;
         for node in &graph.nodes {
             if let Op::Linear { weight, .. } = node.op {
                 self.pack(bindings.weights[weight.index()]);

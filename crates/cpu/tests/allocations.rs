@@ -33,7 +33,7 @@ const ANSWER: usize = 4;
 /// The fewest allocations of a step of `tokens`: in the first ones threads find out how much room they need.
 fn allocations(case: &cases::Case, kernels: &'static tern_cpu::Kernels, tokens: usize) -> usize {
     let mut cpu = Cpu::with_kernels(2, kernels).expect("threads");
-    let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).expect("room for weights")).collect();
+    let weights = case.store(&mut cpu).expect("room for weights");
     let layers = case.graph.kv.clone();
     let kv = cpu.reserve(&Reserve::Kv { layers, pages: 4, page_len: 16 }).expect("room for pages");
     let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 32, max_outputs: 32 };

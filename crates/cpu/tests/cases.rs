@@ -100,7 +100,7 @@ fn rows_do_not_depend_on_their_neighbours() {
     for case in all {
         for kernels in available() {
             let mut cpu = Cpu::with_kernels(2, kernels).unwrap();
-            let weights: Vec<_> = case.weights.iter().map(|t| cpu.store(t).unwrap()).collect();
+            let weights = case.store(&mut cpu).unwrap();
             let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
             let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
             let program = cpu.compile(&case.graph, &bindings).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tern_graph::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, Plan, Program, Reserve,
-    Step, StepOutput, Ticket,
+    Roles, Step, StepOutput, Ticket,
 };
 
 use crate::bandwidth;
@@ -90,7 +90,7 @@ impl Backend for Cuda {
         DeviceInfo { name: self.device.facts.name.clone(), memory_total, memory_free }
     }
 
-    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
+    fn store(&mut self, tensor: &HostTensor, _: Roles) -> Result<Buffer> {
         let weight = Arc::new(Weight::store(&mut self.staging, tensor)?);
         Ok(self.add(Stored::Weight { weight, rows: tensor.rows, cols: tensor.cols }))
     }
@@ -117,7 +117,7 @@ impl Backend for Cuda {
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let stored = |b: Buffer| match self.buffers.get(b.0 as usize) {
-            Some(Stored::Weight { weight, rows, cols }) => Some((weight, (*rows, *cols))),
+            Some(Stored::Weight { weight, rows, cols }) => Some((weight, [*rows, *cols])),
             _ => None,
         };
         bindings.check(graph, |b| stored(b).map(|w| w.1))?;

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    Backend, Bindings, Buffer, Graph, HostTensor, OutputRow, Program, Reserve, Step, Ticket, Weight,
-    all_finite,
+    Backend, Bindings, Buffer, Graph, HostTensor, OutputRow, Program, Reserve, Step, Ticket, all_finite,
 };
 
 use crate::{Answer, Batch, EngineError, Entry, Want};
@@ -84,14 +83,14 @@ impl GraphRunner {
     /// up to `max_outputs` rows are wanted: one for each sequence that may run at once.
     ///
     /// `tensors` come in the order of `graph.weights`, by the same names; they are taken one at a time, and
-    /// `progress` hears how many are stored, of how many.
+    /// `progress` is called after each with the bytes stored so far.
     pub fn new(
         mut backend: Box<dyn Backend>,
         graph: &Graph,
         tensors: impl IntoIterator<Item = HostTensor>,
         kv: Kv,
         (max_tokens, max_outputs): (usize, usize),
-        mut progress: impl FnMut(usize, usize),
+        mut progress: impl FnMut(u64),
     ) -> Result<GraphRunner, EngineError> {
         let sizes = [
             ("pages", kv.pages),
@@ -108,13 +107,17 @@ impl GraphRunner {
         let reserve = Reserve::Kv { layers: graph.kv.clone(), pages: kv.pages, page_len: kv.page_len };
         let kv_buffer = Some(backend.reserve(&reserve)?);
         let mut tensors = tensors.into_iter();
-        let mut weights = Vec::with_capacity(graph.weights.len());
-        for want in &graph.weights {
+        let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
+        for (want, roles) in graph.weights.iter().zip(graph.roles()) {
             let tensor = tensors.next();
             let tensor = tensor.ok_or_else(|| EngineError::Load(format!("{}: no such tensor", want.name)))?;
-            check_weight(want, &tensor)?;
-            weights.push(backend.store(&tensor)?);
-            progress(weights.len(), graph.weights.len());
+            if tensor.name != want.name {
+                let text = format!("{}: want this tensor next, got {}", want.name, tensor.name);
+                return Err(EngineError::Load(text));
+            }
+            weights.push(backend.store(&tensor, roles)?);
+            stored += tensor.data.len() as u64;
+            progress(stored);
         }
         if let Some(extra) = tensors.next() {
             return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name)));
@@ -279,17 +282,4 @@ impl Rows {
     fn hidden(row: Option<Vec<f32>>) -> Answer {
         row.filter(|row| all_finite(row)).map_or(Answer::Nothing, Answer::Hidden)
     }
-}
-
-fn check_weight(want: &Weight, got: &HostTensor) -> Result<(), EngineError> {
-    if got.name != want.name {
-        return Err(EngineError::Load(format!("{}: want this tensor next, got {}", want.name, got.name)));
-    }
-    if (got.rows, got.cols) != (want.rows, want.cols) {
-        return Err(EngineError::Load(format!(
-            "{}: want [{}, {}], file has [{}, {}]",
-            want.name, want.rows, want.cols, got.rows, got.cols
-        )));
-    }
-    Ok(())
 }

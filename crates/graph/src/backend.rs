@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Graph, HostTensor, KvLayer, Sample, Sampled};
+use crate::{Graph, HostTensor, KvLayer, Roles, Sample, Sampled};
 
 /// A stored tensor or reserved memory, by number; belongs to the backend that gave it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,8 +93,9 @@ type Result<T> = std::result::Result<T, BackendError>;
 pub trait Backend: Send {
     /// Name and memory of the device.
     fn info(&self) -> DeviceInfo;
-    /// Takes a tensor: keeps the mapped bytes, or uploads and repacks them if the device likes another layout.
-    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer>;
+    /// Takes a tensor: keeps the mapped bytes, or uploads and repacks them for its roles ([`Graph::roles`]). The work
+    /// is done when it returns.
+    fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer>;
     /// Sets memory aside that steps write to.
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer>;
     /// Bytes of scratch that steps of so many tokens and outputs would take.
@@ -154,8 +155,8 @@ pub struct Bindings<'a> {
 }
 
 impl Bindings<'_> {
-    /// Refuses bindings that do not fit the graph; `shape` gives the rows and columns of a stored tensor.
-    pub fn check(&self, graph: &Graph, shape: impl Fn(Buffer) -> Option<(usize, usize)>) -> Result<()> {
+    /// Refuses bindings that do not fit the graph; `shape` returns the rows and columns of a stored tensor.
+    pub fn check(&self, graph: &Graph, shape: impl Fn(Buffer) -> Option<[usize; 2]>) -> Result<()> {
         let shapes: Option<Vec<_>> = self.weights.iter().map(|b| shape(*b)).collect();
         let Some(shapes) = shapes else {
             return Err(BackendError::Invalid("a weight is bound to a buffer that is no tensor".into()));
@@ -163,13 +164,8 @@ impl Bindings<'_> {
         if shapes.len() != graph.weights.len() {
             return Err(BackendError::Invalid("a graph must be bound to all of its weights".into()));
         }
-        match graph.weights.iter().zip(shapes).find(|(w, shape)| (w.rows, w.cols) != *shape) {
-            Some((w, (rows, cols))) => Err(BackendError::Invalid(format!(
-                "{}: want [{}, {}], bound to [{rows}, {cols}]",
-                w.name, w.rows, w.cols
-            ))),
-            None => Ok(()),
-        }
+        let mut checks = graph.weights.iter().zip(shapes).map(|(weight, shape)| weight.check_shape(shape));
+        checks.try_for_each(|check| check.map_err(|e| BackendError::Invalid(e.to_string())))
     }
 }
 

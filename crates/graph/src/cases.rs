@@ -5,8 +5,8 @@
 use tern_quant::{DotWith, FieldType, Quant};
 
 use crate::{
-    Activation, Attention, Backend, BackendError, Bindings, Graph, GraphError, HostTensor, NormKind, Random,
-    Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val, all_finite,
+    Activation, Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, NormKind,
+    Random, Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val, all_finite,
 };
 
 /// Tokens a KV page in the cases.
@@ -73,9 +73,14 @@ impl Case {
         Ok(out)
     }
 
+    /// Stores the weights, in order.
+    pub fn store(&self, backend: &mut dyn Backend) -> Result<Vec<Buffer>, BackendError> {
+        self.weights.iter().zip(self.graph.roles()).map(|(t, roles)| backend.store(t, roles)).collect()
+    }
+
     /// Stores, reserves and compiles; then steps can be run one at a time.
     pub fn prepare<'a>(&'a self, backend: &'a mut dyn Backend) -> Result<Prepared<'a>, BackendError> {
-        let weights = self.weights.iter().map(|t| backend.store(t)).collect::<Result<Vec<_>, _>>()?;
+        let weights = self.store(backend)?;
         let pages =
             self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| &s.pages).max().map_or(0, |p| p + 1);
         let reserve =

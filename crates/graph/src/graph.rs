@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::Roles;
 use crate::op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
 
 /// A weight the graph wants: its name in the checkpoint and its shape.
@@ -14,6 +15,17 @@ pub struct Weight {
     pub rows: usize,
     /// Columns.
     pub cols: usize,
+}
+
+impl Weight {
+    /// Refuses a tensor of another shape.
+    pub fn check_shape(&self, [rows, cols]: [usize; 2]) -> Result<()> {
+        if [self.rows, self.cols] != [rows, cols] {
+            let Weight { name, rows: want_rows, cols: want_cols } = self;
+            return fail(format!("{name}: want [{want_rows}, {want_cols}], file has [{rows}, {cols}]"));
+        }
+        Ok(())
+    }
 }
 
 /// One op and the width of its result.
@@ -139,6 +151,15 @@ impl Graph {
     /// The weight behind an id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.index()]
+    }
+
+    /// How the ops read each weight, in the order of `weights`.
+    pub fn roles(&self) -> Vec<Roles> {
+        let mut roles = vec![Roles::default(); self.weights.len()];
+        for (id, role) in self.nodes.iter().flat_map(|node| node.op.weights()) {
+            roles[id.index()] = roles[id.index()].with(role);
+        }
+        roles
     }
 
     /// The value that node `i` makes.

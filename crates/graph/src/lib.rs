@@ -9,6 +9,7 @@ mod op;
 mod plan;
 mod random;
 mod reference;
+mod role;
 mod sample;
 mod tensor;
 
@@ -22,5 +23,6 @@ pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId, soft
 pub use plan::{Plan, Work};
 pub use random::Random;
 pub use reference::Reference;
+pub use role::{Role, Roles};
 pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
 pub use tensor::HostTensor;

@@ -1,5 +1,7 @@
 //! The ops. Every value is a matrix of f32, one row a token; an op reads values that came before it.
 
+use crate::Role;
+
 /// A value: the result of the node with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Val(pub(crate) u32);
@@ -130,6 +132,28 @@ impl Op {
             Op::Attend { q, k, v, .. } => vec![q, k, v],
             Op::Gated { gate, up, .. } => vec![gate, up],
             Op::Add { a, b } => vec![a, b],
+        }
+    }
+
+    /// The weights this op reads, and how.
+    pub fn weights(&self) -> Vec<(WeightId, Role)> {
+        let vectors = |ids: &[Option<WeightId>]| -> Vec<(WeightId, Role)> {
+            ids.iter().flatten().map(|id| (*id, Role::Vector)).collect()
+        };
+        match *self {
+            Op::Embed { table, .. } => vec![(table, Role::Table)],
+            Op::Norm { weight, bias, .. } => vectors(&[Some(weight), bias]),
+            Op::Linear { weight, scale, bias, .. } => {
+                [vec![(weight, Role::Matrix)], vectors(&[scale, bias])].concat()
+            }
+            Op::Rope { .. }
+            | Op::Attend { .. }
+            | Op::Gated { .. }
+            | Op::Add { .. }
+            | Op::Scale { .. }
+            | Op::SoftCap { .. }
+            | Op::Columns { .. }
+            | Op::Outputs { .. } => vec![],
         }
     }
 

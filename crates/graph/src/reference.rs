@@ -2,7 +2,7 @@
 
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, NormKind, Op,
-    Program, Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value, softcap,
+    Program, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value, softcap,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -241,7 +241,7 @@ impl Backend for Reference {
         }
     }
 
-    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer> {
+    fn store(&mut self, tensor: &HostTensor, _: Roles) -> Result<Buffer> {
         self.buffers.push(Stored::Tensor(tensor.clone()));
         Ok(Buffer(self.buffers.len() as u32 - 1))
     }
@@ -263,6 +263,10 @@ impl Backend for Reference {
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
+        bindings.check(graph, |b| match self.buffers.get(b.0 as usize) {
+            Some(Stored::Tensor(t)) => Some([t.rows, t.cols]),
+            _ => None,
+        })?;
         if !graph.kv.is_empty() && bindings.kv.is_none() {
             return Err(BackendError::Invalid("a graph with attention needs KV pages".into()));
         }

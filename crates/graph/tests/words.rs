@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_graph::{
-    Activation, Attention, Backend, Bindings, Carried, Graph, HostTensor, NormKind, Output, Reference,
+    Activation, Attention, Backend, Bindings, Carried, Graph, HostTensor, NormKind, Output, Reference, Roles,
     RopeStyle, RopeTable, Sample, Slice, Step, Val,
 };
 
@@ -187,7 +187,7 @@ fn a_carried_token_is_the_one_that_the_step_before_sampled() {
     [1, 2, 3, 0].into_iter().enumerate().for_each(|(id, next)| rows[id * 4 + next] = 1.0);
     rows[12..].fill(f32::NAN); // after 3 nothing can be chosen
     let mut backend = Reference::new();
-    let weights = [backend.store(&HostTensor::from_f32("table", 4, 4, &rows)).unwrap()];
+    let weights = [backend.store(&HostTensor::from_f32("table", 4, 4, &rows), graph.roles()[0]).unwrap()];
     let bindings = Bindings { weights: &weights, kv: None, max_tokens: 4, max_outputs: 4 };
     let programs = [(); 2].map(|()| backend.compile(&graph, &bindings).unwrap());
     // one slice of these tokens, of which every one samples the next
@@ -222,6 +222,20 @@ fn a_carried_token_is_the_one_that_the_step_before_sampled() {
         Ok(vec![Some(2)]),
         "what stands there, where none could be chosen"
     );
+}
+
+#[test]
+fn a_weight_has_the_roles_of_all_ops_that_read_it() {
+    let mut graph = Graph::new();
+    let tied = graph.matrix("tied", 8, 4).unwrap();
+    let (norm, bias) = (graph.vector("norm", 4).unwrap(), graph.vector("bias", 8).unwrap());
+    let unused = graph.matrix("unused", 8, 4).unwrap();
+    let x = graph.embed(tied, 1.0);
+    let x = graph.norm(x, norm, 1e-5).unwrap();
+    graph.linear_with(x, tied, None, Some(bias)).unwrap();
+    let (none, vector) = (Roles::default(), Roles { vector: true, ..Roles::default() });
+    let want = [Roles { table: true, matrix: true, ..none }, vector, vector, none];
+    assert_eq!([tied, norm, bias, unused].map(|id| graph.roles()[id.index()]), want);
 }
 
 /// Without attention there are no pages to check.

@@ -47,7 +47,7 @@ fn logits(
     let kv = Kv { pages: POSITIONS.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
     let sizes = (chunk, chunk);
     let weights = weights.iter().cloned();
-    let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, sizes, |_, _| ()).unwrap();
+    let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, sizes, |_| ()).unwrap();
     let mut rows = vec![];
     runner.logits(&tokens(model.config.vocab), |_, row| rows.push(row.to_vec())).unwrap();
     rows
@@ -108,7 +108,8 @@ struct Ready {
 impl Ready {
     fn new(graph: &Graph, weights: &[HostTensor], pages: usize) -> Ready {
         let mut backend = Cpu::new(2).unwrap();
-        let weights: Vec<_> = weights.iter().map(|t| backend.store(t).unwrap()).collect();
+        let weights = weights.iter().zip(graph.roles());
+        let weights: Vec<_> = weights.map(|(t, roles)| backend.store(t, roles).unwrap()).collect();
         let reserve = Reserve::Kv { layers: graph.kv.clone(), pages, page_len: PAGE_LEN };
         let kv = Some(backend.reserve(&reserve).unwrap());
         let most = 2 * POSITIONS;

@@ -8,7 +8,7 @@ use tern_engine::{
 };
 use tern_graph::{
     Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Random,
-    Reference, Reserve, RopeStyle, RopeTable, Step, StepOutput, Ticket,
+    Reference, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket,
 };
 
 use crate::company::{Guest, alone, compare, run};
@@ -60,8 +60,8 @@ impl Backend for Ahead {
         self.0.info()
     }
 
-    fn store(&mut self, tensor: &HostTensor) -> Result<Buffer, BackendError> {
-        self.0.store(tensor)
+    fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer, BackendError> {
+        self.0.store(tensor, roles)
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer, BackendError> {
@@ -92,7 +92,7 @@ impl Backend for Ahead {
 }
 
 fn load(tensors: Vec<HostTensor>, kv: Kv, max_tokens: usize) -> Result<GraphRunner, EngineError> {
-    GraphRunner::new(Box::new(Reference::new()), &model().0, tensors, kv, (max_tokens, max_tokens), |_, _| ())
+    GraphRunner::new(Box::new(Reference::new()), &model().0, tensors, kv, (max_tokens, max_tokens), |_| ())
 }
 
 fn runner(kv: Kv, max_tokens: usize) -> GraphRunner {
@@ -104,7 +104,7 @@ fn runners(kv: Kv, max_tokens: usize) -> [GraphRunner; 2] {
     let ahead = Box::new(Ahead(Reference::new(), usize::MAX));
     let (graph, tensors) = model();
     let sizes = (max_tokens, max_tokens);
-    [runner(kv, max_tokens), GraphRunner::new(ahead, graph, tensors.clone(), kv, sizes, |_, _| ()).unwrap()]
+    [runner(kv, max_tokens), GraphRunner::new(ahead, graph, tensors.clone(), kv, sizes, |_| ()).unwrap()]
 }
 
 fn guest() -> impl Strategy<Value = Guest> {
@@ -176,8 +176,7 @@ fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
     let (graph, tensors) = model();
     let hidden = graph.hidden().unwrap();
     let mut whole =
-        GraphRunner::new(Box::new(Reference::new()), &hidden, tensors.clone(), kv, (8, 8), |_, _| ())
-            .unwrap();
+        GraphRunner::new(Box::new(Reference::new()), &hidden, tensors.clone(), kv, (8, 8), |_| ()).unwrap();
     let mut rows: Vec<Vec<f32>> = vec![];
     whole.logits(&prompt, |_, row| rows.push(row.to_vec())).unwrap();
     let mean: Vec<f32> =
@@ -225,13 +224,14 @@ fn weights_that_do_not_match_the_graph_are_refused_by_name() {
 }
 
 #[test]
-fn progress_counts_the_stored_weights() {
-    let mut heard = vec![];
+fn progress_counts_the_stored_bytes() {
+    let mut stored = vec![];
     let (graph, tensors) = model();
     let kv = Kv { pages: 4, page_len: 4 };
-    let progress = |done, of| heard.push((done, of));
+    let progress = |bytes| stored.push(bytes);
     GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), kv, (8, 8), progress).unwrap();
-    assert_eq!(heard, [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]);
+    let row = WIDTH as u64 * 4;
+    assert_eq!(stored, [40, 56, 64, 72, 112].map(|rows| rows * row));
 }
 
 #[test]
@@ -277,8 +277,7 @@ fn a_batch_larger_than_compiled_for_is_refused() {
     let batch = scheduler.plan(16);
     let words = |sizes| {
         let (graph, tensors) = model();
-        let runner =
-            GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), kv, sizes, |_, _| ());
+        let runner = GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), kv, sizes, |_| ());
         runner.unwrap().step(&batch).err().map(|e| e.to_string())
     };
     assert_eq!(words((8, 3)), Some("a batch of 9 tokens, compiled for 8".into()));
@@ -290,7 +289,7 @@ fn a_batch_larger_than_compiled_for_is_refused() {
 fn a_backend_that_loses_its_device_ends_the_engine() {
     let (graph, tensors) = model();
     let (ahead, kv) = (Box::new(Ahead(Reference::new(), 3)), Kv { pages: 8, page_len: 4 });
-    let runner = GraphRunner::new(ahead, graph, tensors.clone(), kv, (4, 2), |_, _| ()).unwrap();
+    let runner = GraphRunner::new(ahead, graph, tensors.clone(), kv, (4, 2), |_| ()).unwrap();
     let limits = Limits {
         max_seqs: 2,
         max_batch_tokens: 4,

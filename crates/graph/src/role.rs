@@ -1,0 +1,34 @@
+//! How a graph reads its weights: what a backend needs to know to lay out a tensor when it is stored.
+
+/// How an op reads a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// One row per token id, as an embedding.
+    Table,
+    /// All rows, as the matrix of a linear.
+    Matrix,
+    /// A few values, as the weight of a norm, a bias or a scale.
+    Vector,
+}
+
+/// All roles of one weight. Most weights have one; a tied embedding is both a table and a matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// Read as [`Role::Table`].
+    pub table: bool,
+    /// Read as [`Role::Matrix`].
+    pub matrix: bool,
+    /// Read as [`Role::Vector`].
+    pub vector: bool,
+}
+
+impl Roles {
+    /// The same roles and one more.
+    pub fn with(self, role: Role) -> Roles {
+        match role {
+            Role::Table => Roles { table: true, ..self },
+            Role::Matrix => Roles { matrix: true, ..self },
+            Role::Vector => Roles { vector: true, ..self },
+        }
+    }
+}
