@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use tern_formats::{Access, Checkpoint, FormatError, escaped};
-use tern_hub::{Config, Place, Progress, Source};
+use tern_hub::{Config, Location, Progress, Source};
 
 use crate::error::CliResult;
 use crate::units;
@@ -108,16 +108,16 @@ pub(crate) fn list() -> CliResult<()> {
     let width = entries.iter().map(|e| e.name.len()).max().unwrap_or(0);
     for mut e in entries {
         e.name = escaped(&e.name).into_owned(); // a folder in the cache may have any name
-        let size = match &e.place {
-            Place::Embedded => units::bytes(STORIES.len() as u64),
+        let size = match &e.location {
+            Location::Embedded => units::bytes(STORIES.len() as u64),
             _ => units::bytes(e.bytes),
         };
-        let place = match &e.place {
-            Place::Embedded => "in the binary".to_string(),
-            Place::Here(path) => escaped(&path.display().to_string()).into_owned(),
-            Place::Absent => format!("tern pull {}", e.name),
+        let location = match &e.location {
+            Location::Embedded => "in the binary".to_string(),
+            Location::File(path) => escaped(&path.display().to_string()).into_owned(),
+            Location::Missing => format!("tern pull {}", e.name),
         };
-        writeln!(out, "{:width$}  {size:>10}  {place}", e.name)?;
+        writeln!(out, "{:width$}  {size:>10}  {location}", e.name)?;
         if wide {
             let licence = e.licence.map(|l| format!(" ({l})")).unwrap_or_default();
             writeln!(out, "{:width$}  {:>10}  {}{licence}", "", "", escaped(&e.about))?;

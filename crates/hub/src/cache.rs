@@ -8,10 +8,10 @@ use crate::name::RepoName;
 use crate::select;
 use crate::{Config, HubError};
 
-/// Folders inside a snapshot deeper than this are not looked into.
-const DEPTH: usize = 4;
+/// Maximum depth of folders searched in a snapshot.
+const MAX_DEPTH: usize = 4;
 
-/// The model that `name` means among what is cached; `None` where nothing fits.
+/// The cached model that `name` refers to; `None` if there is none.
 pub(crate) fn find(name: &RepoName, config: &Config) -> Result<Option<PathBuf>, HubError> {
     let mut several = None;
     for snapshot in snapshots(&name.folder(config)) {
@@ -19,13 +19,13 @@ pub(crate) fn find(name: &RepoName, config: &Config) -> Result<Option<PathBuf>, 
         match select::choose(&name.repo, files.iter().map(String::as_str), name.quant.as_deref()) {
             Ok(files) => return Ok(Some(snapshot.join(&files[0]))),
             Err(error @ HubError::Several { .. }) => several = several.or(Some(error)),
-            Err(_) => {} // not here, or not complete: the next snapshot may have it
+            Err(_) => {} // missing or incomplete: the next snapshot may have it
         }
     }
     several.map_or(Ok(None), Err)
 }
 
-/// The snapshots of a repository's folder: that of `refs/main` first, then the newest.
+/// The snapshots of a repository's folder: `refs/main` first, then by age, newest first.
 pub(crate) fn snapshots(folder: &Path) -> Vec<PathBuf> {
     let main = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
     let age = |path: &Path| path.metadata().and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -35,7 +35,7 @@ pub(crate) fn snapshots(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The files of a snapshot that are really there, as the hub names them.
+/// The complete files of a snapshot, with the hub's names.
 pub(crate) fn files(snapshot: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![(snapshot.to_path_buf(), String::new(), 0)];
@@ -43,10 +43,10 @@ pub(crate) fn files(snapshot: &Path) -> Vec<String> {
         for path in entries(&folder) {
             let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
             let name = format!("{prefix}{name}");
-            // is_file follows the link: one without its blob is not a file
+            // is_file follows the link: a link without its blob is not a file
             if path.is_file() {
                 found.push(name);
-            } else if path.is_dir() && depth < DEPTH {
+            } else if path.is_dir() && depth < MAX_DEPTH {
                 folders.push((path, name + "/", depth + 1));
             }
         }
@@ -55,7 +55,7 @@ pub(crate) fn files(snapshot: &Path) -> Vec<String> {
     found
 }
 
-/// The repositories cached, as `org/repo`.
+/// The cached repositories, as `org/repo`.
 pub(crate) fn repositories(config: &Config) -> Vec<RepoName> {
     let repo = |path: PathBuf| {
         let folder = path.file_name()?.to_str()?.strip_prefix("models--")?.to_string();
@@ -66,7 +66,7 @@ pub(crate) fn repositories(config: &Config) -> Vec<RepoName> {
     found
 }
 
-/// Makes `snapshot/file` the blob called `key`, as a relative link where the system has links.
+/// Links `snapshot/file` to the blob `key`: a relative symlink, or a hard link on systems without symlinks.
 pub(crate) fn link(folder: &Path, snapshot: &Path, file: &str, key: &str) -> Result<(), HubError> {
     let pointer = snapshot.join(file);
     let parent = pointer.parent().unwrap_or(snapshot);
@@ -90,7 +90,7 @@ pub(crate) fn link(folder: &Path, snapshot: &Path, file: &str, key: &str) -> Res
     linked.map_err(HubError::io(&pointer))
 }
 
-/// What is in a folder; nothing where there is none.
+/// The entries of a folder; none if it does not exist.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }

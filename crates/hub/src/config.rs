@@ -1,4 +1,4 @@
-//! Where models are kept and how they are fetched; decided once, by the caller.
+//! Settings: cache folders and how models are downloaded.
 
 use std::path::{Path, PathBuf};
 
@@ -7,22 +7,22 @@ use crate::HubError;
 /// The hub's public address.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Settings of this crate. The cli builds it; nothing below reads the environment.
+/// Settings of this crate. The caller builds it; nothing here reads the environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     /// The Hugging Face hub cache, shared with other tools.
     pub hub_cache: PathBuf,
-    /// Tern's own folder, for models that come out of packages.
+    /// Tern's own folder, for models extracted from packages.
     pub models: PathBuf,
     /// The hub's address, without a trailing slash.
     pub endpoint: String,
-    /// The hub token; sent to `endpoint` and nowhere else.
+    /// The hub token; sent only to `endpoint`.
     pub token: Option<String>,
-    /// A file that holds the token, read when a request goes out and `token` is not set.
+    /// A file with the token, read when a request is sent and `token` is not set.
     pub token_file: Option<PathBuf>,
     /// The address of an HTTP proxy.
     pub proxy: Option<String>,
-    /// Fetch nothing, from anywhere.
+    /// Offline mode: never download.
     pub offline: bool,
     /// The Python that has pip.
     pub python: String,
@@ -32,7 +32,7 @@ pub struct Config {
     pub tar: String,
 }
 
-// Written by hand: a token must not end up in a log.
+// Written by hand: a token must not appear in a log.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
@@ -46,9 +46,9 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// The settings that the variables known from the hub's own tools give, read through `lookup`:
-    /// HF_HUB_CACHE over HF_HOME over XDG_CACHE_HOME over HOME; HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT,
-    /// HF_HUB_OFFLINE, HTTPS_PROXY. An empty variable counts as absent.
+    /// Settings from the environment variables of the hub's own tools, read through `lookup`: HF_HUB_CACHE, else
+    /// HF_HOME, else XDG_CACHE_HOME, else HOME; HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT, HF_HUB_OFFLINE, HTTPS_PROXY.
+    /// An empty variable counts as unset.
     ///
     /// ```
     /// let config = tern_hub::Config::from_env(|name| match name {
@@ -86,7 +86,7 @@ impl Config {
     }
 }
 
-/// `~/x` under the home folder, anything else as it is.
+/// Expands `~/x`; other paths are unchanged.
 fn expand(value: &str, home: Option<&Path>) -> PathBuf {
     match (value.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -94,7 +94,7 @@ fn expand(value: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// The values that the hub's own tools take for true.
+/// The values that the hub's own tools accept as true.
 fn is_true(value: &str) -> bool {
     ["1", "true", "yes", "on"].iter().any(|t| value.eq_ignore_ascii_case(t))
 }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_comes_through() {
+    fn other_variables_are_used() {
         let vars = [("HOME", "/d"), ("HF_TOKEN", " hf_x\n"), ("HF_ENDPOINT", "http://mirror/")];
         let c = config(&vars).unwrap();
         assert_eq!((c.token.as_deref(), c.endpoint.as_str()), (Some("hf_x"), "http://mirror"));

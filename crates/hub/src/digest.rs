@@ -8,10 +8,10 @@ use sha2::{Digest, Sha256};
 
 use crate::HubError;
 
-/// Bytes read at a time.
+/// Bytes per read.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// The SHA-256 of everything `reader` gives, each chunk also handed to `also`.
+/// The SHA-256 of all bytes of `reader`; each chunk is also passed to `also`.
 pub(crate) fn of(mut reader: impl Read, mut also: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; CHUNK];
@@ -29,7 +29,7 @@ pub(crate) fn of(mut reader: impl Read, mut also: impl FnMut(&[u8]) -> io::Resul
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Checks the size and the SHA-256 of the file at `path`, called `name` in errors.
+/// Checks the size and the SHA-256 of the file at `path`; errors call it `name`.
 pub(crate) fn check(path: &Path, name: &str, bytes: u64, sha256: &str) -> Result<(), HubError> {
     let file = File::open(path).map_err(HubError::io(path))?;
     let got = file.metadata().map_err(HubError::io(path))?.len();
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_known_text() {
+    fn known_hashes() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let mut copy = Vec::new();
         let got = of(&b"abc"[..], |chunk| copy.write_all(chunk)).unwrap();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn check_says_both_hashes() {
+    fn errors_have_both_hashes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         std::fs::write(&path, "abc").unwrap();

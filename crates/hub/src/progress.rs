@@ -1,18 +1,18 @@
-//! How far a download is: said by this crate, drawn by the caller.
+//! Progress of downloads: reported by this crate, displayed by the caller.
 
-/// Receives what a download has to say; one piece of work at a time, `begin` to `end`.
+/// Receives the progress of a download; one task at a time, from `begin` to `end`.
 pub trait Progress {
-    /// A piece of work starts; `total` bytes where they are known (a package tool counts none: draw a spinner).
+    /// A task starts, of `total` bytes if known (package tools report none: show a spinner).
     fn begin(&self, label: &str, total: Option<u64>);
-    /// `done` bytes of the work begun last are there, counted from its start.
+    /// `done` bytes of the current task are complete.
     fn at(&self, done: u64);
-    /// The work begun last is over, well or not.
+    /// The current task has ended, with or without success.
     fn end(&self);
-    /// A sentence worth showing, such as why a second source is tried.
+    /// A message to display, such as why a second source is tried.
     fn note(&self, sentence: &str);
 }
 
-/// A [`Progress`] that shows nothing.
+/// A [`Progress`] that displays nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
@@ -23,7 +23,7 @@ impl Progress for Silent {
     fn note(&self, _sentence: &str) {}
 }
 
-/// Calls `end` when it goes out of scope, so that an early return leaves no bar behind.
+/// Calls `end` on drop, so that an early return leaves no progress bar.
 pub(crate) struct Work<'a>(&'a dyn Progress);
 
 impl<'a> Work<'a> {

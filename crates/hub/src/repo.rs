@@ -1,4 +1,4 @@
-//! A repository of the hub into the hub's cache.
+//! Downloading a repository of the hub into the hub's cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -11,9 +11,9 @@ use crate::name::RepoName;
 use crate::progress::Work;
 use crate::{Config, HubError, Progress, cache, digest, select};
 
-/// A listing longer than this is not one.
+/// Limit of a listing in bytes.
 const LISTING: u64 = 64 << 20;
-/// A download that breaks off is taken up again this many times.
+/// How often an interrupted download is resumed.
 const ATTEMPTS: usize = 5;
 
 /// What every step of a download needs.
@@ -52,13 +52,13 @@ struct Lfs {
 /// One file to fetch.
 struct Blob<'a> {
     file: &'a str,
-    /// Its name in the cache, which is the hub's etag: the SHA-256, or the git hash of a small file.
+    /// Its name in the cache, the hub's etag: the SHA-256, or the git hash of a small file.
     key: &'a str,
     bytes: u64,
     sha256: Option<&'a str>,
 }
 
-/// Fetches the model that `name` means at `revision` and gives what to open; `sha256` is the hash it must have.
+/// Downloads the model `name` at `revision` and returns the file to open; `sha256` is the expected hash.
 pub(crate) fn pull(
     job: Job<'_>,
     name: &RepoName,
@@ -80,7 +80,7 @@ pub(crate) fn pull(
         fetch(job, &name.repo, &url, &folder, &blob)?;
         cache::link(&folder, &snapshot, file, blob.key)?;
     }
-    // last, so that a reference never leads to a snapshot without its files
+    // last, so that a reference never points to a snapshot without its files
     if revision == "main" {
         write_ref(&folder.join("refs"), revision, &listing.sha)?;
     }
@@ -89,7 +89,7 @@ pub(crate) fn pull(
 
 fn listing(job: Job<'_>, repo: &str, revision: &str) -> Result<Listing, HubError> {
     let url = format!("{}/api/models/{repo}/revision/{revision}?blobs=true", job.config.endpoint);
-    let _work = Work::begin(job.progress, &format!("asking for {repo}"), None);
+    let _work = Work::begin(job.progress, &format!("requesting {repo}"), None);
     let reply = job.fetch.get(&url, 0).map_err(|e| failed(job.config, repo, e))?;
     let mut text = Vec::new();
     let read = reply.body.take(LISTING).read_to_end(&mut text);
@@ -102,7 +102,7 @@ fn listing(job: Job<'_>, repo: &str, revision: &str) -> Result<Listing, HubError
     Ok(listing)
 }
 
-/// The blob behind `file`, with everything that becomes a path checked.
+/// The blob of `file`; everything that becomes part of a path is checked.
 fn blob<'a>(repo: &str, listing: &'a Listing, file: &str) -> Result<Blob<'a>, HubError> {
     let wrong = |why: &str| HubError::Reply { repo: repo.to_string(), why: format!("{file}: {why}") };
     let sibling = listing.siblings.iter().find(|s| s.rfilename == file).ok_or_else(|| wrong("not listed"))?;
@@ -112,16 +112,16 @@ fn blob<'a>(repo: &str, listing: &'a Listing, file: &str) -> Result<Blob<'a>, Hu
     }
     let (key, bytes, sha256) = match &sibling.lfs {
         Some(lfs) => (&lfs.sha256, Some(lfs.size), Some(lfs.sha256.as_str())),
-        None => (sibling.blob_id.as_ref().ok_or_else(|| wrong("no hash given"))?, sibling.size, None),
+        None => (sibling.blob_id.as_ref().ok_or_else(|| wrong("missing hash"))?, sibling.size, None),
     };
     if !is_hex(key) {
-        return Err(wrong("the hash given is none"));
+        return Err(wrong("invalid hash"));
     }
-    let bytes = bytes.ok_or_else(|| wrong("no size given"))?;
+    let bytes = bytes.ok_or_else(|| wrong("missing size"))?;
     Ok(Blob { file: &sibling.rfilename, key, bytes, sha256 })
 }
 
-/// Fetches one blob, taking up what an earlier try left, and gives it its name once it is whole.
+/// Downloads one blob, resuming an earlier attempt, and renames it once it is complete.
 fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) -> Result<(), HubError> {
     let blobs = folder.join("blobs");
     let path = blobs.join(blob.key);
@@ -132,7 +132,7 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
     fs::create_dir_all(&blobs).map_err(HubError::io(&blobs))?;
     let _lock = lock(job, folder, blob)?;
     if there(&path) {
-        return Ok(()); // another process fetched it while this one waited
+        return Ok(()); // another process downloaded it while this one waited
     }
     let partial = blobs.join(format!("{}.incomplete", blob.key));
     let work = Work::begin(job.progress, select::base(blob.file), Some(blob.bytes));
@@ -158,20 +158,20 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
         },
     };
     if checked.is_err() {
-        // wrong bytes are not a start to build on
+        // a file with a wrong hash cannot be resumed
         let _ = fs::remove_file(&partial);
     }
     checked?;
     fs::rename(&partial, &path).map_err(HubError::io(&path))
 }
 
-/// What can stop a download.
+/// Why a download stopped.
 enum Broken {
     Disk(HubError),
     Wire { error: FetchError, progressed: bool },
 }
 
-/// Appends to `partial` what is missing of the blob.
+/// Appends the missing part of the blob to `partial`.
 fn more(job: Job<'_>, url: &str, partial: &Path, blob: &Blob<'_>) -> Result<(), Broken> {
     let disk = |e| Broken::Disk(HubError::io(partial)(e));
     let mut out = OpenOptions::new().create(true).append(true).open(partial).map_err(disk)?;
@@ -210,14 +210,14 @@ fn more(job: Job<'_>, url: &str, partial: &Path, blob: &Blob<'_>) -> Result<(), 
     Ok(())
 }
 
-/// The lock that other tools of the hub take for the same blob.
+/// The lock that other tools of the hub use for the same blob.
 fn lock(job: Job<'_>, folder: &Path, blob: &Blob<'_>) -> Result<File, HubError> {
     let locks = job.config.hub_cache.join(".locks").join(folder.file_name().unwrap_or_default());
     fs::create_dir_all(&locks).map_err(HubError::io(&locks))?;
     let path = locks.join(format!("{}.lock", blob.key));
     let file = File::create(&path).map_err(HubError::io(&path))?;
     if file.try_lock().is_err() {
-        job.progress.note(&format!("waiting for another process that fetches {}", blob.file));
+        job.progress.note(&format!("waiting for another process that is downloading {}", blob.file));
         file.lock().map_err(HubError::io(&path))?;
     }
     Ok(file)
@@ -240,12 +240,12 @@ fn failed(config: &Config, repo: &str, error: FetchError) -> HubError {
 
 fn meaning(status: u16) -> &'static str {
     match status {
-        401 => "no such repository, or a private one: set HF_TOKEN",
+        401 => "no such repository, or it is private: set HF_TOKEN",
         403 => "the repository is gated: accept its terms on the hub and set HF_TOKEN",
         404 => "no such repository, revision or file",
         429 => "too many requests: try again later",
-        500..=599 => "it has a fault of its own: try again later",
-        _ => "which is not expected here",
+        500..=599 => "internal error of the hub: try again later",
+        _ => "unexpected status",
     }
 }
 
@@ -253,7 +253,7 @@ fn is_hex(text: &str) -> bool {
     text.len() >= 8 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// A path of the hub as part of an address.
+/// Percent-encodes a path of the hub.
 fn escaped(path: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~' | b'/');
     path.bytes().map(|b| if plain(b) { (b as char).to_string() } else { format!("%{b:02X}") }).collect()

