@@ -97,7 +97,7 @@ fn several_cached_models_are_ambiguous() {
     let (_folder, config) = config();
     cached(&config, "o/r", COMMIT, &[("m-Q5_0.gguf", "five"), ("m-Q6_K.gguf", "six")]);
     let error = World::default().resolve("o/r", &config, false).unwrap_err();
-    assert!(error.to_string().ends_with("of Q5_0, Q6_K"), "{error}");
+    assert!(error.to_string().ends_with("from Q5_0, Q6_K"), "{error}");
 }
 
 #[test]
