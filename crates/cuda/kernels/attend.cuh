@@ -4,8 +4,6 @@
 // the ring, KEYS at a time: scores are K q^T and sums V^T p^T on the matrix unit, the queries its columns. What warps have
 // meets in shared memory; splits leave what they have in `partial`, and the last to arrive puts them together.
 
-constexpr int OWNERS = 8;   // warps that take older keys, and make query heads
-constexpr int NEW_KEYS = 4; // of a step at most; the warps after the owners make them, and those after these their values
 constexpr float LOG2E = 1.4426950408889634f;
 
 // The most warps, up to some, among which the slots of the ring can be shared: each always has the same slots.
@@ -39,7 +37,7 @@ template <int D> struct Quads {
             w[n] = {1, 1, 1, 1};
             if (h.norm && has(n)) w[n] = *(const float4*)(h.norm_weight + column(n));
         }
-        take(h.x.row(token) + head * D, h.x.mask, mark);
+        take(row_of(h.x, token) + head * D, h.x.mask, mark);
         float squares = 0, factor = 1;
 #pragma unroll
         for (int n = 0; n < N; n++) squares += v[n][0] * v[n][0] + v[n][1] * v[n][1] + (v[n][2] * v[n][2] + v[n][3] * v[n][3]);
@@ -89,25 +87,27 @@ template <int D> struct Quads {
 DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(first, second, high ? 0x7632 : 0x5410); }
 
 // D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8; CAPPED: scores have a soft cap.
-template <int D, int V, int G, bool CAPPED> struct Attention {
+// PARTIAL: floats of a split, as the host has allocated them; WORKSPACE: bytes of shared memory that it has reserved.
+template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct Attention {
+    static_assert(G <= MOST_QUERIES && WARPS >= OWNERS + 2 * MOST_TOKENS, "warps have one head each");
     static constexpr int STEPS = (D + 31) / 32;
     // a warp has so many spans of 64 columns of the values; where that is not all, two share a slot
     static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64, TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
     static constexpr int TAKERS = sharing(OWNERS / SHARERS); // slot i of a unit is for warps i % TAKERS * SHARERS and after it
     static constexpr bool EVEN = SPANS * 64 * SHARERS == V;
-    static constexpr int PARTIAL = (G * (V + 2) + 3) / 4 * 4; // floats of a split: written four at a time
+    static_assert(PARTIAL >= G * (V + 2) && PARTIAL % 4 == 0, "splits are written four floats at a time");
 
     struct alignas(16) Room {
-        float made[OWNERS + NEW_KEYS][D]; // heads on the way
+        float made[OWNERS + MOST_TOKENS][D]; // heads on the way
         alignas(16) u16 q[G][D + 8];                  // scaled; rows not in the same banks
-        u16 key[NEW_KEYS][D], value[NEW_KEYS][V];
-        float2 tops[TAKERS + NEW_KEYS][G]; // largest score, and weight
+        u16 key[MOST_TOKENS][D], value[MOST_TOKENS][V];
+        float2 tops[TAKERS + MOST_TOKENS][G]; // largest score, and weight
         alignas(16) float sums[TAKERS][G][V];
         Unit unit; // kept here, not in registers, while keys are taken in
         int news, takers;
-        int spoilt[NEW_KEYS]; // whether the value is not finite
+        int spoilt[MOST_TOKENS]; // whether the value is not finite
     };
-    static_assert(sizeof(Room) <= ARENA, "the host has made room");
+    static_assert(sizeof(Room) <= WORKSPACE && WORKSPACE <= ARENA, "the host has reserved shared memory for it");
 
     // What a warp has found out: lane (g, q) has queries 2q and 2q + 1, and of every 64 of its columns 8g to 8g + 7.
     struct Found {
@@ -219,7 +219,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
     // Heads of a unit: its queries, and, where it has the last split, this step's keys and values of its sequence, of which
     // one is the token's own and is kept.
     static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Room& room) {
-        int warp = threadIdx.x / 32, made = (warp - OWNERS) % NEW_KEYS;
+        int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_TOKENS;
         if (warp < G) {
             Quads<D> q;
             q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.mark, a, turns + u.token * MOST_PAIRS, room.made[warp]);
@@ -228,14 +228,14 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
             int token = u.token - (news - 1) + made;
             bool own = token == u.token && u.group == 0;
             long slot = own ? slot_of(a, info.pages[token], info.position[token], u.kv_head) : 0;
-            if (warp < OWNERS + NEW_KEYS) {
+            if (warp < OWNERS + MOST_TOKENS) {
                 Quads<D> k;
                 k.make(a.k, token, u.kv_head, info.mark, a, turns + token * MOST_PAIRS, room.made[warp]);
                 k.keep(room.key[made], 1);
                 if (own) k.keep(a.keys + slot * D, 1);
             } else {
                 Quads<V> v;
-                v.take(a.v.row(token) + u.kv_head * V, a.v.mask, info.mark);
+                v.take(row_of(a.v, token) + u.kv_head * V, a.v.mask, info.mark);
                 v.keep(room.value[made], 1);
                 if (own) v.template keep<true>(a.values + slot * V, 1);
                 bool finite = v.all_finite();
@@ -300,7 +300,7 @@ template <int D, int V, int G, bool CAPPED> struct Attention {
         int takers = room.takers, news = room.news;
         float* partial = a.partial + (long)u.room * PARTIAL;
         float2* split_tops = (float2*)(partial + u.splits * G * V);
-        float* y = a.y.row(u.token) + (u.kv_head * a.groups + u.group) * G * V;
+        float* y = row_of(a.y, u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
             float by = reciprocal(top.y);
             give4(y + i, {v.x * by, v.y * by, v.z * by, v.w * by}, a.y.mask, mark);

@@ -2,14 +2,7 @@
 // of every float is a mark that flips from step to step, and who wants a float waits until it has this step's mark. What a
 // float is and that it is there are then one load, not two one after the other.
 
-// The rows of a value: row r begins at `at + r * stride`. `mask` is 1 where floats are marked.
-struct View {
-    float* at;
-    long stride;
-    u32 mask, pad;
-
-    DEVICE float* row(int r) const { return at + r * stride; }
-};
+DEVICE float* row_of(const View& view, int row) { return view.at + row * view.stride; }
 
 DEVICE float unmarked(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
 DEVICE u32 marked(float x, u32 mask, u32 mark) { return (__float_as_uint(x) & ~mask) | (mark & mask); }

@@ -6,7 +6,7 @@ template <int MOST, class Put>
 DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& a, const float2* turn, float* room, Put put) {
     constexpr int EACH = (MOST + 31) / 32;
     int lane = threadIdx.x % 32, dim = a.head_dim, pairs = a.pairs;
-    const float* x = h.x.row(token) + head * dim;
+    const float* x = row_of(h.x, token) + head * dim;
     float v[EACH], w[EACH], squares = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {

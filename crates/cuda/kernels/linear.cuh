@@ -243,7 +243,7 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
         const Part& part = a.part[L::find((from + unit) * L::EACH, tile)];
         int row = tile * 16 + r;
         if (row >= part.rows) continue;
-        const float* add = a.add.row(t) + row;
+        const float* add = row_of(a.add, t) + row;
         if (L::ADD && (T > 1 || from > 0 || i >= THREADS)) added.ask(add);
         float factor = 1;
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[t * WARPS + w]; }) * (1.f / L::COLS) + a.norm.eps);
@@ -267,7 +267,7 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     Added<L> added; // one row a thread in most phases: what is added to it is asked for now
     int row = L::first_unit() * 16 + threadIdx.x;
     if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(a.add.at + row);
-    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, a.x.row(L::GATHER ? info.output_row[t] : t), t, x, mark);
+    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, row_of(a.x, L::GATHER ? info.output_row[t] : t), t, x, mark);
     __syncwarp();
     Kept<L, T> kept(x, lane, warp);
     float* mine = x.shares + warp * 16 * T;

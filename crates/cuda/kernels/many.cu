@@ -2,16 +2,10 @@
 //
 // Defined by the host as for step.cu.
 
-constexpr int MANY = 32;       // tokens of a block of `linear_many`
-constexpr int MANY_WARPS = 8;  // its warps, each with one tile
-constexpr int MANY_SETS = MANY / 4;
+constexpr int TOKEN_SETS = BLOCK_TOKENS / 4; // of a block of `linear_many`: the matrix unit takes four tokens
+constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
 
-// x of a phase as integers: [chunk][token / 4][1024 bytes], scales [chunk][token], sums [chunk][token][8].
-struct ManyX { u8* bytes; float *scales, *sums; long tokens; }; // tokens: rounded up to MANY
-
-struct PrepareArgs { LinearArgs linear; ManyX x; const u32* inputs; };
-
-extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant__ PrepareArgs p) {
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) prepare(const __grid_constant__ PrepareArgs p) {
     __shared__ float room[32];
     const LinearArgs& a = p.linear;
     int t = blockIdx.x, part = threadIdx.x % 16, row = a.gather ? output_row(p.inputs, t) : t;
@@ -19,10 +13,10 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     float factor = 1;
     if (a.norm.kind) {
         float sum = 0;
-        for (int k = threadIdx.x; k < a.cols; k += 256) sum += from[k] * from[k];
-        factor = norm_factor(block_sum<256>(sum, room), a.cols, a.norm.eps);
+        for (int k = threadIdx.x; k < a.cols; k += PHASE_THREADS) sum += from[k] * from[k];
+        factor = norm_factor(block_sum<PHASE_THREADS>(sum, room), a.cols, a.norm.eps);
     }
-    for (int k = threadIdx.x * 8; k / 128 / 2 * 2 < a.chunks; k += 256 * 8) { // whole warps
+    for (int k = threadIdx.x * 8; k / 128 / 2 * 2 < a.chunks; k += PHASE_THREADS * 8) { // whole warps
         float v[8], most = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -47,17 +41,17 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
 }
 
 // A chunk's share of the tile's products with all tokens of the block.
-template <class F> DEVICE void multiply_many(float (&total)[MANY_SETS][2], const Codes<F>& w, const u8* record, const u8* x,
+template <class F> DEVICE void multiply_many(float (&total)[TOKEN_SETS][2], const Codes<F>& w, const u8* record, const u8* x,
                                              const float* scales, const float* sums, int lane) {
     int g = lane / 4, q = lane % 4;
     const u32* pairs = (const u32*)(record + F::SCALES_AT) + g * F::GROUPS;
-    float part[MANY_SETS][2] = {};
-    int c[MANY_SETS][4] = {};
+    float part[TOKEN_SETS][2] = {};
+    int c[TOKEN_SETS][4] = {};
     auto flush = [&](int group) {
         u32 scale = pairs[group];
         float low = low_half(scale), high = high_half(scale);
 #pragma unroll
-        for (int n = 0; n < MANY_SETS; n++) {
+        for (int n = 0; n < TOKEN_SETS; n++) {
             part[n][0] += low * (float)(c[n][0] * 256 + c[n][1]);
             part[n][1] += high * (float)(c[n][2] * 256 + c[n][3]);
             c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
@@ -73,9 +67,9 @@ template <class F> DEVICE void multiply_many(float (&total)[MANY_SETS][2], const
     };
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        u32 b[MANY_SETS][4];
+        u32 b[TOKEN_SETS][4];
 #pragma unroll
-        for (int n = 0; n < MANY_SETS; n++) {
+        for (int n = 0; n < TOKEN_SETS; n++) {
             uint4 v = *(const uint4*)(x + n * 1024 + m * 512 + g * 64 + q * 16);
             b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
         }
@@ -85,30 +79,30 @@ template <class F> DEVICE void multiply_many(float (&total)[MANY_SETS][2], const
             u32 a0 = w.get(0, j), a1 = w.get(1, j), a2 = w.get(0, j + 1), a3 = w.get(1, j + 1);
             if constexpr (F::GROUP == 16) {
 #pragma unroll
-                for (int n = 0; n < MANY_SETS; n++) multiply(c[n], a0, a1, b[n][2 * s]);
+                for (int n = 0; n < TOKEN_SETS; n++) multiply(c[n], a0, a1, b[n][2 * s]);
                 flush(j);
 #pragma unroll
-                for (int n = 0; n < MANY_SETS; n++) multiply(c[n], a2, a3, b[n][2 * s + 1]);
+                for (int n = 0; n < TOKEN_SETS; n++) multiply(c[n], a2, a3, b[n][2 * s + 1]);
                 flush(j + 1);
             } else {
 #pragma unroll
-                for (int n = 0; n < MANY_SETS; n++) multiply(c[n], a0, a1, a2, a3, b[n][2 * s], b[n][2 * s + 1]);
+                for (int n = 0; n < TOKEN_SETS; n++) multiply(c[n], a0, a1, a2, a3, b[n][2 * s], b[n][2 * s + 1]);
                 if ((j + 2) * 16 % F::GROUP == 0) flush(j * 16 / F::GROUP);
             }
         }
     }
 #pragma unroll
-    for (int n = 0; n < MANY_SETS; n++) {
+    for (int n = 0; n < TOKEN_SETS; n++) {
         float scale = scales[n * 4 + q];
         total[n][0] += scale * part[n][0];
         total[n][1] += scale * part[n][1];
     }
 }
 
-struct alignas(16) ManyStage { u8 bytes[MANY * 256]; float scales[MANY], sums[MANY * 8]; };
+struct alignas(16) ManyStage { u8 bytes[BLOCK_TOKENS * 256]; float scales[BLOCK_TOKENS], sums[BLOCK_TOKENS * 8]; };
 
 // Rows of `tile` (part 0, or one of part 1 where gated) for 32 tokens.
-template <class F> DEVICE void tile_many(float (&total)[MANY_SETS][2], const LinearArgs& a, const Part& part, int tile, const ManyX& x, int first, ManyStage* stages) {
+template <class F> DEVICE void tile_many(float (&total)[TOKEN_SETS][2], const LinearArgs& a, const Part& part, int tile, const IntegerX& x, int first, ManyStage* stages) {
     int lane = threadIdx.x % 32;
     bool real = tile < part.tiles;
     const u8* record = part.records + (long)tile * a.chunks * F::BYTES;
@@ -116,9 +110,9 @@ template <class F> DEVICE void tile_many(float (&total)[MANY_SETS][2], const Lin
         if (chunk < a.chunks) {
             ManyStage& stage = stages[chunk % 2];
             const u8* from = x.bytes + ((long)chunk * x.tokens + first) * 256;
-            for (int i = threadIdx.x * 16; i < MANY * 256; i += 256 * 16) copy16(stage.bytes + i, from + i);
-            if (threadIdx.x < MANY / 4) copy16(stage.scales + threadIdx.x * 4, x.scales + (long)chunk * x.tokens + first + threadIdx.x * 4);
-            if (F::OFFSETS && threadIdx.x < MANY * 2) copy16(stage.sums + threadIdx.x * 4, x.sums + ((long)chunk * x.tokens + first) * 8 + threadIdx.x * 4);
+            for (int i = threadIdx.x * 16; i < BLOCK_TOKENS * 256; i += PHASE_THREADS * 16) copy16(stage.bytes + i, from + i);
+            if (threadIdx.x < BLOCK_TOKENS / 4) copy16(stage.scales + threadIdx.x * 4, x.scales + (long)chunk * x.tokens + first + threadIdx.x * 4);
+            if (F::OFFSETS && threadIdx.x < BLOCK_TOKENS * 2) copy16(stage.sums + threadIdx.x * 4, x.sums + ((long)chunk * x.tokens + first) * 8 + threadIdx.x * 4);
         }
         committed();
     };
@@ -138,81 +132,77 @@ template <class F> DEVICE void tile_many(float (&total)[MANY_SETS][2], const Lin
     }
 }
 
-struct ManyArgs { LinearArgs linear; ManyX x; int part, rows; };
-
-// One part of a phase, or the two of a gated one: warps 0 to 3 have tiles of the first, 4 to 7 of the second.
-extern "C" __global__ void __launch_bounds__(256) linear_many(const __grid_constant__ ManyArgs m) {
-    __shared__ union { ManyStage stages[2]; float tiles[MANY_WARPS][16][MANY + 1]; } room;
+// One part of a phase, or the two of a gated one: the first half of the warps have tiles of the first, the others of the second.
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) linear_many(const __grid_constant__ GemmArgs m) {
+    __shared__ union { ManyStage stages[2]; float tiles[PHASE_WARPS][16][BLOCK_TOKENS + 1]; } room;
     const LinearArgs& a = m.linear;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, first = blockIdx.y * MANY;
-    int second = a.gated && warp >= 4, each = a.gated ? 4 : 8;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, first = blockIdx.y * BLOCK_TOKENS;
+    int second = a.gated && warp >= PHASE_WARPS / 2, each = a.gated ? PHASE_WARPS / 2 : PHASE_WARPS;
     const Part& part = a.part[a.gated ? second : m.part];
     int tile = blockIdx.x * each + warp % each;
-    float total[MANY_SETS][2] = {};
+    float total[TOKEN_SETS][2] = {};
     switch (part.format) { // the same for all warps: gated parts share a format here
 #define CASE(n, bits, low, group, offsets) case n: tile_many<Format<bits, low, group, offsets>>(total, a, part, tile, m.x, first, room.stages); break;
         FORMATS(CASE)
 #undef CASE
     }
 #pragma unroll
-    for (int n = 0; n < MANY_SETS; n++) {
+    for (int n = 0; n < TOKEN_SETS; n++) {
         room.tiles[warp][g][n * 4 + q] = total[n][0];
         room.tiles[warp][g + 8][n * 4 + q] = total[n][1];
     }
     __syncthreads();
     const Part& out = a.part[a.gated ? 0 : m.part];
-    for (int i = threadIdx.x; i < each * 16 * MANY; i += 256) {
+    for (int i = threadIdx.x; i < each * 16 * BLOCK_TOKENS; i += PHASE_THREADS) {
         int r = i % 16, w = i / 16 % each, t = i / 16 / each, row = (blockIdx.x * each + w) * 16 + r;
         if (row >= out.rows || first + t >= m.rows) continue;
         float y = finished(out, room.tiles[w][r][t], 1, row);
-        if (a.gated) y = activate(a.gated - 1, y) * finished(a.part[1], room.tiles[w + 4][r][t], 1, row);
+        if (a.gated) y = activate(a.gated - 1, y) * finished(a.part[1], room.tiles[w + PHASE_WARPS / 2][r][t], 1, row);
         if (a.add.at) y += a.add.at[(first + t) * a.add.stride + row];
         out.y[(long)(first + t) * out.y_stride + row] = y;
     }
 }
 
-struct PhaseArgs { Phase phase; const u32* inputs; };
-
 // Small phases.
-extern "C" __global__ void __launch_bounds__(256) rows(const __grid_constant__ PhaseArgs p) {
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) rows(const __grid_constant__ PhaseArgs p) {
     __shared__ float room[32];
-    small_phase<256>(p.phase, p.inputs, 0, room, blockIdx.x, gridDim.x);
+    small_phase<PHASE_THREADS>(p.phase, p.inputs, 0, room, blockIdx.x, gridDim.x);
 }
 
 // The heads of a token on their way into attention: q made ready, keys and values stored. A warp a head.
-extern "C" __global__ void __launch_bounds__(256) make_heads(const __grid_constant__ PhaseArgs p) {
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __grid_constant__ PhaseArgs p) {
     extern __shared__ __align__(16) u8 shared_bytes[];
     const AttendArgs& a = p.phase.attend;
     int token = blockIdx.x, warp = threadIdx.x / 32;
     float2* turn = (float2*)shared_bytes;
     float* room = (float*)(turn + max(a.pairs, 1)) + warp * a.head_dim;
-    for (int i = threadIdx.x; i < a.pairs; i += 256) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
+    for (int i = threadIdx.x; i < a.pairs; i += PHASE_THREADS) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
     __syncthreads();
-    for (int i = warp; i < a.heads + 2 * a.kv_heads; i += 8) {
+    for (int i = warp; i < a.heads + 2 * a.kv_heads; i += PHASE_WARPS) {
         if (i < a.heads) {
             float* ready = a.ready.at + token * a.ready.stride + i * a.head_dim;
-            make_head<256>(a.q, token, i, a, turn, room, [&](int k, float v) { ready[k] = v; });
+            make_head<MOST_HEAD_DIM>(a.q, token, i, a, turn, room, [&](int k, float v) { ready[k] = v; });
         } else {
             int head = (i - a.heads) % a.kv_heads;
             long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
             u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
             if (i < a.heads + a.kv_heads) {
                 bool finite = true; // the value: if it is not, the key says so, see score_new
-                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) finite &= is_finite(a.v.row(token)[head * a.v_dim + k]);
+                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) finite &= is_finite(row_of(a.v, token)[head * a.v_dim + k]);
                 finite = __all_sync(0xffffffff, finite);
-                make_head<256>(a.k, token, head, a, turn, room, [&](int k, float v) { key[k] = finite ? to_half(v) : 0x7fff; });
+                make_head<MOST_HEAD_DIM>(a.k, token, head, a, turn, room, [&](int k, float v) { key[k] = finite ? to_half(v) : 0x7fff; });
             } else {
-                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half<true>(a.v.row(token)[head * a.v_dim + k]);
+                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half<true>(row_of(a.v, token)[head * a.v_dim + k]);
             }
         }
     }
 }
 
 // A block attends with one head of one token: its warps share the keys, and meet at the end.
-#define MOST_DIMS 8 // a lane's columns of a head: heads of up to 256
+constexpr int MOST_DIMS = MOST_HEAD_DIM / 32; // a lane's columns of a head
 
-extern "C" __global__ void __launch_bounds__(128) attend_many(const __grid_constant__ PhaseArgs p) {
-    __shared__ float room[4][2 + MOST_DIMS * 32];
+extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend_many(const __grid_constant__ PhaseArgs p) {
+    __shared__ float room[ATTEND_WARPS][2 + MOST_DIMS * 32];
     const AttendArgs& a = p.phase.attend;
     int token = blockIdx.x, head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -224,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(128) attend_many(const __grid_const
     for (int i = 0; i < MOST_DIMS; i++) query[i] = i * 32 + lane < a.head_dim ? q[i * 32 + lane] : 0.f;
     float most = -INFINITY, weight = 0;
     int from = a.window > 0 ? max(0, position + 1 - a.window) : 0;
-    for (int at = from + warp; at <= position; at += 4) {
+    for (int at = from + warp; at <= position; at += ATTEND_WARPS) {
         long slot = slot_of(a, pages, at, kv_head);
         const u16* key = a.keys + slot * a.head_dim;
         float score = 0;
@@ -249,11 +239,11 @@ extern "C" __global__ void __launch_bounds__(128) attend_many(const __grid_const
     for (int i = 0; i < MOST_DIMS; i++) room[warp][2 + i * 32 + lane] = sum[i];
     __syncthreads();
     float top = -INFINITY, total = 0;
-    for (int w = 0; w < 4; w++) top = fmaxf(top, room[w][0]);
-    for (int w = 0; w < 4; w++) total += room[w][1] * expf(room[w][0] - top);
-    for (int d = threadIdx.x; d < a.v_dim; d += 128) {
+    for (int w = 0; w < ATTEND_WARPS; w++) top = fmaxf(top, room[w][0]);
+    for (int w = 0; w < ATTEND_WARPS; w++) total += room[w][1] * expf(room[w][0] - top);
+    for (int d = threadIdx.x; d < a.v_dim; d += ATTEND_THREADS) {
         float y = 0;
-        for (int w = 0; w < 4; w++) y += room[w][2 + d] * expf(room[w][0] - top);
+        for (int w = 0; w < ATTEND_WARPS; w++) y += room[w][2 + d] * expf(room[w][0] - top);
         a.y.at[token * a.y.stride + head * a.v_dim + d] = y / total;
     }
 }
@@ -263,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_share(const __grid_co
     argmax_share(p.phase.argmax, blockIdx.y, room, blockIdx.x, gridDim.x);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) best_whole(const __grid_constant__ PhaseArgs p, int blocks) {
+extern "C" __global__ void __launch_bounds__(THREADS) best_whole(const __grid_constant__ PhaseArgs p) {
     __shared__ float room[32];
-    argmax_whole(p.phase.argmax, blockIdx.x, room, blocks);
+    argmax_whole(p.phase.argmax, blockIdx.x, room, p.blocks);
 }

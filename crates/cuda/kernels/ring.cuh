@@ -4,24 +4,16 @@
 
 extern __shared__ __align__(16) u8 shared[];
 
-struct StepArgs {
-    const Phase* phases;
-    u32* inputs;
-    const float* freqs[4]; // rotary tables
-    int pairs[4], tables;
-    int count; // phases
-    u32 mark;  // of this step's values
-};
-
 // What every phase wants to know of the step, in shared memory: a trip to the inputs takes as long as a phase should.
 struct Info {
     int tokens, outputs;
     u32 mark;
     int pad;
-    int position[4], output_row[4];
-    int first[4]; // the position from which on a token's keys are made in this step
-    const u32* pages[4];
+    int position[MOST_TOKENS], output_row[MOST_TOKENS];
+    int first[MOST_TOKENS]; // the position from which on a token's keys are made in this step
+    const u32* pages[MOST_TOKENS];
 };
+static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
 
 DEVICE const Info& info_of_step() { return *(const Info*)(shared + AT_INFO); }
 DEVICE const Phase& phase_at_hand(int p) { return ((const Phase*)(shared + AT_WINDOW))[p % WINDOW]; }
@@ -66,8 +58,6 @@ struct Ring {
 
 // A block's share of attention: some query heads of one key head of one token, over a split of the keys that were there
 // before this step. The last split has the keys of this step too.
-constexpr int SPLIT_KEYS = 512; // fewer are not worth a second block
-constexpr int KEYS = 16;        // in a slot
 
 struct Unit {
     int token, kv_head, group, split, splits;

@@ -1,8 +1,6 @@
 // The small ops, each over the rows of a value and shared by all blocks; every one equals the op of its name in
 // graph/reference.rs.
 
-enum FloatKind { F32 = 0, F16 = 1, BF16 = 2 };
-
 DEVICE float read_float(const void* at, long i, int kind) {
     if (kind == F32) return ((const float*)at)[i];
     u16 bits = ((const u16*)at)[i];
@@ -28,7 +26,7 @@ template <int THREADS> DEVICE void embed(const EmbedArgs& a, const u32* inputs, 
 #undef CASE
                 default: x = read_float(a.table, (long)row * a.cols + k, -1 - a.format) * a.factor;
             }
-            give(a.y.row(token) + k, x, a.y.mask, mark);
+            give(row_of(a.y, token) + k, x, a.y.mask, mark);
         }
     }
 }
@@ -120,8 +118,6 @@ template <int THREADS> DEVICE void rope(const RopeArgs& a, const u32* inputs, in
         }
     }
 }
-
-enum Element { ADD = 3, SCALE = 4, SOFTCAP = 5 }; // below: an activation of a, times b
 
 template <int THREADS> DEVICE void elements(const ElementArgs& e, const u32* inputs, int block, int blocks) {
     long count = (long)rows_of(inputs, e.outputs_only) * e.width;

@@ -13,35 +13,6 @@
 //
 // Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). A row's last block to finish goes on alone.
 
-enum { SAMPLE_THREADS = 1024, WARPS_A_BLOCK = 32, RUN = 128, BLOCK_IDS = WARPS_A_BLOCK * RUN };
-
-enum { CHOOSE = 1, GREEDY = 2, MASKED = 4, ADJUSTED = 8 };
-
-// `seen`, `bias` and `mask` are places in `words`. Pairs are sorted by id; those of one id stand in their order.
-struct SampleRow {
-    u32 what, top_k, floor;
-    float temperature, top_p, draw, repetition, frequency, presence;
-    u32 seen, seen_count; // (id, times generated) pairs
-    u32 bias, bias_count; // (id, float) pairs
-    u32 mask, mask_words;
-    u32 pad;
-};
-
-struct SampleArgs {
-    const float* logits; // row r of the step at r * stride
-    const u32* words;    // SampleRow [the step's rows], then what they point at
-    int* chosen;         // [the step's rows], -1 for none
-    // scratch of the rows of one launch; a run is RUN ids
-    u32* arrivals; // [rows], 0 between launches
-    u64* best;     // [rows][blocks] of sample_best; at each row's first place what sample_draw starts from
-    u64* sums;     // [rows][runs] weight of what is kept
-    u32* peaks;    // [rows][runs] the highest weight
-    u32* ties;     // [rows][runs] how many weigh exactly as the cut
-    u32* weights;  // [rows][blocks * BLOCK_IDS]; before sample_draw the logits of rows that were changed
-    long stride;
-    int width, first;
-};
-
 // Above the rank of every token: something in the row is not finite.
 constexpr u64 SPOILT = ~0ull;
 
@@ -139,7 +110,7 @@ template <class F> DEVICE void each_pair(float* tile, u32 from, const u32* pairs
 
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(const SampleArgs a) {
     __shared__ float tile[BLOCK_IDS];
-    __shared__ u64 room[WARPS_A_BLOCK];
+    __shared__ u64 room[BLOCK_RUNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x;
     long slot = blockIdx.y, at = a.first + slot;
     const SampleRow row = ((const SampleRow*)a.words)[at];
@@ -205,7 +176,7 @@ struct RowWeights {
     // Calls `each(run, words)` by warps for every run with a weight of at least `least`, with each lane's four.
     template <class F> DEVICE void visit(u32 least, F each) const {
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        for (int group = warp * 32; group < runs; group += WARPS_A_BLOCK * 32) {
+        for (int group = warp * 32; group < runs; group += BLOCK_RUNS * 32) {
             u32 left = __ballot_sync(0xffffffff, peaks[group + lane] >= least);
             while (left) {
                 int run[4]; // several at a time, since memory is far
@@ -230,7 +201,7 @@ struct RowWeights {
 enum { DIGITS = 1025 };
 struct Search {
     u32 count[DIGITS], high[DIGITS], low[DIGITS];
-    Tally room[WARPS_A_BLOCK], above;
+    Tally room[BLOCK_RUNS], above;
     u32 digit;
 };
 
@@ -304,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
     __shared__ Search s;
     __shared__ Tally before_run;
     __shared__ int chosen_run;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x, runs = blocks * WARPS_A_BLOCK;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x, runs = blocks * BLOCK_RUNS;
     long slot = blockIdx.y, at = a.first + slot;
     const SampleRow row = ((const SampleRow*)a.words)[at];
     if ((row.what & (CHOOSE | GREEDY)) != CHOOSE) return;

@@ -6,9 +6,6 @@ template <int N> struct FormatOf;
 FORMATS(DEFINE)
 #undef DEFINE
 
-// The same numbers stand in src/shape.rs.
-enum ShapeFlag { NORMED = 1, ADDED = 2, GATHERED = 4, WANTED_ROWS = 8, X_MARKED = 16, ADD_MARKED = 32, BIASED = 64, SCALED = 128 };
-
 template <class X, class Y> struct Same { static constexpr bool VALUE = false; };
 template <class X> struct Same<X, X> { static constexpr bool VALUE = true; };
 
@@ -26,9 +23,9 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
     static constexpr int CHUNKS = (COLS + 127) / 128, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round every warp has a chunk
     static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
-    static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, WANTED = FLAGS & WANTED_ROWS;
+    static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, WANTED = FLAGS & OUTPUTS_ONLY;
     static constexpr bool BIAS = FLAGS & BIASED, SCALE = FLAGS & SCALED, SIGNS = A::F::SIGNS;
-    static constexpr u32 X_MASK = FLAGS & X_MARKED ? 1 : 0, ADD_MASK = FLAGS & ADD_MARKED ? 1 : 0;
+    static constexpr u32 X_MASK = FLAGS & X_TAGGED ? 1 : 0, ADD_MASK = FLAGS & ADD_TAGGED ? 1 : 0;
     static constexpr bool ALIKE = Same<typename A::F, typename B::F>::VALUE && Same<typename A::F, typename C::F>::VALUE; // of one format
 
     // Slots on their way at a time: as much as memory needs to be busy for little that is read, and never fewer than two; of

@@ -4,7 +4,7 @@
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit,
 // whether scores have a soft cap), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of keys
 // on their way at a time), TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
-// together), OFFSET_SUMS, PHASE_BYTES, WINDOW (phases at hand), MOST_PAIRS, where things lie in shared memory
+// together), OFFSET_SUMS, MOST_PAIRS, where things lie in shared memory
 // (AT_...), and how large the last of them is (ARENA).
 
 template <int T> DEVICE void step(const StepArgs& args) {
@@ -15,14 +15,14 @@ template <int T> DEVICE void step(const StepArgs& args) {
     int block = blockIdx.x, blocks = gridDim.x, warp = threadIdx.x / 32;
     u32* inputs = args.inputs;
     constexpr int PIECES = sizeof(Phase) / 16;
-    for (int i = threadIdx.x; i < min(3, args.count) * PIECES; i += THREADS) if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
-    if (threadIdx.x < 4) {
+    for (int i = threadIdx.x; i < min(WINDOW - 1, args.count) * PIECES; i += THREADS) if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
+    if (threadIdx.x < MOST_TOKENS) {
         int t = threadIdx.x;
-        if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.mark = args.mark;
+        if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.mark = args.epoch;
         if (t < inputs[TOKENS]) {
             info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t);
             int before = 0; // tokens of the same sequence stand one after the other
-            while (before < t && inputs[inputs[2] + t - before - 1] == inputs[inputs[2] + t]) before++;
+            while (before < t && inputs[inputs[SLICES_AT] + t - before - 1] == inputs[inputs[SLICES_AT] + t]) before++;
             info.first[t] = info.position[t] - before;
         }
         if (t < inputs[OUTPUTS]) info.output_row[t] = output_row(inputs, t);
@@ -46,9 +46,9 @@ template <int T> DEVICE void step(const StepArgs& args) {
         arrived<1>();
         sync_threads<THREADS>(); // the phase is there, and nobody is in the last one
         // the phase after the next two goes where the last one was
-        if (p + 3 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + 3) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + 3) + threadIdx.x);
+        if (p + WINDOW - 1 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + WINDOW - 1) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
         committed();
-        if (phase.waits) grid_barrier<THREADS>(inputs + BARRIER, phase.waits * blocks);
+        if (phase.barrier) grid_barrier<THREADS>(inputs + BARRIER, phase.barrier * blocks);
         switch (phase.kind) {
             case LINEAR:
                 switch (phase.shape) {
@@ -60,7 +60,7 @@ template <int T> DEVICE void step(const StepArgs& args) {
             case ATTEND: {
                 const float2* turn = turns + phase.attend.table * T * MOST_PAIRS;
                 switch (phase.attend.shape) {
-#define CASE(n, d, v, g, capped) case n: ring = Attention<d, v, g, capped>::units(p, ring, turn); break;
+#define CASE(n, ...) case n: ring = Attention<__VA_ARGS__>::units(p, ring, turn); break;
                     ATTENTIONS(CASE)
 #undef CASE
                 }
@@ -69,11 +69,11 @@ template <int T> DEVICE void step(const StepArgs& args) {
             case ARGMAX: {
                 const ArgmaxArgs& a = phase.argmax;
                 for (int row = 0; row < info.outputs; row++) argmax_share(a, row, room, block, blocks);
-                grid_barrier<THREADS>(inputs + BARRIER, (phase.waits + 1) * blocks);
+                grid_barrier<THREADS>(inputs + BARRIER, (phase.barrier + 1) * blocks);
                 for (int row = block; row < info.outputs; row += blocks) argmax_whole(a, row, room, blocks);
                 break;
             }
-            default: small_phase<THREADS>(phase, inputs, args.mark, room, block, blocks);
+            default: small_phase<THREADS>(phase, inputs, args.epoch, room, block, blocks);
         }
     }
 }

@@ -1,14 +1,13 @@
 //! How fast this GPU reads its memory: what decoding is measured against.
 
-use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tern_graph::BackendError;
 
 use crate::compiler::{Compiler, Source};
-use crate::driver::Device;
+use crate::driver::{Device, Grid};
+use crate::shared::BandwidthArgs;
 
 /// Bytes that are read: many times what the caches hold.
 const BYTES: usize = 2 << 30;
@@ -21,15 +20,15 @@ pub(crate) fn measure(device: &Arc<Device>, compiler: &mut Compiler) -> Result<f
     let bytes = BYTES.min(free as usize / 2) / (1 << 20) * (1 << 20);
     let (memory, sums) = (device.allocate(bytes)?, device.allocate(16)?);
     let kernel = compiler.module(Source::Bandwidth, &[])?.kernel("read_all")?;
-    let (from, count, to) = (memory.pointer(), bytes as u64 / 16, sums.pointer());
-    let args = [&from, &count, &to].map(|arg| ptr::from_ref(arg).cast::<c_void>());
+    let args = BandwidthArgs { from: memory.pointer(), count: bytes as u64 / 16, to: sums.pointer() };
+    let grid = Grid::new(device.facts.processors * 2, 1, 1024);
     let mut best = 0f64;
     for _ in 0..4 {
         device.wait()?;
         let start = Instant::now();
         for _ in 0..TIMES {
             // SAFETY: the arguments are the kernel's, and it reads no more than there is.
-            unsafe { kernel.launch((device.facts.processors * 2, 1), 1024, 0, args)? };
+            unsafe { kernel.launch(grid, &args)? };
         }
         device.wait()?;
         best = best.max((bytes * TIMES) as f64 / start.elapsed().as_secs_f64());

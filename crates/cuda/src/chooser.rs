@@ -1,13 +1,13 @@
 //! Chooses tokens on the device: the sampler's kernels, their room, and what a step's rows want.
 
-use std::ptr;
 use std::sync::Arc;
 
 use tern_graph::{BackendError, Sample, Step};
 
 use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Kernel, Memory};
-use crate::sampler::{Rows, SampleRoom, THREADS, draws, pack};
+use crate::driver::{Device, Grid, Kernel, Memory};
+use crate::sampler::{Rows, SampleRoom, draws, pack};
+use crate::shared::SAMPLE_THREADS;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -58,12 +58,12 @@ impl Chooser {
         for first in (0..step.outputs.len()).step_by(self.room.rows) {
             let part = &step.outputs[first..(first + self.room.rows).min(step.outputs.len())];
             let args = self.room.args(self.scratch.pointer(), &rows, first);
-            let grid = (self.room.blocks(), part.len());
+            let grid = Grid::new(self.room.blocks(), part.len(), SAMPLE_THREADS);
             // SAFETY: the struct is the kernels'; the scratch has room for so many rows.
             unsafe {
-                self.best.launch(grid, THREADS, 0, [ptr::from_ref(&args).cast()])?;
+                self.best.launch(grid, &args)?;
                 if part.iter().any(|o| o.sample.as_ref().is_some_and(draws)) {
-                    self.draw.launch(grid, THREADS, 0, [ptr::from_ref(&args).cast()])?;
+                    self.draw.launch(grid, &args)?;
                 }
             }
         }

@@ -11,12 +11,15 @@ use tern_graph::BackendError;
 
 use crate::driver::{Device, Module};
 use crate::nvrtc::{Nvrtc, Places};
+use crate::shared;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// What every kernel is made of, in order.
-const COMMON: [&str; 8] = [
-    include_str!("../kernels/common.cuh"),
+/// What every source begins with; then comes what the host shares.
+const COMMON: &str = include_str!("../kernels/common.cuh");
+
+/// What phases are made of, in order.
+const PHASES: [&str; 7] = [
     include_str!("../kernels/record.cuh"),
     include_str!("../kernels/integers.cuh"),
     include_str!("../kernels/exchange.cuh"),
@@ -59,10 +62,12 @@ impl Source {
     pub(crate) fn with(self, defines: &[(&str, String)]) -> String {
         let defines: String =
             defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-        // the others need no more than the first of the common pieces
-        let phases = matches!(self, Source::Step | Source::Many);
-        let common = if phases { &COMMON[..] } else { &COMMON[..1] };
-        format!("{defines}{}\n{}", common.join("\n"), self.texts().join("\n"))
+        let phases: &[&str] = match self {
+            Source::Step | Source::Many => &PHASES,
+            Source::Sample | Source::Bandwidth => &[],
+        };
+        let texts = [phases, self.texts()].concat();
+        format!("{defines}{COMMON}\n{}\n{}", shared::header(), texts.join("\n"))
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::sys as cu;
 use tern_graph::BackendError;
 
+use crate::shared::KernelArgs;
+
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// Turns a driver's answer into a result; `doing` says what was asked of it.
@@ -435,58 +437,57 @@ impl Kernel {
         Ok(self)
     }
 
-    /// Launches blocks of `threads`, each with `shared` bytes of shared memory, with these arguments.
+    /// Launches blocks with these arguments.
     ///
     /// # Safety
     ///
-    /// `args` must be the kernel's, each a live struct or number, and their pointers good for what the kernel does.
-    pub(crate) unsafe fn launch<const N: usize>(
-        &self,
-        (x, y): (usize, usize),
-        threads: usize,
-        shared: usize,
-        args: [*const c_void; N],
-    ) -> Result<()> {
-        let mut params = args.map(<*const c_void>::cast_mut);
-        let (x, y, threads, stream) = (x as u32, y as u32, threads as u32, self.device.stream);
-        // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
+    /// `args` must be the kernel's only parameter, its addresses good for what the kernel does with them, and the grid one
+    /// that the kernel is written for.
+    pub(crate) unsafe fn launch<A: KernelArgs>(&self, grid: Grid, args: &A) -> Result<()> {
+        let Grid { x, y, threads, shared } = grid;
+        let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
+        let (params, none, stream) = (params.as_mut_ptr(), ptr::null_mut(), self.device.stream);
+        let (x, y, threads, shared) = (x as u32, y as u32, threads as u32, shared as u32);
+        // SAFETY: the driver copies the arguments before it returns; the rest is this function's contract.
         let code = unsafe {
-            let (params, none) = (params.as_mut_ptr(), ptr::null_mut());
-            cu::cuLaunchKernel(self.function, x, y, 1, threads, 1, 1, shared as u32, stream, params, none)
+            cu::cuLaunchKernel(self.function, x, y, 1, threads, 1, 1, shared, stream, params, none)
         };
         check(code, || format!("{}: launching {x} x {y} blocks of {threads}", self.name))
     }
 
-    /// As [`Self::launch`], for blocks that wait for each other: all run at the same time, or none.
+    /// As [`Self::launch`], for blocks that wait for each other: all run at the same time, or the launch fails.
     ///
     /// # Safety
     ///
     /// As for [`Self::launch`].
-    pub(crate) unsafe fn launch_together<A>(
-        &self,
-        blocks: usize,
-        threads: usize,
-        shared: usize,
-        args: &A,
-    ) -> Result<()> {
+    pub(crate) unsafe fn launch_together<A: KernelArgs>(&self, grid: Grid, args: &A) -> Result<()> {
+        let Grid { x, y, threads, shared } = grid;
         let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let (blocks, threads, stream) = (blocks as u32, threads as u32, self.device.stream);
-        // SAFETY: as above.
+        let (params, stream) = (params.as_mut_ptr(), self.device.stream);
+        let (x, y, threads, shared) = (x as u32, y as u32, threads as u32, shared as u32);
+        // SAFETY: as for `launch`.
         let code = unsafe {
-            let params = params.as_mut_ptr();
-            cu::cuLaunchCooperativeKernel(
-                self.function,
-                blocks,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                shared as u32,
-                stream,
-                params,
-            )
+            cu::cuLaunchCooperativeKernel(self.function, x, y, 1, threads, 1, 1, shared, stream, params)
         };
-        check(code, || format!("{}: launching {blocks} blocks of {threads} together", self.name))
+        check(code, || format!("{}: launching {x} x {y} blocks of {threads} together", self.name))
+    }
+}
+
+/// The size of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    /// Blocks, in two dimensions.
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    /// Threads of a block.
+    pub(crate) threads: usize,
+    /// Bytes of dynamic shared memory of a block.
+    pub(crate) shared: usize,
+}
+
+impl Grid {
+    /// Without dynamic shared memory.
+    pub(crate) fn new(x: usize, y: usize, threads: usize) -> Grid {
+        Grid { x, y, threads, shared: 0 }
     }
 }

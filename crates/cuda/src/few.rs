@@ -5,20 +5,16 @@ use std::sync::Arc;
 use tern_graph::BackendError;
 
 use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Kernel, Memory};
-use crate::lower::{KEYS, number};
-use crate::phase::{LinearArgs, MOST_TABLES, Phase, RawPhase, StepArgs};
+use crate::driver::{Device, Grid, Kernel, Memory};
+use crate::lower::number;
 use crate::program::Kinds;
 use crate::shape::{self, LinearShape};
+use crate::shared::{
+    INFO_BYTES, KEYS, LinearArgs, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS, WINDOW,
+};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// The most tokens of such a step: the matrix unit takes four at a time.
-pub(crate) const MOST_TOKENS: usize = 4;
-/// Phases that a block has at hand.
-const WINDOW: usize = 4;
-/// Warps of a block that compute; one more reads.
-pub(crate) const WARPS: usize = 16;
 /// Slots of the ring at most, and bytes of one at least: smaller ones would only be more to look after.
 const MOST_SLOTS: usize = 32;
 const LEAST_SLOT: usize = 9 * 1024;
@@ -91,9 +87,7 @@ impl Few {
             phase.raw(if waits { times } else { 0 }, shape)
         });
         let raw: Vec<RawPhase> = raw.collect();
-        // SAFETY: phases are plain numbers, and every byte of them has a value.
-        let bytes = unsafe { std::slice::from_raw_parts(raw.as_ptr().cast::<u8>(), size_of_val(&raw[..])) };
-        let table = device.upload(bytes)?;
+        let table = device.upload(bytemuck::cast_slice(&raw))?;
         let mut args = StepArgs {
             phases: table.pointer(),
             inputs: step.inputs,
@@ -120,12 +114,13 @@ impl Few {
         if tokens > self.last_tokens {
             // rows that the last step did not have may bear any mark: now they bear the other one
             self.handed.clear()?;
-            self.args.mark = 0;
+            self.args.epoch = 0;
         }
-        self.args.mark ^= 1;
+        self.args.epoch ^= 1;
         self.last_tokens = tokens;
+        let grid = Grid { x: self.blocks, y: 1, threads: (WARPS + 1) * 32, shared: self.shared };
         // SAFETY: the struct is the kernel's, and what it points to lives as long as the program.
-        unsafe { self.kernel.launch_together(self.blocks, (WARPS + 1) * 32, self.shared, &self.args) }
+        unsafe { self.kernel.launch_together(grid, &self.args) }
     }
 }
 
@@ -145,8 +140,7 @@ pub(crate) struct Room {
 /// The phases at hand, and the one that is read for.
 const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
 const GATES: usize = 2 * MOST_SLOTS * 8;
-/// The step's info, and a float for every warp and token.
-const INFO: usize = 128;
+/// A float for every warp and token.
 const ROOM: usize = WARPS * MOST_TOKENS * 4;
 
 /// Tiles whose rows are written together.
@@ -167,7 +161,7 @@ impl Room {
         let scales = chunks * tokens * 4;
         let sums = if kinds.offset_sums() { chunks * tokens * 32 } else { 0 };
         let shares = held_tiles(tokens) * (WARPS * 16 + 16) * tokens * 4;
-        let attention = kinds.shapes.iter().map(|s| s.room()).max().unwrap_or(0);
+        let attention = kinds.shapes.iter().map(|s| s.workspace()).max().unwrap_or(0);
         let scales = scales.next_multiple_of(16);
         let arena = (x + scales + sums + shares).max(attention).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.1).max().unwrap_or(0).max(1);
@@ -177,7 +171,7 @@ impl Room {
     }
 
     fn rest(&self) -> usize {
-        WINDOW_BYTES + GATES + INFO + ROOM + self.turns + self.arena
+        WINDOW_BYTES + GATES + INFO_BYTES + ROOM + self.turns + self.arena
     }
 
     /// Bytes of a slot of the ring, and slots; none if there is no room for two.
@@ -193,7 +187,7 @@ impl Room {
         let parts = [
             ("AT_WINDOW", WINDOW_BYTES),
             ("AT_GATES", GATES),
-            ("AT_INFO", INFO),
+            ("AT_INFO", INFO_BYTES),
             ("AT_ROOM", ROOM),
             ("AT_TURNS", self.turns),
             ("AT_ARENA", self.arena),
@@ -209,7 +203,6 @@ impl Room {
             ("SLOT", slot),
             ("KEYS_FLYING", (KEYS_FLYING / slot).clamp(1, slots - 1)),
             ("TOKENS_AT_ONCE", self.tokens),
-            ("WINDOW", WINDOW),
             ("HELD_TILES", held_tiles(self.tokens)),
             ("ARENA", self.arena),
             ("AT_SCALES", self.x),

@@ -6,9 +6,8 @@
 use tern_graph::{Activation, Attention, Graph, NormKind, Op, RopeStyle, Val, WeightId, Work};
 
 use crate::layout::{Layout, TILE};
+use crate::shared::MOST_PARTS;
 
-/// Parts of one phase at most.
-const MOST_PARTS: usize = 3;
 /// A norm of whole rows or heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {
@@ -48,7 +47,7 @@ pub(crate) struct Heads {
     pub(crate) norm: Option<Norm>,
 }
 
-/// What an element-wise phase does; the numbers are the kernels'.
+/// What an element-wise phase does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Element {
     Gated(Activation),

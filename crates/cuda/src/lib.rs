@@ -13,10 +13,10 @@ mod layout;
 mod lower;
 mod many;
 mod nvrtc;
-mod phase;
 mod program;
 mod sampler;
 mod shape;
+mod shared;
 mod staging;
 mod weight;
 

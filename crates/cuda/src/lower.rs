@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
 use crate::exchange::Exchange;
-use crate::few::MOST_TOKENS;
 use crate::fuse::{Element, Fused, Heads, Linear, Matrix, Norm, root};
 use crate::layout::{Layout, TILE};
-use crate::phase::{
-    ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, LinearArgs, NormArgs,
-    OutputsArgs, Part, Phase, RopeArgs, RowNormArgs, View,
-};
 use crate::program::Kv;
+use crate::shared::{
+    self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, KEYS, LinearArgs,
+    MOST_HEAD_DIM, MOST_PARTS, MOST_QUERIES, MOST_TOKENS, NormArgs, OWNERS, OutputsArgs, Part, Phase,
+    RopeArgs, RowNormArgs, View,
+};
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -34,12 +34,27 @@ impl AttentionShape {
         AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries, capped }
     }
 
-    /// Bytes of shared memory that a block takes: `Room` of `kernels/attend.cuh`.
-    pub(crate) fn room(&self) -> usize {
+    /// Bytes of shared memory that a block needs at most; `kernels/attend.cuh` asserts that they suffice.
+    pub(crate) fn workspace(&self) -> usize {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
         let floats = (OWNERS + MOST_TOKENS) * d + (takers + MOST_TOKENS) * g * 2 + takers * g * v;
         floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2 + 80
+    }
+
+    /// Its entry of ATTENTIONS.
+    pub(crate) fn text(&self, index: usize) -> String {
+        let AttentionShape { head_dim, v_dim, queries, capped } = self;
+        format!(
+            "X({index}, {head_dim}, {v_dim}, {queries}, {capped}, {}, {})",
+            self.partial(),
+            self.workspace()
+        )
+    }
+
+    /// Floats of one split of a unit: sums, largest scores and weights.
+    pub(crate) fn partial(&self) -> usize {
+        (self.queries * (self.v_dim + 2)).next_multiple_of(4)
     }
 
     /// Bytes of the keys and values that come together.
@@ -47,13 +62,6 @@ impl AttentionShape {
         KEYS * (self.head_dim + self.v_dim) * 2
     }
 }
-
-/// Columns of the matrix unit: query heads of a block at most.
-const MOST_QUERIES: usize = 8;
-/// Warps that take older keys.
-const OWNERS: usize = 8;
-/// Keys that come together.
-pub(crate) const KEYS: usize = 16;
 
 /// Memory that phases share beside the values' slots.
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,6 +112,7 @@ impl Lowering<'_> {
                 places: best.places,
                 chosen: self.scratch.chosen,
                 width: self.graph.width(last) as i32,
+                pad: 0,
             })
         }));
         Ok(phases)
@@ -121,6 +130,7 @@ impl Lowering<'_> {
                 group: self.graph.weight(norm.weight).cols as i32,
                 width: self.graph.width(*out) as i32,
                 outputs_only: self.outputs_only(*out),
+                pad: 0,
             }),
             Fused::Rope { x, head_dim, style, table, out } => Phase::Rope(RopeArgs {
                 x: self.view(*x),
@@ -131,6 +141,7 @@ impl Lowering<'_> {
                 head_dim: *head_dim as i32,
                 pairs: self.graph.ropes[*table].freqs.len() as i32,
                 interleaved: i32::from(*style == RopeStyle::Interleaved),
+                pad: 0,
             }),
             Fused::Attend { q, k, v, rope, layer, args, out } => {
                 Phase::Attend(self.attend([q, k], *v, *rope, (*layer, args), *out)?)
@@ -138,9 +149,9 @@ impl Lowering<'_> {
             Fused::Elements { a, b, what, out } => {
                 let (what, by) = match *what {
                     Element::Gated(act) => (activation(act), 0.0),
-                    Element::Add => (3, 0.0),
-                    Element::Scale(by) => (4, by),
-                    Element::SoftCap(cap) => (5, cap),
+                    Element::Add => (shared::Element::Add as i32, 0.0),
+                    Element::Scale(by) => (shared::Element::Scale as i32, by),
+                    Element::SoftCap(cap) => (shared::Element::SoftCap as i32, cap),
                 };
                 Phase::Elements(ElementArgs {
                     a: self.view(*a),
@@ -154,7 +165,7 @@ impl Lowering<'_> {
             }
             Fused::Outputs { x, out } => {
                 let width = self.graph.width(*out) as i32;
-                Phase::Outputs(OutputsArgs { x: self.view(*x), y: self.view(*out), width })
+                Phase::Outputs(OutputsArgs { x: self.view(*x), y: self.view(*out), width, pad: 0 })
             }
         })
     }
@@ -194,12 +205,15 @@ impl Lowering<'_> {
     }
 
     fn norm(&self, norm: &Norm) -> Result<NormArgs> {
-        let kind = if norm.kind == NormKind::Rms { 1 } else { 2 };
+        let kind = match norm.kind {
+            NormKind::Rms => shared::NormKind::Rms,
+            NormKind::Layer => shared::NormKind::Layer,
+        };
         Ok(NormArgs {
             weight: self.vector(Some(norm.weight))?,
             bias: self.vector(norm.bias)?,
             eps: norm.eps,
-            kind,
+            kind: kind as i32,
         })
     }
 
@@ -247,7 +261,7 @@ impl Lowering<'_> {
             )));
         }
         let parts = l.parts.iter().map(|m| self.part(m, chunks)).collect::<Result<Vec<_>>>()?;
-        let mut part = [Part::default(); 3];
+        let mut part = [Part::default(); MOST_PARTS];
         part[..parts.len()].copy_from_slice(&parts);
         Ok(LinearArgs {
             x,
@@ -302,9 +316,11 @@ impl Lowering<'_> {
         let Some(kv) = self.kv else {
             return Err(BackendError::Invalid("attention without KV pages".into()));
         };
-        if args.head_dim.max(args.v_dim) > 256 {
+        if args.head_dim.max(args.v_dim) > MOST_HEAD_DIM {
             let most = args.head_dim.max(args.v_dim);
-            return Err(BackendError::Unsupported(format!("attend: heads of {most} columns, at most 256")));
+            return Err(BackendError::Unsupported(format!(
+                "attend: heads of {most} columns, at most {MOST_HEAD_DIM}"
+            )));
         }
         let heads = |h: &Heads| -> Result<HeadArgs> {
             let norm = h.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?;
@@ -343,6 +359,7 @@ impl Lowering<'_> {
             table: table as i32,
             shape: number(&mut self.shapes, shape),
             groups: (args.heads / args.kv_heads / shape.queries) as i32,
+            pad: 0,
         })
     }
 }
@@ -357,9 +374,10 @@ pub(crate) fn number<T: PartialEq>(list: &mut Vec<T>, thing: T) -> i32 {
 }
 
 fn activation(act: Activation) -> i32 {
-    match act {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
-        Activation::Relu2 => 2,
-    }
+    let element = match act {
+        Activation::Silu => shared::Element::Silu,
+        Activation::GeluTanh => shared::Element::GeluTanh,
+        Activation::Relu2 => shared::Element::Relu2,
+    };
+    element as i32
 }

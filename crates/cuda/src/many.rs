@@ -1,19 +1,17 @@
 //! Steps of many tokens: a launch or two for each phase.
 
-use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use crate::driver::{Device, Kernel, Memory, Module};
+use crate::driver::{Device, Grid, Kernel, Memory, Module};
 use crate::layout::CHUNK;
-use crate::phase::{AttendArgs, LinearArgs, ManyArgs, ManyX, Phase, PhaseArgs, PrepareArgs};
+use crate::shared::{
+    ATTEND_THREADS, AttendArgs, BLOCK_TOKENS, GemmArgs, IntegerX, LinearArgs, PHASE_THREADS, PHASE_WARPS,
+    Phase, PhaseArgs, PrepareArgs, THREADS,
+};
 
 type Result<T> = std::result::Result<T, BackendError>;
-
-/// Tokens of a block of the linear kernel.
-const TOKENS: usize = 32;
 
 /// The phases of a graph, for steps of any size.
 pub(crate) struct Many {
@@ -29,10 +27,6 @@ pub(crate) struct Many {
     x: [Memory; 3],
 }
 
-fn at<A>(args: &A) -> *const c_void {
-    ptr::from_ref(args).cast()
-}
-
 impl Many {
     pub(crate) fn new(
         device: &Arc<Device>,
@@ -41,7 +35,7 @@ impl Many {
         max_tokens: usize,
     ) -> Result<Many> {
         let chunks = phases.iter().map(|p| if let Phase::Linear(l) = p { l.chunks as usize } else { 0 });
-        let (chunks, tokens) = (chunks.max().unwrap_or(0), max_tokens.next_multiple_of(TOKENS));
+        let (chunks, tokens) = (chunks.max().unwrap_or(0), max_tokens.next_multiple_of(BLOCK_TOKENS));
         let room = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_room(a) } else { 0 });
         let make_heads = module.kernel("make_heads")?.with_shared_memory(room.max().unwrap_or(0))?;
         Ok(Many {
@@ -64,7 +58,7 @@ impl Many {
 
     /// Bytes of x as integers, for rows of so many chunks.
     pub(crate) fn x_bytes(chunks: usize, tokens: usize) -> usize {
-        chunks * tokens.next_multiple_of(TOKENS) * (2 * CHUNK + 4 + 32)
+        chunks * tokens.next_multiple_of(BLOCK_TOKENS) * (2 * CHUNK + 4 + 32)
     }
 
     /// All phases of a step whose inputs are there.
@@ -73,20 +67,21 @@ impl Many {
     }
 
     fn phase(&self, phase: &Phase, inputs: u64, tokens: usize, outputs: usize) -> Result<()> {
-        let args = PhaseArgs { phase: phase.raw(0, 0), inputs };
+        let args = PhaseArgs { phase: phase.raw(0, 0), inputs, blocks: self.blocks as i32, pad: 0 };
         match phase {
             Phase::Linear(l) => self.linear(l, inputs, if l.outputs_only != 0 { outputs } else { tokens }),
             Phase::Attend(a) => {
                 let (heads, room) = (a.heads as usize, heads_room(a));
                 // SAFETY: the struct is the kernels'; every token has a block, and every block a token.
                 unsafe {
-                    self.make_heads.launch((tokens, 1), 256, room, [at(&args)])?;
-                    self.attend.launch((tokens, heads), 128, 0, [at(&args)])
+                    self.make_heads
+                        .launch(Grid { x: tokens, y: 1, threads: PHASE_THREADS, shared: room }, &args)?;
+                    self.attend.launch(Grid::new(tokens, heads, ATTEND_THREADS), &args)
                 }
             }
             Phase::Argmax(_) => self.best(&args, outputs),
             // SAFETY: blocks share all rows of the step among themselves.
-            _ => unsafe { self.rows.launch((8 * self.blocks, 1), 256, 0, [at(&args)]) },
+            _ => unsafe { self.rows.launch(Grid::new(8 * self.blocks, 1, PHASE_THREADS), &args) },
         }
     }
 
@@ -95,17 +90,19 @@ impl Many {
             return Ok(());
         }
         let [bytes, scales, sums] = [0, 1, 2].map(|i: usize| self.x[i].pointer());
-        let x = ManyX { bytes, scales, sums, tokens: rows.next_multiple_of(TOKENS) as i64 };
+        let x = IntegerX { bytes, scales, sums, tokens: rows.next_multiple_of(BLOCK_TOKENS) as i64 };
         let args = PrepareArgs { linear: *l, x, inputs };
         // SAFETY: the struct is the kernel's; a block a row.
-        unsafe { self.prepare.launch((rows, 1), 256, 0, [at(&args)])? };
+        unsafe { self.prepare.launch(Grid::new(rows, 1, PHASE_THREADS), &args)? };
         let launches = if l.gated > 0 { 1 } else { l.parts };
         for part in 0..launches {
-            let each = if l.gated > 0 { 4 } else { 8 };
+            let each = if l.gated > 0 { PHASE_WARPS / 2 } else { PHASE_WARPS };
             let tiles = (l.part[part as usize].tiles as usize).div_ceil(each);
-            let args = ManyArgs { linear: *l, x, part, rows: rows as i32 };
+            let args = GemmArgs { linear: *l, x, part, rows: rows as i32 };
             // SAFETY: the struct is the kernel's; what lies beyond the last row or token is not written.
-            unsafe { self.linear.launch((tiles, rows.div_ceil(TOKENS)), 256, 0, [at(&args)])? };
+            unsafe {
+                self.linear.launch(Grid::new(tiles, rows.div_ceil(BLOCK_TOKENS), PHASE_THREADS), &args)?
+            };
         }
         Ok(())
     }
@@ -114,16 +111,15 @@ impl Many {
         if rows == 0 {
             return Ok(());
         }
-        let blocks = self.blocks as i32;
         // SAFETY: the structs are the kernels'; each row has room for so many blocks.
         unsafe {
-            self.best_share.launch((self.blocks, rows), 512, 0, [at(args)])?;
-            self.best_whole.launch((rows, 1), 512, 0, [at(args), at(&blocks)])
+            self.best_share.launch(Grid::new(self.blocks, rows, THREADS), args)?;
+            self.best_whole.launch(Grid::new(rows, 1, THREADS), args)
         }
     }
 }
 
-/// Shared memory of the kernel that makes heads: cosines and sines, and a head for each of eight warps.
+/// Shared memory of the kernel that makes heads: cosines and sines, and a head for each warp.
 fn heads_room(a: &AttendArgs) -> usize {
-    (a.pairs.max(1) as usize * 2 + 8 * a.head_dim as usize) * 4
+    (a.pairs.max(1) as usize * 2 + PHASE_WARPS * a.head_dim as usize) * 4
 }

@@ -13,7 +13,10 @@ use crate::fuse::{self, Fused};
 use crate::layout::Layout;
 use crate::lower::{AttentionShape, Best, Lowering, Scratch};
 use crate::many::Many;
-use crate::phase::RawPhase;
+use crate::shared::{
+    CARRIED_BIT, IDS_AT, INPUTS_HEADER, MOST_TOKENS, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT,
+    SLICES_AT, TABLE_STRIDE, TOKENS,
+};
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -45,14 +48,12 @@ impl Kinds {
         let formats =
             formats.map(|(i, f)| format!("X({i}, {}, {}, {}, {})", f.bits, f.low, f.group, f.offsets));
         let shapes = self.shapes.iter().enumerate().filter(|(_, s)| s.head_dim % 8 == 0 && s.v_dim % 8 == 0);
-        let shapes =
-            shapes.map(|(i, s)| format!("X({i}, {}, {}, {}, {})", s.head_dim, s.v_dim, s.queries, s.capped));
+        let shapes = shapes.map(|(i, s)| s.text(i));
         vec![
             ("FORMATS(X)", formats.collect::<Vec<_>>().join(" ")),
             ("ATTENTIONS(X)", shapes.collect::<Vec<_>>().join(" ")),
             ("PAGE_LEN", self.page_len.max(1).to_string()),
             ("OFFSET_SUMS", self.offset_sums().to_string()),
-            ("PHASE_BYTES", size_of::<RawPhase>().to_string()),
         ]
     }
 }
@@ -92,7 +93,7 @@ pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
     });
     let x = Many::x_bytes(Layout::chunks(widest), tokens);
     let handed: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one token and for four
-    x + queries.max().unwrap_or(0) * tokens * 4 + handed * (1 + crate::few::MOST_TOKENS) * 4
+    x + queries.max().unwrap_or(0) * tokens * 4 + handed * (1 + MOST_TOKENS) * 4
 }
 
 impl Compiled {
@@ -120,7 +121,8 @@ impl Compiled {
             .map(|s| device.allocate(plan.room(s, max_tokens, max_outputs) * 4))
             .collect::<Result<Vec<_>>>()?;
         let pages = kv.as_ref().map_or(0, |kv| kv.pages);
-        let inputs = device.allocate((HEADER + 3 * max_tokens + max_outputs + max_tokens * pages) * 4)?;
+        let inputs =
+            device.allocate((INPUTS_HEADER + 3 * max_tokens + max_outputs + max_tokens * pages) * 4)?;
         let tables =
             graph.ropes.iter().map(|t| device.upload(&floats(&t.freqs))).collect::<Result<Vec<_>>>()?;
         let blocks = device.facts.processors;
@@ -306,10 +308,10 @@ fn attention_scratch(fused: &[Fused], blocks: usize, max_tokens: usize) -> (usiz
     let each = fused.iter().filter_map(|f| match f {
         Fused::Attend { args, .. } => {
             let shape = AttentionShape::of(args);
-            let units = blocks.max(crate::few::MOST_TOKENS * args.heads / shape.queries);
+            let units = blocks.max(MOST_TOKENS * args.heads / shape.queries);
             let ready = args.heads * args.head_dim * max_tokens * 4;
-            let partial = units * (shape.queries * (shape.v_dim + 2)).next_multiple_of(4) * 4;
-            Some((ready, partial, crate::few::MOST_TOKENS * args.heads * 4))
+            let partial = units * shape.partial() * 4;
+            Some((ready, partial, MOST_TOKENS * args.heads * 4))
         }
         _ => None,
     });
@@ -321,25 +323,21 @@ fn wants_logits(output: &Output) -> bool {
     output.logits || output.sample.as_ref().is_some_and(|s| s.logprobs.is_some())
 }
 
-/// Words before the arrays: where each of them begins, how many pages a slice has in its table, how many tokens and
-/// outputs there are, and the barriers' counter.
-const HEADER: usize = 16;
-
-/// In place of a token id: taken from the last step's choices.
-const CARRIED: u32 = 1 << 31;
-
-/// The inputs of a step in one piece.
+/// The inputs of a step in one piece: the header, then its arrays.
 fn pack(step: &Step) -> Vec<u32> {
     let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
     let stride = step.slices.iter().map(|s| s.pages.len()).max().unwrap_or(0);
-    let starts =
-        [HEADER, HEADER + tokens, HEADER + 2 * tokens, HEADER + 3 * tokens, HEADER + 3 * tokens + outputs];
-    let mut out: Vec<u32> = starts.iter().map(|&at| at as u32).collect();
-    out.extend([stride as u32, tokens as u32, outputs as u32]);
-    out.resize(HEADER, 0);
+    let ids = INPUTS_HEADER;
+    let mut out = vec![0; INPUTS_HEADER];
+    out[IDS_AT] = ids as u32;
+    out[POSITIONS_AT] = (ids + tokens) as u32;
+    out[SLICES_AT] = (ids + 2 * tokens) as u32;
+    out[OUTPUT_ROWS_AT] = (ids + 3 * tokens) as u32;
+    out[PAGES_AT] = (ids + 3 * tokens + outputs) as u32;
+    (out[TABLE_STRIDE], out[TOKENS], out[OUTPUTS]) = (stride as u32, tokens as u32, outputs as u32);
     out.extend(&step.tokens);
     for carried in &step.carried {
-        out[HEADER + carried.token] = CARRIED | carried.output as u32;
+        out[ids + carried.token] = 1 << CARRIED_BIT | carried.output as u32;
     }
     out.extend(step.positions().map(|p| p as u32));
     out.extend((0..).zip(&step.slices).flat_map(|(i, s)| std::iter::repeat_n(i, s.len)));

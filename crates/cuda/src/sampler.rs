@@ -5,61 +5,10 @@
 
 use tern_graph::Sample;
 
-/// Threads of a block of both kernels.
-pub(crate) const THREADS: usize = 1024;
-
-/// Token ids that a block looks at, and those of them that share a peak and a sum.
-const BLOCK_IDS: usize = 4096;
-const RUN: usize = 128;
-
-/// What a row wants.
-const CHOOSE: u32 = 1;
-const GREEDY: u32 = 2;
-const MASKED: u32 = 4;
-const ADJUSTED: u32 = 8;
-
-/// One row's wishes, as the kernels read them. Places and counts are of words and of pairs behind the rows.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct SampleRow {
-    what: u32,
-    top_k: u32,
-    floor: u32,
-    temperature: f32,
-    top_p: f32,
-    draw: f32,
-    repetition: f32,
-    frequency: f32,
-    presence: f32,
-    seen: u32,
-    seen_count: u32,
-    bias: u32,
-    bias_count: u32,
-    mask: u32,
-    mask_words: u32,
-    pad: u32,
-}
+use crate::shared::{ADJUSTED, BLOCK_IDS, BLOCK_RUNS, CHOOSE, GREEDY, MASKED, SampleArgs, SampleRow};
 
 /// Words of a row.
 const ROW: usize = size_of::<SampleRow>() / 4;
-
-/// The arguments of `sample_best` and `sample_draw`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct SampleArgs {
-    pub(crate) logits: u64,
-    pub(crate) words: u64,
-    pub(crate) chosen: u64,
-    pub(crate) arrivals: u64,
-    pub(crate) best: u64,
-    pub(crate) sums: u64,
-    pub(crate) peaks: u64,
-    pub(crate) ties: u64,
-    pub(crate) weights: u64,
-    pub(crate) stride: i64,
-    pub(crate) width: i32,
-    pub(crate) first: i32,
-}
 
 /// A step's rows of logits, and where what is chosen goes: addresses on the device.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +44,7 @@ impl SampleRoom {
     /// Bytes of each array, in their order: arrivals, best, sums, peaks, ties, weights.
     fn sizes(&self) -> [usize; 6] {
         let blocks = self.rows * self.blocks();
-        let runs = blocks * (BLOCK_IDS / RUN);
+        let runs = blocks * BLOCK_RUNS;
         [self.rows * 4, blocks * 8, runs * 8, runs * 4, runs * 4, blocks * BLOCK_IDS * 4]
             .map(|bytes| bytes.next_multiple_of(16))
     }
@@ -142,7 +91,7 @@ pub(crate) fn pack<'a>(samples: impl ExactSizeIterator<Item = Option<&'a Sample>
     for (i, sample) in samples.enumerate() {
         if let Some(sample) = sample {
             let row = SampleRow::new(sample, width, &mut words);
-            words[i * ROW..][..ROW].copy_from_slice(&row.words());
+            words[i * ROW..][..ROW].copy_from_slice(&bytemuck::cast::<SampleRow, [u32; ROW]>(row));
         }
     }
     words
@@ -181,27 +130,6 @@ impl SampleRow {
         }
         row
     }
-
-    fn words(&self) -> [u32; ROW] {
-        [
-            self.what,
-            self.top_k,
-            self.floor,
-            self.temperature.to_bits(),
-            self.top_p.to_bits(),
-            self.draw.to_bits(),
-            self.repetition.to_bits(),
-            self.frequency.to_bits(),
-            self.presence.to_bits(),
-            self.seen,
-            self.seen_count,
-            self.bias,
-            self.bias_count,
-            self.mask,
-            self.mask_words,
-            self.pad,
-        ]
-    }
 }
 
 /// Puts the pairs of the row's own ids down, by id: where, and how many. Pairs of one id keep their order.
@@ -218,35 +146,6 @@ mod tests {
     use tern_graph::Mask;
 
     use super::*;
-
-    const KERNELS: &str = include_str!("../kernels/sample.cu");
-
-    /// The names of a struct's fields in the kernels' text.
-    fn kernel_fields(name: &str) -> Vec<&'static str> {
-        let from = KERNELS.split_once(&format!("struct {name} {{")).unwrap().1;
-        let lines = from.split_once("};").unwrap().0.lines().map(|line| line.split("//").next().unwrap());
-        let names = lines
-            .flat_map(|line| line.split([',', ';']))
-            .filter_map(|part| part.split([' ', '*']).next_back());
-        names.filter(|name| !name.is_empty()).collect()
-    }
-
-    /// The same of a struct here.
-    fn fields(debug: &str) -> Vec<&str> {
-        debug.split(['{', ',']).skip(1).map(|field| field.split(':').next().unwrap().trim()).collect()
-    }
-
-    #[test]
-    fn structs_and_sizes_are_those_of_the_kernels() {
-        assert_eq!(fields(&format!("{:?}", SampleRow::default())), kernel_fields("SampleRow"));
-        let to = Rows { logits: 0, stride: 0, words: 0, chosen: 0 };
-        let args = SampleRoom::new(1, 1).args(0, &to, 0);
-        assert_eq!(fields(&format!("{args:?}")), kernel_fields("SampleArgs"));
-        let sizes = format!("SAMPLE_THREADS = {THREADS}, WARPS_A_BLOCK = {}, RUN = {RUN},", BLOCK_IDS / RUN);
-        assert!(KERNELS.contains(&sizes) && KERNELS.contains("BLOCK_IDS = WARPS_A_BLOCK * RUN"));
-        let wants = format!("CHOOSE = {CHOOSE}, GREEDY = {GREEDY}, MASKED = {MASKED}, ADJUSTED = {ADJUSTED}");
-        assert!(KERNELS.contains(&wants));
-    }
 
     #[test]
     fn a_row_is_what_the_kernel_reads() {

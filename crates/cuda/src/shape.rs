@@ -1,27 +1,26 @@
-//! What a linear is compiled for in steps of a few tokens: all but its addresses. `kernels/shape.cuh` has the same.
+//! What a linear is compiled for in steps of a few tokens: all but its addresses (`kernels/shape.cuh`).
 
-use crate::few::WARPS;
-use crate::phase::LinearArgs;
-
-/// Parts of a linear at most.
-const PARTS: usize = 3;
+use crate::shared::{
+    ADD_TAGGED, ADDED, BIASED, GATHERED, LinearArgs, MOST_PARTS, NORMED, OUTPUTS_ONLY, SCALED, WARPS,
+    X_TAGGED,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinearShape {
     pub(crate) cols: i32,
-    /// Bits as in `enum ShapeFlag`.
+    /// Bits from `NORMED` to `SCALED`.
     pub(crate) flags: i32,
     pub(crate) gated: i32,
     /// Rounds of records in a slot of the ring; in a round every warp has one.
     pub(crate) per_slot: usize,
     /// Format and rows of each part; no rows beyond the last.
-    pub(crate) parts: [(i32, i32); PARTS],
+    pub(crate) parts: [(i32, i32); MOST_PARTS],
 }
 
 impl LinearShape {
     /// Parts of so many columns, each with format and rows.
     pub(crate) fn new(cols: i32, per_slot: usize, parts: &[(i32, i32)]) -> LinearShape {
-        let mut all = [(parts[0].0, 0); PARTS];
+        let mut all = [(parts[0].0, 0); MOST_PARTS];
         all[..parts.len()].copy_from_slice(parts);
         LinearShape { cols, flags: 0, gated: 0, per_slot, parts: all }
     }
@@ -32,18 +31,18 @@ impl LinearShape {
         let largest = parts.iter().map(|p| p.bytes as usize).max().unwrap_or(1);
         let (rounds, fit) = ((l.chunks as usize).div_ceil(WARPS), (slot / (WARPS * largest)).max(1));
         let flags = [
-            l.norm.kind != 0,
-            l.add.at != 0,
-            l.gather != 0,
-            l.outputs_only != 0,
-            l.x.mask != 0,
-            l.add.mask != 0,
-            parts.iter().any(|p| p.bias != 0),
-            parts.iter().any(|p| p.scale != 0),
+            (NORMED, l.norm.kind != 0),
+            (ADDED, l.add.at != 0),
+            (GATHERED, l.gather != 0),
+            (OUTPUTS_ONLY, l.outputs_only != 0),
+            (X_TAGGED, l.x.mask != 0),
+            (ADD_TAGGED, l.add.mask != 0),
+            (BIASED, parts.iter().any(|p| p.bias != 0)),
+            (SCALED, parts.iter().any(|p| p.scale != 0)),
         ];
         let kinds: Vec<_> = parts.iter().map(|p| (p.format, p.rows)).collect();
         LinearShape {
-            flags: flags.iter().enumerate().map(|(i, flag)| i32::from(*flag) << i).sum(),
+            flags: flags.iter().filter(|flag| flag.1).map(|flag| flag.0).sum(),
             gated: l.gated,
             ..LinearShape::new(l.cols, rounds.div_ceil(rounds.div_ceil(fit)), &kinds)
         }
@@ -64,7 +63,7 @@ pub(crate) fn defines(shapes: &[LinearShape], blocks: usize) -> Vec<(&'static st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::phase::Part;
+    use crate::shared::Part;
 
     #[test]
     fn rounds_are_spread_evenly_over_slots() {

@@ -1,0 +1,100 @@
+//! Sizes, flags and numbers that both sides use.
+
+use super::{shared_constants, shared_enums};
+
+/// The constants and enums in C.
+pub(super) fn c_text() -> String {
+    [constants(), enums()].concat()
+}
+
+shared_constants! {
+    /// Warps of a block that compute in the fused step; one more reads.
+    WARPS: usize = 16;
+    /// Threads of a block that compute in the fused step.
+    THREADS: usize = WARPS * 32;
+    /// The most tokens of a fused step: the matrix unit takes four at a time.
+    MOST_TOKENS: usize = 4;
+    /// Phases that a block of the fused step holds in shared memory.
+    WINDOW: usize = 4;
+    /// Bytes of shared memory for what every phase of the fused step needs to know about the step.
+    INFO_BYTES: usize = 128;
+
+    /// Matrices of one linear phase at most.
+    MOST_PARTS: usize = 3;
+    /// Rotary tables of one model at most.
+    MOST_TABLES: usize = 4;
+    /// Columns of a key or value head at most.
+    MOST_HEAD_DIM: usize = 256;
+
+    /// Query heads of a unit of attention at most: columns of the matrix unit.
+    MOST_QUERIES: usize = 8;
+    /// Warps that take older keys, and make query heads.
+    OWNERS: usize = 8;
+    /// Keys that come through the ring together.
+    KEYS: usize = 16;
+    /// Keys of a split of attention at least: fewer are not worth a second block.
+    SPLIT_KEYS: usize = 512;
+
+    /// Threads of a block of the kernels for one phase.
+    PHASE_THREADS: usize = 256;
+    /// Its warps; in a linear phase each has one tile.
+    PHASE_WARPS: usize = PHASE_THREADS / 32;
+    /// Tokens of a block of the kernel for one linear phase.
+    BLOCK_TOKENS: usize = 32;
+    /// Threads of a block that attends with one head of one token.
+    ATTEND_THREADS: usize = 128;
+
+    /// Bits of a linear's shape: it normalises x, ...
+    NORMED: i32 = 1;
+    /// ... adds a value to the result, ...
+    ADDED: i32 = 2;
+    /// ... gathers rows of x, ...
+    GATHERED: i32 = 4;
+    /// ... computes output rows only, ...
+    OUTPUTS_ONLY: i32 = 8;
+    /// ... reads x with tags, ...
+    X_TAGGED: i32 = 16;
+    /// ... reads what it adds with tags, ...
+    ADD_TAGGED: i32 = 32;
+    /// ... has a bias, ...
+    BIASED: i32 = 64;
+    /// ... has a scale.
+    SCALED: i32 = 128;
+
+    /// Words of a step's inputs before the arrays.
+    INPUTS_HEADER: usize = 16;
+    /// Where token ids begin, in words; the words after it say the same of the other arrays.
+    IDS_AT: usize = 0;
+    /// Where positions begin.
+    POSITIONS_AT: usize = 1;
+    /// Where the slice of each token begins.
+    SLICES_AT: usize = 2;
+    /// Where output rows begin.
+    OUTPUT_ROWS_AT: usize = 3;
+    /// Where page tables begin.
+    PAGES_AT: usize = 4;
+    /// Words of the page table of one slice.
+    TABLE_STRIDE: usize = 5;
+    /// How many tokens the step has.
+    TOKENS: usize = 6;
+    /// How many output rows the step has.
+    OUTPUTS: usize = 7;
+    /// The counter of the grid barriers.
+    BARRIER: usize = 8;
+    /// The bit of a token id that is an output of the step before; the other bits are its index.
+    CARRIED_BIT: usize = 31;
+}
+
+shared_enums! {
+    /// How floats are stored.
+    FloatKind { F32 as F32, F16 as F16, BF16 as BF16 }
+
+    /// A norm of rows or heads.
+    NormKind { None as NORM_NONE, Rms as RMS, Layer as LAYER }
+
+    /// What an element-wise phase computes: an activation of a, times b, or one of the others.
+    Element {
+        Silu as SILU, GeluTanh as GELU_TANH, Relu2 as RELU2,
+        Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
+    }
+}

@@ -1,0 +1,277 @@
+//! The arguments of phases: what one fused op works on.
+
+use bytemuck::{Pod, Zeroable, bytes_of, bytes_of_mut};
+
+use super::{KernelArgs, MOST_PARTS, Shared, c_offset, c_size, shared_structs};
+
+/// Structs and phases in C.
+pub(super) fn c_text() -> String {
+    [structs(), phases()].concat()
+}
+
+shared_structs! {
+    /// The rows of a value: row `r` begins at `at + r * stride`.
+    View {
+        at: *mut f32,
+        stride: i64,
+        /// 1 if floats carry tags.
+        mask: u32,
+        pad: u32,
+    }
+
+    /// A norm of whole rows: by itself, or root mean square and without a bias before a linear.
+    NormArgs {
+        weight: *const f32,
+        bias: *const f32,
+        eps: f32,
+        /// A `NormKind`.
+        kind: i32,
+    }
+
+    /// A matrix of a linear, or rows of one that begin at a whole tile.
+    Part {
+        /// `[tile][chunk]` records
+        records: *const u8,
+        bias: *const f32,
+        scale: *const f32,
+        y: *mut f32,
+        y_stride: i32,
+        rows: i32,
+        tiles: i32,
+        format: i32,
+        /// Bytes of a record.
+        bytes: i32,
+        /// On all scales and offsets.
+        factor: f32,
+        y_mask: u32,
+        pad: i32,
+    }
+
+    LinearArgs {
+        x: View,
+        /// Added to the result, or nothing.
+        add: View,
+        norm: NormArgs,
+        cols: i32,
+        chunks: i32,
+        parts: i32,
+        /// 0, or 1 + the activation between part 0 and part 1.
+        gated: i32,
+        outputs_only: i32,
+        gather: i32,
+        /// Formats of bits: all parts or none.
+        signs: i32,
+        pad: i32,
+        part: [Part; MOST_PARTS],
+    }
+
+    FloatLinearArgs {
+        w: *const (),
+        x: View,
+        bias: *const f32,
+        scale: *const f32,
+        y: View,
+        rows: i32,
+        cols: i32,
+        /// A `FloatKind`.
+        kind: i32,
+        outputs_only: i32,
+    }
+
+    EmbedArgs {
+        table: *const (),
+        y: View,
+        /// Tokens that the step before sampled.
+        chosen: *const i32,
+        factor: f32,
+        cols: i32,
+        chunks: i32,
+        /// The index of a format of codes, or -1 - a `FloatKind`.
+        format: i32,
+    }
+
+    RowNormArgs {
+        x: View,
+        y: View,
+        norm: NormArgs,
+        group: i32,
+        width: i32,
+        outputs_only: i32,
+        pad: i32,
+    }
+
+    RopeArgs {
+        x: View,
+        y: View,
+        freqs: *const f32,
+        magnitude: f32,
+        width: i32,
+        head_dim: i32,
+        pairs: i32,
+        interleaved: i32,
+        pad: i32,
+    }
+
+    ElementArgs {
+        a: View,
+        b: View,
+        y: View,
+        by: f32,
+        /// An `Element`.
+        what: i32,
+        width: i32,
+        outputs_only: i32,
+    }
+
+    OutputsArgs {
+        x: View,
+        y: View,
+        width: i32,
+        pad: i32,
+    }
+
+    /// Norm and rotation of the heads of q or k on their way into attention.
+    HeadArgs {
+        x: View,
+        norm_weight: *const f32,
+        eps: f32,
+        /// A `NormKind`.
+        norm: i32,
+    }
+
+    AttendArgs {
+        q: HeadArgs,
+        k: HeadArgs,
+        v: View,
+        y: View,
+        /// q after norm and rotation, for the kernels that make it beforehand.
+        ready: View,
+        freqs: *const f32,
+        /// `[page][kv_head][PAGE_LEN][head_dim]` halves
+        keys: *mut u16,
+        /// `[page][kv_head][PAGE_LEN][v_dim]` halves
+        values: *mut u16,
+        /// Of splits: sums, then largest scores and weights.
+        partial: *mut f32,
+        /// Of splits: `[token][kv_head][query group]`
+        arrivals: *mut u32,
+        magnitude: f32,
+        scale: f32,
+        softcap: f32,
+        heads: i32,
+        kv_heads: i32,
+        head_dim: i32,
+        v_dim: i32,
+        window: i32,
+        pairs: i32,
+        interleaved: i32,
+        table: i32,
+        shape: i32,
+        /// Groups of the query heads of one key head: a block attends with one.
+        groups: i32,
+        pad: i32,
+    }
+
+    /// The best token of each row; `best` and `places` are what blocks found: `[row][block]`.
+    ArgmaxArgs {
+        logits: View,
+        best: *mut f32,
+        places: *mut i32,
+        chosen: *mut i32,
+        width: i32,
+        pad: i32,
+    }
+}
+
+/// The kinds of phases: `Variant(Args) as KIND, field`, the last two in C.
+macro_rules! phases {
+    ($($variant:ident($args:ident) as $kind:ident, $field:ident;)+) => {
+        /// A phase with its arguments.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Phase { $($variant($args)),+ }
+
+        /// The number of a phase's kind in the kernels.
+        #[derive(Clone, Copy)]
+        enum Kind { $($variant),+ }
+
+        impl Phase {
+            fn kind_and_bytes(&self) -> (Kind, &[u8]) {
+                match self { $(Phase::$variant(args) => (Kind::$variant, bytes_of(args))),+ }
+            }
+        }
+
+        /// Words for the largest arguments, in whole pieces of 16 bytes.
+        const BODY_WORDS: usize = {
+            let mut most = 0;
+            $(if size_of::<$args>() > most { most = size_of::<$args>(); })+
+            most.next_multiple_of(16) / 8
+        };
+
+        fn phases() -> String {
+            let kinds = [$(format!("{} = {}", stringify!($kind), Kind::$variant as i32)),+].join(", ");
+            let fields = [$(format!("        {};\n", $args::declare(stringify!($field)))),+].concat();
+            let offset = std::mem::offset_of!(RawPhase, body);
+            let offsets = [$(c_offset("Phase", stringify!($field), offset)),+].concat();
+            let head = format!("enum Kind {{ {kinds} }};\nstruct alignas(16) Phase {{\n    int kind, barrier, shape, pad;\n");
+            let body = format!("    union {{\n{fields}        u64 words[{BODY_WORDS}];\n    }};\n}};\n");
+            [head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets].concat()
+        }
+    };
+}
+
+phases! {
+    Embed(EmbedArgs) as EMBED, embed;
+    Linear(LinearArgs) as LINEAR, linear;
+    FloatLinear(FloatLinearArgs) as FLOAT_LINEAR, float_linear;
+    Norm(RowNormArgs) as ROW_NORM, norm;
+    Rope(RopeArgs) as ROPE, rope;
+    Elements(ElementArgs) as ELEMENTS, elements;
+    Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
+    Attend(AttendArgs) as ATTEND, attend;
+    Argmax(ArgmaxArgs) as ARGMAX, argmax;
+}
+
+/// A phase as the kernels read it: `Phase` in C, where `body` is a union of all arguments.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub(crate) struct RawPhase {
+    kind: i32,
+    /// The index of the grid barrier that the phase begins with, from 1 on, or 0: it reads or writes values without tags.
+    barrier: i32,
+    /// Of a linear: its index in LINEARS.
+    shape: i32,
+    pad: i32,
+    body: [u64; BODY_WORDS],
+}
+
+impl Shared for RawPhase {
+    type Host = RawPhase;
+
+    fn declare(name: &str) -> String {
+        format!("Phase {name}")
+    }
+}
+
+impl Default for RawPhase {
+    fn default() -> RawPhase {
+        RawPhase::zeroed()
+    }
+}
+
+impl KernelArgs for RawPhase {}
+
+fn c_head_offsets() -> String {
+    let kind = c_offset("Phase", "kind", std::mem::offset_of!(RawPhase, kind));
+    let barrier = c_offset("Phase", "barrier", std::mem::offset_of!(RawPhase, barrier));
+    [kind, barrier, c_offset("Phase", "shape", std::mem::offset_of!(RawPhase, shape))].concat()
+}
+
+impl Phase {
+    /// As the kernels read it, with its grid barrier and the index of a linear's shape.
+    pub(crate) fn raw(&self, barrier: i32, shape: i32) -> RawPhase {
+        let (kind, args) = self.kind_and_bytes();
+        let mut body = [0; BODY_WORDS];
+        bytes_of_mut(&mut body)[..args.len()].copy_from_slice(args);
+        RawPhase { kind: kind as i32, barrier, shape, pad: 0, body }
+    }
+}
