@@ -9,12 +9,9 @@ use tern_graph::{
 };
 
 use crate::bandwidth;
-use crate::compiler::Compiler;
-use crate::driver::Device;
-use crate::nvrtc::Places;
-use crate::program::{Compiled, Kv, Underway, scratch_bytes};
-use crate::staging::Staging;
-use crate::weight::Weight;
+use crate::driver::{Compiler, Device, Places, Staging};
+use crate::launch::{Compiled, Kv, Underway, scratch_bytes};
+use crate::weights::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
 

@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use tern_graph::BackendError;
 
-use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Grid};
+use crate::driver::{Compiler, Device, Grid, Source};
 use crate::shared::BandwidthArgs;
 
 /// Bytes that are read: many times what the caches hold.

@@ -3,23 +3,12 @@
 
 mod backend;
 mod bandwidth;
-mod chooser;
-mod compiler;
 mod driver;
-mod exchange;
-mod few;
-mod fuse;
-mod layout;
+mod launch;
 mod lower;
-mod many;
-mod nvrtc;
-mod program;
-mod sampler;
-mod shape;
+mod sampling;
 mod shared;
-mod staging;
-mod weight;
+mod weights;
 
 pub use backend::Cuda;
-pub use driver::{DeviceFacts, devices};
-pub use nvrtc::{Nvrtc, Places};
+pub use driver::{DeviceFacts, Nvrtc, Places, devices};

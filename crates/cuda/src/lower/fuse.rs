@@ -5,8 +5,8 @@
 
 use tern_graph::{Activation, Attention, Graph, NormKind, Op, RopeStyle, Val, WeightId, Work};
 
-use crate::layout::{Layout, TILE};
 use crate::shared::MOST_PARTS;
+use crate::weights::{Layout, TILE};
 
 /// A norm of whole rows or heads.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,20 +4,17 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Graph, KvLayer, Output, OutputRow, Plan, Sampled, Step, StepOutput, Value};
 
-use crate::chooser::{Chooser, is_plain};
-use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Event, Memory, Pinned};
-use crate::exchange::Exchange;
-use crate::few::{Few, StepOf};
-use crate::fuse::{self, Fused};
-use crate::layout::Layout;
-use crate::lower::{AttentionShape, Best, Lowering, Scratch};
-use crate::many::Many;
+use super::fused_step::{Few, StepOf};
+use super::phase_launches::Many;
+use crate::driver::{Compiler, Device, Event, Memory, Pinned, Source};
+use crate::lower::fuse::{self, Fused};
+use crate::lower::{AttentionShape, Best, Exchange, Lowering, Scratch};
+use crate::sampling::{Chooser, is_plain};
 use crate::shared::{
     CARRIED_BIT, IDS_AT, INPUTS_HEADER, MOST_TOKENS, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT,
     SLICES_AT, TABLE_STRIDE, TOKENS,
 };
-use crate::weight::Weight;
+use crate::weights::{Layout, Weight};
 
 type Result<T> = std::result::Result<T, BackendError>;
 

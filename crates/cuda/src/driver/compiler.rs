@@ -9,24 +9,24 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tern_graph::BackendError;
 
-use crate::driver::{Device, Module};
-use crate::nvrtc::{Nvrtc, Places};
+use super::device::{Device, Module};
+use super::nvrtc::{Nvrtc, Places};
 use crate::shared;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// What every source begins with; then comes what the host shares.
-const COMMON: &str = include_str!("../kernels/common.cuh");
+const COMMON: &str = include_str!("../../kernels/common.cuh");
 
 /// What phases are made of, in order.
 const PHASES: [&str; 7] = [
-    include_str!("../kernels/record.cuh"),
-    include_str!("../kernels/integers.cuh"),
-    include_str!("../kernels/exchange.cuh"),
-    include_str!("../kernels/phase.cuh"),
-    include_str!("../kernels/rows.cuh"),
-    include_str!("../kernels/heads.cuh"),
-    include_str!("../kernels/argmax.cuh"),
+    include_str!("../../kernels/record.cuh"),
+    include_str!("../../kernels/integers.cuh"),
+    include_str!("../../kernels/tagged.cuh"),
+    include_str!("../../kernels/phase.cuh"),
+    include_str!("../../kernels/small_phases.cuh"),
+    include_str!("../../kernels/heads.cuh"),
+    include_str!("../../kernels/argmax.cuh"),
 ];
 
 /// A kernel source.
@@ -46,15 +46,15 @@ impl Source {
     fn texts(self) -> &'static [&'static str] {
         match self {
             Source::Step => &[
-                include_str!("../kernels/shape.cuh"),
-                include_str!("../kernels/ring.cuh"),
-                include_str!("../kernels/linear.cuh"),
-                include_str!("../kernels/attend.cuh"),
-                include_str!("../kernels/step.cu"),
+                include_str!("../../kernels/linear_shape.cuh"),
+                include_str!("../../kernels/ring.cuh"),
+                include_str!("../../kernels/linear.cuh"),
+                include_str!("../../kernels/attend.cuh"),
+                include_str!("../../kernels/fused_step.cu"),
             ],
-            Source::Many => &[include_str!("../kernels/many.cu")],
-            Source::Sample => &[include_str!("../kernels/sample.cu")],
-            Source::Bandwidth => &[include_str!("../kernels/bandwidth.cu")],
+            Source::Many => &[include_str!("../../kernels/phase_launches.cu")],
+            Source::Sample => &[include_str!("../../kernels/sample.cu")],
+            Source::Bandwidth => &[include_str!("../../kernels/bandwidth.cu")],
         }
     }
 
@@ -180,11 +180,11 @@ fn keep(file: &Path, code: &[u8]) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::few::Room;
-    use crate::layout::Layout;
+    use crate::launch::fused_step::Room;
+    use crate::launch::program::Kinds;
     use crate::lower::AttentionShape;
-    use crate::program::Kinds;
-    use crate::shape::{self, LinearShape};
+    use crate::lower::linear_shape::{self, LinearShape};
+    use crate::weights::Layout;
 
     #[test]
     fn a_kept_kernel_is_read_back_and_a_damaged_one_is_not() {
@@ -230,11 +230,11 @@ mod tests {
                 formats.push(layout);
             }
         }
-        let shape = |head_dim, v_dim, queries| {
+        let heads = |head_dim, v_dim, queries| {
             let capped = head_dim == 256;
             AttentionShape { head_dim, v_dim, queries, capped }
         };
-        let shapes = [shape(128, 128, 8), shape(80, 48, 1), shape(256, 256, 4), shape(64, 64, 3)];
+        let shapes = [heads(128, 128, 8), heads(80, 48, 1), heads(256, 256, 4), heads(64, 64, 3)];
         // models of a few formats and one kind of heads each: all formats and heads are in one of them
         let models = formats.chunks(4).zip(shapes.iter().cycle()).map(|(formats, shape)| Kinds {
             formats: formats.to_vec(),
@@ -255,7 +255,7 @@ mod tests {
                 LinearShape { flags: 2 | 16 | 32 | 128, ..LinearShape::new(11008, 2, &[part(0, 4096)]) },
             ];
             shapes.extend((1..=last).map(|f| LinearShape::new(2048, 1, &[part(f, 512)])));
-            Source::Step.with(&[kinds.defines(), room, shape::defines(&shapes, 132)].concat())
+            Source::Step.with(&[kinds.defines(), room, linear_shape::defines(&shapes, 132)].concat())
         };
         let mut sources = vec![];
         for (i, kinds) in models.enumerate() {

@@ -1,12 +1,12 @@
 //! Values that the blocks of a step of a few tokens hand on without a barrier: which they are, and which phases wait for
 //! all blocks all the same.
 //!
-//! Every float of such a value carries a mark of its step (`kernels/exchange.cuh`), so each has memory of its own, written
+//! Every float of such a value carries a mark of its step (`kernels/tagged.cuh`), so each has memory of its own, written
 //! once a step: nobody can take last step's float for this one's, nor write over what another block still reads.
 
 use tern_graph::{Graph, Plan, Work};
 
-use crate::fuse::Fused;
+use super::fuse::Fused;
 
 pub(crate) struct Exchange {
     /// Where each value begins, in floats of one row; none if it is not handed on.
@@ -74,8 +74,8 @@ mod tests {
     use tern_quant::Q1_0;
 
     use super::*;
-    use crate::fuse::{fuse, tests::decoder, work};
-    use crate::layout::Layout;
+    use crate::lower::fuse::{fuse, tests::decoder, work};
+    use crate::weights::Layout;
 
     /// Values that are handed on, and phases that wait.
     fn of(graph: &Graph, floats: &str) -> (usize, Vec<usize>) {

@@ -1,5 +1,5 @@
 // A whole step of up to T tokens in one launch: a block a multiprocessor, phase after phase. Blocks wait for the values
-// that they want (exchange.cuh), and all for all only around phases that know no marks.
+// that they want (tagged.cuh), and all for all only around phases that know no marks.
 //
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit,
 // whether scores have a soft cap), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of keys

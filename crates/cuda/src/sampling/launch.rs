@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Sample, Step};
 
-use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Grid, Kernel, Memory};
-use crate::sampler::{Rows, SampleRoom, draws, pack};
+use super::args::{Rows, SampleRoom, draws, pack};
+use crate::driver::{Compiler, Device, Grid, Kernel, Memory, Source};
 use crate::shared::SAMPLE_THREADS;
 
 type Result<T> = std::result::Result<T, BackendError>;

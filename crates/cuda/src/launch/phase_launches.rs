@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tern_graph::BackendError;
 
 use crate::driver::{Device, Grid, Kernel, Memory, Module};
-use crate::layout::CHUNK;
 use crate::shared::{
     ATTEND_THREADS, AttendArgs, BLOCK_TOKENS, GemmArgs, IntegerX, LinearArgs, PHASE_THREADS, PHASE_WARPS,
     Phase, PhaseArgs, PrepareArgs, THREADS,
 };
+use crate::weights::CHUNK;
 
 type Result<T> = std::result::Result<T, BackendError>;
 

@@ -1,4 +1,4 @@
-//! What a linear is compiled for in steps of a few tokens: all but its addresses (`kernels/shape.cuh`).
+//! What a linear is compiled for in steps of a few tokens: all but its addresses (`kernels/linear_shape.cuh`).
 
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, GATHERED, LinearArgs, MOST_PARTS, NORMED, OUTPUTS_ONLY, SCALED, WARPS,

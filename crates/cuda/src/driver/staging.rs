@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use crate::driver::{Device, Event, Memory, Pinned};
+use super::device::{Device, Event, Memory, Pinned};
 
 type Result<T> = std::result::Result<T, BackendError>;
 

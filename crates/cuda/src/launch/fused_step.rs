@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use crate::compiler::{Compiler, Source};
-use crate::driver::{Device, Grid, Kernel, Memory};
+use super::program::Kinds;
+use crate::driver::{Compiler, Device, Grid, Kernel, Memory, Source};
+use crate::lower::linear_shape::{self, LinearShape};
 use crate::lower::number;
-use crate::program::Kinds;
-use crate::shape::{self, LinearShape};
 use crate::shared::{
     INFO_BYTES, KEYS, LinearArgs, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS, WINDOW,
 };
@@ -99,7 +98,7 @@ impl Few {
             (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
         }
         let (shared, blocks) = (ring.0 * ring.1 + room.rest(), device.facts.processors);
-        let defines = [kinds.defines(), room.defines(ring), shape::defines(&shapes, blocks)].concat();
+        let defines = [kinds.defines(), room.defines(ring), linear_shape::defines(&shapes, blocks)].concat();
         let module = compiler.module(Source::Step, &defines)?;
         let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
         Ok(Some(Few { tokens, kernel, args, blocks, shared, handed, last_tokens: 0, _phases: table }))

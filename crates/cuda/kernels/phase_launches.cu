@@ -1,6 +1,6 @@
-// The phases of a step of many tokens, a launch or two each. They equal the same ops as those of step.cu.
+// The phases of a step of many tokens, a launch or two each. They equal the same ops as those of fused_step.cu.
 //
-// Defined by the host as for step.cu.
+// Defined by the host as for fused_step.cu.
 
 constexpr int TOKEN_SETS = BLOCK_TOKENS / 4; // of a block of `linear_many`: the matrix unit takes four tokens
 constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;

@@ -3,9 +3,8 @@
 use tern_graph::{BackendError, HostTensor};
 use tern_quant::{BF16, F16, F32};
 
-use crate::driver::Memory;
-use crate::layout::{Layout, Packing};
-use crate::staging::Staging;
+use super::layout::{Layout, Packing};
+use crate::driver::{Memory, Staging};
 
 /// How floats are written; the numbers are the kernels'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
