@@ -4,8 +4,8 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern_engine::{Batch, Entry, GraphRunner, Kv, Runner, Want};
-use tern_graph::{Op, Random, Sample};
+use tern_engine::{Batch, Capacity, Entry, GraphRunner, Runner, Want};
+use tern_graph::{Random, Sample};
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
@@ -105,10 +105,15 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let (name, reads) = (opened.name.clone(), Reads::new(&opened, args, decode));
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
-    let kv = Kv { pages: pages_each * args.streams, page_len: PAGE_LEN };
+    let capacity = Capacity {
+        pages: pages_each * args.streams,
+        page_len: PAGE_LEN,
+        max_tokens: STEP_TOKENS.max(args.streams),
+        max_outputs: args.streams,
+    };
     let mut backend = args.model.backend()?;
     let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prompts are bound by other things
-    let runner = args.model.runner(backend, opened, kv, (STEP_TOKENS.max(args.streams), args.streams))?;
+    let runner = args.model.runner(backend, opened, capacity)?;
     let device = runner.backend().info().name;
     let mut bench = Bench { runner, pages_each, streams: args.streams, random: Random::new(1), vocab };
 
@@ -158,16 +163,9 @@ impl Reads {
     /// All weights but tables of which single rows are taken, and the keys and values of the test's middle.
     fn new(opened: &Opened, args: &BenchArgs, decode: usize) -> Reads {
         let graph = &opened.model.graph;
-        let mut streamed = vec![false; graph.weights.len()];
-        for node in &graph.nodes {
-            if let Op::Linear { weight, .. } = node.op {
-                streamed[weight.index()] = true;
-            }
-        }
-        let matrices = graph.weights.iter().zip(&opened.tensors).zip(streamed);
-        let read = matrices.filter(|((w, _), streamed)| *streamed || w.rows == 1);
-        let weights = read.map(|((_, tensor), _)| tensor.data.len() as u64).sum();
-        let kept: usize = graph.kv.iter().map(|layer| layer.bytes_per_token()).sum();
+        let read = opened.tensors.iter().zip(graph.roles()).filter(|(_, roles)| roles.matrix || roles.vector);
+        let weights = read.map(|(tensor, _)| tensor.data.len() as u64).sum();
+        let kept: usize = graph.kv.iter().map(|layer| layer.bytes_per_token(args.model.kv_cells())).sum();
         let tokens = (args.depth + decode / 2) * args.streams;
         Reads { weights, kv: (kept * tokens) as u64, bandwidth: None }
     }

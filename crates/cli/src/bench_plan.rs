@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern_engine::{Answer, Batch, Limits, Request, Sampled, Scheduler};
+use tern_engine::{Answer, Batch, Capacity, Limits, Request, Sampled, Scheduler};
 
 use crate::args::BenchPlanArgs;
 use crate::error::CliResult;
@@ -39,16 +39,14 @@ pub(crate) fn bench_plan(args: &BenchPlanArgs) -> CliResult<()> {
 /// Median seconds of `plan` and `apply` once all sequences run; with `prompts` there is always one more to read.
 fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
     let context = depth + 4 * STEPS;
-    let limits = Limits {
-        max_seqs: seqs,
-        max_batch_tokens: 4096.max(seqs),
-        max_context: context,
+    let limits = Limits { max_seqs: seqs, max_context: context, max_waiting: seqs, step_millis: 0 };
+    let capacity = Capacity {
         pages: (seqs + 1) * context.div_ceil(PAGE_LEN),
         page_len: PAGE_LEN,
-        max_waiting: seqs,
-        step_millis: 0,
+        max_tokens: 4096.max(seqs),
+        max_outputs: seqs,
     };
-    let mut scheduler = Scheduler::new(limits)?;
+    let mut scheduler = Scheduler::new(limits, capacity)?;
     let steady = if prompts { seqs - 1 } else { seqs };
     let prompt = |id: usize| (0..depth).map(|i| (i * 31 + id * 7) as u32 % 50_000).collect();
     for id in 0..steady {

@@ -4,9 +4,9 @@
 use std::io::Write;
 
 use tern_cpu::Cpu;
-use tern_engine::{GraphRunner, Kv};
+use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::Access;
-use tern_graph::{Backend, HostTensor, Random, cases, divergence, top_logprobs};
+use tern_graph::{Backend, HostTensor, KvCells, Random, cases, divergence, top_logprobs};
 use tern_models::{Model, SHAPES, Shape, Synth};
 use tern_quant::Quant;
 use tern_text::Tokenizer;
@@ -56,7 +56,6 @@ pub(crate) fn made_up(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> 
             continue;
         }
         let mut synth = Synth::new(&shape, quant, None)?;
-        args.model.keep_kv(&mut synth.model);
         let tensors = synth.tensors()?;
         let mut random = Random::new(7);
         let tokens: Vec<u32> =
@@ -73,8 +72,7 @@ pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliRe
     let mut tokens = Tokenizer::from_metadata(&checkpoint.metadata)?.encode(TEXT, true, false);
     let context = Model::context_trained(&checkpoint.metadata)?;
     tokens.truncate(args.model.context(context, context).min(context));
-    let (mut model, tensors) = Model::open(&checkpoint, Some(tokens.len()))?;
-    args.model.keep_kv(&mut model);
+    let (model, tensors) = Model::open(&checkpoint, Some(tokens.len()))?;
     compare(args, &mut verdicts, name, (&model, &tensors), &tokens)?;
     verdicts.end(format_args!("runs of {name} are wrong on {}", args.model.device))
 }
@@ -96,10 +94,11 @@ fn compare(
     model: (&Model, &[HostTensor]),
     tokens: &[u32],
 ) -> CliResult<()> {
-    let want = logits(Box::new(Cpu::new(load::threads(args.model.threads))?), model, tokens, tokens.len())?;
+    let (cpu, kv_cells) = (Cpu::new(load::threads(args.model.threads))?, args.model.kv_cells());
+    let want = logits(Box::new(cpu), model, tokens, Run { chunk: tokens.len(), kv_cells })?;
     for chunk in CHUNKS {
-        let got =
-            logits(args.model.device.open(args.model.threads)?, model, tokens, chunk.min(tokens.len()))?;
+        let run = Run { chunk: chunk.min(tokens.len()), kv_cells };
+        let got = logits(args.model.device.open(args.model.threads)?, model, tokens, run)?;
         let (kl, off) = (mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()));
         let (same, clear) = same_tops(&want, &got);
         let ok = kl < MEAN_KL && off < DISTANCE && same as f64 >= SAME * clear as f64;
@@ -113,16 +112,25 @@ fn compare(
     Ok(())
 }
 
+/// How a text is computed.
+struct Run {
+    /// Tokens per step.
+    chunk: usize,
+    kv_cells: KvCells,
+}
+
 /// The logits after every token, computed in chunks. `[positions][vocab]`
 fn logits(
     backend: Box<dyn Backend>,
     (model, tensors): (&Model, &[HostTensor]),
     tokens: &[u32],
-    chunk: usize,
+    Run { chunk, kv_cells }: Run,
 ) -> CliResult<Vec<Vec<f32>>> {
-    let kv = Kv { pages: tokens.len().div_ceil(PAGE_LEN), page_len: PAGE_LEN };
+    let pages = tokens.len().div_ceil(PAGE_LEN);
+    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk };
+    let config = RunnerConfig { capacity, kv_cells };
     let weights = tensors.iter().cloned();
-    let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, (chunk, chunk), |_| ())?;
+    let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ())?;
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec()))?;
     Ok(rows)

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tern_engine::{Engine, Kv, Limits};
+use tern_engine::{Capacity, Engine, Limits};
 
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
@@ -73,10 +73,18 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &Plan) -> CliResult<Outcome>
         Some(spec) => args.model.synthetic(spec, CONTEXT)?,
         None => args.model.open("stories", CONTEXT)?,
     };
-    let (sizes, limits) = limits(&opened, plan)?;
-    let kv = Kv { pages: limits.pages, page_len: limits.page_len };
-    let backend = args.model.backend()?;
-    let runner = args.model.runner(backend, opened, kv, (limits.max_batch_tokens, limits.max_seqs))?;
+    let sizes = sizes(&opened, plan)?;
+    let limits = Limits {
+        max_seqs: plan.streams,
+        max_context: sizes.context,
+        max_waiting: 2 * plan.streams,
+        step_millis: 0,
+    };
+    // scarce, so that sequences are preempted
+    let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
+    let capacity =
+        Capacity { pages, page_len: PAGE_LEN, max_tokens: sizes.step_tokens, max_outputs: plan.streams };
+    let runner = args.model.runner(args.model.backend()?, opened, capacity)?;
     let watch = Watch::new();
     let handle = Engine::start(Box::new(Watched::new(runner, watch.clone())), limits)?;
     let outcome = stress(&handle, &watch, sizes, plan)?;
@@ -97,25 +105,14 @@ fn leave_soon() {
     });
 }
 
-/// Steps as a server has them, or smaller ones where the context is short; KV that is scarce.
-fn limits(opened: &Opened, plan: &Plan) -> CliResult<(Sizes, Limits)> {
+/// The steps of a server, or smaller ones if the context is short.
+fn sizes(opened: &Opened, plan: &Plan) -> CliResult<Sizes> {
     let c = &opened.model.config;
     if c.context < 4 {
         return Err(CliError::said(format!("a context of {} tokens is too short for a mix", c.context)));
     }
     let step_tokens = STEP_TOKENS.min(c.context / 2).max(plan.streams);
-    let sizes = Sizes { vocab: c.vocab, context: c.context, page_len: PAGE_LEN, step_tokens };
-    let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
-    let limits = Limits {
-        max_seqs: plan.streams,
-        max_batch_tokens: step_tokens,
-        max_context: c.context,
-        pages,
-        page_len: PAGE_LEN,
-        max_waiting: 2 * plan.streams,
-        step_millis: 0,
-    };
-    Ok((sizes, limits))
+    Ok(Sizes { vocab: c.vocab, context: c.context, page_len: PAGE_LEN, step_tokens })
 }
 
 fn details(row: &Row, plan: &Plan, out: &mut impl Write) -> CliResult<()> {

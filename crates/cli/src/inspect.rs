@@ -5,12 +5,12 @@ use std::io::Write;
 use serde_json::json;
 use tern_cpu::Cpu;
 use tern_formats::{Checkpoint, Value, escaped, shown};
-use tern_graph::Backend;
+use tern_graph::{Backend, KvCells};
 use tern_models::Model;
 
 use crate::args::InspectArgs;
 use crate::error::CliResult;
-use crate::load::{Memory, PAGE_LEN, STEP_TOKENS};
+use crate::load::STEP_TOKENS;
 use crate::{models, units};
 
 /// Tensors of one format.
@@ -83,8 +83,8 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
 /// Bytes of weights, of KV for 1,000 tokens, and of scratch.
 fn sizes(checkpoint: &Checkpoint, model: &Model) -> CliResult<(u64, u64, u64)> {
     let scratch = Cpu::new(1)?.scratch(&model.graph, STEP_TOKENS, 1);
-    let memory = Memory::of(model, checkpoint.total_bytes(), 1, scratch);
-    Ok((memory.weights, memory.kv * 1000 / PAGE_LEN as u64, memory.scratch))
+    let token: usize = model.graph.kv.iter().map(|layer| layer.bytes_per_token(KvCells::F16)).sum();
+    Ok((checkpoint.total_bytes(), token as u64 * 1000, scratch))
 }
 
 fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {

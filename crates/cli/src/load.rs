@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tern_engine::{Engine, GraphRunner, Handle, Kv, Limits};
+use tern_engine::{Capacity, Engine, GraphRunner, Handle, Limits, RunnerConfig};
 use tern_formats::{Access, Metadata};
 use tern_graph::{Backend, HostTensor, KvCells};
 use tern_models::{Model, Synth};
@@ -82,11 +82,6 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Weights as they are, KV for `pages` pages, and the scratch that the device needs.
-    pub(crate) fn of(model: &Model, weights: u64, pages: usize, scratch: u64) -> Memory {
-        Memory { weights, kv: (page_bytes(model) as u64).saturating_mul(pages as u64), scratch }
-    }
-
     fn total(&self) -> u64 {
         self.weights.saturating_add(self.kv).saturating_add(self.scratch)
     }
@@ -123,8 +118,7 @@ impl ModelArgs {
             let text = format!("-c {context}: {name} was made for {made_for} tokens at most");
             return Err(CliError::said(text));
         }
-        let (mut model, tensors) = Model::open(&checkpoint, Some(context))?;
-        self.keep_kv(&mut model);
+        let (model, tensors) = Model::open(&checkpoint, Some(context))?;
         Ok(Opened { name: name.to_string(), metadata: checkpoint.metadata, model, tensors })
     }
 
@@ -132,7 +126,6 @@ impl ModelArgs {
     pub(crate) fn synthetic(&self, spec: &str, most: usize) -> CliResult<Opened> {
         let (shape, quant) = Synth::parse(spec)?;
         let mut synth = Synth::new(&shape, quant, Some(self.context(shape.context, most)))?;
-        self.keep_kv(&mut synth.model);
         let weights = synth.model.graph.weights.clone();
         let bar = models::count_bar("making weights", weights.len() as u64);
         let mut tensors = vec![];
@@ -144,13 +137,12 @@ impl ModelArgs {
         Ok(Opened { name: spec.to_string(), metadata: synth.metadata, model: synth.model, tensors })
     }
 
-    /// Has keys and values kept as was asked for.
-    pub(crate) fn keep_kv(&self, model: &mut Model) {
-        let cells = match self.kv {
+    /// The type of keys and values.
+    pub(crate) fn kv_cells(&self) -> KvCells {
+        match self.kv {
             KvType::F16 => KvCells::F16,
             KvType::Int8 => KvCells::Int8,
-        };
-        model.graph.kv.iter_mut().for_each(|layer| layer.cells = cells);
+        }
     }
 
     /// Maps the file, tells the memory, and starts an engine.
@@ -170,16 +162,16 @@ impl ModelArgs {
         });
         let backend = self.backend()?;
         let free = backend.info().memory_free.saturating_sub(total_bytes(&opened.tensors));
-        let pages = serving.pages(context, page_bytes(&opened.model), free);
-        let kv = Kv { pages, page_len: PAGE_LEN };
-        let step_tokens = serving.step_tokens.min(context * serving.seqs).max(serving.seqs);
-        let runner = self.runner(backend, opened, kv, (step_tokens, serving.seqs))?;
+        let capacity = Capacity {
+            pages: serving.pages(context, page_bytes(&opened.model, self.kv_cells()), free),
+            page_len: PAGE_LEN,
+            max_tokens: serving.step_tokens.min(context * serving.seqs).max(serving.seqs),
+            max_outputs: serving.seqs,
+        };
+        let runner = self.runner(backend, opened, capacity)?;
         let limits = Limits {
             max_seqs: serving.seqs,
-            max_batch_tokens: step_tokens,
             max_context: context,
-            pages,
-            page_len: PAGE_LEN,
             max_waiting: serving.waiting,
             step_millis: serving.step_millis,
         };
@@ -193,18 +185,18 @@ impl ModelArgs {
         &self,
         backend: Box<dyn Backend>,
         opened: Opened,
-        kv: Kv,
-        (tokens, outputs): (usize, usize),
+        capacity: Capacity,
     ) -> CliResult<GraphRunner> {
         let (info, model) = (backend.info(), &opened.model);
-        let scratch = backend.scratch(&model.graph, tokens, outputs);
-        let memory = Memory::of(model, total_bytes(&opened.tensors), kv.pages, scratch);
+        let scratch = backend.scratch(&model.graph, capacity.max_tokens, capacity.max_outputs);
+        let kv = (page_bytes(model, self.kv_cells()) as u64).saturating_mul(capacity.pages as u64);
+        let memory = Memory { weights: total_bytes(&opened.tensors), kv, scratch };
         let c = &model.config;
         let numbers = format!(
             "weights {}, KV {} for {} tokens, scratch {}",
             units::bytes(memory.weights),
             units::bytes(memory.kv),
-            units::thousands(kv.pages.saturating_mul(kv.page_len) as u64),
+            units::thousands(capacity.kv_tokens() as u64),
             units::bytes(memory.scratch)
         );
         if memory.total() > info.memory_total {
@@ -233,7 +225,8 @@ impl ModelArgs {
             bar.set_position(bytes);
             took = start.elapsed();
         };
-        let runner = GraphRunner::new(backend, &model.graph, opened.tensors, kv, (tokens, outputs), progress);
+        let config = RunnerConfig { capacity, kv_cells: self.kv_cells() };
+        let runner = GraphRunner::new(backend, &model.graph, opened.tensors, config, progress);
         bar.finish_and_clear();
         if !self.quiet && took >= WORTH_SAYING {
             let seconds = took.as_secs_f64();
@@ -250,9 +243,9 @@ impl Loaded {
     }
 }
 
-/// Bytes of one KV page, in 16-bit numbers.
-fn page_bytes(model: &Model) -> usize {
-    model.graph.kv.iter().map(|l| l.bytes_per_token()).sum::<usize>() * PAGE_LEN
+/// Bytes of one KV page.
+fn page_bytes(model: &Model, cells: KvCells) -> usize {
+    model.graph.kv.iter().map(|l| l.bytes_per_token(cells)).sum::<usize>() * PAGE_LEN
 }
 
 /// Threads asked for, or as many as there are cores to be had: a second thread on a core only gets in its way.

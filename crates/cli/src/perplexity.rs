@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use serde_json::json;
-use tern_engine::Kv;
+use tern_engine::Capacity;
 use tern_graph::log_sum_exp;
 use tern_text::Tokenizer;
 
@@ -33,9 +33,14 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
             tokens.len()
         )));
     }
-    let kv = Kv { pages: context.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
     let step = STEP_TOKENS.min(context);
-    let mut runner = args.model.runner(args.model.backend()?, opened, kv, (step, step.min(64)))?;
+    let capacity = Capacity {
+        pages: context.div_ceil(PAGE_LEN),
+        page_len: PAGE_LEN,
+        max_tokens: step,
+        max_outputs: step.min(64),
+    };
+    let mut runner = args.model.runner(args.model.backend()?, opened, capacity)?;
     let bar = models::count_bar("scoring", chunks as u64);
     let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
     for chunk in tokens.chunks_exact(context).take(chunks) {

@@ -153,7 +153,7 @@ fn load(args: &ServeArgs) -> CliResult<Model> {
             loaded.seconds,
             limits.max_seqs,
             units::thousands(limits.max_context as u64),
-            units::thousands((limits.pages * limits.page_len) as u64),
+            units::thousands(loaded.handle.capacity().kv_tokens() as u64),
         );
     }
     Ok(Model {

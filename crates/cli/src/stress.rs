@@ -301,9 +301,9 @@ impl Run<'_> {
 
     /// Has all pages taken by other texts, so that none is found in the prefix cache.
     async fn forget(&mut self) -> Result<(), Failure> {
-        let limits = self.handle.limits();
-        let len = (limits.max_context - 1).min(limits.pages * limits.page_len);
-        for _ in 0..(limits.pages * limits.page_len).div_ceil(len) + 1 {
+        let kv_tokens = self.handle.capacity().kv_tokens();
+        let len = (self.handle.limits().max_context - 1).min(kv_tokens);
+        for _ in 0..kv_tokens.div_ceil(len) + 1 {
             let prompt = requests::tokens(&mut self.random, self.vocab, len);
             self.one(Request::new(prompt, 1)).await?;
         }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tern_cpu::Cpu;
-use tern_engine::{GraphRunner, Kv};
+use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::Checkpoint;
-use tern_graph::{Backend, Reference, log_sum_exp};
+use tern_graph::{Backend, KvCells, Reference, log_sum_exp};
 use tern_models::{Model, Synth};
 use tern_text::Tokenizer;
 
@@ -79,8 +79,10 @@ fn positions(text: &Value) -> Vec<Position> {
 /// All logits of a text on a backend.
 fn logits(checkpoint: &Checkpoint, backend: Box<dyn Backend>, tokens: &[u32]) -> Vec<Vec<f32>> {
     let (model, tensors) = Model::open(checkpoint, None).unwrap();
-    let kv = Kv { pages: tokens.len().div_ceil(16), page_len: 16 };
-    let mut runner = GraphRunner::new(backend, &model.graph, tensors, kv, (32, 32), |_| ()).unwrap();
+    let pages = tokens.len().div_ceil(16);
+    let capacity = Capacity { pages, page_len: 16, max_tokens: 32, max_outputs: 32 };
+    let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
+    let mut runner = GraphRunner::new(backend, &model.graph, tensors, config, |_| ()).unwrap();
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec())).unwrap();
     rows

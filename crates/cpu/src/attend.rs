@@ -109,7 +109,7 @@ impl Attend<'_> {
     pub(crate) unsafe fn run<V: Vector>(&self, block: &Block<'_>, run: usize, room: &mut AttendRoom) {
         // SAFETY: the caller's promise.
         unsafe {
-            match self.kv.layers[self.layer].shape.cells {
+            match self.kv.cells {
                 KvCells::F16 => self.run_of::<V, u16>(block, run, room),
                 KvCells::Int8 => self.run_of::<V, i8>(block, run, room),
             }

@@ -149,11 +149,11 @@ impl Backend for Cpu {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv { layers, pages, page_len } = what;
-        let want = Kv::bytes(layers, *pages, *page_len).unwrap_or(u64::MAX);
-        let what = || format!("KV for {} tokens", pages.saturating_mul(*page_len));
+        let Reserve::Kv(spec) = what;
+        let want = spec.bytes().unwrap_or(u64::MAX);
+        let what = || format!("KV for {} tokens", spec.pages.saturating_mul(spec.page_len));
         check_free(want, what)?;
-        let kv = Kv::new(layers, *pages, *page_len).map_err(|_| too_little(want, what))?;
+        let kv = Kv::new(spec).map_err(|_| too_little(want, what))?;
         Ok(self.add(Stored::Kv(Arc::new(kv))))
     }
 

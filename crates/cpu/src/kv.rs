@@ -1,6 +1,6 @@
 //! KV pages: a page holds `page_len` tokens of every layer, head after head, as halves or as bytes.
 
-use tern_graph::{KvCells, KvLayer};
+use tern_graph::{KvCells, KvLayer, KvSpec};
 
 use crate::ints::largest;
 use crate::kernels::Kernels;
@@ -13,6 +13,7 @@ const RUN: usize = 512;
 
 /// Keys and values of all layers.
 pub(crate) struct Kv {
+    pub(crate) cells: KvCells,
     pub(crate) pages: usize,
     pub(crate) page_len: usize,
     pub(crate) layers: Vec<LayerKv>,
@@ -54,16 +55,17 @@ pub(crate) struct Pages<C> {
 }
 
 impl Kv {
-    /// Pages of so many tokens each, whose bytes fit a `usize`.
-    pub(crate) fn new(layers: &[KvLayer], pages: usize, page_len: usize) -> Result<Kv, Refused> {
+    /// Pages whose bytes fit a `usize`.
+    pub(crate) fn new(spec: &KvSpec) -> Result<Kv, Refused> {
+        let KvSpec { ref layers, cells: kind, pages, page_len } = *spec;
         let [mut halves, mut bytes, mut scales] = [0; 3];
         let mut side = |shape: &KvLayer, dim: usize| {
             let slots = page_len * shape.kv_heads;
-            let (cells, new_scales) = match shape.cells {
+            let (cells, new_scales) = match kind {
                 KvCells::F16 => (&mut halves, 0),
                 KvCells::Int8 => (&mut bytes, slots),
             };
-            let side = Side { cells: shape.cells, dim, first: *cells, first_scale: scales };
+            let side = Side { cells: kind, dim, first: *cells, first_scale: scales };
             (*cells, scales) = (*cells + slots * dim, scales + new_scales);
             side
         };
@@ -75,13 +77,7 @@ impl Kv {
         let layers = layers.collect();
         let (halves, bytes, scales) =
             (Pages::new(halves, pages)?, Pages::new(bytes, pages)?, Pages::new(scales, pages)?);
-        Ok(Kv { pages, page_len, layers, halves, bytes, scales })
-    }
-
-    /// Bytes of such pages.
-    pub(crate) fn bytes(layers: &[KvLayer], pages: usize, page_len: usize) -> Option<u64> {
-        let token: usize = layers.iter().map(KvLayer::bytes_per_token).sum();
-        (token as u64).checked_mul(pages as u64)?.checked_mul(page_len as u64)
+        Ok(Kv { cells: kind, pages, page_len, layers, halves, bytes, scales })
     }
 
     /// Positions of a run: whole pages, and the same whatever a step holds.

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tern_cpu::{Cpu, available};
-use tern_graph::{Attention, Backend, Bindings, Reserve, Step, cases};
+use tern_graph::{Attention, Backend, Bindings, KvSpec, Reserve, Step, cases};
 
 /// The system's memory, counted.
 struct Counted;
@@ -34,8 +34,8 @@ const ANSWER: usize = 4;
 fn allocations(case: &cases::Case, kernels: &'static tern_cpu::Kernels, tokens: usize) -> usize {
     let mut cpu = Cpu::with_kernels(2, kernels).expect("threads");
     let weights = case.store(&mut cpu).expect("room for weights");
-    let layers = case.graph.kv.clone();
-    let kv = cpu.reserve(&Reserve::Kv { layers, pages: 4, page_len: 16 }).expect("room for pages");
+    let kv = KvSpec { layers: case.graph.kv.clone(), pages: 4, page_len: 16, ..KvSpec::default() };
+    let kv = cpu.reserve(&Reserve::Kv(kv)).expect("room for pages");
     let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 32, max_outputs: 32 };
     let program = cpu.compile(&case.graph, &bindings).expect("a program");
     let mut taken = usize::MAX;

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use tern_cpu::{Cpu, available};
-use tern_graph::{Attention, Backend, Bindings, Reserve, Step, cases};
+use tern_graph::{Attention, Backend, Bindings, KvSpec, Reserve, Step, cases};
 use tern_quant::{DotWith, MXFP4, NVFP4, Q1_0, Q2_0, Q2_K, Q3_K, Q6_K, Q8_0, Quant};
 
 #[test]
@@ -101,7 +101,8 @@ fn rows_do_not_depend_on_their_neighbours() {
         for kernels in available() {
             let mut cpu = Cpu::with_kernels(2, kernels).unwrap();
             let weights = case.store(&mut cpu).unwrap();
-            let kv = cpu.reserve(&Reserve::Kv { layers: vec![], pages: 4, page_len: 16 }).unwrap();
+            let kv =
+                cpu.reserve(&Reserve::Kv(KvSpec { pages: 4, page_len: 16, ..KvSpec::default() })).unwrap();
             let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
             let program = cpu.compile(&case.graph, &bindings).unwrap();
             let mut run = |tokens: &[u32]| {

@@ -6,7 +6,7 @@ use tern_graph::{Attention, KvCells, cases};
 /// An attention case over steps of these lengths.
 fn case(args: Attention, lens: &[usize], cells: KvCells) -> cases::Case {
     let mut case = cases::attend(args, lens).expect("an attention case");
-    case.graph.kv.iter_mut().for_each(|layer| layer.cells = cells);
+    case.kv_cells = cells;
     case
 }
 

@@ -1,7 +1,7 @@
 //! Memory and threads that cannot be had are refused with both numbers, before anything is taken.
 
 use tern_cpu::{Cpu, MAX_THREADS};
-use tern_graph::{Attention, Backend, BackendError, Bindings, Reserve, cases};
+use tern_graph::{Attention, Backend, BackendError, Bindings, KvSpec, Reserve, cases};
 
 const ARGS: Attention =
     Attention { heads: 4, kv_heads: 2, head_dim: 64, v_dim: 64, scale: 0.1, window: None, softcap: None };
@@ -21,7 +21,7 @@ fn pages_that_no_memory_holds_are_refused() {
     let mut cpu = Cpu::new(1).unwrap();
     let mut reserve = |pages| {
         let layers = case.graph.kv.clone();
-        words(cpu.reserve(&Reserve::Kv { layers, pages, page_len: 32 }))
+        words(cpu.reserve(&Reserve::Kv(KvSpec { layers, pages, page_len: 32, ..KvSpec::default() })))
     };
     let many = reserve(1 << 40);
     // 512 bytes a token

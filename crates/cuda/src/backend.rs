@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, Plan, Program, Reserve,
-    Roles, Step, StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, KvSpec, Plan, Program,
+    Reserve, Roles, Step, StepOutput, Ticket,
 };
 
 use crate::bandwidth;
@@ -93,8 +93,8 @@ impl Backend for Cuda {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv { layers, pages, page_len } = what;
-        if layers.iter().any(|l| l.cells != KvCells::F16) {
+        let Reserve::Kv(KvSpec { layers, cells, pages, page_len }) = what;
+        if *cells != KvCells::F16 {
             return Err(BackendError::Unsupported(
                 "KV in int8 is for the processor only so far: want f16 on a GPU".into(),
             ));

@@ -15,7 +15,7 @@ use tern_graph::Mask;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::budget::Budget;
-use crate::handle::{Command, Shared};
+use crate::handle::{Command, Shared, Sizes};
 use crate::pace::Pace;
 use crate::{
     Answer, Batch, EngineError, Event, Finish, Guide, Handle, Limits, RequestId, Runner, Scheduler, Want,
@@ -45,9 +45,11 @@ struct UnderWay {
 impl Engine {
     /// Starts the thread. It ends with [`Handle::shutdown`], or when the last handle and stream are gone.
     pub fn start(runner: Box<dyn Runner>, limits: Limits) -> Result<Handle, EngineError> {
-        let scheduler = Scheduler::new(limits)?;
-        let shared = Arc::new(Shared::new(limits, runner.vocab(), scheduler.stats()));
-        let budget = Budget::new(limits.max_batch_tokens, limits.step_millis);
+        let capacity = runner.capacity();
+        let scheduler = Scheduler::new(limits, capacity)?;
+        let budget = Budget::new(capacity.max_tokens, limits.step_millis);
+        let sizes = Sizes { limits, capacity, vocab: runner.vocab() };
+        let shared = Arc::new(Shared::new(sizes, scheduler.stats()));
         let engine = Engine {
             scheduler,
             runner,

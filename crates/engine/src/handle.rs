@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::{EngineError, Event, Limits, Request, RequestId, Stats};
+use crate::{Capacity, EngineError, Event, Limits, Request, RequestId, Stats};
 
 /// How long dropping the last handle waits for the step in flight. A step that takes longer goes on, or is stuck, on a
 /// thread that nobody waits for any more: a process that has to end must not wait for a device that does not answer.
@@ -43,15 +43,14 @@ impl Handle {
 
     /// Starts a request, or says why it can never run or cannot wait now.
     pub fn generate(&self, request: Request) -> Result<TokenStream, EngineError> {
+        self.admit(&request)?;
         let shared = &self.owner.shared;
-        shared.limits.admit(&request)?;
-        shared.check_tokens(&request)?;
         let (stream, events) = unbounded_channel(); // a request emits at most max_tokens + 2 events
         let mut state = shared.lock();
         if let Some(why) = &state.ended {
             return Err(why.clone());
         }
-        shared.limits.queue(state.stats.running, state.stats.waiting)?;
+        shared.sizes.limits.queue(state.stats.running, state.stats.waiting)?;
         let id = state.next_id;
         state.next_id += 1;
         state.stats.waiting += 1;
@@ -59,6 +58,13 @@ impl Handle {
         drop(state);
         shared.wake.notify_one();
         Ok(TokenStream { id, events, ended: false, owner: Arc::clone(&self.owner) })
+    }
+
+    /// Refuses a request that can never run here; [`Handle::generate`] does so too.
+    pub fn admit(&self, request: &Request) -> Result<(), EngineError> {
+        let Sizes { limits, capacity, .. } = self.owner.shared.sizes;
+        limits.admit(request, &capacity)?;
+        self.owner.shared.check_tokens(request)
     }
 
     /// How the engine stands.
@@ -89,9 +95,14 @@ impl Handle {
         self.owner.shared.lock().in_flight
     }
 
-    /// What fits in this engine.
+    /// How many requests run and wait, and how long they may be.
     pub fn limits(&self) -> Limits {
-        self.owner.shared.limits
+        self.owner.shared.sizes.limits
+    }
+
+    /// KV pages and the largest step, as the runner has them.
+    pub fn capacity(&self) -> Capacity {
+        self.owner.shared.sizes.capacity
     }
 
     /// Stops after the step that runs now: open streams end with `Cancelled`, later requests are refused.
@@ -207,10 +218,18 @@ pub(crate) enum Command {
     Cancel(RequestId),
 }
 
+/// The numbers of an engine, which never change.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) limits: Limits,
+    pub(crate) capacity: Capacity,
+    /// Token ids are below.
+    pub(crate) vocab: usize,
+}
+
 /// Between the outside and the engine thread.
 pub(crate) struct Shared {
-    limits: Limits,
-    vocab: usize,
+    sizes: Sizes,
     state: Mutex<State>,
     wake: Condvar,
     /// Notified when `State::ended` is set.
@@ -256,9 +275,9 @@ impl State {
 }
 
 impl Shared {
-    pub(crate) fn new(limits: Limits, vocab: usize, stats: Stats) -> Shared {
+    pub(crate) fn new(sizes: Sizes, stats: Stats) -> Shared {
         let state = State { inbox: vec![], stats, stopping: false, ended: None, in_flight: None, next_id: 1 };
-        Shared { limits, vocab, state: Mutex::new(state), wake: Condvar::new(), closed: Notify::new() }
+        Shared { sizes, state: Mutex::new(state), wake: Condvar::new(), closed: Notify::new() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -275,8 +294,9 @@ impl Shared {
     fn check_tokens(&self, request: &Request) -> Result<(), EngineError> {
         let prompt = request.prompt.iter().map(|&id| ("prompt", id));
         let bias = request.sampling.bias.iter().map(|&(id, _)| ("bias", id));
-        match prompt.chain(bias).find(|(_, id)| *id as usize >= self.vocab) {
-            Some((name, id)) => Err(EngineError::Token { name, id, vocab: self.vocab }),
+        let vocab = self.sizes.vocab;
+        match prompt.chain(bias).find(|(_, id)| *id as usize >= vocab) {
+            Some((name, id)) => Err(EngineError::Token { name, id, vocab }),
             None => Ok(()),
         }
     }

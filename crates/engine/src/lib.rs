@@ -5,18 +5,11 @@
 //! runner runs ahead, the next batch is planned and submitted before the one under way is collected.
 //!
 //! ```
-//! use tern_engine::{Engine, Event, Finish, Limits, Request, ScriptedRunner};
+//! use tern_engine::{Capacity, Engine, Event, Finish, Limits, Request, ScriptedRunner};
 //!
-//! let limits = Limits {
-//!     max_seqs: 8,
-//!     max_batch_tokens: 64,
-//!     max_context: 256,
-//!     pages: 64,
-//!     page_len: 16,
-//!     max_waiting: 100,
-//!     step_millis: 0,
-//! };
-//! let engine = Engine::start(Box::new(ScriptedRunner::new(1000, 16)), limits)?;
+//! let runner = ScriptedRunner::new(1000, Capacity { pages: 64, page_len: 16, max_tokens: 64, max_outputs: 8 });
+//! let limits = Limits { max_seqs: 8, max_context: 256, max_waiting: 100, step_millis: 0 };
+//! let engine = Engine::start(Box::new(runner), limits)?;
 //! let events: Vec<Event> = engine.generate(Request::new(vec![1, 2, 3], 5))?.collect();
 //! assert_eq!(events.len(), 7); // started, five tokens, done
 //! assert_eq!(events[6], Event::Done(Finish::Length));
@@ -28,6 +21,7 @@
 
 mod batch;
 mod budget;
+mod capacity;
 mod engine;
 mod error;
 mod guide;
@@ -43,6 +37,7 @@ mod scripted;
 mod sequence;
 
 pub use batch::{Answer, Batch, Entry, Want};
+pub use capacity::Capacity;
 pub use engine::Engine;
 pub use error::{EngineError, Fault};
 pub use guide::{Guide, Rules};
@@ -50,7 +45,7 @@ pub use handle::{Handle, InFlight, TokenStream};
 pub use limits::Limits;
 pub use pages::{Held, Pages};
 pub use request::{Event, Finish, Pooling, Request, RequestId};
-pub use runner::{GraphRunner, Kv, Runner};
+pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use sampling::{Sampling, Seen};
 pub use scheduler::{Scheduler, Stats};
 pub use scripted::ScriptedRunner;

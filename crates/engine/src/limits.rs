@@ -1,56 +1,39 @@
-//! How much fits: what an engine may run at once, and which requests it can ever serve.
+//! The policy of an engine: how many requests run and wait, and which can ever be served.
 
-use crate::{EngineError, Request};
+use crate::{Capacity, EngineError, Request};
 
-/// Sizes of an engine.
+/// How an engine uses the [`Capacity`] of its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sequences that run at once; at most `max_batch_tokens`, so that each can move in every step.
+    /// Sequences that run at the same time; at most the runner's `max_tokens` and `max_outputs`, so that every step
+    /// can advance each of them.
     pub max_seqs: usize,
-    /// Tokens in a step.
-    pub max_batch_tokens: usize,
     /// Tokens in a sequence, prompt and generated together.
     pub max_context: usize,
-    /// KV pages in all.
-    pub pages: usize,
-    /// Tokens a page.
-    pub page_len: usize,
-    /// Requests that may wait when `max_seqs` run.
+    /// Requests that may wait while `max_seqs` run.
     pub max_waiting: usize,
-    /// Steps are made about this long where prompts would make them longer, so that nobody waits for long;
-    /// 0 lets them have `max_batch_tokens`.
+    /// Target duration of a step during prefill, in milliseconds; 0 disables it: steps then have up to `max_tokens`
+    /// tokens.
     pub step_millis: usize,
 }
 
 impl Limits {
-    /// Refuses limits under which nothing could run.
-    pub fn check(&self) -> Result<(), EngineError> {
-        let sizes = [
-            ("max_seqs", self.max_seqs),
-            ("max_context", self.max_context),
-            ("pages", self.pages),
-            ("page_len", self.page_len),
-        ];
+    /// Refuses limits under which nothing could run, or for which the runner is too small.
+    pub fn check(&self, capacity: &Capacity) -> Result<(), EngineError> {
+        capacity.check()?;
+        let sizes = [("max_seqs", self.max_seqs), ("max_context", self.max_context)];
         if let Some((name, got)) = sizes.into_iter().find(|(_, size)| *size == 0) {
             return Err(EngineError::range(name, "1 or more", got));
         }
-        if self.pages > u32::MAX as usize {
-            return Err(EngineError::range("pages", format!("at most {}", u32::MAX), self.pages));
-        }
-        if self.max_batch_tokens < self.max_seqs {
-            let want = format!("max_seqs ({}) or more", self.max_seqs);
-            return Err(EngineError::range("max_batch_tokens", want, self.max_batch_tokens));
+        let sizes = [("max_tokens", capacity.max_tokens), ("max_outputs", capacity.max_outputs)];
+        if let Some((name, got)) = sizes.into_iter().find(|(_, size)| *size < self.max_seqs) {
+            return Err(EngineError::range(name, format!("max_seqs ({}) or more", self.max_seqs), got));
         }
         Ok(())
     }
 
-    /// Pages that hold `tokens` tokens.
-    pub fn pages_for(&self, tokens: usize) -> usize {
-        tokens.div_ceil(self.page_len)
-    }
-
     /// Refuses a request that can never be served, whatever else runs.
-    pub fn admit(&self, request: &Request) -> Result<(), EngineError> {
+    pub fn admit(&self, request: &Request, capacity: &Capacity) -> Result<(), EngineError> {
         let (prompt, max_tokens) = (request.prompt.len(), request.max_tokens);
         if prompt == 0 {
             return Err(EngineError::EmptyPrompt);
@@ -64,9 +47,9 @@ impl Limits {
             return Err(EngineError::Context { prompt, max_tokens, max_context: self.max_context });
         }
         let fed = if request.pooling.is_some() { prompt } else { total - 1 }; // the last token is never fed back
-        let need = self.pages_for(fed);
-        if need > self.pages {
-            return Err(EngineError::Pages { need, page_len: self.page_len, pages: self.pages });
+        let need = capacity.pages_for(fed);
+        if need > capacity.pages {
+            return Err(EngineError::Pages { need, page_len: capacity.page_len, pages: capacity.pages });
         }
         Ok(())
     }
@@ -86,15 +69,8 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        max_seqs: 2,
-        max_batch_tokens: 8,
-        max_context: 32,
-        pages: 3,
-        page_len: 4,
-        max_waiting: 1,
-        step_millis: 0,
-    };
+    const LIMITS: Limits = Limits { max_seqs: 2, max_context: 32, max_waiting: 1, step_millis: 0 };
+    const CAPACITY: Capacity = Capacity { pages: 3, page_len: 4, max_tokens: 8, max_outputs: 4 };
 
     fn words(result: Result<(), EngineError>) -> String {
         result.map_or_else(|e| e.to_string(), |()| "ok".into())
@@ -102,12 +78,15 @@ mod tests {
 
     #[test]
     fn limits_that_run_nothing_are_refused() {
-        for (limits, want) in [
-            (LIMITS, "ok"),
-            (Limits { page_len: 0, ..LIMITS }, "page_len: want 1 or more, got 0"),
-            (Limits { max_seqs: 9, ..LIMITS }, "max_batch_tokens: want max_seqs (9) or more, got 8"),
+        let seqs = |max_seqs| Limits { max_seqs, ..LIMITS };
+        for (limits, capacity, want) in [
+            (LIMITS, CAPACITY, "ok"),
+            (LIMITS, Capacity { page_len: 0, ..CAPACITY }, "page_len: want 1 or more, got 0"),
+            (seqs(0), CAPACITY, "max_seqs: want 1 or more, got 0"),
+            (seqs(9), CAPACITY, "max_tokens: want max_seqs (9) or more, got 8"),
+            (seqs(5), CAPACITY, "max_outputs: want max_seqs (5) or more, got 4"),
         ] {
-            assert_eq!(words(limits.check()), want);
+            assert_eq!(words(limits.check(&capacity)), want);
         }
     }
 
@@ -126,7 +105,7 @@ mod tests {
                 "2 prompt tokens and 18446744073709551615 to generate do not fit the context of 32",
             ),
         ] {
-            assert_eq!(words(LIMITS.admit(&Request::new(vec![0; prompt], max_tokens))), want);
+            assert_eq!(words(LIMITS.admit(&Request::new(vec![0; prompt], max_tokens), &CAPACITY)), want);
         }
     }
 }

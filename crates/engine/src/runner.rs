@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    Backend, Bindings, Buffer, Graph, HostTensor, OutputRow, Program, Reserve, Step, Ticket, all_finite,
+    Backend, Bindings, Buffer, Graph, HostTensor, KvCells, KvSpec, OutputRow, Program, Reserve, Step, Ticket,
+    all_finite,
 };
 
-use crate::{Answer, Batch, EngineError, Entry, Want};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Want};
 
 /// Turns a batch into answers.
 pub trait Runner: Send {
@@ -28,19 +29,22 @@ pub trait Runner: Send {
         self.collect()
     }
 
+    /// What it has room for.
+    fn capacity(&self) -> Capacity;
+
     /// Token ids must be below; the default takes any.
     fn vocab(&self) -> usize {
         usize::MAX
     }
 }
 
-/// The KV pages of a model.
+/// What a [`GraphRunner`] is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kv {
-    /// How many.
-    pub pages: usize,
-    /// Tokens a page.
-    pub page_len: usize,
+pub struct RunnerConfig {
+    /// KV pages to reserve and the largest step to compile for.
+    pub capacity: Capacity,
+    /// The type of keys and values.
+    pub kv_cells: KvCells,
 }
 
 /// A compiled graph with its weights and KV pages on a backend.
@@ -51,10 +55,8 @@ pub struct GraphRunner {
     hidden: Option<Graph>,
     hidden_program: Option<Program>,
     weights: Vec<Buffer>,
-    kv_buffer: Option<Buffer>,
-    kv: Kv,
-    max_tokens: usize,
-    max_outputs: usize,
+    kv: Option<Buffer>,
+    capacity: Capacity,
     vocab: usize,
     /// The oldest first.
     under_way: VecDeque<UnderWay>,
@@ -79,8 +81,7 @@ enum Rows {
 }
 
 impl GraphRunner {
-    /// Stores the weights, sets the KV pages aside and compiles for steps of up to `max_tokens` tokens, of which
-    /// up to `max_outputs` rows are wanted: one for each sequence that may run at once.
+    /// Reserves the KV pages, stores the weights and compiles the graph.
     ///
     /// `tensors` come in the order of `graph.weights`, by the same names; they are taken one at a time, and
     /// `progress` is called after each with the bytes stored so far.
@@ -88,24 +89,15 @@ impl GraphRunner {
         mut backend: Box<dyn Backend>,
         graph: &Graph,
         tensors: impl IntoIterator<Item = HostTensor>,
-        kv: Kv,
-        (max_tokens, max_outputs): (usize, usize),
+        config: RunnerConfig,
         mut progress: impl FnMut(u64),
     ) -> Result<GraphRunner, EngineError> {
-        let sizes = [
-            ("pages", kv.pages),
-            ("page_len", kv.page_len),
-            ("max_tokens", max_tokens),
-            ("max_outputs", max_outputs),
-        ];
-        for (name, got) in sizes {
-            if got == 0 {
-                return Err(EngineError::range(name, "1 or more", got));
-            }
-        }
-        // first, because it is soon said where a device cannot
-        let reserve = Reserve::Kv { layers: graph.kv.clone(), pages: kv.pages, page_len: kv.page_len };
-        let kv_buffer = Some(backend.reserve(&reserve)?);
+        let RunnerConfig { capacity, kv_cells: cells } = config;
+        capacity.check()?;
+        let Capacity { pages, page_len, max_tokens, max_outputs } = capacity;
+        // before the weights: a device that is too small fails at once
+        let kv = KvSpec { layers: graph.kv.clone(), cells, pages, page_len };
+        let kv = Some(backend.reserve(&Reserve::Kv(kv))?);
         let mut tensors = tensors.into_iter();
         let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
         for (want, roles) in graph.weights.iter().zip(graph.roles()) {
@@ -122,7 +114,7 @@ impl GraphRunner {
         if let Some(extra) = tensors.next() {
             return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name)));
         }
-        let bindings = Bindings { weights: &weights, kv: kv_buffer, max_tokens, max_outputs };
+        let bindings = Bindings { weights: &weights, kv, max_tokens, max_outputs };
         let program = backend.compile(graph, &bindings)?;
         let (vocab, hidden) = (graph.vocab(), graph.hidden());
         let hidden_program = None;
@@ -132,10 +124,8 @@ impl GraphRunner {
             hidden,
             hidden_program,
             weights,
-            kv_buffer,
             kv,
-            max_tokens,
-            max_outputs,
+            capacity,
             vocab,
             under_way: VecDeque::new(),
         })
@@ -145,12 +135,13 @@ impl GraphRunner {
     ///
     /// Writes over the first pages, so nothing else may be under way.
     pub fn logits(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
-        let need = tokens.len().div_ceil(self.kv.page_len);
-        if need > self.kv.pages {
-            return Err(EngineError::Pages { need, page_len: self.kv.page_len, pages: self.kv.pages });
+        let Capacity { pages, page_len, max_tokens, max_outputs } = self.capacity;
+        let need = self.capacity.pages_for(tokens.len());
+        if need > pages {
+            return Err(EngineError::Pages { need, page_len, pages });
         }
         let pages: Vec<u32> = (0..need as u32).collect();
-        let chunk = self.max_outputs.min(self.max_tokens);
+        let chunk = max_outputs.min(max_tokens);
         for (i, part) in tokens.chunks(chunk).enumerate() {
             let first = i * chunk;
             let ticket = self.backend.submit(self.program, Step::all_logits(part, first, pages.clone()))?;
@@ -202,6 +193,10 @@ impl Runner for GraphRunner {
         self.backend.runs_ahead()
     }
 
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
     fn vocab(&self) -> usize {
         self.vocab
     }
@@ -214,9 +209,9 @@ impl GraphRunner {
         if step.tokens.is_empty() {
             return Ok(None);
         }
-        let most_outputs = if hidden { self.max_tokens } else { self.max_outputs };
-        let sizes =
-            [("tokens", step.tokens.len(), self.max_tokens), ("samples", step.outputs.len(), most_outputs)];
+        let Capacity { max_tokens, max_outputs, .. } = self.capacity;
+        let max_outputs = if hidden { max_tokens } else { max_outputs };
+        let sizes = [("tokens", step.tokens.len(), max_tokens), ("samples", step.outputs.len(), max_outputs)];
         if let Some((what, got, most)) = sizes.into_iter().find(|(_, got, most)| got > most) {
             return Err(EngineError::Runner(format!("a batch of {got} {what}, compiled for {most}")));
         }
@@ -237,9 +232,9 @@ impl GraphRunner {
         };
         let bindings = Bindings {
             weights: &self.weights,
-            kv: self.kv_buffer,
-            max_tokens: self.max_tokens,
-            max_outputs: self.max_tokens,
+            kv: self.kv,
+            max_tokens: self.capacity.max_tokens,
+            max_outputs: self.capacity.max_tokens,
         };
         let program = self.backend.compile(graph, &bindings)?;
         self.hidden_program = Some(program);

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::sequence::Sequence;
-use crate::{Answer, Batch, EngineError, Event, Limits, Pages, Request, RequestId};
+use crate::{Answer, Batch, Capacity, EngineError, Event, Limits, Pages, Request, RequestId};
 
 /// Prompts that are read at the same time; more would only finish later.
 const UNFINISHED_PROMPTS: usize = 8;
@@ -48,6 +48,7 @@ pub struct Stats {
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: Limits,
+    capacity: Capacity,
     pages: Pages,
     /// In line.
     running: Vec<Sequence>,
@@ -59,11 +60,12 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Nothing to do yet.
-    pub fn new(limits: Limits) -> Result<Scheduler, EngineError> {
-        limits.check()?;
+    pub fn new(limits: Limits, capacity: Capacity) -> Result<Scheduler, EngineError> {
+        limits.check(&capacity)?;
         Ok(Scheduler {
             limits,
-            pages: Pages::new(limits.pages, limits.page_len),
+            capacity,
+            pages: Pages::new(capacity.pages, capacity.page_len),
             running: vec![],
             waiting: VecDeque::new(),
             arrivals: 0,
@@ -73,7 +75,7 @@ impl Scheduler {
 
     /// Takes a request in, or says why it can never run or cannot wait now.
     pub fn add(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
-        self.limits.admit(&request)?;
+        self.limits.admit(&request, &self.capacity)?;
         self.limits.queue(self.running.len(), self.waiting.len())?;
         if self.running.iter().chain(&self.waiting).any(|s| s.id == id) {
             return Err(EngineError::Duplicate(id));
@@ -92,7 +94,7 @@ impl Scheduler {
         self.running.len() + self.waiting.len() < before
     }
 
-    /// The next step, of about `budget` tokens: at least one a sequence that speaks, at most `max_batch_tokens`.
+    /// The next step, of about `budget` tokens: at least one a sequence that speaks, at most the runner's `max_tokens`.
     ///
     /// While a batch is under way, the next step takes tokens from it that are not known yet. The plan is empty if
     /// they must be known first; otherwise only when there is nothing to do.
@@ -102,7 +104,7 @@ impl Scheduler {
             return Batch::default();
         }
         while self.admit() {}
-        let grants = self.share(budget.clamp(self.running.len(), self.limits.max_batch_tokens));
+        let grants = self.share(budget.clamp(self.running.len(), self.capacity.max_tokens));
         let mut batch = Batch { entries: Vec::with_capacity(grants.len()), started: vec![] };
         let mut samples = 0;
         for (sequence, mut grant) in self.running.iter_mut().zip(grants) {
@@ -188,7 +190,7 @@ impl Scheduler {
         let mut grants = vec![0; self.running.len()];
         let mut prompts = vec![];
         for (i, sequence) in self.running.iter().enumerate() {
-            if sequence.held.pages.len() < self.limits.pages_for(sequence.length()) {
+            if sequence.held.pages.len() < self.capacity.pages_for(sequence.length()) {
                 continue; // the last in line found no page and sits this step out
             }
             match sequence.wanted() {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use tern_graph::{Random, Sample, Sampled};
 
-use crate::{Answer, Batch, EngineError, Entry, Runner, Want};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Runner, Want};
 
 type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 
@@ -15,7 +15,7 @@ type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 /// written.
 pub struct ScriptedRunner {
     vocab: usize,
-    page_len: usize,
+    capacity: Capacity,
     /// `[page][slot]`
     written: HashMap<u32, Vec<Option<u32>>>,
     script: Box<Script>,
@@ -28,9 +28,9 @@ pub struct ScriptedRunner {
 
 impl ScriptedRunner {
     /// Every next token is a hash of all tokens before it, of the tokens seen and, when hot, of the draw.
-    pub fn new(vocab: usize, page_len: usize) -> ScriptedRunner {
+    pub fn new(vocab: usize, capacity: Capacity) -> ScriptedRunner {
         let vocab = vocab.max(1);
-        ScriptedRunner::answering(vocab, page_len, move |history, sample| {
+        ScriptedRunner::answering(vocab, capacity, move |history, sample| {
             Some(hashed(history, sample, vocab))
         })
     }
@@ -38,13 +38,13 @@ impl ScriptedRunner {
     /// Every next token is what `answer` makes of the history; `None` stands for a model without a finite logit.
     pub fn answering(
         vocab: usize,
-        page_len: usize,
+        capacity: Capacity,
         answer: impl FnMut(&[u32], &Sample) -> Option<u32> + Send + 'static,
     ) -> ScriptedRunner {
-        let page_len = page_len.max(1);
+        let capacity = Capacity { page_len: capacity.page_len.max(1), ..capacity };
         ScriptedRunner {
             vocab,
-            page_len,
+            capacity,
             written: HashMap::new(),
             script: Box::new(answer),
             ahead: false,
@@ -75,7 +75,8 @@ impl ScriptedRunner {
     fn write(&mut self, entry: &Entry) -> Result<(), EngineError> {
         for (i, &token) in entry.tokens.iter().enumerate() {
             let (page, slot) = self.slot(entry, entry.position + i)?;
-            self.written.entry(page).or_insert_with(|| vec![None; self.page_len])[slot] = Some(token);
+            self.written.entry(page).or_insert_with(|| vec![None; self.capacity.page_len])[slot] =
+                Some(token);
         }
         Ok(())
     }
@@ -90,9 +91,9 @@ impl ScriptedRunner {
     }
 
     fn slot(&self, entry: &Entry, position: usize) -> Result<(u32, usize), EngineError> {
-        let page = entry.pages.get(position / self.page_len);
+        let page = entry.pages.get(position / self.capacity.page_len);
         let page = page.ok_or_else(|| fault(entry, format!("no page for position {position}")))?;
-        Ok((*page, position % self.page_len))
+        Ok((*page, position % self.capacity.page_len))
     }
 
     fn answer(&mut self, entry: &Entry) -> Result<Answer, EngineError> {
@@ -153,13 +154,13 @@ impl Runner for ScriptedRunner {
                 return Err(fault(entry, "no tokens".into()));
             }
             // a page may be read by many, but what one writes is nobody else's
-            let first = entry.position / self.page_len;
+            let first = entry.position / self.capacity.page_len;
             if let Some(page) = entry.pages.iter().skip(first).find(|page| !written.insert(**page)) {
                 return Err(fault(entry, format!("page {page} is written in this batch already")));
             }
         }
         for entry in &entries {
-            let read = entry.pages.iter().take(entry.position / self.page_len);
+            let read = entry.pages.iter().take(entry.position / self.capacity.page_len);
             if let Some(page) = read.into_iter().find(|page| written.contains(page)) {
                 return Err(fault(entry, format!("page {page} is read and written in this batch")));
             }
@@ -181,6 +182,10 @@ impl Runner for ScriptedRunner {
         self.ahead
     }
 
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
     fn vocab(&self) -> usize {
         self.vocab
     }
@@ -198,6 +203,8 @@ fn hashed(history: &[u32], sample: &Sample, vocab: usize) -> u32 {
 mod tests {
     use super::*;
 
+    const PAIRS: Capacity = Capacity { pages: 8, page_len: 2, max_tokens: 8, max_outputs: 8 };
+
     fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
         let (tokens, pages) = (tokens.to_vec(), pages.to_vec());
         let want = Want::Token(Sample::default(), None);
@@ -212,8 +219,8 @@ mod tests {
 
     #[test]
     fn chunks_on_any_pages_give_the_same_token_and_another_history_another() {
-        let whole = next(&mut ScriptedRunner::new(1000, 2), vec![entry(&[1, 2, 3, 4, 5], 0, &[0, 1, 2])]);
-        let runner = &mut ScriptedRunner::new(1000, 2);
+        let whole = next(&mut ScriptedRunner::new(1000, PAIRS), vec![entry(&[1, 2, 3, 4, 5], 0, &[0, 1, 2])]);
+        let runner = &mut ScriptedRunner::new(1000, PAIRS);
         next(runner, vec![entry(&[1, 2, 3], 0, &[7, 3])]).unwrap();
         assert_eq!(next(runner, vec![entry(&[4, 5], 3, &[7, 3, 4])]), whole);
         assert_ne!(next(runner, vec![entry(&[5, 5], 3, &[7, 3, 4])]), whole);
@@ -221,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_slot_never_written_a_missing_page_and_a_shared_page_are_refused() {
-        let runner = &mut ScriptedRunner::new(1000, 2);
+        let runner = &mut ScriptedRunner::new(1000, PAIRS);
         let mut words = |entries| next(runner, entries).unwrap_err();
         assert_eq!(words(vec![entry(&[1], 1, &[0])]), "request 1: position 0 was never written");
         assert_eq!(words(vec![entry(&[1], 2, &[0])]), "request 1: no page for position 2");
@@ -231,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_carried_token_is_the_sample_of_the_batch_before() {
-        let plus = || ScriptedRunner::answering(50, 2, |history, _| history.last().map(|t| t + 1));
+        let plus = || ScriptedRunner::answering(50, PAIRS, |history, _| history.last().map(|t| t + 1));
         let batch = |entries| Batch { entries, ..Batch::default() };
         let first = batch(vec![entry(&[3], 0, &[0]), entry(&[7], 0, &[1])]);
         let second = batch(vec![Entry { carried: Some(1), ..entry(&[0], 1, &[1]) }]);
@@ -249,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_draw_counts_only_when_hot() {
-        let runner = &mut ScriptedRunner::new(1000, 2);
+        let runner = &mut ScriptedRunner::new(1000, PAIRS);
         let mut with = |temperature, draw| {
             let want = Want::Token(Sample { temperature, draw, ..Sample::default() }, None);
             next(runner, vec![Entry { want, ..entry(&[1], 0, &[0]) }])

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Graph, HostTensor, KvLayer, Roles, Sample, Sampled};
+use crate::{Graph, HostTensor, KvSpec, Roles, Sample, Sampled};
 
 /// A stored tensor or reserved memory, by number; belongs to the backend that gave it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,15 +130,8 @@ pub struct DeviceInfo {
 /// Memory that lives as long as the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reserve {
-    /// KV pages: `pages` pages of `page_len` tokens for every layer.
-    Kv {
-        /// The layers' shapes.
-        layers: Vec<KvLayer>,
-        /// How many pages.
-        pages: usize,
-        /// Tokens a page.
-        page_len: usize,
-    },
+    /// A KV cache.
+    Kv(KvSpec),
 }
 
 /// What a graph is compiled against.

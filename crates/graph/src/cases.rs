@@ -5,8 +5,8 @@
 use tern_quant::{DotWith, FieldType, Quant};
 
 use crate::{
-    Activation, Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, NormKind,
-    Random, Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val, all_finite,
+    Activation, Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells,
+    KvSpec, NormKind, Random, Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val, all_finite,
 };
 
 /// Tokens a KV page in the cases.
@@ -27,13 +27,23 @@ pub struct Case {
     pub steps: Vec<Step>,
     /// Largest allowed `|out - ref| / |ref|`.
     pub tolerance: f32,
+    /// The type of keys and values.
+    pub kv_cells: KvCells,
     /// Bytes of weights and KV that the last step must read at least once.
     pub bytes: usize,
 }
 
 impl Case {
     fn new(name: String, tolerance: f32) -> Case {
-        Case { name, graph: Graph::new(), weights: vec![], steps: vec![], tolerance, bytes: 0 }
+        Case {
+            name,
+            graph: Graph::new(),
+            weights: vec![],
+            steps: vec![],
+            tolerance,
+            kv_cells: KvCells::F16,
+            bytes: 0,
+        }
     }
 
     fn matrix(&mut self, t: HostTensor) -> Result<crate::WeightId, GraphError> {
@@ -83,9 +93,13 @@ impl Case {
         let weights = self.store(backend)?;
         let pages =
             self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| &s.pages).max().map_or(0, |p| p + 1);
-        let reserve =
-            Reserve::Kv { layers: self.graph.kv.clone(), pages: pages as usize, page_len: PAGE_LEN };
-        let kv = Some(backend.reserve(&reserve)?);
+        let kv = KvSpec {
+            layers: self.graph.kv.clone(),
+            cells: self.kv_cells,
+            pages: pages as usize,
+            page_len: PAGE_LEN,
+        };
+        let kv = Some(backend.reserve(&Reserve::Kv(kv))?);
         let max_tokens = self.steps.iter().map(|s| s.tokens.len()).max().unwrap_or(1);
         let bindings = Bindings { weights: &weights, kv, max_tokens, max_outputs: max_tokens };
         let program = backend.compile(&self.graph, &bindings)?;
@@ -215,7 +229,7 @@ pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
     case.graph.attend(q, k, v, args)?;
     case.sequence(lens, rng);
-    case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].bytes_per_token();
+    case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].bytes_per_token(case.kv_cells);
     Ok(case)
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::Roles;
 use crate::op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
+use crate::{KvLayer, Roles};
 
 /// A weight the graph wants: its name in the checkpoint and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,40 +55,6 @@ pub struct RopeTable {
     pub freqs: Vec<f32>,
     /// Factor on the rotated columns.
     pub magnitude: f32,
-}
-
-/// What one attention layer keeps of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvLayer {
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Columns of a key head.
-    pub k_dim: usize,
-    /// Columns of a value head.
-    pub v_dim: usize,
-    /// How they are kept.
-    pub cells: KvCells,
-}
-
-/// How keys and values are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KvCells {
-    /// As halves.
-    #[default]
-    F16,
-    /// As bytes, with a scale for each head of a token: half the memory, and a little less exact.
-    Int8,
-}
-
-impl KvLayer {
-    /// Bytes kept of one token, keys and values together.
-    pub fn bytes_per_token(&self) -> usize {
-        let values = self.kv_heads * (self.k_dim + self.v_dim);
-        match self.cells {
-            KvCells::F16 => values * 2,
-            KvCells::Int8 => values + self.kv_heads * 2 * size_of::<f32>(),
-        }
-    }
 }
 
 /// A shape that does not fit, in one sentence.
@@ -292,7 +258,7 @@ impl Graph {
         }
         let layer = self.kv.len();
         let (kv_heads, k_dim, v_dim) = (args.kv_heads, args.head_dim, args.v_dim);
-        self.kv.push(KvLayer { kv_heads, k_dim, v_dim, cells: KvCells::F16 });
+        self.kv.push(KvLayer { kv_heads, k_dim, v_dim });
         let value = Value { width: args.heads * args.v_dim, outputs_only: false };
         Ok(self.push(Op::Attend { q, k, v, layer, args }, value))
     }

@@ -4,6 +4,7 @@
 mod backend;
 pub mod cases;
 mod graph;
+mod kv;
 mod mask;
 mod op;
 mod plan;
@@ -17,7 +18,8 @@ pub use backend::{
     Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
     Reserve, Slice, Step, StepOutput, Ticket,
 };
-pub use graph::{Graph, GraphError, KvCells, KvLayer, Node, RopeTable, Value, Weight};
+pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
+pub use kv::{KvCells, KvLayer, KvSpec};
 pub use mask::Mask;
 pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId, softcap};
 pub use plan::{Plan, Work};

@@ -1,8 +1,9 @@
 //! The slow, obvious backend: f32 everywhere, one loop an op. It is the judge of every other backend.
 
 use crate::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, NormKind, Op,
-    Program, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value, softcap,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, KvSpec,
+    NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value,
+    softcap,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -247,7 +248,7 @@ impl Backend for Reference {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv { layers, pages, page_len } = what;
+        let Reserve::Kv(KvSpec { layers, pages, page_len, .. }) = what;
         let zeros = |width: fn(&KvLayer) -> usize| {
             layers.iter().map(|l| vec![0.0; pages * page_len * l.kv_heads * width(l)]).collect()
         };

@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_graph::{
-    Activation, Attention, Backend, Bindings, Carried, Graph, HostTensor, NormKind, Output, Reference, Roles,
-    RopeStyle, RopeTable, Sample, Slice, Step, Val,
+    Activation, Attention, Backend, Bindings, Carried, Graph, HostTensor, KvCells, NormKind, Output,
+    Reference, Roles, RopeStyle, RopeTable, Sample, Slice, Step, Val,
 };
 
 const ATTENTION: Attention =
@@ -61,7 +61,7 @@ rope 0: 1 pairs, 1.0000e0 .. 1.0000e0, x 1.2500
 ";
     assert_eq!(g.to_string(), want);
     assert_eq!((g.vocab(), g.output_width()), (4, 8), "the shortest table bounds the ids");
-    assert_eq!(g.kv[0].bytes_per_token(), 16);
+    assert_eq!(g.kv[0].bytes_per_token(KvCells::F16), 16);
 }
 
 #[test]

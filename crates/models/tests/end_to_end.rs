@@ -2,10 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_cpu::Cpu;
-use tern_engine::{GraphRunner, Kv};
+use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::{Checkpoint, Metadata};
 use tern_graph::{
-    Backend, Bindings, Graph, HostTensor, Output, Random, Reference, Reserve, Slice, Step, cases, divergence,
+    Backend, Bindings, Graph, HostTensor, KvCells, KvSpec, Output, Random, Reference, Reserve, Slice, Step,
+    cases, divergence,
 };
 use tern_models::{Model, SHAPES, Shape, Synth, plain_tokenizer};
 use tern_quant::Quant;
@@ -44,10 +45,11 @@ fn logits(
     (model, weights): &(Model, Vec<HostTensor>),
     chunk: usize,
 ) -> Vec<Vec<f32>> {
-    let kv = Kv { pages: POSITIONS.div_ceil(PAGE_LEN), page_len: PAGE_LEN };
-    let sizes = (chunk, chunk);
+    let pages = POSITIONS.div_ceil(PAGE_LEN);
+    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk };
+    let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
     let weights = weights.iter().cloned();
-    let mut runner = GraphRunner::new(backend, &model.graph, weights, kv, sizes, |_| ()).unwrap();
+    let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ()).unwrap();
     let mut rows = vec![];
     runner.logits(&tokens(model.config.vocab), |_, row| rows.push(row.to_vec())).unwrap();
     rows
@@ -110,8 +112,8 @@ impl Ready {
         let mut backend = Cpu::new(2).unwrap();
         let weights = weights.iter().zip(graph.roles());
         let weights: Vec<_> = weights.map(|(t, roles)| backend.store(t, roles).unwrap()).collect();
-        let reserve = Reserve::Kv { layers: graph.kv.clone(), pages, page_len: PAGE_LEN };
-        let kv = Some(backend.reserve(&reserve).unwrap());
+        let kv = KvSpec { layers: graph.kv.clone(), pages, page_len: PAGE_LEN, ..KvSpec::default() };
+        let kv = Some(backend.reserve(&Reserve::Kv(kv)).unwrap());
         let most = 2 * POSITIONS;
         let bindings = Bindings { weights: &weights, kv, max_tokens: most, max_outputs: most };
         let program = backend.compile(graph, &bindings).unwrap();

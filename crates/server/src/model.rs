@@ -91,9 +91,9 @@ impl Served {
 
     /// Tokens that one sequence can have here.
     pub(crate) fn context(&self) -> usize {
-        let limits = self.model.handle.limits();
+        let handle = &self.model.handle;
         // the last token is never fed back, so it needs no place in a page
-        limits.max_context.min(limits.pages.saturating_mul(limits.page_len).saturating_add(1))
+        handle.limits().max_context.min(handle.capacity().kv_tokens().saturating_add(1))
     }
 }
 

@@ -35,12 +35,11 @@ enum Seat {
 impl Texts {
     /// Starts as many as may start. A full queue refuses the request only if nothing of it could start.
     pub(crate) fn start(handle: &Handle, requests: Vec<Request>, group: usize) -> Result<Texts, EngineError> {
-        let limits = handle.limits();
         for request in &requests {
-            limits.admit(request)?; // before any of them costs anything
+            handle.admit(request)?; // before any of them costs anything
         }
         let seats = requests.into_iter().map(|request| Seat::Waiting(Box::new(request))).collect();
-        let at_once = limits.max_seqs.max(1);
+        let at_once = handle.limits().max_seqs.max(1);
         let handle = handle.clone();
         let mut texts = Texts { handle, seats, group: group.max(1), at_once, turn: 0, refused: false };
         match texts.launch() {

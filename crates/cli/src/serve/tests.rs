@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tern_engine::{Answer, Batch, Engine, EngineError, Limits, Runner, ScriptedRunner};
+use tern_engine::{Answer, Batch, Capacity, Engine, EngineError, Limits, Runner, ScriptedRunner};
 use tern_formats::Checkpoint;
 use tern_text::Tokenizer;
 
@@ -44,21 +44,18 @@ impl Runner for Failing {
             (false, _) => self.script.collect(),
         }
     }
+
+    fn capacity(&self) -> Capacity {
+        self.script.capacity()
+    }
 }
 
 fn model(lost: bool) -> Model {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tern-stories-1bit.gguf");
     let tokenizer = Tokenizer::from_metadata(&Checkpoint::open(file.as_ref()).unwrap().metadata).unwrap();
-    let limits = Limits {
-        max_seqs: 2,
-        max_batch_tokens: 64,
-        max_context: 64,
-        pages: 16,
-        page_len: 8,
-        max_waiting: 2,
-        step_millis: 0,
-    };
-    let script = ScriptedRunner::new(tokenizer.vocab_size(), limits.page_len);
+    let limits = Limits { max_seqs: 2, max_context: 64, max_waiting: 2, step_millis: 0 };
+    let capacity = Capacity { pages: 16, page_len: 8, max_tokens: 64, max_outputs: 2 };
+    let script = ScriptedRunner::new(tokenizer.vocab_size(), capacity);
     let runner = Failing { script, steps: 0, lost };
     Model {
         names: vec!["failing".into()],

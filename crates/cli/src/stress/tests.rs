@@ -3,9 +3,11 @@
 use std::sync::mpsc;
 
 use super::*;
-use tern_engine::{Answer, Batch, Engine, EngineError, Entry, Limits, Runner, ScriptedRunner};
+use tern_engine::{Answer, Batch, Capacity, Engine, EngineError, Entry, Limits, Runner, ScriptedRunner};
 
 const PAGE_LEN: usize = 4;
+const CAPACITY: Capacity =
+    Capacity { pages: 24, page_len: PAGE_LEN, max_tokens: 16, max_outputs: PLAN.streams };
 const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_tokens: 16 };
 const PLAN: Plan =
     Plan { streams: 6, time: Duration::from_millis(600), seed: 7, tie: 0.0, hang: Duration::from_secs(20) };
@@ -25,10 +27,7 @@ fn run<R: Runner + 'static>(runner: impl Fn() -> R, seen: impl Fn(&Outcome) -> b
 fn one(runner: impl Runner + 'static, plan: &Plan) -> (Handle, Outcome) {
     let limits = Limits {
         max_seqs: PLAN.streams,
-        max_batch_tokens: SIZES.step_tokens,
         max_context: SIZES.context,
-        pages: 24,
-        page_len: PAGE_LEN,
         max_waiting: 2 * PLAN.streams,
         step_millis: 0,
     };
@@ -39,7 +38,7 @@ fn one(runner: impl Runner + 'static, plan: &Plan) -> (Handle, Outcome) {
 }
 
 fn scripted() -> ScriptedRunner {
-    ScriptedRunner::new(SIZES.vocab, PAGE_LEN).running_ahead()
+    ScriptedRunner::new(SIZES.vocab, CAPACITY).running_ahead()
 }
 
 /// Does something to a batch before the runner gets it.
@@ -58,6 +57,10 @@ impl<F: FnMut(&mut Batch) -> Result<(), EngineError> + Send> Runner for Broken<F
 
     fn runs_ahead(&self) -> bool {
         self.0.runs_ahead()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.0.capacity()
     }
 
     fn vocab(&self) -> usize {

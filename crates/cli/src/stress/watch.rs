@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tern_engine::{Answer, Batch, EngineError, Runner};
+use tern_engine::{Answer, Batch, Capacity, EngineError, Runner};
 
 /// Steps by their number of tokens: 1, 2, 3, 4, and from there up to each power of two.
 pub(crate) const SIZES: [usize; 12] = [1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, usize::MAX];
@@ -95,6 +95,10 @@ impl<R: Runner> Runner for Watched<R> {
 
     fn runs_ahead(&self) -> bool {
         self.runner.runs_ahead()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.runner.capacity()
     }
 
     fn vocab(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use crate::company::{Guest, alone, compare, run};
 use proptest::prelude::*;
-use tern_engine::{Limits, Pooling, Request, Sampling, ScriptedRunner};
+use tern_engine::{Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner};
 
 const VOCAB: usize = 50;
 
@@ -47,22 +47,16 @@ fn guest() -> impl Strategy<Value = Guest> {
     })
 }
 
-/// Guests, and limits under which each fits alone but often no two at once.
-fn company() -> impl Strategy<Value = (Vec<Guest>, Limits)> {
+/// Guests, and sizes with which each fits alone but often no two at once.
+fn company() -> impl Strategy<Value = (Vec<Guest>, Limits, Capacity)> {
     let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize);
     (prop::collection::vec(guest(), 1..10), sizes).prop_map(|(guests, (max_seqs, chunk, page_len, spare))| {
         let fed = |g: &Guest| g.request.prompt.len() + g.request.max_tokens - 1; // more than a vector needs
         let largest = guests.iter().map(fed).max().unwrap_or(1);
-        let limits = Limits {
-            max_seqs,
-            max_batch_tokens: max_seqs + chunk,
-            max_context: largest + 1,
-            pages: largest.div_ceil(page_len) + spare,
-            page_len,
-            max_waiting: guests.len(),
-            step_millis: 0,
-        };
-        (guests, limits)
+        let limits = Limits { max_seqs, max_context: largest + 1, max_waiting: guests.len(), step_millis: 0 };
+        let pages = largest.div_ceil(page_len) + spare;
+        let capacity = Capacity { pages, page_len, max_tokens: max_seqs + chunk, max_outputs: max_seqs };
+        (guests, limits, capacity)
     })
 }
 
@@ -71,15 +65,15 @@ proptest! {
 
     #[test]
     fn batching_never_changes_the_text(
-        (guests, limits) in company(),
+        (guests, limits, capacity) in company(),
         budgets in prop::collection::vec(1..60usize, 1..5),
     ) {
-        let scripted = || ScriptedRunner::new(VOCAB, limits.page_len);
+        let scripted = || ScriptedRunner::new(VOCAB, capacity);
         for mut runner in [scripted(), scripted().running_ahead()] {
-            let (said, _) = run(limits, &mut runner, &guests, &budgets).map_err(TestCaseError::fail)?;
+            let (said, _) = run((limits, capacity), &mut runner, &guests, &budgets).map_err(TestCaseError::fail)?;
             prop_assert_eq!(said.len(), guests.len());
             for (guest, together) in guests.iter().zip(&said) {
-                let alone = alone(&mut scripted(), guest, limits.page_len).map_err(TestCaseError::fail)?;
+                let alone = alone(&mut scripted(), guest).map_err(TestCaseError::fail)?;
                 let ended = together.finish.is_some() || !together.vector.is_empty();
                 prop_assert!(guest.cancelled.is_some() || ended);
                 compare(&alone, together, guest).map_err(TestCaseError::fail)?;
@@ -97,23 +91,16 @@ fn guests(prompts: &[usize], max_tokens: usize) -> Vec<Guest> {
 
 #[test]
 fn a_cache_too_small_for_all_preempts_and_still_says_the_same() {
-    let limits = Limits {
-        max_seqs: 4,
-        max_batch_tokens: 16,
-        max_context: 64,
-        pages: 12,
-        page_len: 4,
-        max_waiting: 9,
-        step_millis: 0,
-    };
+    let limits = Limits { max_seqs: 4, max_context: 64, max_waiting: 9, step_millis: 0 };
+    let capacity = Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4 };
     let guests = guests(&[8, 8, 8, 8], 30);
-    let scripted = || ScriptedRunner::new(VOCAB, 4);
+    let scripted = || ScriptedRunner::new(VOCAB, capacity);
     for mut runner in [scripted(), scripted().running_ahead()] {
-        let (said, stats) = run(limits, &mut runner, &guests, &[16]).unwrap();
+        let (said, stats) = run((limits, capacity), &mut runner, &guests, &[16]).unwrap();
         assert!(stats.preemptions > 0, "{stats:?}");
         assert_eq!((stats.tokens_generated, stats.prompt_tokens), (120, 32));
         for (guest, together) in guests.iter().zip(&said) {
-            let alone = alone(&mut scripted(), guest, 4).unwrap();
+            let alone = alone(&mut scripted(), guest).unwrap();
             compare(&alone, together, guest).unwrap();
         }
     }
@@ -127,6 +114,7 @@ fn the_text_alone_is_the_script_applied_to_itself() {
     for _ in 0..20 {
         history.push(total(&history));
     }
-    let mut runner = ScriptedRunner::answering(VOCAB, 4, move |history, _| Some(total(history)));
-    assert_eq!(alone(&mut runner, &Guest::new(request), 4).unwrap().text, history[3..]);
+    let capacity = Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1 };
+    let mut runner = ScriptedRunner::answering(VOCAB, capacity, move |history, _| Some(total(history)));
+    assert_eq!(alone(&mut runner, &Guest::new(request)).unwrap().text, history[3..]);
 }

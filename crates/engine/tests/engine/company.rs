@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tern_engine::{Batch, Event, Finish, Guide, Limits, Request, RequestId, Rules, Runner, Scheduler, Stats};
+use tern_engine::{
+    Batch, Capacity, Event, Finish, Guide, Limits, Request, RequestId, Rules, Runner, Scheduler, Stats,
+};
 
 /// A request and when it comes and goes, in steps.
 #[derive(Clone, Debug)]
@@ -70,12 +72,12 @@ fn most_steps(guests: &[Guest]) -> usize {
 /// Runs all guests to their end and checks after every step that no page is lost, no budget exceeded and nobody forgotten.
 /// If the runner runs ahead, the next step is planned before the one before it is collected.
 pub(crate) fn run(
-    limits: Limits,
+    (limits, capacity): (Limits, Capacity),
     runner: &mut dyn Runner,
     guests: &[Guest],
     budgets: &[usize],
 ) -> Result<(Vec<Said>, Stats), String> {
-    let mut scheduler = Scheduler::new(limits).map_err(|e| e.to_string())?;
+    let mut scheduler = Scheduler::new(limits, capacity).map_err(|e| e.to_string())?;
     let mut said: BTreeMap<RequestId, Said> = BTreeMap::new();
     let mut under_way: VecDeque<Batch> = VecDeque::new();
     let last_arrival = guests.iter().map(|g| g.arrives).max().unwrap_or(0);
@@ -100,7 +102,7 @@ pub(crate) fn run(
         if under_way.is_empty() && batch.entries.is_empty() != scheduler.is_idle() {
             return Err(format!("planned {batch:?} with {:?}", scheduler.stats()));
         }
-        if batch.tokens() > limits.max_batch_tokens || batch.entries.len() > limits.max_seqs {
+        if batch.tokens() > capacity.max_tokens || batch.entries.len() > limits.max_seqs {
             return Err(format!("over the limits: {batch:?}"));
         }
         let stats = scheduler.stats();
@@ -139,26 +141,20 @@ pub(crate) fn run(
         scheduler.check().map_err(|e| e.to_string())?;
     }
     let stats = scheduler.stats();
-    if stats.pages_free != limits.pages {
+    if stats.pages_free != capacity.pages {
         return Err(format!("pages are missing at the end: {stats:?}"));
     }
     Ok((said.into_values().collect(), stats))
 }
 
 /// What a guest says with the engine to itself and room for everything.
-pub(crate) fn alone(runner: &mut dyn Runner, guest: &Guest, page_len: usize) -> Result<Said, String> {
+pub(crate) fn alone(runner: &mut dyn Runner, guest: &Guest) -> Result<Said, String> {
     let total = guest.request.prompt.len() + guest.request.max_tokens;
-    let limits = Limits {
-        max_seqs: 1,
-        max_batch_tokens: total,
-        max_context: total,
-        pages: total.div_ceil(page_len),
-        page_len,
-        max_waiting: 0,
-        step_millis: 0,
-    };
+    let limits = Limits { max_seqs: 1, max_context: total, max_waiting: 0, step_millis: 0 };
+    let pages = runner.capacity().pages_for(total);
+    let capacity = Capacity { pages, max_tokens: total, max_outputs: 1, ..runner.capacity() };
     let guest = Guest { arrives: 0, cancelled: None, ..guest.clone() };
-    Ok(run(limits, runner, &[guest], &[total])?.0.remove(0))
+    Ok(run((limits, capacity), runner, &[guest], &[total])?.0.remove(0))
 }
 
 /// Says what is wrong if a guest said something else in company than alone.

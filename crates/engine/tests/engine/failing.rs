@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tern_engine::{Answer, Batch, EngineError, Event, Request, Runner, ScriptedRunner};
+use tern_engine::{Answer, Batch, Capacity, EngineError, Event, Request, Runner, ScriptedRunner};
 
 use crate::handle::{Failure, Unlucky, block_on, engine, gate, runners, scripted, text};
 
@@ -27,6 +27,10 @@ impl Runner for LostAtSubmit {
 
     fn runs_ahead(&self) -> bool {
         self.0.runs_ahead()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.0.capacity()
     }
 }
 

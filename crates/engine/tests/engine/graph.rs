@@ -4,11 +4,12 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use tern_engine::{
-    Engine, EngineError, Event, GraphRunner, Kv, Limits, Pooling, Request, Runner, Sampling, Scheduler,
+    Capacity, Engine, EngineError, Event, GraphRunner, Limits, Pooling, Request, Runner, RunnerConfig,
+    Sampling, Scheduler,
 };
 use tern_graph::{
-    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, Program, Random,
-    Reference, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket,
+    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, Program,
+    Random, Reference, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket,
 };
 
 use crate::company::{Guest, alone, compare, run};
@@ -91,20 +92,26 @@ impl Backend for Ahead {
     }
 }
 
-fn load(tensors: Vec<HostTensor>, kv: Kv, max_tokens: usize) -> Result<GraphRunner, EngineError> {
-    GraphRunner::new(Box::new(Reference::new()), &model().0, tensors, kv, (max_tokens, max_tokens), |_| ())
+const CAPACITY: Capacity = Capacity { pages: 8, page_len: 4, max_tokens: 8, max_outputs: 8 };
+
+fn config(capacity: Capacity) -> RunnerConfig {
+    RunnerConfig { capacity, kv_cells: KvCells::F16 }
 }
 
-fn runner(kv: Kv, max_tokens: usize) -> GraphRunner {
-    load(model().1.clone(), kv, max_tokens).unwrap()
+fn load(tensors: Vec<HostTensor>, capacity: Capacity) -> Result<GraphRunner, EngineError> {
+    GraphRunner::new(Box::new(Reference::new()), &model().0, tensors, config(capacity), |_| ())
+}
+
+fn runner(capacity: Capacity) -> GraphRunner {
+    load(model().1.clone(), capacity).unwrap()
 }
 
 /// Both ways.
-fn runners(kv: Kv, max_tokens: usize) -> [GraphRunner; 2] {
+fn runners(capacity: Capacity) -> [GraphRunner; 2] {
     let ahead = Box::new(Ahead(Reference::new(), usize::MAX));
     let (graph, tensors) = model();
-    let sizes = (max_tokens, max_tokens);
-    [runner(kv, max_tokens), GraphRunner::new(ahead, graph, tensors.clone(), kv, sizes, |_| ()).unwrap()]
+    let ahead = GraphRunner::new(ahead, graph, tensors.clone(), config(capacity), |_| ());
+    [runner(capacity), ahead.unwrap()]
 }
 
 fn guest() -> impl Strategy<Value = Guest> {
@@ -128,16 +135,16 @@ proptest! {
         guests in prop::collection::vec(guest(), 1..5),
         (max_seqs, chunk, page_len, spare) in (1..4usize, 0..12usize, 1..5usize, 0..4usize),
     ) {
-        let max_batch_tokens = max_seqs + chunk;
+        let max_tokens = max_seqs + chunk;
         let pages = 27usize.div_ceil(page_len) + spare;
-        let limits = Limits { max_seqs, max_batch_tokens, max_context: 28, pages, page_len, max_waiting: 9, step_millis: 0 };
-        let kv = Kv { pages, page_len };
-        for mut both in runners(kv, max_batch_tokens) {
+        let limits = Limits { max_seqs, max_context: 28, max_waiting: 9, step_millis: 0 };
+        let capacity = Capacity { pages, page_len, max_tokens, max_outputs: max_tokens };
+        for mut both in runners(capacity) {
             let (said, _) =
-                run(limits, &mut both, &guests, &[max_batch_tokens, 3]).map_err(TestCaseError::fail)?;
+                run((limits, capacity), &mut both, &guests, &[max_tokens, 3]).map_err(TestCaseError::fail)?;
             for (guest, together) in guests.iter().zip(&said) {
-                let mut roomy = runner(Kv { pages: 28, page_len }, 28);
-                let alone = alone(&mut roomy, guest, page_len).map_err(TestCaseError::fail)?;
+                let mut roomy = runner(Capacity { pages: 28, page_len, max_tokens: 28, max_outputs: 28 });
+                let alone = alone(&mut roomy, guest).map_err(TestCaseError::fail)?;
                 compare(&alone, together, guest).map_err(TestCaseError::fail)?;
             }
         }
@@ -146,9 +153,9 @@ proptest! {
 
 #[test]
 fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
-    let kv = Kv { pages: 8, page_len: 4 };
+    let sized = |max_tokens| runner(Capacity { max_tokens, max_outputs: max_tokens, ..CAPACITY });
     let request = Request::new(vec![5, 17, 3, 3, 29], 20);
-    let said = alone(&mut runner(kv, 32), &Guest::new(request.clone()), 4).unwrap();
+    let said = alone(&mut sized(32), &Guest::new(request.clone())).unwrap();
     let tokens = [request.prompt, said.text].concat();
     let all = |max_tokens| {
         let mut rows = vec![];
@@ -156,7 +163,7 @@ fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
             assert_eq!(position, rows.len());
             rows.push(row.to_vec());
         };
-        runner(kv, max_tokens).logits(&tokens, each).unwrap();
+        sized(max_tokens).logits(&tokens, each).unwrap();
         rows
     };
     let rows = all(3);
@@ -165,40 +172,33 @@ fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
         let best = (0..VOCAB).max_by(|&a, &b| rows[position][a].total_cmp(&rows[position][b]));
         assert_eq!(best, Some(tokens[position + 1] as usize));
     }
-    let words = runner(kv, 8).logits(&[0; 33], |_, _| ()).unwrap_err().to_string();
+    let words = sized(8).logits(&[0; 33], |_, _| ()).unwrap_err().to_string();
     assert_eq!(words, "the request needs 9 pages of 4 tokens, there are 8");
 }
 
 #[test]
 fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
     let prompt = vec![5, 17, 3, 3, 29, 8, 11];
-    let kv = Kv { pages: 8, page_len: 2 };
+    let pairs = config(Capacity { page_len: 2, ..CAPACITY });
     let (graph, tensors) = model();
     let hidden = graph.hidden().unwrap();
     let mut whole =
-        GraphRunner::new(Box::new(Reference::new()), &hidden, tensors.clone(), kv, (8, 8), |_| ()).unwrap();
+        GraphRunner::new(Box::new(Reference::new()), &hidden, tensors.clone(), pairs, |_| ()).unwrap();
     let mut rows: Vec<Vec<f32>> = vec![];
     whole.logits(&prompt, |_, row| rows.push(row.to_vec())).unwrap();
     let mean: Vec<f32> =
         (0..WIDTH).map(|i| rows.iter().map(|row| row[i]).sum::<f32>() / rows.len() as f32).collect();
     for (pooling, want) in [(Pooling::Mean, &mean), (Pooling::Last, &rows[6])] {
         for budget in [3, 16] {
-            let limits = Limits {
-                max_seqs: 3,
-                max_batch_tokens: 16,
-                max_context: 16,
-                pages: 16,
-                page_len: 2,
-                max_waiting: 0,
-                step_millis: 0,
-            };
+            let limits = Limits { max_seqs: 3, max_context: 16, max_waiting: 0, step_millis: 0 };
+            let capacity = Capacity { pages: 16, page_len: 2, max_tokens: 16, max_outputs: 16 };
             // a text beside it, and the same prompt before it: neither changes the vector
             let guests = [
                 Guest::new(Request::new(prompt.clone(), 4)),
                 Guest { arrives: 6, ..Guest::new(Request::embed(prompt.clone(), pooling)) },
             ];
-            for mut runner in runners(Kv { pages: 16, page_len: 2 }, 16) {
-                let (said, _) = run(limits, &mut runner, &guests, &[budget]).unwrap();
+            for mut runner in runners(capacity) {
+                let (said, _) = run((limits, capacity), &mut runner, &guests, &[budget]).unwrap();
                 assert_eq!(said[1].vector.len(), WIDTH);
                 for (got, want) in said[1].vector.iter().zip(want) {
                     assert!((got - want).abs() < 1e-5, "{pooling:?}: {got}, want {want}");
@@ -210,11 +210,10 @@ fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
 
 #[test]
 fn weights_that_do_not_match_the_graph_are_refused_by_name() {
-    let kv = Kv { pages: 4, page_len: 4 };
     let words = |change: fn(&mut Vec<HostTensor>)| {
         let mut tensors = model().1.clone();
         change(&mut tensors);
-        load(tensors, kv, 8).err().map(|e| e.to_string()).unwrap_or_default()
+        load(tensors, CAPACITY).err().map(|e| e.to_string()).unwrap_or_default()
     };
     assert_eq!(words(|t| t.swap(1, 2)), "q: want this tensor next, got k");
     assert_eq!(words(|t| drop(t.pop())), "out: no such tensor");
@@ -227,9 +226,8 @@ fn weights_that_do_not_match_the_graph_are_refused_by_name() {
 fn progress_counts_the_stored_bytes() {
     let mut stored = vec![];
     let (graph, tensors) = model();
-    let kv = Kv { pages: 4, page_len: 4 };
     let progress = |bytes| stored.push(bytes);
-    GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), kv, (8, 8), progress).unwrap();
+    GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), config(CAPACITY), progress).unwrap();
     let row = WIDTH as u64 * 4;
     assert_eq!(stored, [40, 56, 64, 72, 112].map(|rows| rows * row));
 }
@@ -240,17 +238,10 @@ fn a_sequence_without_a_finite_logit_fails_alone() {
     let mut values = tensors[0].to_f32();
     values[5 * WIDTH..6 * WIDTH].fill(f32::NAN); // token 5
     tensors[0] = HostTensor::from_f32("table", VOCAB, WIDTH, &values);
-    let mut runner = load(tensors, Kv { pages: 8, page_len: 4 }, 16).unwrap();
-    let limits = Limits {
-        max_seqs: 2,
-        max_batch_tokens: 16,
-        max_context: 16,
-        pages: 8,
-        page_len: 4,
-        max_waiting: 0,
-        step_millis: 0,
-    };
-    let mut scheduler = Scheduler::new(limits).unwrap();
+    let limits = Limits { max_seqs: 2, max_context: 16, max_waiting: 0, step_millis: 0 };
+    let capacity = Capacity { pages: 8, page_len: 4, max_tokens: 16, max_outputs: 16 };
+    let mut runner = load(tensors, capacity).unwrap();
+    let mut scheduler = Scheduler::new(limits, capacity).unwrap();
     scheduler.add(1, Request::new(vec![1, 5], 3)).unwrap();
     scheduler.add(2, Request::new(vec![1, 4], 3)).unwrap();
     let batch = scheduler.plan(16);
@@ -262,43 +253,27 @@ fn a_sequence_without_a_finite_logit_fails_alone() {
 
 #[test]
 fn a_batch_larger_than_compiled_for_is_refused() {
-    let kv = Kv { pages: 8, page_len: 4 };
-    let limits = Limits {
-        max_seqs: 3,
-        max_batch_tokens: 9,
-        max_context: 16,
-        pages: 8,
-        page_len: 4,
-        max_waiting: 0,
-        step_millis: 0,
-    };
-    let mut scheduler = Scheduler::new(limits).unwrap();
+    let limits = Limits { max_seqs: 3, max_context: 16, max_waiting: 0, step_millis: 0 };
+    let capacity = Capacity { pages: 8, page_len: 4, max_tokens: 9, max_outputs: 9 };
+    let mut scheduler = Scheduler::new(limits, capacity).unwrap();
     (0..3).for_each(|id| scheduler.add(id, Request::new(vec![1; 3], 3)).unwrap());
     let batch = scheduler.plan(16);
-    let words = |sizes| {
-        let (graph, tensors) = model();
-        let runner = GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), kv, sizes, |_| ());
-        runner.unwrap().step(&batch).err().map(|e| e.to_string())
+    let words = |max_tokens, max_outputs| {
+        let mut runner = runner(Capacity { max_tokens, max_outputs, ..CAPACITY });
+        runner.step(&batch).err().map(|e| e.to_string())
     };
-    assert_eq!(words((8, 3)), Some("a batch of 9 tokens, compiled for 8".into()));
-    assert_eq!(words((9, 2)), Some("a batch of 3 samples, compiled for 2".into()));
-    assert_eq!(words((9, 3)), None);
+    assert_eq!(words(8, 3), Some("a batch of 9 tokens, compiled for 8".into()));
+    assert_eq!(words(9, 2), Some("a batch of 3 samples, compiled for 2".into()));
+    assert_eq!(words(9, 3), None);
 }
 
 #[test]
 fn a_backend_that_loses_its_device_ends_the_engine() {
     let (graph, tensors) = model();
-    let (ahead, kv) = (Box::new(Ahead(Reference::new(), 3)), Kv { pages: 8, page_len: 4 });
-    let runner = GraphRunner::new(ahead, graph, tensors.clone(), kv, (4, 2), |_| ()).unwrap();
-    let limits = Limits {
-        max_seqs: 2,
-        max_batch_tokens: 4,
-        max_context: 16,
-        pages: 8,
-        page_len: 4,
-        max_waiting: 0,
-        step_millis: 0,
-    };
+    let limits = Limits { max_seqs: 2, max_context: 16, max_waiting: 0, step_millis: 0 };
+    let capacity = Capacity { pages: 8, page_len: 4, max_tokens: 4, max_outputs: 4 };
+    let ahead = Box::new(Ahead(Reference::new(), 3));
+    let runner = GraphRunner::new(ahead, graph, tensors.clone(), config(capacity), |_| ()).unwrap();
     let engine = Engine::start(Box::new(runner), limits).unwrap();
     let events: Vec<Event> = engine.generate(Request::new(vec![1, 2], 9)).unwrap().collect();
     let lost = EngineError::DeviceLost("a step: misaligned address".into());

@@ -9,24 +9,17 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tern_engine::{
-    Answer, Batch, Engine, EngineError, Event, Fault, Finish, Handle, Limits, Request, RequestId, Runner,
-    Sampling, ScriptedRunner, TokenStream,
+    Answer, Batch, Capacity, Engine, EngineError, Event, Fault, Finish, Handle, Limits, Request, RequestId,
+    Runner, Sampling, ScriptedRunner, TokenStream,
 };
 
 use crate::company::{Guest, alone};
 
-pub(crate) const LIMITS: Limits = Limits {
-    max_seqs: 3,
-    max_batch_tokens: 8,
-    max_context: 64,
-    pages: 40,
-    page_len: 4,
-    max_waiting: 1,
-    step_millis: 0,
-};
+pub(crate) const LIMITS: Limits = Limits { max_seqs: 3, max_context: 64, max_waiting: 1, step_millis: 0 };
+pub(crate) const CAPACITY: Capacity = Capacity { pages: 40, page_len: 4, max_tokens: 8, max_outputs: 3 };
 
 pub(crate) fn scripted() -> ScriptedRunner {
-    ScriptedRunner::new(50, LIMITS.page_len)
+    ScriptedRunner::new(50, CAPACITY)
 }
 
 pub(crate) fn engine(runner: impl Runner + 'static) -> Handle {
@@ -66,6 +59,10 @@ impl<R: Runner> Runner for Gate<R> {
     fn runs_ahead(&self) -> bool {
         self.inner.runs_ahead()
     }
+
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
 }
 
 pub(crate) fn gate<R>(inner: R) -> (Gate<R>, Receiver<Vec<RequestId>>, Sender<()>) {
@@ -75,7 +72,11 @@ pub(crate) fn gate<R>(inner: R) -> (Gate<R>, Receiver<Vec<RequestId>>, Sender<()
 
 /// Both ways.
 pub(crate) fn runners() -> [ScriptedRunner; 2] {
-    [scripted(), scripted().running_ahead()]
+    with_capacity(CAPACITY)
+}
+
+fn with_capacity(capacity: Capacity) -> [ScriptedRunner; 2] {
+    [ScriptedRunner::new(50, capacity), ScriptedRunner::new(50, capacity).running_ahead()]
 }
 
 /// A runner that answers what a function says where the first token of a batch was 13, and the usual otherwise.
@@ -108,6 +109,10 @@ impl Runner for Unlucky {
     fn runs_ahead(&self) -> bool {
         self.inner.runs_ahead()
     }
+
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
 }
 
 /// A runner that writes down when it is asked: `s` for submit, `c` for collect; and refuses a batch whose first token
@@ -131,10 +136,14 @@ impl Runner for Logged {
     fn runs_ahead(&self) -> bool {
         self.0.runs_ahead()
     }
+
+    fn capacity(&self) -> Capacity {
+        self.0.capacity()
+    }
 }
 
 fn plus(by: u32) -> ScriptedRunner {
-    ScriptedRunner::answering(50, 4, move |history, _| history.last().map(|t| (t + by) % 50))
+    ScriptedRunner::answering(50, CAPACITY, move |history, _| history.last().map(|t| (t + by) % 50))
 }
 
 #[test]
@@ -168,10 +177,7 @@ fn dropping_a_stream_also_drops_what_is_under_way_for_it() {
     assert_eq!(entries.recv().unwrap(), [second.id()]);
     assert_eq!((engine.stats().running, engine.stats().pages_free), (1, 39));
     drop(permit);
-    assert_eq!(
-        text(second).0,
-        alone(&mut scripted(), &Guest::new(Request::new(vec![2], 40)), 4).unwrap().text
-    );
+    assert_eq!(text(second).0, alone(&mut scripted(), &Guest::new(Request::new(vec![2], 40))).unwrap().text);
 }
 
 /// What a text that counts upward asks of its runner, and the text.
@@ -212,7 +218,7 @@ fn a_step_is_submitted_before_the_one_before_it_is_collected_if_it_can_do_withou
 fn a_text_without_a_finite_logit_fails_alone() {
     for ahead in [false, true] {
         let count = |history: &[u32], _: &_| history.last().filter(|t| **t != 23).map(|t| t + 1);
-        let runner = ScriptedRunner::answering(50, 4, count);
+        let runner = ScriptedRunner::answering(50, CAPACITY, count);
         let engine = engine(if ahead { runner.running_ahead() } else { runner });
         let streams = [20, 30].map(|first| engine.generate(Request::new(vec![first], 9)).unwrap());
         let [broken, whole] = streams.map(text);
@@ -316,11 +322,11 @@ fn after_a_panic_the_engine_refuses_work() {
 
 #[test]
 fn shutdown_ends_open_streams_and_drops_the_runner() {
-    for runner in runners() {
+    // more than anyone will wait for
+    let limits = Limits { max_context: 1 << 20, ..LIMITS };
+    for runner in with_capacity(Capacity { pages: 1 << 19, ..CAPACITY }) {
         let (runner, entries, permit) = gate(runner);
         drop(permit);
-        // more than anyone will wait for
-        let limits = Limits { max_context: 1 << 20, pages: 1 << 19, ..LIMITS };
         let engine = Engine::start(Box::new(runner), limits).unwrap();
         let endless = Request::new(vec![1], 1_000_000);
         let streams = [(); 2].map(|()| engine.generate(endless.clone()).unwrap());
@@ -363,7 +369,7 @@ fn two_engines_live_side_by_side() {
 
 #[test]
 fn the_end_token_ends_the_text_and_is_no_part_of_it() {
-    let count = ScriptedRunner::answering(50, 4, |history, _| history.last().map(|t| t + 1));
+    let count = ScriptedRunner::answering(50, CAPACITY, |history, _| history.last().map(|t| t + 1));
     let request = Request { end_tokens: [13].into(), ..Request::new(vec![10], 30) };
     assert_eq!(
         text(engine(count).generate(request).unwrap()),
@@ -413,15 +419,15 @@ proptest! {
         requests in prop::collection::vec((prop::collection::vec(0..50u32, 1..20), 1..30usize, any::<bool>()), 1..8),
         (pages, ahead) in (13..30usize, any::<bool>()),
     ) {
-        let limits = Limits { pages, max_waiting: 8, ..LIMITS };
-        let [now, running_ahead] = runners();
+        let limits = Limits { max_waiting: 8, ..LIMITS };
+        let [now, running_ahead] = with_capacity(Capacity { pages, ..CAPACITY });
         let engine = Engine::start(Box::new(if ahead { running_ahead } else { now }), limits).unwrap();
         thread::scope(|scope| {
             let callers = requests.iter().map(|(prompt, max_tokens, patient)| {
                 let (engine, request) = (engine.clone(), Request::new(prompt.clone(), *max_tokens));
                 scope.spawn(move || {
                     let stream = engine.generate(request.clone()).unwrap();
-                    let want = alone(&mut scripted(), &Guest::new(request.clone()), limits.page_len).unwrap().text;
+                    let want = alone(&mut scripted(), &Guest::new(request.clone())).unwrap().text;
                     if *patient {
                         assert_eq!(text(stream).0, want);
                     } else if let Some(Event::Token(token)) = stream.take(2).last() {

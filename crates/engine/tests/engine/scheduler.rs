@@ -1,21 +1,19 @@
 //! The order in which a scheduler serves, and what it refuses.
 
 use tern_engine::{
-    Answer, Batch, EngineError, Event, Finish, Limits, Request, RequestId, Sampled, Sampling, Scheduler, Want,
+    Answer, Batch, Capacity, EngineError, Event, Finish, Limits, Request, RequestId, Sampled, Sampling,
+    Scheduler, Want,
 };
 
-const LIMITS: Limits = Limits {
-    max_seqs: 3,
-    max_batch_tokens: 8,
-    max_context: 64,
-    pages: 16,
-    page_len: 4,
-    max_waiting: 2,
-    step_millis: 0,
-};
+const LIMITS: Limits = Limits { max_seqs: 3, max_context: 64, max_waiting: 2, step_millis: 0 };
+const CAPACITY: Capacity = Capacity { pages: 16, page_len: 4, max_tokens: 8, max_outputs: 4 };
 
 fn scheduler(limits: Limits, prompts: &[usize]) -> Scheduler {
-    let mut scheduler = Scheduler::new(limits).unwrap();
+    with_capacity(limits, CAPACITY, prompts)
+}
+
+fn with_capacity(limits: Limits, capacity: Capacity, prompts: &[usize]) -> Scheduler {
+    let mut scheduler = Scheduler::new(limits, capacity).unwrap();
     for (id, &len) in (1u64..).zip(prompts) {
         scheduler.add(id, Request::new(vec![id as u32; len], 20)).unwrap();
     }
@@ -83,7 +81,7 @@ fn a_small_budget_still_moves_everyone_who_speaks() {
 
 #[test]
 fn the_last_is_preempted_and_comes_back_before_those_who_wait() {
-    let s = &mut scheduler(Limits { pages: 7, max_batch_tokens: 12, ..LIMITS }, &[4, 4, 4, 4]);
+    let s = &mut with_capacity(LIMITS, Capacity { pages: 7, max_tokens: 12, ..CAPACITY }, &[4, 4, 4, 4]);
     assert_eq!(step(s), [(1, 0, 4, true), (2, 0, 4, true), (3, 0, 4, true)]);
     let before = (0..20).find(|_| {
         step(s);
@@ -100,8 +98,7 @@ fn the_last_is_preempted_and_comes_back_before_those_who_wait() {
 
 #[test]
 fn a_prompt_that_begins_like_another_starts_where_they_part() {
-    let limits = Limits { max_batch_tokens: 64, ..LIMITS };
-    let mut s = Scheduler::new(limits).unwrap();
+    let mut s = Scheduler::new(LIMITS, Capacity { max_tokens: 64, ..CAPACITY }).unwrap();
     let prompt = |last: u32| [vec![1; 11], vec![last]].concat();
     s.add(1, Request::new(prompt(2), 20)).unwrap();
     assert_eq!(step(&mut s), [(1, 0, 12, true)]);
@@ -118,8 +115,7 @@ fn a_prompt_that_begins_like_another_starts_where_they_part() {
 
 #[test]
 fn of_equal_prompts_at_once_those_behind_wait_for_the_prefix() {
-    let limits = Limits { max_seqs: 4, max_batch_tokens: 8, ..LIMITS };
-    let mut s = Scheduler::new(limits).unwrap();
+    let mut s = Scheduler::new(Limits { max_seqs: 4, ..LIMITS }, CAPACITY).unwrap();
     (1..=4).for_each(|id| s.add(id, Request::new(vec![1; 17], 20)).unwrap());
     for _ in 0..40 {
         step(&mut s);
@@ -209,7 +205,7 @@ fn whoever_must_know_his_token_keeps_the_others_waiting() {
 
 #[test]
 fn what_was_computed_after_the_end_is_dropped_and_not_remembered() {
-    let mut s = Scheduler::new(Limits { page_len: 2, ..LIMITS }).unwrap();
+    let mut s = Scheduler::new(LIMITS, Capacity { page_len: 2, ..CAPACITY }).unwrap();
     s.add(1, Request { end_tokens: [7].into(), ..Request::new(vec![1, 2, 3], 9) }).unwrap();
     let (first, second) = (s.plan(8), s.plan(8));
     assert_eq!(s.apply(&first, &[token(7)]), [(1, Event::Done(Finish::Stop(7)))]);
@@ -222,7 +218,7 @@ fn what_was_computed_after_the_end_is_dropped_and_not_remembered() {
 
 #[test]
 fn nobody_is_preempted_while_his_step_is_under_way() {
-    let s = &mut scheduler(Limits { pages: 7, max_batch_tokens: 16, ..LIMITS }, &[4, 6]);
+    let s = &mut with_capacity(LIMITS, Capacity { pages: 7, max_tokens: 16, ..CAPACITY }, &[4, 6]);
     let mut under_way = s.plan(16);
     let steps = (1..20).find(|_| {
         let next = s.plan(16);

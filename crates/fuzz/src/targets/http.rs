@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use tern_engine::{Engine, Limits, Pooling, ScriptedRunner};
+use tern_engine::{Capacity, Engine, Limits, Pooling, ScriptedRunner};
 use tern_server::{Config, Defaults, Model, Server};
 use tern_text::ChatTemplate;
 
@@ -15,15 +15,8 @@ const ROUTES: &[&str] =
 const TEMPLATE: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}\
     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}\
     <tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{% endfor %}<answer>";
-const LIMITS: Limits = Limits {
-    max_seqs: 8,
-    max_batch_tokens: 256,
-    max_context: 256,
-    pages: 256,
-    page_len: 8,
-    max_waiting: 256,
-    step_millis: 0,
-};
+const LIMITS: Limits = Limits { max_seqs: 8, max_context: 256, max_waiting: 256, step_millis: 0 };
+const CAPACITY: Capacity = Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8 };
 
 /// A server on a port of this machine, with a scripted model.
 pub(crate) fn start() -> Run {
@@ -40,7 +33,7 @@ pub(crate) fn start() -> Run {
 fn serve() -> Result<SocketAddr, String> {
     let words = |e: &dyn std::fmt::Display| e.to_string();
     let tokenizer = Arc::new(super::stories());
-    let runner = ScriptedRunner::new(tokenizer.vocab_size(), LIMITS.page_len);
+    let runner = ScriptedRunner::new(tokenizer.vocab_size(), CAPACITY);
     let handle = Engine::start(Box::new(runner), LIMITS).map_err(|e| words(&e))?;
     let template = ChatTemplate::new(TEMPLATE, "", "").map_err(|e| words(&e))?;
     let server = Server::new(Config::default());

@@ -9,7 +9,7 @@ use serde_json::json;
 use tern_engine::Limits;
 use tern_server::Config;
 
-use crate::support::{LIMITS, Setup, Site, parse, wait_until_idle};
+use crate::support::{CAPACITY, LIMITS, Setup, Site, parse, wait_until_idle};
 
 #[test]
 fn until_the_model_is_there_requests_are_told_to_come_back() {
@@ -83,7 +83,7 @@ fn a_client_that_leaves_frees_its_pages() {
         assert!(start.elapsed() < Duration::from_secs(5));
         thread::sleep(Duration::from_millis(5));
     }
-    assert!(site.handle.stats().pages_free < LIMITS.pages);
+    assert!(site.handle.stats().pages_free < CAPACITY.pages);
     drop((streams, whole));
     let left = Instant::now();
     site.wait_until_idle();

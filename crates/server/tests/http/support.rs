@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tern_engine::{
-    Answer, Batch, Engine, EngineError, Handle, Limits, Pooling, Runner, Sample, ScriptedRunner,
+    Answer, Batch, Capacity, Engine, EngineError, Handle, Limits, Pooling, Runner, Sample, ScriptedRunner,
 };
 use tern_formats::Checkpoint;
 use tern_server::{Config, Defaults, Loader, Model, ServeError, Server};
@@ -25,15 +25,8 @@ pub(crate) const HERMES: &str = "{% if tools %}<tools>{{ tools | tojson }}</tool
     <tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}</tool_call>\
     {% endfor %}{% endfor %}{% if enable_thinking %}<go><think>{# ends with </think> #}{% else %}<answer>{% endif %}";
 
-pub(crate) const LIMITS: Limits = Limits {
-    max_seqs: 8,
-    max_batch_tokens: 256,
-    max_context: 512,
-    pages: 256,
-    page_len: 8,
-    max_waiting: 8,
-    step_millis: 0,
-};
+pub(crate) const LIMITS: Limits = Limits { max_seqs: 8, max_context: 512, max_waiting: 8, step_millis: 0 };
+pub(crate) const CAPACITY: Capacity = Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8 };
 
 /// What a test wants to be different.
 pub(crate) struct Setup {
@@ -93,6 +86,10 @@ impl Runner for Parrot {
             true => Err(EngineError::DeviceLost("a step on a parrot: misaligned address".into())),
             false => answers,
         }
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.script.capacity()
     }
 
     fn vocab(&self) -> usize {
@@ -202,7 +199,7 @@ impl Site {
         let tokenizer = tokenizer();
         let moods = Arc::<Moods>::default();
         let script = parrot(Arc::clone(&tokenizer), Arc::clone(&moods));
-        let script = ScriptedRunner::answering(tokenizer.vocab_size(), setup.limits.page_len, script);
+        let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
         let runner = Parrot { script, moods: Arc::clone(&moods) };
         let handle = Engine::start(Box::new(runner), setup.limits).unwrap();
         let server = Server::new(setup.config);
