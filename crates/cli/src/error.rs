@@ -67,6 +67,7 @@ from_below!(
     tern_formats::MetadataError,
     tern_models::ModelError,
     tern_engine::EngineError,
+    tern_engine::SamplingError,
     tern_graph::BackendError,
     tern_graph::GraphError,
     tern_text::TokenizerError,

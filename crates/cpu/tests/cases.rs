@@ -170,6 +170,6 @@ fn steps_that_do_not_fit_are_refused_in_words() {
     assert_eq!(refused(|s| s.tokens[0] = 64), "token id 64 is outside the vocabulary of 64");
     assert_eq!(refused(|s| s.tokens.clear()), "a step has no tokens");
     assert_eq!(refused(|s| s.slices[0].len = 2), "slices cover 2 of 1 tokens");
-    assert_eq!(refused(|s| s.slices[0].pages.clear()), "0 pages of 16 do not hold position 0");
+    assert_eq!(refused(|s| s.slices[0].pages.make_mut().clear()), "0 pages of 16 do not hold position 0");
     assert_eq!(refused(|s| s.outputs[0].row = 9), "output row 9 of 1 tokens");
 }

@@ -1,6 +1,6 @@
 //! What one step computes: which tokens of which sequences, on which pages.
 
-use tern_graph::{Carried, Output, Sample, Sampled, Slice, Step};
+use tern_graph::{Carried, Output, PageTable, Sample, Sampled, Slice, Step};
 
 use crate::{Guide, Pooling, RequestId};
 
@@ -25,8 +25,8 @@ pub struct Entry {
     pub carried: Option<usize>,
     /// Position of the first one.
     pub position: usize,
-    /// The sequence's pages: position `p` lives in `pages[p / page_len]`.
-    pub pages: Vec<u32>,
+    /// The sequence's KV pages.
+    pub pages: PageTable,
     /// What is to come of it.
     pub want: Want,
 }
@@ -129,7 +129,7 @@ mod tests {
             id,
             tokens: tokens.to_vec(),
             position,
-            pages: pages.to_vec(),
+            pages: pages.to_vec().into(),
             want,
             carried: None,
         };
@@ -148,7 +148,7 @@ mod tests {
         let step = batch.to_step(|e| !e.wants_hidden());
         assert_eq!(step.tokens, [7, 1, 2, 3, 5, 6]);
         assert_eq!(step.positions().collect::<Vec<_>>(), [4, 0, 1, 2, 0, 1]);
-        assert_eq!(step.slices[0].pages, [2, 0]);
+        assert_eq!(*step.slices[0].pages, [2, 0]);
         assert_eq!(rows(&step), [0, 5]);
         step.check(8, 4, 4).unwrap();
         let step = batch.to_step(Entry::wants_hidden);

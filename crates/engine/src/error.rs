@@ -1,6 +1,6 @@
 //! What can go wrong, each in one sentence, and whose fault it is.
 
-use tern_graph::BackendError;
+use tern_graph::{BackendError, SamplingError};
 
 /// Why a request was refused or failed, or an engine could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,6 +134,12 @@ impl EngineError {
 
     pub(crate) fn range(name: &'static str, want: impl Into<String>, got: impl ToString) -> EngineError {
         EngineError::Range { name, want: want.into(), got: got.to_string() }
+    }
+}
+
+impl From<SamplingError> for EngineError {
+    fn from(SamplingError { name, want, got }: SamplingError) -> EngineError {
+        EngineError::range(name, want, got)
     }
 }
 

@@ -7,6 +7,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
+use tern_graph::PageTable;
+
 use crate::EngineError;
 
 /// All pages of an engine; the only one to hand them out and take them back.
@@ -46,8 +48,8 @@ struct Content {
 /// The pages of one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Position `p` lives in `pages[p / page_len]`.
-    pub pages: Vec<u32>,
+    /// In the order of positions.
+    pub pages: PageTable,
     /// How many of them, from the first, have a content.
     known: usize,
     /// The name of the last one's content.
@@ -101,7 +103,7 @@ impl Pages {
             self.hold(page);
         }
         let last = pages.last().and_then(|&page| self.pages[page as usize].content.as_ref());
-        Held { known: pages.len(), name: last.map_or(0, |content| content.name), pages }
+        Held { known: pages.len(), name: last.map_or(0, |content| content.name), pages: pages.into() }
     }
 
     /// Adds pages to `held` until they hold `tokens` tokens; without enough free pages nothing changes.
@@ -117,7 +119,7 @@ impl Pages {
             if let Some(content) = self.pages[page as usize].content.take() {
                 self.known.remove(&content.hash);
             }
-            held.pages.push(page);
+            held.pages.make_mut().push(page);
         }
         true
     }
@@ -133,7 +135,7 @@ impl Pages {
             match self.known.get(&hash).copied() {
                 Some(page) if self.has(page, held.name, full) => {
                     self.hold(page);
-                    held.pages[at] = page;
+                    held.pages.make_mut()[at] = page;
                     self.let_go(own);
                 }
                 Some(_) => return, // another content with this hash: this sequence's pages stay unknown
@@ -153,8 +155,8 @@ impl Pages {
     /// Takes back all of `held`.
     pub fn give_back(&mut self, held: &mut Held) {
         // the last page goes first, so that a prefix outlives what follows it
-        for page in std::mem::take(held).pages.into_iter().rev() {
-            self.let_go(page);
+        for page in std::mem::take(held).pages.iter().rev() {
+            self.let_go(*page);
         }
     }
 
@@ -162,7 +164,7 @@ impl Pages {
     pub fn check<'a>(&self, held: impl IntoIterator<Item = &'a Held>) -> Result<(), EngineError> {
         let broken = |text: String| Err(EngineError::Broken(text));
         let mut times = vec![0u32; self.pages.len()];
-        for &page in held.into_iter().flat_map(|held| &held.pages) {
+        for &page in held.into_iter().flat_map(|held| held.pages.iter()) {
             match times.get_mut(page as usize) {
                 Some(n) => *n += 1,
                 None => return broken(format!("page {page} of {} does not exist", self.pages.len())),
@@ -264,7 +266,7 @@ mod tests {
         let mut pages = Pages::new(3, 16);
         assert!(pages.grow(&mut Held::default(), 16));
         let words = |held: &[u32]| {
-            pages.check([&Held { pages: held.to_vec(), ..Held::default() }]).unwrap_err().to_string()
+            pages.check([&Held { pages: held.to_vec().into(), ..Held::default() }]).unwrap_err().to_string()
         };
         assert_eq!(words(&[]), "the engine stopped: page 0 is held 0 times, and 1 were counted");
         assert_eq!(words(&[0, 2]), "the engine stopped: page 2 is held 1 times, and 0 were counted");

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    Backend, Bindings, Buffer, Graph, HostTensor, KvCells, KvSpec, OutputRow, Program, Reserve, Step, Ticket,
-    all_finite,
+    Backend, Bindings, Buffer, Graph, HostTensor, KvCells, KvSpec, OutputRow, PageTable, Program, Reserve,
+    Step, Ticket, all_finite,
 };
 
 use crate::{Answer, Batch, Capacity, EngineError, Entry, Want};
@@ -140,7 +140,7 @@ impl GraphRunner {
         if need > pages {
             return Err(EngineError::Pages { need, page_len, pages });
         }
-        let pages: Vec<u32> = (0..need as u32).collect();
+        let pages: PageTable = (0..need as u32).collect();
         let chunk = max_outputs.min(max_tokens);
         for (i, part) in tokens.chunks(chunk).enumerate() {
             let first = i * chunk;

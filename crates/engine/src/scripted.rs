@@ -110,7 +110,7 @@ impl ScriptedRunner {
         };
         let id = (self.script)(&history, sample);
         let id = id.and_then(|id| self.allowed(id, sample));
-        Ok(id.map_or(Answer::Nothing, |id| Answer::Token(self.report(id, sample.logprobs))))
+        Ok(id.map_or(Answer::Nothing, |id| Answer::Token(self.report(id, sample.params.logprobs))))
     }
 
     /// The token itself, or else the next one that the mask allows.
@@ -192,8 +192,8 @@ impl Runner for ScriptedRunner {
 }
 
 fn hashed(history: &[u32], sample: &Sample, vocab: usize) -> u32 {
-    let seen = sample.seen.iter().flat_map(|&(id, times)| [id, times]);
-    let draw = (sample.temperature > 0.0).then(|| sample.draw.to_bits());
+    let seen = sample.seen.counts().iter().flat_map(|&(id, times)| [id, times]);
+    let draw = (sample.params.temperature > 0.0).then(|| sample.draw.to_bits());
     let words = history.iter().copied().chain(seen).chain(draw);
     let mix = words.fold(0, |hash: u64, word| Random::new(hash ^ u64::from(word)).next_u64());
     Random::new(mix).below(vocab) as u32
@@ -201,12 +201,14 @@ fn hashed(history: &[u32], sample: &Sample, vocab: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use tern_graph::Sampling;
+
     use super::*;
 
     const PAIRS: Capacity = Capacity { pages: 8, page_len: 2, max_tokens: 8, max_outputs: 8 };
 
     fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
-        let (tokens, pages) = (tokens.to_vec(), pages.to_vec());
+        let (tokens, pages) = (tokens.to_vec(), pages.to_vec().into());
         let want = Want::Token(Sample::default(), None);
         Entry { id: 1, tokens, carried: None, position, pages, want }
     }
@@ -258,7 +260,8 @@ mod tests {
     fn the_draw_counts_only_when_hot() {
         let runner = &mut ScriptedRunner::new(1000, PAIRS);
         let mut with = |temperature, draw| {
-            let want = Want::Token(Sample { temperature, draw, ..Sample::default() }, None);
+            let sampling = Sampling { temperature, ..Sampling::default() };
+            let want = Want::Token(Sample { draw, ..sampling.into() }, None);
             next(runner, vec![Entry { want, ..entry(&[1], 0, &[0]) }])
         };
         assert_eq!(with(0.0, 0.1), with(0.0, 0.9));

@@ -1,9 +1,11 @@
 //! One request on its way: the tokens it has, how many of them are in the KV pages, and what comes next.
 
-use tern_graph::{Mask, Sampled, all_finite};
+use std::sync::Arc;
+
+use tern_graph::{Mask, Sampled, Sampling, Seen, all_finite};
 
 use crate::pages::{Held, Pages};
-use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Seen, Want};
+use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Want};
 
 /// A request and how far it is.
 #[derive(Clone, Debug)]
@@ -27,10 +29,12 @@ pub(crate) struct Sequence {
     /// It was planned before.
     started: bool,
     prompt_len: usize,
-    /// Its prompt's place is `tokens`.
+    /// Without its prompt and sampling parameters, which are `tokens` and `sampling`.
     request: Request,
-    /// Kept only where the penalties look at it.
+    sampling: Arc<Sampling>,
+    /// Kept only if the penalties look at it: the first `counted` tokens.
     seen: Seen,
+    counted: usize,
     /// The sum of hidden states, where a mean is asked for.
     sum: Vec<f32>,
 }
@@ -38,7 +42,8 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub(crate) fn new(id: RequestId, arrival: u64, mut request: Request) -> Sequence {
         let tokens = std::mem::take(&mut request.prompt);
-        let seen = if request.sampling.has_penalties() { Seen::new(&tokens) } else { Seen::default() };
+        let sampling = Arc::new(std::mem::take(&mut request.sampling));
+        let seen = if sampling.has_penalties() { Seen::new(&tokens) } else { Seen::default() };
         Sequence {
             id,
             arrival,
@@ -51,8 +56,10 @@ impl Sequence {
             finished: false,
             started: false,
             prompt_len: tokens.len(),
+            counted: tokens.len(),
             tokens,
             request,
+            sampling,
             seen,
             sum: vec![],
         }
@@ -81,7 +88,7 @@ impl Sequence {
     /// It wants to go on, and the token under way must be known for that: because its choice of the next one depends
     /// on it, or because two would be unknown.
     pub(crate) fn must_wait(&self) -> bool {
-        let depends = self.request.guide.is_some() || self.request.sampling.has_penalties();
+        let depends = self.request.guide.is_some() || self.sampling.has_penalties();
         self.wanted() > 0 && (self.coming > 1 || self.coming > 0 && depends)
     }
 
@@ -144,7 +151,8 @@ impl Sequence {
         let want = match self.request.pooling {
             Some(pooling) => Entry::pooled(pooling, last),
             None if last => {
-                let mut sample = self.request.sampling.at(end, &self.seen);
+                self.count();
+                let mut sample = self.sampling.at(end, &self.seen);
                 sample.mask = self.request.guide.as_ref().map(|_| Mask::promise());
                 Want::Token(sample, self.request.guide.clone())
             }
@@ -157,6 +165,15 @@ impl Sequence {
         self.planned = end;
         self.fresh = false;
         Entry { id: self.id, tokens, carried, position, pages: self.held.pages.clone(), want }
+    }
+
+    /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them
+    /// would copy them.
+    fn count(&mut self) {
+        if self.sampling.has_penalties() {
+            self.tokens[self.counted..].iter().for_each(|&id| self.seen.add(id));
+            self.counted = self.tokens.len();
+        }
     }
 
     /// Takes the answer to an entry in and says what that means for the request.
@@ -193,9 +210,6 @@ impl Sequence {
             Err(why) => return self.end(Event::Failed(EngineError::Rules(why)), emit),
         };
         self.tokens.push(sampled.id);
-        if self.request.sampling.has_penalties() {
-            self.seen.add(sampled.id);
-        }
         emit(Event::Token(sampled.clone()));
         if complete {
             self.end(Event::Done(Finish::Complete), emit);
@@ -230,7 +244,7 @@ mod tests {
     use tern_graph::Sample;
 
     use super::*;
-    use crate::{Guide, Rules, Sampling};
+    use crate::{Guide, Rules};
 
     fn events(request: Request, ids: &[Option<u32>]) -> Vec<Event> {
         let mut sequence = Sequence::new(1, 1, request);
@@ -308,7 +322,7 @@ mod tests {
         let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4, 4, 2], 9) });
         let entry = sequence.go(3, 0);
         sequence.advance(&entry, &Answer::Token(Sampled { id: 2, ..Sampled::default() }), &mut |_| ());
-        let seen = sequence.go(1, 0).sample().map(|s: &Sample| s.seen.clone());
+        let seen = sequence.go(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Graph, HostTensor, KvSpec, Roles, Sample, Sampled};
+use crate::{Graph, HostTensor, KvSpec, PageTable, Roles, Sample, Sampled};
 
 /// A stored tensor or reserved memory, by number; belongs to the backend that gave it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -191,8 +191,8 @@ pub struct Slice {
     pub len: usize,
     /// Position of the first one in its sequence.
     pub position: usize,
-    /// The sequence's KV pages: position `p` lives in `pages[p / page_len]`.
-    pub pages: Vec<u32>,
+    /// The sequence's KV pages.
+    pub pages: PageTable,
 }
 
 /// A wanted row.
@@ -224,10 +224,10 @@ pub struct OutputRow {
 
 impl Step {
     /// One sequence's tokens from `position` on, with the logits of every row.
-    pub fn all_logits(tokens: &[u32], position: usize, pages: Vec<u32>) -> Step {
+    pub fn all_logits(tokens: &[u32], position: usize, pages: impl Into<PageTable>) -> Step {
         Step {
             tokens: tokens.to_vec(),
-            slices: vec![Slice { len: tokens.len(), position, pages }],
+            slices: vec![Slice { len: tokens.len(), position, pages: pages.into() }],
             outputs: (0..tokens.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
             carried: vec![],
         }

@@ -6,7 +6,8 @@ use tern_quant::{DotWith, FieldType, Quant};
 
 use crate::{
     Activation, Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells,
-    KvSpec, NormKind, Random, Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val, all_finite,
+    KvSpec, NormKind, PageTable, Random, Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val,
+    all_finite,
 };
 
 /// Tokens a KV page in the cases.
@@ -64,7 +65,7 @@ impl Case {
     /// One step a run of `lens`: tokens of one sequence, in scattered pages, all rows wanted.
     fn sequence(&mut self, lens: &[usize], rng: &mut Random) {
         let total: usize = lens.iter().sum();
-        let pages: Vec<u32> = (0..total.div_ceil(PAGE_LEN) as u32).rev().collect();
+        let pages: PageTable = (0..total.div_ceil(PAGE_LEN) as u32).rev().collect();
         let mut position = 0;
         for &len in lens {
             let tokens: Vec<u32> = (0..len).map(|_| rng.below(INPUTS) as u32).collect();
@@ -92,7 +93,7 @@ impl Case {
     pub fn prepare<'a>(&'a self, backend: &'a mut dyn Backend) -> Result<Prepared<'a>, BackendError> {
         let weights = self.store(backend)?;
         let pages =
-            self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| &s.pages).max().map_or(0, |p| p + 1);
+            self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| s.pages.iter()).max().map_or(0, |p| p + 1);
         let kv = KvSpec {
             layers: self.graph.kv.clone(),
             cells: self.kv_cells,
@@ -379,7 +380,7 @@ fn two_sequences() -> Result<Case, GraphError> {
     let out = case.graph.attend(q, k, v, args)?;
     case.graph.outputs(out);
     let ids = |n: usize, rng: &mut Random| (0..n).map(|_| rng.below(INPUTS) as u32).collect::<Vec<u32>>();
-    let (a, b) = (vec![2, 0], vec![1, 3]);
+    let (a, b) = (PageTable::from([2, 0]), PageTable::from([1, 3]));
     case.steps.push(Step::all_logits(&ids(18, rng), 0, a.clone()));
     let both = Step {
         tokens: ids(20, rng),
@@ -439,7 +440,7 @@ fn not_finite() -> Result<Vec<Case>, GraphError> {
             case.name = format!("attend to {name} that are {bad}{cap}");
             spoil(&mut case.weights[table], &[(3, bad)]);
             // two sequences, of which one sees the bad row late, and a third on its pages afterwards
-            let (first, other) = (vec![0, 2], vec![1, 3]);
+            let (first, other) = (PageTable::from([0, 2]), PageTable::from([1, 3]));
             let ids =
                 |n: usize, rng: &mut Random| (0..n).map(|_| 4 + rng.below(60) as u32).collect::<Vec<_>>();
             case.steps = vec![
@@ -453,7 +454,7 @@ fn not_finite() -> Result<Vec<Case>, GraphError> {
                         Slice { len: 1, position: 18 + i, pages: first.clone() },
                         Slice { len: 1, position: 5 + i, pages: other.clone() },
                     ],
-                    ..Step::all_logits(&[id, 5], 0, vec![])
+                    ..Step::all_logits(&[id, 5], 0, [])
                 });
             }
             let mut many = ids(14, rng);

@@ -7,11 +7,14 @@ mod graph;
 mod kv;
 mod mask;
 mod op;
+mod page_table;
 mod plan;
 mod random;
 mod reference;
 mod role;
 mod sample;
+mod sampling;
+mod seen;
 mod tensor;
 
 pub use backend::{
@@ -22,9 +25,12 @@ pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
 pub use kv::{KvCells, KvLayer, KvSpec};
 pub use mask::Mask;
 pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId, softcap};
+pub use page_table::PageTable;
 pub use plan::{Plan, Work};
 pub use random::Random;
 pub use reference::Reference;
 pub use role::{Role, Roles};
 pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
+pub use sampling::{Sampling, SamplingError};
+pub use seen::Seen;
 pub use tensor::HostTensor;

@@ -12,53 +12,26 @@
 
 mod choice;
 
-use crate::Mask;
+use std::sync::Arc;
 
-/// How to choose. The default is greedy, with everything else off.
-#[derive(Clone, Debug, PartialEq)]
+use crate::{Mask, Sampling, Seen};
+
+/// How one token is chosen: the parameters of its request, and what changes from token to token.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// 0 takes the best token.
-    pub temperature: f32,
-    /// Keep this many best tokens; 0 keeps all.
-    pub top_k: usize,
-    /// Keep the best tokens until their probabilities reach this; 1 keeps all.
-    pub top_p: f32,
-    /// Drop tokens less probable than this share of the best one; 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in the prompt or the text; 1 is off.
-    pub repetition: f32,
-    /// Taken off a logit for every time the token was generated; 0 is off.
-    pub frequency: f32,
-    /// Taken off a logit once if the token was generated; 0 is off.
-    pub presence: f32,
+    /// The parameters; shared by all tokens of a request.
+    pub params: Arc<Sampling>,
     /// Tokens in the prompt or the text, and how often each was generated; only needed by the penalties.
-    pub seen: Vec<(u32, u32)>,
-    /// Added to single logits.
-    pub bias: Vec<(u32, f32)>,
+    pub seen: Seen,
     /// The tokens that may be chosen; all without it.
     pub mask: Option<Mask>,
     /// The draw, in [0, 1).
     pub draw: f32,
-    /// Report the token's log-probability, and those of this many best tokens.
-    pub logprobs: Option<usize>,
 }
 
-impl Default for Sample {
-    fn default() -> Sample {
-        Sample {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition: 1.0,
-            frequency: 0.0,
-            presence: 0.0,
-            seen: vec![],
-            bias: vec![],
-            mask: None,
-            draw: 0.0,
-            logprobs: None,
-        }
+impl From<Sampling> for Sample {
+    fn from(params: Sampling) -> Sample {
+        Sample { params: Arc::new(params), ..Sample::default() }
     }
 }
 
@@ -79,39 +52,39 @@ impl Sample {
         if !all_finite(logits) {
             return None;
         }
-        let id = if self.bias.is_empty() && !self.has_penalties() && self.mask.is_none() {
-            choice::choose(self, logits)?
-        } else {
+        let id = if self.changes_logits() {
             let mut own = logits.to_vec();
             self.adjust(&mut own);
             choice::choose(self, &own)?
+        } else {
+            choice::choose(self, logits)?
         };
-        let Some(count) = self.logprobs else { return Some(Sampled { id, ..Sampled::default() }) };
+        let Some(count) = self.params.logprobs else { return Some(Sampled { id, ..Sampled::default() }) };
         let log_sum = log_sum_exp(logits);
         let logprob = Some(logits[id as usize] - log_sum);
         Some(Sampled { id, logprob, top: top_logprobs(logits, count) })
     }
 
-    /// Whether the best token is taken, whatever the draw.
-    pub fn is_greedy(&self) -> bool {
-        self.temperature <= 0.0 || self.top_k == 1
-    }
-
     /// Whether penalties change any logit.
     pub fn has_penalties(&self) -> bool {
-        !self.seen.is_empty() && (self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0)
+        !self.seen.counts().is_empty() && self.params.has_penalties()
+    }
+
+    /// Whether a mask, biases or penalties change any logit.
+    pub fn changes_logits(&self) -> bool {
+        !self.params.bias.is_empty() || self.has_penalties() || self.mask.is_some()
     }
 
     /// The lowest weight that min-p keeps, from 1 to 2^30: there the best token is.
     pub fn floor(&self) -> u32 {
-        choice::floor(self.min_p)
+        choice::floor(self.params.min_p)
     }
 
     fn adjust(&self, logits: &mut [f32]) {
         if let Some(mask) = &self.mask {
             mask.apply(logits);
         }
-        for &(id, by) in &self.bias {
+        for &(id, by) in &self.params.bias {
             if let Some(x) = logits.get_mut(id as usize) {
                 *x += by;
             }
@@ -119,11 +92,12 @@ impl Sample {
         if !self.has_penalties() {
             return;
         }
-        for &(id, times) in &self.seen {
+        let Sampling { repetition, frequency, presence, .. } = *self.params;
+        for &(id, times) in self.seen.counts() {
             if let Some(x) = logits.get_mut(id as usize) {
                 // no further than the largest float: an infinity would leave nothing to draw from
-                *x = if *x > 0.0 { (*x / self.repetition).min(f32::MAX) } else { *x * self.repetition };
-                *x -= self.frequency * times as f32 + if times > 0 { self.presence } else { 0.0 };
+                *x = if *x > 0.0 { (*x / repetition).min(f32::MAX) } else { *x * repetition };
+                *x -= frequency * times as f32 + if times > 0 { presence } else { 0.0 };
             }
         }
     }
@@ -181,8 +155,16 @@ pub fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 mod tests {
     use super::*;
 
+    fn hot(temperature: f32) -> Sampling {
+        Sampling { temperature, ..Sampling::default() }
+    }
+
     fn with(temperature: f32) -> Sample {
-        Sample { temperature, ..Sample::default() }
+        hot(temperature).into()
+    }
+
+    fn after(seen: &[(u32, u32)], params: Sampling) -> Sample {
+        Sample { seen: seen.to_vec().into(), ..params.into() }
     }
 
     fn shares(sample: &Sample, logits: &[f32]) -> Vec<f32> {
@@ -201,13 +183,13 @@ mod tests {
 
     #[test]
     fn a_logit_that_is_not_finite_gives_no_token_at_any_temperature() {
-        let penalty = Sample { seen: vec![(3, 1)], repetition: 1.5, ..with(0.0) };
+        let penalty = after(&[(3, 1)], Sampling { repetition: 1.5, ..hot(0.0) });
         let samples = [
             with(0.0),
             with(1.0),
-            Sample { top_k: 1, ..with(0.7) },
+            Sampling { top_k: 1, ..hot(0.7) }.into(),
             Sample { mask: Some(Mask::allowing([0, 1], 40)), ..with(0.0) }, // of others than the bad one
-            Sample { bias: vec![(39, -100.0)], ..with(1.0) },
+            Sampling { bias: vec![(39, -100.0)], ..hot(1.0) }.into(),
             penalty,
         ];
         for sample in samples {
@@ -223,7 +205,7 @@ mod tests {
     #[test]
     fn parameters_alone_never_make_a_choice_impossible() {
         for temperature in [0.0, 1.0] {
-            let tiny = Sample { seen: vec![(1, 1)], repetition: f32::MIN_POSITIVE, ..with(temperature) };
+            let tiny = after(&[(1, 1)], Sampling { repetition: f32::MIN_POSITIVE, ..hot(temperature) });
             assert_eq!(tiny.pick(&[3.0, 100.0, -5.0]).unwrap().id, 1);
         }
     }
@@ -240,29 +222,28 @@ mod tests {
     #[test]
     fn top_k_top_p_and_min_p_cut_the_tail() {
         let logits = [3.0, 2.0, 1.0, 0.0]; // probabilities 0.64 0.24 0.09 0.03
-        assert_eq!(shares(&Sample { top_k: 2, ..with(1.0) }, &logits)[2..], [0.0, 0.0]);
-        assert_eq!(shares(&Sample { top_p: 0.8, ..with(1.0) }, &logits)[2..], [0.0, 0.0]);
-        assert_eq!(shares(&Sample { min_p: 0.3, ..with(1.0) }, &logits)[2..], [0.0, 0.0]);
-        assert_eq!(shares(&Sample { top_p: 0.1, ..with(1.0) }, &logits)[1..], [0.0, 0.0, 0.0]);
+        assert_eq!(shares(&Sampling { top_k: 2, ..hot(1.0) }.into(), &logits)[2..], [0.0, 0.0]);
+        assert_eq!(shares(&Sampling { top_p: 0.8, ..hot(1.0) }.into(), &logits)[2..], [0.0, 0.0]);
+        assert_eq!(shares(&Sampling { min_p: 0.3, ..hot(1.0) }.into(), &logits)[2..], [0.0, 0.0]);
+        assert_eq!(shares(&Sampling { top_p: 0.1, ..hot(1.0) }.into(), &logits)[1..], [0.0, 0.0, 0.0]);
     }
 
     #[test]
     fn penalties_and_bias_move_single_logits() {
         let logits = [2.0, 1.9, -1.0];
-        let seen = vec![(0, 2)];
-        let pick = |s: Sample| s.pick(&logits).unwrap().id;
-        assert_eq!(pick(Sample { seen: seen.clone(), ..with(0.0) }), 0);
-        assert_eq!(pick(Sample { seen: seen.clone(), repetition: 1.5, ..with(0.0) }), 1);
-        assert_eq!(pick(Sample { seen: seen.clone(), frequency: 0.1, ..with(0.0) }), 1);
-        assert_eq!(pick(Sample { seen, presence: 0.2, ..with(0.0) }), 1);
-        assert_eq!(pick(Sample { bias: vec![(2, 100.0)], ..with(0.0) }), 2);
+        let pick = |params: Sampling| after(&[(0, 2)], params).pick(&logits).unwrap().id;
+        assert_eq!(pick(hot(0.0)), 0);
+        assert_eq!(pick(Sampling { repetition: 1.5, ..hot(0.0) }), 1);
+        assert_eq!(pick(Sampling { frequency: 0.1, ..hot(0.0) }), 1);
+        assert_eq!(pick(Sampling { presence: 0.2, ..hot(0.0) }), 1);
+        assert_eq!(pick(Sampling { bias: vec![(2, 100.0)], ..hot(0.0) }), 2);
     }
 
     #[test]
     fn a_prompt_alone_is_repetition_and_no_more() {
-        let pick = |s: Sample| Sample { seen: vec![(0, 0)], ..s }.pick(&[2.0, 1.9]).unwrap().id;
-        assert_eq!(pick(Sample { repetition: 1.5, ..with(0.0) }), 1);
-        assert_eq!(pick(Sample { presence: 2.0, frequency: 2.0, ..with(0.0) }), 0);
+        let pick = |params: Sampling| after(&[(0, 0)], params).pick(&[2.0, 1.9]).unwrap().id;
+        assert_eq!(pick(Sampling { repetition: 1.5, ..hot(0.0) }), 1);
+        assert_eq!(pick(Sampling { presence: 2.0, frequency: 2.0, ..hot(0.0) }), 0);
     }
 
     #[test]
@@ -270,7 +251,8 @@ mod tests {
         let logits = [3.0, 2.0, 1.0, 0.0];
         for temperature in [0.0, 1.0] {
             let mask = Some(Mask::allowing([1, 3], 4));
-            let biased = Sample { mask, bias: vec![(0, 100.0)], ..with(temperature) };
+            let params = Sampling { bias: vec![(0, 100.0)], ..hot(temperature) };
+            let biased = Sample { mask, ..params.into() };
             let shares = shares(&biased, &logits);
             assert_eq!((shares[0], shares[2]), (0.0, 0.0));
             assert!(shares[1] > 0.8);
@@ -282,7 +264,7 @@ mod tests {
 
     #[test]
     fn logprobs_are_of_the_models_own_distribution() {
-        let s = Sample { logprobs: Some(2), bias: vec![(0, 50.0)], ..with(0.0) };
+        let s = Sample::from(Sampling { logprobs: Some(2), bias: vec![(0, 50.0)], ..hot(0.0) });
         let got = s.pick(&[0.0, 0.0]).unwrap();
         assert_eq!(got.id, 0);
         assert!((got.logprob.unwrap() - 0.5f32.ln()).abs() < 1e-6);

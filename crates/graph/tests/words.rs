@@ -3,7 +3,7 @@
 
 use tern_graph::{
     Activation, Attention, Backend, Bindings, Carried, Graph, HostTensor, KvCells, NormKind, Output,
-    Reference, Roles, RopeStyle, RopeTable, Sample, Slice, Step, Val,
+    PageTable, Reference, Roles, RopeStyle, RopeTable, Sample, Slice, Step, Val,
 };
 
 const ATTENTION: Attention =
@@ -145,8 +145,8 @@ fn step() -> Step {
     Step {
         tokens: vec![1, 2, 3, 9],
         slices: vec![
-            Slice { len: 3, position: 14, pages: vec![3, 0] },
-            Slice { len: 1, position: 0, pages: vec![1] },
+            Slice { len: 3, position: 14, pages: [3, 0].into() },
+            Slice { len: 1, position: 0, pages: [1].into() },
         ],
         outputs: vec![
             Output { row: 2, sample: None, logits: true },
@@ -169,9 +169,9 @@ fn steps_that_do_not_fit() {
     assert_eq!(said(|s| s.tokens[2] = 10), "token id 10 is outside the vocabulary of 10");
     assert_eq!(said(|s| s.slices[0].len = 2), "slices cover 3 of 4 tokens");
     assert_eq!(said(|s| s.slices[1].len = 2), "slices cover 5 of 4 tokens");
-    assert_eq!(said(|s| s.slices[0].pages.truncate(1)), "1 pages of 16 do not hold position 16");
+    assert_eq!(said(|s| s.slices[0].pages.make_mut().truncate(1)), "1 pages of 16 do not hold position 16");
     assert_eq!(said(|s| s.slices[1].position = 16), "1 pages of 16 do not hold position 16");
-    assert_eq!(said(|s| s.slices[1].pages[0] = 4), "page 4 is outside the 4 reserved");
+    assert_eq!(said(|s| s.slices[1].pages.make_mut()[0] = 4), "page 4 is outside the 4 reserved");
     assert_eq!(said(|s| s.outputs[1].row = 4), "output row 4 of 4 tokens");
     assert_eq!(said(|s| s.carried = vec![Carried { token: 4, output: 0 }]), "carried token 4 of 4 tokens");
 }
@@ -242,7 +242,7 @@ fn a_weight_has_the_roles_of_all_ops_that_read_it() {
 #[test]
 fn a_step_without_kv_needs_no_pages() {
     let mut step = step();
-    step.slices.iter_mut().for_each(|s| s.pages.clear());
+    step.slices.iter_mut().for_each(|s| s.pages = PageTable::default());
     assert_eq!(step.check(10, 0, 0), Ok(()));
 }
 

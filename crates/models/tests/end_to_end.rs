@@ -142,8 +142,8 @@ fn texts_in_one_step_do_not_touch_each_other() {
     let rest = [&a[20..], b].concat();
     let both = ready.step(Step {
         slices: vec![
-            Slice { len: 15, position: 20, pages: even },
-            Slice { len: b.len(), position: 0, pages: odd },
+            Slice { len: 15, position: 20, pages: even.into() },
+            Slice { len: b.len(), position: 0, pages: odd.into() },
         ],
         outputs: (0..rest.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
         tokens: rest,

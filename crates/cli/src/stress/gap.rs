@@ -1,6 +1,6 @@
 //! How close the choice between two tokens was: a near tie may fall either way where a device adds in another order.
 
-use tern_engine::{Request, Seen};
+use tern_engine::Request;
 
 /// How far `got` was from being chosen after `text`, given the log-probabilities of the whole vocabulary.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn gap(request: &Request, text: &[u32], logprobs: &[(u32, f32)], want
     all.iter_mut().for_each(|v| v.1 = ((v.1 - best) / f64::from(sampling.temperature)).exp());
     all.sort_unstable_by_key(|v| v.0);
     let total: f64 = all.iter().map(|v| v.1).sum();
-    let draw = f64::from(sampling.at(request.prompt.len() + text.len(), &Seen::default()).draw) * total;
+    let draw = f64::from(sampling.draw(request.prompt.len() + text.len())) * total;
     let mut low = 0.0;
     for (id, weight) in all {
         if id == got {
@@ -55,7 +55,7 @@ mod tests {
     fn gaps_of_draws_are_distances_to_the_tokens_share() {
         let hot = request(Sampling { temperature: 1.0, seed: 5, ..Sampling::default() });
         let half = 0.5f32.ln();
-        let draw = f64::from(hot.sampling.at(3, &Seen::default()).draw);
+        let draw = f64::from(hot.sampling.draw(3));
         let logprobs = [(1, half), (0, half)]; // by id: 0 has the lower half
         let (mine, other) = if draw < 0.5 { (0, 1) } else { (1, 0) };
         assert_eq!(gap(&hot, &[], &logprobs, other, mine), 0.0);

@@ -92,7 +92,7 @@ fn pages_that_are_mixed_up_are_found_and_explained() {
                 && let Some(entry) = batch.entries.iter_mut().find(reads)
             {
                 left -= 1;
-                entry.pages[0] = page;
+                entry.pages.make_mut()[0] = page;
             }
             Ok(())
         })

@@ -317,7 +317,7 @@ fn attention_scratch(fused: &[Fused], blocks: usize, max_tokens: usize) -> (usiz
 
 /// Log-probabilities are of whole rows, and computed on the host.
 fn wants_logits(output: &Output) -> bool {
-    output.logits || output.sample.as_ref().is_some_and(|s| s.logprobs.is_some())
+    output.logits || output.sample.as_ref().is_some_and(|s| s.params.logprobs.is_some())
 }
 
 /// The inputs of a step in one piece: the header, then its arrays.
@@ -340,7 +340,7 @@ fn pack(step: &Step) -> Vec<u32> {
     out.extend((0..).zip(&step.slices).flat_map(|(i, s)| std::iter::repeat_n(i, s.len)));
     out.extend(step.outputs.iter().map(|o| o.row as u32));
     for slice in &step.slices {
-        out.extend(&slice.pages);
+        out.extend(&*slice.pages);
         out.extend(std::iter::repeat_n(0, stride - slice.pages.len()));
     }
     out

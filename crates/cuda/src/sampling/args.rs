@@ -80,7 +80,7 @@ impl SampleRoom {
 
 /// Whether a row needs `sample_draw`.
 pub(crate) fn draws(sample: &Sample) -> bool {
-    !sample.is_greedy()
+    !sample.params.is_greedy()
 }
 
 /// What the rows of a step want, in one piece: a [`SampleRow`] each, then the lists that they point at.
@@ -100,16 +100,17 @@ pub(crate) fn pack<'a>(samples: impl ExactSizeIterator<Item = Option<&'a Sample>
 impl SampleRow {
     /// The row, with its lists put at the end of `words`.
     fn new(sample: &Sample, width: usize, words: &mut Vec<u32>) -> SampleRow {
+        let params = &*sample.params;
         let mut row = SampleRow {
-            what: CHOOSE | if sample.is_greedy() { GREEDY } else { 0 },
-            top_k: u32::try_from(sample.top_k).unwrap_or(u32::MAX),
+            what: CHOOSE | if params.is_greedy() { GREEDY } else { 0 },
+            top_k: u32::try_from(params.top_k).unwrap_or(u32::MAX),
             floor: sample.floor(),
-            temperature: sample.temperature,
-            top_p: if sample.top_p < 1.0 { sample.top_p.max(0.0) } else { 1.0 },
+            temperature: params.temperature,
+            top_p: if params.top_p < 1.0 { params.top_p.max(0.0) } else { 1.0 },
             draw: if sample.draw > 0.0 { sample.draw.min(1.0) } else { 0.0 }, // a NaN is 0
-            repetition: sample.repetition,
-            frequency: sample.frequency,
-            presence: sample.presence,
+            repetition: params.repetition,
+            frequency: params.frequency,
+            presence: params.presence,
             ..SampleRow::default()
         };
         if let Some(mask) = &sample.mask {
@@ -119,14 +120,14 @@ impl SampleRow {
             (row.mask, row.mask_words) = (words.len() as u32, bits.len() as u32);
             words.extend_from_slice(bits);
         }
-        if !sample.bias.is_empty() {
+        if !params.bias.is_empty() {
             row.what |= ADJUSTED;
-            let bias = sample.bias.iter().map(|&(id, by)| (id, by.to_bits())).collect();
+            let bias = params.bias.iter().map(|&(id, by)| (id, by.to_bits())).collect();
             (row.bias, row.bias_count) = put_pairs(words, bias, width);
         }
         if sample.has_penalties() {
             row.what |= ADJUSTED;
-            (row.seen, row.seen_count) = put_pairs(words, sample.seen.clone(), width);
+            (row.seen, row.seen_count) = put_pairs(words, sample.seen.counts().to_vec(), width);
         }
         row
     }
@@ -143,13 +144,15 @@ fn put_pairs(words: &mut Vec<u32>, mut pairs: Vec<(u32, u32)>, width: usize) -> 
 
 #[cfg(test)]
 mod tests {
-    use tern_graph::Mask;
+    use std::sync::Arc;
+
+    use tern_graph::{Mask, Sampling};
 
     use super::*;
 
     #[test]
     fn a_row_is_what_the_kernel_reads() {
-        let sample = Sample {
+        let params = Sampling {
             temperature: 0.5,
             top_k: 40,
             top_p: 0.9,
@@ -157,11 +160,14 @@ mod tests {
             repetition: 1.1,
             frequency: 0.2,
             presence: 0.3,
-            seen: vec![(2, 1), (7, 0), (900, 4)],
             bias: vec![(9, 1.5), (3, -1.0), (9, 2.0)],
+            ..Sampling::default()
+        };
+        let sample = Sample {
+            params: Arc::new(params),
+            seen: vec![(2, 1), (7, 0), (900, 4)].into(),
             mask: Some(Mask::allowing([1, 33], 40)),
             draw: 0.25,
-            logprobs: None,
         };
         let words = pack([None, Some(&sample)].into_iter(), 40);
         assert_eq!(words[..ROW], [0; ROW]);
@@ -177,11 +183,13 @@ mod tests {
 
     #[test]
     fn what_is_off_is_not_sent() {
-        let seen = vec![(1, 1)];
+        let seen = vec![(1, 1)].into();
         let words = pack([Some(&Sample { seen, ..Sample::default() })].into_iter(), 10);
         assert_eq!((words.len(), words[0], words[2]), (ROW, CHOOSE | GREEDY, 1));
-        let odd = Sample { temperature: 1.0, top_p: f32::NAN, draw: f32::NAN, ..Sample::default() };
-        assert!(draws(&odd) && !draws(&Sample { top_k: 1, ..odd.clone() }));
+        let odd = Sampling { temperature: 1.0, top_p: f32::NAN, ..Sampling::default() };
+        let greedy = Sampling { top_k: 1, ..odd.clone() };
+        let odd = Sample { draw: f32::NAN, ..odd.into() };
+        assert!(draws(&odd) && !draws(&greedy.into()));
         let words = pack([Some(&odd)].into_iter(), 10);
         assert_eq!((words[0], words[4], words[5]), (CHOOSE, 1f32.to_bits(), 0));
     }

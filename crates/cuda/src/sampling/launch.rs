@@ -72,5 +72,5 @@ impl Chooser {
 
 /// The best token is all that is wanted: nothing changes the logits.
 pub(crate) fn is_plain(sample: &Sample) -> bool {
-    sample.is_greedy() && sample.bias.is_empty() && !sample.has_penalties() && sample.mask.is_none()
+    sample.params.is_greedy() && !sample.changes_logits()
 }

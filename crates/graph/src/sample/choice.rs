@@ -14,11 +14,12 @@ const RUN: usize = 128;
 /// Chooses, from logits that are adjusted already.
 pub(super) fn choose(sample: &Sample, logits: &[f32]) -> Option<u32> {
     let best = argmax(logits)?;
-    if sample.is_greedy() {
+    let params = &sample.params;
+    if params.is_greedy() {
         return Some(best);
     }
-    let weights = Weights::new(logits, logits[best as usize], sample.temperature, sample.floor());
-    weights.draw(&weights.cut(sample.top_k, sample.top_p), sample.draw)
+    let weights = Weights::new(logits, logits[best as usize], params.temperature, sample.floor());
+    weights.draw(&weights.cut(params.top_k, params.top_p), sample.draw)
 }
 
 /// The best token; the lowest id among equals. `None` if no logit is finite or +inf.
@@ -191,27 +192,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Sampling;
 
     /// The same in the order of the text, with everything sorted.
     fn slow(sample: &Sample, logits: &[f32]) -> Option<u32> {
         let best = (0..logits.len())
             .filter(|&i| logits[i] > f32::NEG_INFINITY)
             .reduce(|best, i| if logits[i] > logits[best] { i } else { best })?;
-        if sample.temperature <= 0.0 || sample.top_k == 1 {
+        if sample.params.temperature <= 0.0 || sample.params.top_k == 1 {
             return Some(best as u32);
         }
         let mut kept: Vec<(u64, u32)> = (0..)
             .zip(logits)
-            .map(|(id, x)| (u64::from(weight((x - logits[best]) / sample.temperature)), id))
-            .filter(|k| k.0 > 0 && k.0 as f64 >= f64::from(sample.min_p) * f64::from(FULL))
+            .map(|(id, x)| (u64::from(weight((x - logits[best]) / sample.params.temperature)), id))
+            .filter(|k| k.0 > 0 && k.0 as f64 >= f64::from(sample.params.min_p) * f64::from(FULL))
             .collect();
         kept.sort_by_key(|&(weight, id)| (std::cmp::Reverse(weight), id));
-        if sample.top_k > 0 {
-            kept.truncate(sample.top_k);
+        if sample.params.top_k > 0 {
+            kept.truncate(sample.params.top_k);
         }
         let total = |kept: &[(u64, u32)]| kept.iter().map(|k| k.0).sum::<u64>();
-        if sample.top_p < 1.0 {
-            let limit = (f64::from(sample.top_p) * total(&kept) as f64).ceil() as u64;
+        if sample.params.top_p < 1.0 {
+            let limit = (f64::from(sample.params.top_p) * total(&kept) as f64).ceil() as u64;
             let enough = (1..=kept.len()).find(|&n| total(&kept[..n]) >= limit);
             kept.truncate(enough?);
         }
@@ -238,8 +240,8 @@ mod tests {
         let top_k = prop_oneof![Just(0usize), 1usize..8, 1usize..700];
         let all = (temperature, top_k, share(), share(), 0.0f32..1.0);
         all.prop_map(|(temperature, top_k, top_p, min_p, draw)| {
-            let off = Sample::default();
-            Sample { temperature, top_k, top_p, min_p, draw, ..off }
+            let off = Sampling::default();
+            Sample { draw, ..Sampling { temperature, top_k, top_p, min_p, ..off }.into() }
         })
     }
 
@@ -308,7 +310,7 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_beside_an_infinite_logit() {
-        let hot = Sample { temperature: 1.0, ..Sample::default() };
+        let hot = Sample::from(Sampling { temperature: 1.0, ..Sampling::default() });
         assert_eq!(choose(&hot, &[0.0, f32::INFINITY]), None);
         assert_eq!(choose(&Sample::default(), &[0.0, f32::INFINITY]), Some(1));
     }

@@ -1,15 +1,13 @@
-//! How a request wants its tokens chosen, and what that means for the token at one position.
+//! The sampling parameters of a request, the same struct from the request to the kernel.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tern_graph::{Random, Sample};
-
-use crate::EngineError;
+use crate::{Random, Sample, Seen};
 
 /// How tokens are chosen. The default is greedy with every penalty off.
 ///
-/// Repetition looks at the prompt and the text, frequency and presence at the text alone: a prompt's many markers
-/// must not keep the model from writing the one that ends its answer.
+/// The repetition penalty looks at the prompt and the generated text, frequency and presence at the generated text
+/// alone: the many markers of a prompt must not keep the model from writing the one that ends its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 takes the best token.
@@ -22,9 +20,9 @@ pub struct Sampling {
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens in the prompt or the text; 1 is off.
     pub repetition: f32,
-    /// Taken off a logit for every time the token was generated; 0 is off.
+    /// Subtracted from a logit for every time the token was generated; 0 is off.
     pub frequency: f32,
-    /// Taken off a logit once if the token was generated; 0 is off.
+    /// Subtracted from a logit once if the token was generated; 0 is off.
     pub presence: f32,
     /// Added to single logits.
     pub bias: Vec<(u32, f32)>,
@@ -51,7 +49,19 @@ impl Default for Sampling {
     }
 }
 
-/// A field, its value and the range it must lie in.
+/// A sampling parameter outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: want {want}, got {got}")]
+pub struct SamplingError {
+    /// The parameter.
+    pub name: &'static str,
+    /// Its range.
+    pub want: &'static str,
+    /// Its value.
+    pub got: String,
+}
+
+/// A parameter and its range.
 struct Range {
     name: &'static str,
     get: fn(&Sampling) -> f32,
@@ -76,70 +86,48 @@ const RANGES: &[Range] = &[
 ];
 
 impl Sampling {
-    /// Refuses what is not a number or lies outside its range.
-    pub fn check(&self) -> Result<(), EngineError> {
-        for range in RANGES {
-            let got = (range.get)(self);
+    /// Refuses a parameter that is not a number or lies outside its range.
+    pub fn check(&self) -> Result<(), SamplingError> {
+        for &Range { name, get, low, high, want } in RANGES {
+            let got = get(self);
             // a NaN lies in no range
-            if !(range.low..=range.high).contains(&got) {
-                return Err(EngineError::range(range.name, range.want, got));
+            if !(low..=high).contains(&got) {
+                return Err(SamplingError { name, want, got: got.to_string() });
             }
         }
         match self.bias.iter().find(|(_, by)| !(-100.0..=100.0).contains(by)) {
-            Some((id, by)) => Err(EngineError::range("bias", "-100 to 100", format!("{by} for token {id}"))),
+            Some((id, by)) => {
+                Err(SamplingError { name: "bias", want: "-100 to 100", got: format!("{by} for token {id}") })
+            }
             None => Ok(()),
         }
     }
 
     /// How the token at `position` is chosen, after the tokens in `seen`.
-    pub fn at(&self, position: usize, seen: &Seen) -> Sample {
+    pub fn at(self: &Arc<Sampling>, position: usize, seen: &Seen) -> Sample {
         Sample {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition: self.repetition,
-            frequency: self.frequency,
-            presence: self.presence,
-            seen: if self.has_penalties() { seen.counts() } else { vec![] },
-            bias: self.bias.clone(),
+            params: Arc::clone(self),
+            seen: if self.has_penalties() { seen.clone() } else { Seen::default() },
             mask: None,
-            draw: draw(self.seed, position),
-            logprobs: self.logprobs,
+            draw: self.draw(position),
         }
+    }
+
+    /// A number in [0, 1) that depends on the seed and the position only.
+    pub fn draw(&self, position: usize) -> f32 {
+        // the seed is mixed first, or neighbouring seeds would share draws at neighbouring positions
+        let stream = Random::new(self.seed).next_u64();
+        Random::new(stream ^ position as u64).uniform()
+    }
+
+    /// Whether the best token is taken, whatever the draw.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0 || self.top_k == 1
     }
 
     /// Whether a choice depends on the tokens seen.
     pub fn has_penalties(&self) -> bool {
         self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
-    }
-}
-
-/// A number in [0, 1) that depends on nothing but the seed and the position.
-fn draw(seed: u64, position: usize) -> f32 {
-    // the seed is mixed first, or neighbouring seeds would share draws at neighbouring positions
-    let stream = Random::new(seed).next_u64();
-    Random::new(stream ^ position as u64).uniform()
-}
-
-/// The tokens of a sequence and how often each was generated.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen(BTreeMap<u32, u32>);
-
-impl Seen {
-    /// A prompt: its tokens are there, and none of them generated.
-    pub fn new(prompt: &[u32]) -> Seen {
-        Seen(prompt.iter().map(|&id| (id, 0)).collect())
-    }
-
-    /// Counts one more generated token.
-    pub fn add(&mut self, id: u32) {
-        *self.0.entry(id).or_default() += 1;
-    }
-
-    /// Tokens and counts, by token.
-    pub fn counts(&self) -> Vec<(u32, u32)> {
-        self.0.iter().map(|(&id, &times)| (id, times)).collect()
     }
 }
 
@@ -168,12 +156,13 @@ mod tests {
 
     #[test]
     fn the_default_is_the_default_sample() {
-        let sample = Sampling::default().at(3, &Seen::new(&[1, 2]));
+        let sample = Arc::new(Sampling::default()).at(3, &Seen::new(&[1, 2]));
         assert_eq!(Sample { draw: 0.0, ..sample }, Sample::default());
     }
 
     #[test]
     fn draws_are_spread_and_differ_by_seed_and_position() {
+        let draw = |seed, position| Sampling { seed, ..Sampling::default() }.draw(position);
         let mean = (0..1000).map(|p| draw(1, p)).sum::<f32>() / 1000.0;
         assert!((mean - 0.5).abs() < 0.03, "mean {mean}");
         let mut first: Vec<u32> = (0..30).flat_map(|s| (0..30).map(move |p| draw(s, p).to_bits())).collect();
@@ -184,9 +173,9 @@ mod tests {
 
     #[test]
     fn penalties_see_the_prompt_and_count_what_was_generated() {
-        let sampling = Sampling { presence: 0.5, ..Sampling::default() };
+        let sampling = Arc::new(Sampling { presence: 0.5, ..Sampling::default() });
         let mut seen = Seen::new(&[9, 2, 9]);
         [2, 2, 5].into_iter().for_each(|id| seen.add(id));
-        assert_eq!(sampling.at(6, &seen).seen, [(2, 2), (5, 1), (9, 0)]);
+        assert_eq!(sampling.at(6, &seen).seen.counts(), [(2, 2), (5, 1), (9, 0)]);
     }
 }
