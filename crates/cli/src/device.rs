@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use tern_cpu::Cpu;
-use tern_cuda::{Cuda, Places};
+use tern_cuda::{Cuda, SearchPaths};
 use tern_graph::Backend;
 
 use crate::error::CliResult;
@@ -64,7 +64,7 @@ impl Device {
 }
 
 /// Where NVRTC may be: toolkits and Python environments that the environment or custom names.
-pub(crate) fn places() -> Places {
+pub(crate) fn places() -> SearchPaths {
     let var = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let toolkits = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(var).collect();
     let mut site_packages = vec![PathBuf::from("/usr/lib/python3/dist-packages")];
@@ -72,7 +72,7 @@ pub(crate) fn places() -> Places {
     for prefix in homes.into_iter().flatten().chain([PathBuf::from("/usr/local"), PathBuf::from("/usr")]) {
         site_packages.extend(pythons(&prefix.join("lib")));
     }
-    Places { toolkits, site_packages }
+    SearchPaths { toolkits, site_packages }
 }
 
 /// The package folders of every Python below a `lib` folder.

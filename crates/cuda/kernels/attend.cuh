@@ -17,27 +17,27 @@ template <int D> struct Quads {
     static DEVICE int column(int n) { return n * 128 + threadIdx.x % 32 * 4; }
     static DEVICE bool has(int n) { return D % 128 == 0 || column(n) < D; }
 
-    DEVICE void take(const float* from, u32 mask, u32 mark) {
+    DEVICE void take(const float* from, u32 mask, u32 epoch) {
 #pragma unroll
         for (int n = 0; n < N; n++) {
             Awaited<1> four;
             if (has(n)) four.ask(from + column(n));
-            else four.zero(mask & mark);
-            four.wait(from + column(n), mask, mark);
+            else four.zero(mask & epoch);
+            four.wait(from + column(n), mask, epoch);
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[n][i] = unmarked(four.bits[i], mask);
+            for (int i = 0; i < 4; i++) v[n][i] = untagged(four.bits[i], mask);
         }
     }
 
     // As make_head of heads.cuh, with pairs in fours.
-    DEVICE void make(const HeadArgs& h, int token, int head, u32 mark, const AttendArgs& a, const float2* turn, float* room) {
+    DEVICE void make(const HeadArgs& h, int token, int head, u32 epoch, const AttendArgs& a, const float2* turn, float* room) {
         float4 w[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
             w[n] = {1, 1, 1, 1};
             if (h.norm && has(n)) w[n] = *(const float4*)(h.norm_weight + column(n));
         }
-        take(row_of(h.x, token) + head * D, h.x.mask, mark);
+        take(row_of(h.x, token) + head * D, h.x.mask, epoch);
         float squares = 0, factor = 1;
 #pragma unroll
         for (int n = 0; n < N; n++) squares += v[n][0] * v[n][0] + v[n][1] * v[n][1] + (v[n][2] * v[n][2] + v[n][3] * v[n][3]);
@@ -222,7 +222,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_TOKENS;
         if (warp < G) {
             Quads<D> q;
-            q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.mark, a, turns + u.token * MOST_PAIRS, room.made[warp]);
+            q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, room.made[warp]);
             q.keep(room.q[warp], CAPPED ? a.scale : a.scale * LOG2E);
         } else if (warp >= OWNERS && made < news) {
             int token = u.token - (news - 1) + made;
@@ -230,12 +230,12 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             long slot = own ? slot_of(a, info.pages[token], info.position[token], u.kv_head) : 0;
             if (warp < OWNERS + MOST_TOKENS) {
                 Quads<D> k;
-                k.make(a.k, token, u.kv_head, info.mark, a, turns + token * MOST_PAIRS, room.made[warp]);
+                k.make(a.k, token, u.kv_head, info.epoch, a, turns + token * MOST_PAIRS, room.made[warp]);
                 k.keep(room.key[made], 1);
                 if (own) k.keep(a.keys + slot * D, 1);
             } else {
                 Quads<V> v;
-                v.take(row_of(a.v, token) + u.kv_head * V, a.v.mask, info.mark);
+                v.take(row_of(a.v, token) + u.kv_head * V, a.v.mask, info.epoch);
                 v.keep(room.value[made], 1);
                 if (own) v.template keep<true>(a.values + slot * V, 1);
                 bool finite = v.all_finite();
@@ -295,7 +295,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     }
 
     // Puts together what the block's warps have found, and the splits of all blocks where there are several.
-    static DEVICE void finish(const AttendArgs& a, u32 mark, Room& room) {
+    static DEVICE void finish(const AttendArgs& a, u32 epoch, Room& room) {
         Unit u = room.unit;
         int takers = room.takers, news = room.news;
         float* partial = a.partial + (long)u.room * PARTIAL;
@@ -303,7 +303,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         float* y = row_of(a.y, u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
             float by = reciprocal(top.y);
-            give4(y + i, {v.x * by, v.y * by, v.z * by, v.w * by}, a.y.mask, mark);
+            store_tagged4(y + i, {v.x * by, v.y * by, v.z * by, v.w * by}, a.y.mask, epoch);
         };
         for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
             int h = i / V, d = i % V;
@@ -370,7 +370,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             }
             ring.skip(slots);
             sync_threads<THREADS>();
-            finish(a, info.mark, room);
+            finish(a, info.epoch, room);
             sync_threads<THREADS>(); // the room is used again
         }
         return ring;

@@ -7,6 +7,8 @@
 // together), OFFSET_SUMS, MOST_PAIRS, where things lie in shared memory
 // (AT_...), and how large the last of them is (ARENA).
 
+static_assert(LARGE_PHASES == 3, "the switch of `step` has a case for each of them");
+
 template <int T> DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);
     float* room = (float*)(shared + AT_ROOM);
@@ -18,7 +20,7 @@ template <int T> DEVICE void step(const StepArgs& args) {
     for (int i = threadIdx.x; i < min(WINDOW - 1, args.count) * PIECES; i += THREADS) if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
     if (threadIdx.x < MOST_TOKENS) {
         int t = threadIdx.x;
-        if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.mark = args.epoch;
+        if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch;
         if (t < inputs[TOKENS]) {
             info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t);
             int before = 0; // tokens of the same sequence stand one after the other
@@ -78,4 +80,4 @@ template <int T> DEVICE void step(const StepArgs& args) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) one_launch(const __grid_constant__ StepArgs args) { step<TOKENS_AT_ONCE>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) fused_step(const __grid_constant__ StepArgs args) { step<TOKENS_AT_ONCE>(args); }

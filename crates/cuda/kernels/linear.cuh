@@ -44,7 +44,7 @@ template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int
 }
 
 // The warp's chunks of a row of x, two at a time, times the norm's weights: the norm's factor comes at the end.
-template <class L, int T> DEVICE void prepare_row(const float* norm_weight, const float* from, int t, const X& x, u32 mark) {
+template <class L, int T> DEVICE void prepare_row(const float* norm_weight, const float* from, int t, const X& x, u32 epoch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
@@ -57,16 +57,16 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
         int k = column(round);
         if (L::NORM && there(round)) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
         if (there(round)) asked.ask(from + k);
-        else asked.zero(mark);
+        else asked.zero(epoch);
     };
     ask(0);
 #pragma unroll
     for (int round = 0; round < L::ROUNDS; round += 2) {
-        asked.wait(from + column(round), L::X_MASK, mark);
+        asked.wait(from + column(round), L::X_MASK, epoch);
         float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            v[i] = there(round) ? unmarked(asked.bits[i], L::X_MASK) : 0.f;
+            v[i] = there(round) ? untagged(asked.bits[i], L::X_MASK) : 0.f;
             if (L::NORM) {
                 squares += v[i] * v[i];
                 v[i] = there(round) ? v[i] * by[i] : 0.f;
@@ -143,7 +143,7 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
 }
 
 // What a lane has of its warp's chunks of x: in registers where they are few.
-template <class L, int T> struct Kept {
+template <class L, int T> struct XRegisters {
     typedef typename L::A::F F; // of bits: that of all parts
     static constexpr bool REGISTERS = (L::SIGNS ? PlanesX<F>::REGISTERS * T : 9) * L::ROUNDS <= 32;
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
@@ -163,7 +163,7 @@ template <class L, int T> struct Kept {
         }
     }
 
-    DEVICE Kept(const X& x, int lane, int warp) {
+    DEVICE XRegisters(const X& x, int lane, int warp) {
         if constexpr (REGISTERS)
 #pragma unroll
             for (int round = 0; round < L::ROUNDS; round++) load(x, round, round, lane, warp);
@@ -171,7 +171,7 @@ template <class L, int T> struct Kept {
 };
 
 // The warp's shares of N tiles, one or two, as they come through the ring. What they are for a row and token goes to `out`.
-template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, Kept<L, T>& kept, const X& x, float* out, int lane, int warp) {
+template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, XRegisters<L, T>& held, const X& x, float* out, int lane, int warp) {
     int g = lane / 4, q = lane % 4, token = min(q, T - 1);
     float total[N][F::SIGNS ? T : 1][2] = {};
 #pragma unroll
@@ -181,14 +181,14 @@ template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, Kept
         for (int n = 0; n < N; n++) slot[n] = ring.ahead(n).wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = Kept<L, T>::REGISTERS ? round : 0;
+            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L, T>::REGISTERS ? round : 0;
             if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
-            if (!Kept<L, T>::REGISTERS) kept.load(x, round, 0, lane, warp);
+            if (!XRegisters<L, T>::REGISTERS) held.load(x, round, 0, lane, warp);
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 const u8* record = slot[n] + i * WARPS * F::BYTES;
-                if constexpr (F::SIGNS) multiply_planes<F, T>(total[n], record, kept.planes[at], lane);
-                else multiply_record<F>(total[n][0], record, kept.b[at], kept.scale[at], x.sums + (chunk * T + token) * 8, lane);
+                if constexpr (F::SIGNS) multiply_planes<F, T>(total[n], record, held.planes[at], lane);
+                else multiply_record<F>(total[n][0], record, held.b[at], held.scale[at], x.sums + (chunk * T + token) * 8, lane);
             }
         }
         __syncwarp();
@@ -229,14 +229,14 @@ template <class L> struct Added {
     u32 bits;
 
     DEVICE void ask(const float* at) { bits = load_shared_word(at); }
-    DEVICE float get(const float* at, u32 mark) {
-        for (Patience patience; (bits ^ mark) & L::ADD_MASK; patience.wear()) bits = load_shared_word(at);
-        return unmarked(bits, L::ADD_MASK);
+    DEVICE float get(const float* at, u32 epoch) {
+        for (Patience patience; (bits ^ epoch) & L::ADD_MASK; patience.wear()) bits = load_shared_word(at);
+        return untagged(bits, L::ADD_MASK);
     }
 };
 
 // Writes the rows of `units` units from the block's unit `from` on. The first row of a thread has its `added` asked for.
-template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, int units, int rows, const X& x, u32 mark, Added<L>& added) {
+template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, int units, int rows, const X& x, u32 epoch, Added<L>& added) {
     for (int i = threadIdx.x; i < units * 16 * rows; i += THREADS) {
         int r = i % 16, unit = i / 16, t = 0, tile;
         if (T > 1) t = unit / units, unit %= units;
@@ -250,8 +250,8 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
         const float* shares = x.shares + (unit * L::EACH * SHARE_FLOATS + r) * T + t;
         float y = whole_row<L, T>(part, shares, factor, row);
         if (L::GATED) y = activate(L::GATED - 1, y) * whole_row<L, T>(a.part[1], shares + SHARE_FLOATS * T, factor, row);
-        if (L::ADD) y += added.get(add, mark);
-        give(part.y + t * part.y_stride + row, y, part.y_mask, mark);
+        if (L::ADD) y += added.get(add, epoch);
+        store_tagged(part.y + t * part.y_stride + row, y, part.y_mask, epoch);
     }
 }
 
@@ -263,13 +263,13 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
     if (rows == 0 || units == 0) return ring;
     X x;
-    u32 mark = info.mark;
+    u32 epoch = info.epoch;
     Added<L> added; // one row a thread in most phases: what is added to it is asked for now
     int row = L::first_unit() * 16 + threadIdx.x;
     if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(a.add.at + row);
-    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, row_of(a.x, L::GATHER ? info.output_row[t] : t), t, x, mark);
+    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, row_of(a.x, L::GATHER ? info.output_row[t] : t), t, x, epoch);
     __syncwarp();
-    Kept<L, T> kept(x, lane, warp);
+    XRegisters<L, T> held(x, lane, warp);
     float* mine = x.shares + warp * 16 * T;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
@@ -279,18 +279,18 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
             typedef typename L::A::F F;
             int i = 0;
             if constexpr (L::PAIRED)
-                for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS * T) run_tiles<F, L, T, 2>(ring, kept, x, out, lane, warp);
-            for (; i < tiles; i++, out += SHARE_FLOATS * T) run_tiles<F, L, T, 1>(ring, kept, x, out, lane, warp);
+                for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS * T) run_tiles<F, L, T, 2>(ring, held, x, out, lane, warp);
+            for (; i < tiles; i++, out += SHARE_FLOATS * T) run_tiles<F, L, T, 1>(ring, held, x, out, lane, warp);
         } else {
             for (int i = 0; i < tiles; i++, out += SHARE_FLOATS * T) {
                 int tile, part = L::find(from * L::EACH + i, tile);
-                if (part == 0) run_tiles<typename L::A::F, L, T, 1>(ring, kept, x, out, lane, warp);
-                else if (part == 1) run_tiles<typename L::B::F, L, T, 1>(ring, kept, x, out, lane, warp);
-                else run_tiles<typename L::C::F, L, T, 1>(ring, kept, x, out, lane, warp);
+                if (part == 0) run_tiles<typename L::A::F, L, T, 1>(ring, held, x, out, lane, warp);
+                else if (part == 1) run_tiles<typename L::B::F, L, T, 1>(ring, held, x, out, lane, warp);
+                else run_tiles<typename L::C::F, L, T, 1>(ring, held, x, out, lane, warp);
             }
         }
         sync_threads<THREADS>();
-        write_rows<L, T>(a, from, now, rows, x, mark, added);
+        write_rows<L, T>(a, from, now, rows, x, epoch, added);
     }
     return ring;
 }

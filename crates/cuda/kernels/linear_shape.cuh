@@ -1,17 +1,12 @@
 // Linear phases as steps of a few tokens compile them: all about them but addresses is known. The host names them in
 // LINEARS(X) with X(number, LinearShape<...>).
 
-template <int N> struct FormatOf;
-#define DEFINE(n, bits, low, group, offsets) template <> struct FormatOf<n> { typedef Format<bits, low, group, offsets> Is; };
-FORMATS(DEFINE)
-#undef DEFINE
-
 template <class X, class Y> struct Same { static constexpr bool VALUE = false; };
 template <class X> struct Same<X, X> { static constexpr bool VALUE = true; };
 
 template <int FORMAT, int ROWS> struct PartShape {
     typedef typename FormatOf<FORMAT>::Is F;
-    static constexpr int TILES = (ROWS + 15) / 16;
+    static constexpr int TILES = (ROWS + TILE - 1) / TILE;
 };
 
 // GATED: 0, or 1 + the activation between the first part and the second. PER_SLOT: rounds in a slot of the ring.
@@ -20,7 +15,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
     typedef B_ B;
     typedef C_ C;
     static constexpr int COLS = COLS_, GATED = GATED_, PER_SLOT = PER_SLOT_;
-    static constexpr int CHUNKS = (COLS + 127) / 128, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round every warp has a chunk
+    static constexpr int CHUNKS = (COLS + CHUNK - 1) / CHUNK, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round every warp has a chunk
     static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
     static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, WANTED = FLAGS & OUTPUTS_ONLY;

@@ -2,7 +2,7 @@
 //
 // Defined by the host as for fused_step.cu.
 
-constexpr int TOKEN_SETS = BLOCK_TOKENS / 4; // of a block of `linear_many`: the matrix unit takes four tokens
+constexpr int TOKEN_SETS = BLOCK_TOKENS / 4; // of a block of `gemm`: the matrix unit takes four tokens
 constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
 
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) prepare(const __grid_constant__ PrepareArgs p) {
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) prepare(const __grid
 }
 
 // A chunk's share of the tile's products with all tokens of the block.
-template <class F> DEVICE void multiply_many(float (&total)[TOKEN_SETS][2], const Codes<F>& w, const u8* record, const u8* x,
+template <class F> DEVICE void multiply_chunk(float (&total)[TOKEN_SETS][2], const Codes<F>& w, const u8* record, const u8* x,
                                              const float* scales, const float* sums, int lane) {
     int g = lane / 4, q = lane % 4;
     const u32* pairs = (const u32*)(record + F::SCALES_AT) + g * F::GROUPS;
@@ -99,16 +99,16 @@ template <class F> DEVICE void multiply_many(float (&total)[TOKEN_SETS][2], cons
     }
 }
 
-struct alignas(16) ManyStage { u8 bytes[BLOCK_TOKENS * 256]; float scales[BLOCK_TOKENS], sums[BLOCK_TOKENS * 8]; };
+struct alignas(16) Stage { u8 bytes[BLOCK_TOKENS * 256]; float scales[BLOCK_TOKENS], sums[BLOCK_TOKENS * 8]; };
 
 // Rows of `tile` (part 0, or one of part 1 where gated) for 32 tokens.
-template <class F> DEVICE void tile_many(float (&total)[TOKEN_SETS][2], const LinearArgs& a, const Part& part, int tile, const IntegerX& x, int first, ManyStage* stages) {
+template <class F> DEVICE void multiply_tile(float (&total)[TOKEN_SETS][2], const LinearArgs& a, const Part& part, int tile, const IntegerX& x, int first, Stage* stages) {
     int lane = threadIdx.x % 32;
     bool real = tile < part.tiles;
     const u8* record = part.records + (long)tile * a.chunks * F::BYTES;
     auto fetch = [&](int chunk) {
         if (chunk < a.chunks) {
-            ManyStage& stage = stages[chunk % 2];
+            Stage& stage = stages[chunk % 2];
             const u8* from = x.bytes + ((long)chunk * x.tokens + first) * 256;
             for (int i = threadIdx.x * 16; i < BLOCK_TOKENS * 256; i += PHASE_THREADS * 16) copy16(stage.bytes + i, from + i);
             if (threadIdx.x < BLOCK_TOKENS / 4) copy16(stage.scales + threadIdx.x * 4, x.scales + (long)chunk * x.tokens + first + threadIdx.x * 4);
@@ -125,16 +125,16 @@ template <class F> DEVICE void tile_many(float (&total)[TOKEN_SETS][2], const Li
         if (real && chunk + 1 < a.chunks) next.load(record + F::BYTES, lane);
         arrived<1>();
         __syncthreads();
-        const ManyStage& stage = stages[chunk % 2];
-        if (real) multiply_many<F>(total, now, record, stage.bytes, stage.scales, stage.sums, lane);
+        const Stage& stage = stages[chunk % 2];
+        if (real) multiply_chunk<F>(total, now, record, stage.bytes, stage.scales, stage.sums, lane);
         record += F::BYTES;
         __syncthreads();
     }
 }
 
 // One part of a phase, or the two of a gated one: the first half of the warps have tiles of the first, the others of the second.
-extern "C" __global__ void __launch_bounds__(PHASE_THREADS) linear_many(const __grid_constant__ GemmArgs m) {
-    __shared__ union { ManyStage stages[2]; float tiles[PHASE_WARPS][16][BLOCK_TOKENS + 1]; } room;
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) gemm(const __grid_constant__ GemmArgs m) {
+    __shared__ union { Stage stages[2]; float tiles[PHASE_WARPS][16][BLOCK_TOKENS + 1]; } room;
     const LinearArgs& a = m.linear;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, first = blockIdx.y * BLOCK_TOKENS;
     int second = a.gated && warp >= PHASE_WARPS / 2, each = a.gated ? PHASE_WARPS / 2 : PHASE_WARPS;
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) linear_many(const __
     int tile = blockIdx.x * each + warp % each;
     float total[TOKEN_SETS][2] = {};
     switch (part.format) { // the same for all warps: gated parts share a format here
-#define CASE(n, bits, low, group, offsets) case n: tile_many<Format<bits, low, group, offsets>>(total, a, part, tile, m.x, first, room.stages); break;
+#define CASE(n, ...) case n: multiply_tile<FormatOf<n>::Is>(total, a, part, tile, m.x, first, room.stages); break;
         FORMATS(CASE)
 #undef CASE
     }
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) linear_many(const __
 }
 
 // Small phases.
-extern "C" __global__ void __launch_bounds__(PHASE_THREADS) rows(const __grid_constant__ PhaseArgs p) {
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) run_small_phase(const __grid_constant__ PhaseArgs p) {
     __shared__ float room[32];
     small_phase<PHASE_THREADS>(p.phase, p.inputs, 0, room, blockIdx.x, gridDim.x);
 }
@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
 // A block attends with one head of one token: its warps share the keys, and meet at the end.
 constexpr int MOST_DIMS = MOST_HEAD_DIM / 32; // a lane's columns of a head
 
-extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend_many(const __grid_constant__ PhaseArgs p) {
+extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid_constant__ PhaseArgs p) {
     __shared__ float room[ATTEND_WARPS][2 + MOST_DIMS * 32];
     const AttendArgs& a = p.phase.attend;
     int token = blockIdx.x, head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
@@ -248,12 +248,12 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend_many(const _
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) best_share(const __grid_constant__ PhaseArgs p) {
+extern "C" __global__ void __launch_bounds__(THREADS) run_argmax_share(const __grid_constant__ PhaseArgs p) {
     __shared__ float room[32];
     argmax_share(p.phase.argmax, blockIdx.y, room, blockIdx.x, gridDim.x);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) best_whole(const __grid_constant__ PhaseArgs p) {
+extern "C" __global__ void __launch_bounds__(THREADS) run_argmax_whole(const __grid_constant__ PhaseArgs p) {
     __shared__ float room[32];
     argmax_whole(p.phase.argmax, blockIdx.x, room, p.blocks);
 }

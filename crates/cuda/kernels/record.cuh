@@ -11,13 +11,22 @@
 // q < 2, the high bits of columns 32 (q - 2) and on if not.
 
 template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
-    static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = 128 / GROUP_;
+    static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = CHUNK / GROUP_;
     static constexpr bool OFFSETS = OFFSETS_;
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
     static constexpr int BYTES = SCALES_AT + 32 * GROUPS * (OFFSETS ? 2 : 1);
     static constexpr bool SIGNS = BITS == 1; // of one bit, a set one is -1; of two, codes are one more than they stand for
     static constexpr int UNIT = SIGNS ? 1 : 1 << (8 - BITS - LOW); // what a code of one is worth as a byte
 };
+
+// The format of index N, as the host numbers them.
+template <int N> struct FormatOf;
+#define DEFINE(n, bits, low, group, offsets, bytes)                              \
+    template <> struct FormatOf<n> { typedef Format<bits, low, group, offsets> Is; }; \
+    static_assert(FormatOf<n>::Is::BYTES == bytes, "a record has the size that the host packs");
+FORMATS(DEFINE)
+#undef DEFINE
+static_assert(TILE == 16 && CHUNK == 128, "lanes of the matrix unit hold 16 rows by 128 columns");
 
 // A plane's words of one lane: B of each of its two rows.
 template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int lane) {

@@ -7,7 +7,7 @@ extern __shared__ __align__(16) u8 shared[];
 // What every phase wants to know of the step, in shared memory: a trip to the inputs takes as long as a phase should.
 struct Info {
     int tokens, outputs;
-    u32 mark;
+    u32 epoch;
     int pad;
     int position[MOST_TOKENS], output_row[MOST_TOKENS];
     int first[MOST_TOKENS]; // the position from which on a token's keys are made in this step

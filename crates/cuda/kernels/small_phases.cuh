@@ -7,34 +7,42 @@ DEVICE float read_float(const void* at, long i, int kind) {
     return kind == F16 ? to_float(bits) : __int_as_float((int)bits << 16);
 }
 
+// What a block knows when it runs its share of a small phase.
+struct BlockContext {
+    const u32* inputs;
+    u32 epoch;
+    float* room; // a float per warp
+    int block, blocks;
+};
+
 template <class F> DEVICE float embedded(const EmbedArgs& a, u32 row, int k) {
-    const u8* tile = (const u8*)a.table + (long)(row / 16) * a.chunks * F::BYTES;
-    return weight_of<F>(tile + k / 128 * F::BYTES, row % 16, k % 128) * a.factor;
+    const u8* tile = (const u8*)a.table + (long)(row / TILE) * a.chunks * F::BYTES;
+    return weight_of<F>(tile + k / CHUNK * F::BYTES, row % TILE, k % CHUNK) * a.factor;
 }
 
-template <int THREADS> DEVICE void embed(const EmbedArgs& a, const u32* inputs, u32 mark, int block, int blocks) {
+template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c) {
     // several blocks share a row
-    int tokens = inputs[TOKENS], shares = max(1, blocks / tokens);
-    for (int i = block; i < tokens * shares; i += blocks) {
+    int tokens = c.inputs[TOKENS], shares = max(1, c.blocks / tokens);
+    for (int i = c.block; i < tokens * shares; i += c.blocks) {
         int token = i / shares, first = i % shares * THREADS + threadIdx.x, step = shares * THREADS;
-        u32 row = token_id(inputs, a.chosen, token);
+        u32 row = token_id(c.inputs, a.chosen, token);
         for (int k = first; k < a.cols; k += step) {
             float x;
             switch (a.format) {
-#define CASE(n, bits, low, group, offsets) case n: x = embedded<Format<bits, low, group, offsets>>(a, row, k); break;
+#define CASE(n, ...) case n: x = embedded<FormatOf<n>::Is>(a, row, k); break;
                 FORMATS(CASE)
 #undef CASE
                 default: x = read_float(a.table, (long)row * a.cols + k, -1 - a.format) * a.factor;
             }
-            give(row_of(a.y, token) + k, x, a.y.mask, mark);
+            store_tagged(row_of(a.y, token) + k, x, a.y.mask, c.epoch);
         }
     }
 }
 
 // A warp computes a row of weights for four tokens at a time.
-template <int THREADS> DEVICE void float_linear(const FloatLinearArgs& a, const u32* inputs, int block, int blocks) {
-    int lane = threadIdx.x % 32, warps = THREADS / 32, rows = rows_of(inputs, a.outputs_only);
-    for (int row = block * warps + threadIdx.x / 32; row < a.rows; row += blocks * warps) {
+template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
+    int lane = threadIdx.x % 32, warps = THREADS / 32, rows = rows_of(c.inputs, a.outputs_only);
+    for (int row = c.block * warps + threadIdx.x / 32; row < a.rows; row += c.blocks * warps) {
         for (int first = 0; first < rows; first += 4) {
             float sums[4] = {};
             auto add = [&](int k, float w) {
@@ -72,15 +80,15 @@ template <int THREADS> DEVICE void float_linear(const FloatLinearArgs& a, const 
 DEVICE float norm_factor(float squares, int count, float eps) { return 1.f / sqrtf(squares / count + eps); }
 
 // A warp normalises one run of `group` columns if there are many, a block if they are long.
-template <int THREADS> DEVICE void row_norm(const RowNormArgs& a, const u32* inputs, float* room, int block, int blocks) {
-    int groups = a.width / a.group, runs = rows_of(inputs, a.outputs_only) * groups;
-    for (int run = block; run < runs; run += blocks) {
+template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext& c) {
+    int groups = a.width / a.group, runs = rows_of(c.inputs, a.outputs_only) * groups;
+    for (int run = c.block; run < runs; run += c.blocks) {
         const float* x = a.x.at + run / groups * a.x.stride + run % groups * a.group;
         float* y = a.y.at + run / groups * a.y.stride + run % groups * a.group;
         float mean = 0;
         if (a.norm.kind == LAYER) {
             for (int i = threadIdx.x; i < a.group; i += THREADS) mean += load_float(x + i);
-            mean = block_sum<THREADS>(mean, room) / a.group;
+            mean = block_sum<THREADS>(mean, c.room) / a.group;
             sync_threads<THREADS>();
         }
         float squares = 0;
@@ -88,7 +96,7 @@ template <int THREADS> DEVICE void row_norm(const RowNormArgs& a, const u32* inp
             float d = load_float(x + i) - mean;
             squares += d * d;
         }
-        float factor = norm_factor(block_sum<THREADS>(squares, room), a.group, a.norm.eps);
+        float factor = norm_factor(block_sum<THREADS>(squares, c.room), a.group, a.norm.eps);
         sync_threads<THREADS>();
         for (int i = threadIdx.x; i < a.group; i += THREADS)
             y[i] = (load_float(x + i) - mean) * factor * a.norm.weight[i] + (a.norm.bias ? a.norm.bias[i] : 0.f);
@@ -96,10 +104,10 @@ template <int THREADS> DEVICE void row_norm(const RowNormArgs& a, const u32* inp
 }
 
 // A thread turns one pair, or copies one column that is not turned.
-template <int THREADS> DEVICE void rope(const RopeArgs& a, const u32* inputs, int block, int blocks) {
+template <int THREADS> DEVICE void run(const RopeArgs& a, const BlockContext& c) {
     int rest = a.head_dim - 2 * a.pairs, items = a.pairs + rest, heads = a.width / a.head_dim;
-    for (int token = block; token < inputs[TOKENS]; token += blocks) {
-        float position = position_of(inputs, token);
+    for (int token = c.block; token < c.inputs[TOKENS]; token += c.blocks) {
+        float position = position_of(c.inputs, token);
         for (int i = threadIdx.x; i < heads * items; i += THREADS) {
             int item = i % items;
             const float* x = a.x.at + token * a.x.stride + i / items * a.head_dim;
@@ -119,9 +127,9 @@ template <int THREADS> DEVICE void rope(const RopeArgs& a, const u32* inputs, in
     }
 }
 
-template <int THREADS> DEVICE void elements(const ElementArgs& e, const u32* inputs, int block, int blocks) {
-    long count = (long)rows_of(inputs, e.outputs_only) * e.width;
-    for (long i = (long)block * THREADS + threadIdx.x; i < count; i += (long)blocks * THREADS) {
+template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext& c) {
+    long count = (long)rows_of(c.inputs, e.outputs_only) * e.width;
+    for (long i = (long)c.block * THREADS + threadIdx.x; i < count; i += (long)c.blocks * THREADS) {
         long row = i / e.width, k = i % e.width;
         float x = load_float(e.a.at + row * e.a.stride + k), y;
         float other = e.b.at ? load_float(e.b.at + row * e.b.stride + k) : 0.f;
@@ -133,21 +141,19 @@ template <int THREADS> DEVICE void elements(const ElementArgs& e, const u32* inp
     }
 }
 
-template <int THREADS> DEVICE void output_rows(const OutputsArgs& a, const u32* inputs, int block, int blocks) {
-    for (int row = block; row < inputs[OUTPUTS]; row += blocks) {
-        const float* x = a.x.at + output_row(inputs, row) * a.x.stride;
+template <int THREADS> DEVICE void run(const OutputsArgs& a, const BlockContext& c) {
+    for (int row = c.block; row < c.inputs[OUTPUTS]; row += c.blocks) {
+        const float* x = a.x.at + output_row(c.inputs, row) * a.x.stride;
         for (int k = threadIdx.x; k < a.width; k += THREADS) a.y.at[row * a.y.stride + k] = load_float(x + k);
     }
 }
 
-// Any of them.
-template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, u32 mark, float* room, int block, int blocks) {
+// Any small phase: `run` has an overload for the arguments of each.
+template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, u32 epoch, float* room, int block, int blocks) {
+    BlockContext c = {inputs, epoch, room, block, blocks};
     switch (phase.kind) {
-        case EMBED: embed<THREADS>(phase.embed, inputs, mark, block, blocks); break;
-        case FLOAT_LINEAR: float_linear<THREADS>(phase.float_linear, inputs, block, blocks); break;
-        case ROW_NORM: row_norm<THREADS>(phase.norm, inputs, room, block, blocks); break;
-        case ROPE: rope<THREADS>(phase.rope, inputs, block, blocks); break;
-        case ELEMENTS: elements<THREADS>(phase.elements, inputs, block, blocks); break;
-        case OUTPUT_ROWS: output_rows<THREADS>(phase.outputs, inputs, block, blocks); break;
+#define CASE(kind, args) case kind: run<THREADS>(phase.args, c); break;
+        SMALL_PHASES(CASE)
+#undef CASE
     }
 }

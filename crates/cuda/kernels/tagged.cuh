@@ -1,11 +1,11 @@
 // Values between phases, and how blocks of a step of a few tokens hand them to each other without a barrier: the lowest bit
-// of every float is a mark that flips from step to step, and who wants a float waits until it has this step's mark. What a
+// of every float is a epoch that flips from step to step, and who wants a float waits until it has this step's epoch. What a
 // float is and that it is there are then one load, not two one after the other.
 
 DEVICE float* row_of(const View& view, int row) { return view.at + row * view.stride; }
 
-DEVICE float unmarked(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
-DEVICE u32 marked(float x, u32 mask, u32 mark) { return (__float_as_uint(x) & ~mask) | (mark & mask); }
+DEVICE float untagged(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
+DEVICE u32 tagged(float x, u32 mask, u32 epoch) { return (__float_as_uint(x) & ~mask) | (epoch & mask); }
 
 // Floats that another block may be writing.
 DEVICE u32 load_shared_word(const float* at) {
@@ -22,12 +22,12 @@ DEVICE void load_shared_words4_if(bool wanted, u32* bits, const float* at) {
                  : "+r"(bits[0]), "+r"(bits[1]), "+r"(bits[2]), "+r"(bits[3]) : "l"(at), "r"((u32)wanted) : "memory");
 }
 
-DEVICE void give(float* at, float x, u32 mask, u32 mark) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(marked(x, mask, mark)) : "memory");
+DEVICE void store_tagged(float* at, float x, u32 mask, u32 epoch) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(tagged(x, mask, epoch)) : "memory");
 }
 
-DEVICE void give4(float* at, const float4& v, u32 mask, u32 mark) {
-    u32 bits[4] = {marked(v.x, mask, mark), marked(v.y, mask, mark), marked(v.z, mask, mark), marked(v.w, mask, mark)};
+DEVICE void store_tagged4(float* at, const float4& v, u32 mask, u32 epoch) {
+    u32 bits[4] = {tagged(v.x, mask, epoch), tagged(v.y, mask, epoch), tagged(v.z, mask, epoch), tagged(v.w, mask, epoch)};
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
 }
 
@@ -41,16 +41,16 @@ template <int N> struct Awaited {
         for (int n = 0; n < N; n++) load_shared_words4(bits + 4 * n, at + 4 * n);
     }
 
-    DEVICE void zero(u32 mark) {
+    DEVICE void zero(u32 epoch) {
 #pragma unroll
-        for (int i = 0; i < 4 * N; i++) bits[i] = mark;
+        for (int i = 0; i < 4 * N; i++) bits[i] = epoch;
     }
 
-    DEVICE void wait(const float* at, u32 mask, u32 mark) {
+    DEVICE void wait(const float* at, u32 mask, u32 epoch) {
         for (Patience patience;; patience.wear()) {
             u32 wrong = 0;
 #pragma unroll
-            for (int i = 0; i < 4 * N; i++) wrong |= bits[i] ^ mark;
+            for (int i = 0; i < 4 * N; i++) wrong |= bits[i] ^ epoch;
             bool again = wrong & mask;
             if (!__any_sync(0xffffffff, again)) return;
 #pragma unroll

@@ -1,4 +1,4 @@
-//! [`Cuda`]: the backend itself.
+//! [`Cuda`]: the backend.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use tern_graph::{
 };
 
 use crate::bandwidth;
-use crate::driver::{Compiler, Device, Places, Staging};
-use crate::launch::{Compiled, Kv, Underway, scratch_bytes};
+use crate::driver::{Compiler, Device, SearchPaths, Staging};
+use crate::kv::{Kv, KvMemory};
+use crate::launch::{Compiled, InFlight, StepSize, scratch_bytes};
 use crate::weights::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -22,9 +23,9 @@ pub struct Cuda {
     staging: Staging,
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
-    underway: Vec<(u64, Program, Underway)>,
+    in_flight: Vec<Submitted>,
     steps: u64,
-    /// The fault that took the context, after which nothing more is run.
+    /// The fault that destroyed the context; every later step fails with it.
     lost: Option<BackendError>,
 }
 
@@ -33,12 +34,19 @@ enum Stored {
     Kv(Arc<Kv>),
 }
 
+/// A step in flight.
+struct Submitted {
+    ticket: Ticket,
+    program: Program,
+    step: InFlight,
+}
+
 impl Cuda {
-    /// Opens GPU `ordinal`; NVRTC is looked for in `places` when a kernel has to be compiled, and kernels are kept in
-    /// `cache`.
-    pub fn open(ordinal: usize, places: Places, cache: Option<PathBuf>) -> Result<Cuda> {
+    /// Opens GPU `ordinal`. NVRTC is searched in `paths` when a kernel has to be compiled; compiled kernels are cached in
+    /// the folder `cache`.
+    pub fn open(ordinal: usize, paths: SearchPaths, cache: Option<PathBuf>) -> Result<Cuda> {
         let device = Device::open(ordinal)?;
-        let compiler = Compiler::new(Arc::clone(&device), places, cache);
+        let compiler = Compiler::new(Arc::clone(&device), paths, cache);
         let staging = Staging::new(&device);
         Ok(Cuda {
             device,
@@ -46,7 +54,7 @@ impl Cuda {
             staging,
             buffers: vec![],
             programs: vec![],
-            underway: vec![],
+            in_flight: vec![],
             steps: 0,
             lost: None,
         })
@@ -57,21 +65,21 @@ impl Cuda {
         Buffer(self.buffers.len() as u32 - 1)
     }
 
-    fn start(&mut self, program: Program, step: &Step) -> Result<Underway> {
+    fn start(&mut self, program: Program, step: &Step) -> Result<InFlight> {
         let compiled = self.compiled(program)?;
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.vocab, pages, page_len)?;
-        step.check_size(compiled.max_tokens, compiled.max_outputs)?;
+        step.check_size(compiled.most.tokens, compiled.most.outputs)?;
         compiled.submit(step)
     }
 
     fn compiled(&mut self, program: Program) -> Result<&mut Compiled> {
         let compiled = self.programs.get_mut(program.0 as usize);
-        compiled.ok_or_else(|| BackendError::Invalid(format!("program {} was not compiled here", program.0)))
+        compiled.ok_or_else(|| BackendError::Invalid(format!("program {} is not of this device", program.0)))
     }
 
-    /// After a failure: a device that cannot even be waited for has lost its context, whatever the failure was called.
-    fn look_after<T>(&mut self, result: Result<T>) -> Result<T> {
+    /// After a failure: if the device cannot be synchronised either, its context is lost, whatever the error was.
+    fn check_context<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };
         if self.device.wait().is_ok() {
             return Err(error);
@@ -96,13 +104,16 @@ impl Backend for Cuda {
         let Reserve::Kv(KvSpec { layers, cells, pages, page_len }) = what;
         if *cells != KvCells::F16 {
             return Err(BackendError::Unsupported(
-                "KV in int8 is for the processor only so far: want f16 on a GPU".into(),
+                "int8 KV cache: supported on the CPU only, use f16 on a GPU".into(),
             ));
         }
         let halves = |heads: usize, dim: usize| self.device.allocate(pages * page_len * heads * dim * 2);
         let memory = layers
             .iter()
-            .map(|l| Ok((halves(l.kv_heads, l.k_dim)?, halves(l.kv_heads, l.v_dim)?)))
+            .map(|l| {
+                let keys = halves(l.kv_heads, l.k_dim)?;
+                Ok(KvMemory { keys, values: halves(l.kv_heads, l.v_dim)? })
+            })
             .collect::<Result<Vec<_>>>()?;
         let kv = Kv { layers: layers.clone(), pages: *pages, page_len: *page_len, memory };
         Ok(self.add(Stored::Kv(Arc::new(kv))))
@@ -125,33 +136,34 @@ impl Backend for Cuda {
             Some(Some(Stored::Kv(kv))) if kv.layers == graph.kv => Some(Arc::clone(kv)),
             _ => {
                 return Err(BackendError::Invalid(
-                    "the graph's attention layers do not fit the KV pages".into(),
+                    "the KV pages were reserved for other attention layers".into(),
                 ));
             }
         };
-        let most = (bindings.max_tokens, bindings.max_outputs);
+        let most = StepSize { tokens: bindings.max_tokens, outputs: bindings.max_outputs };
         let compiled = Compiled::new(&self.device, &mut self.compiler, graph, &weights, kv, most)?;
         self.programs.push(compiled);
         Ok(Program(self.programs.len() as u32 - 1))
     }
 
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket> {
-        if let Some(why) = &self.lost {
-            return Err(why.clone());
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
         }
         let started = self.start(program, &step);
-        let underway = self.look_after(started)?;
+        let step = self.check_context(started)?;
         self.steps += 1;
-        self.underway.push((self.steps, program, underway));
+        self.in_flight.push(Submitted { ticket: Ticket(self.steps), program, step });
         Ok(Ticket(self.steps))
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
-        let at = self.underway.iter().position(|w| w.0 == ticket.0);
-        let at = at.ok_or_else(|| BackendError::Invalid("this ticket was not given out here".into()))?;
-        let (_, program, underway) = self.underway.swap_remove(at);
-        let output = self.compiled(program)?.collect(underway);
-        self.look_after(output)
+        let index = self.in_flight.iter().position(|s| s.ticket.0 == ticket.0);
+        let index = index
+            .ok_or_else(|| BackendError::Invalid(format!("ticket {} is of no step in flight", ticket.0)))?;
+        let Submitted { program, step, .. } = self.in_flight.swap_remove(index);
+        let output = self.compiled(program)?.collect(step);
+        self.check_context(output)
     }
 
     fn runs_ahead(&self) -> bool {

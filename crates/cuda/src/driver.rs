@@ -2,11 +2,17 @@
 
 mod compiler;
 mod device;
+mod kernel;
+mod memory;
 mod nvrtc;
 mod staging;
 
+#[cfg(test)]
+pub(crate) use compiler::compile_options;
 pub(crate) use compiler::{Compiler, Source};
-pub(crate) use device::{Device, Event, Grid, Kernel, Memory, Module, Pinned};
+pub(crate) use device::Device;
 pub use device::{DeviceFacts, devices};
-pub use nvrtc::{Nvrtc, Places};
+pub(crate) use kernel::{Grid, Kernel, Module};
+pub(crate) use memory::{Event, Memory, Pinned};
+pub use nvrtc::{Nvrtc, SearchPaths};
 pub(crate) use staging::Staging;

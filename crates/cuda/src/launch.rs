@@ -1,7 +1,20 @@
 //! Compiled graphs, and how their steps are launched.
 
-pub(crate) mod fused_step;
+mod fused_memory;
+mod fused_step;
+mod in_flight;
+mod inputs;
 mod phase_launches;
-pub(crate) mod program;
+mod program;
+mod program_memory;
+mod strategy;
 
-pub(crate) use program::{Compiled, Kv, Underway, scratch_bytes};
+pub(crate) use in_flight::InFlight;
+pub(crate) use program::Compiled;
+pub(crate) use program_memory::scratch_bytes;
+pub(crate) use strategy::StepSize;
+
+#[cfg(test)]
+pub(crate) use fused_memory::{FusedMemory, Ring};
+#[cfg(test)]
+pub(crate) use fused_step::RopeTable;

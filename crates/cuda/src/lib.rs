@@ -1,9 +1,12 @@
-//! The NVIDIA GPU backend. The driver and NVRTC are opened at run time, so the same binary runs where there is neither;
-//! kernels are compiled for this GPU and this model's shapes, and kept.
+//! The NVIDIA GPU backend. The driver and NVRTC are opened at run time, so that the same binary runs without them;
+//! kernels are compiled for this GPU and this model's shapes, and cached.
 
 mod backend;
 mod bandwidth;
 mod driver;
+#[cfg(test)]
+mod kernel_tests;
+mod kv;
 mod launch;
 mod lower;
 mod sampling;
@@ -11,4 +14,4 @@ mod shared;
 mod weights;
 
 pub use backend::Cuda;
-pub use driver::{DeviceFacts, Nvrtc, Places, devices};
+pub use driver::{DeviceFacts, Nvrtc, SearchPaths, devices};

@@ -1,10 +1,17 @@
-//! From a graph to the phases of a step: ops fused by pattern, values that pass between thread blocks without a grid
+//! From a graph to the phases of a step: ops fused by pattern, values passed between thread blocks without a grid
 //! barrier, and the arguments of each phase.
 
+mod attention_shape;
 pub(crate) mod fuse;
-pub(crate) mod linear_shape;
+mod kernel_config;
+mod linear_shape;
 mod lowering;
 mod tagged_values;
 
-pub(crate) use lowering::{AttentionShape, Best, Lowering, Scratch, number};
-pub(crate) use tagged_values::Exchange;
+pub(crate) use attention_shape::AttentionShape;
+pub(crate) use kernel_config::{KernelConfig, intern};
+#[cfg(test)]
+pub(crate) use linear_shape::PartShape;
+pub(crate) use linear_shape::{LinearShape, linear_defines};
+pub(crate) use lowering::{Addresses, ArgmaxScratch, AttentionScratch, KvAddresses, Lowering, TaggedMemory};
+pub(crate) use tagged_values::TaggedValues;

@@ -3,4 +3,4 @@
 mod args;
 mod launch;
 
-pub(crate) use launch::{Chooser, is_plain};
+pub(crate) use launch::{Sampler, is_plain};

@@ -1,7 +1,9 @@
 //! Weights on the device.
 
 mod layout;
+mod packing;
+mod record;
 mod weight;
 
-pub(crate) use layout::{CHUNK, Layout, TILE};
-pub(crate) use weight::Weight;
+pub(crate) use layout::Layout;
+pub(crate) use weight::{Weight, WeightRef};

@@ -1,40 +1,41 @@
-//! The CUDA driver: one device, its memory, its kernels. Every call is checked and every failure has words.
+//! The CUDA driver: which devices there are, and one device with its context and stream. Every call is checked.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys as cu;
 use tern_graph::BackendError;
 
-use crate::shared::KernelArgs;
+use super::kernel::Module;
+use super::memory::Memory;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Turns a driver's answer into a result; `doing` says what was asked of it.
-fn check(code: cu::CUresult, doing: impl FnOnce() -> String) -> Result<()> {
+/// Turns the driver's return code into a result; `doing` names the call in the message.
+pub(super) fn check(code: cu::CUresult, doing: impl FnOnce() -> String) -> Result<()> {
     if code == cu::CUresult::CUDA_SUCCESS {
         return Ok(());
     }
-    let mut words = ptr::null();
+    let mut message = ptr::null();
     // SAFETY: the driver gives a static string, or leaves the pointer null.
-    let words = unsafe {
-        let _ = cu::cuGetErrorString(code, &raw mut words);
-        if words.is_null() {
+    let message = unsafe {
+        let _ = cu::cuGetErrorString(code, &raw mut message);
+        if message.is_null() {
             format!("{code:?}")
         } else {
-            CStr::from_ptr(words).to_string_lossy().into_owned()
+            CStr::from_ptr(message).to_string_lossy().into_owned()
         }
     };
-    Err(kind(code)(format!("{}: {words}", doing())))
+    Err(kind(code)(format!("{}: {message}", doing())))
 }
 
-/// What an error of the driver means for what comes after it.
+/// The kind of backend error that a driver error is.
 fn kind(code: cu::CUresult) -> fn(String) -> BackendError {
     use cu::CUresult as Code;
     match code {
         Code::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory,
-        // those after which, as the driver's manual says, the context cannot be used
+        // the driver's manual: after these the context cannot be used
         Code::CUDA_ERROR_ECC_UNCORRECTABLE
         | Code::CUDA_ERROR_NVLINK_UNCORRECTABLE
         | Code::CUDA_ERROR_ILLEGAL_ADDRESS
@@ -51,10 +52,10 @@ fn kind(code: cu::CUresult) -> fn(String) -> BackendError {
     }
 }
 
-/// A GPU that is there, as the driver describes it.
+/// A GPU, as the driver describes it.
 #[derive(Clone, Debug)]
 pub struct DeviceFacts {
-    /// Its place among the devices.
+    /// Its index among the devices.
     pub ordinal: usize,
     /// `NVIDIA H200`
     pub name: String,
@@ -68,14 +69,14 @@ pub struct DeviceFacts {
     pub memory: u64,
 }
 
-/// What the driver says about itself and its devices, or why there is none.
+/// The version of the driver and its devices, or why there are none.
 pub fn devices() -> Result<(i32, Vec<DeviceFacts>)> {
-    // SAFETY: looks for the library and opens nothing; without it no other call may be made.
+    // SAFETY: it looks for the library and calls nothing; no other call is made if the library is missing.
     if !unsafe { cu::is_culib_present() } {
         return Err(BackendError::Unsupported("no NVIDIA driver: libcuda.so.1 was not found".into()));
     }
     let (mut version, mut count) = (0, 0);
-    // SAFETY: the library is there; all pointers are to live integers.
+    // SAFETY: the library is present; all pointers are to live integers.
     unsafe {
         check(cu::cuInit(0), || "the NVIDIA driver did not start".into())?;
         check(cu::cuDriverGetVersion(&raw mut version), || "the driver's version".into())?;
@@ -87,7 +88,7 @@ pub fn devices() -> Result<(i32, Vec<DeviceFacts>)> {
 fn facts(ordinal: usize) -> Result<DeviceFacts> {
     use cu::CUdevice_attribute as Attribute;
     let (mut device, mut memory, mut name) = (0, 0, [0; 256]);
-    // SAFETY: the driver is initialised; buffers are as long as said.
+    // SAFETY: the driver is initialised; buffers have the lengths that are passed.
     unsafe {
         check(cu::cuDeviceGet(&raw mut device, ordinal as c_int), || format!("GPU {ordinal}"))?;
         check(cu::cuDeviceGetName(name.as_mut_ptr(), 255, device), || format!("the name of GPU {ordinal}"))?;
@@ -113,12 +114,11 @@ fn facts(ordinal: usize) -> Result<DeviceFacts> {
     })
 }
 
-/// A device with its context and one stream, on which everything happens in order.
+/// A device with its context and one stream, on which all work runs in order.
 pub(crate) struct Device {
-    /// What it is.
     pub(crate) facts: DeviceFacts,
     context: cu::CUcontext,
-    stream: cu::CUstream,
+    pub(super) stream: cu::CUstream,
 }
 
 // SAFETY: the driver's handles may be used from any thread; `bind` makes the context current where they are used.
@@ -133,7 +133,7 @@ impl Device {
         let count = all.len();
         let facts = all.into_iter().nth(ordinal);
         let facts = facts.ok_or_else(|| {
-            BackendError::Unsupported(format!("there is no GPU {ordinal}: the driver has {count}"))
+            BackendError::Unsupported(format!("GPU {ordinal}: not found, the driver lists {count}"))
         })?;
         let (mut device, mut context, mut stream) = (0, ptr::null_mut(), ptr::null_mut());
         // SAFETY: the driver is initialised; all pointers are to live values.
@@ -154,7 +154,7 @@ impl Device {
         check(unsafe { cu::cuCtxSetCurrent(self.context) }, || "the context".into())
     }
 
-    /// Bytes free and in all.
+    /// Free bytes and total bytes.
     pub(crate) fn memory(&self) -> Result<(u64, u64)> {
         self.bind()?;
         let (mut free, mut total) = (0, 0);
@@ -163,7 +163,7 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Memory for `bytes`, zeroed.
+    /// Allocates `bytes`, zeroed.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Memory> {
         self.bind()?;
         let (mut at, bytes) = (0, bytes.max(16));
@@ -173,15 +173,14 @@ impl Device {
             let free = self.memory().map_or(0, |m| m.0);
             let mib = |b: u64| b / (1 << 20);
             let (want, name) = (mib(bytes as u64), &self.facts.name);
-            return check(code, || format!("{want} MiB on {name}, of which {} MiB are free", mib(free)))
-                .and_then(|()| Err(BackendError::OutOfMemory("out of memory".into())));
+            check(code, || format!("allocating {want} MiB on {name} with {} MiB free", mib(free)))?;
         }
-        let memory = Memory { at, bytes, device: Arc::clone(self) };
+        let memory = Memory::new(at, bytes, Arc::clone(self));
         memory.clear()?;
         Ok(memory)
     }
 
-    /// Memory with these bytes in it.
+    /// Allocates memory and copies these bytes into it.
     pub(crate) fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory> {
         let memory = self.allocate(bytes.len())?;
         memory.write(0, bytes)?;
@@ -189,305 +188,31 @@ impl Device {
         Ok(memory)
     }
 
-    /// Until everything asked for is done.
+    /// Waits until all submitted work is done.
     pub(crate) fn wait(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: the stream lives as long as `self`.
         check(unsafe { cu::cuStreamSynchronize(self.stream) }, || format!("a step on {}", self.facts.name))
     }
 
-    /// Machine code on the device; `name` is for messages.
+    /// Loads machine code; `name` is for messages.
     pub(crate) fn load(self: &Arc<Self>, code: &[u8], name: &str) -> Result<Module> {
         self.bind()?;
         let mut module = ptr::null_mut();
-        // SAFETY: the code is a whole cubin, as NVRTC made it or the cache checked it.
+        // SAFETY: the code is a complete cubin: from NVRTC, or from the cache with its hash checked.
         let loaded = unsafe { cu::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
         check(loaded, || format!("{name}: loading"))?;
-        Ok(Module { module, device: Arc::clone(self) })
+        Ok(Module::new(module, Arc::clone(self)))
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
         let _ = self.bind();
-        // SAFETY: everything on the stream holds the device, so nothing uses it any more.
+        // SAFETY: all users of the stream hold the device, so none is left.
         unsafe {
             cu::cuStreamDestroy_v2(self.stream);
             cu::cuDevicePrimaryCtxRelease_v2(self.facts.ordinal as c_int);
         }
-    }
-}
-
-/// Host memory that the device copies from and to by itself.
-pub(crate) struct Pinned {
-    at: *mut c_void,
-    bytes: usize,
-    device: Arc<Device>,
-}
-
-// SAFETY: it is memory; whoever has the value has it alone.
-unsafe impl Send for Pinned {}
-
-impl Pinned {
-    /// `bytes` of it, zeroed.
-    pub(crate) fn new(device: &Arc<Device>, bytes: usize) -> Result<Pinned> {
-        device.bind()?;
-        let (mut at, bytes) = (ptr::null_mut(), bytes.max(16));
-        // SAFETY: the pointer is to a live pointer.
-        check(unsafe { cu::cuMemHostAlloc(&raw mut at, bytes, 0) }, || {
-            format!("{bytes} bytes of pinned memory")
-        })?;
-        // SAFETY: it was just allocated.
-        unsafe { at.write_bytes(0, bytes) };
-        Ok(Pinned { at, bytes, device: Arc::clone(device) })
-    }
-
-    /// The bytes. Nothing that the device was asked to do with them may be under way.
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: allocated so long, and borrowed alone.
-        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.bytes) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let _ = self.device.bind();
-        // SAFETY: the device may still copy from it; afterwards nobody has it.
-        unsafe {
-            cu::cuStreamSynchronize(self.device.stream);
-            cu::cuMemFreeHost(self.at);
-        }
-    }
-}
-
-/// A point in the stream that can be waited for.
-pub(crate) struct Event {
-    event: cu::CUevent,
-    device: Arc<Device>,
-}
-
-// SAFETY: as for `Device`.
-unsafe impl Send for Event {}
-
-impl Event {
-    pub(crate) fn new(device: &Arc<Device>) -> Result<Event> {
-        device.bind()?;
-        let mut event = ptr::null_mut();
-        let flags = cu::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: the pointer is to a live handle.
-        check(unsafe { cu::cuEventCreate(&raw mut event, flags) }, || "an event".into())?;
-        Ok(Event { event, device: Arc::clone(device) })
-    }
-
-    /// Marks what has been asked for until now.
-    pub(crate) fn record(&self) -> Result<()> {
-        // SAFETY: both are alive.
-        check(unsafe { cu::cuEventRecord(self.event, self.device.stream) }, || "an event".into())
-    }
-
-    /// Until all that is done.
-    pub(crate) fn wait(&self) -> Result<()> {
-        self.device.bind()?;
-        // SAFETY: it is alive.
-        check(unsafe { cu::cuEventSynchronize(self.event) }, || {
-            format!("a step on {}", self.device.facts.name)
-        })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        let _ = self.device.bind();
-        // SAFETY: nobody else has it.
-        unsafe { cu::cuEventDestroy_v2(self.event) };
-    }
-}
-
-/// A piece of the device's memory.
-pub(crate) struct Memory {
-    at: cu::CUdeviceptr,
-    bytes: usize,
-    device: Arc<Device>,
-}
-
-impl Memory {
-    /// Where it begins, for a kernel.
-    pub(crate) fn pointer(&self) -> u64 {
-        self.at
-    }
-
-    /// Bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Makes it zeros, in order with everything else.
-    pub(crate) fn clear(&self) -> Result<()> {
-        // SAFETY: the range is what was allocated.
-        let code = unsafe { cu::cuMemsetD8Async(self.at, 0, self.bytes, self.device.stream) };
-        check(code, || "zeroing memory".into())
-    }
-
-    /// Copies bytes in, in order with everything else. They may be reused at once.
-    pub(crate) fn write(&self, from: usize, bytes: &[u8]) -> Result<()> {
-        self.fits(from, bytes.len())?;
-        // SAFETY: the range was checked; a copy out of pageable memory has read it when it returns.
-        let code = unsafe {
-            cu::cuMemcpyHtoDAsync_v2(
-                self.at + from as u64,
-                bytes.as_ptr().cast(),
-                bytes.len(),
-                self.device.stream,
-            )
-        };
-        check(code, || format!("copying {} bytes to the GPU", bytes.len()))
-    }
-
-    /// Copies the first bytes of pinned memory in, to `to` and after it, in order with everything else; it may not be
-    /// changed until then.
-    pub(crate) fn write_pinned(&self, to: usize, from: &Pinned, bytes: usize) -> Result<()> {
-        let bytes = bytes.min(from.bytes);
-        self.fits(to, bytes)?;
-        // SAFETY: the range was checked, and pinned memory waits for the stream before it goes.
-        let code =
-            unsafe { cu::cuMemcpyHtoDAsync_v2(self.at + to as u64, from.at, bytes, self.device.stream) };
-        check(code, || format!("copying {bytes} bytes to the GPU"))
-    }
-
-    /// Copies the first bytes out to pinned memory, in order with everything else.
-    pub(crate) fn read_pinned(&self, to: &mut Pinned, bytes: usize) -> Result<()> {
-        let bytes = bytes.min(to.bytes);
-        self.fits(0, bytes)?;
-        // SAFETY: as above.
-        let code = unsafe { cu::cuMemcpyDtoHAsync_v2(to.at, self.at, bytes, self.device.stream) };
-        check(code, || format!("copying {bytes} bytes from the GPU"))
-    }
-
-    /// Copies bytes out when everything before is done.
-    pub(crate) fn read(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
-        self.fits(from, bytes.len())?;
-        // SAFETY: the range was checked; the wait makes sure that the bytes are there.
-        let code = unsafe {
-            cu::cuMemcpyDtoHAsync_v2(
-                bytes.as_mut_ptr().cast(),
-                self.at + from as u64,
-                bytes.len(),
-                self.device.stream,
-            )
-        };
-        check(code, || format!("copying {} bytes from the GPU", bytes.len()))?;
-        self.device.wait()
-    }
-
-    fn fits(&self, from: usize, len: usize) -> Result<()> {
-        match from.checked_add(len) {
-            Some(end) if end <= self.bytes => Ok(()),
-            _ => Err(BackendError::Invalid(format!("bytes {from}..+{len} of {} on the GPU", self.bytes))),
-        }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let _ = self.device.bind();
-        // SAFETY: nobody else has the pointer; the driver waits for what still uses it.
-        unsafe { cu::cuMemFree_v2(self.at) };
-    }
-}
-
-/// Machine code on the device, which stays there as long as the context does.
-pub(crate) struct Module {
-    module: cu::CUmodule,
-    device: Arc<Device>,
-}
-
-// SAFETY: as for `Device`.
-unsafe impl Send for Module {}
-
-impl Module {
-    /// One of its kernels.
-    pub(crate) fn kernel(&self, name: &str) -> Result<Kernel> {
-        self.device.bind()?;
-        let mut function = ptr::null_mut();
-        let title = CString::new(name).map_err(|e| BackendError::Invalid(e.to_string()))?;
-        // SAFETY: the module is loaded, and the title ends with a zero.
-        let found = unsafe { cu::cuModuleGetFunction(&raw mut function, self.module, title.as_ptr()) };
-        check(found, || format!("{name}: not in its module"))?;
-        Ok(Kernel { name: name.into(), function, device: Arc::clone(&self.device) })
-    }
-}
-
-/// A kernel, ready to be launched.
-pub(crate) struct Kernel {
-    name: String,
-    function: cu::CUfunction,
-    device: Arc<Device>,
-}
-
-// SAFETY: as for `Device`.
-unsafe impl Send for Kernel {}
-
-impl Kernel {
-    /// Lets its blocks have up to `bytes` of shared memory.
-    pub(crate) fn with_shared_memory(self, bytes: usize) -> Result<Kernel> {
-        let most = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is alive.
-        let code = unsafe { cu::cuFuncSetAttribute(self.function, most, bytes as c_int) };
-        check(code, || format!("{}: {bytes} bytes of shared memory", self.name))?;
-        Ok(self)
-    }
-
-    /// Launches blocks with these arguments.
-    ///
-    /// # Safety
-    ///
-    /// `args` must be the kernel's only parameter, its addresses good for what the kernel does with them, and the grid one
-    /// that the kernel is written for.
-    pub(crate) unsafe fn launch<A: KernelArgs>(&self, grid: Grid, args: &A) -> Result<()> {
-        let Grid { x, y, threads, shared } = grid;
-        let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let (params, none, stream) = (params.as_mut_ptr(), ptr::null_mut(), self.device.stream);
-        let (x, y, threads, shared) = (x as u32, y as u32, threads as u32, shared as u32);
-        // SAFETY: the driver copies the arguments before it returns; the rest is this function's contract.
-        let code = unsafe {
-            cu::cuLaunchKernel(self.function, x, y, 1, threads, 1, 1, shared, stream, params, none)
-        };
-        check(code, || format!("{}: launching {x} x {y} blocks of {threads}", self.name))
-    }
-
-    /// As [`Self::launch`], for blocks that wait for each other: all run at the same time, or the launch fails.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::launch`].
-    pub(crate) unsafe fn launch_together<A: KernelArgs>(&self, grid: Grid, args: &A) -> Result<()> {
-        let Grid { x, y, threads, shared } = grid;
-        let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let (params, stream) = (params.as_mut_ptr(), self.device.stream);
-        let (x, y, threads, shared) = (x as u32, y as u32, threads as u32, shared as u32);
-        // SAFETY: as for `launch`.
-        let code = unsafe {
-            cu::cuLaunchCooperativeKernel(self.function, x, y, 1, threads, 1, 1, shared, stream, params)
-        };
-        check(code, || format!("{}: launching {x} x {y} blocks of {threads} together", self.name))
-    }
-}
-
-/// The size of a launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Grid {
-    /// Blocks, in two dimensions.
-    pub(crate) x: usize,
-    pub(crate) y: usize,
-    /// Threads of a block.
-    pub(crate) threads: usize,
-    /// Bytes of dynamic shared memory of a block.
-    pub(crate) shared: usize,
-}
-
-impl Grid {
-    /// Without dynamic shared memory.
-    pub(crate) fn new(x: usize, y: usize, threads: usize) -> Grid {
-        Grid { x, y, threads, shared: 0 }
     }
 }

@@ -1,6 +1,7 @@
-//! NVRTC, NVIDIA's run-time compiler: found, opened and asked to compile.
+//! NVRTC, NVIDIA's run-time compiler.
 //!
-//! It is looked for where toolkits, distributions and Python's wheels put it, and opened only when a kernel is needed.
+//! It is searched where toolkits, distributions and Python's wheels install it, and opened only when a kernel has to be
+//! compiled.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
@@ -14,7 +15,7 @@ type Handle = *mut std::ffi::c_void;
 /// Library names, newest first.
 const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "libnvrtc.so.11.2"];
 
-/// Folders below a Python environment in which its wheels keep the library.
+/// Folders below `site-packages` in which wheels install the library.
 const WHEELS: [&str; 2] = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"];
 
 /// The compiler.
@@ -26,17 +27,17 @@ pub struct Nvrtc {
     pub version: (i32, i32),
 }
 
-/// Places to look for NVRTC in, beside the loader's own: given by whoever reads the environment.
+/// Where to search for NVRTC, beside the paths of the dynamic loader.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct SearchPaths {
     /// Folders that hold a toolkit, such as CUDA_HOME.
     pub toolkits: Vec<PathBuf>,
     /// `site-packages` folders of Python environments.
     pub site_packages: Vec<PathBuf>,
 }
 
-impl Places {
-    /// Every file that would do, in the order in which they are tried.
+impl SearchPaths {
+    /// The files to try, in order.
     pub fn candidates(&self) -> Vec<PathBuf> {
         let mut folders: Vec<PathBuf> = vec![];
         for toolkit in self.toolkits.iter().map(PathBuf::as_path).chain([Path::new("/usr/local/cuda")]) {
@@ -47,34 +48,34 @@ impl Places {
         }
         let in_folders = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
         let found: Vec<PathBuf> = in_folders.filter(|path| path.exists()).collect();
-        // then whatever the loader knows by name
+        // then what the dynamic loader finds by name
         found.into_iter().chain(NAMES.map(PathBuf::from)).collect()
     }
 }
 
 impl Nvrtc {
-    /// The first that can be opened, or what was tried.
-    pub fn open(places: &Places) -> Result<Nvrtc, String> {
+    /// Opens the first candidate that can be opened; the error lists what was tried.
+    pub fn open(paths: &SearchPaths) -> Result<Nvrtc, String> {
         let mut tried = vec![];
-        for path in places.candidates() {
+        for path in paths.candidates() {
             match Nvrtc::open_at(&path) {
                 Ok(nvrtc) => return Ok(nvrtc),
                 Err(why) => tried.push(format!("{}: {why}", path.display())),
             }
         }
-        Err(format!("NVRTC was not found; tried {}", tried.join("; ")))
+        Err(format!("NVRTC not found; tried {}", tried.join("; ")))
     }
 
     fn open_at(path: &Path) -> Result<Nvrtc, String> {
-        // NVRTC loads a companion by its bare name, which the loader finds only if it is there already
+        // NVRTC loads a second library by its bare name, which the loader finds only if it is already loaded
         if let Some(folder) = path.parent().filter(|folder| folder.is_dir()) {
             preload_builtins(folder);
         }
-        // SAFETY: a library by this name is NVRTC; its initialisers are trusted like the driver's.
+        // SAFETY: a library of this name is NVRTC; its initialisers are trusted like the driver's.
         let library = unsafe { Library::new(path) }.map_err(|e| e.to_string())?;
         let mut nvrtc = Nvrtc { library, path: path.to_path_buf(), version: (0, 0) };
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: the signature is NVRTC's own.
+        // SAFETY: this is the documented signature.
         let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
             unsafe { nvrtc.get("nvrtcVersion")? };
         // SAFETY: both pointers are to live integers.
@@ -83,11 +84,13 @@ impl Nvrtc {
         Ok(nvrtc)
     }
 
+    /// A function of the library.
+    ///
     /// # Safety
     ///
     /// `F` must be the C signature of the function.
     unsafe fn get<F: Copy>(&self, name: &str) -> Result<F, String> {
-        // SAFETY: by the caller.
+        // SAFETY: by the contract of this function.
         unsafe { self.library.get::<F>(name.as_bytes()) }.map(|f| *f).map_err(|e| e.to_string())
     }
 
@@ -95,15 +98,15 @@ impl Nvrtc {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: the signature is NVRTC's own.
-        let words: Result<unsafe extern "C" fn(c_int) -> *const c_char, String> =
+        // SAFETY: this is the documented signature.
+        let get: Result<unsafe extern "C" fn(c_int) -> *const c_char, String> =
             unsafe { self.get("nvrtcGetErrorString") };
-        // SAFETY: NVRTC returns a static string for any number.
-        let words = words.map(|f| unsafe { CStr::from_ptr(f(code)) }.to_string_lossy().into_owned());
-        Err(words.unwrap_or_else(|_| format!("NVRTC error {code}")))
+        // SAFETY: NVRTC returns a static string for every code.
+        let message = get.map(|f| unsafe { CStr::from_ptr(f(code)) }.to_string_lossy().into_owned());
+        Err(message.unwrap_or_else(|_| format!("NVRTC error {code}")))
     }
 
-    /// Machine code of a source for one architecture, such as `sm_90a`, and the compiler's notes.
+    /// Compiles a source; gives the machine code and the compiler's log.
     pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<(Vec<u8>, String), String> {
         type Create = unsafe extern "C" fn(
             *mut Handle,
@@ -122,7 +125,7 @@ impl Nvrtc {
         let options = options.iter().map(|o| c_string(o)).collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let mut program: Handle = ptr::null_mut();
-        // SAFETY: the signatures are NVRTC's own; all strings and the vector outlive the calls; sizes are NVRTC's.
+        // SAFETY: these are the documented signatures; strings and the vector outlive the calls; NVRTC gives the sizes.
         unsafe {
             let create: Create = self.get("nvrtcCreateProgram")?;
             let compile: Compile = self.get("nvrtcCompileProgram")?;
@@ -163,7 +166,7 @@ fn preload_builtins(folder: &Path) {
         name.starts_with("libnvrtc-builtins.so")
     });
     for path in builtins {
-        // SAFETY: as for NVRTC itself. It stays open: NVRTC needs it for as long as the process lives.
+        // SAFETY: as for NVRTC itself. It stays open: NVRTC needs it as long as the process lives.
         if let Ok(library) = unsafe { Library::new(path) } {
             std::mem::forget(library);
         }

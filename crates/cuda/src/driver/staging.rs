@@ -1,19 +1,20 @@
-//! Bytes on their way to the device: two pinned buffers, of which one is filled while the other is copied.
+//! Uploads through two pinned buffers: one is filled while the other is copied.
 
 use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use super::device::{Device, Event, Memory, Pinned};
+use super::device::Device;
+use super::memory::{Event, Memory, Pinned};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Bytes of a buffer: many enough for the copy to be at full speed.
+/// Bytes of a buffer: enough for the copy to reach full speed.
 const BUFFER: usize = 32 << 20;
 
 pub(crate) struct Staging {
     device: Arc<Device>,
-    /// Each with the end of its last copy; made when they are first used.
+    /// Each with the event of its last copy; allocated at first use.
     buffers: Vec<(Pinned, Event)>,
 }
 
@@ -22,7 +23,7 @@ impl Staging {
         Staging { device: Arc::clone(device), buffers: vec![] }
     }
 
-    /// Memory of so many bytes, which `fill(from, piece)` gives piece by piece; pieces begin at multiples of `step`.
+    /// Allocates `bytes`, which `fill(from, piece)` provides piece by piece; pieces begin at multiples of `step`.
     pub(crate) fn upload(
         &mut self,
         bytes: usize,
@@ -42,7 +43,7 @@ impl Staging {
         Ok(memory)
     }
 
-    /// One of the two buffers, with room for so many bytes.
+    /// One of the two buffers, of at least `bytes`.
     fn buffer(&mut self, which: usize, bytes: usize) -> Result<&mut (Pinned, Event)> {
         while self.buffers.len() <= which {
             let buffer = (Pinned::new(&self.device, BUFFER)?, Event::new(&self.device)?);

@@ -1,214 +1,134 @@
-//! Steps of a few tokens: all phases in one launch, a block a multiprocessor.
+//! The fused step: all phases of a step of a few tokens in one launch, one block per multiprocessor.
 
 use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use super::program::Kinds;
+use super::fused_memory::FusedMemory;
+use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, Memory, Source};
-use crate::lower::linear_shape::{self, LinearShape};
-use crate::lower::number;
-use crate::shared::{
-    INFO_BYTES, KEYS, LinearArgs, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS, WINDOW,
-};
+use crate::lower::{KernelConfig, LinearShape, intern, linear_defines};
+use crate::shared::{KEYS, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Slots of the ring at most, and bytes of one at least: smaller ones would only be more to look after.
-const MOST_SLOTS: usize = 32;
-const LEAST_SLOT: usize = 9 * 1024;
-/// Bytes of keys on their way to a block: enough for all blocks together to keep memory busy.
-const KEYS_FLYING: usize = 80 * 1024;
+/// A rotary table on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeTable {
+    pub(crate) at: u64,
+    pub(crate) pairs: usize,
+}
 
-/// What such a step goes through.
-pub(crate) struct StepOf<'a> {
+/// What a fused step is built from.
+pub(crate) struct FusedStepPlan<'a> {
+    /// The most tokens of a step.
+    pub(crate) tokens: usize,
+    pub(crate) config: &'a KernelConfig,
     pub(crate) phases: &'a [Phase],
-    /// Phases before which all blocks wait for each other; those after the last one do.
-    pub(crate) waits: &'a [bool],
-    /// Rotary tables, and pairs of each.
-    pub(crate) ropes: &'a [(u64, usize)],
+    /// Phases before which all blocks wait for each other; phases behind the end of the list do.
+    pub(crate) barriers: &'a [bool],
+    pub(crate) ropes: &'a [RopeTable],
     pub(crate) inputs: u64,
 }
 
-/// Steps of up to so many tokens.
-pub(crate) struct Few {
+/// Runs steps of up to `tokens`.
+pub(crate) struct FusedStep {
     tokens: usize,
     kernel: Kernel,
     args: StepArgs,
-    blocks: usize,
-    shared: usize,
-    /// Values that blocks hand on, with the mark of the last step, and how many rows it had.
-    handed: Memory,
+    grid: Grid,
+    /// Tagged values of the last step.
+    tagged: Memory,
+    /// Rows that carry the tag of the last step.
     last_tokens: usize,
     _phases: Memory,
 }
 
-impl Few {
-    /// The sizes of step to try: none if the device is too old or the model has odd heads.
+impl FusedStep {
+    /// The sizes of steps to build: none if the device is too old, or if the model's heads do not fit.
     pub(crate) fn sizes(
         device: &Device,
-        kinds: &Kinds,
+        config: &KernelConfig,
         phases: &[Phase],
-        ropes: &[(u64, usize)],
+        ropes: &[RopeTable],
         max_tokens: usize,
     ) -> Vec<usize> {
-        let odd = |p: &Phase| match p {
-            Phase::Attend(a) => a.head_dim % 8 != 0 || a.v_dim % 8 != 0 || a.pairs % 4 != 0,
-            _ => false,
-        };
+        let odd_pairs = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.pairs % 4 != 0));
+        let odd_heads = config.attentions.iter().any(|shape| !shape.fits_fused_step());
+        let odd_pages = !config.page_len.is_multiple_of(KEYS);
         let old = device.facts.capability < (8, 0); // no barriers in shared memory
-        let odd = phases.iter().any(odd) || !kinds.page_len.is_multiple_of(KEYS);
-        if old || odd || ropes.len() > MOST_TABLES {
+        if old || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
             return vec![];
         }
         [1, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens > 1).collect()
     }
 
-    /// For steps of up to `tokens`; none if they do not fit into shared memory.
+    /// `None` if the step does not fit into shared memory.
     pub(crate) fn new(
         device: &Arc<Device>,
         compiler: &mut Compiler,
-        kinds: &Kinds,
-        step: &StepOf<'_>,
-        tokens: usize,
-        handed: Memory,
-    ) -> Result<Option<Few>> {
-        let room = Room::new(kinds, step.phases, step.ropes, tokens);
-        let Some(ring) = room.ring(device.facts.shared_memory) else { return Ok(None) };
-        let (mut shapes, mut times) = (vec![], 0);
-        let raw = step.phases.iter().enumerate().map(|(i, phase)| {
-            let waits = step.waits.get(i).is_none_or(|w| *w);
-            times += i32::from(waits);
-            let shape = match phase {
-                Phase::Linear(l) => number(&mut shapes, LinearShape::of(l, ring.0)),
-                _ => 0,
-            };
-            phase.raw(if waits { times } else { 0 }, shape)
-        });
-        let raw: Vec<RawPhase> = raw.collect();
+        plan: &FusedStepPlan<'_>,
+        tagged: Memory,
+    ) -> Result<Option<FusedStep>> {
+        let memory = FusedMemory::new(plan.config, plan.phases, plan.ropes, plan.tokens);
+        let Some(ring) = memory.ring(device.facts.shared_memory) else { return Ok(None) };
+        let (shapes, raw) = raw_phases(plan, ring.slot);
         let table = device.upload(bytemuck::cast_slice(&raw))?;
         let mut args = StepArgs {
             phases: table.pointer(),
-            inputs: step.inputs,
-            tables: step.ropes.len() as i32,
-            count: step.phases.len() as i32,
+            inputs: plan.inputs,
+            tables: plan.ropes.len() as i32,
+            count: plan.phases.len() as i32,
             ..StepArgs::default()
         };
-        for (i, &(at, pairs)) in step.ropes.iter().enumerate() {
-            (args.freqs[i], args.pairs[i]) = (at, pairs as i32);
+        for (i, rope) in plan.ropes.iter().enumerate() {
+            (args.freqs[i], args.pairs[i]) = (rope.at, rope.pairs as i32);
         }
-        let (shared, blocks) = (ring.0 * ring.1 + room.rest(), device.facts.processors);
-        let defines = [kinds.defines(), room.defines(ring), linear_shape::defines(&shapes, blocks)].concat();
-        let module = compiler.module(Source::Step, &defines)?;
-        let kernel = module.kernel("one_launch")?.with_shared_memory(shared)?;
-        Ok(Some(Few { tokens, kernel, args, blocks, shared, handed, last_tokens: 0, _phases: table }))
+        let (shared, blocks) = (memory.bytes(ring), device.facts.processors);
+        let defines = [plan.config.defines(), memory.defines(ring), linear_defines(&shapes, blocks)].concat();
+        let module = compiler.module(Source::FusedStep, &defines)?;
+        let kernel = module.kernel("fused_step")?.with_shared_memory(shared)?;
+        let grid = Grid { x: blocks, y: 1, threads: (WARPS + 1) * 32, shared };
+        let tokens = plan.tokens;
+        Ok(Some(FusedStep { tokens, kernel, args, grid, tagged, last_tokens: 0, _phases: table }))
+    }
+}
+
+/// The phases as the kernel reads them, and the shapes of their linears.
+fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize) -> (Vec<LinearShape>, Vec<RawPhase>) {
+    let (mut shapes, mut barriers) = (vec![], 0);
+    let raw = plan.phases.iter().enumerate().map(|(i, phase)| {
+        let waits = plan.barriers.get(i).is_none_or(|w| *w);
+        barriers += i32::from(waits);
+        let shape = match phase {
+            Phase::Linear(l) => intern(&mut shapes, LinearShape::of(l, slot)),
+            _ => 0,
+        };
+        phase.raw(if waits { barriers } else { 0 }, shape)
+    });
+    let raw = raw.collect();
+    (shapes, raw)
+}
+
+impl LaunchStrategy for FusedStep {
+    fn name(&self) -> String {
+        format!("fused step of up to {} tokens", self.tokens)
     }
 
-    pub(crate) fn most_tokens(&self) -> usize {
-        self.tokens
+    fn serves(&self, size: StepSize) -> bool {
+        size.tokens.max(size.outputs) <= self.tokens
     }
 
-    /// A step of so many tokens.
-    pub(crate) fn launch(&mut self, tokens: usize) -> Result<()> {
-        if tokens > self.last_tokens {
-            // rows that the last step did not have may bear any mark: now they bear the other one
-            self.handed.clear()?;
+    fn launch(&mut self, size: StepSize) -> Result<()> {
+        if size.tokens > self.last_tokens {
+            // rows that the last step did not write may have either tag: clear them to the other one
+            self.tagged.clear()?;
             self.args.epoch = 0;
         }
         self.args.epoch ^= 1;
-        self.last_tokens = tokens;
-        let grid = Grid { x: self.blocks, y: 1, threads: (WARPS + 1) * 32, shared: self.shared };
-        // SAFETY: the struct is the kernel's, and what it points to lives as long as the program.
-        unsafe { self.kernel.launch_together(grid, &self.args) }
-    }
-}
-
-/// What a block needs of shared memory.
-pub(crate) struct Room {
-    tokens: usize,
-    /// The least slot that takes a round of every matrix, and some keys.
-    slot: usize,
-    x: usize,
-    scales: usize,
-    sums: usize,
-    turns: usize,
-    arena: usize,
-    most_pairs: usize,
-}
-
-/// The phases at hand, and the one that is read for.
-const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
-const GATES: usize = 2 * MOST_SLOTS * 8;
-/// A float for every warp and token.
-const ROOM: usize = WARPS * MOST_TOKENS * 4;
-
-/// Tiles whose rows are written together.
-fn held_tiles(tokens: usize) -> usize {
-    if tokens == 1 { 12 } else { 4 }
-}
-
-impl Room {
-    pub(crate) fn new(kinds: &Kinds, phases: &[Phase], ropes: &[(u64, usize)], tokens: usize) -> Room {
-        let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
-        let chunks = linears().map(|l| l.chunks as usize).max().unwrap_or(0);
-        let round = |l: &LinearArgs| {
-            let bytes = l.part[..l.parts as usize].iter().map(|p| p.bytes as usize);
-            bytes.max().unwrap_or(0) * WARPS.min(l.chunks as usize)
-        };
-        let slots = linears().map(round).chain(kinds.shapes.iter().map(|s| s.slot()));
-        let x = chunks * 256 * tokens;
-        let scales = chunks * tokens * 4;
-        let sums = if kinds.offset_sums() { chunks * tokens * 32 } else { 0 };
-        let shares = held_tiles(tokens) * (WARPS * 16 + 16) * tokens * 4;
-        let attention = kinds.shapes.iter().map(|s| s.workspace()).max().unwrap_or(0);
-        let scales = scales.next_multiple_of(16);
-        let arena = (x + scales + sums + shares).max(attention).next_multiple_of(16);
-        let most_pairs = ropes.iter().map(|r| r.1).max().unwrap_or(0).max(1);
-        let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
-        let slot = slots.max().unwrap_or(0).max(LEAST_SLOT).next_multiple_of(128);
-        Room { tokens, slot, x, scales, sums, turns, arena, most_pairs }
-    }
-
-    fn rest(&self) -> usize {
-        WINDOW_BYTES + GATES + INFO_BYTES + ROOM + self.turns + self.arena
-    }
-
-    /// Bytes of a slot of the ring, and slots; none if there is no room for two.
-    fn ring(&self, memory: usize) -> Option<(usize, usize)> {
-        let free = memory.saturating_sub(2048).checked_sub(self.rest())?; // some is the kernel's own
-        let slots = (free / self.slot).min(MOST_SLOTS);
-        let slots = if slots > 8 { slots / 4 * 4 } else { slots }; // warps share them evenly
-        Some((self.slot, slots)).filter(|ring| ring.1 >= 2)
-    }
-
-    /// How large everything is, and where it lies.
-    pub(crate) fn defines(&self, (slot, slots): (usize, usize)) -> Vec<(&'static str, String)> {
-        let parts = [
-            ("AT_WINDOW", WINDOW_BYTES),
-            ("AT_GATES", GATES),
-            ("AT_INFO", INFO_BYTES),
-            ("AT_ROOM", ROOM),
-            ("AT_TURNS", self.turns),
-            ("AT_ARENA", self.arena),
-        ];
-        let mut at = slots * slot;
-        let mut all: Vec<(&str, usize)> = vec![];
-        for (name, bytes) in parts {
-            all.push((name, at));
-            at += bytes;
-        }
-        all.extend([
-            ("SLOTS", slots),
-            ("SLOT", slot),
-            ("KEYS_FLYING", (KEYS_FLYING / slot).clamp(1, slots - 1)),
-            ("TOKENS_AT_ONCE", self.tokens),
-            ("HELD_TILES", held_tiles(self.tokens)),
-            ("ARENA", self.arena),
-            ("AT_SCALES", self.x),
-            ("AT_SUMS", self.x + self.scales),
-            ("AT_SHARES", self.x + self.scales + self.sums),
-            ("MOST_PAIRS", self.most_pairs),
-        ]);
-        all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+        self.last_tokens = size.tokens;
+        // SAFETY: the struct is the kernel's, what it points to lives as long as the program, and the grid is the one that
+        // the kernel was compiled for.
+        unsafe { self.kernel.launch_together(self.grid, &self.args) }
     }
 }

@@ -1,14 +1,14 @@
-//! From the nodes of a graph to phases: ops that run in one go, found by pattern.
+//! Fuses the nodes of a graph to phases by pattern.
 //!
 //! A norm before linears, linears of one input, a gate between two of them, a residual after one, and the norms and
-//! rotations of attention's heads all become part of their neighbour. What fits no pattern is a phase of its own.
+//! rotations of attention's heads become part of one phase. A node that fits no pattern is a phase by itself.
 
-use tern_graph::{Activation, Attention, Graph, NormKind, Op, RopeStyle, Val, WeightId, Work};
+use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Op, RopeStyle, Val, WeightId, Work};
 
-use crate::shared::MOST_PARTS;
-use crate::weights::{Layout, TILE};
+use crate::shared::{MOST_PARTS, TILE};
+use crate::weights::Layout;
 
-/// A norm of whole rows or heads.
+/// A norm of rows or heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {
     pub(crate) weight: WeightId,
@@ -17,7 +17,7 @@ pub(crate) struct Norm {
     pub(crate) kind: NormKind,
 }
 
-/// A matrix, or some rows of one, and the value it makes.
+/// A matrix, or some rows of one, and the value it computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Matrix {
     pub(crate) weight: WeightId,
@@ -32,7 +32,7 @@ pub(crate) struct Matrix {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Linear {
     pub(crate) x: Val,
-    /// Rows of x are those that the step asks for.
+    /// Rows of x are the output rows of the step.
     pub(crate) gather: bool,
     pub(crate) norm: Option<Norm>,
     pub(crate) parts: Vec<Matrix>,
@@ -40,14 +40,34 @@ pub(crate) struct Linear {
     pub(crate) add: Option<Val>,
 }
 
-/// Heads on their way into attention.
+/// Heads of q or k before attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Heads {
     pub(crate) x: Val,
     pub(crate) norm: Option<Norm>,
 }
 
-/// What an element-wise phase does.
+/// A rotation of heads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rope {
+    /// The index of its table.
+    pub(crate) table: usize,
+    pub(crate) style: RopeStyle,
+}
+
+/// Attention, with the norm and rotation of its heads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Attend {
+    pub(crate) q: Heads,
+    pub(crate) k: Heads,
+    pub(crate) v: Val,
+    pub(crate) rope: Option<Rope>,
+    pub(crate) layer: usize,
+    pub(crate) args: Attention,
+    pub(crate) out: Val,
+}
+
+/// What an element-wise phase computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Element {
     Gated(Activation),
@@ -59,55 +79,25 @@ pub(crate) enum Element {
 /// One phase of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fused {
-    Embed {
-        table: WeightId,
-        scale: f32,
-        out: Val,
-    },
+    Embed { table: WeightId, scale: f32, out: Val },
     Linear(Linear),
-    FloatLinear {
-        x: Val,
-        matrix: Matrix,
-    },
-    Norm {
-        x: Val,
-        norm: Norm,
-        out: Val,
-    },
-    Rope {
-        x: Val,
-        head_dim: usize,
-        style: RopeStyle,
-        table: usize,
-        out: Val,
-    },
-    Attend {
-        q: Heads,
-        k: Heads,
-        v: Val,
-        rope: Option<(usize, RopeStyle)>,
-        layer: usize,
-        args: Attention,
-        out: Val,
-    },
-    Elements {
-        a: Val,
-        b: Option<Val>,
-        what: Element,
-        out: Val,
-    },
-    Outputs {
-        x: Val,
-        out: Val,
-    },
+    FloatLinear { x: Val, matrix: Matrix },
+    Norm { x: Val, norm: Norm, out: Val },
+    Rope { x: Val, head_dim: usize, rope: Rope, out: Val },
+    Attend(Attend),
+    Elements { a: Val, b: Option<Val>, what: Element, out: Val },
+    Outputs { x: Val, out: Val },
 }
 
-/// Fuses. `layout` gives a weight's layout on the device; none if it is floats.
-pub(crate) fn fuse(graph: &Graph, layout: impl Fn(WeightId) -> Option<Layout>) -> Vec<Fused> {
+/// The phases of a graph. `layout` gives a weight's layout on the device, `None` for floats.
+pub(crate) fn fuse(
+    graph: &Graph,
+    layout: impl Fn(WeightId) -> Option<Layout>,
+) -> Result<Vec<Fused>, BackendError> {
     Fuser { graph, layout: &layout, readers: readers(graph), absorbed: vec![false; graph.nodes.len()] }.run()
 }
 
-/// What a phase reads and makes, for the plan of its memory.
+/// What a phase reads and writes, for the plan of its memory.
 pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
     let (reads, writes) = match phase {
         Fused::Embed { out, .. } => (vec![], vec![*out]),
@@ -119,17 +109,17 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out } => {
             (vec![*x], vec![*out])
         }
-        Fused::Attend { q, k, v, out, .. } => (vec![q.x, k.x, *v], vec![*out]),
+        Fused::Attend(a) => (vec![a.q.x, a.k.x, a.v], vec![a.out]),
         Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
     };
-    Work { reads: reads.into_iter().map(|v| root(graph, v).0).collect(), writes }
+    Work { reads: reads.into_iter().map(|v| resolve_view(graph, v).0).collect(), writes }
 }
 
-/// The value that columns are taken of, and the first of them.
-pub(crate) fn root(graph: &Graph, v: Val) -> (Val, usize) {
+/// The value whose columns `v` is a view of, and the first of these columns; `v` itself if it is no view.
+pub(crate) fn resolve_view(graph: &Graph, v: Val) -> (Val, usize) {
     match graph.nodes[v.index()].op {
         Op::Columns { x, start, .. } => {
-            let (x, first) = root(graph, x);
+            let (x, first) = resolve_view(graph, x);
             (x, first + start)
         }
         _ => (v, 0),
@@ -148,15 +138,15 @@ struct Fuser<'a> {
     graph: &'a Graph,
     layout: &'a dyn Fn(WeightId) -> Option<Layout>,
     readers: Vec<Vec<Val>>,
-    /// Nodes that are part of a later phase, or of one that was made.
+    /// Nodes that are part of another node's phase.
     absorbed: Vec<bool>,
 }
 
 impl Fuser<'_> {
-    fn run(mut self) -> Vec<Fused> {
+    fn run(mut self) -> Result<Vec<Fused>, BackendError> {
         let all: Vec<Val> = (0..self.graph.nodes.len()).map(|i| self.graph.val(i)).collect();
-        // what is pulled into a later node must be known before the nodes are walked
-        let pulled: Vec<Option<Fused>> = all.iter().map(|&v| self.pull(v)).collect();
+        // which nodes a later node absorbs must be known before the nodes are walked
+        let absorbing: Vec<Option<Fused>> = all.iter().map(|&v| self.absorbing(v)).collect();
         let norms: Vec<Val> = all.iter().copied().filter(|&v| self.is_prologue(v)).collect();
         for v in norms {
             self.absorbed[v.index()] = true;
@@ -167,14 +157,14 @@ impl Fuser<'_> {
             }
         }
         let mut phases = vec![];
-        for (v, pulled) in all.into_iter().zip(pulled) {
-            match pulled {
+        for (v, absorbing) in all.into_iter().zip(absorbing) {
+            match absorbing {
                 Some(phase) => phases.push(phase),
                 None if self.absorbed[v.index()] => {}
-                None => phases.extend(self.alone(v)),
+                None => phases.extend(self.alone(v)?),
             }
         }
-        phases.into_iter().map(|phase| self.with_prologue(phase)).collect()
+        Ok(phases.into_iter().map(|phase| self.with_prologue(phase)).collect())
     }
 
     fn op(&self, v: Val) -> &Op {
@@ -185,7 +175,7 @@ impl Fuser<'_> {
         self.readers[v.index()].len() == 1
     }
 
-    /// A linear of codes that nobody else has, as a part.
+    /// A linear of codes that is in no phase yet, as a part.
     fn matrix(&self, v: Val) -> Option<(Val, Matrix)> {
         let &Op::Linear { x, weight, scale, bias } = self.op(v) else { return None };
         if self.absorbed[v.index()] {
@@ -196,17 +186,21 @@ impl Fuser<'_> {
         Some((x, Matrix { weight, scale, bias, first_row: 0, rows, out: v }))
     }
 
-    /// What a matrix wants of x beyond bytes: bits, for its own layout.
+    /// The layout of a matrix that needs x as bits.
     fn bits(&self, weight: WeightId) -> Option<Layout> {
         (self.layout)(weight).filter(Layout::is_signs)
     }
 
-    /// Phases that draw earlier nodes in: a gate, a residual, attention.
-    fn pull(&mut self, v: Val) -> Option<Fused> {
+    /// Phases that absorb earlier nodes: a gate, a residual, attention.
+    fn absorbing(&mut self, v: Val) -> Option<Fused> {
         match *self.op(v) {
             Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
             Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
-            Op::Attend { q, k, v: value, layer, args } => Some(self.attend([q, k, value], layer, args, v)),
+            Op::Attend { q, k, v: value, layer, args } => {
+                let [q, k] = [q, k].map(|x| Heads { x, norm: None });
+                Some(self.attend(Attend { q, k, v: value, rope: None, layer, args, out: v }))
+            }
+            // `alone` lists all ops
             _ => None,
         }
     }
@@ -246,23 +240,25 @@ impl Fuser<'_> {
         Some(Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: Some(a) }))
     }
 
-    fn attend(&mut self, [q, k, v]: [Val; 3], layer: usize, args: Attention, out: Val) -> Fused {
-        let turned = |v: Val| match *self.op(v) {
+    /// Attention, with the rotation and the norms that only it reads.
+    fn attend(&mut self, attend: Attend) -> Fused {
+        let Attend { q, k, args, .. } = attend;
+        let rotated = |v: Val| match *self.op(v) {
             Op::Rope { x, head_dim, style, table } if head_dim == args.head_dim && self.is_read_once(v) => {
-                Some((x, (table, style)))
+                Some((x, Rope { table, style }))
             }
             _ => None,
         };
-        let (mut heads, mut rope) = ([q, k], None);
-        if let (Some((q0, first)), Some((k0, second))) = (turned(q), turned(k))
+        let (mut heads, mut rope) = ([q.x, k.x], None);
+        if let (Some((q0, first)), Some((k0, second))) = (rotated(q.x), rotated(k.x))
             && first == second
         {
             (heads, rope) = ([q0, k0], Some(first));
-            self.absorbed[q.index()] = true;
-            self.absorbed[k.index()] = true;
+            self.absorbed[q.x.index()] = true;
+            self.absorbed[k.x.index()] = true;
         }
         let [q, k] = heads.map(|v| self.normed_heads(v, &args));
-        Fused::Attend { q, k, v, rope, layer, args, out }
+        Fused::Attend(Attend { q, k, rope, ..attend })
     }
 
     fn normed_heads(&mut self, v: Val, args: &Attention) -> Heads {
@@ -277,7 +273,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// A root-mean-square norm of whole rows that only linears of codes read: its factor may come after the products.
+    /// A root-mean-square norm of whole rows that only linears of codes read: its factor can be applied to the products.
     fn is_prologue(&self, v: Val) -> bool {
         let &Op::Norm { weight, bias: None, kind: NormKind::Rms, .. } = self.op(v) else { return false };
         let codes =
@@ -291,47 +287,47 @@ impl Fuser<'_> {
         matches!(self.op(v), Op::Outputs { .. }) && self.is_read_once(v)
     }
 
-    /// A node that no other draws in.
-    fn alone(&mut self, out: Val) -> Option<Fused> {
-        let elements = |a, b, what| Some(Fused::Elements { a, b, what, out });
-        match *self.op(out) {
-            Op::Embed { table, scale } => Some(Fused::Embed { table, scale, out }),
+    /// The phase of a node that no other absorbs; `None` for a view.
+    fn alone(&mut self, out: Val) -> Result<Option<Fused>, BackendError> {
+        let elements = |a, b, what| Fused::Elements { a, b, what, out };
+        Ok(Some(match *self.op(out) {
+            Op::Embed { table, scale } => Fused::Embed { table, scale, out },
             Op::Norm { x, weight, bias, eps, kind } => {
-                Some(Fused::Norm { x, norm: Norm { weight, bias, eps, kind }, out })
+                Fused::Norm { x, norm: Norm { weight, bias, eps, kind }, out }
             }
-            Op::Linear { x, weight, scale, bias } => Some(self.linears(x, weight, (scale, bias), out)),
-            Op::Rope { x, head_dim, style, table } => Some(Fused::Rope { x, head_dim, style, table, out }),
+            Op::Linear { x, weight, scale, bias } => {
+                let rows = self.graph.weight(weight).rows;
+                self.linears(x, Matrix { weight, scale, bias, first_row: 0, rows, out })
+            }
+            Op::Rope { x, head_dim, style, table } => {
+                Fused::Rope { x, head_dim, rope: Rope { table, style }, out }
+            }
             Op::Gated { gate, up, act } => elements(gate, Some(up), Element::Gated(act)),
             Op::Add { a, b } => elements(a, Some(b), Element::Add),
             Op::Scale { x, by } => elements(x, None, Element::Scale(by)),
             Op::SoftCap { x, cap } => elements(x, None, Element::SoftCap(cap)),
-            // readers look at the columns where they are; a result is copied
-            Op::Columns { .. } if !self.readers[out.index()].is_empty() => None,
+            // readers use the columns in place; a result is copied
+            Op::Columns { .. } if !self.readers[out.index()].is_empty() => return Ok(None),
             Op::Columns { .. } => elements(out, None, Element::Scale(1.0)),
-            Op::Outputs { x } => Some(Fused::Outputs { x, out }),
-            Op::Attend { .. } => None, // always pulled
-        }
+            Op::Outputs { x } => Fused::Outputs { x, out },
+            Op::Attend { layer, .. } => {
+                return Err(BackendError::Other(format!("attention of layer {layer} was not lowered")));
+            }
+        }))
     }
 
-    /// A linear, and those beside it that read the same.
-    fn linears(
-        &mut self,
-        x: Val,
-        weight: WeightId,
-        (scale, bias): (Option<WeightId>, Option<WeightId>),
-        out: Val,
-    ) -> Fused {
-        let Some((_, first)) = self.matrix(out) else {
-            let rows = self.graph.weight(weight).rows;
-            return Fused::FloatLinear { x, matrix: Matrix { weight, scale, bias, first_row: 0, rows, out } };
+    /// A linear, and those with the same input.
+    fn linears(&mut self, x: Val, matrix: Matrix) -> Fused {
+        let Some((_, first)) = self.matrix(matrix.out) else {
+            return Fused::FloatLinear { x, matrix };
         };
-        self.absorbed[out.index()] = true;
+        self.absorbed[matrix.out.index()] = true;
         let mut parts = vec![first];
         for reader in self.readers[x.index()].clone() {
-            // one phase makes x one way
+            // a phase prepares x in one form
             if parts.len() < MOST_PARTS
                 && let Some((_, part)) = self.matrix(reader)
-                && self.bits(part.weight) == self.bits(weight)
+                && self.bits(part.weight) == self.bits(matrix.weight)
             {
                 self.absorbed[reader.index()] = true;
                 parts.push(part);
@@ -340,7 +336,7 @@ impl Fuser<'_> {
         Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: None })
     }
 
-    /// Draws the norm before a linear in, and the choice of rows before that.
+    /// Absorbs the norm before a linear, and the gather of output rows before the norm.
     fn with_prologue(&self, phase: Fused) -> Fused {
         let Fused::Linear(mut linear) = phase else { return phase };
         if let Op::Norm { x, weight, bias, eps, kind } = *self.op(linear.x)
@@ -364,7 +360,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// One layer of a decoder and its head.
+    /// A decoder of one layer, with its output matrix.
     pub(crate) fn decoder() -> Graph {
         let mut g = Graph::new();
         let table = g.matrix("embed", 512, 256).unwrap();
@@ -411,7 +407,7 @@ pub(crate) mod tests {
     #[test]
     fn a_layer_is_five_phases() {
         let g = decoder();
-        let phases = fuse(&g, |_| Layout::of(&Q1_0));
+        let phases = fuse(&g, |_| Layout::of(&Q1_0)).unwrap();
         let names: Vec<String> = phases
             .iter()
             .map(|p| match p {
@@ -423,7 +419,7 @@ pub(crate) mod tests {
                     if l.gated.is_some() { ", gated" } else { "" },
                     if l.add.is_some() { ", added" } else { "" }
                 ),
-                Fused::Attend { q, k, rope, .. } => {
+                Fused::Attend(Attend { q, k, rope, .. }) => {
                     format!("attend {} {} {}", q.norm.is_some(), k.norm.is_some(), rope.is_some())
                 }
                 Fused::Embed { .. } => "embed".into(),
@@ -443,14 +439,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn signs_and_others_and_floats_keep_apart() {
+    fn matrices_of_bits_of_other_codes_and_of_floats_are_not_fused() {
         let g = decoder();
         let mixed = |id: WeightId| Layout::of(if g.weight(id).name == "v" { &Q8_0 } else { &Q1_0 });
         let parts = |p: &Fused| if let Fused::Linear(l) = p { l.parts.len() } else { 0 };
-        assert_eq!(fuse(&g, mixed).iter().map(parts).collect::<Vec<_>>()[1..3], [2, 1]);
+        assert_eq!(fuse(&g, mixed).unwrap().iter().map(parts).collect::<Vec<_>>()[1..3], [2, 1]);
         let bits = |id: WeightId| Layout::of(if g.weight(id).name == "v" { &Q2_0 } else { &Q1_0 });
-        assert_eq!(fuse(&g, bits).iter().map(parts).collect::<Vec<_>>()[1..3], [2, 1]);
-        let floats = fuse(&g, |_| None);
+        assert_eq!(fuse(&g, bits).unwrap().iter().map(parts).collect::<Vec<_>>()[1..3], [2, 1]);
+        let floats = fuse(&g, |_| None).unwrap();
         assert!(!floats.iter().any(|p| matches!(p, Fused::Linear(_))));
         assert_eq!(floats.iter().filter(|p| matches!(p, Fused::Norm { .. })).count(), 3);
     }
@@ -458,7 +454,7 @@ pub(crate) mod tests {
     #[test]
     fn no_phase_writes_over_what_it_reads() {
         let g = decoder();
-        let work: Vec<Work> = fuse(&g, |_| Layout::of(&Q1_0)).iter().map(|p| work(&g, p)).collect();
+        let work: Vec<Work> = fuse(&g, |_| Layout::of(&Q1_0)).unwrap().iter().map(|p| work(&g, p)).collect();
         let plan = tern_graph::Plan::of(&g, &work);
         for w in &work {
             let slots = |vals: &[Val]| vals.iter().map(|v| plan.slot[v.index()]).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What a linear is compiled for in steps of a few tokens: all but its addresses (`kernels/linear_shape.cuh`).
+//! What a linear is compiled for in the fused step: everything but its addresses (`kernels/linear_shape.cuh`).
 
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, GATHERED, LinearArgs, MOST_PARTS, NORMED, OUTPUTS_ONLY, SCALED, WARPS,
@@ -13,19 +13,26 @@ pub(crate) struct LinearShape {
     pub(crate) gated: i32,
     /// Rounds of records in a slot of the ring; in a round every warp has one.
     pub(crate) per_slot: usize,
-    /// Format and rows of each part; no rows beyond the last.
-    pub(crate) parts: [(i32, i32); MOST_PARTS],
+    /// Unused parts have no rows.
+    pub(crate) parts: [PartShape; MOST_PARTS],
+}
+
+/// A matrix of a linear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartShape {
+    pub(crate) format: i32,
+    pub(crate) rows: i32,
 }
 
 impl LinearShape {
-    /// Parts of so many columns, each with format and rows.
-    pub(crate) fn new(cols: i32, per_slot: usize, parts: &[(i32, i32)]) -> LinearShape {
-        let mut all = [(parts[0].0, 0); MOST_PARTS];
+    /// One to three parts, without flags.
+    pub(crate) fn new(cols: i32, per_slot: usize, parts: &[PartShape]) -> LinearShape {
+        let mut all = [PartShape { rows: 0, ..parts[0] }; MOST_PARTS];
         all[..parts.len()].copy_from_slice(parts);
         LinearShape { cols, flags: 0, gated: 0, per_slot, parts: all }
     }
 
-    /// The shape of a linear whose records come in slots of so many bytes.
+    /// The shape of a linear whose records come in slots of `slot` bytes.
     pub(crate) fn of(l: &LinearArgs, slot: usize) -> LinearShape {
         let parts = &l.part[..l.parts as usize];
         let largest = parts.iter().map(|p| p.bytes as usize).max().unwrap_or(1);
@@ -40,23 +47,23 @@ impl LinearShape {
             (BIASED, parts.iter().any(|p| p.bias != 0)),
             (SCALED, parts.iter().any(|p| p.scale != 0)),
         ];
-        let kinds: Vec<_> = parts.iter().map(|p| (p.format, p.rows)).collect();
+        let shapes: Vec<_> = parts.iter().map(|p| PartShape { format: p.format, rows: p.rows }).collect();
         LinearShape {
             flags: flags.iter().filter(|flag| flag.1).map(|flag| flag.0).sum(),
             gated: l.gated,
-            ..LinearShape::new(l.cols, rounds.div_ceil(rounds.div_ceil(fit)), &kinds)
+            ..LinearShape::new(l.cols, rounds.div_ceil(rounds.div_ceil(fit)), &shapes)
         }
     }
 
-    fn text(&self) -> String {
-        let parts = self.parts.map(|(format, rows)| format!("PartShape<{format}, {rows}>")).join(", ");
+    fn c_text(&self) -> String {
+        let parts = self.parts.map(|p| format!("PartShape<{}, {}>", p.format, p.rows)).join(", ");
         format!("LinearShape<{}, {}, {}, {}, {parts}>", self.cols, self.flags, self.gated, self.per_slot)
     }
 }
 
-/// Shapes for the kernel, and the blocks that share them.
-pub(crate) fn defines(shapes: &[LinearShape], blocks: usize) -> Vec<(&'static str, String)> {
-    let shapes = shapes.iter().enumerate().map(|(i, s)| format!("X({i}, {})", s.text()));
+/// The definitions of shapes, and of the number of blocks that share them.
+pub(crate) fn linear_defines(shapes: &[LinearShape], blocks: usize) -> Vec<(&'static str, String)> {
+    let shapes = shapes.iter().enumerate().map(|(i, s)| format!("X({i}, {})", s.c_text()));
     vec![("LINEARS(X)", shapes.collect::<Vec<_>>().join(" ")), ("BLOCKS", blocks.to_string())]
 }
 
@@ -79,7 +86,7 @@ mod tests {
         assert_eq!(per_slot(12288, 5 * 16 * 288), 3); // five would fit, but then the second slot is nearly empty
         assert_eq!(per_slot(4096, 100), 1);
         assert_eq!(
-            LinearShape::of(&linear(4096), 9216).text(),
+            LinearShape::of(&linear(4096), 9216).c_text(),
             "LinearShape<4096, 0, 0, 2, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"
         );
     }

@@ -1,116 +1,93 @@
-//! From fused phases to the arguments of kernels: where values lie, which format and shape each kernel is made for.
+//! From fused phases to the arguments of kernels: the addresses of values and weights, and the index of each format and
+//! attention shape that kernels are compiled for.
+//!
+//! Everything here is numbers: no device is needed.
 
-use std::sync::Arc;
+use tern_graph::{Activation, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
-use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
-
-use super::fuse::{Element, Fused, Heads, Linear, Matrix, Norm, root};
-use super::tagged_values::Exchange;
-use crate::launch::Kv;
+use super::attention_shape::AttentionShape;
+use super::fuse::{Attend, Element, Fused, Heads, Linear, Matrix, Norm, resolve_view};
+use super::kernel_config::{KernelConfig, intern};
+use super::tagged_values::TaggedValues;
 use crate::shared::{
-    self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, FloatLinearArgs, HeadArgs, KEYS, LinearArgs,
-    MOST_HEAD_DIM, MOST_PARTS, MOST_QUERIES, MOST_TOKENS, NormArgs, OWNERS, OutputsArgs, Part, Phase,
-    RopeArgs, RowNormArgs, View,
+    self, ArgmaxArgs, AttendArgs, ElementArgs, ElementKind, EmbedArgs, FloatKind, FloatLinearArgs, HeadArgs,
+    LinearArgs, MOST_HEAD_DIM, MOST_PARTS, NormArgs, OutputsArgs, Part, Phase, RopeArgs, RowNormArgs, TILE,
+    View,
 };
-use crate::weights::{Layout, TILE, Weight};
+use crate::weights::{Layout, WeightRef};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// What attention is compiled for: columns of key and value heads, query heads of a block, whether scores have a cap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AttentionShape {
-    pub(crate) head_dim: usize,
-    pub(crate) v_dim: usize,
-    pub(crate) queries: usize,
-    pub(crate) capped: bool,
+/// Where a program's data is on the device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Addresses {
+    /// Slots of values, as the plan numbers them.
+    pub(crate) slots: Vec<u64>,
+    pub(crate) weights: Vec<WeightRef>,
+    pub(crate) rope_tables: Vec<u64>,
+    /// One entry per attention layer.
+    pub(crate) kv: Vec<KvAddresses>,
+    pub(crate) attention: AttentionScratch,
+    /// `None` if the result has a row per token, and so no token is sampled from it.
+    pub(crate) argmax: Option<ArgmaxScratch>,
+    /// Sampled token ids of the step before.
+    pub(crate) sampled: u64,
 }
 
-impl AttentionShape {
-    pub(crate) fn of(args: &Attention) -> AttentionShape {
-        let each = args.heads / args.kv_heads;
-        let queries = (1..=MOST_QUERIES).rev().find(|n| each.is_multiple_of(*n)).unwrap_or(1);
-        let capped = args.softcap.is_some_and(|cap| cap > 0.0);
-        AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries, capped }
-    }
-
-    /// Bytes of shared memory that a block needs at most; `kernels/attend.cuh` asserts that they suffice.
-    pub(crate) fn workspace(&self) -> usize {
-        let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
-        let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
-        let floats = (OWNERS + MOST_TOKENS) * d + (takers + MOST_TOKENS) * g * 2 + takers * g * v;
-        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2 + 80
-    }
-
-    /// Its entry of ATTENTIONS.
-    pub(crate) fn text(&self, index: usize) -> String {
-        let AttentionShape { head_dim, v_dim, queries, capped } = self;
-        format!(
-            "X({index}, {head_dim}, {v_dim}, {queries}, {capped}, {}, {})",
-            self.partial(),
-            self.workspace()
-        )
-    }
-
-    /// Floats of one split of a unit: sums, largest scores and weights.
-    pub(crate) fn partial(&self) -> usize {
-        (self.queries * (self.v_dim + 2)).next_multiple_of(4)
-    }
-
-    /// Bytes of the keys and values that come together.
-    pub(crate) fn slot(&self) -> usize {
-        KEYS * (self.head_dim + self.v_dim) * 2
-    }
-}
-
-/// Memory that phases share beside the values' slots.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Scratch {
-    /// Queries made ready for attention.
-    pub(crate) ready: u64,
-    /// Splits of attention, and how many have arrived.
-    pub(crate) partial: u64,
-    pub(crate) arrivals: u64,
-    /// The last step's choices.
-    pub(crate) chosen: u64,
-}
-
-/// Memory for what blocks find while they look for the best tokens.
+/// Keys and values of one layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Best {
+pub(crate) struct KvAddresses {
+    pub(crate) keys: u64,
     pub(crate) values: u64,
-    pub(crate) places: u64,
 }
 
-/// Everything at hand while phases are lowered.
+/// Scratch that all attention phases share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AttentionScratch {
+    /// Queries after norm and rotation.
+    pub(crate) ready: u64,
+    /// Results of splits.
+    pub(crate) partial: u64,
+    /// Counters of splits that are done.
+    pub(crate) arrivals: u64,
+}
+
+/// The best logit and its token id that each block finds: `[row][block]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArgmaxScratch {
+    pub(crate) values: u64,
+    pub(crate) ids: u64,
+}
+
+/// Memory of tagged values, for steps of up to `tokens`.
+#[derive(Clone, Copy)]
+pub(crate) struct TaggedMemory<'a> {
+    pub(crate) values: &'a TaggedValues,
+    pub(crate) at: u64,
+    pub(crate) tokens: usize,
+}
+
+/// Lowers phases, and collects what kernels are compiled for.
 pub(crate) struct Lowering<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) plan: &'a Plan,
-    /// Where each slot is.
-    pub(crate) slots: Vec<u64>,
-    /// Values that are handed on with marks, where they lie, and for how many tokens.
-    pub(crate) exchange: Option<(&'a Exchange, u64, usize)>,
-    pub(crate) weights: &'a [Arc<Weight>],
-    /// Rotary tables.
-    pub(crate) tables: Vec<u64>,
-    pub(crate) kv: Option<&'a Kv>,
-    pub(crate) scratch: Scratch,
-    /// Formats and shapes in the order of their numbers in the kernels.
-    pub(crate) formats: Vec<Layout>,
-    pub(crate) shapes: Vec<AttentionShape>,
+    pub(crate) addresses: &'a Addresses,
+    pub(crate) tagged: Option<TaggedMemory<'a>>,
+    pub(crate) config: KernelConfig,
 }
 
 impl Lowering<'_> {
-    /// All phases, and the choice of the best tokens of the last value's rows at the end.
-    pub(crate) fn phases(&mut self, fused: &[Fused], best: Option<Best>) -> Result<Vec<Phase>> {
+    /// All phases; the last one finds the best token of each row of the result, if tokens are sampled from it.
+    pub(crate) fn phases(&mut self, fused: &[Fused]) -> Result<Vec<Phase>> {
         let mut phases = fused.iter().map(|f| self.phase(f)).collect::<Result<Vec<_>>>()?;
-        phases.extend(best.map(|best| {
+        phases.extend(self.addresses.argmax.map(|scratch| {
             let last = self.graph.val(self.graph.nodes.len() - 1);
             Phase::Argmax(ArgmaxArgs {
                 logits: self.out(last),
-                best: best.values,
-                places: best.places,
-                chosen: self.scratch.chosen,
-                width: self.graph.width(last) as i32,
+                best: scratch.values,
+                places: scratch.ids,
+                chosen: self.addresses.sampled,
+                width: self.width(last),
                 pad: 0,
             })
         }));
@@ -127,80 +104,81 @@ impl Lowering<'_> {
                 y: self.view(*out),
                 norm: self.norm(norm)?,
                 group: self.graph.weight(norm.weight).cols as i32,
-                width: self.graph.width(*out) as i32,
+                width: self.width(*out),
                 outputs_only: self.outputs_only(*out),
                 pad: 0,
             }),
-            Fused::Rope { x, head_dim, style, table, out } => Phase::Rope(RopeArgs {
+            Fused::Rope { x, head_dim, rope, out } => Phase::Rope(RopeArgs {
                 x: self.view(*x),
                 y: self.view(*out),
-                freqs: self.tables[*table],
-                magnitude: self.graph.ropes[*table].magnitude,
-                width: self.graph.width(*out) as i32,
+                freqs: self.addresses.rope_tables[rope.table],
+                magnitude: self.graph.ropes[rope.table].magnitude,
+                width: self.width(*out),
                 head_dim: *head_dim as i32,
-                pairs: self.graph.ropes[*table].freqs.len() as i32,
-                interleaved: i32::from(*style == RopeStyle::Interleaved),
+                pairs: self.graph.ropes[rope.table].freqs.len() as i32,
+                interleaved: i32::from(rope.style == RopeStyle::Interleaved),
                 pad: 0,
             }),
-            Fused::Attend { q, k, v, rope, layer, args, out } => {
-                Phase::Attend(self.attend([q, k], *v, *rope, (*layer, args), *out)?)
-            }
+            Fused::Attend(attend) => Phase::Attend(self.attend(attend)?),
             Fused::Elements { a, b, what, out } => {
                 let (what, by) = match *what {
                     Element::Gated(act) => (activation(act), 0.0),
-                    Element::Add => (shared::Element::Add as i32, 0.0),
-                    Element::Scale(by) => (shared::Element::Scale as i32, by),
-                    Element::SoftCap(cap) => (shared::Element::SoftCap as i32, cap),
+                    Element::Add => (ElementKind::Add, 0.0),
+                    Element::Scale(by) => (ElementKind::Scale, by),
+                    Element::SoftCap(cap) => (ElementKind::SoftCap, cap),
                 };
                 Phase::Elements(ElementArgs {
                     a: self.view(*a),
                     b: b.map(|b| self.view(b)).unwrap_or_default(),
                     y: self.out(*out),
                     by,
-                    what,
-                    width: self.graph.width(*out) as i32,
+                    what: what as i32,
+                    width: self.width(*out),
                     outputs_only: self.outputs_only(*out),
                 })
             }
             Fused::Outputs { x, out } => {
-                let width = self.graph.width(*out) as i32;
-                Phase::Outputs(OutputsArgs { x: self.view(*x), y: self.view(*out), width, pad: 0 })
+                let (x, y) = (self.view(*x), self.view(*out));
+                Phase::Outputs(OutputsArgs { x, y, width: self.width(*out), pad: 0 })
             }
         })
     }
 
-    /// Where a value is read: its own rows, or columns of another's.
+    /// Where a value is read: in its own rows, or in columns of another value's.
     fn view(&self, v: Val) -> View {
-        let (base, first) = root(self.graph, v);
+        let (base, first) = resolve_view(self.graph, v);
         let out = self.out(base);
         View { at: out.at + first as u64 * 4, ..out }
     }
 
-    /// Where a value is made.
+    /// Where a value is written.
     fn out(&self, v: Val) -> View {
         let stride = self.graph.width(v) as i64;
-        let handed = self.exchange.and_then(|(all, at, tokens)| Some(at + all.place(v.index(), tokens)?));
-        match handed {
+        let tagged = self.tagged.and_then(|t| Some(t.at + t.values.offset(v.index(), t.tokens)?));
+        match tagged {
             Some(at) => View { at, stride, mask: 1, pad: 0 },
-            None => View { at: self.slots[self.plan.slot[v.index()]], stride, ..View::default() },
+            None => View { at: self.addresses.slots[self.plan.slot[v.index()]], stride, ..View::default() },
         }
+    }
+
+    fn width(&self, v: Val) -> i32 {
+        self.graph.width(v) as i32
     }
 
     fn outputs_only(&self, v: Val) -> i32 {
         i32::from(self.graph.value(v).outputs_only)
     }
 
-    fn weight(&self, id: WeightId) -> &Weight {
-        &self.weights[id.index()]
-    }
-
-    /// A vector of floats, or nothing.
+    /// The address of a vector, 0 for none.
     fn vector(&self, id: Option<WeightId>) -> Result<u64> {
         let Some(id) = id else { return Ok(0) };
-        let name = &self.graph.weight(id).name;
-        self.weight(id)
-            .vector()
-            .ok_or_else(|| BackendError::Invalid(format!("{name}: want a vector of floats")))
+        match self.addresses.weights[id.index()] {
+            WeightRef::Floats { at, kind: FloatKind::F32 } => Ok(at),
+            WeightRef::Floats { .. } | WeightRef::Codes { .. } => {
+                let name = &self.graph.weight(id).name;
+                Err(BackendError::Invalid(format!("{name}: expected a vector of f32")))
+            }
+        }
     }
 
     fn norm(&self, norm: &Norm) -> Result<NormArgs> {
@@ -208,56 +186,46 @@ impl Lowering<'_> {
             NormKind::Rms => shared::NormKind::Rms,
             NormKind::Layer => shared::NormKind::Layer,
         };
-        Ok(NormArgs {
-            weight: self.vector(Some(norm.weight))?,
-            bias: self.vector(norm.bias)?,
-            eps: norm.eps,
-            kind: kind as i32,
-        })
-    }
-
-    fn format(&mut self, layout: &Layout) -> i32 {
-        number(&mut self.formats, *layout)
+        let (weight, bias) = (self.vector(Some(norm.weight))?, self.vector(norm.bias)?);
+        Ok(NormArgs { weight, bias, eps: norm.eps, kind: kind as i32 })
     }
 
     fn embed(&mut self, table: WeightId, scale: f32, out: Val) -> EmbedArgs {
-        let (y, cols) = (self.out(out), self.graph.width(out));
-        let (at, factor, format) = match &*Arc::clone(&self.weights[table.index()]) {
-            Weight::Floats { memory, kind } => (memory.pointer(), scale, -1 - *kind as i32),
-            Weight::Codes { layout, records, factor } => {
-                (records.pointer(), scale * factor / layout.unit(), self.format(layout))
+        let (table, factor, format) = match self.addresses.weights[table.index()] {
+            WeightRef::Floats { at, kind } => (at, scale, -1 - kind as i32),
+            WeightRef::Codes { at, layout, factor } => {
+                (at, scale * factor / layout.unit(), intern(&mut self.config.formats, layout))
             }
         };
-        let (chosen, chunks) = (self.scratch.chosen, Layout::chunks(cols) as i32);
-        EmbedArgs { table: at, y, chosen, factor, cols: cols as i32, chunks, format }
+        let (y, cols, chosen) = (self.out(out), self.graph.width(out), self.addresses.sampled);
+        let chunks = Layout::chunks(cols) as i32;
+        EmbedArgs { table, y, chosen, factor, cols: cols as i32, chunks, format }
     }
 
     fn float_linear(&self, x: Val, m: &Matrix) -> Result<FloatLinearArgs> {
         let shape = self.graph.weight(m.weight);
-        let Weight::Floats { memory, kind } = self.weight(m.weight) else {
-            return Err(BackendError::Invalid(format!("{}: want a matrix of floats", shape.name)));
+        let WeightRef::Floats { at, kind } = self.addresses.weights[m.weight.index()] else {
+            return Err(BackendError::Invalid(format!("{}: expected a matrix of floats", shape.name)));
         };
         Ok(FloatLinearArgs {
-            w: memory.pointer(),
+            w: at,
             x: self.view(x),
             bias: self.vector(m.bias)?,
             scale: self.vector(m.scale)?,
             y: self.out(m.out),
             rows: shape.rows as i32,
             cols: shape.cols as i32,
-            kind: *kind as i32,
+            kind: kind as i32,
             outputs_only: self.outputs_only(m.out),
         })
     }
 
     fn linear(&mut self, l: &Linear) -> Result<LinearArgs> {
-        let cols = self.graph.weight(l.parts[0].weight).cols;
-        let (x, chunks) = (self.view(l.x), Layout::chunks(cols));
+        let shape = self.graph.weight(l.parts[0].weight);
+        let (x, cols, chunks) = (self.view(l.x), shape.cols, Layout::chunks(shape.cols));
         if x.at % 16 != 0 || x.stride % 4 != 0 {
-            let name = &self.graph.weight(l.parts[0].weight).name;
-            return Err(BackendError::Unsupported(format!(
-                "{name}: reads columns that do not begin at a multiple of four"
-            )));
+            let message = format!("{}: its input begins at a column that is no multiple of 4", shape.name);
+            return Err(BackendError::Unsupported(message));
         }
         let parts = l.parts.iter().map(|m| self.part(m, chunks)).collect::<Result<Vec<_>>>()?;
         let mut part = [Part::default(); MOST_PARTS];
@@ -269,34 +237,30 @@ impl Lowering<'_> {
             cols: cols as i32,
             chunks: chunks as i32,
             parts: parts.len() as i32,
-            gated: l.gated.map_or(0, |act| 1 + activation(act)),
+            gated: l.gated.map_or(0, |act| 1 + activation(act) as i32),
             outputs_only: self.outputs_only(l.parts[0].out),
             gather: i32::from(l.gather),
-            signs: i32::from(self.formats[parts[0].format as usize].is_signs()),
+            signs: i32::from(self.config.formats[parts[0].format as usize].is_signs()),
             pad: 0,
             part,
         })
     }
 
     fn part(&mut self, m: &Matrix, chunks: usize) -> Result<Part> {
-        let weight = Arc::clone(&self.weights[m.weight.index()]);
-        let Weight::Codes { layout, records, factor } = &*weight else {
-            return Err(BackendError::Invalid(format!(
-                "{}: want a matrix of codes",
-                self.graph.weight(m.weight).name
-            )));
+        let WeightRef::Codes { at, layout, factor } = self.addresses.weights[m.weight.index()] else {
+            let name = &self.graph.weight(m.weight).name;
+            return Err(BackendError::Invalid(format!("{name}: expected a matrix of codes")));
         };
-        let (y, bytes) = (self.out(m.out), layout.bytes());
-        let bias = self.vector(m.bias)?;
+        let (y, bytes, bias) = (self.out(m.out), layout.bytes(), self.vector(m.bias)?);
         Ok(Part {
-            records: records.pointer() + (m.first_row / TILE * chunks * bytes) as u64,
+            records: at + (m.first_row / TILE * chunks * bytes) as u64,
             bias: if bias == 0 { 0 } else { bias + m.first_row as u64 * 4 },
             scale: self.vector(m.scale)?,
             y: y.at,
             y_stride: y.stride as i32,
             rows: m.rows as i32,
             tiles: m.rows.div_ceil(TILE) as i32,
-            format: self.format(layout),
+            format: intern(&mut self.config.formats, layout),
             bytes: bytes as i32,
             factor: factor / layout.unit(),
             y_mask: y.mask,
@@ -304,48 +268,38 @@ impl Lowering<'_> {
         })
     }
 
-    fn attend(
-        &mut self,
-        [q, k]: [&Heads; 2],
-        v: Val,
-        rope: Option<(usize, RopeStyle)>,
-        (layer, args): (usize, &Attention),
-        out: Val,
-    ) -> Result<AttendArgs> {
-        let Some(kv) = self.kv else {
-            return Err(BackendError::Invalid("attention without KV pages".into()));
+    fn heads(&self, heads: &Heads) -> Result<HeadArgs> {
+        let norm = heads.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?;
+        Ok(HeadArgs { x: self.view(heads.x), norm_weight: norm.weight, eps: norm.eps, norm: norm.kind })
+    }
+
+    fn attend(&mut self, a: &Attend) -> Result<AttendArgs> {
+        let args = &a.args;
+        let Some(kv) = self.addresses.kv.get(a.layer).copied() else {
+            return Err(BackendError::Invalid(format!("attention of layer {} has no KV pages", a.layer)));
         };
-        if args.head_dim.max(args.v_dim) > MOST_HEAD_DIM {
-            let most = args.head_dim.max(args.v_dim);
-            return Err(BackendError::Unsupported(format!(
-                "attend: heads of {most} columns, at most {MOST_HEAD_DIM}"
-            )));
+        let dim = args.head_dim.max(args.v_dim);
+        if dim > MOST_HEAD_DIM {
+            let message = format!("attend: heads of {dim} columns, at most {MOST_HEAD_DIM} are supported");
+            return Err(BackendError::Unsupported(message));
         }
-        let heads = |h: &Heads| -> Result<HeadArgs> {
-            let norm = h.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?;
-            Ok(HeadArgs { x: self.view(h.x), norm_weight: norm.weight, eps: norm.eps, norm: norm.kind })
-        };
-        let (q, k) = (heads(q)?, heads(k)?);
-        let table = rope.map_or(0, |r| r.0);
-        let graph = self.graph;
-        let turns = rope.map(|r| &graph.ropes[r.0]);
+        let scratch = self.addresses.attention;
+        let ready =
+            View { at: scratch.ready, stride: (args.heads * args.head_dim) as i64, ..View::default() };
+        let table = a.rope.map(|rope| &self.graph.ropes[rope.table]);
         let shape = AttentionShape::of(args);
         Ok(AttendArgs {
-            q,
-            k,
-            v: self.view(v),
-            y: self.out(out),
-            ready: View {
-                at: self.scratch.ready,
-                stride: (args.heads * args.head_dim) as i64,
-                ..View::default()
-            },
-            freqs: rope.map_or(0, |r| self.tables[r.0]),
-            keys: kv.memory[layer].0.pointer(),
-            values: kv.memory[layer].1.pointer(),
-            partial: self.scratch.partial,
-            arrivals: self.scratch.arrivals,
-            magnitude: turns.map_or(1.0, |t| t.magnitude),
+            q: self.heads(&a.q)?,
+            k: self.heads(&a.k)?,
+            v: self.view(a.v),
+            y: self.out(a.out),
+            ready,
+            freqs: a.rope.map_or(0, |rope| self.addresses.rope_tables[rope.table]),
+            keys: kv.keys,
+            values: kv.values,
+            partial: scratch.partial,
+            arrivals: scratch.arrivals,
+            magnitude: table.map_or(1.0, |t| t.magnitude),
             scale: args.scale,
             softcap: args.softcap.unwrap_or(0.0),
             heads: args.heads as i32,
@@ -353,30 +307,20 @@ impl Lowering<'_> {
             head_dim: args.head_dim as i32,
             v_dim: args.v_dim as i32,
             window: args.window.unwrap_or(0) as i32,
-            pairs: turns.map_or(0, |t| t.freqs.len()) as i32,
-            interleaved: i32::from(rope.is_some_and(|r| r.1 == RopeStyle::Interleaved)),
-            table: table as i32,
-            shape: number(&mut self.shapes, shape),
+            pairs: table.map_or(0, |t| t.freqs.len()) as i32,
+            interleaved: i32::from(a.rope.is_some_and(|rope| rope.style == RopeStyle::Interleaved)),
+            table: a.rope.map_or(0, |rope| rope.table) as i32,
+            shape: intern(&mut self.config.attentions, shape),
             groups: (args.heads / args.kv_heads / shape.queries) as i32,
             pad: 0,
         })
     }
 }
 
-/// The place of a thing in a list, put there if need be.
-pub(crate) fn number<T: PartialEq>(list: &mut Vec<T>, thing: T) -> i32 {
-    let at = list.iter().position(|t| *t == thing);
-    at.unwrap_or_else(|| {
-        list.push(thing);
-        list.len() - 1
-    }) as i32
-}
-
-fn activation(act: Activation) -> i32 {
-    let element = match act {
-        Activation::Silu => shared::Element::Silu,
-        Activation::GeluTanh => shared::Element::GeluTanh,
-        Activation::Relu2 => shared::Element::Relu2,
-    };
-    element as i32
+fn activation(act: Activation) -> ElementKind {
+    match act {
+        Activation::Silu => ElementKind::Silu,
+        Activation::GeluTanh => ElementKind::GeluTanh,
+        Activation::Relu2 => ElementKind::Relu2,
+    }
 }

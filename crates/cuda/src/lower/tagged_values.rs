@@ -1,71 +1,94 @@
-//! Values that the blocks of a step of a few tokens hand on without a barrier: which they are, and which phases wait for
-//! all blocks all the same.
+//! Values passed between thread blocks of the fused step without a grid barrier, and the phases that need a barrier
+//! all the same.
 //!
-//! Every float of such a value carries a mark of its step (`kernels/tagged.cuh`), so each has memory of its own, written
-//! once a step: nobody can take last step's float for this one's, nor write over what another block still reads.
+//! The lowest bit of each float of such a value is a tag of its step (`kernels/tagged.cuh`). Each value has its own memory,
+//! written once per step: no block can take a float of the step before for one of this step, nor overwrite a float that
+//! another block still reads.
 
 use tern_graph::{Graph, Plan, Work};
 
 use super::fuse::Fused;
 
-pub(crate) struct Exchange {
-    /// Where each value begins, in floats of one row; none if it is not handed on.
-    at: Vec<Option<usize>>,
+pub(crate) struct TaggedValues {
+    /// Where each value begins, in floats of one row; `None` if it has no tags.
+    begin: Vec<Option<usize>>,
     /// Floats of one row of all of them.
     width: usize,
-    /// Phases before which all blocks wait for each other.
-    pub(crate) waits: Vec<bool>,
+    /// For each phase: whether all blocks wait for each other before it.
+    pub(crate) barriers: Vec<bool>,
 }
 
-impl Exchange {
-    /// What linears and attention make and nobody else reads. `work` is what the phases read and make.
-    pub(crate) fn of(graph: &Graph, fused: &[Fused], work: &[Work], plan: &Plan) -> Exchange {
-        let knows_marks = |phase: &Fused| matches!(phase, Fused::Linear(_) | Fused::Attend { .. });
-        let (mut made, mut read_by_others) = (vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]);
+impl TaggedValues {
+    /// Tags what the embedding, linears and attention write and only linears and attention read. `work` is what the
+    /// phases read and write.
+    pub(crate) fn of(graph: &Graph, fused: &[Fused], work: &[Work], plan: &Plan) -> TaggedValues {
+        let (mut written, mut read_untagged) =
+            (vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]);
         for (phase, work) in fused.iter().zip(work) {
-            if knows_marks(phase) || matches!(phase, Fused::Embed { .. }) {
-                work.writes.iter().for_each(|v| made[v.index()] = true);
+            let tags = Tags::of(phase);
+            if tags.writes {
+                work.writes.iter().for_each(|v| written[v.index()] = true);
             }
-            if !knows_marks(phase) {
-                work.reads.iter().for_each(|v| read_by_others[v.index()] = true);
+            if !tags.reads {
+                work.reads.iter().for_each(|v| read_untagged[v.index()] = true);
             }
         }
-        if let Some(result) = made.last_mut() {
+        if let Some(result) = written.last_mut() {
             *result = false;
         }
         let mut width = 0;
-        let places = graph.nodes.iter().enumerate().map(|(i, node)| {
-            let at = width;
-            // rows that are only wanted now and then would bear old marks
-            let here = made[i] && !read_by_others[i] && !node.value.outputs_only;
-            width += if here { node.value.width.next_multiple_of(4) } else { 0 };
-            here.then_some(at)
+        let begins = graph.nodes.iter().enumerate().map(|(i, node)| {
+            let begin = width;
+            // output rows differ from step to step: rows that a step does not write would keep old tags
+            let tagged = written[i] && !read_untagged[i] && !node.value.outputs_only;
+            width += if tagged { node.value.width.next_multiple_of(4) } else { 0 };
+            tagged.then_some(begin)
         });
-        let at: Vec<_> = places.collect();
-        // of what has no marks: slots that someone may still be busy with
+        let begin: Vec<_> = begins.collect();
+        // slots of untagged values that a block may still read or write
         let mut busy = vec![];
-        let waits = work.iter().map(|work| {
-            let all = work.reads.iter().chain(&work.writes).filter(|v| at[v.index()].is_none());
-            let slots: Vec<usize> = all.map(|v| plan.slot[v.index()]).collect();
-            let waits = slots.iter().any(|s| busy.contains(s));
-            if waits {
+        let barriers = work.iter().map(|work| {
+            let untagged = work.reads.iter().chain(&work.writes).filter(|v| begin[v.index()].is_none());
+            let slots: Vec<usize> = untagged.map(|v| plan.slot[v.index()]).collect();
+            let barrier = slots.iter().any(|s| busy.contains(s));
+            if barrier {
                 busy.clear();
             }
             busy.extend(slots);
-            waits
+            barrier
         });
-        let waits = waits.collect();
-        Exchange { at, width, waits }
+        let barriers = barriers.collect();
+        TaggedValues { begin, width, barriers }
     }
 
-    /// Bytes for steps of so many tokens.
+    /// Bytes for steps of up to `tokens`.
     pub(crate) fn bytes(&self, tokens: usize) -> usize {
         self.width * tokens * 4
     }
 
-    /// Where a value begins in memory for so many tokens, in bytes.
-    pub(crate) fn place(&self, value: usize, tokens: usize) -> Option<u64> {
-        self.at[value].map(|at| (at * tokens * 4) as u64)
+    /// The offset of a value in memory for `tokens`, in bytes; `None` if it has no tags.
+    pub(crate) fn offset(&self, value: usize, tokens: usize) -> Option<u64> {
+        self.begin[value].map(|begin| (begin * tokens * 4) as u64)
+    }
+}
+
+/// Whether the kernel of a phase reads and writes tags.
+struct Tags {
+    reads: bool,
+    writes: bool,
+}
+
+impl Tags {
+    fn of(phase: &Fused) -> Tags {
+        match phase {
+            Fused::Linear(_) | Fused::Attend(_) => Tags { reads: true, writes: true },
+            Fused::Embed { .. } => Tags { reads: false, writes: true },
+            Fused::FloatLinear { .. }
+            | Fused::Norm { .. }
+            | Fused::Rope { .. }
+            | Fused::Elements { .. }
+            | Fused::Outputs { .. } => Tags { reads: false, writes: false },
+        }
     }
 }
 
@@ -77,26 +100,26 @@ mod tests {
     use crate::lower::fuse::{fuse, tests::decoder, work};
     use crate::weights::Layout;
 
-    /// Values that are handed on, and phases that wait.
+    /// How many values are tagged, and the phases with a barrier.
     fn of(graph: &Graph, floats: &str) -> (usize, Vec<usize>) {
-        let fused = fuse(graph, |id| Layout::of(&Q1_0).filter(|_| graph.weight(id).name != floats));
+        let fused = fuse(graph, |id| Layout::of(&Q1_0).filter(|_| graph.weight(id).name != floats)).unwrap();
         let work: Vec<Work> = fused.iter().map(|phase| work(graph, phase)).collect();
-        let exchange = Exchange::of(graph, &fused, &work, &Plan::of(graph, &work));
-        let places: Vec<u64> = (0..graph.nodes.len()).filter_map(|v| exchange.place(v, 4)).collect();
-        assert!(places.iter().all(|at| at % 16 == 0 && (*at as usize) < exchange.bytes(4)));
-        let waits = exchange.waits.iter().enumerate().filter(|(_, waits)| **waits);
-        (places.len(), waits.map(|(i, _)| i).collect())
+        let tagged = TaggedValues::of(graph, &fused, &work, &Plan::of(graph, &work));
+        let offsets: Vec<u64> = (0..graph.nodes.len()).filter_map(|v| tagged.offset(v, 4)).collect();
+        assert!(offsets.iter().all(|at| at % 16 == 0 && (*at as usize) < tagged.bytes(4)));
+        let barriers = tagged.barriers.iter().enumerate().filter(|(_, barrier)| **barrier);
+        (offsets.len(), barriers.map(|(i, _)| i).collect())
     }
 
     #[test]
-    fn a_decoder_hands_everything_on_and_waits_for_nobody() {
-        // the embedding, q, k, v, what attention makes, x twice, and between gate and down
+    fn a_decoder_tags_all_values_and_needs_no_barrier() {
+        // the embedding, q, k, v, the result of attention, x twice, and the value between gate and down
         assert_eq!(of(&decoder(), ""), (8, vec![]));
     }
 
     #[test]
-    fn what_a_matrix_of_floats_reads_or_makes_is_waited_for() {
-        // phases: embed, q k v, attend, o, gate and up, down by itself, its sum, the head; the sum reads what o makes
+    fn values_of_a_float_matrix_need_barriers() {
+        // phases: embed, q k v, attend, o, gate and up, down alone, its residual, the head; the residual reads the result of o
         assert_eq!(of(&decoder(), "down"), (5, vec![4, 5, 6, 7]));
     }
 }

@@ -1,7 +1,7 @@
-//! Sampling on the device: what a step's rows want, in one piece of words, and the room that choosing takes.
+//! Sampling parameters as the kernels read them, and the layout of the kernels' scratch.
 //!
-//! `sample_best` finds every row's best token and is all that greedy rows need; `sample_draw` chooses for the others.
-//! A mask may still be promised when the step starts: packing waits for it, so it comes after the model's launches.
+//! `sample_best` finds each row's best token, which is all that greedy rows need; `sample_draw` samples for the others.
+//! A mask may still be computed when the step starts: packing waits for it, so it comes after the model's launches.
 
 use tern_graph::Sample;
 
@@ -10,7 +10,7 @@ use crate::shared::{ADJUSTED, BLOCK_IDS, BLOCK_RUNS, CHOOSE, GREEDY, MASKED, Sam
 /// Words of a row.
 const ROW: usize = size_of::<SampleRow>() / 4;
 
-/// A step's rows of logits, and where what is chosen goes: addresses on the device.
+/// A step's rows of logits, and where token ids are written: addresses on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
     /// Row `r` begins `r * stride` floats in.
@@ -18,25 +18,25 @@ pub(crate) struct Rows {
     pub(crate) stride: usize,
     /// What [`pack`] gave.
     pub(crate) words: u64,
-    /// One i32 a row.
+    /// One i32 per row.
     pub(crate) chosen: u64,
 }
 
-/// Scratch of the kernels: how much, and where what is in it.
+/// The layout of the kernels' scratch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SampleRoom {
+pub(crate) struct SampleScratch {
     width: usize,
-    /// The most rows of a launch; more rows are more launches, both kernels for some rows after the other.
+    /// The most rows of a launch; for more rows both kernels are launched again.
     pub(crate) rows: usize,
 }
 
-impl SampleRoom {
-    /// Room for launches of at most `rows` rows of `width` logits.
-    pub(crate) fn new(rows: usize, width: usize) -> SampleRoom {
-        SampleRoom { width, rows }
+impl SampleScratch {
+    /// For launches of at most `rows` rows of `width` logits.
+    pub(crate) fn new(rows: usize, width: usize) -> SampleScratch {
+        SampleScratch { width, rows }
     }
 
-    /// Blocks a row: the first side of the grid; the second is the launch's rows.
+    /// Blocks per row: the first dimension of the grid; the second is the launch's rows.
     pub(crate) fn blocks(&self) -> usize {
         self.width.div_ceil(BLOCK_IDS)
     }
@@ -49,14 +49,14 @@ impl SampleRoom {
             .map(|bytes| bytes.next_multiple_of(16))
     }
 
-    /// Bytes in all. They are zero before the first launch; each launch leaves them ready for the next.
+    /// Bytes in total. They are zero before the first launch; each launch leaves them ready for the next.
     pub(crate) fn bytes(&self) -> usize {
         self.sizes().iter().sum()
     }
 
-    /// The arguments for the rows from `first` on, with the scratch at `room`.
-    pub(crate) fn args(&self, room: u64, rows: &Rows, first: usize) -> SampleArgs {
-        let mut at = room;
+    /// The arguments for the rows from `first` on, with the scratch at address `scratch`.
+    pub(crate) fn args(&self, scratch: u64, rows: &Rows, first: usize) -> SampleArgs {
+        let mut at = scratch;
         let [arrivals, best, sums, peaks, ties, weights] = self.sizes().map(|bytes| {
             at += bytes as u64;
             at - bytes as u64
@@ -83,9 +83,9 @@ pub(crate) fn draws(sample: &Sample) -> bool {
     !sample.params.is_greedy()
 }
 
-/// What the rows of a step want, in one piece: a [`SampleRow`] each, then the lists that they point at.
+/// The parameters of a step's rows: one [`SampleRow`] each, then the lists that they point at.
 ///
-/// Waits for the masks. A row without a sample chooses nothing.
+/// Waits for the masks. No token is sampled for a row without a sample.
 pub(crate) fn pack<'a>(samples: impl ExactSizeIterator<Item = Option<&'a Sample>>, width: usize) -> Vec<u32> {
     let mut words = vec![0; samples.len() * ROW];
     for (i, sample) in samples.enumerate() {
@@ -98,7 +98,7 @@ pub(crate) fn pack<'a>(samples: impl ExactSizeIterator<Item = Option<&'a Sample>
 }
 
 impl SampleRow {
-    /// The row, with its lists put at the end of `words`.
+    /// The row; its lists are appended to `words`.
     fn new(sample: &Sample, width: usize, words: &mut Vec<u32>) -> SampleRow {
         let params = &*sample.params;
         let mut row = SampleRow {
@@ -114,7 +114,7 @@ impl SampleRow {
             ..SampleRow::default()
         };
         if let Some(mask) = &sample.mask {
-            let bits = mask.wait().unwrap_or_default(); // a broken promise allows nothing
+            let bits = mask.wait().unwrap_or_default(); // a mask that failed allows nothing
             let bits = &bits[..bits.len().min(width.div_ceil(32))];
             row.what |= MASKED;
             (row.mask, row.mask_words) = (words.len() as u32, bits.len() as u32);
@@ -133,7 +133,7 @@ impl SampleRow {
     }
 }
 
-/// Puts the pairs of the row's own ids down, by id: where, and how many. Pairs of one id keep their order.
+/// Appends pairs of valid ids, sorted by id: gives their index and count. Pairs of one id keep their order.
 fn put_pairs(words: &mut Vec<u32>, mut pairs: Vec<(u32, u32)>, width: usize) -> (u32, u32) {
     pairs.retain(|p| (p.0 as usize) < width);
     pairs.sort_by_key(|p| p.0);
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn scratch_is_apart_and_aligned() {
         for (rows, width) in [(1, 1), (3, 4096), (5, 151_936), (64, 300_000)] {
-            let room = SampleRoom::new(rows, width);
+            let room = SampleScratch::new(rows, width);
             let base = 1 << 20;
             let to = Rows { logits: 1, stride: width, words: 2, chosen: 3 };
             let a = room.args(base, &to, 7);

@@ -19,6 +19,10 @@ shared_constants! {
     /// Bytes of shared memory for what every phase of the fused step needs to know about the step.
     INFO_BYTES: usize = 128;
 
+    /// Rows of a tile of weights.
+    TILE: usize = 16;
+    /// Columns of a chunk of weights; a record is a tile by a chunk.
+    CHUNK: usize = 128;
     /// Matrices of one linear phase at most.
     MOST_PARTS: usize = 3;
     /// Rotary tables of one model at most.
@@ -93,7 +97,7 @@ shared_enums! {
     NormKind { None as NORM_NONE, Rms as RMS, Layer as LAYER }
 
     /// What an element-wise phase computes: an activation of a, times b, or one of the others.
-    Element {
+    ElementKind {
         Silu as SILU, GeluTanh as GELU_TANH, Relu2 as RELU2,
         Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
     }

@@ -117,7 +117,7 @@ shared_structs! {
         b: View,
         y: View,
         by: f32,
-        /// An `Element`.
+        /// An `ElementKind`.
         what: i32,
         width: i32,
         outputs_only: i32,
@@ -183,9 +183,12 @@ shared_structs! {
     }
 }
 
-/// The kinds of phases: `Variant(Args) as KIND, field`, the last two in C.
+/// The kinds of phases: `class Variant(Args) as KIND, field`, the last two in C.
+///
+/// A `small` phase is a function `run` of `kernels/small_phases.cuh`; without one the kernels do not compile. A `large`
+/// phase has its own code in the fused step and its own kernels.
 macro_rules! phases {
-    ($($variant:ident($args:ident) as $kind:ident, $field:ident;)+) => {
+    ($($class:ident $variant:ident($args:ident) as $kind:ident, $field:ident;)+) => {
         /// A phase with its arguments.
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Phase { $($variant($args)),+ }
@@ -214,21 +217,25 @@ macro_rules! phases {
             let offsets = [$(c_offset("Phase", stringify!($field), offset)),+].concat();
             let head = format!("enum Kind {{ {kinds} }};\nstruct alignas(16) Phase {{\n    int kind, barrier, shape, pad;\n");
             let body = format!("    union {{\n{fields}        u64 words[{BODY_WORDS}];\n    }};\n}};\n");
-            [head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets].concat()
+            let of_class = [$((stringify!($class), concat!(" X(", stringify!($kind), ", ", stringify!($field), ")"))),+];
+            let (small, large): (Vec<_>, Vec<_>) = of_class.into_iter().partition(|phase| phase.0 == "small");
+            let small: String = small.into_iter().map(|phase| phase.1).collect();
+            let classes = format!("#define SMALL_PHASES(X){small}\nenum {{ LARGE_PHASES = {} }};\n", large.len());
+            [head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets, classes].concat()
         }
     };
 }
 
 phases! {
-    Embed(EmbedArgs) as EMBED, embed;
-    Linear(LinearArgs) as LINEAR, linear;
-    FloatLinear(FloatLinearArgs) as FLOAT_LINEAR, float_linear;
-    Norm(RowNormArgs) as ROW_NORM, norm;
-    Rope(RopeArgs) as ROPE, rope;
-    Elements(ElementArgs) as ELEMENTS, elements;
-    Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
-    Attend(AttendArgs) as ATTEND, attend;
-    Argmax(ArgmaxArgs) as ARGMAX, argmax;
+    small Embed(EmbedArgs) as EMBED, embed;
+    large Linear(LinearArgs) as LINEAR, linear;
+    small FloatLinear(FloatLinearArgs) as FLOAT_LINEAR, float_linear;
+    small Norm(RowNormArgs) as ROW_NORM, norm;
+    small Rope(RopeArgs) as ROPE, rope;
+    small Elements(ElementArgs) as ELEMENTS, elements;
+    small Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
+    large Attend(AttendArgs) as ATTEND, attend;
+    large Argmax(ArgmaxArgs) as ARGMAX, argmax;
 }
 
 /// A phase as the kernels read it: `Phase` in C, where `body` is a union of all arguments.

@@ -3,17 +3,12 @@
 use tern_graph::{BackendError, HostTensor};
 use tern_quant::{BF16, F16, F32};
 
-use super::layout::{Layout, Packing};
+use super::layout::Layout;
+use super::packing::Packing;
 use crate::driver::{Memory, Staging};
+use crate::shared::FloatKind;
 
-/// How floats are written; the numbers are the kernels'.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FloatKind {
-    F32 = 0,
-    F16 = 1,
-    BF16 = 2,
-}
-
+/// A weight and its memory.
 pub(crate) enum Weight {
     Floats {
         memory: Memory,
@@ -27,6 +22,13 @@ pub(crate) enum Weight {
     },
 }
 
+/// A weight by its address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum WeightRef {
+    Floats { at: u64, kind: FloatKind },
+    Codes { at: u64, layout: Layout, factor: f32 },
+}
+
 impl Weight {
     /// Uploads a tensor, repacked on the way.
     pub(crate) fn store(staging: &mut Staging, tensor: &HostTensor) -> Result<Weight, BackendError> {
@@ -38,20 +40,23 @@ impl Weight {
             })?;
             return Ok(Weight::Floats { memory, kind });
         }
-        let refused =
-            || BackendError::Unsupported(format!("{}: {} is not run on the GPU", tensor.name, tensor.quant));
-        let packing = Packing::new(tensor).ok_or_else(refused)?;
+        let unsupported = || {
+            BackendError::Unsupported(format!("{}: {} is not supported on GPUs", tensor.name, tensor.quant))
+        };
+        let packing = Packing::new(tensor).ok_or_else(unsupported)?;
         let tile = packing.tile_bytes();
         let records =
             staging.upload(packing.bytes(), tile, |from, piece| packing.fill(from / tile, piece))?;
         Ok(Weight::Codes { layout: packing.layout, records, factor: packing.factor })
     }
 
-    /// Where the floats of a vector are; none if it is in codes or halves.
-    pub(crate) fn vector(&self) -> Option<u64> {
+    /// The weight by its address, which is valid as long as `self` lives.
+    pub(crate) fn by_address(&self) -> WeightRef {
         match self {
-            Weight::Floats { memory, kind: FloatKind::F32 } => Some(memory.pointer()),
-            _ => None,
+            Weight::Floats { memory, kind } => WeightRef::Floats { at: memory.pointer(), kind: *kind },
+            Weight::Codes { layout, records, factor } => {
+                WeightRef::Codes { at: records.pointer(), layout: *layout, factor: *factor }
+            }
         }
     }
 }

@@ -1,0 +1,111 @@
+//! Kernels without a GPU: NVRTC compiles all of them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::driver::{Nvrtc, SearchPaths, Source, compile_options};
+use crate::launch::{FusedMemory, Ring, RopeTable};
+use crate::lower::{AttentionShape, KernelConfig, LinearShape, PartShape, linear_defines};
+use crate::shared::{ADD_TAGGED, ADDED, BIASED, NORMED, SCALED, X_TAGGED};
+use crate::weights::Layout;
+
+/// Bytes of its caller's registers that a function may save: ptxas counts them as spilled.
+const SAVED: usize = 192;
+
+fn spilled(line: &str) -> Option<usize> {
+    line.split(" bytes spill stores").next()?.rsplit(' ').next()?.parse().ok()
+}
+
+/// Every kernel compiles for every generation of GPUs, without a GPU, and spills no register.
+#[test]
+fn every_kernel_compiles_for_every_generation() {
+    let Some(tools) = std::env::var_os("TERN_TEST_TOOLS").map(PathBuf::from) else {
+        println!("skipped: every_kernel_compiles_for_every_generation (TERN_TEST_TOOLS is not set)");
+        return;
+    };
+    let pythons = fs::read_dir(tools.join("lib")).into_iter().flatten().flatten();
+    let site_packages = pythons.map(|e| e.path().join("site-packages")).collect();
+    let paths = SearchPaths { toolkits: vec![], site_packages };
+    let nvrtc = match Nvrtc::open(&paths) {
+        Ok(nvrtc) => nvrtc,
+        Err(why) => {
+            println!("skipped: every_kernel_compiles_for_every_generation ({why})");
+            return;
+        }
+    };
+    let mut formats = vec![];
+    for layout in tern_quant::ALL.iter().filter_map(|quant| Layout::of(quant)) {
+        if !formats.contains(&layout) {
+            formats.push(layout);
+        }
+    }
+    let heads = |head_dim, v_dim, queries| {
+        let capped = head_dim == 256;
+        AttentionShape { head_dim, v_dim, queries, capped }
+    };
+    let shapes = [heads(128, 128, 8), heads(80, 48, 1), heads(256, 256, 4), heads(64, 64, 3)];
+    // models of a few formats and one shape of heads each: together they have all formats and shapes
+    let models = formats.chunks(4).zip(shapes.iter().cycle()).map(|(formats, shape)| KernelConfig {
+        formats: formats.to_vec(),
+        attentions: vec![*shape],
+        page_len: 32,
+    });
+    let step = |config: &KernelConfig, tokens: usize| {
+        let ropes = [RopeTable { at: 0, pairs: 64 }];
+        let memory = FusedMemory::new(config, &[], &ropes, tokens).defines(Ring { slot: 9216, slots: 16 });
+        // parts, a gate, a residual, rows that do not fill all warps, and every format
+        let part = |format: usize, rows| PartShape { format: format as i32, rows };
+        let last = config.formats.len() - 1;
+        let alike = [last, 0].map(|i| Some(config.formats[i]).filter(Layout::is_signs));
+        let alike = alike[0] == alike[1];
+        let parts = [part(0, 4096), part(if alike { last } else { 0 }, 1000)];
+        let mut shapes = vec![
+            LinearShape { flags: NORMED | X_TAGGED | BIASED, ..LinearShape::new(4096, 2, &parts) },
+            LinearShape { gated: 1, ..LinearShape::new(4096, 2, &[part(0, 12288), part(0, 12288)]) },
+            LinearShape {
+                flags: ADDED | X_TAGGED | ADD_TAGGED | SCALED,
+                ..LinearShape::new(11008, 2, &[part(0, 4096)])
+            },
+        ];
+        shapes.extend((1..=last).map(|f| LinearShape::new(2048, 1, &[part(f, 512)])));
+        Source::FusedStep.with(&[config.defines(), memory, linear_defines(&shapes, 132)].concat())
+    };
+    let mut sources = vec![];
+    for (i, config) in models.enumerate() {
+        sources.push((if i == 0 { "one token" } else { "one token, other formats" }, step(&config, 1)));
+        if i == 0 {
+            sources.push(("four", step(&config, 4)));
+        }
+        sources.push(("phase launches", Source::PhaseLaunches.with(&config.defines())));
+    }
+    sources.push(("sample", Source::Sample.with(&[])));
+    sources.push(("bandwidth", Source::Bandwidth.with(&[])));
+    let architectures = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+    std::thread::scope(|scope| {
+        for architecture in architectures {
+            let (nvrtc, sources) = (&nvrtc, &sources);
+            scope.spawn(move || {
+                for (name, source) in sources {
+                    // the fused step needs barriers in shared memory: see `FusedStep::sizes`
+                    if architecture == "sm_75" && source.contains(") fused_step(") {
+                        continue;
+                    }
+                    // slow to compile, and the same code as in the others
+                    let again = match *name {
+                        "four" => architecture != "sm_90a",
+                        "one token, other formats" => !["sm_80", "sm_90a"].contains(&architecture),
+                        _ => false,
+                    };
+                    if again {
+                        continue;
+                    }
+                    let mut options = compile_options(architecture);
+                    options.push("--ptxas-options=-v".into());
+                    let (_, log) = nvrtc.compile(name, source, &options).unwrap();
+                    let most = log.lines().filter_map(spilled).max().unwrap_or(0);
+                    assert!(most <= SAVED, "{name} for {architecture} spills {most} bytes");
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,133 @@
+//! Device memory of a compiled graph: slots of values, a step's inputs, scratch and sampled tokens.
+
+use std::sync::Arc;
+
+use tern_graph::{BackendError, Graph, Op, Plan};
+
+use super::fused_step::RopeTable;
+use super::inputs;
+use super::phase_launches::x_bytes;
+use super::strategy::StepSize;
+use crate::driver::{Device, Memory};
+use crate::kv::Kv;
+use crate::lower::fuse::Fused;
+use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, KvAddresses};
+use crate::shared::MOST_TOKENS;
+use crate::weights::{Layout, Weight};
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// Bytes of scratch beside the slots of values, for steps of up to `tokens`.
+pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
+    let widest = graph.weights.iter().map(|w| w.cols).max().unwrap_or(0);
+    let queries = graph.nodes.iter().filter_map(|n| match &n.op {
+        Op::Attend { args, .. } => Some(args.heads * args.head_dim),
+        _ => None,
+    });
+    let x = x_bytes(Layout::chunks(widest), tokens);
+    let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one token and for four
+    x + queries.max().unwrap_or(0) * tokens * 4 + tagged * (1 + MOST_TOKENS) * 4
+}
+
+/// All allocations of a program, and their addresses.
+pub(super) struct ProgramMemory {
+    pub(super) inputs: Memory,
+    /// Token ids that the last step sampled, from which the next one may take its tokens.
+    pub(super) sampled: Memory,
+    pub(super) addresses: Addresses,
+    pub(super) ropes: Vec<RopeTable>,
+    slots: Vec<Memory>,
+    /// The slot of the last node.
+    result: usize,
+    _scratch: Vec<Memory>,
+}
+
+/// What memory is allocated for.
+pub(super) struct Needs<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) plan: &'a Plan,
+    pub(super) fused: &'a [Fused],
+    pub(super) weights: &'a [Arc<Weight>],
+    pub(super) kv: Option<&'a Kv>,
+    pub(super) most: StepSize,
+}
+
+impl ProgramMemory {
+    pub(super) fn new(device: &Arc<Device>, needs: &Needs<'_>) -> Result<ProgramMemory> {
+        let Needs { graph, plan, most, .. } = *needs;
+        let last = graph.nodes.len() - 1;
+        let slots = (0..plan.width.len())
+            .map(|s| device.allocate(plan.room(s, most.tokens, most.outputs) * 4))
+            .collect::<Result<Vec<_>>>()?;
+        let pages = needs.kv.map_or(0, |kv| kv.pages);
+        let inputs = device.allocate(inputs::most_words(most, pages) * 4)?;
+        let rows = most.outputs.max(1);
+        let sampled = device.allocate(rows.max(most.tokens) * 4)?;
+        let mut scratch = vec![];
+        let mut allocate = |bytes: usize| -> Result<u64> {
+            let memory = device.allocate(bytes)?;
+            scratch.push(memory);
+            Ok(scratch.last().map_or(0, Memory::pointer))
+        };
+        let bytes = AttentionBytes::of(needs.fused, device.facts.processors, most.tokens);
+        let attention = AttentionScratch {
+            ready: allocate(bytes.ready)?,
+            partial: allocate(bytes.partial)?,
+            arrivals: allocate(bytes.arrivals)?,
+        };
+        let found = rows * device.facts.processors * 4; // one per row and block
+        let argmax = if graph.nodes[last].value.outputs_only {
+            Some(ArgmaxScratch { values: allocate(found)?, ids: allocate(found)? })
+        } else {
+            None
+        };
+        let tables = graph.ropes.iter().map(|t| device.upload(bytemuck::cast_slice(&t.freqs)));
+        let tables = tables.collect::<Result<Vec<_>>>()?;
+        let ropes = tables.iter().zip(&graph.ropes);
+        let ropes = ropes.map(|(at, table)| RopeTable { at: at.pointer(), pairs: table.freqs.len() });
+        let kv = needs.kv.map_or(&[][..], |kv| &kv.memory);
+        let kv = kv.iter().map(|m| KvAddresses { keys: m.keys.pointer(), values: m.values.pointer() });
+        let addresses = Addresses {
+            slots: slots.iter().map(Memory::pointer).collect(),
+            weights: needs.weights.iter().map(|w| w.by_address()).collect(),
+            rope_tables: tables.iter().map(Memory::pointer).collect(),
+            kv: kv.collect(),
+            attention,
+            argmax,
+            sampled: sampled.pointer(),
+        };
+        let ropes = ropes.collect();
+        scratch.extend(tables);
+        let result = plan.slot[last];
+        Ok(ProgramMemory { inputs, sampled, addresses, ropes, slots, result, _scratch: scratch })
+    }
+
+    /// The rows of the last node.
+    pub(super) fn result(&self) -> &Memory {
+        &self.slots[self.result]
+    }
+}
+
+/// Bytes of attention's scratch.
+#[derive(Default)]
+struct AttentionBytes {
+    ready: usize,
+    partial: usize,
+    arrivals: usize,
+}
+
+impl AttentionBytes {
+    /// For the largest attention of a graph.
+    fn of(fused: &[Fused], blocks: usize, max_tokens: usize) -> AttentionBytes {
+        let mut most = AttentionBytes::default();
+        for phase in fused {
+            let Fused::Attend(attend) = phase else { continue };
+            let (args, shape) = (&attend.args, AttentionShape::of(&attend.args));
+            let units = blocks.max(MOST_TOKENS * args.heads / shape.queries);
+            most.ready = most.ready.max(args.heads * args.head_dim * max_tokens * 4);
+            most.partial = most.partial.max(units * shape.partial() * 4);
+            most.arrivals = most.arrivals.max(MOST_TOKENS * args.heads * 4);
+        }
+        most
+    }
+}

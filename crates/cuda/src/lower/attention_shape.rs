@@ -1,0 +1,56 @@
+//! What attention is compiled for, and the memory that follows from it.
+
+use tern_graph::Attention;
+
+use crate::shared::{KEYS, MOST_QUERIES, MOST_TOKENS, OWNERS};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttentionShape {
+    /// Columns of a key head.
+    pub(crate) head_dim: usize,
+    /// Columns of a value head.
+    pub(crate) v_dim: usize,
+    /// Query heads of a unit, which share a key head.
+    pub(crate) queries: usize,
+    /// Scores have a soft cap.
+    pub(crate) capped: bool,
+}
+
+impl AttentionShape {
+    pub(crate) fn of(args: &Attention) -> AttentionShape {
+        let per_kv_head = args.heads / args.kv_heads;
+        let queries = (1..=MOST_QUERIES).rev().find(|n| per_kv_head.is_multiple_of(*n)).unwrap_or(1);
+        let capped = args.softcap.is_some_and(|cap| cap > 0.0);
+        AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries, capped }
+    }
+
+    /// The fused step reads heads in pieces of eight columns.
+    pub(crate) fn fits_fused_step(&self) -> bool {
+        self.head_dim.is_multiple_of(8) && self.v_dim.is_multiple_of(8)
+    }
+
+    /// Bytes of shared memory that a block needs at most; `kernels/attend.cuh` asserts that they suffice.
+    pub(crate) fn workspace(&self) -> usize {
+        let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
+        let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
+        let floats = (OWNERS + MOST_TOKENS) * d + (takers + MOST_TOKENS) * g * 2 + takers * g * v;
+        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2 + 80
+    }
+
+    /// Floats of one split of a unit: sums, largest scores and weights, written four at a time.
+    pub(crate) fn partial(&self) -> usize {
+        (self.queries * (self.v_dim + 2)).next_multiple_of(4)
+    }
+
+    /// Bytes of the keys and values that come through the ring together.
+    pub(crate) fn slot(&self) -> usize {
+        KEYS * (self.head_dim + self.v_dim) * 2
+    }
+
+    /// Its entry of ATTENTIONS.
+    pub(crate) fn c_text(&self, index: usize) -> String {
+        let AttentionShape { head_dim, v_dim, queries, capped } = self;
+        let (partial, workspace) = (self.partial(), self.workspace());
+        format!("X({index}, {head_dim}, {v_dim}, {queries}, {capped}, {partial}, {workspace})")
+    }
+}
