@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tern_engine::Rules;
 use tern_formats::Checkpoint;
-use tern_grammar::{Grammar, Grammars};
+use tern_grammar::{Grammar, GrammarCompiler};
 use tern_models::{Model, Shape, Synth, plain_tokenizer};
 use tern_text::{ChatInput, ChatTemplate, Tokenizer};
 
@@ -206,7 +206,7 @@ fn template() -> Run {
 
 /// The first line says what the rest is; it is compiled, and a text of a few tokens follows it.
 fn schema() -> Run {
-    let grammars = Grammars::new(Arc::new(stories()));
+    let compiler = GrammarCompiler::new(Arc::new(stories()));
     Box::new(move |input| {
         let text = String::from_utf8_lossy(input);
         let (kind, rest) = text.split_once('\n').unwrap_or(("json", &text));
@@ -219,16 +219,16 @@ fn schema() -> Run {
                 Err(_) => return,
             },
         };
-        let Ok(compiled) = grammars.compile(&grammar) else { return };
-        let mut rules = compiled.rules();
+        let Ok(compiled) = compiler.compile(&grammar) else { return };
+        let mut constraint = compiled.constraint();
         for step in 0..8 {
-            let Ok(mask) = rules.mask() else { return };
+            let Ok(mask) = constraint.mask() else { return };
             let allowed: Vec<u32> = (0..mask.len() as u32 * 32)
                 .filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1)
                 .take(100)
                 .collect();
             let Some(&token) = allowed.get(step * 7 % allowed.len().max(1)) else { return };
-            if rules.accept(token) != Ok(false) {
+            if constraint.accept(token) != Ok(false) {
                 return;
             }
         }

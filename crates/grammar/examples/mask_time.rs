@@ -1,4 +1,4 @@
-//! How long grammars take with a model's vocabulary: `cargo run --release -p tern-grammar --example mask_time MODEL`.
+//! Times of grammars with a model's vocabulary: `cargo run --release -p tern-grammar --example mask_time MODEL`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tern_engine::Rules;
 use tern_formats::Checkpoint;
-use tern_grammar::{Grammar, Grammars};
+use tern_grammar::{Grammar, GrammarCompiler};
 use tern_text::Tokenizer;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("want the path of a GGUF file")?;
     let tokenizer = Arc::new(Tokenizer::from_metadata(&Checkpoint::open(path.as_ref())?.metadata)?);
     let start = Instant::now();
-    let grammars = Grammars::new(Arc::clone(&tokenizer));
-    println!("{} tokens sorted in {:.1?}", tokenizer.vocab_size(), start.elapsed());
+    let compiler = GrammarCompiler::new(Arc::clone(&tokenizer));
+    println!("{} tokens indexed in {:.1?}", tokenizer.vocab_size(), start.elapsed());
 
     let order = json!({
         "type": "object", "additionalProperties": false, "required": ["id", "customer", "lines", "status"],
@@ -50,29 +50,29 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("a regex", Grammar::Regex(r"[A-Z][a-z]+( [a-z]+){3,20}[.!?]".into())),
         ("a choice", Grammar::Choice(vec!["positive".into(), "negative".into(), "neutral".into()])),
     ] {
-        measure(name, &grammars, &grammar)?;
+        measure(name, &compiler, &grammar)?;
     }
     Ok(())
 }
 
 /// Random texts, uniform among the allowed tokens.
-fn measure(name: &str, grammars: &Grammars, grammar: &Grammar) -> Result<(), Box<dyn Error>> {
+fn measure(name: &str, compiler: &GrammarCompiler, grammar: &Grammar) -> Result<(), Box<dyn Error>> {
     let mut compile = Vec::new();
     for _ in 0..10 {
         let start = Instant::now();
-        grammars.compile(grammar)?;
+        compiler.compile(grammar)?;
         compile.push(start.elapsed());
     }
-    let compiled = grammars.compile(grammar)?;
+    let compiled = compiler.compile(grammar)?;
     let (mut fork, mut mask, mut accept) = (Vec::new(), Vec::new(), Vec::new());
     let mut random = 1u64;
     for _ in 0..20 {
         let start = Instant::now();
-        let mut rules = compiled.rules();
+        let mut constraint = compiled.constraint();
         fork.push(start.elapsed());
         for _ in 0..200 {
             let start = Instant::now();
-            let words = rules.mask()?;
+            let words = constraint.mask()?;
             mask.push(start.elapsed());
             let allowed: Vec<u32> = (0..32 * words.len() as u32)
                 .filter(|id| words[*id as usize / 32] >> (id % 32) & 1 == 1)
@@ -80,7 +80,7 @@ fn measure(name: &str, grammars: &Grammars, grammar: &Grammar) -> Result<(), Box
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let token = allowed[(random >> 33) as usize % allowed.len()];
             let start = Instant::now();
-            let done = rules.accept(token)?;
+            let done = constraint.accept(token)?;
             accept.push(start.elapsed());
             if done {
                 break;
@@ -92,10 +92,7 @@ fn measure(name: &str, grammars: &Grammars, grammar: &Grammar) -> Result<(), Box
         times.sort();
         let mean = times.iter().sum::<Duration>() / times.len() as u32;
         let (middle, most) = (times[times.len() / 2], times[times.len() - 1]);
-        println!(
-            "  {what:8} mean {mean:>9.1?}  middle {middle:>9.1?}  most {most:>9.1?}  of {}",
-            times.len()
-        );
+        println!("  {what:8} mean {mean:>9.1?}  median {middle:>9.1?}  max {most:>9.1?}  of {}", times.len());
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
-//! A grammar for calls of tools, in the shape in which the model writes them.
+//! A grammar for tool calls, in the syntax of the model.
 
 use serde_json::{Value, json};
 use tern_text::{CallTexts, Tokenizer};
 
 use crate::error::GrammarError;
-use crate::grammar::literal;
+use crate::lark::literal;
 use crate::{limits, schema};
 
-/// The calls in Lark: the fixed texts of the style, and between them a name and its arguments.
+/// The calls in Lark: the fixed texts of the syntax, with a name and its arguments between them.
 pub(crate) fn lark(
     texts: &CallTexts,
     tools: &[(String, Value)],
@@ -25,34 +25,34 @@ pub(crate) fn lark(
     if found > limits::TEXT {
         return Err(GrammarError::Size { what: "list of tool names", found, limit: limits::TEXT });
     }
-    let words = |text: &str| markup(text, tokenizer);
+    let markup = |text: &str| markup(text, tokenizer);
     let CallTexts { open, before_name, before_arguments, after_arguments, separator, close } = texts;
-    // a second call must be told from the first
+    // calls can only be repeated if a marker separates them
     let marked = !separator.is_empty() && (!open.is_empty() || !before_name.is_empty());
     let more = if many && marked {
-        format!(" ({} call){{0,{}}}", words(separator), limits::CALLS - 1)
+        format!(" ({} call){{0,{}}}", markup(separator), limits::CALLS - 1)
     } else {
         String::new()
     };
     let names: Vec<String> = (0..tools.len()).map(|n| format!("call_{n}")).collect();
     let mut grammar =
-        format!("start: {} call{more} {}\ncall: {}\n", words(open), words(close), names.join(" | "));
+        format!("start: {} call{more} {}\ncall: {}\n", markup(open), markup(close), names.join(" | "));
     for (rule, (name, parameters)) in names.iter().zip(tools) {
         let arguments = arguments(parameters)
             .map_err(|error| GrammarError::Tool { name: name.clone(), error: Box::new(error) })?;
-        let spelled = Value::from(name.as_str()).to_string(); // as it stands in JSON, quotes included
+        let spelled = Value::from(name.as_str()).to_string(); // as in JSON, with quotes
         let spelled = &spelled[1..spelled.len() - 1];
         grammar += &format!(
             "{rule}: {} %json {} {}\n",
-            words(&format!("{before_name}{spelled}{before_arguments}")),
+            markup(&format!("{before_name}{spelled}{before_arguments}")),
             schema::with_options(arguments),
-            words(after_arguments),
+            markup(after_arguments),
         );
     }
     Ok(grammar)
 }
 
-/// The schema of a tool's arguments, which are an object whatever it says.
+/// The schema of a tool's arguments, which are always an object.
 fn arguments(parameters: &Value) -> Result<Value, GrammarError> {
     let mut cleaned = match parameters {
         Value::Null => json!({}),
@@ -64,7 +64,7 @@ fn arguments(parameters: &Value) -> Result<Value, GrammarError> {
     Ok(cleaned)
 }
 
-/// A text in Lark, with the control tokens in it as tokens.
+/// A text in Lark, with its control tokens as token ids.
 fn markup(text: &str, tokenizer: &Tokenizer) -> String {
     let mut parts = Vec::new();
     let mut rest = text;

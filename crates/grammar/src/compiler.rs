@@ -1,4 +1,4 @@
-//! From a grammar to its compiled form, within bounds.
+//! Compiling grammars, with limits on time and parallelism.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory};
 use tern_text::Tokenizer;
 
+use crate::constraint::CompiledGrammar;
 use crate::error::{GrammarError, first_line};
 use crate::grammar::Grammar;
 use crate::limits;
-use crate::rules::Compiled;
 use crate::slots::Slots;
 use crate::vocabulary::Vocabulary;
 
 /// Compiles grammars for one vocabulary. Clones share everything.
 #[derive(Clone)]
-pub struct Grammars {
+pub struct GrammarCompiler {
     ready: Result<Arc<Ready>, GrammarError>,
     slots: Arc<Slots>,
 }
@@ -30,11 +30,11 @@ struct Ready {
     factory: ParserFactory,
 }
 
-impl Grammars {
-    /// Sorts the vocabulary once: a fraction of a second.
+impl GrammarCompiler {
+    /// Builds the token tree of the vocabulary, which takes a fraction of a second.
     ///
-    /// A vocabulary that cannot be constrained (it has no end token, say) is an error of [`Self::compile`].
-    pub fn new(tokenizer: Arc<Tokenizer>) -> Grammars {
+    /// A vocabulary that cannot be constrained (without an end token, for example) is an error of [`Self::compile`].
+    pub fn new(tokenizer: Arc<Tokenizer>) -> GrammarCompiler {
         let ready = catch_unwind(AssertUnwindSafe(|| {
             let vocabulary = Arc::new(Vocabulary::new(tokenizer)?);
             let env: TokEnv = vocabulary.clone();
@@ -43,12 +43,15 @@ impl Grammars {
             *factory.limits_mut() = limits::parser();
             Ok(Arc::new(Ready { vocabulary, factory }))
         }));
-        let ready = ready.unwrap_or_else(|_| Err("its vocabulary is too large".into()));
-        Grammars { ready: ready.map_err(GrammarError::Vocabulary), slots: Slots::new(limits::COMPILING) }
+        let ready = ready.unwrap_or_else(|_| Err("the vocabulary is too large".into()));
+        GrammarCompiler {
+            ready: ready.map_err(GrammarError::Vocabulary),
+            slots: Slots::new(limits::COMPILING),
+        }
     }
 
-    /// Compiles a grammar: milliseconds as a rule, a few seconds at most. It blocks.
-    pub fn compile(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+    /// Compiles a grammar. Blocks, usually for milliseconds and at most for a few seconds.
+    pub fn compile(&self, grammar: &Grammar) -> Result<CompiledGrammar, GrammarError> {
         self.compile_within(grammar, limits::WAIT, limits::COMPILE)
     }
 
@@ -57,15 +60,15 @@ impl Grammars {
         grammar: &Grammar,
         wait: Duration,
         limit: Duration,
-    ) -> Result<Compiled, GrammarError> {
+    ) -> Result<CompiledGrammar, GrammarError> {
         let ready = self.ready.clone()?;
         let what = grammar.noun();
         let translated = grammar.translate(ready.vocabulary.tokenizer())?;
 
         let slot = self.slots.take(wait).ok_or(GrammarError::Busy)?;
         let (send, receive) = sync_channel(1);
-        // a thread for its stack, and because the parser cannot be stopped: one that is late runs on to its own
-        // limits, and keeps its slot until then
+        // a thread for its stack size, and because the parser cannot be cancelled: after a timeout it runs on to its
+        // own limits, and keeps its slot until then
         let work = move || {
             let _ = send.send(ready.compile(translated));
             drop(slot);
@@ -83,32 +86,32 @@ impl Grammars {
 }
 
 impl Ready {
-    fn compile(&self, grammar: TopLevelGrammar) -> Result<Compiled, String> {
+    fn compile(&self, grammar: TopLevelGrammar) -> Result<CompiledGrammar, String> {
         let work = || {
             let mut matcher = Matcher::new(self.factory.create_parser(grammar));
-            // a grammar that no text follows is found out here, not in mid-answer
+            // a grammar that accepts no text fails here, not while generating
             matcher.compute_mask().map_err(|error| why(&error.to_string()))?;
-            Ok(Compiled { matcher, tokens: self.vocabulary.tokenizer().vocab_size() })
+            Ok(CompiledGrammar { matcher, tokens: self.vocabulary.tokenizer().vocab_size() })
         };
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the parser failed".into()))
     }
 }
 
-impl std::fmt::Debug for Grammars {
+impl std::fmt::Debug for GrammarCompiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Grammars")
+        f.write_str("GrammarCompiler")
     }
 }
 
-/// The parser's words, with ours where its own speak to its developers.
+/// The parser's message, replaced if it is meant for the parser's developers.
 fn why(message: &str) -> String {
-    const OURS: &[(&str, &str)] = &[
-        ("oneOf constraints", "the options of a `oneOf` overlap or cannot be told apart: use `anyOf`"),
-        ("NoExtension", "no text of this vocabulary follows it"),
+    const REPLACED: &[(&str, &str)] = &[
+        ("oneOf constraints", "the options of a `oneOf` overlap or cannot be distinguished: use `anyOf`"),
+        ("NoExtension", "no text of this vocabulary matches it"),
         ("panic:", "the parser failed"),
     ];
-    let ours = OURS.iter().find(|(theirs, _)| message.contains(theirs));
-    ours.map_or_else(|| first_line(message), |&(_, ours)| ours.into())
+    let replaced = REPLACED.iter().find(|(part, _)| message.contains(part));
+    replaced.map_or_else(|| first_line(message), |&(_, message)| message.into())
 }
 
 #[cfg(test)]
@@ -118,12 +121,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_grammar_is_given_up_and_keeps_its_slot() {
+    fn a_slow_grammar_times_out_and_keeps_its_slot() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/models/tern-stories-1bit.gguf");
         let tokenizer = Tokenizer::from_metadata(&Checkpoint::open(path.as_ref()).unwrap().metadata).unwrap();
-        let grammars = Grammars::new(Arc::new(tokenizer));
+        let compiler = GrammarCompiler::new(Arc::new(tokenizer));
         let slow = Grammar::Regex("a?".repeat(4000));
-        let error = |wait, limit| grammars.compile_within(&slow, wait, limit).unwrap_err().to_string();
+        let error = |wait, limit| compiler.compile_within(&slow, wait, limit).unwrap_err().to_string();
         for _ in 0..limits::COMPILING {
             assert_eq!(
                 error(Duration::ZERO, Duration::from_millis(2)),
@@ -134,8 +137,8 @@ mod tests {
             error(Duration::ZERO, Duration::from_secs(60)),
             "too many grammars are being compiled: try again later"
         );
-        // the slots come back, and the next one is served
+        // the slots are released, and the next grammar compiles
         let quick = Grammar::Choice(vec!["a".into()]);
-        assert!(grammars.compile_within(&quick, Duration::from_secs(60), Duration::from_secs(60)).is_ok());
+        assert!(compiler.compile_within(&quick, Duration::from_secs(60), Duration::from_secs(60)).is_ok());
     }
 }

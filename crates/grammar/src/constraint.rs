@@ -1,4 +1,4 @@
-//! A compiled grammar, and where one text stands in it.
+//! A compiled grammar, and the state of one sequence in it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,33 +7,33 @@ use tern_engine::Rules;
 
 use crate::error::first_line;
 
-/// A grammar ready for use. Each text takes its own [`TextRules`].
-pub struct Compiled {
+/// A compiled grammar. Each sequence needs its own [`GrammarConstraint`].
+pub struct CompiledGrammar {
     pub(crate) matcher: Matcher,
-    /// The number of tokens.
+    /// Size of the vocabulary.
     pub(crate) tokens: usize,
 }
 
-impl Compiled {
-    /// The rules of a new text.
-    pub fn rules(&self) -> TextRules {
-        TextRules { matcher: self.matcher.deep_clone(), tokens: self.tokens }
+impl CompiledGrammar {
+    /// The constraint of a new sequence.
+    pub fn constraint(&self) -> GrammarConstraint {
+        GrammarConstraint { matcher: self.matcher.deep_clone(), tokens: self.tokens }
     }
 }
 
-impl std::fmt::Debug for Compiled {
+impl std::fmt::Debug for CompiledGrammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Compiled")
+        f.write_str("CompiledGrammar")
     }
 }
 
-/// Where one text stands in its grammar.
-pub struct TextRules {
+/// The state of one sequence in a grammar.
+pub struct GrammarConstraint {
     matcher: Matcher,
     tokens: usize,
 }
 
-impl Rules for TextRules {
+impl Rules for GrammarConstraint {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         let matcher = &mut self.matcher;
         let mask = guarded(|| matcher.compute_mask_or_eos().map_err(|error| error.to_string()))?;
@@ -51,18 +51,18 @@ impl Rules for TextRules {
     }
 }
 
-impl std::fmt::Debug for TextRules {
+impl std::fmt::Debug for GrammarConstraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TextRules")
+        f.write_str("GrammarConstraint")
     }
 }
 
-/// An error in one sentence, and no panic: the parser says that it may on inputs it did not foresee.
+/// Turns panics of the parser into errors: its documentation allows them on unforeseen inputs.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     // after a panic the parser is in its error state, or is dropped with the error
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(format!("the text cannot go on by its grammar: {}", first_line(error))),
-        Err(_) => Err("the text cannot go on by its grammar: the parser failed".into()),
+        Ok(Err(error)) => Err(format!("the grammar allows no continuation: {}", first_line(error))),
+        Err(_) => Err("the grammar allows no continuation: the parser failed".into()),
     }
 }

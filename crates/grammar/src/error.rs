@@ -1,8 +1,8 @@
-//! Why a grammar is refused.
+//! Errors of compiling a grammar.
 
 use std::time::Duration;
 
-/// Why a grammar is refused. All but [`GrammarError::Busy`] and [`GrammarError::Vocabulary`] are the asker's fault.
+/// Why a grammar is rejected. All but [`GrammarError::Busy`] and [`GrammarError::Vocabulary`] are errors of the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// Too long.
@@ -10,9 +10,9 @@ pub enum GrammarError {
     Size {
         /// `JSON schema`, `regex`, ...
         what: &'static str,
-        /// Its length; for a schema that of its shortest JSON.
+        /// Its length; for a schema the length of its compact JSON.
         found: usize,
-        /// The most that is taken.
+        /// The maximum.
         limit: usize,
     },
     /// Too many of something.
@@ -20,23 +20,23 @@ pub enum GrammarError {
     Count {
         /// `choices`, `tools`, ...
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         found: usize,
-        /// The most that is taken.
+        /// The maximum.
         limit: usize,
     },
-    /// Objects and arrays too deep inside each other.
+    /// Objects and arrays nested too deeply.
     #[error("the {what} is nested more than {limit} levels deep")]
     Depth {
         /// `JSON schema`, ...
         what: &'static str,
-        /// The most that is taken.
+        /// The maximum.
         limit: usize,
     },
-    /// Nothing where something is needed.
+    /// An empty text or list.
     #[error("the {0} must not be empty")]
     Empty(&'static str),
-    /// A keyword of a schema that would not be followed.
+    /// A schema keyword that is not supported.
     #[error("the schema keyword `{keyword}` (at `{at}`) is not supported")]
     Keyword {
         /// The keyword.
@@ -44,59 +44,59 @@ pub enum GrammarError {
         /// Where in the schema, as a JSON pointer.
         at: String,
     },
-    /// A value that the keyword does not take.
+    /// An invalid value of a keyword.
     #[error("the schema keyword `{keyword}` (at `{at}`) must be {want}")]
     Value {
         /// The keyword.
         keyword: String,
         /// Where in the schema, as a JSON pointer.
         at: String,
-        /// What it takes.
+        /// What was expected.
         want: &'static str,
     },
-    /// A reference that leaves the schema, or one that cannot be read.
+    /// A reference out of the schema, or an invalid one.
     #[error(
-        "`$ref` to `{reference}` (at `{at}`): only places in the same schema (`#/...`) can be referred to"
+        "`$ref` to `{reference}` (at `{at}`): only references into the same schema (`#/...`) are supported"
     )]
     Reference {
-        /// Where it points.
+        /// The reference.
         reference: String,
         /// Where in the schema, as a JSON pointer.
         at: String,
     },
-    /// What is wrong with the arguments of a tool.
+    /// An error in the schema of a tool's arguments.
     #[error("tool `{name}`: {error}")]
     Tool {
-        /// Which one.
+        /// The tool.
         name: String,
-        /// What is wrong.
+        /// The error.
         error: Box<GrammarError>,
     },
-    /// The parser does not take it, and says why.
-    #[error("the {what} cannot be used: {why}")]
+    /// Rejected by the parser.
+    #[error("invalid {what}: {why}")]
     Invalid {
         /// `JSON schema`, `regex`, ...
         what: &'static str,
         /// The reason.
         why: String,
     },
-    /// Takes too long.
+    /// A timeout.
     #[error("the {what} takes more than {limit:?} to compile")]
     Slow {
         /// `JSON schema`, `regex`, ...
         what: &'static str,
-        /// How long it was given.
+        /// The timeout.
         limit: Duration,
     },
     /// Too many are being compiled.
     #[error("too many grammars are being compiled: try again later")]
     Busy,
     /// The model's vocabulary cannot be constrained.
-    #[error("this model's text cannot be constrained: {0}")]
+    #[error("constrained decoding is not available for this model: {0}")]
     Vocabulary(String),
 }
 
-/// The line of a parser's error that says why, without what is there for its developers.
+/// The line of a parser's error with the reason, without details for its developers.
 pub(crate) fn first_line(message: impl ToString) -> String {
     const LONGEST: usize = 300;
     let message = message.to_string();

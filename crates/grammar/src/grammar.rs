@@ -1,39 +1,38 @@
-//! What a text may be asked to follow, and its translation for the parser.
+//! The kinds of grammars, and their translation for the parser.
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 use tern_text::{CallTexts, Tokenizer};
 
-use crate::calls;
 use crate::error::GrammarError;
-use crate::{limits, schema};
+use crate::{calls, lark, limits, schema};
 
-/// What a text must follow, from its first character to its last.
+/// What the whole text must match.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Grammar {
     /// Any JSON object.
     JsonObject,
-    /// JSON that this schema describes; properties come in the schema's order.
+    /// JSON that is valid under this schema; properties are in the schema's order.
     JsonSchema(Value),
-    /// A regex in the syntax of Rust's `regex` crate. It matches the whole text, with or without `^` and `$`.
+    /// A regex in the syntax of Rust's `regex` crate, which matches the whole text, with or without `^` and `$`.
     Regex(String),
-    /// A grammar in llguidance's variant of Lark, beginning at the rule `start`.
+    /// A grammar in llguidance's variant of Lark; its first rule is `start`.
     Lark(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// Calls of tools.
+    /// Tool calls.
     Calls {
         /// How the model writes calls.
         texts: CallTexts,
         /// The tools: a name, and a JSON schema for the arguments.
         tools: Vec<(String, Value)>,
-        /// Whether more than one call may follow each other.
+        /// Whether several calls are allowed.
         many: bool,
     },
 }
 
 impl Grammar {
-    /// What an error calls it.
+    /// Its name in errors.
     pub(crate) fn noun(&self) -> &'static str {
         match self {
             Grammar::JsonObject | Grammar::JsonSchema(_) => "JSON schema",
@@ -44,7 +43,7 @@ impl Grammar {
         }
     }
 
-    /// Checks everything that can be checked without the parser, and puts it in the parser's words.
+    /// Checks everything that can be checked without the parser, and translates it.
     pub(crate) fn translate(&self, tokenizer: &Tokenizer) -> Result<TopLevelGrammar, GrammarError> {
         match self {
             Grammar::JsonObject => {
@@ -62,7 +61,7 @@ impl Grammar {
                 check_text("Lark grammar", text)?;
                 Ok(TopLevelGrammar::from_lark(text.clone()))
             }
-            Grammar::Choice(choices) => choice(choices).map(TopLevelGrammar::from_lark),
+            Grammar::Choice(choices) => lark::choice(choices).map(TopLevelGrammar::from_lark),
             Grammar::Calls { texts, tools, many } => {
                 calls::lark(texts, tools, *many, tokenizer).map(TopLevelGrammar::from_lark)
             }
@@ -80,7 +79,7 @@ fn check_text(what: &'static str, text: &str) -> Result<(), GrammarError> {
     }
 }
 
-/// The pattern without anchors around it: it matches the whole text as it is.
+/// Removes the anchors around the pattern: the parser always matches the whole text.
 fn whole(pattern: &str) -> Result<&str, GrammarError> {
     use regex_syntax::hir::{HirKind, Look};
 
@@ -104,40 +103,12 @@ fn whole(pattern: &str) -> Result<&str, GrammarError> {
     if inner.is_empty() { Err(GrammarError::Empty("regex")) } else { Ok(inner) }
 }
 
-fn choice(choices: &[String]) -> Result<String, GrammarError> {
-    if choices.is_empty() {
-        return Err(GrammarError::Empty("list of choices"));
-    }
-    let size = |what, found, limit| {
-        if found > limit { Err(GrammarError::Size { what, found, limit }) } else { Ok(()) }
-    };
-    if choices.len() > limits::CHOICES {
-        return Err(GrammarError::Count { what: "choices", found: choices.len(), limit: limits::CHOICES });
-    }
-    size("list of choices", choices.iter().map(String::len).sum(), limits::TEXT)?;
-    for choice in choices {
-        if choice.is_empty() {
-            return Err(GrammarError::Empty("choice"));
-        }
-        size("choice", choice.len(), limits::CHOICE)?;
-    }
-    let literals: Vec<String> = choices.iter().map(|text| literal(text)).collect();
-    // one terminal, not one rule a choice: a choice may begin with another
-    Ok(format!("start: CHOICE\nCHOICE: {}\n", literals.join(" | ")))
-}
-
-/// A text as a Lark string.
-pub(crate) fn literal(text: &str) -> String {
-    // Lark's strings are those of JSON, but for the one control character that JSON leaves alone
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn anchors_around_the_whole_pattern_go() {
+    fn anchors_around_the_whole_pattern_are_removed() {
         for (pattern, want) in [
             ("^ab$", "ab"),
             ("ab", "ab"),
@@ -151,25 +122,12 @@ mod tests {
         let why = |pattern| whole(pattern).unwrap_err().to_string();
         assert_eq!(
             why("a\\"),
-            "the regex cannot be used: incomplete escape sequence, reached end of pattern prematurely"
+            "invalid regex: incomplete escape sequence, reached end of pattern prematurely"
         );
         assert_eq!(
             why("(?=a)b"),
-            "the regex cannot be used: look-around, including look-ahead and look-behind, is not supported"
+            "invalid regex: look-around, including look-ahead and look-behind, is not supported"
         );
         assert_eq!(why("^$"), "the regex must not be empty");
-    }
-
-    #[test]
-    fn choices_are_bounded() {
-        let error = |choices: Vec<String>| choice(&choices).unwrap_err().to_string();
-        assert_eq!(error(vec![]), "the list of choices must not be empty");
-        assert_eq!(error(vec!["a".into(), String::new()]), "the choice must not be empty");
-        assert_eq!(error(vec!["a".into(); 1025]), "1025 choices: at most 1024 are allowed");
-        assert_eq!(error(vec!["a".repeat(4097)]), "the choice has 4097 bytes: at most 4096 are allowed");
-        assert_eq!(
-            error(vec!["a".repeat(4096); 17]),
-            "the list of choices has 69632 bytes: at most 65536 are allowed"
-        );
     }
 }

@@ -1,4 +1,4 @@
-//! How much a stranger's grammar may cost.
+//! Limits on untrusted grammars.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use llguidance::api::ParserLimits;
 
 /// Bytes of a schema, or of all choices together.
 pub(crate) const TEXT: usize = 64 << 10;
-/// Bytes of a regex or a Lark grammar: time and memory can grow by the square of it (`a?a?a?...`).
+/// Bytes of a regex or a Lark grammar: time and memory can grow quadratically (`a?a?a?...`).
 pub(crate) const PATTERN_TEXT: usize = 16 << 10;
 /// Bytes of one regex in a schema.
 pub(crate) const SCHEMA_PATTERN: usize = 4 << 10;
 /// Bytes of the schemas of all tools together.
 pub(crate) const TOOLS_TEXT: usize = 256 << 10;
-/// Objects and arrays inside each other in a schema.
+/// Nesting depth of objects and arrays in a schema.
 pub(crate) const DEPTH: usize = 64;
-/// Objects in a schema, or in the schemas of all tools: by references each may stand one level below the other.
+/// Objects in a schema, or in the schemas of all tools: with references each can add one level of nesting.
 pub(crate) const OBJECTS: usize = 8192;
-/// Texts to choose from.
+/// Number of choices.
 pub(crate) const CHOICES: usize = 1024;
-/// Bytes of one of them.
+/// Bytes of one choice.
 pub(crate) const CHOICE: usize = 4096;
-/// Tools, as many as the API this follows takes.
+/// Number of tools, as in the OpenAI API.
 pub(crate) const TOOLS: usize = 128;
-/// Calls in one answer.
+/// Calls per answer.
 pub(crate) const CALLS: usize = 16;
-/// `patternProperties` of one object: every pair of them is compared.
+/// `patternProperties` per object: every pair of them is compared.
 pub(crate) const PATTERNS: usize = 16;
 
 /// Grammars compiled at the same time.
 pub(crate) const COMPILING: usize = 4;
-/// How long a grammar waits for its turn.
+/// How long a grammar waits for a free slot.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
 /// How long a grammar may compile.
 pub(crate) const COMPILE: Duration = Duration::from_secs(3);
-/// Stack of a compiling thread: a schema that refers to a schema goes one level deeper, by up to 8 KiB.
+/// Stack of a compiling thread: each reference in a schema adds one level of recursion, of up to 8 KiB.
 pub(crate) const STACK: usize = 256 << 20;
 
 /// The parser's own limits.
@@ -43,7 +43,7 @@ pub(crate) fn parser() -> ParserLimits {
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 100_000, // about 7 ms
         step_max_items: 50_000,   // about 3 ms
-        max_lexer_states: 20_000, // 1 to 2 kB each
+        max_lexer_states: 20_000, // 1 to 2 kB per state
         max_grammar_size: 200_000,
         precompute_large_lexemes: true,
         verbose_errors: false,

@@ -1,87 +1,15 @@
-//! A JSON schema as the parser may see it: bounded, without notes, and with no keyword that it would pass over.
+//! Preparing a JSON schema for the parser: bounded, without annotations, and without keywords it would ignore.
+
+mod keywords;
 
 use serde_json::{Map, Value, json};
 
 use crate::error::GrammarError;
 use crate::limits;
 
-/// What stands behind a keyword.
-#[derive(Clone, Copy, PartialEq)]
-enum Role {
-    /// A value for the parser alone.
-    Data,
-    /// A regex.
-    Pattern,
-    /// A schema.
-    Schema,
-    /// A list of schemas.
-    List,
-    /// Schemas by name.
-    Map,
-    /// A schema or a list of them.
-    SchemaOrList,
-    /// A place in this schema.
-    Reference,
-    /// A note that no text depends on.
-    Note,
-    /// A note that counts for the whole document, and so stands at its root.
-    RootNote,
-    /// Followed only where it says false and so says nothing.
-    False,
-}
+use keywords::{KEYWORDS, KeywordValue};
 
-/// Every keyword that is taken; any other is an error.
-const KEYWORDS: &[(&str, Role)] = &[
-    ("type", Role::Data),
-    ("const", Role::Data),
-    ("enum", Role::Data),
-    ("required", Role::Data),
-    ("minItems", Role::Data),
-    ("maxItems", Role::Data),
-    ("minProperties", Role::Data),
-    ("maxProperties", Role::Data),
-    ("minLength", Role::Data),
-    ("maxLength", Role::Data),
-    ("pattern", Role::Pattern),
-    ("format", Role::Data),
-    ("minimum", Role::Data),
-    ("maximum", Role::Data),
-    ("exclusiveMinimum", Role::Data),
-    ("exclusiveMaximum", Role::Data),
-    ("multipleOf", Role::Data),
-    ("additionalItems", Role::Schema),
-    ("additionalProperties", Role::Schema),
-    ("items", Role::SchemaOrList),
-    ("prefixItems", Role::List),
-    ("anyOf", Role::List),
-    ("allOf", Role::List),
-    ("oneOf", Role::List),
-    ("properties", Role::Map),
-    ("patternProperties", Role::Map),
-    ("$defs", Role::Map),
-    ("definitions", Role::Map),
-    ("$ref", Role::Reference),
-    ("$schema", Role::RootNote),
-    ("$id", Role::RootNote),
-    ("id", Role::RootNote),
-    ("$anchor", Role::Note),
-    ("$comment", Role::Note),
-    ("title", Role::Note),
-    ("description", Role::Note),
-    ("default", Role::Note),
-    ("examples", Role::Note),
-    ("example", Role::Note),
-    ("deprecated", Role::Note),
-    ("readOnly", Role::Note),
-    ("writeOnly", Role::Note),
-    ("contentMediaType", Role::Note),
-    ("contentEncoding", Role::Note),
-    ("discriminator", Role::Note),
-    ("uniqueItems", Role::False),
-    ("nullable", Role::False),
-];
-
-/// Space between the parts of a JSON text: enough for indented JSON, not so much that a model can lose itself in it.
+/// Whitespace in JSON: enough for indentation, but bounded, because models may repeat whitespace endlessly.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,40}";
 
 /// The schema with the parser's options in it.
@@ -92,7 +20,7 @@ pub(crate) fn with_options(mut schema: Value) -> Value {
     schema
 }
 
-/// Refuses schemas that are together too long or too many, or too deep to walk.
+/// Rejects schemas that exceed the limits on total size, number of objects or depth.
 pub(crate) fn check_size<'a>(
     what: &'static str,
     schemas: impl IntoIterator<Item = &'a Value>,
@@ -114,7 +42,7 @@ pub(crate) fn check_size<'a>(
     Ok(())
 }
 
-/// How many objects there are; none if something is more than `depth` levels deep.
+/// The number of objects; `None` if the value is nested more than `depth` levels deep.
 fn count_objects(value: &Value, depth: usize) -> Option<usize> {
     match value {
         Value::Array(items) => {
@@ -129,14 +57,14 @@ fn count_objects(value: &Value, depth: usize) -> Option<usize> {
     }
 }
 
-/// The schema without notes; an error where a keyword would not be followed. It must be [`check_size`]d before.
+/// The schema without annotations; unsupported keywords are an error. Call [`check_size`] first.
 pub(crate) fn clean(schema: &Value) -> Result<Value, GrammarError> {
     let mut at = String::from("#");
     match Cleaner.schema(schema, &mut at)? {
         // the parser reads its options from an object
         Value::Bool(true) => Ok(json!({})),
         Value::Bool(false) => {
-            Err(GrammarError::Invalid { what: "JSON schema", why: "no text can follow `false`".into() })
+            Err(GrammarError::Invalid { what: "JSON schema", why: "no value is valid under `false`".into() })
         }
         cleaned => Ok(cleaned),
     }
@@ -153,34 +81,34 @@ impl Cleaner {
         };
         let mut out = Map::new();
         for (keyword, value) in fields {
-            let role = KEYWORDS.iter().find(|(name, _)| name == keyword).map(|&(_, role)| role);
-            let cleaned = match role {
-                Some(Role::Data) => value.clone(),
-                Some(Role::Pattern) => {
+            let kind = KEYWORDS.iter().find(|(name, _)| name == keyword).map(|&(_, kind)| kind);
+            let cleaned = match kind {
+                Some(KeywordValue::Data) => value.clone(),
+                Some(KeywordValue::Pattern) => {
                     check_pattern(value.as_str().unwrap_or_default())?;
                     value.clone()
                 }
-                Some(Role::Schema) => self.inside(keyword, value, at)?,
-                Some(Role::List) => self.list(keyword, value, at)?,
-                Some(Role::Map) => self.map(keyword, value, at)?,
-                Some(Role::SchemaOrList) if value.is_array() => self.list(keyword, value, at)?,
-                Some(Role::SchemaOrList) => self.inside(keyword, value, at)?,
-                Some(Role::Reference) => self.reference(value, at)?.into(),
-                Some(Role::Note) => continue,
-                Some(Role::RootNote) if at == "#" => continue,
-                Some(Role::False) if value == &Value::Bool(false) => continue,
+                Some(KeywordValue::Schema) => self.inside(keyword, value, at)?,
+                Some(KeywordValue::List) => self.list(keyword, value, at)?,
+                Some(KeywordValue::Map) => self.map(keyword, value, at)?,
+                Some(KeywordValue::SchemaOrList) if value.is_array() => self.list(keyword, value, at)?,
+                Some(KeywordValue::SchemaOrList) => self.inside(keyword, value, at)?,
+                Some(KeywordValue::Reference) => self.reference(value, at)?.into(),
+                Some(KeywordValue::Annotation) => continue,
+                Some(KeywordValue::RootAnnotation) if at == "#" => continue,
+                Some(KeywordValue::False) if value == &Value::Bool(false) => continue,
                 None if keyword.starts_with("x-") && keyword != "x-guidance" => continue,
                 _ => return Err(GrammarError::Keyword { keyword: keyword.clone(), at: at.clone() }),
             };
-            // who names the property that tells the options apart says that no two hold at once
-            let told_apart =
+            // with a discriminator at most one option can match, so `anyOf` is equivalent
+            let exclusive =
                 keyword == "oneOf" && fields.contains_key("discriminator") && !fields.contains_key("anyOf");
-            out.insert(if told_apart { "anyOf".into() } else { keyword.clone() }, cleaned);
+            out.insert(if exclusive { "anyOf".into() } else { keyword.clone() }, cleaned);
         }
         Ok(out.into())
     }
 
-    /// The schema one step further inside.
+    /// The schema one level deeper.
     fn inside(&self, step: &str, schema: &Value, at: &mut String) -> Result<Value, GrammarError> {
         let len = at.len();
         at.push('/');
@@ -221,7 +149,7 @@ impl Cleaner {
         Ok(out.into())
     }
 
-    /// The place as the parser reads it: names between slashes, nothing escaped.
+    /// The reference in the parser's syntax: names separated by slashes, without escapes.
     fn reference(&self, value: &Value, at: &str) -> Result<String, GrammarError> {
         let reference = value.as_str().ok_or_else(|| wrong("$ref", at, "a string"))?;
         let refused = || GrammarError::Reference { reference: reference.into(), at: at.into() };
@@ -281,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_go_and_references_are_read() {
+    fn annotations_are_removed_and_references_unescaped() {
         let schema = json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "T", "x-order": 1,
             "properties": {"title": {"type": "string", "description": "kept by name", "nullable": false},
@@ -297,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_followed_is_named() {
+    fn unsupported_keywords_are_named() {
         for (schema, want) in [
             (
                 json!({"items": {"uniqueItems": true}}),
@@ -316,14 +244,14 @@ mod tests {
                 "the schema keyword `properties` (at `#`) must be an object of schemas",
             ),
             (json!(3), "the schema keyword `schema` (at `#`) must be an object or a boolean"),
-            (json!(false), "the JSON schema cannot be used: no text can follow `false`"),
+            (json!(false), "invalid JSON schema: no value is valid under `false`"),
         ] {
             assert_eq!(error(schema), want);
         }
     }
 
     #[test]
-    fn references_stay_inside() {
+    fn references_out_of_the_schema_are_rejected() {
         for reference in [
             "https://example.org/schema.json",
             "file:///etc/passwd",
@@ -336,7 +264,7 @@ mod tests {
             assert_eq!(
                 error(json!({"items": {"$ref": reference}})),
                 format!(
-                    "`$ref` to `{reference}` (at `#/items`): only places in the same schema (`#/...`) can be referred to"
+                    "`$ref` to `{reference}` (at `#/items`): only references into the same schema (`#/...`) are supported"
                 )
             );
         }

@@ -1,26 +1,26 @@
-//! How many may do something at a time, and how long the others wait.
+//! A counting semaphore with a timeout.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Free places.
+/// The free slots.
 pub(crate) struct Slots {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// A place that comes back when this is dropped, on whatever thread.
+/// A slot that is released on drop, on any thread.
 pub(crate) struct Slot(Arc<Slots>);
 
 impl Slots {
-    pub(crate) fn new(places: usize) -> Arc<Slots> {
-        Arc::new(Slots { free: Mutex::new(places), freed: Condvar::new() })
+    pub(crate) fn new(slots: usize) -> Arc<Slots> {
+        Arc::new(Slots { free: Mutex::new(slots), freed: Condvar::new() })
     }
 
-    /// A place, or none if none came free in time.
-    pub(crate) fn take(self: &Arc<Slots>, patience: Duration) -> Option<Slot> {
+    /// A slot, or `None` after the timeout.
+    pub(crate) fn take(self: &Arc<Slots>, timeout: Duration) -> Option<Slot> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.freed.wait_timeout_while(free, patience, |free| *free == 0);
+        let waited = self.freed.wait_timeout_while(free, timeout, |free| *free == 0);
         let (mut free, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *free = free.checked_sub(1)?;
         Some(Slot(Arc::clone(self)))
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_comes_back() {
+    fn a_dropped_slot_is_free_again() {
         let slots = Slots::new(1);
         let slot = slots.take(Duration::ZERO);
         assert!(slot.is_some());

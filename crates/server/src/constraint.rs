@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::Value;
 use tern_engine::Guide;
-use tern_grammar::{Compiled, Grammar, GrammarError};
+use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
 
 use crate::error::{ApiError, Result};
 use crate::json::Values;
@@ -119,7 +119,7 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
 
 /// Rules that are ready for every text of a request.
 pub(crate) struct Constraint {
-    compiled: Compiled,
+    compiled: CompiledGrammar,
     opening: Option<Opening>,
 }
 
@@ -140,7 +140,7 @@ impl Constraint {
 
     /// The rules of one more text.
     pub(crate) fn guide(&self) -> Guide {
-        let rules = self.compiled.rules();
+        let rules = self.compiled.constraint();
         match self.opening.clone() {
             None => Guide::new(rules),
             Some(opening) => Guide::new(Opened { rules, opening }),

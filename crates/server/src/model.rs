@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 use tern_engine::{Handle, Pooling};
-use tern_grammar::Grammars;
+use tern_grammar::GrammarCompiler;
 use tern_text::{ChatInput, ChatTemplate, Markup, Tokenizer};
 
 /// A loaded model with all that a request needs.
@@ -63,7 +63,7 @@ pub(crate) struct Served {
     pub(crate) markup: Option<Markup>,
     /// The template shows tools to the model.
     pub(crate) takes_tools: bool,
-    grammars: OnceLock<Grammars>,
+    grammars: OnceLock<GrammarCompiler>,
 }
 
 impl Served {
@@ -81,8 +81,8 @@ impl Served {
     }
 
     /// What compiles grammars. The first call sorts the vocabulary, so it blocks.
-    pub(crate) fn grammars(&self) -> &Grammars {
-        self.grammars.get_or_init(|| Grammars::new(Arc::clone(&self.model.tokenizer)))
+    pub(crate) fn grammars(&self) -> &GrammarCompiler {
+        self.grammars.get_or_init(|| GrammarCompiler::new(Arc::clone(&self.model.tokenizer)))
     }
 
     pub(crate) fn id(&self) -> &str {

@@ -1,4 +1,4 @@
-//! Forced calls of tools, in the shapes that models know.
+//! Forced tool calls, in the syntaxes of known models.
 
 use serde_json::{Value, json};
 use tern_engine::Rules;
@@ -73,7 +73,7 @@ fn check(call: &Value, arguments_key: &str) {
 }
 
 #[test]
-fn calls_come_in_their_shape() {
+fn calls_have_the_syntax_of_the_model() {
     for vocabulary in all() {
         for many in [false, true] {
             let mut most = 0;
@@ -84,7 +84,7 @@ fn calls_come_in_their_shape() {
                 shape("calls: ", ".", "arguments", true),
             ] {
                 let grammar = Grammar::Calls { texts: shape.texts(), tools: tools(), many };
-                let compiled = vocabulary.grammars.compile(&grammar).unwrap();
+                let compiled = vocabulary.compiler.compile(&grammar).unwrap();
                 for seed in 0..20 {
                     let text = spell(vocabulary, &walk(vocabulary, &compiled, seed, &[]));
                     let inner = text.strip_prefix(&shape.begin).unwrap().strip_suffix(&shape.end).unwrap();
@@ -106,23 +106,23 @@ fn calls_come_in_their_shape() {
     }
 }
 
-/// A control token in the markup is that token, and not its spelling.
+/// A control token in the markup is one token, not its spelling in text.
 #[test]
-fn control_tokens_of_the_markup_are_themselves() {
+fn control_tokens_of_the_markup_are_single_tokens() {
     for vocabulary in all() {
         let tokenizer = &vocabulary.tokenizer;
         let is_marker = |id: &u32| tokenizer.is_control(*id) && !tokenizer.eog().contains(id);
         let Some(marker) = (0..tokenizer.vocab_size() as u32).find(is_marker) else {
-            println!("skipped: {} (every control token ends a text)", vocabulary.name);
+            println!("skipped: {} (every control token is an end token)", vocabulary.name);
             continue;
         };
         let spelling = tokenizer.token_text(marker).unwrap();
         for begin in [spelling.to_owned(), format!("x{spelling}y")] {
             let texts = shape(&begin, "", "arguments", true).texts();
             let compiled =
-                vocabulary.grammars.compile(&Grammar::Calls { texts, tools: tools(), many: false }).unwrap();
+                vocabulary.compiler.compile(&Grammar::Calls { texts, tools: tools(), many: false }).unwrap();
             if begin == spelling {
-                assert_eq!(allowed(&compiled.rules().mask().unwrap()), [marker]);
+                assert_eq!(allowed(&compiled.constraint().mask().unwrap()), [marker]);
             }
             for seed in 0..10 {
                 let tokens = walk(vocabulary, &compiled, seed, &[marker]);
@@ -135,7 +135,7 @@ fn control_tokens_of_the_markup_are_themselves() {
     }
 }
 
-/// A name and its arguments with marks between them, and no JSON around both.
+/// A name and its arguments separated by markers, without JSON around both.
 #[test]
 fn calls_may_be_named_outside_of_json() {
     let texts = CallTexts {
@@ -148,7 +148,7 @@ fn calls_may_be_named_outside_of_json() {
     };
     for vocabulary in all() {
         let grammar = Grammar::Calls { texts: texts.clone(), tools: tools(), many: false };
-        let compiled = vocabulary.grammars.compile(&grammar).unwrap();
+        let compiled = vocabulary.compiler.compile(&grammar).unwrap();
         for seed in 0..10 {
             let text = spell(vocabulary, &walk(vocabulary, &compiled, seed, &[]));
             let (name, rest) = text.strip_prefix("call ").unwrap().split_once(" with ").unwrap();
@@ -162,7 +162,7 @@ fn calls_may_be_named_outside_of_json() {
 fn tools_are_bounded() {
     let error = |tools: Vec<(String, Value)>| {
         let grammar = Grammar::Calls { texts: shape("", "", "arguments", false).texts(), tools, many: false };
-        stories().grammars.compile(&grammar).unwrap_err().to_string()
+        stories().compiler.compile(&grammar).unwrap_err().to_string()
     };
     let long = json!({"const": "a".repeat(70_000)});
     assert_eq!(error(vec![]), "the list of tools must not be empty");

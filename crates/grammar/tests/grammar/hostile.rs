@@ -1,19 +1,19 @@
-//! What a stranger may send to do harm is refused, or is harmless, in bounded time.
+//! Hostile grammars are rejected or harmless, in bounded time.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tern_engine::Rules;
-use tern_grammar::{Compiled, Grammar, GrammarError};
+use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
 use tern_text::CallTexts;
 
 use crate::vocabularies::stories;
 use crate::walk::{Random, allowed};
 
-/// Compiles within the time that is promised, and some for a slow machine.
-fn compile(grammar: &Grammar) -> Result<Compiled, GrammarError> {
+/// Compiles within the documented time, plus some for slow machines.
+fn compile(grammar: &Grammar) -> Result<CompiledGrammar, GrammarError> {
     let start = Instant::now();
-    let result = stories().grammars.compile(grammar);
+    let result = stories().compiler.compile(grammar);
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     result
 }
@@ -24,7 +24,7 @@ fn error(grammar: Grammar) -> String {
     error
 }
 
-/// Either refused, or masks come in bounded time whatever is taken from them.
+/// Either rejected, or masks are computed in bounded time for any choice of tokens.
 fn survive(name: &str, grammar: Grammar) {
     let start = Instant::now();
     let compiled = match compile(&grammar) {
@@ -32,16 +32,16 @@ fn survive(name: &str, grammar: Grammar) {
         Err(error) => return println!("{name}: {:?}: {error}", start.elapsed()),
     };
     let compiled_in = start.elapsed();
-    // on a thread with an everyday stack, like the one that makes masks
-    let mut rules = compiled.rules();
+    // on a thread with a default stack, like the one that computes masks
+    let mut constraint = compiled.constraint();
     let slowest = std::thread::spawn(move || {
         let mut random = Random(1);
         let mut slowest = Duration::ZERO;
         for _ in 0..100 {
             let start = Instant::now();
-            let Ok(mask) = rules.mask() else { break };
+            let Ok(mask) = constraint.mask() else { break };
             let tokens = allowed(&mask);
-            let next = rules.accept(tokens[random.below(tokens.len())]);
+            let next = constraint.accept(tokens[random.below(tokens.len())]);
             slowest = slowest.max(start.elapsed());
             if next != Ok(false) {
                 break;
@@ -55,7 +55,7 @@ fn survive(name: &str, grammar: Grammar) {
 }
 
 #[test]
-fn too_much_is_refused_by_name() {
+fn excess_is_rejected_with_the_limit() {
     assert_eq!(
         error(Grammar::Regex("a".repeat(16_385))),
         "the regex has 16385 bytes: at most 16384 are allowed"
@@ -69,7 +69,7 @@ fn too_much_is_refused_by_name() {
     assert_eq!(error(Grammar::Choice(vec![])), "the list of choices must not be empty");
     assert_eq!(
         error(Grammar::JsonSchema(json!({"$ref": "https://example.org/a.json"}))),
-        "`$ref` to `https://example.org/a.json` (at `#`): only places in the same schema (`#/...`) can be referred to"
+        "`$ref` to `https://example.org/a.json` (at `#`): only references into the same schema (`#/...`) are supported"
     );
     assert_eq!(
         error(Grammar::JsonSchema(json!({"type": "array", "uniqueItems": true}))),
@@ -78,27 +78,27 @@ fn too_much_is_refused_by_name() {
 }
 
 #[test]
-fn what_the_parser_refuses_is_one_sentence() {
+fn errors_of_the_parser_are_one_sentence() {
     for (grammar, want) in [
-        (Grammar::JsonSchema(json!({"type": "date"})), "the JSON schema cannot be used: Invalid type: date"),
+        (Grammar::JsonSchema(json!({"type": "date"})), "invalid JSON schema: Invalid type: date"),
         (
             Grammar::JsonSchema(json!({"type": "string", "format": "secret"})),
-            "the JSON schema cannot be used: Unknown format: secret",
+            "invalid JSON schema: Unknown format: secret",
         ),
         (
             Grammar::JsonSchema(json!({"oneOf": [{"type": "integer"}, {"type": "number"}]})),
-            "the JSON schema cannot be used: the options of a `oneOf` overlap or cannot be told apart: use `anyOf`",
+            "invalid JSON schema: the options of a `oneOf` overlap or cannot be distinguished: use `anyOf`",
         ),
-        (Grammar::Regex("(".into()), "the regex cannot be used: unclosed group"),
-        (Grammar::Lark("begin: \"a\"".into()), "the Lark grammar cannot be used: no start rule found"),
+        (Grammar::Regex("(".into()), "invalid regex: unclosed group"),
+        (Grammar::Lark("begin: \"a\"".into()), "invalid Lark grammar: no start rule found"),
     ] {
         assert_eq!(error(grammar), want);
     }
 }
 
-/// A value deeper than any parser lets in, taken apart again without recursion.
+/// A value deeper than any parser accepts, dropped without recursion.
 #[test]
-fn depth_does_not_reach_the_stack() {
+fn deep_values_do_not_overflow_the_stack() {
     let mut deep = Value::Null;
     for _ in 0..100_000 {
         deep = Value::Array(vec![deep]);
@@ -153,7 +153,7 @@ fn hostile_schemas() {
         separator: String::new(),
         close: String::new(),
     };
-    // as deep as the parser can be led: each link is two schemas more
+    // the deepest recursion of the parser: each link adds two schemas
     let mut links = Map::new();
     for n in 0..2700 {
         links.insert(n.to_string(), json!({"properties": {"a": {"$ref": format!("#/$defs/{}", n + 1)}}}));

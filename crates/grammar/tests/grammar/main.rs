@@ -1,4 +1,4 @@
-//! Texts made at random under a grammar follow it, and no grammar of a stranger costs more than it may.
+//! Random texts under a grammar match it, and hostile grammars stay within the limits.
 
 #[cfg(test)]
 mod calls;

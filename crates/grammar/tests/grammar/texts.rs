@@ -1,22 +1,22 @@
-//! Random texts under each kind of grammar are what the grammar says.
+//! Random texts under each kind of grammar match the grammar.
 
 use regex_automata::meta::Regex;
 use serde_json::{Value, json};
 use tern_engine::Rules;
-use tern_grammar::{Compiled, Grammar, Grammars, TextRules};
+use tern_grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarConstraint};
 
 use crate::validate::validate;
 use crate::vocabularies::{Vocabulary, all, stories};
 use crate::walk::{allowed, spell, walk};
 
-/// Random texts, the same every time.
+/// Random texts with a fixed seed.
 fn texts<'a>(
     vocabulary: &'a Vocabulary,
     grammar: &Grammar,
     count: u64,
 ) -> impl Iterator<Item = String> + use<'a> {
     let compiled =
-        vocabulary.grammars.compile(grammar).unwrap_or_else(|error| panic!("{error}: {grammar:?}"));
+        vocabulary.compiler.compile(grammar).unwrap_or_else(|error| panic!("{error}: {grammar:?}"));
     (0..count).map(move |seed| spell(vocabulary, &walk(vocabulary, &compiled, seed, &[])))
 }
 
@@ -130,7 +130,7 @@ fn a_regex_matches_the_whole_text() {
 
 #[test]
 fn a_choice_is_one_of_the_choices() {
-    // one begins with another; one looks like a control token; one is hard to quote
+    // one is a prefix of another; one looks like a control token; one is hard to quote
     let choices: Vec<String> =
         ["a", "ab", "abc", "</s>", "<|im_end|>", "two\nlines \"quoted\" \\ \u{7f}\u{1}", "ünïcödé 🙂"]
             .map(Into::into)
@@ -145,13 +145,13 @@ fn a_choice_is_one_of_the_choices() {
     }
 }
 
-/// Text that leaves no choice comes as the tokenizer would cut it, however long it is.
+/// Forced text has the tokens of the tokenizer, whatever its length.
 #[test]
-fn forced_text_comes_in_the_tokenizers_own_tokens() {
+fn forced_text_has_the_tokens_of_the_tokenizer() {
     let text: String = (0..300).map(|n| format!("The {n}th little bird sang. ")).collect();
     let text = &text[..1900];
     for vocabulary in all() {
-        let compiled = vocabulary.grammars.compile(&Grammar::Choice(vec![text.into()])).unwrap();
+        let compiled = vocabulary.compiler.compile(&Grammar::Choice(vec![text.into()])).unwrap();
         let tokens = walk(vocabulary, &compiled, 1, &[]);
         assert_eq!(spell(vocabulary, &tokens), text);
         if !vocabulary.tokenizer.strips_space() {
@@ -184,10 +184,10 @@ fn lark_grammars_are_followed() {
     }
 }
 
-/// A text that can go on may also end; one that cannot is complete at once.
+/// End tokens are allowed if the text is complete, and nothing else if it cannot continue.
 #[test]
-fn the_end_is_where_the_text_may_end() {
-    let Vocabulary { tokenizer, grammars, .. } = stories();
+fn end_tokens_are_allowed_where_the_text_is_complete() {
+    let Vocabulary { tokenizer, compiler, .. } = stories();
     let one = |byte: &str| {
         (0..tokenizer.vocab_size() as u32)
             .find(|&id| !tokenizer.is_control(id) && tokenizer.token_bytes(id, false) == byte.as_bytes())
@@ -195,61 +195,61 @@ fn the_end_is_where_the_text_may_end() {
     };
     let ends: Vec<u32> = tokenizer.eog().iter().copied().collect();
 
-    let mut rules = grammars.compile(&Grammar::Regex("ab*".into())).unwrap().rules();
-    assert!(!allowed(&rules.mask().unwrap()).contains(&ends[0]));
-    assert_eq!(rules.accept(one("a")), Ok(false));
-    let mask = allowed(&rules.mask().unwrap());
+    let mut constraint = compiler.compile(&Grammar::Regex("ab*".into())).unwrap().constraint();
+    assert!(!allowed(&constraint.mask().unwrap()).contains(&ends[0]));
+    assert_eq!(constraint.accept(one("a")), Ok(false));
+    let mask = allowed(&constraint.mask().unwrap());
     assert!(ends.iter().all(|end| mask.contains(end)) && mask.contains(&one("b")));
 
-    let mut rules = grammars.compile(&Grammar::Regex("ab?".into())).unwrap().rules();
-    assert_eq!(rules.accept(one("a")), Ok(false));
-    assert_eq!(rules.accept(one("b")), Ok(true));
-    assert_eq!(allowed(&rules.mask().unwrap()), ends);
+    let mut constraint = compiler.compile(&Grammar::Regex("ab?".into())).unwrap().constraint();
+    assert_eq!(constraint.accept(one("a")), Ok(false));
+    assert_eq!(constraint.accept(one("b")), Ok(true));
+    assert_eq!(allowed(&constraint.mask().unwrap()), ends);
 
-    let mut rules = grammars.compile(&Grammar::JsonObject).unwrap().rules();
-    assert_eq!(rules.accept(one("{")), Ok(false));
-    assert_eq!(rules.accept(one("}")), Ok(true));
+    let mut constraint = compiler.compile(&Grammar::JsonObject).unwrap().constraint();
+    assert_eq!(constraint.accept(one("{")), Ok(false));
+    assert_eq!(constraint.accept(one("}")), Ok(true));
 }
 
 #[test]
 fn a_token_that_is_not_allowed_is_an_error() {
-    let Vocabulary { tokenizer, grammars, .. } = stories();
-    let compiled = grammars.compile(&Grammar::Choice(vec!["yes".into()])).unwrap();
+    let Vocabulary { tokenizer, compiler, .. } = stories();
+    let compiled = compiler.compile(&Grammar::Choice(vec!["yes".into()])).unwrap();
     for token in [tokenizer.id_of("no").unwrap_or(300), *tokenizer.eog().first().unwrap(), u32::MAX] {
-        let mut rules = compiled.rules();
-        let error = rules.accept(token).unwrap_err();
+        let mut constraint = compiled.constraint();
+        let error = constraint.accept(token).unwrap_err();
         assert!(
-            error.starts_with("the text cannot go on by its grammar: ") && !error.contains('\n'),
+            error.starts_with("the grammar allows no continuation: ") && !error.contains('\n'),
             "{error}"
         );
-        // and stays one
-        assert!(rules.mask().is_err());
-        assert!(rules.accept(token).is_err());
+        // the error persists
+        assert!(constraint.mask().is_err());
+        assert!(constraint.accept(token).is_err());
     }
 }
 
-/// The texts of one compiled grammar know nothing of each other.
+/// Texts of one compiled grammar are independent.
 #[test]
 fn each_text_has_its_own_state() {
     let vocabulary = stories();
-    let compiled = vocabulary.grammars.compile(&Grammar::JsonSchema(schemas()[0].clone())).unwrap();
+    let compiled = vocabulary.compiler.compile(&Grammar::JsonSchema(schemas()[0].clone())).unwrap();
     let alone: Vec<Vec<u32>> = (0..4).map(|seed| walk(vocabulary, &compiled, seed, &[])).collect();
-    let mut rules: Vec<TextRules> = alone.iter().map(|_| compiled.rules()).collect();
+    let mut constraints: Vec<GrammarConstraint> = alone.iter().map(|_| compiled.constraint()).collect();
     for step in 0..alone.iter().map(Vec::len).max().unwrap() {
-        for (text, rules) in alone.iter().zip(&mut rules) {
+        for (text, constraint) in alone.iter().zip(&mut constraints) {
             if let Some(&token) = text.get(step) {
-                assert!(allowed(&rules.mask().unwrap()).contains(&token));
-                rules.accept(token).unwrap();
+                assert!(allowed(&constraint.mask().unwrap()).contains(&token));
+                constraint.accept(token).unwrap();
             }
         }
     }
 }
 
 #[test]
-fn everything_crosses_threads() {
+fn types_are_send_and_sync() {
     fn shared<T: Send + Sync + 'static>() {}
     fn sent<T: Send + 'static>() {}
-    shared::<Grammars>();
-    shared::<Compiled>();
-    sent::<TextRules>();
+    shared::<GrammarCompiler>();
+    shared::<CompiledGrammar>();
+    sent::<GrammarConstraint>();
 }

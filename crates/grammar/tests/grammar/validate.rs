@@ -1,9 +1,9 @@
-//! The judge: whether a JSON value follows a schema, by the words of the specification, as short as it can be.
+//! A minimal JSON schema validator, written from the specification.
 
 use regex_automata::meta::Regex;
 use serde_json::Value;
 
-/// What is wrong with the value, if anything.
+/// The first violation, if any.
 pub(crate) fn validate(root: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let Value::Object(fields) = schema else {
         return if schema == &Value::Bool(false) {
@@ -129,7 +129,7 @@ fn equal(want: &Value, value: &Value) -> bool {
 }
 
 #[test]
-fn the_judge_can_say_no() {
+fn invalid_values_are_rejected() {
     use serde_json::json;
     let schema = json!({
         "type": "object", "required": ["a"], "additionalProperties": false,

@@ -1,18 +1,18 @@
-//! The vocabularies that the tests use: the small one of the repository, and larger ones where they are at hand.
+//! Vocabularies for tests: the small one in the repository, and larger ones if they are available.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use tern_formats::{Checkpoint, Metadata, Value};
-use tern_grammar::Grammars;
+use tern_grammar::GrammarCompiler;
 use tern_text::Tokenizer;
 
-/// A vocabulary with its grammars.
+/// A vocabulary with its grammar compiler.
 pub(crate) struct Vocabulary {
     pub(crate) name: &'static str,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) grammars: Grammars,
-    /// The tokens of closing characters alone.
+    pub(crate) compiler: GrammarCompiler,
+    /// The tokens that consist of closing characters only.
     pub(crate) closing: Vec<bool>,
     /// The tokens of at most two bytes.
     pub(crate) short: Vec<bool>,
@@ -22,7 +22,7 @@ fn open(name: &'static str, path: &Path) -> Vocabulary {
     make(name, &Checkpoint::open(path).unwrap().metadata)
 }
 
-/// A token a byte, and markers: control tokens, two of which end a text, and one that is text.
+/// One token per byte, and markers: control tokens, two of which are end tokens, and one ordinary token.
 fn bytes() -> Vocabulary {
     let prints = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let others = (0x100..).filter_map(char::from_u32);
@@ -52,7 +52,7 @@ fn make(name: &'static str, metadata: &Metadata) -> Vocabulary {
     };
     Vocabulary {
         name,
-        grammars: Grammars::new(Arc::clone(&tokenizer)),
+        compiler: GrammarCompiler::new(Arc::clone(&tokenizer)),
         closing: of_bytes(|bytes| bytes.iter().all(|byte| b"\"]}".contains(byte))),
         short: of_bytes(|bytes| bytes.len() <= 2),
         tokenizer,
@@ -64,7 +64,7 @@ pub(crate) fn stories() -> &'static Vocabulary {
     &all()[0]
 }
 
-/// All that are at hand. SmolLM2 is cut by BPE, TinyLlama by SentencePiece.
+/// All available vocabularies. SmolLM2 uses BPE, TinyLlama SentencePiece.
 pub(crate) fn all() -> &'static [Vocabulary] {
     static ALL: OnceLock<Vec<Vocabulary>> = OnceLock::new();
     ALL.get_or_init(|| {

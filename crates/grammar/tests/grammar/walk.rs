@@ -1,11 +1,11 @@
-//! A text made at random among the tokens that its rules allow.
+//! A random text among the tokens that a constraint allows.
 
 use tern_engine::Rules;
-use tern_grammar::Compiled;
+use tern_grammar::CompiledGrammar;
 
 use crate::vocabularies::Vocabulary;
 
-/// Random numbers that repeat (SplitMix64).
+/// Reproducible random numbers (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -26,14 +26,19 @@ pub(crate) fn allowed(mask: &[u32]) -> Vec<u32> {
     mask.iter().enumerate().flat_map(bits).collect()
 }
 
-/// A random text, as its tokens without the end token. `specials` are the control tokens that may stand in it.
-pub(crate) fn walk(vocabulary: &Vocabulary, compiled: &Compiled, seed: u64, specials: &[u32]) -> Vec<u32> {
+/// The tokens of a random text without the end token. `specials` are the control tokens that may occur in it.
+pub(crate) fn walk(
+    vocabulary: &Vocabulary,
+    compiled: &CompiledGrammar,
+    seed: u64,
+    specials: &[u32],
+) -> Vec<u32> {
     let tokenizer = &vocabulary.tokenizer;
     let mut random = Random(seed);
-    let mut rules = compiled.rules();
+    let mut constraint = compiled.constraint();
     let mut text = Vec::new();
     loop {
-        let mask = rules.mask().unwrap();
+        let mask = constraint.mask().unwrap();
         assert_eq!(mask.len(), tokenizer.vocab_size().div_ceil(32));
         let all = allowed(&mask);
         let (ends, tokens): (Vec<u32>, Vec<u32>) = all.iter().partition(|id| tokenizer.eog().contains(id));
@@ -44,10 +49,10 @@ pub(crate) fn walk(vocabulary: &Vocabulary, compiled: &Compiled, seed: u64, spec
         }
         assert!(text.len() < 2000, "no end in sight: {}", tokenizer.decode(&text, true));
         if !ends.is_empty() && (tokens.is_empty() || random.below(3) == 0) {
-            assert_eq!(rules.accept(ends[random.below(ends.len())]), Ok(true), "an end token ends");
+            assert_eq!(constraint.accept(ends[random.below(ends.len())]), Ok(true), "an end token ends");
             return text;
         }
-        // a pull to the end: what closes something, and what is short
+        // prefer short tokens and closing characters, so that the text ends
         let mut pick = |class: Option<&Vec<bool>>| {
             let members = || tokens.iter().filter(|&&id| class.is_none_or(|class| class[id as usize]));
             let count = members().count();
@@ -61,9 +66,9 @@ pub(crate) fn walk(vocabulary: &Vocabulary, compiled: &Compiled, seed: u64, spec
         };
         let id = id.or_else(|| pick(None)).unwrap();
         text.push(id);
-        if rules.accept(id).unwrap() {
-            // nothing can follow, and the mask says so
-            let after = allowed(&rules.mask().unwrap());
+        if constraint.accept(id).unwrap() {
+            // no token can follow, and the mask is empty
+            let after = allowed(&constraint.mask().unwrap());
             assert!(after.iter().all(|id| tokenizer.eog().contains(id)) && !after.is_empty());
             return text;
         }
