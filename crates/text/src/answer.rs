@@ -1,36 +1,16 @@
 //! An answer as it comes, taken apart into reasoning, content and tool calls.
 
-mod head;
+mod call_header;
 mod json;
 mod output;
+mod part;
 
-use self::head::{Head, Verdict};
+use self::call_header::{CallHeader, Verdict};
 use self::json::{Event, Members, Nesting};
 use self::output::{Kind, Output};
 use crate::markup::{CallStyle, Markup, ReasoningStyle};
 
-/// A piece of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    /// More of the reasoning.
-    Reasoning(String),
-    /// More of the answer itself.
-    Content(String),
-    /// A tool call begins.
-    CallBegin {
-        /// Counted from zero.
-        index: usize,
-        /// The function.
-        name: String,
-    },
-    /// More of a call's arguments: JSON as the model wrote it.
-    CallArguments {
-        /// The call's.
-        index: usize,
-        /// The piece.
-        text: String,
-    },
-}
+pub use self::part::Part;
 
 /// Reads an answer piece by piece. However it is cut into pieces, the parts say the same.
 ///
@@ -72,7 +52,7 @@ enum State {
     Reasoning,
     Content,
     /// A call may have begun.
-    Head(Box<Head>),
+    CallHeader(Box<CallHeader>),
     /// In a call's arguments, which may be a member of an object.
     Arguments(Nesting, bool),
     /// In the object around the arguments, after them.
@@ -121,7 +101,7 @@ impl AnswerParser {
         match std::mem::replace(&mut self.state, State::Content) {
             State::Start | State::Content => self.out.end(Kind::Content, &rest),
             State::Reasoning => self.out.end(Kind::Reasoning, &rest),
-            State::Head(head) => match head.cut_off(&rest) {
+            State::CallHeader(header) => match header.cut_off(&rest) {
                 Some((name, arguments)) => {
                     self.out.call(name);
                     self.out.arguments(arguments);
@@ -143,7 +123,7 @@ impl AnswerParser {
             State::Start => self.start(),
             State::Reasoning => self.reason(),
             State::Content => self.content(),
-            State::Head(head) => self.head(head),
+            State::CallHeader(header) => self.header(header),
             State::Arguments(nesting, object) => self.arguments(nesting, object),
             State::Members(members) => self.members(members),
             State::AfterCall => self.after_call(),
@@ -173,7 +153,7 @@ impl AnswerParser {
         }
         match self.calls {
             Some(style) if style.bare && body.starts_with(['{', '[']) => {
-                (State::Head(Box::new(Head::after(0, false))), true)
+                (State::CallHeader(Box::new(CallHeader::after(0, false))), true)
             }
             _ => (State::Content, true),
         }
@@ -217,7 +197,9 @@ impl AnswerParser {
                 }
                 (State::Content, false)
             }
-            Some((marker, true)) => (State::Head(Box::new(Head::after(marker.len(), true))), true),
+            Some((marker, true)) => {
+                (State::CallHeader(Box::new(CallHeader::after(marker.len(), true))), true)
+            }
             Some((marker, false)) => {
                 self.at += marker.len();
                 self.out.marker();
@@ -226,11 +208,11 @@ impl AnswerParser {
         }
     }
 
-    fn head(&mut self, mut head: Box<Head>) -> (State, bool) {
+    fn header(&mut self, mut header: Box<CallHeader>) -> (State, bool) {
         let Some(style) = &self.calls else { return (State::Content, true) };
         let rest = &self.text[self.at..];
-        match head.read(rest, style) {
-            Verdict::Wait => (State::Head(head), false),
+        match header.read(rest, style) {
+            Verdict::Wait => (State::CallHeader(header), false),
             Verdict::NotACall(at) => {
                 self.out.say(Kind::Content, &rest[..at]);
                 self.at += at;
@@ -301,7 +283,7 @@ impl AnswerParser {
             return (State::AfterCall, false);
         }
         if body.starts_with('{') {
-            return (State::Head(Box::new(Head::after(0, !style.bare))), true);
+            return (State::CallHeader(Box::new(CallHeader::after(0, !style.bare))), true);
         }
         if !end.is_empty() && body.starts_with(end) {
             self.at += end.len();

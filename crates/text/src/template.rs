@@ -17,10 +17,14 @@ use serde_json::Map;
 use crate::Markup;
 use meter::Stop;
 use origins::{Origins, Piece, whole};
-use run::{Run, words};
+use run::{Run, message};
 
+mod arithmetic;
 mod clock;
+mod error;
+mod filter_table;
 mod filters;
+mod format;
 mod generator;
 mod items;
 mod meter;
@@ -31,7 +35,11 @@ mod python;
 mod rewrite;
 mod run;
 mod source;
+mod string_methods;
 mod texts;
+mod values;
+
+pub use error::TemplateError;
 
 /// Macro calls and loops inside each other, in the engine's own count.
 const RECURSION: usize = 400;
@@ -39,72 +47,6 @@ const RECURSION: usize = 400;
 const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 /// Roles of messages. Templates make markers of them, such as `<|user|>`, so they count as the template's own words.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
-
-/// What can be wrong with a template or its rendering.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
-    /// The text is not a Jinja template.
-    #[error("chat template, line {line}: {what}")]
-    Syntax {
-        /// Counted from one.
-        line: usize,
-        /// The compiler's words.
-        what: String,
-    },
-    /// The text is too long to be a template.
-    #[error("chat template has {len} bytes, the limit is {limit}")]
-    Source {
-        /// Bytes given.
-        len: usize,
-        /// Bytes allowed.
-        limit: usize,
-    },
-    /// The text is a template, but compiling it would take too much.
-    #[error("chat template, line {line}: {what}")]
-    Complex {
-        /// Counted from one.
-        line: usize,
-        /// Which bound was passed.
-        what: &'static str,
-    },
-    /// The template refused the conversation with `raise_exception`.
-    #[error("{0}")]
-    Raised(String),
-    /// The template failed on this conversation.
-    #[error("chat template, line {line}: {what}")]
-    Render {
-        /// Counted from one.
-        line: usize,
-        /// The engine's words.
-        what: String,
-    },
-    /// The template took too many steps.
-    #[error("chat template stopped after {0} steps")]
-    Steps(u64),
-    /// The template read or made too many bytes.
-    #[error("chat template stopped after working on {0} bytes")]
-    Work(u64),
-    /// The template built a value inside a value inside a value, too often.
-    #[error("chat template nests values too deeply")]
-    Depth,
-    /// The rendered text is too long.
-    #[error("chat template rendered {len} bytes, the limit is {limit}")]
-    Output {
-        /// Bytes rendered.
-        len: u64,
-        /// Bytes allowed.
-        limit: u64,
-    },
-    /// [`ChatInput::cancelled`] said that the text is no longer wanted.
-    #[error("chat template stopped: it took too long, or its text is no longer wanted")]
-    Cancelled,
-    /// The template engine failed in a way that it does not report itself.
-    #[error("chat template: the template engine failed: {0}")]
-    Engine(String),
-    /// An extra variable has the name of one that the conversation itself gives.
-    #[error("chat template variable {0:?} cannot be replaced")]
-    Reserved(String),
-}
 
 /// What a template is rendered with.
 #[derive(Debug, Clone, Default)]
@@ -246,9 +188,9 @@ fn messages(given: &serde_json::Value, origins: &Origins) -> Value {
 /// Runs the engine. It has places that panic on odd templates; nothing of it is used again after one.
 fn caught<T>(work: impl FnOnce() -> Result<T, TemplateError>) -> Result<T, TemplateError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<&str>().map(ToString::to_string);
-        let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(TemplateError::Engine(words.unwrap_or_else(|| "it panicked".into())))
+        let message = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(TemplateError::Engine(message.unwrap_or_else(|| "panic".into())))
     })
 }
 
@@ -262,7 +204,7 @@ type Program<'s> = (Instructions<'s>, BTreeMap<&'s str, Instructions<'s>>);
 
 fn compile(source: &str) -> Result<Program<'_>, TemplateError> {
     let tree = parse(source, "chat template", syntax())
-        .map_err(|error| TemplateError::Syntax { line: error.line().unwrap_or(0), what: words(&error) })?;
+        .map_err(|error| TemplateError::Syntax { line: error.line().unwrap_or(0), what: message(&error) })?;
     let mut generator = CodeGenerator::new("chat template", source);
     generator.compile_stmt(&tree);
     let (code, blocks) = generator.finish();
@@ -308,7 +250,7 @@ fn environment(run: &Arc<Run>, now: i64) -> Environment<'static> {
     let r = Arc::clone(run);
     env.add_function("strftime_now", move |format: Value| {
         let text =
-            format.as_str().ok_or_else(|| ops::invalid("strftime_now: the format must be a string"))?;
+            format.as_str().ok_or_else(|| values::invalid("strftime_now: the format must be a string"))?;
         r.meter.charge(text.len().saturating_mul(8))?; // `%c` writes 24 bytes
         r.inherit(Value::from(clock::strftime(text, now)), &[format])
     });

@@ -3,76 +3,19 @@
 use std::sync::Arc;
 
 use minijinja::formatting::FormatStyle;
-use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
+use minijinja::value::{Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
+use super::arithmetic::add;
+use super::filter_table::{COSTS, Cost, LAZY, PICKS, TRACED};
+use super::format::formatted;
 use super::generator::{BoundMethod, Generator};
 use super::items::{collected, elements, is_iterable, item};
 use super::meter::is_data;
-use super::ops::{add, arguments, formatted, invalid};
 use super::run::Run;
 use super::texts::{case, indent, join, string, to_json};
-use super::{methods, python};
-
-/// What a filter does with its input, beyond reading its elements once.
-enum Cost {
-    /// Reads all that it holds.
-    Deep,
-    /// Compares its elements with each other.
-    Sorts,
-    /// Compares each element with the arguments.
-    Tests,
-}
-
-const COSTS: [(&str, Cost); 15] = [
-    ("pprint", Cost::Deep),
-    ("batch", Cost::Deep),
-    ("slice", Cost::Deep),
-    ("zip", Cost::Deep),
-    ("chain", Cost::Deep),
-    ("sort", Cost::Sorts),
-    ("unique", Cost::Sorts),
-    ("min", Cost::Sorts),
-    ("max", Cost::Sorts),
-    ("groupby", Cost::Sorts),
-    ("dictsort", Cost::Sorts),
-    ("select", Cost::Tests),
-    ("reject", Cost::Tests),
-    ("selectattr", Cost::Tests),
-    ("rejectattr", Cost::Tests),
-];
-
-/// Filters that give a generator in Python.
-const LAZY: [&str; 10] =
-    ["map", "select", "reject", "selectattr", "rejectattr", "unique", "items", "batch", "slice", "reverse"];
-
-/// Filters that say themselves who wrote what of their results, or give back no text.
-const TRACED: [&str; 17] = [
-    "tojson", "join", "replace", "indent", "format", "string", "trim", "safe", "length", "count", "default",
-    "d", "int", "float", "list", "map", "sum",
-];
-
-/// Filters that give back what is in a list or map as it is.
-const PICKS: [&str; 18] = [
-    "items",
-    "batch",
-    "slice",
-    "zip",
-    "chain",
-    "sort",
-    "unique",
-    "min",
-    "max",
-    "groupby",
-    "dictsort",
-    "select",
-    "reject",
-    "selectattr",
-    "rejectattr",
-    "reverse",
-    "first",
-    "last",
-];
+use super::values::{input, invalid};
+use super::{python, string_methods};
 
 /// `args[0] | name(args[1..])`.
 pub(super) fn apply(
@@ -144,7 +87,7 @@ pub(super) fn register(env: &mut Environment<'_>, run: &Arc<Run>) {
     let r = Arc::clone(run);
     env.add_filter("replace", move |value: Value, old: Value, new: Value, count: Option<i64>| {
         let (value, old, new) = (r.text(&value)?, r.plain_text(&old)?, r.text(&new)?);
-        let made = methods::replace(&r, &value.as_piece(), &old, &new.as_piece(), count)?;
+        let made = string_methods::replace(&r, &value.as_piece(), &old, &new.as_piece(), count)?;
         Ok::<Value, Error>(r.origins.value(made))
     });
     let r = Arc::clone(run);
@@ -165,7 +108,7 @@ pub(super) fn register(env: &mut Environment<'_>, run: &Arc<Run>) {
         let text = r.text(&value)?;
         let piece = text.as_piece();
         r.meter.charge(piece.text.len().saturating_mul(chars.as_ref().map_or(0, String::len) / 16))?;
-        let cut = |c: char| chars.as_ref().map_or(methods::is_space(c), |chars| chars.contains(c));
+        let cut = |c: char| chars.as_ref().map_or(string_methods::is_space(c), |chars| chars.contains(c));
         Ok::<Value, Error>(r.origins.part(&piece.part(piece.text.trim_matches(cut))))
     });
     for name in ["upper", "lower", "title", "capitalize"] {
@@ -220,13 +163,6 @@ pub(super) fn register(env: &mut Environment<'_>, run: &Arc<Run>) {
             || value.kind() == ValueKind::Plain
             || value.as_object().is_some_and(|object| object.type_name().ends_with("::Macro"))
     });
-}
-
-/// A filter's input, its arguments by place, and by name.
-pub(super) fn input(args: &[Value]) -> Result<(Value, &[Value], Kwargs), Error> {
-    let (places, names) = arguments(args)?;
-    let (value, rest) = places.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
-    Ok((value.clone(), rest, names))
 }
 
 fn length(value: Value) -> Result<usize, Error> {

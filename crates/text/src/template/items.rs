@@ -3,10 +3,10 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::ops::invalid;
 use super::origins::{Traced, whole};
 use super::python;
 use super::run::Run;
+use super::values::invalid;
 
 /// `value[key]`.
 pub(super) fn item(run: &Run, value: &Value, key: &Value) -> Result<Value, Error> {

@@ -83,11 +83,11 @@ impl Meter {
     }
 
     /// Notes why rendering ends and makes the engine's error for it.
-    pub(super) fn stop(&self, stop: Stop, words: &'static str) -> Error {
+    pub(super) fn stop(&self, stop: Stop, message: &'static str) -> Error {
         if let Ok(mut slot) = self.stop.lock() {
             slot.get_or_insert(stop);
         }
-        Error::new(ErrorKind::InvalidOperation, words)
+        Error::new(ErrorKind::InvalidOperation, message)
     }
 
     /// The first reason noted, if any.

@@ -1,34 +1,13 @@
 //! Methods of Python's strings, lists and dictionaries.
 
-use minijinja::formatting::FormatStyle;
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::items::elements;
 use super::meter::is_data;
-use super::ops::{arguments, formatted, invalid};
-use super::origins::{Piece, Traced};
-use super::python;
+use super::origins::Traced;
 use super::run::Run;
-
-/// Methods of strings that say themselves who wrote what of their results, or give back no text.
-const TRACED: [&str; 15] = [
-    "strip",
-    "lstrip",
-    "rstrip",
-    "split",
-    "rsplit",
-    "splitlines",
-    "replace",
-    "join",
-    "format",
-    "removeprefix",
-    "removesuffix",
-    "partition",
-    "rpartition",
-    "index",
-    "rindex",
-];
+use super::values::invalid;
+use super::{python, string_methods};
 
 /// Names that would change a value in place; the sandbox hides them.
 pub(super) fn mutates(name: &str) -> bool {
@@ -60,8 +39,8 @@ pub(super) fn call(run: &Run, state: &mut State<'_, '_>, name: &str, args: &[Val
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     if let Some(piece) = run.origins.piece(receiver) {
-        let value = match string(run, receiver, &piece, name, rest)? {
-            Some(value) if TRACED.contains(&name) => value,
+        let value = match string_methods::call(run, receiver, &piece, name, rest)? {
+            Some(value) if string_methods::TRACED.contains(&name) => value,
             Some(value) => run.inherit(value, args)?,
             None => run.inherit(receiver.call_method(state, name, rest)?, args)?,
         };
@@ -145,223 +124,4 @@ fn list(run: &Run, receiver: &Value, name: &str, args: &[Value]) -> Result<Optio
         "copy" => receiver.clone(),
         _ => return Ok(None),
     }))
-}
-
-fn string(
-    run: &Run,
-    receiver: &Value,
-    piece: &Piece<'_>,
-    name: &str,
-    args: &[Value],
-) -> Result<Option<Value>, Error> {
-    let text = piece.text;
-    let part = |part| run.origins.part(&piece.part(part));
-    Ok(Some(match name {
-        "strip" | "lstrip" | "rstrip" => {
-            let (chars,): (Option<&str>,) = from_args(args)?;
-            // each end is compared with all of them
-            run.meter.charge(text.len().saturating_mul(chars.map_or(0, str::len) / 16))?;
-            let cut = |c: char| match chars {
-                Some(chars) => chars.contains(c),
-                None => is_space(c),
-            };
-            part(match name {
-                "lstrip" => text.trim_start_matches(cut),
-                "rstrip" => text.trim_end_matches(cut),
-                _ => text.trim_matches(cut),
-            })
-        }
-        "split" | "rsplit" => {
-            let (args, kwargs) = arguments(args)?;
-            let pick = |at: usize, name: &str| match args.get(at) {
-                Some(value) => Ok(Some(value.clone())),
-                None => kwargs.get::<Option<Value>>(name),
-            };
-            let (sep, most) = (pick(0, "sep")?, pick(1, "maxsplit")?);
-            kwargs.assert_all_used()?;
-            let sep = sep.filter(|sep| !sep.is_none());
-            if sep.as_ref().is_some_and(|sep| sep.as_str().is_none()) {
-                return Err(invalid("split: the separator must be a string"));
-            }
-            let most = most.map(i64::try_from).transpose()?.and_then(|most| usize::try_from(most).ok());
-            let (sep, most) = (sep.as_ref().and_then(Value::as_str), most.unwrap_or(usize::MAX));
-            let cuts = match sep {
-                Some(sep) => text.matches(sep).count(),
-                None => text.matches(is_space).count(),
-            };
-            run.meter.charge_elements(cuts.min(most).saturating_add(1))?;
-            split(text, sep, most, name == "rsplit")?.into_iter().map(part).collect()
-        }
-        "splitlines" => {
-            let (keep,): (Option<bool>,) = from_args(args)?;
-            run.meter.charge_elements(text.matches('\n').count())?;
-            let bare = |line: &'_ str| -> usize {
-                let line = line.strip_suffix('\n').unwrap_or(line);
-                line.strip_suffix('\r').unwrap_or(line).len()
-            };
-            let lines = text.split_inclusive('\n');
-            let lines = lines.map(|line| if keep == Some(true) { line } else { &line[..bare(line)] });
-            lines.map(part).collect()
-        }
-        "replace" => {
-            let (old, new, count): (&str, &Value, Option<i64>) = from_args(args)?;
-            let new =
-                run.origins.piece(new).ok_or_else(|| invalid("replace: the new text must be a string"))?;
-            run.origins.value(replace(run, piece, old, &new, count)?)
-        }
-        "join" => {
-            let (values,): (Value,) = from_args(args)?;
-            let mut out = Traced::default();
-            for (i, value) in elements(run, &values)?.iter().enumerate() {
-                let part = run
-                    .origins
-                    .piece(value)
-                    .ok_or_else(|| invalid(format!("join: expected string, {} found", value.kind())))?;
-                run.meter.charge(part.text.len() + text.len())?;
-                if i > 0 {
-                    out.push(piece);
-                }
-                out.push(&part);
-            }
-            run.origins.value(out)
-        }
-        "format" => formatted(run, FormatStyle::StrFormat, receiver, args)?,
-        "title" => {
-            let () = from_args(args)?;
-            let mut inside = false;
-            let mut out = String::new();
-            for c in text.chars() {
-                if inside {
-                    out.extend(c.to_lowercase())
-                } else {
-                    out.extend(c.to_uppercase())
-                }
-                inside = c.is_alphabetic();
-            }
-            Value::from(out)
-        }
-        "swapcase" => {
-            let () = from_args(args)?;
-            let swap = |c: char| -> String {
-                if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
-            };
-            Value::from(text.chars().map(swap).collect::<String>())
-        }
-        "casefold" => {
-            let () = from_args(args)?;
-            Value::from(text.to_lowercase())
-        }
-        "removeprefix" | "removesuffix" => {
-            let (affix,): (&str,) = from_args(args)?;
-            let rest = match name {
-                "removeprefix" => text.strip_prefix(affix),
-                _ => text.strip_suffix(affix),
-            };
-            part(rest.unwrap_or(text))
-        }
-        "partition" | "rpartition" => {
-            let (sep,): (&str,) = from_args(args)?;
-            if sep.is_empty() {
-                return Err(invalid("empty separator"));
-            }
-            let parts = match name {
-                "partition" => text.split_once(sep),
-                _ => text.rsplit_once(sep),
-            };
-            let (start, end) = (&text[..0], &text[text.len()..]);
-            let three = match parts {
-                Some((before, after)) => [before, &text[before.len()..text.len() - after.len()], after],
-                None if name == "partition" => [text, end, end],
-                None => [start, start, text],
-            };
-            Value::from(Tuple::from(three.map(part)))
-        }
-        "center" | "ljust" | "rjust" | "zfill" => {
-            let (width, fill): (usize, Option<String>) = from_args(args)?;
-            let missing = width.saturating_sub(text.chars().count());
-            let fill = if name == "zfill" { "0".into() } else { fill.unwrap_or_else(|| " ".into()) };
-            run.meter.charge(missing.saturating_mul(fill.len()))?;
-            let left = match name {
-                "ljust" => 0,
-                "center" => missing / 2 + (missing & width & 1),
-                _ => missing,
-            };
-            Value::from(fill.repeat(left) + text + &fill.repeat(missing - left))
-        }
-        "index" | "rindex" => {
-            let (wanted,): (&str,) = from_args(args)?;
-            let found = if name == "index" { text.find(wanted) } else { text.rfind(wanted) };
-            let at = found.ok_or_else(|| invalid("substring not found"))?;
-            Value::from(text.get(..at).unwrap_or_default().chars().count())
-        }
-        _ => return Ok(None),
-    }))
-}
-
-/// `str.isspace` of one character.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
-
-/// `text.replace(old, new, count)`.
-pub(super) fn replace(
-    run: &Run,
-    piece: &Piece<'_>,
-    old: &str,
-    new: &Piece<'_>,
-    count: Option<i64>,
-) -> Result<Traced, Error> {
-    let text = piece.text;
-    let most = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
-    let found = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
-    let spans = new.spans.len().saturating_mul(2 * size_of::<usize>());
-    run.meter.charge(found.min(most).saturating_mul(new.text.len() + spans).saturating_add(text.len()))?;
-    let mut out = Traced::default();
-    let mut rest = 0;
-    for (at, matched) in text.match_indices(old).take(most) {
-        out.push(&piece.part(&text[rest..at]));
-        out.push(new);
-        rest = at + matched.len();
-    }
-    out.push(&piece.part(&text[rest..]));
-    Ok(out)
-}
-
-/// `str.split` and `str.rsplit`: at most `most` cuts, at whitespace where there is no separator.
-fn split<'t>(text: &'t str, sep: Option<&str>, most: usize, from_right: bool) -> Result<Vec<&'t str>, Error> {
-    let parts = most.saturating_add(1);
-    let mut out: Vec<&'t str> = match (sep, from_right) {
-        (Some(""), _) => return Err(invalid("empty separator")),
-        (Some(sep), false) => text.splitn(parts, sep).collect(),
-        (Some(sep), true) => text.rsplitn(parts, sep).collect(),
-        (None, _) => {
-            let mut words = Vec::new();
-            let trim = |text: &str| -> (usize, usize) {
-                let start = text.len() - text.trim_start_matches(is_space).len();
-                (start, text.trim_end_matches(is_space).len().max(start))
-            };
-            let (start, end) = trim(text);
-            let mut rest = text.get(start..end).unwrap_or_default();
-            while !rest.is_empty() {
-                let cut = if from_right { rest.rfind(is_space) } else { rest.find(is_space) };
-                let Some(at) = cut.filter(|_| words.len() < most) else {
-                    words.push(rest);
-                    break;
-                };
-                let (left, right) = rest.split_at(at);
-                if from_right {
-                    words.push(right.trim_start_matches(is_space));
-                    rest = left.trim_end_matches(is_space);
-                } else {
-                    words.push(left);
-                    rest = right.trim_start_matches(is_space);
-                }
-            }
-            words
-        }
-    };
-    if from_right {
-        out.reverse();
-    }
-    Ok(out)
 }

@@ -125,7 +125,7 @@ impl Run {
     /// What a failed rendering is called.
     pub(super) fn explain(&self, error: &Error) -> TemplateError {
         match self.meter.stopped() {
-            Some(Stop::Raised(words)) => return TemplateError::Raised(words),
+            Some(Stop::Raised(message)) => return TemplateError::Raised(message),
             Some(Stop::Work) => return TemplateError::Work(self.limits.work),
             Some(Stop::Depth) => return TemplateError::Depth,
             Some(Stop::Output(len)) => return TemplateError::Output { len, limit: self.limits.output },
@@ -139,12 +139,12 @@ impl Run {
             }
             cause = inner.source();
         }
-        TemplateError::Render { line: error.line().unwrap_or(0), what: words(error) }
+        TemplateError::Render { line: error.line().unwrap_or(0), what: message(error) }
     }
 }
 
 /// The engine's words without its place, which is told apart.
-pub(super) fn words(error: &Error) -> String {
+pub(super) fn message(error: &Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),

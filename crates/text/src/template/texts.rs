@@ -2,12 +2,11 @@
 
 use minijinja::{Error, Value};
 
-use super::filters::input;
 use super::items::{elements, is_iterable};
-use super::ops::invalid;
 use super::origins::Traced;
 use super::python;
 use super::run::Run;
+use super::values::{input, invalid};
 
 pub(super) fn to_json(run: &Run, args: &[Value]) -> Result<Value, Error> {
     let (value, rest, kwargs) = input(args)?;

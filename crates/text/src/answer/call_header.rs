@@ -8,7 +8,7 @@ const LONGEST_NAME: usize = 256;
 
 /// A call of which the arguments have not begun.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct CallHeader {
     /// Whether a marker says that this is a call.
     marked: bool,
     /// What is read up to here, in bytes of the held text.
@@ -52,10 +52,10 @@ pub(super) enum Verdict {
     Whole { name: String, arguments: String, to: usize, ended: bool },
 }
 
-impl Head {
+impl CallHeader {
     /// A call may begin after this many bytes, those of its marker.
-    pub(super) fn after(marker: usize, marked: bool) -> Head {
-        Head { marked, at: marker, step: Step::Open { list: false }, name: None, arguments: None }
+    pub(super) fn after(marker: usize, marked: bool) -> CallHeader {
+        CallHeader { marked, at: marker, step: Step::Open { list: false }, name: None, arguments: None }
     }
 
     /// Reads on in the held text.
