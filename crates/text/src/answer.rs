@@ -1,4 +1,4 @@
-//! An answer as it comes, taken apart into reasoning, content and tool calls.
+//! Incremental parsing of an answer into reasoning, content and tool calls.
 
 mod call_header;
 mod json;
@@ -12,9 +12,9 @@ use crate::markup::{CallStyle, Markup, ReasoningStyle};
 
 pub use self::part::Part;
 
-/// Reads an answer piece by piece. However it is cut into pieces, the parts say the same.
+/// Parses an answer piece by piece. The result does not depend on how the answer is divided into pieces.
 ///
-/// Held back is only what may still turn out to be markup. What turns out to be none is content.
+/// Only text that may still become markup is held back; if it does not, it is content.
 ///
 /// ```
 /// use tern_text::{AnswerParser, Markup, Part};
@@ -36,10 +36,10 @@ pub use self::part::Part;
 pub struct AnswerParser {
     reasoning: Option<ReasoningStyle>,
     calls: Option<CallStyle>,
-    /// What to look for in content, and whether it begins a call.
+    /// The markers to search for in content, and whether each starts a call.
     markers: Vec<(&'static str, bool)>,
     state: State,
-    /// Text that is not given out yet: from `at` on.
+    /// Text that is not processed yet: from `at` on.
     text: String,
     at: usize,
     out: Output,
@@ -47,11 +47,11 @@ pub struct AnswerParser {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing but whitespace since the beginning, or since a marker.
+    /// Only whitespace since the beginning, or since a marker.
     Start,
     Reasoning,
     Content,
-    /// A call may have begun.
+    /// Possibly at the start of a call.
     CallHeader(Box<CallHeader>),
     /// In a call's arguments, which may be a member of an object.
     Arguments(Nesting, bool),
@@ -64,7 +64,7 @@ enum State {
 impl AnswerParser {
     /// An answer to a prompt that ends with `prompt_tail`: a prompt may end inside reasoning.
     ///
-    /// Without `wants_tools` calls are not looked for, and their markup is content like any other text.
+    /// Without `wants_tools` calls are not parsed, and their markup is content.
     pub fn new(markup: &Markup, prompt_tail: &str, wants_tools: bool) -> AnswerParser {
         let (reasoning, calls) = (markup.reasoning, markup.calls.filter(|_| wants_tools));
         let mut markers = Vec::new();
@@ -84,7 +84,7 @@ impl AnswerParser {
         AnswerParser { reasoning, calls, markers, state, text: String::new(), at: 0, out }
     }
 
-    /// Takes the next piece of the answer; gives what is certain now.
+    /// Adds the next piece of the answer and returns the parts that are certain now.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
         while self.step() {}
@@ -93,7 +93,7 @@ impl AnswerParser {
         std::mem::take(&mut self.out.parts)
     }
 
-    /// Ends the answer; gives what was held back.
+    /// Ends the answer and returns the parts held back.
     pub fn finish(&mut self) -> Vec<Part> {
         let rest = self.text.split_off(self.at);
         self.text.clear();
@@ -106,7 +106,7 @@ impl AnswerParser {
                     self.out.call(name);
                     self.out.arguments(arguments);
                 }
-                // one more call that was cut off before its name: no text of an answer that is calls
+                // a truncated call without a name, after other calls: not content
                 None if self.out.has_calls() => {}
                 None => self.out.end(Kind::Content, &rest),
             },
@@ -116,7 +116,7 @@ impl AnswerParser {
         std::mem::take(&mut self.out.parts)
     }
 
-    /// Goes on by one decision; false where that needs more text.
+    /// Makes one transition; returns false if more text is needed.
     fn step(&mut self) -> bool {
         let state = std::mem::replace(&mut self.state, State::Content);
         let (state, goes_on) = match state {
@@ -162,7 +162,7 @@ impl AnswerParser {
     fn reason(&mut self) -> (State, bool) {
         let Some(style) = self.reasoning else { return (State::Content, true) };
         if self.out.after_marker {
-            // a model may repeat what the prompt already ended with
+            // a model may repeat the marker at the end of the prompt
             let body = self.text[self.at..].trim_ascii_start();
             self.at = self.text.len() - body.len();
             if body.starts_with(style.begin) {
@@ -236,7 +236,7 @@ impl AnswerParser {
         let end = self.calls.map_or("", |style| style.ends());
         let rest = &self.text[self.at..];
         for (at, byte) in rest.bytes().enumerate() {
-            // arguments that were never closed end where the call does
+            // unclosed arguments end at the end of the call
             if !nesting.in_string() && end.as_bytes().first() == Some(&byte) {
                 let found = rest[at..].starts_with(end);
                 if found || end.starts_with(&rest[at..]) {
@@ -275,7 +275,7 @@ impl AnswerParser {
     fn after_call(&mut self) -> (State, bool) {
         let Some(style) = &self.calls else { return (State::Content, true) };
         let rest = &self.text[self.at..];
-        // between calls, after a list, and brackets that a model closed once too often
+        // between calls, after a list, and surplus closing brackets
         let body = rest.trim_start_matches([' ', '\n', '\r', '\t', ',', ';', '}', ']']);
         self.at += rest.len() - body.len();
         let end = style.ends();
@@ -292,7 +292,7 @@ impl AnswerParser {
     }
 }
 
-/// The first marker in a text, and how much of the text comes before it, or before what may become one.
+/// The first marker in a text, and the length of the text before it or before a partial marker at the end.
 fn find(text: &str, markers: &[(&'static str, bool)]) -> (usize, Option<(&'static str, bool)>) {
     for (at, _) in text.char_indices() {
         let rest = &text[at..];

@@ -1,20 +1,20 @@
-//! Tokens to text as they come: whole characters, and nothing of a stop string.
+//! Incremental decoding of tokens into text: complete characters, and no part of a stop string.
 
 use crate::{Detokenizer, Passed, StopError, StopStrings, Tokenizer};
 
-/// The text of one answer in the making.
+/// The incremental text of one answer.
 pub struct Decoder<'a> {
     tokenizer: &'a Tokenizer,
     bytes: Detokenizer,
     stops: StopStrings,
-    /// The next text begins with a space that belongs to no one.
+    /// The next text starts with a space that the tokenizer added.
     strip_space: bool,
-    /// Control tokens whose text is given out like any other's.
+    /// Control tokens whose text is part of the output.
     shown: Vec<u32>,
 }
 
 impl<'a> Decoder<'a> {
-    /// An answer that ends before any of `stops`.
+    /// An answer that ends before any of the stop strings.
     pub fn new(tokenizer: &'a Tokenizer, stops: Vec<String>) -> Result<Decoder<'a>, StopError> {
         Ok(Decoder {
             tokenizer,
@@ -25,13 +25,13 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// A text of its own, and not the continuation of another: SentencePiece's first space is dropped.
+    /// Decodes a new text, not the continuation of another: SentencePiece's first space is dropped.
     pub fn at_start_of_text(mut self) -> Decoder<'a> {
         self.strip_space = self.tokenizer.strips_space();
         self
     }
 
-    /// Gives out the control tokens in these texts, of which there would be nothing to see: see `Markup::texts`.
+    /// Includes the control tokens that occur in these texts, which are hidden by default: see `Markup::texts`.
     pub fn showing<'t>(mut self, texts: impl IntoIterator<Item = &'t str>) -> Decoder<'a> {
         let tokenizer = self.tokenizer;
         let tokens = texts.into_iter().flat_map(|text| tokenizer.encode(text, false, true));
@@ -39,7 +39,7 @@ impl<'a> Decoder<'a> {
         self
     }
 
-    /// The text that this token lets through, and whether a stop string is complete.
+    /// The text that is certain after this token, and whether a stop string is complete.
     pub fn push(&mut self, id: u32) -> Passed {
         let mut bytes = self.tokenizer.token_bytes(id, self.shown.contains(&id));
         if self.strip_space && !bytes.is_empty() {
@@ -50,7 +50,7 @@ impl<'a> Decoder<'a> {
         self.stops.push(&text)
     }
 
-    /// What was still withheld when the answer ended by itself.
+    /// The text still held back at the end of the answer.
     pub fn finish(&mut self) -> String {
         let last = self.bytes.finish();
         let mut passed = self.stops.push(&last);

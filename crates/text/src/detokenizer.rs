@@ -1,8 +1,8 @@
-//! Bytes of tokens into text, whole characters at a time.
+//! Bytes of tokens to text, in complete characters.
 
-/// Joins the bytes of tokens into UTF-8 text. A character split over tokens comes out once it is whole.
+/// Joins the bytes of tokens into UTF-8 text. A character split over tokens is returned once it is complete.
 ///
-/// All text given out, joined, is what `String::from_utf8_lossy` makes of all bytes.
+/// The concatenated output equals `String::from_utf8_lossy` of all bytes.
 ///
 /// ```
 /// use tern_text::Detokenizer;
@@ -14,17 +14,17 @@
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Detokenizer {
-    /// The beginning of a character: at most three bytes.
+    /// An incomplete character: at most three bytes.
     pending: Vec<u8>,
 }
 
 impl Detokenizer {
-    /// Nothing seen yet.
+    /// An empty stream.
     pub fn new() -> Detokenizer {
         Detokenizer::default()
     }
 
-    /// Takes a token's bytes; gives the text that is whole now.
+    /// Adds a token's bytes and returns the text that is complete now.
     pub fn push(&mut self, token: &[u8]) -> String {
         self.pending.extend_from_slice(token);
         let mut text = String::new();
@@ -32,7 +32,7 @@ impl Detokenizer {
         for chunk in self.pending.utf8_chunks() {
             text.push_str(chunk.valid());
             used += chunk.valid().len();
-            // a beginning that more bytes could complete is kept; it can only be the last chunk
+            // an incomplete character is kept; it can only be in the last chunk
             let bad = chunk.invalid();
             let cut_off = std::str::from_utf8(bad).is_err_and(|error| error.error_len().is_none());
             if cut_off && used + bad.len() == self.pending.len() {
@@ -47,7 +47,7 @@ impl Detokenizer {
         text
     }
 
-    /// Ends the stream: what was begun and never finished becomes U+FFFD.
+    /// Ends the stream: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes that often begin, continue and break characters.
+    /// Bytes that often start, continue and break characters.
     fn bytes() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let piece = prop_oneof![
             any::<char>().prop_map(|c| c.to_string().into_bytes()),

@@ -1,4 +1,4 @@
-//! Tokenizers, chat templates, detokenising, stop strings, and what an answer is made of.
+//! Tokenizers, chat templates, incremental decoding, stop strings, and parsing of answers.
 
 mod answer;
 mod decoder;

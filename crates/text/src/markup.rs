@@ -1,4 +1,4 @@
-//! How a model marks reasoning and tool calls in its answers, read off the markers in its chat template.
+//! The markup of reasoning and tool calls in a model's answers, detected from the markers in its chat template.
 
 mod table;
 
@@ -14,33 +14,33 @@ use table::{CALLS, CallRow, OBJECTS, REASONING};
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Markup {
-    /// How reasoning is set apart from the answer, if it is.
+    /// How reasoning is marked, if it is.
     pub reasoning: Option<ReasoningStyle>,
-    /// How tools are called, if the style is a known one.
+    /// How tools are called, if the style is known.
     pub calls: Option<CallStyle>,
 }
 
-/// Reasoning between two texts.
+/// Reasoning between two markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningStyle {
     /// Before the reasoning.
     pub begin: &'static str,
     /// After the reasoning.
     pub end: &'static str,
-    /// Texts around the rest of the answer that are no part of it.
+    /// Markers around the rest of the answer, which are removed.
     pub dropped: &'static [&'static str],
 }
 
 /// Tool calls, written `open` call `separator` call .. `close`, each call between `begin` and `end`.
 ///
-/// Whitespace at the ends of these texts is how models usually write it; answers are read without regard to it.
+/// These texts have the whitespace that models usually write; parsing ignores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallStyle {
     /// Before the first call.
     pub open: &'static str,
     /// Before each call.
     pub begin: &'static str,
-    /// What a call is.
+    /// The form of a call.
     pub form: CallForm,
     /// After each call.
     pub end: &'static str,
@@ -50,29 +50,29 @@ pub struct CallStyle {
     pub close: &'static str,
     /// Whether the calls are the elements of a JSON list, between `open` and `close`.
     pub list: bool,
-    /// Whether an answer that is nothing but JSON is a call, without `open` and `begin`.
+    /// Whether an answer that consists only of JSON is a call, without `open` and `begin`.
     pub bare: bool,
 }
 
-/// What a tool call is made of.
+/// The form of a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallForm {
-    /// A JSON object with these keys, written in this order.
+    /// A JSON object with these keys in this order.
     Object {
         /// The key of the function's name.
         name_key: &'static str,
         /// The key of the arguments, an object.
         arguments_key: &'static str,
     },
-    /// The function's name, a text, and the arguments as a JSON object.
+    /// The function's name, a separator, and the arguments as a JSON object.
     Named {
-        /// The text.
+        /// The separator.
         between: &'static str,
     },
 }
 
 /// The fixed texts of calls: `open` (`before_name` NAME `before_arguments` JSON `after_arguments`) .. `close`,
-/// with `separator` between calls. Enough to write calls, or a grammar of calls.
+/// with `separator` between calls. Sufficient to write calls or a grammar for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTexts {
     /// Before the first call.
@@ -90,18 +90,18 @@ pub struct CallTexts {
 }
 
 impl Markup {
-    /// The markup that a chat template's text speaks of.
+    /// Detects the markup from a chat template.
     pub fn of(template: &str) -> Markup {
         let has = |text: &&str| template.contains(*text);
         let reasoning = |style: &&ReasoningStyle| has(&style.end) && style.dropped.iter().all(has);
         let calls = |row: &&CallRow| row.has.iter().all(has) && !row.lacks.iter().any(has);
         let known = CALLS.iter().find(calls).map(|row| row.style);
-        // a template that tells of tools and writes no calls leaves the style to the model
+        // a template with tools but without calls leaves the style to the model
         let open = || (has(&"tools") && !has(&"tool_calls")).then_some(CallStyle::GENERIC);
         Markup { reasoning: REASONING.iter().find(reasoning).copied(), calls: known.or_else(open) }
     }
 
-    /// The texts to look for in an answer, in which control tokens are to be shown: see `Decoder::showing`.
+    /// The markers to search for in an answer, whose control tokens must be decoded: see `Decoder::showing`.
     pub fn texts(&self, wants_tools: bool) -> Vec<&'static str> {
         let reasoning = self
             .reasoning
@@ -119,10 +119,10 @@ impl Markup {
 }
 
 impl CallStyle {
-    /// For a model without a style of its own: the whole answer is a JSON list of calls, or one call.
+    /// For a model without a known style: the whole answer is a JSON list of calls, or one call.
     pub const GENERIC: CallStyle = CallStyle { list: true, bare: true, ..OBJECTS };
 
-    /// The fixed texts of calls as this style writes them.
+    /// The fixed texts of calls in this style.
     ///
     /// ```
     /// let texts = tern_text::CallStyle::GENERIC.texts();
@@ -148,17 +148,17 @@ impl CallStyle {
         }
     }
 
-    /// The text that begins a call, or all of them; empty where only a bare call begins one.
+    /// The marker before a call or a list of calls; empty if calls have no marker.
     pub(crate) fn begins(&self) -> &'static str {
         if self.begin.is_empty() { self.open.trim_ascii() } else { self.begin.trim_ascii() }
     }
 
-    /// The text after what [`Self::begins`] began; often empty.
+    /// The marker after what [`Self::begins`] starts; often empty.
     pub(crate) fn ends(&self) -> &'static str {
         if self.begin.is_empty() { self.close.trim_ascii() } else { self.end.trim_ascii() }
     }
 
-    /// Texts around calls that each have their own beginning.
+    /// Markers around a list of calls that have their own markers.
     pub(crate) fn around(&self) -> impl Iterator<Item = &'static str> {
         let around = if self.begin.is_empty() { ["", ""] } else { [self.open, self.close] };
         around.into_iter().map(str::trim_ascii).filter(|text| !text.is_empty())
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_marker_of_a_style_begins_another() {
+    fn no_marker_is_a_prefix_of_another() {
         for style in CALLS.iter().map(|row| row.style).chain([CallStyle::GENERIC]) {
             for reasoning in REASONING {
                 let mut texts: Vec<&str> = style.around().chain(reasoning.dropped.iter().copied()).collect();

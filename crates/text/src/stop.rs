@@ -1,26 +1,26 @@
-//! Stop strings, found across the borders of tokens.
+//! Stop strings, matched across token boundaries.
 
-/// Why stop strings were refused.
+/// Invalid stop strings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StopError {
-    /// An empty string would stop everything.
+    /// An empty string, at this index.
     #[error("stop string {0} is empty")]
     Empty(usize),
 }
 
-/// What a piece of text let through.
+/// The result of adding a piece of text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Text that no stop string can claim any more.
+    /// Text that cannot be part of a stop string.
     pub text: String,
-    /// The stop string that was found, by its place in the list. Its own text is not given out.
+    /// The index of the stop string that was found. Its text is not part of the output.
     pub stop: Option<usize>,
 }
 
-/// Looks for stop strings in text that arrives in pieces, and withholds what may begin one.
+/// Searches for stop strings in text that arrives in pieces, and holds back what may be the start of one.
 ///
-/// The string that is complete first in the stream wins, however the text is cut into pieces;
-/// of several that end together, the longest.
+/// The stop string that is complete first is found, however the text is divided into pieces; of several that end at
+/// the same position, the longest.
 ///
 /// ```
 /// use tern_text::StopStrings;
@@ -33,13 +33,13 @@ pub struct Passed {
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     matchers: Vec<Matcher>,
-    /// Text withheld: it may begin a stop string.
+    /// Text held back: it may be the start of a stop string.
     held: String,
     found: Option<usize>,
 }
 
 impl StopStrings {
-    /// A matcher for these strings; none at all lets everything through.
+    /// A matcher for these strings; an empty list matches nothing.
     pub fn new(stops: Vec<String>) -> Result<StopStrings, StopError> {
         match stops.iter().position(String::is_empty) {
             Some(at) => Err(StopError::Empty(at)),
@@ -51,7 +51,7 @@ impl StopStrings {
         }
     }
 
-    /// Takes the next piece of text. After a stop nothing passes any more.
+    /// Adds the next piece of text. After a stop the output is empty.
     pub fn push(&mut self, text: &str) -> Passed {
         if self.found.is_some() {
             return Passed { text: String::new(), stop: self.found };
@@ -59,7 +59,7 @@ impl StopStrings {
         let before = self.held.len();
         self.held.push_str(text);
         for (at, &byte) in text.as_bytes().iter().enumerate() {
-            let mut longest: Option<(usize, usize)> = None; // length, place
+            let mut longest: Option<(usize, usize)> = None; // length, index
             for (place, matcher) in self.matchers.iter_mut().enumerate() {
                 if matcher.step(byte) && longest.is_none_or(|(length, _)| matcher.stop.len() > length) {
                     longest = Some((matcher.stop.len(), place));
@@ -72,24 +72,24 @@ impl StopStrings {
                 return Passed { text, stop: self.found };
             }
         }
-        // what could begin a stop string begins where the string does: at a character's first byte
+        // a partial match starts at a character's first byte, like the stop string
         let keep = self.matchers.iter().map(|matcher| matcher.matched).max().unwrap_or(0);
         let held = self.held.split_off(self.held.len() - keep);
         Passed { text: std::mem::replace(&mut self.held, held), stop: None }
     }
 
-    /// Ends the stream: gives out what was withheld.
+    /// Ends the stream and returns the text held back.
     pub fn finish(&mut self) -> String {
         self.matchers.iter_mut().for_each(|matcher| matcher.matched = 0);
         std::mem::take(&mut self.held)
     }
 }
 
-/// One string and how much of it the text ends with (Knuth, Morris, Pratt): a step is constant time on average.
+/// One stop string and the length of its prefix at the end of the text (Knuth-Morris-Pratt).
 #[derive(Debug, Clone)]
 struct Matcher {
     stop: Vec<u8>,
-    /// For each prefix, the length of the longest shorter prefix that it ends with.
+    /// Per prefix, the length of the longest proper prefix that is also its suffix.
     borders: Vec<usize>,
     matched: usize,
 }
@@ -106,7 +106,7 @@ impl Matcher {
         matcher
     }
 
-    /// Takes one byte; tells whether the string is complete.
+    /// Adds one byte; returns whether the string is complete.
     fn step(&mut self, byte: u8) -> bool {
         while self.matched > 0 && self.stop.get(self.matched) != Some(&byte) {
             self.matched = self.borders[self.matched - 1];
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by looking at the whole text: the first end at which some string is complete.
+    /// Reference on the whole text: the first position at which some string is complete.
     fn naive(text: &str, stops: &[String]) -> (String, Option<usize>) {
         for end in 0..=text.len() {
             let ending =
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_stop_where_the_whole_would(
+        fn pieces_stop_where_the_whole_text_does(
             pieces in prop::collection::vec("[abé日🙂]{0,4}", 0..12),
             stops in prop::collection::vec("[abé日🙂]{1,5}", 0..4),
         ) {
@@ -151,7 +151,7 @@ mod tests {
                 if found.is_some() {
                     break;
                 }
-                // withheld is exactly the longest ending that begins a stop string
+                // the text held back is the longest suffix that is a prefix of a stop string
                 seen += piece;
                 let longest = (0..=seen.len())
                     .filter(|&at| seen.is_char_boundary(at))
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_be_complete_wins() {
+    fn the_first_complete_string_stops() {
         let mut stops = StopStrings::new(vec!["abcd".into(), "bc".into()]).unwrap();
         assert_eq!(stops.push("xab"), Passed { text: "x".into(), stop: None });
         assert_eq!(stops.push("cd"), Passed { text: "a".into(), stop: Some(1) });
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn empty_strings_are_refused() {
+    fn empty_strings_are_rejected() {
         let error = StopStrings::new(vec!["a".into(), String::new()]).unwrap_err();
         assert_eq!(error.to_string(), "stop string 1 is empty");
     }
 
     #[test]
-    fn no_strings_let_all_through() {
+    fn without_strings_nothing_stops() {
         let mut stops = StopStrings::new(Vec::new()).unwrap();
         assert_eq!(stops.push("all"), Passed { text: "all".into(), stop: None });
     }

@@ -1,6 +1,6 @@
 //! Chat templates: the model's own Jinja template, rendered as Hugging Face's `transformers` renders it.
 //!
-//! Templates come with model files and are not trusted: steps, bytes and values touched, depth, output and time are
+//! Templates come with model files and are untrusted: steps, bytes and values touched, depth, output and time are
 //! bounded, and a panic of the engine is an error.
 
 use std::collections::BTreeMap;
@@ -41,21 +41,21 @@ mod values;
 
 pub use error::TemplateError;
 
-/// Macro calls and loops inside each other, in the engine's own count.
+/// Nesting of macro calls and loops, as the engine counts it.
 const RECURSION: usize = 400;
 /// Variables that a request's extra variables may not replace.
 const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
-/// Roles of messages. Templates make markers of them, such as `<|user|>`, so they count as the template's own words.
+/// Roles of messages. Templates build markers from them, such as `<|user|>`, so they count as the template's own text.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// What a template is rendered with.
+/// The input of a rendering.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput {
     /// The list of messages, each an object with a `role`.
     pub messages: serde_json::Value,
     /// The list of tools, as in the OpenAI API.
     pub tools: Option<serde_json::Value>,
-    /// Whether the text ends where the assistant begins to speak.
+    /// Whether the text ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
     /// Local time as seconds since 1970-01-01 00:00, for templates that write the date.
     pub now: i64,
@@ -65,12 +65,12 @@ pub struct ChatInput {
     pub cancelled: Cancelled,
 }
 
-/// A question asked again and again while a template is rendered: shall it end? A deadline, or a client that left.
+/// Checked repeatedly during a rendering: a deadline, or a client that disconnected.
 #[derive(Clone, Default)]
 pub struct Cancelled(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
 
 impl Cancelled {
-    /// Ends the rendering once `question` is true.
+    /// Cancels the rendering once `question` returns true.
     pub fn when(question: impl Fn() -> bool + Send + Sync + 'static) -> Cancelled {
         Cancelled(Some(Arc::new(question)))
     }
@@ -86,13 +86,13 @@ impl std::fmt::Debug for Cancelled {
     }
 }
 
-/// A conversation as a template rendered it.
+/// A rendered conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChatText {
     /// The whole text.
     pub text: String,
-    /// Which bytes of it come from the request's strings: in order, apart, none empty. Control tokens are not read out
-    /// of them, or anybody who writes a message could write the turns of others.
+    /// The byte ranges that come from the request's strings, sorted, disjoint and not empty. Control tokens are not
+    /// recognised in them; otherwise a message could contain turns of other roles.
     pub user: Vec<Range<usize>>,
 }
 
@@ -105,7 +105,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Checks and keeps a template. `bos` and `eos` are the texts of the tokenizer's tokens.
+    /// Checks and stores a template. `bos` and `eos` are the texts of the tokenizer's tokens.
     ///
     /// ```
     /// use tern_text::{ChatInput, ChatTemplate};
@@ -129,7 +129,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// How the model's answers mark reasoning and tool calls, by the markers in the template.
+    /// The markup of reasoning and tool calls, detected from the markers in the template.
     pub fn markup(&self) -> Markup {
         Markup::of(&self.source)
     }
@@ -151,12 +151,12 @@ impl ChatTemplate {
         eval(&env, &code, context, &blocks, &mut make_string_output(&mut text), AutoEscape::None)
             .map_err(|error| run.explain(&error))?;
         let written = run.origins.end();
-        // never seen: without knowing who wrote what, nothing is the template's own
+        // not expected: if origins are unknown, all text counts as the user's
         let user = if written.len == text.len() { written.spans } else { whole(text.len()) };
         Ok(ChatText { text, user })
     }
 
-    /// The variables, as `transformers` names them: tools and documents are None where not given.
+    /// The variables, named as in `transformers`: missing tools and documents are None.
     fn context(&self, input: &ChatInput, origins: &Origins) -> Value {
         let mut all = vec![
             ("documents", Value::from(())),
@@ -171,7 +171,7 @@ impl ChatTemplate {
     }
 }
 
-/// The messages: all of their strings are a user's but the known roles.
+/// The messages: all of their strings except known roles are the user's.
 fn messages(given: &serde_json::Value, origins: &Origins) -> Value {
     let Some(messages) = given.as_array() else { return origins.given(given) };
     let member = |(name, value): (&String, &serde_json::Value)| match value.as_str() {
@@ -185,7 +185,7 @@ fn messages(given: &serde_json::Value, origins: &Origins) -> Value {
     messages.iter().map(message).collect()
 }
 
-/// Runs the engine. It has places that panic on odd templates; nothing of it is used again after one.
+/// Runs the engine, which can panic on unusual templates; it is not used again after a panic.
 fn caught<T>(work: impl FnOnce() -> Result<T, TemplateError>) -> Result<T, TemplateError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -197,7 +197,7 @@ fn caught<T>(work: impl FnOnce() -> Result<T, TemplateError>) -> Result<T, Templ
 fn syntax() -> SyntaxConfig {
     let mut builder = SyntaxConfig::builder();
     builder.trim_blocks(true).lstrip_blocks(true);
-    builder.build().unwrap_or_default() // cannot fail: the delimiters are the usual ones
+    builder.build().unwrap_or_default() // cannot fail: the delimiters are the defaults
 }
 
 type Program<'s> = (Instructions<'s>, BTreeMap<&'s str, Instructions<'s>>);
@@ -219,7 +219,7 @@ fn environment(run: &Arc<Run>, now: i64) -> Environment<'static> {
     env.set_recursion_limit(RECURSION);
     env.set_debug(false);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env.remove_global("debug"); // Python's Jinja2 has none, and it would show all there is
+    env.remove_global("debug"); // Python's Jinja2 lacks it, and it would expose all variables
     ops::register(&mut env, run);
     filters::register(&mut env, run);
     let r = Arc::clone(run);

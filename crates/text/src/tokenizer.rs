@@ -1,7 +1,7 @@
-//! Text to tokens and back, by the vocabulary a checkpoint carries.
+//! Encoding text to tokens and decoding, with the vocabulary of a checkpoint.
 //!
-//! Written out rather than built on a tokenizer library: GGUF vocabularies come in four models whose exact rules
-//! (which bytes merge first, what a marker is) are what matters, and each is a page of code.
+//! Implemented here instead of with a tokenizer library: GGUF vocabularies have four models with their own exact rules
+//! (which bytes merge first, what a marker is), and each is a page of code.
 
 mod bpe;
 mod byte_level;
@@ -33,14 +33,14 @@ use self::wordpiece::WordPiece;
 pub use self::encoding::{EncodeError, EncodeLimit};
 pub use self::error::TokenizerError;
 
-/// A vocabulary with the rules that cut text into its tokens.
+/// A vocabulary with its encoding rules.
 pub struct Tokenizer {
     vocab: Vocab,
     model: Model,
     roles: Roles,
     markers: Markers,
     add: Add,
-    /// `None` if text of any length may have no token.
+    /// `None` if text of any length may have no tokens.
     covers: Option<Covers>,
     template: Option<String>,
     named_templates: Vec<(String, String)>,
@@ -53,7 +53,7 @@ enum Model {
     WordPiece(WordPiece),
 }
 
-/// What goes around a text.
+/// The tokens around a text.
 #[derive(Clone, Copy, Debug)]
 struct Add {
     bos: bool,
@@ -72,7 +72,7 @@ impl Tokenizer {
             ("gpt2", Some(name)) if !name.is_empty() => name,
             ("gpt2", _) => {
                 warnings.push(
-                    "tokenizer.ggml.pre is missing: text is cut by the `default` rules, \
+                    "tokenizer.ggml.pre is missing: text is split by the `default` rules, \
                      which may not be those the model was trained with"
                         .into(),
                 );
@@ -104,7 +104,7 @@ impl Tokenizer {
         ] {
             *slot = metadata.optional_bool(key)?.unwrap_or(*slot);
         }
-        // early Gemma 4 files say no here, and the model does not work without
+        // early Gemma 4 files disable this, but the model needs it
         add.bos |= model == "gemma4";
 
         vocab.spell(spelling);
@@ -121,9 +121,9 @@ impl Tokenizer {
         let left_out = match &model {
             Model::Bpe(bpe) => Some(bpe.left_out()),
             Model::Spm(spm) => spm.covers_all().then(Vec::new),
-            Model::WordPiece(_) => None, // spaces are dropped, and a word of any length may be unknown
+            Model::WordPiece(_) => None, // spaces are dropped, and a word of any length may be one unknown token
         };
-        // plain text is left out by the character where its bytes have no tokens
+        // characters whose bytes have no tokens are dropped
         let left_out = left_out.filter(|bytes| spelling == Spelling::ByteLevel || bytes.is_empty());
         let left_out = left_out.filter(|_| !markers.take_spaces());
         Ok(Tokenizer {
@@ -141,18 +141,17 @@ impl Tokenizer {
 
     /// The tokens of a text.
     ///
-    /// `add_special` puts BOS, EOS or a separator around it as the checkpoint says. `parse_special` reads control
-    /// tokens such as `<|im_start|>` out of the text; without it no text gives a control token. User-defined
-    /// tokens are always read.
+    /// `add_special` adds BOS, EOS or a separator as the checkpoint specifies. `parse_special` recognises control tokens
+    /// such as `<|im_start|>` in the text; without it the result has no control tokens. User-defined tokens are always
+    /// recognised.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
         let mut out = Encoding::new(&EncodeLimit::NONE, None, text);
-        let done = self.encode_into(text, add_special, Read::wanted(parse_special), &mut out);
+        let done = self.encode_into(text, add_special, Read::with_control_tokens(parse_special), &mut out);
         debug_assert!(done.is_ok(), "nothing limits this encoding");
         out.ids
     }
 
-    /// The same tokens as [`Self::encode`], or why there are none: the cost of a text that is too long or no longer
-    /// wanted is that of its beginning.
+    /// The same tokens as [`Self::encode`], or an error: encoding stops as soon as the text is too long or cancelled.
     pub fn encode_within(
         &self,
         text: &str,
@@ -160,7 +159,7 @@ impl Tokenizer {
         parse_special: bool,
         limit: &EncodeLimit<'_>,
     ) -> Result<Vec<u32>, EncodeError> {
-        self.encode_reading(text, add_special, Read::wanted(parse_special), limit)
+        self.encode_reading(text, add_special, Read::with_control_tokens(parse_special), limit)
     }
 
     fn encode_reading(
@@ -212,8 +211,8 @@ impl Tokenizer {
 
     /// The tokens of a conversation that a chat template rendered.
     ///
-    /// Control tokens are read out of the template's own words only: what a request brought is text, whatever it looks
-    /// like. Most templates write BOS themselves, and a second one harms.
+    /// Control tokens are recognised only in the template's own text; the strings of a request are always plain text. BOS
+    /// is not added if the template writes it: a second one would degrade the output.
     pub fn encode_chat(&self, chat: &ChatText) -> Vec<u32> {
         let mut out = Encoding::new(&EncodeLimit::NONE, None, &chat.text);
         let read = Read::ControlOutside(&chat.user);
@@ -222,7 +221,7 @@ impl Tokenizer {
         out.ids
     }
 
-    /// The same tokens as [`Self::encode_chat`], or why there are none.
+    /// The same tokens as [`Self::encode_chat`], or an error.
     pub fn encode_chat_within(
         &self,
         chat: &ChatText,
@@ -238,9 +237,9 @@ impl Tokenizer {
         !bos.is_empty() && chat.text.starts_with(bos) && !users
     }
 
-    /// The text of tokens, control tokens only where `special` asks for them. Bytes that are no UTF-8 become U+FFFD.
+    /// The text of tokens, with control tokens if `special` is set. Invalid UTF-8 becomes U+FFFD.
     ///
-    /// A space that [`Self::encode`] put before the text is taken off again.
+    /// A space that [`Self::encode`] adds before the text is removed.
     pub fn decode(&self, ids: &[u32], special: bool) -> String {
         let mut bytes = Vec::with_capacity(4 * ids.len());
         for &id in ids {
@@ -255,7 +254,7 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a decoded text begins with a space that belongs to no one: the prefix of [`Self::encode`].
+    /// Whether a decoded text starts with the space that [`Self::encode`] adds.
     pub fn strips_space(&self) -> bool {
         match self.model {
             Model::Spm(_) => self.add.space,
@@ -264,9 +263,9 @@ impl Tokenizer {
         }
     }
 
-    /// The bytes a token adds to a text, not always whole characters.
+    /// The bytes of a token in text, not always complete characters.
     ///
-    /// Control and unknown tokens have bytes only where `special` asks for them; an id outside the vocabulary has none.
+    /// Control and unknown tokens have bytes only if `special` is set; an id outside the vocabulary has none.
     pub fn token_bytes(&self, id: u32, special: bool) -> &[u8] {
         match self.vocab.kind(id) {
             Some(Kind::Control | Kind::Unknown) if !special => &[],
@@ -274,38 +273,38 @@ impl Tokenizer {
         }
     }
 
-    /// The token as the checkpoint spells it.
+    /// The text of the token in the checkpoint.
     pub fn token_text(&self, id: u32) -> Option<&str> {
         self.vocab.text(id)
     }
 
-    /// The token that the checkpoint spells so.
+    /// The token with this text in the checkpoint.
     pub fn id_of(&self, text: &str) -> Option<u32> {
         self.vocab.id_of(text)
     }
 
-    /// The number of tokens; a model may have more rows than that.
+    /// The number of tokens; a model's embedding may have more rows.
     pub fn vocab_size(&self) -> usize {
         self.vocab.len()
     }
 
-    /// The most bytes of text that one token stands for; `None` if text of any length may have no token, so that the
-    /// number of its bytes says nothing about the number of its tokens.
+    /// The maximum number of bytes per token; `None` if text of any length may have no tokens, so that its length does
+    /// not bound the number of tokens.
     pub fn longest_token(&self) -> Option<usize> {
         self.covers.as_ref().map(|covers| covers.longest)
     }
 
-    /// Bytes of a text that become tokens: all but those that the vocabulary has no token for.
+    /// Bytes of a text that become tokens: all but those without a token in the vocabulary.
     pub fn tokenised_bytes(&self, text: &str) -> usize {
         self.covers.as_ref().map_or(0, |covers| covers.bytes(text))
     }
 
-    /// The token a text begins with.
+    /// The token at the beginning of a text.
     pub fn bos(&self) -> Option<u32> {
         self.roles.bos
     }
 
-    /// The token a text ends with.
+    /// The token at the end of a text.
     pub fn eos(&self) -> Option<u32> {
         self.roles.eos
     }
@@ -315,12 +314,12 @@ impl Tokenizer {
         &self.roles.ends
     }
 
-    /// Whether the token is a marker rather than text.
+    /// Whether the token is a control token.
     pub fn is_control(&self, id: u32) -> bool {
         self.vocab.kind(id) == Some(Kind::Control)
     }
 
-    /// Whether `encode` with `add_special` begins with BOS.
+    /// Whether `encode` with `add_special` adds BOS.
     pub fn add_bos(&self) -> bool {
         self.add.bos && self.roles.bos.is_some()
     }
@@ -335,13 +334,13 @@ impl Tokenizer {
         self.named_templates.iter().map(|(name, text)| (name.as_str(), text.as_str()))
     }
 
-    /// What in the vocabulary looks wrong without being an error.
+    /// Anomalies of the vocabulary that are not errors.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 }
 
-/// The checkpoint is described by its template and vocabulary, too long to print whole.
+/// The vocabulary and the template are too long to print.
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = f.debug_struct("Tokenizer");

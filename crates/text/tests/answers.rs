@@ -1,9 +1,9 @@
-//! Answers of every style, whole and cut into pieces everywhere.
+//! Answers of every style, whole and divided into pieces at every position.
 
 use proptest::prelude::*;
 use tern_text::{AnswerParser, CallForm, CallStyle, Markup, Part};
 
-/// What an answer comes to, however it was cut.
+/// The parsed answer, which must not depend on the pieces.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Whole {
     reasoning: String,
@@ -40,7 +40,7 @@ fn parse<'a>(markup: &Markup, prompt: &str, tools: bool, pieces: impl IntoIterat
     whole
 }
 
-/// The answer at once, in two pieces cut at every place, and character by character.
+/// Parses the answer at once, in two pieces at every position, and character by character.
 fn read(markup: &Markup, prompt: &str, answer: &str) -> Whole {
     let whole = parse(markup, prompt, true, [answer]);
     for (at, _) in answer.char_indices() {
@@ -56,7 +56,7 @@ fn said(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Whole {
     Whole { reasoning: reasoning.into(), content: content.into(), calls }
 }
 
-/// Words of a template, as little as tells its style.
+/// Minimal templates that identify a style.
 const THINK: &str = "</think>";
 const HERMES: &str = "<tool_call>\n{\"name\": ...}\n</tool_call> tool_calls";
 const LLAMA: &str = r#"Respond in the format {"name": function name, "parameters": ...} tool_calls"#;
@@ -109,7 +109,7 @@ fn hermes_calls() {
             format!("{weather}<think>more</think>{weather}"),
             said("more", "", &[("weather", args), ("weather", args)]),
         ),
-        // the other order, arguments as a string, none at all, and what is no part of a call
+        // the other order, arguments as a string, missing arguments, and other members
         (
             r#"<tool_call>{"arguments": {"a": 1}, "name": "f", "id": [1, "}"]}</tool_call>"#.into(),
             said("", "", &[("f", r#"{"a": 1}"#)]),
@@ -121,12 +121,12 @@ fn hermes_calls() {
         ),
         (r#"<tool_call>{"name": "f"}</tool_call>."#.into(), said("", ".", &[("f", "{}")])),
         (r#"<tool_call>{"name": "f", "arguments": null}</tool_call>"#.into(), said("", "", &[("f", "{}")])),
-        // markers inside a string are the string's
+        // markers inside a string are part of the string
         (
             r#"<tool_call>{"name": "f", "arguments": {"a": "</tool_call><tool_call>\""}}</tool_call>"#.into(),
             said("", "", &[("f", r#"{"a": "</tool_call><tool_call>\""}"#)]),
         ),
-        // a bracket too many, one too few, an end that never came
+        // a surplus bracket, a missing bracket, a missing end
         (r#"<tool_call>{"name": "f", "arguments": {}}}</tool_call>x"#.into(), said("", "x", &[("f", "{}")])),
         (r#"<tool_call>{"name": "f", "arguments": {}</tool_call>x"#.into(), said("", "x", &[("f", "{}")])),
         (
@@ -195,10 +195,10 @@ fn llama_and_generic_calls() {
         }
         assert_eq!(parse(markup, "", false, [call]), said("", call, &[]));
     }
-    // JSON that is no call is not held until it ends
+    // JSON that is not a call is not held back until its end
     let mut parser = AnswerParser::new(&generic, "", true);
     assert_eq!(parser.push("{\"city\": \"Bern"), [Part::Content("{\"city\": \"Bern".into())]);
-    // arguments come as they are written
+    // arguments are streamed
     let mut parser = AnswerParser::new(&llama, "", true);
     assert_eq!(parser.push("{\"name\": \"f\", \"parameters\": {\"a").len(), 2);
     assert_eq!(parser.push("b"), [Part::CallArguments { index: 0, text: "b".into() }]);
@@ -260,7 +260,7 @@ fn other_calls() {
     assert_eq!(read(&kimi, "", call), said("", "", &[("f", "{}")]));
 }
 
-/// Two calls as a style writes them.
+/// Two calls in a style.
 fn written(style: &CallStyle, calls: &[(String, String)]) -> String {
     let texts = style.texts();
     let call = |(name, arguments): &(String, String)| {
@@ -321,7 +321,7 @@ fn hostile(markup: &Markup) -> impl Strategy<Value = Vec<String>> + use<> {
     prop::collection::vec(prop::sample::select(words), 0..24)
 }
 
-/// Cuts a text after these many characters each.
+/// Divides a text into pieces of these lengths in characters.
 fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_text_in_any_pieces_says_the_same(
+    fn the_result_does_not_depend_on_the_pieces(
         (markup, words) in markups().prop_flat_map(|markup| (Just(markup), hostile(&markup))),
         sizes in prop::collection::vec(1..9_usize, 1..6),
         inside in any::<bool>(),
@@ -355,7 +355,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_written_is_read(
+    fn written_calls_are_parsed(
         markup in markups(),
         reasoning in "[a-z<{é\"]{1,5}( [a-z\n]{1,5}[.])?",
         content in "([a-zé\"]{1,5}( [a-z<\n]{0,5}[.])?)?",
@@ -407,7 +407,7 @@ fn hostile_answers_take_linear_time() {
 }
 
 #[test]
-fn the_style_says_how_calls_are_written() {
+fn calls_are_written_in_the_style() {
     let style = Markup::of(HERMES).calls.unwrap();
     assert_eq!(style.form, CallForm::Object { name_key: "name", arguments_key: "arguments" });
     let calls = ["f", "g"].map(|name| (name.to_string(), "{}".to_string()));

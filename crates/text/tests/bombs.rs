@@ -1,4 +1,4 @@
-//! Templates that take little to write and would take much to render: each ends in an error, soon and in little memory.
+//! Short templates that would be expensive to render: each fails quickly and with little memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tern_text::{Cancelled, ChatInput, ChatTemplate, TemplateError};
 
-/// Time on a core that one template may take.
+/// CPU time limit of one template.
 const TIME: Duration = Duration::from_secs(3);
-/// Memory that one template may hold at once.
+/// Peak memory limit of one template.
 const MEMORY: usize = 256 << 20;
 
 thread_local! {
@@ -17,7 +17,7 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts what this thread holds.
+/// Counts the memory of this thread.
 struct Counting;
 
 // SAFETY: every call is passed on to the system's allocator unchanged.
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Time this thread has had on a core; another measure than the clock on a busy machine.
+/// CPU time of this thread, which does not depend on the load of the machine.
 fn on_core() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(Duration::from_nanos(stat.split_whitespace().next()?.parse().ok()?))
@@ -70,14 +70,14 @@ fn bounded(source: &str) -> Result<String, TemplateError> {
     made
 }
 
-/// `{% set ns.x = .. %}` again and again.
+/// `{% set ns.x = .. %}` repeatedly.
 fn again(times: usize, first: &str, step: &str) -> String {
     format!(
         "{{% set ns = namespace(x={first}, y={first}) %}}{{% for i in range({times}) %}}{step}{{% endfor %}}{{{{ ns.x|length }}}}"
     )
 }
 
-/// A list of numbers, or of maps with numbers, made once and used in a loop that would not end.
+/// A list of numbers, or of maps with numbers, created once and used in a very long loop.
 fn numbers(step: &str) -> String {
     format!(
         "{{% set l = range(99999)|list %}}{{% set m = range(99999)|list %}}{{% set ns = namespace(d={{}}) %}}\
@@ -115,7 +115,7 @@ fn bombs() -> Vec<String> {
         grow("{% set ns.x = (ns.x ~ ns.x)|upper|lower|title|capitalize|trim|e|safe|string %}"),
         grow("{% set ns.x = [ns.x, ns.x]|sum(start='') %}"),
         grow("{% filter upper %}{{ ns.x }}{% endfilter %}{% set ns.x = ns.x ~ ns.x %}"),
-        // messages grow like the template's own strings
+        // messages can grow too
         again(99, "messages[0].content", "{% set ns.x = ns.x ~ ns.x %}"),
         again(99999, "messages[0].content * 1000", "{% set y = ns.x ~ i %}{% set y = y.split('s') %}"),
         // lists that grow
@@ -176,7 +176,7 @@ fn bombs() -> Vec<String> {
         format!("{{% set x %}}{{% for i in range(99999) %}}{raw}{{% endfor %}}{{% endset %}}"),
         format!("{{% for i in range(99999) %}}{raw}{{% endfor %}}"),
         "{% for i in range(99999) %}{% for j in range(99999) %}{{ messages[0].content }}{% endfor %}{% endfor %}".into(),
-        // products whose sum is larger than any number
+        // products whose sum overflows
         repeat("{{ 'x' * 18446744073709551615 }}", 2),
         // long source
         format!("{{{{ {}1 }}}}", repeat("1+", 99_999)),
@@ -186,7 +186,7 @@ fn bombs() -> Vec<String> {
         format!("{{% if a %}}{}{{% endif %}}", repeat("{% elif a %}", 9_999)),
         format!("{}{}", repeat("{% if a %}", 9_999), repeat("{% endif %}", 9_999)),
         repeat("long ", 999_999),
-        // what made the engine panic
+        // expressions that made the engine panic
         "{{ 1 is divisibleby 0 }}".into(),
         "{{ -170141183460469231731687303715884105728 is divisibleby -1 }}".into(),
         "{% for x in [1] %}{{ loop.cycle() }}{% endfor %}".into(),
@@ -261,7 +261,7 @@ fn bombs_end() {
 }
 
 #[test]
-fn what_panicked_has_its_own_words() {
+fn former_panics_have_error_messages() {
     for (source, words) in [
         ("{{ 1 is divisibleby 0 }}", "invalid operation: divisibleby: 1 cannot be divided by 0"),
         (
@@ -278,7 +278,7 @@ fn what_panicked_has_its_own_words() {
 }
 
 #[test]
-fn a_rendering_ends_when_nobody_wants_it() {
+fn a_cancelled_rendering_ends() {
     let messages = json!([{"role": "user", "content": "x".repeat(1 << 20)}]);
     let cancelled = Cancelled::when(|| true);
     let input = ChatInput { messages, cancelled, ..ChatInput::default() };
@@ -287,7 +287,7 @@ fn a_rendering_ends_when_nobody_wants_it() {
     assert_eq!(template.render(&input), Err(TemplateError::Cancelled));
 }
 
-/// Numbers that repeat: splitmix64.
+/// Reproducible random numbers: splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -303,7 +303,7 @@ impl Random {
     }
 }
 
-/// Ways to make a string (0), a list (1) or a number (2) of others: `S`, `L` and `N` stand for those.
+/// Expressions of a string (0), a list (1) or a number (2); `S`, `L` and `N` are replaced by random operands.
 const WAYS: [&[&str]; 3] = [
     &[
         "'x'",
@@ -475,7 +475,7 @@ fn template(random: &mut Random) -> String {
     )
 }
 
-/// Whatever a template says, it ends within the bounds, and the engine's panics are errors.
+/// Any template ends within the limits, and the engine's panics are errors.
 fn random_templates_end(seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let source = template(&mut Random(seed));

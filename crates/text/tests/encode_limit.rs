@@ -1,4 +1,4 @@
-//! Encoding within a limit: the same tokens or a refusal, at the cost of the text's beginning.
+//! Encoding within a limit: the same tokens, or an error without reading the whole text.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -33,7 +33,7 @@ fn small(model: &str, tokens: &[&str]) -> Metadata {
 }
 
 #[test]
-fn as_many_tokens_as_allowed_are_the_same_tokens_and_one_fewer_is_a_refusal() {
+fn the_limit_is_exact() {
     let tokenizer = model();
     for text in TEXTS {
         for add_special in [false, true] {
@@ -69,8 +69,8 @@ fn a_long_text_is_not_read_to_its_end() {
 }
 
 #[test]
-fn a_long_word_is_refused_before_it_is_merged() {
-    // tokens of one byte and one of a thousand, which alone would let a megabyte pass
+fn a_long_word_is_rejected_before_it_is_merged() {
+    // one-byte tokens and one of a thousand bytes, which would raise the bound to a megabyte
     let tokens: Vec<String> = (0..=255_u8)
         .map(|byte| format!("<0x{byte:02X}>"))
         .chain(["a", "b", "ab"].map(String::from))
@@ -109,7 +109,7 @@ fn a_cancelled_encoding_ends_also_within_one_word() {
 }
 
 #[test]
-fn the_longest_token_is_known_where_bytes_tell_the_number_of_tokens() {
+fn the_longest_token_is_known_if_bytes_bound_the_number_of_tokens() {
     let tokenizer = model();
     let longest = tokenizer.longest_token().unwrap();
     assert!((13..=64).contains(&longest), "{longest}"); // <|endoftext|> has 13 bytes
@@ -117,7 +117,7 @@ fn the_longest_token_is_known_where_bytes_tell_the_number_of_tokens() {
         assert!(text.len() <= longest * tokenizer.encode(text, false, true).len(), "{text:?}");
     }
     let longest = |metadata: &Metadata| Tokenizer::from_metadata(metadata).unwrap().longest_token();
-    // bytes without a token are left out and do not count
+    // bytes without a token are dropped and do not count
     let partial = Tokenizer::from_metadata(&small("gpt2", &["a", "b"])).unwrap();
     assert_eq!((partial.longest_token(), partial.tokenised_bytes("a?b?")), (Some(1), 2));
     let limit = EncodeLimit { tokens: 2, cancelled: &|| false };
@@ -125,7 +125,7 @@ fn the_longest_token_is_known_where_bytes_tell_the_number_of_tokens() {
     assert_eq!(partial.encode_within(&text, false, true, &limit), Ok(vec![0, 1]));
     let text = format!("{}aaa", "?".repeat(10_000));
     assert_eq!(partial.encode_within(&text, false, true, &limit), Err(EncodeError::Tokens(2)));
-    // unknown bytes are a token each, and a space mark in the text is as long as it is
+    // each unknown byte is a token, and a space mark in the text has its own length
     assert_eq!(longest(&small("llama", &["<unk>", "a", "▁▁a"])), Some(7));
     assert_eq!(longest(&small("bert", &["▁a"])), None);
 }

@@ -1,4 +1,4 @@
-//! Control tokens in a user's text: they are text, whatever a template does with it, and nothing else changes.
+//! Control tokens in a user's text are encoded as plain text, whatever a template does with it.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -34,7 +34,7 @@ const MISTRAL: &str = "{{ bos_token }}{% for message in messages %}
 {%- if message['role'] == 'assistant' %}{{ ' ' ~ message['content'] ~ eos_token }}
 {%- else %}{{ '[INST] ' ~ message['content'].strip() ~ ' [/INST]' }}{% endif %}{% endfor %}";
 
-/// Reasoning is cut out of earlier answers, and a turn is written by a macro into a variable.
+/// Reasoning is removed from earlier answers, and a macro writes a turn into a variable.
 const REASONING: &str = "{%- macro turn(role, text) %}<|im_start|>{{ role }}\n{{ text }}<|im_end|>\n{% endmacro %}
 {%- for message in messages %}
 {%- set content = message.content %}
@@ -79,7 +79,7 @@ const CONTROL: [&str; 19] = [
 
 /// Every byte is a token, and so are `control`; `<think>` is user-defined.
 fn vocabulary(control: &[&str]) -> Tokenizer {
-    // the characters that stand for bytes in such vocabularies
+    // the characters that represent bytes in such vocabularies
     let printable =
         |byte: &u32| (33..127).contains(byte) || (161..173).contains(byte) || (174..256).contains(byte);
     let bytes = (0..256).filter(printable).chain(256..256 + 68);
@@ -118,7 +118,7 @@ fn conversation(content: &str) -> Json {
     ])
 }
 
-/// What [`Tokenizer::encode_chat`] gives where nothing is known to be a user's.
+/// The result of [`Tokenizer::encode_chat`] without user spans.
 fn as_one(tokenizer: &Tokenizer, chat: &ChatText) -> Vec<u32> {
     tokenizer.encode_chat(&ChatText { text: chat.text.clone(), user: Vec::new() })
 }
@@ -128,7 +128,7 @@ fn controls(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn a_user_writes_no_control_tokens() {
+fn user_text_has_no_control_tokens() {
     let tokenizer = vocabulary(&CONTROL);
     for (name, source) in TEMPLATES {
         let harmless = render(source, conversation("words"));
@@ -154,7 +154,7 @@ fn a_user_writes_no_control_tokens() {
 }
 
 #[test]
-fn a_marker_made_of_both_texts_is_none() {
+fn a_marker_across_both_origins_is_not_recognised() {
     let tokenizer = vocabulary(&CONTROL);
     let chat = render(
         "{{ '<|im_' }}{{ messages[0].content }}{{ '|>' }}<|im_end|>",
@@ -165,30 +165,30 @@ fn a_marker_made_of_both_texts_is_none() {
         ("<|im_end|><|im_end|>", std::slice::from_ref(&(5..8)))
     );
     assert_eq!(controls(&tokenizer, &tokenizer.encode_chat(&chat)).len(), 2); // BOS and the template's
-    // the longer marker would take the user's newline: the shorter is read
+    // the longer marker would include the user's newline: the shorter one is recognised
     let chat = render("<|im_end|>{{ messages[0].content }}", json!([{"role": "user", "content": "\nHi"}]));
     let ids = tokenizer.encode_chat(&chat);
     assert_eq!(controls(&tokenizer, &ids)[1..], [tokenizer.id_of("<|im_end|>").unwrap()]);
-    // a user's beginning hides no marker that follows it
+    // a partial marker from the user hides no marker after it
     let chat = render(
         "{{ messages[0].content }}<|im_end|>",
         json!([{"role": "user", "content": "<|im_end|><|im_"}]),
     );
     assert_eq!(controls(&tokenizer, &tokenizer.encode_chat(&chat)).len(), 2);
-    // a user's BOS is no reason to leave out the real one
+    // a user's BOS does not replace the real one
     let chat = render("{{ messages[0].content }}", json!([{"role": "user", "content": "<s>Hi"}]));
     let ids = tokenizer.encode_chat(&chat);
     assert_eq!((ids[0], controls(&tokenizer, &ids).len()), (tokenizer.bos().unwrap(), 1));
-    // user-defined tokens are read everywhere, as ever
+    // user-defined tokens are recognised everywhere
     let chat = render("{{ messages[0].content }}", json!([{"role": "user", "content": "<think>"}]));
     assert!(tokenizer.encode_chat(&chat).contains(&tokenizer.id_of("<think>").unwrap()));
-    // only known roles are the template's own words
+    // only known roles are the template's own text
     let chat = render("<|{{ messages[0].role }}|>", json!([{"role": "im_end"}]));
     assert_eq!(chat.user, std::slice::from_ref(&(2..8)));
 }
 
 #[test]
-fn who_wrote_what_is_kept_by_operators_filters_and_methods() {
+fn origins_are_tracked_by_operators_filters_and_methods() {
     let messages =
         json!([{"role": "user", "content": " <a> b\n<c> ", "list": ["<a>", "<b>"], "map": {"<k>": "<v>"}}]);
     for (expression, user) in [
@@ -257,7 +257,7 @@ fn data(folder: &str) -> Option<PathBuf> {
     found
 }
 
-/// What looks like a marker in a template.
+/// Markers in a template.
 fn marker_like(source: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for (open, close) in [('<', '>'), ('[', ']')] {
@@ -272,7 +272,7 @@ fn marker_like(source: &str) -> Vec<String> {
             }
         }
     }
-    found.retain(|marker| !marker.contains("required")); // made of a schema's key as well
+    found.retain(|marker| !marker.contains("required")); // also built from a schema's key
     found.sort();
     found.dedup();
     found
@@ -299,7 +299,7 @@ fn covered(user: &[Range<usize>], range: &Range<usize>) -> bool {
 }
 
 #[test]
-fn real_templates_keep_who_wrote_what() {
+fn real_templates_keep_origins() {
     let Some(folder) = data("templates") else { return };
     let fixture: Json = serde_json::from_str(include_str!("templates.json")).unwrap();
     let mut paths: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -329,7 +329,7 @@ fn real_templates_keep_who_wrote_what() {
             if harmless && tokenizer.encode_chat(&chat) != as_one(&tokenizer, &chat) {
                 wrong.push(format!("{name}: other tokens"));
             }
-            // at these, templates cut reasoning out of texts, and write them themselves
+            // templates remove reasoning at these markers, and write them themselves
             for marker in markers.iter().filter(|marker| !marker.contains("think")).take(3) {
                 let planted = format!("QzQ{marker}QzQ");
                 let hostile = ChatInput {
@@ -352,7 +352,7 @@ fn real_templates_keep_who_wrote_what() {
 }
 
 #[test]
-fn real_vocabularies_give_a_user_no_control_tokens() {
+fn user_text_has_no_control_tokens_in_real_vocabularies() {
     let Some(folder) = data("vocabs") else { return };
     for (file, source) in [
         ("qwen2", CHATML),
@@ -385,7 +385,7 @@ fn real_vocabularies_give_a_user_no_control_tokens() {
             assert_eq!(controls(&tokenizer, &tokenizer.encode_chat(&hostile)), own, "{file}");
             assert!(as_one(&tokenizer, &hostile).len() != tokenizer.encode_chat(&hostile).len(), "{file}");
         }
-        // the tokens of harmless contents are those of the whole text, also across the seams
+        // harmless content has the tokens of the whole text, also across boundaries
         for content in
             ["words", " spaces ", "\n\nlines\n", "é 日本 🦙", "s", "1234", "'ll", "", "<b>html</b>", "_"]
         {

@@ -1,4 +1,4 @@
-//! The markup that each known chat template gets, and its control tokens in real vocabularies.
+//! The detected markup of known chat templates, and its control tokens in real vocabularies.
 //!
 //! Neither is part of the repository: set `TERN_TEST_DATA` to a folder that has them in `templates` and `vocabs`.
 
@@ -44,7 +44,7 @@ const TOOLCALL: &str = "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCA
 const TOOL_CALLS_LINES: &str = "<tool_calls>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_calls>";
 const TOOL_CALLS_LIST: &str = "<tool_calls>[{\"name\": \"f\", \"arguments\": {}}]</tool_calls>";
 
-/// Template, what begins its reasoning, how it calls.
+/// Template, start of its reasoning, style of its calls.
 const TEMPLATES: [(&str, &str, &str); 70] = [
     ("Apertus-8B-Instruct", "", NONE),
     ("Apriel-1.6-15b-Thinker-fixed", "", TOOL_CALLS_LIST),
@@ -150,7 +150,7 @@ fn templates_get_the_markup_of_their_markers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A conversation with this answer, from where the model would have written on.
+/// A conversation with this answer, from the position where the model would continue.
 fn answer_in(template: &ChatTemplate, answer: &Value) -> Option<String> {
     let tools = json!([{"type": "function", "function": {"name": "weather", "description": "Tells the weather.",
         "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Where."}}}}}]);
@@ -163,13 +163,13 @@ fn answer_in(template: &ChatTemplate, answer: &Value) -> Option<String> {
         template.render(&input).ok().map(|chat| chat.text)
     };
     let (prompt, whole) = (render(json!([user]), true)?, render(json!([user, answer]), false)?);
-    // a prompt may begin reasoning that the whole leaves out
+    // a prompt may start reasoning that the full rendering omits
     let same = prompt.chars().zip(whole.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
     let from = whole[..same].rfind(['\n', '>', ']']).map_or(0, |at| at + 1);
     Some(whole[from..].to_string())
 }
 
-/// Whether an answer is read as the call, and nothing of the markup is left.
+/// Whether an answer is parsed as the call, without remaining markup.
 fn reads(markup: &Markup, answer: &str, arguments: &Value) -> bool {
     let mut parser = AnswerParser::new(markup, "", true);
     let mut parts = parser.push(answer);
@@ -189,7 +189,7 @@ fn reads(markup: &Markup, answer: &str, arguments: &Value) -> bool {
 }
 
 #[test]
-fn calls_that_templates_write_are_read() {
+fn calls_written_by_templates_are_parsed() {
     let Some(folder) = folder("templates") else { return };
     let arguments = json!({"city": "Bern", "days": [1, 2.5], "note": "\"</tool_call>\" {"});
     let as_text = Value::from(arguments.to_string());
@@ -197,7 +197,7 @@ fn calls_that_templates_write_are_read() {
     for (name, _, _) in TEMPLATES.iter().filter(|(_, _, call)| ![NONE, GENERIC].contains(call)) {
         let source = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
         let template = ChatTemplate::new(&source, "", "").unwrap();
-        // templates differ in what they want to be given
+        // templates expect different inputs
         let read = [(json!(""), &arguments), (Value::Null, &arguments), (Value::Null, &as_text)]
             .into_iter()
             .any(|(content, arguments_given)| {
@@ -210,7 +210,7 @@ fn calls_that_templates_write_are_read() {
             unread.push(*name);
         }
     }
-    // the first three refuse calls, in Python as here; the last writes none
+    // the first three reject calls, as in Python; the last writes none
     let refuse = ["Kimi-K2-Instruct", "Kimi-K2-Thinking", "llama-cpp-deepseek-r1"];
     unread.retain(|name| !refuse.contains(name));
     assert_eq!(unread, ["ibm-granite-granite-3.3-2B-Instruct"]);
@@ -248,7 +248,7 @@ fn control_tokens_of_the_markup_are_shown() {
 }
 
 #[test]
-fn the_thoughts_of_a_real_vocabulary_are_told_apart() {
+fn reasoning_is_parsed_with_a_real_vocabulary() {
     let Some(folder) = folder("vocabs") else { return };
     let checkpoint = Checkpoint::open(&folder.join("ggml-vocab-gemma-4.gguf")).unwrap();
     let tokenizer = Tokenizer::from_metadata(&checkpoint.metadata).unwrap();

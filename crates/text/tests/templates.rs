@@ -1,4 +1,4 @@
-//! Every known chat template over every conversation, against what Python's Jinja2 made of it.
+//! Every known chat template over every conversation, compared with Python's Jinja2.
 //!
 //! The templates are not part of the repository: set `TERN_TEST_DATA` to a folder that has them in `templates`.
 
@@ -44,7 +44,7 @@ enum Golden {
 }
 
 impl Golden {
-    /// What is different, if anything.
+    /// The difference, if any.
     fn differs(&self, ours: &Result<String, TemplateError>) -> Option<String> {
         match (self, ours) {
             (Golden::Refused(_), Err(_)) => None,
@@ -116,7 +116,7 @@ const LLAMA: &str = "{{- bos_token }}
 {%- endfor %}
 Today: {{ date_string }}";
 
-/// Renders with one user message, for templates that say what they check.
+/// Renders with one user message.
 fn render(source: &str) -> Result<String, TemplateError> {
     let messages = json!([{"role": "user", "content": " Hi <b>&\"' "}]);
     let kwargs = json!({"flag": true, "nothing": null, "schema": {"b": 1, "items": {"x": [1, 2.5, "é"]}}});
@@ -134,7 +134,7 @@ fn common_templates() {
 }
 
 #[test]
-fn values_are_written_as_in_python() {
+fn values_are_formatted_as_in_python() {
     for (source, text) in [
         ("{{ flag }} {{ nothing }} {{ missing }}|{{ 1e16 }}", "True None |1e+16"),
         ("{{ schema }}", "{'b': 1, 'items': {'x': [1, 2.5, 'é']}}"),
@@ -185,7 +185,7 @@ fn values_are_written_as_in_python() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
+fn errors_are_exact() {
     for (source, words) in [
         ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
         ("\n{% if %}", "chat template, line 2: syntax error: unexpected end of block"),

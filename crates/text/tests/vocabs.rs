@@ -1,4 +1,4 @@
-//! Vocabularies of real models, against the tokens llama.cpp gives.
+//! Vocabularies of real models, compared with the tokens of llama.cpp.
 //!
 //! The files are those of llama.cpp's `models/` folder: `NAME.gguf` with the texts in `NAME.gguf.inp` and, for each
 //! text, a line of ids in `NAME.gguf.out`. They are looked for in `$TERN_TEST_DATA/vocabs`.
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tern_formats::{Checkpoint, Metadata, Value};
 use tern_text::{Tokenizer, TokenizerError};
 
-/// Texts that are hard to bring back unchanged.
+/// Texts that are hard to round-trip.
 const HARD: &[&str] = &[
     "",
     " ",
@@ -34,7 +34,7 @@ fn model() -> Tokenizer {
     Tokenizer::from_metadata(&Checkpoint::open(&path).unwrap().metadata).unwrap()
 }
 
-/// The vocabularies at hand: name, path, tokenizer.
+/// The available vocabularies: name, path, tokenizer.
 fn vocabs() -> Vec<(String, PathBuf, Tokenizer)> {
     let Some(data) = std::env::var_os("TERN_TEST_DATA") else {
         println!("skipped: vocabs (TERN_TEST_DATA is not set)");
@@ -76,15 +76,15 @@ fn the_tokens_are_those_of_llama_cpp() {
 }
 
 #[test]
-fn text_comes_back_from_its_tokens() {
+fn text_round_trips_through_tokens() {
     for (name, _, tokenizer) in vocabs() {
         if name.contains("bert") {
-            continue; // normalises, so does not give back what it was given
+            continue; // normalises, so it does not round-trip
         }
         for text in HARD {
             for parse_special in [false, true] {
                 let ids = tokenizer.encode(text, false, parse_special);
-                // SentencePiece puts a space after each marker that it read
+                // SentencePiece adds a space after each marker
                 if parse_special && ids.iter().any(|&id| tokenizer.is_control(id)) && tokenizer.strips_space()
                 {
                     continue;
@@ -98,9 +98,9 @@ fn text_comes_back_from_its_tokens() {
 }
 
 #[test]
-fn a_megabyte_of_anything_ends() {
+fn a_megabyte_of_any_text_takes_linear_time() {
     let hostile = [" ", "a", "7", " \n", "中"];
-    let kinds = ["llama-spm", "gemma-4", "llama-bpe", "deepseek-llm", "bert-bge"]; // one of each way of cutting
+    let kinds = ["llama-spm", "gemma-4", "llama-bpe", "deepseek-llm", "bert-bge"]; // one per splitting method
     let mut all = vocabs();
     all.retain(|(name, _, _)| kinds.iter().any(|kind| name.ends_with(kind)));
     all.push(("tern-stories".into(), PathBuf::new(), model()));
@@ -203,7 +203,7 @@ fn small(model: &str, pre: Option<&str>) -> Metadata {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn invalid_vocabularies_are_rejected() {
     let error = |metadata: &Metadata| Tokenizer::from_metadata(metadata).unwrap_err().to_string();
     let none = Metadata::default();
     assert_eq!(error(&none), "metadata key `tokenizer.ggml.model` is missing");
@@ -213,7 +213,7 @@ fn what_is_wrong_is_said() {
     );
     assert_eq!(
         error(&small("gpt2", Some("future"))),
-        "pre-tokenizer `future` is not known, and another would give other tokens"
+        "unknown pre-tokenizer `future`: a different one would produce wrong tokens"
     );
     let mut short = small("gpt2", Some("gpt-2"));
     short.insert("tokenizer.ggml.token_type", Value::Ints(vec![1]));
@@ -223,7 +223,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn a_doubtful_vocabulary_works_with_warnings() {
+fn an_unusual_vocabulary_works_with_warnings() {
     let mut metadata = small("gpt2", None);
     metadata.insert("tokenizer.ggml.eos_token_id", Value::Uint(70));
     let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
@@ -231,16 +231,16 @@ fn a_doubtful_vocabulary_works_with_warnings() {
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings[0].starts_with("tokenizer.ggml.pre is missing"));
     assert_eq!(warnings[1], "tokenizer.ggml.eos_token_id is 70, the vocabulary has 7 tokens; it is ignored");
-    assert_eq!(warnings[2], "2 of 3 merges name no tokens of the vocabulary");
+    assert_eq!(warnings[2], "2 of 3 merges refer to tokens that are not in the vocabulary");
     assert_eq!(tokenizer.eos(), None);
-    // a text that looks like an end is made a control token; a byte without a token is left out
+    // a text that looks like an end token becomes a control token; a byte without a token is dropped
     assert_eq!(tokenizer.encode("ab<|end|>b?[X]", true, false), [2, 1, 6]);
     assert_eq!(tokenizer.encode("ab<|end|>b?[X]", true, true), [2, 3, 1, 6]);
     assert_eq!(tokenizer.eog().iter().copied().collect::<Vec<_>>(), [3]);
 }
 
 #[test]
-fn sentencepiece_never_reads_a_marker_out_of_letters() {
+fn sentencepiece_never_merges_letters_into_a_control_token() {
     let mut metadata = small("llama", None);
     let tokens = ["<unk>", "<s>", "</s>", "<", "s", ">", "s>", "▁", "▁<"].map(String::from);
     metadata.insert("tokenizer.ggml.tokens", Value::Strings(tokens.into()));
@@ -253,7 +253,7 @@ fn sentencepiece_never_reads_a_marker_out_of_letters() {
 }
 
 #[test]
-fn the_markers_of_phi_3_take_the_spaces_after_them() {
+fn the_markers_of_phi_3_include_the_spaces_after_them() {
     let mut metadata = small("gpt2", Some("gpt-2"));
     metadata.insert("general.name", Value::String("Phi-3 mini".into()));
     let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();

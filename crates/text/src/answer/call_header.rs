@@ -1,17 +1,17 @@
-//! What comes before a call's arguments: all of it is held until it is certain that this is a call.
+//! The part of a call before its arguments: it is held back until it is certain that this is a call.
 
 use super::json::{Event, Members};
 use crate::markup::{CallForm, CallStyle};
 
-/// A function's name and what is written around it have at most this many bytes where they are no JSON.
+/// Limit in bytes of a function's name and the text around it outside of JSON.
 const LONGEST_NAME: usize = 256;
 
-/// A call of which the arguments have not begun.
+/// The state of parsing a call before its arguments.
 #[derive(Debug)]
 pub(super) struct CallHeader {
-    /// Whether a marker says that this is a call.
+    /// Whether a marker identifies this as a call.
     marked: bool,
-    /// What is read up to here, in bytes of the held text.
+    /// Position in the held text, in bytes.
     at: usize,
     step: Step,
     name: Option<String>,
@@ -20,15 +20,15 @@ pub(super) struct CallHeader {
 
 #[derive(Debug)]
 enum Step {
-    /// A list or an object is to begin, or a name.
+    /// Before a list, an object or a name.
     Open { list: bool },
-    /// A name that is no JSON, from this byte.
+    /// In a name outside of JSON, which starts at this byte.
     Name(usize),
-    /// An object; what its current member is, and where its value begins.
+    /// In an object: its current member, and the start of the member's value.
     Object(Members, Member, usize),
-    /// The arguments are to begin.
+    /// Before the arguments.
     BeforeArguments,
-    /// The arguments have begun at this byte; inside an object or not.
+    /// In the arguments, which start at this byte; inside an object or not.
     Arguments { from: usize, object: bool },
 }
 
@@ -39,26 +39,26 @@ enum Member {
     Other,
 }
 
-/// What the held text is. Places are its bytes.
+/// What the held text is. Positions are in bytes.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// Not known yet.
+    /// Unknown: more text is needed.
     Wait,
-    /// No call: the byte here cannot follow.
+    /// Not a call: the byte at this position is not allowed.
     NotACall(usize),
-    /// A call whose arguments begin here, maybe as a member of an object.
+    /// A call whose arguments start at `from`, possibly as a member of an object.
     Begins { name: String, from: usize, object: bool },
-    /// A call known whole, up to here; the object it is in has ended or not.
+    /// A complete call up to `to`; the object around it has ended or not.
     Whole { name: String, arguments: String, to: usize, ended: bool },
 }
 
 impl CallHeader {
-    /// A call may begin after this many bytes, those of its marker.
+    /// A possible call after this many bytes, the length of its marker.
     pub(super) fn after(marker: usize, marked: bool) -> CallHeader {
         CallHeader { marked, at: marker, step: Step::Open { list: false }, name: None, arguments: None }
     }
 
-    /// Reads on in the held text.
+    /// Continues parsing the held text.
     pub(super) fn read(&mut self, text: &str, style: &CallStyle) -> Verdict {
         loop {
             if let Step::Object(..) = self.step {
@@ -113,7 +113,7 @@ impl CallHeader {
         }
     }
 
-    /// Reads on in the object; None where another step follows.
+    /// Continues parsing the object; `None` if another step follows.
     fn object(&mut self, text: &str, style: &CallStyle) -> Option<Verdict> {
         let Step::Object(members, member, from) = &mut self.step else { return None };
         let (name_key, arguments_key) = match style.form {
@@ -134,7 +134,7 @@ impl CallHeader {
                 };
                 let byte = text.as_bytes().get(at);
                 match (*member, byte) {
-                    // JSON with other keys is an answer of its own
+                    // JSON with other keys is content
                     (Member::Other, _) if !self.marked && key != "type" && key != "id" => {
                         return Some(Verdict::NotACall(at));
                     }
@@ -180,7 +180,7 @@ impl CallHeader {
         None
     }
 
-    /// The answer ends here: what is known of the call, its name and the text of its arguments.
+    /// The name and the arguments of a call that is truncated here.
     pub(super) fn cut_off(self, text: &str) -> Option<(String, &str)> {
         match self.step {
             Step::Arguments { from, .. } => Some((self.name?, &text[from..])),
@@ -190,7 +190,7 @@ impl CallHeader {
     }
 }
 
-/// The arguments' own text: an object, an object written as a string, or nothing.
+/// The text of the arguments: an object, an object encoded as a string, or null.
 fn arguments_of(value: &str) -> Option<String> {
     let text = match value.as_bytes().first() {
         Some(b'"') => serde_json::from_str::<String>(value).ok()?,

@@ -1,6 +1,6 @@
-//! JSON in the making: where a value ends, and an object's members, before all of the text is there.
+//! Incremental JSON: the end of a value and the members of an object, while text is still arriving.
 
-/// Follows the brackets and quotes of one value. What else is in it is not looked at.
+/// Tracks the brackets and quotes of one value; other characters are not checked.
 #[derive(Debug, Default)]
 pub(super) struct Nesting {
     depth: usize,
@@ -9,7 +9,7 @@ pub(super) struct Nesting {
 }
 
 impl Nesting {
-    /// Takes the next byte; tells whether the value is complete with it.
+    /// Adds the next byte; returns whether the value is complete.
     pub(super) fn step(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.escaped => self.escaped = false,
@@ -28,20 +28,20 @@ impl Nesting {
     }
 }
 
-/// What the members of an object gave next; places are bytes of the text.
+/// The next event of parsing an object; positions are in bytes.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event {
-    /// After this key a value begins here.
+    /// The value of this key starts here.
     Value(String, usize),
     /// The value ended before here.
     ValueEnd(usize),
     /// The object ended before here.
     End(usize),
-    /// This is no object: the byte here cannot follow.
+    /// Not an object: the byte at this position is not allowed.
     Bad(usize),
 }
 
-/// Reads an object's members one by one from text that grows at its end.
+/// Parses an object's members one by one from text that is still growing.
 #[derive(Debug)]
 pub(super) struct Members {
     at: usize,
@@ -64,17 +64,17 @@ enum Expect {
 }
 
 impl Members {
-    /// The object begins at this byte.
+    /// The object starts at this byte.
     pub(super) fn at(at: usize) -> Members {
         Members { at, expect: Expect::Open, nesting: Nesting::default(), key_from: at }
     }
 
-    /// The text begins after a member of the object.
+    /// The text starts after a member of the object.
     pub(super) fn after_value() -> Members {
         Members { expect: Expect::Comma, ..Members::at(0) }
     }
 
-    /// Goes on where it stopped; None where the text ends.
+    /// The next event; `None` if more text is needed.
     pub(super) fn next(&mut self, text: &str) -> Option<Event> {
         while let Some(&byte) = text.as_bytes().get(self.at) {
             let here = self.at;
@@ -106,7 +106,7 @@ impl Members {
                 }
                 (Expect::Colon, b':') => self.expect = Expect::Value,
                 (Expect::Value, b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
-                    // the value's own first byte is read when the caller comes back
+                    // the value's first byte is parsed by the next call
                     self.expect = if b"{[\"".contains(&byte) { Expect::NestedEnd } else { Expect::ScalarEnd };
                     self.nesting = Nesting::default();
                     let key = text.get(self.key_from..here).unwrap_or_default();

@@ -1,31 +1,31 @@
-//! Parts of an answer on their way out, without the whitespace around markers.
+//! Output of the parts of an answer, without the whitespace around markers.
 
 use super::Part;
 
-/// What a text is.
+/// The kind of a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Reasoning,
     Content,
 }
 
-/// Parts to give out, and whitespace of which it is not known yet whether it stands before a marker.
+/// Parts to return, and trailing whitespace, which is dropped if a marker follows.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     pub(super) parts: Vec<Part>,
     space: String,
-    /// Nothing but whitespace since a marker: it is left out.
+    /// Only whitespace since a marker: it is dropped.
     pub(super) after_marker: bool,
     calls: usize,
 }
 
 impl Output {
-    /// Nothing yet, at the beginning of a text or after a marker.
+    /// Empty, at the beginning of a text or after a marker.
     pub(super) fn new(after_marker: bool) -> Output {
         Output { after_marker, ..Output::default() }
     }
 
-    /// Text, without the whitespace after a marker, and without that at its end until more text follows.
+    /// Adds text without whitespace after a marker; whitespace at its end waits for more text.
     pub(super) fn say(&mut self, kind: Kind, text: &str) {
         let text = if self.after_marker { text.trim_ascii_start() } else { text };
         let said = text.trim_ascii_end();
@@ -37,19 +37,19 @@ impl Output {
         self.space.push_str(&text[said.len()..]);
     }
 
-    /// The last text.
+    /// Adds the last text.
     pub(super) fn end(&mut self, kind: Kind, text: &str) {
         self.say(kind, text);
         self.give_space(kind);
     }
 
-    /// A marker was read: the whitespace around it is nobody's.
+    /// After a marker: the whitespace around it is dropped.
     pub(super) fn marker(&mut self) {
         self.space.clear();
         self.after_marker = true;
     }
 
-    /// The whitespace, now that it stands before no marker.
+    /// Adds the waiting whitespace, since no marker follows it.
     pub(super) fn give_space(&mut self, kind: Kind) {
         let space = std::mem::take(&mut self.space);
         self.give(kind, &space);
@@ -66,19 +66,19 @@ impl Output {
         }
     }
 
-    /// A call begins.
+    /// Starts a call.
     pub(super) fn call(&mut self, name: String) {
         self.marker();
         self.parts.push(Part::CallBegin { index: self.calls, name });
         self.calls += 1;
     }
 
-    /// Whether a call began.
+    /// Whether there was a call.
     pub(super) fn has_calls(&self) -> bool {
         self.calls > 0
     }
 
-    /// More of the arguments of the last call.
+    /// Adds to the arguments of the last call.
     pub(super) fn arguments(&mut self, text: &str) {
         if !text.is_empty() {
             self.parts.push(Part::CallArguments { index: self.calls.saturating_sub(1), text: text.into() });

@@ -1,24 +1,24 @@
 //! The parts of an answer.
 
-/// A piece of an answer.
+/// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// More of the reasoning.
     Reasoning(String),
     /// More of the answer itself.
     Content(String),
-    /// A tool call begins.
+    /// The start of a tool call.
     CallBegin {
-        /// Counted from zero.
+        /// Counts from zero.
         index: usize,
-        /// The function.
+        /// The function's name.
         name: String,
     },
     /// More of a call's arguments: JSON as the model wrote it.
     CallArguments {
-        /// The call's.
+        /// The call's index.
         index: usize,
-        /// The piece.
+        /// The text.
         text: String,
     },
 }

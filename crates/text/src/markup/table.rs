@@ -4,7 +4,7 @@ use super::{CallForm, CallStyle, ReasoningStyle};
 
 const JSON: CallForm = CallForm::Object { name_key: "name", arguments_key: "arguments" };
 
-/// One JSON object after the other; the rows of the table say what differs.
+/// A sequence of JSON objects: the default of the rows below.
 pub(super) const OBJECTS: CallStyle = CallStyle {
     open: "",
     begin: "",
@@ -24,14 +24,14 @@ const fn list(open: &'static str, close: &'static str) -> CallStyle {
     CallStyle { open, close, list: true, ..OBJECTS }
 }
 
-/// A style of calls, for templates that have all of the first texts and none of the others.
+/// A style of calls, for templates that contain all of `has` and none of `lacks`.
 pub(super) struct CallRow {
     pub(super) has: &'static [&'static str],
     pub(super) lacks: &'static [&'static str],
     pub(super) style: CallStyle,
 }
 
-/// The first row that fits is taken.
+/// The first row that matches is used.
 pub(super) const CALLS: [CallRow; 16] = [
     CallRow { has: &["[TOOL_CALLS]", "[ARGS]"], lacks: &[], style: named("[TOOL_CALLS]", "[ARGS]", "") },
     CallRow { has: &["[TOOL_CALLS]"], lacks: &[], style: list("[TOOL_CALLS]", "") },
@@ -105,7 +105,7 @@ pub(super) const CALLS: [CallRow; 16] = [
         lacks: &["<parameter", "tool_call>"],
         style: named("<function=", ">", "</function>"),
     },
-    // Llama 3: a tag that may be missing, then nothing but the call
+    // Llama 3: an optional tag, then only the call
     CallRow {
         has: &["{\"name\": function name, \"parameters\": "],
         lacks: &[],
@@ -119,7 +119,7 @@ pub(super) const CALLS: [CallRow; 16] = [
     },
 ];
 
-/// Styles of reasoning, each for templates that have its end; the first that fits is taken.
+/// Styles of reasoning, for templates that contain the `end` marker; the first that matches is used.
 pub(super) const REASONING: [ReasoningStyle; 9] = [
     ReasoningStyle { begin: "<think>", end: "</think>", dropped: &["<response>", "</response>"] },
     ReasoningStyle { begin: "<think>", end: "</think>", dropped: &[] },

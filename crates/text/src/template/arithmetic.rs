@@ -14,7 +14,7 @@ fn unsupported(sign: &str, a: &Value, b: &Value) -> Error {
     invalid(format!("unsupported operands for {sign}: '{}' and '{}'", a.kind(), b.kind()))
 }
 
-/// A number as Python sees it: whole or not; booleans are whole.
+/// A number in Python's sense: booleans are integers.
 enum Number {
     Int(i128),
     Float(f64),
@@ -33,7 +33,7 @@ fn int(value: i128) -> Value {
     i64::try_from(value).map_or_else(|_| Value::from(value), Value::from)
 }
 
-/// Applies one of two functions, by whether both sides are whole numbers.
+/// Applies `ints` if both sides are integers, otherwise `floats`.
 fn arithmetic(
     sign: &str,
     (a, b): (&Value, &Value),
@@ -59,7 +59,7 @@ pub(super) fn add(run: &Run, a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(x), Some(y)) = (run.origins.piece(a), run.origins.piece(b)) {
         run.meter.charge(x.text.len() + y.text.len())?;
         let mut out = Traced::with_capacity(x.text.len() + y.text.len());
-        // as markupsafe: what joins a safe string is escaped
+        // as in markupsafe: text added to a safe string is escaped
         let safe = a.is_safe() || b.is_safe();
         for (value, piece) in [(a, x), (b, y)] {
             match safe && !value.is_safe() {

@@ -1,4 +1,4 @@
-//! `strftime_now`: a civil time written as C's `strftime` does in the C locale.
+//! `strftime_now`: a civil time formatted like C's `strftime` in the C locale.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A moment of the civil calendar.
+/// A civil date and time.
 #[derive(Debug, Clone, Copy)]
 struct Civil {
     year: i64,
@@ -33,7 +33,7 @@ impl Civil {
     /// The proleptic Gregorian date of `seconds` since 1970-01-01 00:00.
     fn at(seconds: i64) -> Civil {
         let days = seconds.div_euclid(86_400);
-        // eras of 400 years beginning on 1 March: leap days come last
+        // eras of 400 years that start on 1 March, so that leap days are last
         let z = days + 719_468;
         let era = z.div_euclid(146_097);
         let doe = z.rem_euclid(146_097);

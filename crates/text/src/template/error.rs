@@ -1,14 +1,14 @@
 //! Errors of chat templates.
 
-/// What can be wrong with a template or its rendering.
+/// Why a template cannot be compiled or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// The text is not a Jinja template.
     #[error("chat template, line {line}: {what}")]
     Syntax {
-        /// Counted from one.
+        /// Counts from one.
         line: usize,
-        /// The compiler's words.
+        /// The compiler's message.
         what: String,
     },
     /// The text is too long to be a template.
@@ -19,32 +19,32 @@ pub enum TemplateError {
         /// Bytes allowed.
         limit: usize,
     },
-    /// The text is a template, but compiling it would take too much.
+    /// Compiling the template would exceed a limit.
     #[error("chat template, line {line}: {what}")]
     Complex {
-        /// Counted from one.
+        /// Counts from one.
         line: usize,
-        /// Which bound was passed.
+        /// The exceeded limit.
         what: &'static str,
     },
-    /// The template refused the conversation with `raise_exception`.
+    /// The template rejected the conversation with `raise_exception`.
     #[error("{0}")]
     Raised(String),
     /// The template failed on this conversation.
     #[error("chat template, line {line}: {what}")]
     Render {
-        /// Counted from one.
+        /// Counts from one.
         line: usize,
-        /// The engine's words.
+        /// The engine's message.
         what: String,
     },
     /// The template took too many steps.
-    #[error("chat template stopped after {0} steps")]
+    #[error("chat template exceeded the limit of {0} steps")]
     Steps(u64),
-    /// The template read or made too many bytes.
-    #[error("chat template stopped after working on {0} bytes")]
+    /// The template read or created too many bytes.
+    #[error("chat template exceeded the limit of {0} processed bytes")]
     Work(u64),
-    /// The template built a value inside a value inside a value, too often.
+    /// The template created a value that is nested too deeply.
     #[error("chat template nests values too deeply")]
     Depth,
     /// The rendered text is too long.
@@ -55,13 +55,13 @@ pub enum TemplateError {
         /// Bytes allowed.
         limit: u64,
     },
-    /// [`ChatInput::cancelled`] said that the text is no longer wanted.
-    #[error("chat template stopped: it took too long, or its text is no longer wanted")]
+    /// Cancelled by [`ChatInput::cancelled`].
+    #[error("chat template cancelled: deadline exceeded or client disconnected")]
     Cancelled,
-    /// The template engine failed in a way that it does not report itself.
+    /// The template engine panicked.
     #[error("chat template: the template engine failed: {0}")]
     Engine(String),
-    /// An extra variable has the name of one that the conversation itself gives.
+    /// An extra variable has a reserved name.
     #[error("chat template variable {0:?} cannot be replaced")]
     Reserved(String),
 }

@@ -1,8 +1,8 @@
 //! Properties of the engine's filters: cost, laziness, and how origins of text are tracked.
 
-/// What a filter does with its input, beyond reading its elements once.
+/// The cost of a filter beyond reading the elements of its input once.
 pub(super) enum Cost {
-    /// Reads all that it holds.
+    /// Reads nested values.
     Deep,
     /// Compares its elements with each other.
     Sorts,
@@ -28,17 +28,17 @@ pub(super) const COSTS: [(&str, Cost); 15] = [
     ("rejectattr", Cost::Tests),
 ];
 
-/// Filters that give a generator in Python.
+/// Filters that return a generator in Python.
 pub(super) const LAZY: [&str; 10] =
     ["map", "select", "reject", "selectattr", "rejectattr", "unique", "items", "batch", "slice", "reverse"];
 
-/// Filters that say themselves who wrote what of their results, or give back no text.
+/// Filters that track the origins of their results, or return no text.
 pub(super) const TRACED: [&str; 17] = [
     "tojson", "join", "replace", "indent", "format", "string", "trim", "safe", "length", "count", "default",
     "d", "int", "float", "list", "map", "sum",
 ];
 
-/// Filters that give back what is in a list or map as it is.
+/// Filters that return elements of a list or map unchanged.
 pub(super) const PICKS: [&str; 18] = [
     "items",
     "batch",

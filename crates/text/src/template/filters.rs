@@ -1,4 +1,4 @@
-//! Filters and tests where Jinja2 differs from the engine, or where a result can be long.
+//! Filters and tests that differ between Jinja2 and the engine, or whose results can be long.
 
 use std::sync::Arc;
 
@@ -41,12 +41,12 @@ pub(super) fn apply(
         false => run.inherit(value, args)?,
     };
     match &*name {
-        // the engine would keep a view of a view of a view
+        // the engine would keep nested views
         "chain" if value.kind() == ValueKind::Map => {
             run.meter.charge_elements(value.len().unwrap_or(0).saturating_mul(4))?;
             return Ok(Value::from_pairs(python::pairs(&value)));
         }
-        // lists in lists: not too deep
+        // lists in lists: checks the depth
         "batch" | "slice" | "zip" | "groupby" => {
             run.meter.walk(&value)?;
         }
@@ -67,7 +67,7 @@ fn charge(run: &Run, name: &str, args: &[Value]) -> Result<(), Error> {
     let given = rest.iter().try_fold(0, |sum, value| Ok::<u64, Error>(sum + run.meter.walk(value)?))?;
     let count = input.len().unwrap_or(1);
     match cost {
-        // the path of an attribute is part of what is given, and gone along for each comparison
+        // the path of an attribute is one of the arguments, and is followed for each comparison
         Some(Cost::Sorts) => {
             let rounds = 2 * (count.checked_ilog2().unwrap_or(0) as usize + 1);
             run.meter.charge_again(all, rounds)?;
@@ -247,7 +247,7 @@ fn map(run: &Run, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Er
     Ok(Value::from(out))
 }
 
-/// What `attribute='a.0.b'` names.
+/// The value at `attribute='a.0.b'`.
 fn at_path(run: &Run, value: &Value, attribute: &Value) -> Result<Value, Error> {
     let Some(path) = attribute.as_str() else { return item(run, value, attribute) };
     path.split('.').try_fold(value.clone(), |value, part| match part.parse::<usize>() {

@@ -6,7 +6,7 @@ use minijinja::{Error, Value};
 use super::run::Run;
 use super::values::invalid;
 
-/// `format % args` and `format.format(args)`; a width written in the format is memory asked for.
+/// `format % args` and `format.format(args)`; a width in the format allocates memory.
 pub(super) fn formatted(
     run: &Run,
     style: FormatStyle,
@@ -21,9 +21,9 @@ pub(super) fn formatted(
     let nested = matches!(style, FormatStyle::StrFormat)
         && text.split('{').skip(1).any(|field| !field.is_empty() && !field.contains('}'));
     if wide || starred || nested {
-        return Err(invalid("format widths are limited to three written digits"));
+        return Err(invalid("format widths are limited to three literal digits"));
     }
-    // any field can ask for any argument: `{0}{0}{0}`
+    // any field can use any argument: `{0}{0}{0}`
     let fields = text.matches(['%', '{']).count();
     for arg in args {
         let cost = run.meter.walk(arg)?;
@@ -31,7 +31,7 @@ pub(super) fn formatted(
     }
     run.meter.charge(text.len().saturating_mul(500))?; // `%999d` is five bytes
     let made = Value::from(minijinja::formatting::format(style, text, args)?);
-    // which field took what is the engine's knowledge
+    // only the engine knows which field used which argument
     let sources: Vec<Value> = args.iter().chain([format]).cloned().collect();
     run.inherit(made, &sources)
 }

@@ -1,4 +1,4 @@
-//! Objects Python has and the engine lacks: generators and bound methods.
+//! Python objects that the engine lacks: generators and bound methods.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, State, Value};
 
-/// What `map`, `select` and their kin return: iterable, always true, with no length.
+/// The result of `map`, `select` and similar filters: iterable, always true, without a length.
 #[derive(Debug)]
 pub(super) struct Generator(Vec<Value>);
 
@@ -38,7 +38,7 @@ impl Object for Generator {
     }
 }
 
-/// A method named but not called: `schema.items` is Python's method even where the schema has such a key.
+/// A method that is not called: `schema.items` is Python's method even if the schema has such a key.
 #[derive(Debug)]
 pub(super) struct BoundMethod {
     pub(super) of: Value,

@@ -1,4 +1,4 @@
-//! Elements of strings, lists and other iterables: `[]`, `[:]`, what a `for` goes over, `*arguments`.
+//! Elements of strings, lists and other iterables: `[]`, `[:]`, `for` loops, `*arguments`.
 
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
@@ -10,7 +10,7 @@ use super::values::invalid;
 
 /// `value[key]`.
 pub(super) fn item(run: &Run, value: &Value, key: &Value) -> Result<Value, Error> {
-    // keys are hashed, and a place in a string is counted from its start
+    // keys are hashed, and a position in a string is counted from its start
     run.meter.walk(key)?;
     match run.origins.piece(value) {
         None => value.get_item(key),
@@ -54,7 +54,7 @@ pub(super) fn slice(run: &Run, value: &Value, bounds: [Value; 3]) -> Result<Valu
         return Ok(run.origins.value(out));
     }
     if value.kind() != ValueKind::Seq {
-        return Ok(Value::UNDEFINED); // as jinja2: no such element
+        return Ok(Value::UNDEFINED); // as in Jinja2: no such element
     }
     run.meter.charge_elements(value.len().unwrap_or(0))?;
     let items = python::items(value);
@@ -78,7 +78,7 @@ fn picks(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl I
     })
 }
 
-/// The elements of a sequence that may be lazy and long.
+/// The elements of a sequence, which may be lazy and long.
 pub(super) fn collected(run: &Run, value: &Value) -> Result<Vec<Value>, Error> {
     let mut items = Vec::new();
     for item in value.try_iter()? {
@@ -88,7 +88,7 @@ pub(super) fn collected(run: &Run, value: &Value) -> Result<Vec<Value>, Error> {
     Ok(items)
 }
 
-/// What a `for` goes over.
+/// The iterable of a `for` loop.
 pub(super) fn looped(run: &Run, value: Value) -> Result<Value, Error> {
     if !is_iterable(&value) {
         return Err(invalid(format!("'{}' object is not iterable", value.kind())));
@@ -120,7 +120,7 @@ pub(super) fn spread(run: &Run, lists: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(all))
 }
 
-/// Can a `for` go over it? Undefined can (no turns), None cannot.
+/// Whether a `for` loop accepts it: undefined is empty, None is not iterable.
 pub(super) fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }

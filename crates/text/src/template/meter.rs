@@ -1,4 +1,4 @@
-//! What one rendering may cost, and where it is counted.
+//! The cost limits of one rendering.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,38 +8,38 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::Cancelled;
 
-/// Lists inside lists inside maps: no deeper than this.
+/// Maximum nesting of lists and maps.
 pub(super) const DEEPEST: usize = 128;
 
-/// What visiting a value costs beside its bytes: it takes as long as copying some bytes of text.
+/// The cost of visiting a value in addition to its bytes.
 const NODE: usize = 16;
 
-/// What a list or map costs beside its elements.
+/// The cost of a list or map in addition to its elements.
 const CONTAINER: usize = 64;
 
-/// What an element of a list being made costs: the value and its string's allocation.
+/// The cost of an element of a new list: the value and its string's allocation.
 const ELEMENT: usize = 64;
 
-/// Charges between two looks at the clock.
+/// Charges between two checks for cancellation.
 const CHECK_EVERY: u32 = 64;
 
-/// Why a rendering was stopped, where it was not an error in the template's own terms.
+/// Why a rendering was stopped, other than by an error of the template.
 #[derive(Debug, Clone)]
 pub(super) enum Stop {
     /// The template called `raise_exception`.
     Raised(String),
-    /// More bytes were touched than the meter allows.
+    /// More bytes were processed than the meter allows.
     Work,
-    /// A value nests too deeply.
+    /// A value is nested too deeply.
     Depth,
-    /// The text is longer than allowed: this many bytes.
+    /// The text is too long: its bytes.
     Output(u64),
-    /// Whoever asked for the text wants it no longer.
+    /// The caller cancelled the rendering.
     Cancelled,
 }
 
-/// Counts the bytes a rendering reads and makes, and the values it visits. Fuel counts steps, but one step can double
-/// a string or compare two long lists.
+/// Counts the bytes that a rendering reads and creates, and the values it visits. The engine's fuel only counts steps,
+/// but one step can double a string or compare two long lists.
 #[derive(Debug)]
 pub(super) struct Meter {
     left: AtomicU64,
@@ -53,7 +53,7 @@ impl Meter {
         Meter { left: AtomicU64::new(bytes), charges: AtomicU32::new(0), cancelled, stop: Mutex::new(None) }
     }
 
-    /// Takes `bytes` off what is left. A rendering has one thread, so nothing is lost between load and store.
+    /// Deducts `bytes`. A rendering has one thread, so load and store need not be atomic together.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         let Some(left) = self.left.load(Ordering::Relaxed).checked_sub(bytes as u64) else {
             return Err(self.stop(Stop::Work, "out of memory allowance"));
@@ -67,22 +67,22 @@ impl Meter {
         }
     }
 
-    /// Charges for making a list of `count` elements.
+    /// Charges for creating a list of `count` elements.
     pub(super) fn charge_elements(&self, count: usize) -> Result<(), Error> {
         self.charge(count.saturating_mul(ELEMENT))
     }
 
-    /// Charges `cost` once more, `times` times.
+    /// Charges `cost` another `times` times.
     pub(super) fn charge_again(&self, cost: u64, times: usize) -> Result<(), Error> {
         self.charge(usize::try_from(cost).unwrap_or(usize::MAX).saturating_mul(times))
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub(super) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Notes why rendering ends and makes the engine's error for it.
+    /// Records why the rendering stops and returns an error for the engine.
     pub(super) fn stop(&self, stop: Stop, message: &'static str) -> Error {
         if let Ok(mut slot) = self.stop.lock() {
             slot.get_or_insert(stop);
@@ -90,12 +90,12 @@ impl Meter {
         Error::new(ErrorKind::InvalidOperation, message)
     }
 
-    /// The first reason noted, if any.
+    /// The first recorded reason, if any.
     pub(super) fn stopped(&self) -> Option<Stop> {
         self.stop.lock().ok().and_then(|slot| slot.clone())
     }
 
-    /// Charges for visiting one value that is about to be written or compared, and refuses one that lies too deep.
+    /// Charges for visiting one value that is about to be written or compared, and fails if it is nested too deeply.
     pub(super) fn visit(&self, value: &Value, level: usize) -> Result<(), Error> {
         if level > DEEPEST {
             return Err(self.stop(Stop::Depth, "value nests too deeply"));
@@ -107,7 +107,7 @@ impl Meter {
         })
     }
 
-    /// Charges for reading all of `value`, and gives back what was charged: every string's bytes and every element.
+    /// Charges for reading all of `value`, every string's bytes and every element, and returns the charge.
     pub(super) fn walk(&self, value: &Value) -> Result<u64, Error> {
         let before = self.left();
         self.walk_from(value, 0)?;
@@ -120,7 +120,7 @@ impl Meter {
             return Ok(());
         };
         match object.repr() {
-            // a macro or a bound method has fields, but nothing that can grow
+            // macros and bound methods have fields, but their size is bounded
             ObjectRepr::Map if is_namespace(object) || is_data(value) => {
                 for (key, value) in object.try_iter_pairs().into_iter().flatten() {
                     self.walk_from(&key, level + 1)?;
@@ -137,7 +137,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Charges a string's bytes or a container's elements, not what they hold.
+    /// Charges a string's bytes or a container's elements, without nested values.
     pub(super) fn charge_shallow(&self, value: &Value) -> Result<(), Error> {
         self.charge(match value.as_str() {
             Some(text) => NODE + text.len(),
@@ -146,12 +146,12 @@ impl Meter {
     }
 }
 
-/// Is this the object `namespace()` makes? Only its type's name tells.
+/// Whether this is the object of `namespace()`, which can only be recognised by the name of its type.
 pub(super) fn is_namespace(object: &DynObject) -> bool {
     object.type_name().ends_with("::Namespace")
 }
 
-/// Is this a mapping in Python's sense: a dictionary, not a namespace, macro or loop?
+/// Whether this is a mapping in Python's sense: a dictionary, not a namespace, macro or loop.
 pub(super) fn is_data(value: &Value) -> bool {
     value.kind() == ValueKind::Map
         && value.as_object().is_some_and(|object| {

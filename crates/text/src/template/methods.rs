@@ -9,7 +9,7 @@ use super::run::Run;
 use super::values::invalid;
 use super::{python, string_methods};
 
-/// Names that would change a value in place; the sandbox hides them.
+/// Methods that mutate a value; the sandbox hides them.
 pub(super) fn mutates(name: &str) -> bool {
     matches!(
         name,
@@ -44,7 +44,7 @@ pub(super) fn call(run: &Run, state: &mut State<'_, '_>, name: &str, args: &[Val
             Some(value) => run.inherit(value, args)?,
             None => run.inherit(receiver.call_method(state, name, rest)?, args)?,
         };
-        // methods of a safe string give safe strings
+        // methods of a safe string return safe strings
         return Ok(match run.origins.piece(&value) {
             Some(piece) if receiver.is_safe() => {
                 run.origins.safe_value(Traced { text: piece.text.to_owned(), spans: piece.spans })
@@ -73,7 +73,7 @@ pub(super) fn call(run: &Run, state: &mut State<'_, '_>, name: &str, args: &[Val
     for value in rest {
         run.meter.walk(value)?;
     }
-    // a macro that a namespace holds writes to an output of its own
+    // a macro in a namespace writes to a separate output
     run.origins.begin();
     let value = receiver.call_method(state, name, rest)?;
     Ok(run.origins.captured(value))

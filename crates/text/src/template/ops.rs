@@ -1,4 +1,4 @@
-//! The operators rewritten code calls: Python's, metered.
+//! The functions that rewritten code calls: Python's operators, metered.
 
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ fn equal(run: &Run, a: &Value, b: &Value) -> Result<bool, Error> {
     Ok(a == b)
 }
 
-/// A list, tuple or map just written: not too deep, and no namespace inside, which could make a cycle.
+/// Checks a new list, tuple or map: its depth, and that it contains no namespace, which could form a cycle.
 fn built(run: &Run, value: Value) -> Result<Value, Error> {
     run.meter.walk(&value)?;
     if holds_namespace(&python::held(&value)) { Err(no_namespace()) } else { Ok(value) }
@@ -108,10 +108,10 @@ pub(super) fn holds_namespace<'a>(values: impl IntoIterator<Item = &'a Value>) -
 }
 
 pub(super) fn no_namespace() -> Error {
-    invalid("a namespace cannot be held by another value")
+    invalid("a namespace cannot be stored in another value")
 }
 
-/// What a call gave back: charged, and lazy sequences made into lists.
+/// Charges the result of a call, and turns lazy sequences into lists.
 fn returned(run: &Run, value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable || Generator::is(&value) {
         run.meter.charge_shallow(&value)?;
@@ -120,7 +120,7 @@ fn returned(run: &Run, value: Value) -> Result<Value, Error> {
     Ok(Value::from(collected(run, &value)?))
 }
 
-/// `value.name` where `name` is a method of dictionaries.
+/// `value.name` for a `name` that is a method of dictionaries.
 fn attribute(value: &Value, name: String) -> Result<Value, Error> {
     if value.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));

@@ -1,8 +1,8 @@
-//! Where texts come from: which bytes of each string were written by the sender of the conversation.
+//! Origins of text: which bytes of each string come from the user's request.
 //!
-//! Strings keep their exact contents, so a template reads and compares them as ever. Those that hold a user's text are
-//! shared strings known here by their address, which their clones have too; all others are the template's own.
-//! Operators, filters and methods say what their results took from whom, and what does not say it counts as a user's.
+//! Strings keep their exact contents, so templates behave as usual. Strings with a user's text are shared strings that
+//! are registered here by address, which their clones share; all others are the template's own. Operators, filters and
+//! methods track the origins of their results; results without tracking count as the user's.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,24 +12,24 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde_json::Value as Json;
 
-/// Bytes of a text that a user wrote: in order, apart, none empty.
+/// The byte ranges of a text that come from a user: sorted, disjoint, not empty.
 pub(super) type Spans = Vec<Range<usize>>;
 
-/// The spans of a text that is wholly a user's.
+/// The spans of a text that is entirely the user's.
 pub(super) fn whole(len: usize) -> Spans {
     Some(0..len).filter(|span| !span.is_empty()).into_iter().collect()
 }
 
-/// What an entry costs beside its string.
+/// The size of an entry in addition to its string.
 const ENTRY: usize = 128;
 
-/// Most strings are gone soon: after this many bytes of new ones, their entries are looked through.
+/// Most strings are short-lived: after this many bytes of new ones, unused entries are removed.
 const YOUNG: usize = 64 << 10;
 
-/// What has outlived that is looked through when it has doubled, and taken more than this.
+/// Older entries are checked when their size has doubled and exceeds this.
 const OLD: usize = 1 << 20;
 
-/// A string and what of it a user wrote.
+/// A string and the spans that are the user's.
 #[derive(Clone, Debug)]
 pub(super) struct Piece<'t> {
     pub(super) text: &'t str,
@@ -47,7 +47,7 @@ impl<'t> Piece<'t> {
         Piece { text: part, spans: inside.map(cut).collect() }
     }
 
-    /// The text in stretches that are wholly a user's (true) or wholly the template's.
+    /// The text in parts that are entirely the user's (true) or entirely the template's.
     pub(super) fn stretches(&self) -> Vec<(&'t str, bool)> {
         let mut stretches = Vec::with_capacity(2 * self.spans.len() + 1);
         let mut at = 0;
@@ -62,7 +62,7 @@ impl<'t> Piece<'t> {
     }
 }
 
-/// A text being written.
+/// A text under construction.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traced {
     pub(super) text: String,
@@ -74,7 +74,7 @@ impl Traced {
         Traced { text: String::with_capacity(bytes), spans: Spans::new() }
     }
 
-    /// Adds the template's own words.
+    /// Adds the template's own text.
     pub(super) fn own(&mut self, text: &str) {
         self.text.push_str(text);
     }
@@ -86,7 +86,7 @@ impl Traced {
         append(&mut self.spans, at, &piece.spans);
     }
 
-    /// Adds what `write` writes, as a user's or as the template's own.
+    /// Adds the output of `write`, as the user's or as the template's own.
     pub(super) fn with(&mut self, user: bool, write: impl FnOnce(&mut String)) {
         let at = self.text.len();
         write(&mut self.text);
@@ -101,7 +101,7 @@ impl Traced {
     }
 }
 
-/// Adds spans of what follows at `at`, joining those that touch.
+/// Adds spans relative to `at`, joining adjacent ones.
 fn append(spans: &mut Spans, at: usize, more: &[Range<usize>]) {
     for span in more {
         match spans.last_mut() {
@@ -111,18 +111,18 @@ fn append(spans: &mut Spans, at: usize, more: &[Range<usize>]) {
     }
 }
 
-/// What has been written to an output: the whole text, a captured block, or a macro's.
+/// What has been written to an output: the whole text, a captured block, or the output of a macro.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) len: usize,
     pub(super) spans: Spans,
 }
 
-/// Keeps the address of an entry from being used again.
+/// Keeps the address of an entry from being reused.
 #[derive(Debug)]
 enum Holder {
     Weak(Weak<str>),
-    /// A string marked safe: the engine has no way to make one from a shared string.
+    /// A safe string: the engine cannot create one from a shared string.
     Safe(#[expect(dead_code, reason = "held, not read")] Value),
 }
 
@@ -146,7 +146,7 @@ impl Entry {
     }
 }
 
-/// The strings of one rendering that hold a user's text, and its outputs.
+/// The strings of one rendering that contain a user's text, and its outputs.
 #[derive(Debug, Default)]
 pub(super) struct Origins(Mutex<Table>);
 
@@ -156,10 +156,10 @@ struct Table {
     /// Addresses of the latest entries, and their size.
     young: Vec<usize>,
     young_size: usize,
-    /// Size of all others, and at which they are looked through.
+    /// Size of all other entries, and the size at which they are checked.
     old_size: usize,
     old_limit: usize,
-    /// A user's single characters, which loops over strings give again and again.
+    /// A user's single characters, which loops over strings produce repeatedly.
     chars: HashMap<char, Value>,
     outputs: Vec<Written>,
 }
@@ -176,7 +176,7 @@ impl Table {
         }
     }
 
-    /// Forgets strings that nobody has any more.
+    /// Removes the entries of dropped strings.
     fn sweep(&mut self) {
         self.young_size = 0;
         for address in self.young.drain(..) {
@@ -218,7 +218,7 @@ impl Origins {
         table.entries.get(&(text.as_ptr() as usize)).map_or_else(Spans::new, |entry| entry.spans.clone())
     }
 
-    /// Whether a string holds a user's text.
+    /// Whether a string contains a user's text.
     pub(super) fn is_users(&self, value: &Value) -> bool {
         value.as_str().is_some_and(|text| self.table().entries.contains_key(&(text.as_ptr() as usize)))
     }
@@ -278,7 +278,7 @@ impl Origins {
         piece.stretches().into_iter().flat_map(stretch).collect()
     }
 
-    /// What a request gave: every string and key of it is a user's.
+    /// A value of the request: all its strings and keys are the user's.
     pub(super) fn given(&self, json: &Json) -> Value {
         match json {
             Json::String(text) => self.given_text(text),
@@ -294,7 +294,7 @@ impl Origins {
         self.table().value(text, whole(text.len()))
     }
 
-    /// Begins an output of its own.
+    /// Starts a nested output.
     pub(super) fn begin(&self) {
         self.table().outputs.push(Written::default());
     }
@@ -304,7 +304,7 @@ impl Origins {
         self.table().outputs.pop().unwrap_or_default()
     }
 
-    /// Notes what is written to the latest output. Gives the length of the whole text, if that is where it went.
+    /// Records what is written to the latest output. Returns the length of the whole text if that is the output.
     pub(super) fn wrote(&self, piece: &Piece<'_>) -> Option<usize> {
         let mut table = self.table();
         let outermost = table.outputs.len() == 1;
@@ -314,14 +314,14 @@ impl Origins {
         outermost.then_some(output.len)
     }
 
-    /// What the latest output became: `value`, the text written to it, or what a function without output returned.
+    /// Ends the latest output, whose result is `value`: the text written to it, or the result of a function.
     pub(super) fn captured(&self, value: Value) -> Value {
         let written = self.end();
         let Some(len) = value.as_str().map(str::len) else { return value };
         match written.spans.is_empty() {
             true => value,
             false if written.len == len => self.respan(value, written.spans),
-            // never seen: what was written is not what came out
+            // not expected: the result is not the text that was written
             false => self.respan(value, whole(len)),
         }
     }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_keep_who_wrote_them() {
+    fn parts_keep_their_origins() {
         let mut traced = Traced::default();
         traced.own("<a>");
         traced.push(&Piece { text: "user", spans: whole(4) });
@@ -351,13 +351,13 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_known_by_address_and_forgotten_when_gone() {
+    fn strings_are_found_by_address_and_removed_when_dropped() {
         let origins = Origins::default();
         let value = origins.given_text("hello");
         assert!(origins.is_users(&value.clone()));
         assert!(!origins.is_users(&Value::from("hello")));
         for i in 0..100_000 {
-            origins.given_text(&format!("a text that nobody keeps {i}"));
+            origins.given_text(&format!("a text that is dropped {i}"));
         }
         assert!(origins.table().entries.len() < 10_000);
         assert!(origins.is_users(&value));

@@ -1,4 +1,4 @@
-//! Values as Python writes them: `str`, `repr` and `json.dumps`.
+//! Values in Python's notation: `str`, `repr` and `json.dumps`.
 
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ fn write_repr(run: &Run, out: &mut Traced, value: &Value, level: usize) -> Resul
             out.own(if tuple && items.len() == 1 { "," } else { "" });
             out.own(if tuple { ")" } else { "]" });
         }
-        // strings: the engine's own debug form is Python's repr; escapes hide who wrote what
+        // strings: the engine's debug format is Python's repr; escapes lose the origins
         ValueKind::String => {
             out.with(run.origins.is_users(value), |out| write!(out, "{value:?}").unwrap_or_default());
         }
@@ -89,7 +89,7 @@ fn float_repr(number: f64) -> String {
     }
 }
 
-/// How `json.dumps` is asked to write.
+/// The options of `json.dumps`.
 #[derive(Debug, Default)]
 pub(super) struct Dumps {
     pub(super) ensure_ascii: bool,
@@ -162,7 +162,7 @@ impl Dumps {
         Ok(())
     }
 
-    /// Opens a container and writes its items with separators, newlines and indents.
+    /// Writes a container with its items, separators, newlines and indents.
     fn write_items<T>(
         &self,
         run: &Run,
@@ -178,7 +178,7 @@ impl Dumps {
             None if self.indent.is_some() => ",",
             None => ", ",
         };
-        // separators and indents are the template's choice and can be long
+        // separators and indents are chosen by the template and can be long
         let indent = self.indent.as_ref().map_or(0, String::len);
         let each = between.len() + self.separators.as_ref().map_or(2, |s| s.1.len()) + indent * (level + 1);
         for (i, item) in items.into_iter().enumerate() {
@@ -240,7 +240,7 @@ pub(super) fn pairs(value: &Value) -> Vec<(Value, Value)> {
     value.as_object().and_then(|object| object.try_iter_pairs()).map(Iterator::collect).unwrap_or_default()
 }
 
-/// All that a container holds: keys and values, or elements.
+/// The contents of a container: keys and values, or elements.
 pub(super) fn held(value: &Value) -> Vec<Value> {
     match value.kind() {
         ValueKind::Map if is_data(value) => {
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_are_python_s() {
+    fn floats_as_in_python() {
         for (number, text) in [
             (1.0, "1.0"),
             (0.1, "0.1"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn reprs_are_python_s() {
+    fn reprs_as_in_python() {
         let value =
             Value::from(minijinja::value::Serde(serde_json::json!({"a": [1, 2.0, null, true], "b": "it's"})));
         let run = Run::new(&crate::ChatInput::default());

@@ -1,4 +1,4 @@
-//! Compiled code rewritten so that every step that can grow a value passes the meter.
+//! Rewrites compiled code so that every step that can grow a value is metered.
 //!
 //! The engine bounds steps, not bytes: `{% set x = x ~ x %}` doubles a string in four steps.
 //! Here operators, filters, methods and literal text become calls of the functions in `ops`,
@@ -7,7 +7,7 @@
 use minijinja::Value;
 use minijinja::machinery::{Instruction, Instructions};
 
-/// Functions that rewritten code calls. Their names cannot be written in a template after `|`.
+/// Functions that rewritten code calls. Their names are not valid filter names in a template.
 pub(super) mod op {
     pub(in super::super) const ADD: &str = "+";
     pub(in super::super) const MUL: &str = "*";
@@ -35,7 +35,7 @@ pub(super) mod op {
     ];
 }
 
-/// Names that are methods of Python's dictionaries before they are keys.
+/// Names that are methods of Python's dictionaries, with precedence over keys.
 const DICT_METHODS: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
@@ -49,11 +49,11 @@ pub(super) fn metered<'s>(code: &Instructions<'s>) -> Instructions<'s> {
         }
     }
     let mut all = Vec::with_capacity(2 * old.len());
-    let mut starts = Vec::with_capacity(old.len() + 1); // where each old instruction now begins
+    let mut starts = Vec::with_capacity(old.len() + 1); // the new position of each old instruction
     let mut lines = Vec::with_capacity(2 * old.len());
     for (i, instruction) in old.iter().enumerate() {
         starts.push(all.len() as u32);
-        // a name written out, as in `message['role']`: nothing to hash that could be long, no place in a string
+        // a literal name, as in `message['role']`: short to hash, and not an index of a string
         let named = matches!(i.checked_sub(1).map(|i| old[i]), Some(Instruction::LoadConst(name)) if name.as_str().is_some());
         match instruction {
             Instruction::GetItem if named && !jumped_to[i] => all.push(Instruction::GetItem),
@@ -74,7 +74,7 @@ pub(super) fn metered<'s>(code: &Instructions<'s>) -> Instructions<'s> {
     new
 }
 
-/// Where an instruction may continue, if not at the next one.
+/// The jump target of an instruction, if it has one.
 fn target<'a>(instruction: &'a mut Instruction<'_>) -> Option<&'a mut u32> {
     match instruction {
         Instruction::Jump(to)
@@ -92,17 +92,17 @@ fn call<'s>(name: &'static str, count: u16) -> Instruction<'s> {
     Instruction::ApplyFilter(name, Some(count), slot(name))
 }
 
-/// The engine caches filters by a small number; all that remain are ours.
+/// The engine caches filters by a small number; all remaining ones are ours.
 fn slot(name: &str) -> u8 {
     op::ALL.iter().position(|&op| op == name).map_or(!0, |at| at as u8)
 }
 
-/// `function(values.., name)` in place of the engine's own dispatch by name.
+/// `function(values.., name)` instead of the engine's dispatch by name.
 fn named<'s>(function: &'static str, name: &str, count: Option<u16>, out: &mut Vec<Instruction<'s>>) {
     out.push(Instruction::LoadConst(Value::from(name)));
     match count {
         Some(count) => out.push(call(function, count.saturating_add(1))),
-        // arguments were unpacked: their number lies on the stack, the name goes below it
+        // unpacked arguments: their number is on the stack, the name is inserted below it
         None => out.extend([
             Instruction::Swap,
             Instruction::LoadConst(Value::from(1)),
@@ -112,7 +112,7 @@ fn named<'s>(function: &'static str, name: &str, count: Option<u16>, out: &mut V
     }
 }
 
-/// Adds what an instruction becomes.
+/// Adds the replacement of an instruction.
 fn expand<'s>(old: &Instruction<'s>, out: &mut Vec<Instruction<'s>>) {
     use Instruction as I;
     match old {
@@ -129,11 +129,11 @@ fn expand<'s>(old: &Instruction<'s>, out: &mut Vec<Instruction<'s>>) {
         I::BeginCapture(_) => out.extend([call(op::BEGIN, 0), I::DiscardTop, old.clone()]),
         I::EndCapture => out.extend([old.clone(), call(op::CAPTURED, 1)]),
         I::CallFunction(..) | I::CallObject(_) => {
-            // a loop that calls itself goes on behind the place where its own `for` is checked
+            // a recursive loop continues after the check of its `for`
             if let I::CallFunction("loop", Some(1)) = old {
                 out.push(call(op::LOOPED, 1));
             }
-            // what a macro writes is an output of its own
+            // a macro writes to a separate output
             out.extend([call(op::BEGIN, 0), I::DiscardTop, old.clone(), call(op::RETURNED, 1)]);
         }
         I::FastRecurse => out.extend([call(op::LOOPED, 1), old.clone()]),
@@ -149,7 +149,7 @@ fn expand<'s>(old: &Instruction<'s>, out: &mut Vec<Instruction<'s>>) {
         I::Lt | I::Lte | I::Gt | I::Gte | I::In | I::CompareAndPreserve(_) => {
             out.extend([call(op::READ, 1), I::Swap, call(op::READ, 1), I::Swap, old.clone()]);
         }
-        // of the tests without arguments only these look at more than the kind of their value
+        // of the tests without arguments only these read more than the kind of their value
         I::PerformTest("lower" | "upper", Some(1), _) => out.extend([call(op::READ, 1), old.clone()]),
         I::PerformTest(_, Some(1), _) => out.push(old.clone()),
         I::PerformTest(name, count, _) => named(op::TEST, name, *count, out),

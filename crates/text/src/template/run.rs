@@ -1,4 +1,4 @@
-//! One rendering: what it may cost, and where its texts come from.
+//! One rendering: its limits, and the origins of its text.
 
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
@@ -7,17 +7,17 @@ use super::meter::{Meter, Stop, is_data};
 use super::origins::{Origins, Piece, Traced, whole};
 use super::{ChatInput, TemplateError, python};
 
-/// Steps of the engine, beside a multiple of the conversation's bytes.
+/// Steps of the engine, in addition to a multiple of the conversation's bytes.
 const STEPS: u64 = 2_000_000;
 const STEPS_PER_BYTE: u64 = 4;
-/// Bytes that may be read and made while rendering, beside a multiple of the conversation's.
+/// Bytes that may be read and created while rendering, in addition to a multiple of the conversation's bytes.
 const WORK: u64 = 64 << 20;
 const WORK_PER_BYTE: u64 = 1024;
-/// Bytes of output, beside a multiple of the conversation's.
+/// Bytes of output, in addition to a multiple of the conversation's bytes.
 const OUTPUT: u64 = 4 << 20;
 const OUTPUT_PER_BYTE: u64 = 8;
 
-/// What one rendering may take.
+/// The limits of one rendering.
 #[derive(Debug)]
 pub(super) struct Limits {
     pub(super) steps: u64,
@@ -38,7 +38,7 @@ impl Limits {
     }
 }
 
-/// What every function that a template calls shares.
+/// The state shared by all functions that a template calls.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) limits: Limits,
@@ -60,12 +60,12 @@ impl Run {
         Ok(out)
     }
 
-    /// `str(value)` where nobody asks who wrote it.
+    /// `str(value)` without its origins.
     pub(super) fn plain_text(&self, value: &Value) -> Result<String, Error> {
         Ok(self.text(value)?.text)
     }
 
-    /// Notes what is written, and stops where the whole text becomes too long.
+    /// Records what is written, and stops if the whole text becomes too long.
     pub(super) fn wrote(&self, piece: &Piece<'_>) -> Result<(), Error> {
         match self.origins.wrote(piece) {
             Some(len) if len as u64 > self.limits.output => {
@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// A result whose texts may be made of anything in `sources`: where a user's text is in those, all are a user's.
+    /// A result whose text may come from any of `sources`: if they contain a user's text, all of it counts as the user's.
     pub(super) fn inherit(&self, result: Value, sources: &[Value]) -> Result<Value, Error> {
         if !self.holds_text(&result, false)? {
             return Ok(result);
@@ -88,7 +88,7 @@ impl Run {
         Ok(result)
     }
 
-    /// Whether a value is or holds a string, or one that is a user's.
+    /// Whether a value is or contains a string, or a string of the user's.
     fn holds_text(&self, value: &Value, users: bool) -> Result<bool, Error> {
         if let Some(text) = value.as_str() {
             return Ok(!text.is_empty() && (!users || self.origins.is_users(value)));
@@ -122,7 +122,7 @@ impl Run {
         })
     }
 
-    /// What a failed rendering is called.
+    /// The error of a failed rendering.
     pub(super) fn explain(&self, error: &Error) -> TemplateError {
         match self.meter.stopped() {
             Some(Stop::Raised(message)) => return TemplateError::Raised(message),
@@ -143,7 +143,7 @@ impl Run {
     }
 }
 
-/// The engine's words without its place, which is told apart.
+/// The engine's message without the position, which is reported separately.
 pub(super) fn message(error: &Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
@@ -151,7 +151,7 @@ pub(super) fn message(error: &Error) -> String {
     }
 }
 
-/// About how many bytes a JSON value takes.
+/// The approximate size of a JSON value in bytes.
 fn size(value: &serde_json::Value) -> u64 {
     use serde_json::Value as Json;
     match value {

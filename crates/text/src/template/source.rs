@@ -1,20 +1,20 @@
-//! A template's text: what is refused before it is compiled.
+//! Checks of a template's source before it is compiled.
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
 use super::TemplateError;
 
-/// The longest template read; the longest in use have 20 kB.
+/// Limit of a template in bytes; the longest in use have 20 kB.
 pub(super) const LONGEST: usize = 1 << 20;
-/// Tokens between `{{` and `}}`: an expression's tree is as deep as it is long.
+/// Tokens between `{{` and `}}`: the depth of an expression's tree is bounded by its length.
 const TAG_TOKENS: usize = 1_000;
-/// `elif`s in a template: each nests in the one before.
+/// `elif`s in a template: each is nested in the previous one.
 const ELIFS: usize = 500;
-/// Bytes that constant products such as `"-" * 20` may make while compiling.
+/// Bytes that constant products such as `"-" * 20` may create while compiling.
 const CONSTANT_BYTES: u64 = 1 << 20;
 
-/// `{% generation %}` marks the assistant's words for training; it renders as its body in a scope of its own.
+/// `{% generation %}` marks the assistant's text for training; it renders as its body in a new scope.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -37,7 +37,7 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     out
 }
 
-/// Refuses text whose compiling alone could exhaust the stack or memory.
+/// Rejects source that could exhaust the stack or memory during compilation.
 pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateError> {
     if source.len() > LONGEST {
         return Err(TemplateError::Source { len: source.len(), limit: LONGEST });
@@ -47,7 +47,7 @@ pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateE
     let mut constants: u64 = 0;
     for token in tokenize(source, false, syntax.clone()) {
         let Ok((token, span)) = token else {
-            return Ok(()); // the compiler will say what is wrong
+            return Ok(()); // the compiler will report the error
         };
         let line = usize::from(span.start_line);
         match &token {
@@ -73,7 +73,7 @@ pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateE
     Ok(())
 }
 
-/// What one `{{ }}` or `{% %}` holds.
+/// The contents of one `{{ }}` or `{% %}`.
 #[derive(Default)]
 struct Tag {
     tokens: usize,
@@ -90,7 +90,7 @@ impl Tag {
         let number = match token {
             Token::Int(number) => (*number).max(2),
             Token::Ident("true" | "True" | "false" | "False") => 2,
-            // powers, quotients and fractions know no such bound
+            // powers, quotients and fractions have no such bound
             Token::Int128(_) | Token::Float(_) | Token::Pow => u64::MAX,
             _ => 1,
         };
@@ -104,7 +104,7 @@ impl Tag {
         }
     }
 
-    /// At most this much is made by folding the tag's constants.
+    /// Upper bound on the bytes created by constant folding.
     fn constant_bytes(&self) -> u64 {
         let longest = if self.listed { self.longest.max(self.tokens as u64) } else { self.longest };
         if self.multiplies { longest.saturating_mul(self.largest) } else { 0 }

@@ -10,7 +10,7 @@ use super::origins::{Piece, Traced};
 use super::run::Run;
 use super::values::{arguments, invalid};
 
-/// Methods of strings that say themselves who wrote what of their results, or give back no text.
+/// Methods that track the origins of their results, or return no text.
 pub(super) const TRACED: [&str; 15] = [
     "strip",
     "lstrip",
@@ -79,7 +79,7 @@ pub(super) fn call(
 fn strip(run: &Run, piece: &Piece<'_>, name: &str, args: &[Value]) -> Result<Value, Error> {
     let text = piece.text;
     let (chars,): (Option<&str>,) = from_args(args)?;
-    // each end is compared with all of them
+    // each character is compared with all of `chars`
     run.meter.charge(text.len().saturating_mul(chars.map_or(0, str::len) / 16))?;
     let cut = |c: char| match chars {
         Some(chars) => chars.contains(c),

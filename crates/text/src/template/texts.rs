@@ -1,4 +1,4 @@
-//! Filters that write texts: `tojson`, `join`, `indent`, `string` and those of upper and lower case.
+//! Filters that produce text: `tojson`, `join`, `indent`, `string`, and upper and lower case.
 
 use minijinja::{Error, Value};
 
@@ -100,7 +100,7 @@ pub(super) fn indent(run: &Run, args: &[Value]) -> Result<Value, Error> {
     let mut out = Traced::default();
     for (i, line) in piece.text.split('\n').enumerate() {
         out.own(if i == 0 { "" } else { "\n" });
-        // a blank line keeps its margin off, the first line only by its own flag
+        // blank lines are not indented; the first line has its own flag
         if if i == 0 { first } else { blank || !line.is_empty() } {
             out.own(&margin);
         }
@@ -109,7 +109,7 @@ pub(super) fn indent(run: &Run, args: &[Value]) -> Result<Value, Error> {
     Ok(run.origins.value(out))
 }
 
-/// `str(value)`, which keeps what is safe safe.
+/// `str(value)`; safe strings stay safe.
 pub(super) fn string(run: &Run, value: Value) -> Result<Value, Error> {
     match value.as_str() {
         Some(_) => Ok(value),

@@ -12,12 +12,12 @@ use super::split::Splitter;
 use super::vocab::{SPACE_MARK, Spelling, Vocab};
 use super::{TokenizerError, byte_level};
 
-/// Merges and the words they work on.
+/// The merges and the vocabulary's bytes.
 pub(super) struct Bpe {
     pre: &'static Pre,
     splitter: Splitter,
     merges: HashMap<(u32, u32), Join>,
-    /// The token of each byte: the first symbols at byte level, the last resort for plain text.
+    /// The token of each byte: the initial symbols at byte level, the fallback for plain text.
     bytes: [u32; 256],
     longest: usize,
 }
@@ -48,7 +48,10 @@ impl Bpe {
             }
         }
         if unusable > 0 {
-            warnings.push(format!("{unusable} of {} merges name no tokens of the vocabulary", lines.len()));
+            warnings.push(format!(
+                "{unusable} of {} merges refer to tokens that are not in the vocabulary",
+                lines.len()
+            ));
         }
         let bytes = std::array::from_fn(|byte| {
             let byte = byte as u8;
@@ -62,7 +65,7 @@ impl Bpe {
         Ok(Bpe { pre, splitter, merges, bytes, longest: vocab.longest() })
     }
 
-    /// The bytes that have no token and are left out of a text.
+    /// The bytes that have no token and are dropped.
     pub(super) fn left_out(&self) -> Vec<u8> {
         (0..=255).filter(|&byte| self.bytes[usize::from(byte)] == NO_TOKEN).collect()
     }
@@ -119,26 +122,26 @@ impl Bpe {
                 let bytes = piece.as_bytes()[symbol.start..symbol.end].iter();
                 out.ids.extend(bytes.map(|&b| self.bytes[usize::from(b)]).filter(|&id| id != NO_TOKEN));
             }
-            // at byte level a byte without a token cannot be said and is left out
+            // at byte level a byte without a token is dropped
         }
         Ok(())
     }
 
-    /// The token that is this whole word, where the model takes it without merging.
+    /// The token of the whole word, if the model uses it without merging.
     fn whole(&self, vocab: &Vocab, piece: &str) -> Option<u32> {
         if piece.len() > self.longest {
             return None;
         }
         match self.pre.spelling {
             Spelling::ByteLevel if self.pre.ignore_merges => vocab.plain_id(&byte_level::encode(piece)),
-            // runs of newlines are tokens that no merge makes
+            // runs of newlines are tokens that no merge produces
             Spelling::SpaceMark if piece.bytes().all(|b| b == b'\n') => vocab.plain_id(piece),
             _ => None,
         }
     }
 }
 
-/// The two tokens of a merge line; the first may itself begin with a space.
+/// The two tokens of a merge line; the first may start with a space.
 fn parts(line: &str) -> Option<(&str, &str)> {
     let first = line.chars().next()?.len_utf8();
     let space = first + line[first..].find(' ')?;
@@ -150,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_merge_line_is_cut_at_the_first_space_after_the_first_character() {
+    fn a_merge_line_is_split_at_the_first_space_after_the_first_character() {
         assert_eq!(parts("Ġ t"), Some(("Ġ", "t")));
         assert_eq!(parts("  a"), Some((" ", "a")));
         for bad in ["", "a", " ", "a ", "ab"] {

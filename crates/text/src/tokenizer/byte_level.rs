@@ -1,6 +1,6 @@
-//! GPT-2's spelling of bytes: each of the 256 bytes is one printable character.
+//! GPT-2's alphabet: each of the 256 bytes is one printable character.
 
-/// The character that spells each byte: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100.
+/// The character of each byte: printable Latin-1 is unchanged, the other 68 bytes follow from U+0100.
 const CHARS: [char; 256] = chars();
 
 const fn chars() -> [char; 256] {
@@ -39,7 +39,7 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// Appends the bytes a token text spells; a text with any other character stands for itself.
+/// Appends the bytes of a token's text; a text with any other character is used unchanged.
 pub(super) fn decode(text: &str, out: &mut Vec<u8>) {
     let start = out.len();
     for c in text.chars() {
@@ -54,7 +54,7 @@ pub(super) fn decode(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The spelling of a text.
+/// The text in GPT-2's alphabet.
 pub(super) fn encode(text: &str) -> String {
     text.bytes().map(char_of).collect()
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_its_own_character_and_comes_back() {
+    fn every_byte_round_trips_through_its_own_character() {
         for byte in 0..=255 {
             assert_eq!(byte_of(char_of(byte)), Some(byte));
         }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_outside_the_alphabet_stands_for_itself() {
+    fn a_text_outside_the_alphabet_is_unchanged() {
         let mut out = Vec::new();
         decode("a▁b", &mut out);
         assert_eq!(out, "a▁b".as_bytes());

@@ -1,4 +1,4 @@
-//! How much text a token can stand for, and so how many tokens a text has at least.
+//! How many bytes a token can cover, which gives a lower bound on the number of tokens of a text.
 
 use std::sync::OnceLock;
 
@@ -6,17 +6,17 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::vocab::{Spelling, Vocab};
 
-/// Longer tokens are few, and most are runs of one character: they are looked for in the text.
+/// Longer tokens are rare, and most are runs of one character: the text is searched for them.
 const LONG: usize = 32;
 
-/// The tokens of a vocabulary by the bytes of text that they stand for.
+/// The tokens of a vocabulary by the number of bytes they cover.
 pub(super) struct Covers {
     spelling: Spelling,
-    /// Bytes that have no token and are left out of a text.
+    /// Bytes that have no token and are dropped.
     left_out: Vec<u8>,
-    /// The most bytes that a token stands for.
+    /// The maximum number of bytes per token.
     pub(super) longest: usize,
-    /// Finds tokens of more than [`LONG`] bytes. Made for the first long word; `None` if they are too many.
+    /// Finds tokens of more than [`LONG`] bytes. Built for the first long word; `None` if there are too many.
     long: OnceLock<Option<AhoCorasick>>,
 }
 
@@ -34,7 +34,7 @@ impl Covers {
         }
     }
 
-    /// A number of tokens that a word has at the least, at the cost of a search in it.
+    /// A lower bound on the number of tokens of a word, at the cost of one search.
     pub(super) fn least(&self, vocab: &Vocab, word: &str) -> usize {
         let build = || {
             let long = vocab.covered(self.spelling).filter(|bytes| bytes.len() > LONG);
@@ -43,7 +43,7 @@ impl Covers {
         let bytes = self.bytes(word);
         let by_longest = bytes.div_ceil(self.longest);
         let Some(long) = self.long.get_or_init(build) else { return by_longest };
-        // a long token that the search passes over begins inside of one that it finds
+        // a long token that the search skips starts inside one that it finds
         let (mut covered, mut end) = (0, 0);
         for found in long.find_iter(word) {
             let until = word.len().min(found.end() + self.longest);
@@ -60,7 +60,7 @@ mod tests {
     use tern_formats::{Metadata, Value};
 
     #[test]
-    fn only_where_long_tokens_stand_may_tokens_be_long() {
+    fn long_tokens_lower_the_bound_only_where_they_occur() {
         let mut metadata = Metadata::default();
         let tokens = vec!["a".into(), "-".repeat(100), "=".repeat(40), "x".repeat(32)];
         metadata.insert("tokenizer.ggml.tokens", Value::Strings(tokens));
@@ -76,7 +76,7 @@ mod tests {
             (&*"?".repeat(10_000), 0),
             (&*"x?".repeat(6400), 200),
             (&*format!("{}{}", "a".repeat(3200), "=".repeat(40)), 100),
-            // what follows a long token may be the end of another one
+            // the text after a long token may be the end of another
             (&*format!("{}{}", "=".repeat(40), "a".repeat(3300)), 100),
         ] {
             assert_eq!(covers.least(&vocab, word), least, "{} bytes", word.len());

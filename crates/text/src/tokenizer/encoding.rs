@@ -1,19 +1,19 @@
-//! Tokens as they are collected, and the limit at which collecting them ends.
+//! Collecting tokens up to a limit.
 
 use super::covers::Covers;
 use super::vocab::Vocab;
 
-/// Words of more bytes are looked at before they are merged, which takes sixty times their memory.
+/// Longer words are checked against the limit before merging, which needs sixty times their memory.
 const LONG_WORD: usize = 4 << 10;
 
 /// Bytes of text between two calls of [`EncodeLimit::cancelled`].
 const CHECK_EVERY: usize = 16 << 10;
 
-/// When [`super::Tokenizer::encode_within`] ends before its text does.
+/// When [`super::Tokenizer::encode_within`] stops early.
 pub struct EncodeLimit<'a> {
-    /// A text of more tokens is refused.
+    /// Maximum number of tokens.
     pub tokens: usize,
-    /// Called every few thousand bytes; true ends the encoding.
+    /// Called every few thousand bytes; returning true cancels the encoding.
     pub cancelled: &'a dyn Fn() -> bool,
 }
 
@@ -22,10 +22,10 @@ impl EncodeLimit<'_> {
     pub(super) const NONE: EncodeLimit<'static> = EncodeLimit { tokens: usize::MAX, cancelled: &|| false };
 }
 
-/// Why an encoding ended early.
+/// Why an encoding stopped early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The text has more tokens than allowed; how many is not known.
+    /// The text has more tokens than this limit.
     #[error("the text has more than {0} tokens")]
     Tokens(usize),
     /// [`EncodeLimit::cancelled`] returned true.
@@ -37,7 +37,7 @@ pub enum EncodeError {
 pub(super) struct Encoding<'a> {
     pub(super) ids: Vec<u32>,
     limit: &'a EncodeLimit<'a>,
-    /// What tokens stand for, if every text has tokens.
+    /// The bytes that tokens cover, if every text has tokens.
     covers: Option<&'a Covers>,
     unchecked: usize,
 }
@@ -48,7 +48,7 @@ impl<'a> Encoding<'a> {
         Encoding { ids, limit, covers, unchecked: 0 }
     }
 
-    /// Whether `bytes` more of text may be encoded. Called before each part of it.
+    /// Checks the limits before the next `bytes` of text are encoded.
     pub(super) fn check(&mut self, bytes: usize) -> Result<(), EncodeError> {
         self.check_tokens(0)?;
         self.unchecked += bytes;
@@ -59,7 +59,7 @@ impl<'a> Encoding<'a> {
         Ok(())
     }
 
-    /// The same for a word that is to be merged.
+    /// The same for a word before it is merged.
     pub(super) fn check_word(&mut self, vocab: &Vocab, word: &str) -> Result<(), EncodeError> {
         if word.len() > LONG_WORD {
             self.check_long(vocab, word)?;
@@ -67,7 +67,7 @@ impl<'a> Encoding<'a> {
         self.check(word.len())
     }
 
-    #[cold] // apart from the loop over words, which are short
+    #[cold] // most words are short
     fn check_long(&self, vocab: &Vocab, word: &str) -> Result<(), EncodeError> {
         match self.covers {
             Some(covers) if self.limit.tokens < usize::MAX => self.check_tokens(covers.least(vocab, word)),
@@ -75,7 +75,7 @@ impl<'a> Encoding<'a> {
         }
     }
 
-    /// Whether so many more tokens may come.
+    /// Fails if `more` tokens exceed the limit.
     fn check_tokens(&self, more: usize) -> Result<(), EncodeError> {
         match self.ids.len().saturating_add(more) {
             tokens if tokens > self.limit.tokens => Err(EncodeError::Tokens(self.limit.tokens)),

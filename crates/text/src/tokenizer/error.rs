@@ -8,13 +8,13 @@ pub enum TokenizerError {
     /// A key is missing or has another type.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// `tokenizer.ggml.model` names a model that is not implemented.
+    /// An unsupported `tokenizer.ggml.model`.
     #[error("tokenizer model `{}` is not supported: want gpt2, llama, gemma4 or bert", shown(.0))]
     Model(String),
-    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not known.
-    #[error("pre-tokenizer `{}` is not known, and another would give other tokens", shown(.0))]
+    /// An unknown `tokenizer.ggml.pre`.
+    #[error("unknown pre-tokenizer `{}`: a different one would produce wrong tokens", shown(.0))]
     Pre(String),
-    /// An array that goes with the tokens is too short.
+    /// An array with one entry per token is too short.
     #[error("metadata key `{key}`: want {want} entries, file has {found}")]
     Length {
         /// The key.
@@ -24,7 +24,7 @@ pub enum TokenizerError {
         /// The number of entries.
         found: usize,
     },
-    /// A token type that is none of the six.
+    /// An unknown token type.
     #[error("token {id}: want a type from 0 to 6, file has {found}")]
     TokenType {
         /// The token.
@@ -32,7 +32,7 @@ pub enum TokenizerError {
         /// Its type in the file.
         found: usize,
     },
-    /// The special tokens are too many or too long to search for.
+    /// The special tokens are too many or too long for the search automaton.
     #[error("special tokens: {0}")]
     Markers(String),
 }

@@ -1,19 +1,19 @@
-//! The merge loop of both BPE kinds: join the best pair of neighbours until no pair can be joined.
+//! The merge loop of both kinds of BPE: merge the best adjacent pair until none is left.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::encoding::{EncodeError, Encoding};
 
-/// The id of a symbol that is no token.
+/// The id of a symbol that is not a token.
 pub(super) const NO_TOKEN: u32 = u32::MAX;
 
-/// Joins between two looks at whether the encoding is still wanted.
+/// Merges between two checks for cancellation.
 const CHECK_EVERY: u32 = 1 << 14;
 
 const NONE: usize = usize::MAX;
 
-/// A stretch of the word that is one token so far, in a list linked by index.
+/// A part of the word that is one token so far, in a linked list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Symbol {
     pub(super) id: u32,
@@ -23,17 +23,17 @@ pub(super) struct Symbol {
     next: usize,
 }
 
-/// What a pair becomes; the lowest `order` is joined first, the leftmost among equals.
+/// The result of merging a pair; the lowest `order` is merged first, the leftmost among equals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Join {
     pub(super) order: u32,
     pub(super) id: u32,
 }
 
-/// A pair waiting to be joined: order, index of the left symbol, end of the right one, new id.
+/// A candidate pair: order, index of the left symbol, end of the right one, new id.
 type Waiting = Reverse<(u32, usize, usize, u32)>;
 
-/// One word being merged; kept between words to reuse its memory.
+/// The state of merging one word; reused for the next word.
 #[derive(Default)]
 pub(super) struct Word {
     symbols: Vec<Symbol>,
@@ -58,7 +58,7 @@ impl Word {
         self.symbols.push(Symbol { id, start, end: start + len, prev, next: NONE });
     }
 
-    /// Joins pairs for as long as `join` knows one.
+    /// Merges pairs while `join` returns one.
     pub(super) fn merge(
         &mut self,
         out: &Encoding<'_>,
@@ -82,12 +82,12 @@ impl Word {
                 out.check_cancelled()?; // one word may be the whole text
             }
             let right = symbols[left].next;
-            // a symbol only grows to the right, so a pair that still ends where it did is unchanged
+            // a symbol only grows to the right, so a pair with the same end is unchanged
             if symbols.get(right).is_none_or(|right| right.end != end) {
                 continue;
             }
             let next = symbols[right].next;
-            symbols[right].next = NONE; // gone: no pair starts here any more
+            symbols[right].next = NONE; // merged: no pair starts here any more
             let joined = &mut symbols[left];
             (joined.id, joined.end, joined.next) = (id, end, next);
             let prev = joined.prev;
@@ -102,7 +102,7 @@ impl Word {
         Ok(())
     }
 
-    /// What is left, in order.
+    /// The remaining symbols, in order.
     pub(super) fn symbols(&self) -> impl Iterator<Item = &Symbol> {
         std::iter::successors(self.symbols.first(), |symbol| self.symbols.get(symbol.next))
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::super::encoding::EncodeLimit;
     use super::*;
 
-    /// Joins by ids: `(left, right, order, id)`.
+    /// Merges by ids: `(left, right, order, id)`.
     fn merged(start: &[u32], rules: &[(u32, u32, u32, u32)]) -> Vec<u32> {
         let mut word = Word::default();
         for &id in start {
@@ -128,21 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_order_goes_first_and_the_leftmost_among_equals() {
+    fn the_lowest_order_is_merged_first_and_the_leftmost_among_equals() {
         assert_eq!(merged(&[1, 2, 3], &[(1, 2, 5, 12), (2, 3, 4, 23)]), [1, 23]);
         assert_eq!(merged(&[1, 1, 1], &[(1, 1, 0, 11)]), [11, 1]);
         assert_eq!(merged(&[1, 1, 1, 1], &[(1, 1, 0, 11), (11, 11, 1, 1111)]), [1111]);
     }
 
     #[test]
-    fn a_pair_whose_part_was_taken_is_dropped() {
-        // 2-3 is joined first; 1-2 and 3-4 wait in vain, 23-4 is new
+    fn a_pair_whose_part_was_merged_is_dropped() {
+        // 2-3 is merged first; 1-2 and 3-4 are dropped, 23-4 is new
         let rules = [(2, 3, 0, 23), (1, 2, 1, 12), (3, 4, 2, 34), (23, 4, 3, 234)];
         assert_eq!(merged(&[1, 2, 3, 4], &rules), [1, 234]);
     }
 
     #[test]
-    fn nothing_gives_nothing() {
+    fn an_empty_word_has_no_tokens() {
         assert!(merged(&[], &[]).is_empty());
     }
 }

@@ -1,18 +1,18 @@
-//! The pre-tokenizers by name (`tokenizer.ggml.pre`): how text is cut before BPE, and what else the name decides.
+//! The pre-tokenizers by name (`tokenizer.ggml.pre`): how text is split before BPE, and other properties of the name.
 //!
-//! Patterns are those of the models' own `tokenizer.json`, with `(?i:...)` spelled out.
+//! Patterns are those of the models' own `tokenizer.json`, with `(?i:...)` expanded.
 
 use super::split::Step::{self, Pattern, Thousands};
 use super::vocab::Spelling;
 
-/// What a `tokenizer.ggml.pre` name stands for.
+/// The pre-tokenizer of one or more `tokenizer.ggml.pre` names.
 #[derive(Debug)]
 pub(super) struct Pre {
     pub(super) names: &'static [&'static str],
     pub(super) steps: &'static [Step],
-    /// A word that is a token is taken whole, even where no merges lead to it.
+    /// A word that is a token is not merged, even if no merges produce it.
     pub(super) ignore_merges: bool,
-    /// Whether a BOS is put first where `tokenizer.ggml.add_bos_token` is silent.
+    /// Whether BOS is added if `tokenizer.ggml.add_bos_token` is missing.
     pub(super) add_bos: bool,
     pub(super) spelling: Spelling,
 }
@@ -64,7 +64,7 @@ const YOUTU_SCRIPTS: &str = concat!(
 const LINES: &str = r"[^\n]+|[\n]+";
 const BLOOM: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+";
 
-/// Every name; one that is not here is refused, because a wrong cut changes the tokens in silence.
+/// Every known name; others are rejected, because wrong splitting would silently change the tokens.
 pub(super) const ALL: &[Pre] = &[
     Pre {
         names: &["default"],
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_once() {
+    fn names_are_unique() {
         let names: Vec<&str> = ALL.iter().flat_map(|pre| pre.names).copied().collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         assert!(find("llama-bpe").unwrap().ignore_merges);

@@ -1,4 +1,4 @@
-//! Tokens with a role: where a text begins, where generation ends, and the markers read out of text.
+//! Special tokens: BOS, EOS and other end tokens, and markers that are recognised in text.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use tern_formats::Metadata;
 use super::TokenizerError;
 use super::vocab::{Kind, Vocab};
 
-/// Texts that end a generation in whatever model has them as a token.
+/// Texts that are end tokens in every model that has them as a token.
 const END_TEXTS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -35,7 +35,7 @@ const END_TEXTS: &[&str] = &[
     "[e~[",
 ];
 
-/// Roles of fill-in-the-middle that end a generation too: the key, and the texts to look for without it.
+/// Fill-in-the-middle tokens that are also end tokens: the key, and the texts to search for without it.
 const FILL_ENDS: &[(&str, &[&str])] = &[
     ("fim_pad", &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"]),
     ("fim_rep", &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"]),
@@ -53,7 +53,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Reads the ids, `defaults` standing in for absent keys; a token that ends generation becomes a control token.
+    /// Reads the ids, with `defaults` for missing keys; end tokens become control tokens.
     pub(super) fn read(
         metadata: &Metadata,
         vocab: &mut Vocab,
@@ -95,7 +95,7 @@ impl Roles {
                 ends.push(id);
             }
         }
-        // `</s>` is also an HTML tag: it ends only where the file says that it is a marker
+        // `</s>` is also an HTML tag: it is an end token only if the file declares it a control token
         ends.extend(vocab.id_of("</s>").filter(|&id| vocab.kind(id) == Some(Kind::Control)));
         roles.ends.extend(ends);
 
@@ -109,39 +109,39 @@ impl Roles {
     }
 }
 
-/// A stretch of text, or a marker found in it.
+/// A part of the text, or a marker found in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part<'t> {
     Text(&'t str),
     Token(u32),
 }
 
-/// Which spaces beside a marker belong to it.
+/// Whether a marker includes the spaces before or after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
     SpacesBefore,
     SpacesAfter,
 }
 
-/// Finds markers in text: the longest at the leftmost place.
+/// Finds markers in text: the longest at the leftmost position.
 pub(super) struct Markers {
     always: Finder,
     on_request: Finder,
     takes: HashMap<u32, Takes>,
 }
 
-/// What is read out of a text.
+/// Which markers are recognised.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Read<'a> {
     /// User-defined tokens.
     UserDefined,
-    /// Control tokens too, outside these bytes: ranges in order, apart, none empty.
+    /// Control tokens too, outside these byte ranges, which are sorted, disjoint and not empty.
     ControlOutside(&'a [Range<usize>]),
 }
 
 impl Read<'_> {
     /// Control tokens anywhere, or nowhere.
-    pub(super) fn wanted(parse_special: bool) -> Read<'static> {
+    pub(super) fn with_control_tokens(parse_special: bool) -> Read<'static> {
         if parse_special { Read::ControlOutside(&[]) } else { Read::UserDefined }
     }
 }
@@ -165,7 +165,7 @@ impl Finder {
         Ok(Finder { ids, automaton: Some(automaton) })
     }
 
-    /// The first marker in a range of the text, or the longest that begins it.
+    /// The first marker in a range of the text, or the longest that starts it.
     fn find(&self, text: &str, range: Range<usize>, anchored: Anchored) -> Option<(Match, u32)> {
         let found = self.automaton.as_ref()?.find(Input::new(text).range(range).anchored(anchored))?;
         Some((found, *self.ids.get(found.pattern().as_usize())?))
@@ -182,12 +182,12 @@ impl Markers {
         })
     }
 
-    /// Whether some marker takes the spaces beside it, however many.
+    /// Whether some marker includes adjacent spaces.
     pub(super) fn take_spaces(&self) -> bool {
         !self.takes.is_empty()
     }
 
-    /// The first marker from `at` on: of those that may be read, the longest at the leftmost place.
+    /// The first marker from `at` on: of those that are recognised, the longest at the leftmost position.
     fn next(&self, text: &str, mut at: usize, read: Read<'_>) -> Option<(Match, u32)> {
         let Read::ControlOutside(user) = read else {
             return self.always.find(text, at..text.len(), Anchored::No);
@@ -199,7 +199,7 @@ impl Markers {
             if touched.is_none() || self.is_user_defined(id) {
                 return Some((found, id));
             }
-            // a control token with a user's bytes is none, but a shorter one or a user-defined one may begin there
+            // a control token that includes a user's bytes is not recognised, but a shorter or a user-defined one may be
             let start = found.start();
             let own = touched.map_or(start, |range| range.start.max(start));
             let shorter = self.on_request.find(text, start..own, Anchored::Yes);
@@ -216,7 +216,7 @@ impl Markers {
         self.always.ids.binary_search(&id).is_ok()
     }
 
-    /// The text in parts. Made one by one: whoever stops reading them stops the search.
+    /// The text in parts, computed lazily.
     pub(super) fn parts<'t>(&'t self, text: &'t str, read: Read<'t>) -> impl Iterator<Item = Part<'t>> + 't {
         let (mut at, mut rest, mut ended) = (0, 0, false);
         let some = |text: &'t str| Some(Part::Text(text)).filter(|_| !text.is_empty());
@@ -230,7 +230,7 @@ impl Markers {
             };
             at = marker.end();
             let takes = self.takes.get(&id);
-            // empty, too, where the marker before took the spaces this one begins with
+            // also empty if the previous marker included the spaces that this one starts with
             let mut before = text.get(rest..marker.start()).unwrap_or_default();
             if takes == Some(&Takes::SpacesBefore) {
                 before = before.trim_end_matches(is_space);
@@ -249,7 +249,7 @@ fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\u{B}'
 }
 
-/// GGUF does not say which markers take spaces; these models are known by name.
+/// GGUF does not specify which markers include spaces; these models are recognised by name.
 fn takes(metadata: &Metadata, vocab: &Vocab, markers: &[u32]) -> Result<HashMap<u32, Takes>, TokenizerError> {
     let name = metadata.optional_str("general.name")?.unwrap_or_default().to_lowercase();
     let pre = metadata.optional_str("tokenizer.ggml.pre")?.unwrap_or_default();

@@ -1,24 +1,24 @@
-//! Cuts text into the words that BPE works on, by the steps of a pre-tokenizer.
+//! Splits text into the words that BPE merges, by the steps of a pre-tokenizer.
 //!
 //! All published patterns are regular except for one lookahead, `\s+(?!\S)`: spaces up to the last one before a
-//! word. It stands last, so it is cut off, matched as `\s+` and shortened here; what remains runs in linear time.
+//! word. It is always last, so it is removed, matched as `\s+` and shortened here; the rest runs in linear time.
 
 use regex_automata::Input;
 use regex_automata::meta::Regex;
 
-/// One pass over the pieces; what it does not match stays as a piece of its own.
+/// One pass over the pieces; text between matches becomes separate pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     /// Every match is a piece.
     Pattern(&'static str),
-    /// Every match is a number, cut in threes counted from the right: `1234567` is `1`, `234`, `567`.
+    /// Every match is a number, split into groups of three from the right: `1234567` is `1`, `234`, `567`.
     Thousands(&'static str),
 }
 
-/// How the published patterns write the lookahead at their end.
+/// The lookahead at the end of published patterns.
 const LAST_SPACES: [&str; 2] = [r"|\s+(?!\S)|\s+", r"|\s+(?!\S)"];
 
-/// The number of `\s+` among the patterns of a compiled step.
+/// The index of `\s+` among the patterns of a compiled step.
 const SPACES: usize = 1;
 
 /// The steps of a pre-tokenizer, compiled.
@@ -31,7 +31,7 @@ impl Splitter {
         Splitter { steps: steps.iter().map(|&step| (step, compile(step))).collect() }
     }
 
-    /// Gives each word to `take`, in order, until it fails; together they are the text.
+    /// Passes each word to `take`, in order, until it fails; the words concatenate to the text.
     pub(super) fn split<'t, E>(
         &self,
         text: &'t str,
@@ -41,7 +41,7 @@ impl Splitter {
     }
 }
 
-/// Cuts a piece by the first step, and what that gives by the others.
+/// Splits a piece by the first step, and the results by the others.
 fn cut<'t, E>(
     steps: &[(Step, Regex)],
     piece: &'t str,
@@ -78,7 +78,7 @@ fn find(regex: &Regex, piece: &str, at: usize) -> Option<(usize, usize)> {
     let found = regex.search(&Input::new(piece).range(at..))?;
     let (start, mut end) = (found.start(), found.end());
     if found.pattern().as_usize() == SPACES && end < piece.len() {
-        // a word follows: the last space is left to it, unless it is the only one
+        // a word follows: the last space belongs to it, unless it is the only one
         let last = piece[start..end].char_indices().next_back().map_or(0, |(last, _)| last);
         if last > 0 {
             end = start + last;

@@ -1,4 +1,4 @@
-//! SentencePiece BPE: the pair whose token has the highest score is joined first; unknown characters become bytes.
+//! SentencePiece BPE: the pair whose token has the highest score is merged first; unknown characters become bytes.
 
 use tern_formats::Metadata;
 
@@ -7,7 +7,7 @@ use super::merge::{Join, NO_TOKEN, Word};
 use super::vocab::{SPACE_MARK, Vocab};
 use super::{TokenizerError, want_length};
 
-/// Scores turned into an order, and the byte tokens.
+/// Scores as an order, and the byte tokens.
 pub(super) struct Spm {
     orders: Vec<u32>,
     bytes: [u32; 256],
@@ -37,12 +37,12 @@ impl Spm {
         Ok(Spm { orders, bytes, longest: vocab.longest(), unknown })
     }
 
-    /// Whether no byte of a text is left out.
+    /// Whether no byte of a text is dropped.
     pub(super) fn covers_all(&self) -> bool {
         self.unknown.is_some() || self.bytes.iter().all(|&id| id != NO_TOKEN)
     }
 
-    /// Encodes a text, with a space put before it where `prefix` says so.
+    /// Encodes a text, with a space before it if `prefix` is set.
     pub(super) fn encode(
         &self,
         vocab: &Vocab,
@@ -92,7 +92,7 @@ impl Spm {
     }
 }
 
-/// A number that is lower where the score is higher.
+/// An integer that is lower for a higher score.
 fn order(score: f32) -> u32 {
     let bits = (score + 0.0).to_bits(); // -0.0 becomes 0.0
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };

@@ -1,4 +1,4 @@
-//! The token list: text, bytes and kind of every id, and the way back from a text to its id.
+//! The token list: text, bytes and kind of every id, and lookup of an id by text.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -8,27 +8,27 @@ use tern_formats::Metadata;
 
 use super::{TokenizerError, byte_level};
 
-/// What stands for a space inside SentencePiece tokens.
+/// The character that represents a space in SentencePiece tokens.
 pub(super) const SPACE_MARK: char = '\u{2581}';
 
-/// What a token is for; the numbers are those of `tokenizer.ggml.token_type`.
+/// The kind of a token; the numbers are those of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// 1: a piece of text.
+    /// 1: text.
     Normal,
-    /// 2: stands for what the vocabulary cannot say.
+    /// 2: represents text that the vocabulary cannot encode.
     Unknown,
-    /// 3: a marker such as `<|im_start|>`: read from text only where the caller asks, hidden by default.
+    /// 3: a control token such as `<|im_start|>`: recognised only if requested, hidden by default.
     Control,
     /// 4: a text that is always one token.
     UserDefined,
-    /// 5 (and 0): a filler without text.
+    /// 5 (and 0): unused.
     Unused,
     /// 6: one raw byte, written `<0xNN>`.
     Byte,
 }
 
-/// How token texts spell bytes.
+/// How token texts represent bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// GPT-2: every byte is one printable character (a space is `Ġ`).
@@ -42,14 +42,14 @@ pub(super) struct Vocab {
     texts: Blob,
     bytes: Blob,
     kinds: Vec<Kind>,
-    /// Characters before a space mark inside a token, sorted: few, in most vocabularies none.
+    /// Characters that precede a space mark inside a token, sorted: few, none in most vocabularies.
     before_marks: Vec<char>,
     by_text: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
 impl Vocab {
-    /// Reads `tokenizer.ggml.tokens` and `.token_type`; bytes are filled in by [`Self::spell`].
+    /// Reads `tokenizer.ggml.tokens` and `.token_type`; [`Self::spell`] fills in the bytes.
     pub(super) fn read(metadata: &Metadata, warnings: &mut Vec<String>) -> Result<Vocab, TokenizerError> {
         let tokens = metadata.strings("tokenizer.ggml.tokens")?;
         let kinds = match metadata.optional_usizes("tokenizer.ggml.token_type")? {
@@ -89,7 +89,7 @@ impl Vocab {
         Ok(vocab)
     }
 
-    /// Writes down the bytes of every token; the kinds must be final by now.
+    /// Stores the bytes of every token; the kinds must be final.
     pub(super) fn spell(&mut self, spelling: Spelling) {
         let mut bytes = Blob::with_capacity(self.len());
         let mut one = Vec::new();
@@ -125,7 +125,7 @@ impl Vocab {
         self.by_text.find(hash, |&id| self.texts.get(id) == text.as_bytes()).copied()
     }
 
-    /// The id that plain text may become: a marker is never read out of text by merging its letters.
+    /// The id that plain text may become: merging never produces a control token.
     pub(super) fn plain_id(&self, text: &str) -> Option<u32> {
         self.id_of(text)
             .filter(|&id| matches!(self.kind(id), Some(Kind::Normal | Kind::UserDefined | Kind::Unused)))
@@ -158,13 +158,13 @@ impl Vocab {
     }
 
     /// All ids of the given kinds.
-    pub(super) fn of_kind(&self, wanted: &[Kind]) -> impl Iterator<Item = u32> {
+    pub(super) fn of_kind(&self, kinds: &[Kind]) -> impl Iterator<Item = u32> {
         let ids = self.kinds.iter().enumerate();
-        ids.filter(|(_, kind)| wanted.contains(kind)).map(|(id, _)| id as u32)
+        ids.filter(|(_, kind)| kinds.contains(kind)).map(|(id, _)| id as u32)
     }
 
-    /// Cuts text before the space marks no token reaches across: merging short words gives the same tokens as
-    /// merging the whole text, and is faster.
+    /// Splits text before space marks that no token spans: merging short words gives the same tokens as merging the whole
+    /// text, and is faster.
     pub(super) fn words<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
         let mut rest = text;
         std::iter::from_fn(move || {
@@ -180,7 +180,7 @@ impl Vocab {
         })
     }
 
-    /// The bytes of text that each token stands for. A space mark may be one in the text, so it counts as such.
+    /// The bytes of text that each token covers. A space mark may also occur in the text itself, so it has its own length.
     pub(super) fn covered(&self, spelling: Spelling) -> impl Iterator<Item = &[u8]> {
         let blob = if spelling == Spelling::ByteLevel { &self.bytes } else { &self.texts };
         (0..self.len()).map(|id| blob.get(id as u32))
@@ -214,7 +214,7 @@ fn kind_of(id: usize, kind: usize) -> Result<Kind, TokenizerError> {
     })
 }
 
-/// The byte that `<0x0A>` names.
+/// The byte of `<0x0A>`.
 fn byte_of(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
@@ -237,7 +237,7 @@ impl Blob {
         self.ends.push(self.bytes.len());
     }
 
-    /// Empty where there is no such id.
+    /// Empty if there is no such id.
     fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_begin_where_no_token_reaches_across() {
+    fn words_start_where_no_token_spans() {
         let mut metadata = Metadata::default();
         let tokens = ["▁a", "▁▁", ">▁<"].map(String::from);
         metadata.insert("tokenizer.ggml.tokens", tern_formats::Value::Strings(tokens.into()));

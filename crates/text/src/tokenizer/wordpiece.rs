@@ -1,4 +1,4 @@
-//! BERT's WordPiece: normalised words, each cut greedily into the longest tokens that fit.
+//! BERT's WordPiece: normalised words, each split greedily into the longest matching tokens.
 
 use regex_automata::meta::Regex;
 use tern_formats::Metadata;
@@ -8,7 +8,7 @@ use super::TokenizerError;
 use super::encoding::{EncodeError, Encoding};
 use super::vocab::{SPACE_MARK, Vocab};
 
-/// Words are runs of other characters; each punctuation mark and each CJK ideograph is a word of its own.
+/// Words are runs of other characters; each punctuation mark and each CJK ideograph is a separate word.
 /// (`\p{P}` and the ASCII symbols; the ideograph blocks are those of BERT's `_is_chinese_char`.)
 const WORDS: &str = concat!(
     r"[\p{P}$+<=>^`|~\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}",
@@ -21,7 +21,7 @@ const WORDS: &str = concat!(
 const DROPPED: &str = r"[[\p{Cc}\p{Cf}\p{Co}\x{FFFD}]&&[^\t\r\n]]";
 const ACCENTS: &str = r"\p{Mn}";
 
-/// The word cutter and the normaliser's options.
+/// The word splitter and the normaliser's options.
 pub(super) struct WordPiece {
     words: Regex,
     dropped: Regex,
@@ -64,7 +64,7 @@ impl WordPiece {
         for found in self.words.find_iter(&text) {
             out.check(found.len())?;
             marked.clear();
-            marked.push(SPACE_MARK); // the first piece of a word has the mark of a space, the others have none
+            marked.push(SPACE_MARK); // only the first piece of a word has a space mark
             marked.push_str(&text[found.range()]);
             let before = out.ids.len();
             if !self.pieces(vocab, &marked, &mut out.ids) {
@@ -75,7 +75,7 @@ impl WordPiece {
         Ok(())
     }
 
-    /// Appends the longest tokens one after the other; false where no token fits.
+    /// Appends the longest matching tokens one by one; false if none matches.
     fn pieces(&self, vocab: &Vocab, word: &str, out: &mut Vec<u32>) -> bool {
         let mut rest = word;
         while !rest.is_empty() {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn normalising_and_cutting() {
+    fn normalising_and_splitting() {
         let metadata = Metadata::default();
         let mut list = Metadata::default();
         list.insert("tokenizer.ggml.tokens", tern_formats::Value::Strings(vec!["▁a".into()]));
