@@ -1,11 +1,11 @@
-//! Which code an input reached, by the counters that LLVM's SanitizerCoverage puts into every block.
+//! Code coverage of inputs, from the counters that LLVM's SanitizerCoverage adds to every basic block.
 //!
 //! `-C passes=sancov-module` with inline 8-bit counters is available on stable Rust. Each object file registers its
 //! counters before `main`; in a build without the pass none are registered, and nothing is reached.
 
 use std::sync::Mutex;
 
-/// Where counters are: addresses and lengths.
+/// The counters: addresses and lengths.
 static REGIONS: Mutex<Vec<(usize, usize)>> = Mutex::new(vec![]);
 
 /// Called by the constructors of instrumented code.
@@ -19,14 +19,14 @@ extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) 
     }
 }
 
-/// Asked for by the same pass; program counters are not needed here.
+/// Required by the same pass; program counters are not needed here.
 #[unsafe(no_mangle)]
 extern "C" fn __sanitizer_cov_pcs_init(_start: *const usize, _stop: *const usize) {}
 
-/// What all inputs reached so far.
+/// The coverage of all inputs so far.
 pub(crate) struct Cover {
     counters: Vec<&'static mut [u8]>,
-    /// For each counter, the powers of two it has had.
+    /// Per counter, the powers of two it has reached.
     seen: Vec<u8>,
     reached: usize,
 }
@@ -42,17 +42,17 @@ impl Cover {
         Cover { counters, seen: vec![0; all], reached: 0 }
     }
 
-    /// Counters there are, and those that were reached.
+    /// The number of counters, and of those that were reached.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.seen.len(), self.reached)
     }
 
-    /// Before an input.
+    /// Resets the counters before an input.
     pub(crate) fn clear(&mut self) {
         self.counters.iter_mut().for_each(|c| c.fill(0));
     }
 
-    /// After it: whether it reached something for the first time, or about twice as often as anything before.
+    /// Whether the input reached new code, or code about twice as often as any input before.
     pub(crate) fn is_new(&mut self) -> bool {
         let mut new = false;
         for (count, seen) in self.counters.iter().flat_map(|c| c.iter()).zip(&mut self.seen) {

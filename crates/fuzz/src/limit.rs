@@ -1,4 +1,4 @@
-//! Memory that an input may take: beyond it there is none, which ends the process.
+//! The memory limit of an input: allocations beyond it fail, which ends the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,7 +12,7 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
 
-// SAFETY: every call is passed on to the system allocator, or answered with no memory, which the contract allows
+// SAFETY: every call is passed on to the system allocator, or returns null, which the contract allows
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if IN_USE.fetch_add(layout.size(), Relaxed) + layout.size() > MOST {

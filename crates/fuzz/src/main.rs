@@ -1,11 +1,11 @@
-//! `tern-fuzz TARGET SECONDS [FOLDER]`: mutates the kept corpus of a target and runs it on each input.
+//! `tern-fuzz TARGET SECONDS [FOLDER]`: mutates the corpus of a target and runs the target on each input.
 //!
-//! The inputs run in a child process, so that nothing they do is lost on the parent: a panic, an abort, a stack that
-//! overflows, memory or time over the limit end the child, and the parent keeps the input and says how to run it again.
-//! With FOLDER, inputs that reach new code are kept there too. `tern-fuzz TARGET replay FILE` runs one input.
+//! Inputs run in a child process: a panic, an abort, a stack overflow, or exceeding the memory or time limit ends the
+//! child, and the parent saves the input and prints how to run it again. With FOLDER, inputs that reach new code are
+//! saved there too. `tern-fuzz TARGET replay FILE` runs one input.
 //!
-//! `scripts/fuzz` builds it with counters in every block of code, which guide what is mutated; without them, as in the
-//! tests, it mutates the corpus alone.
+//! `scripts/fuzz` builds it with coverage counters, which guide the mutation; without them, as in the tests, it only
+//! mutates the corpus.
 
 mod cover;
 mod limit;
@@ -21,16 +21,16 @@ use std::time::{Duration, Instant};
 use record::Record;
 use targets::{TARGETS, Target};
 
-/// One input may take so long: generous, for a machine that is busy with other things.
+/// Time limit of one input, generous for busy machines.
 const INPUT: Duration = Duration::from_secs(30);
-/// How often the parent looks at the child.
+/// How often the parent checks the child.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(words) => {
-            eprintln!("tern-fuzz: {words}");
+        Err(message) => {
+            eprintln!("tern-fuzz: {message}");
             ExitCode::FAILURE
         }
     }
@@ -72,16 +72,16 @@ fn watch(target: &Target, seconds: u64, folder: &str) -> Result<(), String> {
     let outcome = match ended {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{}: {status}", target.name)),
-        Err(words) => Err(format!("{}: {words}", target.name)),
+        Err(message) => Err(format!("{}: {message}", target.name)),
     };
-    let outcome = outcome.map_err(|words| match keep(target, &record.input()) {
+    let outcome = outcome.map_err(|message| match keep(target, &record.input()) {
         Ok(kept) => format!(
-            "{words}\nthe input is kept: {}\nrun it again: scripts/fuzz {} replay {}",
+            "{message}\ninput saved: {}\nrun it again: scripts/fuzz {} replay {}",
             kept.display(),
             target.name,
             kept.display()
         ),
-        Err(e) => format!("{words}\nthe input could not be kept: {e}"),
+        Err(e) => format!("{message}\ncannot save the input: {e}"),
     });
     let _ = std::fs::remove_file(&path);
     outcome
@@ -105,7 +105,7 @@ fn wait(child: &mut Child, record: &Record) -> Result<ExitStatus, String> {
     }
 }
 
-/// Writes the input that ended the child to the folder of crashes.
+/// Saves the input that ended the child to the folder of crashes.
 fn keep(target: &Target, input: &[u8]) -> std::io::Result<PathBuf> {
     let folder = std::env::temp_dir().join("tern-fuzz-crashes").join(target.name);
     std::fs::create_dir_all(&folder)?;

@@ -1,4 +1,4 @@
-//! New inputs from old ones.
+//! Mutation of inputs.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -6,11 +6,11 @@ use tern_graph::Random;
 
 use crate::record::LONGEST;
 
-/// Numbers that readers get wrong.
+/// Numbers that often reveal errors.
 const NUMBERS: [u64; 12] =
     [0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 32, 1 << 60, i64::MAX as u64, u64::MAX];
 
-/// One to eight changes of an input; `other` is what it may be crossed with, `words` what may be put into it.
+/// Applies one to eight changes to an input; `other` may be spliced in, `words` may be inserted.
 pub(crate) fn mutate(random: &mut Random, input: &[u8], other: &[u8], words: &[&str]) -> Vec<u8> {
     let mut new = input.to_vec();
     for _ in 0..1 << random.below(4) {
@@ -27,7 +27,7 @@ pub(crate) fn mutate(random: &mut Random, input: &[u8], other: &[u8], words: &[&
                 new[at..at + width].copy_from_slice(&bytes[..width]);
             }
             3 => drop(new.drain(at..end)),
-            // a part once or many times more, somewhere
+            // repeats a part once or many times at another position
             4 => insert(&mut new, at, &input.get(at..end).unwrap_or(input).repeat(1 + random.below(4))),
             5 => insert(&mut new, at, &input[..input.len().min(len)].repeat(1 + random.below(64))),
             6 => {
@@ -47,7 +47,7 @@ fn insert(input: &mut Vec<u8>, at: usize, part: &[u8]) {
     input.splice(at..at, part.iter().copied());
 }
 
-/// Names an input.
+/// The file name of an input.
 pub(crate) fn hash(input: &[u8]) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(input)
 }

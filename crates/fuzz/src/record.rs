@@ -1,4 +1,4 @@
-//! The input that is being run, in memory that outlives the process that runs it.
+//! The current input, in memory that outlives the process that runs it.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memmap2::{MmapMut, MmapOptions};
 
-/// Inputs are not longer.
+/// Maximum length of an input.
 pub(crate) const LONGEST: usize = 1 << 16;
 /// A count and a length before the input.
 const HEAD: usize = 16;
@@ -31,7 +31,7 @@ impl Record {
         Ok(Record(map))
     }
 
-    /// Puts down the input that comes next.
+    /// Records the next input.
     pub(crate) fn put(&mut self, input: &[u8]) {
         let count = self.count() + 1;
         self.0[HEAD..HEAD + input.len()].copy_from_slice(input);
@@ -39,7 +39,7 @@ impl Record {
         self.0[..8].copy_from_slice(&count.to_le_bytes());
     }
 
-    /// Inputs so far.
+    /// Number of inputs so far.
     pub(crate) fn count(&self) -> u64 {
         self.word(0)
     }

@@ -1,4 +1,4 @@
-//! What is fuzzed: everything that reads what strangers wrote.
+//! The fuzz targets: everything that parses untrusted input.
 
 mod http;
 
@@ -12,16 +12,16 @@ use tern_grammar::{Grammar, GrammarCompiler};
 use tern_models::{Model, Shape, Synth, plain_tokenizer};
 use tern_text::{ChatInput, ChatTemplate, Tokenizer};
 
-/// Runs one input. It panics, aborts or takes too long where it finds something.
+/// Runs one input. A bug shows as a panic, an abort or a timeout.
 pub(crate) type Run = Box<dyn FnMut(&[u8])>;
 
 pub(crate) struct Target {
     pub(crate) name: &'static str,
     /// Prepares what all inputs share.
     pub(crate) start: fn() -> Run,
-    /// Inputs beside those in the folder `corpus`, made by code because they are large or binary.
+    /// Inputs in addition to the folder `corpus`, generated because they are large or binary.
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
-    /// Words that are put into inputs.
+    /// Words to insert into inputs.
     pub(crate) words: &'static [&'static str],
 }
 
@@ -133,7 +133,7 @@ const HTTP_WORDS: &[&str] = &[
     "<|im_end|>",
 ];
 
-/// The file is read, its tokenizer and its graph are made.
+/// Reads the file, and builds its tokenizer and its graph.
 fn gguf() -> Run {
     Box::new(|input| {
         let Ok(checkpoint) = Checkpoint::from_bytes(input.to_vec().into()) else { return };
@@ -147,13 +147,13 @@ fn gguf() -> Run {
     })
 }
 
-/// The vocabulary of the file reads the last bytes of the file, and that of the embedded model the whole as text.
+/// Encodes the last bytes of the file with its vocabulary, and the whole file with that of the embedded model.
 fn tokenizer() -> Run {
     let stories = stories();
     Box::new(move |input| {
         let text = String::from_utf8_lossy(input);
         let ids = stories.encode(&text, false, false);
-        assert_eq!(stories.decode(&ids, true), text, "a text comes back from its tokens");
+        assert_eq!(stories.decode(&ids, true), text, "encoding and decoding must round-trip");
         stories.encode(&text, true, true);
         let Ok(checkpoint) = Checkpoint::from_bytes(input.to_vec().into()) else { return };
         let Ok(tokenizer) = Tokenizer::from_metadata(&checkpoint.metadata) else { return };
@@ -168,7 +168,7 @@ fn tokenizer() -> Run {
     })
 }
 
-/// The template is compiled, rendered with a conversation that has tools and calls, and the text tokenised.
+/// Compiles the template, renders a conversation with tools and calls, and encodes the text.
 fn template() -> Run {
     let stories = stories();
     let call = json!({"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, null]}}});
@@ -204,7 +204,7 @@ fn template() -> Run {
     })
 }
 
-/// The first line says what the rest is; it is compiled, and a text of a few tokens follows it.
+/// Compiles the grammar, whose kind is in the first line, and generates a few tokens under it.
 fn schema() -> Run {
     let compiler = GrammarCompiler::new(Arc::new(stories()));
     Box::new(move |input| {

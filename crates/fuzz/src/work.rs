@@ -1,4 +1,4 @@
-//! The child: runs the corpus, then mutations of it until the time is over.
+//! The child process: runs the corpus, then mutations until the time is up.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::mutate::{hash, mutate};
 use crate::record::{LONGEST, Record};
 use crate::targets::Target;
 
-/// Runs `target` for some seconds. New inputs that reach new code go to `folder`, if it has a name.
+/// Runs `target` for some seconds. Inputs that reach new code are saved to `folder`, if given.
 pub(crate) fn work(target: &Target, seconds: u64, record: &Path, folder: &str) -> Result<(), String> {
     let mut record = Record::open(record).map_err(|e| format!("{}: {e}", record.display()))?;
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
@@ -23,7 +23,7 @@ pub(crate) fn work(target: &Target, seconds: u64, record: &Path, folder: &str) -
     corpus.extend((target.seeds)());
     let mut run = (target.start)();
     let mut cover = Cover::new();
-    // a panic is told once, by who catches it
+    // a panic is reported once, where it is caught
     std::panic::set_hook(Box::new(|_| ()));
     let mut one = |input: &[u8], cover: &mut Cover| -> Result<bool, String> {
         record.put(input);
@@ -57,7 +57,7 @@ pub(crate) fn work(target: &Target, seconds: u64, record: &Path, folder: &str) -
         0 => "without coverage".into(),
         _ => format!("{} new, {reached} of {counters} blocks reached", corpus.len() - known),
     };
-    println!("{}: {known} inputs kept, {inputs} mutated in {seconds} s, {guided}", target.name);
+    println!("{}: {known} inputs in the corpus, {inputs} mutated in {seconds} s, {guided}", target.name);
     Ok(())
 }
 

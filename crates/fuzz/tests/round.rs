@@ -1,8 +1,8 @@
-//! A short round of every target: the kept corpus, and some seconds of its mutations.
+//! A short run of every target: the corpus, and some seconds of mutations.
 
 use std::process::Command;
 
-/// Seconds of each target.
+/// Seconds per target.
 const SECONDS: &str = "3";
 
 fn round(target: &str) {
