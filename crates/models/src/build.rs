@@ -7,6 +7,7 @@ use tern_graph::{Graph, Val, WeightId};
 
 use crate::ModelError;
 use crate::config::{Config, Keys};
+use crate::tensor::host_tensor;
 
 /// Where weights come from: a checkpoint, or a shape that is still to be filled.
 pub trait Source {
@@ -23,7 +24,7 @@ impl Source for Checkpoint {
     }
 
     fn values(&self, name: &str) -> Option<Vec<f32>> {
-        crate::model::host_tensor(self.tensors.get(name)?).ok().map(|t| t.to_f32())
+        host_tensor(self.tensors.get(name)?).ok().map(|t| t.to_f32())
     }
 }
 

@@ -3,9 +3,13 @@
 use tern_graph::{Activation, RopeStyle};
 
 use crate::blocks::AttentionStyle;
-use crate::{Arch, Build, ModelError};
+use crate::{Arch, Build, ModelError, Synthetic};
 
-pub(crate) static GEMMA3: Arch = Arch { name: "gemma3", build };
+pub(crate) static GEMMA3: Arch = Arch {
+    name: "gemma3",
+    build,
+    synthetic: Synthetic { keys: &[("attention.sliding_window", 32)], ..Synthetic::PLAIN },
+};
 
 /// Every sixth layer sees everything; the five before it see a window.
 const PATTERN: usize = 6;

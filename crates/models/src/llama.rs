@@ -2,9 +2,9 @@
 
 use tern_graph::RopeStyle;
 
-use crate::{Arch, Build, ModelError};
+use crate::{Arch, Build, ModelError, Synthetic};
 
-pub(crate) static LLAMA: Arch = Arch { name: "llama", build };
+pub(crate) static LLAMA: Arch = Arch { name: "llama", build, synthetic: Synthetic::PLAIN };
 
 /// Rotation base of files from before the key existed: Llama 1 and 2.
 const FIRST_ROPE_BASE: f32 = 10_000.0;

@@ -1,47 +1,15 @@
 //! From a checkpoint to a graph with its weights, or one sentence why not.
 
-use tern_formats::{Checkpoint, Metadata, MetadataError, Tensor, shown};
-use tern_graph::{Graph, GraphError, HostTensor};
+use tern_formats::{Checkpoint, Metadata, shown};
+use tern_graph::{Graph, HostTensor};
 
 use crate::build::{Build, Source};
 use crate::config::{Config, Keys};
-use crate::{ALL, Arch};
-
-/// Why a checkpoint cannot be run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ModelError {
-    /// A key is missing or wrong.
-    #[error(transparent)]
-    Metadata(#[from] MetadataError),
-    /// Shapes inside the model do not fit each other.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// The architecture is not one of ours.
-    #[error("architecture `{}` is not supported; Tern runs {}", shown(.0), known())]
-    Architecture(String),
-    /// A tensor is missing, misshapen or in a format that cannot be run.
-    #[error("{0}")]
-    Tensor(String),
-    /// The file asks for something Tern does not do.
-    #[error("{0}")]
-    Unsupported(String),
-}
-
-fn known() -> String {
-    ALL.iter().map(|a| a.name).collect::<Vec<_>>().join(", ")
-}
+use crate::tensor::host_tensor;
+use crate::{Arch, ModelError};
 
 /// Tensors that say nothing a graph needs.
 const IGNORED: &[&str] = &[".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale"];
-
-impl Arch {
-    /// The architecture that metadata names.
-    fn of(metadata: &Metadata) -> Result<&'static Arch, ModelError> {
-        let name = metadata.str("general.architecture")?;
-        let arch = ALL.iter().find(|a| a.name == name);
-        Ok(*arch.ok_or_else(|| ModelError::Architecture(name.into()))?)
-    }
-}
 
 /// A model ready for any backend.
 #[derive(Debug)]
@@ -119,14 +87,4 @@ impl Model {
         };
         self.graph.weights.iter().map(find).collect()
     }
-}
-
-/// A checkpoint's tensor as rows of weights.
-pub(crate) fn host_tensor(t: &Tensor) -> Result<HostTensor, ModelError> {
-    if !t.quant.is_runnable() {
-        let text = format!("{}: format {} is known but cannot be run", t.name, t.quant.name);
-        return Err(ModelError::Tensor(text));
-    }
-    let (rows, cols) = (t.rows(), t.cols());
-    Ok(HostTensor { name: t.name.clone(), quant: t.quant, rows, cols, data: t.data.clone() })
 }

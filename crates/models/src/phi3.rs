@@ -2,9 +2,10 @@
 
 use tern_graph::RopeStyle;
 
-use crate::{Arch, Build, ModelError};
+use crate::{Arch, Build, ModelError, Synthetic};
 
-pub(crate) static PHI3: Arch = Arch { name: "phi3", build };
+pub(crate) static PHI3: Arch =
+    Arch { name: "phi3", build, synthetic: Synthetic { tensors: &["attn_qkv.weight"], keys: &[] } };
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;

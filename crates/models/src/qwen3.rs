@@ -2,9 +2,9 @@
 
 use tern_graph::RopeStyle;
 
-use crate::{Arch, Build, ModelError};
+use crate::{Arch, Build, ModelError, Synthetic};
 
-pub(crate) static QWEN3: Arch = Arch { name: "qwen3", build };
+pub(crate) static QWEN3: Arch = Arch { name: "qwen3", build, synthetic: Synthetic::PLAIN };
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     b.keys().usize("attention.key_length")?; // not width / heads in most sizes: must be there

@@ -2,7 +2,7 @@
 
 use tern_formats::{Metadata, Value};
 
-use crate::Source;
+use crate::{Arch, Source};
 
 /// The sizes of a model, without its weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub struct Shape {
     /// The name users write.
     pub name: &'static str,
     /// Architecture.
-    pub arch: &'static str,
+    pub arch: &'static Arch,
     /// Layers.
     pub layers: usize,
     /// Columns of the residual stream.
@@ -39,7 +39,7 @@ pub struct Shape {
 
 const BONSAI_8B: Shape = Shape {
     name: "bonsai-8b",
-    arch: "qwen3",
+    arch: &crate::qwen3::QWEN3,
     layers: 36,
     width: 4096,
     ff: 12288,
@@ -56,7 +56,7 @@ const BONSAI_8B: Shape = Shape {
 
 const TINY: Shape = Shape {
     name: "tiny-qwen3",
-    arch: "qwen3",
+    arch: &crate::qwen3::QWEN3,
     layers: 3,
     width: 256,
     ff: 512,
@@ -99,7 +99,7 @@ pub static SHAPES: &[Shape] = &[
     },
     Shape {
         name: "llama3-8b",
-        arch: "llama",
+        arch: &crate::llama::LLAMA,
         layers: 32,
         ff: 14_336,
         vocab: 128_256,
@@ -111,7 +111,7 @@ pub static SHAPES: &[Shape] = &[
     },
     Shape {
         name: "smollm2-135m",
-        arch: "llama",
+        arch: &crate::llama::LLAMA,
         layers: 30,
         width: 576,
         ff: 1536,
@@ -127,10 +127,10 @@ pub static SHAPES: &[Shape] = &[
     },
     TINY,
     Shape { name: "tiny-yarn", tied: false, yarn: 4, context: 1024, ..TINY },
-    Shape { name: "tiny-llama", arch: "llama", head_dim: 32, ..TINY },
-    Shape { name: "tiny-qwen2", arch: "qwen2", head_dim: 32, ..TINY },
-    Shape { name: "tiny-gemma3", arch: "gemma3", layers: 7, kv_heads: 4, ..TINY },
-    Shape { name: "tiny-phi3", arch: "phi3", head_dim: 32, tied: false, ..TINY },
+    Shape { name: "tiny-llama", arch: &crate::llama::LLAMA, head_dim: 32, ..TINY },
+    Shape { name: "tiny-qwen2", arch: &crate::qwen2::QWEN2, head_dim: 32, ..TINY },
+    Shape { name: "tiny-gemma3", arch: &crate::gemma3::GEMMA3, layers: 7, kv_heads: 4, ..TINY },
+    Shape { name: "tiny-phi3", arch: &crate::phi3::PHI3, head_dim: 32, tied: false, ..TINY },
 ];
 
 impl Shape {
@@ -142,10 +142,10 @@ impl Shape {
     /// The metadata of such a model, without a tokenizer.
     pub fn metadata(&self) -> Metadata {
         let mut m = Metadata::default();
-        m.insert("general.architecture", Value::String(self.arch.into()));
+        m.insert("general.architecture", Value::String(self.arch.name.into()));
         m.insert("general.name", Value::String("Random weights".into()));
         let mut put = |key: &str, value: Value| {
-            m.insert(format!("{}.{key}", self.arch), value);
+            m.insert(format!("{}.{key}", self.arch.name), value);
         };
         let number = |x: usize| Value::Uint(x as u64);
         put("context_length", number(self.context));
@@ -164,8 +164,8 @@ impl Shape {
             put("rope.scaling.factor", Value::Float(self.yarn as f64));
             put("rope.scaling.original_context_length", number(self.context / self.yarn));
         }
-        if self.arch == "gemma3" {
-            put("attention.sliding_window", number(32));
+        for (key, value) in self.arch.synthetic.keys {
+            put(key, Value::Uint(*value));
         }
         m
     }
@@ -176,16 +176,12 @@ impl Source for Shape {
     fn shape(&self, name: &str) -> Option<[usize; 2]> {
         let part =
             name.rsplit_once("blk.").map_or(name, |(_, tail)| tail.split_once('.').map_or(tail, |t| t.1));
-        let fused = self.arch == "phi3";
-        let there = match part {
+        let exists = match part {
             "token_embd.weight" => true,
             "output.weight" => !self.tied,
-            "attn_qkv.weight" => fused,
-            "ffn_gate.weight" => !fused,
-            "attn_q.bias" | "attn_k.bias" | "attn_v.bias" => self.arch == "qwen2",
-            _ => false,
+            part => self.arch.synthetic.tensors.contains(&part),
         };
-        there.then_some([self.vocab, self.width])
+        exists.then_some([self.vocab, self.width])
     }
 
     fn values(&self, _: &str) -> Option<Vec<f32>> {

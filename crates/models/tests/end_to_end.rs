@@ -22,7 +22,7 @@ const DISTANCE: f32 = 2e-3;
 
 /// A shape small enough to be run by the reference in no time.
 fn small(shape: &Shape) -> Shape {
-    let layers = if shape.arch == "gemma3" { 6 } else { 2 }; // gemma's sixth layer is its first global one
+    let layers = if shape.arch.name == "gemma3" { 6 } else { 2 }; // gemma's sixth layer is its first global one
     Shape { layers, vocab: 320, ..shape.clone() }
 }
 

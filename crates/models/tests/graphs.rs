@@ -27,7 +27,7 @@ impl With {
     }
 
     fn key(mut self, name: &str, value: Value) -> With {
-        self.metadata.insert(format!("{}.{name}", self.shape.arch), value);
+        self.metadata.insert(format!("{}.{name}", self.shape.arch.name), value);
         self
     }
 
@@ -86,7 +86,7 @@ fn text(s: &str) -> Value {
 #[test]
 fn every_architecture_has_a_tiny_shape() {
     for arch in tern_models::ALL {
-        let tiny = SHAPES.iter().find(|s| s.arch == arch.name && s.name.starts_with("tiny-"));
+        let tiny = SHAPES.iter().find(|s| s.arch.name == arch.name && s.name.starts_with("tiny-"));
         assert!(tiny.is_some(), "{} has no tiny shape, so no snapshot", arch.name);
     }
 }
@@ -172,7 +172,7 @@ fn scores_are_scaled_by_the_head_or_by_the_file() {
 fn the_rotation_base_is_optional_for_llama_only() {
     for name in ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-gemma3", "tiny-phi3"] {
         let mut with = With::new(small(name));
-        let key = format!("{}.rope.freq_base", with.shape.arch);
+        let key = format!("{}.rope.freq_base", with.shape.arch.name);
         with.metadata.remove(&key);
         match with.build(None) {
             Ok(model) => {

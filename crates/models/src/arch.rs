@@ -1,0 +1,50 @@
+//! Architectures: the name that files carry, how the graph is built, and what synthetic models of it need.
+
+use tern_formats::Metadata;
+
+use crate::{ALL, Build, ModelError};
+
+/// One architecture.
+#[derive(Debug)]
+pub struct Arch {
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// Appends the whole model to the builder's graph.
+    pub build: fn(&mut Build<'_>) -> Result<(), ModelError>,
+    /// What a synthetic model of this architecture has beyond the common keys and tensors.
+    pub synthetic: Synthetic,
+}
+
+/// What files of an architecture have beyond what all decoders have, for models made from a [`Shape`](crate::Shape).
+#[derive(Debug)]
+pub struct Synthetic {
+    /// Tensors per layer, without the `blk.N.` prefix.
+    pub tensors: &'static [&'static str],
+    /// Metadata keys, without the architecture's prefix.
+    pub keys: &'static [(&'static str, u64)],
+}
+
+impl Synthetic {
+    /// Gate and up are two tensors, and q, k and v are three, without biases.
+    pub(crate) const PLAIN: Synthetic = Synthetic { tensors: &["ffn_gate.weight"], keys: &[] };
+}
+
+/// Names are unique.
+impl PartialEq for Arch {
+    fn eq(&self, other: &Arch) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Arch {
+    /// The architecture of this name.
+    pub fn by_name(name: &str) -> Option<&'static Arch> {
+        ALL.iter().copied().find(|arch| arch.name == name)
+    }
+
+    /// The architecture that metadata names.
+    pub(crate) fn of(metadata: &Metadata) -> Result<&'static Arch, ModelError> {
+        let name = metadata.str("general.architecture")?;
+        Arch::by_name(name).ok_or_else(|| ModelError::Architecture(name.into()))
+    }
+}
