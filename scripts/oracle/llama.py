@@ -66,7 +66,7 @@ class Fixture:
 
 
 RECORDED = (
-    Fixture("stories-1bit", "crates/cli/models/tern-stories-1bit.gguf", PROMPTS),
+    Fixture("stories-1bit", "crates/tern/models/tern-stories-1bit.gguf", PROMPTS),
     Fixture("stories-ternary", "tern-stories-ternary.gguf", PROMPTS),
     Fixture("smollm2", "smollm2-135m-instruct-q4_1.gguf", PROMPTS | {"chat": CHATML}),
     Fixture("gemma-3-270m", "gemma-3-270m-q4_k_m.gguf", PROMPTS),

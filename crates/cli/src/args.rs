@@ -1,11 +1,11 @@
-//! What can be written after `tern`.
+//! The command line of `tern`.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
 
-use crate::device::Device;
 use crate::values::{self, MaxTokens, Seed, positive};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tern::Device;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Language models at the speed of memory.
@@ -20,68 +20,69 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Continue a prompt
     Run(RunArgs),
-    /// Talk with a model
+    /// Chat with a model in the terminal
     Chat(ChatArgs),
-    /// Serve a model to many, over the OpenAI API and a chat page
+    /// Serve a model over the OpenAI API, with a chat page
     Serve(Box<ServeArgs>),
-    /// Watch a running server
+    /// Monitor a running server
     Top(TopArgs),
-    /// Show what is in a model file, and the memory it will take
+    /// Show the contents of a model file and the memory it needs
     Inspect(InspectArgs),
-    /// Turn stdin into token ids, or back
+    /// Convert stdin to token ids, or back
     Tokenize(TokenizeArgs),
     /// Measure prompt and decode speed
     Bench(BenchArgs),
-    /// Measure how well a model predicts a text
+    /// Measure the perplexity of a model on a text
     Perplexity(PerplexityArgs),
     /// Write a GGUF file with random weights in the shape of a known model
     Synth(SynthArgs),
-    /// Fetch a model by name
+    /// Download a model by name
     Pull {
-        /// `smollm2`, or org/repo[:QUANT] of the Hugging Face hub
+        /// A known name such as `smollm2`, or org/repo[:QUANT] on the Hugging Face hub
         name: String,
     },
-    /// Show the models that are here, and those that have a name
+    /// List local models and known model names
     List,
-    /// Show what this machine has, and check that its devices compute rightly; with -m, that this model runs on the device
-    /// as on the processor
+    /// Show detected hardware and verify that devices compute correct results; with -m, compare a model on the device with
+    /// the CPU
     Doctor(DoctorArgs),
 }
 
 /// Which model, and how it is run.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelArgs {
-    /// A name (`tern list`), a file, a folder, or org/repo[:QUANT] of the Hugging Face hub
+    /// Model to run: a name (`tern list`), a file, a folder, or org/repo[:QUANT] on the Hugging Face hub
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// org/repo[:QUANT] of the Hugging Face hub (also -hf)
+    /// Model org/repo[:QUANT] on the Hugging Face hub (also -hf)
     #[arg(long, value_name = "REPO", conflicts_with = "model")]
     pub(crate) hf: Option<String>,
-    /// Tokens a sequence may have, prompt and answer together; 0 is what the model was made for [default: that, at most
-    /// 8192]
+    /// Context length in tokens, prompt and answer together; 0 is the trained context [default: the trained context, at
+    /// most 8192]
     #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = values::context,
         allow_negative_numbers = true)]
     pub(crate) context: Option<usize>,
-    /// How keys and values are kept; int8 takes half the memory, on the processor only so far
+    /// Type of the KV cache; int8 takes half the memory (CPU only)
     #[arg(long, alias = "kv-cache-dtype", value_name = "TYPE", value_enum, default_value_t = KvType::F16)]
     pub(crate) kv: KvType,
-    /// Threads [default: all cores, one each]
+    /// CPU threads [default: one per core]
     #[arg(short, long, value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
-    /// cpu, cuda or cuda:N; auto is the GPU where there is one
+    /// Device: cpu, cuda, cuda:N, or auto for the GPU if there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
-    /// What llama.cpp's users write (also -ngl)
+    /// Flag of llama.cpp, refused with advice (also -ngl)
     #[arg(long = "n-gpu-layers", alias = "gpu-layers", value_name = "N", hide = true, value_parser = values::gpu_layers,
         allow_negative_numbers = true)]
     _gpu_layers: Option<Infallible>,
-    /// Read the file into memory instead of mapping it: a file that is changed meanwhile then does no harm
+    /// Read the file into memory instead of mapping it, so that later changes to the file have no effect
     #[arg(long)]
     pub(crate) no_mmap: bool,
-    /// Keep the file's bytes in memory, so that the system never takes them out (`ulimit -l` must allow it)
+    /// Lock the file's bytes in memory so that they are never swapped out (requires a sufficient `ulimit -l`)
     #[arg(long)]
     pub(crate) mlock: bool,
-    /// Say nothing but the text (and errors)
+    /// Print only the text and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -92,80 +93,92 @@ pub(crate) enum KvType {
     Int8,
 }
 
-/// How tokens are chosen. What no flag says, the model's file may (`general.sampling.*`).
-#[derive(Debug, Args)]
-pub(crate) struct SamplingArgs {
-    /// Randomness; 0 always takes the best token [default: the file's, or 0.8]
+/// Sampling parameters that the model's file may recommend (`general.sampling.*`).
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct PartialSamplingArgs {
+    /// Temperature; 0 is greedy [default: the model's recommendation, or 0.8; `serve`: or 1]
     #[arg(long, alias = "temperature", value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
-    /// Choose among the K best tokens; 0 is all [default: the file's, or 40]
+    /// Sample from the K most probable tokens; 0 is all [default: the model's recommendation, or 40; `serve`: or 0]
     #[arg(long, value_name = "K", value_parser = values::top_k, allow_negative_numbers = true)]
     pub(crate) top_k: Option<usize>,
-    /// Choose among the best tokens that together have probability P [default: the file's, or 0.95]
+    /// Sample from the most probable tokens with total probability P [default: the model's recommendation, or 0.95;
+    /// `serve`: or 1]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
-    /// Choose among tokens at least P times as probable as the best [default: the file's, or 0.05]
+    /// Sample from tokens at least P times as probable as the most probable one [default: the model's recommendation, or
+    /// 0.05; `serve`: or 0]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
-    /// Same seed, same text; -1 is by the clock [default: -1]
-    #[arg(long, allow_negative_numbers = true)]
-    pub(crate) seed: Option<Seed>,
-    /// Divide the logits of tokens seen before; 1 is off [default: the file's, or 1]
+    /// Divide the logits of tokens of the prompt or the text by X; 1 is off [default: the model's recommendation, or 1]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) repeat_penalty: Option<f32>,
-    /// Taken off a token's logit each time it was seen; 0 is off
+}
+
+/// All sampling parameters of one text.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    #[command(flatten)]
+    pub(crate) partial: PartialSamplingArgs,
+    /// Seed; the same seed gives the same text, -1 is random [default: -1]
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) seed: Option<Seed>,
+    /// Subtracted from a token's logit for each time it was generated; 0 is off
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
-    /// Taken off a token's logit once it was seen; 0 is off
+    /// Subtracted from a token's logit if it was generated; 0 is off
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) presence_penalty: f32,
-    /// Add BIAS to the logit of token ID; may be given again
+    /// Add BIAS to the logit of token ID; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = values::bias)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Text")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
-    /// Generate N tokens at most; -1 is until the model ends or the context is full [default: -1]
+    /// Maximum number of generated tokens; -1 is until the model ends or the context is full [default: -1]
     #[arg(short = 'n', long, value_name = "N", default_value_t = MaxTokens(None), hide_default_value = true,
         allow_negative_numbers = true)]
     pub(crate) max_tokens: MaxTokens,
-    /// Give the prompt to the model as it is, without the chat template
+    /// Pass the prompt as it is, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
     /// System message for the chat template
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
-    /// End the text before this string; may be given again
+    /// End the text before this string; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Go on after the model's end tokens
+    /// Continue after the model's end tokens
     #[arg(long)]
     pub(crate) ignore_eos: bool,
     /// Print one JSON object: text, tokens, finish_reason, timing
     #[arg(long)]
     pub(crate) json: bool,
-    /// With --json, the K best tokens at each place
+    /// With --json, report the K most probable tokens at each position
     #[arg(long, value_name = "K", requires = "json")]
     pub(crate) logprobs: Option<usize>,
-    /// What llama.cpp's users write
+    /// Flag of llama.cpp, refused with advice
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", hide = true, value_parser = values::flag_of_prompt,
         allow_hyphen_values = true)]
     _prompt_flag: Option<Infallible>,
-    /// The prompt; what is piped into stdin is appended to it after a blank line, and `-` is stdin alone
+    /// The prompt; piped stdin is appended after a blank line, and `-` is stdin alone
     pub(crate) prompt: String,
-    /// A prompt that was not quoted, or a model before it
+    /// A prompt without quotes, or a model name before it
     #[arg(hide = true, value_name = "SECOND PROMPT", value_parser = values::second_prompt)]
     _second: Option<Infallible>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// The model, as -m has it [default: smollm2]
+    /// The model, as after -m [default: smollm2]
     #[arg(value_name = "MODEL", conflicts_with_all = ["model", "hf"])]
     pub(crate) name: Option<String>,
     #[command(flatten)]
@@ -175,116 +188,105 @@ pub(crate) struct ChatArgs {
     /// System message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Generate N tokens at most in one answer; -1 is until it ends or the context is full [default: -1]
+    /// Maximum number of generated tokens per answer; -1 is until it ends or the context is full [default: -1]
     #[arg(short = 'n', long, value_name = "N", default_value_t = MaxTokens(None), hide_default_value = true,
         allow_negative_numbers = true)]
     pub(crate) max_tokens: MaxTokens,
-    /// What llama.cpp's users write
+    /// Flag of llama.cpp, refused with advice
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", hide = true, value_parser = values::flag_of_prompt,
         allow_hyphen_values = true)]
     _prompt_flag: Option<Infallible>,
 }
 
-/// Seconds; longer than anyone waits.
+/// A year in seconds, the longest timeout.
 const YEAR: u64 = 365 * 24 * 3600;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The model, as -m has it [default: smollm2]
+    /// The model, as after -m [default: smollm2]
     #[arg(value_name = "MODEL", conflicts_with_all = ["model", "hf"])]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Address to listen on; 0.0.0.0 is every one of this machine
-    #[arg(long, default_value = "127.0.0.1")]
+    /// Address to listen on; 0.0.0.0 is every interface of this machine
+    #[arg(long, help_heading = "Network", default_value = "127.0.0.1")]
     pub(crate) host: String,
-    /// Port to listen on; 0 takes a free one
-    #[arg(long, short = 'p', default_value_t = 8080)]
+    /// Port to listen on; 0 picks a free one
+    #[arg(long, help_heading = "Network", short = 'p', default_value_t = 8080)]
     pub(crate) port: u16,
-    /// A key that requests must bring; may be given again (also TERN_API_KEY, which no `ps` shows)
-    #[arg(long, value_name = "KEY")]
+    /// API key that requests must send; may be repeated (or set TERN_API_KEY, which `ps` does not show)
+    #[arg(long, help_heading = "Access", value_name = "KEY")]
     pub(crate) api_key: Vec<String>,
-    /// A file of keys, one a line
-    #[arg(long, value_name = "FILE")]
+    /// File with API keys, one per line
+    #[arg(long, help_heading = "Access", value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// The name requests use for the model; may be given again for aliases [default: the file's or the model's own]
-    #[arg(long, alias = "alias", value_name = "NAME")]
+    /// Model name in requests; may be repeated for aliases [default: the name of the file or the model]
+    #[arg(long, help_heading = "Model and device", alias = "alias", value_name = "NAME")]
     pub(crate) served_model_name: Vec<String>,
-    /// Sequences that run at once (also -np)
-    #[arg(long, alias = "parallel", value_name = "N", default_value_t = 32, value_parser = positive)]
+    /// Maximum number of sequences that run at once (also -np)
+    #[arg(long, help_heading = "Batching", alias = "parallel", value_name = "N", default_value_t = 32, value_parser = positive)]
     pub(crate) max_num_seqs: usize,
-    /// Requests that may wait when so many run; the next gets 429
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    /// Maximum queued requests; further requests are rejected with 429
+    #[arg(long, help_heading = "Batching", value_name = "N", default_value_t = 256)]
     pub(crate) max_queue: usize,
-    /// KV pages of 32 tokens [default: every sequence in full, within half of the free memory]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    /// KV cache pages of 32 tokens [default: every sequence in full, within half of the free memory]
+    #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
     pub(crate) kv_pages: Option<usize>,
-    /// Tokens in a step at most
-    #[arg(long, alias = "max-num-batched-tokens", value_name = "N", default_value_t = 512, value_parser = positive)]
+    /// Maximum number of tokens per step
+    #[arg(long, help_heading = "Batching", alias = "max-num-batched-tokens", value_name = "N", default_value_t = 512, value_parser = positive)]
     pub(crate) max_batch_tokens: usize,
-    /// Steps are kept about this long while prompts are read, so that nobody waits for long; 0 is no such wish
-    #[arg(long, value_name = "MS", default_value_t = 100)]
+    /// Target step duration during prefill, in milliseconds; 0 disables it
+    #[arg(long, help_heading = "Batching", value_name = "MS", default_value_t = 100)]
     pub(crate) step_millis: usize,
-    /// Seconds that a request may take [default: as long as it does]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=YEAR))]
+    /// Maximum duration of a request in seconds [default: no limit]
+    #[arg(long, help_heading = "Limits", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     pub(crate) request_timeout: Option<u64>,
-    /// Seconds that SIGTERM waits for what runs
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    /// Seconds that running requests may take to finish after SIGTERM
+    #[arg(long, help_heading = "Limits", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub(crate) drain_timeout: u64,
-    /// Seconds after which a step counts as stuck, if it also takes ten times as long as it should: /health then fails
-    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=YEAR))]
+    /// Seconds after which /health fails if a step also takes ten times as long as expected
+    #[arg(long, help_heading = "Limits", value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     pub(crate) stall_timeout: u64,
-    /// MiB that a request's body may have [default: 16]
-    #[arg(long, value_name = "MIB", value_parser = positive)]
+    /// Maximum size of a request body in MiB [default: 16]
+    #[arg(long, help_heading = "Limits", value_name = "MIB", value_parser = positive)]
     pub(crate) max_body: Option<usize>,
-    /// MiB of request bodies held at once; more get 503 [default: 128]
-    #[arg(long, value_name = "MIB", value_parser = positive)]
+    /// Maximum size of all request bodies in memory in MiB; further requests are rejected with 503 [default: 128]
+    #[arg(long, help_heading = "Limits", value_name = "MIB", value_parser = positive)]
     pub(crate) max_bodies: Option<usize>,
-    /// Open connections, within the limit of open files; beyond it only /health is answered [default: 4096]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    /// Maximum number of open connections, within the limit of open files; beyond it only /health is served [default:
+    /// 4096]
+    #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
     pub(crate) max_connections: Option<usize>,
-    /// Open connections of one IPv4 address or one /64 network of IPv6; a proxy is one address [default: 1024]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    /// Maximum number of open connections per IPv4 address or IPv6 /64 network; a proxy is one address [default: 1024]
+    #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
     pub(crate) max_connections_per_peer: Option<usize>,
-    /// An origin whose pages may call the server, or `*`; may be given again
-    #[arg(long, value_name = "ORIGIN")]
+    /// Origin whose pages may call the server, or `*`; may be repeated
+    #[arg(long, help_heading = "Access", value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
-    /// Host name that requests may use beside localhost and addresses, or `*` for any; may be given again. Checked on
-    /// loopback, and elsewhere if there is no key
-    #[arg(long, value_name = "NAME", value_parser = values::host_name)]
+    /// Host name that requests may use besides localhost and addresses, or `*` for any; may be repeated. Checked on
+    /// loopback, and elsewhere if there is no API key
+    #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
-    /// How embeddings are made of tokens [default: as the file says, or the mean]
-    #[arg(long, value_name = "HOW")]
+    /// Pooling of embeddings [default: as the model's file says, or mean]
+    #[arg(long, help_heading = "Model and device", value_name = "HOW")]
     pub(crate) pooling: Option<PoolingArg>,
-    /// Temperature where a request says none [default: the file's, or 1]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
-    pub(crate) temp: Option<f32>,
-    /// Top-k where a request says none; 0 is all [default: the file's, or 0]
-    #[arg(long, value_name = "K", value_parser = values::top_k, allow_negative_numbers = true)]
-    pub(crate) top_k: Option<usize>,
-    /// Top-p where a request says none [default: the file's, or 1]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(crate) top_p: Option<f32>,
-    /// Min-p where a request says none [default: the file's, or 0]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(crate) min_p: Option<f32>,
-    /// Repetition penalty where a request says none; 1 is off [default: the file's, or 1]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    pub(crate) repeat_penalty: Option<f32>,
+    #[command(flatten)]
+    pub(crate) sampling: PartialSamplingArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
-/// Where a server's words go.
+/// Where a server logs to.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Logging")]
 pub(crate) struct LogArgs {
-    /// How much is told on stderr; `info` has a line a request
+    /// Log level on stderr; `info` writes one line per request
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log: LogLevel,
-    /// How it is written
+    /// Log format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
-    /// An OpenTelemetry collector that gets a span a request, such as http://localhost:4318
+    /// OpenTelemetry collector that receives one span per request, such as http://localhost:4318
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
 }
@@ -324,23 +326,23 @@ pub(crate) enum PoolingArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// The server
+    /// Address of the server
     #[arg(default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
-    /// Its API key (also TERN_API_KEY)
+    /// API key (or set TERN_API_KEY)
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
-    /// Seconds between two looks, 0.1 to 3600
+    /// Seconds between updates, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = values::interval)]
     pub(crate) interval: f64,
-    /// Look once
+    /// Print the state once and exit
     #[arg(long)]
     pub(crate) once: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A model file, a folder or a name
+    /// Model file, folder or name
     pub(crate) file: String,
     /// Print one JSON object
     #[arg(long)]
@@ -349,13 +351,13 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenizeArgs {
-    /// A name, a file, a folder, or org/repo[:QUANT]
+    /// Model: a name, a file, a folder, or org/repo[:QUANT]
     #[arg(short, long)]
     pub(crate) model: Option<String>,
-    /// Add BOS and EOS as the model wants, and read control tokens in the text
+    /// Add BOS and EOS as the model expects, and parse control tokens in the text
     #[arg(long)]
     pub(crate) special: bool,
-    /// Read ids and print their text
+    /// Convert token ids to text
     #[arg(long)]
     pub(crate) decode: bool,
 }
@@ -367,22 +369,22 @@ pub(crate) struct BenchArgs {
     pub(crate) what: Option<BenchWhat>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Random weights made on the spot, such as bonsai-1.7b:q1_0
+    /// Use random weights in a known shape, such as bonsai-1.7b:q1_0
     #[arg(long, value_name = "SHAPE:FORMAT", conflicts_with_all = ["model", "hf"])]
     pub(crate) synthetic: Option<String>,
-    /// Tokens of the prompt test; 0 leaves it out [default: 512, or what the context holds]
+    /// Tokens of the prompt test; 0 omits it [default: 512, or what fits the context]
     #[arg(short, long, value_name = "TOKENS")]
     pub(crate) prompt: Option<usize>,
-    /// Tokens of the decode test; 0 leaves it out [default: 128, or what the context holds]
+    /// Tokens of the decode test; 0 omits it [default: 128, or what fits the context]
     #[arg(short = 'n', long, value_name = "TOKENS")]
     pub(crate) decode: Option<usize>,
-    /// Tokens already in the context when a test begins
+    /// Tokens in the context before a test begins
     #[arg(short, long, default_value_t = 0)]
     pub(crate) depth: usize,
-    /// Sequences decoded at once
+    /// Sequences that are decoded at once
     #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
     pub(crate) streams: usize,
-    /// Times each test is run
+    /// Repetitions of each test
     #[arg(short, long, default_value_t = 3, value_parser = positive)]
     pub(crate) repeat: usize,
     /// Print one JSON object
@@ -392,9 +394,9 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchWhat {
-    /// Time single ops in every format
+    /// Measure single ops in every format
     Ops(BenchOpsArgs),
-    /// Time the scheduler alone
+    /// Measure the scheduler alone
     Plan(BenchPlanArgs),
 }
 
@@ -403,7 +405,7 @@ pub(crate) struct BenchPlanArgs {
     /// Sequences that run at once
     #[arg(long, default_value_t = 256, value_parser = positive)]
     pub(crate) seqs: usize,
-    /// Tokens that each has
+    /// Tokens per sequence
     #[arg(long, default_value_t = 2048, value_parser = positive)]
     pub(crate) depth: usize,
     /// Print one JSON object
@@ -413,10 +415,10 @@ pub(crate) struct BenchPlanArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchOpsArgs {
-    /// cpu, cuda or cuda:N; auto is the GPU where there is one
+    /// Device: cpu, cuda, cuda:N, or auto for the GPU if there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
-    /// Threads [default: all cores, one each]
+    /// CPU threads [default: one per core]
     #[arg(short, long, value_parser = values::threads)]
     pub(crate) threads: Option<usize>,
     /// Only cases whose name contains this
@@ -428,35 +430,35 @@ pub(crate) struct BenchOpsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    // with -m and nothing else, a model is run over a text and compared with the processor
+    // with -m and nothing else, a model is run over a text and compared with the CPU
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Run every op on the device and compare it with the reference
     #[arg(long)]
     pub(crate) ops: bool,
-    /// Run small made-up models of every architecture and format on the device and compare them with the processor
+    /// Run small random models of every architecture and format on the device and compare them with the CPU
     #[arg(long)]
     pub(crate) models: bool,
     /// Only ops and models whose name contains this
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
-    /// Also show what is right
+    /// Also show correct results
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Run random mixes of requests on the device and compare every text with the same request alone
     #[arg(long)]
     pub(crate) stress: bool,
-    /// With --stress, random weights made on the spot, such as bonsai-1.7b:q1_0; a list, or given again, runs several
-    /// models one after the other
+    /// With --stress, use random weights in a known shape, such as bonsai-1.7b:q1_0; a list, or repeated, for several
+    /// models in turn
     #[arg(long, value_name = "SHAPE:FORMAT", value_delimiter = ',', requires = "stress")]
     pub(crate) synthetic: Vec<String>,
     /// With --stress, requests that run at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = positive, requires = "stress")]
     pub(crate) streams: usize,
-    /// With --stress, seconds for each model, loading not counted
+    /// With --stress, seconds per model, without loading
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=YEAR), requires = "stress")]
     pub(crate) seconds: u64,
-    /// With --stress, the same seed draws the same requests
+    /// With --stress, seed of the random requests
     #[arg(long, value_name = "N", default_value_t = 1, requires = "stress")]
     pub(crate) seed: u64,
 }
@@ -465,7 +467,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) struct PerplexityArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// The text
+    /// Text file to score
     #[arg(short, long)]
     pub(crate) file: PathBuf,
     /// Score the first N chunks only
@@ -478,12 +480,12 @@ pub(crate) struct PerplexityArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SynthArgs {
-    /// Such as bonsai-1.7b:q1_0
+    /// Shape and format, such as bonsai-1.7b:q1_0
     #[arg(value_name = "SHAPE:FORMAT")]
     pub(crate) spec: String,
-    /// The file to write
+    /// File to write
     pub(crate) out: PathBuf,
-    /// Take the vocabulary of this model
+    /// Use the vocabulary of this model
     #[arg(long, value_name = "FILE")]
     pub(crate) vocab: Option<PathBuf>,
 }
@@ -493,7 +495,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn clap_accepts_the_command_line() {
         super::Cli::command().debug_assert();
     }
 }

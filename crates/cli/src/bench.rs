@@ -1,16 +1,16 @@
-//! `tern bench`: tokens a second, with the same meaning as llama-bench's pp, tg and depth.
+//! `tern bench`: tokens per second, with the same meaning as llama-bench's pp, tg and depth.
 
 use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern_engine::{Batch, Capacity, Entry, GraphRunner, Runner, Want};
-use tern_graph::{Random, Sample};
+use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, Want};
+use tern::graph::{Random, Sample};
+use tern::{Context, OpenedModel, PAGE_LEN, STEP_TOKENS};
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
-use crate::load::{Opened, PAGE_LEN, STEP_TOKENS};
-use crate::models;
+use crate::load;
 
 /// One test and how fast it was in each run.
 struct Test {
@@ -87,11 +87,8 @@ impl Bench {
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
-    let opened = match &args.synthetic {
-        Some(spec) => args.model.synthetic(spec, usize::MAX)?,
-        None => args.model.open("stories", usize::MAX)?,
-    };
-    let context = opened.model.config.context;
+    let opened = args.model.open("stories", args.synthetic.as_deref(), Context::TRAINED)?;
+    let context = opened.context();
     let room = context.saturating_sub(args.depth);
     let (prompt, decode) = (args.prompt.unwrap_or(room.min(512)), args.decode.unwrap_or(room.min(128)));
     let longest = args.depth + prompt.max(decode);
@@ -105,15 +102,15 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let (name, reads) = (opened.name.clone(), Reads::new(&opened, args, decode));
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
+    let mut backend = args.model.backend()?;
+    let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prompts are bound by other things
     let capacity = Capacity {
         pages: pages_each * args.streams,
         page_len: PAGE_LEN,
         max_tokens: STEP_TOKENS.max(args.streams),
         max_outputs: args.streams,
     };
-    let mut backend = args.model.backend()?;
-    let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prompts are bound by other things
-    let runner = args.model.runner(backend, opened, capacity)?;
+    let runner = opened.runner(backend, capacity, &args.model.progress())?;
     let device = runner.backend().info().name;
     let mut bench = Bench { runner, pages_each, streams: args.streams, random: Random::new(1), vocab };
 
@@ -130,7 +127,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
             tokens: tokens * args.streams,
             seconds: vec![],
         };
-        let bar = models::count_bar(&test.name, steps);
+        let bar = load::count_bar(&test.name, steps);
         // made-up weights say nothing anyway: the keys before the test are left as they are
         if args.depth > 0 && args.synthetic.is_none() {
             bench.prompt(0, args.depth)?;
@@ -161,13 +158,12 @@ struct Reads {
 
 impl Reads {
     /// All weights but tables of which single rows are taken, and the keys and values of the test's middle.
-    fn new(opened: &Opened, args: &BenchArgs, decode: usize) -> Reads {
+    fn new(opened: &OpenedModel, args: &BenchArgs, decode: usize) -> Reads {
         let graph = &opened.model.graph;
         let read = opened.tensors.iter().zip(graph.roles()).filter(|(_, roles)| roles.matrix || roles.vector);
         let weights = read.map(|(tensor, _)| tensor.data.len() as u64).sum();
-        let kept: usize = graph.kv.iter().map(|layer| layer.bytes_per_token(args.model.kv_cells())).sum();
         let tokens = (args.depth + decode / 2) * args.streams;
-        Reads { weights, kv: (kept * tokens) as u64, bandwidth: None }
+        Reads { weights, kv: (opened.kv_bytes_per_token() * tokens) as u64, bandwidth: None }
     }
 
     fn step(&self) -> f64 {

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern_graph::Backend;
-use tern_graph::cases::{self, Case};
+use tern::graph::Backend;
+use tern::graph::cases::{self, Case};
 
 use crate::args::BenchOpsArgs;
 use crate::error::CliResult;

@@ -4,11 +4,11 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern_engine::{Answer, Batch, Capacity, Limits, Request, Sampled, Scheduler};
+use tern::PAGE_LEN;
+use tern::engine::{Answer, Batch, Capacity, Limits, Request, Sampled, Scheduler};
 
 use crate::args::BenchPlanArgs;
 use crate::error::CliResult;
-use crate::load::PAGE_LEN;
 
 /// Steps timed for each kind of work.
 const STEPS: usize = 200;

@@ -7,25 +7,23 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustyline::error::ReadlineError;
-use tern_engine::{Event, Request, TokenStream};
-use tern_text::{ChatTemplate, Decoder};
+use tern::{Chat, Delta, Model, Request, TextStream};
 
 use crate::args::ChatArgs;
 use crate::chat_line::{Command, Line, help};
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, Space};
 use crate::error::{CliError, CliResult};
-use crate::load::{Loaded, Serving};
-use crate::run::{Answer, listen};
-use crate::{prompt, terminal};
+use crate::run::{TimedAnswer, listen};
+use crate::terminal;
 
 pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
     args.sampling.check()?;
-    let loaded = args.model.load("smollm2", &Serving::ONE)?;
-    let Some(template) = prompt::template(&loaded.tokenizer)? else {
+    let model = args.model.load("smollm2")?;
+    if model.template().is_none() {
         let text =
-            format!("{} has no chat template, so it cannot chat; `tern run` continues a text", loaded.name);
+            format!("{} has no chat template, so it cannot chat; `tern run` continues a text", model.name());
         return Err(CliError::said(text));
-    };
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
@@ -63,15 +61,15 @@ pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
         let _ = editor.add_history_entry(message);
         talk.ask(message);
         stop.store(false, Ordering::Relaxed);
-        match answer(args, &loaded, &template, &mut talk, &stop) {
+        match answer(args, &model, &mut talk, &stop) {
             Ok(answer) => {
                 if !args.model.quiet {
                     eprintln!("({})", answer.speed());
                 }
-                talk.answer(&answer.text);
+                talk.answer(&answer.answer.text);
             }
             // no later message would be answered either
-            Err(e) if e.is_closed_pipe() || loaded.handle.ended().is_some() => return Err(e),
+            Err(e) if e.is_closed_pipe() || model.handle().ended().is_some() => return Err(e),
             Err(e) => {
                 eprintln!("tern: {e}");
                 talk.take_back();
@@ -82,17 +80,16 @@ pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
 
 fn answer(
     args: &ChatArgs,
-    loaded: &Loaded,
-    template: &ChatTemplate,
+    model: &Model,
     talk: &mut Conversation,
     stop: &AtomicBool,
-) -> CliResult<Answer> {
-    let tokenizer = &loaded.tokenizer;
-    let (context, asked) = (loaded.context, args.max_tokens.0);
+) -> CliResult<TimedAnswer> {
+    let (context, requested) = (model.context(), args.max_tokens.0);
     // an answer may take a quarter of the context, or as much as -n says within half of it
-    let reserve = asked.map_or(context / 4, |n| n.min(context / 2));
-    let fitted =
-        talk.fit((context, reserve), |messages| prompt::chat_tokens(tokenizer, template, messages))?;
+    let reserve = requested.map_or(context / 4, |n| n.min(context / 2));
+    let fitted = talk.fit(Space { context, reserve }, |messages| {
+        Ok(model.encode_chat(&Chat::new(messages.iter().cloned()))?.len())
+    })?;
     if fitted.dropped > 0 {
         let turns = if fitted.dropped == 1 { "turn was" } else { "turns were" };
         eprintln!(
@@ -100,22 +97,18 @@ fn answer(
             fitted.dropped
         );
     }
-    let prompt_tokens = fitted.prompt.len();
-    let room = loaded.room(prompt_tokens, None)?;
+    let left = model.max_tokens(fitted.tokens, None)?;
     let request = Request {
-        sampling: args.sampling.sampling(loaded.advice, None),
-        end_tokens: loaded.end_tokens(),
-        ..Request::new(fitted.prompt, asked.map_or(room, |n| n.min(room)))
+        max_tokens: Some(requested.map_or(left, |n| n.min(left))),
+        separate: false,
+        ..args.sampling.apply(Request::chat(talk.messages()))
     };
-    let stream = loaded.handle.generate(request)?;
-    let decoder = Decoder::new(tokenizer, vec![])?.at_start_of_text();
+    let stream = model.stream(request)?;
     let mut out = std::io::stdout().lock();
     let is_terminal = out.is_terminal();
     let answer = listen(
         stream,
-        decoder,
-        prompt_tokens,
-        |s| next_unless(s, stop),
+        |stream| next_unless(stream, stop),
         |text| {
             out.write_all(terminal::model_text(text, is_terminal).as_bytes())?;
             out.flush()?;
@@ -123,20 +116,20 @@ fn answer(
         },
     )?;
     writeln!(out)?;
-    if answer.finish == "length" && asked.is_none_or(|n| n > room) {
-        eprintln!("tern: the answer is cut: the context of {context} tokens is full");
+    if answer.finish() == "length" && requested.is_none_or(|n| n > left) {
+        eprintln!("tern: the answer is incomplete: the context of {context} tokens is full");
     }
     Ok(answer)
 }
 
-/// The next event, or none once `stop` is set: looked at every millisecond, also while a long prompt is read.
-fn next_unless(stream: &mut TokenStream, stop: &AtomicBool) -> Option<Event> {
+/// The next piece, or none once `stop` is set: checked every millisecond, also during a long prefill.
+fn next_unless(stream: &mut TextStream, stop: &AtomicBool) -> Option<Result<Delta, tern::Error>> {
     loop {
         if stop.load(Ordering::Relaxed) {
             return None;
         }
-        match stream.poll_next(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(event) => return event,
+        match stream.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(piece) => return piece,
             Poll::Pending => std::thread::sleep(Duration::from_millis(1)),
         }
     }

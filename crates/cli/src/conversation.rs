@@ -1,27 +1,34 @@
 //! A conversation that has to fit the context: its oldest turns are dropped first.
 
-use serde_json::Value;
+use tern::Message;
 
 use crate::error::CliResult;
-use crate::prompt;
 
-/// The system message, and after it a user's message and an answer by turns.
+/// The system message, followed by user messages and answers in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Conversation {
-    system: Option<Value>,
-    messages: Vec<Value>,
+    system: Option<Message>,
+    messages: Vec<Message>,
 }
 
-/// A conversation in tokens.
+/// Tokens of the context, and those of them that are reserved for the answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Space {
+    pub(crate) context: usize,
+    pub(crate) reserve: usize,
+}
+
+/// A conversation that fits.
 pub(crate) struct Fitted {
-    pub(crate) prompt: Vec<u32>,
+    /// Tokens of its prompt.
+    pub(crate) tokens: usize,
     /// Turns (a message and its answer) that were dropped for it.
     pub(crate) dropped: usize,
 }
 
 impl Conversation {
     pub(crate) fn new(system: Option<&str>) -> Conversation {
-        Conversation { system: system.map(|text| prompt::message("system", text)), messages: vec![] }
+        Conversation { system: system.map(Message::system), messages: vec![] }
     }
 
     /// Forgets all but the system message.
@@ -29,36 +36,39 @@ impl Conversation {
         self.messages.clear();
     }
 
-    /// A message that is not answered yet.
+    /// Adds a message that is not answered yet.
     pub(crate) fn ask(&mut self, text: &str) {
-        self.messages.push(prompt::message("user", text));
+        self.messages.push(Message::user(text));
     }
 
     pub(crate) fn answer(&mut self, text: &str) {
-        self.messages.push(prompt::message("assistant", text));
+        self.messages.push(Message::assistant(text));
     }
 
-    /// Takes the last message back.
+    /// Removes the last message.
     pub(crate) fn take_back(&mut self) {
         self.messages.pop();
     }
 
-    /// The tokens of the conversation with `reserve` of `context` left for the answer. Older turns are dropped for
-    /// that; where the last message alone is too long, none is.
+    pub(crate) fn messages(&self) -> Vec<Message> {
+        self.system.iter().chain(&self.messages).cloned().collect()
+    }
+
+    /// Drops the oldest turns until the answer has its reserve; none if even the last message alone does not fit.
     pub(crate) fn fit(
         &mut self,
-        (context, reserve): (usize, usize),
-        tokens: impl Fn(&[Value]) -> CliResult<Vec<u32>>,
+        space: Space,
+        count: impl Fn(&[Message]) -> CliResult<usize>,
     ) -> CliResult<Fitted> {
         let mut first = 0;
         loop {
             let rest = self.messages.iter().skip(first);
-            let prompt = tokens(&self.system.iter().chain(rest).cloned().collect::<Vec<_>>())?;
+            let tokens = count(&self.system.iter().chain(rest).cloned().collect::<Vec<_>>())?;
             let is_last = first + 2 >= self.messages.len();
-            if prompt.len() + reserve <= context || is_last {
-                let dropped = if prompt.len() < context { first } else { 0 };
+            if tokens + space.reserve <= space.context || is_last {
+                let dropped = if tokens < space.context { first } else { 0 };
                 self.messages.drain(..dropped);
-                return Ok(Fitted { prompt, dropped: dropped / 2 });
+                return Ok(Fitted { tokens, dropped: dropped / 2 });
             }
             first += 2;
         }
@@ -69,10 +79,8 @@ impl Conversation {
 mod tests {
     use super::*;
 
-    /// A token a byte.
-    fn tokens(messages: &[Value]) -> CliResult<Vec<u32>> {
-        let text: String = messages.iter().filter_map(|m| m["content"].as_str()).collect();
-        Ok(text.bytes().map(u32::from).collect())
+    fn text(messages: &[Message]) -> String {
+        messages.iter().map(|m| m.content.as_str()).collect()
     }
 
     fn turns() -> Conversation {
@@ -86,8 +94,8 @@ mod tests {
     }
 
     fn fitted(talk: &mut Conversation, context: usize, reserve: usize) -> (String, usize) {
-        let fitted = talk.fit((context, reserve), tokens).unwrap();
-        (fitted.prompt.iter().map(|b| char::from(*b as u8)).collect(), fitted.dropped)
+        let fitted = talk.fit(Space { context, reserve }, |messages| Ok(text(messages).len())).unwrap();
+        (text(&talk.messages()), fitted.dropped)
     }
 
     #[test]
@@ -107,7 +115,7 @@ mod tests {
     #[test]
     fn a_message_that_never_fits_drops_nothing() {
         let mut talk = turns();
-        assert_eq!(fitted(&mut talk, 5, 1), ("Scccc".into(), 0));
+        assert_eq!(fitted(&mut talk, 5, 1), ("Saaaaaaaabbbbbbbbcccc".into(), 0));
         talk.take_back();
         talk.ask("d");
         assert_eq!(fitted(&mut talk, 25, 4).0, "Saaaaaaaabbbbbbbbd");

@@ -3,24 +3,24 @@
 use std::fmt;
 use std::io::Write;
 
-use tern_cuda::Nvrtc;
-use tern_graph::Backend;
-use tern_graph::cases::{self, Case};
+use tern::cuda::Nvrtc;
+use tern::graph::Backend;
+use tern::graph::cases::{self, Case};
+use tern::{Device, environment, units};
 
 use crate::args::DoctorArgs;
-use crate::device::{self, Device};
 use crate::error::{CliError, CliResult};
-use crate::{doctor_models, doctor_stress, load, units};
+use crate::{doctor_models, doctor_stress};
 
 /// How far a device that keeps the scales of weights in halves may be from the reference.
 const HALVES: f32 = 5e-4;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
-    let cpu = tern_cpu::Cpu::new(load::threads(args.model.threads))?.info();
+    let cpu = tern::cpu::Cpu::new(tern::threads(args.model.threads))?.info();
     writeln!(out, "cpu      {}", cpu.name)?;
     writeln!(out, "memory   {}, {} free", units::bytes(cpu.memory_total), units::bytes(cpu.memory_free))?;
-    match tern_cuda::devices() {
+    match tern::cuda::devices() {
         Err(e) => writeln!(out, "gpu      none: {e}")?,
         Ok((version, gpus)) => {
             writeln!(out, "driver   CUDA {}.{}", version / 1000, version % 1000 / 10)?;
@@ -35,7 +35,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
                     units::bytes(gpu.memory)
                 )?;
             }
-            match Nvrtc::open(&device::places()) {
+            match Nvrtc::open(&environment::nvrtc_paths()) {
                 Ok(n) => writeln!(out, "nvrtc    {}.{} at {}", n.version.0, n.version.1, n.path.display())?,
                 Err(e) => {
                     writeln!(out, "nvrtc    missing: {e}\n         pip install nvidia-cuda-nvrtc brings it")?
@@ -43,13 +43,13 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
             }
         }
     }
-    let kernels = device::cache().map_or("nowhere".into(), |path| path.display().to_string());
+    let kernels = environment::kernel_cache().map_or("nowhere".into(), |path| path.display().to_string());
     writeln!(out, "kernels  kept in {kernels}")?;
     if args.ops {
         ops(args, &mut out)?;
     }
     if args.models {
-        doctor_models::made_up(args, &mut out)?;
+        doctor_models::random(args, &mut out)?;
     }
     if args.stress {
         return doctor_stress::all(args, &mut out);

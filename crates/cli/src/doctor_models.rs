@@ -1,30 +1,29 @@
-//! `tern doctor --models` and `-m`: whole models on the device as on the processor; small made-up ones of every
+//! `tern doctor --models` and `-m`: whole models on the device compared with the CPU; small random ones of every
 //! architecture and format, or a real one.
 
 use std::io::Write;
 
-use tern_cpu::Cpu;
-use tern_engine::{Capacity, GraphRunner, RunnerConfig};
-use tern_formats::Access;
-use tern_graph::{Backend, HostTensor, KvCells, Random, cases, divergence, top_logprobs};
-use tern_models::{Model, SHAPES, Shape, Synth};
-use tern_quant::Quant;
-use tern_text::Tokenizer;
+use tern::engine::Capacity;
+use tern::graph::{Backend, Random, cases, divergence, top_logprobs};
+use tern::models::{SHAPES, Shape};
+use tern::quant::Quant;
+use tern::text::Tokenizer;
+use tern::{Context, Device, OpenedModel, PAGE_LEN, Silent};
 
 use crate::args::DoctorArgs;
 use crate::doctor::Verdicts;
 use crate::error::CliResult;
-use crate::{load, models};
 
-/// Longer than the window of the small Gemma, and no multiple of a page.
-const POSITIONS: usize = 42;
-const PAGE_LEN: usize = 16;
-/// Tokens a step: one and four have kernels of their own on a GPU, more have others.
+/// Longer than the window of the small Gemma and than two pages, and no multiple of a page.
+const POSITIONS: usize = 70;
+/// More tokens than [`TEXT`] has in any vocabulary: one per byte.
+const MAX_TOKENS: usize = TEXT.len();
+/// Tokens per step: a GPU has its own kernels for one, up to four, and more.
 const CHUNKS: [usize; 3] = [1, 4, 64];
-/// What the device may lose against the processor, in nats a token, and how far the logits may be off.
+/// What the device may lose against the CPU, in nats per token, and how far the logits may be off.
 const MEAN_KL: f64 = 2e-3;
 const DISTANCE: f32 = 5e-3;
-/// The best token is the same in so many of the positions where the two best are so many nats apart.
+/// Share of positions in which the most probable token must be the same, if the two most probable are this far apart.
 const SAME: f64 = 0.99;
 const APART: f32 = 0.5;
 
@@ -40,27 +39,26 @@ knew. He had carried letters to every house for thirty years, and he never forgo
 fn all() -> Vec<(Shape, &'static Quant)> {
     let small = |s: &Shape| Shape { vocab: 320, ..s.clone() };
     let tiny = SHAPES.iter().filter(|s| s.name.starts_with("tiny-"));
-    let mut all: Vec<_> = tiny.map(|s| (small(s), &tern_quant::Q8_0)).collect();
-    let formats = tern_quant::ALL.iter().filter(|q| q.encode.is_some() && **q != &tern_quant::Q8_0);
+    let mut all: Vec<_> = tiny.map(|s| (small(s), &tern::quant::Q8_0)).collect();
+    let formats = tern::quant::ALL.iter().filter(|q| q.encode.is_some() && **q != &tern::quant::Q8_0);
     if let Some(shape) = Shape::by_name("tiny-qwen3") {
         all.extend(formats.map(|quant| (small(shape), *quant)));
     }
     all
 }
 
-pub(crate) fn made_up(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
+pub(crate) fn random(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let mut verdicts = heading(args, out)?;
+    let options = args.model.options(Context::TRAINED);
     for (shape, quant) in all() {
         let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
         if args.filter.as_ref().is_some_and(|f| !name.contains(f.as_str())) {
             continue;
         }
-        let mut synth = Synth::new(&shape, quant, None)?;
-        let tensors = synth.tensors()?;
+        let opened = OpenedModel::random(&shape, quant, &options, &Silent)?;
         let mut random = Random::new(7);
-        let tokens: Vec<u32> =
-            (0..POSITIONS).map(|_| random.below(synth.model.config.vocab) as u32).collect();
-        compare(args, &mut verdicts, &name, (&synth.model, &tensors), &tokens)?;
+        let tokens: Vec<u32> = (0..POSITIONS).map(|_| random.below(shape.vocab) as u32).collect();
+        compare(args, &mut verdicts, &opened, &tokens)?;
     }
     verdicts.end(format_args!("models are wrong on {}", args.model.device))
 }
@@ -68,69 +66,56 @@ pub(crate) fn made_up(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> 
 pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliResult<()> {
     let mut verdicts = heading(args, out)?;
     verdicts.verbose = true; // there is one
-    let checkpoint = models::open(name, Access::default())?;
-    let mut tokens = Tokenizer::from_metadata(&checkpoint.metadata)?.encode(TEXT, true, false);
-    let context = Model::context_trained(&checkpoint.metadata)?;
-    tokens.truncate(args.model.context(context, context).min(context));
-    let (model, tensors) = Model::open(&checkpoint, Some(tokens.len()))?;
-    compare(args, &mut verdicts, name, (&model, &tensors), &tokens)?;
+    let opened = args.model.open(name, None, Context::AtMost(MAX_TOKENS))?;
+    let mut tokens = Tokenizer::from_metadata(&opened.metadata)?.encode(TEXT, true, false);
+    tokens.truncate(opened.context());
+    compare(args, &mut verdicts, &opened, &tokens)?;
     verdicts.end(format_args!("runs of {name} are wrong on {}", args.model.device))
 }
 
 fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
     writeln!(
         out,
-        "\nmodels on {}, against the processor",
+        "\nmodels on {}, compared with the CPU",
         args.model.device.open(args.model.threads)?.info().name
     )?;
     Ok(Verdicts { out, verbose: args.verbose, good: 0, bad: 0 })
 }
 
-/// One model over some tokens, a few and many a step.
+/// One model over some tokens, few and many per step.
 fn compare(
     args: &DoctorArgs,
     verdicts: &mut Verdicts<impl Write>,
-    name: &str,
-    model: (&Model, &[HostTensor]),
+    opened: &OpenedModel,
     tokens: &[u32],
 ) -> CliResult<()> {
-    let (cpu, kv_cells) = (Cpu::new(load::threads(args.model.threads))?, args.model.kv_cells());
-    let want = logits(Box::new(cpu), model, tokens, Run { chunk: tokens.len(), kv_cells })?;
+    let want = logits(Device::Cpu.open(args.model.threads)?, opened, tokens, tokens.len())?;
     for chunk in CHUNKS {
-        let run = Run { chunk: chunk.min(tokens.len()), kv_cells };
-        let got = logits(args.model.device.open(args.model.threads)?, model, tokens, run)?;
+        let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()))?;
         let (kl, off) = (mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()));
         let (same, clear) = same_tops(&want, &got);
         let ok = kl < MEAN_KL && off < DISTANCE && same as f64 >= SAME * clear as f64;
         verdicts.add(
             ok,
             format_args!(
-                "{name:28} {chunk:2} a step: {same} of {clear} clear tokens the same, mean KL {kl:.1e}, off by {off:.1e}"
+                "{:28} {chunk:2} per step: {same} of {clear} clear tokens the same, mean KL {kl:.1e}, off by {off:.1e}",
+                opened.name
             ),
         )?;
     }
     Ok(())
 }
 
-/// How a text is computed.
-struct Run {
-    /// Tokens per step.
-    chunk: usize,
-    kv_cells: KvCells,
-}
-
 /// The logits after every token, computed in chunks. `[positions][vocab]`
 fn logits(
     backend: Box<dyn Backend>,
-    (model, tensors): (&Model, &[HostTensor]),
+    opened: &OpenedModel,
     tokens: &[u32],
-    Run { chunk, kv_cells }: Run,
+    chunk: usize,
 ) -> CliResult<Vec<Vec<f32>>> {
     let pages = tokens.len().div_ceil(PAGE_LEN);
     let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk };
-    let config = RunnerConfig { capacity, kv_cells };
-    let weights = tensors.iter().cloned();
-    let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ())?;
+    let mut runner = opened.clone().runner(backend, capacity, &Silent)?;
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec()))?;
     Ok(rows)

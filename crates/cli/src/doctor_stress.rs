@@ -3,13 +3,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tern_engine::{Capacity, Engine, Limits};
+use tern::engine::{Capacity, Engine, Limits};
+use tern::{Context, OpenedModel, PAGE_LEN, STEP_TOKENS, units};
 
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
-use crate::load::{Opened, PAGE_LEN, STEP_TOKENS};
 use crate::stress::{Failure, Outcome, Plan, SIZES, Sizes, Watch, Watched, stress};
-use crate::units;
 
 /// Tokens a sequence may have, where the model was made for so many.
 const CONTEXT: usize = 1024;
@@ -69,10 +68,7 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &Plan) -> CliResult<Outcome>
     {
         eprintln!("tern: making {spec}");
     }
-    let opened = match spec {
-        Some(spec) => args.model.synthetic(spec, CONTEXT)?,
-        None => args.model.open("stories", CONTEXT)?,
-    };
+    let opened = args.model.open("stories", spec, Context::AtMost(CONTEXT))?;
     let sizes = sizes(&opened, plan)?;
     let limits = Limits {
         max_seqs: plan.streams,
@@ -84,7 +80,7 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &Plan) -> CliResult<Outcome>
     let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
     let capacity =
         Capacity { pages, page_len: PAGE_LEN, max_tokens: sizes.step_tokens, max_outputs: plan.streams };
-    let runner = args.model.runner(args.model.backend()?, opened, capacity)?;
+    let runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
     let watch = Watch::new();
     let handle = Engine::start(Box::new(Watched::new(runner, watch.clone())), limits)?;
     let outcome = stress(&handle, &watch, sizes, plan)?;
@@ -106,7 +102,7 @@ fn leave_soon() {
 }
 
 /// The steps of a server, or smaller ones if the context is short.
-fn sizes(opened: &Opened, plan: &Plan) -> CliResult<Sizes> {
+fn sizes(opened: &OpenedModel, plan: &Plan) -> CliResult<Sizes> {
     let c = &opened.model.config;
     if c.context < 4 {
         return Err(CliError::said(format!("a context of {} tokens is too short for a mix", c.context)));

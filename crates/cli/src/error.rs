@@ -63,15 +63,29 @@ macro_rules! from_below {
 }
 
 from_below!(
-    tern_formats::FormatError,
-    tern_formats::MetadataError,
-    tern_models::ModelError,
-    tern_engine::EngineError,
-    tern_engine::SamplingError,
-    tern_graph::BackendError,
-    tern_graph::GraphError,
-    tern_text::TokenizerError,
-    tern_text::TemplateError,
-    tern_text::StopError,
-    tern_hub::HubError
+    tern::formats::FormatError,
+    tern::formats::MetadataError,
+    tern::models::ModelError,
+    tern::engine::EngineError,
+    tern::engine::SamplingError,
+    tern::graph::BackendError,
+    tern::graph::GraphError,
+    tern::text::TokenizerError,
+    tern::text::StopError,
+    tern::hub::HubError
 );
+
+/// The library knows no flags; what helps is added here.
+impl From<tern::Error> for CliError {
+    fn from(e: tern::Error) -> CliError {
+        CliError::Said(match &e {
+            tern::Error::Context { requested, trained, .. } => {
+                format!("-c {requested}: exceeds the model's trained context of {trained} tokens")
+            }
+            tern::Error::Memory { .. } => {
+                format!("{e}; use a smaller context (-c) or a smaller format")
+            }
+            _ => e.to_string(),
+        })
+    }
+}

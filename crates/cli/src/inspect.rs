@@ -3,15 +3,15 @@
 use std::io::Write;
 
 use serde_json::json;
-use tern_cpu::Cpu;
-use tern_formats::{Checkpoint, Value, escaped, shown};
-use tern_graph::{Backend, KvCells};
-use tern_models::Model;
+use tern::cpu::Cpu;
+use tern::formats::{Checkpoint, Value, escaped, shown};
+use tern::graph::{Backend, KvCells};
+use tern::models::Model;
+use tern::{STEP_TOKENS, inspect_checkpoint, units};
 
 use crate::args::InspectArgs;
 use crate::error::CliResult;
-use crate::load::STEP_TOKENS;
-use crate::{models, units};
+use crate::load::Bars;
 
 /// Tensors of one format.
 struct FormatUse {
@@ -23,7 +23,7 @@ struct FormatUse {
 }
 
 pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
-    let checkpoint = models::open_for_inspection(&args.file)?;
+    let checkpoint = inspect_checkpoint(&args.file, &Bars::default())?;
     // a file that cannot be run is still worth looking at
     let runnable = checkpoint.check_runnable().map_err(|e| e.to_string());
     let model =
@@ -83,8 +83,8 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
 /// Bytes of weights, of KV for 1,000 tokens, and of scratch.
 fn sizes(checkpoint: &Checkpoint, model: &Model) -> CliResult<(u64, u64, u64)> {
     let scratch = Cpu::new(1)?.scratch(&model.graph, STEP_TOKENS, 1);
-    let token: usize = model.graph.kv.iter().map(|layer| layer.bytes_per_token(KvCells::F16)).sum();
-    Ok((checkpoint.total_bytes(), token as u64 * 1000, scratch))
+    let kv: usize = model.graph.kv.iter().map(|layer| layer.bytes_per_token(KvCells::F16)).sum();
+    Ok((checkpoint.total_bytes(), 1000 * kv as u64, scratch))
 }
 
 fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {

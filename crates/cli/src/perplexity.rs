@@ -1,47 +1,47 @@
-//! `tern perplexity`: how well a model predicts a text, in the way everybody measures it.
+//! `tern perplexity`: how well a model predicts a text, measured as llama.cpp does.
 //!
 //! The text is tokenised once and cut into chunks of the context. In each chunk the first token is replaced by
-//! BOS where the model wants one, and the second half is scored.
+//! BOS if the model expects one, and the second half is scored.
 
 use std::io::Write;
 
 use serde_json::json;
-use tern_engine::Capacity;
-use tern_graph::log_sum_exp;
-use tern_text::Tokenizer;
+use tern::engine::Capacity;
+use tern::graph::log_sum_exp;
+use tern::text::Tokenizer;
+use tern::{Context, PAGE_LEN, STEP_TOKENS};
 
 use crate::args::PerplexityArgs;
 use crate::error::{CliError, CliResult};
-use crate::load::{PAGE_LEN, STEP_TOKENS};
-use crate::models;
+use crate::load;
 
-/// Tokens of a chunk where -c does not say.
+/// Tokens per chunk if -c is not given.
 const DEFAULT_CHUNK: usize = 512;
 
 pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
     let text = std::fs::read_to_string(&args.file)
         .map_err(|e| CliError::said(format!("{}: {e}", args.file.display())))?;
-    let opened = args.model.open("stories", DEFAULT_CHUNK)?;
-    let context = opened.model.config.context;
+    let opened = args.model.open("stories", None, Context::AtMost(DEFAULT_CHUNK))?;
+    let context = opened.context();
     let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
     let tokens = tokenizer.encode(&text, true, false);
     let chunks = (tokens.len() / context).min(args.chunks.unwrap_or(usize::MAX));
     if chunks == 0 {
         let file = args.file.display();
         return Err(CliError::said(format!(
-            "{file} has {} tokens: want {context} at least (-c)",
+            "{file} has {} tokens: at least {context} are required (-c)",
             tokens.len()
         )));
     }
-    let step = STEP_TOKENS.min(context);
+    let tokens_per_step = STEP_TOKENS.min(context);
     let capacity = Capacity {
         pages: context.div_ceil(PAGE_LEN),
         page_len: PAGE_LEN,
-        max_tokens: step,
-        max_outputs: step.min(64),
+        max_tokens: tokens_per_step,
+        max_outputs: tokens_per_step.min(64),
     };
-    let mut runner = args.model.runner(args.model.backend()?, opened, capacity)?;
-    let bar = models::count_bar("scoring", chunks as u64);
+    let mut runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
+    let bar = load::count_bar("scoring", chunks as u64);
     let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
     for chunk in tokens.chunks_exact(context).take(chunks) {
         let mut fed = chunk.to_vec();

@@ -4,35 +4,35 @@ use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 use serde_json::json;
-use tern_engine::{EngineError, Event, Finish, Request, Sampled, TokenStream};
-use tern_text::{Decoder, StopStrings, Tokenizer};
+use tern::text::StopStrings;
+use tern::{Answer, Delta, FinishReason, Message, Model, Request, TextStream, units};
 
 use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
-use crate::load::{Loaded, Serving};
-use crate::{prompt, stdin, terminal, units};
+use crate::{stdin, terminal};
 
-/// An answer as it was given.
-pub(crate) struct Answer {
-    pub(crate) text: String,
-    pub(crate) tokens: Vec<Sampled>,
-    pub(crate) finish: &'static str,
-    pub(crate) prompt_tokens: usize,
+/// A text with the time that it took.
+pub(crate) struct TimedAnswer {
+    pub(crate) answer: Answer,
     /// From the request to the first token.
     pub(crate) prompt_seconds: f64,
     /// From the first token to the last.
     pub(crate) decode_seconds: f64,
 }
 
-impl Answer {
+impl TimedAnswer {
+    /// `stop`, `length`, or `cancelled` if it was not read to its end.
+    pub(crate) fn finish(&self) -> &'static str {
+        self.answer.finish.map_or("cancelled", FinishReason::as_str)
+    }
+
     /// `12 prompt tokens at 1,200/s, 180 tokens at 741/s`
     pub(crate) fn speed(&self) -> String {
-        let decoded = self.tokens.len().saturating_sub(1); // the first token comes with the prompt
+        let (prompt, tokens) = (self.answer.prompt_tokens, self.answer.tokens.len());
+        let decoded = tokens.saturating_sub(1); // the first token comes with the prompt
         let mut text = format!(
-            "{} prompt tokens at {}, {} tokens",
-            self.prompt_tokens,
-            units::rate(self.prompt_tokens, self.prompt_seconds),
-            self.tokens.len()
+            "{prompt} prompt tokens at {}, {tokens} tokens",
+            units::rate(prompt, self.prompt_seconds)
         );
         if decoded > 0 {
             text += &format!(" at {}", units::rate(decoded, self.decode_seconds));
@@ -40,12 +40,12 @@ impl Answer {
         text
     }
 
-    fn to_json(&self, tokenizer: &Tokenizer, load_seconds: f64, seed: u64) -> serde_json::Value {
+    fn to_json(&self, model: &Model, seed: u64) -> serde_json::Value {
         let token = |id: u32, logprob: Option<f32>| {
-            let text = String::from_utf8_lossy(tokenizer.token_bytes(id, true)).into_owned();
+            let text = String::from_utf8_lossy(model.tokenizer().token_bytes(id, true)).into_owned();
             json!({ "id": id, "text": text, "logprob": logprob })
         };
-        let tokens = self.tokens.iter().map(|t| {
+        let tokens = self.answer.tokens.iter().map(|t| {
             let mut one = token(t.id, t.logprob);
             if !t.top.is_empty() {
                 one["top"] = t.top.iter().map(|&(id, p)| token(id, Some(p))).collect();
@@ -53,89 +53,47 @@ impl Answer {
             one
         });
         json!({
-            "text": self.text,
+            "text": self.answer.text,
             "tokens": tokens.collect::<Vec<_>>(),
-            "finish_reason": self.finish,
+            "finish_reason": self.finish(),
             "seed": seed,
             "timing": {
-                "load_seconds": load_seconds,
-                "prompt_tokens": self.prompt_tokens,
+                "load_seconds": model.load_time().as_secs_f64(),
+                "prompt_tokens": self.answer.prompt_tokens,
                 "prompt_seconds": self.prompt_seconds,
-                "decode_tokens": self.tokens.len().saturating_sub(1),
+                "decode_tokens": self.answer.tokens.len().saturating_sub(1),
                 "decode_seconds": self.decode_seconds,
             },
         })
     }
 }
 
-/// Reads a stream to its end, giving text to `show` as it comes; a `next` without an event ends it early.
+/// Reads a stream to its end, passing text to `show` as it comes; a `next` that returns none ends it early.
 pub(crate) fn listen(
-    mut stream: TokenStream,
-    mut decoder: Decoder<'_>,
-    prompt_tokens: usize,
-    mut next: impl FnMut(&mut TokenStream) -> Option<Event>,
+    mut stream: TextStream,
+    mut next: impl FnMut(&mut TextStream) -> Option<Result<Delta, tern::Error>>,
     mut show: impl FnMut(&str) -> CliResult<()>,
-) -> CliResult<Answer> {
+) -> CliResult<TimedAnswer> {
     let start = Instant::now();
     let mut first: Option<Instant> = None;
-    let (mut last, mut hit_stop) = (start, false);
-    let mut answer = Answer {
-        text: String::new(),
-        tokens: vec![],
-        finish: "cancelled",
-        prompt_tokens,
-        prompt_seconds: 0.0,
-        decode_seconds: 0.0,
-    };
-    while let Some(event) = next(&mut stream) {
-        let passed = match event {
-            Event::Started { .. } | Event::Embedding(_) => continue,
-            Event::Token(token) => {
-                last = Instant::now();
-                first.get_or_insert(last);
-                let passed = decoder.push(token.id);
-                answer.tokens.push(token);
-                passed
-            }
-            Event::Done(finish) => {
-                answer.finish = match finish {
-                    Finish::Stop(_) | Finish::Complete => "stop",
-                    Finish::Length => "length",
-                    Finish::Cancelled => "cancelled",
-                };
-                break;
-            }
-            Event::Failed(e) => return Err(e.into()),
-        };
-        answer.text.push_str(&passed.text);
-        show(&passed.text)?;
-        if passed.stop.is_some() {
-            (answer.finish, hit_stop) = ("stop", true);
-            break;
+    let mut last = start;
+    let mut answer = Answer::default();
+    while let Some(delta) = next(&mut stream) {
+        let delta = delta?;
+        if !delta.tokens.is_empty() {
+            last = Instant::now();
+            first.get_or_insert(last);
         }
+        show(&delta.text())?;
+        answer.push(delta);
     }
-    if !hit_stop {
-        let rest = decoder.finish();
-        answer.text.push_str(&rest);
-        show(&rest)?;
-    }
+    answer.prompt_tokens = stream.prompt_tokens();
     let first = first.unwrap_or_else(Instant::now);
-    answer.prompt_seconds = (first - start).as_secs_f64();
-    answer.decode_seconds = last.saturating_duration_since(first).as_secs_f64();
-    Ok(answer)
-}
-
-impl Loaded {
-    /// Tokens that still fit after a prompt, or why none does.
-    pub(crate) fn room(&self, prompt_tokens: usize, asked: Option<usize>) -> CliResult<usize> {
-        let left = self.context.saturating_sub(prompt_tokens);
-        if left == 0 {
-            let max_tokens = asked.unwrap_or(1);
-            let (prompt, max_context) = (prompt_tokens, self.context);
-            return Err(EngineError::Context { prompt, max_tokens, max_context }.into());
-        }
-        Ok(asked.unwrap_or(left))
-    }
+    Ok(TimedAnswer {
+        answer,
+        prompt_seconds: (first - start).as_secs_f64(),
+        decode_seconds: last.saturating_duration_since(first).as_secs_f64(),
+    })
 }
 
 /// Names of model families that are often written where Tern takes a prompt.
@@ -169,7 +127,7 @@ fn names_a_model(prompt: &str) -> bool {
     };
     let name = text.rsplit('/').next().unwrap_or(&text);
     !text.contains(char::is_whitespace)
-        && (tern_hub::KNOWN.iter().any(|known| known.name == text)
+        && (tern::hub::KNOWN.iter().any(|known| known.name == text)
             || name.ends_with(".gguf")
             || (text.contains('/') && name.contains("gguf"))
             || FAMILIES.iter().any(of_family))
@@ -189,41 +147,35 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         "-" => stdin::whole()?,
         prompt => stdin::joined(prompt, &stdin::piped()?),
     };
-    let loaded = args.model.load(default, &Serving::ONE)?;
-    let tokenizer = &loaded.tokenizer;
-    let template = if args.raw { None } else { prompt::template(tokenizer)? };
-    let prompt = match &template {
-        Some(template) => {
-            let system = args.system.iter().map(|s| prompt::message("system", s));
-            let messages: Vec<_> = system.chain([prompt::message("user", &text)]).collect();
-            prompt::chat_tokens(tokenizer, template, &messages)?
+    let model = args.model.load(default)?;
+    let is_chat = !args.raw && model.template().is_some();
+    if args.system.is_some() && !is_chat {
+        return Err(CliError::said(format!("--system: {} has no chat template to put it in", model.name())));
+    }
+    let request = match is_chat {
+        true => {
+            let system = args.system.iter().map(Message::system);
+            Request::chat(system.chain([Message::user(&text)]))
         }
-        None if args.system.is_some() => {
-            let text = format!("--system: {} has no chat template to put it in", loaded.name);
-            return Err(CliError::said(text));
-        }
-        None => tokenizer.encode(&text, true, true),
+        false => Request::text(&text),
     };
-    let logprobs = args.json.then(|| args.logprobs.unwrap_or(0));
-    let sampling = args.sampling.sampling(loaded.advice, logprobs);
-    let seed = sampling.seed;
-    let prompt_tokens = prompt.len();
-    let request = Request {
-        sampling,
-        end_tokens: if args.ignore_eos { [].into() } else { loaded.end_tokens() },
-        ..Request::new(prompt, loaded.room(prompt_tokens, args.max_tokens.0)?)
+    let mut request = Request {
+        max_tokens: args.max_tokens.0,
+        stops: args.stop.clone(),
+        ignore_end: args.ignore_eos,
+        separate: false,
+        ..args.sampling.apply(request)
     };
-    let stream = loaded.handle.generate(request)?;
-    let mut decoder = Decoder::new(tokenizer, args.stop.clone())?;
-    if template.is_some() {
-        decoder = decoder.at_start_of_text();
-    } else if !args.json && !args.model.quiet && std::io::stderr().is_terminal() {
+    request.base.logprobs = args.json.then(|| args.logprobs.unwrap_or(0));
+    let seed = model.sampling(&request).seed;
+    let stream = model.stream(request.seed(seed))?;
+    if !is_chat && !args.json && !args.model.quiet && std::io::stderr().is_terminal() {
         // so that a person reads the whole text
         let _ = std::io::stderr().write_all(terminal::model_text(&text, true).as_bytes());
     }
     let mut out = std::io::stdout().lock();
     let is_terminal = out.is_terminal();
-    let answer = listen(stream, decoder, prompt_tokens, TokenStream::next_blocking, |text| {
+    let answer = listen(stream, TextStream::next_blocking, |text| {
         if !args.json {
             out.write_all(terminal::model_text(text, is_terminal).as_bytes())?;
             out.flush()?;
@@ -231,18 +183,18 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         Ok(())
     })?;
     if args.json {
-        writeln!(out, "{}", answer.to_json(tokenizer, loaded.seconds, seed))?;
-    } else if !answer.text.ends_with('\n') {
+        writeln!(out, "{}", answer.to_json(&model, seed))?;
+    } else if !answer.answer.text.ends_with('\n') {
         writeln!(out)?;
     }
     if !args.model.quiet {
         let full = match args.max_tokens.0 {
-            None if answer.finish == "length" => {
-                format!("; the context of {} tokens is full", loaded.context)
+            None if answer.finish() == "length" => {
+                format!("; the context of {} tokens is full", model.context())
             }
             _ => String::new(),
         };
-        eprintln!("tern: loaded in {:.2} s, {}{full}", loaded.seconds, answer.speed());
+        eprintln!("tern: loaded in {:.2} s, {}{full}", model.load_time().as_secs_f64(), answer.speed());
     }
     Ok(())
 }

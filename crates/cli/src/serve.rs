@@ -1,20 +1,17 @@
 //! `tern serve`: the OpenAI-compatible server.
 
 use std::net::TcpListener as StdListener;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tern_engine::Pooling;
-use tern_server::{Config, Defaults, Model, Server};
+use tern::{KvMemory, LoadOptions, Model, Pooling, units};
+use tern_server::{Config, ServedModel, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{PoolingArg, ServeArgs};
 use crate::error::{CliError, CliResult};
-use crate::load::Serving;
-use crate::sampling::Advice;
-use crate::{process, prompt, runtime, trace, units};
+use crate::{process, runtime, trace};
 
 /// How long a request that is being prepared when the server ends may hold up the process.
 const LAST_WORK: Duration = Duration::from_secs(1);
@@ -22,15 +19,15 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     process::return_freed_memory();
     let keys = api_keys(&args)?;
-    args.advice().sampling().check()?;
+    args.sampling.sampling().over(ServedModel::openai_defaults()).check()?;
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;
     let address = listener.local_addr().map_or(address, |a| a.to_string());
     if !args.model.quiet {
-        eprintln!("tern: listening on http://{address} (a chat page there, the API under /v1)");
+        eprintln!("tern: listening on http://{address} (chat page at /, API under /v1)");
         if keys.is_empty() && !listener.local_addr().is_ok_and(|a| a.ip().is_loopback()) {
-            eprintln!("tern: everyone who reaches {address} may use it; --api-key asks for a key");
+            eprintln!("tern: anyone who can reach {address} may use it; set --api-key to require a key");
         }
     }
     let (server, quiet) = (Server::new(config(&args, keys)), args.model.quiet);
@@ -44,7 +41,7 @@ fn serve_on(
     server: Server,
     listener: StdListener,
     quiet: bool,
-    load: impl FnOnce() -> CliResult<Model> + Send + 'static,
+    load: impl FnOnce() -> CliResult<ServedModel> + Send + 'static,
 ) -> CliResult<()> {
     let runtime = runtime::start()?;
     let loader = server.loader();
@@ -53,7 +50,7 @@ fn serve_on(
         Ok(model) => loader.ready(model),
         Err(e) => loader.failed(e.to_string()),
     });
-    loading.map_err(|e| CliError::said(format!("the loading thread did not start: {e}")))?;
+    loading.map_err(|e| CliError::said(format!("cannot start the loading thread: {e}")))?;
     let ended = runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         Ok(server.serve(listener, asked_to_stop(quiet)).await?)
@@ -64,7 +61,7 @@ fn serve_on(
 
 /// Takes the port before anything slow begins.
 fn bind(host: &str, port: u16) -> CliResult<StdListener> {
-    let failed = |e| CliError::said(format!("{host}:{port} cannot be listened on: {e}"));
+    let failed = |e| CliError::said(format!("cannot listen on {host}:{port}: {e}"));
     let listener = StdListener::bind((host.trim_matches(['[', ']']), port)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
@@ -78,7 +75,7 @@ async fn asked_to_stop(quiet: bool) {
     };
     tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     if !quiet {
-        eprintln!("tern: finishing what runs; once more stops at once");
+        eprintln!("tern: finishing running requests; press Ctrl-C again to stop immediately");
     }
     tokio::spawn(async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
@@ -86,7 +83,7 @@ async fn asked_to_stop(quiet: bool) {
     });
 }
 
-/// Keys from the flags, the file and the environment; an empty one would let everybody in.
+/// Keys from the flags, the file and the environment; an empty one would disable authentication.
 fn api_keys(args: &ServeArgs) -> CliResult<Vec<String>> {
     let mut keys = args.api_key.clone();
     if let Some(file) = &args.api_key_file {
@@ -104,7 +101,7 @@ fn api_keys(args: &ServeArgs) -> CliResult<Vec<String>> {
         keys.push(key);
     }
     if keys.iter().any(|key| key.trim().is_empty()) {
-        return Err(CliError::said("an API key is empty; leave it away to ask for none"));
+        return Err(CliError::said("empty API key: omit the option to disable authentication"));
     }
     Ok(keys)
 }
@@ -130,53 +127,43 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     }
 }
 
-fn load(args: &ServeArgs) -> CliResult<Model> {
-    let serving = Serving {
-        seqs: args.max_num_seqs,
-        waiting: args.max_queue,
-        pages: args.kv_pages,
+fn load(args: &ServeArgs) -> CliResult<ServedModel> {
+    let options = LoadOptions {
+        max_seqs: args.max_num_seqs,
+        max_waiting: args.max_queue,
+        kv_memory: args.kv_pages.map_or(KvMemory::Auto, KvMemory::Pages),
         step_tokens: args.max_batch_tokens,
         step_millis: args.step_millis,
+        pooling: args.pooling.map(|pooling| match pooling {
+            PoolingArg::Mean => Pooling::Mean,
+            PoolingArg::Last => Pooling::Last,
+        }),
+        ..args.model.usual_options()
     };
-    let loaded = args.model.load("smollm2", &serving)?;
-    let template = prompt::template(&loaded.tokenizer)?;
-    let limits = loaded.handle.limits();
+    let model = Model::load_showing(args.model.name("smollm2"), &options, &args.model.progress())?;
+    let limits = model.handle().limits();
     let names = if args.served_model_name.is_empty() {
-        vec![short_name(&loaded.name)]
+        vec![short_name(model.name())]
     } else {
         args.served_model_name.clone()
     };
     if !args.model.quiet {
         eprintln!(
-            "tern: {} is ready after {:.1} s: {} sequences of up to {} tokens at once, {} tokens of KV",
+            "tern: {} is ready after {:.1} s: {} sequences of up to {} tokens at once, {} tokens of KV cache",
             names[0],
-            loaded.seconds,
+            model.load_time().as_secs_f64(),
             limits.max_seqs,
             units::thousands(limits.max_context as u64),
-            units::thousands(loaded.handle.capacity().kv_tokens() as u64),
+            units::thousands(model.handle().capacity().kv_tokens() as u64),
         );
     }
-    Ok(Model {
+    let defaults = args.sampling.sampling().or(model.recommended());
+    Ok(ServedModel {
         names,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-        pooling: pooling(args.pooling, loaded.pooling_type),
-        handle: loaded.handle,
-        tokenizer: Arc::new(loaded.tokenizer),
-        template,
-        defaults: defaults(args.advice().or(loaded.advice)),
+        defaults: defaults.over(ServedModel::openai_defaults()),
+        model,
     })
-}
-
-/// What holds where a request says nothing: the flags, then the file, then what OpenAI documents.
-fn defaults(advice: Advice) -> Defaults {
-    let usual = Defaults::default();
-    Defaults {
-        temperature: advice.temperature.unwrap_or(usual.temperature),
-        top_p: advice.top_p.unwrap_or(usual.top_p),
-        top_k: advice.top_k.unwrap_or(usual.top_k),
-        min_p: advice.min_p.unwrap_or(usual.min_p),
-        repetition: advice.repetition.unwrap_or(usual.repetition),
-    }
 }
 
 /// `smollm2-135m-instruct-q4_1` of a path; other names stay as they are.
@@ -184,14 +171,6 @@ fn short_name(name: &str) -> String {
     match name.strip_suffix(".gguf") {
         Some(path) => path.rsplit(['/', '\\']).next().unwrap_or(path).to_string(),
         None => name.trim_end_matches('/').to_string(),
-    }
-}
-
-/// What was asked for, or what the file says (3 is the last token), or the mean.
-fn pooling(asked: Option<PoolingArg>, file: Option<usize>) -> Pooling {
-    match (asked, file) {
-        (Some(PoolingArg::Last), _) | (None, Some(3)) => Pooling::Last,
-        _ => Pooling::Mean,
     }
 }
 

@@ -9,8 +9,8 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use tern_engine::{Event, Finish, Handle, Request, Sampled, Sampling, Stats, TokenStream};
-use tern_graph::Random;
+use tern::engine::{Event, Finish, Handle, Request, Sampled, Sampling, Stats, TokenStream};
+use tern::graph::Random;
 
 use gap::gap;
 use requests::Requests;

@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
-use tern_formats::Checkpoint;
-use tern_models::{Synth, plain_tokenizer};
+use tern::formats::Checkpoint;
+use tern::models::{Synth, plain_tokenizer};
+use tern::units;
 
 use crate::args::SynthArgs;
 use crate::error::{CliError, CliResult};
-use crate::{models, units};
+use crate::load;
 
 pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
     let (mut shape, quant) = Synth::parse(&args.spec)?;
@@ -25,7 +26,7 @@ pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
     // written beside its place and moved there whole: a half-written model is never found
     let part = args.out.with_extension("part");
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&part).map_err(failed)?);
-    let bar = models::byte_bar("writing", 0);
+    let bar = load::byte_bar("writing", 0);
     let written = synth.write(&tokenizer, &mut file, |done, total| {
         bar.set_length(total);
         bar.set_position(done);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::Write;
 
-use tern_formats::escaped;
+use tern::formats::escaped;
 
 /// Characters of a message; a longer one loses its middle.
 const MOST: usize = 2000;

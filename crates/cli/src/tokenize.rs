@@ -2,14 +2,16 @@
 
 use std::io::{IsTerminal, Read, Write};
 
-use tern_text::Tokenizer;
+use tern::inspect_checkpoint;
+use tern::text::Tokenizer;
 
 use crate::args::TokenizeArgs;
 use crate::error::{CliError, CliResult};
-use crate::{models, terminal};
+use crate::load::Bars;
+use crate::terminal;
 
 pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
-    let checkpoint = models::open_for_inspection(args.model.as_deref().unwrap_or("stories"))?;
+    let checkpoint = inspect_checkpoint(args.model.as_deref().unwrap_or("stories"), &Bars::default())?;
     let tokenizer = Tokenizer::from_metadata(&checkpoint.metadata)?;
     tokenizer.warnings().iter().for_each(|w| eprintln!("tern: {w}"));
     let mut input = String::new();
@@ -21,7 +23,7 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
             Ok(id) if (id as usize) < tokenizer.vocab_size() => Ok(id),
             _ => {
                 let most = tokenizer.vocab_size() - 1;
-                Err(CliError::said(format!("`{word}` is no token id: want 0 to {most}")))
+                Err(CliError::said(format!("`{word}` is not a token id: expected 0 to {most}")))
             }
         };
         let ids = input.split_whitespace().map(id).collect::<CliResult<Vec<u32>>>()?;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use tern_formats::shown;
+use tern::formats::shown;
 
 use crate::args::TopArgs;
 use crate::error::{CliError, CliResult};
-use crate::units;
+use tern::units;
 
 /// The most that a server may answer.
 const MOST_BYTES: u64 = 8 << 20;

@@ -56,7 +56,7 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
 
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     match positive(text)? {
-        n if n > tern_cpu::MAX_THREADS => Err(format!("want {} threads at most", tern_cpu::MAX_THREADS)),
+        n if n > tern::cpu::MAX_THREADS => Err(format!("want {} threads at most", tern::cpu::MAX_THREADS)),
         n => Ok(n),
     }
 }

@@ -12,7 +12,7 @@ fn chat(args: &[&str], lines: &str) -> Ran {
     stories_with(
         &home,
         "chat.gguf",
-        &[("tokenizer.chat_template", tern_formats::Value::String(template.into()))],
+        &[("tokenizer.chat_template", tern::formats::Value::String(template.into()))],
     );
     home.run_with(&[&["chat", "./chat.gguf", "--temp", "0"], args].concat(), lines.as_bytes())
 }

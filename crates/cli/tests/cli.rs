@@ -5,7 +5,7 @@ mod support;
 use std::process::Stdio;
 
 use serde_json::Value;
-use tern_formats::{Metadata, gguf::Writer};
+use tern::formats::{Metadata, gguf::Writer};
 
 use crate::support::{CONTINUATION, Home, PROMPT, Ran, stories_file, tern};
 
@@ -189,7 +189,7 @@ fn a_model_with_a_nan_fails_with_its_position_in_every_format() {
         let vocab = stories_file();
         let spec = format!("tiny-qwen3:{format}");
         home.run(&["synth", &spec, file, "--vocab", vocab.to_str().unwrap()]).ok();
-        let norm = tern_formats::Checkpoint::open(&home.path("tiny.gguf")).unwrap();
+        let norm = tern::formats::Checkpoint::open(&home.path("tiny.gguf")).unwrap();
         let norm = norm.tensors["blk.0.attn_norm.weight"].data.to_vec();
         let mut bytes = std::fs::read(home.path("tiny.gguf")).unwrap();
         let at = bytes.windows(norm.len()).position(|part| part == norm).unwrap();
@@ -327,7 +327,7 @@ fn inspect_json_has_the_same() {
 fn inspect_says_why_a_file_cannot_be_run() {
     let home = Home::new();
     let mut metadata = Metadata::default();
-    metadata.insert("general.architecture", tern_formats::Value::String("mamba".into()));
+    metadata.insert("general.architecture", tern::formats::Value::String("mamba".into()));
     let mut file = std::fs::File::create(home.path("mamba.gguf")).unwrap();
     Writer::new(metadata).write_to(&mut file, |_, _| Ok(())).unwrap();
     let why = "architecture `mamba` is not supported; Tern runs ";

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use tern_formats::{Metadata, Value, gguf::Writer};
+use tern::formats::{Metadata, Value, gguf::Writer};
 
 use crate::support::{CONTINUATION, Home, PROMPT, Ran, stories_with};
 
@@ -16,7 +16,7 @@ fn write(home: &Home, name: &str, keys: &[(&str, Value)], tensors: &[&str]) {
     let mut metadata = Metadata::default();
     keys.iter().for_each(|(key, value)| drop(metadata.insert(*key, value.clone())));
     let mut writer = Writer::new(metadata);
-    tensors.iter().for_each(|name| writer.declare(name, &tern_quant::F32, &[1]).unwrap());
+    tensors.iter().for_each(|name| writer.declare(name, &tern::quant::F32, &[1]).unwrap());
     let mut file = std::fs::File::create(home.path(name)).unwrap();
     writer.write_to(&mut file, |_, out| out.write_all(&[0; 4])).unwrap();
 }

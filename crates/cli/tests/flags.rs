@@ -95,7 +95,7 @@ fn a_prompt_that_names_a_model_is_hinted_at() {
 #[test]
 fn the_file_s_sampling_holds_where_no_flag_does() {
     let home = Home::new();
-    stories_with(&home, "greedy.gguf", &[("general.sampling.temp", tern_formats::Value::Float(0.0))]);
+    stories_with(&home, "greedy.gguf", &[("general.sampling.temp", tern::formats::Value::Float(0.0))]);
     let said =
         |args: &[&str]| home.run(&[&["run", "-q", "-n", "24", PROMPT], args].concat()).ok().to_string();
     let greedy = said(&["--temp", "0"]);
@@ -106,7 +106,7 @@ fn the_file_s_sampling_holds_where_no_flag_does() {
     assert_eq!(said(&["--seed", "1", "-m", "./greedy.gguf"]), greedy);
     assert_eq!(said(&["--seed", "1", "-m", "./greedy.gguf", "--temp", "0.8"]), said(&["--seed", "1"]));
 
-    stories_with(&home, "wrong.gguf", &[("general.sampling.top_p", tern_formats::Value::Float(3.0))]);
+    stories_with(&home, "wrong.gguf", &[("general.sampling.top_p", tern::formats::Value::Float(3.0))]);
     let ran = home.run(&["run", "-n", "1", "-m", "./wrong.gguf", PROMPT]);
     ran.ok();
     let want = "what ./wrong.gguf recommends for sampling: top_p: want 0 to 1, got 3; it is ignored";

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tern_cpu::Cpu;
-use tern_engine::{Capacity, GraphRunner, RunnerConfig};
-use tern_formats::Checkpoint;
-use tern_graph::{Backend, KvCells, Reference, log_sum_exp};
-use tern_models::{Model, Synth};
-use tern_text::Tokenizer;
+use tern::cpu::Cpu;
+use tern::engine::{Capacity, GraphRunner, RunnerConfig};
+use tern::formats::Checkpoint;
+use tern::graph::{Backend, KvCells, Reference, log_sum_exp};
+use tern::models::{Model, Synth};
+use tern::text::Tokenizer;
 
 /// A recorded answer: the best tokens after one position.
 struct Position {
@@ -46,7 +46,7 @@ fn model_file(name: &str, made: &Path) -> Option<PathBuf> {
     let stem = name.strip_suffix(".gguf")?;
     if let Some((shape, format)) = stem.rsplit_once('-').filter(|_| stem.starts_with("tiny-")) {
         let (mut shape, quant) = Synth::parse(&format!("{shape}:{format}")).unwrap();
-        let vocab = Checkpoint::open(&repository().join("crates/cli/models/tern-stories-1bit.gguf"))
+        let vocab = Checkpoint::open(&repository().join("crates/tern/models/tern-stories-1bit.gguf"))
             .unwrap()
             .metadata;
         shape.vocab = vocab.strings("tokenizer.ggml.tokens").unwrap().len();
@@ -111,7 +111,7 @@ fn compare(difference: &mut Difference, want: &Position, row: &[f32]) {
 
 /// What a row says, in the shape of a recorded position.
 fn position(row: &[f32]) -> Position {
-    let top = tern_graph::top_logprobs(row, 256);
+    let top = tern::graph::top_logprobs(row, 256);
     Position {
         ids: top.iter().map(|t| t.0 as usize).collect(),
         logprobs: top.iter().map(|t| f64::from(t.1)).collect(),

@@ -18,7 +18,7 @@ fn refusal(path: &Path) -> String {
 
 #[test]
 fn the_embedded_model_opens() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models/tern-stories-1bit.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models/tern-stories-1bit.gguf");
     let model = Checkpoint::open(&path).unwrap();
     assert_eq!(model.metadata.str("general.architecture").unwrap(), "qwen3");
     assert_eq!(model.dialect, Dialect::Ggml);
@@ -46,7 +46,7 @@ fn the_embedded_model_opens() {
 
 #[test]
 fn a_model_written_again_is_the_same_model() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models/tern-stories-1bit.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models/tern-stories-1bit.gguf");
     let model = Checkpoint::open(&path).unwrap();
     let mut writer = Writer::new(model.metadata.clone());
     for tensor in model.tensors.values() {

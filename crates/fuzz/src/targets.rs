@@ -237,7 +237,7 @@ fn schema() -> Run {
 
 /// The vocabulary of the embedded model.
 fn stories() -> Tokenizer {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models/tern-stories-1bit.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models/tern-stories-1bit.gguf");
     let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     Tokenizer::from_metadata(&checkpoint.metadata).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_slow_grammar_times_out_and_keeps_its_slot() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/models/tern-stories-1bit.gguf");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tern/models/tern-stories-1bit.gguf");
         let tokenizer = Tokenizer::from_metadata(&Checkpoint::open(path.as_ref()).unwrap().metadata).unwrap();
         let compiler = GrammarCompiler::new(Arc::new(tokenizer));
         let slow = Grammar::Regex("a?".repeat(4000));

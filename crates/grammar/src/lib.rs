@@ -11,7 +11,7 @@
 //! use tern_grammar::{Grammar, GrammarCompiler};
 //! # use tern_formats::Checkpoint;
 //! # use tern_text::Tokenizer;
-//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/models/tern-stories-1bit.gguf");
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tern/models/tern-stories-1bit.gguf");
 //! # let tokenizer = Tokenizer::from_metadata(&Checkpoint::open(path.as_ref())?.metadata)?;
 //!
 //! let compiler = GrammarCompiler::new(Arc::new(tokenizer));

@@ -12,7 +12,7 @@ use crate::{Arch, ModelError};
 const IGNORED: &[&str] = &[".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale"];
 
 /// A model ready for any backend.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Model {
     /// Its architecture.
     pub arch: &'static Arch,

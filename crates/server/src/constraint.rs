@@ -2,13 +2,12 @@
 
 use axum::http::StatusCode;
 use serde_json::Value;
-use tern_engine::Guide;
-use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
+use tern::grammar::{Grammar, GrammarError};
+use tern::{ChatStart, Constraint};
 
 use crate::error::{ApiError, Result};
 use crate::json::Values;
-use crate::model::Served;
-use crate::opening::{Chat, Opened, Opening};
+use crate::model::ServedModel;
 use crate::params::{Params, parsed};
 
 /// A grammar and the parameter that asked for it.
@@ -117,33 +116,12 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
     Ok(grammar)
 }
 
-/// Rules that are ready for every text of a request.
-pub(crate) struct Constraint {
-    compiled: CompiledGrammar,
-    opening: Option<Opening>,
-}
-
-impl Constraint {
-    /// Compiles a grammar. `chat` is the end of a chat's prompt: there the rules may have to wait.
-    ///
-    /// A model that reasons and is given a schema should do both, so the rules begin behind the reasoning: at once if
-    /// it never opens it, and after its end if the prompt or the model opens it. Where tools may be called as well,
-    /// the mark of a call lets the model go.
-    pub(crate) fn new(served: &Served, wanted: &Wanted, chat: Option<Chat<'_>>) -> Result<Constraint> {
-        let compiled = served.grammars().compile(&wanted.grammar).map_err(|error| match error {
+impl Wanted {
+    /// Compiles it. `chat` is the start of a chat's answer, which may reason or call a tool first.
+    pub(crate) fn compile(&self, served: &ServedModel, chat: Option<ChatStart<'_>>) -> Result<Constraint> {
+        served.model.constraint(&self.grammar, chat).map_err(|error| match error {
             GrammarError::Busy => ApiError::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()).retry(1),
-            error => ApiError::bad(wanted.param, format!("{}: {error}", wanted.param)),
-        })?;
-        let opening = chat.and_then(|chat| Opening::new(served, chat));
-        Ok(Constraint { compiled, opening })
-    }
-
-    /// The rules of one more text.
-    pub(crate) fn guide(&self) -> Guide {
-        let rules = self.compiled.constraint();
-        match self.opening.clone() {
-            None => Guide::new(rules),
-            Some(opening) => Guide::new(Opened { rules, opening }),
-        }
+            error => ApiError::bad(self.param, format!("{}: {error}", self.param)),
+        })
     }
 }

@@ -1,15 +1,15 @@
 //! Text to tokens, for no longer than the context has room and somebody waits.
 
-use tern_engine::EngineError;
-use tern_text::{ChatText, EncodeError, EncodeLimit};
+use tern::engine::EngineError;
+use tern::text::{ChatText, EncodeError, EncodeLimit};
 
 use crate::error::{ApiError, Result};
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::prepare::Cancel;
 
 /// Encodes the texts of one parameter.
 pub(crate) struct Encoder<'a> {
-    pub(crate) served: &'a Served,
+    pub(crate) served: &'a ServedModel,
     pub(crate) cancel: &'a Cancel,
     pub(crate) param: &'static str,
     /// A text of more tokens is refused.
@@ -18,18 +18,18 @@ pub(crate) struct Encoder<'a> {
 
 impl<'a> Encoder<'a> {
     /// For what is to be generated from: the context is the limit.
-    pub(crate) fn new(served: &'a Served, cancel: &'a Cancel, param: &'static str) -> Encoder<'a> {
-        Encoder { served, cancel, param, max_tokens: served.context() }
+    pub(crate) fn new(served: &'a ServedModel, cancel: &'a Cancel, param: &'static str) -> Encoder<'a> {
+        Encoder { served, cancel, param, max_tokens: served.model.context() }
     }
 
     /// The tokens of a plain text.
     pub(crate) fn text(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        self.within(text, |limit| self.served.model.tokenizer.encode_within(text, add_special, true, limit))
+        self.within(text, |limit| self.served.model.tokenizer().encode_within(text, add_special, true, limit))
     }
 
     /// The tokens of a conversation that a template rendered.
     pub(crate) fn chat(&self, chat: &ChatText) -> Result<Vec<u32>> {
-        self.within(&chat.text, |limit| self.served.model.tokenizer.encode_chat_within(chat, limit))
+        self.within(&chat.text, |limit| self.served.model.tokenizer().encode_chat_within(chat, limit))
     }
 
     /// Tokens that a client gave, which may be too many as well.
@@ -48,7 +48,7 @@ impl<'a> Encoder<'a> {
         text: &str,
         encode: impl FnOnce(&EncodeLimit<'_>) -> std::result::Result<Vec<u32>, EncodeError>,
     ) -> Result<Vec<u32>> {
-        let (context, tokenizer) = (self.max_tokens, &self.served.model.tokenizer);
+        let (context, tokenizer) = (self.max_tokens, self.served.model.tokenizer());
         let longest = tokenizer.longest_token().unwrap_or(usize::MAX);
         let most = context.saturating_mul(longest);
         let bytes = if text.len() > most { tokenizer.tokenised_bytes(text) } else { 0 };

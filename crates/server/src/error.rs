@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tern_engine::{EngineError, Fault};
+use tern::engine::{EngineError, Fault};
 
 use crate::failure::engine_code;
 

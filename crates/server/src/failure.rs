@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use tern_engine::{EngineError, Handle, InFlight};
+use tern::engine::{EngineError, Handle, InFlight};
 
 use crate::error::ApiError;
 

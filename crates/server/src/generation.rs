@@ -4,14 +4,15 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use serde::Serialize;
-use tern_engine::{Event, Request};
+use tern::engine::{Event, Request};
+use tern::{AnswerReader, Reading};
 use tokio::time::sleep_until;
 
 use crate::access::Record;
-use crate::answer::{Answer, Delta, Reading};
+use crate::delta::Delta;
 use crate::error::{ApiError, Result};
 use crate::metrics::Finished;
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::state::{App, Stop};
 use crate::texts::Texts;
 
@@ -22,6 +23,8 @@ pub(crate) struct Job {
     /// Texts for each prompt.
     pub(crate) n: usize,
     pub(crate) reading: Reading,
+    /// Clients get token ids beside the text.
+    pub(crate) token_ids: bool,
 }
 
 /// Tokens of a request, in OpenAI's shape.
@@ -50,7 +53,9 @@ pub(crate) struct CompletionDetails {
 pub(crate) struct Generation<'a> {
     app: &'a App,
     texts: Texts,
-    answers: Vec<Answer<'a>>,
+    served: &'a ServedModel,
+    answers: Vec<AnswerReader>,
+    token_ids: bool,
     /// When each text last said something.
     spoke: Vec<Option<Instant>>,
     n: usize,
@@ -70,6 +75,7 @@ pub(crate) struct Generation<'a> {
 pub(crate) struct Started {
     texts: Texts,
     reading: Reading,
+    token_ids: bool,
     n: usize,
     prompt_tokens: usize,
     count: usize,
@@ -77,14 +83,15 @@ pub(crate) struct Started {
 
 impl Job {
     /// Asks the engine to begin, or says why it does not.
-    pub(crate) fn start(self, app: &App, served: &Served, record: &Record) -> Result<Started> {
+    pub(crate) fn start(self, app: &App, served: &ServedModel, record: &Record) -> Result<Started> {
         let count = self.requests.len();
         let prompts = self.requests.iter().step_by(self.n.max(1));
         let prompt_tokens = prompts.map(|request| request.prompt.len()).sum();
         record.tell().prompt_tokens = prompt_tokens;
-        let texts = Texts::start(&served.model.handle, self.requests, self.n);
+        let texts = Texts::start(served.model.handle(), self.requests, self.n);
         let texts = texts.map_err(|error| app.refusal(error))?;
-        Ok(Started { texts, reading: self.reading, n: self.n.max(1), prompt_tokens, count })
+        let Job { reading, token_ids, n, .. } = self;
+        Ok(Started { texts, reading, token_ids, n: n.max(1), prompt_tokens, count })
     }
 }
 
@@ -93,10 +100,10 @@ impl Started {
     pub(crate) fn generation<'a>(
         self,
         app: &'a App,
-        served: &'a Served,
+        served: &'a ServedModel,
         record: &Record,
     ) -> Result<Generation<'a>> {
-        let answer = |_| Answer::new(&served.model.tokenizer, &self.reading);
+        let answer = |_| AnswerReader::new(served.model.tokenizer(), &self.reading);
         let answers: std::result::Result<Vec<_>, _> = (0..self.count).map(answer).collect();
         let answers = answers.map_err(|error| ApiError::bad("stop", error.to_string()))?;
         let deadline = app.config.request_timeout.map(|timeout| record.start + timeout);
@@ -109,7 +116,9 @@ impl Started {
         Ok(Generation {
             app,
             texts: self.texts,
+            served,
             answers,
+            token_ids: self.token_ids,
             spoke: vec![None; self.count],
             n: self.n,
             started: Instant::now(),
@@ -134,14 +143,15 @@ impl Generation<'_> {
                 () = &mut self.stop => return Some(Err(self.fail(ApiError::shutting_down()))),
             };
             let (at, event) = event?;
-            let mut delta = match event {
+            let delta = match event {
                 Event::Started { cached } => {
                     self.begin(at, cached);
                     continue;
                 }
                 Event::Token(sampled) => {
                     self.count_token(at);
-                    self.answers[at].token(&sampled)
+                    let Some(delta) = self.answers[at].token(sampled) else { continue };
+                    delta
                 }
                 Event::Done(finish) => match self.answers[at].done(finish) {
                     Some(delta) => delta,
@@ -150,22 +160,20 @@ impl Generation<'_> {
                 Event::Failed(error) => return Some(Err(self.fail(error.into()))),
                 Event::Embedding(_) => return Some(Err(self.fail(ApiError::internal()))),
             };
+            let delta = Delta::new(delta, self.served.model.tokenizer(), self.token_ids);
             if let Some(reason) = delta.finish {
                 self.texts.end(at);
                 self.open -= 1;
                 self.reason = reason;
                 self.record.tell().finish = Some(reason);
             }
-            if delta.finish.is_some() || delta.logprobs.is_some() || !delta.parts.is_empty() {
-                delta.token_ids = self.answers[at].token_ids();
-                return Some(Ok((at, delta)));
-            }
+            return Some(Ok((at, delta)));
         }
     }
 
     pub(crate) fn usage(&self) -> Usage {
         let completion_tokens = self.generated();
-        let reasoning_tokens = self.answers.iter().map(|answer| answer.reasoning_tokens).sum();
+        let reasoning_tokens = self.answers.iter().map(AnswerReader::reasoning_tokens).sum();
         Usage {
             prompt_tokens: self.prompt_tokens,
             completion_tokens,
@@ -176,7 +184,7 @@ impl Generation<'_> {
     }
 
     fn generated(&self) -> usize {
-        self.answers.iter().map(|answer| answer.tokens).sum()
+        self.answers.iter().map(AnswerReader::tokens).sum()
     }
 
     fn begin(&mut self, at: usize, cached: usize) {

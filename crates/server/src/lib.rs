@@ -1,14 +1,13 @@
 //! An HTTP server of one model, as OpenAI's clients expect it.
 //!
-//! [`Server`] listens; a [`Loader`] brings the [`Model`] in once it is loaded; [`Config`] holds the keys and limits.
+//! [`Server`] listens; a [`Loader`] brings the [`ServedModel`] in once it is loaded; [`Config`] holds the keys and limits.
 //! A request is read whole, taken apart parameter by parameter (`params`), turned into engine requests beside the
-//! reactor (`routes`, `prompt`, `options`), and followed token by token (`texts`, `answer`, `generation`).
+//! reactor (`routes`, `prompt`, `options`), and followed token by token (`texts`, `generation`).
 //!
 //! What is deliberately absent: the crate names no device and no file, reads no flag or variable, and has no state
 //! outside of its values.
 
 mod access;
-mod answer;
 mod auth;
 mod body;
 mod chance;
@@ -16,6 +15,7 @@ mod client_io;
 mod config;
 mod connection;
 mod constraint;
+mod delta;
 mod encode;
 mod error;
 mod failure;
@@ -25,7 +25,6 @@ mod json;
 mod messages;
 mod metrics;
 mod model;
-mod opening;
 mod options;
 mod params;
 mod prepare;
@@ -42,10 +41,9 @@ mod tools;
 
 pub use config::Config;
 pub use failure::ServeError;
-pub use model::{Defaults, Model};
+pub use model::ServedModel;
 pub use server::Server;
 pub use state::Loader;
-pub use tern_engine::Pooling;
 
 /// What made an answer, in every answer.
 const FINGERPRINT: &str = concat!("tern-", env!("CARGO_PKG_VERSION"));

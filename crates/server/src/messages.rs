@@ -1,11 +1,11 @@
 //! Messages of a conversation, from the API's shape to what templates read.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use tern::{Message, ToolCall};
 
 use crate::error::{ApiError, Result};
 use crate::json::{JsonError, Values};
-use crate::model::ContentShape;
-use crate::params::{Params, parsed};
+use crate::params::{Params, json_error};
 
 /// A role, the name a template knows it by, and the members its messages may have beside `content`.
 struct Role {
@@ -25,76 +25,53 @@ const ROLES: &[Role] = &[
 /// What clients send back of an answer that says nothing to the model.
 const IGNORED: &[&str] = &["annotations", "id", "refusal"];
 
-/// How the arguments of an earlier call are given to a template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arguments {
-    /// As an object, which most templates write as JSON themselves.
-    Object,
-    /// As the text that the API has.
-    Text,
-}
-
-/// The messages as a template reads them.
-pub(crate) fn convert(messages: Vec<Value>, shape: ContentShape, arguments: Arguments) -> Result<Vec<Value>> {
-    let values = Values::new();
-    let reading = Reading { shape, arguments, values: &values };
-    let convert = |(at, message)| convert_one(message, &format!("messages[{at}]"), &reading);
+/// The messages of a request, checked.
+pub(crate) fn convert(messages: Vec<Value>) -> Result<Vec<Message>> {
+    let values = Values::new(); // a limit on the arguments of all earlier calls together
+    let convert = |(at, message)| convert_one(message, &format!("messages[{at}]"), &values);
     messages.into_iter().enumerate().map(convert).collect()
 }
 
-/// How messages are converted.
-struct Reading<'a> {
-    shape: ContentShape,
-    arguments: Arguments,
-    /// What the arguments of all earlier calls may have together.
-    values: &'a Values,
-}
-
-fn convert_one(message: Value, path: &str, reading: &Reading<'_>) -> Result<Value> {
+fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
     let mut message = Params::of(message, path)?;
     let given = message.need_string("role")?;
     let Some(role) = ROLES.iter().find(|role| role.name == given) else {
         let names: Vec<&str> = ROLES.iter().map(|role| role.name).collect();
         return Err(ApiError::want(&message.name("role"), names.join(", "), &given.into()));
     };
-    let mut out = Map::new();
-    out.insert("role".into(), role.known_as.into());
     let assistant = role.name == "assistant";
     let calls = if assistant { message.array("tool_calls")?.unwrap_or_default() } else { vec![] };
-    let text = match message.take("content") {
+    let content = match message.take("content") {
         Some(content) => content_text(content, &message.name("content"))?,
         None if assistant => String::new(),
         None => return Err(message.missing("content")),
     };
-    out.insert(
-        "content".into(),
-        match reading.shape {
-            ContentShape::Text => text.into(),
-            ContentShape::Parts => json!([{"type": "text", "text": text}]),
-        },
-    );
     // the name some other servers have for it
     let reasoning = if assistant { message.string("reasoning")? } else { None };
-    out.extend(reasoning.map(|text| ("reasoning_content".into(), text.into())));
-    for member in role.members {
-        if let Some(text) = message.string(member)? {
-            out.insert((*member).into(), text.into());
-        }
-    }
-    if !calls.is_empty() {
-        let path = message.name("tool_calls");
-        let call = |(at, call)| convert_call(call, &format!("{path}[{at}]"), reading);
-        let calls: Result<Vec<Value>> = calls.into_iter().enumerate().map(call).collect();
-        out.insert("tool_calls".into(), calls?.into());
+    let mut member = |name: &str| match role.members.contains(&name) {
+        true => message.string(name),
+        false => Ok(None),
+    };
+    let mut out = Message {
+        role: role.known_as.into(),
+        content,
+        name: member("name")?,
+        reasoning: member("reasoning_content")?.or(reasoning),
+        tool_call_id: member("tool_call_id")?,
+        tool_calls: vec![],
+    };
+    let path = message.name("tool_calls");
+    for (at, call) in calls.into_iter().enumerate() {
+        out.tool_calls.push(convert_call(call, &format!("{path}[{at}]"), values)?);
     }
     message.finish(
         IGNORED,
         &[
-            ("audio", "the model does not hear"),
+            ("audio", "this model takes text only"),
             ("function_call", "is no longer part of the API: use tool_calls"),
         ],
     )?;
-    Ok(out.into())
+    Ok(out)
 }
 
 /// A text, or parts that are texts, one a line as other servers join them.
@@ -120,7 +97,7 @@ fn content_text(content: Value, path: &str) -> Result<String> {
     Ok(texts?.join("\n"))
 }
 
-fn convert_call(call: Value, path: &str, reading: &Reading<'_>) -> Result<Value> {
+fn convert_call(call: Value, path: &str, values: &Values) -> Result<ToolCall> {
     let mut call = Params::of(call, path)?;
     let kind = call.string("type")?.unwrap_or_else(|| "function".into());
     if kind != "function" {
@@ -131,96 +108,42 @@ fn convert_call(call: Value, path: &str, reading: &Reading<'_>) -> Result<Value>
     let mut function = call.object("function")?.ok_or(missing)?;
     call.finish(&["index"], &[])?;
     let name = function.need_string("name")?;
-    let given = match function.take("arguments") {
-        Some(Value::String(text)) if reading.arguments == Arguments::Object => {
-            match reading.values.parse(&text) {
-                Ok(object @ Value::Object(_)) => object,
-                Err(JsonError::TooMany) => {
-                    return parsed(Err(JsonError::TooMany), &function.name("arguments"));
-                }
-                // what is not an object stays as it was written
-                _ if text.trim().is_empty() => json!({}),
-                _ => text.into(),
-            }
-        }
-        Some(text @ Value::String(_)) => text,
-        Some(object @ Value::Object(_)) => match reading.arguments {
-            Arguments::Object => object,
-            Arguments::Text => object.to_string().into(),
+    let (arguments, parsed) = match function.take("arguments") {
+        None => ("{}".into(), Some(json!({}))),
+        Some(Value::String(text)) => match values.parse(&text) {
+            Ok(object @ Value::Object(_)) => (text, Some(object)),
+            Err(error @ JsonError::TooMany) => return Err(json_error(error, &function.name("arguments"))),
+            _ if text.trim().is_empty() => (text, Some(json!({}))),
+            // what is not an object stays as it was written
+            _ => (text, None),
         },
-        None => json!({}),
+        Some(object @ Value::Object(_)) => (object.to_string(), Some(object)),
         Some(other) => return Err(ApiError::want(&function.name("arguments"), "JSON in a string", &other)),
     };
     function.finish(&[], &[])?;
-    let mut out = json!({"type": "function", "function": {"name": name, "arguments": given}});
-    if let (Some(id), Some(out)) = (id, out.as_object_mut()) {
-        out.insert("id".into(), id.into());
-    }
-    Ok(out)
-}
-
-/// The conversation for a template that knows no tools: `instructions`, calls and results become plain text.
-pub(crate) fn in_words(messages: Vec<Value>, instructions: Option<&str>) -> Vec<Value> {
-    let mut out: Vec<Value> = messages.into_iter().map(message_in_words).collect();
-    let Some(instructions) = instructions else { return out };
-    match out.first_mut() {
-        Some(first) if first["role"] == "system" => {
-            let text = first["content"].as_str().unwrap_or_default();
-            first["content"] = format!("{text}\n\n{instructions}").into();
-        }
-        _ => out.insert(0, json!({"role": "system", "content": instructions})),
-    }
-    out
-}
-
-fn message_in_words(mut message: Value) -> Value {
-    if let Some(calls) = message["tool_calls"].as_array() {
-        let calls: Vec<Value> = calls.iter().map(|call| call["function"].clone()).collect();
-        return json!({"role": "assistant", "content": Value::from(calls).to_string()});
-    }
-    if message["role"] == "tool" {
-        let text = message["content"].as_str().unwrap_or_default();
-        return json!({"role": "user", "content": format!("The function answered: {text}")});
-    }
-    if let Some(members) = message.as_object_mut() {
-        members.remove("tool_calls");
-    }
-    message
+    Ok(ToolCall { id, name, arguments, parsed })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(messages: Value) -> Result<Value> {
-        let messages = messages.as_array().unwrap().clone();
-        convert(messages, ContentShape::Text, Arguments::Object).map(Value::from)
+    fn converted(messages: Value) -> Result<Vec<Message>> {
+        convert(messages.as_array().unwrap().clone())
     }
 
     #[test]
     fn parts_are_joined_roles_renamed_and_arguments_parsed() {
         let call = |arguments: &str| json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}});
-        let got = text(json!([
+        let got = converted(json!([
             {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": null, "refusal": null, "tool_calls": [call("{\"x\": 1}"), call("oops"), call("")]},
             {"role": "tool", "content": "3", "tool_call_id": "a"},
         ]));
-        let call = |arguments: Value| json!({"type": "function", "function": {"name": "f", "arguments": arguments}, "id": "a"});
-        assert_eq!(
-            got.unwrap(),
-            json!([
-                {"role": "system", "content": "a\nb"},
-                {"role": "assistant", "content": "", "tool_calls": [call(json!({"x": 1})), call(json!("oops")), call(json!({}))]},
-                {"role": "tool", "content": "3", "tool_call_id": "a"},
-            ])
-        );
-    }
-
-    #[test]
-    fn templates_that_want_parts_get_parts() {
-        let messages = vec![json!({"role": "user", "content": "a"})];
-        let got = convert(messages, ContentShape::Parts, Arguments::Object).unwrap();
-        assert_eq!(got[0]["content"], json!([{"type": "text", "text": "a"}]));
+        let call = |arguments| ToolCall { id: Some("a".into()), ..ToolCall::new("f", arguments) };
+        let tool_calls = vec![call("{\"x\": 1}"), call("oops"), call("")];
+        let assistant = Message { tool_calls, ..Message::assistant("") };
+        assert_eq!(got.unwrap(), [Message::system("a\nb"), assistant, Message::tool("3", "a")]);
     }
 
     #[test]
@@ -246,7 +169,7 @@ mod tests {
                 "messages[0].tool_calls[0].function.arguments: want JSON in a string, got 5",
             ),
         ] {
-            assert_eq!(text(json!([message])).unwrap_err().message, want);
+            assert_eq!(converted(json!([message])).unwrap_err().message, want);
         }
     }
 }

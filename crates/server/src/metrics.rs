@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tern_engine::Stats;
+use tern::engine::Stats;
 
 /// Upper bounds in seconds, as vLLM has them; the shortest gaps are ours.
 const FIRST_TOKEN: &[f64] = &[

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tern_engine::Sampling;
+use tern::engine::Sampling;
 
 use crate::Config;
 use crate::chance::random;
 use crate::error::{ApiError, Result};
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::params::{Params, Unparsed, integer, tokens};
 
 /// Parameters that cannot change an answer.
@@ -66,7 +66,7 @@ pub(crate) struct Streaming {
 }
 
 impl Options {
-    pub(crate) fn take(params: &mut Params, served: &Served, config: &Config) -> Result<Options> {
+    pub(crate) fn take(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Options> {
         for (name, only) in ONLY {
             if params.bool(name)?.is_some_and(|value| value != *only) {
                 return Err(ApiError::bad(*name, format!("{name}: only {only} is supported")));
@@ -109,8 +109,8 @@ fn length(params: &mut Params) -> Result<Option<usize>> {
     }
 }
 
-fn sampling(params: &mut Params, served: &Served, config: &Config) -> Result<Sampling> {
-    let defaults = served.model.defaults;
+fn sampling(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Sampling> {
+    let defaults = &served.defaults;
     let repetition = params.number("repetition_penalty", 0.01, 10.0)?;
     let repeat = params.number("repeat_penalty", 0.01, 10.0)?;
     Ok(Sampling {
@@ -166,7 +166,7 @@ fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
 }
 
 /// The tokens that end a text: the model's own and the request's.
-fn end_tokens(params: &mut Params, served: &Served, max_tokens: Option<usize>) -> Result<Arc<[u32]>> {
+fn end_tokens(params: &mut Params, served: &ServedModel, max_tokens: Option<usize>) -> Result<Arc<[u32]>> {
     let more = params.array("stop_token_ids")?.unwrap_or_default();
     if more.len() > 1024 {
         return Err(ApiError::too_many("stop_token_ids", more.len(), 1024, "tokens"));
@@ -183,9 +183,9 @@ fn end_tokens(params: &mut Params, served: &Served, max_tokens: Option<usize>) -
         Some(least) => return Err(ApiError::want("min_tokens", "0 or the value of max_tokens", &least)),
     }
     if more.is_empty() && !endless {
-        return Ok(Arc::clone(&served.end_tokens));
+        return Ok(Arc::clone(served.model.end_tokens()));
     }
-    let own = served.end_tokens.iter().copied().filter(|_| !endless);
+    let own = served.model.end_tokens().iter().copied().filter(|_| !endless);
     Ok(own.chain(more).collect())
 }
 

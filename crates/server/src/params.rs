@@ -183,10 +183,14 @@ impl<'de> Visitor<'de> for Body<'_> {
 
 /// What a text inside of a parameter was parsed to, or why it was not.
 pub(crate) fn parsed(value: std::result::Result<Value, JsonError>, name: &str) -> Result<Value> {
-    value.map_err(|error| match error {
+    value.map_err(|error| json_error(error, name))
+}
+
+pub(crate) fn json_error(error: JsonError, name: &str) -> ApiError {
+    match error {
         JsonError::TooMany => ApiError::too_many(name, MAX_VALUES + 1, MAX_VALUES, "JSON values or more"),
         JsonError::Syntax(error) => ApiError::bad(name, format!("{name}: not JSON: {error}")),
-    })
+    }
 }
 
 /// An integer, also where a client writes it as `5.0`.

@@ -14,7 +14,7 @@ use crate::Config;
 use crate::access::Record;
 use crate::body::read;
 use crate::error::{ApiError, Result};
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::state::{App, Stop};
 
 /// Bodies up to this size have workers of their own, so that they never wait for larger ones.
@@ -82,7 +82,7 @@ impl Cancel {
 }
 
 /// Makes of a body what a route needs.
-pub(crate) type Prepare<T> = fn(&[u8], &Served, &Config, &Cancel) -> Result<T>;
+pub(crate) type Prepare<T> = fn(&[u8], &ServedModel, &Config, &Cancel) -> Result<T>;
 
 impl App {
     /// Reads a body and prepares it with the model at hand, within the time that the request has.
@@ -91,7 +91,7 @@ impl App {
         record: &Record,
         body: Body,
         prepare: Prepare<T>,
-    ) -> Result<(Arc<Served>, T)> {
+    ) -> Result<(Arc<ServedModel>, T)> {
         let served = self.served()?;
         self.fault().map_or(Ok(()), Err)?;
         // dropped with this future, when the client leaves or the time is up

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tern_engine::{Event, Fault, Handle, Request};
+use tern::engine::{Event, Fault, Handle, Request};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::model::Served;
+use crate::model::ServedModel;
 
 /// How often the step in flight is looked at while waiting for its end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -21,11 +21,11 @@ impl Probe {
     /// older than the standstill. An idle engine is asked for a token, at most every `interval`.
     pub(crate) async fn look(
         &mut self,
-        served: &Served,
+        served: &ServedModel,
         interval: Duration,
         deadline: Duration,
     ) -> Result<(), String> {
-        let handle = &served.model.handle;
+        let handle = served.model.handle();
         if handle.in_flight().is_some() {
             return moves(handle, deadline).await; // others are being served: no need to disturb them
         }
@@ -53,13 +53,13 @@ async fn moves(handle: &Handle, deadline: Duration) -> Result<(), String> {
 }
 
 /// Asks for a token, ahead of everybody: the answer is about the engine, not about its queue.
-async fn speaks(served: &Served, deadline: Duration) -> Result<(), String> {
-    let token = served.model.tokenizer.bos().unwrap_or(0);
+async fn speaks(served: &ServedModel, deadline: Duration) -> Result<(), String> {
+    let token = served.model.tokenizer().bos().unwrap_or(0);
     let request = Request { priority: i32::MIN, ..Request::new(vec![token], 1) };
-    let mut stream = match served.model.handle.generate(request) {
+    let mut stream = match served.model.handle().generate(request) {
         Ok(stream) => stream,
         // others came meanwhile
-        Err(error) if error.fault() == Fault::Busy => return moves(&served.model.handle, deadline).await,
+        Err(error) if error.fault() == Fault::Busy => return moves(served.model.handle(), deadline).await,
         Err(error) => return Err(error.to_string()),
     };
     let last = async {

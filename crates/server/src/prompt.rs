@@ -1,31 +1,25 @@
 //! From a conversation to the tokens a model reads.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
-use serde_json::{Map, Value, json};
-use tern_engine::EngineError;
-use tern_text::{CallStyle, Cancelled, ChatInput, ChatTemplate, ChatText, Markup, TemplateError};
+use serde_json::{Map, Value};
+use tern::text::{Markup, TemplateError};
+use tern::{Error, Message};
 
 use crate::Config;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
-use crate::messages::{self, Arguments};
-use crate::model::Served;
+use crate::messages;
+use crate::model::ServedModel;
 use crate::params::Params;
 use crate::tools::Tools;
 
-/// Bytes of a prompt's end that can say whether it opens reasoning.
-const TAIL: usize = 200;
-
-/// The longest that a chat template may take; real ones take milliseconds.
-const RENDERING: Duration = Duration::from_secs(10);
-
 /// What a conversation is rendered with.
 pub(crate) struct Chat {
-    messages: Vec<Value>,
+    messages: Vec<Message>,
     pub(crate) tools: Tools,
-    kwargs: Map<String, Value>,
+    template_variables: Map<String, Value>,
     add_generation_prompt: bool,
 }
 
@@ -48,13 +42,15 @@ impl Chat {
         let missing = params.missing("messages");
         let messages = params.array("messages")?.ok_or(missing)?;
         if messages.is_empty() {
-            return Err(ApiError::bad("messages", "messages: there are none"));
+            return Err(ApiError::bad("messages", "messages: must not be empty"));
         }
         if messages.len() > config.max_messages {
             return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
         }
+        let messages = messages::convert(messages)?;
         let tools = Tools::take(params, config)?;
-        Ok(Chat { messages, tools, kwargs: kwargs(params, config)?, add_generation_prompt: true })
+        let template_variables = template_variables(params, config)?;
+        Ok(Chat { messages, tools, template_variables, add_generation_prompt: true })
     }
 
     /// With or without the words that let the assistant speak.
@@ -62,74 +58,35 @@ impl Chat {
         Chat { add_generation_prompt, ..self }
     }
 
-    /// Renders and tokenises.
+    /// Renders and encodes it.
     pub(crate) fn prompt(&self, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
-        let served = encoder.served;
-        let (Some(template), Some(mut markup)) = (&served.model.template, served.markup) else {
-            let words = "this model has no chat template: use /v1/completions";
-            return Err(ApiError::bad("messages", words).code("no_chat_template"));
-        };
-        let wanted = self.tools.wanted();
-        if wanted && served.takes_tools && markup.calls.is_none() {
-            let words = "tools: the way this model writes calls is not known";
-            return Err(ApiError::bad("tools", words));
-        }
-        if wanted && !served.takes_tools {
-            markup.calls = Some(CallStyle::GENERIC);
-        }
         encoder.cancel.check()?;
-        let chat = match self.render(encoder, template, Arguments::Object) {
-            // some templates write the arguments of earlier calls as they stand
-            Err(error) if error.param.as_deref() == Some("messages") && self.calls() => {
-                self.render(encoder, template, Arguments::Text).map_err(|_| error)?
-            }
-            rendered => rendered?,
-        };
-        let tokens = encoder.chat(&chat)?;
-        let text = &chat.text;
-        let from = (text.len().saturating_sub(TAIL)..).find(|&at| text.is_char_boundary(at));
-        Ok(ChatPrompt { tokens, tail: text[from.unwrap_or(text.len())..].to_owned(), markup })
-    }
-
-    /// Whether an earlier message calls a tool.
-    fn calls(&self) -> bool {
-        self.messages.iter().any(|message| message["tool_calls"].is_array())
-    }
-
-    fn render(
-        &self,
-        encoder: &Encoder<'_>,
-        template: &ChatTemplate,
-        arguments: Arguments,
-    ) -> Result<ChatText> {
-        let served = encoder.served;
-        let mut messages = messages::convert(self.messages.clone(), served.content, arguments)?;
-        let mut tools = None;
-        match (served.takes_tools, self.tools.wanted()) {
-            (true, true) => tools = Some(json!(self.tools.offered)),
-            (false, true) => messages = messages::in_words(messages, Some(&self.tools.instructions())),
-            (true, false) => {}
-            // calls of earlier turns are part of the conversation, whatever this turn offers
-            (false, false) => messages = messages::in_words(messages, None),
-        }
-        let (start, cancel) = (Instant::now(), encoder.cancel.clone());
-        let input = ChatInput {
-            messages: messages.into(),
-            tools,
+        let chat = tern::Chat {
+            messages: self.messages.clone(),
+            tools: if self.tools.wanted() { self.tools.offered.clone() } else { vec![] },
+            template_variables: self.template_variables.clone(),
             add_generation_prompt: self.add_generation_prompt,
-            now: now() as i64,
-            kwargs: self.kwargs.clone(),
-            cancelled: Cancelled::when(move || cancel.is_cancelled() || start.elapsed() > RENDERING),
         };
-        template.render(&input).map_err(|error| match error {
-            TemplateError::Cancelled if encoder.cancel.is_cancelled() => encoder.cancel.error(),
+        let cancel = encoder.cancel.clone();
+        let rendered = encoder.served.model.render(&chat, move || cancel.is_cancelled());
+        let rendered = rendered.map_err(|error| match error {
+            Error::NoChatTemplate(_) => {
+                let message = "this model has no chat template: use /v1/completions";
+                ApiError::bad("messages", message).code("no_chat_template")
+            }
+            Error::UnknownCallFormat => ApiError::bad("tools", error.to_string()),
+            Error::Template(TemplateError::Cancelled) if encoder.cancel.is_cancelled() => {
+                encoder.cancel.error()
+            }
             error => ApiError::bad("messages", error.to_string()),
-        })
+        })?;
+        let tokens = encoder.chat(&rendered.text)?;
+        Ok(ChatPrompt { tokens, tail: rendered.tail().to_owned(), markup: rendered.markup })
     }
 }
 
 /// Variables for the template.
-fn kwargs(params: &mut Params, config: &Config) -> Result<Map<String, Value>> {
+fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String, Value>> {
     let mut kwargs = params.object("chat_template_kwargs")?.map(Params::into_map).unwrap_or_default();
     let bytes = Value::from(kwargs.clone()).to_string().len();
     if bytes > config.max_template_kwargs {
@@ -148,29 +105,16 @@ fn kwargs(params: &mut Params, config: &Config) -> Result<Map<String, Value>> {
     Ok(kwargs)
 }
 
-/// How many tokens may be generated: what was asked for, or what the context leaves.
-pub(crate) fn room(served: &Served, prompt: usize, asked: Option<usize>) -> Result<usize> {
-    let left = served.context().saturating_sub(prompt);
-    match asked {
-        Some(tokens) => Ok(tokens), // the engine refuses what is too much
-        None if left == 0 => {
-            let max_context = served.context();
-            Err(EngineError::Context { prompt, max_tokens: 1, max_context }.into())
-        }
-        None => Ok(left),
-    }
-}
-
 /// The name a client used for the model, if it is one of its names.
-pub(crate) fn model_name(params: &mut Params, served: &Served) -> Result<String> {
+pub(crate) fn model_name(params: &mut Params, served: &ServedModel) -> Result<String> {
     match params.string("model")? {
         None => Ok(served.id().to_owned()),
-        Some(name) if served.model.names.contains(&name) => Ok(name),
+        Some(name) if served.names.contains(&name) => Ok(name),
         Some(name) => Err(unknown_model(&name, served)),
     }
 }
 
-pub(crate) fn unknown_model(name: &str, served: &Served) -> ApiError {
+pub(crate) fn unknown_model(name: &str, served: &ServedModel) -> ApiError {
     let name: String = name.chars().take(100).collect();
     let words = format!("the model {name:?} is not served here: {:?} is", served.id());
     let error = ApiError::new(StatusCode::NOT_FOUND, words).code("model_not_found");

@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// It can listen before the model is there: until [`Loader::ready`], every `/v1` route answers 503.
 ///
 /// ```no_run
-/// # async fn example(model: tern_server::Model) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(model: tern_server::ServedModel) -> Result<(), Box<dyn std::error::Error>> {
 /// use tern_server::{Config, Server};
 ///
 /// let server = Server::new(Config::default());

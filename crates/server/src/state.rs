@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use tern_engine::{EngineError, Fault};
+use tern::engine::{EngineError, Fault};
 use tokio::sync::watch;
 
+use crate::Config;
 use crate::auth::Keys;
 use crate::body::HeldBytes;
 use crate::error::{ApiError, Result};
 use crate::failure::{self, ServeError};
 use crate::metrics::Metrics;
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::prepare::Workers;
 use crate::probe::Probe;
-use crate::{Config, Model};
 
 /// Shared by all requests.
 pub(crate) struct App {
@@ -31,7 +31,7 @@ pub(crate) struct App {
 #[derive(Clone)]
 enum Phase {
     Loading,
-    Ready(Arc<Served>),
+    Ready(Arc<ServedModel>),
     Failed(String),
 }
 
@@ -60,7 +60,7 @@ impl App {
     }
 
     /// The model, or why there is none now.
-    pub(crate) fn served(&self) -> Result<Arc<Served>> {
+    pub(crate) fn served(&self) -> Result<Arc<ServedModel>> {
         match &*self.phase.borrow() {
             Phase::Ready(served) => Ok(Arc::clone(served)),
             Phase::Loading => {
@@ -74,7 +74,7 @@ impl App {
     /// Why the process should be started anew: there will be no model, or its engine has ended or is stuck.
     pub(crate) fn fault(&self) -> Option<ApiError> {
         match &*self.phase.borrow() {
-            Phase::Ready(served) => failure::fault(&served.model.handle, self.config.stall_timeout),
+            Phase::Ready(served) => failure::fault(served.model.handle(), self.config.stall_timeout),
             Phase::Loading => None,
             Phase::Failed(why) => Some((&ServeError::Load(why.clone())).into()),
         }
@@ -86,7 +86,7 @@ impl App {
         let settled =
             phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await.map(|phase| phase.clone());
         match settled {
-            Ok(Phase::Ready(served)) => ServeError::Engine(served.model.handle.closed().await),
+            Ok(Phase::Ready(served)) => ServeError::Engine(served.model.handle().closed().await),
             Ok(Phase::Failed(why)) => ServeError::Load(why),
             // cannot be: `self` has the sender
             Ok(Phase::Loading) | Err(_) => std::future::pending().await,
@@ -141,11 +141,9 @@ impl Loader {
     }
 
     /// The model is loaded: from now on it is served.
-    pub fn ready(mut self, model: Model) {
-        // first, because a panic in it must be told too: it renders the file's template
-        let served = Arc::new(Served::new(model));
+    pub fn ready(mut self, model: ServedModel) {
         self.told = true;
-        self.app.enter(Phase::Ready(served));
+        self.app.enter(Phase::Ready(Arc::new(model)));
     }
 
     /// The model could not be loaded; requests are told why.

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tern_engine::{EngineError, Event, Fault, Handle, Request, TokenStream};
+use tern::engine::{EngineError, Event, Fault, Handle, Request, TokenStream};
 use tokio::time::sleep;
 
 /// How long a text waits outside of a full queue before it tries again.

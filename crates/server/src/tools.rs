@@ -83,17 +83,6 @@ impl Tools {
     pub(crate) fn many(&self) -> bool {
         self.many && !matches!(self.choice, ToolChoice::Named(_))
     }
-
-    /// For a template that says nothing of tools: the same in words.
-    pub(crate) fn instructions(&self) -> String {
-        let functions = self.offered.iter().map(|tool| tool["function"].to_string());
-        let list: Vec<String> = functions.collect();
-        format!(
-            "You can call these functions, each described by a JSON object:\n{}\n\nTo call functions, answer with \
-             nothing but a JSON list of calls: [{{\"name\": \"the function\", \"arguments\": {{...}}}}]",
-            list.join("\n")
-        )
-    }
 }
 
 /// The name and the schema of a tool.

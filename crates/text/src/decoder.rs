@@ -1,10 +1,12 @@
 //! Incremental decoding of tokens into text: complete characters, and no part of a stop string.
 
+use std::sync::Arc;
+
 use crate::{Detokenizer, Passed, StopError, StopStrings, Tokenizer};
 
 /// The incremental text of one answer.
-pub struct Decoder<'a> {
-    tokenizer: &'a Tokenizer,
+pub struct Decoder {
+    tokenizer: Arc<Tokenizer>,
     bytes: Detokenizer,
     stops: StopStrings,
     /// The next text starts with a space that the tokenizer added.
@@ -13,9 +15,9 @@ pub struct Decoder<'a> {
     shown: Vec<u32>,
 }
 
-impl<'a> Decoder<'a> {
+impl Decoder {
     /// An answer that ends before any of the stop strings.
-    pub fn new(tokenizer: &'a Tokenizer, stops: Vec<String>) -> Result<Decoder<'a>, StopError> {
+    pub fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>) -> Result<Decoder, StopError> {
         Ok(Decoder {
             tokenizer,
             bytes: Detokenizer::new(),
@@ -26,14 +28,14 @@ impl<'a> Decoder<'a> {
     }
 
     /// Decodes a new text, not the continuation of another: SentencePiece's first space is dropped.
-    pub fn at_start_of_text(mut self) -> Decoder<'a> {
+    pub fn at_start_of_text(mut self) -> Decoder {
         self.strip_space = self.tokenizer.strips_space();
         self
     }
 
     /// Includes the control tokens that occur in these texts, which are hidden by default: see `Markup::texts`.
-    pub fn showing<'t>(mut self, texts: impl IntoIterator<Item = &'t str>) -> Decoder<'a> {
-        let tokenizer = self.tokenizer;
+    pub fn showing<'t>(mut self, texts: impl IntoIterator<Item = &'t str>) -> Decoder {
+        let tokenizer = &self.tokenizer;
         let tokens = texts.into_iter().flat_map(|text| tokenizer.encode(text, false, true));
         self.shown.extend(tokens.filter(|&id| tokenizer.is_control(id)));
         self

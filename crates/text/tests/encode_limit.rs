@@ -18,7 +18,7 @@ const TEXTS: &[&str] = &[
 ];
 
 fn model() -> Tokenizer {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models/tern-stories-1bit.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models/tern-stories-1bit.gguf");
     Tokenizer::from_metadata(&Checkpoint::open(&path).unwrap().metadata).unwrap()
 }
 

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
+use std::sync::Arc;
+
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -217,8 +219,8 @@ fn calls_written_by_templates_are_parsed() {
 }
 
 /// The text of tokens as a server sees it.
-fn text(tokenizer: &Tokenizer, shown: &[&str], ids: &[u32]) -> String {
-    let mut decoder = Decoder::new(tokenizer, vec![]).unwrap().showing(shown.iter().copied());
+fn text(tokenizer: &Arc<Tokenizer>, shown: &[&str], ids: &[u32]) -> String {
+    let mut decoder = Decoder::new(Arc::clone(tokenizer), vec![]).unwrap().showing(shown.iter().copied());
     let text: String = ids.iter().map(|&id| decoder.push(id).text).collect();
     text + &decoder.finish()
 }
@@ -232,7 +234,7 @@ fn control_tokens_of_the_markup_are_shown() {
     metadata.insert("tokenizer.ggml.tokens", MetadataValue::Strings(tokens.map(String::from).into()));
     metadata.insert("tokenizer.ggml.token_type", MetadataValue::Ints(vec![3, 3, 3, 1, 1, 1, 3, 3, 1]));
     metadata.insert("tokenizer.ggml.merges", MetadataValue::Strings(Vec::new()));
-    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+    let tokenizer = Arc::new(Tokenizer::from_metadata(&metadata).unwrap());
     let markup = Markup::of("[TOOL_CALLS] [ARGS] [/THINK]");
     let answer = [2, 6, 8, 7, 0, 3, 1, 4, 5];
     assert_eq!(text(&tokenizer, &[], &answer), "af{}");
@@ -251,11 +253,11 @@ fn control_tokens_of_the_markup_are_shown() {
 fn reasoning_is_parsed_with_a_real_vocabulary() {
     let Some(folder) = folder("vocabs") else { return };
     let checkpoint = Checkpoint::open(&folder.join("ggml-vocab-gemma-4.gguf")).unwrap();
-    let tokenizer = Tokenizer::from_metadata(&checkpoint.metadata).unwrap();
+    let tokenizer = Arc::new(Tokenizer::from_metadata(&checkpoint.metadata).unwrap());
     let markup = Markup::of(tokenizer.chat_template().unwrap());
     let ids = tokenizer.encode("<|channel>thought\nHm.\n<channel|>Grüezi 🙂<turn|>", false, true);
     // token by token, as it is generated
-    let mut decoder = Decoder::new(&tokenizer, vec![]).unwrap().showing(markup.texts(true));
+    let mut decoder = Decoder::new(Arc::clone(&tokenizer), vec![]).unwrap().showing(markup.texts(true));
     let mut parser = AnswerParser::new(&markup, "<|turn>model\n", true);
     let mut parts: Vec<Part> = ids.iter().flat_map(|&id| parser.push(&decoder.push(id).text)).collect();
     parts.extend(parser.push(&decoder.finish()));
@@ -276,7 +278,7 @@ fn control_tokens_of_real_vocabularies_can_be_shown() {
     let Some(folder) = folder("vocabs") else { return };
     for (name, marker) in [("llama-bpe", "<|eot_id|>"), ("qwen2", "<|im_end|>"), ("gemma-4", "<turn|>")] {
         let checkpoint = Checkpoint::open(&folder.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
-        let tokenizer = Tokenizer::from_metadata(&checkpoint.metadata).unwrap();
+        let tokenizer = Arc::new(Tokenizer::from_metadata(&checkpoint.metadata).unwrap());
         let ids = tokenizer.encode(&format!("Hi{marker}"), false, true);
         assert!(tokenizer.is_control(ids[ids.len() - 1]), "{name}");
         assert_eq!(text(&tokenizer, &[], &ids), "Hi", "{name}");

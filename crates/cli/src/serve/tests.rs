@@ -6,12 +6,14 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tern_engine::{Answer, Batch, Capacity, Engine, EngineError, Limits, Runner, ScriptedRunner};
-use tern_formats::Checkpoint;
-use tern_text::Tokenizer;
+use tern::engine::{Answer, Batch, Capacity, Engine, EngineError, Limits, Runner, ScriptedRunner};
+use tern::formats::Checkpoint;
+use tern::text::Tokenizer;
+use tern::{ModelParts, PartialSampling};
 
 use super::*;
 use crate::report;
@@ -50,21 +52,25 @@ impl Runner for Failing {
     }
 }
 
-fn model(lost: bool) -> Model {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tern-stories-1bit.gguf");
+fn model(lost: bool) -> ServedModel {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tern/models/tern-stories-1bit.gguf");
     let tokenizer = Tokenizer::from_metadata(&Checkpoint::open(file.as_ref()).unwrap().metadata).unwrap();
     let limits = Limits { max_seqs: 2, max_context: 64, max_waiting: 2, step_millis: 0 };
     let capacity = Capacity { pages: 16, page_len: 8, max_tokens: 64, max_outputs: 2 };
     let script = ScriptedRunner::new(tokenizer.vocab_size(), capacity);
     let runner = Failing { script, steps: 0, lost };
-    Model {
+    ServedModel {
         names: vec!["failing".into()],
         created: 0,
-        handle: Engine::start(Box::new(runner), limits).unwrap(),
-        tokenizer: Arc::new(tokenizer),
-        template: None,
-        pooling: Pooling::Mean,
-        defaults: Defaults::default(),
+        model: Model::from_parts(ModelParts {
+            name: "failing".into(),
+            handle: Engine::start(Box::new(runner), limits).unwrap(),
+            tokenizer: Arc::new(tokenizer),
+            template: None,
+            pooling: Pooling::Mean,
+            recommended: PartialSampling::default(),
+        }),
+        defaults: ServedModel::openai_defaults(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! How close the choice between two tokens was: a near tie may fall either way where a device adds in another order.
 
-use tern_engine::Request;
+use tern::engine::Request;
 
 /// How far `got` was from being chosen after `text`, given the log-probabilities of the whole vocabulary.
 ///
@@ -35,7 +35,7 @@ pub(crate) fn gap(request: &Request, text: &[u32], logprobs: &[(u32, f32)], want
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tern_engine::Sampling;
+    use tern::engine::Sampling;
 
     fn request(sampling: Sampling) -> Request {
         Request { sampling, ..Request::new(vec![1, 2, 3], 10) }

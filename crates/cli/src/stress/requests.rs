@@ -1,7 +1,7 @@
 //! The requests of a stress run: random, reproducible by the seed, and at the sizes where engines go wrong.
 
-use tern_engine::{Request, Sampling};
-use tern_graph::Random;
+use tern::engine::{Request, Sampling};
+use tern::graph::Random;
 
 /// Prompts of ordinary requests have at most so many tokens; some are longer than a step.
 const PROMPT: usize = 512;

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use tern_engine::{Answer, Batch, Capacity, Engine, EngineError, Entry, Limits, Runner, ScriptedRunner};
+use tern::engine::{Answer, Batch, Capacity, Engine, EngineError, Entry, Limits, Runner, ScriptedRunner};
 
 const PAGE_LEN: usize = 4;
 const CAPACITY: Capacity =

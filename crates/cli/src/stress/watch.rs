@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tern_engine::{Answer, Batch, Capacity, EngineError, Runner};
+use tern::engine::{Answer, Batch, Capacity, EngineError, Runner};
 
 /// Steps by their number of tokens: 1, 2, 3, 4, and from there up to each power of two.
 pub(crate) const SIZES: [usize; 12] = [1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, usize::MAX];

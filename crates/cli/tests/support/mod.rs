@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tern_formats::{Checkpoint, gguf::Writer};
+use tern::formats::{Checkpoint, gguf::Writer};
 
 /// What the embedded model says after [`PROMPT`], always.
 pub(crate) const CONTINUATION: &str = ", there was a little girl named Lily. She loved to play outside in the park. \
@@ -99,11 +99,11 @@ impl Ran {
 }
 
 pub(crate) fn stories_file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tern-stories-1bit.gguf")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models/tern-stories-1bit.gguf")
 }
 
 /// Writes the embedded model into the home folder, with these keys beside its own.
-pub(crate) fn stories_with(home: &Home, name: &str, keys: &[(&str, tern_formats::Value)]) {
+pub(crate) fn stories_with(home: &Home, name: &str, keys: &[(&str, tern::formats::Value)]) {
     let stories = Checkpoint::open(&stories_file()).unwrap();
     let mut metadata = stories.metadata;
     for (key, value) in keys {

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use tern::{Model, ModelParts, PartialSampling};
 use tern_engine::{Capacity, Engine, Limits, Pooling, ScriptedRunner};
-use tern_server::{Config, Defaults, Model, Server};
+use tern_server::{Config, ServedModel, Server};
 use tern_text::ChatTemplate;
 
 use super::Run;
@@ -37,14 +38,18 @@ fn serve() -> Result<SocketAddr, String> {
     let handle = Engine::start(Box::new(runner), LIMITS).map_err(|e| words(&e))?;
     let template = ChatTemplate::new(TEMPLATE, "", "").map_err(|e| words(&e))?;
     let server = Server::new(Config::default());
-    server.loader().ready(Model {
+    server.loader().ready(ServedModel {
         names: vec!["scripted".into()],
         created: 1_700_000_000,
-        handle,
-        tokenizer,
-        template: Some(template),
-        pooling: Pooling::Mean,
-        defaults: Defaults::default(),
+        model: Model::from_parts(ModelParts {
+            name: "scripted".into(),
+            handle,
+            tokenizer,
+            template: Some(template),
+            pooling: Pooling::Mean,
+            recommended: PartialSampling::default(),
+        }),
+        defaults: ServedModel::openai_defaults(),
     });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|e| words(&e))?;
     listener.set_nonblocking(true).map_err(|e| words(&e))?;

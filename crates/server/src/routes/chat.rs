@@ -8,25 +8,24 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use tern_engine::Request;
-use tern_grammar::Grammar;
-use tern_text::CallStyle;
+use tern::engine::Request;
+use tern::grammar::Grammar;
+use tern::text::CallStyle;
+use tern::{ChatReading, ChatStart, Constraint, Reading, call_token};
 
 use self::reply::Reply;
 use super::deliver::Prepared;
 use crate::Config;
 use crate::access::Record;
-use crate::answer::{ChatReading, Reading};
-use crate::constraint::{self, Constraint, Wanted};
+use crate::constraint::{self, Wanted};
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
-use crate::model::Served;
-use crate::opening::{self, call_token};
+use crate::model::ServedModel;
 use crate::options::{Options, UNPARSED};
 use crate::params::Params;
 use crate::prepare::Cancel;
-use crate::prompt::{Chat, model_name, room};
+use crate::prompt::{Chat, model_name};
 use crate::state::App;
 use crate::tools::ToolChoice;
 
@@ -49,7 +48,7 @@ pub(super) async fn chat(
 }
 
 /// Everything that a request must have right, and everything that it costs before the engine.
-fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
+fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
     let mut params = Params::parse(body, UNPARSED)?;
     let model = model_name(&mut params, served)?;
     let chat = Chat::take(&mut params, config)?;
@@ -60,7 +59,7 @@ fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Re
     params.finish(&[], REFUSED)?;
 
     let prompt = chat.prompt(&Encoder::new(served, cancel, "messages"))?;
-    let max_tokens = room(served, prompt.tokens.len(), options.max_tokens)?;
+    let max_tokens = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
     let wanted = match chat.tools.forced() {
         None => wanted,
         Some(_) if wanted.is_some() => {
@@ -75,16 +74,15 @@ fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Re
     // a tool may be called instead of an answer that follows the rules, where the two can be told apart
     let calls = prompt.markup.calls.filter(|_| chat.tools.choice == ToolChoice::Auto);
     if let (Some(wanted), Some(style)) = (&wanted, &calls)
-        && call_token(&served.model.tokenizer, style).is_none()
+        && call_token(served.model.tokenizer(), style).is_none()
     {
         let param = wanted.param;
-        let words =
-            format!("{param}: not together with tools, which this model calls without a mark of its own");
-        return Err(ApiError::bad(param, words));
+        let message = "cannot be combined with tools: this model's tool calls have no start token";
+        return Err(ApiError::bad(param, format!("{param}: {message}")));
     }
-    let opening = || Some(opening::Chat { prompt_tail: &prompt.tail, calls });
+    let start = || Some(ChatStart { prompt_tail: &prompt.tail, calls });
     cancel.check()?;
-    let constraint = wanted.map(|wanted| Constraint::new(served, &wanted, opening())).transpose()?;
+    let constraint = wanted.map(|wanted| wanted.compile(served, start())).transpose()?;
     let request = |text| Request {
         prompt: prompt.tokens.clone(),
         max_tokens,
@@ -97,12 +95,12 @@ fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Re
     let requests = (0..options.n).map(request).collect();
     let reading = ChatReading {
         markup: prompt.markup,
-        wants_tools: chat.tools.wanted(),
+        tools: chat.tools.wanted(),
         many_calls: chat.tools.many(),
         prompt_tail: prompt.tail,
     };
-    let reading = Reading { stops: options.stops, token_ids: options.token_ids, chat: Some(reading) };
-    let job = Job { requests, n: options.n, reading };
+    let reading = Reading { stops: options.stops, is_answer: true, chat: Some(reading) };
+    let job = Job { requests, n: options.n, reading, token_ids: options.token_ids };
     let prompt_ids = options.token_ids.then_some(prompt.tokens);
     let shape = Reply::new(model, options.sampling.logprobs.is_some(), prompt_ids);
     Ok(Prepared { job, shape, stream: options.stream })

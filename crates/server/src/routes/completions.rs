@@ -8,22 +8,22 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use tern_engine::Request;
+use tern::engine::Request;
+use tern::{Constraint, Reading};
 
 use self::reply::Reply;
 use super::deliver::Prepared;
 use crate::Config;
 use crate::access::Record;
-use crate::answer::Reading;
-use crate::constraint::{self, Constraint};
+use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::options::{Options, UNPARSED};
 use crate::params::{Params, Unparsed};
 use crate::prepare::Cancel;
-use crate::prompt::{model_name, room};
+use crate::prompt::model_name;
 use crate::state::App;
 use crate::text_lists::{Listed, Text};
 
@@ -52,7 +52,7 @@ pub(super) async fn completions(
     prepared.deliver(app, served, record).await
 }
 
-fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
+fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
     let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..UNPARSED };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
@@ -71,10 +71,10 @@ fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Re
     let encoder = Encoder::new(served, cancel, "prompt");
     let prompts = prompts(prompt, &encoder, config, (options.n, echo, add_special))?;
     cancel.check()?;
-    let constraint = wanted.map(|wanted| Constraint::new(served, &wanted, None)).transpose()?;
+    let constraint = wanted.map(|wanted| wanted.compile(served, None)).transpose()?;
     let mut requests = Vec::with_capacity(prompts.len() * options.n);
     for prompt in &prompts {
-        let left = room(served, prompt.tokens.len(), options.max_tokens)?;
+        let left = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
         let max_tokens = options.max_tokens.unwrap_or(left.min(MAX_TOKENS));
         requests.extend((0..options.n).map(|text| Request {
             prompt: prompt.tokens.clone(),
@@ -91,8 +91,8 @@ fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Re
         std::iter::repeat_n((prompt.text.unwrap_or_default(), tokens), options.n)
     };
     let shape = Reply::new(model, logprobs.is_some(), prompts.into_iter().flat_map(begin).collect());
-    let reading = Reading { stops: options.stops, token_ids: options.token_ids, chat: None };
-    let job = Job { requests, n: options.n, reading };
+    let reading = Reading { stops: options.stops, ..Reading::default() };
+    let job = Job { requests, n: options.n, reading, token_ids: options.token_ids };
     Ok(Prepared { job, shape, stream: options.stream })
 }
 
@@ -114,7 +114,7 @@ fn prompts(
         }
         Text::Tokens(ids) => {
             let tokens = encoder.tokens(ids)?;
-            let text = echo.then(|| encoder.served.model.tokenizer.decode(&tokens, false));
+            let text = echo.then(|| encoder.served.model.tokenizer().decode(&tokens, false));
             Ok(Prompt { tokens, text })
         }
     };

@@ -6,10 +6,10 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::access::Record;
-use crate::answer::Delta;
+use crate::delta::Delta;
 use crate::error::Result;
 use crate::generation::{Job, Started, Usage};
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::options::Streaming;
 use crate::sse::{self, Events};
 use crate::state::App;
@@ -46,7 +46,7 @@ impl<S: Shape> Prepared<S> {
     pub(super) async fn deliver(
         self,
         app: Arc<App>,
-        served: Arc<Served>,
+        served: Arc<ServedModel>,
         record: Record,
     ) -> Result<Response> {
         let started = self.job.start(&app, &served, &record)?;
@@ -64,7 +64,7 @@ impl<S: Shape> Prepared<S> {
 
 async fn whole(
     app: &App,
-    served: &Served,
+    served: &ServedModel,
     record: &Record,
     started: Started,
     mut shape: impl Shape,
@@ -78,7 +78,7 @@ async fn whole(
 }
 
 async fn pieces(
-    (app, served, record): (&App, &Served, &Record),
+    (app, served, record): (&App, &ServedModel, &Record),
     started: Started,
     mut shape: impl Shape,
     streaming: Streaming,

@@ -8,13 +8,13 @@ use axum::extract::State;
 use axum::response::Response;
 use base64::Engine as _;
 use serde_json::{Value, json};
-use tern_engine::{Event, Request};
+use tern::engine::{Event, Request};
 
 use crate::Config;
 use crate::access::Record;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::options::UNPARSED;
 use crate::params::{Params, Unparsed};
 use crate::prepare::Cancel;
@@ -74,9 +74,9 @@ fn entry(index: usize, vector: &[f32], base64: bool) -> Value {
     json!({"object": "embedding", "index": index, "embedding": embedding})
 }
 
-async fn run(app: &App, served: &Served, requests: Vec<Request>) -> Result<Vec<Vec<f32>>> {
+async fn run(app: &App, served: &ServedModel, requests: Vec<Request>) -> Result<Vec<Vec<f32>>> {
     let mut vectors = vec![vec![]; requests.len()];
-    let texts = Texts::start(&served.model.handle, requests, 1);
+    let texts = Texts::start(served.model.handle(), requests, 1);
     let mut texts = texts.map_err(|error| app.refusal(error))?;
     let mut stop = std::pin::pin!(app.stopped(Stop::Now));
     loop {
@@ -102,7 +102,7 @@ fn normalised(mut vector: Vec<f32>) -> Vec<f32> {
     vector
 }
 
-fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Job> {
+fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Job> {
     let unparsed = Unparsed { listed: Some("input"), keep: config.max_inputs, ..UNPARSED };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
@@ -119,7 +119,7 @@ fn prepare(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Re
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
         return Err(ApiError::bad("input", format!("input: text {at} is empty")));
     }
-    let request = |prompt| Request { priority, ..Request::embed(prompt, served.model.pooling) };
+    let request = |prompt| Request { priority, ..Request::embed(prompt, served.model.pooling()) };
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }
 

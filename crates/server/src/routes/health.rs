@@ -43,9 +43,9 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let served = app.served().ok();
     let engine = served.as_ref().map(|served| Engine {
         model: served.id(),
-        stats: served.model.handle.stats(),
+        stats: served.model.handle().stats(),
         up: app.fault().is_none(),
-        step: served.model.handle.in_flight().map_or(Duration::ZERO, |step| step.age()),
+        step: served.model.handle().in_flight().map_or(Duration::ZERO, |step| step.age()),
     });
     let mut response = Response::new(Body::from(app.metrics.text(engine)));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

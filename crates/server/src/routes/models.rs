@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::json;
 use crate::error::Result;
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::prompt::unknown_model;
 use crate::state::App;
 
@@ -32,15 +32,15 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn new(id: &'a str, served: &'a Served) -> Entry<'a> {
+    fn new(id: &'a str, served: &'a ServedModel) -> Entry<'a> {
         Entry {
             id,
             object: "model",
-            created: served.model.created,
+            created: served.created,
             owned_by: "tern",
             root: served.id(),
-            max_model_len: served.context(),
-            capabilities: match served.model.template {
+            max_model_len: served.model.context(),
+            capabilities: match served.model.template() {
                 Some(_) => &["completion", "chat"],
                 None => &["completion"],
             },
@@ -50,13 +50,13 @@ impl<'a> Entry<'a> {
 
 pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response> {
     let served = app.served()?;
-    let data = served.model.names.iter().map(|name| Entry::new(name, &served)).collect();
+    let data = served.names.iter().map(|name| Entry::new(name, &served)).collect();
     Ok(json(&List { object: "list", data }))
 }
 
 pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response> {
     let served = app.served()?;
-    match served.model.names.iter().find(|name| **name == id) {
+    match served.names.iter().find(|name| **name == id) {
         Some(name) => Ok(json(&Entry::new(name, &served))),
         None => Err(unknown_model(&id, &served)),
     }

@@ -12,7 +12,7 @@ use crate::Config;
 use crate::access::Record;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
-use crate::model::Served;
+use crate::model::ServedModel;
 use crate::params::{Params, Unparsed};
 use crate::prepare::{Cancel, Prepare};
 use crate::prompt::{Chat, model_name};
@@ -53,10 +53,10 @@ async fn answer(app: &App, record: &Record, body: Body, make: Prepare<Vec<u8>>) 
     Ok(super::json_text(text))
 }
 
-fn tokens_of(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> Result<Vec<u8>> {
+fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Vec<u8>> {
     let mut params = Params::parse(body, Unparsed::default())?;
     model_name(&mut params, served)?;
-    let tokenizer = &served.model.tokenizer;
+    let tokenizer = served.model.tokenizer();
     let add_special = params.bool("add_special_tokens")?;
     let strings = params.bool("return_token_strs")?.unwrap_or(false);
     let prompt = params.string("prompt")?;
@@ -81,18 +81,18 @@ fn tokens_of(body: &[u8], served: &Served, config: &Config, cancel: &Cancel) -> 
     let string = |&id: &u32| tokenizer.token_text(id).unwrap_or_default();
     written(&Tokens {
         count: tokens.len(),
-        max_model_len: served.context(),
+        max_model_len: served.model.context(),
         token_strs: strings.then(|| tokens.iter().map(string).collect()),
         tokens,
     })
 }
 
-fn text_of(body: &[u8], served: &Served, _config: &Config, _cancel: &Cancel) -> Result<Vec<u8>> {
+fn text_of(body: &[u8], served: &ServedModel, _config: &Config, _cancel: &Cancel) -> Result<Vec<u8>> {
     let mut params = Params::parse(body, Unparsed { listed: Some("tokens"), ..Unparsed::default() })?;
     model_name(&mut params, served)?;
     let ids = params.listed("tokens")?.tokens("tokens")?;
     params.finish(&[], &[])?;
-    let tokenizer = &served.model.tokenizer;
+    let tokenizer = served.model.tokenizer();
     if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_size()) {
         let words = format!("tokens: token id {id} is outside the vocabulary of {}", tokenizer.vocab_size());
         return Err(ApiError::bad("tokens", words));

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tern_engine::{EngineError, Limits};
+use tern::engine::{EngineError, Limits};
 use tern_server::{Config, ServeError};
 
 use crate::support::{LIMITS, Reply, Setup, Site, parse, wait_until};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use serde_json::json;
-use tern_engine::Limits;
+use tern::engine::Limits;
 use tern_server::Config;
 
 use crate::support::{CAPACITY, LIMITS, Setup, Site, parse, wait_until_idle};

@@ -8,12 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tern_engine::{
+use tern::engine::{
     Answer, Batch, Capacity, Engine, EngineError, Handle, Limits, Pooling, Runner, Sample, ScriptedRunner,
 };
-use tern_formats::Checkpoint;
-use tern_server::{Config, Defaults, Loader, Model, ServeError, Server};
-use tern_text::{ChatTemplate, Tokenizer};
+use tern::formats::Checkpoint;
+use tern::text::{ChatTemplate, Tokenizer};
+use tern::{Model, ModelParts, PartialSampling};
+use tern_server::{Config, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
 /// A template that knows nothing but roles.
@@ -129,7 +130,7 @@ impl Reply {
 }
 
 pub(crate) fn tokenizer() -> Arc<Tokenizer> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/models/tern-stories-1bit.gguf");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tern/models/tern-stories-1bit.gguf");
     Arc::new(Tokenizer::from_metadata(&Checkpoint::open(path.as_ref()).unwrap().metadata).unwrap())
 }
 
@@ -182,15 +183,19 @@ impl Site {
     }
 
     /// The model, with a template.
-    pub(crate) fn model(&self, template: Option<&str>) -> Model {
-        Model {
+    pub(crate) fn model(&self, template: Option<&str>) -> ServedModel {
+        ServedModel {
             names: vec!["parrot".into(), "org/parrot".into()],
             created: 1_700_000_000,
-            handle: self.handle.clone(),
-            tokenizer: Arc::clone(&self.tokenizer),
-            template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
-            pooling: Pooling::Mean,
-            defaults: Defaults::default(),
+            model: Model::from_parts(ModelParts {
+                name: "parrot".into(),
+                handle: self.handle.clone(),
+                tokenizer: Arc::clone(&self.tokenizer),
+                template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
+                pooling: Pooling::Mean,
+                recommended: PartialSampling::default(),
+            }),
+            defaults: ServedModel::openai_defaults(),
         }
     }
 

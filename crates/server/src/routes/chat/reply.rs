@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use tern_text::Part;
+use tern::text::Part;
 
 use super::super::deliver::Shape;
 use crate::FINGERPRINT;
-use crate::answer::{Delta, TokenLogprob};
 use crate::chance;
+use crate::delta::{Delta, TokenLogprob};
 use crate::generation::Usage;
 use crate::prompt::now;
 

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tern_text::Part;
+use tern::text::Part;
 
 use super::super::deliver::Shape;
 use crate::FINGERPRINT;
-use crate::answer::{Delta, TokenLogprob};
 use crate::chance;
+use crate::delta::{Delta, TokenLogprob};
 use crate::generation::Usage;
 use crate::prompt::now;
 

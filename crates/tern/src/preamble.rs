@@ -1,36 +1,38 @@
-//! What may come before an answer's rules begin: reasoning, or a tool call instead.
+//! What may precede a constrained answer: reasoning, or a tool call instead of it.
 
 use std::sync::Arc;
 
 use tern_engine::Rules;
 use tern_text::{CallStyle, ReasoningStyle, Tokenizer};
 
-use crate::model::Served;
+use crate::Model;
 
-/// What is known of a chat whose answer has rules.
-pub(crate) struct Chat<'a> {
-    pub(crate) prompt_tail: &'a str,
-    /// How tools are called, where the model may call one instead of answering.
-    pub(crate) calls: Option<CallStyle>,
+/// The end of a chat's prompt, and what may come before the constrained answer.
+#[derive(Clone, Copy, Debug)]
+pub struct ChatStart<'a> {
+    /// The end of the prompt, which may open reasoning.
+    pub prompt_tail: &'a str,
+    /// The format of tool calls, if the model may call a tool instead of answering.
+    pub calls: Option<CallStyle>,
 }
 
-/// The one token that begins a call, without which a call cannot be told from an answer.
-pub(crate) fn call_token(tokenizer: &Tokenizer, style: &CallStyle) -> Option<u32> {
+/// The token that begins a call; without one a call cannot be told from an answer.
+pub fn call_token(tokenizer: &Tokenizer, style: &CallStyle) -> Option<u32> {
     let mark = if style.open.is_empty() { style.begin } else { style.open };
     tokenizer.id_of(mark.trim_ascii())
 }
 
-/// Where a text stands before its rules begin.
+/// The part of a text before the constraint applies.
 #[derive(Clone, Debug)]
-pub(crate) struct Opening {
+pub(crate) struct Preamble {
     state: State,
-    /// The token that begins reasoning, until it came.
+    /// The token that begins reasoning, until it was sampled.
     think: Option<u32>,
     /// The token that begins a call.
     call: Option<u32>,
     /// What ends reasoning.
     end: Vec<u8>,
-    /// The last bytes of the reasoning, fewer than its end has.
+    /// The last bytes of the reasoning, fewer than its end marker has.
     tail: Vec<u8>,
     tokenizer: Arc<Tokenizer>,
     end_tokens: Arc<[u32]>,
@@ -41,36 +43,36 @@ enum State {
     /// The next token decides.
     Undecided,
     Reasoning,
-    Ruled,
+    Constrained,
     /// In a call.
     Free,
 }
 
-impl Opening {
-    /// None where the rules hold from the first token on.
-    pub(crate) fn new(served: &Served, chat: Chat<'_>) -> Option<Opening> {
-        let tokenizer = &served.model.tokenizer;
-        let style: Option<ReasoningStyle> = served.markup.and_then(|markup| markup.reasoning);
+impl Preamble {
+    /// None if the constraint applies from the first token on.
+    pub(crate) fn new(model: &Model, chat: ChatStart<'_>) -> Option<Preamble> {
+        let tokenizer = model.tokenizer();
+        let style: Option<ReasoningStyle> = model.markup().and_then(|markup| markup.reasoning);
         let tail = chat.prompt_tail.trim_ascii_end();
         let ends_with =
             |mark: fn(&ReasoningStyle) -> &str| style.is_some_and(|style| tail.ends_with(mark(&style)));
         let state = if ends_with(|style| style.begin) { State::Reasoning } else { State::Undecided };
         let think = style.and_then(|style| tokenizer.id_of(style.begin));
-        let opening = Opening {
+        let preamble = Preamble {
             state,
-            // a prompt that closed the reasoning wants none
+            // a prompt that closed the reasoning asks for none
             think: think.filter(|_| state == State::Undecided && !ends_with(|style| style.end)),
             call: chat.calls.and_then(|style| call_token(tokenizer, &style)),
             end: style.map_or(vec![], |style| style.end.as_bytes().to_vec()),
             tail: vec![],
             tokenizer: Arc::clone(tokenizer),
-            end_tokens: Arc::clone(&served.end_tokens),
+            end_tokens: Arc::clone(model.end_tokens()),
         };
-        let waits = state == State::Reasoning || opening.think.is_some() || opening.call.is_some();
-        waits.then_some(opening)
+        let waits = state == State::Reasoning || preamble.think.is_some() || preamble.call.is_some();
+        waits.then_some(preamble)
     }
 
-    /// All tokens. Without the ends of a text in reasoning, which would leave it without an answer.
+    /// All tokens. Without end tokens during reasoning, which would leave the text without an answer.
     fn all(&self, with_ends: bool) -> Vec<u32> {
         let vocab = self.tokenizer.vocab_size();
         let mut mask = vec![u32::MAX; vocab.div_ceil(32)];
@@ -95,21 +97,21 @@ impl Opening {
     }
 }
 
-/// Rules that begin when the opening is over.
-pub(crate) struct Opened<R> {
+/// Rules that apply after the preamble.
+pub(crate) struct AfterPreamble<R> {
     pub(crate) rules: R,
-    pub(crate) opening: Opening,
+    pub(crate) preamble: Preamble,
 }
 
-impl<R: Rules> Rules for Opened<R> {
+impl<R: Rules> Rules for AfterPreamble<R> {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
-        match self.opening.state {
-            State::Ruled => self.rules.mask(),
-            State::Reasoning => Ok(self.opening.all(false)),
-            State::Free => Ok(self.opening.all(true)),
+        match self.preamble.state {
+            State::Constrained => self.rules.mask(),
+            State::Reasoning => Ok(self.preamble.all(false)),
+            State::Free => Ok(self.preamble.all(true)),
             State::Undecided => {
                 let mut mask = self.rules.mask()?;
-                for id in [self.opening.think, self.opening.call].into_iter().flatten() {
+                for id in [self.preamble.think, self.preamble.call].into_iter().flatten() {
                     if let Some(word) = mask.get_mut(id as usize / 32) {
                         *word |= 1 << (id % 32);
                     }
@@ -120,25 +122,25 @@ impl<R: Rules> Rules for Opened<R> {
     }
 
     fn accept(&mut self, token: u32) -> Result<bool, String> {
-        let opening = &mut self.opening;
-        match opening.state {
+        let preamble = &mut self.preamble;
+        match preamble.state {
             State::Free => Ok(false),
-            State::Ruled => self.rules.accept(token),
+            State::Constrained => self.rules.accept(token),
             State::Reasoning => {
-                opening.reason(token);
+                preamble.reason(token);
                 Ok(false)
             }
-            State::Undecided if opening.think == Some(token) => {
-                opening.think = None; // once
-                opening.state = State::Reasoning;
+            State::Undecided if preamble.think == Some(token) => {
+                preamble.think = None; // once
+                preamble.state = State::Reasoning;
                 Ok(false)
             }
-            State::Undecided if opening.call == Some(token) => {
-                opening.state = State::Free;
+            State::Undecided if preamble.call == Some(token) => {
+                preamble.state = State::Free;
                 Ok(false)
             }
             State::Undecided => {
-                opening.state = State::Ruled;
+                preamble.state = State::Constrained;
                 self.rules.accept(token)
             }
         }
@@ -162,11 +164,11 @@ mod tests {
         }
     }
 
-    fn opened(state: State) -> Opened<Seven> {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/models/tern-stories-1bit.gguf");
+    fn rules_after(state: State) -> AfterPreamble<Seven> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tern-stories-1bit.gguf");
         let metadata = tern_formats::Checkpoint::open(path.as_ref()).unwrap().metadata;
         let tokenizer = Arc::new(Tokenizer::from_metadata(&metadata).unwrap());
-        let opening = Opening {
+        let preamble = Preamble {
             state,
             think: Some(1),
             call: Some(2),
@@ -175,16 +177,16 @@ mod tests {
             tokenizer,
             end_tokens: [0].into(),
         };
-        Opened { rules: Seven, opening }
+        AfterPreamble { rules: Seven, preamble }
     }
 
     #[test]
     fn the_first_token_decides() {
-        let mut rules = opened(State::Undecided);
+        let mut rules = rules_after(State::Undecided);
         assert_eq!(rules.mask().unwrap(), [1 << 1 | 1 << 2 | 1 << 7, 0, 0, 0]);
         assert_eq!(rules.accept(7), Ok(true));
         assert_eq!(rules.mask().unwrap()[0], 1 << 7);
-        let mut rules = opened(State::Undecided);
+        let mut rules = rules_after(State::Undecided);
         assert_eq!(rules.accept(2), Ok(false));
         assert_eq!(rules.mask().unwrap()[0], u32::MAX); // the call may end the text
         assert_eq!(rules.accept(9), Ok(false));
@@ -192,9 +194,9 @@ mod tests {
 
     #[test]
     fn rules_wait_for_the_end_of_reasoning_however_it_is_cut() {
-        let mut rules = opened(State::Undecided);
+        let mut rules = rules_after(State::Undecided);
         rules.accept(1).unwrap();
-        let tokenizer = Arc::clone(&rules.opening.tokenizer);
+        let tokenizer = Arc::clone(&rules.preamble.tokenizer);
         for id in tokenizer.encode("Not </thin yet</think", false, true) {
             assert_eq!(rules.mask().unwrap()[0], u32::MAX - 1); // all but the end of the text
             assert_eq!(rules.accept(id), Ok(false));

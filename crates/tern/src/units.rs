@@ -1,7 +1,7 @@
-//! Numbers for people.
+//! Numbers as people read them.
 
 /// `3.7 MiB`
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = n as f64;
     let mut unit = 0;
@@ -13,7 +13,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// `151,936`
-pub(crate) fn thousands(n: u64) -> String {
+pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, c) in digits.chars().enumerate() {
@@ -26,7 +26,7 @@ pub(crate) fn thousands(n: u64) -> String {
 }
 
 /// `1,234/s`, `85.3/s`
-pub(crate) fn rate(count: usize, seconds: f64) -> String {
+pub fn rate(count: usize, seconds: f64) -> String {
     let rate = count as f64 / seconds.max(1e-9);
     if rate < 100.0 { format!("{rate:.1}/s") } else { format!("{}/s", thousands(rate as u64)) }
 }

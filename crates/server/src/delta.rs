@@ -1,0 +1,60 @@
+//! What a token adds to a text, as clients see it.
+
+use serde::Serialize;
+use tern::engine::Sampled;
+use tern::text::{Part, Tokenizer};
+
+/// More of one text.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    pub(crate) parts: Vec<Part>,
+    pub(crate) logprobs: Option<TokenLogprob>,
+    /// The tokens since the last delta, if requested.
+    pub(crate) token_ids: Option<Vec<u32>>,
+    /// Why the text ends here.
+    pub(crate) finish: Option<&'static str>,
+}
+
+/// A token with its log-probability and those of the most probable ones.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct TokenLogprob {
+    #[serde(flatten)]
+    pub(crate) token: Logprob,
+    pub(crate) top_logprobs: Vec<Logprob>,
+}
+
+/// A token with its log-probability.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Logprob {
+    pub(crate) token: String,
+    pub(crate) logprob: f32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Delta {
+    pub(crate) fn new(delta: tern::Delta, tokenizer: &Tokenizer, token_ids: bool) -> Delta {
+        Delta {
+            logprobs: delta.tokens.iter().find_map(|token| TokenLogprob::new(token, tokenizer)),
+            token_ids: token_ids.then(|| delta.tokens.iter().map(|token| token.id).collect()),
+            parts: delta.parts,
+            finish: delta.finish.map(tern::FinishReason::as_str),
+        }
+    }
+}
+
+impl TokenLogprob {
+    fn new(sampled: &Sampled, tokenizer: &Tokenizer) -> Option<TokenLogprob> {
+        let token = Logprob::new(sampled.id, sampled.logprob?, tokenizer);
+        let top = sampled.top.iter().map(|&(id, logprob)| Logprob::new(id, logprob, tokenizer));
+        Some(TokenLogprob { token, top_logprobs: top.collect() })
+    }
+}
+
+impl Logprob {
+    fn new(id: u32, logprob: f32, tokenizer: &Tokenizer) -> Logprob {
+        let bytes = tokenizer.token_bytes(id, true).to_vec();
+        let token = String::from_utf8_lossy(&bytes).into_owned();
+        // JSON has no infinity; this is what OpenAI writes for it
+        Logprob { token, logprob: logprob.max(-9999.0), bytes }
+    }
+}

@@ -1,0 +1,335 @@
+//! Conversations: typed messages, and the text that a model's chat template makes of them.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use tern_text::{CallStyle, Cancelled, ChatInput, ChatTemplate, ChatText, Markup, TemplateError};
+
+use crate::{Error, Model};
+
+/// The longest that a chat template may take; real ones take milliseconds.
+const RENDERING: Duration = Duration::from_secs(10);
+
+/// Bytes of a prompt's end that show whether it opens reasoning.
+const TAIL: usize = 200;
+
+/// One message of a conversation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Message {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+    /// The name of its author.
+    pub name: Option<String>,
+    /// The reasoning before an assistant's answer.
+    pub reasoning: Option<String>,
+    /// The tools that an assistant called.
+    pub tool_calls: Vec<ToolCall>,
+    /// Which call a tool's message answers.
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    fn new(role: &str, content: impl Into<String>) -> Message {
+        Message { role: role.into(), content: content.into(), ..Message::default() }
+    }
+
+    /// What the model is told before the conversation.
+    pub fn system(content: impl Into<String>) -> Message {
+        Message::new("system", content)
+    }
+
+    /// What a person says.
+    pub fn user(content: impl Into<String>) -> Message {
+        Message::new("user", content)
+    }
+
+    /// What the model answered before.
+    pub fn assistant(content: impl Into<String>) -> Message {
+        Message::new("assistant", content)
+    }
+
+    /// The result of a tool call.
+    pub fn tool(content: impl Into<String>, call_id: impl Into<String>) -> Message {
+        Message { tool_call_id: Some(call_id.into()), ..Message::new("tool", content) }
+    }
+
+    /// As a template reads it.
+    fn to_value(&self, shape: ContentShape, arguments: Arguments) -> Value {
+        let mut out = Map::new();
+        out.insert("role".into(), self.role.as_str().into());
+        let content = match shape {
+            ContentShape::Text => self.content.as_str().into(),
+            ContentShape::Parts => json!([{"type": "text", "text": self.content}]),
+        };
+        out.insert("content".into(), content);
+        let texts = [
+            ("reasoning_content", &self.reasoning),
+            ("name", &self.name),
+            ("tool_call_id", &self.tool_call_id),
+        ];
+        for (key, text) in texts {
+            out.extend(text.as_deref().map(|text| (key.into(), text.into())));
+        }
+        if !self.tool_calls.is_empty() {
+            let calls: Vec<Value> = self.tool_calls.iter().map(|call| call.to_value(arguments)).collect();
+            out.insert("tool_calls".into(), calls.into());
+        }
+        out.into()
+    }
+
+    /// For a template that knows no tools: calls and results as plain text.
+    fn without_tools(&self) -> Message {
+        if !self.tool_calls.is_empty() {
+            let calls: Vec<Value> =
+                self.tool_calls.iter().map(|call| call.function(Arguments::Object)).collect();
+            return Message::assistant(Value::from(calls).to_string());
+        }
+        if self.role == "tool" {
+            return Message::user(format!("The function answered: {}", self.content));
+        }
+        self.clone()
+    }
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolCall {
+    /// What the tool's answer refers to.
+    pub id: Option<String>,
+    /// The function.
+    pub name: String,
+    /// Its arguments: JSON as the model wrote it.
+    pub arguments: String,
+    /// The same, parsed, if it is an object; most templates write it as JSON themselves.
+    pub parsed: Option<Value>,
+}
+
+impl ToolCall {
+    /// A call with its arguments as JSON.
+    pub fn new(name: impl Into<String>, arguments: impl Into<String>) -> ToolCall {
+        let arguments = arguments.into();
+        let parsed = match arguments.trim() {
+            "" => Some(json!({})),
+            text => serde_json::from_str(text).ok().filter(Value::is_object),
+        };
+        ToolCall { id: None, name: name.into(), arguments, parsed }
+    }
+
+    fn function(&self, arguments: Arguments) -> Value {
+        let arguments = match (&self.parsed, arguments) {
+            (Some(object), Arguments::Object) => object.clone(),
+            _ => self.arguments.as_str().into(),
+        };
+        json!({"name": self.name, "arguments": arguments})
+    }
+
+    fn to_value(&self, arguments: Arguments) -> Value {
+        let mut out = json!({"type": "function", "function": self.function(arguments)});
+        if let Some(id) = &self.id {
+            out["id"] = id.as_str().into();
+        }
+        out
+    }
+}
+
+/// How the arguments of an earlier call are passed to a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arguments {
+    Object,
+    Text,
+}
+
+/// How a template reads the content of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentShape {
+    Text,
+    /// A list of parts: templates of models that also take images.
+    Parts,
+}
+
+/// A conversation that the model continues.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chat {
+    /// What was said so far.
+    pub messages: Vec<Message>,
+    /// Tools that the model may call, in the shape of the OpenAI API.
+    pub tools: Vec<Value>,
+    /// Variables for the template, such as `enable_thinking`.
+    pub template_variables: Map<String, Value>,
+    /// Whether the prompt ends where the assistant's answer begins.
+    pub add_generation_prompt: bool,
+}
+
+impl Chat {
+    /// A conversation without tools.
+    pub fn new(messages: impl IntoIterator<Item = Message>) -> Chat {
+        Chat {
+            messages: messages.into_iter().collect(),
+            tools: vec![],
+            template_variables: Map::new(),
+            add_generation_prompt: true,
+        }
+    }
+}
+
+/// A conversation as its model reads it.
+#[derive(Debug)]
+pub struct RenderedChat {
+    /// The text, with what in it came from a message.
+    pub text: ChatText,
+    /// How reasoning and calls are marked in the answer.
+    pub markup: Markup,
+}
+
+impl RenderedChat {
+    /// The end of the prompt, which may open reasoning.
+    pub fn tail(&self) -> &str {
+        let text = &self.text.text;
+        let from = (text.len().saturating_sub(TAIL)..).find(|&at| text.is_char_boundary(at));
+        &text[from.unwrap_or(text.len())..]
+    }
+}
+
+impl Model {
+    /// Renders a conversation by the model's template; `cancelled` is asked again and again meanwhile.
+    pub fn render(
+        &self,
+        chat: &Chat,
+        cancelled: impl Fn() -> bool + Clone + Send + Sync + 'static,
+    ) -> Result<RenderedChat, Error> {
+        let (Some(template), Some(mut markup)) = (self.template(), self.markup()) else {
+            return Err(Error::NoChatTemplate(self.name().to_string()));
+        };
+        if !chat.tools.is_empty() {
+            match (self.takes_tools(), markup.calls) {
+                (true, None) => return Err(Error::UnknownCallFormat),
+                (true, Some(_)) => {}
+                (false, _) => markup.calls = Some(CallStyle::GENERIC),
+            }
+        }
+        let calls = chat.messages.iter().any(|message| !message.tool_calls.is_empty());
+        let text = match self.render_with(template, chat, Arguments::Object, cancelled.clone()) {
+            // some templates write the arguments of earlier calls as they stand
+            Err(error) if calls && !matches!(error, TemplateError::Cancelled) => {
+                self.render_with(template, chat, Arguments::Text, cancelled).map_err(|_| error)?
+            }
+            rendered => rendered?,
+        };
+        Ok(RenderedChat { text, markup })
+    }
+
+    fn render_with(
+        &self,
+        template: &ChatTemplate,
+        chat: &Chat,
+        arguments: Arguments,
+        cancelled: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<ChatText, TemplateError> {
+        let value = |message: &Message| message.to_value(self.content_shape(), arguments);
+        let messages: Vec<Value> = match self.takes_tools() {
+            true => chat.messages.iter().map(value).collect(),
+            // calls of earlier turns are part of the conversation, whatever this turn offers
+            false => explain_tools(chat).iter().map(value).collect(),
+        };
+        let tools = (self.takes_tools() && !chat.tools.is_empty()).then(|| json!(chat.tools));
+        let start = Instant::now();
+        template.render(&ChatInput {
+            messages: messages.into(),
+            tools,
+            add_generation_prompt: chat.add_generation_prompt,
+            now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64,
+            kwargs: chat.template_variables.clone(),
+            cancelled: Cancelled::when(move || cancelled() || start.elapsed() > RENDERING),
+        })
+    }
+}
+
+/// The conversation for a template that knows no tools: their description, calls and results become plain text.
+fn explain_tools(chat: &Chat) -> Vec<Message> {
+    let mut out: Vec<Message> = chat.messages.iter().map(Message::without_tools).collect();
+    if chat.tools.is_empty() {
+        return out;
+    }
+    let functions: Vec<String> = chat.tools.iter().map(|tool| tool["function"].to_string()).collect();
+    let instructions = format!(
+        "You can call these functions, each described by a JSON object:\n{}\n\nTo call functions, answer with \
+         nothing but a JSON list of calls: [{{\"name\": \"the function\", \"arguments\": {{...}}}}]",
+        functions.join("\n")
+    );
+    match out.first_mut() {
+        Some(first) if first.role == "system" => {
+            first.content = format!("{}\n\n{instructions}", first.content)
+        }
+        _ => out.insert(0, Message::system(instructions)),
+    }
+    out
+}
+
+/// Whether a conversation's text contains the word `needle`.
+fn shows_needle(template: &ChatTemplate, content: Value, tools: Option<Value>) -> bool {
+    let messages = json!([{"role": "user", "content": content}]);
+    let input = ChatInput { messages, tools, add_generation_prompt: true, ..ChatInput::default() };
+    template.render(&input).is_ok_and(|chat| chat.text.contains("needle"))
+}
+
+/// Whether a template shows tools to the model.
+pub(crate) fn takes_tools(template: &ChatTemplate) -> bool {
+    let tool = json!({"type": "function", "function": {
+        "name": "needle", "description": "", "parameters": {"type": "object", "properties": {}},
+    }});
+    [json!("hay"), json!([{"type": "text", "text": "hay"}])]
+        .into_iter()
+        .any(|content| shows_needle(template, content, Some(json!([tool]))))
+}
+
+/// A template that drops a plain text takes lists of parts only.
+pub(crate) fn content_shape(template: &ChatTemplate) -> ContentShape {
+    let shows = |content| shows_needle(template, content, None);
+    match !shows(json!("needle")) && shows(json!([{"type": "text", "text": "needle"}])) {
+        true => ContentShape::Parts,
+        false => ContentShape::Text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_have_their_arguments_as_an_object_or_as_text() {
+        let call = ToolCall { id: Some("a".into()), ..ToolCall::new("f", "{\"x\": 1}") };
+        let value = |arguments| call.to_value(arguments);
+        assert_eq!(
+            value(Arguments::Object),
+            json!({"type": "function", "function": {"name": "f", "arguments": {"x": 1}}, "id": "a"})
+        );
+        assert_eq!(value(Arguments::Text)["function"]["arguments"], "{\"x\": 1}");
+        assert_eq!(ToolCall::new("f", " ").parsed, Some(json!({})));
+        assert_eq!(ToolCall::new("f", "oops").to_value(Arguments::Object)["function"]["arguments"], "oops");
+        assert_eq!(ToolCall::new("f", "[1]").parsed, None);
+    }
+
+    #[test]
+    fn templates_of_models_with_images_get_parts() {
+        let value = Message::user("a").to_value(ContentShape::Parts, Arguments::Object);
+        assert_eq!(value, json!({"role": "user", "content": [{"type": "text", "text": "a"}]}));
+    }
+
+    #[test]
+    fn tools_are_explained_to_templates_that_know_none() {
+        let mut chat = Chat::new([Message::system("Be brief."), Message::user("Hi")]);
+        chat.messages.push(Message { tool_calls: vec![ToolCall::new("f", "{}")], ..Message::assistant("") });
+        chat.messages.push(Message::tool("3", "a"));
+        let explained = explain_tools(&chat);
+        assert_eq!(explained[0].content, "Be brief.");
+        assert_eq!(explained[2].content, r#"[{"name":"f","arguments":{}}]"#);
+        assert_eq!(explained[3], Message::user("The function answered: 3"));
+        chat.tools.push(json!({"type": "function", "function": {"name": "f"}}));
+        let explained = explain_tools(&chat);
+        assert!(explained[0].content.starts_with("Be brief.\n\nYou can call"), "{}", explained[0].content);
+        chat.messages.remove(0);
+        assert_eq!(explain_tools(&chat)[0].role, "system");
+    }
+}

@@ -1,0 +1,40 @@
+//! Constrained answers: a compiled grammar, and when in an answer it begins to apply.
+
+use tern_engine::Guide;
+use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
+
+use crate::Model;
+use crate::preamble::{AfterPreamble, ChatStart, Preamble};
+
+/// A compiled constraint, for every text of a request.
+pub struct Constraint {
+    compiled: CompiledGrammar,
+    preamble: Option<Preamble>,
+}
+
+impl Constraint {
+    /// The state of one more text.
+    pub fn guide(&self) -> Guide {
+        let rules = self.compiled.constraint();
+        match self.preamble.clone() {
+            None => Guide::new(rules),
+            Some(preamble) => Guide::new(AfterPreamble { rules, preamble }),
+        }
+    }
+}
+
+impl Model {
+    /// Compiles a constraint, which blocks. `chat` is the start of a chat's answer.
+    ///
+    /// A model that reasons and is given a schema does both: the constraint applies after the reasoning, at once if the
+    /// answer opens none. If tools may be called as well, the start token of a call lifts the constraint.
+    pub fn constraint(
+        &self,
+        grammar: &Grammar,
+        chat: Option<ChatStart<'_>>,
+    ) -> Result<Constraint, GrammarError> {
+        let compiled = self.grammar_compiler().compile(grammar)?;
+        let preamble = chat.and_then(|chat| Preamble::new(self, chat));
+        Ok(Constraint { compiled, preamble })
+    }
+}

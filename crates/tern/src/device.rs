@@ -1,0 +1,76 @@
+//! Which device runs a model.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tern_cpu::Cpu;
+use tern_cuda::Cuda;
+use tern_graph::Backend;
+
+use crate::{Error, environment, machine};
+
+/// Where a model runs. As text: `auto`, `cpu`, `cuda` or `cuda:N`.
+///
+/// ```
+/// use tern::Device;
+/// assert_eq!("cuda:1".parse(), Ok(Device::Cuda(1)));
+/// assert_eq!(Device::default(), Device::Auto);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The first GPU if there is one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// An NVIDIA GPU, by number.
+    Cuda(usize),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Device, String> {
+        match text {
+            "auto" => Ok(Device::Auto),
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Ok(Device::Cuda(0)),
+            _ => match text.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
+                Some(ordinal) => Ok(Device::Cuda(ordinal)),
+                None => Err("expected auto, cpu, cuda or cuda:N".into()),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl Device {
+    /// Opens it, with this many CPU threads or one per core. A GPU that was requested is never replaced by the CPU.
+    pub fn open(self, threads: Option<usize>) -> Result<Box<dyn Backend>, Error> {
+        match self.gpu() {
+            Some(ordinal) => {
+                let (paths, cache) = (environment::nvrtc_paths(), environment::kernel_cache());
+                Ok(Box::new(Cuda::open(ordinal, paths, cache)?))
+            }
+            None => Ok(Box::new(Cpu::new(machine::threads(threads))?)),
+        }
+    }
+
+    /// The number of the GPU it selects; none is the CPU.
+    pub fn gpu(self) -> Option<usize> {
+        match self {
+            Device::Cuda(ordinal) => Some(ordinal),
+            Device::Auto if tern_cuda::devices().is_ok_and(|(_, gpus)| !gpus.is_empty()) => Some(0),
+            Device::Auto | Device::Cpu => None,
+        }
+    }
+}

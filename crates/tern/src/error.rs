@@ -1,0 +1,82 @@
+//! Why a model cannot be loaded, or a request not answered: one sentence each.
+
+use tern_engine::EngineError;
+
+use crate::memory::MemoryPlan;
+
+/// What went wrong. The variants of the crates below keep their own error, so that it can be matched.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The name means no model, or the model cannot be fetched.
+    #[error(transparent)]
+    Hub(#[from] tern_hub::HubError),
+    /// The file is damaged, or of a kind that is not supported.
+    #[error(transparent)]
+    Format(#[from] tern_formats::FormatError),
+    /// The file's metadata lacks something or contradicts itself.
+    #[error(transparent)]
+    Metadata(#[from] tern_formats::MetadataError),
+    /// The architecture is not supported, or the tensors do not fit it.
+    #[error(transparent)]
+    Model(#[from] tern_models::ModelError),
+    /// The vocabulary cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] tern_text::TokenizerError),
+    /// The chat template is invalid, or refuses the conversation.
+    #[error(transparent)]
+    Template(#[from] tern_text::TemplateError),
+    /// A stop string is empty, or there are too many.
+    #[error(transparent)]
+    Stop(#[from] tern_text::StopError),
+    /// A sampling parameter is out of range.
+    #[error(transparent)]
+    Sampling(#[from] tern_engine::SamplingError),
+    /// The constraint cannot be compiled.
+    #[error(transparent)]
+    Grammar(#[from] tern_grammar::GrammarError),
+    /// The device cannot be opened or failed.
+    #[error(transparent)]
+    Backend(#[from] tern_graph::BackendError),
+    /// The request cannot run, or the engine has ended.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A longer context was requested than the model was trained for.
+    #[error("{name}: a context of {requested} tokens exceeds the trained context of {trained} tokens")]
+    Context {
+        /// The model.
+        name: String,
+        /// Tokens that were requested.
+        requested: usize,
+        /// Tokens that the model was trained for.
+        trained: usize,
+    },
+    /// The device has less memory than the model needs.
+    #[error("{name} does not fit: {plan}; {device} has {}", crate::units::bytes(*total))]
+    Memory {
+        /// The model.
+        name: String,
+        /// What it needs.
+        plan: MemoryPlan,
+        /// The device.
+        device: String,
+        /// Bytes that the device has.
+        total: u64,
+    },
+    /// The recommended sampling parameters of the model are invalid.
+    #[error("recommended sampling parameters of {name}: {reason}")]
+    Recommended {
+        /// The model.
+        name: String,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// A conversation for a model without a chat template.
+    #[error("{0} has no chat template")]
+    NoChatTemplate(String),
+    /// Tools for a model whose tool calls cannot be recognised.
+    #[error("tools: the format of this model's tool calls is unknown")]
+    UnknownCallFormat,
+    /// The request was cancelled because the engine was shut down.
+    #[error("the engine was shut down")]
+    Cancelled,
+}

@@ -1,0 +1,79 @@
+//! Language models at the speed of memory, in your own program: load a model, generate, chat, stream, embed.
+//!
+//! ```
+//! use tern::{Model, Request};
+//!
+//! let model = Model::load("stories")?; // a small model inside the library; any GGUF file or hub name works
+//! let answer = model.generate("Once upon a time")?;
+//! println!("{}", answer.text);
+//!
+//! for delta in model.stream(Request::text("The little dog").max_tokens(20).seed(7))? {
+//!     print!("{}", delta?.text());
+//! }
+//! # Ok::<(), tern::Error>(())
+//! ```
+//!
+//! A [`Model`] is a handle on an engine with continuous batching: clone it, share it between threads and tasks, and send it
+//! many requests at once. Dropping a [`TextStream`] or the future of [`Model::generate_async`] cancels its request.
+//!
+//! | to | use |
+//! |---|---|
+//! | choose a device, a context, the memory of the KV cache | [`LoadOptions`] |
+//! | continue a text, answer a conversation | [`Model::generate`], [`Model::chat`], [`Model::stream`] |
+//! | constrain an answer to a JSON schema, a regex, choices | [`Request::constraint`], [`Grammar`] |
+//! | get log-probabilities | [`Request::logprobs`] |
+//! | embed texts | [`Model::embed`], [`Model::embed_all`] |
+//! | work with token ids, statistics, shutdown | [`Model::handle`] and [`engine`] |
+//! | bring a backend of one's own | [`Model::start`] and [`graph::Backend`] |
+//!
+//! This crate is the only one that composes the others; the command `tern` and its server are built on it.
+
+mod answer;
+mod chat;
+mod constraint;
+mod device;
+pub mod environment;
+mod error;
+mod machine;
+mod memory;
+mod model;
+mod opened;
+mod options;
+mod preamble;
+mod progress;
+mod request;
+mod sampling;
+mod stream;
+pub mod units;
+
+pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};
+pub use chat::{Chat, Message, RenderedChat, ToolCall};
+pub use constraint::Constraint;
+pub use device::Device;
+pub use error::Error;
+pub use machine::threads;
+pub use memory::MemoryPlan;
+pub use model::{Model, ModelParts};
+pub use opened::{OpenedModel, STORIES, inspect_checkpoint, open_checkpoint, pull};
+pub use options::{Context, KvMemory, LoadOptions, PAGE_LEN, STEP_TOKENS};
+pub use preamble::{ChatStart, call_token};
+pub use progress::{Progress, Silent};
+pub use request::{Input, Request};
+pub use sampling::PartialSampling;
+pub use stream::TextStream;
+pub use tern_engine::{Pooling, Sampled, Sampling};
+pub use tern_grammar::Grammar;
+pub use tern_graph::KvCells;
+pub use tern_text::Part;
+
+// The crates below, for programs that need more than a `Model`.
+pub use tern_cpu as cpu;
+pub use tern_cuda as cuda;
+pub use tern_engine as engine;
+pub use tern_formats as formats;
+pub use tern_grammar as grammar;
+pub use tern_graph as graph;
+pub use tern_hub as hub;
+pub use tern_models as models;
+pub use tern_quant as quant;
+pub use tern_text as text;

@@ -1,0 +1,226 @@
+//! A model that answers: its engine, its vocabulary, and what follows from them.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tern_engine::{Capacity, Engine, Handle, Limits, Pooling};
+use tern_formats::Metadata;
+use tern_grammar::GrammarCompiler;
+use tern_graph::Backend;
+use tern_text::{ChatTemplate, Markup, Tokenizer};
+
+use crate::chat::{self, ContentShape};
+use crate::opened::OpenedModel;
+use crate::options::PAGE_LEN;
+use crate::progress::{Progress, Silent};
+use crate::{Error, LoadOptions, PartialSampling};
+
+/// A loaded model. Clones are the same model; its engine ends with the last of them.
+///
+/// ```
+/// let model = tern::Model::load("stories")?;
+/// let text = model.generate("Once upon a time")?.text;
+/// assert!(!text.is_empty());
+/// # Ok::<(), tern::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Model {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    parts: ModelParts,
+    end_tokens: Arc<[u32]>,
+    content_shape: ContentShape,
+    markup: Option<Markup>,
+    takes_tools: bool,
+    grammar_compiler: OnceLock<GrammarCompiler>,
+    load_time: Duration,
+}
+
+/// What a model is made of, for programs that bring an engine of their own.
+pub struct ModelParts {
+    /// Its name, for errors.
+    pub name: String,
+    /// The engine that runs it.
+    pub handle: Handle,
+    /// Its vocabulary.
+    pub tokenizer: Arc<Tokenizer>,
+    /// How it reads conversations; without one it cannot chat.
+    pub template: Option<ChatTemplate>,
+    /// How its hidden states become an embedding.
+    pub pooling: Pooling,
+    /// The sampling parameters that its file recommends.
+    pub recommended: PartialSampling,
+}
+
+impl Model {
+    /// Loads a model by name (`stories`, `smollm2`), file, folder, or `org/repo[:QUANT]` of the Hugging Face hub. A model
+    /// that has a name and is missing is downloaded.
+    pub fn load(name: &str) -> Result<Model, Error> {
+        Model::load_with(name, &LoadOptions::default())
+    }
+
+    /// The same with options.
+    pub fn load_with(name: &str, options: &LoadOptions) -> Result<Model, Error> {
+        Model::load_showing(name, options, &Silent)
+    }
+
+    /// The same with its progress reported.
+    pub fn load_showing(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<Model, Error> {
+        let start = Instant::now();
+        let opened = OpenedModel::open(name, options, progress)?;
+        let backend = options.device.open(options.threads)?;
+        Model::start_at(start, opened, backend, options, progress)
+    }
+
+    /// Moves an opened model to a device, which may be a backend of one's own, and starts its engine.
+    pub fn start(
+        opened: OpenedModel,
+        backend: Box<dyn Backend>,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<Model, Error> {
+        Model::start_at(Instant::now(), opened, backend, options, progress)
+    }
+
+    fn start_at(
+        start: Instant,
+        opened: OpenedModel,
+        backend: Box<dyn Backend>,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<Model, Error> {
+        let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
+        tokenizer.warnings().iter().for_each(|warning| progress.warn(warning));
+        let template = chat_template(&tokenizer, options.chat_template.as_deref())?;
+        let pooling = pooling(options.pooling, &opened.metadata, &opened.model.config.arch)?;
+        let name = opened.name.clone();
+        let recommended = PartialSampling::of_model(&name, &opened.metadata).unwrap_or_else(|e| {
+            progress.warn(&format!("ignored: {e}"));
+            PartialSampling::default()
+        });
+        let handle = start_engine(opened, backend, options, progress)?;
+        let tokenizer = Arc::new(tokenizer);
+        let parts = ModelParts { name, handle, tokenizer, template, pooling, recommended };
+        Ok(Model::from_parts_after(start, parts))
+    }
+
+    /// A model whose engine runs already.
+    pub fn from_parts(parts: ModelParts) -> Model {
+        Model::from_parts_after(Instant::now(), parts)
+    }
+
+    fn from_parts_after(start: Instant, parts: ModelParts) -> Model {
+        let template = parts.template.as_ref();
+        let inner = Inner {
+            end_tokens: parts.tokenizer.eog().iter().copied().collect(),
+            content_shape: template.map_or(ContentShape::Text, chat::content_shape),
+            markup: template.map(ChatTemplate::markup),
+            takes_tools: template.is_some_and(chat::takes_tools),
+            grammar_compiler: OnceLock::new(),
+            load_time: start.elapsed(),
+            parts,
+        };
+        Model { inner: Arc::new(inner) }
+    }
+
+    /// The name it was loaded by.
+    pub fn name(&self) -> &str {
+        &self.inner.parts.name
+    }
+
+    /// The engine: token ids in, token ids out, statistics, shutdown.
+    pub fn handle(&self) -> &Handle {
+        &self.inner.parts.handle
+    }
+
+    /// Its vocabulary.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.inner.parts.tokenizer
+    }
+
+    /// How it reads conversations; none if it cannot chat.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.inner.parts.template.as_ref()
+    }
+
+    /// How reasoning and tool calls are marked in its answers.
+    pub fn markup(&self) -> Option<Markup> {
+        self.inner.markup
+    }
+
+    /// Whether its template shows tools to it; otherwise they are described in a system message.
+    pub fn takes_tools(&self) -> bool {
+        self.inner.takes_tools
+    }
+
+    pub(crate) fn content_shape(&self) -> ContentShape {
+        self.inner.content_shape
+    }
+
+    /// The tokens that end a text.
+    pub fn end_tokens(&self) -> &Arc<[u32]> {
+        &self.inner.end_tokens
+    }
+
+    /// How its hidden states become an embedding.
+    pub fn pooling(&self) -> Pooling {
+        self.inner.parts.pooling
+    }
+
+    /// The sampling parameters that its file recommends.
+    pub fn recommended(&self) -> PartialSampling {
+        self.inner.parts.recommended
+    }
+
+    /// How long loading took.
+    pub fn load_time(&self) -> Duration {
+        self.inner.load_time
+    }
+
+    /// Tokens that one sequence may have, prompt and answer together.
+    pub fn context(&self) -> usize {
+        let handle = self.handle();
+        // the last token is never fed back, so it needs no place in a page
+        handle.limits().max_context.min(handle.capacity().kv_tokens().saturating_add(1))
+    }
+
+    /// What compiles constraints. The first call sorts the vocabulary, so it blocks.
+    pub fn grammar_compiler(&self) -> &GrammarCompiler {
+        self.inner.grammar_compiler.get_or_init(|| GrammarCompiler::new(Arc::clone(self.tokenizer())))
+    }
+}
+
+fn start_engine(
+    opened: OpenedModel,
+    backend: Box<dyn Backend>,
+    options: &LoadOptions,
+    progress: &dyn Progress,
+) -> Result<Handle, Error> {
+    let (context, seqs) = (opened.context(), options.max_seqs);
+    let free = backend.info().memory_free.saturating_sub(opened.weight_bytes());
+    let page_bytes = opened.kv_bytes_per_token() * PAGE_LEN;
+    let capacity = Capacity {
+        pages: options.kv_memory.pages(seqs, context, page_bytes, free),
+        page_len: PAGE_LEN,
+        max_tokens: options.step_tokens.min(context.saturating_mul(seqs)).max(seqs),
+        max_outputs: seqs,
+    };
+    let runner = opened.runner(backend, capacity, progress)?;
+    let LoadOptions { max_seqs, max_waiting, step_millis, .. } = *options;
+    Ok(Engine::start(Box::new(runner), Limits { max_seqs, max_context: context, max_waiting, step_millis })?)
+}
+
+/// The given chat template, or the model's own if it has one.
+fn chat_template(tokenizer: &Tokenizer, given: Option<&str>) -> Result<Option<ChatTemplate>, Error> {
+    let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or("");
+    let Some(source) = given.or(tokenizer.chat_template()) else { return Ok(None) };
+    Ok(Some(ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))?))
+}
+
+/// What was requested, or what the file says (3 is the last token), or the mean.
+fn pooling(requested: Option<Pooling>, metadata: &Metadata, arch: &str) -> Result<Pooling, Error> {
+    let file = metadata.optional_usize(&format!("{arch}.pooling_type"))?;
+    Ok(requested.unwrap_or(if file == Some(3) { Pooling::Last } else { Pooling::Mean }))
+}

@@ -1,0 +1,179 @@
+//! A model between its file and a device: the graph is built, the weights are mapped, nothing is allocated yet.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use tern_engine::{Capacity, GraphRunner, RunnerConfig};
+use tern_formats::{Checkpoint, FormatError, Metadata};
+use tern_graph::{Backend, HostTensor, KvCells};
+use tern_hub::Source;
+use tern_models::{Model as Architecture, Shape, Synth};
+use tern_quant::Quant;
+
+use crate::memory::MemoryPlan;
+use crate::progress::{Downloads, Progress, Work};
+use crate::{Error, LoadOptions, environment};
+
+/// Our own native 1-bit model, inside the library, so that the first try needs no download.
+pub static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
+
+/// A model with its weights mapped, not yet on a device. Clones share the weights.
+#[derive(Clone)]
+pub struct OpenedModel {
+    /// As it was asked for.
+    pub name: String,
+    /// The keys of its file.
+    pub metadata: Metadata,
+    /// Its configuration and its graph.
+    pub model: Architecture,
+    /// Its weights, in the order of the graph's.
+    pub tensors: Vec<HostTensor>,
+    /// The type of cached keys and values.
+    pub kv_cells: KvCells,
+}
+
+/// Opens the file of a model, which is fetched first if it has a name and is missing.
+pub fn open_checkpoint(
+    name: &str,
+    options: &LoadOptions,
+    progress: &dyn Progress,
+) -> Result<Checkpoint, Error> {
+    open_by(name, options, progress, |path| Checkpoint::open_as(path, options.access))
+}
+
+/// Opens the file of a model to look at it, also if it cannot be run.
+pub fn inspect_checkpoint(name: &str, progress: &dyn Progress) -> Result<Checkpoint, Error> {
+    open_by(name, &LoadOptions::default(), progress, Checkpoint::open_for_inspection)
+}
+
+/// Downloads a model, or checks that the local copy is complete and current.
+pub fn pull(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<Source, Error> {
+    match tern_hub::local(name)? {
+        Some(source) => Ok(source),
+        None => Ok(tern_hub::pull(name, &hub_config(options)?, &Downloads(progress))?),
+    }
+}
+
+/// The options' own settings, or those of the environment.
+fn hub_config(options: &LoadOptions) -> Result<tern_hub::Config, Error> {
+    Ok(options.hub.clone().map_or_else(environment::hub_config, Ok)?)
+}
+
+fn open_by(
+    name: &str,
+    options: &LoadOptions,
+    progress: &dyn Progress,
+    open: impl Fn(&Path) -> Result<Checkpoint, FormatError>,
+) -> Result<Checkpoint, Error> {
+    let source = match tern_hub::local(name)? {
+        Some(source) => source, // needs no cache folder, so no HOME either
+        None => tern_hub::resolve(name, &hub_config(options)?, true, &Downloads(progress))?,
+    };
+    match source {
+        Source::Embedded(_) => Ok(Checkpoint::from_bytes(Bytes::from_static(STORIES))?),
+        Source::Path(path) => Ok(open(&path)?),
+    }
+}
+
+impl OpenedModel {
+    /// Opens a model by name, file, folder or `org/repo[:QUANT]`, and builds its graph.
+    pub fn open(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<OpenedModel, Error> {
+        let checkpoint = open_checkpoint(name, options, progress)?;
+        let trained = Architecture::context_trained(&checkpoint.metadata)?;
+        let requested = options.context.tokens(trained);
+        if requested > trained {
+            return Err(Error::Context { name: name.to_string(), requested, trained });
+        }
+        let (model, tensors) = Architecture::open(&checkpoint, Some(requested))?;
+        let (name, metadata, kv_cells) = (name.to_string(), checkpoint.metadata, options.kv_cells);
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells })
+    }
+
+    /// A model with random weights in the shape of a known one, such as `bonsai-8b:q1_0`.
+    pub fn synthetic(
+        spec: &str,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<OpenedModel, Error> {
+        let (shape, quant) = Synth::parse(spec)?;
+        Ok(OpenedModel { name: spec.to_string(), ..OpenedModel::random(&shape, quant, options, progress)? })
+    }
+
+    /// A model of any shape and format with random weights.
+    pub fn random(
+        shape: &Shape,
+        quant: &'static Quant,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<OpenedModel, Error> {
+        let mut synth = Synth::new(shape, quant, Some(options.context.tokens(shape.context)))?;
+        let weights = synth.model.graph.weights.clone();
+        let values = |w: &tern_graph::Weight| (w.rows * w.cols) as u64;
+        let _work = Work::begin(progress, "making weights", weights.iter().map(values).sum());
+        let (mut tensors, mut done) = (vec![], 0);
+        for weight in &weights {
+            tensors.push(synth.tensor(weight)?);
+            done += values(weight);
+            progress.at(done);
+        }
+        let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
+        let (metadata, model, kv_cells) = (synth.metadata, synth.model, options.kv_cells);
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells })
+    }
+
+    /// Tokens that one sequence may have.
+    pub fn context(&self) -> usize {
+        self.model.config.context
+    }
+
+    /// Bytes of all weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.data.len() as u64).sum()
+    }
+
+    /// Bytes of the keys and values of one token.
+    pub fn kv_bytes_per_token(&self) -> usize {
+        self.model.graph.kv.iter().map(|layer| layer.bytes_per_token(self.kv_cells)).sum()
+    }
+
+    /// The format that most of the weights are in.
+    pub fn main_format(&self) -> &'static str {
+        let mut counts: Vec<(&'static str, usize)> = vec![];
+        for t in &self.tensors {
+            match counts.iter_mut().find(|c| c.0 == t.quant.name) {
+                Some(c) => c.1 += t.rows * t.cols,
+                None => counts.push((t.quant.name, t.rows * t.cols)),
+            }
+        }
+        counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
+    }
+
+    /// What it will take on a device.
+    pub fn memory(&self, backend: &dyn Backend, capacity: Capacity) -> MemoryPlan {
+        let kv_tokens = capacity.kv_tokens();
+        MemoryPlan {
+            weights: self.weight_bytes(),
+            kv: (self.kv_bytes_per_token() as u64).saturating_mul(kv_tokens as u64),
+            kv_tokens,
+            scratch: backend.scratch(&self.model.graph, capacity.max_tokens, capacity.max_outputs),
+        }
+    }
+
+    /// Moves it to a device, or says that it does not fit. Most programs want [`crate::Model::start`].
+    pub fn runner(
+        self,
+        backend: Box<dyn Backend>,
+        capacity: Capacity,
+        progress: &dyn Progress,
+    ) -> Result<GraphRunner, Error> {
+        let (info, plan) = (backend.info(), self.memory(&*backend, capacity));
+        if plan.total() > info.memory_total {
+            let (name, device, total) = (self.name, info.name, info.memory_total);
+            return Err(Error::Memory { name, plan, device, total });
+        }
+        progress.plan(&self, &plan, &info);
+        let _work = Work::begin(progress, "loading", plan.weights);
+        let config = RunnerConfig { capacity, kv_cells: self.kv_cells };
+        Ok(GraphRunner::new(backend, &self.model.graph, self.tensors, config, |bytes| progress.at(bytes))?)
+    }
+}

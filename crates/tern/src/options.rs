@@ -1,0 +1,135 @@
+//! How a model is loaded.
+
+use tern_engine::Pooling;
+use tern_formats::Access;
+use tern_graph::KvCells;
+
+use crate::Device;
+
+/// Tokens per KV page.
+pub const PAGE_LEN: usize = 32;
+
+/// Tokens per step, unless options say otherwise.
+pub const STEP_TOKENS: usize = 512;
+
+/// How a model is loaded. The defaults suit a program that embeds a model.
+///
+/// ```
+/// use tern::{Context, Device, LoadOptions};
+/// let options = LoadOptions { device: Device::Cpu, context: Context::Exactly(512), ..LoadOptions::default() };
+/// let model = tern::Model::load_with("stories", &options)?;
+/// assert_eq!(model.context(), 512);
+/// # Ok::<(), tern::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Where it runs.
+    pub device: Device,
+    /// CPU threads; one per core if not set.
+    pub threads: Option<usize>,
+    /// Tokens that one sequence may have, prompt and answer together.
+    pub context: Context,
+    /// The type of cached keys and values.
+    pub kv_cells: KvCells,
+    /// The memory of the KV cache.
+    pub kv_memory: KvMemory,
+    /// Sequences that run at once.
+    pub max_seqs: usize,
+    /// Requests that wait beside them; further ones are refused.
+    pub max_waiting: usize,
+    /// Tokens per step at most.
+    pub step_tokens: usize,
+    /// Target duration of a step during prefill, in milliseconds; 0 disables it.
+    pub step_millis: usize,
+    /// How the file is accessed: mapped, copied or locked in memory.
+    pub access: Access,
+    /// How hidden states become an embedding; as the file says, or the mean, if not set.
+    pub pooling: Option<Pooling>,
+    /// A chat template to use instead of the file's.
+    pub chat_template: Option<String>,
+    /// Where models are cached and how they are fetched; from the process environment if not set.
+    pub hub: Option<tern_hub::Config>,
+}
+
+/// Tokens that one sequence may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// What the model was trained for, but no more than this.
+    AtMost(usize),
+    /// This many; an error if the model was trained for fewer.
+    Exactly(usize),
+}
+
+impl Context {
+    /// What the model was trained for.
+    pub const TRAINED: Context = Context::AtMost(usize::MAX);
+
+    pub(crate) fn tokens(self, trained: usize) -> usize {
+        match self {
+            Context::AtMost(most) => trained.min(most),
+            Context::Exactly(tokens) => tokens,
+        }
+    }
+}
+
+/// The memory of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvMemory {
+    /// Every sequence in full, within half of the free memory of the device; at least one sequence.
+    Auto,
+    /// This many pages of [`PAGE_LEN`] tokens.
+    Pages(usize),
+    /// This many bytes, at least one page.
+    Bytes(u64),
+}
+
+impl KvMemory {
+    /// Pages for `seqs` sequences of `context` tokens.
+    pub(crate) fn pages(self, seqs: usize, context: usize, page_bytes: usize, free: u64) -> usize {
+        let page_bytes = page_bytes.max(1);
+        match self {
+            KvMemory::Auto => {
+                let one = context.div_ceil(PAGE_LEN);
+                (one * seqs).min(((free / 2) as usize / page_bytes).max(one))
+            }
+            KvMemory::Pages(pages) => pages,
+            KvMemory::Bytes(bytes) => (bytes as usize / page_bytes).max(1),
+        }
+    }
+}
+
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        LoadOptions {
+            device: Device::Auto,
+            threads: None,
+            context: Context::AtMost(8192),
+            kv_cells: KvCells::F16,
+            kv_memory: KvMemory::Auto,
+            max_seqs: 8,
+            max_waiting: 1024,
+            step_tokens: STEP_TOKENS,
+            step_millis: 0,
+            access: Access::default(),
+            pooling: None,
+            chat_template: None,
+            hub: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kv_cache_fits_what_it_is_given() {
+        let pages = |memory: KvMemory, free| memory.pages(4, 100, 1000, free);
+        assert_eq!(pages(KvMemory::Auto, 1 << 30), 16); // four sequences of four pages
+        assert_eq!(pages(KvMemory::Auto, 12_000), 6); // half of what is free
+        assert_eq!(pages(KvMemory::Auto, 0), 4); // at least one sequence
+        assert_eq!(pages(KvMemory::Pages(7), 0), 7);
+        assert_eq!(pages(KvMemory::Bytes(9_999), 0), 9);
+        assert_eq!(pages(KvMemory::Bytes(1), 0), 1);
+    }
+}

@@ -1,0 +1,61 @@
+//! Progress of loading a model: reported here, shown by the caller.
+
+use crate::memory::MemoryPlan;
+use crate::opened::OpenedModel;
+
+/// Receives the progress of a load; one piece of work at a time, `begin` to `end`. Every method does nothing by default.
+pub trait Progress {
+    /// A piece of work starts; `total` bytes if they are known (a package tool counts none: show a spinner).
+    fn begin(&self, _label: &str, _total: Option<u64>) {}
+    /// `done` bytes of the current work are finished.
+    fn at(&self, _done: u64) {}
+    /// The current work has ended, successfully or not.
+    fn end(&self) {}
+    /// Something that the user should know, such as a vocabulary that looks wrong.
+    fn warn(&self, _message: &str) {}
+    /// What the model will take of the memory of `device`, before it is taken.
+    fn plan(&self, _model: &OpenedModel, _plan: &MemoryPlan, _device: &tern_graph::DeviceInfo) {}
+}
+
+/// A [`Progress`] that shows nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}
+
+/// Downloads report to the same place.
+pub(crate) struct Downloads<'a>(pub(crate) &'a dyn Progress);
+
+impl tern_hub::Progress for Downloads<'_> {
+    fn begin(&self, label: &str, total: Option<u64>) {
+        self.0.begin(label, total);
+    }
+
+    fn at(&self, done: u64) {
+        self.0.at(done);
+    }
+
+    fn end(&self) {
+        self.0.end();
+    }
+
+    fn note(&self, sentence: &str) {
+        self.0.warn(sentence);
+    }
+}
+
+/// Calls `end` when it goes out of scope, so that an early return leaves no bar behind.
+pub(crate) struct Work<'a>(&'a dyn Progress);
+
+impl<'a> Work<'a> {
+    pub(crate) fn begin(progress: &'a dyn Progress, label: &str, total: u64) -> Work<'a> {
+        progress.begin(label, Some(total));
+        Work(progress)
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}

@@ -1,0 +1,296 @@
+//! What a model is asked for, and how its answer comes back: whole, streamed, blocking or async.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tern_engine::{EngineError, Event, Sampling};
+use tern_grammar::Grammar;
+
+use crate::answer::{Answer, AnswerReader, ChatReading, Reading};
+use crate::preamble::ChatStart;
+use crate::stream::TextStream;
+use crate::{Chat, Error, Message, Model, PartialSampling};
+
+/// What is to be continued.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A text as it is, without a chat template.
+    Text(String),
+    /// Tokens as they are.
+    Tokens(Vec<u32>),
+    /// A conversation.
+    Chat(Chat),
+}
+
+/// A request for one text. What is not set comes from the model's file, then from [`PartialSampling::USUAL`].
+///
+/// ```
+/// use tern::{Model, Request};
+/// let model = Model::load("stories")?;
+/// let request = Request::text("Once upon a time").max_tokens(20).temperature(0.0);
+/// assert_eq!(model.generate(request.clone())?.text, model.generate(request)?.text);
+/// # Ok::<(), tern::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What is to be continued.
+    pub input: Input,
+    /// Tokens to generate at most; as many as fit the context if not set.
+    pub max_tokens: Option<usize>,
+    /// Sampling parameters that differ from the model's.
+    pub sampling: PartialSampling,
+    /// Penalties, bias and log-probabilities; the fields of `sampling` and `seed` go before its own.
+    pub base: Sampling,
+    /// The same seed gives the same text; taken from the clock if not set.
+    pub seed: Option<u64>,
+    /// Strings that end the text; they are no part of it.
+    pub stops: Vec<String>,
+    /// What the text must follow.
+    pub constraint: Option<Grammar>,
+    /// Continue after the model's end tokens.
+    pub ignore_end: bool,
+    /// Lower goes first; equals go in order of arrival.
+    pub priority: i32,
+    /// Separate the answer of a chat into reasoning, content and tool calls. Otherwise all of it is content.
+    pub separate: bool,
+}
+
+impl Request {
+    fn new(input: Input) -> Request {
+        Request {
+            input,
+            max_tokens: None,
+            sampling: PartialSampling::default(),
+            base: Sampling::default(),
+            seed: None,
+            stops: vec![],
+            constraint: None,
+            ignore_end: false,
+            priority: 0,
+            separate: true,
+        }
+    }
+
+    /// Continues a text as it is, without a chat template.
+    pub fn text(text: impl Into<String>) -> Request {
+        Request::new(Input::Text(text.into()))
+    }
+
+    /// Continues tokens.
+    pub fn tokens(tokens: impl Into<Vec<u32>>) -> Request {
+        Request::new(Input::Tokens(tokens.into()))
+    }
+
+    /// Answers a conversation.
+    pub fn chat(messages: impl IntoIterator<Item = Message>) -> Request {
+        Request::new(Input::Chat(Chat::new(messages)))
+    }
+
+    /// Generates this many tokens at most.
+    #[must_use]
+    pub fn max_tokens(self, tokens: usize) -> Request {
+        Request { max_tokens: Some(tokens), ..self }
+    }
+
+    /// Sets the randomness; 0 always takes the most probable token.
+    #[must_use]
+    pub fn temperature(mut self, temperature: f32) -> Request {
+        self.sampling.temperature = Some(temperature);
+        self
+    }
+
+    /// Sets the seed: the same seed gives the same text, however the request is batched.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Request {
+        Request { seed: Some(seed), ..self }
+    }
+
+    /// Ends the text before this string; may be called again for more.
+    #[must_use]
+    pub fn stop(mut self, text: impl Into<String>) -> Request {
+        self.stops.push(text.into());
+        self
+    }
+
+    /// Reports each token's log-probability, and those of the `top` most probable ones.
+    #[must_use]
+    pub fn logprobs(mut self, top: usize) -> Request {
+        self.base.logprobs = Some(top);
+        self
+    }
+
+    /// Makes the text follow a JSON schema, a regex, a grammar or a list of choices.
+    #[must_use]
+    pub fn constraint(self, grammar: Grammar) -> Request {
+        Request { constraint: Some(grammar), ..self }
+    }
+
+    /// Offers tools to a chat, in the shape of the OpenAI API.
+    #[must_use]
+    pub fn tools(mut self, tools: impl IntoIterator<Item = serde_json::Value>) -> Request {
+        if let Input::Chat(chat) = &mut self.input {
+            chat.tools = tools.into_iter().collect();
+        }
+        self
+    }
+}
+
+impl From<&str> for Request {
+    fn from(text: &str) -> Request {
+        Request::text(text)
+    }
+}
+
+impl From<String> for Request {
+    fn from(text: String) -> Request {
+        Request::text(text)
+    }
+}
+
+impl From<Chat> for Request {
+    fn from(chat: Chat) -> Request {
+        Request::new(Input::Chat(chat))
+    }
+}
+
+/// A request in tokens.
+struct Prepared {
+    tokens: Vec<u32>,
+    reading: Reading,
+}
+
+impl Model {
+    /// Generates a text and waits for it.
+    ///
+    /// # Panics
+    ///
+    /// On a thread that drives a tokio runtime, which must not block: use [`Model::generate_async`] there.
+    pub fn generate(&self, request: impl Into<Request>) -> Result<Answer, Error> {
+        self.stream(request)?.wait()
+    }
+
+    /// Generates a text without blocking the thread; dropping the future cancels it. Encoding the prompt and compiling a
+    /// constraint happen before the first await.
+    pub async fn generate_async(&self, request: impl Into<Request>) -> Result<Answer, Error> {
+        self.stream(request)?.wait_async().await
+    }
+
+    /// Answers a conversation.
+    ///
+    /// # Panics
+    ///
+    /// As [`Model::generate`].
+    pub fn chat(&self, messages: impl IntoIterator<Item = Message>) -> Result<Answer, Error> {
+        self.generate(Request::chat(messages))
+    }
+
+    /// Starts a text, whose pieces are read by iterating, by `next().await`, or as a `futures` stream. Dropping the
+    /// stream cancels the request.
+    pub fn stream(&self, request: impl Into<Request>) -> Result<TextStream, Error> {
+        let request = request.into();
+        let Prepared { tokens, reading } = self.prepare(&request)?;
+        let guide = match &request.constraint {
+            None => None,
+            Some(grammar) => {
+                let chat = reading.chat.as_ref().map(|chat| ChatStart {
+                    prompt_tail: &chat.prompt_tail,
+                    calls: chat.markup.calls.filter(|_| chat.tools),
+                });
+                Some(self.constraint(grammar, chat)?.guide())
+            }
+        };
+        let prompt_tokens = tokens.len();
+        let reader = AnswerReader::new(self.tokenizer(), &reading)?;
+        let sampling = self.sampling(&request);
+        sampling.check()?;
+        let stream = self.handle().generate(tern_engine::Request {
+            sampling,
+            end_tokens: if request.ignore_end { [].into() } else { self.end_tokens().clone() },
+            priority: request.priority,
+            guide,
+            ..tern_engine::Request::new(tokens, self.max_tokens(prompt_tokens, request.max_tokens)?)
+        })?;
+        Ok(TextStream::new(stream, reader, prompt_tokens))
+    }
+
+    /// The embedding of a text.
+    ///
+    /// # Panics
+    ///
+    /// As [`Model::generate`].
+    pub fn embed(&self, text: &str) -> Result<Vec<f32>, Error> {
+        let mut vectors = self.embed_all([text])?;
+        Ok(vectors.pop().unwrap_or_default())
+    }
+
+    /// The embeddings of many texts, which share steps.
+    ///
+    /// # Panics
+    ///
+    /// As [`Model::generate`].
+    pub fn embed_all<'t>(&self, texts: impl IntoIterator<Item = &'t str>) -> Result<Vec<Vec<f32>>, Error> {
+        let mut streams = vec![];
+        for text in texts {
+            let tokens = self.tokenizer().encode(text, true, true);
+            streams.push(self.handle().generate(tern_engine::Request::embed(tokens, self.pooling()))?);
+        }
+        let vector = |stream: tern_engine::TokenStream| {
+            for event in stream {
+                match event {
+                    Event::Embedding(vector) => return Ok(vector),
+                    Event::Failed(error) => return Err(error.into()),
+                    _ => {}
+                }
+            }
+            Err(Error::Cancelled)
+        };
+        streams.into_iter().map(vector).collect()
+    }
+
+    /// How many tokens may follow a prompt: what was requested, or what the context leaves.
+    pub fn max_tokens(&self, prompt: usize, requested: Option<usize>) -> Result<usize, EngineError> {
+        let max_context = self.context();
+        match (requested, max_context.saturating_sub(prompt)) {
+            (Some(tokens), 1..) => Ok(tokens), // the engine refuses what is too much
+            (requested, 0) => {
+                Err(EngineError::Context { prompt, max_tokens: requested.unwrap_or(1), max_context })
+            }
+            (None, left) => Ok(left),
+        }
+    }
+
+    /// All sampling parameters of a request.
+    pub fn sampling(&self, request: &Request) -> Sampling {
+        let chosen = request.sampling.or(self.recommended()).or(PartialSampling::USUAL);
+        Sampling { seed: request.seed.unwrap_or_else(random_seed), ..chosen.over(request.base.clone()) }
+    }
+
+    /// The tokens of a conversation.
+    pub fn encode_chat(&self, chat: &Chat) -> Result<Vec<u32>, Error> {
+        Ok(self.tokenizer().encode_chat(&self.render(chat, || false)?.text))
+    }
+
+    fn prepare(&self, request: &Request) -> Result<Prepared, Error> {
+        let mut reading = Reading { stops: request.stops.clone(), ..Reading::default() };
+        let tokens = match &request.input {
+            Input::Text(text) => self.tokenizer().encode(text, true, true),
+            Input::Tokens(tokens) => tokens.clone(),
+            Input::Chat(chat) => {
+                let rendered = self.render(chat, || false)?;
+                reading.is_answer = true;
+                reading.chat = request.separate.then(|| ChatReading {
+                    markup: rendered.markup,
+                    prompt_tail: rendered.tail().to_owned(),
+                    tools: !chat.tools.is_empty(),
+                    many_calls: true,
+                });
+                self.tokenizer().encode_chat(&rendered.text)
+            }
+        };
+        Ok(Prepared { tokens, reading })
+    }
+}
+
+/// A number that is different every time.
+fn random_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
