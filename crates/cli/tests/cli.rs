@@ -150,7 +150,7 @@ fn what_does_not_fit_the_context_is_refused_with_the_numbers() {
         said(&["-n", "252", PROMPT]),
         "5 prompt tokens and 252 to generate do not fit the context of 256"
     );
-    assert_eq!(said(&["-c", "257", PROMPT]), "-c 257: stories was made for 256 tokens at most");
+    assert_eq!(said(&["-c", "257", PROMPT]), "-c 257: exceeds the model's trained context of 256 tokens");
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn texts_become_ids_and_ids_texts() {
     assert_eq!(tokenize(&["--special"], PROMPT).ok(), format!("0 {}", plain.ok()), "BOS");
     assert_eq!(tokenize(&["--special"], "<|endoftext|>").ok(), "0 0\n");
     assert_eq!(tokenize(&["--decode", "--special"], "0").ok(), "<|endoftext|>");
-    assert_eq!(tokenize(&["--decode"], "4096").refusal(), "`4096` is no token id: want 0 to 4095");
+    assert_eq!(tokenize(&["--decode"], "4096").refusal(), "`4096` is not a token id: expected 0 to 4095");
     assert_eq!(tokenize(&["--decode"], "1 two 3").refusal(), "`two` is no token id: want 0 to 4095");
     assert_eq!(tokenize(&["--decode"], "-1").refusal(), "`-1` is no token id: want 0 to 4095");
 }
@@ -417,7 +417,7 @@ fn doctor_compares_a_real_model_with_the_processor() {
     let lines: Vec<&str> = said.ok().lines().collect();
     assert_eq!(lines.last(), Some(&"3 right, 0 wrong"), "{}", said.stdout());
     assert!(
-        lines.iter().any(|l| l.contains("64 a step: 117 of 117 clear tokens the same")),
+        lines.iter().any(|l| l.contains("64 per step: 117 of 117 clear tokens the same")),
         "{}",
         said.stdout()
     );
@@ -473,7 +473,10 @@ fn perplexity_is_low_for_stories_and_high_for_noise() {
 
     std::fs::write(home.path("short.txt"), "Too short.").unwrap();
     let text = home.run(&["perplexity", "-q", "-c", "32", "-f", "short.txt"]).refusal().to_string();
-    assert!(text.starts_with("short.txt has ") && text.ends_with(" tokens: want 32 at least (-c)"), "{text}");
+    assert!(
+        text.starts_with("short.txt has ") && text.ends_with(" tokens: at least 32 are required (-c)"),
+        "{text}"
+    );
     let text = home.run(&["perplexity", "-q", "-f", "none.txt"]).refusal().to_string();
     assert!(text.starts_with("none.txt: "), "{text}");
 }

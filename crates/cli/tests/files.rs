@@ -77,7 +77,7 @@ fn a_path_and_the_embedded_model_need_no_home() {
         assert_eq!(run(&["run", "-q", "-n", "3", "--temp", "0", "-m", model, PROMPT]).ok(), ", there was\n");
     }
     run(&["inspect", "./copy.gguf"]).ok();
-    let want = "no folder to keep models in: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME";
+    let want = "no cache folder for models: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME";
     assert_eq!(run(&["run", "-q", "-m", "smollm2", PROMPT]).refusal(), want);
 }
 

@@ -109,7 +109,7 @@ fn the_file_s_sampling_holds_where_no_flag_does() {
     stories_with(&home, "wrong.gguf", &[("general.sampling.top_p", tern::formats::Value::Float(3.0))]);
     let ran = home.run(&["run", "-n", "1", "-m", "./wrong.gguf", PROMPT]);
     ran.ok();
-    let want = "what ./wrong.gguf recommends for sampling: top_p: want 0 to 1, got 3; it is ignored";
+    let want = "ignored: recommended sampling parameters of ./wrong.gguf: top_p: want 0 to 1, got 3";
     assert!(ran.stderr().contains(want), "{}", ran.stderr());
 }
 

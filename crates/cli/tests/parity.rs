@@ -55,7 +55,7 @@ fn model_file(name: &str, made: &Path) -> Option<PathBuf> {
         std::fs::write(&path, bytes).unwrap();
         return Some(path);
     }
-    let mut folders = vec![repository().join("crates/cli/models")];
+    let mut folders = vec![repository().join("crates/tern/models")];
     folders.extend(std::env::var_os("TERN_TEST_DATA").map(PathBuf::from));
     folders.into_iter().map(|f| f.join(name)).find(|p| p.exists())
 }

@@ -47,5 +47,5 @@ fn stdin_that_has_nothing_changes_nothing() {
 
 #[test]
 fn help_says_what_becomes_of_stdin() {
-    assert!(tern(&["run", "--help"]).ok().contains("piped into stdin is appended"));
+    assert!(tern(&["run", "--help"]).ok().contains("piped stdin is appended"));
 }

@@ -68,7 +68,7 @@ pub(crate) fn stories() -> &'static Vocabulary {
 pub(crate) fn all() -> &'static [Vocabulary] {
     static ALL: OnceLock<Vec<Vocabulary>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/models");
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models");
         let mut all = vec![open("stories", &models.join("tern-stories-1bit.gguf")), bytes()];
         let data = std::env::var_os("TERN_TEST_DATA").map(PathBuf::from);
         for (name, file) in

@@ -27,7 +27,7 @@ fn chats() {
     let cases = vec![
         (json!({}), "messages: the parameter is missing", Some("messages")),
         (json!([]), "the body is not a JSON object", None),
-        (json!({"messages": []}), "messages: there are none", Some("messages")),
+        (json!({"messages": []}), "messages: must not be empty", Some("messages")),
         (json!({"messages": "hi"}), "messages: want an array, got \"hi\"", Some("messages")),
         (with("foo", json!(1)), "unknown parameter: \"foo\"", Some("foo")),
         (
