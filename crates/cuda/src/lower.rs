@@ -6,6 +6,8 @@ pub(crate) mod fuse;
 mod kernel_config;
 mod linear_shape;
 mod lowering;
+#[cfg(test)]
+mod snapshots;
 mod tagged_values;
 
 pub(crate) use attention_shape::AttentionShape;

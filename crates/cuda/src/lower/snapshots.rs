@@ -1,0 +1,144 @@
+//! Phases of small graphs as text, so that a change of lowering shows as a diff. No device is needed.
+
+use std::fmt::Write;
+
+use tern_graph::{Graph, NormKind, Plan, RopeStyle, RopeTable, Val, Work};
+use tern_quant::{Q1_0, Q4_K, Quant};
+
+use super::fuse::{fuse, tests::decoder, work};
+use super::{
+    Addresses, ArgmaxScratch, AttentionScratch, KernelConfig, KvAddresses, LinearShape, Lowering,
+    TaggedMemory, TaggedValues,
+};
+use crate::shared::{FloatKind, HeadArgs, NormArgs, Phase, View};
+use crate::weights::{Layout, WeightRef};
+
+/// The phases of a graph whose matrices have these formats, `None` for floats.
+fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, tagged: bool) -> String {
+    let weights = graph.weights.iter().enumerate().map(|(i, weight)| {
+        let at = (i as u64 + 1) << 20;
+        match format(&weight.name).filter(|_| weight.rows > 1).and_then(Layout::of) {
+            Some(layout) => WeightRef::Codes { at, layout, factor: 1.0 },
+            None => WeightRef::Floats { at, kind: FloatKind::F32 },
+        }
+    });
+    let weights: Vec<WeightRef> = weights.collect();
+    let fused = fuse(graph, |id| match weights[id.index()] {
+        WeightRef::Codes { layout, .. } => Some(layout),
+        WeightRef::Floats { .. } => None,
+    });
+    let fused = fused.unwrap();
+    let work: Vec<Work> = fused.iter().map(|phase| work(graph, phase)).collect();
+    let plan = Plan::of(graph, &work);
+    let values = TaggedValues::of(graph, &fused, &work, &plan);
+    let addresses = Addresses {
+        slots: (1..=plan.width.len() as u64).map(|s| s << 12).collect(),
+        weights,
+        rope_tables: (0..graph.ropes.len() as u64).map(|t| 0xf000 + 0x100 * t).collect(),
+        kv: vec![KvAddresses { keys: 0xa000_0000, values: 0xb000_0000 }; graph.kv.len()],
+        attention: AttentionScratch { ready: 0xe000, partial: 0xe100, arrivals: 0xe200 },
+        argmax: Some(ArgmaxScratch { values: 0xd000, ids: 0xd100 }),
+        sampled: 0xd200,
+    };
+    let tagged = tagged.then_some(TaggedMemory { values: &values, at: 0xc000_0000, tokens: 1 });
+    let config = KernelConfig { page_len: 32, ..KernelConfig::default() };
+    let mut lowering = Lowering { graph, plan: &plan, addresses: &addresses, tagged, config };
+    let phases = lowering.phases(&fused).unwrap();
+    let mut text = String::new();
+    for (name, value) in lowering.config.defines() {
+        writeln!(text, "{name} = {value}").unwrap();
+    }
+    for (i, phase) in phases.iter().enumerate() {
+        let barrier = if values.barriers.get(i).is_none_or(|b| *b) { "barrier, " } else { "" };
+        writeln!(text, "{barrier}{}", line(phase)).unwrap();
+    }
+    text
+}
+
+fn line(phase: &Phase) -> String {
+    match phase {
+        Phase::Embed(a) => format!("embed {:x} format {} -> {}", a.table, a.format, view(&a.y)),
+        Phase::Linear(a) => {
+            let parts = a.part[..a.parts as usize].iter().map(|p| {
+                let to = view(&View { at: p.y, stride: i64::from(p.y_stride), mask: p.y_mask, pad: 0 });
+                format!("\n    {:x} format {} rows {} tiles {} -> {to}", p.records, p.format, p.rows, p.tiles)
+            });
+            let add = if a.add.at == 0 { String::new() } else { format!(" + {}", view(&a.add)) };
+            let flags = LinearShape::of(a, 9216).flags;
+            let x = format!("{}{}", view(&a.x), norm(&a.norm));
+            let shape = format!("cols {} gated {} flags {flags:#b}", a.cols, a.gated);
+            format!("linear {x}{add} {shape}{}", parts.collect::<String>())
+        }
+        Phase::FloatLinear(a) => {
+            format!("float linear {} {:x} rows {} -> {}", view(&a.x), a.w, a.rows, view(&a.y))
+        }
+        Phase::Norm(a) => format!("norm {}{} group {} -> {}", view(&a.x), norm(&a.norm), a.group, view(&a.y)),
+        Phase::Rope(a) => {
+            let heads = format!("heads of {} pairs {}", a.head_dim, a.pairs);
+            format!("rope {} {heads} interleaved {} -> {}", view(&a.x), a.interleaved, view(&a.y))
+        }
+        Phase::Elements(a) => {
+            format!("elements {} kind {} {} by {} -> {}", view(&a.a), a.what, view(&a.b), a.by, view(&a.y))
+        }
+        Phase::Outputs(a) => format!("output rows {} -> {}", view(&a.x), view(&a.y)),
+        Phase::Attend(a) => {
+            let inputs = format!("q {} k {} v {}", heads(&a.q), heads(&a.k), view(&a.v));
+            let shape = format!("{} heads, {} key heads, {} groups", a.heads, a.kv_heads, a.groups);
+            format!("attend {inputs} pairs {} shape {}: {shape} -> {}", a.pairs, a.shape, view(&a.y))
+        }
+        Phase::Argmax(a) => format!("argmax {} -> {:x}", view(&a.logits), a.chosen),
+    }
+}
+
+/// Address and columns; a tagged value has a `t`.
+fn view(v: &View) -> String {
+    if v.at == 0 {
+        return "nothing".into();
+    }
+    format!("{:x}[{}]{}", v.at, v.stride, if v.mask == 0 { "" } else { "t" })
+}
+
+fn norm(norm: &NormArgs) -> String {
+    if norm.kind == 0 { String::new() } else { format!(" norm {} {:x}", norm.kind, norm.weight) }
+}
+
+fn heads(h: &HeadArgs) -> String {
+    if h.norm == 0 { view(&h.x) } else { format!("{} norm {} {:x}", view(&h.x), h.norm, h.norm_weight) }
+}
+
+#[test]
+fn a_decoder_of_codes() {
+    insta::assert_snapshot!("decoder", lowered(&decoder(), |_| Some(&Q4_K), true));
+}
+
+#[test]
+fn a_decoder_without_tags() {
+    insta::assert_snapshot!("decoder_untagged", lowered(&decoder(), |_| Some(&Q4_K), false));
+}
+
+#[test]
+fn a_decoder_with_mixed_matrices() {
+    let mixed = |name: &str| match name {
+        "down" => None,
+        "v" => Some(&Q1_0),
+        _ => Some(&Q4_K),
+    };
+    insta::assert_snapshot!("decoder_mixed", lowered(&decoder(), mixed, true));
+}
+
+#[test]
+fn ops_that_fit_no_pattern() {
+    let mut g = Graph::new();
+    let [table, w] = [("embed", 64), ("w", 96)].map(|(name, rows)| g.matrix(name, rows, 96).unwrap());
+    let [weight, bias] = ["norm", "bias"].map(|name| g.vector(name, 96).unwrap());
+    let rope = g.rope_table(RopeTable { freqs: vec![1.0; 16], magnitude: 1.0 });
+    let x = g.embed(table, 2.0);
+    let normed = g.norm_of_kind(x, weight, Some(bias), 1e-5, NormKind::Layer).unwrap();
+    let rotated = g.rope(normed, 32, RopeStyle::Interleaved, rope).unwrap();
+    let product: Val = g.linear(rotated, w).unwrap();
+    let sum = g.add(product, normed).unwrap();
+    let scaled = g.scale(sum, 0.5);
+    let capped = g.softcap(scaled, 30.0);
+    g.outputs(capped);
+    insta::assert_snapshot!("no_pattern", lowered(&g, |_| None, true));
+}
