@@ -1,15 +1,15 @@
 // Attention over pages: equals Op::Attend of graph/reference.rs, with the norm and rotation of its heads before it.
 //
-// A block has a unit (ring.cuh) at a time. Warps make its query heads and the keys of this step. Older keys come through
-// the ring, KEYS at a time: scores are K q^T and sums V^T p^T on the matrix unit, the queries its columns. What warps have
-// meets in shared memory; splits leave what they have in `partial`, and the last to arrive puts them together.
+// A block runs one unit (ring.cuh) at a time. Warps compute its query heads and the keys of this step. Older keys come through
+// the ring, KEYS at a time: scores are K q^T and sums V^T p^T on the matrix unit, with the queries as its columns. The
+// results of warps are combined in shared memory; splits write theirs to `partial`, and the last one to arrive combines them.
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// The most warps, up to some, among which the slots of the ring can be shared: each always has the same slots.
+// The most warps, up to `most`, that share the slots of the ring evenly: each always has the same slots.
 DEVICE constexpr int sharing(int most) { return SLOTS % most == 0 ? most : sharing(most - 1); }
 
-// A head, or values of one, on their way: four neighbouring columns a lane, and four more in every further 128.
+// A head, or the values of one: four neighbouring columns per lane, and four more in every further 128.
 template <int D> struct Quads {
     static constexpr int N = (D + 127) / 128;
     float v[N][4];
@@ -21,7 +21,7 @@ template <int D> struct Quads {
 #pragma unroll
         for (int n = 0; n < N; n++) {
             Awaited<1> four;
-            if (has(n)) four.ask(from + column(n));
+            if (has(n)) four.load(from + column(n));
             else four.zero(mask & epoch);
             four.wait(from + column(n), mask, epoch);
 #pragma unroll
@@ -29,8 +29,8 @@ template <int D> struct Quads {
         }
     }
 
-    // As make_head of heads.cuh, with pairs in fours.
-    DEVICE void make(const HeadArgs& h, int token, int head, u32 epoch, const AttendArgs& a, const float2* turn, float* room) {
+    // As make_head of heads.cuh, four columns at a time.
+    DEVICE void make(const HeadArgs& h, int token, int head, u32 epoch, const AttendArgs& a, const float2* turn, float* scratch) {
         float4 w[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -45,7 +45,7 @@ template <int D> struct Quads {
 #pragma unroll
         for (int n = 0; n < N; n++) {
             v[n][0] *= factor * w[n].x, v[n][1] *= factor * w[n].y, v[n][2] *= factor * w[n].z, v[n][3] *= factor * w[n].w;
-            if (has(n)) *(float4*)(room + column(n)) = {v[n][0], v[n][1], v[n][2], v[n][3]};
+            if (has(n)) *(float4*)(scratch + column(n)) = {v[n][0], v[n][1], v[n][2], v[n][3]};
         }
         __syncwarp();
 #pragma unroll
@@ -58,7 +58,7 @@ template <int D> struct Quads {
                 v[n][0] = x0 * first.x - x1 * first.y, v[n][1] = x0 * first.y + x1 * first.x;
                 v[n][2] = x2 * first.z - x3 * first.w, v[n][3] = x2 * first.w + x3 * first.z;
             } else {
-                float4 other = *(const float4*)(room + (second ? k - a.pairs : k + a.pairs)), more = *(const float4*)(turn + pair + 2);
+                float4 other = *(const float4*)(scratch + (second ? k - a.pairs : k + a.pairs)), more = *(const float4*)(turn + pair + 2);
                 float sign = second ? 1.f : -1.f;
                 v[n][0] = v[n][0] * first.x + sign * other.x * first.y, v[n][1] = v[n][1] * first.z + sign * other.y * first.w;
                 v[n][2] = v[n][2] * more.x + sign * other.z * more.y, v[n][3] = v[n][3] * more.z + sign * other.w * more.w;
@@ -68,14 +68,14 @@ template <int D> struct Quads {
         }
     }
 
-    // As halves, times a factor, to where `to` says: shared memory, or a page.
-    template <bool FINITE = false> DEVICE void keep(u16* to, float by) const {
+    // Stores it as halves, times a factor, in shared memory or in a page.
+    template <bool FINITE = false> DEVICE void store(u16* to, float by) const {
 #pragma unroll
         for (int n = 0; n < N; n++)
             if (has(n)) *(uint2*)(to + column(n)) = {to_half2<FINITE>(v[n][0] * by, v[n][1] * by), to_half2<FINITE>(v[n][2] * by, v[n][3] * by)};
     }
 
-    // Whether all lanes of the warp have numbers.
+    // Whether all values of the warp are finite.
     DEVICE bool all_finite() const {
         float zero = 0;
 #pragma unroll
@@ -91,26 +91,26 @@ DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(fi
 template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct Attention {
     static_assert(G <= MOST_QUERIES && WARPS >= OWNERS + 2 * MOST_TOKENS, "warps have one head each");
     static constexpr int STEPS = (D + 31) / 32;
-    // a warp has so many spans of 64 columns of the values; where that is not all, two share a slot
+    // a warp has SPANS spans of 64 columns of the values; wide values are shared by two warps per slot
     static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64, TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
-    static constexpr int TAKERS = sharing(OWNERS / SHARERS); // slot i of a unit is for warps i % TAKERS * SHARERS and after it
+    static constexpr int TAKERS = sharing(OWNERS / SHARERS); // slot i of a unit is for the SHARERS warps from i % TAKERS * SHARERS on
     static constexpr bool EVEN = SPANS * 64 * SHARERS == V;
     static_assert(PARTIAL >= G * (V + 2) && PARTIAL % 4 == 0, "splits are written four floats at a time");
 
-    struct alignas(16) Room {
-        float made[OWNERS + MOST_TOKENS][D]; // heads on the way
-        alignas(16) u16 q[G][D + 8];                  // scaled; rows not in the same banks
+    struct alignas(16) Workspace {
+        float made[OWNERS + MOST_TOKENS][D]; // heads before norm and rotation
+        alignas(16) u16 q[G][D + 8];                  // scaled; the padding keeps rows in different banks
         u16 key[MOST_TOKENS][D], value[MOST_TOKENS][V];
-        float2 tops[TAKERS + MOST_TOKENS][G]; // largest score, and weight
+        float2 tops[TAKERS + MOST_TOKENS][G]; // largest score and weight
         alignas(16) float sums[TAKERS][G][V];
-        Unit unit; // kept here, not in registers, while keys are taken in
+        Unit unit; // here and not in registers while keys are read
         int news, takers;
-        int spoilt[MOST_TOKENS]; // whether the value is not finite
+        int not_finite[MOST_TOKENS]; // whether the value is not finite
     };
-    static_assert(sizeof(Room) <= WORKSPACE && WORKSPACE <= ARENA, "the host has reserved shared memory for it");
+    static_assert(sizeof(Workspace) <= WORKSPACE && WORKSPACE <= ARENA, "the host has reserved shared memory for it");
 
-    // What a warp has found out: lane (g, q) has queries 2q and 2q + 1, and of every 64 of its columns 8g to 8g + 7.
-    struct Found {
+    // A warp's result: lane (g, q) has queries 2q and 2q + 1, and columns 8g to 8g + 7 of every 64 of the warp.
+    struct Result {
         float sum[TILES][4], most[2], weight[2];
 
         static DEVICE int first_column() { return SHARERS == 1 ? 0 : threadIdx.x / 32 % SHARERS * SPANS * 64; }
@@ -121,18 +121,18 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             most[0] = most[1] = -INFINITY, weight[0] = weight[1] = 0;
         }
 
-        // Takes in the keys of a slot, of which the first is `key`; those before `from` and from `end` on do not count.
-        DEVICE void take_in(const u8* slot, const Room& room, int key, int from, int end, float softcap) {
+        // Adds the keys of a slot, the first of which is `key`; keys before `from` and from `end` on are masked.
+        DEVICE void add(const u8* slot, const Workspace& workspace, int key, int from, int end, float softcap) {
             int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g;
             float even[4] = {}, odd[4] = {};
 #pragma unroll
-            for (int j = 0; j < STEPS; j++) { // the order of columns is the same for keys and queries, and free
+            for (int j = 0; j < STEPS; j++) { // columns may have any order that is the same for keys and queries
                 uint4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0}, query = {0, 0, 0, 0};
                 int k = 32 * j + 8 * q;
                 const u8* at = slot + (g * D + k) * 2;
                 if (D % 32 == 0 || k < D) {
                     a = *(const uint4*)at, b = *(const uint4*)(at + 8 * D * 2);
-                    if (G == 8 || g < G) query = *(const uint4*)(room.q[g] + k);
+                    if (G == 8 || g < G) query = *(const uint4*)(workspace.q[g] + k);
                 }
                 multiply(even, a.x, b.x, a.y, b.y, query.x, query.y);
                 multiply(odd, a.z, b.z, a.w, b.w, query.z, query.w);
@@ -152,7 +152,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
 #pragma unroll
                 for (int step = 4; step < 32; step *= 2) next = fmaxf(next, __shfl_xor_sync(0xffffffff, next, step));
                 next = fmaxf(next, most[c]);
-                float base = next == -INFINITY ? 0.f : next; // no key counts so far
+                float base = next == -INFINITY ? 0.f : next; // all keys so far are masked
                 keep[c] = exp2_fast(most[c] - base), most[c] = next;
                 p[c] = exp2_fast(p[c] - base), p[c + 2] = exp2_fast(p[c + 2] - base);
                 weight[c] = weight[c] * keep[c] + p[c] + p[c + 2];
@@ -161,14 +161,14 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
 #pragma unroll
                 for (int t = 0; t < TILES; t++) sum[t][0] *= keep[0], sum[t][1] *= keep[1], sum[t][2] *= keep[0], sum[t][3] *= keep[1];
             }
-            u32 b0 = turned(to_half2<true>(p[0], p[1])), b1 = turned(to_half2<true>(p[2], p[3])); // a NaN is in `weight`
+            u32 b0 = transposed(to_half2<true>(p[0], p[1])), b1 = transposed(to_half2<true>(p[2], p[3])); // a NaN stays in `weight`
             const u8* values = slot + KEYS * D * 2;
-            // four of the lane's columns in span `b` of its four keys
+            // four of the lane's columns in span `b`, of its four keys
             auto four = [&](uint2 (&v)[4], int b, int half) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int k = 2 * q + i % 2 + i / 2 * 8;
-                    v[i] = {0, 0}; // what does not count is a number too: all values in pages are
+                    v[i] = {0, 0}; // masked values must be finite too: all values in pages are
                     if (EVEN || mine + 64 * b < V) v[i] = *(const uint2*)(values + (k * V + mine + 64 * b + 4 * half) * 2);
                 }
             };
@@ -193,7 +193,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             }
         }
 
-        DEVICE void leave(Room& room, int taker) {
+        DEVICE void store(Workspace& workspace, int taker) {
             int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g;
 #pragma unroll
             for (int c = 0; c < 2; c++) {
@@ -201,8 +201,8 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
                 for (int step = 4; step < 32; step *= 2) weight[c] += __shfl_xor_sync(0xffffffff, weight[c], step);
                 int h = 2 * q + c;
                 if (h >= G) continue;
-                if (g == 0) room.tops[taker][h] = {most[c], weight[c]};
-                float* to = room.sums[taker][h] + mine;
+                if (g == 0) workspace.tops[taker][h] = {most[c], weight[c]};
+                float* to = workspace.sums[taker][h] + mine;
                 auto put = [&](int column, int tile, int i) { // four columns, of four tiles
                     if (EVEN || mine + column < V) *(float4*)(to + column) = {sum[tile][i], sum[tile + 1][i], sum[tile + 2][i], sum[tile + 3][i]};
                 };
@@ -216,48 +216,48 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         }
     };
 
-    // Heads of a unit: its queries, and, where it has the last split, this step's keys and values of its sequence, of which
-    // one is the token's own and is kept.
-    static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Room& room) {
+    // Heads of a unit: its queries and, in the last split, this step's keys and values of its sequence, of which the token's
+    // own are stored in the page.
+    static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Workspace& workspace) {
         int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_TOKENS;
         if (warp < G) {
             Quads<D> q;
-            q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, room.made[warp]);
-            q.keep(room.q[warp], CAPPED ? a.scale : a.scale * LOG2E);
+            q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, workspace.made[warp]);
+            q.store(workspace.q[warp], CAPPED ? a.scale : a.scale * LOG2E);
         } else if (warp >= OWNERS && made < news) {
             int token = u.token - (news - 1) + made;
             bool own = token == u.token && u.group == 0;
             long slot = own ? slot_of(a, info.pages[token], info.position[token], u.kv_head) : 0;
             if (warp < OWNERS + MOST_TOKENS) {
                 Quads<D> k;
-                k.make(a.k, token, u.kv_head, info.epoch, a, turns + token * MOST_PAIRS, room.made[warp]);
-                k.keep(room.key[made], 1);
-                if (own) k.keep(a.keys + slot * D, 1);
+                k.make(a.k, token, u.kv_head, info.epoch, a, turns + token * MOST_PAIRS, workspace.made[warp]);
+                k.store(workspace.key[made], 1);
+                if (own) k.store(a.keys + slot * D, 1);
             } else {
                 Quads<V> v;
                 v.take(row_of(a.v, token) + u.kv_head * V, a.v.mask, info.epoch);
-                v.keep(room.value[made], 1);
-                if (own) v.template keep<true>(a.values + slot * V, 1);
+                v.store(workspace.value[made], 1);
+                if (own) v.template store<true>(a.values + slot * V, 1);
                 bool finite = v.all_finite();
-                if (threadIdx.x % 32 == 0) room.spoilt[made] = !finite;
+                if (threadIdx.x % 32 == 0) workspace.not_finite[made] = !finite;
             }
         }
     }
 
-    // Scores of a key of this step: by the warp that made it. Pages hold values that are numbers, as keys that do not count
-    // meet them with a weight of zero: the key of a value that is not finite becomes NaN in its place.
-    static DEVICE void score_new(const AttendArgs& a, const Info& info, bool seen, Room& room) {
+    // Scores of a key of this step, by the warp that computed it. Values in pages are finite, since masked keys multiply them
+    // by zero: if a value is not finite, its key becomes NaN instead.
+    static DEVICE void score_new(const AttendArgs& a, const Info& info, bool seen, Workspace& workspace) {
         int lane = threadIdx.x % 32, made = threadIdx.x / 32 - OWNERS;
-        if (room.spoilt[made] && made == room.news - 1 && room.unit.group == 0 && lane == 0)
-            a.keys[slot_of(a, info.pages[room.unit.token], info.position[room.unit.token], room.unit.kv_head) * D] = 0x7fff;
+        if (workspace.not_finite[made] && made == workspace.news - 1 && workspace.unit.group == 0 && lane == 0)
+            a.keys[slot_of(a, info.pages[workspace.unit.token], info.position[workspace.unit.token], workspace.unit.kv_head) * D] = 0x7fff;
         float scores[G] = {};
 #pragma unroll
         for (int n = 0; n < Quads<D>::N; n++) {
             if (!Quads<D>::has(n)) continue;
-            uint2 key = *(const uint2*)(room.key[made] + Quads<D>::column(n));
+            uint2 key = *(const uint2*)(workspace.key[made] + Quads<D>::column(n));
 #pragma unroll
             for (int h = 0; h < G; h++) {
-                uint2 q = *(const uint2*)(room.q[h] + Quads<D>::column(n));
+                uint2 q = *(const uint2*)(workspace.q[h] + Quads<D>::column(n));
                 scores[h] += low_half(q.x) * low_half(key.x) + high_half(q.x) * high_half(key.x) + (low_half(q.y) * low_half(key.y) + high_half(q.y) * high_half(key.y));
             }
         }
@@ -269,11 +269,11 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         for (int h = 0; h < G; h++) {
             float score = scores[h];
             if (CAPPED) score = soft_capped(score, a.softcap) * LOG2E;
-            if (lane == 0) room.tops[TAKERS + made][h] = {seen ? score : -INFINITY, seen ? 1.f : 0.f};
+            if (lane == 0) workspace.tops[TAKERS + made][h] = {seen ? score : -INFINITY, seen ? 1.f : 0.f};
         }
     }
 
-    // Four columns of up to `most_shares` shares: whether share i is `there`, its `tops` and `sums`.
+    // Combines four columns of up to `most_shares` results: whether result i is `there`, its `tops` and `sums`.
     template <class There, class Tops, class Sums>
     static DEVICE void combine(int most_shares, There there, Tops tops, Sums sums, float2& top, float4& value) {
         float most = -INFINITY, weight = 0;
@@ -294,11 +294,11 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         top = {most, weight};
     }
 
-    // Puts together what the block's warps have found, and the splits of all blocks where there are several.
-    static DEVICE void finish(const AttendArgs& a, u32 epoch, Room& room) {
-        Unit u = room.unit;
-        int takers = room.takers, news = room.news;
-        float* partial = a.partial + (long)u.room * PARTIAL;
+    // Combines the results of the block's warps, and those of all splits if there are several.
+    static DEVICE void finish(const AttendArgs& a, u32 epoch, Workspace& workspace) {
+        Unit u = workspace.unit;
+        int takers = workspace.takers, news = workspace.news;
+        float* partial = a.partial + (long)u.first_split * PARTIAL;
         float2* split_tops = (float2*)(partial + u.splits * G * V);
         float* y = row_of(a.y, u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
@@ -309,14 +309,14 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             int h = i / V, d = i % V;
             float2 top;
             float4 value;
-            // those of older keys, and this step's, whose sums are their values
+            // results of older keys, and this step's keys, whose sums are their values
             auto there = [&](int n) { return n < TAKERS ? n < takers : n < TAKERS + news; };
             auto sums = [&](int n) {
-                if (n < TAKERS) return *(const float4*)(room.sums[n][h] + d);
-                uint2 v = *(const uint2*)(room.value[n - TAKERS] + d);
+                if (n < TAKERS) return *(const float4*)(workspace.sums[n][h] + d);
+                uint2 v = *(const uint2*)(workspace.value[n - TAKERS] + d);
                 return float4{low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y)};
             };
-            combine(TAKERS + TOKENS_AT_ONCE, there, [&](int n) { return room.tops[n][h]; }, sums, top, value);
+            combine(TAKERS + TOKENS_AT_ONCE, there, [&](int n) { return workspace.tops[n][h]; }, sums, top, value);
             if (u.splits == 1) {
                 write(i, top, value);
             } else {
@@ -325,7 +325,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             }
         }
         if (u.splits == 1) return;
-        u32* last = (u32*)(shared + AT_ROOM);
+        u32* last = (u32*)(shared + AT_WARP_FLOATS);
         __threadfence();
         sync_threads<THREADS>();
         if (threadIdx.x == 0) *last = atomicAdd(a.arrivals + u.index, 1);
@@ -342,36 +342,36 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         if (threadIdx.x == 0) a.arrivals[u.index] = 0;
     }
 
-    // All units of a phase, from a place in the ring on; gives the place after them.
+    // Runs all units of a phase, from a position of the ring on; returns the position after them.
     static DEVICE Ring units(int p, Ring ring, const float2* turns) {
         const AttendArgs& a = phase_at_hand(p).attend;
         const Info& info = info_of_step();
-        Room& room = *(Room*)(shared + AT_ARENA);
+        Workspace& workspace = *(Workspace*)(shared + AT_ARENA);
         int warp = threadIdx.x / 32;
         for (Units units;;) {
             Unit u;
             if (!units.next(u, a, info)) break;
             int news = u.split == u.splits - 1 ? info.position[u.token] - info.first[u.token] + 1 : 0, slots = u.slots();
-            make_heads(a, info, u, news, turns, room);
-            if (threadIdx.x == 0) room.unit = u, room.news = news, room.takers = min(slots, TAKERS);
+            make_heads(a, info, u, news, turns, workspace);
+            if (threadIdx.x == 0) workspace.unit = u, workspace.news = news, workspace.takers = min(slots, TAKERS);
             sync_threads<THREADS>();
             int taker = warp / SHARERS;
             if (taker < min(slots, TAKERS)) {
-                Found found;
-                found.clear();
+                Result result;
+                result.clear();
                 Ring mine = ring.ahead(taker);
                 for (int i = taker; i < slots; i += TAKERS, mine = mine.ahead(TAKERS)) {
-                    found.take_in(mine.wait(), room, room.unit.begin + i * KEYS, room.unit.from, room.unit.end, a.softcap);
+                    result.add(mine.wait(), workspace, workspace.unit.begin + i * KEYS, workspace.unit.from, workspace.unit.end, a.softcap);
                     mine.release_for(WARPS / SHARERS);
                 }
-                found.leave(room, taker);
+                result.store(workspace, taker);
             } else if (warp >= OWNERS && warp - OWNERS < news) {
-                score_new(a, info, info.first[u.token] + warp - OWNERS >= u.from, room);
+                score_new(a, info, info.first[u.token] + warp - OWNERS >= u.from, workspace);
             }
             ring.skip(slots);
             sync_threads<THREADS>();
-            finish(a, info.epoch, room);
-            sync_threads<THREADS>(); // the room is used again
+            finish(a, info.epoch, workspace);
+            sync_threads<THREADS>(); // the workspace is used again
         }
         return ring;
     }

@@ -1,4 +1,4 @@
-// What every kernel stands on: short names, halves, and the matrix unit, in inline PTX. No toolkit header is needed.
+// What all kernels use: short type names, halves, the matrix unit and barriers, in inline PTX. No toolkit header is needed.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -6,18 +6,18 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define DEVICE __device__ __forceinline__
-#define APART __device__ __noinline__ // with registers of its own
+#define APART __device__ __noinline__ // not inlined: it has its own registers
 #define INFINITY __int_as_float(0x7f800000)
 
-// Loads that skip the first cache: of what other blocks wrote, or what is read once.
+// Loads that bypass L1: for data that other blocks wrote, or that is read once.
 DEVICE float4 load_floats4(const float* at) { return __ldcg((const float4*)at); }
 DEVICE float load_float(const float* at) { return __ldcg(at); }
 DEVICE uint4 load_words4(const void* at) { return __ldcg((const uint4*)at); }
 
 DEVICE bool is_finite(float x) { return fabsf(x) < INFINITY; }
 
-// 65504 is the largest half: what is larger must not become infinite. What is not finite stays so, or becomes some number
-// where only numbers may be (FINITE).
+// 65504 is the largest half: larger numbers must not become infinite. A value that is not finite stays so, or becomes a
+// number if only numbers are allowed (FINITE).
 template <bool FINITE> DEVICE float in_range_of_halves(float x) {
     float clamped = fminf(fmaxf(x, -65504.f), 65504.f);
     return FINITE || is_finite(x) ? clamped : x;
@@ -35,7 +35,7 @@ DEVICE float exp2_fast(float x) {
     return y;
 }
 
-// Within an ulp or two, for numbers that are not extreme.
+// Within two ulp, for numbers that are not extreme.
 DEVICE float reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -76,12 +76,12 @@ DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1
 #endif
 }
 
-// The same for 16 columns of a.
+// The same with 16 columns of a.
 DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
-#else // half as high, twice
+#else // two products of half the height
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
         : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b0));
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
@@ -89,7 +89,7 @@ DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0) {
 #endif
 }
 
-// c += the bits that are set in both a and b, on one warp: a [16, 128], b [128, 8] bits. Lane (g, q): a0, a1 = rows g and
+// c += the number of bits that are set in both a and b, on one warp: a [16, 128], b [128, 8] bits. Lane (g, q): a0, a1 = rows g and
 // g + 8, b = column g, bits 32q .. 32q + 31; c as above.
 DEVICE void count_common(int (&c)[4], u32 a0, u32 a1, u32 b) {
 #if __CUDA_ARCH__ >= 800
@@ -107,14 +107,15 @@ DEVICE void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
 #endif
 }
 
-// 8 by 8 halves, turned: lane (g, q) gives row g, columns 2q and 2q + 1, and gets column g, rows 2q and 2q + 1.
-DEVICE u32 turned(u32 pair) {
+// Transposes 8 by 8 halves: lane (g, q) passes row g, columns 2q and 2q + 1, and gets column g, rows 2q and 2q + 1.
+DEVICE u32 transposed(u32 pair) {
     u32 out;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
     return out;
 }
 
-// 16 bytes on their way to shared memory; `committed` closes a batch, `arrived<N>` waits until only N batches are open.
+// Copies 16 bytes to shared memory asynchronously; `committed` closes a batch, `arrived<N>` waits until only N batches are
+// open.
 DEVICE void copy16(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
@@ -135,8 +136,8 @@ template <int N> DEVICE void arrived() {
 #endif
 }
 
-// What blocks wait for from each other comes within microseconds. If it never comes, the kernel ends with an error after some
-// ten seconds: the host says so, and nothing hangs.
+// Waits of blocks for each other take microseconds. One that does not end stops the kernel with an error after about ten
+// seconds: the host reports it, and nothing hangs.
 struct Patience {
     u32 left = 1u << 26;
 
@@ -145,7 +146,7 @@ struct Patience {
     }
 };
 
-// A barrier in shared memory that `count` arrivals complete, over and over.
+// A barrier in shared memory: each round is complete after `count` arrivals.
 #if __CUDA_ARCH__ >= 800
 struct Gate {
     u64 state;
@@ -159,7 +160,7 @@ struct Gate {
     }
     DEVICE void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at()) : "memory"); }
 
-    // Whether the round of this parity is complete; waits for a while if not.
+    // Whether the round of this parity is complete; waits for a limited time if not.
     DEVICE bool try_wait(u32 parity) {
 #if __CUDA_ARCH__ >= 900
         u32 done;
@@ -180,8 +181,8 @@ struct Gate {
         while (!try_wait(parity)) {}
     }
 
-    // Lanes copy to shared memory, or a whole warp does: they say how much it will be, copy, and say that this was all.
-    // The gate counts COPIERS arrivals, and the round is complete when everything is there.
+    // Copies to shared memory by one lane, or by a whole warp: announce the bytes, copy, arrive. The gate counts COPIERS
+    // arrivals, and the round is complete when all bytes have arrived.
 #if __CUDA_ARCH__ >= 900
     static constexpr int COPIERS = 1;
     DEVICE void expect(int bytes) {
@@ -201,7 +202,7 @@ struct Gate {
 };
 #endif
 
-// The thread's number, read once: else it is read over and over, and each time takes as long as shared memory does.
+// The thread's index, read once: otherwise the compiler reads it again and again, each time as slowly as shared memory.
 DEVICE int fixed_thread() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -211,8 +212,8 @@ DEVICE int fixed_thread() {
 // The first N threads of a block wait for each other.
 template <int N> DEVICE void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory"); }
 
-// Every block of the grid gets here, with THREADS threads, before any goes on, and what all have written can be read past
-// the first cache. All blocks must be running.
+// A barrier of all blocks of the grid, with THREADS threads each: afterwards loads that bypass L1 see what all have written.
+// All blocks must be running.
 template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
     sync_threads<THREADS>();
     if (threadIdx.x == 0) {
@@ -224,7 +225,7 @@ template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
     sync_threads<THREADS>();
 }
 
-// Asks for memory to be brought nearer.
+// Prefetches into L2.
 DEVICE void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 template <class N> DEVICE N warp_sum(N x) {
@@ -237,12 +238,12 @@ template <class N> DEVICE N warp_max(N x) {
     return x;
 }
 
-// The sum of x over a block of THREADS threads; `room` holds a float a warp, and may be used again after a barrier.
-template <int THREADS> DEVICE float block_sum(float x, float* room) {
+// The sum of x over a block of THREADS threads; `scratch` has a float per warp, and may be used again after a barrier.
+template <int THREADS> DEVICE float block_sum(float x, float* scratch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     x = warp_sum(x);
-    if (lane == 0) room[warp] = x;
+    if (lane == 0) scratch[warp] = x;
     sync_threads<THREADS>();
-    x = lane < THREADS / 32 ? room[lane] : 0.f;
+    x = lane < THREADS / 32 ? scratch[lane] : 0.f;
     return warp_sum(x);
 }

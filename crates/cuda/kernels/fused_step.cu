@@ -1,17 +1,16 @@
-// A whole step of up to T tokens in one launch: a block a multiprocessor, phase after phase. Blocks wait for the values
-// that they want (tagged.cuh), and all for all only around phases that know no marks.
+// A whole step of up to T tokens in one launch: one block per multiprocessor, phase after phase. Blocks wait for the values
+// that they read (tagged.cuh); a grid barrier precedes phases whose values have no tags.
 //
-// Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(number, head columns, value columns, query heads of a unit,
-// whether scores have a soft cap), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of keys
-// on their way at a time), TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are written
-// together), OFFSET_SUMS, MOST_PAIRS, where things lie in shared memory
-// (AT_...), and how large the last of them is (ARENA).
+// Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head, query
+// heads of a unit, whether scores have a soft cap, floats of a split, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
+// slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are
+// written together), OFFSET_SUMS, MOST_PAIRS, offsets in shared memory (AT_...), and the size of the last part of it (ARENA).
 
 static_assert(LARGE_PHASES == 3, "the switch of `step` has a case for each of them");
 
 template <int T> DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);
-    float* room = (float*)(shared + AT_ROOM);
+    float* scratch = (float*)(shared + AT_WARP_FLOATS);
     float2* turns = (float2*)(shared + AT_TURNS); // [table][T][MOST_PAIRS]
     Info& info = *(Info*)(shared + AT_INFO);
     int block = blockIdx.x, blocks = gridDim.x, warp = threadIdx.x / 32;
@@ -23,7 +22,7 @@ template <int T> DEVICE void step(const StepArgs& args) {
         if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch;
         if (t < inputs[TOKENS]) {
             info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t);
-            int before = 0; // tokens of the same sequence stand one after the other
+            int before = 0; // tokens of one sequence are consecutive
             while (before < t && inputs[inputs[SLICES_AT] + t - before - 1] == inputs[inputs[SLICES_AT] + t]) before++;
             info.first[t] = info.position[t] - before;
         }
@@ -46,8 +45,8 @@ template <int T> DEVICE void step(const StepArgs& args) {
     for (int p = 0; p < args.count; p++) {
         const Phase& phase = window[p % WINDOW];
         arrived<1>();
-        sync_threads<THREADS>(); // the phase is there, and nobody is in the last one
-        // the phase after the next two goes where the last one was
+        sync_threads<THREADS>(); // the phase has arrived, and all threads have left the last one
+        // the phase after the next two replaces the last one
         if (p + WINDOW - 1 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + WINDOW - 1) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
         committed();
         if (phase.barrier) grid_barrier<THREADS>(inputs + BARRIER, phase.barrier * blocks);
@@ -70,12 +69,12 @@ template <int T> DEVICE void step(const StepArgs& args) {
             }
             case ARGMAX: {
                 const ArgmaxArgs& a = phase.argmax;
-                for (int row = 0; row < info.outputs; row++) argmax_share(a, row, room, block, blocks);
+                for (int row = 0; row < info.outputs; row++) argmax_share(a, row, scratch, block, blocks);
                 grid_barrier<THREADS>(inputs + BARRIER, (phase.barrier + 1) * blocks);
-                for (int row = block; row < info.outputs; row += blocks) argmax_whole(a, row, room, blocks);
+                for (int row = block; row < info.outputs; row += blocks) argmax_whole(a, row, scratch, blocks);
                 break;
             }
-            default: small_phase<THREADS>(phase, inputs, args.epoch, room, block, blocks);
+            default: small_phase<THREADS>(phase, inputs, args.epoch, scratch, block, blocks);
         }
     }
 }

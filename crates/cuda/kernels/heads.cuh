@@ -1,9 +1,9 @@
-// Heads on their way into attention, one warp each, for any shape: equals Op::Norm and Op::Rope of graph/reference.rs and
-// the keeping of keys and values in Op::Attend.
+// Heads before attention, one warp each, for any shape: equals Op::Norm and Op::Rope of graph/reference.rs and the storing of
+// keys and values in Op::Attend.
 
-// One head of a token, normalised and turned, by one warp; `turn` holds cosine and sine of each pair. `put(k, value)`.
+// One head of a token, normalised and rotated, by one warp; `turn` has cosine and sine of each pair. Calls `put(k, value)`.
 template <int MOST, class Put>
-DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& a, const float2* turn, float* room, Put put) {
+DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& a, const float2* turn, float* scratch, Put put) {
     constexpr int EACH = (MOST + 31) / 32;
     int lane = threadIdx.x % 32, dim = a.head_dim, pairs = a.pairs;
     const float* x = row_of(h.x, token) + head * dim;
@@ -19,21 +19,21 @@ DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& 
     float factor = h.norm ? norm_factor(warp_sum(squares), dim, h.eps) : 1.f;
 #pragma unroll
     for (int i = 0; i < EACH; i++)
-        if (i * 32 + lane < dim) room[i * 32 + lane] = v[i] * factor * w[i];
+        if (i * 32 + lane < dim) scratch[i * 32 + lane] = v[i] * factor * w[i];
     __syncwarp();
     for (int k = lane; k < dim; k += 32) {
         if (k >= 2 * pairs) {
-            put(k, room[k]);
+            put(k, scratch[k]);
             continue;
         }
         int pair = a.interleaved ? k / 2 : k < pairs ? k : k - pairs, second = a.interleaved ? k % 2 : k >= pairs;
-        float x0 = room[a.interleaved ? 2 * pair : pair] * a.magnitude, x1 = room[a.interleaved ? 2 * pair + 1 : pair + pairs] * a.magnitude;
+        float x0 = scratch[a.interleaved ? 2 * pair : pair] * a.magnitude, x1 = scratch[a.interleaved ? 2 * pair + 1 : pair + pairs] * a.magnitude;
         put(k, second ? x0 * turn[pair].y + x1 * turn[pair].x : x0 * turn[pair].x - x1 * turn[pair].y);
     }
     __syncwarp();
 }
 
-// Where the key of one head at a position is kept, whose page this is.
+// The index of the key of one head at a position that is in this page.
 DEVICE long slot_in(const AttendArgs& a, u32 page, int position, int head) {
     return ((long)page * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
 }

@@ -1,9 +1,9 @@
-// x as integers on its way through the matrix unit: where they lie, and how they get there.
+// x as integers for the matrix unit: their layout, and how it is written.
 //
-// They have 16 bits, a scale a chunk and token, the high and the low byte of a token in neighbouring columns of b, so that a
-// lane ends up with both for its rows and its token (q).
+// They have 16 bits and a scale per chunk and token. The high and the low byte of a token are neighbouring columns of b, so
+// that a lane gets the sums of both for its rows and its token (q).
 //
-// A chunk of x for T tokens: [2 step pairs][token][high, low][q][2 steps][2 halves] words, 256 bytes a token.
+// A chunk of x for T tokens: [2 step pairs][token][high, low][q][2 steps][2 halves] words, 256 bytes per token.
 template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     int g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -14,21 +14,22 @@ template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     }
 }
 
-// The same for formats of bits: bit planes of 15-bit integers, [token][plane % 8][q][plane / 8] words; plane 15 is 14 again,
-// so that they are 16-bit integers too.
+// The same for formats of bits: bit planes of 15-bit integers, [token][plane % 8][q][plane / 8] words; plane 15 repeats plane
+// 14, which makes them 16-bit integers.
 //
-// The sum of u x over codes u of one bit is that of the planes' weights 2^p, the last one -2^15, times the bits that u and
-// the plane have in common. High bits of u are worth twice that: they meet the plane below, of a half of the chunk, while
-// the low bits of the same half meet the plane itself. (The plane below the last one is the sign as well, and twice x has
-// it there.) A weight is u times EACH and BASE more, so the sum of x comes in: over a row of which all low bits are set.
+// The sum of u x over codes u of one bit is the sum over planes p of 2^p (the last one -2^15) times the number of bits that
+// u and the plane have in common. High bits of u count twice: they are multiplied with the plane below, of one half of the
+// chunk, while the low bits of the same half are multiplied with the plane itself. (The plane below the last one is the sign
+// too, and 2 x has the sign there.) A weight is u * EACH + BASE, so the sum of x is needed too: it is that of a row whose low
+// bits are all set.
 //
-// A lane ends up with planes 2q and 2q + 1 of both halves of the integers for its rows; a quad is added up at the end.
+// A lane gets planes 2q and 2q + 1 of both halves of the integers for its rows; the lanes of a quad are added at the end.
 template <class F> struct PlanesX {
     static constexpr int PARTS = 1 + F::LOW; // of the chunk: all of it, or halves
     static constexpr float EACH = F::LOW ? 1.f : -2.f, BASE = F::LOW ? -1.f : 1.f;
     static constexpr int REGISTERS = 2 * PARTS + 1 + F::GROUPS;
     u32 planes[PARTS][2];
-    float by, sum[F::GROUPS]; // what a common bit of its lowest plane is worth, and what there is without any
+    float by, sum[F::GROUPS]; // the value of a common bit of its lowest plane, and of no common bit
 
     DEVICE void load(const u8* token_chunk, float scale, int lane) {
         int g = lane / 4, q = lane % 4;
@@ -52,7 +53,7 @@ template <class F> struct PlanesX {
         }
     }
 
-    // The common bits of the planes and two rows in a group, worth what they are.
+    // The weighted numbers of common bits of the planes and two rows in a group.
     DEVICE void count(float (&sums)[2], const u32 (&words)[PARTS][2], int group, int lane) const {
         int top = lane % 4 == 3 ? -512 : 512, low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -66,27 +67,27 @@ template <class F> struct PlanesX {
     }
 };
 
-// What the largest value of a chunk becomes: of bit planes one bit less, see PlanesX.
+// The integer of the largest value of a chunk: one bit less for bit planes, see PlanesX.
 constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
 
-// The larger magnitude, or NaN if one of them is: the scale of values that are not finite is not finite either, and so is all
-// that is computed with it.
+// The larger magnitude, or NaN if either is: the scale of values that are not finite is not finite, and so is everything
+// computed with it.
 DEVICE float larger_magnitude(float x, float y) {
 #if __CUDA_ARCH__ >= 800
     float larger;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(x)), "f"(fabsf(y)));
     return larger;
-#else // the bits of magnitudes are in their order, those of NaN above all
+#else // bits of magnitudes have their order, and those of NaN are the largest
     return __uint_as_float(max(__float_as_uint(fabsf(x)), __float_as_uint(fabsf(y))));
 #endif
 }
 
-// What to multiply values with for that, and what the integers are worth then; what is next to nothing becomes nothing.
+// The factor from values to integers, and the scale of the integers; values below 1e-30 become 0.
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }
 DEVICE float x_scale_of(float most, float becomes) { return most * (1.f / becomes); }
 
-// Eight neighbouring values of x, the `part`-th eight of a chunk whose largest value is `most`: to their places in a
-// chunk of T tokens. Gives the sum of the integers.
+// Stores eight neighbouring values of x, the `part`-th eight of a chunk whose largest magnitude is `most`, in a chunk of T
+// tokens. Returns the sum of the integers.
 DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
     float by = to_integers(most, BYTES_MOST);
     int v[8], sum = 0;
@@ -109,8 +110,8 @@ DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], f
     return sum;
 }
 
-// Bytes 0 to 3 of x and y as rows of 8 by 8 bits, turned: byte 3 of x then has the top bits, in the rows' order.
-DEVICE void turn_bits(u32& x, u32& y) {
+// Transposes 8 by 8 bits whose rows are bytes 0 to 3 of x and y: byte 3 of x gets the top bits, in the order of the rows.
+DEVICE void transpose_bits(u32& x, u32& y) {
     u32 t;
     t = (x ^ x >> 7) & 0x00aa00aau, x ^= t ^ t << 7;
     t = (y ^ y >> 7) & 0x00aa00aau, y ^= t ^ t << 7;
@@ -121,15 +122,15 @@ DEVICE void turn_bits(u32& x, u32& y) {
     x = t;
 }
 
-// Halves of the words of two lanes change places: the other lane gets what `send` picks of a and b, and what comes back is
-// put among the rest.
-DEVICE void trade(u32& a, u32& b, int lanes, u32 send, u32 keep_a, u32 keep_b) {
+// Two lanes exchange halves of their words: the other lane gets the bytes that `send` selects of a and b, and the bytes that
+// come back replace them.
+DEVICE void exchange(u32& a, u32& b, int lanes, u32 send, u32 keep_a, u32 keep_b) {
     u32 back = __shfl_xor_sync(0xffffffff, __byte_perm(a, b, send), lanes);
     a = __byte_perm(a, back, keep_a), b = __byte_perm(b, back, keep_b);
 }
 
-// As store_x, into bit planes. A thread's eight values are one byte of each; four threads trade bytes, so that each has
-// whole words of four planes. All threads of a warp come here; only a `real` one has a place.
+// As store_x, into bit planes. A thread's eight values are one byte of each plane; four threads exchange bytes, so that each
+// has whole words of four planes. All threads of a warp must call it; only a `real` one writes.
 DEVICE void store_planes(bool real, u8* token_chunk, int part, const float (&x)[8], float most) {
     float by = to_integers(most, PLANES_MOST);
     int v[8], n = part % 4, q = part / 4;
@@ -141,18 +142,18 @@ DEVICE void store_planes(bool real, u8* token_chunk, int part, const float (&x)[
         u32 rows[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            u32 first = __byte_perm(v[4 * i + 1], v[4 * i], half ? 0x51 : 0x40); // row 4i above row 4i + 1
+            u32 first = __byte_perm(v[4 * i + 1], v[4 * i], half ? 0x51 : 0x40); // row 4i over row 4i + 1
             u32 second = __byte_perm(v[4 * i + 3], v[4 * i + 2], half ? 0x51 : 0x40);
             rows[i] = __byte_perm(second, first, 0x5410);
         }
-        turn_bits(rows[0], rows[1]);
+        transpose_bits(rows[0], rows[1]);
         word[2 * half] = rows[1], word[2 * half + 1] = rows[0];
     }
     bool odd = n % 2, upper = n / 2;
 #pragma unroll
     for (int k = 0; k < 4; k += 2) {
-        trade(word[k], word[k + 1], 1, odd ? 0x6420 : 0x7531, odd ? 0x3514 : 0x5240, odd ? 0x3716 : 0x7260);
-        trade(word[k], word[k + 1], 2, upper ? 0x5410 : 0x7632, upper ? 0x3254 : 0x5410, upper ? 0x3276 : 0x7610);
+        exchange(word[k], word[k + 1], 1, odd ? 0x6420 : 0x7531, odd ? 0x3514 : 0x5240, odd ? 0x3716 : 0x7260);
+        exchange(word[k], word[k + 1], 2, upper ? 0x5410 : 0x7632, upper ? 0x3254 : 0x5410, upper ? 0x3276 : 0x7610);
     }
     if (!real) return;
     uint2* at = (uint2*)token_chunk; // planes n, n + 8 and n + 4, n + 12
@@ -160,7 +161,7 @@ DEVICE void store_planes(bool real, u8* token_chunk, int part, const float (&x)[
     at[(n + 4) * 4 + q] = make_uint2(word[1], word[3]);
 }
 
-// As store_x, in the order of Codes of bits.
+// As store_x, in the order of Codes for bits.
 DEVICE void store_signs_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
     float by = to_integers(most, BYTES_MOST);
 #pragma unroll

@@ -1,29 +1,29 @@
-// y = norm(x) * w^T for a few tokens, by all blocks of a step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add of
-// graph/reference.rs one after the other.
+// y = norm(x) * w^T for a few tokens, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add of
+// graph/reference.rs in sequence.
 //
-// Each block has some tiles of 16 rows. A tile's chunks are shared by the block's warps: warp w has chunks w, w + 16, ...
-// of every tile, so it makes these of x for itself and waits for no other warp until the warps' shares of the rows are
-// added up.
+// Each block has some tiles of 16 rows. The warps of a block share the chunks of a tile: warp w has chunks w, w + 16, ... of
+// every tile, so it prepares these chunks of x for itself and waits for no other warp until the warps' partial sums of the
+// rows are added.
 
 // x of a phase in shared memory.
 struct X {
     u8* bytes;      // [chunk][256 * T]
-    float* scales;  // [chunk][T]: what an integer is worth
-    float* sums;    // [chunk][T][8]: of 16 columns each, for formats with offsets
-    float* squares; // [T][warp]: sums of squares of the warp's columns
+    float* scales;  // [chunk][T]: the value of integer 1
+    float* sums;    // [chunk][T][8]: sums of 16 columns, for formats with offsets
+    float* squares; // [T][warp]: sum of squares of the warp's columns
     float* shares;  // [tile][warp][16 rows][T], of HELD_TILES tiles
 
     DEVICE X() {
         u8* arena = shared + AT_ARENA;
         bytes = arena, scales = (float*)(arena + AT_SCALES), sums = (float*)(arena + AT_SUMS);
-        shares = (float*)(arena + AT_SHARES), squares = (float*)(shared + AT_ROOM);
+        shares = (float*)(arena + AT_SHARES), squares = (float*)(shared + AT_WARP_FLOATS);
     }
 };
 
 static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
-constexpr int SHARE_FLOATS = WARPS * 16 + 16; // a token, between the shares of two tiles: not in the same banks
+constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per token and tile; the padding keeps tiles in different banks
 
-// Eight values of x as integers to their place in shared memory; sixteen neighbouring threads have a chunk.
+// Stores eight values of x as integers in shared memory; sixteen neighbouring threads have a chunk.
 template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int chunk, const float (&v)[8]) {
     int part = threadIdx.x % 16, sum = 0;
     float most = 0;
@@ -43,7 +43,7 @@ template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int
     }
 }
 
-// The warp's chunks of a row of x, two at a time, times the norm's weights: the norm's factor comes at the end.
+// Prepares the warp's chunks of a row of x, two at a time, times the norm's weights; the norm's factor is applied at the end.
 template <class L, int T> DEVICE void prepare_row(const float* norm_weight, const float* from, int t, const X& x, u32 epoch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
@@ -51,28 +51,28 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
     auto column = [&](int round) { return chunk_of(round) * 128 + lane % 16 * 8; };
     auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column(round) < L::COLS); };
     float squares = 0;
-    Awaited<2> asked;
+    Awaited<2> awaited;
     float4 w[2];
-    auto ask = [&](int round) {
+    auto load = [&](int round) {
         int k = column(round);
         if (L::NORM && there(round)) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
-        if (there(round)) asked.ask(from + k);
-        else asked.zero(epoch);
+        if (there(round)) awaited.load(from + k);
+        else awaited.zero(epoch);
     };
-    ask(0);
+    load(0);
 #pragma unroll
     for (int round = 0; round < L::ROUNDS; round += 2) {
-        asked.wait(from + column(round), L::X_MASK, epoch);
+        awaited.wait(from + column(round), L::X_MASK, epoch);
         float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            v[i] = there(round) ? untagged(asked.bits[i], L::X_MASK) : 0.f;
+            v[i] = there(round) ? untagged(awaited.bits[i], L::X_MASK) : 0.f;
             if (L::NORM) {
                 squares += v[i] * v[i];
                 v[i] = there(round) ? v[i] * by[i] : 0.f;
             }
         }
-        if (round + 2 < L::ROUNDS) ask(round + 2); // on its way meanwhile
+        if (round + 2 < L::ROUNDS) load(round + 2); // loaded meanwhile
         put_x<L::SIGNS, T>(real(round), x, t, chunk_of(round), v);
     }
     if (L::NORM) {
@@ -81,7 +81,7 @@ template <class L, int T> DEVICE void prepare_row(const float* norm_weight, cons
     }
 }
 
-// total += (record) * (chunk of x) for rows g and g + 8, as bits.
+// total += record * chunk of x for rows g and g + 8, as bits.
 template <class F, int T> DEVICE void multiply_planes(float (&total)[T][2], const u8* record, const PlanesX<F> (&x)[T], int lane) {
     u32 words[1 + F::LOW][2], scales[F::GROUPS];
     if constexpr (F::LOW == 0) {
@@ -104,7 +104,7 @@ template <class F, int T> DEVICE void multiply_planes(float (&total)[T][2], cons
         }
 }
 
-// The same as bytes, for token q. `sums` are those of each 16 columns of the token.
+// The same as bytes, for token q. `sums` are the sums of 16 columns of the token.
 template <class F> DEVICE void multiply_record(float (&total)[2], const u8* record, const u32 (&b)[8], float x_scale,
                                                const float* sums, int lane) {
     Codes<F> w;
@@ -117,7 +117,7 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
         if constexpr (F::GROUP == 16) {
             multiply(c, w.get(0, group), w.get(1, group), b[group]);
         } else {
-            int d[4] = {0, 0, 0, 0}; // every other step, so that they need not wait for each other
+            int d[4] = {0, 0, 0, 0}; // for every other step, so that consecutive products are independent
 #pragma unroll
             for (int s = 0; s < F::GROUP / 32; s++) {
                 int j = 2 * (group * (F::GROUP / 32) + s);
@@ -142,9 +142,9 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
     total[1] += x_scale * part[1];
 }
 
-// What a lane has of its warp's chunks of x: in registers where they are few.
+// What a lane has of its warp's chunks of x: in registers if they are few.
 template <class L, int T> struct XRegisters {
-    typedef typename L::A::F F; // of bits: that of all parts
+    typedef typename L::A::F F; // of bits: the format of all parts
     static constexpr bool REGISTERS = (L::SIGNS ? PlanesX<F>::REGISTERS * T : 9) * L::ROUNDS <= 32;
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
     PlanesX<F> planes[L::SIGNS ? HELD : 1][T];
@@ -170,7 +170,7 @@ template <class L, int T> struct XRegisters {
     }
 };
 
-// The warp's shares of N tiles, one or two, as they come through the ring. What they are for a row and token goes to `out`.
+// The warp's partial sums of N tiles, one or two, as they come through the ring; `out` gets them by row and token.
 template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, XRegisters<L, T>& held, const X& x, float* out, int lane, int warp) {
     int g = lane / 4, q = lane % 4, token = min(q, T - 1);
     float total[N][F::SIGNS ? T : 1][2] = {};
@@ -198,7 +198,7 @@ template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, XReg
 #pragma unroll
     for (int n = 0; n < N; n++, out += SHARE_FLOATS * T) {
         if constexpr (F::SIGNS) {
-            bool odd = q % 2; // lanes 0 and 2 of a quad end up with row g, 1 and 3 with row g + 8
+            bool odd = q % 2; // lanes 0 and 2 of a quad get row g, 1 and 3 row g + 8
 #pragma unroll
             for (int t = 0; t < T; t++) {
                 float sum = odd ? total[n][t][1] : total[n][t][0];
@@ -219,23 +219,23 @@ template <class N> DEVICE float sum_of_warps(N get) {
     return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
-// The sum of all warps' shares of a row, in a fixed order, and what belongs to its part.
+// The sum of all warps' partial sums of a row, in a fixed order, with factor, scale and bias.
 template <class L, int T> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
     return finished<L::SCALE, L::BIAS>(part, sum_of_warps([&](int w) { return shares[w * 16 * T]; }), factor, row);
 }
 
-// What is added to a row, asked for early.
+// The value that is added to a row, loaded early.
 template <class L> struct Added {
     u32 bits;
 
-    DEVICE void ask(const float* at) { bits = load_shared_word(at); }
+    DEVICE void load(const float* at) { bits = load_shared_word(at); }
     DEVICE float get(const float* at, u32 epoch) {
         for (Patience patience; (bits ^ epoch) & L::ADD_MASK; patience.wear()) bits = load_shared_word(at);
         return untagged(bits, L::ADD_MASK);
     }
 };
 
-// Writes the rows of `units` units from the block's unit `from` on. The first row of a thread has its `added` asked for.
+// Writes the rows of `units` units from the block's unit `from` on. `added` is already loaded for the first row of a thread.
 template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, int units, int rows, const X& x, u32 epoch, Added<L>& added) {
     for (int i = threadIdx.x; i < units * 16 * rows; i += THREADS) {
         int r = i % 16, unit = i / 16, t = 0, tile;
@@ -244,7 +244,7 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
         int row = tile * 16 + r;
         if (row >= part.rows) continue;
         const float* add = row_of(a.add, t) + row;
-        if (L::ADD && (T > 1 || from > 0 || i >= THREADS)) added.ask(add);
+        if (L::ADD && (T > 1 || from > 0 || i >= THREADS)) added.load(add);
         float factor = 1;
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[t * WARPS + w]; }) * (1.f / L::COLS) + a.norm.eps);
         const float* shares = x.shares + (unit * L::EACH * SHARE_FLOATS + r) * T + t;
@@ -255,25 +255,25 @@ template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, 
     }
 }
 
-// One phase, from a place in the ring on; gives the place after it.
+// Runs one phase, from a position of the ring on; returns the position after it.
 template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     const LinearArgs& a = phase_at_hand(p).linear;
     const Info& info = info_of_step();
-    int rows = L::WANTED ? info.outputs : T == 1 ? 1 : info.tokens, units = L::units();
+    int rows = L::OUTPUTS ? info.outputs : T == 1 ? 1 : info.tokens, units = L::units();
     int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
     if (rows == 0 || units == 0) return ring;
     X x;
     u32 epoch = info.epoch;
-    Added<L> added; // one row a thread in most phases: what is added to it is asked for now
+    Added<L> added; // most phases have one row per thread: load what is added to it now
     int row = L::first_unit() * 16 + threadIdx.x;
-    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.ask(a.add.at + row);
+    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.load(a.add.at + row);
     for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, row_of(a.x, L::GATHER ? info.output_row[t] : t), t, x, epoch);
     __syncwarp();
     XRegisters<L, T> held(x, lane, warp);
     float* mine = x.shares + warp * 16 * T;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
-        if (from) sync_threads<THREADS>(); // the shares are used again
+        if (from) sync_threads<THREADS>(); // the memory of the partial sums is used again
         float* out = mine;
         if constexpr (L::ALIKE) {
             typedef typename L::A::F F;

@@ -1,5 +1,5 @@
-// Linear phases as steps of a few tokens compile them: all about them but addresses is known. The host names them in
-// LINEARS(X) with X(number, LinearShape<...>).
+// Linear phases as the fused step is compiled for them: everything but addresses is constant. The host lists them in
+// LINEARS(X) with X(index, LinearShape<...>).
 
 template <class X, class Y> struct Same { static constexpr bool VALUE = false; };
 template <class X> struct Same<X, X> { static constexpr bool VALUE = true; };
@@ -15,26 +15,26 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
     typedef B_ B;
     typedef C_ C;
     static constexpr int COLS = COLS_, GATED = GATED_, PER_SLOT = PER_SLOT_;
-    static constexpr int CHUNKS = (COLS + CHUNK - 1) / CHUNK, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round every warp has a chunk
+    static constexpr int CHUNKS = (COLS + CHUNK - 1) / CHUNK, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round each warp has a chunk
     static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
-    static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, WANTED = FLAGS & OUTPUTS_ONLY;
+    static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, OUTPUTS = FLAGS & OUTPUTS_ONLY;
     static constexpr bool BIAS = FLAGS & BIASED, SCALE = FLAGS & SCALED, SIGNS = A::F::SIGNS;
     static constexpr u32 X_MASK = FLAGS & X_TAGGED ? 1 : 0, ADD_MASK = FLAGS & ADD_TAGGED ? 1 : 0;
-    static constexpr bool ALIKE = Same<typename A::F, typename B::F>::VALUE && Same<typename A::F, typename C::F>::VALUE; // of one format
+    static constexpr bool ALIKE = Same<typename A::F, typename B::F>::VALUE && Same<typename A::F, typename C::F>::VALUE; // all parts have one format
 
-    // Slots on their way at a time: as much as memory needs to be busy for little that is read, and never fewer than two; of
-    // small ones three, since they are asked for strictly in order.
-    static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES, WISHED = 20 * 1024 / SLOT_BYTES;
-    static constexpr int AT_LEAST = WISHED > 2 ? WISHED : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // none waits for itself
+    // Slots in flight: enough bytes to saturate memory, and at least two; three of small slots, since they are requested
+    // strictly in order.
+    static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES, FITTING = 20 * 1024 / SLOT_BYTES;
+    static constexpr int AT_LEAST = FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
 
-    // A block's units are tiles, or pairs of tiles where two parts are gated.
+    // A block's units are tiles, or pairs of tiles of two gated parts.
     static constexpr int UNITS = GATED ? A::TILES : A::TILES + B::TILES + C::TILES, EACH = GATED ? 2 : 1;
     static constexpr int SHARE = UNITS / BLOCKS, EXTRA = UNITS % BLOCKS;
     static DEVICE int first_unit() { return blockIdx.x * SHARE + min((int)blockIdx.x, EXTRA); }
     static DEVICE int units() { return SHARE + ((int)blockIdx.x < EXTRA); }
 
-    // The part and its tile behind the block's tile `i`, in the order in which they come through the ring.
+    // The part and the tile in it of the block's tile `i`, in the order of the ring.
     static DEVICE int find(int i, int& tile) {
         if (GATED) {
             tile = first_unit() + i / 2;
@@ -48,10 +48,10 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
         return 2;
     }
 
-    // Two tiles of one format are computed at a time, their pieces by turns: more to do at once.
+    // Two tiles of one format are computed together, with alternating pieces: more independent work.
     static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
 
-    // The block's tile, and the piece of it, behind its slot `i`: slots are in the order in which warps use them up.
+    // The block's tile and the piece of it in slot `i`: slots are in the order in which warps empty them.
     static DEVICE int tile_of_slot(int i, int& piece) {
         int tile = i / PIECES;
         piece = i % PIECES;

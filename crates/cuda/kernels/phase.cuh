@@ -1,7 +1,8 @@
-// What phases share: a step's inputs, and what follows the products of a linear. The structs of arguments are those of
-// src/shared/phases.rs.
+// What phases share: access to a step's inputs, and what follows the products of a linear. The structs of arguments are
+// defined in src/shared/phases.rs.
 //
-// Defined by the host: FORMATS(X) with X(number, bits, low, group, offsets) for each format of codes in the model.
+// Defined by the host: FORMATS(X) with X(index, bits, low, group, offsets, bytes of a record) for each format of codes in the
+// model.
 
 DEVICE int rows_of(const u32* inputs, int outputs_only) { return inputs[outputs_only ? OUTPUTS : TOKENS]; }
 DEVICE int position_of(const u32* inputs, int token) { return inputs[inputs[POSITIONS_AT] + token]; }
@@ -9,14 +10,14 @@ DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[OUTP
 DEVICE const u32* pages_of(const u32* inputs, int token) {
     return inputs + inputs[PAGES_AT] + inputs[inputs[SLICES_AT] + token] * inputs[TABLE_STRIDE];
 }
-// A token id, or the place among the last step's choices from which it is taken.
+// A token id; a carried one is an output of the step before.
 DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
     u32 id = inputs[inputs[IDS_AT] + token];
     constexpr u32 CARRIED = 1u << CARRIED_BIT;
     return id & CARRIED ? max(chosen[id & (CARRIED - 1)], 0) : id;
 }
 
-// What belongs to the part beside the products of one of its rows; whether it may have a scale and a bias.
+// Applies factor, scale and bias of a part to the sum of one of its rows; SCALE, BIAS: whether it may have them.
 template <bool SCALE = true, bool BIAS = true> DEVICE float finished(const Part& part, float sum, float factor, int row) {
     sum *= factor * part.factor;
     if (SCALE && part.scale) sum *= *part.scale;
@@ -29,5 +30,5 @@ DEVICE float activate(int act, float x) {
     return x * fmaxf(x, 0.f);
 }
 
-// Also of what is infinite: that must not become a number.
+// Infinities stay infinite or become NaN: they must not become numbers.
 DEVICE float soft_capped(float x, float cap) { return cap * tanhf(x / cap) + x * 0.f; }

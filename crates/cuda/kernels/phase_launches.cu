@@ -1,12 +1,12 @@
-// The phases of a step of many tokens, a launch or two each. They equal the same ops as those of fused_step.cu.
+// One or two kernels per phase, for steps of any size. They equal the same ops as the phases of fused_step.cu.
 //
-// Defined by the host as for fused_step.cu.
+// Defined by the host: FORMATS and PAGE_LEN, as for fused_step.cu.
 
 constexpr int TOKEN_SETS = BLOCK_TOKENS / 4; // of a block of `gemm`: the matrix unit takes four tokens
 constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
 
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) prepare(const __grid_constant__ PrepareArgs p) {
-    __shared__ float room[32];
+    __shared__ float scratch[32];
     const LinearArgs& a = p.linear;
     int t = blockIdx.x, part = threadIdx.x % 16, row = a.gather ? output_row(p.inputs, t) : t;
     const float* from = a.x.at + row * a.x.stride;
@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) prepare(const __grid
     if (a.norm.kind) {
         float sum = 0;
         for (int k = threadIdx.x; k < a.cols; k += PHASE_THREADS) sum += from[k] * from[k];
-        factor = norm_factor(block_sum<PHASE_THREADS>(sum, room), a.cols, a.norm.eps);
+        factor = norm_factor(block_sum<PHASE_THREADS>(sum, scratch), a.cols, a.norm.eps);
     }
     for (int k = threadIdx.x * 8; k / 128 / 2 * 2 < a.chunks; k += PHASE_THREADS * 8) { // whole warps
         float v[8], most = 0;
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) prepare(const __grid
     }
 }
 
-// A chunk's share of the tile's products with all tokens of the block.
+// total += one chunk of a tile, times all tokens of the block.
 template <class F> DEVICE void multiply_chunk(float (&total)[TOKEN_SETS][2], const Codes<F>& w, const u8* record, const u8* x,
                                              const float* scales, const float* sums, int lane) {
     int g = lane / 4, q = lane % 4;
@@ -101,7 +101,7 @@ template <class F> DEVICE void multiply_chunk(float (&total)[TOKEN_SETS][2], con
 
 struct alignas(16) Stage { u8 bytes[BLOCK_TOKENS * 256]; float scales[BLOCK_TOKENS], sums[BLOCK_TOKENS * 8]; };
 
-// Rows of `tile` (part 0, or one of part 1 where gated) for 32 tokens.
+// The rows of a tile for all tokens of the block.
 template <class F> DEVICE void multiply_tile(float (&total)[TOKEN_SETS][2], const LinearArgs& a, const Part& part, int tile, const IntegerX& x, int first, Stage* stages) {
     int lane = threadIdx.x % 32;
     bool real = tile < part.tiles;
@@ -132,65 +132,65 @@ template <class F> DEVICE void multiply_tile(float (&total)[TOKEN_SETS][2], cons
     }
 }
 
-// One part of a phase, or the two of a gated one: the first half of the warps have tiles of the first, the others of the second.
+// One part of a phase, or both of a gated one: half of the warps have tiles of the first part, the others of the second.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) gemm(const __grid_constant__ GemmArgs m) {
-    __shared__ union { Stage stages[2]; float tiles[PHASE_WARPS][16][BLOCK_TOKENS + 1]; } room;
+    __shared__ union { Stage stages[2]; float tiles[PHASE_WARPS][16][BLOCK_TOKENS + 1]; } scratch;
     const LinearArgs& a = m.linear;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, first = blockIdx.y * BLOCK_TOKENS;
     int second = a.gated && warp >= PHASE_WARPS / 2, each = a.gated ? PHASE_WARPS / 2 : PHASE_WARPS;
     const Part& part = a.part[a.gated ? second : m.part];
     int tile = blockIdx.x * each + warp % each;
     float total[TOKEN_SETS][2] = {};
-    switch (part.format) { // the same for all warps: gated parts share a format here
-#define CASE(n, ...) case n: multiply_tile<FormatOf<n>::Is>(total, a, part, tile, m.x, first, room.stages); break;
+    switch (part.format) { // the same for all warps: gated parts have one format
+#define CASE(n, ...) case n: multiply_tile<FormatOf<n>::Is>(total, a, part, tile, m.x, first, scratch.stages); break;
         FORMATS(CASE)
 #undef CASE
     }
 #pragma unroll
     for (int n = 0; n < TOKEN_SETS; n++) {
-        room.tiles[warp][g][n * 4 + q] = total[n][0];
-        room.tiles[warp][g + 8][n * 4 + q] = total[n][1];
+        scratch.tiles[warp][g][n * 4 + q] = total[n][0];
+        scratch.tiles[warp][g + 8][n * 4 + q] = total[n][1];
     }
     __syncthreads();
     const Part& out = a.part[a.gated ? 0 : m.part];
     for (int i = threadIdx.x; i < each * 16 * BLOCK_TOKENS; i += PHASE_THREADS) {
         int r = i % 16, w = i / 16 % each, t = i / 16 / each, row = (blockIdx.x * each + w) * 16 + r;
         if (row >= out.rows || first + t >= m.rows) continue;
-        float y = finished(out, room.tiles[w][r][t], 1, row);
-        if (a.gated) y = activate(a.gated - 1, y) * finished(a.part[1], room.tiles[w + PHASE_WARPS / 2][r][t], 1, row);
+        float y = finished(out, scratch.tiles[w][r][t], 1, row);
+        if (a.gated) y = activate(a.gated - 1, y) * finished(a.part[1], scratch.tiles[w + PHASE_WARPS / 2][r][t], 1, row);
         if (a.add.at) y += a.add.at[(first + t) * a.add.stride + row];
         out.y[(long)(first + t) * out.y_stride + row] = y;
     }
 }
 
-// Small phases.
+// Any small phase.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) run_small_phase(const __grid_constant__ PhaseArgs p) {
-    __shared__ float room[32];
-    small_phase<PHASE_THREADS>(p.phase, p.inputs, 0, room, blockIdx.x, gridDim.x);
+    __shared__ float scratch[32];
+    small_phase<PHASE_THREADS>(p.phase, p.inputs, 0, scratch, blockIdx.x, gridDim.x);
 }
 
-// The heads of a token on their way into attention: q made ready, keys and values stored. A warp a head.
+// The heads of a token before attention: q after norm and rotation, keys and values stored in pages. One warp per head.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __grid_constant__ PhaseArgs p) {
     extern __shared__ __align__(16) u8 shared_bytes[];
     const AttendArgs& a = p.phase.attend;
     int token = blockIdx.x, warp = threadIdx.x / 32;
     float2* turn = (float2*)shared_bytes;
-    float* room = (float*)(turn + max(a.pairs, 1)) + warp * a.head_dim;
+    float* scratch = (float*)(turn + max(a.pairs, 1)) + warp * a.head_dim;
     for (int i = threadIdx.x; i < a.pairs; i += PHASE_THREADS) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
     __syncthreads();
     for (int i = warp; i < a.heads + 2 * a.kv_heads; i += PHASE_WARPS) {
         if (i < a.heads) {
             float* ready = a.ready.at + token * a.ready.stride + i * a.head_dim;
-            make_head<MOST_HEAD_DIM>(a.q, token, i, a, turn, room, [&](int k, float v) { ready[k] = v; });
+            make_head<MOST_HEAD_DIM>(a.q, token, i, a, turn, scratch, [&](int k, float v) { ready[k] = v; });
         } else {
             int head = (i - a.heads) % a.kv_heads;
             long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
             u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
             if (i < a.heads + a.kv_heads) {
-                bool finite = true; // the value: if it is not, the key says so, see score_new
+                bool finite = true; // of the value: if it is not, the key becomes NaN, see score_new in attend.cuh
                 for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) finite &= is_finite(row_of(a.v, token)[head * a.v_dim + k]);
                 finite = __all_sync(0xffffffff, finite);
-                make_head<MOST_HEAD_DIM>(a.k, token, head, a, turn, room, [&](int k, float v) { key[k] = finite ? to_half(v) : 0x7fff; });
+                make_head<MOST_HEAD_DIM>(a.k, token, head, a, turn, scratch, [&](int k, float v) { key[k] = finite ? to_half(v) : 0x7fff; });
             } else {
                 for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half<true>(row_of(a.v, token)[head * a.v_dim + k]);
             }
@@ -198,11 +198,11 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
     }
 }
 
-// A block attends with one head of one token: its warps share the keys, and meet at the end.
+// A block attends with one head of one token: its warps share the keys, and their results are combined at the end.
 constexpr int MOST_DIMS = MOST_HEAD_DIM / 32; // a lane's columns of a head
 
 extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid_constant__ PhaseArgs p) {
-    __shared__ float room[ATTEND_WARPS][2 + MOST_DIMS * 32];
+    __shared__ float scratch[ATTEND_WARPS][2 + MOST_DIMS * 32];
     const AttendArgs& a = p.phase.attend;
     int token = blockIdx.x, head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
             if (i * 32 + lane < a.head_dim) score += query[i] * to_float(key[i * 32 + lane]);
         score = warp_sum(score) * a.scale;
         if (a.softcap > 0) score = soft_capped(score, a.softcap);
-        float next = fmaxf(most, score), base = next == -INFINITY ? 0.f : next; // no key counts so far
+        float next = fmaxf(most, score), base = next == -INFINITY ? 0.f : next; // no key so far
         float keep = expf(most - base), now = expf(score - base);
         const u16* value = a.values + slot * a.v_dim;
 #pragma unroll
@@ -234,26 +234,26 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
         weight = weight * keep + now;
         most = next;
     }
-    if (lane == 0) room[warp][0] = most, room[warp][1] = weight;
+    if (lane == 0) scratch[warp][0] = most, scratch[warp][1] = weight;
 #pragma unroll
-    for (int i = 0; i < MOST_DIMS; i++) room[warp][2 + i * 32 + lane] = sum[i];
+    for (int i = 0; i < MOST_DIMS; i++) scratch[warp][2 + i * 32 + lane] = sum[i];
     __syncthreads();
     float top = -INFINITY, total = 0;
-    for (int w = 0; w < ATTEND_WARPS; w++) top = fmaxf(top, room[w][0]);
-    for (int w = 0; w < ATTEND_WARPS; w++) total += room[w][1] * expf(room[w][0] - top);
+    for (int w = 0; w < ATTEND_WARPS; w++) top = fmaxf(top, scratch[w][0]);
+    for (int w = 0; w < ATTEND_WARPS; w++) total += scratch[w][1] * expf(scratch[w][0] - top);
     for (int d = threadIdx.x; d < a.v_dim; d += ATTEND_THREADS) {
         float y = 0;
-        for (int w = 0; w < ATTEND_WARPS; w++) y += room[w][2 + d] * expf(room[w][0] - top);
+        for (int w = 0; w < ATTEND_WARPS; w++) y += scratch[w][2 + d] * expf(scratch[w][0] - top);
         a.y.at[token * a.y.stride + head * a.v_dim + d] = y / total;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) run_argmax_share(const __grid_constant__ PhaseArgs p) {
-    __shared__ float room[32];
-    argmax_share(p.phase.argmax, blockIdx.y, room, blockIdx.x, gridDim.x);
+    __shared__ float scratch[32];
+    argmax_share(p.phase.argmax, blockIdx.y, scratch, blockIdx.x, gridDim.x);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) run_argmax_whole(const __grid_constant__ PhaseArgs p) {
-    __shared__ float room[32];
-    argmax_whole(p.phase.argmax, blockIdx.x, room, p.blocks);
+    __shared__ float scratch[32];
+    argmax_whole(p.phase.argmax, blockIdx.x, scratch, p.blocks);
 }

@@ -1,22 +1,22 @@
-// Weights as they lie on the device.
+// The layout of weights on the device.
 //
 // A record is 16 rows by 128 columns (one chunk) of a matrix. Codes are signed, at the top of their byte: BITS in the
-// first plane, LOW more in a second. Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q: what
-// the matrix unit wants. A lane has rows g and g + 8; its words lie so that a warp reads 16 bytes a lane at a time. Behind
-// the codes come the scales, a pair of halves (rows g and g + 8) a group, and as many offsets where the format has them.
+// first plane, LOW more in a second. Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q, as the
+// matrix unit takes it. A lane has rows g and g + 8; a warp reads 16 bytes per lane at a time. After the codes come the
+// scales, a pair of halves (rows g and g + 8) per group, and as many offsets if the format has them.
 //
-// Codes of one bit and of two with a middle, 1-bit and ternary weights, go through the matrix unit as bits (SIGNS), so
-// theirs lie otherwise. A word has one bit of 32 neighbouring columns: bit 7 - j of byte i is column 8 i + j. Of one bit,
-// lane q has columns 32 q and on. Of two, it has a word of each half of the chunk: the low bits of columns 32 q and on if
-// q < 2, the high bits of columns 32 (q - 2) and on if not.
+// 1-bit and ternary weights, of one and two bits, are multiplied as bits (SIGNS) and have another layout. A word has one bit
+// of 32 neighbouring columns: bit 7 - j of byte i is column 8 i + j. Of one bit, lane q has the columns from 32 q on. Of two,
+// it has a word of each half of the chunk: for q < 2 the low bits of the columns from 32 q on, for the others the high bits
+// of the columns from 32 (q - 2) on.
 
 template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = CHUNK / GROUP_;
     static constexpr bool OFFSETS = OFFSETS_;
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
     static constexpr int BYTES = SCALES_AT + 32 * GROUPS * (OFFSETS ? 2 : 1);
-    static constexpr bool SIGNS = BITS == 1; // of one bit, a set one is -1; of two, codes are one more than they stand for
-    static constexpr int UNIT = SIGNS ? 1 : 1 << (8 - BITS - LOW); // what a code of one is worth as a byte
+    static constexpr bool SIGNS = BITS == 1; // of one bit, a set bit is -1; of two, a code is stored plus one
+    static constexpr int UNIT = SIGNS ? 1 : 1 << (8 - BITS - LOW); // the byte that a code of one is
 };
 
 // The format of index N, as the host numbers them.
@@ -28,7 +28,7 @@ FORMATS(DEFINE)
 #undef DEFINE
 static_assert(TILE == 16 && CHUNK == 128, "lanes of the matrix unit hold 16 rows by 128 columns");
 
-// A plane's words of one lane: B of each of its two rows.
+// The words of one lane in a plane: B of each of its two rows.
 template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int lane) {
     if constexpr (B == 1) {
         uint2 v = *(const uint2*)(plane + lane * 8);
@@ -44,7 +44,7 @@ template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int
     }
 }
 
-// Four codes of one row as bytes: those of step j / 2, half j % 2.
+// Four codes of one row as bytes: of step j / 2, half j % 2.
 template <class F> DEVICE u32 codes(const u32* words, const u32* low, int j) {
     constexpr int PER = 8 / F::BITS;
     u32 w = words[j / PER] << (F::BITS * (j % PER));
@@ -72,9 +72,9 @@ template <class F, bool SIGNS = F::SIGNS> struct Codes {
     DEVICE u32 get(int row, int j) const { return codes<F>(words[row], low[row], j); }
 };
 
-// The same of bits: byte i of step j / 2, half j % 2 of lane q is column 64 (j / 4) + 32 (q / 2) + 8 i + 4 (q % 2) + j % 4.
+// The same for bits: byte i of step j / 2, half j % 2 of lane q is column 64 (j / 4) + 32 (q / 2) + 8 i + 4 (q % 2) + j % 4.
 template <class F> struct Codes<F, true> {
-    u32 words[1 + F::LOW][2][2]; // [bit][half of the chunk][row], those of j % 4 = 0 on top
+    u32 words[1 + F::LOW][2][2]; // [bit][half of the chunk][row], those of j % 4 = 0 at the top
 
     DEVICE void load(const u8* record, int lane) {
         int first = lane / 4 * 4 + lane % 4 / 2, up = lane % 2 * 4;
@@ -107,13 +107,13 @@ template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
     int lane = g * 4 + q;
     if constexpr (F::SIGNS) {
         auto bit = [&](int word) { return (int)(*(const u32*)(record + word * 4 + second * 4) >> (k % 32 / 8 * 8 + 7 - k % 8) & 1); };
-        int first = g * 4 + k % 64 / 32, code; // the lane of its low bits, of two
+        int first = g * 4 + k % 64 / 32, code; // of two bits: the lane of the low bits
         if constexpr (F::LOW == 0) code = 1 - 2 * bit((g * 4 + k / 32) * 2);
         else code = bit(first * 4 + k / 64 * 2) + 2 * bit((first + 2) * 4 + k / 64 * 2) - 1;
         u32 scale = ((const u32*)(record + F::SCALES_AT))[g * F::GROUPS + k / F::GROUP];
         return code * (second ? high_half(scale) : low_half(scale));
     }
-    auto word = [&](int bits, int n, int at) { // word n of the row's plane that begins at `at`
+    auto word = [&](int bits, int n, int at) { // word n of the row in the plane at `at`
         int index = second * bits + n;
         return bits == 1 ? *(const u32*)(record + at + lane * 8 + index * 4)
                          : *(const u32*)(record + at + index / 4 * 512 + lane * 16 + index % 4 * 4);

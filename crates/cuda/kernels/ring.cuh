@@ -1,16 +1,16 @@
-// All that a step reads from memory, weights and keys and values, comes through a ring of SLOTS slots in shared memory: a
-// warp of its own reads, phase after phase, as far ahead as there is room, so that memory is read while x is made and
+// Everything that a step reads from memory, weights, keys and values, comes through a ring of SLOTS slots in shared memory: one
+// warp reads, phase after phase, as far ahead as there are free slots, so that memory is read while x is prepared and while
 // blocks wait for each other.
 
 extern __shared__ __align__(16) u8 shared[];
 
-// What every phase wants to know of the step, in shared memory: a trip to the inputs takes as long as a phase should.
+// What every phase needs to know about the step, in shared memory: loading it from the inputs takes as long as a phase should.
 struct Info {
     int tokens, outputs;
     u32 epoch;
     int pad;
     int position[MOST_TOKENS], output_row[MOST_TOKENS];
-    int first[MOST_TOKENS]; // the position from which on a token's keys are made in this step
+    int first[MOST_TOKENS]; // the first position of the token's sequence that this step computes
     const u32* pages[MOST_TOKENS];
 };
 static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
@@ -18,10 +18,10 @@ static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory f
 DEVICE const Info& info_of_step() { return *(const Info*)(shared + AT_INFO); }
 DEVICE const Phase& phase_at_hand(int p) { return ((const Phase*)(shared + AT_WINDOW))[p % WINDOW]; }
 
-// A place in the ring: what the reading warp fills, and the others use up.
+// A position of the ring: the reading warp fills its slot, the others empty it.
 struct Ring {
     int at;
-    u32 round; // its lowest bit counts
+    u32 round; // only its lowest bit matters
 
     DEVICE Gate& full() const { return ((Gate*)(shared + AT_GATES))[at]; }
     DEVICE Gate& empty() const { return ((Gate*)(shared + AT_GATES))[SLOTS + at]; }
@@ -30,12 +30,12 @@ struct Ring {
     DEVICE void next() {
         if (++at == SLOTS) at = 0, round++;
     }
-    // So many slots on, at most as many as there are.
+    // `slots` further, at most SLOTS.
     DEVICE Ring ahead(int slots) const {
         int to = at + slots;
         return to < SLOTS ? Ring{to, round} : Ring{to - SLOTS, round + 1};
     }
-    // So many slots before it, fewer than there are.
+    // `slots` before it, fewer than SLOTS.
     DEVICE Ring back(int slots) const { return at >= slots ? Ring{at - slots, round} : Ring{at - slots + SLOTS, round - 1}; }
     DEVICE void skip(int slots) {
         at += slots;
@@ -43,25 +43,25 @@ struct Ring {
         for (; at >= SLOTS; at -= SLOTS) round++;
     }
 
-    // The slot, when it is full.
+    // Waits until the slot is full.
     DEVICE const u8* wait() const {
         full().wait(round & 1);
         return slot();
     }
 
-    // A warp is done with a slot that it has waited for, and so are others, which had no use for it.
+    // Releases a slot that the warp has waited for, also on behalf of warps that do not use it.
     DEVICE void release_for(int warps) const {
         __syncwarp();
         if (threadIdx.x % 32 < warps) empty().arrive();
     }
 };
 
-// A block's share of attention: some query heads of one key head of one token, over a split of the keys that were there
-// before this step. The last split has the keys of this step too.
+// A unit of attention: some query heads of one key head of one token, over a split of the keys from before this step. The
+// last split also has the keys of this step.
 
 struct Unit {
     int token, kv_head, group, split, splits;
-    int index, room; // of token, key head and group; and of their splits
+    int index, first_split; // of token, key head and group; and the index of their first split
     int from;       // the first key that the token sees
     int begin, end; // of the split; it begins at a multiple of KEYS
 
@@ -72,17 +72,17 @@ struct Unit {
 struct Units {
     int number = blockIdx.x;
 
-    // The block's next unit that has something to do.
+    // The block's next unit that is not empty.
     DEVICE bool next(Unit& u, const AttendArgs& a, const Info& info) {
         int heads = a.kv_heads * a.groups, tokens = TOKENS_AT_ONCE == 1 ? 1 : info.tokens;
         int most_splits = max(1, BLOCKS / (tokens * heads));
         for (; number < tokens * heads * most_splits; number += BLOCKS) {
-            // splits of one head lie far apart: with few keys there is one split, and every block's first unit is one
+            // splits of one head are far apart: with few keys there is one split, and the first unit of a block is not empty
             int rest = number / heads, head = number - rest * heads;
             u.token = 0, u.split = rest, u.kv_head = head, u.group = 0;
             if (tokens > 1) u.split = rest / tokens, u.token = rest % tokens;
             if (a.groups > 1) u.kv_head = head / a.groups, u.group = head % a.groups;
-            u.room = (u.token * heads + head) * most_splits, u.index = u.token * heads + head;
+            u.first_split = (u.token * heads + head) * most_splits, u.index = u.token * heads + head;
             int first = info.first[u.token];
             u.from = a.window > 0 ? max(0, info.position[u.token] + 1 - a.window) : 0;
             int base = min(u.from, first) / KEYS * KEYS, old = (first - base + KEYS - 1) / KEYS, each = old; // in slots
@@ -97,12 +97,12 @@ struct Units {
     }
 };
 
-// Reads everything, in order: one warp's work. Only so many slots are on their way at a time: memory is busy with
-// those, and what blocks hand to each other does not have to queue behind more.
+// The work of the reading warp: it reads everything in order. Few slots are in flight at a time: they saturate memory, and
+// values that blocks pass to each other do not queue behind more.
 struct Reader {
     Ring ring;
 
-    // Whether a slot may be filled: what was in it is used up, and what was asked for `flying` slots before is there.
+    // Whether a slot may be filled: it is empty, and the slot `flying` before it is full.
     static DEVICE bool may_fill(Ring slot, int flying) {
         Ring before = slot.back(flying);
         return slot.empty().is_complete((slot.round & 1) ^ 1) && (is_early(slot, flying) || before.full().is_complete(before.round & 1));
@@ -114,13 +114,13 @@ struct Reader {
     }
     static DEVICE bool is_early(Ring slot, int flying) { return slot.round == 0 && slot.at < flying; }
 
-    // Fills `count` slots, at most SLOTS and 32; lane i has what the i-th is filled with: up to two pieces.
+    // Fills `count` slots, at most SLOTS and 32; lane i has the addresses of the i-th: up to two pieces.
     DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more, int more_bytes) {
         int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
         Ring mine = ring.ahead(lane % SLOTS);
         u32 open = __ballot_sync(0xffffffff, lane < count);
-        while (open) { // the first is waited for; those behind it follow as far as each can
+        while (open) { // wait for the first one; fill the following ones up to the first that is blocked
             Ring first = {__shfl_sync(0xffffffff, mine.at, __ffs(open) - 1), __shfl_sync(0xffffffff, mine.round, __ffs(open) - 1)};
             wait_to_fill(first, flying);
             u32 blocked = open & ~__ballot_sync(0xffffffff, may_fill(mine, flying));
@@ -150,7 +150,7 @@ struct Reader {
 
     template <class L> DEVICE void read_linear(const LinearArgs& a) {
         int lane = threadIdx.x % 32, slots = L::units() * L::EACH * L::PIECES;
-        // norms have weights too: each block asks for some, so that they are near when all want them
+        // weights of norms: each block prefetches some, so that they are in L2 when all blocks read them
         if (L::NORM)
             for (int i = blockIdx.x * 32; i < L::COLS; i += BLOCKS * 32) prefetch(a.norm.weight + i);
         for (int n = 0; n < slots; n += AT_ONCE) {
@@ -165,7 +165,7 @@ struct Reader {
         int lane = threadIdx.x % 32;
         for (Units units; units.next(u, a, info);) {
             const u32* pages = info.pages[u.token];
-            auto page = [&](int n) { // of a lane's slot
+            auto page = [&](int n) { // of the lane's slot
                 int key = u.begin + (n + lane) * KEYS;
                 return key < u.end ? pages[key / PAGE_LEN] : 0;
             };
@@ -181,7 +181,7 @@ struct Reader {
     }
 
     DEVICE void read(const Phase* phases, int count) {
-        Phase& phase = ((Phase*)(shared + AT_WINDOW))[WINDOW]; // behind the others' phases
+        Phase& phase = ((Phase*)(shared + AT_WINDOW))[WINDOW]; // behind the window
         const Info& info = info_of_step();
         constexpr int PIECES = sizeof(Phase) / 16;
         int lane = threadIdx.x % 32;
@@ -203,4 +203,4 @@ struct Reader {
         }
     }
 };
-static_assert(sizeof(Phase) <= 512, "a warp reads a phase at once");
+static_assert(sizeof(Phase) <= 512, "a warp reads a phase in one load per lane");

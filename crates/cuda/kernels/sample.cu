@@ -1,22 +1,22 @@
-// Choosing tokens: graph/sample.rs, step for step the same numbers, so that a row gives the token that it gives there.
+// Sampling: the same numbers as graph/sample.rs in every step, so that a row gives the same token.
 //
 // The slow equivalent for one row:
-//     a NaN or an infinity among the logits: none is chosen                                 sample_best
-//     x = logits; x[i] = -inf where the mask has no bit; x += bias; x = penalised(x)        sample_best
-//     best = the highest x, the lowest id among equals; greedy rows choose it               sample_best
+//     a NaN or an infinity among the logits: no token                                      sample_best
+//     x = logits; x[i] = -inf if the mask lacks bit i;   x += bias; x = penalised(x)        sample_best
+//     best = the highest x, the lowest id among equals; greedy rows take it                 sample_best
 //     w[i] = round(exp((x[i] - x[best]) / temperature) * 2^30), 0 below the floor           sample_draw, every block
 //     sort by (w descending, id ascending); keep the first top_k;                           sample_draw, the last block
 //     keep the first whose sum reaches ceil(top_p * sum(w))
-//     in the order of the ids, choose where the running sum passes floor(draw * sum(w))
-// Sums and counts are integers: they are the same in any order. The cut is a weight and how many of the tokens that
-// weigh exactly so are kept, the lowest ids first; it is found digit by digit, and nothing is sorted.
+//     in the order of the ids, take the one at which the running sum passes floor(draw * sum(w))
+// Sums and counts are integers: they are the same in any order. The cut is a weight and the number of tokens of exactly this
+// weight that are kept, the lowest ids first; it is found digit by digit, without sorting.
 //
-// Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). A row's last block to finish goes on alone.
+// Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). The last block of a row to finish continues alone.
 
-// Above the rank of every token: something in the row is not finite.
-constexpr u64 SPOILT = ~0ull;
+// Above the rank of every token: a logit of the row is not finite.
+constexpr u64 NOT_FINITE = ~0ull;
 
-// Logits as integers in the same order. -0 is 0; what cannot be chosen is 0.
+// Logits as integers in the same order. -0 counts as 0; a token that cannot be sampled has rank 0.
 DEVICE u64 rank(float x, u32 id) {
     if (!(x > -INFINITY)) return 0;
     u32 bits = __float_as_uint(x == 0.f ? 0.f : x);
@@ -28,7 +28,7 @@ DEVICE float ranked(u64 rank) {
     return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
 }
 
-// graph/sample/choice.rs `weight`: each operation rounds by itself.
+// `weight` of graph/sample/choice.rs: each operation is rounded separately.
 DEVICE u32 weight_of(float d) {
     d = d > -25.f ? d : -25.f;
     float shifted = __fadd_rn(__fmul_rn(d, 1.44269504f), 12582912.f);
@@ -43,14 +43,14 @@ DEVICE u32 weight_of(float d) {
     return __float2uint_rn(__fmul_rn(e, power));
 }
 
-// A number of tokens and a weight, of different things each time.
+// A number of tokens and their weight.
 struct Tally {
     u64 weight;
     u32 count;
     DEVICE Tally operator+(Tally b) const { return {weight + b.weight, count + b.count}; }
 };
 
-// What the threads of this warp before this one have.
+// The sum over the threads of this warp before this one.
 DEVICE Tally warp_before(Tally own, int lane) {
     Tally sum = own;
     for (int step = 1; step < 32; step *= 2) {
@@ -60,24 +60,24 @@ DEVICE Tally warp_before(Tally own, int lane) {
     return {sum.weight - own.weight, sum.count - own.count};
 }
 
-// The same in the whole block; `room` may be used again after a barrier.
-DEVICE Tally block_before(Tally own, Tally* room) {
+// The same in the whole block; `scratch` may be used again after a barrier.
+DEVICE Tally block_before(Tally own, Tally* scratch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Tally before = warp_before(own, lane);
-    if (lane == 31) room[warp] = before + own;
+    if (lane == 31) scratch[warp] = before + own;
     __syncthreads();
-    Tally other = lane < warp ? room[lane] : Tally{0, 0};
+    Tally other = lane < warp ? scratch[lane] : Tally{0, 0};
     return before + Tally{warp_sum(other.weight), (u32)warp_sum((u64)other.count)};
 }
 
-// Whether this is the last of a row's blocks to get here; it then sees what the others have written.
+// Whether this is the last block of a row to arrive; it then sees what the others have written.
 DEVICE bool is_last(u32* arrivals) {
     __shared__ u32 before;
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence(); // between what the block wrote and its arrival
+        __threadfence(); // orders the block's writes before its arrival
         before = atomicAdd(arrivals, 1);
-        __threadfence(); // between the arrivals and what is read next
+        __threadfence(); // orders the arrivals before later reads
         if (before + 1 == gridDim.x) *arrivals = 0;
     }
     __syncthreads();
@@ -95,7 +95,7 @@ DEVICE u32 first_pair(const u32* pairs, u32 count, u32 id) {
     return low;
 }
 
-// Calls `change(x, value)` for each pair of the tile's ids; one thread has all pairs of an id, one after another.
+// Calls `change(x, value)` for each pair of the tile's ids; one thread has all pairs of an id, in order.
 template <class F> DEVICE void each_pair(float* tile, u32 from, const u32* pairs, u32 count, F change) {
     for (u32 i = first_pair(pairs, count, from) + threadIdx.x; i < count; i += SAMPLE_THREADS) {
         u32 id = pairs[2 * i];
@@ -110,7 +110,7 @@ template <class F> DEVICE void each_pair(float* tile, u32 from, const u32* pairs
 
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(const SampleArgs a) {
     __shared__ float tile[BLOCK_IDS];
-    __shared__ u64 room[BLOCK_RUNS];
+    __shared__ u64 scratch[BLOCK_RUNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x;
     long slot = blockIdx.y, at = a.first + slot;
     const SampleRow row = ((const SampleRow*)a.words)[at];
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
     for (int i = 0; i < 4; i++) {
         u32 id = first + 32 * i, word = id / 32;
         x[i] = id < (u32)a.width ? a.logits[at * a.stride + id] : -INFINITY;
-        if (id < (u32)a.width && !is_finite(x[i])) best = SPOILT;
+        if (id < (u32)a.width && !is_finite(x[i])) best = NOT_FINITE;
         if ((row.what & MASKED) && !(word < row.mask_words && (a.words[row.mask + word] >> lane & 1))) x[i] = -INFINITY;
     }
     if (row.what & ADJUSTED) {
@@ -150,11 +150,11 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
         best = max(best, rank(x[i], first + 32 * i));
     }
     best = warp_max(best);
-    if (lane == 0) room[warp] = best;
+    if (lane == 0) scratch[warp] = best;
     __syncthreads();
     u64* bests = a.best + slot * blocks;
     if (warp == 0) {
-        best = warp_max(room[lane]);
+        best = warp_max(scratch[lane]);
         if (lane == 0) bests[blockIdx.x] = best;
     }
     if (!is_last(a.arrivals + slot) || warp > 0) return;
@@ -162,24 +162,24 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(cons
     for (int i = lane; i < blocks; i += 32) best = max(best, bests[i]);
     best = warp_max(best);
     if (lane > 0) return;
-    if (best == SPOILT) best = 0;
+    if (best == NOT_FINITE) best = 0;
     bests[0] = best;
     if (best == 0) a.chosen[at] = -1;
     else if (row.what & GREEDY) a.chosen[at] = (int)~(u32)best;
 }
 
-// One row's weights, for the block that goes on with it.
+// One row's weights, for the block that continues with it.
 struct RowWeights {
     const u32 *weights, *peaks;
     int runs;
 
-    // Calls `each(run, words)` by warps for every run with a weight of at least `least`, with each lane's four.
+    // Each warp calls `each(run, words)` for its runs with a weight of at least `least`, with four words per lane.
     template <class F> DEVICE void visit(u32 least, F each) const {
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         for (int group = warp * 32; group < runs; group += BLOCK_RUNS * 32) {
             u32 left = __ballot_sync(0xffffffff, peaks[group + lane] >= least);
             while (left) {
-                int run[4]; // several at a time, since memory is far
+                int run[4]; // several at a time, to hide latency
                 uint4 four[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -197,25 +197,25 @@ struct RowWeights {
     }
 };
 
-// A digit's tokens: how many, and what is left of their weights below the digit, in two parts that do not overflow.
+// Per digit: the number of tokens, and the sum of their weights below the digit, in two parts that do not overflow.
 enum { DIGITS = 1025 };
 struct Search {
     u32 count[DIGITS], high[DIGITS], low[DIGITS];
-    Tally room[BLOCK_RUNS], above;
+    Tally scratch[BLOCK_RUNS], above;
     u32 digit;
 };
 
 struct Found { u32 weight; Tally above; };
 
-// The highest weight at which the tokens that weigh as much or more reach `want`, by number or by weight, and what lies
-// above it; weight 0 if all together do not. The caller knows that it is `least` or more, or 0.
+// The highest weight at which the tokens of this weight or more reach `want`, by number or by weight, and the tally above
+// it; weight 0 if all together do not. The caller knows that it is at least `least`, or 0.
 DEVICE Found find(const RowWeights& row, Search& s, bool by_weight, u64 want, u32 least) {
     Found at = {0, {0, 0}};
 #pragma unroll 1
     for (int shift = 20; shift >= 0; shift -= 10) {
         for (int i = threadIdx.x; i < DIGITS; i += SAMPLE_THREADS) s.count[i] = s.high[i] = s.low[i] = 0;
         __syncthreads();
-        // digit 0 is what is left when the others do not reach: most tokens are there, and need no look
+        // digit 0 is what remains if the others do not suffice: most tokens have it and need not be visited
         u32 from = max(at.weight + (1u << shift), least);
         u32 end = shift == 20 ? 0xffffffffu : at.weight + (1u << (shift + 10));
         row.visit(from, [&](int, const u32 (&words)[4]) {
@@ -233,7 +233,7 @@ DEVICE Found find(const RowWeights& row, Search& s, bool by_weight, u64 want, u3
         u32 digit = DIGITS - 1 - threadIdx.x, count = s.count[digit];
         u64 each = at.weight + (digit << shift);
         Tally own = {count * each + ((u64)s.high[digit] << 10) + s.low[digit], count};
-        Tally before = at.above + block_before(own, s.room), with = before + own;
+        Tally before = at.above + block_before(own, s.scratch), with = before + own;
         u64 had = by_weight ? before.weight : before.count, has = by_weight ? with.weight : with.count;
         if (had < want && want <= has) s.digit = digit, s.above = before;
         if (threadIdx.x == SAMPLE_THREADS - 1 && has < want) s.digit = 0, s.above = with;
@@ -243,19 +243,19 @@ DEVICE Found find(const RowWeights& row, Search& s, bool by_weight, u64 want, u3
     return at;
 }
 
-// What is kept: all weights above `weight`, and of those that equal it the `ties` with the lowest ids.
+// What is kept: all weights above `weight`, and the `ties` lowest ids of those that equal it.
 struct Cut {
     u32 weight, ties;
     u64 total;
     DEVICE u64 kept(Tally t) const { return t.weight + (u64)min(t.count, ties) * weight; }
 };
 
-// What one token adds: its weight if that is above the cut, or a tie.
+// What one token adds: its weight if it is above the cut, or a tie.
 DEVICE Tally tally(const Cut& cut, u32 w) {
     return {w > cut.weight ? w : 0u, w == cut.weight && w > 0 ? 1u : 0u};
 }
 
-// Top-k, then top-p of what it left.
+// Top-k, then top-p of the rest.
 DEVICE Cut find_cut(const RowWeights& weights, Search& s, const SampleRow& row, u64 total) {
     Cut cut = {0, 0, total};
 #pragma unroll 1
@@ -263,7 +263,7 @@ DEVICE Cut find_cut(const RowWeights& weights, Search& s, const SampleRow& row, 
         if (top_p ? row.top_p >= 1.f : row.top_k == 0) continue;
         u64 limit = max(__double2ull_ru(__dmul_rn((double)row.top_p, (double)cut.total)), 1ull);
         Found found = find(weights, s, top_p, top_p ? limit : row.top_k, max(cut.weight, 1u));
-        if (found.weight == 0) continue; // there are no more than top_k
+        if (found.weight == 0) continue; // no more than top_k tokens
         u64 missing = limit - found.above.weight;
         u32 ties = top_p ? (u32)((missing + found.weight - 1) / found.weight) : row.top_k - found.above.count;
         cut = {found.weight, ties, found.above.weight + (u64)ties * found.weight};
@@ -308,15 +308,15 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
 
     // from here on one block has the row
     RowWeights all = {weights, peaks, runs};
-    int share = (runs + SAMPLE_THREADS - 1) / SAMPLE_THREADS; // each thread has so many neighbouring runs
+    int share = (runs + SAMPLE_THREADS - 1) / SAMPLE_THREADS; // neighbouring runs per thread
     int from = min((int)threadIdx.x * share, runs), to = min(from + share, runs);
     Tally own = {0, 0};
     for (int i = from; i < to; i++) own.weight += sums[i];
-    Tally before = block_before(own, s.room);
+    Tally before = block_before(own, s.scratch);
     if (threadIdx.x == SAMPLE_THREADS - 1) s.above = before + own;
     __syncthreads();
     u64 total = s.above.weight;
-    if (total == 0) { // beside an infinite logit nothing weighs anything
+    if (total == 0) { // beside an infinite logit all weights are 0
         if (threadIdx.x == 0) a.chosen[at] = -1;
         return;
     }
@@ -334,7 +334,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
         __syncthreads();
         own = {0, 0};
         for (int i = from; i < to; i++) own = own + Tally{sums[i], ties[i]};
-        before = block_before(own, s.room);
+        before = block_before(own, s.scratch);
     }
     u64 target = min(__double2ull_rd(__dmul_rn((double)row.draw, (double)cut.total)), cut.total - 1);
     if (cut.kept(before) <= target && target < cut.kept(before + own)) {

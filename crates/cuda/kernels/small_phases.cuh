@@ -1,4 +1,4 @@
-// The small ops, each over the rows of a value and shared by all blocks; every one equals the op of its name in
+// The small phases, each over the rows of a value and shared by all blocks; each equals the op of its name in
 // graph/reference.rs.
 
 DEVICE float read_float(const void* at, long i, int kind) {
@@ -7,11 +7,11 @@ DEVICE float read_float(const void* at, long i, int kind) {
     return kind == F16 ? to_float(bits) : __int_as_float((int)bits << 16);
 }
 
-// What a block knows when it runs its share of a small phase.
+// What a block needs to run its share of a small phase.
 struct BlockContext {
     const u32* inputs;
     u32 epoch;
-    float* room; // a float per warp
+    float* scratch; // a float per warp
     int block, blocks;
 };
 
@@ -76,10 +76,10 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
     }
 }
 
-// Mean and factor of a norm over `count` columns that a block's threads have summed up.
+// The factor of a norm over `count` columns whose squares have been summed.
 DEVICE float norm_factor(float squares, int count, float eps) { return 1.f / sqrtf(squares / count + eps); }
 
-// A warp normalises one run of `group` columns if there are many, a block if they are long.
+// A block normalises one run of `group` columns at a time.
 template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext& c) {
     int groups = a.width / a.group, runs = rows_of(c.inputs, a.outputs_only) * groups;
     for (int run = c.block; run < runs; run += c.blocks) {
@@ -88,7 +88,7 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
         float mean = 0;
         if (a.norm.kind == LAYER) {
             for (int i = threadIdx.x; i < a.group; i += THREADS) mean += load_float(x + i);
-            mean = block_sum<THREADS>(mean, c.room) / a.group;
+            mean = block_sum<THREADS>(mean, c.scratch) / a.group;
             sync_threads<THREADS>();
         }
         float squares = 0;
@@ -96,14 +96,14 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
             float d = load_float(x + i) - mean;
             squares += d * d;
         }
-        float factor = norm_factor(block_sum<THREADS>(squares, c.room), a.group, a.norm.eps);
+        float factor = norm_factor(block_sum<THREADS>(squares, c.scratch), a.group, a.norm.eps);
         sync_threads<THREADS>();
         for (int i = threadIdx.x; i < a.group; i += THREADS)
             y[i] = (load_float(x + i) - mean) * factor * a.norm.weight[i] + (a.norm.bias ? a.norm.bias[i] : 0.f);
     }
 }
 
-// A thread turns one pair, or copies one column that is not turned.
+// A thread rotates one pair, or copies one column that is not rotated.
 template <int THREADS> DEVICE void run(const RopeArgs& a, const BlockContext& c) {
     int rest = a.head_dim - 2 * a.pairs, items = a.pairs + rest, heads = a.width / a.head_dim;
     for (int token = c.block; token < c.inputs[TOKENS]; token += c.blocks) {
@@ -148,9 +148,9 @@ template <int THREADS> DEVICE void run(const OutputsArgs& a, const BlockContext&
     }
 }
 
-// Any small phase: `run` has an overload for the arguments of each.
-template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, u32 epoch, float* room, int block, int blocks) {
-    BlockContext c = {inputs, epoch, room, block, blocks};
+// Runs a small phase: `run` has an overload for the arguments of each kind.
+template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, u32 epoch, float* scratch, int block, int blocks) {
+    BlockContext c = {inputs, epoch, scratch, block, blocks};
     switch (phase.kind) {
 #define CASE(kind, args) case kind: run<THREADS>(phase.args, c); break;
         SMALL_PHASES(CASE)

@@ -1,13 +1,13 @@
-// Values between phases, and how blocks of a step of a few tokens hand them to each other without a barrier: the lowest bit
-// of every float is a epoch that flips from step to step, and who wants a float waits until it has this step's epoch. What a
-// float is and that it is there are then one load, not two one after the other.
+// Values between phases, and how blocks of the fused step pass them without a grid barrier: the lowest bit of every float is
+// a tag that flips from step to step (the epoch), and a reader polls a float until it has the tag of this step. The value
+// and its availability are then one load instead of two dependent ones.
 
 DEVICE float* row_of(const View& view, int row) { return view.at + row * view.stride; }
 
 DEVICE float untagged(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
 DEVICE u32 tagged(float x, u32 mask, u32 epoch) { return (__float_as_uint(x) & ~mask) | (epoch & mask); }
 
-// Floats that another block may be writing.
+// Loads of floats that another block may be writing.
 DEVICE u32 load_shared_word(const float* at) {
     u32 bits;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
@@ -16,10 +16,10 @@ DEVICE u32 load_shared_word(const float* at) {
 DEVICE void load_shared_words4(u32* bits, const float* at) {
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
 }
-// The same where they are wanted, without a branch.
-DEVICE void load_shared_words4_if(bool wanted, u32* bits, const float* at) {
+// The same under a condition, without a branch.
+DEVICE void load_shared_words4_if(bool condition, u32* bits, const float* at) {
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(bits[0]), "+r"(bits[1]), "+r"(bits[2]), "+r"(bits[3]) : "l"(at), "r"((u32)wanted) : "memory");
+                 : "+r"(bits[0]), "+r"(bits[1]), "+r"(bits[2]), "+r"(bits[3]) : "l"(at), "r"((u32)condition) : "memory");
 }
 
 DEVICE void store_tagged(float* at, float x, u32 mask, u32 epoch) {
@@ -31,12 +31,12 @@ DEVICE void store_tagged4(float* at, const float4& v, u32 mask, u32 epoch) {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
 }
 
-// 4 N neighbouring floats that may not be there yet. All lanes of a warp wait together: if some went on alone, the warp would
-// stay split up, and every shuffle after it be slow.
+// 4 N neighbouring floats that may not be written yet. All lanes of a warp wait together: if some continued alone, the warp
+// would stay diverged, and every later shuffle would be slow.
 template <int N> struct Awaited {
     u32 bits[4 * N];
 
-    DEVICE void ask(const float* at) {
+    DEVICE void load(const float* at) {
 #pragma unroll
         for (int n = 0; n < N; n++) load_shared_words4(bits + 4 * n, at + 4 * n);
     }

@@ -96,7 +96,7 @@ impl FusedMemory {
             ("AT_WINDOW", WINDOW_BYTES),
             ("AT_GATES", GATES),
             ("AT_INFO", INFO_BYTES),
-            ("AT_ROOM", WARP_FLOATS),
+            ("AT_WARP_FLOATS", WARP_FLOATS),
             ("AT_TURNS", self.turns),
             ("AT_ARENA", self.arena),
         ];
