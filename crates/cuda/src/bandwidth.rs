@@ -1,4 +1,4 @@
-//! How fast this GPU reads its memory: what decoding is measured against.
+//! The read bandwidth of the GPU's memory, which bounds decoding.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,12 +8,12 @@ use tern_graph::BackendError;
 use crate::driver::{Compiler, Device, Grid, Source};
 use crate::shared::BandwidthArgs;
 
-/// Bytes that are read: many times what the caches hold.
+/// Bytes that are read: many times the size of the caches.
 const BYTES: usize = 2 << 30;
-/// Times in a row, so that starting and waiting do not count.
+/// Launches per measurement, so that launching and waiting do not count.
 const TIMES: usize = 8;
 
-/// Bytes a second; the best of a few tries.
+/// Bytes per second; the best of a few measurements.
 pub(crate) fn measure(device: &Arc<Device>, compiler: &mut Compiler) -> Result<f64, BackendError> {
     let (free, _) = device.memory()?;
     let bytes = BYTES.min(free as usize / 2) / (1 << 20) * (1 << 20);
@@ -26,7 +26,7 @@ pub(crate) fn measure(device: &Arc<Device>, compiler: &mut Compiler) -> Result<f
         device.wait()?;
         let start = Instant::now();
         for _ in 0..TIMES {
-            // SAFETY: the arguments are the kernel's, and it reads no more than there is.
+            // SAFETY: the struct is the kernel's, and it reads only `bytes` of the allocation.
             unsafe { kernel.launch(grid, &args)? };
         }
         device.wait()?;

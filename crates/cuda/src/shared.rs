@@ -192,7 +192,7 @@ static_assert(__INTADDR__(&((OutputsArgs*)0)->pad) == 52, \"OutputsArgs.pad is a
         let args = OutputsArgs { width: 7, ..OutputsArgs::default() };
         let raw = Phase::Outputs(args).raw(3, 5);
         let words: &[i32] = bytemuck::cast_slice(bytemuck::bytes_of(&raw));
-        assert_eq!(words[..4], [6, 3, 5, 0]);
+        assert_eq!(words[..4], [5, 3, 5, 0]);
         assert_eq!((words[4 + 12], words[4 + 13..].iter().all(|w| *w == 0)), (7, true));
         assert_eq!(size_of::<RawPhase>() % 16, 0);
     }

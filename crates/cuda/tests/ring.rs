@@ -1,27 +1,27 @@
-//! A model of the ring in `kernels/ring.cuh`, under random schedules: whatever the order in which warps and loads get on,
-//! the step ends, and every warp reads what it waited for.
+//! A model of the ring in `kernels/ring.cuh`, under random schedules: in any order of warps and loads the step ends, and
+//! every warp reads the slot that it waited for.
 //!
-//! It has the barriers of shared memory as they are, with nothing but the parity of a round to wait for: whoever waits for
-//! a round while the barrier is two rounds further waits for ever.
+//! Barriers are modelled as in shared memory, where a wait sees only the parity of a round: a wait for a round that is
+//! already two rounds back never ends.
 
 use tern_graph::Random;
 
-/// Warps that compute. The kernel has sixteen; four get into each other's way as well.
+/// Warps that compute. The kernel has sixteen; four suffice to block each other.
 const WARPS: usize = 4;
 
-/// What one phase brings through the ring.
+/// What one phase reads through the ring.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Tiles of `pieces` slots, two tiles at a time with their slots by turns.
+    /// Tiles of `pieces` slots, two tiles at a time with alternating slots.
     Linear { tiles: usize, pieces: usize },
     /// Slots of keys, each for one warp.
     Attend { slots: usize },
 }
 
-/// Which of the slots that could be filled the reader fills.
+/// Which of the slots that may be filled the reader fills.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {
-    /// Those before the first that cannot, as `Reader::fill` does.
+    /// Those before the first that may not, as `Reader::fill` does.
     InOrder,
     /// All of them.
     AnyOrder,
@@ -29,10 +29,10 @@ enum Order {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// Until slot number so-and-so of the step is full.
+    /// Wait until this slot of the step is full.
     Wait(usize),
-    /// The warp is done with it, and so are others: so many arrivals.
-    Release(usize, usize),
+    /// The warp releases a slot, with arrivals for other warps too.
+    Release { slot: usize, arrivals: usize },
     /// All warps wait for each other.
     Barrier,
 }
@@ -58,7 +58,7 @@ impl Gate {
         }
     }
 
-    /// Whether the last round that ended has this parity: all that the hardware says.
+    /// Whether the last complete round has this parity: all that the hardware tells.
     fn is_complete(&self, parity: usize) -> bool {
         self.round % 2 != parity % 2
     }
@@ -81,7 +81,7 @@ struct Ring {
     loading: Vec<usize>,
     batches: Vec<Batch>,
     batch: usize,
-    /// Of the batch: what has been filled.
+    /// Of the batch: which slots have been filled.
     filled: Vec<bool>,
     warps: Vec<Vec<Op>>,
     at: [usize; WARPS],
@@ -101,7 +101,9 @@ impl Ring {
                     Phase::Linear { tiles, pieces } => linear(ops, next, tiles, pieces, slots),
                     Phase::Attend { slots: keys } if w < takers => {
                         let mine = (w..keys).step_by(takers).map(|i| next + i);
-                        ops.extend(mine.flat_map(|i| [Op::Wait(i), Op::Release(i, WARPS)]));
+                        ops.extend(
+                            mine.flat_map(|i| [Op::Wait(i), Op::Release { slot: i, arrivals: WARPS }]),
+                        );
                     }
                     Phase::Attend { .. } => {}
                 }
@@ -138,7 +140,7 @@ impl Ring {
             && before.is_none_or(|b| self.full[b % self.slots].is_complete(b / self.slots))
     }
 
-    /// One turn of the loop in `Reader::fill`; nothing if it has to wait.
+    /// One iteration of the loop in `Reader::fill`; false if it has to wait.
     fn read(&mut self) -> bool {
         let Some(&Batch { first, count, flying }) = self.batches.get(self.batch) else { return false };
         let Some(open) = self.filled.iter().position(|f| !f) else { return false };
@@ -184,9 +186,13 @@ impl Ring {
                 if !self.full[n % self.slots].is_complete(n / self.slots) {
                     return false;
                 }
-                assert_eq!(self.holds[n % self.slots], Some(n), "warp {warp} reads another slot's bytes");
+                assert_eq!(
+                    self.holds[n % self.slots],
+                    Some(n),
+                    "warp {warp} reads the bytes of another slot"
+                );
             }
-            Some(&Op::Release(n, times)) => self.empty[n % self.slots].arrive(times),
+            Some(&Op::Release { slot: n, arrivals }) => self.empty[n % self.slots].arrive(arrivals),
             Some(Op::Barrier) => {
                 let here =
                     |w: usize| self.warps[w].get(self.at[w]).is_some_and(|op| matches!(op, Op::Barrier));
@@ -201,10 +207,10 @@ impl Ring {
         true
     }
 
-    /// Whether the step ends; who goes next is chance.
+    /// Whether the step ends under a random schedule.
     fn ends(mut self, random: &mut Random) -> bool {
         loop {
-            // a warp, the reader, or memory; some are slow for a while
+            // a warp, the reader, or memory
             let first = random.below(WARPS + 2);
             let moved = (0..WARPS + 2).map(|i| (first + i) % (WARPS + 2)).any(|who| match who {
                 0 => self.read(),
@@ -219,7 +225,7 @@ impl Ring {
     }
 }
 
-/// `run_tiles` of `kernels/linear.cuh`: the pieces of two tiles by turns, or those of one.
+/// `run_tiles` of `kernels/linear.cuh`: the alternating pieces of two tiles, or those of one.
 fn linear(ops: &mut Vec<Op>, first: usize, tiles: usize, pieces: usize, slots: usize) {
     let mut tile = 0;
     while tile < tiles {
@@ -227,13 +233,13 @@ fn linear(ops: &mut Vec<Op>, first: usize, tiles: usize, pieces: usize, slots: u
         for piece in 0..pieces {
             let mine = (0..together).map(|n| first + tile * pieces + piece * together + n);
             ops.extend(mine.clone().map(Op::Wait));
-            ops.extend(mine.map(|n| Op::Release(n, 1)));
+            ops.extend(mine.map(|n| Op::Release { slot: n, arrivals: 1 }));
         }
         tile += together;
     }
 }
 
-/// Layers of a model: q, k and v; attention over so many slots of keys; its output; gate and up; down.
+/// Layers of a model: q, k and v; attention over some slots of keys; its output; gate and up; down.
 fn layers(random: &mut Random, count: usize) -> Vec<Phase> {
     let keys = random.below(24);
     let pieces = 1 + random.below(4);
@@ -250,7 +256,7 @@ fn layers(random: &mut Random, count: usize) -> Vec<Phase> {
     (0..count).flat_map(|_| layer(tiles)).collect()
 }
 
-/// Of so many schedules, those that never end.
+/// How many of the schedules never end.
 fn stuck(order: Order, slots: usize, schedules: usize) -> usize {
     let mut random = Random::new(slots as u64);
     (0..schedules)
@@ -269,6 +275,6 @@ fn a_step_ends_whatever_the_order_of_warps_and_loads() {
 }
 
 #[test]
-fn filling_slots_out_of_order_can_wait_for_ever() {
+fn filling_slots_out_of_order_can_deadlock() {
     assert!(stuck(Order::AnyOrder, 8, 2_000) > 0);
 }

@@ -96,7 +96,7 @@ fn facts(ordinal: usize) -> Result<DeviceFacts> {
     }
     let get = |attribute| {
         let mut value = 0;
-        // SAFETY: as above.
+        // SAFETY: the driver is initialised, and the pointer is to a live integer.
         let code = unsafe { cu::cuDeviceGetAttribute(&raw mut value, attribute, device) };
         check(code, || format!("{attribute:?} of GPU {ordinal}")).map(|()| value)
     };

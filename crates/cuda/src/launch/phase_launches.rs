@@ -7,8 +7,8 @@ use tern_graph::BackendError;
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Device, Grid, Kernel, Memory, Module};
 use crate::shared::{
-    ATTEND_THREADS, AttendArgs, BLOCK_TOKENS, CHUNK, GemmArgs, IntegerX, LinearArgs, PHASE_THREADS,
-    PHASE_WARPS, Phase, PhaseArgs, PrepareArgs, THREADS,
+    ATTEND_THREADS, AttendArgs, BLOCK_TOKENS, CHUNK, GemmArgs, IntegerX, LargePhase, LinearArgs,
+    PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, PrepareArgs, THREADS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -92,16 +92,13 @@ impl PhaseLaunches {
     fn phase(&self, phase: &Phase, size: StepSize) -> Result<()> {
         let raw = phase.raw(0, 0);
         let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
-        match phase {
-            Phase::Linear(l) => self.linear(l, if l.outputs_only != 0 { size.outputs } else { size.tokens }),
-            Phase::Attend(a) => self.attend(a, &args, size.tokens),
-            Phase::Argmax(_) => self.argmax(&args, size.outputs),
-            Phase::Embed(_)
-            | Phase::FloatLinear(_)
-            | Phase::Norm(_)
-            | Phase::Rope(_)
-            | Phase::Elements(_)
-            | Phase::Outputs(_) => {
+        match phase.large() {
+            Some(LargePhase::Linear(l)) => {
+                self.linear(l, if l.outputs_only != 0 { size.outputs } else { size.tokens })
+            }
+            Some(LargePhase::Attend(a)) => self.attend(a, &args, size.tokens),
+            Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs),
+            None => {
                 // SAFETY: the struct is the kernel's; blocks share all rows of the step, however many there are.
                 unsafe { self.small_phase.launch(Grid::new(8 * self.blocks, 1, PHASE_THREADS), &args) }
             }

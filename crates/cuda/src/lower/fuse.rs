@@ -5,7 +5,7 @@
 
 use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Op, RopeStyle, Val, WeightId, Work};
 
-use crate::shared::{MOST_PARTS, TILE};
+use crate::shared::{ElementKind, MOST_PARTS, TILE};
 use crate::weights::Layout;
 
 /// A norm of rows or heads.
@@ -67,26 +67,43 @@ pub(crate) struct Attend {
     pub(crate) out: Val,
 }
 
-/// What an element-wise phase computes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Element {
-    Gated(Activation),
-    Add,
-    Scale(f32),
-    SoftCap(f32),
-}
-
 /// One phase of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fused {
-    Embed { table: WeightId, scale: f32, out: Val },
+    Embed {
+        table: WeightId,
+        scale: f32,
+        out: Val,
+    },
     Linear(Linear),
-    FloatLinear { x: Val, matrix: Matrix },
-    Norm { x: Val, norm: Norm, out: Val },
-    Rope { x: Val, head_dim: usize, rope: Rope, out: Val },
+    FloatLinear {
+        x: Val,
+        matrix: Matrix,
+    },
+    Norm {
+        x: Val,
+        norm: Norm,
+        out: Val,
+    },
+    Rope {
+        x: Val,
+        head_dim: usize,
+        rope: Rope,
+        out: Val,
+    },
     Attend(Attend),
-    Elements { a: Val, b: Option<Val>, what: Element, out: Val },
-    Outputs { x: Val, out: Val },
+    /// `by` is of a scale or a soft cap.
+    Elements {
+        a: Val,
+        b: Option<Val>,
+        kind: ElementKind,
+        by: f32,
+        out: Val,
+    },
+    Outputs {
+        x: Val,
+        out: Val,
+    },
 }
 
 /// The phases of a graph. `layout` gives a weight's layout on the device, `None` for floats.
@@ -123,6 +140,15 @@ pub(crate) fn resolve_view(graph: &Graph, v: Val) -> (Val, usize) {
             (x, first + start)
         }
         _ => (v, 0),
+    }
+}
+
+/// The kernels' number of an activation.
+pub(super) fn activation(act: Activation) -> ElementKind {
+    match act {
+        Activation::Silu => ElementKind::Silu,
+        Activation::GeluTanh => ElementKind::GeluTanh,
+        Activation::Relu2 => ElementKind::Relu2,
     }
 }
 
@@ -289,7 +315,7 @@ impl Fuser<'_> {
 
     /// The phase of a node that no other absorbs; `None` for a view.
     fn alone(&mut self, out: Val) -> Result<Option<Fused>, BackendError> {
-        let elements = |a, b, what| Fused::Elements { a, b, what, out };
+        let elements = |a, b, kind, by| Fused::Elements { a, b, kind, by, out };
         Ok(Some(match *self.op(out) {
             Op::Embed { table, scale } => Fused::Embed { table, scale, out },
             Op::Norm { x, weight, bias, eps, kind } => {
@@ -302,13 +328,13 @@ impl Fuser<'_> {
             Op::Rope { x, head_dim, style, table } => {
                 Fused::Rope { x, head_dim, rope: Rope { table, style }, out }
             }
-            Op::Gated { gate, up, act } => elements(gate, Some(up), Element::Gated(act)),
-            Op::Add { a, b } => elements(a, Some(b), Element::Add),
-            Op::Scale { x, by } => elements(x, None, Element::Scale(by)),
-            Op::SoftCap { x, cap } => elements(x, None, Element::SoftCap(cap)),
+            Op::Gated { gate, up, act } => elements(gate, Some(up), activation(act), 0.0),
+            Op::Add { a, b } => elements(a, Some(b), ElementKind::Add, 0.0),
+            Op::Scale { x, by } => elements(x, None, ElementKind::Scale, by),
+            Op::SoftCap { x, cap } => elements(x, None, ElementKind::SoftCap, cap),
             // readers use the columns in place; a result is copied
             Op::Columns { .. } if !self.readers[out.index()].is_empty() => return Ok(None),
-            Op::Columns { .. } => elements(out, None, Element::Scale(1.0)),
+            Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),
             Op::Outputs { x } => Fused::Outputs { x, out },
             Op::Attend { layer, .. } => {
                 return Err(BackendError::Other(format!("attention of layer {layer} was not lowered")));

@@ -3,16 +3,15 @@
 //!
 //! Everything here is numbers: no device is needed.
 
-use tern_graph::{Activation, BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
+use tern_graph::{BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
 use super::attention_shape::AttentionShape;
-use super::fuse::{Attend, Element, Fused, Heads, Linear, Matrix, Norm, resolve_view};
+use super::fuse::{Attend, Fused, Heads, Linear, Matrix, Norm, activation, resolve_view};
 use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
-    self, ArgmaxArgs, AttendArgs, ElementArgs, ElementKind, EmbedArgs, FloatKind, FloatLinearArgs, HeadArgs,
-    LinearArgs, MOST_HEAD_DIM, MOST_PARTS, NormArgs, OutputsArgs, Part, Phase, RopeArgs, RowNormArgs, TILE,
-    View,
+    self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, FloatKind, FloatLinearArgs, HeadArgs, LinearArgs,
+    MOST_HEAD_DIM, MOST_PARTS, NormArgs, OutputsArgs, Part, Phase, RopeArgs, RowNormArgs, TILE, View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -120,23 +119,15 @@ impl Lowering<'_> {
                 pad: 0,
             }),
             Fused::Attend(attend) => Phase::Attend(self.attend(attend)?),
-            Fused::Elements { a, b, what, out } => {
-                let (what, by) = match *what {
-                    Element::Gated(act) => (activation(act), 0.0),
-                    Element::Add => (ElementKind::Add, 0.0),
-                    Element::Scale(by) => (ElementKind::Scale, by),
-                    Element::SoftCap(cap) => (ElementKind::SoftCap, cap),
-                };
-                Phase::Elements(ElementArgs {
-                    a: self.view(*a),
-                    b: b.map(|b| self.view(b)).unwrap_or_default(),
-                    y: self.out(*out),
-                    by,
-                    what: what as i32,
-                    width: self.width(*out),
-                    outputs_only: self.outputs_only(*out),
-                })
-            }
+            Fused::Elements { a, b, kind, by, out } => Phase::Elements(ElementArgs {
+                a: self.view(*a),
+                b: b.map(|b| self.view(b)).unwrap_or_default(),
+                y: self.out(*out),
+                by: *by,
+                what: *kind as i32,
+                width: self.width(*out),
+                outputs_only: self.outputs_only(*out),
+            }),
             Fused::Outputs { x, out } => {
                 let (x, y) = (self.view(*x), self.view(*out));
                 Phase::Outputs(OutputsArgs { x, y, width: self.width(*out), pad: 0 })
@@ -314,13 +305,5 @@ impl Lowering<'_> {
             groups: (args.heads / args.kv_heads / shape.queries) as i32,
             pad: 0,
         })
-    }
-}
-
-fn activation(act: Activation) -> ElementKind {
-    match act {
-        Activation::Silu => ElementKind::Silu,
-        Activation::GeluTanh => ElementKind::GeluTanh,
-        Activation::Relu2 => ElementKind::Relu2,
     }
 }

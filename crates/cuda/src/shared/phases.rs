@@ -6,7 +6,7 @@ use super::{KernelArgs, MOST_PARTS, Shared, c_offset, c_size, shared_structs};
 
 /// Structs and phases in C.
 pub(super) fn c_text() -> String {
-    [structs(), phases()].concat()
+    [structs(), phases(), classes()].concat()
 }
 
 shared_structs! {
@@ -183,12 +183,41 @@ shared_structs! {
     }
 }
 
-/// The kinds of phases: `class Variant(Args) as KIND, field`, the last two in C.
+/// The kinds of phases: `Variant(Args) as KIND, field`, the last two in C.
 ///
-/// A `small` phase is a function `run` of `kernels/small_phases.cuh`; without one the kernels do not compile. A `large`
-/// phase has its own code in the fused step and its own kernels.
+/// A small phase is a function `run` of `kernels/small_phases.cuh`; without one the kernels do not compile. A large phase
+/// has its own code in the fused step and its own kernels.
 macro_rules! phases {
-    ($($class:ident $variant:ident($args:ident) as $kind:ident, $field:ident;)+) => {
+    (
+        small { $($small:ident($small_args:ident) as $small_kind:ident, $small_field:ident;)+ }
+        large { $($large:ident($large_args:ident) as $large_kind:ident, $large_field:ident;)+ }
+    ) => {
+        phases! {
+            $($small($small_args) as $small_kind, $small_field;)+
+            $($large($large_args) as $large_kind, $large_field;)+
+        }
+
+        /// The arguments of a large phase.
+        #[expect(dead_code, reason = "argmax is launched with its whole phase")]
+        pub(crate) enum LargePhase<'a> { $($large(&'a $large_args)),+ }
+
+        impl Phase {
+            /// `None` for a small phase.
+            pub(crate) fn large(&self) -> Option<LargePhase<'_>> {
+                match self {
+                    $(Phase::$large(args) => Some(LargePhase::$large(args)),)+
+                    $(Phase::$small(_) => None,)+
+                }
+            }
+        }
+
+        fn classes() -> String {
+            let small = [$(concat!(" X(", stringify!($small_kind), ", ", stringify!($small_field), ")")),+];
+            let large = [$(stringify!($large_kind)),+].len();
+            format!("#define SMALL_PHASES(X){}\nenum {{ LARGE_PHASES = {large} }};\n", small.concat())
+        }
+    };
+    ($($variant:ident($args:ident) as $kind:ident, $field:ident;)+) => {
         /// A phase with its arguments.
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Phase { $($variant($args)),+ }
@@ -217,25 +246,25 @@ macro_rules! phases {
             let offsets = [$(c_offset("Phase", stringify!($field), offset)),+].concat();
             let head = format!("enum Kind {{ {kinds} }};\nstruct alignas(16) Phase {{\n    int kind, barrier, shape, pad;\n");
             let body = format!("    union {{\n{fields}        u64 words[{BODY_WORDS}];\n    }};\n}};\n");
-            let of_class = [$((stringify!($class), concat!(" X(", stringify!($kind), ", ", stringify!($field), ")"))),+];
-            let (small, large): (Vec<_>, Vec<_>) = of_class.into_iter().partition(|phase| phase.0 == "small");
-            let small: String = small.into_iter().map(|phase| phase.1).collect();
-            let classes = format!("#define SMALL_PHASES(X){small}\nenum {{ LARGE_PHASES = {} }};\n", large.len());
-            [head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets, classes].concat()
+            [head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets].concat()
         }
     };
 }
 
 phases! {
-    small Embed(EmbedArgs) as EMBED, embed;
-    large Linear(LinearArgs) as LINEAR, linear;
-    small FloatLinear(FloatLinearArgs) as FLOAT_LINEAR, float_linear;
-    small Norm(RowNormArgs) as ROW_NORM, norm;
-    small Rope(RopeArgs) as ROPE, rope;
-    small Elements(ElementArgs) as ELEMENTS, elements;
-    small Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
-    large Attend(AttendArgs) as ATTEND, attend;
-    large Argmax(ArgmaxArgs) as ARGMAX, argmax;
+    small {
+        Embed(EmbedArgs) as EMBED, embed;
+        FloatLinear(FloatLinearArgs) as FLOAT_LINEAR, float_linear;
+        Norm(RowNormArgs) as ROW_NORM, norm;
+        Rope(RopeArgs) as ROPE, rope;
+        Elements(ElementArgs) as ELEMENTS, elements;
+        Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
+    }
+    large {
+        Linear(LinearArgs) as LINEAR, linear;
+        Attend(AttendArgs) as ATTEND, attend;
+        Argmax(ArgmaxArgs) as ARGMAX, argmax;
+    }
 }
 
 /// A phase as the kernels read it: `Phase` in C, where `body` is a union of all arguments.
