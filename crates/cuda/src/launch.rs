@@ -15,6 +15,4 @@ pub(crate) use program_memory::scratch_bytes;
 pub(crate) use strategy::StepSize;
 
 #[cfg(test)]
-pub(crate) use fused_memory::{FusedMemory, Ring};
-#[cfg(test)]
-pub(crate) use fused_step::RopeTable;
+pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};

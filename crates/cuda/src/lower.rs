@@ -2,15 +2,19 @@
 //! barrier, and the arguments of each phase.
 
 mod attention_shape;
-pub(crate) mod fuse;
+mod fuse;
 mod kernel_config;
 mod linear_shape;
 mod lowering;
+mod patterns;
 #[cfg(test)]
 mod snapshots;
 mod tagged_values;
+#[cfg(test)]
+mod test_graphs;
 
 pub(crate) use attention_shape::AttentionShape;
+pub(crate) use fuse::{Fused, fuse, work};
 pub(crate) use kernel_config::{KernelConfig, intern};
 #[cfg(test)]
 pub(crate) use linear_shape::PartShape;

@@ -1,12 +1,11 @@
 //! Shared memory of a block of the fused step: what is in it, and how much of it the ring gets.
 
-use super::fused_step::RopeTable;
 use crate::lower::KernelConfig;
 use crate::shared::{INFO_BYTES, LinearArgs, MOST_TOKENS, Phase, RawPhase, TILE, WARPS, WINDOW};
 
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
-/// Bytes of a slot at least: smaller slots cost more synchronisation than they hide latency.
+/// Bytes of a slot at least: smaller ones cost more synchronisation than they gain.
 const LEAST_SLOT: usize = 9 * 1024;
 /// Bytes of keys in flight to a block: enough for all blocks together to saturate memory.
 const KEYS_FLYING: usize = 80 * 1024;
@@ -19,6 +18,13 @@ const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
 const GATES: usize = 2 * MOST_SLOTS * 8;
 /// A float per warp and token.
 const WARP_FLOATS: usize = WARPS * MOST_TOKENS * 4;
+
+/// A rotary table on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeTable {
+    pub(crate) at: u64,
+    pub(crate) pairs: usize,
+}
 
 /// Sizes of everything but the ring.
 pub(crate) struct FusedMemory {
@@ -119,5 +125,37 @@ impl FusedMemory {
             ("MOST_PAIRS", self.most_pairs),
         ]);
         all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::Part;
+
+    /// A model with one linear of `cols`, as H200 blocks have 227 KiB.
+    fn memory(cols: i32, tokens: usize) -> FusedMemory {
+        let mut linear = LinearArgs { cols, chunks: cols / 128, parts: 1, ..LinearArgs::default() };
+        linear.part[0] = Part { bytes: 1280, rows: 4096, ..Part::default() };
+        let ropes = [RopeTable { at: 0, pairs: 64 }];
+        FusedMemory::new(&KernelConfig::default(), &[Phase::Linear(linear)], &ropes, tokens)
+    }
+
+    #[test]
+    fn the_ring_gets_the_rest_of_shared_memory() {
+        let memory = memory(4096, 1);
+        let ring = memory.ring(227 << 10).unwrap();
+        assert_eq!(ring.slot, 16 * 1280); // a round of all warps
+        assert!(ring.slots >= 8 && memory.bytes(ring) + RESERVED <= 227 << 10);
+        let defines = memory.defines(ring);
+        let value = |name: &str| defines.iter().find(|d| d.0 == name).map(|d| d.1.clone()).unwrap();
+        assert_eq!(value("AT_WINDOW"), (ring.slot * ring.slots).to_string());
+        assert_eq!(value("TOKENS_AT_ONCE"), "1");
+    }
+
+    #[test]
+    fn a_step_that_leaves_no_space_for_two_slots_is_not_fused() {
+        assert_eq!(memory(4096, 4).ring(48 << 10), None);
+        assert_eq!(memory(65536, 4).ring(227 << 10), None);
     }
 }

@@ -4,20 +4,13 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use super::fused_memory::FusedMemory;
+use super::fused_memory::{FusedMemory, RopeTable};
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, Memory, Source};
 use crate::lower::{KernelConfig, LinearShape, intern, linear_defines};
 use crate::shared::{KEYS, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS};
 
 type Result<T> = std::result::Result<T, BackendError>;
-
-/// A rotary table on the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RopeTable {
-    pub(crate) at: u64,
-    pub(crate) pairs: usize,
-}
 
 /// What a fused step is built from.
 pub(crate) struct FusedStepPlan<'a> {

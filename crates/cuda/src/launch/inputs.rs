@@ -38,3 +38,30 @@ pub(super) fn pack(step: &Step) -> Vec<u32> {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use tern_graph::{Carried, Output, Slice};
+
+    use super::*;
+
+    #[test]
+    fn arrays_follow_the_header_in_its_order() {
+        let slice = |position, len, pages: Vec<u32>| Slice { position, len, pages: pages.into() };
+        let step = Step {
+            tokens: vec![7, 0, 9],
+            carried: vec![Carried { token: 1, output: 3 }],
+            slices: vec![slice(5, 2, vec![4]), slice(40, 1, vec![8, 2])],
+            outputs: vec![Output { row: 2, ..Output::default() }],
+        };
+        let words = pack(&step);
+        assert_eq!(words[..8], [16, 19, 22, 25, 26, 2, 3, 1]);
+        assert_eq!(words[8..16], [0; 8]); // the counter of barriers begins at 0
+        assert_eq!(words[16..19], [7, 1 << 31 | 3, 9]);
+        assert_eq!(words[19..22], [5, 6, 40]);
+        assert_eq!(words[22..25], [0, 0, 1]);
+        assert_eq!(words[25..26], [2]);
+        assert_eq!(words[26..], [4, 0, 8, 2]); // one table per slice, padded
+        assert!(words.len() <= most_words(StepSize { tokens: 3, outputs: 1 }, 2));
+    }
+}

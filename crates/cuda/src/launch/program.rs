@@ -12,8 +12,7 @@ use super::program_memory::{Needs, ProgramMemory};
 use super::strategy::{LaunchStrategy, StepSize, Strategies};
 use crate::driver::{Compiler, Device, Source};
 use crate::kv::Kv;
-use crate::lower::fuse::{self, Fused};
-use crate::lower::{KernelConfig, Lowering, TaggedMemory, TaggedValues};
+use crate::lower::{Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, fuse, work};
 use crate::sampling::{Sampler, is_plain};
 use crate::weights::Weight;
 
@@ -53,11 +52,11 @@ impl Compiled {
             return Err(BackendError::Invalid("the graph has no nodes".into()));
         };
         let value = node.value;
-        let fused = fuse::fuse(graph, |id: WeightId| match &*weights[id.index()] {
+        let fused = fuse(graph, |id: WeightId| match &*weights[id.index()] {
             Weight::Codes { layout, .. } => Some(*layout),
             Weight::Floats { .. } => None,
         })?;
-        let work: Vec<_> = fused.iter().map(|phase| fuse::work(graph, phase)).collect();
+        let work: Vec<_> = fused.iter().map(|phase| work(graph, phase)).collect();
         let plan = Plan::of(graph, &work);
         let needs = Needs { graph, plan: &plan, fused: &fused, weights, kv: kv.as_deref(), most };
         let memory = ProgramMemory::new(device, &needs)?;

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Graph, Op, Plan};
 
-use super::fused_step::RopeTable;
+use super::fused_memory::RopeTable;
 use super::inputs;
 use super::phase_launches::x_bytes;
 use super::strategy::StepSize;
 use crate::driver::{Device, Memory};
 use crate::kv::Kv;
-use crate::lower::fuse::Fused;
-use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, KvAddresses};
+use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses};
 use crate::shared::MOST_TOKENS;
 use crate::weights::{Layout, Weight};
 

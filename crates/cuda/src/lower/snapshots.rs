@@ -5,7 +5,8 @@ use std::fmt::Write;
 use tern_graph::{Graph, NormKind, Plan, RopeStyle, RopeTable, Val, Work};
 use tern_quant::{Q1_0, Q4_K, Quant};
 
-use super::fuse::{fuse, tests::decoder, work};
+use super::fuse::{fuse, work};
+use super::test_graphs::decoder;
 use super::{
     Addresses, ArgmaxScratch, AttentionScratch, KernelConfig, KvAddresses, LinearShape, Lowering,
     TaggedMemory, TaggedValues,

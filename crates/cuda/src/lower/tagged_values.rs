@@ -94,7 +94,8 @@ mod tests {
     use tern_quant::Q1_0;
 
     use super::*;
-    use crate::lower::fuse::{fuse, tests::decoder, work};
+    use crate::lower::fuse::{fuse, work};
+    use crate::lower::test_graphs::decoder;
     use crate::weights::Layout;
 
     /// How many values are tagged, and the phases with a barrier.

@@ -1,6 +1,6 @@
 //! Sizes, flags and numbers that both sides use.
 
-use super::{shared_constants, shared_enums};
+use super::c_text::{shared_constants, shared_enums};
 
 /// The constants and enums in C.
 pub(super) fn c_text() -> String {

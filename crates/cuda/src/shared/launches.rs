@@ -1,6 +1,8 @@
 //! The arguments of launches: of the fused step, of the kernels for one phase, and of the bandwidth measurement.
 
-use super::{LinearArgs, MOST_TABLES, RawPhase, shared_structs};
+use super::c_text::shared_structs;
+use super::constants::MOST_TABLES;
+use super::phases::{LinearArgs, RawPhase};
 
 /// The structs in C.
 pub(super) fn c_text() -> String {

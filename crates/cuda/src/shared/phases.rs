@@ -2,7 +2,8 @@
 
 use bytemuck::{Pod, Zeroable, bytes_of, bytes_of_mut};
 
-use super::{KernelArgs, MOST_PARTS, Shared, c_offset, c_size, shared_structs};
+use super::c_text::{KernelArgs, Shared, c_offset, c_size, shared_structs};
+use super::constants::MOST_PARTS;
 
 /// Structs and phases in C.
 pub(super) fn c_text() -> String {

@@ -1,6 +1,6 @@
 //! The arguments of sampling, and one row's parameters.
 
-use super::{shared_constants, shared_structs};
+use super::c_text::{shared_constants, shared_structs};
 
 /// Constants and structs in C.
 pub(super) fn c_text() -> String {

@@ -1,0 +1,167 @@
+//! Patterns of nodes that become one phase: a norm before linears, linears of one input, a gate between two of them, a
+//! residual after one, and attention with the norms and rotations of its heads.
+
+use tern_graph::{Activation, Attention, NormKind, Op, Val, WeightId};
+
+use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrix, Norm, Rope};
+use crate::shared::{MOST_PARTS, TILE};
+use crate::weights::Layout;
+
+impl Fuser<'_> {
+    pub(super) fn op(&self, v: Val) -> &Op {
+        &self.graph.nodes[v.index()].op
+    }
+
+    fn is_read_once(&self, v: Val) -> bool {
+        self.readers[v.index()].len() == 1
+    }
+
+    /// A linear of codes that is in no phase yet, as a part.
+    fn matrix(&self, v: Val) -> Option<(Val, Matrix)> {
+        let &Op::Linear { x, weight, scale, bias } = self.op(v) else { return None };
+        if self.absorbed[v.index()] {
+            return None;
+        }
+        (self.layout)(weight)?;
+        let rows = self.graph.weight(weight).rows;
+        Some((x, Matrix { weight, scale, bias, first_row: 0, rows, out: v }))
+    }
+
+    /// The layout of a matrix that needs x as bits.
+    fn bits(&self, weight: WeightId) -> Option<Layout> {
+        (self.layout)(weight).filter(Layout::is_signs)
+    }
+
+    /// Phases that absorb earlier nodes: a gate, a residual, attention.
+    pub(super) fn absorbing(&mut self, v: Val) -> Option<Fused> {
+        match *self.op(v) {
+            Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
+            Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
+            Op::Attend { q, k, v: value, layer, args } => {
+                let [q, k] = [q, k].map(|x| Heads { x, norm: None });
+                Some(self.attend(Attend { q, k, v: value, rope: None, layer, args, out: v }))
+            }
+            // `alone` lists all ops
+            _ => None,
+        }
+    }
+
+    fn gated(&mut self, gate: Val, up: Val, act: Activation, out: Val) -> Option<Fused> {
+        let halves = match (self.op(gate), self.op(up)) {
+            // two halves of one matrix
+            (&Op::Columns { x: a, start: 0, len }, &Op::Columns { x: b, start, len: second }) if a == b => {
+                let whole = start == len && len == second && len.is_multiple_of(TILE);
+                let alone =
+                    self.readers[a.index()].len() == 2 && self.is_read_once(gate) && self.is_read_once(up);
+                let (x, m) = self.matrix(a).filter(|(_, m)| whole && alone && m.rows == 2 * len)?;
+                self.absorbed[a.index()] = true;
+                (x, [Matrix { rows: len, ..m }, Matrix { first_row: len, rows: len, ..m }])
+            }
+            _ => {
+                let ((x, first), (other, second)) = (self.matrix(gate)?, self.matrix(up)?);
+                let alike = (self.layout)(first.weight) == (self.layout)(second.weight);
+                if x != other || !alike || !self.is_read_once(gate) || !self.is_read_once(up) {
+                    return None;
+                }
+                (x, [first, second])
+            }
+        };
+        let (x, parts) = halves;
+        self.absorbed[gate.index()] = true;
+        self.absorbed[up.index()] = true;
+        let parts = parts.map(|part| Matrix { out, ..part }).to_vec();
+        Some(Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: Some(act), add: None }))
+    }
+
+    /// `a + linear`
+    fn residual(&mut self, a: Val, linear: Val, out: Val) -> Option<Fused> {
+        let (x, part) = self.matrix(linear).filter(|_| self.is_read_once(linear))?;
+        self.absorbed[linear.index()] = true;
+        let parts = vec![Matrix { out, ..part }];
+        Some(Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: Some(a) }))
+    }
+
+    /// Attention, with the rotation and the norms that only it reads.
+    fn attend(&mut self, attend: Attend) -> Fused {
+        let Attend { q, k, args, .. } = attend;
+        let rotated = |v: Val| match *self.op(v) {
+            Op::Rope { x, head_dim, style, table } if head_dim == args.head_dim && self.is_read_once(v) => {
+                Some((x, Rope { table, style }))
+            }
+            _ => None,
+        };
+        let (mut heads, mut rope) = ([q.x, k.x], None);
+        if let (Some((q0, first)), Some((k0, second))) = (rotated(q.x), rotated(k.x))
+            && first == second
+        {
+            (heads, rope) = ([q0, k0], Some(first));
+            self.absorbed[q.x.index()] = true;
+            self.absorbed[k.x.index()] = true;
+        }
+        let [q, k] = heads.map(|v| self.normed_heads(v, &args));
+        Fused::Attend(Attend { q, k, rope, ..attend })
+    }
+
+    fn normed_heads(&mut self, v: Val, args: &Attention) -> Heads {
+        match *self.op(v) {
+            Op::Norm { x, weight, bias: None, eps, kind: NormKind::Rms }
+                if self.graph.weight(weight).cols == args.head_dim && self.is_read_once(v) =>
+            {
+                self.absorbed[v.index()] = true;
+                Heads { x, norm: Some(Norm { weight, bias: None, eps, kind: NormKind::Rms }) }
+            }
+            _ => Heads { x: v, norm: None },
+        }
+    }
+
+    /// A root-mean-square norm of whole rows that only linears of codes read: its factor can be applied to the products.
+    pub(super) fn is_prologue(&self, v: Val) -> bool {
+        let &Op::Norm { weight, bias: None, kind: NormKind::Rms, .. } = self.op(v) else { return false };
+        let codes =
+            |&r: &Val| matches!(*self.op(r), Op::Linear { weight, .. } if (self.layout)(weight).is_some());
+        let readers = &self.readers[v.index()];
+        let whole = self.graph.weight(weight).cols == self.graph.width(v);
+        whole && !readers.is_empty() && readers.iter().all(codes) && !self.absorbed[v.index()]
+    }
+
+    pub(super) fn is_gather(&self, v: Val) -> bool {
+        matches!(self.op(v), Op::Outputs { .. }) && self.is_read_once(v)
+    }
+
+    /// A linear, and those with the same input.
+    pub(super) fn linears(&mut self, x: Val, matrix: Matrix) -> Fused {
+        let Some((_, first)) = self.matrix(matrix.out) else {
+            return Fused::FloatLinear { x, matrix };
+        };
+        self.absorbed[matrix.out.index()] = true;
+        let mut parts = vec![first];
+        for reader in self.readers[x.index()].clone() {
+            // a phase prepares x in one form
+            if parts.len() < MOST_PARTS
+                && let Some((_, part)) = self.matrix(reader)
+                && self.bits(part.weight) == self.bits(matrix.weight)
+            {
+                self.absorbed[reader.index()] = true;
+                parts.push(part);
+            }
+        }
+        Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: None })
+    }
+
+    /// Absorbs the norm before a linear, and the gather of output rows before the norm.
+    pub(super) fn with_prologue(&self, phase: Fused) -> Fused {
+        let Fused::Linear(mut linear) = phase else { return phase };
+        if let Op::Norm { x, weight, bias, eps, kind } = *self.op(linear.x)
+            && self.absorbed[linear.x.index()]
+        {
+            linear.norm = Some(Norm { weight, bias, eps, kind });
+            linear.x = x;
+            if let Op::Outputs { x: all } = *self.op(x)
+                && self.absorbed[x.index()]
+            {
+                (linear.x, linear.gather) = (all, true);
+            }
+        }
+        Fused::Linear(linear)
+    }
+}
