@@ -98,7 +98,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     static_assert(PARTIAL >= G * (V + 2) && PARTIAL % 4 == 0, "splits are written four floats at a time");
 
     struct alignas(16) Workspace {
-        float made[OWNERS + MOST_TOKENS][D]; // heads before norm and rotation
+        float made[OWNERS + MOST_TOKENS][D]; // heads after the norm, before the rotation
         alignas(16) u16 q[G][D + 8];                  // scaled; the padding keeps rows in different banks
         u16 key[MOST_TOKENS][D], value[MOST_TOKENS][V];
         float2 tops[TAKERS + MOST_TOKENS][G]; // largest score and weight

@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
             if (i * 32 + lane < a.head_dim) score += query[i] * to_float(key[i * 32 + lane]);
         score = warp_sum(score) * a.scale;
         if (a.softcap > 0) score = soft_capped(score, a.softcap);
-        float next = fmaxf(most, score), base = next == -INFINITY ? 0.f : next; // no key so far
+        float next = fmaxf(most, score), base = next == -INFINITY ? 0.f : next; // all scores so far are -INFINITY
         float keep = expf(most - base), now = expf(score - base);
         const u16* value = a.values + slot * a.v_dim;
 #pragma unroll

@@ -255,7 +255,7 @@ DEVICE Tally tally(const Cut& cut, u32 w) {
     return {w > cut.weight ? w : 0u, w == cut.weight && w > 0 ? 1u : 0u};
 }
 
-// Top-k, then top-p of the rest.
+// Top-k, then top-p of the tokens that top-k keeps.
 DEVICE Cut find_cut(const RowWeights& weights, Search& s, const SampleRow& row, u64 total) {
     Cut cut = {0, 0, total};
 #pragma unroll 1
