@@ -1,15 +1,15 @@
-//! What one step computes: which tokens of which sequences, on which pages.
+//! What one step computes: which tokens of which sequences, on which KV pages.
 
 use tern_graph::{Carried, Output, PageTable, Sample, Sampled, Slice, Step};
 
-use crate::{Guide, Pooling, RequestId};
+use crate::{Pooling, RequestId, SharedConstraint};
 
 /// The work of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// At most one a sequence, the first in line first.
+    /// At most one per sequence, in scheduling order.
     pub entries: Vec<Entry>,
-    /// Sequences that are in a step for the first time, and how many of their tokens need not be computed.
+    /// Sequences that are in a step for the first time, and how many of their tokens were in the prefix cache.
     pub started: Vec<(RequestId, usize)>,
 }
 
@@ -20,32 +20,32 @@ pub struct Entry {
     pub id: RequestId,
     /// Its next tokens.
     pub tokens: Vec<u32>,
-    /// Its only token is not known yet: the batch before samples it, as this one of its samples. `tokens` then holds
-    /// a stand-in, which counts only if no token could be chosen.
+    /// The only token is not known yet: it is this sample of the batch before. `tokens` then holds a placeholder, which
+    /// is used only if no token could be sampled.
     pub carried: Option<usize>,
     /// Position of the first one.
     pub position: usize,
     /// The sequence's KV pages.
     pub pages: PageTable,
-    /// What is to come of it.
+    /// What the runner returns for it.
     pub want: Want,
 }
 
-/// What a runner gives back for an entry.
+/// What is requested for an entry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Want {
     /// Nothing: more of the prompt follows.
     #[default]
     Nothing,
-    /// A token after the last one. Its mask, if there is one, is promised and made by the guide.
-    Token(Sample, Option<Guide>),
+    /// A token after the last one. If the request has a constraint, it computes the sample's mask.
+    Token(Sample, Option<SharedConstraint>),
     /// The sum of the hidden states of all tokens.
     Sum,
     /// The hidden state of the last token.
     Last,
 }
 
-/// What a runner gave for an entry; `Nothing` also where something was not finite.
+/// What a runner returned for an entry; `Nothing` also if a value was not finite or no token was allowed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Answer {
     /// Nothing.
@@ -58,12 +58,12 @@ pub enum Answer {
 }
 
 impl Entry {
-    /// Of the hidden states and not of the vocabulary.
-    pub fn wants_hidden(&self) -> bool {
+    /// Whether hidden states are requested instead of a token.
+    pub fn needs_hidden(&self) -> bool {
         matches!(self.want, Want::Sum | Want::Last)
     }
 
-    /// How a token is to be sampled, where one is.
+    /// How a token is sampled, if one is requested.
     pub fn sample(&self) -> Option<&Sample> {
         match &self.want {
             Want::Token(sample, _) => Some(sample),
@@ -71,14 +71,14 @@ impl Entry {
         }
     }
 
-    /// Makes the mask that the sample was promised, where it was.
+    /// Computes the sample's mask, if there is one.
     pub fn make_mask(&self) {
-        if let Want::Token(Sample { mask: Some(mask), .. }, Some(guide)) = &self.want {
-            guide.make(mask);
+        if let Want::Token(Sample { mask: Some(mask), .. }, Some(constraint)) = &self.want {
+            constraint.make(mask);
         }
     }
 
-    /// What is wanted when the last of these tokens is the last known one.
+    /// What is requested for a pooled prompt; `last`: the entry ends with its last token.
     pub(crate) fn pooled(pooling: Pooling, last: bool) -> Want {
         match pooling {
             Pooling::Mean => Want::Sum,
@@ -89,14 +89,14 @@ impl Entry {
 }
 
 impl Batch {
-    /// Tokens in all.
+    /// Tokens in total.
     pub fn tokens(&self) -> usize {
         self.entries.iter().map(|e| e.tokens.len()).sum()
     }
 
-    /// The work of some entries in a backend's words: one slice an entry, one output a wanted row.
+    /// Some entries as a backend's step: one slice per entry, one output per requested row.
     ///
-    /// Of the entries that do not want hidden states, samples are the only outputs: a carried token counts them.
+    /// For entries without hidden states the samples are the only outputs: a carried token is an index into them.
     pub fn to_step(&self, which: impl Fn(&Entry) -> bool) -> Step {
         let mut step = Step::default();
         for e in self.entries.iter().filter(|e| which(e)) {
@@ -145,13 +145,13 @@ mod tests {
             started: vec![],
         };
         let rows = |step: &Step| step.outputs.iter().map(|o| o.row).collect::<Vec<_>>();
-        let step = batch.to_step(|e| !e.wants_hidden());
+        let step = batch.to_step(|e| !e.needs_hidden());
         assert_eq!(step.tokens, [7, 1, 2, 3, 5, 6]);
         assert_eq!(step.positions().collect::<Vec<_>>(), [4, 0, 1, 2, 0, 1]);
         assert_eq!(*step.slices[0].pages, [2, 0]);
         assert_eq!(rows(&step), [0, 5]);
         step.check(8, 4, 4).unwrap();
-        let step = batch.to_step(Entry::wants_hidden);
+        let step = batch.to_step(Entry::needs_hidden);
         assert_eq!((rows(&step), step.tokens.len()), (vec![0, 1, 3], 4));
         // the third entry's token was the second sample
         let next = Entry { carried: Some(1), ..entry(3, &[0], 2, &[3], sample()) };

@@ -1,21 +1,21 @@
-//! How many tokens a step may have, so that it takes about as long as it should.
+//! The token budget of a step, adapted so that steps take about the target time.
 
 use std::time::Duration;
 
-/// Fewer tokens than this use no device well.
+/// Fewer tokens than this use no device efficiently.
 const LEAST: usize = 32;
 
-/// Learns from every step how large the next one may be.
+/// Adapts the size of the next step to the duration of the last ones.
 #[derive(Debug)]
 pub(crate) struct Budget {
     tokens: usize,
     most: usize,
-    /// Seconds; none lets every step be as large as it can.
+    /// In seconds; without it, every step may be as large as possible.
     target: Option<f64>,
 }
 
 impl Budget {
-    /// Steps of `most` tokens, or as many as take about `millis`; 0 is no such wish.
+    /// Steps of `most` tokens, or as many as take about `millis` milliseconds; 0 disables the target.
     pub(crate) fn new(most: usize, millis: usize) -> Budget {
         let target = (millis > 0).then_some(millis as f64 / 1e3);
         let tokens = if target.is_some() { LEAST.min(most) } else { most };
@@ -27,11 +27,11 @@ impl Budget {
         self.tokens
     }
 
-    /// A step of `tokens` tokens took so long.
+    /// Records the duration of a step of `tokens` tokens.
     pub(crate) fn learn(&mut self, tokens: usize, took: Duration) {
         let Some(target) = self.target else { return };
         let ratio = target / took.as_secs_f64().max(1e-6);
-        // a step that was shorter than allowed says nothing about longer ones, unless it was too slow already
+        // a step smaller than allowed tells nothing about larger ones, unless it was too slow already
         if ratio < 1.0 || tokens >= self.tokens {
             let next = tokens as f64 * ratio.clamp(0.5, 2.0);
             self.tokens = (next as usize).clamp(LEAST.min(self.most), self.most);
@@ -43,7 +43,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// A device with a fixed cost a step and one a token, in milliseconds.
+    /// A device with a fixed cost per step and one per token, in milliseconds.
     fn settle(budget: &mut Budget, step: f64, token: f64) -> f64 {
         let took = |tokens: usize| Duration::from_secs_f64((step + token * tokens as f64) / 1e3);
         for _ in 0..50 {

@@ -1,7 +1,7 @@
-//! The engine thread: plan, submit, collect, apply, until it is told to stop.
+//! The engine thread: plan, submit, collect, apply, until it is stopped.
 //!
-//! A runner that runs ahead is given the next step before the one under way is collected, so that a device does not
-//! wait for its host.
+//! A runner that runs ahead gets the next step before the one in flight is collected, so that the device does not wait
+//! for the host.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,32 +18,33 @@ use crate::budget::Budget;
 use crate::handle::{Command, Shared, Sizes};
 use crate::pace::Pace;
 use crate::{
-    Answer, Batch, EngineError, Event, Finish, Guide, Handle, Limits, RequestId, Runner, Scheduler, Want,
+    Answer, Batch, EngineError, Event, Finish, Handle, Limits, RequestId, Runner, Scheduler,
+    SharedConstraint, Want,
 };
 
-/// What the engine thread owns.
+/// The state of the engine thread.
 pub struct Engine {
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
-    /// The step that a runner which runs ahead was given and has not answered.
-    under_way: Option<UnderWay>,
+    /// The step in flight on a runner that runs ahead.
+    in_flight: Option<Submitted>,
     budget: Budget,
     pace: Pace,
     /// When the last step was collected.
     collected: Instant,
-    /// Where masks are made while the model computes; the thread starts with the first.
-    masks: Option<mpsc::Sender<(Guide, Mask)>>,
+    /// To the thread that computes masks while the model runs; it starts with the first mask.
+    masks: Option<mpsc::Sender<(SharedConstraint, Mask)>>,
     streams: HashMap<RequestId, UnboundedSender<Event>>,
 }
 
 /// A submitted step.
-struct UnderWay {
+struct Submitted {
     batch: Batch,
     since: Instant,
 }
 
 impl Engine {
-    /// Starts the thread. It ends with [`Handle::shutdown`], or when the last handle and stream are gone.
+    /// Starts the thread. It ends with [`Handle::shutdown`], or when the last handle and stream are dropped.
     pub fn start(runner: Box<dyn Runner>, limits: Limits) -> Result<Handle, EngineError> {
         let capacity = runner.capacity();
         let scheduler = Scheduler::new(limits, capacity)?;
@@ -53,7 +54,7 @@ impl Engine {
         let engine = Engine {
             scheduler,
             runner,
-            under_way: None,
+            in_flight: None,
             budget,
             pace: Pace::default(),
             collected: Instant::now(),
@@ -71,12 +72,12 @@ impl Engine {
     }
 
     fn run(mut self, shared: &Shared) {
-        // after a panic nobody knows what the device did, so its work ends here and is not taken up again
+        // after a panic the state of the device is unknown, so the engine does not continue
         let why = catch_unwind(AssertUnwindSafe(|| self.work(shared)));
-        self.end(shared, why.unwrap_or_else(|payload| EngineError::Panicked(panic_words(&*payload))));
+        self.end(shared, why.unwrap_or_else(|payload| EngineError::Panicked(panic_message(&*payload))));
     }
 
-    /// Works until there is a reason not to.
+    /// Runs steps until there is a reason to stop.
     fn work(&mut self, shared: &Shared) -> EngineError {
         let ahead = self.runner.runs_ahead();
         let why = loop {
@@ -84,15 +85,15 @@ impl Engine {
                 Ok(next) => next,
                 Err(why) => break why,
             };
-            // a runner that does not run ahead is done with the step it was just given
-            let done = if ahead { std::mem::replace(&mut self.under_way, next) } else { next };
+            // a runner that does not run ahead has finished the step it was just given
+            let done = if ahead { std::mem::replace(&mut self.in_flight, next) } else { next };
             if let Some(step) = done
                 && let Err(why) = self.finish(&step, shared)
             {
                 break why;
             }
         };
-        if let Some(step) = self.under_way.take()
+        if let Some(step) = self.in_flight.take()
             && !why.ends_engine()
             && let Err(worse) = self.finish(&step, shared)
         {
@@ -101,45 +102,45 @@ impl Engine {
         why
     }
 
-    /// Plans a step and submits it; none where the one under way must be known first.
-    fn begin(&mut self, shared: &Shared) -> Result<Option<UnderWay>, EngineError> {
+    /// Plans a step and submits it; `None` if the result of the one in flight must be known first.
+    fn begin(&mut self, shared: &Shared) -> Result<Option<Submitted>, EngineError> {
         let batch = self.scheduler.plan(self.budget.tokens());
-        let under_way = self.under_way.as_ref().map_or(0, |step| step.batch.tokens());
-        let expected = self.pace.expected(batch.tokens().max(under_way));
+        let in_flight = self.in_flight.as_ref().map_or(0, |step| step.batch.tokens());
+        let expected = self.pace.expected(batch.tokens().max(in_flight));
         shared.lock().begin(self.scheduler.stats(), expected);
         if batch.entries.is_empty() {
-            let nothing = EngineError::Broken("there are requests but no plan for them".into());
-            return if self.under_way.is_some() { Ok(None) } else { Err(nothing) };
+            let nothing = EngineError::Broken("no step was planned although there are requests".into());
+            return if self.in_flight.is_some() { Ok(None) } else { Err(nothing) };
         }
         for &(id, cached) in &batch.started {
             self.tell(id, Event::Started { cached });
         }
-        self.promise_masks(&batch);
+        self.request_masks(&batch);
         let since = Instant::now();
         if let Err(error) = self.runner.submit(&batch) {
             if error.ends_engine() {
                 return Err(error);
             }
-            // the step before it has nothing to do with that
-            if let Some(before) = self.under_way.take() {
+            // the step in flight is not affected
+            if let Some(before) = self.in_flight.take() {
                 self.finish(&before, shared)?;
             }
             let events = self.scheduler.fail(&batch, &error);
             self.report(events, shared);
             return Ok(None);
         }
-        Ok(Some(UnderWay { batch, since }))
+        Ok(Some(Submitted { batch, since }))
     }
 
-    /// Waits for the oldest step and applies what came of it; an error is one after which there is no other step.
-    fn finish(&mut self, step: &UnderWay, shared: &Shared) -> Result<(), EngineError> {
+    /// Waits for the oldest step and applies its answers; an error means that no other step can run.
+    fn finish(&mut self, step: &Submitted, shared: &Shared) -> Result<(), EngineError> {
         let events = match self.collect(step) {
             Ok(answers) => self.scheduler.apply(&step.batch, &answers),
             Err(error) if error.ends_engine() => return Err(error),
             Err(error) => {
                 let mut events = self.scheduler.fail(&step.batch, &error);
-                // the step after it stands on what was not computed
-                if let Some(after) = self.under_way.take() {
+                // the step after it depends on what was not computed
+                if let Some(after) = self.in_flight.take() {
                     let _ = self.runner.collect();
                     events.extend(self.scheduler.fail(&after.batch, &error));
                 }
@@ -150,9 +151,9 @@ impl Engine {
         Ok(())
     }
 
-    fn collect(&mut self, step: &UnderWay) -> Result<Vec<Answer>, EngineError> {
+    fn collect(&mut self, step: &Submitted) -> Result<Vec<Answer>, EngineError> {
         let answers = self.runner.collect()?;
-        // a step that was submitted ahead began when the one before it was done
+        // a step that was submitted ahead began when the one before it ended
         let began = step.since.max(self.collected);
         self.collected = Instant::now();
         let (tokens, took) = (step.batch.tokens(), self.collected - began);
@@ -160,52 +161,52 @@ impl Engine {
         self.pace.learn(tokens, took);
         if answers.len() != step.batch.entries.len() {
             let (got, want) = (answers.len(), step.batch.entries.len());
-            return Err(EngineError::Runner(format!("the runner answered {got} of {want} entries")));
+            return Err(EngineError::Runner(format!("the runner returned {got} answers for {want} entries")));
         }
         Ok(answers)
     }
 
     fn report(&mut self, events: Vec<(RequestId, Event)>, shared: &Shared) {
-        // whoever hears of the end of a request finds it in the counts
+        // the counts are published before the events, so that a receiver of the last event finds them up to date
         shared.lock().publish(self.scheduler.stats());
         events.into_iter().for_each(|(id, event)| self.tell(id, event));
     }
 
-    /// Sends the masks of a batch to be made while the model computes.
-    fn promise_masks(&mut self, batch: &Batch) {
+    /// Has the masks of a batch computed while the model runs.
+    fn request_masks(&mut self, batch: &Batch) {
         for entry in &batch.entries {
-            let Want::Token(sample, Some(guide)) = &entry.want else { continue };
+            let Want::Token(sample, Some(constraint)) = &entry.want else { continue };
             let Some(mask) = &sample.mask else { continue };
-            let sent = self.mask_thread().is_some_and(|m| m.send((guide.clone(), mask.clone())).is_ok());
+            let sent = self.mask_thread().is_some_and(|m| m.send((constraint.clone(), mask.clone())).is_ok());
             if !sent {
-                entry.make_mask(); // later, but not lost
+                entry.make_mask(); // without the thread: slower, but not lost
             }
         }
     }
 
-    fn mask_thread(&mut self) -> Option<&mpsc::Sender<(Guide, Mask)>> {
+    fn mask_thread(&mut self) -> Option<&mpsc::Sender<(SharedConstraint, Mask)>> {
         if self.masks.is_none() {
-            let (sender, masks) = mpsc::channel::<(Guide, Mask)>();
-            let make = move || masks.iter().for_each(|(guide, mask)| make_mask(&guide, &mask));
+            let (sender, masks) = mpsc::channel::<(SharedConstraint, Mask)>();
+            let make = move || masks.iter().for_each(|(constraint, mask)| make_mask(&constraint, &mask));
             let started = thread::Builder::new().name("tern-masks".into()).spawn(make);
             self.masks = started.ok().map(|_| sender);
         }
         self.masks.as_ref()
     }
 
-    /// Takes in what arrived since the last step; sleeps while there is nothing to do and nothing under way.
+    /// Executes the commands that arrived since the last step; sleeps while there is nothing to do or in flight.
     fn receive(&mut self, shared: &Shared) -> Result<(), EngineError> {
         let mut state = shared.lock();
         state.idle();
         loop {
             for command in std::mem::take(&mut state.inbox) {
-                self.obey(command);
+                self.execute(command);
             }
             state.publish(self.scheduler.stats());
             if state.stopping {
                 return Err(EngineError::Stopped);
             }
-            if !self.scheduler.is_idle() || self.under_way.is_some() {
+            if !self.scheduler.is_idle() || self.in_flight.is_some() {
                 state.work(Instant::now());
                 return Ok(());
             }
@@ -214,7 +215,7 @@ impl Engine {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Add { id, request, stream } => {
                 self.streams.insert(id, stream);
@@ -232,7 +233,7 @@ impl Engine {
     fn tell(&mut self, id: RequestId, event: Event) {
         let last = event.is_last();
         if let Some(stream) = self.streams.get(&id) {
-            // a receiver that is gone has sent its cancel already
+            // a dropped receiver has already sent its cancel command
             let _ = stream.send(event);
         }
         if last {
@@ -240,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Refuses what comes from here on, and ends every stream.
+    /// Ends every stream; later requests are refused.
     fn end(mut self, shared: &Shared, why: EngineError) {
         let last = match &why {
             EngineError::Stopped => Event::Done(Finish::Cancelled),
@@ -249,7 +250,7 @@ impl Engine {
         let mut state = shared.lock();
         state.ended = Some(why);
         for command in std::mem::take(&mut state.inbox) {
-            self.obey(command);
+            self.execute(command);
         }
         for &id in self.streams.keys() {
             self.scheduler.cancel(id);
@@ -264,14 +265,14 @@ impl Engine {
     }
 }
 
-/// Keeps the promise, also when the rules panic: whoever waits for the mask would wait for ever.
-fn make_mask(guide: &Guide, mask: &Mask) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| guide.make(mask))) {
-        mask.keep(Err(panic_words(&*payload)));
+/// Sets the mask, also if the constraint panics: the sampler would otherwise wait for ever.
+fn make_mask(constraint: &SharedConstraint, mask: &Mask) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| constraint.make(mask))) {
+        mask.set(Err(panic_message(&*payload)));
     }
 }
 
-fn panic_words(payload: &(dyn Any + Send)) -> String {
+fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()

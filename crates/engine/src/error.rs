@@ -1,8 +1,8 @@
-//! What can go wrong, each in one sentence, and whose fault it is.
+//! What can go wrong, each in one sentence, and whether the request, the load or the engine is the cause.
 
 use tern_graph::{BackendError, SamplingError};
 
-/// Why a request was refused or failed, or an engine could not be made.
+/// Why a request was refused or failed, or an engine could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// Nothing to continue.
@@ -13,19 +13,19 @@ pub enum EngineError {
     Range {
         /// The field.
         name: &'static str,
-        /// What it may be.
+        /// Its range.
         want: String,
-        /// What it is.
+        /// Its value.
         got: String,
     },
     /// A token the model does not have.
     #[error("{name}: token id {id} is outside the vocabulary of {vocab}")]
     Token {
-        /// The field it stands in.
+        /// The field that has it.
         name: &'static str,
         /// The token.
         id: u32,
-        /// How many tokens there are.
+        /// Tokens in the vocabulary.
         vocab: usize,
     },
     /// Longer than the context.
@@ -33,22 +33,22 @@ pub enum EngineError {
     Context {
         /// Tokens in the prompt.
         prompt: usize,
-        /// Tokens asked for.
+        /// Tokens requested.
         max_tokens: usize,
         /// Tokens a sequence may have.
         max_context: usize,
     },
-    /// More KV than there is, even alone.
-    #[error("the request needs {need} pages of {page_len} tokens, there are {pages}")]
+    /// More KV pages than the engine has, even alone.
+    #[error("the request needs {need} KV pages of {page_len} tokens, the engine has {pages}")]
     Pages {
-        /// Pages the request fills.
+        /// Pages that the request needs.
         need: usize,
-        /// Tokens a page.
+        /// Tokens per page.
         page_len: usize,
-        /// Pages in all.
+        /// Pages in total.
         pages: usize,
     },
-    /// No room to wait.
+    /// As many requests wait as may.
     #[error(
         "the queue is full: {running} running and {waiting} waiting, at most {max_seqs} and {max_waiting}"
     )]
@@ -62,39 +62,39 @@ pub enum EngineError {
         /// Sequences that may wait.
         max_waiting: usize,
     },
-    /// An id is given twice.
-    #[error("request {0} is already here")]
+    /// An id is used twice.
+    #[error("request {0} exists already")]
     Duplicate(u64),
     /// A weight or a size that does not fit the graph.
     #[error("{0}")]
     Load(String),
-    /// A step failed, in the runner's words.
+    /// A step failed; the runner's message.
     #[error("{0}")]
     Runner(String),
-    /// The device lost its context, in its words, so the engine takes no more work.
+    /// The device lost its context, so the engine accepts no more work.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
-    /// The rules of the request could not be followed, in their words.
-    #[error("the rules of the answer: {0}")]
-    Rules(String),
+    /// The request's constraint could not be followed.
+    #[error("constraint: {0}")]
+    Constraint(String),
     /// The model is broken, or its arithmetic overflowed.
     #[error("the model produced values that are not finite (NaN or infinity) at position {position}")]
     NotFinite {
         /// Of the token, counted from 0 at the start of the prompt.
         position: usize,
     },
-    /// The engine broke its own rules, so it takes no more work.
+    /// An internal check failed, so the engine accepts no more work.
     #[error("the engine stopped: {0}")]
     Broken(String),
-    /// A panic left the device in an unknown state, so the engine takes no more work.
+    /// A panic left the device in an unknown state, so the engine accepts no more work.
     #[error("the engine stopped after a panic: {0}")]
     Panicked(String),
-    /// Asked to.
+    /// [`Handle::shutdown`](crate::Handle::shutdown) was called.
     #[error("the engine was shut down")]
     Stopped,
 }
 
-/// Whose fault an error is: what a server turns into a status.
+/// The cause of an error: what a server turns into a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request can never be served as it is.
@@ -106,7 +106,7 @@ pub enum Fault {
 }
 
 impl EngineError {
-    /// Whose fault it is.
+    /// Its cause.
     pub fn fault(&self) -> Fault {
         match self {
             EngineError::EmptyPrompt
@@ -114,7 +114,7 @@ impl EngineError {
             | EngineError::Token { .. }
             | EngineError::Context { .. }
             | EngineError::Pages { .. }
-            | EngineError::Rules(_) => Fault::Request,
+            | EngineError::Constraint(_) => Fault::Request,
             EngineError::QueueFull { .. } => Fault::Busy,
             EngineError::Duplicate(_)
             | EngineError::Load(_)
@@ -127,7 +127,7 @@ impl EngineError {
         }
     }
 
-    /// Whether nothing can be computed after it, by anyone.
+    /// Whether no request can be computed after it.
     pub(crate) fn ends_engine(&self) -> bool {
         matches!(self, EngineError::DeviceLost(_))
     }
@@ -143,11 +143,11 @@ impl From<SamplingError> for EngineError {
     }
 }
 
-/// A device's words are the step's words.
+/// The device's message is the step's message.
 impl From<BackendError> for EngineError {
     fn from(e: BackendError) -> EngineError {
         match e {
-            BackendError::DeviceLost(words) => EngineError::DeviceLost(words),
+            BackendError::DeviceLost(message) => EngineError::DeviceLost(message),
             other => EngineError::Runner(other.to_string()),
         }
     }

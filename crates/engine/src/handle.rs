@@ -1,4 +1,4 @@
-//! The outside of an engine: requests in, streams of tokens out.
+//! The public side of an engine: requests in, streams of tokens out.
 
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,27 +10,27 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{Capacity, EngineError, Event, Limits, Request, RequestId, Stats};
 
-/// How long dropping the last handle waits for the step in flight. A step that takes longer goes on, or is stuck, on a
-/// thread that nobody waits for any more: a process that has to end must not wait for a device that does not answer.
+/// How long dropping the last handle waits for the step in flight. A step that takes longer continues on a detached
+/// thread: a process that has to end must not wait for a device that does not respond.
 const LAST_STEP: Duration = Duration::from_secs(2);
 
-/// A step that the engine is at.
+/// The step that the engine is working on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
-    /// When the engine turned to it.
+    /// When the engine began it.
     pub since: Instant,
-    /// What it should take at most, as far as earlier steps tell; none for the first.
+    /// The expected maximum duration, estimated from earlier steps; `None` for the first.
     pub expected: Option<Duration>,
 }
 
 impl InFlight {
-    /// How long it has taken so far.
+    /// Its duration so far.
     pub fn age(&self) -> Duration {
         self.since.elapsed()
     }
 }
 
-/// An engine, from outside. Clones are the same engine.
+/// A handle to an engine. Clones refer to the same engine.
 #[derive(Clone)]
 pub struct Handle {
     owner: Arc<Owner>,
@@ -41,7 +41,7 @@ impl Handle {
         Handle { owner: Arc::new(Owner { shared, gone: Mutex::new(gone) }) }
     }
 
-    /// Starts a request, or says why it can never run or cannot wait now.
+    /// Starts a request; an error says why it can never run, or that the queue is full.
     pub fn generate(&self, request: Request) -> Result<TokenStream, EngineError> {
         self.admit(&request)?;
         let shared = &self.owner.shared;
@@ -67,22 +67,22 @@ impl Handle {
         self.owner.shared.check_tokens(request)
     }
 
-    /// How the engine stands.
+    /// Counts of the engine.
     pub fn stats(&self) -> Stats {
         self.owner.shared.lock().stats
     }
 
-    /// Why the engine takes no more work; none while it does.
+    /// Why the engine accepts no more work; `None` while it does.
     pub fn ended(&self) -> Option<EngineError> {
         self.owner.shared.lock().ended.clone()
     }
 
-    /// Waits until the engine takes no more work, and says why.
+    /// Waits until the engine accepts no more work, and returns why.
     pub async fn closed(&self) -> EngineError {
         let shared = &self.owner.shared;
         loop {
             let mut closed = std::pin::pin!(shared.closed.notified());
-            closed.as_mut().enable(); // before the look, so that no end is missed between the two
+            closed.as_mut().enable(); // before `ended` is read, so that no notification is missed in between
             if let Some(why) = self.ended() {
                 return why;
             }
@@ -90,7 +90,7 @@ impl Handle {
         }
     }
 
-    /// The step that the engine is at; none while it has nothing to do.
+    /// The step that the engine is working on; `None` while it is idle.
     pub fn in_flight(&self) -> Option<InFlight> {
         self.owner.shared.lock().in_flight
     }
@@ -107,7 +107,7 @@ impl Handle {
 
     /// Stops after the step that runs now: open streams end with `Cancelled`, later requests are refused.
     ///
-    /// Returns when the thread is gone and the runner with it.
+    /// Returns when the thread has ended and the runner is dropped.
     pub fn shutdown(&self) {
         self.owner.stop();
         // disconnected: nothing is ever sent
@@ -117,7 +117,7 @@ impl Handle {
 
 /// The events of one request. Dropping it cancels the request before the next step.
 ///
-/// Blocking code iterates over it; async code calls [`TokenStream::next`]. After a `Done` or `Failed` it is over.
+/// Blocking code iterates over it; async code calls [`TokenStream::next`]. It ends after [`Event::is_last`].
 pub struct TokenStream {
     id: RequestId,
     events: UnboundedReceiver<Event>,
@@ -148,7 +148,7 @@ impl TokenStream {
     ///
     /// # Panics
     ///
-    /// On a thread that drives a tokio runtime, which must not block: call [`TokenStream::next`] there.
+    /// On a thread that drives a tokio runtime, which must not block: call [`TokenStream::next`] instead.
     pub fn next_blocking(&mut self) -> Option<Event> {
         if self.ended {
             return None;
@@ -157,7 +157,7 @@ impl TokenStream {
         self.take(event)
     }
 
-    /// A channel that closes before the last event means that the engine thread is gone.
+    /// A channel that closes before the last event means that the engine thread has ended.
     fn take(&mut self, event: Option<Event>) -> Option<Event> {
         let event = event.unwrap_or(Event::Failed(EngineError::Stopped));
         self.ended = event.is_last();
@@ -187,10 +187,10 @@ impl Drop for TokenStream {
     }
 }
 
-/// Held by handles and streams; the thread stops when the last of them is gone.
+/// Owned by handles and streams; the thread stops when the last of them is dropped.
 struct Owner {
     shared: Arc<Shared>,
-    /// Disconnected when the thread is gone, and the runner with it.
+    /// Disconnected when the thread has ended and the runner is dropped.
     gone: Mutex<Receiver<()>>,
 }
 
@@ -212,7 +212,7 @@ impl Drop for Owner {
     }
 }
 
-/// What the outside tells the engine thread.
+/// A command for the engine thread.
 pub(crate) enum Command {
     Add { id: RequestId, request: Request, stream: UnboundedSender<Event> },
     Cancel(RequestId),
@@ -227,7 +227,7 @@ pub(crate) struct Sizes {
     pub(crate) vocab: usize,
 }
 
-/// Between the outside and the engine thread.
+/// Shared by handles, streams and the engine thread.
 pub(crate) struct Shared {
     sizes: Sizes,
     state: Mutex<State>,
@@ -236,12 +236,12 @@ pub(crate) struct Shared {
     pub(crate) closed: Notify,
 }
 
-/// Guarded by one lock, taken for a moment between steps.
+/// Behind one lock, taken briefly between steps.
 pub(crate) struct State {
     pub(crate) inbox: Vec<Command>,
     stats: Stats,
     pub(crate) stopping: bool,
-    /// Why the engine takes no more work.
+    /// Why the engine accepts no more work.
     pub(crate) ended: Option<EngineError>,
     /// None while the engine thread sleeps or has ended.
     in_flight: Option<InFlight>,
@@ -249,13 +249,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes the scheduler's counts; what is still in the inbox waits too.
+    /// Publishes the scheduler's counts; requests in the inbox count as waiting.
     pub(crate) fn publish(&mut self, stats: Stats) {
         let added = self.inbox.iter().filter(|command| matches!(command, Command::Add { .. })).count();
         self.stats = Stats { waiting: stats.waiting + added, ..stats };
     }
 
-    /// The engine turns to its next step.
+    /// The engine begins its next step.
     pub(crate) fn work(&mut self, since: Instant) {
         self.in_flight = Some(InFlight { since, expected: None });
     }
@@ -268,7 +268,7 @@ impl State {
         }
     }
 
-    /// The engine has no step before it.
+    /// The engine has nothing to do.
     pub(crate) fn idle(&mut self) {
         self.in_flight = None;
     }
@@ -284,13 +284,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until something arrives.
+    /// Sleeps until a command arrives.
     pub(crate) fn sleep<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let nothing = |state: &mut State| state.inbox.is_empty() && !state.stopping;
         self.wake.wait_while(state, nothing).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One token outside the vocabulary would fail its whole step, and everyone in it.
+    /// A token outside the vocabulary would fail the whole step, with every sequence in it.
     fn check_tokens(&self, request: &Request) -> Result<(), EngineError> {
         let prompt = request.prompt.iter().map(|&id| ("prompt", id));
         let bias = request.sampling.bias.iter().map(|&(id, _)| ("bias", id));

@@ -1,8 +1,8 @@
-//! From requests to tokens: who runs when, on which pages, and what comes back.
+//! From requests to tokens: which sequences run in a step, on which KV pages, and what comes back.
 //!
 //! A [`Request`] goes in through a [`Handle`] and comes back as a [`TokenStream`]. Behind the handle one thread
-//! repeats four words: [`Scheduler::plan`], [`Runner::submit`], [`Runner::collect`], [`Scheduler::apply`]. Where the
-//! runner runs ahead, the next batch is planned and submitted before the one under way is collected.
+//! repeats four calls: [`Scheduler::plan`], [`Runner::submit`], [`Runner::collect`], [`Scheduler::apply`]. If the
+//! runner runs ahead, the next batch is planned and submitted before the one in flight is collected.
 //!
 //! ```
 //! use tern_engine::{Capacity, Engine, Event, Finish, Limits, Request, ScriptedRunner};
@@ -17,14 +17,15 @@
 //! ```
 //!
 //! What is deliberately absent: the engine names no device and no file format; the scheduler and the pages hold
-//! integers and know no clock, thread or device; nothing is global, so two engines live side by side.
+//! integers and use no clock, thread or device; nothing is global, so two engines can run in one process.
 
 mod batch;
 mod budget;
 mod capacity;
+mod constraint;
 mod engine;
 mod error;
-mod guide;
+
 mod handle;
 mod limits;
 mod pace;
@@ -37,12 +38,13 @@ mod sequence;
 
 pub use batch::{Answer, Batch, Entry, Want};
 pub use capacity::Capacity;
+pub use constraint::{Constraint, SharedConstraint};
 pub use engine::Engine;
 pub use error::{EngineError, Fault};
-pub use guide::{Guide, Rules};
+
 pub use handle::{Handle, InFlight, TokenStream};
 pub use limits::Limits;
-pub use pages::{Held, Pages};
+pub use pages::{PageList, Pages};
 pub use request::{Event, Finish, Pooling, Request, RequestId};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, Stats};

@@ -54,10 +54,10 @@ impl Limits {
         Ok(())
     }
 
-    /// Refuses one more request when as many as may run and wait are here.
+    /// Refuses one more request if as many run and wait as may.
     pub(crate) fn queue(&self, running: usize, waiting: usize) -> Result<(), EngineError> {
         let Limits { max_seqs, max_waiting, .. } = *self;
-        // a free seat counts as room to wait: whoever comes takes it in the next step
+        // a free slot counts as room to wait: the request takes it in the next step
         if running + waiting >= max_seqs.saturating_add(max_waiting) {
             return Err(EngineError::QueueFull { running, waiting, max_seqs, max_waiting });
         }
@@ -72,7 +72,7 @@ mod tests {
     const LIMITS: Limits = Limits { max_seqs: 2, max_context: 32, max_waiting: 1, step_millis: 0 };
     const CAPACITY: Capacity = Capacity { pages: 3, page_len: 4, max_tokens: 8, max_outputs: 4 };
 
-    fn words(result: Result<(), EngineError>) -> String {
+    fn message(result: Result<(), EngineError>) -> String {
         result.map_or_else(|e| e.to_string(), |()| "ok".into())
     }
 
@@ -86,7 +86,7 @@ mod tests {
             (seqs(9), CAPACITY, "max_tokens: want max_seqs (9) or more, got 8"),
             (seqs(5), CAPACITY, "max_outputs: want max_seqs (5) or more, got 4"),
         ] {
-            assert_eq!(words(limits.check(&capacity)), want);
+            assert_eq!(message(limits.check(&capacity)), want);
         }
     }
 
@@ -97,7 +97,7 @@ mod tests {
             (0, 1, "the prompt is empty"),
             (1, 0, "max_tokens: want 1 or more, got 0"),
             (12, 1, "ok"), // twelve tokens fed: three full pages
-            (12, 2, "the request needs 4 pages of 4 tokens, there are 3"),
+            (12, 2, "the request needs 4 KV pages of 4 tokens, the engine has 3"),
             (30, 3, "30 prompt tokens and 3 to generate do not fit the context of 32"),
             (
                 2,
@@ -105,7 +105,7 @@ mod tests {
                 "2 prompt tokens and 18446744073709551615 to generate do not fit the context of 32",
             ),
         ] {
-            assert_eq!(words(LIMITS.admit(&Request::new(vec![0; prompt], max_tokens), &CAPACITY)), want);
+            assert_eq!(message(LIMITS.admit(&Request::new(vec![0; prompt], max_tokens), &CAPACITY)), want);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! How long a step should take at most, as far as earlier steps tell.
+//! The expected maximum duration of a step, estimated from earlier steps.
 
 use std::time::Duration;
 
-/// What is left of an extreme after each step, so that one slow step is not remembered for ever.
+/// Decay of the maxima per step, so that one slow step is forgotten.
 const FADE: f64 = 0.95;
 
 /// The slowest of the latest steps.
@@ -15,14 +15,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// A step of `tokens` tokens took so long.
+    /// Records the duration of a step of `tokens` tokens.
     pub(crate) fn learn(&mut self, tokens: usize, took: Duration) {
         let seconds = took.as_secs_f64();
         self.longest = seconds.max(self.longest * FADE);
         self.per_token = (seconds / tokens.max(1) as f64).max(self.per_token * FADE);
     }
 
-    /// What a step of `tokens` tokens should take at most; none before the first step.
+    /// The expected maximum for a step of `tokens` tokens; `None` before the first step.
     pub(crate) fn expected(&self, tokens: usize) -> Option<Duration> {
         let seconds = self.longest.max(self.per_token * tokens as f64);
         (seconds > 0.0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))

@@ -1,30 +1,30 @@
-//! What is asked of the engine, and what it answers.
+//! Requests to the engine, and its events.
 
 use std::sync::Arc;
 
 use tern_graph::Sampled;
 
-use crate::{EngineError, Guide, Sampling};
+use crate::{EngineError, Sampling, SharedConstraint};
 
-/// Names a request within one engine.
+/// Identifies a request within one engine.
 pub type RequestId = u64;
 
-/// Tokens to continue, and how; or tokens to make a vector of.
+/// Tokens to continue, and how; or tokens to embed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// Token ids; at least one.
     pub prompt: Vec<u32>,
-    /// Generate this many at most; at least one.
+    /// Maximum number of tokens to generate; at least one.
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// The model's end-of-generation tokens: sampling one ends the text. Empty goes on to `max_tokens`.
+    /// The model's end-of-generation tokens: sampling one ends the text. If empty, `max_tokens` are generated.
     pub end_tokens: Arc<[u32]>,
-    /// Lower goes first; equals go in order of arrival.
+    /// Lower is scheduled first; requests of equal priority in order of arrival.
     pub priority: i32,
-    /// Rules that the text must follow.
-    pub guide: Option<Guide>,
-    /// Read the prompt and give its hidden state: nothing is generated.
+    /// Which tokens may come next.
+    pub constraint: Option<SharedConstraint>,
+    /// Compute the hidden state of the prompt; nothing is generated.
     pub pooling: Option<Pooling>,
 }
 
@@ -46,12 +46,12 @@ impl Request {
             sampling: Sampling::default(),
             end_tokens: Arc::new([]),
             priority: 0,
-            guide: None,
+            constraint: None,
             pooling: None,
         }
     }
 
-    /// A prompt's vector, which comes as [`Event::Embedding`].
+    /// An embedding of the prompt, delivered as [`Event::Embedding`].
     pub fn embed(prompt: Vec<u32>, pooling: Pooling) -> Request {
         Request { pooling: Some(pooling), ..Request::new(prompt, 1) }
     }
@@ -60,23 +60,23 @@ impl Request {
 /// What happened to a request: at most one `Started`, any number of tokens, then exactly one of the other three.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The request has a seat; this many tokens of its prompt were in the cache.
+    /// The request is in its first step; this many tokens of its prompt were in the prefix cache.
     Started {
-        /// Tokens that need not be computed.
+        /// Tokens that were not computed.
         cached: usize,
     },
     /// The next token of the text.
     Token(Sampled),
     /// The text is complete.
     Done(Finish),
-    /// The vector that was asked for.
+    /// The requested embedding.
     Embedding(Vec<f32>),
     /// The text breaks off here.
     Failed(EngineError),
 }
 
 impl Event {
-    /// Nothing comes after it.
+    /// Whether it is the last event of its request.
     pub fn is_last(&self) -> bool {
         !matches!(self, Event::Started { .. } | Event::Token(_))
     }
@@ -85,9 +85,9 @@ impl Event {
 /// Why a text is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model sampled this end token. It is no part of the text: no [`Event::Token`] carries it.
+    /// The model sampled this end token. It is not part of the text: no [`Event::Token`] has it.
     Stop(u32),
-    /// The rules of the request allow nothing more.
+    /// The constraint allows nothing more.
     Complete,
     /// `max_tokens` tokens were generated.
     Length,

@@ -1,4 +1,4 @@
-//! Computes a batch: a graph on a backend.
+//! Runs batches: a graph on a backend.
 
 use std::collections::VecDeque;
 
@@ -14,25 +14,24 @@ pub trait Runner: Send {
     /// Starts a batch. Batches are computed in the order in which they are submitted.
     fn submit(&mut self, batch: &Batch) -> Result<(), EngineError>;
 
-    /// Waits for the oldest batch that was submitted and not collected; one answer an entry.
+    /// Waits for the oldest batch that was submitted and not collected; one answer per entry.
     fn collect(&mut self) -> Result<Vec<Answer>, EngineError>;
 
-    /// Whether `submit` comes back before the batch is done, so that the next one should be submitted meanwhile;
-    /// never more than one.
+    /// Whether `submit` returns before the batch is done, so that one more should be submitted meanwhile.
     fn runs_ahead(&self) -> bool {
         false
     }
 
-    /// Computes a batch while nothing else is under way.
+    /// Runs a batch while nothing else is in flight.
     fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
         self.submit(batch)?;
         self.collect()
     }
 
-    /// What it has room for.
+    /// KV pages and the largest step.
     fn capacity(&self) -> Capacity;
 
-    /// Token ids must be below; the default takes any.
+    /// Token ids must be below; the default accepts any.
     fn vocab(&self) -> usize {
         usize::MAX
     }
@@ -51,7 +50,7 @@ pub struct RunnerConfig {
 pub struct GraphRunner {
     backend: Box<dyn Backend>,
     program: Program,
-    /// The model without its last matrix, and the program made of it when it is first asked for.
+    /// The model without its last matrix, and its program, compiled on first use.
     hidden: Option<Graph>,
     hidden_program: Option<Program>,
     weights: Vec<Buffer>,
@@ -59,11 +58,11 @@ pub struct GraphRunner {
     capacity: Capacity,
     vocab: usize,
     /// The oldest first.
-    under_way: VecDeque<UnderWay>,
+    in_flight: VecDeque<Submitted>,
 }
 
-/// A batch on the backend: the steps it became, and which of their rows belong to each entry.
-struct UnderWay {
+/// A batch on the backend: its steps, and which of their rows belong to each entry.
+struct Submitted {
     texts: Option<Ticket>,
     hidden: Option<Ticket>,
     rows: Vec<Rows>,
@@ -72,19 +71,19 @@ struct UnderWay {
 /// The rows of one entry.
 enum Rows {
     Nothing,
-    /// One of the vocabulary.
+    /// One row of logits.
     Token,
-    /// One of the hidden states.
+    /// One hidden state.
     Last,
-    /// So many of the hidden states.
+    /// This many hidden states.
     Sum(usize),
 }
 
 impl GraphRunner {
     /// Reserves the KV pages, stores the weights and compiles the graph.
     ///
-    /// `tensors` come in the order of `graph.weights`, by the same names; they are taken one at a time, and
-    /// `progress` is called after each with the bytes stored so far.
+    /// `tensors` have the names and the order of `graph.weights`; they are taken one at a time, and `progress` is called
+    /// after each with the bytes stored so far.
     pub fn new(
         mut backend: Box<dyn Backend>,
         graph: &Graph,
@@ -102,7 +101,7 @@ impl GraphRunner {
         let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
         for (want, roles) in graph.weights.iter().zip(graph.roles()) {
             let tensor = tensors.next();
-            let tensor = tensor.ok_or_else(|| EngineError::Load(format!("{}: no such tensor", want.name)))?;
+            let tensor = tensor.ok_or_else(|| EngineError::Load(format!("{}: missing tensor", want.name)))?;
             if tensor.name != want.name {
                 let text = format!("{}: want this tensor next, got {}", want.name, tensor.name);
                 return Err(EngineError::Load(text));
@@ -127,13 +126,13 @@ impl GraphRunner {
             kv,
             capacity,
             vocab,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
         })
     }
 
     /// The logits after every token of one fresh sequence: `each(position, row)`, in order.
     ///
-    /// Writes over the first pages, so nothing else may be under way.
+    /// Overwrites the first pages, so nothing else may be in flight.
     pub fn logits(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
         let Capacity { pages, page_len, max_tokens, max_outputs } = self.capacity;
         let need = self.capacity.pages_for(tokens.len());
@@ -148,7 +147,7 @@ impl GraphRunner {
             for (row, out) in self.backend.collect(ticket)?.rows.iter().enumerate() {
                 let position = first + row;
                 let Some(logits) = &out.logits else {
-                    return Err(EngineError::Runner(format!("no logits came for position {position}")));
+                    return Err(EngineError::Runner(format!("no logits for position {position}")));
                 };
                 if !all_finite(logits) {
                     return Err(EngineError::NotFinite { position });
@@ -159,7 +158,7 @@ impl GraphRunner {
         Ok(())
     }
 
-    /// The backend, for what it says about itself.
+    /// The backend, for its name and memory.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
@@ -171,18 +170,18 @@ impl Runner for GraphRunner {
         let hidden = match self.start(batch, true) {
             Ok(hidden) => hidden,
             Err(error) => {
-                let _ = self.finish(texts); // of a batch that fails as a whole
+                let _ = self.finish(texts); // the batch fails as a whole
                 return Err(error);
             }
         };
         let rows = batch.entries.iter().map(Rows::of).collect();
-        self.under_way.push_back(UnderWay { texts, hidden, rows });
+        self.in_flight.push_back(Submitted { texts, hidden, rows });
         Ok(())
     }
 
     fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
-        let Some(UnderWay { texts, hidden, rows }) = self.under_way.pop_front() else {
-            return Err(EngineError::Runner("no batch is under way".into()));
+        let Some(Submitted { texts, hidden, rows }) = self.in_flight.pop_front() else {
+            return Err(EngineError::Runner("no batch is in flight".into()));
         };
         let (texts, hidden) = (self.finish(texts), self.finish(hidden));
         let (mut texts, mut hidden) = (texts?.into_iter(), hidden?.into_iter());
@@ -203,9 +202,9 @@ impl Runner for GraphRunner {
 }
 
 impl GraphRunner {
-    /// Starts the entries that want a row of the vocabulary, or those that want one of the hidden states.
+    /// Submits the entries that request tokens, or those that request hidden states.
     fn start(&mut self, batch: &Batch, hidden: bool) -> Result<Option<Ticket>, EngineError> {
-        let step = batch.to_step(|e| e.wants_hidden() == hidden);
+        let step = batch.to_step(|e| e.needs_hidden() == hidden);
         if step.tokens.is_empty() {
             return Ok(None);
         }
@@ -228,7 +227,9 @@ impl GraphRunner {
             return Ok(program);
         }
         let Some(graph) = &self.hidden else {
-            return Err(EngineError::Runner("the model has no hidden state to give".into()));
+            return Err(EngineError::Runner(
+                "the model has no hidden state: its graph does not end with a matrix".into(),
+            ));
         };
         let bindings = Bindings {
             weights: &self.weights,
@@ -252,7 +253,7 @@ impl Rows {
         }
     }
 
-    /// Takes the entry's rows from those that are left.
+    /// Takes the entry's rows from those that remain.
     fn answer(
         self,
         texts: &mut impl Iterator<Item = OutputRow>,
@@ -273,7 +274,7 @@ impl Rows {
         }
     }
 
-    /// Hidden states that are not finite are no answer.
+    /// No answer if the hidden state is not finite.
     fn hidden(row: Option<Vec<f32>>) -> Answer {
         row.filter(|row| all_finite(row)).map_or(Answer::Nothing, Answer::Hidden)
     }

@@ -1,58 +1,58 @@
-//! Who runs in the next step, with which tokens, on which pages.
+//! Which sequences run in the next step, with which tokens, on which pages.
 //!
-//! There is no prefill phase and no decode phase: a sequence has computed and wanted tokens, and a plan hands out
-//! the difference within the token budget. Sequences stand in line by priority, then by arrival. Whoever is already
-//! speaking gets its token in every step. Of what is left, half goes to the first unfinished prompt in line, which
-//! therefore always moves, and the rest to those that want least: a short question is not kept waiting behind a
-//! long document. The first in line is never preempted, so everyone's turn comes.
+//! There is no prefill phase and no decode phase: a sequence has computed and pending tokens, and a plan schedules the
+//! pending ones within the token budget. Sequences are ordered by priority, then by arrival. Sequences that are decoding
+//! get one token in every step. Of the rest of the budget, half goes to the first unfinished prompt, which therefore
+//! always advances, and the rest to the shortest prompts first: a short question does not wait behind a long document.
+//! The first sequence is never preempted, so every sequence finishes.
 
 use std::collections::VecDeque;
 
 use crate::sequence::Sequence;
 use crate::{Answer, Batch, Capacity, EngineError, Event, Limits, Pages, Request, RequestId};
 
-/// Prompts that are read at the same time; more would only finish later.
+/// Prompts in prefill at the same time; with more, each would finish later.
 const UNFINISHED_PROMPTS: usize = 8;
 
-/// Counts of an engine: how it stands, and what it did since it started.
+/// Counts of an engine: its state, and totals since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Sequences that hold pages.
     pub running: usize,
-    /// Sequences that do not.
+    /// Sequences that hold none.
     pub waiting: usize,
-    /// Pages nobody holds.
+    /// Free pages.
     pub pages_free: usize,
-    /// Those of them that remember a prefix.
+    /// Free pages with a cached prefix.
     pub pages_cached: usize,
-    /// Pages in all.
+    /// Pages in total.
     pub pages_total: usize,
-    /// Tokens reported; end tokens are not among them.
+    /// Tokens reported, without end tokens.
     pub tokens_generated: u64,
-    /// Tokens of the prompts that were read to their end, each prompt counted once.
+    /// Tokens of the prompts whose prefill is complete, each prompt counted once.
     pub prompt_tokens: u64,
     /// Tokens of prompts that started, each prompt counted once.
     pub started_tokens: u64,
-    /// Those of them that were remembered and not computed.
+    /// Those of them that were found in the prefix cache.
     pub cached_tokens: u64,
     /// Steps run.
     pub steps: u64,
-    /// Sequences sent back to wait because others needed their pages.
+    /// Sequences preempted because others needed their pages.
     pub preemptions: u64,
 }
 
 /// The sequences of an engine. Holds integers only: no clock, thread or device.
 ///
-/// Every batch that is planned is applied (or failed), in the same order; the next may be planned before. Requests
-/// come and go at any time between: what is computed for one that is gone is dropped.
+/// Every planned batch is applied (or failed), in the same order; the next may be planned before. Requests may be added
+/// and cancelled at any time in between: what is computed for a cancelled one is dropped.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: Limits,
     capacity: Capacity,
     pages: Pages,
-    /// In line.
+    /// In scheduling order.
     running: Vec<Sequence>,
-    /// In line.
+    /// In scheduling order.
     waiting: VecDeque<Sequence>,
     arrivals: u64,
     done: Stats,
@@ -73,7 +73,7 @@ impl Scheduler {
         })
     }
 
-    /// Takes a request in, or says why it can never run or cannot wait now.
+    /// Adds a request; an error says why it can never run, or that the queue is full.
     pub fn add(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
         self.limits.admit(&request, &self.capacity)?;
         self.limits.queue(self.running.len(), self.waiting.len())?;
@@ -85,7 +85,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Forgets a request and takes its pages back; false if it is not here.
+    /// Drops a request and releases its pages; false if there is none of this id.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         let before = self.running.len() + self.waiting.len();
         self.waiting.retain(|s| s.id != id);
@@ -94,13 +94,13 @@ impl Scheduler {
         self.running.len() + self.waiting.len() < before
     }
 
-    /// The next step, of about `budget` tokens: at least one a sequence that speaks, at most the runner's `max_tokens`.
+    /// The next step, of about `budget` tokens: at least one per decoding sequence, at most the runner's `max_tokens`.
     ///
-    /// While a batch is under way, the next step takes tokens from it that are not known yet. The plan is empty if
-    /// they must be known first; otherwise only when there is nothing to do.
+    /// While a batch is in flight, the next step carries over its samples, which are not known yet. The plan is empty if
+    /// they must be known first, or if there is nothing to do.
     pub fn plan(&mut self, budget: usize) -> Batch {
-        // nobody who speaks is left behind by a step that could not take him along
-        if self.running.iter().any(Sequence::must_wait) || !self.make_room() {
+        // never plan a step that would skip a decoding sequence
+        if self.running.iter().any(Sequence::must_wait) || !self.grow_pages() {
             return Batch::default();
         }
         while self.admit() {}
@@ -111,24 +111,24 @@ impl Scheduler {
             if grant == 0 {
                 continue;
             }
-            // since it sat down, others may have computed what it begins with
-            if sequence.fresh && !sequence.sit_down(&mut self.pages) {
+            // since it acquired its pages, others may have computed its prefix
+            if sequence.fresh && !sequence.acquire_pages(&mut self.pages) {
                 continue;
             }
-            grant = grant.min(sequence.wanted());
+            grant = grant.min(sequence.pending());
             if sequence.start() {
                 self.done.started_tokens += sequence.prompt_len() as u64;
                 self.done.cached_tokens += sequence.computed as u64;
                 batch.started.push((sequence.id, sequence.computed));
             }
-            let entry = sequence.go(grant, samples);
+            let entry = sequence.next_entry(grant, samples);
             samples += usize::from(entry.sample().is_some());
             batch.entries.push(entry);
         }
         batch
     }
 
-    /// Moves the sequences of a batch on by what came back, one answer an entry.
+    /// Advances the sequences of a batch by its answers, one per entry.
     pub fn apply(&mut self, batch: &Batch, answers: &[Answer]) -> Vec<(RequestId, Event)> {
         let mut events = vec![];
         let mut from = 0; // entries and running sequences have the same order
@@ -151,7 +151,7 @@ impl Scheduler {
         events
     }
 
-    /// Ends the sequences of a batch whose step failed; the others go on.
+    /// Ends the sequences of a batch whose step failed; the others continue.
     pub fn fail(&mut self, batch: &Batch, error: &EngineError) -> Vec<(RequestId, Event)> {
         let mut events = vec![];
         for e in &batch.entries {
@@ -180,21 +180,21 @@ impl Scheduler {
         }
     }
 
-    /// Every page is free or held by the running sequences that say so.
+    /// Checks that every page is free or held by a running sequence.
     pub fn check(&self) -> Result<(), EngineError> {
         self.pages.check(self.running.iter().map(|s| &s.held))
     }
 
-    /// Tokens for each running sequence in this step.
+    /// Tokens per running sequence in this step.
     fn share(&self, mut budget: usize) -> Vec<usize> {
         let mut grants = vec![0; self.running.len()];
         let mut prompts = vec![];
         for (i, sequence) in self.running.iter().enumerate() {
             if sequence.held.pages.len() < self.capacity.pages_for(sequence.length()) {
-                continue; // the last in line found no page and sits this step out
+                continue; // the last sequence found no page and skips this step
             }
-            match sequence.wanted() {
-                0 => {} // its last token is under way
+            match sequence.pending() {
+                0 => {} // its last token is in flight
                 1 => {
                     grants[i] = 1;
                     budget -= 1;
@@ -204,20 +204,20 @@ impl Scheduler {
         }
         let Some((&first, others)) = prompts.split_first() else { return grants };
         let mut others = others.to_vec();
-        others.sort_by_key(|&i| self.running[i].wanted());
+        others.sort_by_key(|&i| self.running[i].pending());
         let others = others.into_iter().map(|i| (i, usize::MAX));
         for (i, most) in [(first, budget.div_ceil(2))].into_iter().chain(others).chain([(first, usize::MAX)])
         {
-            let grant = (self.running[i].wanted() - grants[i]).min(most).min(budget);
+            let grant = (self.running[i].pending() - grants[i]).min(most).min(budget);
             grants[i] += grant;
             budget -= grant;
         }
         grants
     }
 
-    /// Gives every running sequence the page its newest token needs, the last in line paying for those before; false
-    /// if that one cannot before its step is done.
-    fn make_room(&mut self) -> bool {
+    /// Acquires the page that each running sequence needs for its newest token, preempting the last ones if necessary;
+    /// false if the one to preempt is in flight.
+    fn grow_pages(&mut self) -> bool {
         let mut i = 0;
         while i < self.running.len() {
             let sequence = &mut self.running[i];
@@ -225,8 +225,8 @@ impl Scheduler {
             if self.pages.grow(&mut sequence.held, length) {
                 i += 1;
             } else if i + 1 == self.running.len() {
-                break; // the last itself keeps what it has and sits this step out
-            } else if self.running.last().is_some_and(Sequence::is_under_way) {
+                break; // the last sequence keeps its pages and skips this step
+            } else if self.running.last().is_some_and(Sequence::is_in_flight) {
                 return false;
             } else {
                 self.preempt_last();
@@ -237,32 +237,32 @@ impl Scheduler {
 
     fn preempt_last(&mut self) {
         let Some(mut sequence) = self.running.pop() else { return };
-        sequence.stand_up(&mut self.pages);
+        sequence.release_pages(&mut self.pages);
         self.done.preemptions += 1;
         self.wait(sequence);
     }
 
-    /// Puts a sequence where it belongs among those who wait.
+    /// Inserts a sequence into the queue, in scheduling order.
     fn wait(&mut self, sequence: Sequence) {
         let at = self.waiting.partition_point(|s| s.rank() < sequence.rank());
         self.waiting.insert(at, sequence);
     }
 
-    /// Starts the first waiting sequence, if there is a seat and room for all its known tokens.
+    /// Starts the first waiting sequence, if fewer than `max_seqs` run and there are pages for all its known tokens.
     fn admit(&mut self) -> bool {
-        let prompts = self.running.iter().filter(|s| s.wanted() > 1).count();
+        let prompts = self.running.iter().filter(|s| s.pending() > 1).count();
         if self.running.len() >= self.limits.max_seqs || prompts >= UNFINISHED_PROMPTS {
             return false;
         }
         let Some(first) = self.waiting.front() else { return false };
-        // each running sequence may soon want a page more: it should not have to preempt the newcomer for it
+        // each running sequence may soon need one more page and should not have to preempt the new one for it
         let spare = self.running.len();
         if self.pages.free() < first.need(&self.pages) + spare {
             return false;
         }
         let Some(mut sequence) = self.waiting.pop_front() else { return false };
-        let seated = sequence.sit_down(&mut self.pages);
-        debug_assert!(seated, "there were enough free pages");
+        let acquired = sequence.acquire_pages(&mut self.pages);
+        debug_assert!(acquired, "there were enough free pages");
         let at = self.running.partition_point(|s| s.rank() < sequence.rank());
         self.running.insert(at, sequence);
         true

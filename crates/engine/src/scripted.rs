@@ -8,11 +8,10 @@ use crate::{Answer, Batch, Capacity, EngineError, Entry, Runner, Want};
 
 type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 
-/// Answers from history, which it reads back through the pages of each entry.
+/// Answers from the history, which it reads back through the pages of each entry.
 ///
-/// It remembers which token was written to which slot of which page and nothing about requests. A scheduler that
-/// mixes up pages, positions or recomputation therefore changes the text, or asks for a slot that was never
-/// written.
+/// It keeps which token was written to which slot of which page and nothing about requests. A scheduler that mixes up
+/// pages, positions or recomputation therefore changes the text, or reads a slot that was never written.
 pub struct ScriptedRunner {
     vocab: usize,
     capacity: Capacity,
@@ -20,14 +19,15 @@ pub struct ScriptedRunner {
     written: HashMap<u32, Vec<Option<u32>>>,
     script: Box<Script>,
     ahead: bool,
-    /// What the last batch sampled, for tokens that the next one carries over.
+    /// The samples of the last batch, for carried tokens of the next.
     sampled: Vec<Option<u32>>,
     /// Answers that were not collected, the oldest first.
-    under_way: VecDeque<Vec<Answer>>,
+    in_flight: VecDeque<Vec<Answer>>,
 }
 
 impl ScriptedRunner {
-    /// Every next token is a hash of all tokens before it, of the tokens seen and, when hot, of the draw.
+    /// Every next token is a hash of all tokens before it, of the tokens seen and, if the temperature is not 0, of the
+    /// draw.
     pub fn new(vocab: usize, capacity: Capacity) -> ScriptedRunner {
         let vocab = vocab.max(1);
         ScriptedRunner::answering(vocab, capacity, move |history, sample| {
@@ -35,7 +35,7 @@ impl ScriptedRunner {
         })
     }
 
-    /// Every next token is what `answer` makes of the history; `None` stands for a model without a finite logit.
+    /// Every next token is `answer(history)`; `None` stands for logits that are not finite.
     pub fn answering(
         vocab: usize,
         capacity: Capacity,
@@ -49,16 +49,16 @@ impl ScriptedRunner {
             script: Box::new(answer),
             ahead: false,
             sampled: vec![],
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
         }
     }
 
-    /// The same, taking a batch before the one before it is collected, as a device would.
+    /// The same, accepting a batch before the one before it is collected, as a device does.
     pub fn running_ahead(self) -> ScriptedRunner {
         ScriptedRunner { ahead: true, ..self }
     }
 
-    /// An entry with its token put in, where the batch before sampled it.
+    /// The entry with its carried token resolved, if it has one.
     fn resolve(&self, entry: &Entry, sampled: &[Option<u32>]) -> Result<Entry, EngineError> {
         let mut entry = entry.clone();
         let Some(sample) = entry.carried.take() else { return Ok(entry) };
@@ -142,8 +142,8 @@ fn fault(entry: &Entry, what: String) -> EngineError {
 
 impl Runner for ScriptedRunner {
     fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        if self.under_way.len() > usize::from(self.ahead) {
-            return Err(EngineError::Runner(format!("{} batches are under way", self.under_way.len())));
+        if self.in_flight.len() > usize::from(self.ahead) {
+            return Err(EngineError::Runner(format!("{} batches are in flight", self.in_flight.len())));
         }
         let before = std::mem::take(&mut self.sampled);
         let entries: Vec<Entry> =
@@ -153,7 +153,7 @@ impl Runner for ScriptedRunner {
             if entry.tokens.is_empty() {
                 return Err(fault(entry, "no tokens".into()));
             }
-            // a page may be read by many, but what one writes is nobody else's
+            // many entries may read a page, but only one may write it
             let first = entry.position / self.capacity.page_len;
             if let Some(page) = entry.pages.iter().skip(first).find(|page| !written.insert(**page)) {
                 return Err(fault(entry, format!("page {page} is written in this batch already")));
@@ -170,12 +170,12 @@ impl Runner for ScriptedRunner {
         let samples = entries.iter().zip(&answers).filter(|(e, _)| e.sample().is_some());
         let id = |answer: &Answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
         self.sampled = samples.map(|(_, answer)| id(answer)).collect();
-        self.under_way.push_back(answers);
+        self.in_flight.push_back(answers);
         Ok(())
     }
 
     fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
-        self.under_way.pop_front().ok_or_else(|| EngineError::Runner("no batch is under way".into()))
+        self.in_flight.pop_front().ok_or_else(|| EngineError::Runner("no batch is in flight".into()))
     }
 
     fn runs_ahead(&self) -> bool {
@@ -231,11 +231,11 @@ mod tests {
     #[test]
     fn a_slot_never_written_a_missing_page_and_a_shared_page_are_refused() {
         let runner = &mut ScriptedRunner::new(1000, PAIRS);
-        let mut words = |entries| next(runner, entries).unwrap_err();
-        assert_eq!(words(vec![entry(&[1], 1, &[0])]), "request 1: position 0 was never written");
-        assert_eq!(words(vec![entry(&[1], 2, &[0])]), "request 1: no page for position 2");
+        let mut message = |entries| next(runner, entries).unwrap_err();
+        assert_eq!(message(vec![entry(&[1], 1, &[0])]), "request 1: position 0 was never written");
+        assert_eq!(message(vec![entry(&[1], 2, &[0])]), "request 1: no page for position 2");
         let twice = vec![entry(&[1], 0, &[5]), entry(&[1], 0, &[5])];
-        assert_eq!(words(twice), "request 1: page 5 is written in this batch already");
+        assert_eq!(message(twice), "request 1: page 5 is written in this batch already");
     }
 
     #[test]
@@ -247,17 +247,17 @@ mod tests {
         let runner = &mut plus().running_ahead();
         runner.submit(&first).unwrap();
         runner.submit(&second).unwrap();
-        assert_eq!(runner.submit(&second).unwrap_err().to_string(), "2 batches are under way");
+        assert_eq!(runner.submit(&second).unwrap_err().to_string(), "2 batches are in flight");
         let id = |answer: &Answer| if let Answer::Token(s) = answer { s.id } else { 0 };
         let mut collect = || runner.collect().map(|answers| answers.iter().map(id).collect::<Vec<_>>());
         assert_eq!((collect().unwrap(), collect().unwrap()), (vec![4, 8], vec![9]));
-        assert_eq!(collect().unwrap_err().to_string(), "no batch is under way");
+        assert_eq!(collect().unwrap_err().to_string(), "no batch is in flight");
         runner.submit(&second).unwrap_err();
         assert!(!plus().runs_ahead());
     }
 
     #[test]
-    fn the_draw_counts_only_when_hot() {
+    fn the_draw_counts_only_with_a_temperature() {
         let runner = &mut ScriptedRunner::new(1000, PAIRS);
         let mut with = |temperature, draw| {
             let sampling = Sampling { temperature, ..Sampling::default() };

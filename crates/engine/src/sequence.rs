@@ -1,32 +1,32 @@
-//! One request on its way: the tokens it has, how many of them are in the KV pages, and what comes next.
+//! One request: the tokens it has, how many of them are in the KV pages, and what comes next.
 
 use std::sync::Arc;
 
 use tern_graph::{Mask, Sampled, Sampling, Seen, all_finite};
 
-use crate::pages::{Held, Pages};
+use crate::pages::{PageList, Pages};
 use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Want};
 
-/// A request and how far it is.
+/// A request and its progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: RequestId,
-    /// When it came, among all of this engine.
+    /// Order of arrival in this engine.
     pub(crate) arrival: u64,
-    /// The prompt, then what was generated.
+    /// The prompt, then the generated tokens.
     pub(crate) tokens: Vec<u32>,
-    /// How many of the tokens are in the pages.
+    /// Number of tokens in the pages.
     pub(crate) computed: usize,
-    /// How many will be when the steps under way are done.
+    /// The same after the steps in flight.
     planned: usize,
-    /// Tokens that the steps under way sample; the newest is sample `sample` of its batch.
-    coming: usize,
+    /// Tokens that the steps in flight sample; the newest is sample `sample` of its batch.
+    unknown: usize,
     sample: usize,
-    pub(crate) held: Held,
-    /// Nothing was planned since it sat down.
+    pub(crate) held: PageList,
+    /// Nothing was planned since it acquired its pages.
     pub(crate) fresh: bool,
     pub(crate) finished: bool,
-    /// It was planned before.
+    /// Whether it was in a step before.
     started: bool,
     prompt_len: usize,
     /// Without its prompt and sampling parameters, which are `tokens` and `sampling`.
@@ -35,7 +35,7 @@ pub(crate) struct Sequence {
     /// Kept only if the penalties look at it: the first `counted` tokens.
     seen: Seen,
     counted: usize,
-    /// The sum of hidden states, where a mean is asked for.
+    /// The sum of hidden states, for a mean.
     sum: Vec<f32>,
 }
 
@@ -49,9 +49,9 @@ impl Sequence {
             arrival,
             computed: 0,
             planned: 0,
-            coming: 0,
+            unknown: 0,
             sample: 0,
-            held: Held::default(),
+            held: PageList::default(),
             fresh: true,
             finished: false,
             started: false,
@@ -65,31 +65,31 @@ impl Sequence {
         }
     }
 
-    /// Its place in line: lower goes first.
+    /// Scheduling order: lower first.
     pub(crate) fn rank(&self) -> (i32, u64) {
         (self.request.priority, self.arrival)
     }
 
-    /// Tokens that are known or coming and will be in the pages; the last one of an answer never is.
+    /// Tokens, known or in flight, that will be in the pages; the last one of a text never is.
     pub(crate) fn length(&self) -> usize {
-        (self.tokens.len() + self.coming).min(self.prompt_len + self.request.max_tokens - 1)
+        (self.tokens.len() + self.unknown).min(self.prompt_len + self.request.max_tokens - 1)
     }
 
-    /// Those of them that no step has taken yet; at least one where nothing is under way.
-    pub(crate) fn wanted(&self) -> usize {
+    /// Those of them that are in no step yet; at least one if nothing is in flight.
+    pub(crate) fn pending(&self) -> usize {
         self.length() - self.planned
     }
 
-    /// It is in a step that was planned and not applied.
-    pub(crate) fn is_under_way(&self) -> bool {
+    /// Whether it is in a step that was planned and not applied.
+    pub(crate) fn is_in_flight(&self) -> bool {
         self.planned > self.computed
     }
 
-    /// It wants to go on, and the token under way must be known for that: because its choice of the next one depends
-    /// on it, or because two would be unknown.
+    /// Whether its next token can be planned only when the one in flight is known: because sampling depends on it, or
+    /// because two would be unknown.
     pub(crate) fn must_wait(&self) -> bool {
-        let depends = self.request.guide.is_some() || self.sampling.has_penalties();
-        self.wanted() > 0 && (self.coming > 1 || self.coming > 0 && depends)
+        let depends = self.request.constraint.is_some() || self.sampling.has_penalties();
+        self.pending() > 0 && (self.unknown > 1 || self.unknown > 0 && depends)
     }
 
     /// Tokens generated so far.
@@ -97,40 +97,40 @@ impl Sequence {
         self.tokens.len() - self.prompt_len
     }
 
-    /// Free pages that it would take to start.
+    /// Free pages that it needs to start.
     pub(crate) fn need(&self, pages: &Pages) -> usize {
         if self.reads_all() { self.tokens.len().div_ceil(pages.page_len()) } else { pages.need(&self.tokens) }
     }
 
-    /// Takes pages for all known tokens, with as much of them computed as the pages remember; false, and nothing
-    /// taken, if there are not enough.
-    pub(crate) fn sit_down(&mut self, pages: &mut Pages) -> bool {
+    /// Acquires pages for all known tokens, starting with the cached prefix; false, with none acquired, if there are not
+    /// enough.
+    pub(crate) fn acquire_pages(&mut self, pages: &mut Pages) -> bool {
         pages.give_back(&mut self.held);
-        self.held = if self.reads_all() { Held::default() } else { pages.revive(&self.tokens) };
+        self.held = if self.reads_all() { PageList::default() } else { pages.revive(&self.tokens) };
         self.computed = self.held.pages.len() * pages.page_len();
         self.planned = self.computed;
         self.fresh = true;
         let grown = pages.grow(&mut self.held, self.tokens.len());
         if !grown {
-            self.stand_up(pages);
+            self.release_pages(pages);
         }
         grown
     }
 
-    /// Gives the pages back: what was computed has to be again, or found again. Nothing may be under way.
-    pub(crate) fn stand_up(&mut self, pages: &mut Pages) {
+    /// Releases the pages: what they hold is computed again later, or found in the prefix cache. Nothing may be in flight.
+    pub(crate) fn release_pages(&mut self, pages: &mut Pages) {
         pages.give_back(&mut self.held);
         self.computed = 0;
         self.planned = 0;
         self.sum.clear();
     }
 
-    /// A mean needs the hidden state of every token, also of those that the pages remember.
+    /// A mean needs the hidden state of every token, also of cached ones.
     fn reads_all(&self) -> bool {
         self.request.pooling == Some(Pooling::Mean)
     }
 
-    /// Whether it is planned for the first time.
+    /// Marks it as started; true the first time.
     pub(crate) fn start(&mut self) -> bool {
         !std::mem::replace(&mut self.started, true)
     }
@@ -140,26 +140,26 @@ impl Sequence {
         self.prompt_len
     }
 
-    /// The next `grant` tokens, in a batch that has `samples` samples before it; the last token is followed by what
-    /// the request is after.
-    pub(crate) fn go(&mut self, grant: usize, samples: usize) -> Entry {
+    /// The next `grant` tokens, in a batch with `samples` samples before it; after the last known token something is
+    /// requested from the runner.
+    pub(crate) fn next_entry(&mut self, grant: usize, samples: usize) -> Entry {
         let (position, end) = (self.planned, self.planned + grant);
-        let last = end == self.tokens.len() + self.coming;
-        // while a token is coming, it is all that is wanted
-        let carried = (self.coming > 0).then_some(self.sample);
+        let last = end == self.tokens.len() + self.unknown;
+        // while a token is in flight, it is the only one to plan
+        let carried = (self.unknown > 0).then_some(self.sample);
         let tokens = if carried.is_some() { vec![0] } else { self.tokens[position..end].to_vec() };
         let want = match self.request.pooling {
             Some(pooling) => Entry::pooled(pooling, last),
             None if last => {
                 self.count();
                 let mut sample = self.sampling.at(end, &self.seen);
-                sample.mask = self.request.guide.as_ref().map(|_| Mask::promise());
-                Want::Token(sample, self.request.guide.clone())
+                sample.mask = self.request.constraint.as_ref().map(|_| Mask::pending());
+                Want::Token(sample, self.request.constraint.clone())
             }
             None => Want::Nothing,
         };
         if let Want::Token(..) = want {
-            self.coming += 1;
+            self.unknown += 1;
             self.sample = samples;
         }
         self.planned = end;
@@ -176,21 +176,21 @@ impl Sequence {
         }
     }
 
-    /// Takes the answer to an entry in and says what that means for the request.
+    /// Applies the answer to an entry and emits the resulting events.
     pub(crate) fn advance(&mut self, entry: &Entry, answer: &Answer, emit: &mut impl FnMut(Event)) {
         self.computed = entry.position + entry.tokens.len();
         let not_finite = EngineError::NotFinite { position: self.computed - 1 };
-        self.coming -= usize::from(entry.sample().is_some());
+        self.unknown -= usize::from(entry.sample().is_some());
         match (&entry.want, answer) {
             (Want::Nothing, _) => {}
             (Want::Token(..), Answer::Token(sampled)) => self.take(sampled, emit),
             (Want::Sum | Want::Last, Answer::Hidden(row)) => self.pool(row, emit),
             (Want::Token(sample, _), _) => {
-                // nothing could be chosen: either nothing was allowed, or the model is broken
+                // nothing could be sampled: either no token was allowed, or a logit was not finite
                 let why = match sample.mask.as_ref().map(Mask::wait) {
-                    Some(Err(why)) => EngineError::Rules(why.to_string()),
+                    Some(Err(why)) => EngineError::Constraint(why.to_string()),
                     Some(Ok(words)) if words.iter().all(|&word| word == 0) => {
-                        EngineError::Rules("no token may follow".into())
+                        EngineError::Constraint("no token is allowed".into())
                     }
                     _ => not_finite,
                 };
@@ -204,10 +204,11 @@ impl Sequence {
         if self.request.end_tokens.contains(&sampled.id) {
             return self.end(Event::Done(Finish::Stop(sampled.id)), emit);
         }
-        let complete = self.request.guide.as_ref().map_or(Ok(false), |guide| guide.accept(sampled.id));
+        let complete =
+            self.request.constraint.as_ref().map_or(Ok(false), |constraint| constraint.accept(sampled.id));
         let complete = match complete {
             Ok(complete) => complete,
-            Err(why) => return self.end(Event::Failed(EngineError::Rules(why)), emit),
+            Err(why) => return self.end(Event::Failed(EngineError::Constraint(why)), emit),
         };
         self.tokens.push(sampled.id);
         emit(Event::Token(sampled.clone()));
@@ -228,7 +229,7 @@ impl Sequence {
         let vector: Vec<f32> = self.sum.iter().map(|sum| sum / count).collect();
         let event = match all_finite(&vector) {
             true => Event::Embedding(vector),
-            false => Event::Failed(EngineError::NotFinite { position: self.computed - 1 }), // their sum overflowed
+            false => Event::Failed(EngineError::NotFinite { position: self.computed - 1 }), // the sum overflowed
         };
         self.end(event, emit);
     }
@@ -244,13 +245,13 @@ mod tests {
     use tern_graph::Sample;
 
     use super::*;
-    use crate::{Guide, Rules};
+    use crate::{Constraint, SharedConstraint};
 
     fn events(request: Request, ids: &[Option<u32>]) -> Vec<Event> {
         let mut sequence = Sequence::new(1, 1, request);
         let mut events = vec![];
         for id in ids {
-            let entry = sequence.go(sequence.wanted(), 0);
+            let entry = sequence.next_entry(sequence.pending(), 0);
             let answer = id.map_or(Answer::Nothing, |id| Answer::Token(Sampled { id, ..Sampled::default() }));
             entry.make_mask();
             sequence.advance(&entry, &answer, &mut |e| events.push(e));
@@ -273,10 +274,10 @@ mod tests {
         assert_eq!(events(two(), &[Some(5), None]), [token(5), broken]);
     }
 
-    /// Counts upward; complete at 7, broken after 8.
+    /// Counts upward; complete at 7, fails after 8.
     struct Counting(u32);
 
-    impl Rules for Counting {
+    impl Constraint for Counting {
         fn mask(&mut self) -> Result<Vec<u32>, String> {
             if self.0 < 9 { Ok(vec![1 << self.0]) } else { Err("nine is too much".into()) }
         }
@@ -291,16 +292,19 @@ mod tests {
     }
 
     #[test]
-    fn rules_end_a_text_when_it_is_complete_and_say_why_they_fail() {
-        let guided = |from| Request { guide: Some(Guide::new(Counting(from))), ..Request::new(vec![1], 9) };
-        let words = |events: Vec<Event>| match events.last() {
+    fn a_constraint_ends_a_text_when_it_is_complete_and_reports_why_it_fails() {
+        let constrained = |from| Request {
+            constraint: Some(SharedConstraint::new(Counting(from))),
+            ..Request::new(vec![1], 9)
+        };
+        let message = |events: Vec<Event>| match events.last() {
             Some(Event::Failed(why)) => why.to_string(),
             other => format!("{other:?}"),
         };
         let done = [token(6), token(7), Event::Done(Finish::Complete)];
-        assert_eq!(events(guided(6), &[Some(6), Some(7)]), done);
-        assert_eq!(words(events(guided(3), &[Some(4)])), "the rules of the answer: 4 after 3");
-        assert_eq!(words(events(guided(8), &[Some(8), None])), "the rules of the answer: nine is too much");
+        assert_eq!(events(constrained(6), &[Some(6), Some(7)]), done);
+        assert_eq!(message(events(constrained(3), &[Some(4)])), "constraint: 4 after 3");
+        assert_eq!(message(events(constrained(8), &[Some(8), None])), "constraint: nine is too much");
     }
 
     #[test]
@@ -309,7 +313,7 @@ mod tests {
             let mut sequence = Sequence::new(1, 1, Request::embed(vec![1, 2, 3, 4], pooling));
             let mut events = vec![];
             for sum in [2.0, 6.0] {
-                let entry = sequence.go(2, 0);
+                let entry = sequence.next_entry(2, 0);
                 sequence.advance(&entry, &Answer::Hidden(vec![sum]), &mut |e| events.push(e));
             }
             assert_eq!(events, [Event::Embedding(vec![want])]);
@@ -320,9 +324,9 @@ mod tests {
     fn penalties_see_the_prompt_and_the_generated_tokens() {
         let sampling = Sampling { frequency: 1.0, ..Sampling::default() };
         let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4, 4, 2], 9) });
-        let entry = sequence.go(3, 0);
+        let entry = sequence.next_entry(3, 0);
         sequence.advance(&entry, &Answer::Token(Sampled { id: 2, ..Sampled::default() }), &mut |_| ());
-        let seen = sequence.go(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
+        let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
     }
 }

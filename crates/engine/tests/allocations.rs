@@ -46,7 +46,7 @@ fn bytes_per_step(depth: usize, sampling: &Sampling) -> usize {
     for _ in 0..20 {
         let before = BYTES.get();
         let batch = scheduler.plan(usize::MAX);
-        let step = batch.to_step(|entry: &Entry| !entry.wants_hidden());
+        let step = batch.to_step(|entry: &Entry| !entry.needs_hidden());
         let answers: Vec<Answer> =
             batch.entries.iter().map(|_| Answer::Token(Sampled { id: 31, ..Sampled::default() })).collect();
         drop(step);

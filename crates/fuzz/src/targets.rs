@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use tern_engine::Rules;
+use tern_engine::Constraint;
 use tern_formats::Checkpoint;
 use tern_grammar::{Grammar, GrammarCompiler};
 use tern_models::{Model, Shape, Synth, plain_tokenizer};

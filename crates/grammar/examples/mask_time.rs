@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tern_engine::Rules;
+use tern_engine::Constraint;
 use tern_formats::Checkpoint;
 use tern_grammar::{Grammar, GrammarCompiler};
 use tern_text::Tokenizer;

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use llguidance::Matcher;
-use tern_engine::Rules;
+use tern_engine::Constraint;
 
 use crate::error::first_line;
 
@@ -33,7 +33,7 @@ pub struct GrammarConstraint {
     tokens: usize,
 }
 
-impl Rules for GrammarConstraint {
+impl Constraint for GrammarConstraint {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         let matcher = &mut self.matcher;
         let mask = guarded(|| matcher.compute_mask_or_eos().map_err(|error| error.to_string()))?;

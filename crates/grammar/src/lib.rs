@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tern_engine::Rules;
+//! use tern_engine::Constraint;
 //! use tern_grammar::{Grammar, GrammarCompiler};
 //! # use tern_formats::Checkpoint;
 //! # use tern_text::Tokenizer;

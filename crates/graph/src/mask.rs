@@ -11,7 +11,7 @@ pub struct Mask(Arc<OnceLock<Result<Box<[u32]>, String>>>);
 
 impl Mask {
     /// A promise that is not kept yet.
-    pub fn promise() -> Mask {
+    pub fn pending() -> Mask {
         Mask::default()
     }
 
@@ -21,13 +21,13 @@ impl Mask {
         for id in tokens {
             words[id as usize / 32] |= 1 << (id % 32);
         }
-        let mask = Mask::promise();
-        mask.keep(Ok(words));
+        let mask = Mask::pending();
+        mask.set(Ok(words));
         mask
     }
 
     /// Keeps the promise, or says why it cannot be kept. Only the first time counts.
-    pub fn keep(&self, words: Result<Vec<u32>, String>) {
+    pub fn set(&self, words: Result<Vec<u32>, String>) {
         let _ = self.0.set(words.map(Vec::into_boxed_slice));
     }
 

@@ -257,8 +257,8 @@ mod tests {
             assert_eq!((shares[0], shares[2]), (0.0, 0.0));
             assert!(shares[1] > 0.8);
         }
-        let broken = Mask::promise();
-        broken.keep(Err("too deep".into()));
+        let broken = Mask::pending();
+        broken.set(Err("too deep".into()));
         assert_eq!(Sample { mask: Some(broken), ..with(0.0) }.pick(&logits), None);
     }
 

@@ -1,6 +1,6 @@
 //! Constrained answers: a compiled grammar, and when in an answer it begins to apply.
 
-use tern_engine::Guide;
+use tern_engine::SharedConstraint;
 use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
 
 use crate::Model;
@@ -14,11 +14,11 @@ pub struct Constraint {
 
 impl Constraint {
     /// The state of one more text.
-    pub fn guide(&self) -> Guide {
+    pub fn shared(&self) -> SharedConstraint {
         let rules = self.compiled.constraint();
         match self.preamble.clone() {
-            None => Guide::new(rules),
-            Some(preamble) => Guide::new(AfterPreamble { rules, preamble }),
+            None => SharedConstraint::new(rules),
+            Some(preamble) => SharedConstraint::new(AfterPreamble { rules, preamble }),
         }
     }
 }

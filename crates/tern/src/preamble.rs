@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_engine::Rules;
+use tern_engine::Constraint;
 use tern_text::{CallStyle, ReasoningStyle, Tokenizer};
 
 use crate::Model;
@@ -97,13 +97,13 @@ impl Preamble {
     }
 }
 
-/// Rules that apply after the preamble.
+/// A constraint that applies after the preamble.
 pub(crate) struct AfterPreamble<R> {
     pub(crate) rules: R,
     pub(crate) preamble: Preamble,
 }
 
-impl<R: Rules> Rules for AfterPreamble<R> {
+impl<R: Constraint> Constraint for AfterPreamble<R> {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         match self.preamble.state {
             State::Constrained => self.rules.mask(),
@@ -151,10 +151,10 @@ impl<R: Rules> Rules for AfterPreamble<R> {
 mod tests {
     use super::*;
 
-    /// Rules that allow token 7 and are over after it.
+    /// Allows token 7 and is complete after it.
     struct Seven;
 
-    impl Rules for Seven {
+    impl Constraint for Seven {
         fn mask(&mut self) -> Result<Vec<u32>, String> {
             Ok(vec![1 << 7, 0, 0, 0])
         }

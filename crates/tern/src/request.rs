@@ -188,14 +188,14 @@ impl Model {
     pub fn stream(&self, request: impl Into<Request>) -> Result<TextStream, Error> {
         let request = request.into();
         let Prepared { tokens, reading } = self.prepare(&request)?;
-        let guide = match &request.constraint {
+        let constraint = match &request.constraint {
             None => None,
             Some(grammar) => {
                 let chat = reading.chat.as_ref().map(|chat| ChatStart {
                     prompt_tail: &chat.prompt_tail,
                     calls: chat.markup.calls.filter(|_| chat.tools),
                 });
-                Some(self.constraint(grammar, chat)?.guide())
+                Some(self.constraint(grammar, chat)?.shared())
             }
         };
         let prompt_tokens = tokens.len();
@@ -206,7 +206,7 @@ impl Model {
             sampling,
             end_tokens: if request.ignore_end { [].into() } else { self.end_tokens().clone() },
             priority: request.priority,
-            guide,
+            constraint,
             ..tern_engine::Request::new(tokens, self.max_tokens(prompt_tokens, request.max_tokens)?)
         })?;
         Ok(TextStream::new(stream, reader, prompt_tokens))

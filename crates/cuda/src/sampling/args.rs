@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn a_broken_mask_is_one_that_allows_nothing() {
-        let mask = Mask::promise();
-        mask.keep(Err("too deep".into()));
+        let mask = Mask::pending();
+        mask.set(Err("too deep".into()));
         let words = pack([Some(&Sample { mask: Some(mask), ..Sample::default() })].into_iter(), 10);
         assert_eq!((words.len(), words[0], words[14]), (ROW, CHOOSE | GREEDY | MASKED, 0));
     }

@@ -1,12 +1,12 @@
-//! Batching never changes the text: whoever else runs, however small the cache and the chunks.
+//! Batching never changes the text: whatever else runs, however small the cache and the chunks.
 
-use crate::company::{Guest, alone, compare, run};
+use crate::harness::{Scenario, alone, compare, run};
 use proptest::prelude::*;
 use tern_engine::{Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner};
 
 const VOCAB: usize = 50;
 
-/// Prompts that often begin alike.
+/// Prompts that often share a prefix.
 fn prompt() -> impl Strategy<Value = Vec<u32>> {
     let tail = prop::collection::vec(0..VOCAB as u32, 1..20);
     (0..3u32, 0..30usize, tail).prop_map(|(kind, shared, tail)| {
@@ -36,28 +36,31 @@ fn request() -> impl Strategy<Value = Request> {
     )
 }
 
-fn guest() -> impl Strategy<Value = Guest> {
+fn scenario() -> impl Strategy<Value = Scenario> {
     let cancelled = prop::option::weighted(0.3, 0..60usize);
-    let rules = prop::option::weighted(0.2, 1..5u32);
-    (request(), rules, 0..30usize, cancelled).prop_map(|(request, rules, arrives, cancelled)| Guest {
+    let stride = prop::option::weighted(0.2, 1..5u32);
+    (request(), stride, 0..30usize, cancelled).prop_map(|(request, stride, arrives, cancelled)| Scenario {
         request,
-        rules,
+        stride,
         arrives,
         cancelled,
     })
 }
 
-/// Guests, and sizes with which each fits alone but often no two at once.
-fn company() -> impl Strategy<Value = (Vec<Guest>, Limits, Capacity)> {
+/// Scenarios, and sizes with which each fits alone but often no two at the same time.
+fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capacity)> {
     let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize);
-    (prop::collection::vec(guest(), 1..10), sizes).prop_map(|(guests, (max_seqs, chunk, page_len, spare))| {
-        let fed = |g: &Guest| g.request.prompt.len() + g.request.max_tokens - 1; // more than a vector needs
-        let largest = guests.iter().map(fed).max().unwrap_or(1);
-        let limits = Limits { max_seqs, max_context: largest + 1, max_waiting: guests.len(), step_millis: 0 };
-        let pages = largest.div_ceil(page_len) + spare;
-        let capacity = Capacity { pages, page_len, max_tokens: max_seqs + chunk, max_outputs: max_seqs };
-        (guests, limits, capacity)
-    })
+    (prop::collection::vec(scenario(), 1..10), sizes).prop_map(
+        |(scenarios, (max_seqs, chunk, page_len, spare))| {
+            let fed = |g: &Scenario| g.request.prompt.len() + g.request.max_tokens - 1; // more than a vector needs
+            let largest = scenarios.iter().map(fed).max().unwrap_or(1);
+            let limits =
+                Limits { max_seqs, max_context: largest + 1, max_waiting: scenarios.len(), step_millis: 0 };
+            let pages = largest.div_ceil(page_len) + spare;
+            let capacity = Capacity { pages, page_len, max_tokens: max_seqs + chunk, max_outputs: max_seqs };
+            (scenarios, limits, capacity)
+        },
+    )
 }
 
 proptest! {
@@ -65,43 +68,43 @@ proptest! {
 
     #[test]
     fn batching_never_changes_the_text(
-        (guests, limits, capacity) in company(),
+        (scenarios, limits, capacity) in scenarios_and_sizes(),
         budgets in prop::collection::vec(1..60usize, 1..5),
     ) {
         let scripted = || ScriptedRunner::new(VOCAB, capacity);
         for mut runner in [scripted(), scripted().running_ahead()] {
-            let (said, _) = run((limits, capacity), &mut runner, &guests, &budgets).map_err(TestCaseError::fail)?;
-            prop_assert_eq!(said.len(), guests.len());
-            for (guest, together) in guests.iter().zip(&said) {
-                let alone = alone(&mut scripted(), guest).map_err(TestCaseError::fail)?;
+            let (outcomes, _) = run((limits, capacity), &mut runner, &scenarios, &budgets).map_err(TestCaseError::fail)?;
+            prop_assert_eq!(outcomes.len(), scenarios.len());
+            for (scenario, together) in scenarios.iter().zip(&outcomes) {
+                let alone = alone(&mut scripted(), scenario).map_err(TestCaseError::fail)?;
                 let ended = together.finish.is_some() || !together.vector.is_empty();
-                prop_assert!(guest.cancelled.is_some() || ended);
-                compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+                prop_assert!(scenario.cancelled.is_some() || ended);
+                compare(&alone, together, scenario).map_err(TestCaseError::fail)?;
             }
         }
     }
 }
 
-fn guests(prompts: &[usize], max_tokens: usize) -> Vec<Guest> {
+fn scenarios(prompts: &[usize], max_tokens: usize) -> Vec<Scenario> {
     let prompt =
         |(i, &len): (usize, &usize)| (0..len as u32).map(|t| (t * 7 + i as u32) % VOCAB as u32).collect();
     let prompts = prompts.iter().enumerate().map(prompt);
-    prompts.map(|p| Guest::new(Request::new(p, max_tokens))).collect()
+    prompts.map(|p| Scenario::new(Request::new(p, max_tokens))).collect()
 }
 
 #[test]
-fn a_cache_too_small_for_all_preempts_and_still_says_the_same() {
+fn a_cache_too_small_for_all_preempts_and_still_gives_the_same_text() {
     let limits = Limits { max_seqs: 4, max_context: 64, max_waiting: 9, step_millis: 0 };
     let capacity = Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4 };
-    let guests = guests(&[8, 8, 8, 8], 30);
+    let scenarios = scenarios(&[8, 8, 8, 8], 30);
     let scripted = || ScriptedRunner::new(VOCAB, capacity);
     for mut runner in [scripted(), scripted().running_ahead()] {
-        let (said, stats) = run((limits, capacity), &mut runner, &guests, &[16]).unwrap();
+        let (outcomes, stats) = run((limits, capacity), &mut runner, &scenarios, &[16]).unwrap();
         assert!(stats.preemptions > 0, "{stats:?}");
         assert_eq!((stats.tokens_generated, stats.prompt_tokens), (120, 32));
-        for (guest, together) in guests.iter().zip(&said) {
-            let alone = alone(&mut scripted(), guest).unwrap();
-            compare(&alone, together, guest).unwrap();
+        for (scenario, together) in scenarios.iter().zip(&outcomes) {
+            let alone = alone(&mut scripted(), scenario).unwrap();
+            compare(&alone, together, scenario).unwrap();
         }
     }
 }
@@ -116,5 +119,5 @@ fn the_text_alone_is_the_script_applied_to_itself() {
     }
     let capacity = Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1 };
     let mut runner = ScriptedRunner::answering(VOCAB, capacity, move |history, _| Some(total(history)));
-    assert_eq!(alone(&mut runner, &Guest::new(request)).unwrap().text, history[3..]);
+    assert_eq!(alone(&mut runner, &Scenario::new(request)).unwrap().text, history[3..]);
 }

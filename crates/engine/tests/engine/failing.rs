@@ -90,7 +90,7 @@ fn the_step_in_flight_has_an_age() {
 }
 
 #[test]
-fn a_stuck_step_does_not_hold_up_whoever_drops_the_engine() {
+fn a_stuck_step_does_not_block_the_drop_of_the_engine() {
     let (runner, entries, permit) = gate(scripted());
     let engine = engine(runner);
     let stream = engine.generate(Request::new(vec![1], 2)).unwrap();

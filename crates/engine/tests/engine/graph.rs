@@ -1,4 +1,4 @@
-//! A tiny model on the reference backend: chunks, pages and company change no token of it.
+//! A tiny model on the reference backend: chunks, pages and other sequences change no token of it.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use tern_graph::{
     Random, Reference, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket,
 };
 
-use crate::company::{Guest, alone, compare, run};
+use crate::harness::{Scenario, alone, compare, run};
 
 const VOCAB: usize = 40;
 const WIDTH: usize = 16;
@@ -53,7 +53,7 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
     })
 }
 
-/// The reference, asked for the next step before the one before it is collected; lost after so many steps.
+/// The reference as a backend that runs ahead; the device is lost after this many steps.
 struct Ahead(Reference, usize);
 
 impl Backend for Ahead {
@@ -106,7 +106,7 @@ fn runner(capacity: Capacity) -> GraphRunner {
     load(model().1.clone(), capacity).unwrap()
 }
 
-/// Both ways.
+/// One that runs ahead and one that does not.
 fn runners(capacity: Capacity) -> [GraphRunner; 2] {
     let ahead = Box::new(Ahead(Reference::new(), usize::MAX));
     let (graph, tensors) = model();
@@ -114,7 +114,7 @@ fn runners(capacity: Capacity) -> [GraphRunner; 2] {
     [runner(capacity), ahead.unwrap()]
 }
 
-fn guest() -> impl Strategy<Value = Guest> {
+fn scenario() -> impl Strategy<Value = Scenario> {
     let prompt = prop::collection::vec(0..VOCAB as u32, 1..16);
     let cancelled = prop::option::weighted(0.2, 0..20usize);
     (prompt, 1..12usize, any::<bool>(), any::<u64>(), 0..8usize, cancelled).prop_map(
@@ -122,7 +122,7 @@ fn guest() -> impl Strategy<Value = Guest> {
             let temperature = if hot { 1.0 } else { 0.0 };
             let sampling = Sampling { temperature, seed, ..Sampling::default() };
             let request = Request { sampling, ..Request::new(prompt, max_tokens) };
-            Guest { request, rules: None, arrives, cancelled }
+            Scenario { request, stride: None, arrives, cancelled }
         },
     )
 }
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn batching_never_changes_the_text_of_a_graph(
-        guests in prop::collection::vec(guest(), 1..5),
+        scenarios in prop::collection::vec(scenario(), 1..5),
         (max_seqs, chunk, page_len, spare) in (1..4usize, 0..12usize, 1..5usize, 0..4usize),
     ) {
         let max_tokens = max_seqs + chunk;
@@ -140,12 +140,12 @@ proptest! {
         let limits = Limits { max_seqs, max_context: 28, max_waiting: 9, step_millis: 0 };
         let capacity = Capacity { pages, page_len, max_tokens, max_outputs: max_tokens };
         for mut both in runners(capacity) {
-            let (said, _) =
-                run((limits, capacity), &mut both, &guests, &[max_tokens, 3]).map_err(TestCaseError::fail)?;
-            for (guest, together) in guests.iter().zip(&said) {
+            let (outcomes, _) =
+                run((limits, capacity), &mut both, &scenarios, &[max_tokens, 3]).map_err(TestCaseError::fail)?;
+            for (scenario, together) in scenarios.iter().zip(&outcomes) {
                 let mut roomy = runner(Capacity { pages: 28, page_len, max_tokens: 28, max_outputs: 28 });
-                let alone = alone(&mut roomy, guest).map_err(TestCaseError::fail)?;
-                compare(&alone, together, guest).map_err(TestCaseError::fail)?;
+                let alone = alone(&mut roomy, scenario).map_err(TestCaseError::fail)?;
+                compare(&alone, together, scenario).map_err(TestCaseError::fail)?;
             }
         }
     }
@@ -155,8 +155,8 @@ proptest! {
 fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
     let sized = |max_tokens| runner(Capacity { max_tokens, max_outputs: max_tokens, ..CAPACITY });
     let request = Request::new(vec![5, 17, 3, 3, 29], 20);
-    let said = alone(&mut sized(32), &Guest::new(request.clone())).unwrap();
-    let tokens = [request.prompt, said.text].concat();
+    let outcome = alone(&mut sized(32), &Scenario::new(request.clone())).unwrap();
+    let tokens = [request.prompt, outcome.text].concat();
     let all = |max_tokens| {
         let mut rows = vec![];
         let each = |position: usize, row: &[f32]| {
@@ -172,8 +172,8 @@ fn logits_are_the_same_in_chunks_and_lead_to_the_greedy_text() {
         let best = (0..VOCAB).max_by(|&a, &b| rows[position][a].total_cmp(&rows[position][b]));
         assert_eq!(best, Some(tokens[position + 1] as usize));
     }
-    let words = sized(8).logits(&[0; 33], |_, _| ()).unwrap_err().to_string();
-    assert_eq!(words, "the request needs 9 pages of 4 tokens, there are 8");
+    let message = sized(8).logits(&[0; 33], |_, _| ()).unwrap_err().to_string();
+    assert_eq!(message, "the request needs 9 KV pages of 4 tokens, the engine has 8");
 }
 
 #[test]
@@ -192,15 +192,15 @@ fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
         for budget in [3, 16] {
             let limits = Limits { max_seqs: 3, max_context: 16, max_waiting: 0, step_millis: 0 };
             let capacity = Capacity { pages: 16, page_len: 2, max_tokens: 16, max_outputs: 16 };
-            // a text beside it, and the same prompt before it: neither changes the vector
-            let guests = [
-                Guest::new(Request::new(prompt.clone(), 4)),
-                Guest { arrives: 6, ..Guest::new(Request::embed(prompt.clone(), pooling)) },
+            // a text in the same batch, and the same prompt before it: neither changes the embedding
+            let scenarios = [
+                Scenario::new(Request::new(prompt.clone(), 4)),
+                Scenario { arrives: 6, ..Scenario::new(Request::embed(prompt.clone(), pooling)) },
             ];
             for mut runner in runners(capacity) {
-                let (said, _) = run((limits, capacity), &mut runner, &guests, &[budget]).unwrap();
-                assert_eq!(said[1].vector.len(), WIDTH);
-                for (got, want) in said[1].vector.iter().zip(want) {
+                let (outcomes, _) = run((limits, capacity), &mut runner, &scenarios, &[budget]).unwrap();
+                assert_eq!(outcomes[1].vector.len(), WIDTH);
+                for (got, want) in outcomes[1].vector.iter().zip(want) {
                     assert!((got - want).abs() < 1e-5, "{pooling:?}: {got}, want {want}");
                 }
             }
@@ -210,16 +210,16 @@ fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
 
 #[test]
 fn weights_that_do_not_match_the_graph_are_refused_by_name() {
-    let words = |change: fn(&mut Vec<HostTensor>)| {
+    let message = |change: fn(&mut Vec<HostTensor>)| {
         let mut tensors = model().1.clone();
         change(&mut tensors);
         load(tensors, CAPACITY).err().map(|e| e.to_string()).unwrap_or_default()
     };
-    assert_eq!(words(|t| t.swap(1, 2)), "q: want this tensor next, got k");
-    assert_eq!(words(|t| drop(t.pop())), "out: no such tensor");
-    assert_eq!(words(|t| t.push(t[0].clone())), "table: the graph has no such weight");
-    assert_eq!(words(|t| t[3].rows = 9), "v: want [8, 16], file has [9, 16]");
-    assert_eq!(words(|_| ()), "");
+    assert_eq!(message(|t| t.swap(1, 2)), "q: want this tensor next, got k");
+    assert_eq!(message(|t| drop(t.pop())), "out: missing tensor");
+    assert_eq!(message(|t| t.push(t[0].clone())), "table: the graph has no such weight");
+    assert_eq!(message(|t| t[3].rows = 9), "v: want [8, 16], file has [9, 16]");
+    assert_eq!(message(|_| ()), "");
 }
 
 #[test]
@@ -258,13 +258,13 @@ fn a_batch_larger_than_compiled_for_is_refused() {
     let mut scheduler = Scheduler::new(limits, capacity).unwrap();
     (0..3).for_each(|id| scheduler.add(id, Request::new(vec![1; 3], 3)).unwrap());
     let batch = scheduler.plan(16);
-    let words = |max_tokens, max_outputs| {
+    let message = |max_tokens, max_outputs| {
         let mut runner = runner(Capacity { max_tokens, max_outputs, ..CAPACITY });
         runner.step(&batch).err().map(|e| e.to_string())
     };
-    assert_eq!(words(8, 3), Some("a batch of 9 tokens, compiled for 8".into()));
-    assert_eq!(words(9, 2), Some("a batch of 3 samples, compiled for 2".into()));
-    assert_eq!(words(9, 3), None);
+    assert_eq!(message(8, 3), Some("a batch of 9 tokens, compiled for 8".into()));
+    assert_eq!(message(9, 2), Some("a batch of 3 samples, compiled for 2".into()));
+    assert_eq!(message(9, 3), None);
 }
 
 #[test]

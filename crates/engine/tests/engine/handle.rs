@@ -13,7 +13,7 @@ use tern_engine::{
     Runner, Sampling, ScriptedRunner, TokenStream,
 };
 
-use crate::company::{Guest, alone};
+use crate::harness::{Scenario, alone};
 
 pub(crate) const LIMITS: Limits = Limits { max_seqs: 3, max_context: 64, max_waiting: 1, step_millis: 0 };
 pub(crate) const CAPACITY: Capacity = Capacity { pages: 40, page_len: 4, max_tokens: 8, max_outputs: 3 };
@@ -37,8 +37,7 @@ pub(crate) fn text(stream: TokenStream) -> (Vec<u32>, Option<Event>) {
     (events.into_iter().filter_map(id).collect(), last)
 }
 
-/// A runner that says which requests are in its step and waits until it may go on; where it runs ahead, until it may
-/// answer.
+/// A runner that reports which requests are in its step, and waits for a permit before it answers.
 pub(crate) struct Gate<R> {
     inner: R,
     entered: Sender<Vec<RequestId>>,
@@ -70,7 +69,7 @@ pub(crate) fn gate<R>(inner: R) -> (Gate<R>, Receiver<Vec<RequestId>>, Sender<()
     (Gate { inner, entered, permits }, entries, permit)
 }
 
-/// Both ways.
+/// One that does not run ahead and one that does.
 pub(crate) fn runners() -> [ScriptedRunner; 2] {
     with_capacity(CAPACITY)
 }
@@ -79,11 +78,11 @@ fn with_capacity(capacity: Capacity) -> [ScriptedRunner; 2] {
     [ScriptedRunner::new(50, capacity), ScriptedRunner::new(50, capacity).running_ahead()]
 }
 
-/// A runner that answers what a function says where the first token of a batch was 13, and the usual otherwise.
+/// A runner that returns the result of a function for batches whose first token is 13.
 pub(crate) struct Unlucky {
     inner: ScriptedRunner,
     failure: Failure,
-    /// Of the batches under way.
+    /// For each batch in flight.
     unlucky: VecDeque<bool>,
 }
 
@@ -115,8 +114,7 @@ impl Runner for Unlucky {
     }
 }
 
-/// A runner that writes down when it is asked: `s` for submit, `c` for collect; and refuses a batch whose first token
-/// is 13.
+/// A runner that records its calls, `s` for submit and `c` for collect, and refuses a batch whose first token is 13.
 struct Logged(ScriptedRunner, Arc<Mutex<String>>);
 
 impl Runner for Logged {
@@ -163,7 +161,7 @@ fn dropping_a_stream_cancels_its_request_before_the_next_step() {
 }
 
 #[test]
-fn dropping_a_stream_also_drops_what_is_under_way_for_it() {
+fn dropping_a_stream_also_drops_what_is_in_flight_for_it() {
     let (runner, entries, permit) = gate(scripted().running_ahead());
     let engine = engine(runner);
     let first = engine.generate(Request::new(vec![1], 40)).unwrap();
@@ -177,7 +175,10 @@ fn dropping_a_stream_also_drops_what_is_under_way_for_it() {
     assert_eq!(entries.recv().unwrap(), [second.id()]);
     assert_eq!((engine.stats().running, engine.stats().pages_free), (1, 39));
     drop(permit);
-    assert_eq!(text(second).0, alone(&mut scripted(), &Guest::new(Request::new(vec![2], 40))).unwrap().text);
+    assert_eq!(
+        text(second).0,
+        alone(&mut scripted(), &Scenario::new(Request::new(vec![2], 40))).unwrap().text
+    );
 }
 
 /// What a text that counts upward asks of its runner, and the text.
@@ -187,10 +188,10 @@ fn log(ahead: bool, request: Request) -> (String, Vec<u32>) {
     let engine = engine(Logged(runner, Arc::clone(&log)));
     let (text, _) = text(engine.generate(request).unwrap());
     let open = || log.lock().unwrap().chars().map(|c| if c == 's' { 1 } else { -1 }).sum::<i32>();
-    // what is under way is collected also when nobody waits for it
+    // the step in flight is collected even if no stream waits for it
     let patience = Instant::now() + Duration::from_secs(20);
     while open() > 0 {
-        assert!(Instant::now() < patience, "{} steps are under way", open());
+        assert!(Instant::now() < patience, "{} steps are in flight", open());
         thread::yield_now();
     }
     engine.shutdown();
@@ -202,16 +203,20 @@ fn log(ahead: bool, request: Request) -> (String, Vec<u32>) {
 #[test]
 fn a_step_is_submitted_before_the_one_before_it_is_collected_if_it_can_do_without() {
     let four = || Request::new(vec![20], 4);
-    let said = vec![21, 22, 23, 24];
-    assert_eq!(log(false, four()), ("scscscsc".into(), said.clone()));
-    assert_eq!(log(true, four()), ("sscscscc".into(), said.clone()));
+    let text = vec![21, 22, 23, 24];
+    assert_eq!(log(false, four()), ("scscscsc".into(), text.clone()));
+    assert_eq!(log(true, four()), ("sscscscc".into(), text.clone()));
     let ends = Request { end_tokens: [23].into(), ..four() };
     assert_eq!(log(true, ends), ("sscscscc".into(), vec![21, 22]), "the step after the end is for nothing");
     let penalties = Sampling { presence: 1.0, ..Sampling::default() };
     let penalised = Request { sampling: penalties, ..four() };
-    assert_eq!(log(true, penalised), ("scscscsc".into(), said.clone()), "a choice that looks back must wait");
+    assert_eq!(
+        log(true, penalised),
+        ("scscscsc".into(), text.clone()),
+        "a choice that depends on the last token must wait"
+    );
     let prompt = Request::new((0..17).collect(), 2);
-    assert_eq!(log(true, prompt), ("sscscscc".into(), vec![17, 18]), "eight tokens of a prompt a step");
+    assert_eq!(log(true, prompt), ("sscscscc".into(), vec![17, 18]), "eight prompt tokens per step");
 }
 
 #[test]
@@ -236,8 +241,8 @@ fn what_cannot_run_is_refused_before_it_starts() {
     let mut streams = vec![engine.generate(Request::new(vec![1], 9)).unwrap()];
     entries.recv().unwrap();
     streams.extend((0..3).map(|_| engine.generate(Request::new(vec![1], 9)).unwrap()));
-    let words = "the queue is full: 1 running and 3 waiting, at most 3 and 1";
-    assert_eq!(refused(Request::new(vec![1], 9)), (words.into(), Fault::Busy));
+    let message = "the queue is full: 1 running and 3 waiting, at most 3 and 1";
+    assert_eq!(refused(Request::new(vec![1], 9)), (message.into(), Fault::Busy));
     drop(permit);
     drop(streams);
 }
@@ -246,24 +251,24 @@ fn what_cannot_run_is_refused_before_it_starts() {
 fn tokens_outside_the_vocabulary_are_refused() {
     let engine = engine(scripted());
     let mut request = Request::new(vec![1, 50], 9);
-    let words = |request: &Request| engine.generate(request.clone()).err().unwrap().to_string();
-    assert_eq!(words(&request), "prompt: token id 50 is outside the vocabulary of 50");
+    let message = |request: &Request| engine.generate(request.clone()).err().unwrap().to_string();
+    assert_eq!(message(&request), "prompt: token id 50 is outside the vocabulary of 50");
     request.prompt.pop();
     request.sampling.bias = vec![(99, 1.0)];
-    assert_eq!(words(&request), "bias: token id 99 is outside the vocabulary of 50");
+    assert_eq!(message(&request), "bias: token id 99 is outside the vocabulary of 50");
 }
 
 #[test]
 fn a_failed_step_fails_its_requests_and_the_engine_goes_on() {
     let failures: [(Failure, &str); 2] = [
         (|| Err(EngineError::Runner("attend: out of memory".into())), "attend: out of memory"),
-        (|| Ok(vec![]), "the runner answered 0 of 1 entries"),
+        (|| Ok(vec![]), "the runner returned 0 answers for 1 entries"),
     ];
-    for (failure, words) in failures {
+    for (failure, message) in failures {
         for runner in runners() {
             let engine = engine(Unlucky::new(runner, failure));
             let (tokens, last) = text(engine.generate(Request::new(vec![13], 5)).unwrap());
-            assert_eq!((tokens, last), (vec![], Some(Event::Failed(EngineError::Runner(words.into())))));
+            assert_eq!((tokens, last), (vec![], Some(Event::Failed(EngineError::Runner(message.into())))));
             let (tokens, last) = text(engine.generate(Request::new(vec![1, 2], 1)).unwrap());
             assert_eq!((tokens.len(), last), (1, Some(Event::Done(Finish::Length))));
             assert_eq!(engine.stats().pages_free, 40);
@@ -287,7 +292,7 @@ fn a_failed_step_fails_those_of_the_step_after_it() {
     drop(permit);
     let failed = Some(Event::Failed(EngineError::Runner("attend: out of memory".into())));
     let ends = [first, second, third].map(text);
-    assert_eq!(ends.map(|(said, last)| (said.len(), last)), [2, 0, 0].map(|tokens| (tokens, failed.clone())));
+    assert_eq!(ends.map(|(text, last)| (text.len(), last)), [2, 0, 0].map(|tokens| (tokens, failed.clone())));
     assert_eq!(text(engine.generate(Request::new(vec![1], 3)).unwrap()).0.len(), 3);
     assert_eq!(engine.stats().pages_free, 40);
 }
@@ -302,7 +307,7 @@ fn a_step_that_is_refused_takes_nothing_from_the_one_before_it() {
     drop(permit);
     let failed = Some(Event::Failed(EngineError::Runner("unlucky".into())));
     let ends = [first, second].map(text);
-    assert_eq!(ends.map(|(said, last)| (said.len(), last)), [2, 0].map(|tokens| (tokens, failed.clone())));
+    assert_eq!(ends.map(|(text, last)| (text.len(), last)), [2, 0].map(|tokens| (tokens, failed.clone())));
     assert_eq!(text(engine.generate(Request::new(vec![1], 3)).unwrap()).0.len(), 3);
 }
 
@@ -415,7 +420,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn many_callers_hear_what_each_would_hear_alone(
+    fn concurrent_callers_get_the_text_each_would_get_alone(
         requests in prop::collection::vec((prop::collection::vec(0..50u32, 1..20), 1..30usize, any::<bool>()), 1..8),
         (pages, ahead) in (13..30usize, any::<bool>()),
     ) {
@@ -427,7 +432,7 @@ proptest! {
                 let (engine, request) = (engine.clone(), Request::new(prompt.clone(), *max_tokens));
                 scope.spawn(move || {
                     let stream = engine.generate(request.clone()).unwrap();
-                    let want = alone(&mut scripted(), &Guest::new(request.clone())).unwrap().text;
+                    let want = alone(&mut scripted(), &Scenario::new(request.clone())).unwrap().text;
                     if *patient {
                         assert_eq!(text(stream).0, want);
                     } else if let Some(Event::Token(token)) = stream.take(2).last() {

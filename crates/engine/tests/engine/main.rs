@@ -3,12 +3,12 @@
 #[cfg(test)]
 mod batching;
 #[cfg(test)]
-mod company;
-#[cfg(test)]
 mod failing;
 #[cfg(test)]
 mod graph;
 #[cfg(test)]
 mod handle;
+#[cfg(test)]
+mod harness;
 #[cfg(test)]
 mod scheduler;

@@ -1,4 +1,4 @@
-//! The order in which a scheduler serves, and what it refuses.
+//! The order in which sequences are scheduled, and what is refused.
 
 use tern_engine::{
     Answer, Batch, Capacity, EngineError, Event, Finish, Limits, Request, RequestId, Sampled, Sampling,
@@ -31,7 +31,7 @@ fn step(scheduler: &mut Scheduler) -> Vec<(u64, usize, usize, bool)> {
     shape(&batch)
 }
 
-/// Everyone says 9.
+/// Every sequence samples token 9.
 fn apply(scheduler: &mut Scheduler, batch: &Batch) -> Vec<(RequestId, Event)> {
     let answers = batch.entries.iter().map(|e| match e.want {
         Want::Token(..) => token(9),
@@ -47,7 +47,7 @@ fn token(id: u32) -> Answer {
 }
 
 #[test]
-fn those_who_speak_come_first_then_half_for_the_first_prompt_and_the_rest_for_the_shortest() {
+fn decoding_comes_first_then_half_for_the_first_prompt_and_the_rest_for_the_shortest() {
     let s = &mut scheduler(LIMITS, &[3, 20, 2]);
     assert_eq!(step(s), [(1, 0, 3, true), (2, 0, 3, false), (3, 0, 2, true)]);
     assert_eq!(step(s), [(1, 3, 1, true), (2, 3, 6, false), (3, 2, 1, true)]);
@@ -70,7 +70,7 @@ fn priority_goes_before_arrival() {
 }
 
 #[test]
-fn a_small_budget_still_moves_everyone_who_speaks() {
+fn a_small_budget_still_advances_every_decoding_sequence() {
     let s = &mut scheduler(LIMITS, &[1, 1, 1]);
     for _ in 0..2 {
         let batch = s.plan(1);
@@ -80,7 +80,7 @@ fn a_small_budget_still_moves_everyone_who_speaks() {
 }
 
 #[test]
-fn the_last_is_preempted_and_comes_back_before_those_who_wait() {
+fn the_last_is_preempted_and_resumes_before_those_that_wait() {
     let s = &mut with_capacity(LIMITS, Capacity { pages: 7, max_tokens: 12, ..CAPACITY }, &[4, 4, 4, 4]);
     assert_eq!(step(s), [(1, 0, 4, true), (2, 0, 4, true), (3, 0, 4, true)]);
     let before = (0..20).find(|_| {
@@ -97,7 +97,7 @@ fn the_last_is_preempted_and_comes_back_before_those_who_wait() {
 }
 
 #[test]
-fn a_prompt_that_begins_like_another_starts_where_they_part() {
+fn a_prompt_with_a_cached_prefix_starts_after_it() {
     let mut s = Scheduler::new(LIMITS, Capacity { max_tokens: 64, ..CAPACITY }).unwrap();
     let prompt = |last: u32| [vec![1; 11], vec![last]].concat();
     s.add(1, Request::new(prompt(2), 20)).unwrap();
@@ -114,7 +114,7 @@ fn a_prompt_that_begins_like_another_starts_where_they_part() {
 }
 
 #[test]
-fn of_equal_prompts_at_once_those_behind_wait_for_the_prefix() {
+fn of_equal_prompts_at_the_same_time_later_ones_wait_for_the_prefix() {
     let mut s = Scheduler::new(Limits { max_seqs: 4, ..LIMITS }, CAPACITY).unwrap();
     (1..=4).for_each(|id| s.add(id, Request::new(vec![1; 17], 20)).unwrap());
     for _ in 0..40 {
@@ -128,8 +128,8 @@ fn a_full_queue_and_an_id_used_twice_are_refused() {
     let mut s = scheduler(LIMITS, &[1, 1, 1, 1]);
     assert_eq!(s.add(4, Request::new(vec![1], 1)), Err(EngineError::Duplicate(4)));
     s.add(5, Request::new(vec![1], 1)).unwrap();
-    let words = "the queue is full: 0 running and 5 waiting, at most 3 and 2";
-    assert_eq!(s.add(6, Request::new(vec![1], 1)).unwrap_err().to_string(), words);
+    let message = "the queue is full: 0 running and 5 waiting, at most 3 and 2";
+    assert_eq!(s.add(6, Request::new(vec![1], 1)).unwrap_err().to_string(), message);
     assert!(s.cancel(2) && !s.cancel(2));
     s.add(6, Request::new(vec![1], 1)).unwrap();
 }
@@ -156,13 +156,13 @@ fn a_failed_step_ends_its_requests_only() {
 }
 
 #[test]
-fn a_request_cancelled_between_plan_and_apply_says_nothing() {
+fn a_request_cancelled_between_plan_and_apply_emits_nothing() {
     let mut s = scheduler(LIMITS, &[2, 2]);
     let batch = s.plan(8);
     s.cancel(1);
     let events = s.apply(&batch, &[token(3), token(4)]);
-    let said = Event::Token(Sampled { id: 4, ..Sampled::default() });
-    assert_eq!((events, batch.started), (vec![(2, said)], vec![(1, 0), (2, 0)]));
+    let sampled = Event::Token(Sampled { id: 4, ..Sampled::default() });
+    assert_eq!((events, batch.started), (vec![(2, sampled)], vec![(1, 0), (2, 0)]));
 }
 
 /// `(id, position, carried)` of each entry.
@@ -171,7 +171,7 @@ fn carried(batch: &Batch) -> Vec<(u64, usize, Option<usize>)> {
 }
 
 #[test]
-fn a_step_ahead_takes_the_tokens_that_are_under_way_and_the_prompts_further() {
+fn a_step_ahead_carries_tokens_in_flight_and_continues_prompts() {
     let s = &mut scheduler(LIMITS, &[3, 20, 2]);
     let first = s.plan(8);
     assert_eq!(shape(&first), [(1, 0, 3, true), (2, 0, 3, false), (3, 0, 2, true)]);
@@ -186,12 +186,12 @@ fn a_step_ahead_takes_the_tokens_that_are_under_way_and_the_prompts_further() {
     assert_eq!(
         carried(&s.plan(8)),
         [(1, 5, None), (2, 15, None), (3, 4, None)],
-        "what is known is not carried"
+        "known tokens are not carried"
     );
 }
 
 #[test]
-fn whoever_must_know_his_token_keeps_the_others_waiting() {
+fn a_sequence_that_must_know_its_token_delays_the_step() {
     let s = &mut scheduler(LIMITS, &[1, 1]);
     let sampling = Sampling { repetition: 1.1, ..Sampling::default() };
     s.add(3, Request { sampling, ..Request::new(vec![1, 2], 2) }).unwrap();
@@ -200,7 +200,7 @@ fn whoever_must_know_his_token_keeps_the_others_waiting() {
     apply(s, &first);
     let second = s.plan(8);
     assert_eq!(carried(&second), [(1, 1, None), (2, 1, None), (3, 2, None)]);
-    assert_eq!(carried(&s.plan(8)), [(1, 2, Some(0)), (2, 2, Some(1))], "his last token is under way");
+    assert_eq!(carried(&s.plan(8)), [(1, 2, Some(0)), (2, 2, Some(1))], "its last token is in flight");
 }
 
 #[test]
@@ -217,16 +217,16 @@ fn what_was_computed_after_the_end_is_dropped_and_not_remembered() {
 }
 
 #[test]
-fn nobody_is_preempted_while_his_step_is_under_way() {
+fn no_sequence_is_preempted_while_its_step_is_in_flight() {
     let s = &mut with_capacity(LIMITS, Capacity { pages: 7, max_tokens: 16, ..CAPACITY }, &[4, 6]);
-    let mut under_way = s.plan(16);
+    let mut in_flight = s.plan(16);
     let steps = (1..20).find(|_| {
         let next = s.plan(16);
         let ahead = !next.entries.is_empty();
-        apply(s, &std::mem::replace(&mut under_way, next));
+        apply(s, &std::mem::replace(&mut in_flight, next));
         !ahead
     });
-    // tokens 4 to 12 of the first and 6 to 14 of the second are fed, and the first wants his fourth page
+    // tokens 4 to 12 of the first and 6 to 14 of the second are fed, and the first needs its fourth page
     assert_eq!((steps, s.stats().preemptions), (Some(9), 0));
     assert_eq!(carried(&s.plan(16)), [(1, 12, None)]);
     assert_eq!((s.stats().preemptions, s.stats().running, s.stats().waiting), (1, 1, 1));

@@ -1,7 +1,7 @@
 //! Forced tool calls, in the syntaxes of known models.
 
 use serde_json::{Value, json};
-use tern_engine::Rules;
+use tern_engine::Constraint;
 use tern_grammar::Grammar;
 use tern_text::CallTexts;
 

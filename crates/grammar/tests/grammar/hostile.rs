@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tern_engine::Rules;
+use tern_engine::Constraint;
 use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
 use tern_text::CallTexts;
 

@@ -2,7 +2,7 @@
 
 use regex_automata::meta::Regex;
 use serde_json::{Value, json};
-use tern_engine::Rules;
+use tern_engine::Constraint;
 use tern_grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarConstraint};
 
 use crate::validate::validate;

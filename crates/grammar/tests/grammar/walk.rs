@@ -1,6 +1,6 @@
 //! A random text among the tokens that a constraint allows.
 
-use tern_engine::Rules;
+use tern_engine::Constraint;
 use tern_grammar::CompiledGrammar;
 
 use crate::vocabularies::Vocabulary;

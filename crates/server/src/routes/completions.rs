@@ -82,7 +82,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
             sampling: options.sampling(text),
             end_tokens: Arc::clone(&options.end_tokens),
             priority: options.priority,
-            guide: constraint.as_ref().map(Constraint::guide),
+            constraint: constraint.as_ref().map(Constraint::shared),
             pooling: None,
         }));
     }
