@@ -7,9 +7,6 @@ use std::sync::Arc;
 use cudarc::driver::sys as cu;
 use tern_graph::BackendError;
 
-use super::kernel::Module;
-use super::memory::Memory;
-
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// Turns the driver's return code into a result; `doing` names the call in the message.
@@ -163,46 +160,11 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Allocates `bytes`, zeroed.
-    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Memory> {
-        self.bind()?;
-        let (mut at, bytes) = (0, bytes.max(16));
-        // SAFETY: the pointer is to a live integer.
-        let code = unsafe { cu::cuMemAlloc_v2(&raw mut at, bytes) };
-        if code != cu::CUresult::CUDA_SUCCESS {
-            let free = self.memory().map_or(0, |m| m.0);
-            let mib = |b: u64| b / (1 << 20);
-            let (want, name) = (mib(bytes as u64), &self.facts.name);
-            check(code, || format!("allocating {want} MiB on {name} with {} MiB free", mib(free)))?;
-        }
-        let memory = Memory::new(at, bytes, Arc::clone(self));
-        memory.clear()?;
-        Ok(memory)
-    }
-
-    /// Allocates memory and copies these bytes into it.
-    pub(crate) fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory> {
-        let memory = self.allocate(bytes.len())?;
-        memory.write(0, bytes)?;
-        self.wait()?;
-        Ok(memory)
-    }
-
     /// Waits until all submitted work is done.
     pub(crate) fn wait(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: the stream lives as long as `self`.
         check(unsafe { cu::cuStreamSynchronize(self.stream) }, || format!("a step on {}", self.facts.name))
-    }
-
-    /// Loads machine code; `name` is for messages.
-    pub(crate) fn load(self: &Arc<Self>, code: &[u8], name: &str) -> Result<Module> {
-        self.bind()?;
-        let mut module = ptr::null_mut();
-        // SAFETY: the code is a complete cubin: from NVRTC, or from the cache with its hash checked.
-        let loaded = unsafe { cu::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
-        check(loaded, || format!("{name}: loading"))?;
-        Ok(Module::new(module, Arc::clone(self)))
     }
 }
 

@@ -12,6 +12,18 @@ use crate::shared::KernelArgs;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
+impl Device {
+    /// Loads machine code; `name` is for messages.
+    pub(crate) fn load(self: &Arc<Self>, code: &[u8], name: &str) -> Result<Module> {
+        self.bind()?;
+        let mut module = ptr::null_mut();
+        // SAFETY: the code is a complete cubin: from NVRTC, or from the cache with its hash checked.
+        let loaded = unsafe { cu::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
+        check(loaded, || format!("{name}: loading"))?;
+        Ok(Module { module, device: Arc::clone(self) })
+    }
+}
+
 /// Machine code on the device; it stays loaded as long as the context lives.
 pub(crate) struct Module {
     module: cu::CUmodule,
@@ -22,10 +34,6 @@ pub(crate) struct Module {
 unsafe impl Send for Module {}
 
 impl Module {
-    pub(super) fn new(module: cu::CUmodule, device: Arc<Device>) -> Module {
-        Module { module, device }
-    }
-
     /// The kernel of this name.
     pub(crate) fn kernel(&self, name: &str) -> Result<Kernel> {
         self.device.bind()?;

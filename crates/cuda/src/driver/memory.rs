@@ -11,6 +11,33 @@ use super::device::{Device, check};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
+impl Device {
+    /// Allocates `bytes`, zeroed.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Memory> {
+        self.bind()?;
+        let (mut at, bytes) = (0, bytes.max(16));
+        // SAFETY: the pointer is to a live integer.
+        let code = unsafe { cu::cuMemAlloc_v2(&raw mut at, bytes) };
+        if code != cu::CUresult::CUDA_SUCCESS {
+            let free = self.memory().map_or(0, |m| m.0);
+            let mib = |b: u64| b / (1 << 20);
+            let (want, name) = (mib(bytes as u64), &self.facts.name);
+            check(code, || format!("allocating {want} MiB on {name} with {} MiB free", mib(free)))?;
+        }
+        let memory = Memory { at, bytes, device: Arc::clone(self) };
+        memory.clear()?;
+        Ok(memory)
+    }
+
+    /// Allocates memory and copies these bytes into it.
+    pub(crate) fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory> {
+        let memory = self.allocate(bytes.len())?;
+        memory.write(0, bytes)?;
+        self.wait()?;
+        Ok(memory)
+    }
+}
+
 /// An allocation on the device.
 pub(crate) struct Memory {
     at: cu::CUdeviceptr,
@@ -19,11 +46,6 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Takes ownership of an allocation of the driver.
-    pub(super) fn new(at: cu::CUdeviceptr, bytes: usize, device: Arc<Device>) -> Memory {
-        Memory { at, bytes, device }
-    }
-
     /// Its address, for a kernel.
     pub(crate) fn pointer(&self) -> u64 {
         self.at
