@@ -129,8 +129,11 @@ impl Backend for Cuda {
             _ => None,
         };
         bindings.check(graph, |b| stored(b).map(|w| w.1))?;
-        let weights: Vec<_> =
-            bindings.weights.iter().filter_map(|b| stored(*b)).map(|w| Arc::clone(w.0)).collect();
+        let weights = bindings.weights.iter().map(|b| {
+            let weight = stored(*b).map(|w| Arc::clone(w.0));
+            weight.ok_or_else(|| BackendError::Invalid(format!("buffer {} is no weight", b.0)))
+        });
+        let weights = weights.collect::<Result<Vec<_>>>()?;
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
             Some(Some(Stored::Kv(kv))) if kv.layers == graph.kv => Some(Arc::clone(kv)),
