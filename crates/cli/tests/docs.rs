@@ -1,0 +1,79 @@
+//! The documentation lists every command, every flag of the server and every route.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+fn read(path: &str) -> String {
+    let path = format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn help(args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_tern")).args(args).arg("--help").output().unwrap();
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// The lines of the table after this heading, without its two header lines.
+fn table<'a>(docs: &'a str, heading: &str) -> Vec<&'a str> {
+    let (_, rest) = docs.split_once(heading).unwrap_or_else(|| panic!("no {heading:?}"));
+    let lines = rest.lines().skip_while(|line| !line.starts_with('|')).skip(2);
+    lines.take_while(|line| line.starts_with('|')).collect()
+}
+
+/// The long flags that a text mentions.
+fn flags(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    words.filter(|word| word.len() > 3 && word.starts_with("--") && word != &"---").collect()
+}
+
+#[test]
+fn readme_lists_every_command() {
+    let help = help(&[]);
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands = commands.lines().take_while(|line| !line.trim().is_empty());
+    let names = commands.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let want: BTreeSet<&str> =
+        names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
+    let readme = read("README.md");
+    let rows = table(&readme, "\n## Commands\n");
+    let have: BTreeSet<&str> = rows.iter().filter_map(|row| row.split(['`', ' ']).nth(3)).collect();
+    assert_eq!(have, want, "README.md, commands");
+}
+
+#[test]
+fn serving_lists_every_flag() {
+    let help = help(&["serve"]);
+    // flags start a line; the texts beside and below them may mention others
+    let starts = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let want: BTreeSet<&str> = starts
+        .filter_map(|line| flags(line.split("  ").next()?).into_iter().next())
+        .filter(|flag| !["--help", "--version"].contains(flag))
+        .collect();
+    let docs = read("docs/serving.md");
+    let rows = table(&docs, "\n## Flags\n");
+    let have: BTreeSet<&str> = rows
+        .iter()
+        .flat_map(|row| flags(row.split(" | ").next().unwrap_or_default()).into_iter().next())
+        .collect();
+    assert_eq!(have, want, "docs/serving.md, flags");
+}
+
+#[test]
+fn serving_lists_every_route() {
+    let source = read("crates/server/src/routes.rs");
+    let route = |line: &str| {
+        let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
+        let method = handler.split_once('(')?.0.to_uppercase();
+        Some(format!("{method} {}", path.replace("{*id}", "NAME")))
+    };
+    let want: BTreeSet<String> = source.lines().filter_map(route).collect();
+    assert!(want.contains("GET /health"), "{want:?}");
+    let docs = read("docs/serving.md");
+    let rows = table(&docs, "\n## Routes\n");
+    let first = rows.iter().filter_map(|row| row.split(" | ").next());
+    let have: BTreeSet<String> =
+        first.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    assert_eq!(have, want, "docs/serving.md, routes");
+}
