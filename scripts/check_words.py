@@ -35,7 +35,7 @@ WORDS = [
     (r"anew|for ever", "again, restart; without end"),
     (r"goes on|go on|went on", "continues"),
     (r"(?:gives?|gave|given|giving) (?:back|out)", "returns, frees"),
-    (r"no such wish|as long as it does|there are none|there is none", "none, no limit, must not be empty"),
+    (r"no such wish|as long as it does|(?<=: )there (?:is|are) none", "none, no limit, must not be empty"),
 ]
 PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})(?!\w))" for i, (pattern, _) in enumerate(WORDS)), re.IGNORECASE)
 
