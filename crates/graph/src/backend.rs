@@ -1,10 +1,10 @@
-//! Somewhere tensors live and graphs run.
+//! The interface of a device: it stores tensors, compiles graphs and runs steps.
 
 use std::collections::HashMap;
 
 use crate::{Graph, HostTensor, KvSpec, PageTable, Roles, Sample, Sampled};
 
-/// A stored tensor or reserved memory, by number; belongs to the backend that gave it out.
+/// A stored tensor or reserved memory, by number; valid for the backend that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer(pub u32);
 
@@ -17,8 +17,8 @@ pub struct Program(pub u32);
 #[must_use = "a submitted step must be collected"]
 pub struct Ticket(pub u64);
 
-/// Finished steps that have not been collected, and what may be carried over from them: for backends that compute
-/// inside `submit`.
+/// Finished steps that have not been collected, and the samples that the next step may carry over: for backends that
+/// compute inside `submit`.
 #[derive(Debug, Default)]
 pub struct Finished {
     steps: u64,
@@ -28,9 +28,9 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Puts the tokens in that a step carries over from the one before it.
+    /// Fills in the tokens that a step carries over from the one before it.
     pub fn carry(&mut self, program: Program, step: &mut Step) -> Result<()> {
-        // taken out: nothing is carried over from a step that fails
+        // removed: nothing is carried over from a step that fails
         let (sampled, ids) = self.last.remove(&program).unwrap_or_default();
         step.check_carried(&sampled)?;
         for carried in &step.carried {
@@ -43,7 +43,7 @@ impl Finished {
         Ok(())
     }
 
-    /// Keeps what a step gave until its ticket comes back, and its tokens for the step after it.
+    /// Keeps the output of a step until it is collected, and its samples for the next step.
     pub fn keep_step(&mut self, program: Program, step: &Step, output: StepOutput) -> Ticket {
         let sampled = step.outputs.iter().map(|o| o.sample.is_some()).collect();
         let ids = output.rows.iter().map(|row| row.sampled.as_ref().map(|s| s.id)).collect();
@@ -51,38 +51,40 @@ impl Finished {
         self.keep(output)
     }
 
-    /// Keeps an output until its ticket comes back.
+    /// Keeps an output until it is collected.
     fn keep(&mut self, output: StepOutput) -> Ticket {
         self.steps += 1;
         self.waiting.push((self.steps, output));
         Ticket(self.steps)
     }
 
-    /// The output behind a ticket.
+    /// The output of a ticket.
     pub fn take(&mut self, ticket: Ticket) -> Result<StepOutput> {
         let at = self.waiting.iter().position(|w| w.0 == ticket.0);
-        let at = at.ok_or_else(|| BackendError::Invalid("this ticket was not given out here".into()))?;
+        let at = at.ok_or_else(|| {
+            BackendError::Invalid("the ticket is from another backend or was collected before".into())
+        })?;
         Ok(self.waiting.swap_remove(at).1)
     }
 }
 
-/// What went wrong on a device, in one sentence; the variant says what can be done about it.
+/// What went wrong on a device, in one sentence; the variant tells the caller how to react.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// Memory was refused: less of it may be given.
+    /// Not enough memory; a smaller request may succeed.
     #[error("{0}")]
     OutOfMemory(String),
-    /// A fault took the device's context and everything in it. Whatever is asked of it fails from now on, and only a
-    /// new process gets it back.
+    /// The device's context and everything in it are lost. All later calls fail; only a new process can use the device
+    /// again.
     #[error("{0}")]
     DeviceLost(String),
     /// The device is missing, or cannot do this.
     #[error("{0}")]
     Unsupported(String),
-    /// A step, a graph, bindings or a handle that does not fit: the caller's mistake.
+    /// An invalid step, graph, binding or handle: an error of the caller.
     #[error("{0}")]
     Invalid(String),
-    /// This call failed; the next one may not.
+    /// This call failed; a later one may succeed.
     #[error("{0}")]
     Other(String),
 }
@@ -96,34 +98,34 @@ pub trait Backend: Send {
     /// Takes a tensor: keeps the mapped bytes, or uploads and repacks them for its roles ([`Graph::roles`]). The work
     /// is done when it returns.
     fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer>;
-    /// Sets memory aside that steps write to.
+    /// Reserves memory that steps write to.
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer>;
-    /// Bytes of scratch that steps of so many tokens and outputs would take.
+    /// Bytes of scratch for steps of up to `max_tokens` tokens and `max_outputs` outputs.
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64;
     /// Fuses, chooses kernels and plans scratch for a graph whose weights are stored.
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program>;
     /// Starts a step. Steps run in the order in which they are submitted.
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket>;
-    /// Waits for a step and gives back what it was asked for.
+    /// Waits for a step and returns its outputs.
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput>;
-    /// Bytes a second that the device reads from its memory, measured now; none where it has no way to tell.
+    /// Bytes per second that the device reads from its memory, measured now; `None` if it cannot be measured.
     fn read_bandwidth(&mut self) -> Option<f64> {
         None
     }
-    /// Whether `submit` comes back before the step is done, so that the next one should be submitted meanwhile.
+    /// Whether `submit` returns before the step is done, so that the next one should be submitted meanwhile.
     fn runs_ahead(&self) -> bool {
         false
     }
 }
 
-/// What a device is.
+/// Name and memory of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// For people: the device's own name and how it is used.
+    /// For display: the device's name and how it is used.
     pub name: String,
-    /// Bytes of memory in all.
+    /// Bytes of memory in total.
     pub memory_total: u64,
-    /// Bytes that can still be taken.
+    /// Bytes that can be allocated.
     pub memory_free: u64,
 }
 
@@ -134,16 +136,16 @@ pub enum Reserve {
     Kv(KvSpec),
 }
 
-/// What a graph is compiled against.
+/// The buffers and sizes that a graph is compiled for.
 #[derive(Clone, Copy, Debug)]
 pub struct Bindings<'a> {
-    /// One buffer for each of the graph's weights, in order.
+    /// One buffer per weight of the graph, in order.
     pub weights: &'a [Buffer],
     /// The reserved KV pages; a graph without attention needs none.
     pub kv: Option<Buffer>,
-    /// The most tokens a step will have.
+    /// Maximum number of tokens in a step.
     pub max_tokens: usize,
-    /// The most rows a step will ask for.
+    /// Maximum number of outputs in a step.
     pub max_outputs: usize,
 }
 
@@ -152,30 +154,32 @@ impl Bindings<'_> {
     pub fn check(&self, graph: &Graph, shape: impl Fn(Buffer) -> Option<[usize; 2]>) -> Result<()> {
         let shapes: Option<Vec<_>> = self.weights.iter().map(|b| shape(*b)).collect();
         let Some(shapes) = shapes else {
-            return Err(BackendError::Invalid("a weight is bound to a buffer that is no tensor".into()));
+            return Err(BackendError::Invalid("a weight is bound to a buffer that is not a tensor".into()));
         };
         if shapes.len() != graph.weights.len() {
-            return Err(BackendError::Invalid("a graph must be bound to all of its weights".into()));
+            return Err(BackendError::Invalid(
+                "the bindings must have one buffer per weight of the graph".into(),
+            ));
         }
         let mut checks = graph.weights.iter().zip(shapes).map(|(weight, shape)| weight.check_shape(shape));
         checks.try_for_each(|check| check.map_err(|e| BackendError::Invalid(e.to_string())))
     }
 }
 
-/// One forward pass: tokens of one or more sequences, and what is wanted of them.
+/// One forward pass: tokens of one or more sequences, and the requested outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     /// Token ids, sequence after sequence. `[tokens]`
     pub tokens: Vec<u32>,
-    /// Which of them belong to which sequence; together they cover `tokens` in order.
+    /// Which tokens belong to which sequence; the slices cover `tokens` in order.
     pub slices: Vec<Slice>,
-    /// The rows whose logits are wanted.
+    /// The requested rows.
     pub outputs: Vec<Output>,
-    /// Tokens that the step before samples. What `tokens` has in their place counts only if it could choose none.
+    /// Tokens sampled by the step before. The placeholder in `tokens` is used only if no token could be sampled.
     pub carried: Vec<Carried>,
 }
 
-/// A token that is not known yet: the step submitted just before, of the same program, samples it.
+/// A token that is not known yet: it is sampled by the step before, of the same program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Index into this step's tokens.
@@ -187,7 +191,7 @@ pub struct Carried {
 /// Consecutive tokens of one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
-    /// How many tokens.
+    /// Number of tokens.
     pub len: usize,
     /// Position of the first one in its sequence.
     pub position: usize,
@@ -195,30 +199,30 @@ pub struct Slice {
     pub pages: PageTable,
 }
 
-/// A wanted row.
+/// A requested row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Output {
     /// Index into the step's tokens.
     pub row: usize,
     /// Sample a token from it.
     pub sample: Option<Sample>,
-    /// Give the whole row back.
+    /// Return the whole row.
     pub logits: bool,
 }
 
-/// The results of a step, one for each of its outputs, in order.
+/// The results of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
-    /// One a wanted row.
+    /// One per output of the step, in order.
     pub rows: Vec<OutputRow>,
 }
 
-/// What one wanted row gave.
+/// The result of one requested row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OutputRow {
-    /// The sampled token, where asked for; `None` also when a logit was not finite or nothing was allowed.
+    /// The sampled token, if requested; `None` also if a logit was not finite or no token was allowed.
     pub sampled: Option<Sampled>,
-    /// The whole row, where asked for.
+    /// The whole row, if requested.
     pub logits: Option<Vec<f32>>,
 }
 
@@ -272,8 +276,8 @@ impl Step {
         }
     }
 
-    /// Refuses to carry over what the step before does not sample; `sampled` says which of its outputs do, and is
-    /// empty if there was no step before.
+    /// Refuses to carry over what the step before does not sample; `sampled` tells which of its outputs do, and is empty
+    /// if there was no step before.
     pub fn check_carried(&self, sampled: &[bool]) -> Result<()> {
         let fail = |text: String| Err(BackendError::Invalid(text));
         for c in &self.carried {
@@ -302,7 +306,7 @@ impl Step {
         Ok(())
     }
 
-    /// Turns rows of logits into what the outputs asked for.
+    /// Turns rows of logits into the requested results.
     pub fn answer<'a>(&self, logits: impl Iterator<Item = &'a [f32]>) -> StepOutput {
         let rows = self.outputs.iter().zip(logits).map(|(o, row)| OutputRow {
             sampled: o.sample.as_ref().and_then(|s| s.pick(row)),

@@ -1,4 +1,4 @@
-//! Op cases: one small graph with made-up weights each, for every op, format and odd shape.
+//! Op cases: small graphs with random weights, for every op, format and odd shape.
 //!
 //! Backends are tested and timed on the same list: run a case on a backend and on the reference, and compare.
 
@@ -10,17 +10,17 @@ use crate::{
     all_finite,
 };
 
-/// Tokens a KV page in the cases.
+/// Tokens per KV page in the cases.
 const PAGE_LEN: usize = 16;
-/// Rows of the made-up embedding table that feeds a case.
+/// Rows of the random embedding table that feeds a case.
 const INPUTS: usize = 64;
 
-/// One op (or a few) with its weights, the steps to run and how near the answer must be.
+/// One op (or a few) with its weights, the steps to run and the tolerance.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// `linear q4_k 17x512 tokens 3`
     pub name: String,
-    /// The graph: an embedding that makes inputs, then the op.
+    /// The graph: embeddings as inputs, then the op.
     pub graph: Graph,
     /// The graph's weights, in order.
     pub weights: Vec<HostTensor>,
@@ -54,7 +54,7 @@ impl Case {
         Ok(id)
     }
 
-    /// A value of made-up activations.
+    /// A value of random activations.
     fn input(&mut self, name: &str, width: usize, rng: &mut Random) -> Result<Val, GraphError> {
         let table = HostTensor::from_f32(name, INPUTS, width, &rng.normals(INPUTS * width, 1.0));
         let id = self.matrix(table)?;
@@ -62,7 +62,7 @@ impl Case {
         Ok(self.graph.embed(id, 1.0))
     }
 
-    /// One step a run of `lens`: tokens of one sequence, in scattered pages, all rows wanted.
+    /// One step per length: tokens of one sequence, in scattered pages, with all rows requested.
     fn sequence(&mut self, lens: &[usize], rng: &mut Random) {
         let total: usize = lens.iter().sum();
         let pages: PageTable = (0..total.div_ceil(PAGE_LEN) as u32).rev().collect();
@@ -112,8 +112,8 @@ impl Case {
         Ok(self.distance(&self.run(backend)?, &self.run(&mut Reference::new())?))
     }
 
-    /// Relative distance of this case's results. Rows that have something not finite have nothing else to compare, but
-    /// both must: a row with a NaN on one side alone is infinitely far.
+    /// Relative distance of this case's results. Rows with a value that is not finite are not compared further, but both
+    /// sides must have one: the distance is infinite otherwise.
     pub fn distance(&self, got: &[f32], want: &[f32]) -> f32 {
         let width = self.graph.nodes.last().map_or(1, |node| node.value.width);
         let rows = got.chunks(width).zip(want.chunks(width));
@@ -134,7 +134,7 @@ pub struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// Runs step `i` and gives its rows, one after the other.
+    /// Runs step `i` and returns its rows, one after the other.
     pub fn step(&mut self, i: usize) -> Result<Vec<f32>, BackendError> {
         let ticket = self.backend.submit(self.program, self.case.steps[i].clone())?;
         let rows = self.backend.collect(ticket)?.rows;
@@ -152,7 +152,7 @@ pub fn distance(got: &[f32], want: &[f32]) -> f32 {
     (off / norm.max(1e-30)).sqrt() as f32
 }
 
-/// Made-up weights with deviation `scale` in any format that can be run.
+/// Random weights with deviation `1 / sqrt(cols)` in any format that can be run.
 pub fn random_tensor(
     name: &str,
     quant: &'static Quant,
@@ -205,7 +205,7 @@ pub fn two_linears(
     let rng = &mut Random::new(5);
     let [first, second] = quants.map(|q| q.name.to_lowercase());
     let name = format!("linears {first} and {second} {rows}x{cols} tokens {tokens}");
-    // what both read has the bits of the finer one
+    // the shared value has the bits of the finer format
     let mut case = Case::new(name, tolerance(quants[0]).min(tolerance(quants[1])));
     let x = case.input("x", cols, rng)?;
     let v = case.matrix(random_tensor("v", quants[0], rows, cols, rng))?;
@@ -244,9 +244,9 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
         cases.push(embed(quant)?);
     }
     for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.block_len <= 128) {
-        cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // chunks that are not whole
+        cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // partial chunks
         if quant.dot_with == DotWith::F32 {
-            cases.push(linear(quant, 37, 1121, 22)?); // vectors that are not full
+            cases.push(linear(quant, 37, 1121, 22)?); // partial vectors
         }
     }
     for other in [&tern_quant::Q8_0, &tern_quant::Q2_0] {
@@ -368,7 +368,7 @@ fn rope_table(pairs: usize, magnitude: f32) -> RopeTable {
     RopeTable { freqs, magnitude }
 }
 
-/// Two sequences in one step, at different positions, of which only some rows are wanted.
+/// Two sequences in one step, at different positions, with only some rows requested.
 fn two_sequences() -> Result<Case, GraphError> {
     let rng = &mut Random::new(5);
     let mut case = Case::new("two sequences, rows chosen".into(), 2e-3);
@@ -392,10 +392,10 @@ fn two_sequences() -> Result<Case, GraphError> {
     Ok(case)
 }
 
-/// Rows of inputs that are not finite, and the others: what is not must come out so, and must not spread.
+/// Input rows with a value that is not finite: their results must not be finite either, and all others must be.
 const BAD: [(usize, f32); 4] = [(3, f32::NAN), (9, f32::INFINITY), (14, f32::NEG_INFINITY), (20, f32::NAN)];
 
-/// Puts a value into each of these rows of a table of floats, in another column each.
+/// Sets one value in each of these rows of a float table, each in another column.
 fn spoil(table: &mut HostTensor, rows: &[(usize, f32)]) {
     let mut values = table.to_f32();
     for (i, (row, value)) in rows.iter().enumerate() {
@@ -439,7 +439,7 @@ fn not_finite() -> Result<Vec<Case>, GraphError> {
             let cap = if softcap.is_some() { ", with a soft cap" } else { "" };
             case.name = format!("attend to {name} that are {bad}{cap}");
             spoil(&mut case.weights[table], &[(3, bad)]);
-            // two sequences, of which one sees the bad row late, and a third on its pages afterwards
+            // two sequences, one of which sees the bad row late, and then a third one on its pages
             let (first, other) = (PageTable::from([0, 2]), PageTable::from([1, 3]));
             let ids =
                 |n: usize, rng: &mut Random| (0..n).map(|_| 4 + rng.below(60) as u32).collect::<Vec<_>>();
@@ -469,7 +469,7 @@ fn not_finite() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Where the first float of a weight's third block is, or the scale behind all blocks, and its bytes.
+/// Offset and bytes of the first float in a weight's third block, or of the scale behind all blocks.
 fn scale_of(quant: &Quant, half: u16, float: f32) -> Option<(usize, Vec<u8>)> {
     if quant.tail > 0 {
         return Some((35 * 512 / quant.block_len * quant.block_bytes(), float.to_le_bytes().to_vec()));

@@ -1,4 +1,4 @@
-//! A model as a list of ops, built with shapes checked and printable as text.
+//! A model as a list of ops, with checked shapes and a printable form.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
 use crate::{KvLayer, Roles};
 
-/// A weight the graph wants: its name in the checkpoint and its shape.
+/// A weight that the graph reads: its name in the checkpoint and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weight {
     /// Name in the checkpoint.
@@ -33,7 +33,7 @@ impl Weight {
 pub struct Node {
     /// The op.
     pub op: Op,
-    /// What it gives.
+    /// Its result.
     pub value: Value,
 }
 
@@ -42,16 +42,16 @@ pub struct Node {
 pub struct Value {
     /// Columns.
     pub width: usize,
-    /// Rows are the step's outputs and not all of its tokens.
+    /// Rows are the step's outputs instead of all its tokens.
     pub outputs_only: bool,
 }
 
 /// Frequencies of a rotary embedding: pair `i` turns by `position * freqs[i]`.
 ///
-/// Linear, YaRN, llama3 and longrope scaling all come down to such a table and one magnitude.
+/// Linear, YaRN, llama3 and longrope scaling are all expressed by such a table and one magnitude.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
-    /// Radians a position, one a pair; columns past the pairs are left alone.
+    /// Radians per position, one per pair; columns past the pairs are not rotated.
     pub freqs: Vec<f32>,
     /// Factor on the rotated columns.
     pub magnitude: f32,
@@ -84,13 +84,13 @@ impl Graph {
         Graph::default()
     }
 
-    /// Asks for a matrix of the checkpoint; the same name gives the same weight.
+    /// Declares a matrix of the checkpoint; the same name is the same weight.
     pub fn matrix(&mut self, name: impl Into<String>, rows: usize, cols: usize) -> Result<WeightId> {
         let name = name.into();
         if let Some(&id) = self.by_name.get(&name) {
             let w = self.weight(id);
             if (w.rows, w.cols) != (rows, cols) {
-                return fail(format!("{name}: used as [{}, {}] and as [{rows}, {cols}]", w.rows, w.cols));
+                return fail(format!("{name}: declared as [{}, {}] and as [{rows}, {cols}]", w.rows, w.cols));
             }
             return Ok(id);
         }
@@ -100,7 +100,7 @@ impl Graph {
         Ok(id)
     }
 
-    /// Asks for a vector of the checkpoint.
+    /// Declares a vector of the checkpoint.
     pub fn vector(&mut self, name: impl Into<String>, len: usize) -> Result<WeightId> {
         self.matrix(name, 1, len)
     }
@@ -114,7 +114,7 @@ impl Graph {
         self.ropes.len() - 1
     }
 
-    /// The weight behind an id.
+    /// The weight with this id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.index()]
     }
@@ -128,7 +128,7 @@ impl Graph {
         roles
     }
 
-    /// The value that node `i` makes.
+    /// The value of node `i`.
     pub fn val(&self, i: usize) -> Val {
         Val(i as u32)
     }
@@ -148,7 +148,7 @@ impl Graph {
         self.nodes.last().map_or(0, |n| n.value.width)
     }
 
-    /// The same model up to what its last matrix reads: the hidden state of each wanted row. It asks for the same
+    /// The same model up to the input of its last matrix: the hidden state of each requested row. It declares the same
     /// weights. `None` without such a matrix.
     pub fn hidden(&self) -> Option<Graph> {
         let head = self.nodes.iter().rev().find_map(|n| match n.op {
@@ -254,7 +254,10 @@ impl Graph {
             }
         }
         if args.kv_heads == 0 || !args.heads.is_multiple_of(args.kv_heads) {
-            return fail(format!("attend: {} heads do not share {} kv heads", args.heads, args.kv_heads));
+            return fail(format!(
+                "attend: {} heads are not a multiple of {} kv heads",
+                args.heads, args.kv_heads
+            ));
         }
         let layer = self.kv.len();
         let (kv_heads, k_dim, v_dim) = (args.kv_heads, args.head_dim, args.v_dim);
@@ -305,19 +308,17 @@ impl Graph {
         Val(self.nodes.len() as u32 - 1)
     }
 
-    /// Positions belong to tokens: rows that were chosen have lost theirs.
+    /// Refuses output rows, which have no positions.
     fn check_tokens(&self, op: &str, x: Val) -> Result<()> {
         if self.value(x).outputs_only {
-            return fail(format!("{op}: want a row for every token, got the outputs only"));
+            return fail(format!("{op}: want one row per token, got the outputs only"));
         }
         Ok(())
     }
 
     fn check_same(&self, op: &str, a: Val, b: Val) -> Result<()> {
         if self.value(a).outputs_only != self.value(b).outputs_only {
-            return fail(format!(
-                "{op}: one value has a row for every token, the other for the outputs only"
-            ));
+            return fail(format!("{op}: one value has one row per token, the other one per output"));
         }
         if self.value(a) != self.value(b) {
             return fail(format!("{op}: a value of {} columns and one of {}", self.width(a), self.width(b)));
@@ -328,7 +329,7 @@ impl Graph {
     fn check_vector(&self, id: Option<WeightId>, len: usize) -> Result<()> {
         let Some(w) = id.map(|id| self.weight(id)) else { return Ok(()) };
         if (w.rows, w.cols) != (1, len) {
-            return fail(format!("{}: want [{len}], is used as [{}, {}]", w.name, w.rows, w.cols));
+            return fail(format!("{}: want [{len}], declared as [{}, {}]", w.name, w.rows, w.cols));
         }
         Ok(())
     }
@@ -338,7 +339,7 @@ fn fail<T>(text: String) -> Result<T> {
     Err(GraphError(text))
 }
 
-/// One line a node: `%3 [1536] = linear %2, blk.0.attn_q.weight [1536, 512]`.
+/// One line per node: `%3 [1536] = linear %2, blk.0.attn_q.weight [1536, 512]`.
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, t) in self.ropes.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What a model is to a device: a [`Graph`] of ops about as large as the steps of a transformer layer, the
-//! [`Backend`] interface that runs it, and the slow [`Reference`] that says what the right answer is.
+//! A model as a device sees it: a [`Graph`] of ops about as large as the steps of a transformer layer, the [`Backend`]
+//! interface that runs it, and the slow [`Reference`] that defines the right result.
 
 mod backend;
 pub mod cases;

@@ -1,16 +1,16 @@
-//! The tokens that may come next, promised before they are known.
+//! The tokens that may come next, as a value that is set later.
 
 use std::sync::{Arc, OnceLock};
 
-/// One bit a token, 32 a word: a set bit may be chosen. Tokens past the last word may not.
+/// One bit per token, 32 per word: a token with a set bit may be chosen. Tokens past the last word may not.
 ///
-/// Whoever makes the bits may still be at it when a step starts; the sampler waits for them, so that they are made
-/// while the model computes. Clones are the same promise.
+/// The bits are computed while the model runs, so a mask may still be pending when a step starts; the sampler waits for
+/// it. Clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct Mask(Arc<OnceLock<Result<Box<[u32]>, String>>>);
 
 impl Mask {
-    /// A promise that is not kept yet.
+    /// A mask that is not set yet.
     pub fn pending() -> Mask {
         Mask::default()
     }
@@ -26,12 +26,12 @@ impl Mask {
         mask
     }
 
-    /// Keeps the promise, or says why it cannot be kept. Only the first time counts.
+    /// Sets the bits, or why there are none. Only the first call has an effect.
     pub fn set(&self, words: Result<Vec<u32>, String>) {
         let _ = self.0.set(words.map(Vec::into_boxed_slice));
     }
 
-    /// The bits, once they are there.
+    /// Waits for the bits.
     pub fn wait(&self) -> Result<&[u32], &str> {
         match self.0.wait() {
             Ok(words) => Ok(words),
@@ -39,9 +39,9 @@ impl Mask {
         }
     }
 
-    /// Takes every token that is not allowed out of the choice.
+    /// Excludes every token that is not allowed.
     pub(crate) fn apply(&self, logits: &mut [f32]) {
-        let words = self.wait().unwrap_or_default(); // a broken promise allows nothing
+        let words = self.wait().unwrap_or_default(); // an error allows nothing
         for (i, x) in logits.iter_mut().enumerate() {
             if words.get(i / 32).is_none_or(|word| word >> (i % 32) & 1 == 0) {
                 *x = f32::NEG_INFINITY;
@@ -50,7 +50,7 @@ impl Mask {
     }
 }
 
-/// The same promise.
+/// Equal if they share one value.
 impl PartialEq for Mask {
     fn eq(&self, other: &Mask) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,4 +1,4 @@
-//! The ops. Every value is a matrix of f32, one row a token; an op reads values that came before it.
+//! The ops. Every value is a matrix of f32 with one row per token; an op reads values of earlier nodes.
 
 use crate::Role;
 
@@ -24,13 +24,13 @@ impl WeightId {
     }
 }
 
-/// What a model is made of.
-#[expect(missing_docs, reason = "the sentence of a variant says what its fields are")]
+/// One operation.
+#[expect(missing_docs, reason = "the sentence of a variant describes its fields")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// One row of `table` a token, times `scale`. `[tokens, cols(table)]`
+    /// One row of `table` per token, times `scale`. `[tokens, cols(table)]`
     Embed { table: WeightId, scale: f32 },
-    /// Normalises each run of `len(weight)` columns: whole rows, or each head of a row.
+    /// Normalises each group of `len(weight)` columns: whole rows, or each head of a row.
     Norm { x: Val, weight: WeightId, bias: Option<WeightId>, eps: f32, kind: NormKind },
     /// `x * weight^T * scale + bias`. `[rows, rows(weight)]`
     Linear { x: Val, weight: WeightId, scale: Option<WeightId>, bias: Option<WeightId> },
@@ -48,7 +48,7 @@ pub enum Op {
     SoftCap { x: Val, cap: f32 },
     /// Columns `start .. start + len` of `x`.
     Columns { x: Val, start: usize, len: usize },
-    /// The rows whose result the step asks for. `[outputs, cols(x)]`
+    /// The rows that the step requests. `[outputs, cols(x)]`
     Outputs { x: Val },
 }
 
@@ -66,7 +66,7 @@ pub enum NormKind {
 pub enum RopeStyle {
     /// `(2i, 2i + 1)`: GGUF files of the llama family.
     Interleaved,
-    /// `(i, i + n / 2)`: everybody else.
+    /// `(i, i + n / 2)`: all other models.
     Halves,
 }
 
@@ -87,18 +87,18 @@ impl Activation {
         match self {
             Activation::Silu => x / (1.0 + (-x).exp()),
             Activation::GeluTanh => 0.5 * x * (1.0 + (0.797_884_6 * x * (1.0 + 0.044_715 * x * x)).tanh()),
-            Activation::Relu2 => x * x.max(0.0), // not `max` twice, which would make 0 of a NaN
+            Activation::Relu2 => x * x.max(0.0), // not `max` twice, which would turn a NaN into 0
         }
     }
 }
 
-/// `cap * tanh(x / cap)`, and NaN where `x` is infinite: what is not finite must not come out as a number.
+/// `cap * tanh(x / cap)`, and NaN if `x` is infinite: a value that is not finite must not become finite.
 #[inline(always)]
 pub fn softcap(x: f32, cap: f32) -> f32 {
     cap * (x / cap).tanh() + x * 0.0
 }
 
-/// The numbers of one attention.
+/// The parameters of one attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// Query heads.
@@ -157,7 +157,7 @@ impl Op {
         }
     }
 
-    /// The op's name in texts and timings.
+    /// The op's name in printed graphs and timings.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "embed",

@@ -9,16 +9,16 @@ pub struct Plan {
     pub slot: Vec<usize>,
     /// Columns of each slot.
     pub width: Vec<usize>,
-    /// Slots whose rows are the step's outputs and not all of its tokens.
+    /// Slots whose rows are the step's outputs instead of all its tokens.
     pub outputs_only: Vec<bool>,
 }
 
-/// The values that one piece of work reads and those it makes: a node, or several fused into one.
+/// The values that one unit of work reads and writes: a node, or several fused into one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Values that were made before, and what of its own it reads again.
+    /// Values of earlier work, and own values that are read again.
     pub reads: Vec<Val>,
-    /// Values that others may read afterwards.
+    /// Values that later work may read.
     pub writes: Vec<Val>,
 }
 
@@ -30,12 +30,12 @@ impl Plan {
         Plan::of(graph, &work.collect::<Vec<_>>())
     }
 
-    /// Slots for work on a graph's values, in this order. Values that no work makes have none: `usize::MAX`.
+    /// Slots for work on a graph's values, in this order. Values that no work writes have none: `usize::MAX`.
     ///
     /// Greedy: the best-fitting free slot, widened if need be.
     pub fn of(graph: &Graph, work: &[Work]) -> Plan {
         let n = graph.nodes.len();
-        let mut last_use = vec![usize::MAX; n]; // a value that nobody reads is the result: it stays
+        let mut last_use = vec![usize::MAX; n]; // a value without a reader is the result: it stays
         for (i, w) in work.iter().enumerate() {
             w.reads.iter().for_each(|v| last_use[v.index()] = i);
         }
@@ -63,7 +63,7 @@ impl Plan {
                     }
                 };
             }
-            // inputs are freed after the results have their slots: nothing is written over what is still read
+            // inputs are freed after the results have their slots: no slot is overwritten while it is read
             let mut reads = w.reads.clone();
             reads.sort_unstable();
             reads.dedup();
@@ -72,7 +72,7 @@ impl Plan {
         plan
     }
 
-    /// Values that slot `s` holds in a step of `tokens` of which `outputs` rows are wanted.
+    /// Values that slot `s` holds in a step of `tokens` tokens and `outputs` outputs.
     pub fn room(&self, s: usize, tokens: usize, outputs: usize) -> usize {
         self.width[s] * if self.outputs_only[s] { outputs } else { tokens }
     }

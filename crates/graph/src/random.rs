@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A stream that depends on nothing but the seed.
+    /// A stream that depends on the seed only.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }

@@ -1,4 +1,4 @@
-//! The slow, obvious backend: f32 everywhere, one loop an op. It is the judge of every other backend.
+//! The slow, obvious backend: f32 everywhere, one loop per op. All other backends are compared with it.
 
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, KvSpec,
@@ -181,7 +181,7 @@ fn linear(x: &[f32], w: &HostTensor) -> Vec<f32> {
     out
 }
 
-/// Eight running sums, so that a reference of a real model ends in our lifetime.
+/// Eight running sums, so that a real model runs in reasonable time.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 8];
     let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));

@@ -1,11 +1,11 @@
-//! Choosing a token from a row of logits. Every backend gives this result for the same logits.
+//! Sampling a token from a row of logits. Every backend returns this result for the same logits.
 //!
-//! A row with a NaN or an infinity gives no token, whatever the parameters: the model is broken there.
+//! A row with a NaN or an infinity gives no token, whatever the parameters.
 //!
-//! Order: mask, bias and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw is a number that
-//! comes in with the request, so a replayed, preempted or differently batched request says the same.
+//! Order: mask, bias and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw depends on the
+//! request's seed and the position, so a replayed, preempted or differently batched request gives the same text.
 //!
-//! From the temperature on a token has a weight, an integer of at most 2^30. The best come first by weight, and the
+//! After the temperature, a token has a weight, an integer of at most 2^30. The best come first by weight, and the
 //! lowest id first among equal weights: top-k keeps the k best, top-p the fewest best that together weigh at least
 //! `ceil(top_p * total)`. With everything kept in the order of the ids, the token is the one where the running sum
 //! passes `floor(draw * total)`.
@@ -35,19 +35,19 @@ impl From<Sampling> for Sample {
     }
 }
 
-/// A chosen token.
+/// A sampled token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
     /// The token.
     pub id: u32,
-    /// Its log-probability under the model's own distribution, where asked for.
+    /// Its log-probability under the model's own distribution, if requested.
     pub logprob: Option<f32>,
-    /// The best tokens and their log-probabilities, best first, where asked for.
+    /// The best tokens and their log-probabilities, best first, if requested.
     pub top: Vec<(u32, f32)>,
 }
 
 impl Sample {
-    /// Chooses. `None` if a logit is not finite, or if the mask allows nothing.
+    /// Samples. `None` if a logit is not finite, or if the mask allows nothing.
     pub fn pick(&self, logits: &[f32]) -> Option<Sampled> {
         if !all_finite(logits) {
             return None;
@@ -75,7 +75,7 @@ impl Sample {
         !self.params.bias.is_empty() || self.has_penalties() || self.mask.is_some()
     }
 
-    /// The lowest weight that min-p keeps, from 1 to 2^30: there the best token is.
+    /// The lowest weight that min-p keeps, from 1 to 2^30, the weight of the best token.
     pub fn floor(&self) -> u32 {
         choice::floor(self.params.min_p)
     }
@@ -95,7 +95,7 @@ impl Sample {
         let Sampling { repetition, frequency, presence, .. } = *self.params;
         for &(id, times) in self.seen.counts() {
             if let Some(x) = logits.get_mut(id as usize) {
-                // no further than the largest float: an infinity would leave nothing to draw from
+                // at most the largest float: an infinity would leave nothing to draw from
                 *x = if *x > 0.0 { (*x / repetition).min(f32::MAX) } else { *x * repetition };
                 *x -= frequency * times as f32 + if times > 0 { presence } else { 0.0 };
             }
@@ -103,9 +103,9 @@ impl Sample {
     }
 }
 
-/// Whether all values are numbers, and none is infinite. In one pass without branches: nearly always they are.
+/// Whether all values are finite. In one pass without branches: nearly always they are.
 pub fn all_finite(values: &[f32]) -> bool {
-    // zero times a number is zero; times anything else it is NaN, and a NaN stays in a sum
+    // zero times a finite number is zero, otherwise NaN, and a NaN stays in a sum
     let mut lanes = [0.0f32; 16];
     let (whole, rest) = values.as_chunks::<16>();
     for part in whole {
@@ -127,7 +127,7 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
     max + sum.ln() as f32
 }
 
-/// Kullback-Leibler divergence: what the distribution of `got` loses against that of `want`, in nats.
+/// Kullback-Leibler divergence of the distribution of `got` from that of `want`, in nats.
 pub fn divergence(want: &[f32], got: &[f32]) -> f64 {
     let (want_sum, got_sum) = (f64::from(log_sum_exp(want)), f64::from(log_sum_exp(got)));
     let term = |(w, g): (&f32, &f32)| {

@@ -1,4 +1,4 @@
-//! A weight on the host: its format, its shape and its bytes, which usually are a piece of a mapped file.
+//! A weight on the host: its format, its shape and its bytes, usually part of a mapped file.
 
 use bytes::Bytes;
 use tern_quant::Quant;
@@ -12,7 +12,7 @@ pub struct HostTensor {
     pub quant: &'static Quant,
     /// Rows (outputs of a linear, entries of a table).
     pub rows: usize,
-    /// Weights in a row; a multiple of the format's block.
+    /// Weights per row; a multiple of the format's block length.
     pub cols: usize,
     /// `rows * row_bytes` and the format's tail.
     pub data: Bytes,

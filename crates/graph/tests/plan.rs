@@ -94,7 +94,7 @@ proptest! {
             prop_assert!(plan.width[slot] >= node.value.width, "%{} does not fit its slot\n{}", j, g);
             prop_assert_eq!(plan.outputs_only[slot], node.value.outputs_only, "rows of %{}\n{}", j, g);
             for (i, (&other, &read)) in plan.slot.iter().zip(&last).take(j).enumerate() {
-                // written at j: whoever was there before must have been read by ops before j only
+                // written at j: the slot's earlier value must have been read by ops before j only
                 prop_assert!(other != slot || read < j, "%{} and %{} share slot {}\n{}", i, j, slot, g);
             }
         }

@@ -1,4 +1,4 @@
-//! The pieces decoders share: attention and the gated MLP of one layer.
+//! The parts that decoders share: attention and the gated MLP of one layer.
 
 use tern_graph::{Activation, Attention, RopeStyle, Val};
 
@@ -20,7 +20,7 @@ pub(crate) struct AttentionStyle {
 }
 
 impl Build<'_> {
-    /// The style of a decoder whose layers are all alike and see everything.
+    /// The style of a decoder whose layers are all alike, with full attention.
     pub(crate) fn uniform_style(
         &mut self,
         rope: RopeStyle,
@@ -31,7 +31,7 @@ impl Build<'_> {
         Ok(AttentionStyle { rope, table, qk_norm, scale, window: None })
     }
 
-    /// `1 / sqrt(head_dim)`, or the file's own `attention.scale`.
+    /// The file's `attention.scale`, or `1 / sqrt(head_dim)`.
     pub(crate) fn attention_scale(&self) -> Result<f32, ModelError> {
         let own = self.keys().optional_f32("attention.scale")?;
         Ok(own.filter(|s| *s != 0.0).unwrap_or(1.0 / (self.config.head_dim as f32).sqrt()))

@@ -1,4 +1,4 @@
-//! The builder an architecture writes its graph with: names in, shapes checked.
+//! The builder that an architecture uses for its graph: tensors by name, with checked shapes.
 
 use std::collections::HashSet;
 
@@ -9,9 +9,9 @@ use crate::ModelError;
 use crate::config::{Config, Keys};
 use crate::tensor::host_tensor;
 
-/// Where weights come from: a checkpoint, or a shape that is still to be filled.
+/// Where weights come from: a checkpoint, or a shape that has no weights yet.
 pub trait Source {
-    /// `[rows, cols]` of a tensor, if there is one of that name.
+    /// `[rows, cols]` of a tensor, if it exists.
     fn shape(&self, name: &str) -> Option<[usize; 2]>;
     /// The values of a small tensor.
     fn values(&self, name: &str) -> Option<Vec<f32>>;
@@ -28,7 +28,7 @@ impl Source for Checkpoint {
     }
 }
 
-/// A graph in the making.
+/// A graph under construction.
 pub struct Build<'a> {
     /// The graph so far.
     pub graph: Graph,
@@ -81,13 +81,13 @@ impl<'a> Build<'a> {
         self.linear(x, name, self.config.vocab)
     }
 
-    /// RMS norm over runs of `len` columns.
+    /// RMS norm over groups of `len` columns.
     pub(crate) fn norm(&mut self, x: Val, name: &str, len: usize) -> Result<Val, ModelError> {
         let weight = self.graph.vector(format!("{name}.weight"), len)?;
         Ok(self.graph.norm(x, weight, self.config.eps)?)
     }
 
-    /// A linear with whatever `.bias` and `.scale` the source has for it. `[.., rows]`
+    /// A linear, with `.bias` and `.scale` if the source has them. `[.., rows]`
     pub(crate) fn linear(&mut self, x: Val, name: &str, rows: usize) -> Result<Val, ModelError> {
         let weight = self.graph.matrix(format!("{name}.weight"), rows, self.graph.width(x))?;
         let scale = self.optional_vector(format!("{name}.scale"), 1)?;
@@ -102,7 +102,7 @@ impl<'a> Build<'a> {
         Ok(Some(self.graph.vector(name, len)?))
     }
 
-    /// The graph and the names of tensors that went into it as values.
+    /// The graph, and the names of tensors whose values are part of it.
     pub(crate) fn finish(self) -> (Config, Graph, HashSet<String>) {
         (self.config, self.graph, self.consumed)
     }

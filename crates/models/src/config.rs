@@ -1,4 +1,4 @@
-//! The numbers nearly every decoder has. A missing key is an error that names it.
+//! The sizes that nearly every decoder has. A missing key is an error that names it.
 
 use tern_formats::{Metadata, MetadataError};
 
@@ -27,7 +27,7 @@ pub struct Config {
     pub rope_dims: usize,
     /// Epsilon of the norms.
     pub eps: f32,
-    /// Tokens the model was made for.
+    /// Context length that the model was trained for.
     pub context_trained: usize,
     /// Tokens a sequence may have in this run.
     pub context: usize,
@@ -67,7 +67,7 @@ impl Keys<'_> {
         self.metadata.optional_str(&self.key(name))
     }
 
-    /// A number that files may also give once a layer; layers that differ are refused.
+    /// A number that files may also give per layer; layers that differ are refused.
     fn same_in_all_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
         let key = self.key(name);
         let Some(values) = self.metadata.optional_usizes(&key)? else { return Ok(None) };
@@ -91,7 +91,7 @@ impl Config {
         let rope_dims = keys.optional_usize("rope.dimension_count")?;
         let head_dim = match keys.optional_usize("attention.key_length")? {
             Some(n) => n,
-            // heads that share the width, unless the rotation says that they are wider
+            // heads that divide the width, unless the rotation is wider than that
             None if heads > 0
                 && width.is_multiple_of(heads)
                 && rope_dims.is_none_or(|r| r <= width / heads) =>
@@ -122,7 +122,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Sizes are the file's word: none may be zero or beyond anything that exists.
+    /// Sizes come from the file: none may be zero or larger than any real model's.
     fn check(&self, keys: Keys<'_>) -> Result<(), ModelError> {
         let sizes = [
             ("block_count", self.layers, 1 << 12),
@@ -142,10 +142,10 @@ impl Config {
         }
         if !(self.eps.is_finite() && self.eps >= 0.0) {
             let key = keys.key("attention.layer_norm_rms_epsilon");
-            return Err(ModelError::Unsupported(format!("`{key}` is {}: want a number from 0 on", self.eps)));
+            return Err(ModelError::Unsupported(format!("`{key}` is {}: want 0 or more", self.eps)));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            let text = format!("{} heads do not share {} kv heads", self.heads, self.kv_heads);
+            let text = format!("{} heads are not a multiple of {} kv heads", self.heads, self.kv_heads);
             return Err(ModelError::Unsupported(text));
         }
         if self.rope_dims > self.head_dim || !self.rope_dims.is_multiple_of(2) {

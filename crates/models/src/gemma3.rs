@@ -11,9 +11,9 @@ pub(crate) static GEMMA3: Arch = Arch {
     synthetic: Synthetic { keys: &[("attention.sliding_window", 32)], ..Synthetic::PLAIN },
 };
 
-/// Every sixth layer sees everything; the five before it see a window.
+/// Every sixth layer has full attention; the five before it have a window.
 const PATTERN: usize = 6;
-/// Rotation base of the local layers where the file has no key for it: no released model differs.
+/// Rotation base of the local layers if the file has no key for it: no released model differs.
 const LOCAL_ROPE_BASE: f32 = 10_000.0;
 /// Layers of the 27B, the one size whose query scale comes from `width / heads`.
 const LAYERS_27B: usize = 62;

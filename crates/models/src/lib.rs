@@ -1,6 +1,6 @@
 //! Architectures: what a checkpoint's metadata and tensor names mean as a [`Graph`](tern_graph::Graph).
 //!
-//! One file an architecture, one line in [`ALL`]. A model never sees a device.
+//! One file per architecture, one line in [`ALL`]. A model never sees a device.
 
 mod arch;
 mod blocks;
@@ -26,5 +26,5 @@ pub use model::Model;
 pub use shapes::{SHAPES, Shape};
 pub use synth::{Synth, plain_tokenizer};
 
-/// Every architecture Tern runs.
+/// Every architecture that Tern runs.
 pub static ALL: &[&Arch] = &[&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3, &gemma3::GEMMA3, &phi3::PHI3];

@@ -1,4 +1,4 @@
-//! From a checkpoint to a graph with its weights, or one sentence why not.
+//! From a checkpoint to a graph with its weights, or an error that says why not.
 
 use tern_formats::{Checkpoint, Metadata, shown};
 use tern_graph::{Graph, HostTensor};
@@ -8,7 +8,7 @@ use crate::config::{Config, Keys};
 use crate::tensor::host_tensor;
 use crate::{Arch, ModelError};
 
-/// Tensors that say nothing a graph needs.
+/// Tensors that no graph needs.
 const IGNORED: &[&str] = &[".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale"];
 
 /// A model ready for any backend.
@@ -20,14 +20,14 @@ pub struct Model {
     pub config: Config,
     /// Its graph.
     pub graph: Graph,
-    /// Tensors whose values are inside the graph.
+    /// Tensors whose values are part of the graph.
     consumed: std::collections::HashSet<String>,
 }
 
 impl Model {
     /// Builds the graph from metadata and the names and shapes of the tensors.
     ///
-    /// `context` is the longest sequence of this run; without it, what the model was made for.
+    /// `context` is the longest sequence of this run; by default, the context the model was trained for.
     pub fn build(
         metadata: &Metadata,
         source: &dyn Source,
@@ -47,7 +47,7 @@ impl Model {
         Ok(Model { arch, config, graph, consumed })
     }
 
-    /// Tokens a model was made for.
+    /// Context length that a model was trained for.
     pub fn context_trained(metadata: &Metadata) -> Result<usize, ModelError> {
         Ok(Keys { arch: Arch::of(metadata)?.name, metadata }.usize("context_length")?)
     }
@@ -62,19 +62,19 @@ impl Model {
         Ok((model, tensors))
     }
 
-    /// The graph's weights out of a checkpoint, in order. Nothing is read yet: they are views of the file.
+    /// The graph's weights from a checkpoint, in order. Nothing is read yet: they are views of the file.
     pub fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<HostTensor>, ModelError> {
-        let wanted: std::collections::HashSet<&str> =
+        let known: std::collections::HashSet<&str> =
             self.graph.weights.iter().map(|w| w.name.as_str()).collect();
         let stray = checkpoint.tensors.keys().find(|name| {
-            !wanted.contains(name.as_str())
+            !known.contains(name.as_str())
                 && !self.consumed.contains(*name)
                 && !IGNORED.iter().any(|part| name.contains(part))
         });
         if let Some(name) = stray {
             let arch = self.arch.name;
             return Err(ModelError::Tensor(format!(
-                "{}: Tern's `{arch}` has no use for this tensor, so the answers would be wrong",
+                "{}: unexpected tensor in a `{arch}` model: results without it would be wrong",
                 shown(name)
             )));
         }

@@ -9,7 +9,7 @@ pub(crate) static PHI3: Arch =
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
-    // files name a window that the models were not served with
+    // files have a window that the models are not run with
     let style = b.uniform_style(RopeStyle::Halves, base, false)?;
     b.pre_norm_decoder(style)
 }

@@ -18,7 +18,7 @@ pub(crate) enum Scaling {
 }
 
 impl Build<'_> {
-    /// The table the model's metadata and rope factor tensors describe, for a rotation base.
+    /// The table that metadata and rope factor tensors describe, for a rotation base.
     pub(crate) fn rope_table(&mut self, base: f32) -> Result<usize, ModelError> {
         if !(base.is_finite() && base > 1.0) {
             let key = self.keys().key("rope.freq_base");
@@ -42,7 +42,7 @@ impl Build<'_> {
             Some(f) => f,
             None => keys.optional_f32("rope.scale_linear")?.unwrap_or(1.0),
         };
-        let factor = if factor == 0.0 { 1.0 } else { factor }; // writers use 0 for "none"
+        let factor = if factor == 0.0 { 1.0 } else { factor }; // some writers use 0 for "none"
         if !factor.is_finite() || factor < 0.0 {
             let text = format!("`{}` is {factor}: want a positive number", keys.key("rope.scaling.factor"));
             return Err(ModelError::Unsupported(text));

@@ -1,4 +1,4 @@
-//! Shapes of well-known models, to be filled with made-up weights.
+//! Shapes of well-known models, to be filled with random weights.
 
 use tern_formats::{Metadata, Value};
 
@@ -7,7 +7,7 @@ use crate::{Arch, Source};
 /// The sizes of a model, without its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// The name users write.
+    /// The name on the command line.
     pub name: &'static str,
     /// Architecture.
     pub arch: &'static Arch,
@@ -134,7 +134,7 @@ pub static SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
-    /// The shape users mean by a name.
+    /// The shape with this name.
     pub fn by_name(name: &str) -> Option<&'static Shape> {
         SHAPES.iter().find(|s| s.name.eq_ignore_ascii_case(name))
     }
@@ -171,7 +171,7 @@ impl Shape {
     }
 }
 
-/// A shape says which of the optional tensors its architecture has.
+/// Which of the optional tensors a model of this shape has.
 impl Source for Shape {
     fn shape(&self, name: &str) -> Option<[usize; 2]> {
         let part =

@@ -10,7 +10,7 @@ use tern_quant::{Dialect, Quant};
 
 use crate::{Model, ModelError, Shape};
 
-/// Weights of a pool; larger tensors are drawn from one block by block, which is fast and random enough.
+/// Weights in a pool; larger tensors are drawn from it block by block, which is fast and random enough.
 const POOL: usize = 1 << 22;
 
 /// A shape and the format of its matrices.
@@ -18,7 +18,7 @@ const POOL: usize = 1 << 22;
 pub struct Synth {
     /// The model's graph and sizes.
     pub model: Model,
-    /// What its file would say, without a tokenizer.
+    /// The metadata of its file, without a tokenizer.
     pub metadata: Metadata,
     quant: &'static Quant,
     pools: HashMap<(&'static str, u32), Vec<u8>>,
@@ -99,7 +99,7 @@ impl Synth {
             n if n.ends_with("attn_output.weight") || n.ends_with("ffn_down.weight") => {
                 1.0 / (2.0 * layers).sqrt()
             }
-            "token_embd.weight" | "output.weight" => 3.0, // peaked answers, as trained models have
+            "token_embd.weight" | "output.weight" => 3.0, // peaked distributions, as trained models have
             _ => 1.0,
         };
         gain / (w.cols as f32).sqrt()
@@ -123,7 +123,7 @@ impl Synth {
         weights.iter().map(|w| self.tensor(w)).collect()
     }
 
-    /// Writes the model as a GGUF file; `progress` gets bytes done and bytes in all.
+    /// Writes the model as a GGUF file; `progress` gets the bytes written and the total.
     pub fn write(
         &mut self,
         tokenizer: &Metadata,
@@ -135,7 +135,7 @@ impl Synth {
             metadata.insert(key, value.clone());
         }
         if self.quant.dialect == Dialect::OxiBonsai {
-            // its id has other meanings too, and this key is what tells them apart
+            // its id has other meanings too, which this key tells apart
             metadata.insert("general.quantization_version", Value::String(self.quant.name.into()));
         }
         let weights = self.model.graph.weights.clone();
@@ -163,7 +163,7 @@ fn encoded(quant: &'static Quant, weights: &[f32]) -> Result<Vec<u8>, ModelError
     Ok(bytes)
 }
 
-/// A byte-level vocabulary of `size` tokens for shapes that come with none: 256 bytes, a few merges, fillers.
+/// A byte-level vocabulary of `size` tokens for shapes, which have none: 256 bytes, a few merges, fillers.
 pub fn plain_tokenizer(size: usize) -> Metadata {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut next = 256u32;

@@ -1,4 +1,4 @@
-//! Whole models with made-up weights: written, read back and run, on the CPU as on the reference.
+//! Whole models with random weights: written, read back and run, on the CPU and on the reference.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_cpu::Cpu;
@@ -16,17 +16,17 @@ const POSITIONS: usize = 42;
 const PAGE_LEN: usize = 16;
 /// Mean divergence from the reference: KV in half precision is nearly all of it.
 const MEAN_KL: f64 = 1e-5;
-/// The same for the logits themselves, as a share of their length: a peaked answer hides much from the divergence.
-/// Activations that meet weights of four bits have twelve.
+/// Relative distance of the logits: a peaked distribution hides much from the divergence.
+/// Activations of four-bit weights have twelve bits.
 const DISTANCE: f32 = 2e-3;
 
-/// A shape small enough to be run by the reference in no time.
+/// A shape small enough for the reference.
 fn small(shape: &Shape) -> Shape {
     let layers = if shape.arch.name == "gemma3" { 6 } else { 2 }; // gemma's sixth layer is its first global one
     Shape { layers, vocab: 320, ..shape.clone() }
 }
 
-/// The model as a file holds it.
+/// The model, written to a file and opened.
 fn open(shape: &Shape, quant: &'static Quant) -> (Model, Vec<HostTensor>) {
     let mut file = Vec::new();
     let mut synth = Synth::new(shape, quant, None).unwrap();
@@ -55,12 +55,12 @@ fn logits(
     rows
 }
 
-/// Mean over the rows of what `got` loses against `want`, in nats.
+/// Mean divergence of the rows of `got` from those of `want`, in nats.
 fn mean_kl(want: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
     want.iter().zip(got).map(|(want, got)| divergence(want, got)).sum::<f64>() / want.len() as f64
 }
 
-/// Near the reference, and the same bits however the text is cut.
+/// Close to the reference, and the same bits in chunks of any size.
 fn check(name: &str, model: &(Model, Vec<HostTensor>)) {
     let want = logits(Box::new(Reference::new()), model, POSITIONS);
     assert!(want.iter().flatten().all(|x| x.is_finite()), "{name}: the reference is not finite");
@@ -93,7 +93,7 @@ fn every_format_runs_as_the_reference_does() {
     }
 }
 
-/// The reference, too, must not care where a text is cut.
+/// The reference, too, must not depend on the chunks.
 #[test]
 fn the_reference_gives_the_same_in_chunks() {
     let model = open(&small(Shape::by_name("tiny-gemma3").unwrap()), &tern_quant::Q4_0);
@@ -129,7 +129,7 @@ impl Ready {
 
 /// Two texts in one step, on pages that alternate: each gets the bits it gets alone.
 #[test]
-fn texts_in_one_step_do_not_touch_each_other() {
+fn texts_in_one_step_do_not_affect_each_other() {
     let (model, weights) = open(&small(Shape::by_name("tiny-gemma3").unwrap()), &tern_quant::Q4_K);
     let text = tokens(model.config.vocab);
     let (a, b) = (&text[..35], &text[3..POSITIONS]);
@@ -138,7 +138,7 @@ fn texts_in_one_step_do_not_touch_each_other() {
     let mut ready = Ready::new(&model.graph, &weights, 6);
     let (even, odd) = (vec![4, 2, 0], vec![1, 3, 5]);
     let first = ready.step(Step::all_logits(&a[..20], 0, even.clone()));
-    // the rest of `a` beside all of `b`
+    // the rest of `a` and all of `b` in one step
     let rest = [&a[20..], b].concat();
     let both = ready.step(Step {
         slices: vec![
@@ -159,9 +159,9 @@ fn hash<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01B3))
 }
 
-/// Answers were recorded for files that `tern synth` wrote: the same spec must give the same weights for ever.
+/// Fixtures were recorded for files that `tern synth` wrote: the same spec must always give the same weights.
 #[test]
-fn synthetic_weights_stay_what_they_are() {
+fn synthetic_weights_never_change() {
     let (shape, quant) = Synth::parse("tiny-qwen3:q4_k").unwrap();
     let synth = || Synth::new(&shape, quant, None).unwrap();
     let tensors = synth().tensors().unwrap();

@@ -1,4 +1,4 @@
-//! The graph of every architecture as text: whatever changes in one shows as a diff of its snapshot.
+//! The graph of every architecture as text: every change shows as a diff of its snapshot.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::HashMap;
@@ -7,13 +7,13 @@ use tern_formats::{Metadata, Value};
 use tern_graph::{Op, RopeTable};
 use tern_models::{Model, ModelError, SHAPES, Shape, Source};
 
-/// A small version of a shape, so that its text is read in one sitting.
+/// A small version of a shape, so that its text is short.
 fn small(name: &str) -> Shape {
     let shape = Shape::by_name(name).unwrap().clone();
     Shape { layers: 1, width: 64, ff: 96, heads: 4, kv_heads: 2, head_dim: 16, vocab: 100, ..shape }
 }
 
-/// A shape with further tensors, or without some of its own.
+/// A shape with additional tensors, or without some of its tensors.
 struct With {
     shape: Shape,
     metadata: Metadata,
@@ -69,7 +69,7 @@ impl Source for With {
     }
 }
 
-/// One line a pair: what it turns by at one position.
+/// One line per pair: its rotation at one position.
 fn lines(table: &RopeTable) -> String {
     let pairs = table.freqs.iter().enumerate().map(|(i, f)| format!("pair {i}: {f:.4e}\n"));
     pairs.chain([format!("x {:.4}\n", table.magnitude)]).collect()
@@ -99,14 +99,14 @@ fn graphs_of_all_architectures() {
 }
 
 #[test]
-fn a_second_layer_goes_on_where_the_first_ends() {
+fn a_second_layer_continues_the_first() {
     let two = With::new(Shape { layers: 2, ..small("tiny-llama") }).text();
     insta::assert_snapshot!("two-layers", two);
 }
 
 /// Fused q, k and v, biases and scales are found by their names, in any architecture.
 #[test]
-fn optional_tensors_are_used_where_they_are() {
+fn optional_tensors_are_used_if_they_exist() {
     let fused = With::new(small("tiny-llama"))
         .tensor("blk.0.attn_qkv.weight", vec![])
         .tensor("blk.0.attn_qkv.bias", vec![0.0; 128])
@@ -117,7 +117,7 @@ fn optional_tensors_are_used_where_they_are() {
     insta::assert_snapshot!("optional-tensors", fused.text());
 }
 
-/// Five layers see a window and turn by the local base, the sixth sees everything and turns by the global one.
+/// Five layers have a window and the local base, the sixth has full attention and the global base.
 #[test]
 fn gemma3_alternates_windows_and_tables() {
     let shape = Shape { layers: 7, rope_base: 1e6, ..small("tiny-gemma3") };
@@ -163,7 +163,7 @@ fn scores_are_scaled_by_the_head_or_by_the_file() {
     assert_eq!(attention_scale(&With::new(small("tiny-qwen3"))), 0.25);
     assert_eq!(attention_scale(&With::new(small("tiny-qwen3")).key("attention.scale", float(0.5))), 0.5);
     assert_eq!(attention_scale(&With::new(small("tiny-qwen3")).key("attention.scale", float(0.0))), 0.25);
-    // the 27B is known by its layers: its scale is of width / heads, not of a head
+    // the 27B is detected by its number of layers: its scale uses width / heads, not the head dimension
     let large = Shape { layers: 62, width: 256, ..small("tiny-gemma3") };
     assert_eq!(attention_scale(&With::new(large)), 0.125);
 }
@@ -215,14 +215,14 @@ fn rope_yarn() {
     let plain = With::new(Shape { yarn: 1, ..yarn.shape.clone() }).rope(None);
     assert_eq!(table.freqs[0], plain.freqs[0], "the fastest pair is kept");
     assert_eq!(table.freqs[7], plain.freqs[7] / 4.0, "the slowest is stretched in full");
-    // without the key, the context the model was made for is the original one
+    // without the key, the trained context is the original one
     let mut bare = With::new(yarn.shape.clone());
     bare.metadata.remove("qwen3.rope.scaling.original_context_length");
     let named = yarn.key("rope.scaling.original_context_length", Value::Uint(1024));
     assert_eq!(bare.rope(None), named.rope(None));
 }
 
-/// Llama 3.1 and later carry the divisors of their frequencies as a tensor.
+/// Llama 3.1 and later have the divisors of their frequencies as a tensor.
 #[test]
 fn rope_llama3() {
     let divisors = vec![1.0, 1.0, 1.0, 1.5, 3.0, 8.0, 8.0, 8.0];
@@ -242,7 +242,7 @@ fn longrope() -> With {
         .tensor("rope_factors_short.weight", (0..8).map(|i| 1.0 + i as f32 / 10.0).collect())
 }
 
-/// Phi carries two sets; the context of the run says which.
+/// Phi has two sets; the context of the run selects one.
 #[test]
 fn rope_longrope() {
     let (short, long) = (longrope().rope(Some(128)), longrope().rope(Some(129)));
@@ -287,7 +287,7 @@ fn rope_refusals() {
     let mut alone = longrope();
     alone.tensors.remove("rope_factors_short.weight");
     assert_eq!(refusal(&alone), "rope_factors_long.weight and rope_factors_short.weight must come together");
-    let mut unsaid = longrope();
-    unsaid.metadata.remove("phi3.rope.scaling.original_context_length");
-    assert_eq!(refusal(&unsaid), "metadata key `phi3.rope.scaling.original_context_length` is missing");
+    let mut incomplete = longrope();
+    incomplete.metadata.remove("phi3.rope.scaling.original_context_length");
+    assert_eq!(refusal(&incomplete), "metadata key `phi3.rope.scaling.original_context_length` is missing");
 }

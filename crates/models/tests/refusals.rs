@@ -8,14 +8,14 @@ use tern_quant::Quant;
 /// A tensor to write: name, format, GGUF dims (columns first).
 type Wanted = (String, &'static Quant, Vec<u64>);
 
-/// A model file in the making; its weights are zeros.
+/// A model file under construction; its weights are zeros.
 struct File {
     metadata: Metadata,
     tensors: Vec<Wanted>,
 }
 
 impl File {
-    /// A sound file of a shape with one layer and 64 tokens.
+    /// A valid file of a shape with one layer and 64 tokens.
     fn of(name: &str) -> File {
         let shape = Shape { layers: 1, vocab: 64, ..Shape::by_name(name).unwrap().clone() };
         File::of_shape(&shape)
@@ -79,7 +79,7 @@ fn with_key(key: &str, value: Value) -> String {
 }
 
 #[test]
-fn sound_files_are_accepted() {
+fn valid_files_are_accepted() {
     for shape in tern_models::SHAPES.iter().filter(|s| s.name.starts_with("tiny-")) {
         assert_eq!(File::of(shape.name).refusal(), "accepted", "{}", shape.name);
     }
@@ -133,7 +133,7 @@ fn keys_that_have_a_default_may_be_missing() {
 }
 
 #[test]
-fn a_key_of_another_type_says_what_it_has() {
+fn a_key_of_another_type_is_refused_with_its_value() {
     assert_eq!(
         with_key("qwen3.block_count", Value::String("three".into())),
         "metadata key `qwen3.block_count`: want a whole number, file has \"three\""
@@ -202,12 +202,11 @@ fn a_missing_tensor_is_named() {
 }
 
 #[test]
-fn a_tensor_nobody_reads_is_refused() {
+fn a_tensor_that_the_graph_does_not_read_is_refused() {
     let stray = |name: &str| refusal(|f| f.add(name, &tern_quant::F32, &[256, 8]));
     for name in ["blk.0.ffn_gate_inp.weight", "blk.1.attn_q.weight", "blk.0.attn_sinks.weight", "mm.0.weight"]
     {
-        let want =
-            format!("{name}: Tern's `qwen3` has no use for this tensor, so the answers would be wrong");
+        let want = format!("{name}: unexpected tensor in a `qwen3` model: results without it would be wrong");
         assert_eq!(stray(name), want);
     }
     for name in ["blk.0.attn_rot_embd", "blk.0.attention.rotary_emb.inv_freq", "blk.0.attn_q.input_scale"] {
@@ -229,7 +228,7 @@ fn a_format_known_by_name_only_is_refused() {
 }
 
 #[test]
-fn sizes_of_zero_and_beyond_anything_are_refused() {
+fn sizes_of_zero_and_beyond_any_model_are_refused() {
     for (key, most) in [
         ("block_count", 1 << 12),
         ("embedding_length", 1 << 20),
@@ -245,12 +244,18 @@ fn sizes_of_zero_and_beyond_anything_are_refused() {
             assert_eq!(with_key(&key, Value::Uint(wrong)), format!("`{key}` is {wrong}: want 1 to {most}"));
         }
     }
-    assert_eq!(with_key("qwen3.attention.head_count_kv", Value::Uint(3)), "8 heads do not share 3 kv heads");
-    assert_eq!(with_key("qwen3.attention.head_count", Value::Uint(1)), "1 heads do not share 2 kv heads");
+    assert_eq!(
+        with_key("qwen3.attention.head_count_kv", Value::Uint(3)),
+        "8 heads are not a multiple of 3 kv heads"
+    );
+    assert_eq!(
+        with_key("qwen3.attention.head_count", Value::Uint(1)),
+        "1 heads are not a multiple of 2 kv heads"
+    );
 }
 
 #[test]
-fn numbers_given_once_a_layer_must_be_one_number() {
+fn numbers_given_per_layer_must_be_equal() {
     for (key, same, other) in [
         ("attention.head_count", 8, 16),
         ("attention.head_count_kv", 2, 4),
@@ -266,7 +271,7 @@ fn numbers_given_once_a_layer_must_be_one_number() {
     }
 }
 
-/// Whatever a key says, the answer is a model or a sentence.
+/// Whatever value a key has, the result is a model or an error.
 #[test]
 fn no_metadata_value_is_a_panic() {
     let odd = || {

@@ -1,17 +1,17 @@
-//! From logits to one token by integers alone, so that whoever takes these steps in any order chooses the same token.
+//! From logits to one token in integers, so that the order of the summation does not change the token.
 //!
-//! A weight is a fixed point number and a sum of weights is exact. What a device has to compute as it is written here
-//! is [`weight`], in single f32 operations, and the two products with a total, in f64. `kernels/sample.cu` does.
+//! A weight is a fixed point number and a sum of weights is exact. A device must compute exactly as here only [`weight`],
+//! in single f32 operations, and the two products with a total, in f64, as `kernels/sample.cu` does.
 
 use super::Sample;
 
 /// The weight of the best token.
 pub(super) const FULL: u32 = 1 << 30;
 
-/// So many tokens share a peak, and are passed over together where it is too low.
+/// Tokens per run: a run is skipped if its highest weight is too low.
 const RUN: usize = 128;
 
-/// Chooses, from logits that are adjusted already.
+/// Chooses from adjusted logits.
 pub(super) fn choose(sample: &Sample, logits: &[f32]) -> Option<u32> {
     let best = argmax(logits)?;
     let params = &sample.params;
@@ -34,7 +34,7 @@ fn argmax(logits: &[f32]) -> Option<u32> {
     best.1
 }
 
-/// The highest logit of a run, in lanes that a vector holds; no NaN is higher than anything.
+/// The highest logit of a run, in the lanes of a vector; a NaN is never the highest.
 fn highest(run: &[f32]) -> f32 {
     let higher = |max: f32, x: f32| if x > max { x } else { max };
     let mut lanes = [f32::NEG_INFINITY; 16];
@@ -54,7 +54,7 @@ const ROUND: f32 = 12_582_912.0;
 
 /// `exp(d) * FULL` for a `d` of 0 or less, to the nearest integer; 0 for a NaN.
 ///
-/// Not one step may be fused with the next or done in another precision.
+/// No operation may be fused with the next or done in another precision.
 #[inline]
 fn weight(d: f32) -> u32 {
     let d = if d > -25.0 { d } else { -25.0 }; // weighs nothing
@@ -67,7 +67,7 @@ fn weight(d: f32) -> u32 {
     nearest(exp * power)
 }
 
-/// The nearest integer, the even one of two, for 0 to 2^30. In two halves: a plain cast would not become a vector's.
+/// The nearest integer, the even one of two, for 0 to 2^30. In two halves: a plain cast would not be vectorized.
 #[inline]
 fn nearest(x: f32) -> u32 {
     let high = x * (1.0 / 32768.0) + ROUND;
@@ -81,7 +81,7 @@ pub(super) fn floor(min_p: f32) -> u32 {
     ((f64::from(min_p) * f64::from(FULL)).ceil() as u32).clamp(1, FULL)
 }
 
-/// A row's weights, and the highest of every run of them. 0 is out of the choice.
+/// A row's weights, and the highest of every run. Weight 0 is excluded.
 struct Weights {
     each: Vec<u32>,
     peaks: Vec<u32>,
@@ -137,7 +137,7 @@ impl Weights {
         Cut { weight, ties, total: kept.iter().map(|&w| u64::from(w)).sum() }
     }
 
-    /// A weight that at least `top_k` tokens reach, if so many have one: so many runs have a peak as high.
+    /// A weight that at least `top_k` tokens reach, if there are as many runs: each has a peak at least as high.
     fn bound(&self, top_k: usize) -> u32 {
         if top_k == 0 || top_k > self.peaks.len() {
             return 1;
@@ -146,7 +146,7 @@ impl Weights {
         *peaks.select_nth_unstable_by(top_k - 1, |a, b| b.cmp(a)).1
     }
 
-    /// The token where the running sum of what is kept, by id, passes the draw's share of the total.
+    /// The token at which the running sum of the kept weights, by id, passes the draw's share of the total.
     fn draw(&self, cut: &Cut, draw: f32) -> Option<u32> {
         let last = cut.total.checked_sub(1)?;
         let mut left = ((f64::from(draw) * cut.total as f64) as u64).min(last);
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::Sampling;
 
-    /// The same in the order of the text, with everything sorted.
+    /// The definition in the head of `sample.rs`, with everything sorted.
     fn slow(sample: &Sample, logits: &[f32]) -> Option<u32> {
         let best = (0..logits.len())
             .filter(|&i| logits[i] > f32::NEG_INFINITY)
@@ -222,7 +222,7 @@ mod tests {
         (1..=kept.len()).find(|&n| total(&kept[..n]) > target).map(|n| kept[n - 1].1)
     }
 
-    /// Rows of several runs: near and far, with ties, and now and then something that is no number.
+    /// Rows of several runs: close and spread logits, ties, and sometimes a value that is not finite.
     fn rows() -> impl Strategy<Value = Vec<f32>> {
         let odd = prop::sample::select(vec![f32::NAN, f32::NEG_INFINITY, -0.0, 0.0, -1e30, f32::INFINITY]);
         let logit = prop_oneof![

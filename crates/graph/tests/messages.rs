@@ -1,4 +1,4 @@
-//! What a graph says of itself, and what the builder and a step say of what does not fit.
+//! How a graph is printed, and the messages of the builder and of a step.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_graph::{
@@ -69,9 +69,9 @@ fn the_same_name_is_the_same_weight() {
     let mut g = Graph::new();
     let a = g.matrix("w", 3, 4).unwrap();
     assert_eq!(g.matrix("w", 3, 4).unwrap(), a);
-    let said = g.matrix("w", 4, 3).unwrap_err().to_string();
-    assert_eq!(said, "w: used as [3, 4] and as [4, 3]");
-    assert_eq!(g.vector("w", 4).unwrap_err().to_string(), "w: used as [3, 4] and as [1, 4]");
+    let message = g.matrix("w", 4, 3).unwrap_err().to_string();
+    assert_eq!(message, "w: declared as [3, 4] and as [4, 3]");
+    assert_eq!(g.vector("w", 4).unwrap_err().to_string(), "w: declared as [3, 4] and as [1, 4]");
     let table = RopeTable { freqs: vec![1.0, 0.1], magnitude: 1.0 };
     assert_eq!((g.rope_table(table.clone()), g.rope_table(table)), (0, 0));
 }
@@ -81,8 +81,8 @@ fn norms_that_do_not_fit() {
     let (mut g, x) = start();
     let (norm, head) = (g.vector("norm", 3).unwrap(), g.vector("head", 4).unwrap());
     assert_eq!(g.norm(x, norm, 1e-6).unwrap_err().to_string(), "norm: a norm of 3 columns on a value of 8");
-    let said = g.norm_of_kind(x, head, Some(norm), 1e-6, NormKind::Layer).unwrap_err().to_string();
-    assert_eq!(said, "norm: want [4], is used as [1, 3]");
+    let message = g.norm_of_kind(x, head, Some(norm), 1e-6, NormKind::Layer).unwrap_err().to_string();
+    assert_eq!(message, "norm: want [4], declared as [1, 3]");
     let empty = g.vector("empty", 0).unwrap();
     assert_eq!(g.norm(x, empty, 1e-6).unwrap_err().to_string(), "empty: a norm of 0 columns on a value of 8");
     assert!(g.norm(x, head, 1e-6).is_ok(), "each head on its own");
@@ -96,19 +96,19 @@ fn linears_that_do_not_fit() {
     let w = g.matrix("w", 6, 8).unwrap();
     let (two, eight) = (g.vector("two", 2).unwrap(), g.vector("eight", 8).unwrap());
     let scale = g.linear_with(x, w, Some(two), None).unwrap_err().to_string();
-    assert_eq!(scale, "two: want [1], is used as [1, 2]");
+    assert_eq!(scale, "two: want [1], declared as [1, 2]");
     let bias = g.linear_with(x, w, None, Some(eight)).unwrap_err().to_string();
-    assert_eq!(bias, "eight: want [6], is used as [1, 8]");
+    assert_eq!(bias, "eight: want [6], declared as [1, 8]");
 }
 
 #[test]
 fn ropes_that_do_not_fit() {
     let (mut g, x) = start();
     let table = g.rope_table(RopeTable { freqs: vec![1.0; 2], magnitude: 1.0 });
-    let mut said = |head_dim| g.rope(x, head_dim, RopeStyle::Halves, table).unwrap_err().to_string();
-    assert_eq!(said(3), "rope of 4 dimensions on heads of 3 in a value of 8");
-    assert_eq!(said(2), "rope of 4 dimensions on heads of 2 in a value of 8");
-    assert_eq!(said(0), "rope of 4 dimensions on heads of 0 in a value of 8");
+    let mut message = |head_dim| g.rope(x, head_dim, RopeStyle::Halves, table).unwrap_err().to_string();
+    assert_eq!(message(3), "rope of 4 dimensions on heads of 3 in a value of 8");
+    assert_eq!(message(2), "rope of 4 dimensions on heads of 2 in a value of 8");
+    assert_eq!(message(0), "rope of 4 dimensions on heads of 0 in a value of 8");
 }
 
 #[test]
@@ -116,15 +116,15 @@ fn attentions_that_do_not_fit() {
     let (mut g, q) = start();
     let w = g.matrix("w", 4, 8).unwrap();
     let kv = g.linear(q, w).unwrap();
-    let mut said = |q, k, v, args| g.attend(q, k, v, args).unwrap_err().to_string();
-    assert_eq!(said(kv, kv, kv, ATTENTION), "attend: want q of 8 columns, got 4");
-    assert_eq!(said(q, q, kv, ATTENTION), "attend: want k of 4 columns, got 8");
-    assert_eq!(said(q, kv, q, ATTENTION), "attend: want v of 4 columns, got 8");
+    let mut message = |q, k, v, args| g.attend(q, k, v, args).unwrap_err().to_string();
+    assert_eq!(message(kv, kv, kv, ATTENTION), "attend: want q of 8 columns, got 4");
+    assert_eq!(message(q, q, kv, ATTENTION), "attend: want k of 4 columns, got 8");
+    assert_eq!(message(q, kv, q, ATTENTION), "attend: want v of 4 columns, got 8");
     let uneven = Attention { heads: 4, kv_heads: 3, head_dim: 2, v_dim: 2, ..ATTENTION };
     let six = g.matrix("six", 6, 8).unwrap();
     let kv6 = g.linear(q, six).unwrap();
-    let said = g.attend(q, kv6, kv6, uneven).unwrap_err().to_string();
-    assert_eq!(said, "attend: 4 heads do not share 3 kv heads");
+    let message = g.attend(q, kv6, kv6, uneven).unwrap_err().to_string();
+    assert_eq!(message, "attend: 4 heads are not a multiple of 3 kv heads");
     assert!(g.kv.is_empty(), "what was refused keeps no KV");
 }
 
@@ -133,8 +133,8 @@ fn pairs_that_do_not_fit() {
     let (mut g, x) = start();
     let half = g.columns(x, 2, 4).unwrap();
     assert_eq!(g.add(x, half).unwrap_err().to_string(), "add: a value of 8 columns and one of 4");
-    let said = g.gated(half, x, Activation::Silu).unwrap_err().to_string();
-    assert_eq!(said, "gated: a value of 4 columns and one of 8");
+    let message = g.gated(half, x, Activation::Silu).unwrap_err().to_string();
+    assert_eq!(message, "gated: a value of 4 columns and one of 8");
     assert_eq!(g.columns(x, 6, 3).unwrap_err().to_string(), "columns 6..9 of a value of 8");
     let outputs = g.outputs(x);
     assert!(g.add(x, outputs).is_err(), "rows of all tokens and rows of the outputs");
@@ -160,20 +160,23 @@ fn step() -> Step {
 fn steps_that_do_not_fit() {
     assert_eq!(step().check(10, 4, 16), Ok(()));
     assert_eq!(step().positions().collect::<Vec<_>>(), [14, 15, 16, 0]);
-    let said = |edit: fn(&mut Step)| {
+    let message = |edit: fn(&mut Step)| {
         let mut step = step();
         edit(&mut step);
         step.check(10, 4, 16).unwrap_err().to_string()
     };
-    assert_eq!(said(|s| *s = Step::default()), "a step has no tokens");
-    assert_eq!(said(|s| s.tokens[2] = 10), "token id 10 is outside the vocabulary of 10");
-    assert_eq!(said(|s| s.slices[0].len = 2), "slices cover 3 of 4 tokens");
-    assert_eq!(said(|s| s.slices[1].len = 2), "slices cover 5 of 4 tokens");
-    assert_eq!(said(|s| s.slices[0].pages.make_mut().truncate(1)), "1 pages of 16 do not hold position 16");
-    assert_eq!(said(|s| s.slices[1].position = 16), "1 pages of 16 do not hold position 16");
-    assert_eq!(said(|s| s.slices[1].pages.make_mut()[0] = 4), "page 4 is outside the 4 reserved");
-    assert_eq!(said(|s| s.outputs[1].row = 4), "output row 4 of 4 tokens");
-    assert_eq!(said(|s| s.carried = vec![Carried { token: 4, output: 0 }]), "carried token 4 of 4 tokens");
+    assert_eq!(message(|s| *s = Step::default()), "a step has no tokens");
+    assert_eq!(message(|s| s.tokens[2] = 10), "token id 10 is outside the vocabulary of 10");
+    assert_eq!(message(|s| s.slices[0].len = 2), "slices cover 3 of 4 tokens");
+    assert_eq!(message(|s| s.slices[1].len = 2), "slices cover 5 of 4 tokens");
+    assert_eq!(
+        message(|s| s.slices[0].pages.make_mut().truncate(1)),
+        "1 pages of 16 do not hold position 16"
+    );
+    assert_eq!(message(|s| s.slices[1].position = 16), "1 pages of 16 do not hold position 16");
+    assert_eq!(message(|s| s.slices[1].pages.make_mut()[0] = 4), "page 4 is outside the 4 reserved");
+    assert_eq!(message(|s| s.outputs[1].row = 4), "output row 4 of 4 tokens");
+    assert_eq!(message(|s| s.carried = vec![Carried { token: 4, output: 0 }]), "carried token 4 of 4 tokens");
 }
 
 /// Logits that are the embedding of a token itself: the best token after any is the one with the largest column.
@@ -185,12 +188,12 @@ fn a_carried_token_is_the_one_that_the_step_before_sampled() {
     graph.outputs(x);
     let mut rows = [0.0; 16];
     [1, 2, 3, 0].into_iter().enumerate().for_each(|(id, next)| rows[id * 4 + next] = 1.0);
-    rows[12..].fill(f32::NAN); // after 3 nothing can be chosen
+    rows[12..].fill(f32::NAN); // after 3 no token can be sampled
     let mut backend = Reference::new();
     let weights = [backend.store(&HostTensor::from_f32("table", 4, 4, &rows), graph.roles()[0]).unwrap()];
     let bindings = Bindings { weights: &weights, kv: None, max_tokens: 4, max_outputs: 4 };
     let programs = [(); 2].map(|()| backend.compile(&graph, &bindings).unwrap());
-    // one slice of these tokens, of which every one samples the next
+    // one slice of these tokens, each of which samples the next
     let step = |tokens: &[u32], carried: &[(usize, usize)]| Step {
         tokens: tokens.to_vec(),
         slices: vec![Slice { len: tokens.len(), ..Slice::default() }],
@@ -208,19 +211,23 @@ fn a_carried_token_is_the_one_that_the_step_before_sampled() {
         |outputs: usize, of: usize| Err(format!("output {outputs} of the step before, which has {of}"));
     assert_eq!(run(0, step(&[0], &[(0, 0)])), none(0, 0));
     assert_eq!(run(0, step(&[0, 1], &[])), Ok(vec![Some(1), Some(2)]));
-    assert_eq!(run(1, step(&[0], &[(0, 0)])), none(0, 0), "another program's step is not the one before");
+    assert_eq!(
+        run(1, step(&[0], &[(0, 0)])),
+        none(0, 0),
+        "the step of another program is not the one before"
+    );
     assert_eq!(run(0, step(&[0, 0, 0], &[(0, 1), (2, 0)])), Ok(vec![Some(3), Some(1), Some(2)]));
     assert_eq!(run(0, step(&[0], &[(0, 3)])), none(3, 3));
-    assert_eq!(run(0, step(&[0], &[(0, 0)])), none(0, 0), "nothing is left of a step that was refused");
+    assert_eq!(run(0, step(&[0], &[(0, 0)])), none(0, 0), "nothing is carried over from a refused step");
     let silent = Step { outputs: vec![Output { row: 0, sample: None, logits: true }], ..step(&[0], &[]) };
     assert_eq!(run(0, silent), Ok(vec![None]));
-    let words = "output 0 of the step before samples no token";
-    assert_eq!(run(0, step(&[0], &[(0, 0)])), Err(words.into()));
+    let message = "output 0 of the step before samples no token";
+    assert_eq!(run(0, step(&[0], &[(0, 0)])), Err(message.into()));
     assert_eq!(run(0, step(&[3], &[])), Ok(vec![None]));
     assert_eq!(
         run(0, step(&[1], &[(0, 0)])),
         Ok(vec![Some(2)]),
-        "what stands there, where none could be chosen"
+        "the placeholder, if no token could be sampled"
     );
 }
 
@@ -247,7 +254,7 @@ fn a_step_without_kv_needs_no_pages() {
 }
 
 #[test]
-fn answers_give_what_was_asked_for() {
+fn answers_have_what_was_requested() {
     let rows = [vec![0.0, 1.0], vec![1.0, 0.0]];
     let mut step = step();
     step.outputs[1].sample = Some(tern_graph::Sample::default());
