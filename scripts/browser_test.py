@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The chat page in a real browser: what a person does with it, and what a hostile answer must not do.
+"""Tests the chat page in a real browser: normal use, and answers with hostile content.
 
     scripts/browser_test.py --url http://127.0.0.1:8080                      check the page of a running `tern serve`
     scripts/browser_test.py --url http://127.0.0.1:8080 --screenshots DIR    and leave pictures of it in DIR
@@ -7,9 +7,9 @@
     scripts/browser_test.py --url http://127.0.0.1:8080 --no-template        for one whose model only continues texts
 
 Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver) and the Python package selenium.
-Any chat model will do whose answers have a few dozen tokens. Every wait ends; the whole takes less than two minutes.
+Any chat model works if its answers have a few dozen tokens. Every wait has a timeout; all checks take less than two minutes.
 
-Exit status: 0 when every check passed, 1 with the reason when one did not.
+Exit status: 0 if every check passed, 1 with the reason otherwise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHORT_ANSWER = "48"  # max_tokens of the answers that are waited for
 PHONE = (375, 700)
 SLOW_NETWORK = 8_000  # bytes/s: a small model answers within a frame, and then nothing is seen to grow
 
-# What an answer may be made of: everything else in the conversation came in through a hole.
+# The elements and attributes an answer may contain: everything else in the conversation is an injection.
 ELEMENTS = set(
     "a article blockquote br button code details div em figcaption figure h3 h4 h5 h6 hr i li ol p pre s span strong "
     "summary table tbody td th thead tr ul".split()
@@ -160,7 +160,7 @@ SLOW = [
 
 
 class Failed(Exception):
-    """A check that did not hold; its words say what was wanted and what was there."""
+    """A failed check; the message has what was expected and what was found."""
 
 
 def want(holds: object, words: str) -> None:
@@ -169,7 +169,7 @@ def want(holds: object, words: str) -> None:
 
 
 class Page:
-    """The page as its reader sees it."""
+    """The page as displayed to a user."""
 
     def __init__(self, url: str, api_key: str | None, screenshots: Path | None) -> None:
         parts = urlsplit(url)
@@ -222,7 +222,7 @@ class Page:
         self.find("#input").send_keys(text + Keys.ENTER)
 
     def texts(self) -> list[str]:
-        """What the messages say, without the buttons and figures around them."""
+        """The text of the messages, without buttons and statistics."""
         selector = ".message .said, .message > .markdown:not(.calls)"
         return self.js("return [...document.querySelectorAll(arguments[0])].map(node => node.textContent)", selector)
 
@@ -230,7 +230,7 @@ class Page:
         return self.find(".message:last-child .stats").text
 
     def set_parameter(self, name: str, value: str) -> None:
-        """Writes one field of the settings panel, as a person would."""
+        """Fills in one field of the settings panel."""
         self.find("#open-settings").click()
         field = self.find(f"#{name}")
         field.clear()
@@ -238,13 +238,13 @@ class Page:
         self.find("#close-settings").click()
 
     def seed(self, messages: list[dict[str, object]]) -> None:
-        """Opens the page with this conversation as the one that the tab shows."""
+        """Opens the page with this conversation in the tab."""
         chat = json.dumps({"at": 0, "version": "seed", "messages": messages})
         self.js("localStorage.setItem('tern.chat.seed', arguments[0]); sessionStorage.setItem('tern.tab', 'seed')", chat)
         self.open()
 
     def new_tab(self) -> str:
-        """Opens the page in a tab of its own, and gives that tab."""
+        """Opens the page in a new tab and returns it."""
         self.driver.switch_to.new_window("tab")
         self.open()
         return self.driver.current_window_handle
@@ -253,7 +253,7 @@ class Page:
         self.driver.switch_to.window(tab)
 
     def earlier(self) -> list[str]:
-        """The titles of the chats that are listed."""
+        """The titles of the listed chats."""
         return self.js("return [...document.querySelectorAll('.earlier')].map(node => node.firstChild.textContent)")
 
     def screen(self, size: tuple[int, int] | None, scheme: str = "light") -> None:
@@ -418,7 +418,7 @@ def keeps_every_chat(page: Page) -> str:
     page.picture("earlier")
     page.find("#chats li:nth-child(3) .earlier").click()
     want(page.texts()[0] == "First of three", "the chat before the last two is gone")
-    # a chat that is left while it is being answered is kept up to there
+    # a chat that is left during an answer is stored up to that point
     page.set_parameter("max_tokens", "")
     page.network(bytes_per_s=SLOW_NETWORK)
     page.find("#new-chat").click()
@@ -453,7 +453,7 @@ def tabs_do_not_lose_chats(page: Page) -> str:
         page.to_tab(tab)
         page.driver.refresh()
         page.until(lambda: text in page.texts(), f"{text!r} is there after a reload of its tab")
-    # the same chat in both tabs: each sees the other's turns, and two that go on at once are both kept
+    # the same chat in both tabs: each shows the other's turns, and simultaneous turns are both kept
     page.to_tab(first)
     page.find("#new-chat").click()
     page.until(lambda: "From the second tab" in page.earlier(), "the other tab's chat is listed")
@@ -537,7 +537,7 @@ def renders_markdown(page: Page) -> str:
     page.find(".thinking summary").click()
     want(page.find(".thinking strong").is_displayed(), "the thoughts do not open")
     page.find(".thinking summary").click()
-    # growing text, drawn at every character, must end as the same text drawn once
+    # text rendered after every character must equal the same text rendered once
     differs = page.js(
         """const [text] = arguments, whole = new MarkdownView(), grown = new MarkdownView();
         whole.render(text, false);
@@ -678,7 +678,7 @@ def stays_at_home(page: Page) -> str:
 
 
 def continues_texts(page: Page) -> str:
-    """A model without a chat template: the page says what it does instead, and does it."""
+    """A model without a chat template: the page explains that it completes text instead, and does so."""
     page.open()
     page.until(lambda: "continues each text" in page.find("#empty").text, "the page says that the model continues texts")
     want(page.find("#input").get_attribute("placeholder") == "Text to continue", "the input asks for a message")

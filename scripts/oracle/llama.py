@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What llama.cpp says of a GGUF: recorded logits, perplexity, and speed on this machine.
+"""Records llama.cpp's results for a GGUF file: logits, perplexity, and speed on this machine.
 
     llama.py record                                every fixture of the table below, into fixtures/llama/
     llama.py record --only smollm2 --exact         one of them with exact arithmetic, into smollm2-exact.json
@@ -78,7 +78,7 @@ def say(line: str) -> None:
 
 
 def read_text(model: Model, name: str, text: str, positions: int, top: int) -> dict:
-    """Teacher-forced: the text goes in as one batch, and every position answers."""
+    """Teacher-forced: the text is one batch, and every position has logits."""
     tokens = model.tokenize(text)
     model.clear()
     model.feed(tokens, outputs_from=0)
@@ -111,7 +111,7 @@ def continue_greedily(model: Model, name: str, prompt: str, steps: int) -> dict:
 
 
 def laid_out(fixture: dict) -> str:
-    """JSON with one position a line: small, and a change shows where it happened."""
+    """JSON with one position per line: small, with readable diffs."""
     def dump(value: object) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -153,8 +153,8 @@ def record_one(library: Library, path: Path, name: str, prompts: dict[str, str],
     (args.out / f"{name}.json").write_text(written)
     lengths = ", ".join(f"{text['name']} {len(text['tokens'])}" for text in fixture["texts"])
     say(f"{name}: {size:,} bytes; tokens: {lengths}; backend {library.backend}")
-    for told in fixture["greedy"]:
-        say(f"  {told['prompt']!r} -> {told['text']!r} (smallest gap {min(told['gaps'])})")
+    for greedy in fixture["greedy"]:
+        say(f"  {greedy['prompt']!r} -> {greedy['text']!r} (smallest gap {min(greedy['gaps'])})")
 
 
 def record(args: argparse.Namespace) -> None:
@@ -168,7 +168,7 @@ def record(args: argparse.Namespace) -> None:
             continue
         path = (REPOSITORY if entry.path.startswith("crates/") else data) / entry.path
         if not path.exists():
-            say(f"{entry.name}: no {path}: skipped (scripts/fetch_test_data.py brings it)")
+            say(f"{entry.name}: no {path}: skipped (run scripts/fetch_test_data.py)")
             continue
         record_one(library, path, entry.name, entry.prompts, args)
 
@@ -265,7 +265,7 @@ def main() -> None:
     sub.add_argument("--out", type=Path, default=FIXTURES, help="folder to write into")
     sub.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="which texts (default all)")
     sub.add_argument("--positions", type=int, help=f"how many of a text's positions get their top log-probabilities (default {POSITIONS['file']}, exact {POSITIONS['f32']})")
-    sub.add_argument("--top", type=int, default=40, help="how many log-probabilities a position")
+    sub.add_argument("--top", type=int, default=40, help="log-probabilities per position")
     sub.add_argument("--steps", type=int, default=32, help="greedy steps")
     sub.add_argument("--ctx", type=int, default=256)
     sub.add_argument("--limit", type=int, default=FILE_LIMIT, help="refuse to write a larger file")
@@ -284,7 +284,7 @@ def main() -> None:
 
     args = parser.parse_args()
     if args.lib is None:
-        parser.error("say where libllama is: --lib DIR or TERN_LLAMA_LIB (scripts/oracle/README.md says how to get it)")
+        parser.error("missing path of libllama: --lib DIR or TERN_LLAMA_LIB (see scripts/oracle/README.md)")
     args.run(args)
 
 

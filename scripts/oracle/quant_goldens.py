@@ -1,6 +1,6 @@
-"""Records what others say block formats mean, for the tests of crates/quant.
+"""Records decoded blocks from other implementations, for the tests of crates/quant.
 
-ggml speaks for its own types, through ctypes; the formats it lacks are decoded here by numpy, straight from their
+ggml decodes its own types, through ctypes; the formats it lacks are decoded here by numpy, directly from their
 layouts and independent of the Rust code. The output is the same at every run.
 
 Get ggml:  npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-# name: id, weights a block, bytes a block, where its halves are, blocks to record
+# name: id, weights per block, bytes per block, offsets of its halves, blocks to record
 GGML = {
     "F32": (0, 1, 4, [], 32), "F16": (1, 1, 2, [0], 64), "BF16": (30, 1, 2, [], 64),
     "Q4_0": (2, 32, 18, [0], 16), "Q4_1": (3, 32, 20, [0, 2], 16),
@@ -28,7 +28,7 @@ GGML = {
     "MXFP4": (39, 32, 17, [], 16), "NVFP4": (40, 64, 36, [], 64),
     "Q1_0": (41, 128, 18, [0], 8), "Q2_0": (42, 64, 18, [0], 8),
 }
-# name: weights a block, bytes a block, where the half is, bytes of tail
+# name: weights per block, bytes per block, offset of the half, bytes of tail
 OTHERS = {
     "Q2_0_G128": (128, 34, [0], 0), "PQ2_0": (128, 34, [0], 0), "TQ2_0_G128": (128, 34, [32], 0),
     "PTQ1_0": (128, 28, [26], 0), "I2_S": (128, 32, [], 32),
@@ -53,7 +53,7 @@ def half(blocks, at):
 
 
 def pairs(codes):
-    """Four weights a byte, lowest bits first."""
+    """Four weights per byte, lowest bits first."""
     return ((codes[:, :, None] >> np.array([0, 2, 4, 6])) & 3).reshape(len(codes), -1).astype(np.int32)
 
 

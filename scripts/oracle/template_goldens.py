@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Hugging Face's chat templating says for every template and conversation.
+"""Records Hugging Face's rendering of every chat template and conversation.
 
     python scripts/oracle/template_goldens.py TEMPLATES_FOLDER > crates/text/tests/templates.json
 

@@ -1,6 +1,6 @@
-"""What is read to a model when its answers are recorded: three texts, and prompts to continue greedily.
+"""The inputs of recordings: three texts, and prompts for greedy decoding.
 
-All of it was written for this project. Sixty to a hundred tokens each in a large vocabulary.
+All of them were written for this project. Each text has sixty to a hundred tokens in a large vocabulary.
 """
 
 TEXTS = {
