@@ -51,6 +51,7 @@ fn serving_lists_every_flag() {
         .filter_map(|line| flags(line.split("  ").next()?).into_iter().next())
         .filter(|flag| !["--help", "--version"].contains(flag))
         .collect();
+    assert!(want.contains("--port"), "{want:?}");
     let docs = read("docs/serving.md");
     let rows = table(&docs, "\n## Flags\n");
     let have: BTreeSet<&str> = rows

@@ -16,8 +16,9 @@ use serde_json::Map;
 
 use crate::Markup;
 use meter::Stop;
-use origins::{Origins, Piece, whole};
+use origins::Origins;
 use run::{Run, message};
+use traced::{Piece, whole};
 
 mod arithmetic;
 mod clock;
@@ -37,6 +38,7 @@ mod run;
 mod source;
 mod string_methods;
 mod texts;
+mod traced;
 mod values;
 
 pub use error::TemplateError;

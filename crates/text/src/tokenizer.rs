@@ -8,6 +8,7 @@ mod byte_level;
 mod covers;
 mod encoding;
 mod error;
+mod load;
 mod merge;
 mod pre;
 mod special;
@@ -18,8 +19,6 @@ mod wordpiece;
 
 use std::collections::BTreeSet;
 
-use tern_formats::{Metadata, Value};
-
 use crate::ChatText;
 
 use self::bpe::Bpe;
@@ -27,7 +26,7 @@ use self::covers::Covers;
 use self::encoding::Encoding;
 use self::special::{Markers, Part, Read, Roles};
 use self::spm::Spm;
-use self::vocab::{Kind, Spelling, Vocab};
+use self::vocab::{Kind, Vocab};
 use self::wordpiece::WordPiece;
 
 pub use self::encoding::{EncodeError, EncodeLimit};
@@ -64,81 +63,6 @@ struct Add {
 }
 
 impl Tokenizer {
-    /// Reads the `tokenizer.*` keys of a checkpoint.
-    pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
-        let mut warnings = Vec::new();
-        let model = metadata.str("tokenizer.ggml.model")?;
-        let pre = match (model, metadata.optional_str("tokenizer.ggml.pre")?) {
-            ("gpt2", Some(name)) if !name.is_empty() => name,
-            ("gpt2", _) => {
-                warnings.push(
-                    "tokenizer.ggml.pre is missing: text is split by the `default` rules, \
-                     which may not be those the model was trained with"
-                        .into(),
-                );
-                "default"
-            }
-            ("gemma4", _) => "gemma4",
-            ("llama" | "bert", _) => "default",
-            (other, _) => return Err(TokenizerError::Model(other.into())),
-        };
-        let pre = pre::find(pre).ok_or_else(|| TokenizerError::Pre(pre.into()))?;
-
-        let mut vocab = Vocab::read(metadata, &mut warnings)?;
-        let defaults = match model {
-            "llama" => Roles { bos: Some(1), eos: Some(2), unknown: Some(0), ..Roles::default() },
-            "bert" => Roles { bos: Some(101), sep: Some(102), unknown: Some(100), ..Roles::default() },
-            _ => Roles::default(),
-        };
-        let roles = Roles::read(metadata, &mut vocab, defaults, &mut warnings)?;
-        let (spelling, mut add) = match model {
-            "llama" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: false, space: true }),
-            "bert" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: true, space: false }),
-            _ => (pre.spelling, Add { bos: pre.add_bos, eos: false, sep: false, space: false }),
-        };
-        for (slot, key) in [
-            (&mut add.bos, "tokenizer.ggml.add_bos_token"),
-            (&mut add.eos, "tokenizer.ggml.add_eos_token"),
-            (&mut add.sep, "tokenizer.ggml.add_sep_token"),
-            (&mut add.space, "tokenizer.ggml.add_space_prefix"),
-        ] {
-            *slot = metadata.optional_bool(key)?.unwrap_or(*slot);
-        }
-        // early Gemma 4 files disable this, but the model needs it
-        add.bos |= model == "gemma4";
-
-        vocab.spell(spelling);
-        let markers = Markers::new(metadata, &vocab)?;
-        let model = match model {
-            "llama" => Model::Spm(Spm::read(metadata, &vocab, roles.unknown)?),
-            "bert" => Model::WordPiece(WordPiece::read(metadata, &vocab, roles.unknown)?),
-            _ => Model::Bpe(Bpe::read(metadata, &vocab, pre, &mut warnings)?),
-        };
-        let named = |(key, value): (&str, &Value)| match value {
-            Value::String(text) => Some((key.strip_prefix("tokenizer.chat_template.")?.into(), text.clone())),
-            _ => None,
-        };
-        let left_out = match &model {
-            Model::Bpe(bpe) => Some(bpe.left_out()),
-            Model::Spm(spm) => spm.covers_all().then(Vec::new),
-            Model::WordPiece(_) => None, // spaces are dropped, and a word of any length may be one unknown token
-        };
-        // characters whose bytes have no tokens are dropped
-        let left_out = left_out.filter(|bytes| spelling == Spelling::ByteLevel || bytes.is_empty());
-        let left_out = left_out.filter(|_| !markers.take_spaces());
-        Ok(Tokenizer {
-            covers: left_out.map(|left_out| Covers::new(&vocab, spelling, left_out)),
-            vocab,
-            model,
-            roles,
-            markers,
-            add,
-            template: metadata.optional_str("tokenizer.chat_template")?.map(str::to_owned),
-            named_templates: metadata.iter().filter_map(named).collect(),
-            warnings,
-        })
-    }
-
     /// The tokens of a text.
     ///
     /// `add_special` adds BOS, EOS or a separator as the checkpoint specifies. `parse_special` recognises control tokens

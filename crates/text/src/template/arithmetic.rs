@@ -5,9 +5,9 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
 
 use super::format::formatted;
-use super::origins::Traced;
 use super::python;
 use super::run::Run;
+use super::traced::Traced;
 use super::values::invalid;
 
 fn unsupported(sign: &str, a: &Value, b: &Value) -> Error {

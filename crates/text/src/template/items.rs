@@ -3,9 +3,9 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::origins::{Traced, whole};
 use super::python;
 use super::run::Run;
+use super::traced::{Traced, whole};
 use super::values::invalid;
 
 /// `value[key]`.

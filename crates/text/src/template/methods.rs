@@ -4,8 +4,8 @@ use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::meter::is_data;
-use super::origins::Traced;
 use super::run::Run;
+use super::traced::Traced;
 use super::values::invalid;
 use super::{python, string_methods};
 

@@ -7,8 +7,8 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::generator::Generator;
 use super::meter::is_data;
-use super::origins::{Piece, Traced};
 use super::run::Run;
+use super::traced::{Piece, Traced};
 
 /// Writes `str(value)`, for output, `~`, `|string` and `|join`.
 pub(super) fn write(run: &Run, out: &mut Traced, value: &Value) -> Result<(), Error> {

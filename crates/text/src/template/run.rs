@@ -4,7 +4,8 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::meter::{Meter, Stop, is_data};
-use super::origins::{Origins, Piece, Traced, whole};
+use super::origins::Origins;
+use super::traced::{Piece, Traced, whole};
 use super::{ChatInput, TemplateError, python};
 
 /// Steps of the engine, in addition to a multiple of the conversation's bytes.

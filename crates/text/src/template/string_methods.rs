@@ -6,8 +6,8 @@ use minijinja::{Error, Value};
 
 use super::format::formatted;
 use super::items::elements;
-use super::origins::{Piece, Traced};
 use super::run::Run;
+use super::traced::{Piece, Traced};
 use super::values::{arguments, invalid};
 
 /// Methods that track the origins of their results, or return no text.

@@ -3,9 +3,9 @@
 use minijinja::{Error, Value};
 
 use super::items::{elements, is_iterable};
-use super::origins::Traced;
 use super::python;
 use super::run::Run;
+use super::traced::Traced;
 use super::values::{input, invalid};
 
 pub(super) fn to_json(run: &Run, args: &[Value]) -> Result<Value, Error> {
