@@ -89,7 +89,7 @@ impl Cpu {
         let Some(Stored::Tensor(weight)) = self.buffers.get_mut(buffer.0 as usize) else { return };
         let t = &weight.tensor;
         let kernel = match (self.kernels.linear)(t.quant) {
-            LinearKernel::Packed(kernel) if kernel.at_load && weight.packed.is_none() => kernel,
+            Some(LinearKernel::Packed(kernel)) if kernel.at_load && weight.packed.is_none() => kernel,
             _ => return,
         };
         // without the memory it is packed when it is used

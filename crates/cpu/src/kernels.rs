@@ -17,8 +17,8 @@ use crate::vectors::Plain;
 pub struct Kernels {
     /// `amx`, `avx512`, `avx2`, `neon` or `scalar`.
     pub name: &'static str,
-    /// The row product for a format.
-    pub(crate) linear: fn(&'static Quant) -> LinearKernel,
+    /// The row product for a format; `None` if the format cannot be run.
+    pub(crate) linear: fn(&'static Quant) -> Option<LinearKernel>,
     /// One run of an attention: [`Attend::run`]
     pub(crate) attend: unsafe fn(&Attend<'_>, &Block<'_>, run: usize, &mut AttendRoom),
     /// Scores to weights: [`softmax`]

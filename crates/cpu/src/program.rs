@@ -181,7 +181,7 @@ fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
 
 fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
     let linear = |node: &tern_graph::Node| match node.op {
-        Op::Linear { weight, .. } => Some((kernels.linear)(weights[weight.index()].tensor.quant)),
+        Op::Linear { weight, .. } => (kernels.linear)(weights[weight.index()].tensor.quant),
         _ => None,
     };
     graph.nodes.iter().map(linear).collect()

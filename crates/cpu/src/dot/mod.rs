@@ -59,6 +59,7 @@ mod x86_wide;
 pub(crate) use packed::{PANELS, Packed, PackedKernel, PackedRoom};
 
 use tern_graph::Val;
+use tern_quant::{Codec, Quant};
 
 use crate::ints::Ints;
 use crate::lanes::Lanes;
@@ -84,6 +85,19 @@ pub(crate) enum LinearKernel {
     Packed(PackedKernel),
     /// Floats against f32 activations, `cols` a token; all tokens.
     F32(fn(rows: &Rows<'_>, x: &[f32], room: &mut Room, to: &Target<'_>)),
+}
+
+/// An instruction set's kernels: one entry per format that has one of its own.
+pub(crate) type KernelList = [(&'static Quant, LinearKernel)];
+
+/// The kernel of a format in a list, or the general one for its codes or floats; `None` if the format cannot be run.
+fn kernel_of(list: &KernelList, general: LinearKernel, quant: &'static Quant) -> Option<LinearKernel> {
+    let own = list.iter().find(|(listed, _)| *listed == quant).map(|(_, kernel)| *kernel);
+    own.or(match quant.codec {
+        Codec::Codes(_) => Some(general),
+        Codec::Float(_) => Some(scalar::GENERAL_FLOATS),
+        Codec::Named => None,
+    })
 }
 
 /// A format's products with few tokens and, where the instruction set has tiles of tokens, with many: the same bits.
@@ -155,7 +169,7 @@ impl<'b> Target<'b> {
 
 /// Consecutive rows of blocks.
 pub(crate) struct Rows<'a> {
-    pub(crate) quant: &'static tern_quant::Quant,
+    pub(crate) quant: &'static Quant,
     pub(crate) count: usize,
     pub(crate) blocks: &'a [u8],
     pub(crate) tail: &'a [u8],
@@ -165,5 +179,21 @@ impl Rows<'_> {
     /// The bytes of each row.
     fn each(&self) -> impl Iterator<Item = &[u8]> {
         self.blocks.chunks_exact(self.blocks.len() / self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every format has a kernel of its own in the list, or is named in `general`, which runs the general one.
+    pub(super) fn assert_lists_all(list: &KernelList, general: &[&Quant]) {
+        for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+            let entries = list.iter().filter(|(listed, _)| listed == quant).count();
+            assert_eq!(entries + usize::from(general.contains(quant)), 1, "{quant}");
+        }
+        assert!(list.iter().all(|(quant, _)| tern_quant::ALL.contains(quant)));
+        // the general kernels have no short activations
+        assert!(general.iter().all(|q| q.codes().is_none_or(|codes| codes.activation_bits == 16)));
     }
 }

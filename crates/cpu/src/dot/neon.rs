@@ -6,11 +6,11 @@
 
 use std::arch::aarch64::*;
 
-use tern_quant::{INT_BLOCK, Quant};
+use tern_quant::{self as quant, INT_BLOCK, Quant};
 
 use super::floats::{Bf16, F16, F32};
 use super::scalar::Block;
-use super::{IntsKernel, LinearKernel, ROWS, Room, Rows};
+use super::{IntsKernel, KernelList, LinearKernel, ROWS, Room, Rows, kernel_of};
 use super::{neon_floats, neon_layouts as layouts, neon_low_bits as low_bits};
 use crate::ints::{Ints, SUM_BLOCK};
 
@@ -19,40 +19,41 @@ const TOKENS: usize = 4;
 /// Groups of 32 columns in a chunk.
 const GROUPS: usize = 8;
 
-fn ints(few: fn(&Rows<'_>, &Ints<'_>, &mut Room, &mut [f32])) -> LinearKernel {
+const fn ints(few: fn(&Rows<'_>, &Ints<'_>, &mut Room, &mut [f32])) -> LinearKernel {
     LinearKernel::Ints(IntsKernel { few, many: None })
 }
 
-/// Which kernel runs which format.
-pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
-    match quant.name {
-        "F32" => neon_floats::kernel::<F32>(),
-        "F16" => neon_floats::kernel::<F16>(),
-        "BF16" => neon_floats::kernel::<Bf16>(),
-        "Q1_0" => ints(dot_rows::<low_bits::Q1_0>),
-        "Q2_0" => ints(dot_rows::<low_bits::Q2_0>),
-        "PQ2_0" | "Q2_0_G128" => ints(dot_rows::<low_bits::Pq2_0>),
-        "TQ2_0_G128" => ints(dot_rows::<low_bits::Tq2_0G128>),
-        "TQ2_0" => ints(dot_rows::<low_bits::Tq2_0>),
-        "TQ1_0" => ints(dot_rows::<low_bits::Tq1_0>),
-        "PTQ1_0" => ints(dot_rows::<low_bits::Ptq1_0>),
-        "I2_S" => ints(dot_rows::<low_bits::I2S>),
-        "Q4_0" => ints(dot_rows::<layouts::Q4_0>),
-        "Q4_1" => ints(dot_rows::<layouts::Q4_1>),
-        "Q5_0" => ints(dot_rows::<layouts::Q5_0>),
-        "Q5_1" => ints(dot_rows::<layouts::Q5_1>),
-        "Q8_0" => ints(dot_rows::<layouts::Q8_0>),
-        "Q2_K" => ints(dot_rows::<layouts::Q2K>),
-        "Q3_K" => ints(dot_rows::<layouts::Q3K>),
-        "Q4_K" => ints(dot_rows::<layouts::Q4K>),
-        "Q5_K" => ints(dot_rows::<layouts::Q5K>),
-        "Q6_K" => ints(dot_rows::<layouts::Q6K>),
-        "IQ4_NL" => ints(dot_rows::<layouts::Iq4Nl>),
-        "IQ4_XS" => ints(dot_rows::<layouts::Iq4Xs>),
-        "MXFP4" => ints(dot_rows::<layouts::Mxfp4>),
-        "NVFP4" => ints(dot_rows::<layouts::Nvfp4>),
-        _ => ints(general),
-    }
+pub(crate) static KERNELS: &KernelList = &[
+    (&quant::F32, neon_floats::kernel::<F32>()),
+    (&quant::F16, neon_floats::kernel::<F16>()),
+    (&quant::BF16, neon_floats::kernel::<Bf16>()),
+    (&quant::Q1_0, ints(dot_rows::<low_bits::Q1_0>)),
+    (&quant::Q2_0, ints(dot_rows::<low_bits::Q2_0>)),
+    (&quant::PQ2_0, ints(dot_rows::<low_bits::Pq2_0>)),
+    (&quant::Q2_0_G128, ints(dot_rows::<low_bits::Pq2_0>)),
+    (&quant::TQ2_0_G128, ints(dot_rows::<low_bits::Tq2_0G128>)),
+    (&quant::TQ2_0, ints(dot_rows::<low_bits::Tq2_0>)),
+    (&quant::TQ1_0, ints(dot_rows::<low_bits::Tq1_0>)),
+    (&quant::PTQ1_0, ints(dot_rows::<low_bits::Ptq1_0>)),
+    (&quant::I2_S, ints(dot_rows::<low_bits::I2S>)),
+    (&quant::Q4_0, ints(dot_rows::<layouts::Q4_0>)),
+    (&quant::Q4_1, ints(dot_rows::<layouts::Q4_1>)),
+    (&quant::Q5_0, ints(dot_rows::<layouts::Q5_0>)),
+    (&quant::Q5_1, ints(dot_rows::<layouts::Q5_1>)),
+    (&quant::Q8_0, ints(dot_rows::<layouts::Q8_0>)),
+    (&quant::Q2_K, ints(dot_rows::<layouts::Q2K>)),
+    (&quant::Q3_K, ints(dot_rows::<layouts::Q3K>)),
+    (&quant::Q4_K, ints(dot_rows::<layouts::Q4K>)),
+    (&quant::Q5_K, ints(dot_rows::<layouts::Q5K>)),
+    (&quant::Q6_K, ints(dot_rows::<layouts::Q6K>)),
+    (&quant::IQ4_NL, ints(dot_rows::<layouts::Iq4Nl>)),
+    (&quant::IQ4_XS, ints(dot_rows::<layouts::Iq4Xs>)),
+    (&quant::MXFP4, ints(dot_rows::<layouts::Mxfp4>)),
+    (&quant::NVFP4, ints(dot_rows::<layouts::Nvfp4>)),
+];
+
+pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
+    kernel_of(KERNELS, ints(general), quant)
 }
 
 /// Scales and offsets of a chunk: one a group of 32 in the first two vectors, or one a group of 16 in all four.
@@ -352,6 +353,11 @@ mod tests {
     }
 
     #[test]
+    fn every_format_has_a_kernel() {
+        crate::dot::tests::assert_lists_all(KERNELS, &[]);
+    }
+
+    #[test]
     fn results_do_not_depend_on_what_stands_beside_them() {
         let (cols, tokens) = (768, 11);
         let rng = &mut Random::new(3);
@@ -362,17 +368,19 @@ mod tests {
             let w = cases::random_tensor("w", quant, ROWS, cols, rng);
             let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
             let rows = Rows { quant, count: ROWS, blocks, tail };
-            let together = run(kernel(quant), &rows, &x, tokens);
+            let together = run(kernel(quant).unwrap(), &rows, &x, tokens);
             let off = cases::distance(&run(ints(general), &rows, &x, tokens), &together);
             assert!(off <= 4e-6, "{quant}: {off} from the general way");
             for count in 1..ROWS {
                 let part = &blocks[..count * blocks.len() / ROWS];
-                let fewer = run(kernel(quant), &Rows { quant, count, blocks: part, tail }, &x, tokens);
+                let fewer =
+                    run(kernel(quant).unwrap(), &Rows { quant, count, blocks: part, tail }, &x, tokens);
                 assert_eq!(fewer, together[..count * tokens], "{quant}: {count} rows");
             }
             for (r, blocks) in blocks.chunks(blocks.len() / ROWS).enumerate() {
                 for t in 0..tokens {
-                    let alone = run(kernel(quant), &Rows { quant, count: 1, blocks, tail }, &x.skip(t), 1);
+                    let alone =
+                        run(kernel(quant).unwrap(), &Rows { quant, count: 1, blocks, tail }, &x.skip(t), 1);
                     assert_eq!(alone[0], together[r * tokens + t], "{quant}: row {r}, token {t}");
                 }
             }
@@ -394,8 +402,8 @@ mod tests {
                 block[scale..scale + 2].copy_from_slice(&[0x00, 0x3C]); // one
                 let blocks = block.repeat(256 / quant.block_len);
                 let rows = Rows { quant, count: 1, blocks: &blocks, tail: &[] };
-                let got = run(kernel(quant), &rows, &x, 1)[0];
-                let want = run(scalar::kernel(quant), &rows, &x, 1)[0];
+                let got = run(kernel(quant).unwrap(), &rows, &x, 1)[0];
+                let want = run(scalar::kernel(quant).unwrap(), &rows, &x, 1)[0];
                 assert!((got - want).abs() <= 1e-6 * want.abs(), "{quant}: {got} for {want}");
             }
         }

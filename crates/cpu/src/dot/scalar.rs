@@ -1,23 +1,40 @@
 //! The general kernels in plain Rust: what every faster one must equal.
 
 use half::{bf16, f16};
-use tern_quant::{Codes, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
+use tern_quant::{self as quant, Codec, Codes, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
 
-use super::{IntsKernel, LinearKernel, Room, Rows, Target};
+use super::{IntsKernel, KernelList, LinearKernel, Room, Rows, Target, kernel_of};
 use crate::ints::{Ints, SUM_BLOCK};
 
-pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
-    match quant.name {
-        "F32" => LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, f32::from_le_bytes)),
-        "F16" => {
-            LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, |b| f16::from_le_bytes(b).to_f32()))
-        }
-        "BF16" => {
-            LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, |b| bf16::from_le_bytes(b).to_f32()))
-        }
-        _ => LinearKernel::Ints(IntsKernel { few: dot_codes, many: None }),
-    }
+/// Floats, whose widths differ; all codes run [`dot_codes`].
+static KERNELS: &KernelList = &[
+    (&quant::F32, LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, f32::from_le_bytes))),
+    (
+        &quant::F16,
+        LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, |b| f16::from_le_bytes(b).to_f32())),
+    ),
+    (
+        &quant::BF16,
+        LinearKernel::F32(|rows, x, _, to| float_rows(rows, x, to, |b| bf16::from_le_bytes(b).to_f32())),
+    ),
+];
+
+pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
+    kernel_of(KERNELS, LinearKernel::Ints(IntsKernel { few: dot_codes, many: None }), quant)
 }
+
+/// Floats of any format, read one by one by the format's own function.
+pub(super) const GENERAL_FLOATS: LinearKernel = LinearKernel::F32(|rows, x, _, to| {
+    let Codec::Float(read) = rows.quant.codec else { return };
+    let bytes = rows.quant.block_bytes();
+    for (r, row) in rows.each().enumerate() {
+        for (t, x) in x.chunks_exact(row.len() / bytes).enumerate() {
+            let y: f32 = row.chunks_exact(bytes).zip(x).map(|(w, x)| read(w) * x).sum();
+            // SAFETY: no other thread touches these rows, by the caller's promise.
+            unsafe { to.skip(r).write(t, [y].iter()) };
+        }
+    }
+});
 
 /// Eight running sums, so that the compiler may use vectors.
 fn float_rows<const BYTES: usize>(

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::{__m256, __m512};
 
-use tern_quant::Quant;
+use tern_quant::{self as quant, Quant};
 
 use super::floats::{self, Bf16, F16, F32, FloatsRoom, Format};
 use super::packed::PackedMany;
@@ -16,7 +16,9 @@ use super::x86_many as many;
 use super::x86_packed as packed;
 use super::x86_packing::{self as packing, Packing};
 use super::x86_tiles::{self as tiles, Layout};
-use super::{IntsKernel, LinearKernel, PackedKernel, PackedRoom, Rows, Target, x86_general};
+use super::{
+    IntsKernel, KernelList, LinearKernel, PackedKernel, PackedRoom, Rows, Target, kernel_of, x86_general,
+};
 use crate::ints::{Ints, Rounding};
 use crate::lanes::{Lanes, LanesMut, Line, quantize_tile};
 
@@ -69,14 +71,14 @@ macro_rules! kernels {
                 unsafe { quantize(x, sizes, start, out) }
             }
 
-            fn floats<F: Format>() -> LinearKernel {
+            const fn floats<F: Format>() -> LinearKernel {
                 // SAFETY: as above.
                 LinearKernel::F32(|rows, x, room, to| unsafe {
                     float_rows::<F>(rows, x, &mut room.floats, to)
                 })
             }
 
-            fn ints<L: Layout>() -> LinearKernel {
+            const fn ints<L: Layout>() -> LinearKernel {
                 LinearKernel::Ints(IntsKernel {
                     // SAFETY: as above.
                     few: |rows, x, _, out| unsafe { few::<L>(rows, x, out) },
@@ -103,35 +105,37 @@ macro_rules! kernels {
                 })
             }
 
-            pub(crate) fn kernel(quant: &'static Quant) -> LinearKernel {
-                match quant.name {
-                    "F32" => floats::<F32>(),
-                    "F16" => floats::<F16>(),
-                    "BF16" => floats::<Bf16>(),
-                    "Q1_0" => ints::<low_bits::Q1_0>(),
-                    "Q2_0" => ints::<low_bits::Q2_0>(),
-                    "PQ2_0" | "Q2_0_G128" => ints::<low_bits::Pq2_0>(),
-                    "TQ2_0_G128" => ints::<low_bits::Tq2_0G128>(),
-                    "TQ2_0" => ints::<low_bits::Tq2_0>(),
-                    "TQ1_0" => ints::<low_bits::Tq1_0>(),
-                    "PTQ1_0" => ints::<low_bits::Ptq1_0>(),
-                    "I2_S" => ints::<low_bits::I2S>(),
-                    "Q4_0" => ints::<layouts::Q4_0>(),
-                    "Q4_1" => ints::<layouts::Q4_1>(),
-                    "Q5_0" => ints::<layouts::Q5_0>(),
-                    "Q5_1" => ints::<layouts::Q5_1>(),
-                    "Q8_0" => ints::<layouts::Q8_0>(),
-                    "Q2_K" => ints::<layouts::Q2K>(),
-                    "Q3_K" => ints::<layouts::Q3K>(),
-                    "Q4_K" => ints::<layouts::Q4K>(),
-                    "Q5_K" => ints::<layouts::Q5K>(),
-                    "Q6_K" => ints::<layouts::Q6K>(),
-                    "IQ4_NL" => ints::<layouts::Iq4Nl>(),
-                    "IQ4_XS" => ints::<layouts::Iq4Xs>(),
-                    "MXFP4" => ints::<layouts::Mxfp4>(),
-                    "NVFP4" => ints::<layouts::Nvfp4>(),
-                    _ => general(),
-                }
+            pub(crate) static KERNELS: &KernelList = &[
+                (&quant::F32, floats::<F32>()),
+                (&quant::F16, floats::<F16>()),
+                (&quant::BF16, floats::<Bf16>()),
+                (&quant::Q1_0, ints::<low_bits::Q1_0>()),
+                (&quant::Q2_0, ints::<low_bits::Q2_0>()),
+                (&quant::PQ2_0, ints::<low_bits::Pq2_0>()),
+                (&quant::Q2_0_G128, ints::<low_bits::Pq2_0>()),
+                (&quant::TQ2_0_G128, ints::<low_bits::Tq2_0G128>()),
+                (&quant::TQ2_0, ints::<low_bits::Tq2_0>()),
+                (&quant::TQ1_0, ints::<low_bits::Tq1_0>()),
+                (&quant::PTQ1_0, ints::<low_bits::Ptq1_0>()),
+                (&quant::I2_S, ints::<low_bits::I2S>()),
+                (&quant::Q4_0, ints::<layouts::Q4_0>()),
+                (&quant::Q4_1, ints::<layouts::Q4_1>()),
+                (&quant::Q5_0, ints::<layouts::Q5_0>()),
+                (&quant::Q5_1, ints::<layouts::Q5_1>()),
+                (&quant::Q8_0, ints::<layouts::Q8_0>()),
+                (&quant::Q2_K, ints::<layouts::Q2K>()),
+                (&quant::Q3_K, ints::<layouts::Q3K>()),
+                (&quant::Q4_K, ints::<layouts::Q4K>()),
+                (&quant::Q5_K, ints::<layouts::Q5K>()),
+                (&quant::Q6_K, ints::<layouts::Q6K>()),
+                (&quant::IQ4_NL, ints::<layouts::Iq4Nl>()),
+                (&quant::IQ4_XS, ints::<layouts::Iq4Xs>()),
+                (&quant::MXFP4, ints::<layouts::Mxfp4>()),
+                (&quant::NVFP4, ints::<layouts::Nvfp4>()),
+            ];
+
+            pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
+                kernel_of(KERNELS, general(), quant)
             }
         }
     };
@@ -188,12 +192,12 @@ pub(crate) mod avx512 {
         }
     }
 
-    fn floats<F: Format>() -> LinearKernel {
+    const fn floats<F: Format>() -> LinearKernel {
         // SAFETY: these kernels are listed only where the features were detected.
         LinearKernel::F32(|rows, x, room, to| unsafe { float_rows::<F>(rows, x, &mut room.floats, to) })
     }
 
-    fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
+    const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
         LinearKernel::Packed(PackedKernel {
             lines: packing::lines::<P>,
             // SAFETY: these kernels are listed only where the features were detected.
@@ -205,11 +209,11 @@ pub(crate) mod avx512 {
         })
     }
 
-    fn many_of<P: Packing, const AMX: bool>() -> Option<PackedMany> {
+    const fn many_of<P: Packing, const AMX: bool>() -> Option<PackedMany> {
         // SAFETY: as above.
         let many: PackedMany =
             |panels, rows, x, room, to| unsafe { dot_with_tiles::<P>(panels, rows, x, room, to) };
-        AMX.then_some(many)
+        if AMX { Some(many) } else { None }
     }
 
     /// Any format, in panels of plain bytes that are made when they are used.
@@ -224,43 +228,52 @@ pub(crate) mod avx512 {
         })
     }
 
-    /// With tiles or without.
-    pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> LinearKernel {
-        match quant.name {
-            "F32" => floats::<F32>(),
-            "F16" => floats::<F16>(),
-            "BF16" if AMX && works_with_bf16() => {
-                // SAFETY: as above.
-                LinearKernel::F32(|rows, x, room, to| unsafe {
-                    bf16_with_tiles(rows, x, &mut room.floats, to)
-                })
-            }
-            "BF16" => floats::<Bf16>(),
-            "Q1_0" => packed::<packing::Q1_0, AMX>(),
-            "Q2_0" => packed::<packing::Q2_0, AMX>(),
-            "PQ2_0" | "Q2_0_G128" => packed::<packing::Pq2_0, AMX>(),
-            "TQ2_0_G128" => packed::<packing::Tq2_0G128, AMX>(),
-            "TQ2_0" => packed::<packing::Tq2_0, AMX>(),
-            "TQ1_0" => packed::<packing::Tq1_0, AMX>(),
-            "PTQ1_0" => packed::<packing::Ptq1_0, AMX>(),
-            "I2_S" => packed::<packing::I2S, AMX>(),
-            "Q4_0" => packed::<packing::Q4_0, AMX>(),
-            "Q4_1" => packed::<packing::Q4_1, AMX>(),
-            "Q5_0" => packed::<packing::Q5_0, AMX>(),
-            "Q5_1" => packed::<packing::Q5_1, AMX>(),
-            "Q8_0" => packed::<packing::Q8_0, AMX>(),
-            "Q2_K" => packed::<packing::Q2K, AMX>(),
-            "Q3_K" => packed::<packing::Q3K, AMX>(),
-            "Q4_K" => packed::<packing::Q4K, AMX>(),
-            "Q5_K" => packed::<packing::Q5K, AMX>(),
-            "Q6_K" => packed::<packing::Q6K, AMX>(),
-            "IQ4_NL" => packed::<packing::Iq4Nl, AMX>(),
-            "IQ4_XS" => packed::<packing::Iq4Xs, AMX>(),
-            "MXFP4" => packed::<packing::Mxfp4, AMX>(),
-            "NVFP4" => packed::<packing::Nvfp4, AMX>(),
-            _ => general::<AMX>(),
-        }
+    /// The kernels with AMX or without.
+    struct With<const AMX: bool>;
+
+    impl<const AMX: bool> With<AMX> {
+        const KERNELS: &KernelList = &[
+            (&quant::F32, floats::<F32>()),
+            (&quant::F16, floats::<F16>()),
+            (&quant::BF16, floats::<Bf16>()),
+            (&quant::Q1_0, packed::<packing::Q1_0, AMX>()),
+            (&quant::Q2_0, packed::<packing::Q2_0, AMX>()),
+            (&quant::PQ2_0, packed::<packing::Pq2_0, AMX>()),
+            (&quant::Q2_0_G128, packed::<packing::Pq2_0, AMX>()),
+            (&quant::TQ2_0_G128, packed::<packing::Tq2_0G128, AMX>()),
+            (&quant::TQ2_0, packed::<packing::Tq2_0, AMX>()),
+            (&quant::TQ1_0, packed::<packing::Tq1_0, AMX>()),
+            (&quant::PTQ1_0, packed::<packing::Ptq1_0, AMX>()),
+            (&quant::I2_S, packed::<packing::I2S, AMX>()),
+            (&quant::Q4_0, packed::<packing::Q4_0, AMX>()),
+            (&quant::Q4_1, packed::<packing::Q4_1, AMX>()),
+            (&quant::Q5_0, packed::<packing::Q5_0, AMX>()),
+            (&quant::Q5_1, packed::<packing::Q5_1, AMX>()),
+            (&quant::Q8_0, packed::<packing::Q8_0, AMX>()),
+            (&quant::Q2_K, packed::<packing::Q2K, AMX>()),
+            (&quant::Q3_K, packed::<packing::Q3K, AMX>()),
+            (&quant::Q4_K, packed::<packing::Q4K, AMX>()),
+            (&quant::Q5_K, packed::<packing::Q5K, AMX>()),
+            (&quant::Q6_K, packed::<packing::Q6K, AMX>()),
+            (&quant::IQ4_NL, packed::<packing::Iq4Nl, AMX>()),
+            (&quant::IQ4_XS, packed::<packing::Iq4Xs, AMX>()),
+            (&quant::MXFP4, packed::<packing::Mxfp4, AMX>()),
+            (&quant::NVFP4, packed::<packing::Nvfp4, AMX>()),
+        ];
     }
+
+    pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> Option<LinearKernel> {
+        if AMX && *quant == quant::BF16 && works_with_bf16() {
+            // SAFETY: as above.
+            return Some(LinearKernel::F32(|rows, x, room, to| unsafe {
+                bf16_with_tiles(rows, x, &mut room.floats, to)
+            }));
+        }
+        kernel_of(With::<AMX>::KERNELS, general::<AMX>(), quant)
+    }
+
+    #[cfg(test)]
+    pub(super) const KERNELS: &KernelList = With::<true>::KERNELS;
 }
 
 #[cfg(test)]
@@ -270,6 +283,7 @@ mod tests {
 
     use super::*;
     use crate::dot::Room;
+    use crate::dot::tests::assert_lists_all;
     use crate::ints::{self, IntsBuffer};
     use crate::shared::Shared;
 
@@ -296,6 +310,12 @@ mod tests {
         unsafe { out.get(0..ROWS) }.to_vec()
     }
 
+    #[test]
+    fn every_format_has_a_kernel() {
+        assert_lists_all(avx2::KERNELS, &[]);
+        assert_lists_all(avx512::KERNELS, &[]);
+    }
+
     /// The way of formats without a kernel of their own, of which there may be none.
     #[test]
     fn every_format_can_go_the_general_way() {
@@ -313,7 +333,7 @@ mod tests {
             let w = cases::random_tensor("w", quant, ROWS, COLS, rng);
             let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
             let rows = Rows { quant, count: ROWS, blocks, tail };
-            let want = run(crate::dot::scalar::kernel(quant), &rows, &x);
+            let want = run(crate::dot::scalar::kernel(quant).unwrap(), &rows, &x);
             for (name, kernel) in general.into_iter().filter(|(name, _)| names.contains(name)) {
                 let off = cases::distance(&run(kernel, &rows, &x), &want);
                 assert!(off <= 4e-6, "{name}: {quant}: {off} from scalar");
