@@ -2,7 +2,11 @@
 //!
 //! Backends are tested and timed on the same list: run a case on a backend and on the reference, and compare.
 
+mod unlisted;
+
 use tern_quant::{DotWith, FieldType, Quant};
+
+pub use unlisted::UNLISTED;
 
 use crate::{
     Activation, Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells,
@@ -234,16 +238,21 @@ pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     Ok(case)
 }
 
+/// All formats that can be run, and one that only the cases know.
+pub fn formats() -> impl Iterator<Item = &'static Quant> {
+    tern_quant::ALL.iter().copied().filter(|q| q.is_runnable()).chain([&UNLISTED])
+}
+
 /// Every op in every format and in shapes that do not divide evenly.
 pub fn all() -> Result<Vec<Case>, GraphError> {
     let mut cases = vec![];
-    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+    for quant in formats() {
         for (rows, cols, tokens) in [(17, 512, 1), (6, 256, 7), (70, 768, 9)] {
             cases.push(linear(quant, rows, cols, tokens)?);
         }
         cases.push(embed(quant)?);
     }
-    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.block_len <= 128) {
+    for quant in formats().filter(|q| q.block_len <= 128) {
         cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // partial chunks
         if quant.dot_with == DotWith::F32 {
             cases.push(linear(quant, 37, 1121, 22)?); // partial vectors

@@ -1,7 +1,7 @@
 //! A weight on the device: codes in the one layout that all integer formats share, or floats as they are.
 
 use tern_graph::{BackendError, HostTensor};
-use tern_quant::{BF16, F16, F32};
+use tern_quant::{BF16, Codec, F16, F32};
 
 use super::layout::Layout;
 use super::packing::Packing;
@@ -39,6 +39,16 @@ impl Weight {
                 piece.copy_from_slice(&data[from..from + piece.len()]);
             })?;
             return Ok(Weight::Floats { memory, kind });
+        }
+        if let Codec::Float(read) = tensor.quant.codec {
+            // floats that no kernel reads become f32
+            let bytes = tensor.quant.block_bytes();
+            let memory = staging.upload(tensor.rows * tensor.cols * 4, 4, |from, piece| {
+                let floats = tensor.data[from / 4 * bytes..].chunks_exact(bytes);
+                let each = piece.as_chunks_mut::<4>().0.iter_mut().zip(floats);
+                each.for_each(|(to, float)| *to = read(float).to_le_bytes());
+            })?;
+            return Ok(Weight::Floats { memory, kind: FloatKind::F32 });
         }
         let unsupported = || {
             BackendError::Unsupported(format!("{}: {} is not supported on GPUs", tensor.name, tensor.quant))
