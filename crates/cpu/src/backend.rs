@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Op, Program, Reserve,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Program, Reserve,
     Roles, Step, StepOutput, Ticket,
 };
 
@@ -40,7 +40,7 @@ enum Stored {
     Kv(Arc<Kv>),
 }
 
-/// A tensor, and its panels once a linear has asked for them.
+/// A tensor, and its panels if it was packed when it was stored.
 #[derive(Clone)]
 pub(crate) struct Weight {
     pub(crate) tensor: HostTensor,
@@ -84,19 +84,16 @@ impl Cpu {
         }
     }
 
-    /// Packs a tensor for its kernel, where that has a layout of its own.
-    fn pack(&mut self, buffer: Buffer) {
-        let Some(Stored::Tensor(weight)) = self.buffers.get_mut(buffer.0 as usize) else { return };
-        let t = &weight.tensor;
-        let kernel = match (self.kernels.linear)(t.quant) {
-            Some(LinearKernel::Packed(kernel)) if kernel.at_load && weight.packed.is_none() => kernel,
-            _ => return,
+    /// Packs a matrix for its kernel, if that has a layout of its own and there is memory; otherwise a step packs it.
+    fn pack(&mut self, t: &HostTensor) -> Option<Packed> {
+        let kernel = match (self.kernels.linear)(t.quant)? {
+            LinearKernel::Packed(kernel) if kernel.at_load => kernel,
+            LinearKernel::Packed(_) | LinearKernel::Ints(_) | LinearKernel::F32(_) => return None,
         };
-        // without the memory it is packed when it is used
         if Packed::bytes(&kernel, t.rows, t.cols) > FreeMemory::now().free {
-            return;
+            return None;
         }
-        let Some(packed) = Packed::new(&kernel, t.rows, t.cols) else { return };
+        let packed = Packed::new(&kernel, t.rows, t.cols)?;
         let task = Task { index: 0, items: t.rows.div_ceil(PANEL), unit: 1, most: 4 };
         let done = self.pool.run(&|worker| {
             for panel in worker.share_all(task) {
@@ -106,10 +103,10 @@ impl Cpu {
                 (kernel.pack)(&rows, t.cols, unsafe { packed.clear(panel) });
             }
         });
-        if done {
+        done.then(|| {
             release(&t.data);
-            weight.packed = Some(Arc::new(packed));
-        }
+            packed
+        })
     }
 
     fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
@@ -144,8 +141,13 @@ impl Backend for Cpu {
         DeviceInfo { name, memory_total: memory.total, memory_free: memory.free }
     }
 
-    fn store(&mut self, tensor: &HostTensor, _: Roles) -> Result<Buffer> {
-        Ok(self.add(Stored::Tensor(Weight { tensor: tensor.clone(), packed: None })))
+    fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer> {
+        if !tensor.quant.is_runnable() {
+            let refused = format!("{}: {} can be listed but not run", tensor.name, tensor.quant);
+            return Err(BackendError::Unsupported(refused));
+        }
+        let packed = if roles.matrix { self.pack(tensor).map(Arc::new) } else { None };
+        Ok(self.add(Stored::Tensor(Weight { tensor: tensor.clone(), packed })))
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
@@ -164,11 +166,6 @@ impl Backend for Cpu {
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let fail = |text: &str| BackendError::Invalid(text.into());
         bindings.check(graph, |b| self.stored(b).map(|w| [w.tensor.rows, w.tensor.cols]))?;
-        for node in &graph.nodes {
-            if let Op::Linear { weight, .. } = node.op {
-                self.pack(bindings.weights[weight.index()]);
-            }
-        }
         let weights: Vec<_> = bindings.weights.iter().filter_map(|b| self.stored(*b)).cloned().collect();
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
