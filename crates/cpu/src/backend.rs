@@ -1,6 +1,6 @@
 //! [`Cpu`]: the backend itself.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tern_graph::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Program, Reserve,
@@ -119,10 +119,13 @@ impl Cpu {
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         self.places.set(step, compiled.kv.as_deref());
         let (kernels, rooms, places) = (self.kernels, &self.rooms, &self.places);
-        let run = Run { program: compiled, kernels, step, places, rooms };
+        let run = Run { program: compiled, kernels, step, places, rooms, refused: OnceLock::new() };
         if !self.pool.run(&|worker| run.work(worker)) {
             self.places.forget();
             return Err(BackendError::Other("a thread failed in this step".into()));
+        }
+        if let Some(node) = run.refused.get() {
+            return Err(unsupported(&compiled.graph, *node));
         }
         let Some(last) = compiled.graph.nodes.len().checked_sub(1) else { return Ok(StepOutput::default()) };
         let width = compiled.graph.nodes[last].value.width;
@@ -180,7 +183,11 @@ impl Backend for Cpu {
         check_free(want, what)?;
         let refused = |_: Refused| too_little(want, what);
         self.places.reserve(graph, kv.as_deref(), bindings.max_tokens).map_err(refused)?;
-        self.programs.push(Compiled::new(graph, weights, kv, most, self.kernels).map_err(refused)?);
+        let compiled = Compiled::new(graph, weights, kv, most, self.kernels).map_err(refused)?;
+        if let Some(node) = compiled.unsupported() {
+            return Err(unsupported(graph, node));
+        }
+        self.programs.push(compiled);
         Ok(Program(self.programs.len() as u32 - 1))
     }
 
@@ -197,6 +204,10 @@ impl Backend for Cpu {
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
         self.finished.take(ticket)
     }
+}
+
+fn unsupported(graph: &Graph, node: usize) -> BackendError {
+    BackendError::Unsupported(format!("{} (node {node}) has no CPU kernel", graph.nodes[node].op.name()))
 }
 
 /// Refuses what does not fit the free memory: the system would give it, and end the process when it is used.
@@ -217,4 +228,26 @@ fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_graph::cases;
+
+    use super::*;
+
+    #[test]
+    fn an_op_without_a_kernel_is_refused_by_name() {
+        let all = cases::all().unwrap();
+        let add = all.iter().find(|case| case.name == "add").unwrap();
+        let mut cpu = Cpu::new(1).unwrap();
+        add.run(&mut cpu).unwrap();
+        let compiled = &mut cpu.programs[0];
+        assert_eq!(compiled.unsupported(), None);
+        compiled.run_alone(0);
+        assert_eq!(compiled.unsupported(), Some(0));
+        // nor does a step leave the old values behind
+        let error = cpu.submit(Program(0), add.steps[0].clone()).unwrap_err();
+        assert_eq!(error, BackendError::Unsupported("embed (node 0) has no CPU kernel".into()));
+    }
 }

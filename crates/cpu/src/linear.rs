@@ -88,75 +88,72 @@ impl Run<'_> {
             let count = PANEL.min(range.end - r);
             Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail }
         };
-        let (kernel, ints) = (program.kernels[node], program.ints(x.index()));
+        let ints = program.ints(x.index());
         let low = program.roundings[x.index()].map_or(8, |r| r.low);
         let to = |r: usize| Target { out, stride: w.rows, first: r, scale, bias: bias.map(|b| &b[r..]) };
-        if let (Some(LinearKernel::Ints(IntsKernel { many: Some(dot), .. })), Some((_, tiles)), true) =
-            (kernel, ints, program.is_many(rows))
-        {
-            // SAFETY: see `work`; no two threads share a row of weights.
-            let x = unsafe { tiles.view(rows, w.cols, low) };
-            for r in range.clone().step_by(PANEL) {
-                dot(&panel(r), &x, room, &to(r));
+        match (program.kernels[node], ints) {
+            (Some(LinearKernel::Ints(IntsKernel { many: Some(dot), .. })), Some((_, tiles)))
+                if program.is_many(rows) =>
+            {
+                // SAFETY: see `work`; no two threads share a row of weights.
+                let x = unsafe { tiles.view(rows, w.cols, low) };
+                for r in range.clone().step_by(PANEL) {
+                    dot(&panel(r), &x, room, &to(r));
+                }
             }
-            return;
-        }
-        if let (Some(LinearKernel::Packed(kernel)), Some((ints, tiles))) = (kernel, ints) {
-            // SAFETY: see `work`; no two threads share a row of weights.
-            let dot = |panels: &[Line], rows_of: usize, room: &mut PackedRoom, to: &Target<'_>| unsafe {
-                match kernel.many {
-                    Some(many) if program.is_many(rows) => {
-                        many(panels, rows_of, &tiles.view(rows, w.cols, low), room, to);
-                    }
-                    _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols, low), room, to),
-                }
-            };
-            for r in range.clone().step_by(PANELS * PANEL) {
-                let end = range.end.min(r + PANELS * PANEL);
-                let panels = r / PANEL..end.div_ceil(PANEL);
-                if let Some(packed) = program.packed(weight) {
-                    // SAFETY: packed at load.
-                    let panels = unsafe { packed.panels(panels) };
-                    dot(panels, end - r, &mut room.packed, &to(r));
-                    continue;
-                }
-                let each = (kernel.lines)(w.cols);
-                let mut made = std::mem::take(&mut room.packed.panels);
-                made.clear();
-                made.resize(panels.len() * each, Line::default());
-                for (i, made) in made.chunks_exact_mut(each).enumerate() {
-                    (kernel.pack)(&panel(r + i * PANEL), w.cols, made);
-                }
-                dot(&made, end - r, &mut room.packed, &to(r));
-                room.packed.panels = made;
-            }
-            return;
-        }
-        if let Some(LinearKernel::F32(dot)) = kernel {
-            let x = self.read(x, 0, rows * w.cols);
-            let rows = Rows { quant: w.quant, count: range.len(), blocks: w.rows(range.clone()), tail };
-            dot(&rows, x, room, &to(range.start));
-            return;
-        }
-        let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
-        for first in (0..rows).step_by(LINEAR_TOKENS) {
-            let tokens = LINEAR_TOKENS.min(rows - first);
-            for r in range.clone().step_by(PANEL) {
-                let tile = panel(r);
-                let results = &mut results[..tile.count * tokens]; // [count, tokens]
-                match (kernel, ints) {
-                    (Some(LinearKernel::Ints(kernel)), Some((ints, _))) => {
+            (Some(LinearKernel::Ints(kernel)), Some((ints, _))) => {
+                let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
+                for first in (0..rows).step_by(LINEAR_TOKENS) {
+                    let tokens = LINEAR_TOKENS.min(rows - first);
+                    for r in range.clone().step_by(PANEL) {
+                        let tile = panel(r);
+                        let results = &mut results[..tile.count * tokens]; // [count, tokens]
                         // SAFETY: see `work`.
                         let x = unsafe { ints.view(rows, w.cols, low) };
                         (kernel.few)(&tile, &x.skip(first), room, results);
+                        for t in 0..tokens {
+                            // SAFETY: see `work`; no two threads share a row of weights.
+                            unsafe { to(r).write(first + t, results[t..].iter().step_by(tokens)) };
+                        }
                     }
-                    _ => return,
-                }
-                for t in 0..tokens {
-                    // SAFETY: see `work`; no two threads share a row of weights.
-                    unsafe { to(r).write(first + t, results[t..].iter().step_by(tokens)) };
                 }
             }
+            (Some(LinearKernel::Packed(kernel)), Some((ints, tiles))) => {
+                // SAFETY: see `work`; no two threads share a row of weights.
+                let dot = |panels: &[Line], rows_of: usize, room: &mut PackedRoom, to: &Target<'_>| unsafe {
+                    match kernel.many {
+                        Some(many) if program.is_many(rows) => {
+                            many(panels, rows_of, &tiles.view(rows, w.cols, low), room, to);
+                        }
+                        _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols, low), room, to),
+                    }
+                };
+                for r in range.clone().step_by(PANELS * PANEL) {
+                    let end = range.end.min(r + PANELS * PANEL);
+                    let panels = r / PANEL..end.div_ceil(PANEL);
+                    if let Some(packed) = program.packed(weight) {
+                        // SAFETY: packed at load.
+                        let panels = unsafe { packed.panels(panels) };
+                        dot(panels, end - r, &mut room.packed, &to(r));
+                        continue;
+                    }
+                    let each = (kernel.lines)(w.cols);
+                    let mut made = std::mem::take(&mut room.packed.panels);
+                    made.clear();
+                    made.resize(panels.len() * each, Line::default());
+                    for (i, made) in made.chunks_exact_mut(each).enumerate() {
+                        (kernel.pack)(&panel(r + i * PANEL), w.cols, made);
+                    }
+                    dot(&made, end - r, &mut room.packed, &to(r));
+                    room.packed.panels = made;
+                }
+            }
+            (Some(LinearKernel::F32(dot)), _) => {
+                let x = self.read(x, 0, rows * w.cols);
+                let rows = Rows { quant: w.quant, count: range.len(), blocks: w.rows(range.clone()), tail };
+                dot(&rows, x, room, &to(range.start));
+            }
+            (None, _) | (Some(LinearKernel::Ints(_) | LinearKernel::Packed(_)), None) => self.refuse(node),
         }
     }
 }

@@ -107,6 +107,43 @@ impl Compiled {
         self.tiles.is_some_and(|t| rows >= t.from)
     }
 
+    /// The first node that a step could not run.
+    pub(crate) fn unsupported(&self) -> Option<usize> {
+        let chains = self.phases.iter().flatten().flatten().flatten();
+        let mut links = chains.flat_map(|chain| chain.links.iter().map(|link| (chain.cut, *link)));
+        links.find(|(cut, link)| !self.can_run(*cut, *link)).map(|(_, link)| link.node)
+    }
+
+    /// Whether `run` has an implementation of this work, cut in this way.
+    fn can_run(&self, cut: Cut, link: Link) -> bool {
+        let quantizes = self.ints(link.node).is_some() && self.roundings[link.node].is_some();
+        let runs = match (link.work, &self.graph.nodes[link.node].op, cut) {
+            (Work::Rotations(_), _, Cut::Alone) => true,
+            (Work::QuantizeTiles, _, Cut::Alone) => {
+                quantizes && matches!(self.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }))
+            }
+            (Work::Quantize, _, Cut::Rows | Cut::Runs(_)) => quantizes,
+            (Work::StoreKv, Op::Attend { .. }, Cut::Rows | Cut::Runs(_)) => self.kv.is_some(),
+            (Work::Compute, Op::Attend { .. }, Cut::Alone) => self.kv.is_some(),
+            (Work::Compute, Op::Linear { x, .. }, Cut::Columns) => match self.kernels[link.node] {
+                Some(LinearKernel::F32(_)) => true,
+                Some(LinearKernel::Ints(_) | LinearKernel::Packed(_)) => self.ints(x.index()).is_some(),
+                None => false,
+            },
+            (Work::Compute, Op::Linear { .. } | Op::Attend { .. }, _) => false,
+            (Work::Compute, _, Cut::Columns | Cut::Rows | Cut::Runs(_)) => true,
+            (_, _, Cut::Alone | Cut::Columns | Cut::Rows | Cut::Runs(_)) => false,
+        };
+        runs && (quantizes || !link.with_ints)
+    }
+
+    /// Cuts the chains of a node in a way that its op may not have.
+    #[cfg(test)]
+    pub(crate) fn run_alone(&mut self, node: usize) {
+        let chains = self.phases.iter_mut().flatten().flatten().flatten();
+        chains.filter(|chain| chain.links[0].node == node).for_each(|chain| chain.cut = Cut::Alone);
+    }
+
     /// What threads do in a step of so many tokens and outputs.
     pub(crate) fn phases(&self, tokens: usize, outputs: usize) -> &[Vec<Chain>] {
         &self.phases[usize::from(self.is_many(tokens))][usize::from(self.is_many(outputs))]

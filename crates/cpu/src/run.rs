@@ -1,7 +1,7 @@
 //! One thread's share of one step.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tern_graph::{Op, Step, Val, softcap};
 use tern_quant::INT_BLOCK;
@@ -28,6 +28,8 @@ pub(crate) struct Run<'a> {
     pub(crate) places: &'a Places,
     /// What each thread works in.
     pub(crate) rooms: &'a [Mutex<Scratch>],
+    /// A node whose op could not be run; the step fails.
+    pub(crate) refused: OnceLock<usize>,
 }
 
 impl Run<'_> {
@@ -36,8 +38,7 @@ impl Run<'_> {
     /// Every `unsafe` below rests on one argument: threads have disjoint parts of what a chain writes, and a barrier
     /// stands between chains where one touches what another wrote or still reads.
     pub(crate) fn work(&self, worker: &Worker<'_>) {
-        let Some(room) = self.rooms.get(worker.index) else { return };
-        let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut room = self.rooms[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
         let room = &mut *room;
         room.unpacked.reads(None);
         let phases = self.program.phases(self.step.tokens.len(), self.step.outputs.len());
@@ -67,11 +68,17 @@ impl Run<'_> {
         room: &mut Scratch,
         share: impl Fn(usize) -> I,
     ) {
-        match link.work {
-            Work::Rotations(table) => self.rotations(table, share(self.places.tokens.len())),
-            Work::QuantizeTiles => self.quantize_tiles(link.node, share),
-            _ => self.attend(link, &mut room.attend, share),
+        match (link.work, &self.program.graph.nodes[link.node].op) {
+            (Work::Rotations(table), _) => self.rotations(table, share(self.places.tokens.len())),
+            (Work::QuantizeTiles, _) => self.quantize_tiles(link.node, share),
+            (Work::Compute, Op::Attend { .. }) => self.attend(link, &mut room.attend, share),
+            (Work::StoreKv | Work::Quantize | Work::Compute, _) => self.refuse(link.node),
         }
+    }
+
+    /// Makes the step fail: a node's op has no implementation for the way in which it was cut.
+    pub(crate) fn refuse(&self, node: usize) {
+        self.refused.get_or_init(|| node);
     }
 
     /// Ops on runs of columns of single rows, or on whole rows.
@@ -97,19 +104,27 @@ impl Run<'_> {
 
     /// One op on `len` columns from the `at`th on, counted through all rows.
     pub(crate) fn run(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
+        match link.work {
+            Work::StoreKv => self.store_kv(link, at, len, room),
+            Work::Quantize => self.quantize(link.node, at, len),
+            Work::Compute => self.compute(link, at, len),
+            Work::Rotations(_) | Work::QuantizeTiles => self.refuse(link.node),
+        }
+    }
+
+    /// The node's op on `len` columns from the `at`th on.
+    fn compute(&self, link: Link, at: usize, len: usize) {
         let node = &self.program.graph.nodes[link.node];
         let width = node.value.width;
         let rows = || at / width..(at + len) / width;
-        match (link.work, &node.op) {
-            (Work::StoreKv, _) => self.store_kv(link, at, len, room),
-            (Work::Quantize, _) => self.quantize(link.node, at, len),
-            (_, Op::Embed { table, scale }) => self.finish(link, at, len, |out| {
+        match &node.op {
+            Op::Embed { table, scale } => self.finish(link, at, len, |out| {
                 for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
                     self.program.weight(*table).decode_row(self.step.tokens[row] as usize, out);
                     out.iter_mut().for_each(|x| *x *= scale);
                 }
             }),
-            (_, Op::Norm { x, weight, bias, eps, kind }) => {
+            Op::Norm { x, weight, bias, eps, kind } => {
                 let bias = bias.map(|b| self.program.vector(b));
                 let norm = Norm { weight: self.program.vector(*weight), bias, eps: *eps, kind: *kind };
                 let group = norm.weight.len();
@@ -120,7 +135,7 @@ impl Run<'_> {
                         .for_each(|(x, out)| norm.apply(self.kernels, x, out));
                 });
             }
-            (_, Op::Rope { x, head_dim, style, table }) => self.finish(link, at, len, |out| {
+            Op::Rope { x, head_dim, style, table } => self.finish(link, at, len, |out| {
                 let turns = self.program.graph.ropes[*table].freqs.len() * 2;
                 let heads = self.read(*x, at, len).chunks_exact(*head_dim);
                 for (i, (head, out)) in heads.zip(out.chunks_exact_mut(*head_dim)).enumerate() {
@@ -130,32 +145,32 @@ impl Run<'_> {
                     rotate(head, *style, turn, out);
                 }
             }),
-            (_, Op::Gated { gate, up, act }) => self.finish(link, at, len, |out| {
+            Op::Gated { gate, up, act } => self.finish(link, at, len, |out| {
                 (self.kernels.gated)(*act, self.read(*gate, at, len), self.read(*up, at, len), out);
             }),
-            (_, Op::Add { a, b }) => self.finish(link, at, len, |out| {
+            Op::Add { a, b } => self.finish(link, at, len, |out| {
                 let (a, b) = (self.read(*a, at, len), self.read(*b, at, len));
                 out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = a + b);
             }),
-            (_, Op::Scale { x, by }) => self.finish(link, at, len, |out| {
+            Op::Scale { x, by } => self.finish(link, at, len, |out| {
                 out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = x * by);
             }),
-            (_, Op::SoftCap { x, cap }) => self.finish(link, at, len, |out| {
+            Op::SoftCap { x, cap } => self.finish(link, at, len, |out| {
                 out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = softcap(*x, *cap));
             }),
-            (_, Op::Columns { x, start, .. }) => self.finish(link, at, len, |out| {
+            Op::Columns { x, start, .. } => self.finish(link, at, len, |out| {
                 let from = self.program.graph.width(*x);
                 for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
                     out.copy_from_slice(self.read(*x, row * from + start, width));
                 }
             }),
-            (_, Op::Outputs { x }) => self.finish(link, at, len, |out| {
+            Op::Outputs { x } => self.finish(link, at, len, |out| {
                 for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
                     out.copy_from_slice(self.read(*x, self.step.outputs[row].row * width, width));
                 }
             }),
-            // these are cut in their own ways
-            (_, Op::Linear { .. } | Op::Attend { .. }) => {}
+            // a linear is cut into columns, and attention runs alone
+            Op::Linear { .. } | Op::Attend { .. } => self.refuse(link.node),
         }
     }
 
@@ -165,8 +180,11 @@ impl Run<'_> {
         room: &mut AttendRoom,
         share: impl Fn(usize) -> I,
     ) {
-        let Op::Attend { q, layer, args, .. } = &self.program.graph.nodes[link.node].op else { return };
-        let Some(kv) = &self.program.kv else { return };
+        let (Op::Attend { q, layer, args, .. }, Some(kv)) =
+            (&self.program.graph.nodes[link.node].op, &self.program.kv)
+        else {
+            return self.refuse(link.node);
+        };
         let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
         // where groups are few, each head goes alone
         let (group, blocks) = (args.heads / args.kv_heads, &self.places.blocks);
@@ -220,7 +238,7 @@ impl Run<'_> {
     fn quantize(&self, node: usize, at: usize, len: usize) {
         let (Some((ints, lanes)), Some(rounding)) = (self.program.ints(node), self.program.roundings[node])
         else {
-            return;
+            return self.refuse(node);
         };
         let width = self.program.graph.nodes[node].value.width;
         let tiles = self.kernels.tiles.filter(|_| self.program.is_many(self.rows(node)));
@@ -243,19 +261,22 @@ impl Run<'_> {
     }
 
     fn quantize_tiles<I: Iterator<Item = Range<usize>>>(&self, node: usize, share: impl Fn(usize) -> I) {
-        let (Some((_, to)), Some(tiles)) = (self.program.ints(node), self.kernels.tiles) else { return };
-        let (QuantizeTiles::Whole(quantize), Some(rounding)) = (tiles.quantize, self.program.roundings[node])
+        let (
+            Some((_, to)),
+            Some(Tiles { lanes, quantize: QuantizeTiles::Whole(quantize), .. }),
+            Some(rounding),
+        ) = (self.program.ints(node), self.kernels.tiles, self.program.roundings[node])
         else {
-            return;
+            return self.refuse(node);
         };
         let (rows, width) = (self.rows(node), self.program.graph.nodes[node].value.width);
         let blocks = width / INT_BLOCK;
-        for block in share(rows.div_ceil(tiles.lanes) * blocks).flatten() {
-            let (first, start) = (block / blocks * tiles.lanes, block % blocks * INT_BLOCK);
+        for block in share(rows.div_ceil(lanes) * blocks).flatten() {
+            let (first, start) = (block / blocks * lanes, block % blocks * INT_BLOCK);
             // SAFETY: see `work`.
             unsafe {
-                let x = self.program.value(node).get(first * width..rows.min(first + tiles.lanes) * width);
-                let part = to.part(block..block + 1, tiles.lanes);
+                let x = self.program.value(node).get(first * width..rows.min(first + lanes) * width);
+                let part = to.part(block..block + 1, lanes);
                 quantize(x, (width, rounding), start, part);
             }
         }
@@ -273,8 +294,11 @@ impl Run<'_> {
 
     /// Stores heads of keys, `len` columns from the `at`th on, and as many heads of values.
     fn store_kv(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
-        let Op::Attend { k, v, layer, args, .. } = &self.program.graph.nodes[link.node].op else { return };
-        let Some(kv) = &self.program.kv else { return };
+        let (Op::Attend { k, v, layer, args, .. }, Some(kv)) =
+            (&self.program.graph.nodes[link.node].op, &self.program.kv)
+        else {
+            return self.refuse(link.node);
+        };
         let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
         for item in at / args.head_dim..(at + len) / args.head_dim {
             let (row, head) = (item / args.kv_heads, item % args.kv_heads);

@@ -25,7 +25,7 @@ pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
 
 /// Floats of any format, read one by one by the format's own function.
 pub(super) const GENERAL_FLOATS: LinearKernel = LinearKernel::F32(|rows, x, _, to| {
-    let Codec::Float(read) = rows.quant.codec else { return };
+    let Codec::Float(read) = rows.quant.codec else { unreachable!("{} is no float", rows.quant) };
     let bytes = rows.quant.block_bytes();
     for (r, row) in rows.each().enumerate() {
         for (t, x) in x.chunks_exact(row.len() / bytes).enumerate() {
@@ -75,7 +75,7 @@ impl Block {
 
     #[inline(always)]
     pub(crate) fn fill(&mut self, quant: &Quant, block: &[u8], tail: &[u8]) {
-        let Some(&Codes { group, unpack, .. }) = quant.codes() else { return };
+        let Some(&Codes { group, unpack, .. }) = quant.codes() else { unreachable!("{quant} has no codes") };
         let (n, repeat) = (quant.block_len, group / SUM_BLOCK);
         let groups = n / group;
         let (codes, scales, offsets) =
