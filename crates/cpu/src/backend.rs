@@ -7,13 +7,13 @@ use tern_graph::{
     Roles, Step, StepOutput, Ticket,
 };
 
+use crate::attention::attend_plan::Places;
+use crate::attention::kv::Kv;
 use crate::bandwidth;
 use crate::dot::{LinearKernel, PANEL, Packed, Rows};
-use crate::free_memory::FreeMemory;
 use crate::kernels::{Kernels, available};
-use crate::kv::Kv;
-use crate::memory::{Refused, release};
-use crate::places::Places;
+use crate::memory::free::FreeMemory;
+use crate::memory::lines::{Refused, release};
 use crate::program::Compiled;
 use crate::run::{Run, Scratch};
 use crate::threads::{Pool, Task};

@@ -3,11 +3,11 @@
 use tern_graph::Activation;
 use tern_quant::Quant;
 
-use crate::attend::{Attend, AttendRoom, Block};
+use crate::activations::quantized_rows::{self, IntsMut, Rounding};
+use crate::activations::token_tiles::{LanesMut, TileRow};
+use crate::attention::attend::{Attend, AttendRoom, Block};
+use crate::attention::softmax::{Mass, softmax};
 use crate::dot::{self, LinearKernel};
-use crate::ints::{self, IntsMut, Rounding};
-use crate::lanes::{LanesMut, TileRow};
-use crate::softmax::{Mass, softmax};
 use crate::vectors::Plain;
 
 /// One instruction set's version of everything that is worth vectorising.
@@ -46,10 +46,9 @@ pub(crate) struct Tiles {
 }
 
 /// How a tile is filled.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set has tiles"))]
 #[derive(Clone, Copy)]
 pub(crate) enum QuantizeTiles {
-    /// All tokens at once: [`crate::lanes::quantize_tile`]
+    /// All tokens at once: [`crate::activations::token_tiles::quantize_tile`]
     Whole(fn(x: &[f32], width: (usize, Rounding), start: usize, out: LanesMut<'_>)),
     /// Token by token, where a value is made.
     Rows(fn(x: &[f32], rounding: Rounding, out: &TileRow<'_>)),
@@ -64,15 +63,15 @@ impl std::fmt::Debug for Kernels {
 /// Plain Rust, which every machine runs.
 static SCALAR: Kernels = Kernels {
     name: "scalar",
-    linear: dot::scalar::kernel,
+    linear: dot::portable::scalar::kernel,
     attend: |attend, block, run, room| {
         // SAFETY: the caller's promise; plain vectors are everywhere.
         unsafe { attend.run::<Plain>(block, run, room) }
     },
     softmax: softmax::<false>,
-    store_f16: dot::scalar::store_f16,
+    store_f16: dot::portable::scalar::store_f16,
     gated: gated_body,
-    quantize: ints::quantize,
+    quantize: quantized_rows::quantize,
     tiles: None,
     sums: sums_body,
 };
@@ -134,7 +133,7 @@ widened!(avx512, std::arch::x86_64::__m512, "avx2,fma,f16c,avx512f,avx512bw,avx5
 fn quantize_avx2(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn wide(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
-        ints::quantize(x, rounding, out);
+        quantized_rows::quantize(x, rounding, out);
     }
     // SAFETY: listed only where the features were detected.
     unsafe { wide(x, rounding, out) }
@@ -146,7 +145,7 @@ static AVX2: Kernels = Kernels {
     linear: dot::x86::avx2::kernel,
     attend: avx2::attend,
     softmax: avx2::softmax,
-    store_f16: dot::x86_floats::store_f16,
+    store_f16: dot::x86::floats::store_f16,
     gated: avx2::gated,
     quantize: quantize_avx2,
     tiles: Some(Tiles { from: 8, lanes: 8, quantize: QuantizeTiles::Whole(dot::x86::avx2::quantize_lanes) }),
@@ -160,7 +159,7 @@ static AVX512: Kernels = Kernels {
     attend: avx512::attend,
     softmax: avx512::softmax,
     gated: avx512::gated,
-    quantize: dot::x86_quantize::quantize,
+    quantize: dot::x86::avx512::quantize::quantize,
     tiles: None,
     sums: avx512::sums,
     ..AVX2
@@ -173,7 +172,7 @@ static AMX: Kernels = Kernels {
     tiles: Some(Tiles {
         from: 12,
         lanes: 16,
-        quantize: QuantizeTiles::Rows(dot::x86_quantize::quantize_row),
+        quantize: QuantizeTiles::Rows(dot::x86::avx512::quantize::quantize_row),
     }),
     ..AVX512
 };
@@ -188,7 +187,7 @@ static NEON: Kernels = Kernels {
         unsafe { attend.run::<std::arch::aarch64::float32x4_t>(block, run, room) }
     },
     softmax: softmax::<true>,
-    store_f16: dot::neon_floats::store_f16,
+    store_f16: dot::neon::floats::store_f16,
     ..SCALAR
 };
 
@@ -205,7 +204,7 @@ pub fn available() -> Vec<&'static Kernels> {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
         if avx2 && avx512 {
-            if dot::x86_amx_probe::works() {
+            if dot::x86::amx::probe::works() {
                 found.push(&AMX);
             }
             found.push(&AVX512);

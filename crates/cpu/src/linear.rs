@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use tern_graph::{Op, Val, WeightId};
 
+use crate::activations::token_tiles::Line;
 use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, PackedRoom, ROWS, Room, Rows, Target};
-use crate::lanes::Line;
 use crate::phases::{Link, width};
 use crate::run::{Run, Scratch};
 

@@ -5,7 +5,7 @@
 
 use tern_graph::{Graph, Node, Op, Plan, Val, Work as Made};
 
-use crate::ints::Rounding;
+use crate::activations::quantized_rows::Rounding;
 
 /// One op's work in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

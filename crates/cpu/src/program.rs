@@ -6,16 +6,16 @@ use std::sync::Arc;
 use tern_graph::{Graph, HostTensor, Op, Plan, RopeTable, WeightId};
 use tern_quant::INT_BLOCK;
 
+use crate::activations::quantized_rows::{IntsBuffer, Rounding};
+use crate::activations::token_tiles::{LanesBuffer, MAX_LANES};
+use crate::attention::attend_plan::Parts;
+use crate::attention::kv::Kv;
 use crate::backend::Weight;
 use crate::dot::{LinearKernel, Packed};
-use crate::ints::{IntsBuffer, Rounding};
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
-use crate::kv::Kv;
-use crate::lanes::{LanesBuffer, MAX_LANES};
-use crate::memory::Refused;
+use crate::memory::lines::Refused;
+use crate::memory::shared::Shared;
 use crate::phases::{Chain, Cut, Link, Work, phases, plan};
-use crate::places::Parts;
-use crate::shared::Shared;
 
 /// Most columns that share a scale; pieces that threads take are multiples of it.
 pub(crate) const MAX_SPAN: usize = 128;

@@ -6,11 +6,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use tern_graph::{Op, Step, Val, softcap};
 use tern_quant::INT_BLOCK;
 
-use crate::attend::{Attend, AttendRoom, Block};
+use crate::attention::attend::{Attend, AttendRoom, Block};
+use crate::attention::attend_plan::{Places, Tokens};
 use crate::dot::Room;
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::phases::{Cut, Link, Work, width};
-use crate::places::{Places, Tokens};
 use crate::program::{Compiled, MAX_SPAN};
 use crate::rowwise::{Norm, rotate, rotation};
 use crate::threads::{Task, Whose, Worker};

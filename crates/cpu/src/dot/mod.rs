@@ -11,59 +11,20 @@ macro_rules! instructions {
     };
 }
 
-mod floats;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
-#[cfg(target_arch = "aarch64")]
-pub(crate) mod neon_floats;
-#[cfg(target_arch = "aarch64")]
-mod neon_layouts;
-#[cfg(target_arch = "aarch64")]
-mod neon_low_bits;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set packs weights"))]
-mod packed;
-pub(crate) mod scalar;
+pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
-#[cfg(target_arch = "x86_64")]
-mod x86_amx;
-#[cfg(target_arch = "x86_64")]
-mod x86_amx_floats;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod x86_amx_probe;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod x86_floats;
-#[cfg(target_arch = "x86_64")]
-mod x86_general;
-#[cfg(target_arch = "x86_64")]
-mod x86_layouts;
-#[cfg(target_arch = "x86_64")]
-mod x86_lookup;
-#[cfg(target_arch = "x86_64")]
-mod x86_low_bits;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod x86_many;
-#[cfg(target_arch = "x86_64")]
-mod x86_packed;
-#[cfg(target_arch = "x86_64")]
-mod x86_packing;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod x86_quantize;
-#[cfg(target_arch = "x86_64")]
-mod x86_scaling;
-#[cfg(target_arch = "x86_64")]
-mod x86_tiles;
-#[cfg(target_arch = "x86_64")]
-mod x86_wide;
 
-pub(crate) use packed::{PANELS, Packed, PackedKernel, PackedRoom};
+pub(crate) use portable::packed::{PANELS, Packed, PackedKernel, PackedRoom};
 
 use tern_graph::Val;
 use tern_quant::{Codec, Quant};
 
-use crate::ints::Ints;
-use crate::lanes::Lanes;
-use crate::shared::Shared;
+use crate::activations::quantized_rows::Ints;
+use crate::activations::token_tiles::Lanes;
+use crate::memory::shared::Shared;
 
 /// Rows of weights that share a pass over the activations.
 pub(crate) const ROWS: usize = 4;
@@ -78,10 +39,6 @@ pub(crate) enum LinearKernel {
     /// Integer codes against integer activations.
     Ints(IntsKernel),
     /// The same with weights that were packed.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        allow(dead_code, reason = "no other instruction set packs weights")
-    )]
     Packed(PackedKernel),
     /// Floats against f32 activations, `cols` a token; all tokens.
     F32(fn(rows: &Rows<'_>, x: &[f32], room: &mut Room, to: &Target<'_>)),
@@ -95,7 +52,7 @@ fn kernel_of(list: &KernelList, general: LinearKernel, quant: &'static Quant) ->
     let own = list.iter().find(|(listed, _)| *listed == quant).map(|(_, kernel)| *kernel);
     own.or(match quant.codec {
         Codec::Codes(_) => Some(general),
-        Codec::Float(_) => Some(scalar::GENERAL_FLOATS),
+        Codec::Float(_) => Some(portable::scalar::GENERAL_FLOATS),
         Codec::Named => None,
     })
 }
@@ -111,13 +68,11 @@ pub(crate) struct IntsKernel {
 #[derive(Default)]
 pub(crate) struct Room {
     pub(crate) packed: PackedRoom,
-    floats: floats::FloatsRoom,
+    floats: portable::floats::FloatsRoom,
     /// What `packed` and `floats` may keep something of.
     value: Option<Val>,
     #[cfg(target_arch = "x86_64")]
-    panel: x86_many::Panel,
-    #[cfg(target_arch = "x86_64")]
-    plain: Vec<x86_general::PlainBlock>,
+    avx2: x86::avx2::Workspace,
 }
 
 impl Room {

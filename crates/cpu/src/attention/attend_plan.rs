@@ -1,0 +1,173 @@
+//! Where the tokens of a step stand: in which slice, at which position, and beside whom they attend.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tern_graph::{Attention, Graph, Op, Step};
+
+use crate::attention::kv::Kv;
+use crate::memory::lines::Refused;
+use crate::memory::shared::Shared;
+
+/// Tokens of a slice that share what they read of its keys and values.
+const ATTEND_TOKENS: usize = 16;
+/// Parts of all cut blocks that there is room for: tokens times runs.
+const PARTS: usize = 2048;
+
+/// The places of one step after the other, in memory that stays.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// Slice and position of every token.
+    pub(crate) tokens: Vec<(usize, usize)>,
+    /// All that attend.
+    pub(crate) blocks: Vec<Tokens>,
+    pub(crate) parts: Parts,
+}
+
+/// Tokens of a slice that attend together: to all they see, or to one run of it.
+pub(crate) struct Tokens {
+    pub(crate) slice: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) cut: Option<CutRun>,
+}
+
+/// One run of tokens that were cut: threads take the runs separately, and the last one joins them.
+pub(crate) struct CutRun {
+    pub(crate) run: usize,
+    /// Of these tokens.
+    runs: usize,
+    /// Where their parts begin.
+    first: usize,
+    /// How many tokens were cut before.
+    index: usize,
+}
+
+impl CutRun {
+    /// Where a run's part of one of these tokens is kept.
+    pub(crate) fn row(&self, run: usize, token: usize, tokens: usize) -> usize {
+        self.first + run * tokens + token
+    }
+}
+
+/// What runs gave, until they are joined: `[rows, heads, 2 + v_dim]`
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// Floats of a row.
+    width: usize,
+    floats: Shared<f32>,
+    /// Of every head, in the widest attention.
+    heads: usize,
+    /// Runs that are done of each cut block's heads.
+    done: Vec<AtomicU32>,
+}
+
+impl Places {
+    /// Room for steps of so many tokens.
+    pub(crate) fn reserve(&mut self, graph: &Graph, kv: Option<&Kv>, tokens: usize) -> Result<(), Refused> {
+        self.tokens.reserve(tokens.saturating_sub(self.tokens.len()));
+        self.blocks.reserve((tokens + PARTS).saturating_sub(self.blocks.len()));
+        let runs = kv.map_or(0, |kv| (kv.pages * kv.page_len).div_ceil(kv.run_len()));
+        if runs > 1 {
+            self.parts.reserve(graph, PARTS.min(tokens * runs))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what a step that failed has left half done.
+    pub(crate) fn forget(&mut self) {
+        self.parts.done.iter_mut().for_each(|d| *d.get_mut() = 0);
+    }
+
+    /// Those of this step.
+    pub(crate) fn set(&mut self, step: &Step, kv: Option<&Kv>) {
+        self.tokens.clear();
+        self.blocks.clear();
+        let run_len = kv.map_or(usize::MAX, Kv::run_len);
+        let (mut first, mut index) = (0, 0);
+        for (slice, of) in step.slices.iter().enumerate() {
+            let (row, end) = (self.tokens.len(), self.tokens.len() + of.len);
+            self.tokens.extend((of.position..of.position + of.len).map(|p| (slice, p)));
+            // which tokens are cut changes no result: their runs are always the same, and joined in the same order
+            let runs = (of.position + of.len).div_ceil(run_len);
+            if runs > 1 && of.len <= ATTEND_TOKENS && (first + runs * of.len) <= self.parts.rows() {
+                let cut = |run: usize| CutRun { run, runs, first, index };
+                self.blocks.extend((0..runs).map(|run| Tokens {
+                    slice,
+                    rows: row..end,
+                    cut: Some(cut(run)),
+                }));
+                (first, index) = (first + runs * of.len, index + 1);
+            } else {
+                let tokens = |first: usize| first..end.min(first + ATTEND_TOKENS);
+                let blocks = (row..end).step_by(ATTEND_TOKENS);
+                self.blocks.extend(blocks.map(|first| Tokens { slice, rows: tokens(first), cut: None }));
+            }
+        }
+    }
+}
+
+impl Parts {
+    fn reserve(&mut self, graph: &Graph, rows: usize) -> Result<(), Refused> {
+        let width = Parts::width(graph).max(self.width);
+        let rows = rows.max(self.rows());
+        if width * rows > self.floats.len() {
+            self.floats = Shared::new(width * rows)?;
+        }
+        self.heads = attends(graph).map(|a| a.heads).max().unwrap_or(0).max(self.heads);
+        self.width = width;
+        // a block that is cut has two runs at least
+        self.done.resize_with(self.done.len().max(rows / 2 * self.heads), AtomicU32::default);
+        Ok(())
+    }
+
+    /// Floats of a row, in the widest attention.
+    fn width(graph: &Graph) -> usize {
+        attends(graph).map(|a| a.heads * (2 + a.v_dim)).max().unwrap_or(0)
+    }
+
+    /// Bytes of the most parts that steps may be cut into.
+    pub(crate) fn bytes(graph: &Graph) -> usize {
+        PARTS * Parts::width(graph) * size_of::<f32>()
+    }
+
+    fn rows(&self) -> usize {
+        self.floats.len().checked_div(self.width).unwrap_or(0)
+    }
+
+    fn range(&self, row: usize, head: usize, v_dim: usize) -> Range<usize> {
+        let at = row * self.width + head * (2 + v_dim);
+        at..at + 2 + v_dim
+    }
+
+    /// One head's largest score, sum of weights and results.
+    ///
+    /// # Safety
+    /// No thread writes it before the next barrier.
+    pub(crate) unsafe fn part(&self, row: usize, head: usize, v_dim: usize) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.floats.get(self.range(row, head, v_dim)) }
+    }
+
+    /// # Safety
+    /// No other thread touches it before it is known to be done.
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
+    pub(crate) unsafe fn part_mut(&self, row: usize, head: usize, v_dim: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.floats.get_mut(self.range(row, head, v_dim)) }
+    }
+
+    /// Tells that a run of a head (or of the heads that begin with it) is done, and whether it was the last one:
+    /// what the others wrote is seen then.
+    pub(crate) fn is_last(&self, cut: &CutRun, head: usize) -> bool {
+        let done = &self.done[cut.index * self.heads + head];
+        let last = done.fetch_add(1, Ordering::AcqRel) as usize + 1 == cut.runs;
+        if last {
+            done.store(0, Ordering::Relaxed); // for the next layer or step
+        }
+        last
+    }
+}
+
+fn attends(graph: &Graph) -> impl Iterator<Item = &Attention> {
+    graph.nodes.iter().filter_map(|n| if let Op::Attend { args, .. } = &n.op { Some(args) } else { None })
+}

@@ -1,0 +1,116 @@
+//! Integer products in AVX2: one loop for few tokens, one for many, and a [`Layout`] per format.
+
+mod general;
+pub(crate) mod layouts;
+pub(crate) mod low_bits;
+mod many;
+pub(crate) mod tiles;
+mod wide;
+
+use std::arch::x86_64::__m256;
+
+use tern_quant::{self as quant, Quant};
+
+use self::tiles::Layout;
+use crate::activations::quantized_rows::{Ints, Rounding};
+use crate::activations::token_tiles::{Lanes, LanesMut, quantize_tile};
+use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsRoom, Format};
+use crate::dot::{IntsKernel, KernelList, LinearKernel, Rows, Target, kernel_of};
+
+/// What a thread unpacks rows into.
+#[derive(Default)]
+pub(crate) struct Workspace {
+    panel: many::Panel,
+    plain: Vec<general::PlainBlock>,
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn few<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+    // SAFETY: the features are on.
+    unsafe { tiles::dot_rows_256::<L>(rows, x, out) }
+}
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn panel<L: Layout>(rows: &Rows<'_>, x: &Lanes<'_>, room: &mut many::Panel, to: &Target<'_>) {
+    // SAFETY: the features are on.
+    unsafe { many::panel::<L, tiles::Avx2>(rows, x, room, to) }
+}
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn quantize(x: &[f32], sizes: (usize, Rounding), start: usize, out: LanesMut<'_>) {
+    // SAFETY: the features are on.
+    unsafe { quantize_tile::<tiles::Avx2>(x, sizes, start, out) }
+}
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn float_rows<F: Format>(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+    // SAFETY: the features are on.
+    unsafe { floats::dot::<__m256, F, 3>(rows, x, room, to) }
+}
+
+/// [`crate::activations::token_tiles::quantize_tile`]
+pub(crate) fn quantize_lanes(x: &[f32], sizes: (usize, Rounding), start: usize, out: LanesMut<'_>) {
+    // SAFETY: these kernels are listed only where the features were detected.
+    unsafe { quantize(x, sizes, start, out) }
+}
+
+const fn floats<F: Format>() -> LinearKernel {
+    // SAFETY: as above.
+    LinearKernel::F32(|rows, x, room, to| unsafe { float_rows::<F>(rows, x, &mut room.floats, to) })
+}
+
+const fn ints<L: Layout>() -> LinearKernel {
+    LinearKernel::Ints(IntsKernel {
+        // SAFETY: as above.
+        few: |rows, x, _, out| unsafe { few::<L>(rows, x, out) },
+        // SAFETY: as above.
+        many: Some(|rows, x, room, to| unsafe { panel::<L>(rows, x, &mut room.avx2.panel, to) }),
+    })
+}
+
+/// Any format: rows are first unpacked by the format's own function. All that are known have a layout;
+/// a new one runs before it has.
+pub(crate) fn general_kernel() -> LinearKernel {
+    LinearKernel::Ints(IntsKernel {
+        few: |rows, x, room, out| {
+            let rows = general::unpack(rows, x.cols, &mut room.avx2.plain);
+            // SAFETY: as above.
+            unsafe { few::<general::Plain>(&rows, x, out) }
+        },
+        many: Some(|rows, x, room, to| {
+            let rows = general::unpack(rows, x.cols, &mut room.avx2.plain);
+            // SAFETY: as above.
+            unsafe { panel::<general::Plain>(&rows, x, &mut room.avx2.panel, to) }
+        }),
+    })
+}
+
+pub(crate) static KERNELS: &KernelList = &[
+    (&quant::F32, floats::<F32>()),
+    (&quant::F16, floats::<F16>()),
+    (&quant::BF16, floats::<Bf16>()),
+    (&quant::Q1_0, ints::<low_bits::Q1_0>()),
+    (&quant::Q2_0, ints::<low_bits::Q2_0>()),
+    (&quant::PQ2_0, ints::<low_bits::Pq2_0>()),
+    (&quant::Q2_0_G128, ints::<low_bits::Pq2_0>()),
+    (&quant::TQ2_0_G128, ints::<low_bits::Tq2_0G128>()),
+    (&quant::TQ2_0, ints::<low_bits::Tq2_0>()),
+    (&quant::TQ1_0, ints::<low_bits::Tq1_0>()),
+    (&quant::PTQ1_0, ints::<low_bits::Ptq1_0>()),
+    (&quant::I2_S, ints::<low_bits::I2S>()),
+    (&quant::Q4_0, ints::<layouts::Q4_0>()),
+    (&quant::Q4_1, ints::<layouts::Q4_1>()),
+    (&quant::Q5_0, ints::<layouts::Q5_0>()),
+    (&quant::Q5_1, ints::<layouts::Q5_1>()),
+    (&quant::Q8_0, ints::<layouts::Q8_0>()),
+    (&quant::Q2_K, ints::<layouts::Q2K>()),
+    (&quant::Q3_K, ints::<layouts::Q3K>()),
+    (&quant::Q4_K, ints::<layouts::Q4K>()),
+    (&quant::Q5_K, ints::<layouts::Q5K>()),
+    (&quant::Q6_K, ints::<layouts::Q6K>()),
+    (&quant::IQ4_NL, ints::<layouts::Iq4Nl>()),
+    (&quant::IQ4_XS, ints::<layouts::Iq4Xs>()),
+    (&quant::MXFP4, ints::<layouts::Mxfp4>()),
+    (&quant::NVFP4, ints::<layouts::Nvfp4>()),
+];
+
+pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
+    kernel_of(KERNELS, general_kernel(), quant)
+}

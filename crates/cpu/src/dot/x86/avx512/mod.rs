@@ -1,0 +1,147 @@
+//! Integer products in AVX-512 with VNNI, and in AMX: weights are packed, and a [`Packing`] per format says how.
+
+pub(crate) mod lookup;
+pub(crate) mod packed;
+pub(crate) mod packing;
+pub(crate) mod quantize;
+pub(crate) mod scaling;
+
+use std::arch::x86_64::__m512;
+
+use tern_quant::{self as quant, Quant};
+
+use self::packing::Packing;
+use super::amx;
+use crate::activations::quantized_rows::Ints;
+use crate::activations::token_tiles::{Lanes, Line};
+use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsRoom, Format};
+use crate::dot::portable::packed::PackedMany;
+use crate::dot::{KernelList, LinearKernel, PackedKernel, PackedRoom, Rows, Target, kernel_of};
+
+macro_rules! with_features {
+    ($(fn $name:ident$(<$p:ident>)?($($arg:ident: $type:ty),*) = $call:expr;)*) => {
+        $(#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+        unsafe fn $name$(<$p: Packing>)?($($arg: $type),*) {
+            // SAFETY: the features are on.
+            unsafe { $call }
+        })*
+    };
+}
+
+with_features! {
+    fn pack<P>(rows: &Rows<'_>, cols: usize, out: &mut [Line]) = packing::pack::<P>(rows, cols, out);
+    fn dot_with_tiles<P>(
+        panels: &[Line],
+        rows: usize,
+        x: &Lanes<'_>,
+        room: &mut PackedRoom,
+        to: &Target<'_>
+    ) = amx::ints::dot::<P>(panels, rows, x, room, to);
+    fn dot<P>(panels: &[Line], rows: usize, x: &Ints<'_>, room: &mut PackedRoom, to: &Target<'_>) =
+        if lookup::suits::<P>(x) {
+            lookup::dot::<P>(panels, rows, x, room, to)
+        } else {
+            packed::dot::<P>(panels, rows, x, to)
+        };
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn float_rows<F: Format>(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+    // SAFETY: the features are on.
+    unsafe { floats::dot::<__m512, F, 6>(rows, x, room, to) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn bf16_with_tiles(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+    // SAFETY: the features are on.
+    unsafe {
+        if amx::floats::suits(rows.blocks.len() / rows.count / 2) {
+            amx::floats::dot(rows, x, room, to);
+        } else {
+            float_rows::<Bf16>(rows, x, room, to);
+        }
+    }
+}
+
+const fn floats<F: Format>() -> LinearKernel {
+    // SAFETY: these kernels are listed only where the features were detected.
+    LinearKernel::F32(|rows, x, room, to| unsafe { float_rows::<F>(rows, x, &mut room.floats, to) })
+}
+
+const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
+    LinearKernel::Packed(PackedKernel {
+        lines: packing::lines::<P>,
+        // SAFETY: these kernels are listed only where the features were detected.
+        pack: |rows, cols, out| unsafe { pack::<P>(rows, cols, out) },
+        // SAFETY: as above.
+        few: |panels, rows, x, room, to| unsafe { dot::<P>(panels, rows, x, room, to) },
+        many: many_of::<P, AMX>(),
+        at_load: true,
+    })
+}
+
+const fn many_of<P: Packing, const AMX: bool>() -> Option<PackedMany> {
+    // SAFETY: as above.
+    let many: PackedMany =
+        |panels, rows, x, room, to| unsafe { dot_with_tiles::<P>(panels, rows, x, room, to) };
+    if AMX { Some(many) } else { None }
+}
+
+/// Any format, in panels of plain bytes that are made when they are used.
+pub(crate) fn general_kernel<const AMX: bool>() -> LinearKernel {
+    LinearKernel::Packed(PackedKernel {
+        lines: packing::lines::<packing::Plain>,
+        pack: packing::pack_plain,
+        // SAFETY: as above.
+        few: |panels, rows, x, room, to| unsafe { dot::<packing::Plain>(panels, rows, x, room, to) },
+        many: many_of::<packing::Plain, AMX>(),
+        at_load: false,
+    })
+}
+
+/// The kernels with AMX or without.
+struct With<const AMX: bool>;
+
+impl<const AMX: bool> With<AMX> {
+    const KERNELS: &KernelList = &[
+        (&quant::F32, floats::<F32>()),
+        (&quant::F16, floats::<F16>()),
+        (&quant::BF16, floats::<Bf16>()),
+        (&quant::Q1_0, packed::<packing::Q1_0, AMX>()),
+        (&quant::Q2_0, packed::<packing::Q2_0, AMX>()),
+        (&quant::PQ2_0, packed::<packing::Pq2_0, AMX>()),
+        (&quant::Q2_0_G128, packed::<packing::Pq2_0, AMX>()),
+        (&quant::TQ2_0_G128, packed::<packing::Tq2_0G128, AMX>()),
+        (&quant::TQ2_0, packed::<packing::Tq2_0, AMX>()),
+        (&quant::TQ1_0, packed::<packing::Tq1_0, AMX>()),
+        (&quant::PTQ1_0, packed::<packing::Ptq1_0, AMX>()),
+        (&quant::I2_S, packed::<packing::I2S, AMX>()),
+        (&quant::Q4_0, packed::<packing::Q4_0, AMX>()),
+        (&quant::Q4_1, packed::<packing::Q4_1, AMX>()),
+        (&quant::Q5_0, packed::<packing::Q5_0, AMX>()),
+        (&quant::Q5_1, packed::<packing::Q5_1, AMX>()),
+        (&quant::Q8_0, packed::<packing::Q8_0, AMX>()),
+        (&quant::Q2_K, packed::<packing::Q2K, AMX>()),
+        (&quant::Q3_K, packed::<packing::Q3K, AMX>()),
+        (&quant::Q4_K, packed::<packing::Q4K, AMX>()),
+        (&quant::Q5_K, packed::<packing::Q5K, AMX>()),
+        (&quant::Q6_K, packed::<packing::Q6K, AMX>()),
+        (&quant::IQ4_NL, packed::<packing::Iq4Nl, AMX>()),
+        (&quant::IQ4_XS, packed::<packing::Iq4Xs, AMX>()),
+        (&quant::MXFP4, packed::<packing::Mxfp4, AMX>()),
+        (&quant::NVFP4, packed::<packing::Nvfp4, AMX>()),
+    ];
+}
+
+pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> Option<LinearKernel> {
+    if AMX && *quant == quant::BF16 && amx::probe::works_with_bf16() {
+        // SAFETY: as above.
+        return Some(LinearKernel::F32(|rows, x, room, to| unsafe {
+            bf16_with_tiles(rows, x, &mut room.floats, to)
+        }));
+    }
+    kernel_of(With::<AMX>::KERNELS, general_kernel::<AMX>(), quant)
+}
+
+#[cfg(test)]
+pub(crate) const KERNELS: &KernelList = With::<true>::KERNELS;

@@ -1,0 +1,338 @@
+//! Products of packed panels with AVX-512 and VNNI: 16 rows in the lanes, activations broadcast four at a time.
+//!
+//! The products of columns that share their scales are added up to one exact integer a row, which takes its scale
+//! and joins the row's sum, group after group: `scalar::dot_codes` to rounding, and the same bits for any number of
+//! tokens.
+
+use std::arch::x86_64::*;
+
+use crate::activations::quantized_rows::Ints;
+use crate::activations::token_tiles::Line;
+use crate::dot::x86::avx512::packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack_step};
+use crate::dot::x86::avx512::scaling::Scaling;
+use crate::dot::{PANEL, Target};
+
+/// Lines that are asked for ahead of time, in all panels that meet a token together.
+const AHEAD: usize = 64;
+
+/// The same for each step of a group, written out: products stay in registers.
+macro_rules! each_step {
+    ($s:ident => $body:expr) => { each_step!(@ $s $body; 0 1 2 3 4 5 6 7) };
+    (@ $s:ident $body:expr; $($n:literal)*) => { $({ const $s: usize = $n; $body })* };
+}
+
+/// Some panels against all tokens.
+///
+/// # Safety
+/// Called under AVX-512 BW, VL, DQ and VNNI.
+#[inline(always)]
+pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Ints<'_>, to: &Target<'_>) {
+    let (each, tokens) = (lines::<P>(x.cols), x.rows());
+    assert!(panels.len() == rows.div_ceil(PANEL) * each);
+    // SAFETY: panels are whole, and tokens stay below those of `x`.
+    unsafe {
+        if tokens == 1 {
+            // several panels share what they read of a token, and memory is read in several places at once
+            let (count, mut i) = (panels.len() / each, 0);
+            while i < count {
+                let part = |m: usize| &panels[i * each..(i + m) * each];
+                i += match count - i {
+                    1 => tile::<P, 1, 1>(part(1), (i, rows), (x, 0), to),
+                    2 | 3 => tile::<P, 2, 1>(part(2), (i, rows), (x, 0), to),
+                    _ => tile::<P, 4, 1>(part(4), (i, rows), (x, 0), to),
+                };
+            }
+            return;
+        }
+        for (i, panel) in panels.chunks_exact(each).enumerate() {
+            let mut t = 0;
+            while t < tokens {
+                t += match tokens - t {
+                    1 => tile::<P, 1, 1>(panel, (i, rows), (x, t), to),
+                    2 | 3 => tile::<P, 1, 2>(panel, (i, rows), (x, t), to),
+                    _ => tile::<P, 1, 4>(panel, (i, rows), (x, t), to),
+                };
+            }
+        }
+    }
+}
+
+/// `M` panels, the `index`th and those after it, against `N` tokens from `first` on; gives how many
+/// of both were taken: one of the numbers is 1.
+#[inline(always)]
+unsafe fn tile<P: Packing, const M: usize, const N: usize>(
+    panels: &[Line],
+    (index, rows): (usize, usize),
+    (x, first): (&Ints<'_>, usize),
+    to: &Target<'_>,
+) -> usize {
+    let unit = unit::<P>();
+    let (halves, whole) = (if P::Scales::HALVES { 2 } else { 1 }, P::Scales::WHOLE);
+    // several sums hide the time a product takes
+    let ways = if M * N == 1 { 4 } else { 2 } / halves;
+    let each = panels.len() / M;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let panel = |m: usize| panels.as_ptr().add(m * each);
+        let mut sums = [[_mm512_setzero_ps(); N]; M];
+        for block in 0..x.cols / P::LEN {
+            let (line, scales) = place::<P>(block);
+            let scales = |m: usize| panel(m).cast::<u8>().add(scales);
+            for i in 0..P::LEN / unit.max(GROUP) {
+                let mut products = [[[Products::none(); N]; M]; 4];
+                let mut wholes = [[Whole::none(); N]; M];
+                for g in 0..unit.div_ceil(GROUP) {
+                    if whole {
+                        products = [[[Products::none(); N]; M]; 4];
+                    }
+                    let codes = line + (i * unit.div_ceil(GROUP) + g) * group_lines::<P>();
+                    let group = (block * P::LEN + i * unit.max(GROUP)) / GROUP + g;
+                    if N == 1 {
+                        (0..M).for_each(|m| ahead::<P, M>(panel(m), codes, each));
+                    }
+                    each_step!(S => {
+                        let which = S / (STEPS / halves) * ways + S % ways;
+                        let mut unpacked = [_mm512_setzero_si512(); M]; // no closure: it may stand alone, without AVX-512
+                        for (m, unpacked) in unpacked.iter_mut().enumerate() {
+                            *unpacked = unpack_step::<P>(panel(m).add(codes), S);
+                        }
+                        for n in 0..N {
+                            let (high, low) = x.unit(first + n, group, GROUP).values;
+                            let four = Four::at(high.add(4 * S), low.add(4 * S));
+                            for m in 0..M {
+                                products[which][m][n].add(unpacked[m], four);
+                            }
+                        }
+                    });
+                    if whole {
+                        for (m, half) in (0..M * halves).map(|i| (i / halves, i % halves)) {
+                            let head = P::Scales::head(scales(m));
+                            let at = i * (unit / GROUP * halves) + g * halves + half;
+                            let (scale, offset) = P::Scales::whole(scales(m), head, at);
+                            for n in 0..N {
+                                let x = x.unit(first + n, group * halves + half, GROUP / halves);
+                                let all = added(&products[half * ways..][..ways], (m, n));
+                                let all = less::<P>(all, minus(x.minus, GROUP / halves));
+                                wholes[m][n].add::<P>(_mm512_mullo_epi32(all, scale));
+                                sums[m][n] = shifted::<P>(sums[m][n], offset, x.sum);
+                            }
+                        }
+                    }
+                }
+                if whole {
+                    let at = block * (P::LEN / unit) + i;
+                    for (m, n) in (0..M * N).map(|i| (i / N, i % N)) {
+                        let (scale, _) = P::Scales::head(scales(m));
+                        let x = x.unit(first + n, at, unit);
+                        sums[m][n] = wholes[m][n].joined::<P>(sums[m][n], scale, x.scale);
+                    }
+                    continue;
+                }
+                let at = block * (P::LEN / unit) + i * unit.max(GROUP) / unit;
+                for (m, half) in (0..M * halves).map(|i| (i / halves, i % halves)) {
+                    let head = P::Scales::head(scales(m));
+                    let scales = P::Scales::at(scales(m), head, i * unit.max(GROUP) / unit + half);
+                    for n in 0..N {
+                        let x = x.unit(first + n, at + half, unit);
+                        let all = added(&products[half * ways..][..ways], (m, n));
+                        let all = less::<P>(all, minus(x.minus, unit));
+                        sums[m][n] = joined::<P>(sums[m][n], all, scales, (x.scale, x.sum));
+                    }
+                }
+            }
+        }
+        for (m, sums) in sums.into_iter().enumerate() {
+            for (n, sums) in sums.into_iter().enumerate() {
+                write(sums, (index + m, rows), first + n, to);
+            }
+        }
+    }
+    M * N
+}
+
+/// The products of all ways with one token, both planes.
+#[inline(always)]
+unsafe fn added<const M: usize, const N: usize>(
+    products: &[[[Products; N]; M]],
+    (m, n): (usize, usize),
+) -> __m512i {
+    // SAFETY: called under AVX-512.
+    unsafe {
+        let mut all = products[0][m][n];
+        for other in &products[1..] {
+            all.join(other[m][n]);
+        }
+        all.all()
+    }
+}
+
+/// Products less what was added to codes, given minus the sum of their activations.
+#[inline(always)]
+unsafe fn less<P: Packing>(products: __m512i, minus: i32) -> __m512i {
+    let Some(excess) = P::EXCESS else { return products };
+    // SAFETY: called under AVX-512.
+    unsafe { _mm512_add_epi32(products, _mm512_set1_epi32(minus << excess)) }
+}
+
+/// Asks for what comes after a group's codes, in this panel of `each` lines or in the `M`th after it.
+#[inline(always)]
+pub(crate) unsafe fn ahead<P: Packing, const M: usize>(panel: *const Line, codes: usize, each: usize) {
+    let next = codes + AHEAD / M;
+    let next = if next < each { next } else { next + (M - 1) * each };
+    for line in 0..group_lines::<P>() {
+        // SAFETY: a prefetch reads nothing, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(panel.wrapping_add(next + line).cast()) };
+    }
+}
+
+/// The results of a panel for one token, as many as there are rows.
+///
+/// # Safety
+/// No other thread touches these rows before the next barrier; called under AVX-512.
+#[inline(always)]
+pub(crate) unsafe fn write(sums: __m512, (panel, rows): (usize, usize), token: usize, to: &Target<'_>) {
+    let done = panel * PANEL;
+    let mut results = [0.0; PANEL];
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm512_storeu_ps(results.as_mut_ptr(), sums);
+        to.skip(done).write(token, results[..PANEL.min(rows - done)].iter());
+    }
+}
+
+/// Minus the sum of a unit's activations.
+#[inline(always)]
+pub(crate) unsafe fn minus(parts: *const i32, unit: usize) -> i32 {
+    // SAFETY: a unit has these parts.
+    (0..unit.div_ceil(GROUP)).map(|i| unsafe { *parts.add(i) }).sum()
+}
+
+/// Four activations for every lane, both planes.
+#[derive(Clone, Copy)]
+struct Four(__m512i, __m512i);
+
+impl Four {
+    #[inline(always)]
+    unsafe fn at(high: *const i8, low: *const i8) -> Four {
+        // SAFETY: four activations are readable at each; called under AVX-512.
+        let four = |p: *const i8| unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) };
+        Four(four(high), four(low))
+    }
+}
+
+/// Codes times activations, both planes.
+#[derive(Clone, Copy)]
+struct Products {
+    above: __m512i,
+    below: __m512i,
+}
+
+impl Products {
+    #[inline(always)]
+    unsafe fn none() -> Products {
+        // SAFETY: called under AVX-512.
+        unsafe { Products { above: _mm512_setzero_si512(), below: _mm512_setzero_si512() } }
+    }
+
+    /// Four columns of each row.
+    #[inline(always)]
+    unsafe fn add(&mut self, codes: __m512i, x: Four) {
+        // SAFETY: called under AVX-512 VNNI.
+        unsafe {
+            self.above = _mm512_dpbusd_epi32(self.above, codes, x.0);
+            self.below = _mm512_dpbusd_epi32(self.below, codes, x.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn join(&mut self, other: Products) {
+        // SAFETY: called under AVX-512.
+        unsafe {
+            self.above = _mm512_add_epi32(self.above, other.above);
+            self.below = _mm512_add_epi32(self.below, other.below);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn all(&self) -> __m512i {
+        // SAFETY: called under AVX-512.
+        unsafe { _mm512_add_epi32(_mm512_slli_epi32::<8>(self.above), self.below) }
+    }
+}
+
+/// Bits of a lower digit.
+pub(crate) const DIGIT: u32 = 7;
+
+/// The products of a unit whose codes took the scales of their half groups: in one number, or in two digits.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole {
+    pub(crate) all: __m512i,
+    pub(crate) lower: __m512i,
+}
+
+impl Whole {
+    #[inline(always)]
+    unsafe fn none() -> Whole {
+        // SAFETY: called under AVX-512.
+        unsafe { Whole { all: _mm512_setzero_si512(), lower: _mm512_setzero_si512() } }
+    }
+
+    /// Those of a half group.
+    #[inline(always)]
+    unsafe fn add<P: Packing>(&mut self, products: __m512i) {
+        // SAFETY: called under AVX-512.
+        unsafe {
+            if P::Scales::TWO_DIGITS {
+                let lower = _mm512_and_si512(products, _mm512_set1_epi32((1 << DIGIT) - 1));
+                self.lower = _mm512_add_epi32(self.lower, lower);
+                self.all = _mm512_add_epi32(self.all, _mm512_srai_epi32::<DIGIT>(products));
+            } else {
+                self.all = _mm512_add_epi32(self.all, products);
+            }
+        }
+    }
+
+    /// Takes its scale and joins the sum. Digits are the same however their parts were added up.
+    #[inline(always)]
+    pub(crate) unsafe fn joined<P: Packing>(self, sum: __m512, scale: __m512, x_scale: *const f32) -> __m512 {
+        // SAFETY: the caller's pointer is readable; called under AVX-512.
+        unsafe {
+            if !P::Scales::TWO_DIGITS {
+                return scaled(sum, self.all, scale, x_scale);
+            }
+            let upper = _mm512_add_epi32(self.all, _mm512_srai_epi32::<DIGIT>(self.lower));
+            let lower = _mm512_and_si512(self.lower, _mm512_set1_epi32((1 << DIGIT) - 1));
+            let larger = _mm512_mul_ps(scale, _mm512_set1_ps((1 << DIGIT) as f32));
+            scaled(scaled(sum, upper, larger, x_scale), lower, scale, x_scale)
+        }
+    }
+}
+
+/// A group's products take their scale and join the sum, and so does its offset.
+#[inline(always)]
+pub(crate) unsafe fn joined<P: Packing>(
+    sum: __m512,
+    products: __m512i,
+    (scale, offset): (__m512, __m512),
+    (x_scale, x_sum): (*const f32, *const f32),
+) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe { shifted::<P>(scaled(sum, products, scale, x_scale), offset, x_sum) }
+}
+
+/// Products take their scale and join the sum.
+#[inline(always)]
+pub(crate) unsafe fn scaled(sum: __m512, products: __m512i, scale: __m512, x_scale: *const f32) -> __m512 {
+    // SAFETY: the caller's pointer is readable; called under AVX-512.
+    unsafe {
+        let factor = _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale));
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), factor, sum)
+    }
+}
+
+/// An offset joins the sum, where there are offsets.
+#[inline(always)]
+pub(crate) unsafe fn shifted<P: Packing>(sum: __m512, offset: __m512, x_sum: *const f32) -> __m512 {
+    // SAFETY: the caller's pointer is readable; called under AVX-512.
+    unsafe { if P::Scales::OFFSETS { _mm512_fmadd_ps(offset, _mm512_set1_ps(*x_sum), sum) } else { sum } }
+}

@@ -1,0 +1,162 @@
+//! Memory for packed weights: large pages, and the pages of a mapped file given back. And memory that was refused.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use crate::activations::token_tiles::Line;
+
+/// The system gave no memory of this size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) bytes: u64,
+}
+
+/// Bytes of a large page.
+pub(crate) const LARGE: usize = 2 << 20;
+
+/// Lines that threads fill once, part by part, and then only read.
+pub(crate) struct Lines {
+    start: NonNull<Line>,
+    layout: Layout,
+}
+
+// SAFETY: callers of `get` and `clear` promise that no part is written by one thread and touched by another.
+unsafe impl Send for Lines {}
+// SAFETY: as above.
+unsafe impl Sync for Lines {}
+
+impl Lines {
+    /// Room that holds nothing yet; none if there is not so much memory.
+    pub(crate) fn new(len: usize) -> Option<Lines> {
+        let bytes = len.checked_mul(size_of::<Line>())?.max(size_of::<Line>());
+        let align = if bytes >= LARGE { LARGE } else { align_of::<Line>() };
+        let layout = Layout::from_size_align(bytes, align).ok()?;
+        // SAFETY: the layout is not empty.
+        let start = NonNull::new(unsafe { alloc(layout) }.cast::<Line>())?;
+        want_large_pages(start.as_ptr().addr(), bytes);
+        Some(Lines { start, layout })
+    }
+
+    fn at(&self, range: &Range<usize>) -> *mut Line {
+        assert!(range.start <= range.end && range.end * size_of::<Line>() <= self.layout.size());
+        // SAFETY: inside the room, as was checked.
+        unsafe { self.start.as_ptr().add(range.start) }
+    }
+
+    /// Lines to fill, zero for now.
+    ///
+    /// # Safety
+    /// No other thread touches them meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
+    pub(crate) unsafe fn clear(&self, range: Range<usize>) -> &mut [Line] {
+        let start = self.at(&range);
+        // SAFETY: in bounds; zeros are lines; exclusive by the caller's promise.
+        unsafe {
+            start.write_bytes(0, range.len());
+            std::slice::from_raw_parts_mut(start, range.len())
+        }
+    }
+
+    /// Lines that were filled.
+    ///
+    /// # Safety
+    /// `clear` was called for all of them, and no thread writes them.
+    pub(crate) unsafe fn get(&self, range: Range<usize>) -> &[Line] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.at(&range), range.len()) }
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) }
+    }
+}
+
+/// Takes pages of a mapped file out of this process. The system may still hold them, and reads them again when
+/// somebody looks. Memory that is not a file mapped for reading stays as it is.
+pub(crate) fn release(data: &[u8]) {
+    const PAGE: usize = 4096;
+    let (start, end) = (data.as_ptr().addr(), data.as_ptr().addr() + data.len());
+    let (start, end) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    if start < end && maps.lines().any(|line| is_file_around(line, start..end)) {
+        advise(start..end, Advice::Release);
+    }
+}
+
+/// Whether a line of `/proc/self/maps` is a private read-only mapping of a file around `range`:
+/// `7f00-7f10 r--p 00000000 08:01 4242 /path`
+fn is_file_around(line: &str, range: Range<usize>) -> bool {
+    let mut fields = line.split_ascii_whitespace();
+    let address = |text: &str| usize::from_str_radix(text, 16).ok();
+    let Some((from, to)) = fields.next().and_then(|f| f.split_once('-')) else { return false };
+    let (Some(from), Some(to)) = (address(from), address(to)) else { return false };
+    let readable = fields.next().is_some_and(|rights| matches!(rights, "r--p" | "r--s"));
+    let named = fields.nth(2).is_some_and(|inode| inode != "0");
+    from <= range.start && range.end <= to && readable && named
+}
+
+#[derive(Clone, Copy)]
+enum Advice {
+    LargePages,
+    Release,
+}
+
+/// Asks for large pages where memory from `start` on would fill one.
+pub(crate) fn want_large_pages(start: usize, bytes: usize) {
+    if bytes >= LARGE {
+        advise(start..start + bytes, Advice::LargePages);
+    }
+}
+
+/// A hint; nothing depends on whether it is heard.
+#[cfg(target_os = "linux")]
+fn advise(range: Range<usize>, advice: Advice) {
+    use std::ffi::{c_int, c_void};
+    unsafe extern "C" {
+        fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int;
+    }
+    let advice = match advice {
+        Advice::LargePages => 14,
+        Advice::Release => 4,
+    };
+    // SAFETY: large pages change no contents, and only read-only mappings of files are released.
+    unsafe { madvise(std::ptr::with_exposed_provenance_mut(range.start), range.len(), advice) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise(_range: Range<usize>, _advice: Advice) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_mapped_for_reading_are_released() {
+        let file = "7000-9000 r--p 00000000 08:01 4242 /model.gguf";
+        assert!(is_file_around(file, 0x7000..0x9000) && is_file_around(file, 0x8000..0x9000));
+        assert!(!is_file_around(file, 0x6000..0x9000) && !is_file_around(file, 0x8000..0xA000));
+        for other in
+            ["7000-9000 rw-p 00000000 00:00 0 [heap]", "7000-9000 rw-p 0 08:01 4242 /f", "", "7000-x"]
+        {
+            assert!(!is_file_around(other, 0x7000..0x9000), "{other}");
+        }
+        let heap = vec![7u8; 1 << 20];
+        release(&heap);
+        assert!(heap.iter().all(|b| *b == 7));
+    }
+
+    #[test]
+    fn lines_are_filled_and_read() {
+        let lines = Lines::new(LARGE / 32).unwrap();
+        // SAFETY: one thread.
+        unsafe {
+            lines.clear(3..5)[1].0[2] = 9;
+            assert_eq!(lines.get(4..5)[0].0[..4], [0, 0, 9, 0]);
+        }
+        assert!(Lines::new(usize::MAX / 8).is_none());
+    }
+}
