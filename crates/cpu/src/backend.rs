@@ -7,16 +7,18 @@ use tern_graph::{
     Roles, Step, StepOutput, Ticket,
 };
 
-use crate::attention::attend_plan::Places;
+use crate::attention::attend_plan::AttendPlan;
 use crate::attention::kv::Kv;
 use crate::bandwidth;
 use crate::dot::{LinearKernel, PANEL, Packed, Rows};
-use crate::kernels::{Kernels, available};
+use crate::instruction_sets::available;
+use crate::kernels::Kernels;
 use crate::memory::free::FreeMemory;
 use crate::memory::lines::{Refused, release};
 use crate::program::Compiled;
 use crate::run::{Run, Scratch};
 use crate::threads::{Pool, Task};
+use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -28,8 +30,8 @@ pub struct Cpu {
     kernels: &'static Kernels,
     pool: Pool,
     /// What each thread works in.
-    rooms: Vec<Mutex<Scratch>>,
-    places: Places,
+    workspaces: Vec<Mutex<Scratch>>,
+    plan: AttendPlan,
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
     finished: Finished,
@@ -38,13 +40,6 @@ pub struct Cpu {
 enum Stored {
     Tensor(Weight),
     Kv(Arc<Kv>),
-}
-
-/// A tensor, and its panels if it was packed when it was stored.
-#[derive(Clone)]
-pub(crate) struct Weight {
-    pub(crate) tensor: HostTensor,
-    pub(crate) packed: Option<Arc<Packed>>,
 }
 
 impl Cpu {
@@ -60,12 +55,12 @@ impl Cpu {
             return Err(BackendError::Invalid(format!("{threads} threads: at most {MAX_THREADS}")));
         }
         let pool = Pool::new(threads).map_err(|e| BackendError::Unsupported(e.to_string()))?;
-        let rooms = (0..pool.threads()).map(|_| Mutex::default()).collect();
+        let workspaces = (0..pool.threads()).map(|_| Mutex::default()).collect();
         Ok(Cpu {
             kernels,
             pool,
-            rooms,
-            places: Places::default(),
+            workspaces,
+            plan: AttendPlan::default(),
             buffers: vec![],
             programs: vec![],
             finished: Finished::default(),
@@ -88,7 +83,7 @@ impl Cpu {
     fn pack(&mut self, t: &HostTensor) -> Option<Packed> {
         let kernel = match (self.kernels.linear)(t.quant)? {
             LinearKernel::Packed(kernel) if kernel.at_load => kernel,
-            LinearKernel::Packed(_) | LinearKernel::Ints(_) | LinearKernel::F32(_) => return None,
+            LinearKernel::Packed(_) | LinearKernel::Integer(_) | LinearKernel::F32(_) => return None,
         };
         if Packed::bytes(&kernel, t.rows, t.cols) > FreeMemory::now().free {
             return None;
@@ -117,11 +112,11 @@ impl Cpu {
         let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
         step.check(compiled.graph.vocab(), pages, page_len)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
-        self.places.set(step, compiled.kv.as_deref());
-        let (kernels, rooms, places) = (self.kernels, &self.rooms, &self.places);
-        let run = Run { program: compiled, kernels, step, places, rooms, refused: OnceLock::new() };
+        self.plan.set(step, compiled.kv.as_deref());
+        let (kernels, workspaces, plan) = (self.kernels, &self.workspaces, &self.plan);
+        let run = Run { program: compiled, kernels, step, plan, workspaces, refused: OnceLock::new() };
         if !self.pool.run(&|worker| run.work(worker)) {
-            self.places.forget();
+            self.plan.forget();
             return Err(BackendError::Other("a thread failed in this step".into()));
         }
         if let Some(node) = run.refused.get() {
@@ -182,7 +177,7 @@ impl Backend for Cpu {
         let what = || format!("scratch for steps of {} tokens", most.0);
         check_free(want, what)?;
         let refused = |_: Refused| too_little(want, what);
-        self.places.reserve(graph, kv.as_deref(), bindings.max_tokens).map_err(refused)?;
+        self.plan.reserve(graph, kv.as_deref(), bindings.max_tokens).map_err(refused)?;
         let compiled = Compiled::new(graph, weights, kv, most, self.kernels).map_err(refused)?;
         if let Some(node) = compiled.unsupported() {
             return Err(unsupported(graph, node));

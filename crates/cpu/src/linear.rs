@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use tern_graph::{Op, Val, WeightId};
 
-use crate::activations::token_tiles::Line;
-use crate::dot::{IntsKernel, LinearKernel, PANEL, PANELS, PackedRoom, ROWS, Room, Rows, Target};
+use crate::dot::{
+    IntegerKernel, LinearKernel, PANEL, PANELS, PackedWorkspace, ROWS, Rows, Target, Workspace,
+};
+use crate::memory::lines::Line;
 use crate::phases::{Link, width};
 use crate::run::{Run, Scratch};
 
@@ -21,7 +23,7 @@ impl Run<'_> {
     pub(crate) fn columns<I: Iterator<Item = Range<usize>>>(
         &self,
         links: &[Link],
-        room: &mut Scratch,
+        workspace: &mut Scratch,
         share: impl Fn(usize, usize, usize) -> I,
     ) {
         let graph = &self.program.graph;
@@ -33,11 +35,17 @@ impl Run<'_> {
         for range in share(width, unit, most) {
             for link in links {
                 if let Op::Linear { x, weight, scale, bias } = graph.nodes[link.node].op {
-                    self.linear(link.node, (x, weight), (scale, bias), &mut room.unpacked, range.clone());
+                    self.linear(
+                        link.node,
+                        (x, weight),
+                        (scale, bias),
+                        &mut workspace.unpacked,
+                        range.clone(),
+                    );
                     continue;
                 }
                 for row in 0..rows {
-                    self.run(*link, row * width + range.start, range.len(), &mut room.halves);
+                    self.run(*link, row * width + range.start, range.len(), &mut workspace.halves);
                 }
             }
         }
@@ -56,10 +64,10 @@ impl Run<'_> {
             bytes += program.weight(weight).row_bytes();
             let kernel = program.kernels[link.node];
             unit = unit.max(match kernel {
-                Some(LinearKernel::Ints(_)) if !program.is_many(rows) => ROWS,
-                Some(LinearKernel::Ints(_)) => PANEL,
+                Some(LinearKernel::Integer(_)) if !program.is_many(rows) => ROWS,
+                Some(LinearKernel::Integer(_)) => PANEL,
                 // panels are best taken two at a time, where there are enough of them
-                _ if width >= 8 * PANEL * self.rooms.len() => 2 * PANEL,
+                _ if width >= 8 * PANEL * self.workspaces.len() => 2 * PANEL,
                 _ => PANEL,
             });
             if matches!(kernel, Some(LinearKernel::F32(_))) && rows >= FLOATS_MANY {
@@ -75,12 +83,12 @@ impl Run<'_> {
         node: usize,
         (x, weight): (Val, WeightId),
         (scale, bias): (Option<WeightId>, Option<WeightId>),
-        room: &mut Room,
+        workspace: &mut Workspace,
         range: Range<usize>,
     ) {
         let program = self.program;
         let (w, rows) = (program.weight(weight), self.rows(node));
-        room.reads(Some(x));
+        workspace.reads(Some(x));
         let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
         let bias = bias.map(|b| program.vector(b));
         let (out, tail) = (program.value(node), w.tail());
@@ -92,16 +100,16 @@ impl Run<'_> {
         let low = program.roundings[x.index()].map_or(8, |r| r.low);
         let to = |r: usize| Target { out, stride: w.rows, first: r, scale, bias: bias.map(|b| &b[r..]) };
         match (program.kernels[node], ints) {
-            (Some(LinearKernel::Ints(IntsKernel { many: Some(dot), .. })), Some((_, tiles)))
+            (Some(LinearKernel::Integer(IntegerKernel { many: Some(dot), .. })), Some((_, tiles)))
                 if program.is_many(rows) =>
             {
                 // SAFETY: see `work`; no two threads share a row of weights.
                 let x = unsafe { tiles.view(rows, w.cols, low) };
                 for r in range.clone().step_by(PANEL) {
-                    dot(&panel(r), &x, room, &to(r));
+                    dot(&panel(r), &x, workspace, &to(r));
                 }
             }
-            (Some(LinearKernel::Ints(kernel)), Some((ints, _))) => {
+            (Some(LinearKernel::Integer(kernel)), Some((ints, _))) => {
                 let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
                 for first in (0..rows).step_by(LINEAR_TOKENS) {
                     let tokens = LINEAR_TOKENS.min(rows - first);
@@ -110,7 +118,7 @@ impl Run<'_> {
                         let results = &mut results[..tile.count * tokens]; // [count, tokens]
                         // SAFETY: see `work`.
                         let x = unsafe { ints.view(rows, w.cols, low) };
-                        (kernel.few)(&tile, &x.skip(first), room, results);
+                        (kernel.few)(&tile, &x.skip(first), workspace, results);
                         for t in 0..tokens {
                             // SAFETY: see `work`; no two threads share a row of weights.
                             unsafe { to(r).write(first + t, results[t..].iter().step_by(tokens)) };
@@ -120,12 +128,15 @@ impl Run<'_> {
             }
             (Some(LinearKernel::Packed(kernel)), Some((ints, tiles))) => {
                 // SAFETY: see `work`; no two threads share a row of weights.
-                let dot = |panels: &[Line], rows_of: usize, room: &mut PackedRoom, to: &Target<'_>| unsafe {
+                let dot = |panels: &[Line],
+                           rows_of: usize,
+                           workspace: &mut PackedWorkspace,
+                           to: &Target<'_>| unsafe {
                     match kernel.many {
                         Some(many) if program.is_many(rows) => {
-                            many(panels, rows_of, &tiles.view(rows, w.cols, low), room, to);
+                            many(panels, rows_of, &tiles.view(rows, w.cols, low), workspace, to);
                         }
-                        _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols, low), room, to),
+                        _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols, low), workspace, to),
                     }
                 };
                 for r in range.clone().step_by(PANELS * PANEL) {
@@ -134,26 +145,26 @@ impl Run<'_> {
                     if let Some(packed) = program.packed(weight) {
                         // SAFETY: packed at load.
                         let panels = unsafe { packed.panels(panels) };
-                        dot(panels, end - r, &mut room.packed, &to(r));
+                        dot(panels, end - r, &mut workspace.packed, &to(r));
                         continue;
                     }
                     let each = (kernel.lines)(w.cols);
-                    let mut made = std::mem::take(&mut room.packed.panels);
+                    let mut made = std::mem::take(&mut workspace.packed.panels);
                     made.clear();
                     made.resize(panels.len() * each, Line::default());
                     for (i, made) in made.chunks_exact_mut(each).enumerate() {
                         (kernel.pack)(&panel(r + i * PANEL), w.cols, made);
                     }
-                    dot(&made, end - r, &mut room.packed, &to(r));
-                    room.packed.panels = made;
+                    dot(&made, end - r, &mut workspace.packed, &to(r));
+                    workspace.packed.panels = made;
                 }
             }
             (Some(LinearKernel::F32(dot)), _) => {
                 let x = self.read(x, 0, rows * w.cols);
                 let rows = Rows { quant: w.quant, count: range.len(), blocks: w.rows(range.clone()), tail };
-                dot(&rows, x, room, &to(range.start));
+                dot(&rows, x, workspace, &to(range.start));
             }
-            (None, _) | (Some(LinearKernel::Ints(_) | LinearKernel::Packed(_)), None) => self.refuse(node),
+            (None, _) | (Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)), None) => self.refuse(node),
         }
     }
 }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use tern_graph::{Graph, HostTensor, Op, Plan, RopeTable, WeightId};
 use tern_quant::INT_BLOCK;
 
-use crate::activations::quantized_rows::{IntsBuffer, Rounding};
-use crate::activations::token_tiles::{LanesBuffer, MAX_LANES};
-use crate::attention::attend_plan::Parts;
+use crate::activations::quantized_rows::{QuantizedRowsBuffer, Rounding};
+use crate::activations::token_tiles::{MAX_TILE_TOKENS, TokenTilesBuffer};
+use crate::attention::attend_plan::PartialResults;
 use crate::attention::kv::Kv;
-use crate::backend::Weight;
 use crate::dot::{LinearKernel, Packed};
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::memory::lines::Refused;
 use crate::memory::shared::Shared;
 use crate::phases::{Chain, Cut, Link, Work, phases, plan};
+use crate::weight::Weight;
 
 /// Most columns that share a scale; pieces that threads take are multiples of it.
 pub(crate) const MAX_SPAN: usize = 128;
@@ -36,7 +36,7 @@ pub(crate) struct Compiled {
     plan: Plan,
     values: Vec<Shared<f32>>,
     /// Integer activations of few rows, and of many.
-    ints: Vec<Option<(IntsBuffer, LanesBuffer)>>,
+    ints: Vec<Option<(QuantizedRowsBuffer, TokenTilesBuffer)>>,
     /// How each node's value is rounded to integers, where one wants them.
     pub(crate) roundings: Vec<Option<Rounding>>,
     /// Where there are kernels for many rows.
@@ -61,12 +61,12 @@ impl Compiled {
             .zip(&plan.slot)
             .filter(|(r, _)| r.is_some())
             .for_each(|(_, slot)| needs[*slot] = true);
-        let room = |s: usize| plan.room(s, max_tokens, max_outputs);
+        let slot_len = |s: usize| plan.room(s, max_tokens, max_outputs);
         let ints = |s: usize| {
             let [(few, outputs), (many, many_outputs)] =
                 rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
-            let few = IntsBuffer::new(plan.room(s, few, outputs))?;
-            Ok((few, LanesBuffer::new(plan.room(s, many, many_outputs))?))
+            let few = QuantizedRowsBuffer::new(plan.room(s, few, outputs))?;
+            Ok((few, TokenTilesBuffer::new(plan.room(s, many, many_outputs))?))
         };
         let whole_tiles = matches!(kernels.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }));
         let phases = |many: [bool; 2]| with_ints(graph, &phases, &roundings, many.map(|m| m && whole_tiles));
@@ -76,7 +76,7 @@ impl Compiled {
             phases,
             vectors: vectors(graph, &weights),
             kernels: linear_kernels(graph, &weights, kernels),
-            values: (0..needs.len()).map(|s| Shared::new(room(s))).collect::<Result<_, _>>()?,
+            values: (0..needs.len()).map(|s| Shared::new(slot_len(s))).collect::<Result<_, _>>()?,
             ints: (0..needs.len())
                 .map(|s| needs[s].then(|| ints(s)).transpose())
                 .collect::<Result<_, _>>()?,
@@ -99,7 +99,11 @@ impl Compiled {
         let [few, many] = most.map(|(tokens, outputs)| plan.bytes(tokens, outputs) / 4);
         let turns: usize = graph.ropes.iter().map(|t| max_tokens * t.freqs.len() * 2).sum();
         let values = plan.bytes(max_tokens, max_outputs);
-        (values + IntsBuffer::bytes(few) + LanesBuffer::bytes(many) + turns * 4 + Parts::bytes(graph)) as u64
+        (values
+            + QuantizedRowsBuffer::bytes(few)
+            + TokenTilesBuffer::bytes(many)
+            + turns * 4
+            + PartialResults::bytes(graph)) as u64
     }
 
     /// Whether so many rows become tiles.
@@ -127,7 +131,7 @@ impl Compiled {
             (Work::Compute, Op::Attend { .. }, Cut::Alone) => self.kv.is_some(),
             (Work::Compute, Op::Linear { x, .. }, Cut::Columns) => match self.kernels[link.node] {
                 Some(LinearKernel::F32(_)) => true,
-                Some(LinearKernel::Ints(_) | LinearKernel::Packed(_)) => self.ints(x.index()).is_some(),
+                Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)) => self.ints(x.index()).is_some(),
                 None => false,
             },
             (Work::Compute, Op::Linear { .. } | Op::Attend { .. }, _) => false,
@@ -155,7 +159,7 @@ impl Compiled {
     }
 
     /// The integer activations of a node's value: of few rows, or of many.
-    pub(crate) fn ints(&self, node: usize) -> Option<&(IntsBuffer, LanesBuffer)> {
+    pub(crate) fn ints(&self, node: usize) -> Option<&(QuantizedRowsBuffer, TokenTilesBuffer)> {
         self.ints[self.plan.slot[node]].as_ref()
     }
 
@@ -178,7 +182,7 @@ impl Compiled {
 /// Most tokens and outputs that are kept as few, and as many.
 fn rows_in_integers(tiles: Option<Tiles>, (tokens, outputs): (usize, usize)) -> [(usize, usize); 2] {
     let Some(Tiles { from, .. }) = tiles else { return [(tokens, outputs), (0, 0)] };
-    let pad = |n: usize| n.next_multiple_of(MAX_LANES);
+    let pad = |n: usize| n.next_multiple_of(MAX_TILE_TOKENS);
     [(tokens.min(from), outputs.min(from)), (pad(tokens), pad(outputs))]
 }
 

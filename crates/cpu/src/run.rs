@@ -6,9 +6,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use tern_graph::{Op, Step, Val, softcap};
 use tern_quant::INT_BLOCK;
 
-use crate::attention::attend::{Attend, AttendRoom, Block};
-use crate::attention::attend_plan::{Places, Tokens};
-use crate::dot::Room;
+use crate::attention::attend::{Attend, AttendWorkspace, Block};
+use crate::attention::attend_plan::{AttendPlan, AttendTile};
+use crate::dot::Workspace;
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::phases::{Cut, Link, Work, width};
 use crate::program::{Compiled, MAX_SPAN};
@@ -17,7 +17,7 @@ use crate::threads::{Task, Whose, Worker};
 
 /// Columns of one row that one thread takes at a time in elementwise ops.
 const PIECE: usize = 8 * MAX_SPAN;
-/// Tokens whose keys and values one thread stores at a time: tokens of a page share lines of memory.
+/// AttendTile whose keys and values one thread stores at a time: tokens of a page share lines of memory.
 const STORE_TOKENS: usize = 32;
 
 /// A step in flight: everything threads read.
@@ -25,9 +25,9 @@ pub(crate) struct Run<'a> {
     pub(crate) program: &'a Compiled,
     pub(crate) kernels: &'a Kernels,
     pub(crate) step: &'a Step,
-    pub(crate) places: &'a Places,
+    pub(crate) plan: &'a AttendPlan,
     /// What each thread works in.
-    pub(crate) rooms: &'a [Mutex<Scratch>],
+    pub(crate) workspaces: &'a [Mutex<Scratch>],
     /// A node whose op could not be run; the step fails.
     pub(crate) refused: OnceLock<usize>,
 }
@@ -38,9 +38,9 @@ impl Run<'_> {
     /// Every `unsafe` below rests on one argument: threads have disjoint parts of what a chain writes, and a barrier
     /// stands between chains where one touches what another wrote or still reads.
     pub(crate) fn work(&self, worker: &Worker<'_>) {
-        let mut room = self.rooms[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
-        let room = &mut *room;
-        room.unpacked.reads(None);
+        let mut workspace = self.workspaces[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
+        let workspace = &mut *workspace;
+        workspace.unpacked.reads(None);
         let phases = self.program.phases(self.step.tokens.len(), self.step.outputs.len());
         let mut index = 0;
         for phase in phases {
@@ -49,10 +49,10 @@ impl Run<'_> {
                     let task = |items, unit, most| Task { index: index + i, items, unit, most };
                     let share = |items, unit, most| worker.share(task(items, unit, most), whose);
                     match chain.cut {
-                        Cut::Alone => self.alone(chain.links[0], room, |items| share(items, 1, 1)),
-                        Cut::Columns => self.columns(&chain.links, room, share),
-                        Cut::Rows => self.runs(&chain.links, None, room, share),
-                        Cut::Runs(run) => self.runs(&chain.links, Some(run), room, share),
+                        Cut::Alone => self.alone(chain.links[0], workspace, |items| share(items, 1, 1)),
+                        Cut::Columns => self.columns(&chain.links, workspace, share),
+                        Cut::Rows => self.runs(&chain.links, None, workspace, share),
+                        Cut::Runs(run) => self.runs(&chain.links, Some(run), workspace, share),
                     }
                 }
             }
@@ -65,13 +65,13 @@ impl Run<'_> {
     fn alone<I: Iterator<Item = Range<usize>>>(
         &self,
         link: Link,
-        room: &mut Scratch,
+        workspace: &mut Scratch,
         share: impl Fn(usize) -> I,
     ) {
         match (link.work, &self.program.graph.nodes[link.node].op) {
-            (Work::Rotations(table), _) => self.rotations(table, share(self.places.tokens.len())),
+            (Work::Rotations(table), _) => self.rotations(table, share(self.plan.tokens.len())),
             (Work::QuantizeTiles, _) => self.quantize_tiles(link.node, share),
-            (Work::Compute, Op::Attend { .. }) => self.attend(link, &mut room.attend, share),
+            (Work::Compute, Op::Attend { .. }) => self.attend(link, &mut workspace.attend, share),
             (Work::StoreKv | Work::Quantize | Work::Compute, _) => self.refuse(link.node),
         }
     }
@@ -86,7 +86,7 @@ impl Run<'_> {
         &self,
         links: &[Link],
         run: Option<usize>,
-        room: &mut Scratch,
+        workspace: &mut Scratch,
         share: impl Fn(usize, usize, usize) -> I,
     ) {
         let graph = &self.program.graph;
@@ -97,15 +97,15 @@ impl Run<'_> {
         let unit = if stores { STORE_TOKENS * in_row } else { (PIECE / each(first)).max(1) };
         for range in share(self.rows(first.node) * in_row, unit, unit) {
             for link in links {
-                self.run(*link, range.start * each(link), range.len() * each(link), &mut room.halves);
+                self.run(*link, range.start * each(link), range.len() * each(link), &mut workspace.halves);
             }
         }
     }
 
     /// One op on `len` columns from the `at`th on, counted through all rows.
-    pub(crate) fn run(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
+    pub(crate) fn run(&self, link: Link, at: usize, len: usize, workspace: &mut Vec<u16>) {
         match link.work {
-            Work::StoreKv => self.store_kv(link, at, len, room),
+            Work::StoreKv => self.store_kv(link, at, len, workspace),
             Work::Quantize => self.quantize(link.node, at, len),
             Work::Compute => self.compute(link, at, len),
             Work::Rotations(_) | Work::QuantizeTiles => self.refuse(link.node),
@@ -177,7 +177,7 @@ impl Run<'_> {
     fn attend<I: Iterator<Item = Range<usize>>>(
         &self,
         link: Link,
-        room: &mut AttendRoom,
+        workspace: &mut AttendWorkspace,
         share: impl Fn(usize) -> I,
     ) {
         let (Op::Attend { q, layer, args, .. }, Some(kv)) =
@@ -185,29 +185,29 @@ impl Run<'_> {
         else {
             return self.refuse(link.node);
         };
-        let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
+        let attend = Attend { kernels: self.kernels.attention, kv, layer: *layer, args };
         // where groups are few, each head goes alone
-        let (group, blocks) = (args.heads / args.kv_heads, &self.places.blocks);
-        let shared = blocks.len() * args.kv_heads >= self.rooms.len();
+        let (group, blocks) = (args.heads / args.kv_heads, &self.plan.blocks);
+        let shared = blocks.len() * args.kv_heads >= self.workspaces.len();
         let heads = if shared { group } else { 1 };
         let each = args.heads / heads;
         for item in share(blocks.len() * each).flatten() {
-            let (Tokens { slice, rows, cut }, head) = (&blocks[item / each], item % each * heads);
+            let (AttendTile { slice, rows, cut }, head) = (&blocks[item / each], item % each * heads);
             let block = Block {
                 slice: &self.step.slices[*slice],
-                position: self.places.tokens[rows.start].1,
+                position: self.plan.tokens[rows.start].1,
                 tokens: rows.len(),
                 heads: head..head + heads,
             };
             let query = |token: usize, head: usize| {
                 self.read(*q, ((rows.start + token) * args.heads + head) * args.head_dim, args.head_dim)
             };
-            let cut = cut.as_ref().map(|cut| (cut, &self.places.parts));
+            let cut = cut.as_ref().map(|cut| (cut, &self.plan.parts));
             // SAFETY: see `work`; every run of a head is one item.
-            if !unsafe { attend.attend(&block, cut, query, room) } {
+            if !unsafe { attend.attend(&block, cut, query, workspace) } {
                 continue;
             }
-            for (i, results) in room.results.chunks_exact(args.v_dim).enumerate() {
+            for (i, results) in workspace.results.chunks_exact(args.v_dim).enumerate() {
                 let at = (rows.start + i / heads) * args.heads + head + i % heads;
                 self.finish(link, at * args.v_dim, args.v_dim, |out| out.copy_from_slice(results));
             }
@@ -288,25 +288,25 @@ impl Run<'_> {
         for row in share.flatten() {
             // SAFETY: see `work`.
             let out = unsafe { self.program.rotations[table].get_mut(row * n..(row + 1) * n) };
-            rotation(freqs, self.places.tokens[row].1, out);
+            rotation(freqs, self.plan.tokens[row].1, out);
         }
     }
 
     /// Stores heads of keys, `len` columns from the `at`th on, and as many heads of values.
-    fn store_kv(&self, link: Link, at: usize, len: usize, room: &mut Vec<u16>) {
+    fn store_kv(&self, link: Link, at: usize, len: usize, workspace: &mut Vec<u16>) {
         let (Op::Attend { k, v, layer, args, .. }, Some(kv)) =
             (&self.program.graph.nodes[link.node].op, &self.program.kv)
         else {
             return self.refuse(link.node);
         };
-        let attend = Attend { kernels: self.kernels, kv, layer: *layer, args };
+        let attend = Attend { kernels: self.kernels.attention, kv, layer: *layer, args };
         for item in at / args.head_dim..(at + len) / args.head_dim {
             let (row, head) = (item / args.kv_heads, item % args.kv_heads);
-            let (slice, position) = self.places.tokens[row];
+            let (slice, position) = self.plan.tokens[row];
             let key = self.read(*k, item * args.head_dim, args.head_dim);
             let value = self.read(*v, item * args.v_dim, args.v_dim);
             // SAFETY: see `work`; positions of a step are all different.
-            unsafe { attend.store(&self.step.slices[slice], position, head, (key, value), room) }
+            unsafe { attend.store(&self.step.slices[slice], position, head, (key, value), workspace) }
         }
     }
 }
@@ -314,7 +314,7 @@ impl Run<'_> {
 /// What a thread works in, from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    attend: AttendRoom,
+    attend: AttendWorkspace,
     pub(crate) halves: Vec<u16>,
-    pub(crate) unpacked: Room,
+    pub(crate) unpacked: Workspace,
 }

@@ -10,7 +10,7 @@ use tern_quant::INT_BLOCK;
 use crate::memory::lines::Refused;
 use crate::memory::shared::Shared;
 
-/// Values that share one entry of [`Ints::sums16`].
+/// Values that share one entry of [`QuantizedRows::sums16`].
 pub(crate) const SUM_BLOCK: usize = 16;
 
 /// How finely activations are rounded.
@@ -31,7 +31,7 @@ impl Rounding {
 
 /// A view of consecutive rows of activations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ints<'a> {
+pub(crate) struct QuantizedRows<'a> {
     /// Columns of a row; a multiple of 32.
     pub(crate) cols: usize,
     /// Bits of the low plane that are used.
@@ -53,7 +53,7 @@ pub(crate) struct Ints<'a> {
 }
 
 /// Where rows of activations are quantised to: the same arrays.
-pub(crate) struct IntsBuffer {
+pub(crate) struct QuantizedRowsBuffer {
     high: Shared<i8>,
     low: Shared<i8>,
     scales: Shared<f32>,
@@ -64,7 +64,7 @@ pub(crate) struct IntsBuffer {
 }
 
 /// A run of activations to write: 32 and multiples.
-pub(crate) struct IntsMut<'a> {
+pub(crate) struct QuantizedRowsMut<'a> {
     pub(crate) high: &'a mut [i8],
     pub(crate) low: &'a mut [i8],
     pub(crate) scales: &'a mut [f32],
@@ -74,11 +74,11 @@ pub(crate) struct IntsMut<'a> {
     pub(crate) minus16: &'a mut [i32],
 }
 
-impl IntsBuffer {
+impl QuantizedRowsBuffer {
     /// Room for `values` activations.
-    pub(crate) fn new(values: usize) -> Result<IntsBuffer, Refused> {
+    pub(crate) fn new(values: usize) -> Result<QuantizedRowsBuffer, Refused> {
         let n = values.next_multiple_of(INT_BLOCK);
-        Ok(IntsBuffer {
+        Ok(QuantizedRowsBuffer {
             high: Shared::new(n)?,
             low: Shared::new(n)?,
             scales: Shared::new(n / INT_BLOCK)?,
@@ -97,11 +97,11 @@ impl IntsBuffer {
     /// # Safety
     /// No thread writes the first `rows` rows before the next barrier.
     #[inline(always)]
-    pub(crate) unsafe fn view(&self, rows: usize, cols: usize, low_bits: u32) -> Ints<'_> {
+    pub(crate) unsafe fn view(&self, rows: usize, cols: usize, low_bits: u32) -> QuantizedRows<'_> {
         let n = rows * cols;
         // SAFETY: the caller's promise.
         unsafe {
-            Ints {
+            QuantizedRows {
                 cols,
                 low_bits,
                 high: self.high.get(0..n),
@@ -119,13 +119,19 @@ impl IntsBuffer {
     ///
     /// # Safety
     /// No other thread touches these (both multiples of 32) before the next barrier.
-    pub(crate) unsafe fn part(&self, cols: usize, row: usize, col: usize, len: usize) -> IntsMut<'_> {
+    pub(crate) unsafe fn part(
+        &self,
+        cols: usize,
+        row: usize,
+        col: usize,
+        len: usize,
+    ) -> QuantizedRowsMut<'_> {
         let at = row * cols + col;
         let (blocks, halves) =
             (at / INT_BLOCK..(at + len) / INT_BLOCK, at / SUM_BLOCK..(at + len) / SUM_BLOCK);
         // SAFETY: the caller's promise.
         unsafe {
-            IntsMut {
+            QuantizedRowsMut {
                 high: self.high.get_mut(at..at + len),
                 low: self.low.get_mut(at..at + len),
                 scales: self.scales.get_mut(blocks.clone()),
@@ -138,7 +144,7 @@ impl IntsBuffer {
     }
 }
 
-impl<'a> Ints<'a> {
+impl<'a> QuantizedRows<'a> {
     /// How many rows.
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
@@ -168,9 +174,9 @@ impl<'a> Ints<'a> {
 
     /// The rows from `start` on.
     #[inline(always)]
-    pub(crate) fn skip(&self, start: usize) -> Ints<'a> {
+    pub(crate) fn skip(&self, start: usize) -> QuantizedRows<'a> {
         let n = start * self.cols;
-        Ints {
+        QuantizedRows {
             cols: self.cols,
             low_bits: self.low_bits,
             high: &self.high[n..],
@@ -244,7 +250,7 @@ pub(crate) fn quantize_block(
 
 /// All blocks of a run of values. Blocks share a scale with those of the same span.
 #[inline(always)]
-pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
+pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
     let planes =
         out.high.as_chunks_mut::<INT_BLOCK>().0.iter_mut().zip(out.low.as_chunks_mut::<INT_BLOCK>().0);
     let sums = out.sums16.as_chunks_mut::<2>().0.iter_mut().zip(out.minus16.as_chunks_mut::<2>().0);
@@ -275,7 +281,7 @@ mod tests {
     #[test]
     fn what_is_not_finite_makes_the_scale_of_its_span_so() {
         let x = tern_graph::Random::new(8).normals(256, 1.0);
-        let buffer = IntsBuffer::new(256).unwrap();
+        let buffer = QuantizedRowsBuffer::new(256).unwrap();
         for (bad, at) in [(f32::NAN, 5), (-f32::NAN, 100), (f32::INFINITY, 64), (f32::NEG_INFINITY, 255)] {
             for kernels in crate::available() {
                 let mut x = x.clone();
@@ -298,7 +304,7 @@ mod tests {
         let mut x = rng.normals(256, 1.0);
         x[3] = 50.0; // an outlier must not drown its block
         x[64..96].fill(0.0);
-        let buffer = IntsBuffer::new(256).unwrap();
+        let buffer = QuantizedRowsBuffer::new(256).unwrap();
         // SAFETY: one thread.
         let view = unsafe {
             quantize(&x, Rounding { span: 32, low }, buffer.part(256, 0, 0, 256));

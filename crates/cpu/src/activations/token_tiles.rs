@@ -8,20 +8,15 @@ use std::ops::Range;
 use tern_quant::INT_BLOCK;
 
 use crate::activations::quantized_rows::{Rounding, SUM_BLOCK, largest, quantize_block};
-use crate::memory::lines::Refused;
+use crate::memory::lines::{Line, Refused};
 use crate::memory::shared::Shared;
 
 /// Most tokens of a tile, and a multiple of what every instruction set takes.
-pub(crate) const MAX_LANES: usize = 16;
-
-/// 64 bytes that start where a cache line does.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Line(pub(crate) [i16; 32]);
+pub(crate) const MAX_TILE_TOKENS: usize = 16;
 
 /// A view of tiles of tokens.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lanes<'a> {
+pub(crate) struct TokenTiles<'a> {
     pub(crate) tokens: usize,
     /// Columns of a token; a multiple of 32.
     pub(crate) cols: usize,
@@ -38,7 +33,7 @@ pub(crate) struct Lanes<'a> {
 }
 
 /// Where tokens are quantised to: the same arrays.
-pub(crate) struct LanesBuffer {
+pub(crate) struct TokenTilesBuffer {
     values: Shared<Line>,
     scales: Shared<f32>,
     sums32: Shared<f32>,
@@ -46,17 +41,17 @@ pub(crate) struct LanesBuffer {
 }
 
 /// Some columns of a tile to write.
-pub(crate) struct LanesMut<'a> {
+pub(crate) struct TokenTilesMut<'a> {
     values: &'a mut [Line],
     scales: &'a mut [f32],
     sums32: &'a mut [f32],
     sums16: &'a mut [f32],
 }
 
-impl LanesBuffer {
+impl TokenTilesBuffer {
     /// Room for `values` activations of whole tiles.
-    pub(crate) fn new(values: usize) -> Result<LanesBuffer, Refused> {
-        Ok(LanesBuffer {
+    pub(crate) fn new(values: usize) -> Result<TokenTilesBuffer, Refused> {
+        Ok(TokenTilesBuffer {
             values: Shared::new(values.div_ceil(32))?,
             scales: Shared::new(values.div_ceil(INT_BLOCK))?,
             sums32: Shared::new(values.div_ceil(INT_BLOCK))?,
@@ -71,11 +66,11 @@ impl LanesBuffer {
 
     /// # Safety
     /// No thread writes the first `tokens` tokens before the next barrier.
-    pub(crate) unsafe fn view(&self, tokens: usize, cols: usize, low: u32) -> Lanes<'_> {
-        let n = tokens.next_multiple_of(MAX_LANES) * cols;
+    pub(crate) unsafe fn view(&self, tokens: usize, cols: usize, low: u32) -> TokenTiles<'_> {
+        let n = tokens.next_multiple_of(MAX_TILE_TOKENS) * cols;
         // SAFETY: the caller's promise.
         unsafe {
-            Lanes {
+            TokenTiles {
                 tokens,
                 cols,
                 low,
@@ -91,11 +86,11 @@ impl LanesBuffer {
     ///
     /// # Safety
     /// No other thread touches these before the next barrier.
-    pub(crate) unsafe fn part(&self, blocks: Range<usize>, lanes: usize) -> LanesMut<'_> {
+    pub(crate) unsafe fn part(&self, blocks: Range<usize>, lanes: usize) -> TokenTilesMut<'_> {
         let (first, end) = (blocks.start * lanes, blocks.end * lanes);
         // SAFETY: the caller's promise.
         unsafe {
-            LanesMut {
+            TokenTilesMut {
                 values: self.values.get_mut(first..end),
                 scales: self.scales.get_mut(first..end),
                 sums32: self.sums32.get_mut(first..end),
@@ -115,7 +110,7 @@ impl LanesBuffer {
         col: usize,
         len: usize,
     ) -> TileRow<'_> {
-        let tiles = (row / MAX_LANES + 1) * MAX_LANES;
+        let tiles = (row / MAX_TILE_TOKENS + 1) * MAX_TILE_TOKENS;
         assert!(col + len <= cols && tiles * cols <= self.values.len() * 32);
         TileRow { tile: self, row, cols, start: col, low }
     }
@@ -139,16 +134,16 @@ impl Place {
     #[inline(always)]
     pub(crate) fn of(col: usize, cols: usize, low: u32) -> Place {
         if low < 8 {
-            return Place { at: col / 32 * 64 * MAX_LANES + col % 32, stride: 64, low: 32 };
+            return Place { at: col / 32 * 64 * MAX_TILE_TOKENS + col % 32, stride: 64, low: 32 };
         }
         let stride = if col / 64 * 64 + 64 <= cols { 64 } else { 32 };
-        Place { at: col / 64 * 64 * 2 * MAX_LANES + col % 64, stride, low: MAX_LANES * stride }
+        Place { at: col / 64 * 64 * 2 * MAX_TILE_TOKENS + col % 64, stride, low: MAX_TILE_TOKENS * stride }
     }
 }
 
 /// Some columns of one token to write, in tiles for the matrix unit.
 pub(crate) struct TileRow<'a> {
-    tile: &'a LanesBuffer,
+    tile: &'a TokenTilesBuffer,
     row: usize,
     cols: usize,
     start: usize,
@@ -163,8 +158,8 @@ impl TileRow<'_> {
     #[inline(always)]
     pub(crate) unsafe fn planes(&self, i: usize) -> (*mut i8, *mut i8) {
         let place = Place::of(self.start + i * SUM_BLOCK, self.cols, self.low);
-        let tile = self.row / MAX_LANES * MAX_LANES * self.cols * 2;
-        let at = tile + place.at + self.row % MAX_LANES * place.stride;
+        let tile = self.row / MAX_TILE_TOKENS * MAX_TILE_TOKENS * self.cols * 2;
+        let at = tile + place.at + self.row % MAX_TILE_TOKENS * place.stride;
         let start = self.tile.values.pointer().cast::<i8>();
         // SAFETY: inside the room for this row, by the caller's promise.
         unsafe { (start.add(at), start.add(at + place.low)) }
@@ -198,7 +193,7 @@ impl TileRow<'_> {
     /// This token's lane of entry `i` where so many columns have one.
     #[inline(always)]
     fn lane(&self, each: usize, i: usize) -> usize {
-        (self.row / MAX_LANES * (self.cols / each) + i) * MAX_LANES + self.row % MAX_LANES
+        (self.row / MAX_TILE_TOKENS * (self.cols / each) + i) * MAX_TILE_TOKENS + self.row % MAX_TILE_TOKENS
     }
 }
 
@@ -222,12 +217,12 @@ pub(crate) unsafe fn quantize_tile<S: Square>(
     x: &[f32],
     (width, rounding): (usize, Rounding),
     start: usize,
-    out: LanesMut<'_>,
+    out: TokenTilesMut<'_>,
 ) {
     let lanes = S::LANES;
     let blocks = out.values.chunks_exact_mut(lanes).zip(out.scales.chunks_exact_mut(lanes));
     let sums = out.sums32.chunks_exact_mut(lanes).zip(out.sums16.chunks_exact_mut(2 * lanes));
-    let mut rows = [Line::default(); MAX_LANES];
+    let mut rows = [Line::default(); MAX_TILE_TOKENS];
     for (b, ((values, scales), (sums32, sums16))) in blocks.zip(sums).enumerate() {
         for (t, row) in x.chunks_exact(width).enumerate().take(lanes) {
             let col = start + b * INT_BLOCK;
@@ -253,7 +248,7 @@ pub(crate) unsafe fn quantize_tile<S: Square>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activations::quantized_rows::{IntsBuffer, quantize};
+    use crate::activations::quantized_rows::{QuantizedRowsBuffer, quantize};
 
     struct Plain;
     impl Square for Plain {
@@ -270,7 +265,8 @@ mod tests {
     fn tiles_hold_the_numbers_of_the_planes() {
         let (tokens, cols, rounding) = (8, 96, Rounding { span: 32, low: 8 });
         let x = tern_graph::Random::new(5).normals(tokens * cols, 1.0);
-        let (planes, tiles) = (IntsBuffer::new(tokens * cols).unwrap(), LanesBuffer::new(16 * cols).unwrap());
+        let (planes, tiles) =
+            (QuantizedRowsBuffer::new(tokens * cols).unwrap(), TokenTilesBuffer::new(16 * cols).unwrap());
         // SAFETY: one thread, and `Plain` needs no features.
         let (planes, tiles) = unsafe {
             quantize(&x, rounding, planes.part(tokens * cols, 0, 0, tokens * cols));

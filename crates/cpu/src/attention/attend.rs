@@ -7,16 +7,26 @@ use std::ops::Range;
 
 use tern_graph::{Attention, KvCells, Slice};
 
-use crate::attention::attend_plan::{CutRun, Parts};
-use crate::attention::gemm::Product;
-use crate::attention::kv::{Kept, Kv, Slot};
-use crate::attention::softmax::{Mass, join};
-use crate::kernels::Kernels;
+use crate::attention::attend_plan::{PartialResults, SplitRun};
+use crate::attention::gemm::Gemm;
+use crate::attention::kv::{Kv, KvCell, Slot};
+use crate::attention::softmax::{SoftmaxStats, join};
 use crate::vectors::Vector;
+
+/// An instruction set's loops of attention.
+#[derive(Clone, Copy)]
+pub(crate) struct AttentionKernels {
+    /// One run: [`Attend::run`]
+    pub(crate) run: unsafe fn(&Attend<'_>, &Block<'_>, run: usize, &mut AttendWorkspace),
+    /// Scores to weights: [`softmax`](crate::attention::softmax::softmax)
+    pub(crate) softmax: fn(&mut [f32], cap: Option<f32>) -> SoftmaxStats,
+    /// To f16, rounded to nearest.
+    pub(crate) store_f16: fn(x: &[f32], out: &mut [u16]),
+}
 
 /// One layer's attention in a step.
 pub(crate) struct Attend<'a> {
-    pub(crate) kernels: &'a Kernels,
+    pub(crate) kernels: AttentionKernels,
     pub(crate) kv: &'a Kv,
     pub(crate) layer: usize,
     pub(crate) args: &'a Attention,
@@ -33,50 +43,50 @@ impl Attend<'_> {
         position: usize,
         head: usize,
         (key, value): (&[f32], &[f32]),
-        room: &mut Vec<u16>,
+        workspace: &mut Vec<u16>,
     ) {
         let (layer, page_len) = (&self.kv.layers[self.layer], self.kv.page_len);
         let at = Slot { page: slice.pages[position / page_len], head, slot: position % page_len };
         // SAFETY: the caller's promise.
         unsafe {
-            self.kv.store(self.kernels, key, (&layer.keys, &at, true), room);
-            self.kv.store(self.kernels, value, (&layer.values, &at, false), room);
+            self.kv.store(self.kernels.store_f16, key, (&layer.keys, &at, true), workspace);
+            self.kv.store(self.kernels.store_f16, value, (&layer.values, &at, false), workspace);
         }
     }
 
     /// Some heads of one group at some consecutive positions of a slice, or one run of them where they were cut. Whoever
-    /// is the last has `true`, and all results in `room.results`: `[tokens, heads, v_dim]`.
+    /// is the last has `true`, and all results in `workspace.results`: `[tokens, heads, v_dim]`.
     ///
     /// # Safety
     /// No thread writes this layer's pages before the next barrier, and no other has this run of these heads.
     pub(crate) unsafe fn attend<'q>(
         &self,
         block: &Block<'_>,
-        cut: Option<(&CutRun, &Parts)>,
+        cut: Option<(&SplitRun, &PartialResults)>,
         query: impl Fn(usize, usize) -> &'q [f32],
-        room: &mut AttendRoom,
+        workspace: &mut AttendWorkspace,
     ) -> bool {
         let (runs, heads, v_dim) = (self.runs(block), block.heads.len(), self.args.v_dim);
-        room.start(self, block, query);
+        workspace.start(self, block, query);
         let Some((cut, parts)) = cut else {
             for run in runs {
                 // SAFETY: the caller's promise.
-                unsafe { (self.kernels.attend)(self, block, run, room) };
-                room.join(v_dim);
+                unsafe { (self.kernels.run)(self, block, run, workspace) };
+                workspace.join(v_dim);
             }
-            room.divide(v_dim);
+            workspace.divide(v_dim);
             return true;
         };
         let queries = block.tokens * heads;
         if runs.contains(&cut.run) {
             // SAFETY: the caller's promise.
-            unsafe { (self.kernels.attend)(self, block, cut.run, room) };
+            unsafe { (self.kernels.run)(self, block, cut.run, workspace) };
             for i in 0..queries {
                 let (token, head) = (i / heads, block.heads.start + i % heads);
                 // SAFETY: the caller's promise.
                 let part = unsafe { parts.part_mut(cut.row(cut.run, token, block.tokens), head, v_dim) };
-                part[..2].copy_from_slice(&[room.masses[i].max, room.masses[i].sum]);
-                part[2..].copy_from_slice(&room.part[i * v_dim..][..v_dim]);
+                part[..2].copy_from_slice(&[workspace.masses[i].max, workspace.masses[i].sum]);
+                part[2..].copy_from_slice(&workspace.part[i * v_dim..][..v_dim]);
             }
         }
         if !parts.is_last(cut, block.heads.start) {
@@ -87,11 +97,14 @@ impl Attend<'_> {
                 let (token, head) = (i / heads, block.heads.start + i % heads);
                 // SAFETY: all others are done.
                 let part = unsafe { parts.part(cut.row(run, token, block.tokens), head, v_dim) };
-                let mass = Mass { max: part[0], sum: part[1] };
-                join((&mut room.totals[i], &mut room.results[i * v_dim..][..v_dim]), (mass, &part[2..]));
+                let mass = SoftmaxStats { max: part[0], sum: part[1] };
+                join(
+                    (&mut workspace.totals[i], &mut workspace.results[i * v_dim..][..v_dim]),
+                    (mass, &part[2..]),
+                );
             }
         }
-        room.divide(v_dim);
+        workspace.divide(v_dim);
         true
     }
 
@@ -101,23 +114,33 @@ impl Attend<'_> {
         self.first(block.position) / run..(block.position + block.tokens).div_ceil(run)
     }
 
-    /// One run of a block: `room.part` and `room.masses`, of all queries.
+    /// One run of a block: `workspace.part` and `workspace.masses`, of all queries.
     ///
     /// # Safety
     /// That of [`Attend::attend`], and the instruction set of `V` is there.
     #[inline(always)]
-    pub(crate) unsafe fn run<V: Vector>(&self, block: &Block<'_>, run: usize, room: &mut AttendRoom) {
+    pub(crate) unsafe fn run<V: Vector>(
+        &self,
+        block: &Block<'_>,
+        run: usize,
+        workspace: &mut AttendWorkspace,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.kv.cells {
-                KvCells::F16 => self.run_of::<V, u16>(block, run, room),
-                KvCells::Int8 => self.run_of::<V, i8>(block, run, room),
+                KvCells::F16 => self.run_of::<V, u16>(block, run, workspace),
+                KvCells::Int8 => self.run_of::<V, i8>(block, run, workspace),
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn run_of<V: Vector, C: Kept>(&self, block: &Block<'_>, run: usize, room: &mut AttendRoom) {
+    unsafe fn run_of<V: Vector, C: KvCell>(
+        &self,
+        block: &Block<'_>,
+        run: usize,
+        workspace: &mut AttendWorkspace,
+    ) {
         let (kv, layer, a) = (self.kv, &self.kv.layers[self.layer], self.args);
         let (page_len, stride) = (kv.page_len, kv.run_len());
         let (heads, queries) = (block.heads.len(), block.tokens * block.heads.len());
@@ -127,7 +150,7 @@ impl Attend<'_> {
         let seen = self.first(block.position).max(base)..end.min(last + 1);
         let pages = seen.start / page_len..seen.end.div_ceil(page_len);
         let page_of = |p: usize| block.slice.pages[p];
-        room.part[..queries * a.v_dim].fill(0.0);
+        workspace.part[..queries * a.v_dim].fill(0.0);
 
         for p in pages.clone() {
             // SAFETY: the caller's promise.
@@ -140,34 +163,34 @@ impl Attend<'_> {
                 let cells = kv.page::<C>(&layer.keys, page_of(p), kv_head);
                 (cells, next, kv.scales(&layer.keys, page_of(p), kv_head))
             };
-            let mut product = Product {
+            let mut product = Gemm {
                 rows: queries,
                 inner: a.head_dim,
                 cols: page_len,
-                a: &room.queries,
+                a: &workspace.queries,
                 a_stride: a.head_dim,
                 b: cells,
                 b_stride: page_len,
                 next: next.as_ptr(),
-                c: &mut room.scores[p * page_len - base..],
+                c: &mut workspace.scores[p * page_len - base..],
                 c_stride: stride,
                 add: false,
             };
             // SAFETY: the caller's promise.
             unsafe { product.run::<V>() };
             if let Some(scales) = scales {
-                room.scale(scales, p * page_len - base, stride, queries);
+                workspace.scale(scales, p * page_len - base, stride, queries);
             }
         }
         for i in 0..queries {
             let position = block.position + i / heads;
             let (from, to) = (self.first(position).max(base), end.min(position + 1));
             if from >= to {
-                room.masses[i] = Mass::NONE;
+                workspace.masses[i] = SoftmaxStats::NONE;
                 continue;
             }
-            let scores = &mut room.scores[i * stride..][from - base..to - base];
-            room.masses[i] = (self.kernels.softmax)(scores, a.softcap);
+            let scores = &mut workspace.scores[i * stride..][from - base..to - base];
+            workspace.masses[i] = (self.kernels.softmax)(scores, a.softcap);
         }
         // what all tokens see
         let (all_from, all_to) = (self.first(last), block.position + 1);
@@ -180,7 +203,7 @@ impl Attend<'_> {
                 (cells, next, kv.scales(&layer.values, page_of(p), kv_head))
             };
             if let Some(scales) = scales {
-                room.scale(scales, p * page_len - base, stride, queries);
+                workspace.scale(scales, p * page_len - base, stride, queries);
             }
             let (start, end) = (p * page_len, seen.end.min((p + 1) * page_len));
             let from = all_from.clamp(start, end);
@@ -193,16 +216,16 @@ impl Attend<'_> {
                     if from >= to {
                         continue;
                     }
-                    let mut product = Product {
+                    let mut product = Gemm {
                         rows: together * heads,
                         inner: to - from,
                         cols: a.v_dim,
-                        a: &room.scores[t * heads * stride + from - base..],
+                        a: &workspace.scores[t * heads * stride + from - base..],
                         a_stride: stride,
                         b: &cells[(from - start) * a.v_dim..],
                         b_stride: a.v_dim,
                         next: next.as_ptr().wrapping_add((from - start) * a.v_dim),
-                        c: &mut room.part[t * heads * a.v_dim..],
+                        c: &mut workspace.part[t * heads * a.v_dim..],
                         c_stride: a.v_dim,
                         add: true,
                     };
@@ -231,19 +254,19 @@ pub(crate) struct Block<'a> {
 
 /// What a thread works in.
 #[derive(Default)]
-pub(crate) struct AttendRoom {
+pub(crate) struct AttendWorkspace {
     queries: Vec<f32>,
     /// Of one run: `[queries, run_len]`
     scores: Vec<f32>,
     /// Of one run: `[queries, v_dim]`
     part: Vec<f32>,
-    masses: Vec<Mass>,
+    masses: Vec<SoftmaxStats>,
     /// Of all runs so far.
-    totals: Vec<Mass>,
+    totals: Vec<SoftmaxStats>,
     pub(crate) results: Vec<f32>,
 }
 
-impl AttendRoom {
+impl AttendWorkspace {
     /// Room for a block's queries, which are scaled, and no results yet.
     fn start<'q>(
         &mut self,
@@ -256,9 +279,9 @@ impl AttendRoom {
         self.queries.resize(queries * a.head_dim, 0.0);
         self.scores.resize(queries * attend.kv.run_len(), 0.0);
         self.part.resize(queries * a.v_dim, 0.0);
-        self.masses.resize(queries, Mass::NONE);
+        self.masses.resize(queries, SoftmaxStats::NONE);
         self.totals.clear();
-        self.totals.resize(queries, Mass::NONE);
+        self.totals.resize(queries, SoftmaxStats::NONE);
         self.results.clear();
         self.results.resize(queries * a.v_dim, 0.0);
         for (i, scaled) in self.queries.chunks_exact_mut(a.head_dim).enumerate() {

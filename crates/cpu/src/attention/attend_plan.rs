@@ -9,30 +9,30 @@ use crate::attention::kv::Kv;
 use crate::memory::lines::Refused;
 use crate::memory::shared::Shared;
 
-/// Tokens of a slice that share what they read of its keys and values.
+/// AttendTile of a slice that share what they read of its keys and values.
 const ATTEND_TOKENS: usize = 16;
-/// Parts of all cut blocks that there is room for: tokens times runs.
+/// PartialResults of all cut blocks that there is room for: tokens times runs.
 const PARTS: usize = 2048;
 
 /// The places of one step after the other, in memory that stays.
 #[derive(Default)]
-pub(crate) struct Places {
+pub(crate) struct AttendPlan {
     /// Slice and position of every token.
     pub(crate) tokens: Vec<(usize, usize)>,
     /// All that attend.
-    pub(crate) blocks: Vec<Tokens>,
-    pub(crate) parts: Parts,
+    pub(crate) blocks: Vec<AttendTile>,
+    pub(crate) parts: PartialResults,
 }
 
-/// Tokens of a slice that attend together: to all they see, or to one run of it.
-pub(crate) struct Tokens {
+/// AttendTile of a slice that attend together: to all they see, or to one run of it.
+pub(crate) struct AttendTile {
     pub(crate) slice: usize,
     pub(crate) rows: Range<usize>,
-    pub(crate) cut: Option<CutRun>,
+    pub(crate) cut: Option<SplitRun>,
 }
 
 /// One run of tokens that were cut: threads take the runs separately, and the last one joins them.
-pub(crate) struct CutRun {
+pub(crate) struct SplitRun {
     pub(crate) run: usize,
     /// Of these tokens.
     runs: usize,
@@ -42,7 +42,7 @@ pub(crate) struct CutRun {
     index: usize,
 }
 
-impl CutRun {
+impl SplitRun {
     /// Where a run's part of one of these tokens is kept.
     pub(crate) fn row(&self, run: usize, token: usize, tokens: usize) -> usize {
         self.first + run * tokens + token
@@ -51,7 +51,7 @@ impl CutRun {
 
 /// What runs gave, until they are joined: `[rows, heads, 2 + v_dim]`
 #[derive(Default)]
-pub(crate) struct Parts {
+pub(crate) struct PartialResults {
     /// Floats of a row.
     width: usize,
     floats: Shared<f32>,
@@ -61,7 +61,7 @@ pub(crate) struct Parts {
     done: Vec<AtomicU32>,
 }
 
-impl Places {
+impl AttendPlan {
     /// Room for steps of so many tokens.
     pub(crate) fn reserve(&mut self, graph: &Graph, kv: Option<&Kv>, tokens: usize) -> Result<(), Refused> {
         self.tokens.reserve(tokens.saturating_sub(self.tokens.len()));
@@ -90,8 +90,8 @@ impl Places {
             // which tokens are cut changes no result: their runs are always the same, and joined in the same order
             let runs = (of.position + of.len).div_ceil(run_len);
             if runs > 1 && of.len <= ATTEND_TOKENS && (first + runs * of.len) <= self.parts.rows() {
-                let cut = |run: usize| CutRun { run, runs, first, index };
-                self.blocks.extend((0..runs).map(|run| Tokens {
+                let cut = |run: usize| SplitRun { run, runs, first, index };
+                self.blocks.extend((0..runs).map(|run| AttendTile {
                     slice,
                     rows: row..end,
                     cut: Some(cut(run)),
@@ -100,15 +100,15 @@ impl Places {
             } else {
                 let tokens = |first: usize| first..end.min(first + ATTEND_TOKENS);
                 let blocks = (row..end).step_by(ATTEND_TOKENS);
-                self.blocks.extend(blocks.map(|first| Tokens { slice, rows: tokens(first), cut: None }));
+                self.blocks.extend(blocks.map(|first| AttendTile { slice, rows: tokens(first), cut: None }));
             }
         }
     }
 }
 
-impl Parts {
+impl PartialResults {
     fn reserve(&mut self, graph: &Graph, rows: usize) -> Result<(), Refused> {
-        let width = Parts::width(graph).max(self.width);
+        let width = PartialResults::width(graph).max(self.width);
         let rows = rows.max(self.rows());
         if width * rows > self.floats.len() {
             self.floats = Shared::new(width * rows)?;
@@ -127,7 +127,7 @@ impl Parts {
 
     /// Bytes of the most parts that steps may be cut into.
     pub(crate) fn bytes(graph: &Graph) -> usize {
-        PARTS * Parts::width(graph) * size_of::<f32>()
+        PARTS * PartialResults::width(graph) * size_of::<f32>()
     }
 
     fn rows(&self) -> usize {
@@ -158,7 +158,7 @@ impl Parts {
 
     /// Tells that a run of a head (or of the heads that begin with it) is done, and whether it was the last one:
     /// what the others wrote is seen then.
-    pub(crate) fn is_last(&self, cut: &CutRun, head: usize) -> bool {
+    pub(crate) fn is_last(&self, cut: &SplitRun, head: usize) -> bool {
         let done = &self.done[cut.index * self.heads + head];
         let last = done.fetch_add(1, Ordering::AcqRel) as usize + 1 == cut.runs;
         if last {

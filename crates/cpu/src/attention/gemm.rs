@@ -3,7 +3,7 @@
 use crate::vectors::{Cell, MOST_ROWS, Vector};
 
 /// `c[r][j] = sum over i of a[r][i] * b[i][j]`, added up in the order of `i` for each result by itself.
-pub(crate) struct Product<'a, C> {
+pub(crate) struct Gemm<'a, C> {
     /// Rows of `a` and `c`.
     pub(crate) rows: usize,
     /// Columns of `a` and rows of `b`.
@@ -22,7 +22,7 @@ pub(crate) struct Product<'a, C> {
     pub(crate) add: bool,
 }
 
-impl<C: Cell> Product<'_, C> {
+impl<C: Cell> Gemm<'_, C> {
     /// All of it, in tiles of some rows and two vectors, or of half as many and four.
     ///
     /// # Safety
@@ -161,7 +161,7 @@ mod tests {
                 let (a_stride, b_stride, c_stride) = (inner + 2, cols + 1, cols + 3);
                 let (a, b, next, c) = (&a, &b, b.as_ptr(), &mut got);
                 let mut product =
-                    Product { rows, inner, cols, a, a_stride, b, b_stride, next, c, c_stride, add };
+                    Gemm { rows, inner, cols, a, a_stride, b, b_stride, next, c, c_stride, add };
                 // SAFETY: plain vectors are everywhere.
                 unsafe { product.run::<Plain>() };
                 assert_eq!(got, want);

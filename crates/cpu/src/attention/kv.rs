@@ -3,7 +3,6 @@
 use tern_graph::{KvCells, KvLayer, KvSpec};
 
 use crate::activations::quantized_rows::largest;
-use crate::kernels::Kernels;
 use crate::memory::lines::{LARGE, Refused, want_large_pages};
 use crate::memory::shared::{LINE, Shared, Zeroed};
 use crate::vectors::Cell;
@@ -90,7 +89,7 @@ impl Kv {
     /// # Safety
     /// No thread writes them before the next barrier.
     #[inline(always)]
-    pub(crate) unsafe fn page<C: Kept>(&self, side: &Side, page: u32, head: usize) -> &[C] {
+    pub(crate) unsafe fn page<C: KvCell>(&self, side: &Side, page: u32, head: usize) -> &[C] {
         let (pages, len) = (C::pages(self), self.page_len * side.dim);
         let first = pages.at(page, side.first + head * len);
         // SAFETY: the caller's promise.
@@ -114,10 +113,10 @@ impl Kv {
     /// No other thread touches the slot before the next barrier.
     pub(crate) unsafe fn store(
         &self,
-        kernels: &Kernels,
+        store_f16: fn(&[f32], &mut [u16]),
         x: &[f32],
         (side, at, spread): (&Side, &Slot, bool),
-        room: &mut Vec<u16>,
+        workspace: &mut Vec<u16>,
     ) {
         let (stride, of_slot) = if spread { (self.page_len, 1) } else { (1, side.dim) };
         let first = side.first + at.head * self.page_len * side.dim + at.slot * of_slot;
@@ -127,11 +126,11 @@ impl Kv {
                 KvCells::F16 => {
                     let (halves, first) = (&self.halves.all, self.halves.at(at.page, first));
                     if !spread {
-                        return (kernels.store_f16)(x, halves.get_mut(first..first + x.len()));
+                        return store_f16(x, halves.get_mut(first..first + x.len()));
                     }
-                    room.resize(x.len(), 0);
-                    (kernels.store_f16)(x, room);
-                    room.iter().enumerate().for_each(|(i, half)| halves.set(first + i * stride, *half));
+                    workspace.resize(x.len(), 0);
+                    store_f16(x, workspace);
+                    workspace.iter().enumerate().for_each(|(i, half)| halves.set(first + i * stride, *half));
                 }
                 KvCells::Int8 => {
                     let (bytes, first) = (&self.bytes.all, self.bytes.at(at.page, first));
@@ -165,17 +164,17 @@ impl<C> Pages<C> {
 }
 
 /// Cells that pages are kept in.
-pub(crate) trait Kept: Cell {
+pub(crate) trait KvCell: Cell {
     fn pages(kv: &Kv) -> &Pages<Self>;
 }
 
-impl Kept for u16 {
+impl KvCell for u16 {
     fn pages(kv: &Kv) -> &Pages<u16> {
         &kv.halves
     }
 }
 
-impl Kept for i8 {
+impl KvCell for i8 {
     fn pages(kv: &Kv) -> &Pages<i8> {
         &kv.bytes
     }

@@ -1,25 +1,25 @@
 //! Weights of scores, run by run.
 
-use crate::kernels::exp;
+use crate::math::exp;
 
 /// Floats taken at a time.
 const LANES: usize = 16;
 
 /// The weights that softmax gave: their sum, and the score whose weight is one.
 #[derive(Clone, Copy)]
-pub(crate) struct Mass {
+pub(crate) struct SoftmaxStats {
     pub(crate) max: f32,
     pub(crate) sum: f32,
 }
 
-impl Mass {
+impl SoftmaxStats {
     /// Of no scores.
-    pub(crate) const NONE: Mass = Mass { max: f32::NEG_INFINITY, sum: 0.0 };
+    pub(crate) const NONE: SoftmaxStats = SoftmaxStats { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
 /// Scores, capped where there is a cap, become `exp(x - max)`.
 #[inline(always)]
-pub(crate) fn softmax<const FUSED: bool>(x: &mut [f32], cap: Option<f32>) -> Mass {
+pub(crate) fn softmax<const FUSED: bool>(x: &mut [f32], cap: Option<f32>) -> SoftmaxStats {
     if let Some(cap) = cap {
         for x in x.iter_mut() {
             let tanh = 1.0 - 2.0 / (1.0 + exp::<FUSED>(*x * 2.0 / cap)); // of x / cap
@@ -46,11 +46,11 @@ pub(crate) fn softmax<const FUSED: bool>(x: &mut [f32], cap: Option<f32>) -> Mas
         *x = exp::<FUSED>(*x - max);
         sum += *x;
     }
-    Mass { max, sum: sums.iter().sum::<f32>() + sum }
+    SoftmaxStats { max, sum: sums.iter().sum::<f32>() + sum }
 }
 
 /// Adds a run's sums to those of the runs before it.
-pub(crate) fn join((total, results): (&mut Mass, &mut [f32]), (mass, part): (Mass, &[f32])) {
+pub(crate) fn join((total, results): (&mut SoftmaxStats, &mut [f32]), (mass, part): (SoftmaxStats, &[f32])) {
     if mass.sum == 0.0 {
         return; // nothing seen
     }
@@ -60,7 +60,7 @@ pub(crate) fn join((total, results): (&mut Mass, &mut [f32]), (mass, part): (Mas
         false => (1.0, exp::<false>(mass.max - total.max)),
     };
     let max = total.max.max(mass.max);
-    *total = Mass { max, sum: total.sum * kept + mass.sum * added };
+    *total = SoftmaxStats { max, sum: total.sum * kept + mass.sum * added };
     for (result, part) in results.iter_mut().zip(part) {
         *result = *result * kept + part * added;
     }

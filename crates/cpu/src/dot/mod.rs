@@ -17,13 +17,13 @@ pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
-pub(crate) use portable::packed::{PANELS, Packed, PackedKernel, PackedRoom};
+pub(crate) use portable::packed::{PANELS, Packed, PackedKernel, PackedWorkspace};
 
 use tern_graph::Val;
 use tern_quant::{Codec, Quant};
 
-use crate::activations::quantized_rows::Ints;
-use crate::activations::token_tiles::Lanes;
+use crate::activations::quantized_rows::QuantizedRows;
+use crate::activations::token_tiles::TokenTiles;
 use crate::memory::shared::Shared;
 
 /// Rows of weights that share a pass over the activations.
@@ -37,11 +37,11 @@ pub(crate) const PANEL: usize = 16;
 #[derive(Clone, Copy)]
 pub(crate) enum LinearKernel {
     /// Integer codes against integer activations.
-    Ints(IntsKernel),
+    Integer(IntegerKernel),
     /// The same with weights that were packed.
     Packed(PackedKernel),
     /// Floats against f32 activations, `cols` a token; all tokens.
-    F32(fn(rows: &Rows<'_>, x: &[f32], room: &mut Room, to: &Target<'_>)),
+    F32(fn(rows: &Rows<'_>, x: &[f32], workspace: &mut Workspace, to: &Target<'_>)),
 }
 
 /// An instruction set's kernels: one entry per format that has one of its own.
@@ -59,23 +59,24 @@ fn kernel_of(list: &KernelList, general: LinearKernel, quant: &'static Quant) ->
 
 /// A format's products with few tokens and, where the instruction set has tiles of tokens, with many: the same bits.
 #[derive(Clone, Copy)]
-pub(crate) struct IntsKernel {
-    pub(crate) few: fn(rows: &Rows<'_>, x: &Ints<'_>, room: &mut Room, out: &mut [f32]),
-    pub(crate) many: Option<fn(rows: &Rows<'_>, x: &Lanes<'_>, room: &mut Room, to: &Target<'_>)>,
+pub(crate) struct IntegerKernel {
+    pub(crate) few: fn(rows: &Rows<'_>, x: &QuantizedRows<'_>, workspace: &mut Workspace, out: &mut [f32]),
+    pub(crate) many:
+        Option<fn(rows: &Rows<'_>, x: &TokenTiles<'_>, workspace: &mut Workspace, to: &Target<'_>)>,
 }
 
 /// What a thread unpacks rows into.
 #[derive(Default)]
-pub(crate) struct Room {
-    pub(crate) packed: PackedRoom,
-    floats: portable::floats::FloatsRoom,
+pub(crate) struct Workspace {
+    pub(crate) packed: PackedWorkspace,
+    floats: portable::floats::FloatsWorkspace,
     /// What `packed` and `floats` may keep something of.
     value: Option<Val>,
     #[cfg(target_arch = "x86_64")]
     avx2: x86::avx2::Workspace,
 }
 
-impl Room {
+impl Workspace {
     /// Which value the next products read; none at the start of a step, when all values are new.
     pub(crate) fn reads(&mut self, value: Option<Val>) {
         if value.is_none() || value != self.value {

@@ -4,13 +4,16 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::activations::token_tiles::Line;
-
 /// The system gave no memory of this size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) bytes: u64,
 }
+
+/// 64 bytes that start where a cache line does.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Line(pub(crate) [i16; 32]);
 
 /// Bytes of a large page.
 pub(crate) const LARGE: usize = 2 << 20;

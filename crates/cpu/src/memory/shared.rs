@@ -4,8 +4,7 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use crate::activations::token_tiles::Line;
-use crate::memory::lines::Refused;
+use crate::memory::lines::{Line, Refused};
 
 /// Bytes of a cache line: vectors of the first values do not reach over two.
 pub(crate) const LINE: usize = 64;

@@ -17,8 +17,8 @@ pub(crate) unsafe fn load_halves(p: *const u16) -> float32x4_t {
 /// A format's kernel: four rows by six tokens in 24 of 32 registers.
 pub(crate) const fn kernel<F: Format>() -> LinearKernel {
     // SAFETY: NEON is there on every aarch64; threads have rows of their own.
-    LinearKernel::F32(|rows, x, room, to| unsafe {
-        floats::dot::<float32x4_t, F, 6>(rows, x, &mut room.floats, to)
+    LinearKernel::F32(|rows, x, workspace, to| unsafe {
+        floats::dot::<float32x4_t, F, 6>(rows, x, &mut workspace.floats, to)
     })
 }
 

@@ -14,18 +14,18 @@ use std::arch::aarch64::*;
 use tern_quant::{self as quant, INT_BLOCK, Quant};
 
 use self::layout::Layout;
-use crate::activations::quantized_rows::{Ints, SUM_BLOCK};
+use crate::activations::quantized_rows::{QuantizedRows, SUM_BLOCK};
 use crate::dot::portable::floats::{Bf16, F16, F32};
 use crate::dot::portable::scalar::Block;
-use crate::dot::{IntsKernel, KernelList, LinearKernel, ROWS, Room, Rows, kernel_of};
+use crate::dot::{IntegerKernel, KernelList, LinearKernel, ROWS, Rows, Workspace, kernel_of};
 
 /// Tokens that share a pass over some rows.
 const TOKENS: usize = 4;
 /// Groups of 32 columns in a chunk.
 const GROUPS: usize = 8;
 
-const fn ints(few: fn(&Rows<'_>, &Ints<'_>, &mut Room, &mut [f32])) -> LinearKernel {
-    LinearKernel::Ints(IntsKernel { few, many: None })
+const fn ints(few: fn(&Rows<'_>, &QuantizedRows<'_>, &mut Workspace, &mut [f32])) -> LinearKernel {
+    LinearKernel::Integer(IntegerKernel { few, many: None })
 }
 
 pub(crate) static KERNELS: &KernelList = &[
@@ -120,7 +120,7 @@ fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
 }
 
 #[inline(always)]
-fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) -> Chunk {
+fn chunk_of<L: Layout>(x: &QuantizedRows<'_>, token: usize, chunk: usize, groups: usize) -> Chunk {
     let at = token * (x.cols / INT_BLOCK) + chunk * GROUPS;
     let d: [f32; 8] = padded(&x.scales[at..at + groups]);
     // SAFETY: arrays of four vectors have room for 16 values; NEON is there on every aarch64.
@@ -152,7 +152,7 @@ struct Place<'a> {
 #[inline(always)]
 unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
     sums: &mut [[float32x4_t; N]; R],
-    x: &Ints<'_>,
+    x: &QuantizedRows<'_>,
     Place { chunk, weights, row_bytes, tail }: Place<'_>,
     groups: usize,
 ) {
@@ -206,7 +206,7 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
 #[inline(always)]
 unsafe fn tile<L: Layout, const R: usize, const N: usize>(
     (rows, tail): (&[u8], &[u8]),
-    x: &Ints<'_>,
+    x: &QuantizedRows<'_>,
     out: &mut [f32],
     stride: usize,
 ) {
@@ -236,7 +236,7 @@ unsafe fn tile<L: Layout, const R: usize, const N: usize>(
 }
 
 /// Some rows against all tokens: tiles of two rows and [`TOKENS`] tokens, then of all rows and one token.
-fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
+fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut Workspace, out: &mut [f32]) {
     let row_bytes = x.cols / L::LEN * L::BYTES;
     let tokens = out.len() / rows.count;
     assert!(rows.blocks.len() == rows.count * row_bytes);
@@ -273,7 +273,7 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mu
 
 /// Rows of any format against all tokens: unpack a block, then use it for every token. All that are known have a
 /// layout; a new one runs before it has.
-fn general(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
+fn general(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut Workspace, out: &mut [f32]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     let tokens = out.len() / rows.count;
     assert!(rows.blocks.len() == x.cols / len * bytes * rows.count);
@@ -315,19 +315,19 @@ mod tests {
     use tern_quant::{DotWith, IQ4_NL, Q6_K, Q8_0};
 
     use super::*;
-    use crate::activations::quantized_rows::{self, IntsBuffer, Rounding};
+    use crate::activations::quantized_rows::{self, QuantizedRowsBuffer, Rounding};
     use crate::dot::portable::scalar;
 
     /// Rows of one format against tokens, by a kernel.
-    fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &Ints<'_>, tokens: usize) -> Vec<f32> {
-        let LinearKernel::Ints(kernel) = kernel else { panic!("{} has no integers", rows.quant) };
+    fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &QuantizedRows<'_>, tokens: usize) -> Vec<f32> {
+        let LinearKernel::Integer(kernel) = kernel else { panic!("{} has no integers", rows.quant) };
         let mut out = vec![0.0; rows.count * tokens];
-        (kernel.few)(rows, x, &mut Room::default(), &mut out);
+        (kernel.few)(rows, x, &mut Workspace::default(), &mut out);
         out
     }
 
-    fn quantized(x: &[f32]) -> IntsBuffer {
-        let buffer = IntsBuffer::new(x.len()).unwrap();
+    fn quantized(x: &[f32]) -> QuantizedRowsBuffer {
+        let buffer = QuantizedRowsBuffer::new(x.len()).unwrap();
         // SAFETY: one thread.
         quantized_rows::quantize(x, Rounding { span: INT_BLOCK, low: 8 }, unsafe {
             buffer.part(x.len(), 0, 0, x.len())

@@ -6,8 +6,8 @@
 
 use half::{bf16, f16};
 
-use crate::activations::token_tiles::Line;
 use crate::dot::{Rows, Target};
+use crate::memory::lines::Line;
 use crate::vectors::Vector;
 
 /// Rows of a tile.
@@ -73,7 +73,7 @@ impl Format for Bf16 {
 
 /// What a thread works in.
 #[derive(Default)]
-pub(crate) struct FloatsRoom {
+pub(crate) struct FloatsWorkspace {
     /// A block of rows as floats, or rows copied to where they are whole tiles.
     pub(crate) rows: Vec<Line>,
     /// Sums of all tokens with these rows.
@@ -92,7 +92,7 @@ pub(crate) struct FloatsRoom {
 pub(crate) unsafe fn dot<V: Vector, F: Format, const N: usize>(
     rows: &Rows<'_>,
     x: &[f32],
-    room: &mut FloatsRoom,
+    workspace: &mut FloatsWorkspace,
     to: &Target<'_>,
 ) {
     let row_bytes = rows.blocks.len() / rows.count;
@@ -111,9 +111,9 @@ pub(crate) unsafe fn dot<V: Vector, F: Format, const N: usize>(
         }
         let lines = |floats: usize| floats.div_ceil(size_of::<Line>() / 4);
         // the last tile may reach over the last token
-        room.sums.resize(lines(MOST_ROWS * (tokens + N) * V::LEN), Line::default());
-        room.rows.resize(lines(MOST_ROWS * BLOCK), Line::default());
-        let (sums, floats) = (room.sums.as_mut_ptr().cast(), room.rows.as_mut_ptr().cast::<f32>());
+        workspace.sums.resize(lines(MOST_ROWS * (tokens + N) * V::LEN), Line::default());
+        workspace.rows.resize(lines(MOST_ROWS * BLOCK), Line::default());
+        let (sums, floats) = (workspace.sums.as_mut_ptr().cast(), workspace.rows.as_mut_ptr().cast::<f32>());
         for r in (0..rows.count).step_by(MOST_ROWS) {
             let count = MOST_ROWS.min(rows.count - r);
             for from in (0..cols).step_by(BLOCK) {

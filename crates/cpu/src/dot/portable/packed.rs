@@ -5,9 +5,10 @@
 
 use std::ops::Range;
 
-use crate::activations::quantized_rows::Ints;
-use crate::activations::token_tiles::{Lanes, Line};
+use crate::activations::quantized_rows::QuantizedRows;
+use crate::activations::token_tiles::TokenTiles;
 use crate::dot::{PANEL, Rows, Target};
+use crate::memory::lines::Line;
 use crate::memory::lines::Lines;
 
 /// Panels that share what they read of the activations of many tokens.
@@ -15,10 +16,10 @@ pub(crate) const PANELS: usize = 4;
 
 /// The product of so many rows in panels with few tokens.
 pub(crate) type PackedFew =
-    fn(panels: &[Line], rows: usize, x: &Ints<'_>, room: &mut PackedRoom, to: &Target<'_>);
+    fn(panels: &[Line], rows: usize, x: &QuantizedRows<'_>, workspace: &mut PackedWorkspace, to: &Target<'_>);
 /// The same of [`PANELS`] at most with tiles of tokens.
 pub(crate) type PackedMany =
-    fn(panels: &[Line], rows: usize, x: &Lanes<'_>, room: &mut PackedRoom, to: &Target<'_>);
+    fn(panels: &[Line], rows: usize, x: &TokenTiles<'_>, workspace: &mut PackedWorkspace, to: &Target<'_>);
 
 /// How a format is packed, and the product of a packed panel.
 #[derive(Clone, Copy)]
@@ -36,7 +37,7 @@ pub(crate) struct PackedKernel {
 
 /// What a thread works in.
 #[derive(Default)]
-pub(crate) struct PackedRoom {
+pub(crate) struct PackedWorkspace {
     /// Panels that are made when they are used.
     pub(crate) panels: Vec<Line>,
     /// Codes of some columns, one a byte.

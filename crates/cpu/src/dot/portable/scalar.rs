@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use tern_quant::{self as quant, Codec, Codes, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
 
-use crate::activations::quantized_rows::{Ints, SUM_BLOCK};
-use crate::dot::{IntsKernel, KernelList, LinearKernel, Room, Rows, Target, kernel_of};
+use crate::activations::quantized_rows::{QuantizedRows, SUM_BLOCK};
+use crate::dot::{IntegerKernel, KernelList, LinearKernel, Rows, Target, Workspace, kernel_of};
 
 /// Floats, whose widths differ; all codes run [`dot_codes`].
 static KERNELS: &KernelList = &[
@@ -20,7 +20,7 @@ static KERNELS: &KernelList = &[
 ];
 
 pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
-    kernel_of(KERNELS, LinearKernel::Ints(IntsKernel { few: dot_codes, many: None }), quant)
+    kernel_of(KERNELS, LinearKernel::Integer(IntegerKernel { few: dot_codes, many: None }), quant)
 }
 
 /// Floats of any format, read one by one by the format's own function.
@@ -90,7 +90,7 @@ impl Block {
     }
 }
 
-fn dot_codes(rows: &Rows<'_>, x: &Ints<'_>, _room: &mut Room, out: &mut [f32]) {
+fn dot_codes(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut Workspace, out: &mut [f32]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     let tokens = out.len() / rows.count;
     let mut block = Block::empty();

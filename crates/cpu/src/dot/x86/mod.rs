@@ -11,28 +11,28 @@ mod tests {
     use tern_quant::{DotWith, INT_BLOCK};
 
     use super::*;
-    use crate::activations::quantized_rows::{Ints, IntsBuffer, Rounding, quantize};
-    use crate::activations::token_tiles::Line;
+    use crate::activations::quantized_rows::{QuantizedRows, QuantizedRowsBuffer, Rounding, quantize};
     use crate::dot::tests::assert_lists_all;
-    use crate::dot::{LinearKernel, Room, Rows, Target};
+    use crate::dot::{LinearKernel, Rows, Target, Workspace};
+    use crate::memory::lines::Line;
     use crate::memory::shared::Shared;
 
     const ROWS: usize = 11;
     const COLS: usize = 768;
 
     /// `[ROWS]` results of one token.
-    fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &Ints<'_>) -> Vec<f32> {
-        let (out, mut room) = (Shared::new(ROWS).unwrap(), Room::default());
+    fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &QuantizedRows<'_>) -> Vec<f32> {
+        let (out, mut workspace) = (Shared::new(ROWS).unwrap(), Workspace::default());
         match kernel {
-            LinearKernel::Ints(kernel) => {
+            LinearKernel::Integer(kernel) => {
                 // SAFETY: one thread.
-                (kernel.few)(rows, x, &mut room, unsafe { out.get_mut(0..ROWS) });
+                (kernel.few)(rows, x, &mut workspace, unsafe { out.get_mut(0..ROWS) });
             }
             LinearKernel::Packed(kernel) => {
                 let mut panel = vec![Line::default(); (kernel.lines)(COLS)];
                 (kernel.pack)(rows, COLS, &mut panel);
                 let to = Target { out: &out, stride: ROWS, first: 0, scale: 1.0, bias: None };
-                (kernel.few)(&panel, ROWS, x, &mut room.packed, &to);
+                (kernel.few)(&panel, ROWS, x, &mut workspace.packed, &to);
             }
             LinearKernel::F32(_) => panic!("{} has no integers", rows.quant),
         }
@@ -52,7 +52,7 @@ mod tests {
         let names: Vec<_> = crate::available().iter().map(|k| k.name).collect();
         let general = [("avx2", avx2::general_kernel()), ("avx512", avx512::general_kernel::<false>())];
         let rng = &mut Random::new(3);
-        let buffer = IntsBuffer::new(COLS).unwrap();
+        let buffer = QuantizedRowsBuffer::new(COLS).unwrap();
         // SAFETY: one thread.
         let x = unsafe {
             let rounding = Rounding { span: INT_BLOCK, low: 8 };

@@ -8,10 +8,10 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::activations::token_tiles::Line;
-use crate::dot::portable::floats::FloatsRoom;
+use crate::dot::portable::floats::FloatsWorkspace;
 use crate::dot::x86::amx::probe::{configure, release};
 use crate::dot::{PANEL, PANELS, Rows, Target};
+use crate::memory::lines::Line;
 
 /// Columns that meet in one product.
 const DEPTH: usize = 32;
@@ -42,7 +42,7 @@ pub(crate) fn suits(cols: usize) -> bool {
 /// Called under AVX-512 BW, where [`crate::dot::x86::amx::probe::works_with_bf16`] is true; no other thread touches the
 /// rows of `to`.
 #[inline(always)]
-pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWorkspace, to: &Target<'_>) {
     let row_bytes = rows.blocks.len() / rows.count;
     let (cols, count) = (row_bytes / 2, rows.count.div_ceil(PANEL));
     let (tokens, blocks) = (x.len() / cols, cols / DEPTH);
@@ -52,16 +52,16 @@ pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: 
     let each = blocks * 2 * width;
     // SAFETY: all sizes were checked or made here; called under the features.
     unsafe {
-        if !room.has_x {
-            room.x.resize(tokens.div_ceil(TOKENS) * each, Line::default());
-            for (x, out) in x.chunks(TOKENS * cols).zip(room.x.chunks_exact_mut(each)) {
+        if !workspace.has_x {
+            workspace.x.resize(tokens.div_ceil(TOKENS) * each, Line::default());
+            for (x, out) in x.chunks(TOKENS * cols).zip(workspace.x.chunks_exact_mut(each)) {
                 split(x, cols, width, out);
             }
-            room.has_x = true;
+            workspace.has_x = true;
         }
         let (sums, bytes) = ((16, 4 * width as u16), (16, 64));
         configure([sums, sums, sums, sums, bytes, bytes, sums, sums]);
-        room.sums.resize(tokens.div_ceil(TOKENS) * count * TOKENS, Line::default()); // [tiles, panels, rows, tokens]
+        workspace.sums.resize(tokens.div_ceil(TOKENS) * count * TOKENS, Line::default()); // [tiles, panels, rows, tokens]
         let copied = tokens > FEW || !rows.count.is_multiple_of(PANEL);
         let chunk = if copied { CHUNK } else { blocks };
         // memory is read in few places at once where that is all there is to do
@@ -69,9 +69,9 @@ pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: 
         for from in (0..blocks).step_by(chunk) {
             let part = from..blocks.min(from + chunk);
             if copied {
-                copy(rows, part.clone(), &mut room.rows);
+                copy(rows, part.clone(), &mut workspace.rows);
             }
-            for (tile, x) in room.x.chunks_exact(each).enumerate() {
+            for (tile, x) in workspace.x.chunks_exact(each).enumerate() {
                 let x = (x[from * 2 * width..].as_ptr(), width);
                 for first in (0..count).step_by(PANELS) {
                     let group = PANELS.min(count - first);
@@ -80,7 +80,7 @@ pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: 
                         let weights = if copied {
                             let lines = first * part.len() * PANEL + panel * PANEL;
                             Weights {
-                                at: room.rows[lines..].as_ptr().cast(),
+                                at: workspace.rows[lines..].as_ptr().cast(),
                                 row: 64,
                                 panel: 1024,
                                 block: group * 1024,
@@ -90,7 +90,7 @@ pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: 
                                 rows.blocks[(first + panel) * PANEL * row_bytes..].as_ptr().add(from * 64);
                             Weights { at, row: row_bytes, panel: PANEL * row_bytes, block: 64 }
                         };
-                        let sums = room.sums[(tile * count + first + panel) * TOKENS..].as_mut_ptr();
+                        let sums = workspace.sums[(tile * count + first + panel) * TOKENS..].as_mut_ptr();
                         panel += match most.min(group - panel) {
                             1 => panels::<1>(weights, x, part.clone(), sums),
                             2 | 3 => panels::<2>(weights, x, part.clone(), sums),
@@ -101,7 +101,7 @@ pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: 
             }
         }
         release();
-        for (tile, sums) in room.sums.chunks_exact_mut(count * TOKENS).enumerate() {
+        for (tile, sums) in workspace.sums.chunks_exact_mut(count * TOKENS).enumerate() {
             for (panel, sums) in sums.chunks_exact_mut(TOKENS).enumerate() {
                 let (to, there) = (to.skip(panel * PANEL), PANEL.min(rows.count - panel * PANEL));
                 let sums = sums.as_mut_ptr();

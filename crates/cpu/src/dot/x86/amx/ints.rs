@@ -8,15 +8,16 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::activations::quantized_rows::SUM_BLOCK;
-use crate::activations::token_tiles::{Lanes, Line, MAX_LANES, Place};
+use crate::activations::token_tiles::{MAX_TILE_TOKENS, Place, TokenTiles};
 use crate::dot::x86::amx::probe::{Tiles, release};
 use crate::dot::x86::avx512::packed::{DIGIT, Whole, joined, shifted};
 use crate::dot::x86::avx512::packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack};
 use crate::dot::x86::avx512::scaling::Scaling;
-use crate::dot::{PANEL, PackedRoom, Target};
+use crate::dot::{PANEL, PackedWorkspace, Target};
+use crate::memory::lines::Line;
 
 /// Tokens of a tile.
-const TOKENS: usize = MAX_LANES;
+const TOKENS: usize = MAX_TILE_TOKENS;
 /// Most columns that meet in one product.
 const DEPTH: usize = 64;
 /// Lines of codes of a panel that stay in the first cache beside the activations of a tile.
@@ -91,18 +92,18 @@ const fn leaves_room<P: Packing>(low: usize) -> bool {
 pub(crate) unsafe fn dot<P: Packing>(
     panels: &[Line],
     rows: usize,
-    x: &Lanes<'_>,
-    room: &mut PackedRoom,
+    x: &TokenTiles<'_>,
+    workspace: &mut PackedWorkspace,
     to: &Target<'_>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         match x.low {
-            4 if leaves_room::<P>(4) => dot_planes::<P, One<4>>(panels, rows, x, room, to),
+            4 if leaves_room::<P>(4) => dot_planes::<P, One<4>>(panels, rows, x, workspace, to),
             // codes of one bit are 0 and 2
-            6 if leaves_room::<P>(7) => dot_planes::<P, One<6>>(panels, rows, x, room, to),
-            _ if P::Scales::TWO_DIGITS => dot_planes::<P, TwoDigits>(panels, rows, x, room, to),
-            _ => dot_planes::<P, Two>(panels, rows, x, room, to),
+            6 if leaves_room::<P>(7) => dot_planes::<P, One<6>>(panels, rows, x, workspace, to),
+            _ if P::Scales::TWO_DIGITS => dot_planes::<P, TwoDigits>(panels, rows, x, workspace, to),
+            _ => dot_planes::<P, Two>(panels, rows, x, workspace, to),
         }
     }
 }
@@ -111,8 +112,8 @@ pub(crate) unsafe fn dot<P: Packing>(
 unsafe fn dot_planes<P: Packing, X: Planes>(
     panels: &[Line],
     rows: usize,
-    x: &Lanes<'_>,
-    room: &mut PackedRoom,
+    x: &TokenTiles<'_>,
+    workspace: &mut PackedWorkspace,
     to: &Target<'_>,
 ) {
     let (each, groups, tiles) = (lines::<P>(x.cols), x.cols / GROUP, x.tokens.div_ceil(TOKENS));
@@ -120,30 +121,30 @@ unsafe fn dot_planes<P: Packing, X: Planes>(
     assert!(
         x.low == X::LOW && panels.len() == count * each && x.values.len() * GROUP >= tiles * TOKENS * x.cols
     );
-    room.codes.resize(count * LINES, Line::default());
-    room.products.resize(X::TILES * TOKENS, Line::default());
-    room.sums.clear();
-    room.sums.resize(tiles * count * TOKENS, Line::default()); // [tiles, panels, tokens, rows]
+    workspace.codes.resize(count * LINES, Line::default());
+    workspace.products.resize(X::TILES * TOKENS, Line::default());
+    workspace.sums.clear();
+    workspace.sums.resize(tiles * count * TOKENS, Line::default()); // [tiles, panels, tokens, rows]
     // SAFETY: all sizes were checked or made above; called under the features.
     unsafe {
         Tiles { products: X::TILES, tokens: TOKENS, depth: depth::<P, X>() }.configure();
         for from in (0..groups).step_by(X::GROUPS) {
             let part = from..groups.min(from + X::GROUPS);
-            for (panel, codes) in panels.chunks_exact(each).zip(room.codes.chunks_exact_mut(LINES)) {
+            for (panel, codes) in panels.chunks_exact(each).zip(workspace.codes.chunks_exact_mut(LINES)) {
                 for (group, codes) in part.clone().zip(codes.chunks_exact_mut(X::LINES)) {
                     spread::<P, X>(panel, group, codes);
                 }
             }
-            for (tile, sums) in room.sums.chunks_exact_mut(count * TOKENS).enumerate() {
-                let each = panels.chunks_exact(each).zip(room.codes.chunks_exact(LINES));
+            for (tile, sums) in workspace.sums.chunks_exact_mut(count * TOKENS).enumerate() {
+                let each = panels.chunks_exact(each).zip(workspace.codes.chunks_exact(LINES));
                 for ((panel, codes), sums) in each.zip(sums.chunks_exact_mut(TOKENS)) {
                     let part = Part { panel, codes, x, tile, groups: part.clone() };
-                    part.add::<P, X>(sums, &mut room.products);
+                    part.add::<P, X>(sums, &mut workspace.products);
                 }
             }
         }
         release();
-        for (tile, sums) in room.sums.chunks_exact(count * TOKENS).enumerate() {
+        for (tile, sums) in workspace.sums.chunks_exact(count * TOKENS).enumerate() {
             for (panel, sums) in sums.chunks_exact(TOKENS).enumerate() {
                 let (to, rows) = (to.skip(panel * PANEL), PANEL.min(rows - panel * PANEL));
                 for (token, sums) in (tile * TOKENS..x.tokens).zip(sums) {
@@ -243,7 +244,7 @@ struct Part<'a> {
     panel: &'a [Line],
     /// Of these groups, one a byte.
     codes: &'a [Line],
-    x: &'a Lanes<'a>,
+    x: &'a TokenTiles<'a>,
     tile: usize,
     groups: Range<usize>,
 }
@@ -251,11 +252,11 @@ struct Part<'a> {
 impl Part<'_> {
     /// Adds the products of all units to the sums of each token; the matrix unit is one ahead.
     #[inline(always)]
-    unsafe fn add<P: Packing, X: Planes>(&self, out: &mut [Line], room: &mut [Line]) {
-        assert!(out.len() == TOKENS && room.len() == X::TILES * TOKENS);
+    unsafe fn add<P: Packing, X: Planes>(&self, out: &mut [Line], workspace: &mut [Line]) {
+        assert!(out.len() == TOKENS && workspace.len() == X::TILES * TOKENS);
         let (unit, cols) = (unit::<P>(), self.x.cols);
         let (first, count) = (self.groups.start * GROUP / unit, self.groups.len() * GROUP / unit);
-        let (out, room) = (out.as_mut_ptr(), room.as_mut_ptr());
+        let (out, workspace) = (out.as_mut_ptr(), workspace.as_mut_ptr());
         // what the tokens of a unit have in common stands beside each other
         let facts = |each: usize, i: usize| (self.tile * (cols / each) + (first + i) * unit / each) * TOKENS;
         // SAFETY: the caller's promise: these groups, and a tile of tokens.
@@ -264,7 +265,7 @@ impl Part<'_> {
             each_token!(T => sums[T] = _mm512_load_ps(out.add(T).cast()));
             self.multiply::<P, X>(first, 0);
             for i in 0..count {
-                store::<X>(room);
+                store::<X>(workspace);
                 if i + 1 < count {
                     self.multiply::<P, X>(first, i + 1);
                 }
@@ -286,7 +287,7 @@ impl Part<'_> {
                 } else {
                     self.x.sums32.as_ptr().add(facts(GROUP, i))
                 };
-                let products = room;
+                let products = workspace;
                 each_token!(T => {
                     let mut all = _mm512_load_si512(products.add(T).cast());
                     if !X::ONE {

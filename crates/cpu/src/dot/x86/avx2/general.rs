@@ -51,16 +51,16 @@ impl Layout for Plain {
 }
 
 /// Rows of any format as rows of [`Plain`].
-pub(crate) fn unpack<'a>(rows: &Rows<'_>, cols: usize, room: &'a mut Vec<PlainBlock>) -> Rows<'a> {
+pub(crate) fn unpack<'a>(rows: &Rows<'_>, cols: usize, workspace: &'a mut Vec<PlainBlock>) -> Rows<'a> {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     assert!(rows.blocks.len() == cols / len * bytes * rows.count);
     let mut block = Block::empty();
-    room.clear();
+    workspace.clear();
     for raw in rows.blocks.chunks_exact(bytes) {
         block.fill(rows.quant, raw, rows.tail);
         let groups = block.scales.as_chunks::<2>().0.iter().zip(block.offsets.as_chunks::<2>().0);
         let codes = block.codes[..len].as_chunks::<INT_BLOCK>().0;
-        room.extend(codes.iter().zip(groups).map(|(codes, (scales, offsets))| PlainBlock {
+        workspace.extend(codes.iter().zip(groups).map(|(codes, (scales, offsets))| PlainBlock {
             scales: *scales,
             offsets: *offsets,
             codes: *codes,
@@ -68,6 +68,7 @@ pub(crate) fn unpack<'a>(rows: &Rows<'_>, cols: usize, room: &'a mut Vec<PlainBl
     }
     const { assert!(INT_BLOCK == 2 * SUM_BLOCK) };
     // SAFETY: a plain block is 48 bytes without gaps.
-    let blocks = unsafe { std::slice::from_raw_parts(room.as_ptr().cast(), size_of_val(room.as_slice())) };
+    let blocks =
+        unsafe { std::slice::from_raw_parts(workspace.as_ptr().cast(), size_of_val(workspace.as_slice())) };
     Rows { quant: rows.quant, count: rows.count, blocks, tail: &[] }
 }

@@ -6,10 +6,11 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::token_tiles::{Lanes, Line, MAX_LANES};
+use crate::activations::token_tiles::{MAX_TILE_TOKENS, TokenTiles};
 use crate::dot::x86::avx2::tiles::{GROUPS, Layout, chunk_bytes, codes_at};
 use crate::dot::x86::avx2::wide::Wide;
 use crate::dot::{PANEL, Rows, Target};
+use crate::memory::lines::Line;
 
 /// A chunk of 256 columns of [`PANEL`] rows.
 #[repr(C, align(64))]
@@ -65,7 +66,7 @@ impl Panel {
 /// Sums of a panel with one tile of tokens: `[places][PANEL][lanes]`.
 #[repr(C, align(64))]
 #[derive(Default)]
-struct Sums([[[f32; MAX_LANES]; PANEL]; 2 * GROUPS]);
+struct Sums([[[f32; MAX_TILE_TOKENS]; PANEL]; 2 * GROUPS]);
 
 /// Adds the products of some rows of one chunk with one tile of tokens, whose blocks there are at `block`.
 #[inline(always)]
@@ -73,7 +74,7 @@ unsafe fn add_chunk<L: Layout, W: Wide, const R: usize>(
     sums: &mut Sums,
     start: Option<*const f32>,
     (chunk, first): (&Chunk, usize),
-    x: &Lanes<'_>,
+    x: &TokenTiles<'_>,
     block: usize,
     groups: usize,
 ) {
@@ -120,8 +121,8 @@ unsafe fn add_chunk<L: Layout, W: Wide, const R: usize>(
 #[inline(always)]
 pub(crate) unsafe fn panel<L: Layout, W: Wide>(
     rows: &Rows<'_>,
-    x: &Lanes<'_>,
-    room: &mut Panel,
+    x: &TokenTiles<'_>,
+    workspace: &mut Panel,
     to: &Target<'_>,
 ) {
     let all_groups = x.cols / 32;
@@ -129,12 +130,12 @@ pub(crate) unsafe fn panel<L: Layout, W: Wide>(
     assert!(x.values.len() >= x.tokens.next_multiple_of(W::LANES) * all_groups);
     // SAFETY: sizes were checked above; called under the features of `W`.
     unsafe {
-        room.unpack::<L, W>(rows, x.cols);
-        let none = Line64([0.0f32; MAX_LANES]);
+        workspace.unpack::<L, W>(rows, x.cols);
+        let none = Line64([0.0f32; MAX_TILE_TOKENS]);
         if all_groups < GROUPS {
-            *room.sums = Sums::default(); // places without columns
+            *workspace.sums = Sums::default(); // places without columns
         }
-        let (chunks, sums) = (&room.chunks, &mut *room.sums);
+        let (chunks, sums) = (&workspace.chunks, &mut *workspace.sums);
         for tile in 0..x.tokens.div_ceil(W::LANES) {
             for (c, chunk) in chunks.iter().enumerate().take(all_groups.div_ceil(GROUPS)) {
                 let (block, groups) = (tile * all_groups + c * GROUPS, GROUPS.min(all_groups - c * GROUPS));
@@ -157,8 +158,8 @@ pub(crate) unsafe fn panel<L: Layout, W: Wide>(
 /// Adds up the places of a chunk as `horizontal_sum` does, and hands the results on, token by token.
 #[inline(always)]
 unsafe fn finish<L: Layout, W: Wide>(sums: &Sums, rows: usize, tile: usize, tokens: usize, to: &Target<'_>) {
-    let mut results = Line64([[0.0f32; PANEL]; MAX_LANES]); // [lanes][PANEL]
-    let mut columns = Line64([[0.0f32; MAX_LANES]; PANEL]);
+    let mut results = Line64([[0.0f32; PANEL]; MAX_TILE_TOKENS]); // [lanes][PANEL]
+    let mut columns = Line64([[0.0f32; MAX_TILE_TOKENS]; PANEL]);
     // SAFETY: all arrays have room for whole vectors; called under the features of `W`.
     unsafe {
         for r in 0..rows {
@@ -174,7 +175,12 @@ unsafe fn finish<L: Layout, W: Wide>(sums: &Sums, rows: usize, tile: usize, toke
             W::store_floats(columns.0[r].as_mut_ptr(), W::add(even, odd));
         }
         for part in (0..PANEL).step_by(W::LANES) {
-            W::transpose(columns.0[part].as_ptr(), MAX_LANES, results.0[0].as_mut_ptr().add(part), PANEL);
+            W::transpose(
+                columns.0[part].as_ptr(),
+                MAX_TILE_TOKENS,
+                results.0[0].as_mut_ptr().add(part),
+                PANEL,
+            );
         }
         let first = tile * W::LANES;
         for t in first..tokens.min(first + W::LANES) {

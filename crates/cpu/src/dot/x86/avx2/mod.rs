@@ -12,10 +12,10 @@ use std::arch::x86_64::__m256;
 use tern_quant::{self as quant, Quant};
 
 use self::tiles::Layout;
-use crate::activations::quantized_rows::{Ints, Rounding};
-use crate::activations::token_tiles::{Lanes, LanesMut, quantize_tile};
-use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsRoom, Format};
-use crate::dot::{IntsKernel, KernelList, LinearKernel, Rows, Target, kernel_of};
+use crate::activations::quantized_rows::{QuantizedRows, Rounding};
+use crate::activations::token_tiles::{TokenTiles, TokenTilesMut, quantize_tile};
+use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsWorkspace, Format};
+use crate::dot::{IntegerKernel, KernelList, LinearKernel, Rows, Target, kernel_of};
 
 /// What a thread unpacks rows into.
 #[derive(Default)]
@@ -25,59 +25,69 @@ pub(crate) struct Workspace {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn few<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+unsafe fn few<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, out: &mut [f32]) {
     // SAFETY: the features are on.
     unsafe { tiles::dot_rows_256::<L>(rows, x, out) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn panel<L: Layout>(rows: &Rows<'_>, x: &Lanes<'_>, room: &mut many::Panel, to: &Target<'_>) {
+unsafe fn panel<L: Layout>(
+    rows: &Rows<'_>,
+    x: &TokenTiles<'_>,
+    workspace: &mut many::Panel,
+    to: &Target<'_>,
+) {
     // SAFETY: the features are on.
-    unsafe { many::panel::<L, tiles::Avx2>(rows, x, room, to) }
+    unsafe { many::panel::<L, tiles::Avx2>(rows, x, workspace, to) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantize(x: &[f32], sizes: (usize, Rounding), start: usize, out: LanesMut<'_>) {
+unsafe fn quantize(x: &[f32], sizes: (usize, Rounding), start: usize, out: TokenTilesMut<'_>) {
     // SAFETY: the features are on.
     unsafe { quantize_tile::<tiles::Avx2>(x, sizes, start, out) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn float_rows<F: Format>(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+unsafe fn float_rows<F: Format>(
+    rows: &Rows<'_>,
+    x: &[f32],
+    workspace: &mut FloatsWorkspace,
+    to: &Target<'_>,
+) {
     // SAFETY: the features are on.
-    unsafe { floats::dot::<__m256, F, 3>(rows, x, room, to) }
+    unsafe { floats::dot::<__m256, F, 3>(rows, x, workspace, to) }
 }
 
 /// [`crate::activations::token_tiles::quantize_tile`]
-pub(crate) fn quantize_lanes(x: &[f32], sizes: (usize, Rounding), start: usize, out: LanesMut<'_>) {
+pub(crate) fn quantize_lanes(x: &[f32], sizes: (usize, Rounding), start: usize, out: TokenTilesMut<'_>) {
     // SAFETY: these kernels are listed only where the features were detected.
     unsafe { quantize(x, sizes, start, out) }
 }
 
 const fn floats<F: Format>() -> LinearKernel {
     // SAFETY: as above.
-    LinearKernel::F32(|rows, x, room, to| unsafe { float_rows::<F>(rows, x, &mut room.floats, to) })
+    LinearKernel::F32(|rows, x, workspace, to| unsafe { float_rows::<F>(rows, x, &mut workspace.floats, to) })
 }
 
 const fn ints<L: Layout>() -> LinearKernel {
-    LinearKernel::Ints(IntsKernel {
+    LinearKernel::Integer(IntegerKernel {
         // SAFETY: as above.
         few: |rows, x, _, out| unsafe { few::<L>(rows, x, out) },
         // SAFETY: as above.
-        many: Some(|rows, x, room, to| unsafe { panel::<L>(rows, x, &mut room.avx2.panel, to) }),
+        many: Some(|rows, x, workspace, to| unsafe { panel::<L>(rows, x, &mut workspace.avx2.panel, to) }),
     })
 }
 
 /// Any format: rows are first unpacked by the format's own function. All that are known have a layout;
 /// a new one runs before it has.
 pub(crate) fn general_kernel() -> LinearKernel {
-    LinearKernel::Ints(IntsKernel {
-        few: |rows, x, room, out| {
-            let rows = general::unpack(rows, x.cols, &mut room.avx2.plain);
+    LinearKernel::Integer(IntegerKernel {
+        few: |rows, x, workspace, out| {
+            let rows = general::unpack(rows, x.cols, &mut workspace.avx2.plain);
             // SAFETY: as above.
             unsafe { few::<general::Plain>(&rows, x, out) }
         },
-        many: Some(|rows, x, room, to| {
-            let rows = general::unpack(rows, x.cols, &mut room.avx2.plain);
+        many: Some(|rows, x, workspace, to| {
+            let rows = general::unpack(rows, x.cols, &mut workspace.avx2.plain);
             // SAFETY: as above.
-            unsafe { panel::<general::Plain>(&rows, x, &mut room.avx2.panel, to) }
+            unsafe { panel::<general::Plain>(&rows, x, &mut workspace.avx2.panel, to) }
         }),
     })
 }

@@ -3,13 +3,13 @@
 //! A format brings a [`Layout`]: how its codes come into registers, and the scales of 256 weights. The loop works
 //! through chunks of 256 columns: the products of each group of 32 (or 16) columns are added up to one exact
 //! integer, and the eight (or 16) groups of a chunk stand in the lanes of one vector, where they take their scales
-//! and offsets. Lanes are added up at the end. Equals `scalar::dot_codes` to rounding.
+//! and offsets. TokenTiles are added up at the end. Equals `scalar::dot_codes` to rounding.
 
 use std::arch::x86_64::*;
 
 use tern_quant::INT_BLOCK;
 
-use crate::activations::quantized_rows::Ints;
+use crate::activations::quantized_rows::QuantizedRows;
 use crate::dot::x86::floats::horizontal_sum;
 use crate::dot::{ROWS, Rows};
 
@@ -120,7 +120,7 @@ struct Chunk {
 }
 
 #[inline(always)]
-unsafe fn chunk_of<L: Layout>(x: &Ints<'_>, token: usize, chunk: usize, groups: usize) -> Chunk {
+unsafe fn chunk_of<L: Layout>(x: &QuantizedRows<'_>, token: usize, chunk: usize, groups: usize) -> Chunk {
     let at = token * (x.cols / INT_BLOCK) + chunk * GROUPS;
     // SAFETY: masks keep the loads inside the token's row; called under AVX2.
     unsafe {
@@ -195,7 +195,7 @@ type Sums256<const R: usize, const N: usize> = [[[__m256; 2]; N]; R];
 #[inline(always)]
 unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
     sums: &mut Sums256<R, N>,
-    x: &Ints<'_>,
+    x: &QuantizedRows<'_>,
     at: Place<'_>,
     groups: usize,
 ) {
@@ -247,7 +247,7 @@ unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
 
 /// Eight sums of four products of codes and activations from `at` on, both planes together.
 #[inline(always)]
-unsafe fn products<S: Simd>(codes: __m256i, x: &Ints<'_>, at: usize, signed: bool) -> __m256i {
+unsafe fn products<S: Simd>(codes: __m256i, x: &QuantizedRows<'_>, at: usize, signed: bool) -> __m256i {
     // SAFETY: 32 activations are readable at `at` by the caller's promise; called under the features of `S`.
     unsafe {
         let mut high = _mm256_loadu_si256(x.high.as_ptr().add(at).cast());
@@ -266,7 +266,7 @@ unsafe fn products<S: Simd>(codes: __m256i, x: &Ints<'_>, at: usize, signed: boo
 #[inline(always)]
 unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
     rows: Blocks<'_>,
-    x: &Ints<'_>,
+    x: &QuantizedRows<'_>,
     out: &mut [f32],
     stride: usize,
 ) {
@@ -290,7 +290,7 @@ macro_rules! dot_rows {
         /// # Safety
         /// Called under the features of its tile.
         #[inline(always)]
-        pub(crate) unsafe fn $name<L: Layout>(rows: &Rows<'_>, x: &Ints<'_>, out: &mut [f32]) {
+        pub(crate) unsafe fn $name<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, out: &mut [f32]) {
             let row_bytes = x.cols / L::LEN * L::BYTES;
             let tokens = out.len() / rows.count;
             assert!(rows.blocks.len() == rows.count * row_bytes && x.high.len() >= tokens * x.cols);

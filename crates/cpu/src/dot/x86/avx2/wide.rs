@@ -7,15 +7,15 @@ use crate::dot::x86::avx2::tiles::{Avx2, Simd};
 
 /// Vectors as wide as a tile of tokens.
 pub(crate) trait Wide: Simd + Square {
-    type Ints: Copy;
+    type Integers: Copy;
     type Floats: Copy;
-    unsafe fn zero() -> Self::Ints;
+    unsafe fn zero() -> Self::Integers;
     /// Two codes for every lane.
-    unsafe fn pair(p: *const i16) -> Self::Ints;
-    unsafe fn load(p: *const i16) -> Self::Ints;
+    unsafe fn pair(p: *const i16) -> Self::Integers;
+    unsafe fn load(p: *const i16) -> Self::Integers;
     /// Adds the products of two pairs in each lane.
-    unsafe fn add_products(sum: Self::Ints, a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    unsafe fn floats(v: Self::Ints) -> Self::Floats;
+    unsafe fn add_products(sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    unsafe fn floats(v: Self::Integers) -> Self::Floats;
     /// The same value in every lane.
     unsafe fn every(p: *const f32) -> Self::Floats;
     unsafe fn load_floats(p: *const f32) -> Self::Floats;
@@ -29,7 +29,7 @@ pub(crate) trait Wide: Simd + Square {
 }
 
 impl Wide for Avx2 {
-    type Ints = __m256i;
+    type Integers = __m256i;
     type Floats = __m256;
     instructions! {
         zero() -> __m256i = _mm256_setzero_si256();

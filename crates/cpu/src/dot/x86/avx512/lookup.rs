@@ -5,12 +5,12 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::quantized_rows::Ints;
-use crate::activations::token_tiles::Line;
+use crate::activations::quantized_rows::QuantizedRows;
 use crate::dot::x86::avx512::packed::{ahead, joined, minus, write};
 use crate::dot::x86::avx512::packing::{GROUP, Packing, group_lines, lines, place, unit};
 use crate::dot::x86::avx512::scaling::Scaling;
-use crate::dot::{PANEL, PackedRoom, Target};
+use crate::dot::{PANEL, PackedWorkspace, Target};
+use crate::memory::lines::Line;
 
 /// Tables of a group: one for each nibble of a word.
 const TABLES: usize = 4;
@@ -20,7 +20,7 @@ const SPARE: u32 = 2;
 /// Whether a format is one of these, and activations are one token's and rounded for it: where another format reads them
 /// too, they may not be.
 #[inline(always)]
-pub(crate) fn suits<P: Packing>(x: &Ints<'_>) -> bool {
+pub(crate) fn suits<P: Packing>(x: &QuantizedRows<'_>) -> bool {
     let one_bit = P::LOW == 1 && P::HIGH == 0 && P::TWICE && P::Scales::ONE && P::EXCESS.is_some();
     one_bit && x.rows() == 1 && x.low_bits + SPARE <= 8
 }
@@ -33,26 +33,26 @@ pub(crate) fn suits<P: Packing>(x: &Ints<'_>) -> bool {
 pub(crate) unsafe fn dot<P: Packing>(
     panels: &[Line],
     rows: usize,
-    x: &Ints<'_>,
-    room: &mut PackedRoom,
+    x: &QuantizedRows<'_>,
+    workspace: &mut PackedWorkspace,
     to: &Target<'_>,
 ) {
     let each = lines::<P>(x.cols);
     assert!(panels.len() == rows.div_ceil(PANEL) * each && x.rows() == 1);
     // SAFETY: panels are whole, and tables are made for all columns.
     unsafe {
-        if !room.has_tables {
-            room.tables.resize(x.cols / GROUP * TABLES, Line::default());
-            fill(x, &mut room.tables);
-            room.has_tables = true;
+        if !workspace.has_tables {
+            workspace.tables.resize(x.cols / GROUP * TABLES, Line::default());
+            fill(x, &mut workspace.tables);
+            workspace.has_tables = true;
         }
         let (count, mut i) = (panels.len() / each, 0);
         while i < count {
             let part = |m: usize| &panels[i * each..(i + m) * each];
             i += match count - i {
-                1 => some_panels::<P, 1>(part(1), (i, rows), (x, &room.tables), to),
-                2 | 3 => some_panels::<P, 2>(part(2), (i, rows), (x, &room.tables), to),
-                _ => some_panels::<P, 4>(part(4), (i, rows), (x, &room.tables), to),
+                1 => some_panels::<P, 1>(part(1), (i, rows), (x, &workspace.tables), to),
+                2 | 3 => some_panels::<P, 2>(part(2), (i, rows), (x, &workspace.tables), to),
+                _ => some_panels::<P, 4>(part(4), (i, rows), (x, &workspace.tables), to),
             };
         }
     }
@@ -63,7 +63,7 @@ pub(crate) unsafe fn dot<P: Packing>(
 /// Byte `b` of a row's lane holds columns `b`, `b + 4`, ... `b + 28` of its group, so nibble `n` of word `w` is
 /// those four from `16 * (n % 2) + 2 * w + n / 2` on.
 #[inline(always)]
-unsafe fn fill(x: &Ints<'_>, tables: &mut [Line]) {
+unsafe fn fill(x: &QuantizedRows<'_>, tables: &mut [Line]) {
     // SAFETY: all groups of `x` are readable and have their tables; called under AVX-512 BW.
     unsafe {
         // the first column of each word's four, for nibble 0
@@ -96,7 +96,7 @@ unsafe fn fill(x: &Ints<'_>, tables: &mut [Line]) {
 unsafe fn some_panels<P: Packing, const M: usize>(
     panels: &[Line],
     (index, rows): (usize, usize),
-    (x, tables): (&Ints<'_>, &[Line]),
+    (x, tables): (&QuantizedRows<'_>, &[Line]),
     to: &Target<'_>,
 ) -> usize {
     let (unit, each) = (unit::<P>(), panels.len() / M);

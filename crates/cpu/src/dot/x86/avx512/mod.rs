@@ -12,11 +12,12 @@ use tern_quant::{self as quant, Quant};
 
 use self::packing::Packing;
 use super::amx;
-use crate::activations::quantized_rows::Ints;
-use crate::activations::token_tiles::{Lanes, Line};
-use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsRoom, Format};
+use crate::activations::quantized_rows::QuantizedRows;
+use crate::activations::token_tiles::TokenTiles;
+use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsWorkspace, Format};
 use crate::dot::portable::packed::PackedMany;
-use crate::dot::{KernelList, LinearKernel, PackedKernel, PackedRoom, Rows, Target, kernel_of};
+use crate::dot::{KernelList, LinearKernel, PackedKernel, PackedWorkspace, Rows, Target, kernel_of};
+use crate::memory::lines::Line;
 
 macro_rules! with_features {
     ($(fn $name:ident$(<$p:ident>)?($($arg:ident: $type:ty),*) = $call:expr;)*) => {
@@ -33,39 +34,44 @@ with_features! {
     fn dot_with_tiles<P>(
         panels: &[Line],
         rows: usize,
-        x: &Lanes<'_>,
-        room: &mut PackedRoom,
+        x: &TokenTiles<'_>,
+        workspace: &mut PackedWorkspace,
         to: &Target<'_>
-    ) = amx::ints::dot::<P>(panels, rows, x, room, to);
-    fn dot<P>(panels: &[Line], rows: usize, x: &Ints<'_>, room: &mut PackedRoom, to: &Target<'_>) =
+    ) = amx::ints::dot::<P>(panels, rows, x, workspace, to);
+    fn dot<P>(panels: &[Line], rows: usize, x: &QuantizedRows<'_>, workspace: &mut PackedWorkspace, to: &Target<'_>) =
         if lookup::suits::<P>(x) {
-            lookup::dot::<P>(panels, rows, x, room, to)
+            lookup::dot::<P>(panels, rows, x, workspace, to)
         } else {
             packed::dot::<P>(panels, rows, x, to)
         };
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn float_rows<F: Format>(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+unsafe fn float_rows<F: Format>(
+    rows: &Rows<'_>,
+    x: &[f32],
+    workspace: &mut FloatsWorkspace,
+    to: &Target<'_>,
+) {
     // SAFETY: the features are on.
-    unsafe { floats::dot::<__m512, F, 6>(rows, x, room, to) }
+    unsafe { floats::dot::<__m512, F, 6>(rows, x, workspace, to) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn bf16_with_tiles(rows: &Rows<'_>, x: &[f32], room: &mut FloatsRoom, to: &Target<'_>) {
+unsafe fn bf16_with_tiles(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWorkspace, to: &Target<'_>) {
     // SAFETY: the features are on.
     unsafe {
         if amx::floats::suits(rows.blocks.len() / rows.count / 2) {
-            amx::floats::dot(rows, x, room, to);
+            amx::floats::dot(rows, x, workspace, to);
         } else {
-            float_rows::<Bf16>(rows, x, room, to);
+            float_rows::<Bf16>(rows, x, workspace, to);
         }
     }
 }
 
 const fn floats<F: Format>() -> LinearKernel {
     // SAFETY: these kernels are listed only where the features were detected.
-    LinearKernel::F32(|rows, x, room, to| unsafe { float_rows::<F>(rows, x, &mut room.floats, to) })
+    LinearKernel::F32(|rows, x, workspace, to| unsafe { float_rows::<F>(rows, x, &mut workspace.floats, to) })
 }
 
 const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
@@ -74,7 +80,7 @@ const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
         // SAFETY: these kernels are listed only where the features were detected.
         pack: |rows, cols, out| unsafe { pack::<P>(rows, cols, out) },
         // SAFETY: as above.
-        few: |panels, rows, x, room, to| unsafe { dot::<P>(panels, rows, x, room, to) },
+        few: |panels, rows, x, workspace, to| unsafe { dot::<P>(panels, rows, x, workspace, to) },
         many: many_of::<P, AMX>(),
         at_load: true,
     })
@@ -83,7 +89,7 @@ const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
 const fn many_of<P: Packing, const AMX: bool>() -> Option<PackedMany> {
     // SAFETY: as above.
     let many: PackedMany =
-        |panels, rows, x, room, to| unsafe { dot_with_tiles::<P>(panels, rows, x, room, to) };
+        |panels, rows, x, workspace, to| unsafe { dot_with_tiles::<P>(panels, rows, x, workspace, to) };
     if AMX { Some(many) } else { None }
 }
 
@@ -93,7 +99,9 @@ pub(crate) fn general_kernel<const AMX: bool>() -> LinearKernel {
         lines: packing::lines::<packing::Plain>,
         pack: packing::pack_plain,
         // SAFETY: as above.
-        few: |panels, rows, x, room, to| unsafe { dot::<packing::Plain>(panels, rows, x, room, to) },
+        few: |panels, rows, x, workspace, to| unsafe {
+            dot::<packing::Plain>(panels, rows, x, workspace, to)
+        },
         many: many_of::<packing::Plain, AMX>(),
         at_load: false,
     })
@@ -136,8 +144,8 @@ impl<const AMX: bool> With<AMX> {
 pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> Option<LinearKernel> {
     if AMX && *quant == quant::BF16 && amx::probe::works_with_bf16() {
         // SAFETY: as above.
-        return Some(LinearKernel::F32(|rows, x, room, to| unsafe {
-            bf16_with_tiles(rows, x, &mut room.floats, to)
+        return Some(LinearKernel::F32(|rows, x, workspace, to| unsafe {
+            bf16_with_tiles(rows, x, &mut workspace.floats, to)
         }));
     }
     kernel_of(With::<AMX>::KERNELS, general_kernel::<AMX>(), quant)

@@ -6,11 +6,11 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::quantized_rows::Ints;
-use crate::activations::token_tiles::Line;
+use crate::activations::quantized_rows::QuantizedRows;
 use crate::dot::x86::avx512::packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack_step};
 use crate::dot::x86::avx512::scaling::Scaling;
 use crate::dot::{PANEL, Target};
+use crate::memory::lines::Line;
 
 /// Lines that are asked for ahead of time, in all panels that meet a token together.
 const AHEAD: usize = 64;
@@ -26,7 +26,7 @@ macro_rules! each_step {
 /// # Safety
 /// Called under AVX-512 BW, VL, DQ and VNNI.
 #[inline(always)]
-pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Ints<'_>, to: &Target<'_>) {
+pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &QuantizedRows<'_>, to: &Target<'_>) {
     let (each, tokens) = (lines::<P>(x.cols), x.rows());
     assert!(panels.len() == rows.div_ceil(PANEL) * each);
     // SAFETY: panels are whole, and tokens stay below those of `x`.
@@ -63,7 +63,7 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Ints<'_>,
 unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     panels: &[Line],
     (index, rows): (usize, usize),
-    (x, first): (&Ints<'_>, usize),
+    (x, first): (&QuantizedRows<'_>, usize),
     to: &Target<'_>,
 ) -> usize {
     let unit = unit::<P>();

@@ -7,7 +7,6 @@ use std::arch::x86_64::*;
 
 use tern_quant::MAX_BLOCK;
 
-use crate::activations::token_tiles::Line;
 use crate::dot::portable::scalar;
 use crate::dot::x86::avx2::layouts;
 use crate::dot::x86::avx2::low_bits;
@@ -16,6 +15,7 @@ use crate::dot::x86::avx512::scaling::{
     Bytes, Exponents, Floats, HalfFloats, HalvesAndMins, Nibbles, OneFloat, Scaling, SixBits, SmallFloats,
 };
 use crate::dot::{PANEL, Rows};
+use crate::memory::lines::Line;
 
 /// Columns of a group, which share the scale of their activations.
 pub(crate) const GROUP: usize = 32;

@@ -4,11 +4,11 @@ use std::arch::x86_64::*;
 
 use tern_quant::INT_BLOCK;
 
-use crate::activations::quantized_rows::{IntsMut, Rounding, SUM_BLOCK};
+use crate::activations::quantized_rows::{QuantizedRowsMut, Rounding, SUM_BLOCK};
 use crate::activations::token_tiles::TileRow;
 
 /// All blocks of a run of values.
-pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
+pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
     let blocks = x.len() / INT_BLOCK;
     assert!(out.high.len() == x.len() && out.low.len() == x.len() && x.len() == blocks * INT_BLOCK);
     assert!(out.scales.len() == blocks && out.sums32.len() == blocks && out.minus32.len() == blocks);
@@ -69,7 +69,7 @@ unsafe fn put16<const UPPER: bool>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn quantize_wide(x: &[f32], rounding: Rounding, out: IntsMut<'_>) {
+unsafe fn quantize_wide(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
     let mut i = 0; // in 16 values
     for x in x.chunks(rounding.span) {
         let (scale, steps) = scale_of(x, rounding);
@@ -121,8 +121,8 @@ unsafe fn quantize_row_wide(x: &[f32], rounding: Rounding, out: &TileRow<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::activations::quantized_rows::{self, Ints, IntsBuffer, Rounding};
-    use crate::activations::token_tiles::{LanesBuffer, Place};
+    use crate::activations::quantized_rows::{self, QuantizedRows, QuantizedRowsBuffer, Rounding};
+    use crate::activations::token_tiles::{Place, TokenTilesBuffer};
 
     #[test]
     fn the_plain_loop_bit_by_bit() {
@@ -132,7 +132,7 @@ mod tests {
         let mut x = tern_graph::Random::new(3).normals(512, 2.0);
         (x[7], x[200]) = (900.0, -0.0);
         x[256..320].fill(0.0);
-        let [plain, wide] = [0, 1].map(|_| IntsBuffer::new(512).unwrap());
+        let [plain, wide] = [0, 1].map(|_| QuantizedRowsBuffer::new(512).unwrap());
         for (span, low) in [(32, 8), (64, 8), (128, 8), (128, 6), (32, 4)] {
             let rounding = Rounding { span, low };
             // SAFETY: one thread.
@@ -141,7 +141,7 @@ mod tests {
                 super::quantize(&x, rounding, wide.part(512, 0, 0, 512));
                 [plain.view(1, 512, 8), wide.view(1, 512, 8)]
             };
-            let parts = |v: &Ints<'_>| {
+            let parts = |v: &QuantizedRows<'_>| {
                 let ints = [v.high, v.low].map(<[i8]>::to_vec);
                 let floats = [v.scales, v.sums32, v.sums16].map(<[f32]>::to_vec);
                 (ints, floats, [v.minus32, v.minus16].map(<[i32]>::to_vec))
@@ -161,7 +161,7 @@ mod tests {
             let rounding = Rounding { span, low };
             let x = tern_graph::Random::new(5).normals(tokens * cols, 1.0);
             let (planes, tiles) =
-                (IntsBuffer::new(tokens * cols).unwrap(), LanesBuffer::new(32 * cols).unwrap());
+                (QuantizedRowsBuffer::new(tokens * cols).unwrap(), TokenTilesBuffer::new(32 * cols).unwrap());
             // SAFETY: one thread.
             let (planes, tiles) = unsafe {
                 for (t, x) in x.chunks_exact(cols).enumerate() {

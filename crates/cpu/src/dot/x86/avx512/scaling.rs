@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::token_tiles::Line;
 use crate::dot::PANEL;
 use crate::dot::x86::avx2::layouts;
+use crate::memory::lines::Line;
 
 /// How scales of a block come into registers.
 pub(crate) trait Scaling {

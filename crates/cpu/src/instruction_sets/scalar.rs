@@ -1,0 +1,26 @@
+//! Plain Rust, which every machine runs and every other instruction set must equal.
+
+use crate::activations::quantized_rows;
+use crate::attention::attend::AttentionKernels;
+use crate::attention::softmax::softmax;
+use crate::dot::portable::scalar;
+use crate::kernels::Kernels;
+use crate::math;
+use crate::vectors::Plain;
+
+pub(super) static SCALAR: Kernels = Kernels {
+    name: "scalar",
+    linear: scalar::kernel,
+    attention: AttentionKernels {
+        run: |attend, block, run, workspace| {
+            // SAFETY: the caller's promise; plain vectors are everywhere.
+            unsafe { attend.run::<Plain>(block, run, workspace) }
+        },
+        softmax: softmax::<false>,
+        store_f16: scalar::store_f16,
+    },
+    gated: math::gated,
+    quantize: quantized_rows::quantize,
+    tiles: None,
+    sums: math::sums,
+};

@@ -1,0 +1,50 @@
+//! Loops over floats that the compiler vectorises at the width of the caller's instruction set.
+
+use tern_graph::Activation;
+
+/// `2^(x / ln 2)` by a polynomial, good to about one unit in the last place; vectorises at any width. `FUSED` rounds
+/// once for each product and sum.
+#[inline(always)]
+pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
+    let mul_add = |a: f32, b: f32, c: f32| if FUSED { a.mul_add(b, c) } else { a * b + c };
+    let x = x.clamp(-87.3, 88.7);
+    let rounded = mul_add(x, std::f32::consts::LOG2_E, 12_582_912.0); // 1.5 * 2^23: the whole number is in the low bits
+    let n = rounded - 12_582_912.0;
+    let r = mul_add(n, 2.121_944_4e-4, mul_add(n, -0.693_359_4, x)); // ln 2 in two parts
+    let p = mul_add(1.987_569_1e-4, r, 1.398_199_9e-3);
+    let p = mul_add(p, r, 8.333_452e-3);
+    let p = mul_add(p, r, 4.166_579_6e-2);
+    let p = mul_add(p, r, 1.666_666_5e-1);
+    let p = mul_add(p, r, 0.5);
+    let y = mul_add(p * r, r, r) + 1.0;
+    y * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
+}
+
+#[inline(always)]
+pub(crate) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let each = out.iter_mut().zip(gate.iter().zip(up));
+    match act {
+        Activation::Silu => each.for_each(|(o, (&g, &u))| *o = g / (1.0 + exp::<false>(-g)) * u),
+        Activation::GeluTanh => each.for_each(|(o, (&g, &u))| {
+            // tanh(z) = 1 - 2 / (1 + exp(2z))
+            let z = 0.797_884_6 * g * (1.0 + 0.044_715 * g * g);
+            *o = g * (1.0 - 1.0 / (1.0 + exp::<false>(2.0 * z))) * u;
+        }),
+        Activation::Relu2 => each.for_each(|(o, (&g, &u))| *o = g * g.max(0.0) * u),
+    }
+}
+
+#[inline(always)]
+pub(crate) fn sums(x: &[f32]) -> (f32, f32) {
+    let (mut sum, mut squares) = ([0.0f32; 8], [0.0f32; 8]);
+    let chunks = x.chunks_exact(8);
+    let rest = chunks.remainder();
+    for part in chunks {
+        for i in 0..8 {
+            sum[i] += part[i];
+            squares[i] += part[i] * part[i];
+        }
+    }
+    let rest = rest.iter().fold((0.0, 0.0), |(s, q), v| (s + v, q + v * v));
+    (sum.iter().sum::<f32>() + rest.0, squares.iter().sum::<f32>() + rest.1)
+}

@@ -1,0 +1,14 @@
+//! A stored tensor.
+
+use std::sync::Arc;
+
+use tern_graph::HostTensor;
+
+use crate::dot::Packed;
+
+/// A tensor, and its panels if it was packed when it was stored.
+#[derive(Clone)]
+pub(crate) struct Weight {
+    pub(crate) tensor: HostTensor,
+    pub(crate) packed: Option<Arc<Packed>>,
+}
