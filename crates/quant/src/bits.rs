@@ -27,12 +27,12 @@ pub(crate) fn put_f16(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// What a half keeps of `value`.
+/// `value` rounded to a half.
 pub(crate) fn through_f16(value: f32) -> f32 {
     f16::from_f32(value).to_f32()
 }
 
-/// A half as a float. Unlike `half`'s, it asks nothing about the CPU and inlines into the loop over blocks.
+/// A half as a float. Unlike `half`'s function, it does not detect CPU features and is inlined into the loop over blocks.
 #[inline(always)]
 pub(crate) fn f16_to_f32(half: u16) -> f32 {
     const EXPONENT: u32 = 0x1f << 23;
@@ -68,7 +68,7 @@ pub(crate) fn pack_nibbles(codes: &[u8], qs: &mut [u8]) {
 /// Two-bit codes less `bias` in four planes of 32: plane `p` is at bits `2p` of each byte.
 #[inline(always)]
 pub(crate) fn planes(qs: &[u8; 32], codes: &mut [i8; 128], bias: i8) {
-    let mut rest = *qs; // shifted step by step: a shift that varies does not vectorise
+    let mut rest = *qs; // shifted step by step: a variable shift is not vectorised
     for plane in codes.chunks_exact_mut(32) {
         for (code, rest) in plane.iter_mut().zip(&mut rest) {
             *code = (*rest & 3) as i8 - bias;

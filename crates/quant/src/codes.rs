@@ -4,7 +4,7 @@ use crate::{Codec, Quant};
 
 /// Integer codes in groups: `w = scale * code + offset`, with one scale and one offset per group.
 ///
-/// Kernels are chosen and memory layouts are derived from these facts; no backend looks at a format's name for them.
+/// Backends derive memory layouts and rounding from these facts, never from a format's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Codes {
     /// Weights that share a scale and an offset: a power of two from 16 to `block_len`.

@@ -1,4 +1,4 @@
-//! Blocks to weights: the slow, exact reading that every kernel is judged by.
+//! Blocks to weights: the slow, exact reference for every kernel.
 
 use crate::{Codec, Codes, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
 

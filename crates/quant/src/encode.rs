@@ -1,4 +1,4 @@
-//! Weights to blocks, where Tern can write a format.
+//! Weights to blocks, for formats that Tern can write.
 
 use crate::Quant;
 
@@ -8,14 +8,14 @@ pub enum EncodeError {
     /// There is no encoder for the format.
     #[error("{0} can be read but not written")]
     NoEncoder(&'static str),
-    /// The weights are not whole blocks.
+    /// The weights are no whole number of blocks.
     #[error("{name}: {weights} weights are not whole blocks of {block_len}")]
     Ragged {
         /// The format.
         name: &'static str,
         /// Weights given.
         weights: usize,
-        /// Weights a block holds.
+        /// Weights per block.
         block_len: usize,
     },
 }

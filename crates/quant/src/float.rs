@@ -1,9 +1,9 @@
-//! Plain floats: one weight a block, no scale.
+//! Plain floats: one weight per block, no scale.
 
 use half::{bf16, f16};
 
 use crate::bits::{bytes, f16_at};
-use crate::{Codec, Dialect, DotWith, Encode, Field, FieldType, Quant};
+use crate::{Codec, Dialect, Encode, Field, FieldType, Quant};
 
 /// IEEE single.
 pub static F32: Quant = float("F32", 0, &[Field::new("w", FieldType::F32, 1)], read_f32, write_f32);
@@ -28,7 +28,6 @@ const fn float(
         block_len: 1,
         fields,
         tail: 0,
-        dot_with: DotWith::F32,
         codec: Codec::Float(read),
         encode: Some(write),
     }

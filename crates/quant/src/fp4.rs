@@ -2,10 +2,10 @@
 
 use crate::bits::{bytes, sized};
 use crate::rounding::farthest;
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = 2^(e - 128) * code`; byte `j` holds weights `j` (low nibble) and `j + 16` (high nibble).
-/// Encodes as ggml does, but for magnitudes below 2^-125 or infinite, where ggml's exponent wraps around.
+/// Encodes as ggml does, except for magnitudes below 2^-125 or infinite, for which ggml's exponent wraps around.
 pub static MXFP4: Quant = Quant {
     name: "MXFP4",
     gguf_id: Some(39),
@@ -13,13 +13,12 @@ pub static MXFP4: Quant = Quant {
     block_len: 32,
     fields: &[Field::new("e", FieldType::U8, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -12, most: 12, ..Codes::new(32, unpack_mxfp4) }),
     encode: Some(encode_mxfp4),
 };
 
 /// `w = d * code / 2` in groups of 16, `d` an unsigned 4-bit-exponent float; byte `j` of a group holds
-/// weights `j` and `j + 8`. The tensor's own scale is a tensor beside it. Encodes by plain rounding.
+/// weights `j` and `j + 8`. The tensor's scale is a separate tensor. Encodes by plain rounding.
 pub static NVFP4: Quant = Quant {
     name: "NVFP4",
     gguf_id: Some(40),
@@ -27,7 +26,6 @@ pub static NVFP4: Quant = Quant {
     block_len: 64,
     fields: &[Field::new("d", FieldType::U8, 4), Field::new("qs", FieldType::U8, 32)],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -12, most: 12, ..Codes::new(16, unpack_nvfp4) }),
     encode: Some(encode_nvfp4),
 };
@@ -69,7 +67,7 @@ fn doubled_e2m1(nibble: u8) -> i8 {
     (magnitude ^ sign) - sign
 }
 
-/// `2^(e - 128)`: half of what the exponent says, since the codes are doubled.
+/// `2^(e - 128)`: half the power of two, since the codes are doubled.
 fn half_of_e8m0(e: u8) -> f32 {
     f32::from_bits(match e {
         0 | 1 => 0x0020_0000 << e, // below the smallest normal float

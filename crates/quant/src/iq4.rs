@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_nibbles, put_f16, sized, through_f16};
 use crate::rounding::{Symmetric, farthest, inverse};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * TABLE[nibble]`, nibbles as in Q4_0. Encodes by plain rounding, not by ggml's search.
 pub static IQ4_NL: Quant = Quant {
@@ -12,7 +12,6 @@ pub static IQ4_NL: Quant = Quant {
     block_len: 32,
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -127, most: 113, ..Codes::new(32, unpack_iq4_nl) }),
     encode: Some(encode_iq4_nl),
 };
@@ -31,7 +30,6 @@ pub static IQ4_XS: Quant = Quant {
         Field::new("qs", FieldType::U8, 128),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes {
         least: -127,
         most: 113,

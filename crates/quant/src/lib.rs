@@ -1,8 +1,8 @@
 //! Block formats of weights: what the bytes of one block mean.
 //!
 //! A format is one [`Quant`] value, listed in [`ALL`]. Except for the plain floats, every format is small
-//! integers with a scale and an offset for each group of them: `w = scale * code + offset`.
-//! [`Codec::Codes`] says so once; decoding, the reference and every dot product stand on it.
+//! integers with a scale and an offset per group: `w = scale * code + offset`. [`Codes`] describes them; decoding,
+//! the reference and every kernel are derived from it.
 
 mod bits;
 mod codes;
@@ -49,14 +49,14 @@ pub use q6_k::Q6_K;
 pub use q8::Q8_0;
 pub use trits::{PTQ1_0, TQ1_0};
 
-/// Whose files use a type id. The same id means different bytes in different dialects.
+/// Whose files use a type id: the same id means different bytes in different dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// Upstream ggml.
     Ggml,
     /// PrismML's fork: 142 and 143 beside the upstream ids.
     Prism,
-    /// PrismML's first generation: id 42 with 128 weights a block.
+    /// PrismML's first generation: id 42 with 128 weights per block.
     PrismLegacy,
     /// OxiBonsai's private ternary layout under id 42.
     OxiBonsai,
@@ -64,65 +64,54 @@ pub enum Dialect {
     Microsoft,
 }
 
-/// What the activations are turned into before they meet weights of a format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DotWith {
-    /// Kept as f32.
-    F32,
-    /// Turned into integers in blocks of [`INT_BLOCK`], each with its own f32 scale.
-    Ints,
-}
-
-/// Activations that share one scale.
+/// Quantized activations that share a scale; rows of integer formats are multiples of it.
 pub const INT_BLOCK: usize = 32;
 
 /// Weights in the largest block of any format.
 pub const MAX_BLOCK: usize = 256;
 
-/// Groups in a block of any format, at most.
+/// Groups in a block of any format at most.
 pub const MAX_GROUPS: usize = 16;
 
-/// The offset of a group that has none. Adding negative zero changes no float, not even negative zero.
+/// The offset of a group without one. Adding negative zero changes no float, not even negative zero.
 pub const NO_OFFSET: f32 = -0.0;
 
 /// How the bytes of a block become weights.
 #[derive(Clone, Copy, Debug)]
 pub enum Codec {
-    /// Plain floats, one a block.
+    /// Plain floats, one per block.
     Float(fn(&[u8]) -> f32),
     /// Integer codes: `w = scale * code + offset`.
     Codes(Codes),
-    /// Known by name and size only; a model that uses it is refused by name.
+    /// Known by name and size only: files are listed, and models that use it are refused by name.
     Named,
 }
 
-/// Turns `block_len` weights into one block; what the block held before does not matter.
+/// Encodes `block_len` weights into one block, overwriting all of its bytes.
 pub type Encode = fn(weights: &[f32], block: &mut [u8]);
 
 /// One block format.
 #[derive(Debug)]
 pub struct Quant {
-    /// The name users write, `Q4_K`; looked up without regard to case.
+    /// The name, such as `Q4_K`; lookups ignore case.
     pub name: &'static str,
-    /// Type id in a GGUF tensor info, if files carry it.
+    /// Type id in a GGUF tensor info; `None` if no file stores the format.
     pub gguf_id: Option<u32>,
-    /// Whose files mean this by that id.
+    /// Whose files use this id for the format.
     pub dialect: Dialect,
     /// Weights in a block.
     pub block_len: usize,
-    /// The fields of a block in file order; they give its size.
+    /// The fields of a block in file order, which give its size.
     pub fields: &'static [Field],
-    /// Bytes after the last block that belong to the whole tensor (I2_S keeps its one scale there).
+    /// Bytes after the last block that belong to the whole tensor (I2_S stores its only scale there).
     pub tail: usize,
-    /// What activations become before a dot product with this format.
-    pub dot_with: DotWith,
     /// How bytes become weights.
     pub codec: Codec,
-    /// How weights become one block's bytes, where Tern can write the format.
+    /// How weights become one block's bytes; `None` if Tern cannot write the format.
     pub encode: Option<Encode>,
 }
 
-/// Formats are equal when their names are: a name stands for one layout.
+/// Formats are equal if their names are: a name identifies one layout.
 impl PartialEq for Quant {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name

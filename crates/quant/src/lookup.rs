@@ -1,4 +1,4 @@
-//! The table of formats, and finding one by name or by the id a file carries.
+//! The table of formats, and lookups by name and by the id in a file.
 
 use crate::*;
 
@@ -46,7 +46,7 @@ pub static ALL: &[&Quant] = &[
     &PTQ1_0,
 ];
 
-/// The format users call `name`, in any case.
+/// The format called `name`, ignoring case.
 ///
 /// ```
 /// assert_eq!(tern_quant::by_name("q4_k"), Some(&tern_quant::Q4_K));
@@ -55,7 +55,7 @@ pub fn by_name(name: &str) -> Option<&'static Quant> {
     ALL.iter().copied().find(|q| q.name.eq_ignore_ascii_case(name))
 }
 
-/// The format a file of `dialect` means by `id`: its own first, upstream's where it has none.
+/// The format of `id` in a file of `dialect`: the dialect's own, or else upstream's.
 ///
 /// ```
 /// use tern_quant::{Dialect, by_id};
@@ -65,7 +65,7 @@ pub fn by_name(name: &str) -> Option<&'static Quant> {
 pub fn by_id(id: u32, dialect: Dialect) -> Option<&'static Quant> {
     let of = |dialect| ALL.iter().copied().find(|q| q.gguf_id == Some(id) && q.dialect == dialect);
     let own = of(dialect);
-    // I8_S, TL1 and TL2: Microsoft's meaning hides upstream's, though Tern does not know the bytes.
+    // I8_S, TL1 and TL2: these ids are not upstream's formats, and Tern does not know their bytes
     if dialect == Dialect::Microsoft && (36..=39).contains(&id) {
         return own;
     }

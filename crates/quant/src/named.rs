@@ -1,7 +1,7 @@
 //! Formats known by name and size only, so that a file that holds them can still be read and listed.
 
 use crate::FieldType::{F16, F32, I8 as S8, I16 as S16, U8, U16};
-use crate::{Codec, Dialect, DotWith, Field, FieldType, Quant};
+use crate::{Codec, Dialect, Field, FieldType, Quant};
 
 const fn named(name: &'static str, id: u32, block_len: usize, fields: &'static [Field]) -> Quant {
     Quant {
@@ -11,7 +11,6 @@ const fn named(name: &'static str, id: u32, block_len: usize, fields: &'static [
         block_len,
         fields,
         tail: 0,
-        dot_with: DotWith::F32,
         codec: Codec::Named,
         encode: None,
     }

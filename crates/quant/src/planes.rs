@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
 use crate::rounding::{farthest, inverse, nearest};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (code - 1)`, code 3 being `+2d`; two halves of 128 weights, the first plane in the lowest bits.
 /// Encodes as ggml does.
@@ -13,7 +13,6 @@ pub static TQ2_0: Quant = Quant {
     block_len: 256,
     fields: &[Field::new("qs", FieldType::U8, 64), Field::new("d", FieldType::F16, 1)],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -1, most: 2, ..Codes::new(256, unpack_tq2_0) }),
     encode: Some(encode_tq2_0),
 };
@@ -27,7 +26,6 @@ pub static I2_S: Quant = Quant {
     block_len: 128,
     fields: &[Field::new("qs", FieldType::U8, 32)],
     tail: 32,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -1, most: 2, ..Codes::new(128, unpack_i2_s) }),
     encode: None,
 };

@@ -1,9 +1,9 @@
 //! Q1_0: 128 signs under one scale.
 
 use crate::bits::{bytes, f16_at, put_f16, sized, spread_bits, take_from_each};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
-/// `w = d` where the bit is set, `-d` where it is not; weight `j` is bit `j % 8` of byte `j / 8`.
+/// `w = d` if the bit is set, otherwise `-d`; weight `j` is bit `j % 8` of byte `j / 8`.
 /// Encodes as ggml does: `d` is the mean magnitude.
 pub static Q1_0: Quant = Quant {
     name: "Q1_0",
@@ -12,7 +12,6 @@ pub static Q1_0: Quant = Quant {
     block_len: 128,
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes {
         least: -1,
         most: 1,
@@ -35,7 +34,7 @@ fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
 }
 
 fn encode(weights: &[f32], block: &mut [u8]) {
-    // One after the other: the order of a float sum is part of the result.
+    // in order: the order of a float sum is part of the result
     let sum = weights.iter().fold(0.0, |sum, w| sum + w.abs());
     put_f16(block, 0, sum / 128.0);
     for (byte, weights) in block[2..].iter_mut().zip(weights.chunks_exact(8)) {

@@ -1,10 +1,10 @@
 //! Two-bit codes side by side: four consecutive weights in a byte, lowest bits first.
 //!
-//! One codec in four layouts: 64 or 128 weights a block, the scale before or after the codes.
+//! One codec in four layouts: 64 or 128 weights per block, the scale before or after the codes.
 
 use crate::bits::{bytes, f16_at, put_f16, spread_pairs, take_from_each};
 use crate::rounding::{farthest, inverse, truncate};
-use crate::{Codec, Codes, Dialect, DotWith, Encode, Field, FieldType, NO_OFFSET, Quant, Unpack, Unpacked};
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpack, Unpacked};
 
 const fn quant(name: &'static str, id: u32, dialect: Dialect, block_len: usize, layout: Layout) -> Quant {
     Quant {
@@ -14,7 +14,6 @@ const fn quant(name: &'static str, id: u32, dialect: Dialect, block_len: usize, 
         block_len,
         fields: layout.fields,
         tail: 0,
-        dot_with: DotWith::Ints,
         codec: Codec::Codes(Codes { least: -1, most: layout.most, ..Codes::new(block_len, layout.unpack) }),
         encode: Some(layout.encode),
     }
@@ -51,7 +50,7 @@ const G128_SCALE_LAST: Layout = Layout {
 /// `w = d * (code - 1)`, code 3 being `+2d`; 64 weights. Encodes as ggml does: `d` is the largest magnitude.
 pub static Q2_0: Quant = quant("Q2_0", 42, Dialect::Ggml, 64, G64);
 
-/// What PrismML's first generation of files means by id 42: [`Q2_0`] with 128 weights a block.
+/// Id 42 in PrismML's first generation of files: [`Q2_0`] with 128 weights per block.
 pub static Q2_0_G128: Quant = quant("Q2_0_G128", 42, Dialect::PrismLegacy, 128, G128);
 
 /// PrismML's own id for the bytes of [`Q2_0_G128`].

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
 use crate::rounding::Affine;
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, Quant, Unpacked};
 
 /// `w = d * scale * code - dmin * min`; a scale is the low nibble of a byte, its minimum the high one. Codes
 /// are planes of 32 in two halves. Encodes by plain rounding, not by ggml's search.
@@ -18,7 +18,6 @@ pub static Q2_K: Quant = Quant {
         Field::new("dmin", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes {
         least: 0,
         most: 3,

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
 use crate::rounding::{Symmetric, round_to};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (scale - 32) * code`, codes from -4 to 3: two low bits in planes of 32, the third of plane `p` in
 /// half `h` at bit `4h + p` of `hmask`. Encodes by plain rounding, not by ggml's search.
@@ -18,7 +18,6 @@ pub static Q3_K: Quant = Quant {
         Field::new("d", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -4, most: 3, integer_scales: true, ..Codes::new(16, unpack) }),
     encode: Some(encode),
 };
@@ -40,7 +39,7 @@ fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
     out.offsets.fill(NO_OFFSET);
 }
 
-/// Low four bits: the nibbles of the first eight bytes. High two: the last four bytes, four scales a bit
+/// Low four bits: the nibbles of the first eight bytes. High two: the last four bytes, four scales per bit
 /// pair.
 #[inline(always)]
 fn unpack_scales(packed: &[u8; 12]) -> [i8; 16] {

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, nibbles, pack_nibbles, put_f16};
 use crate::rounding::{extremes, farthest, inverse, truncate};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (nibble - 8)`; byte `j` holds weights `j` (low) and `j + 16` (high). Encodes as ggml does.
 pub static Q4_0: Quant = Quant {
@@ -12,7 +12,6 @@ pub static Q4_0: Quant = Quant {
     block_len: 32,
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -8, most: 7, activation_bits: 12, ..Codes::new(32, unpack_q4_0) }),
     encode: Some(encode_q4_0),
 };
@@ -29,7 +28,6 @@ pub static Q4_1: Quant = Quant {
         Field::new("qs", FieldType::U8, 16),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes {
         least: 0,
         most: 15,

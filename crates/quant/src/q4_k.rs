@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, nibbles, pack_nibbles, put_f16, sized};
 use crate::rounding::Affine;
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, Quant, Unpacked};
 
 /// `w = d * scale * nibble - dmin * min`; of each 32 bytes the low nibbles are one group, the high ones the
 /// next. Encodes by plain rounding, not by ggml's search.
@@ -18,7 +18,6 @@ pub static Q4_K: Quant = Quant {
         Field::new("qs", FieldType::U8, 128),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes {
         least: 0,
         most: 15,
@@ -45,7 +44,6 @@ pub static Q5_K: Quant = Quant {
         Field::new("qs", FieldType::U8, 128),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes {
         least: 0,
         most: 31,

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_nibbles, put_f16, sized, spread_bits, take_from_each};
 use crate::rounding::{extremes, farthest, inverse, truncate};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (q - 16)`; nibbles as in Q4_0, the fifth bit of weight `j` is bit `j` of `qh`. Encodes as ggml
 /// does.
@@ -17,7 +17,6 @@ pub static Q5_0: Quant = Quant {
         Field::new("qs", FieldType::U8, 16),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -16, most: 15, ..Codes::new(32, unpack_q5_0) }),
     encode: Some(encode_q5_0),
 };
@@ -35,7 +34,6 @@ pub static Q5_1: Quant = Quant {
         Field::new("qs", FieldType::U8, 16),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: 0, most: 31, offsets: true, ..Codes::new(32, unpack_q5_1) }),
     encode: Some(encode_q5_1),
 };

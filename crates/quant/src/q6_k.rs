@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, put_f16, sized};
 use crate::rounding::{Symmetric, round_to};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * scale * (q - 32)`; in each half of 128 weights `q` has its low four bits in 64 nibbles of `ql`
 /// and its high two in four planes of `qh`. Encodes by plain rounding, not by ggml's search.
@@ -18,7 +18,6 @@ pub static Q6_K: Quant = Quant {
         Field::new("d", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -32, most: 31, integer_scales: true, ..Codes::new(16, unpack) }),
     encode: Some(encode),
 };

@@ -24,17 +24,17 @@ pub(crate) fn extremes(weights: &[f32]) -> (f32, f32) {
     })
 }
 
-/// Towards zero, with x86's answer for what does not fit: ggml's encoders rely on it where `1 / d` overflows.
+/// Towards zero, with x86's result for values out of range: ggml's encoders rely on it if `1 / d` overflows.
 pub(crate) fn truncate(x: f32) -> i32 {
     if x.abs() < 2_147_483_648.0 { x as i32 } else { i32::MIN }
 }
 
-/// `lround` as x86-64 answers it: to the nearest, and zero in the low bits for what does not fit.
+/// `lround` as on x86-64: to the nearest, and zero in the low bits for values out of range.
 pub(crate) fn nearest(x: f32) -> i32 {
     if x.abs() < 2_147_483_648.0 { x.round() as i32 } else { 0 }
 }
 
-/// The nearest whole number from `low` to `high`; 0 for what is not a number.
+/// The nearest integer from `low` to `high`; 0 for NaN.
 pub(crate) fn round_to(x: f32, low: i8, high: i8) -> i8 {
     x.round().clamp(f32::from(low), f32::from(high)) as i8
 }

@@ -1,4 +1,4 @@
-//! How many bytes a block, a row and a tensor take.
+//! Sizes in bytes of blocks, rows and tensors.
 
 use crate::{Codec, Quant};
 
@@ -14,7 +14,7 @@ impl Quant {
         bytes
     }
 
-    /// Bytes of a row of `cols` weights, without the tensor's tail; `None` unless it is whole blocks.
+    /// Bytes of a row of `cols` weights, without the tensor's tail; `None` if it is no whole number of blocks.
     pub const fn row_bytes(&self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_len) {
             return None;
@@ -22,7 +22,7 @@ impl Quant {
         (cols / self.block_len).checked_mul(self.block_bytes())
     }
 
-    /// Bytes of a tensor of `weights` weights, its tail included; `None` unless it is whole blocks.
+    /// Bytes of a tensor of `weights` weights, its tail included; `None` if it is no whole number of blocks.
     ///
     /// ```
     /// assert_eq!(tern_quant::Q4_0.tensor_bytes(64), Some(36));
@@ -38,17 +38,17 @@ impl Quant {
         }
     }
 
-    /// Bits a weight takes, scales included.
+    /// Bits per weight, including scales.
     pub fn bits_per_weight(&self) -> f64 {
         8.0 * self.block_bytes() as f64 / self.block_len as f64
     }
 
-    /// Whether weights of this format can be decoded, and so run.
+    /// Whether weights of this format can be decoded, and therefore run.
     pub const fn is_runnable(&self) -> bool {
         !matches!(self.codec, Codec::Named)
     }
 
-    /// Scales (and offsets) a block unpacks to; none for floats and formats known by name only.
+    /// Scales (and offsets) per block; 0 for floats and formats known by name only.
     pub const fn groups_per_block(&self) -> usize {
         match self.codes() {
             Some(codes) => self.block_len / codes.group,

@@ -1,11 +1,11 @@
 //! TQ1_0 and PTQ1_0: five ternary digits in a byte.
 //!
 //! A byte is a fixed-point fraction in base 3: five digits, the first the most significant, read as a number
-//! below 243 and scaled to 256. Multiplying by 3 brings one digit after the other past the top of the byte.
+//! below 243 and scaled to 256. Each multiplication by 3 moves the next digit out of the top of the byte.
 
 use crate::bits::{bytes, f16_at, put_f16};
 use crate::rounding::{farthest, inverse, nearest};
-use crate::{Codec, Codes, Dialect, DotWith, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (digit - 1)`; 32 bytes of five digits, 16 of five, 4 of four, then the scale. Encodes as ggml
 /// does.
@@ -20,7 +20,6 @@ pub static TQ1_0: Quant = Quant {
         Field::new("d", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -1, most: 1, ..Codes::new(256, unpack_tq1_0) }),
     encode: Some(encode_tq1_0),
 };
@@ -37,7 +36,6 @@ pub static PTQ1_0: Quant = Quant {
         Field::new("d", FieldType::F16, 1),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -1, most: 1, ..Codes::new(128, unpack_ptq1_0) }),
     encode: Some(encode_ptq1_0),
 };
@@ -86,7 +84,7 @@ fn encode_ptq1_0(weights: &[f32], block: &mut [u8]) {
     put_f16(block, 26, d);
 }
 
-/// The scale, which is the largest magnitude, and one digit a weight.
+/// The scale, which is the largest magnitude, and one digit per weight.
 fn digits<const N: usize>(weights: &[f32]) -> (f32, [u8; N]) {
     let d = farthest(weights).abs();
     let id = inverse(d);
@@ -100,7 +98,7 @@ fn digits<const N: usize>(weights: &[f32]) -> (f32, [u8; N]) {
 fn pack_stage(digits: &[u8], packed: &mut [u8]) {
     let bytes = packed.len();
     for (m, byte) in packed.iter_mut().enumerate() {
-        // A fifth digit that is missing counts as 0.
+        // a missing fifth digit counts as 0
         let digit = |n: usize| digits.get(n * bytes + m).map_or(0, |&digit| u32::from(digit));
         let number = (0..5).fold(0, |number, n| number * 3 + digit(n));
         *byte = (number * 256).div_ceil(243) as u8;

@@ -1,4 +1,4 @@
-//! Every format against recorded answers: ggml's for its own types, numpy's for the others.
+//! Every format against recorded results: ggml's for its own types, numpy's for the others.
 //!
 //! `scripts/oracle/quant_goldens.py` made the files under `golden/`.
 

@@ -1,4 +1,4 @@
-//! What encoders write, decoders read back; ternary formats carry one another's weights; no bytes make a
+//! Decoders read back what encoders write; ternary formats represent each other's weights; no bytes cause a
 //! panic.
 
 use proptest::prelude::*;

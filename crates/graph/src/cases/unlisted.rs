@@ -1,6 +1,6 @@
 //! A block format that is not in `tern_quant::ALL`: a backend must run it from its [`Quant`] value alone.
 
-use tern_quant::{Codec, Codes, Dialect, DotWith, Field, FieldType, Quant, Unpacked};
+use tern_quant::{Codec, Codes, Dialect, Field, FieldType, Quant, Unpacked};
 
 /// Scales and offsets are multiples of this, so that weights survive a layout that keeps both as halves.
 const UNIT: f32 = 1.0 / 1024.0;
@@ -18,7 +18,6 @@ pub static UNLISTED: Quant = Quant {
         Field::new("qs", FieldType::U8, 24),
     ],
     tail: 0,
-    dot_with: DotWith::Ints,
     codec: Codec::Codes(Codes { least: -3, most: 4, offsets: true, ..Codes::new(GROUP, unpack) }),
     encode: Some(encode),
 };

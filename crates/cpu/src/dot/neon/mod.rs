@@ -312,7 +312,7 @@ fn general(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut Workspace, o
 #[cfg(test)]
 mod tests {
     use tern_graph::{Random, cases};
-    use tern_quant::{DotWith, IQ4_NL, Q6_K, Q8_0};
+    use tern_quant::{IQ4_NL, Q6_K, Q8_0};
 
     use super::*;
     use crate::activations::quantized_rows::{self, QuantizedRowsBuffer, Rounding};
@@ -347,7 +347,7 @@ mod tests {
         let buffer = quantized(&rng.normals(tokens * cols, 1.0));
         // SAFETY: one thread.
         let x = unsafe { buffer.view(tokens, cols, 8) };
-        for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
+        for quant in tern_quant::ALL.iter().filter(|q| q.codes().is_some()) {
             let w = cases::random_tensor("w", quant, ROWS, cols, rng);
             let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
             let rows = Rows { quant, count: ROWS, blocks, tail };

@@ -8,7 +8,7 @@ pub(crate) mod floats;
 #[cfg(test)]
 mod tests {
     use tern_graph::{Random, cases};
-    use tern_quant::{DotWith, INT_BLOCK};
+    use tern_quant::INT_BLOCK;
 
     use super::*;
     use crate::activations::quantized_rows::{QuantizedRows, QuantizedRowsBuffer, Rounding, quantize};
@@ -59,7 +59,7 @@ mod tests {
             quantize(&rng.normals(COLS, 1.0), rounding, buffer.part(COLS, 0, 0, COLS));
             buffer.view(1, COLS, 8)
         };
-        for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable() && q.dot_with == DotWith::Ints) {
+        for quant in tern_quant::ALL.iter().filter(|q| q.codes().is_some()) {
             let w = cases::random_tensor("w", quant, ROWS, COLS, rng);
             let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
             let rows = Rows { quant, count: ROWS, blocks, tail };
