@@ -1,4 +1,4 @@
-//! [`Cpu`]: the backend itself.
+//! [`Cpu`]: the backend that runs graphs on the processor.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -22,14 +22,14 @@ use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// More than any machine has cores, and less than systems give to a process.
+/// More than the cores of any machine, and fewer than systems allow per process.
 pub const MAX_THREADS: usize = 4096;
 
-/// Runs graphs on the machine's processor. Weights stay where they are mapped, or are packed for its kernels.
+/// Runs graphs on the machine's processor. Weights are read from the mapped file, or are packed for its kernels.
 pub struct Cpu {
     kernels: &'static Kernels,
     pool: Pool,
-    /// What each thread works in.
+    /// One per thread.
     workspaces: Vec<Mutex<Scratch>>,
     plan: AttendPlan,
     buffers: Vec<Stored>,
@@ -43,13 +43,13 @@ enum Stored {
 }
 
 impl Cpu {
-    /// The best kernels this machine has, on so many threads. Refused where the system does not give them: with the
-    /// last one it gives, nothing is left for the rest of the program.
+    /// The best kernels of this machine, on `threads` threads. Fails if the system cannot start all of them, rather than
+    /// use its last thread and leave none to the rest of the program.
     pub fn new(threads: usize) -> Result<Cpu> {
         Cpu::with_kernels(threads, available()[0])
     }
 
-    /// Kernels of one's own choice, out of [`available`].
+    /// A chosen instruction set out of [`available`].
     pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Result<Cpu> {
         if threads > MAX_THREADS {
             return Err(BackendError::Invalid(format!("{threads} threads: at most {MAX_THREADS}")));
@@ -79,7 +79,7 @@ impl Cpu {
         }
     }
 
-    /// Packs a matrix for its kernel, if that has a layout of its own and there is memory; otherwise a step packs it.
+    /// Packs a matrix for its kernel, if the kernel has a packed layout and memory suffices; otherwise steps pack it.
     fn pack(&mut self, t: &HostTensor) -> Option<Packed> {
         let kernel = match (self.kernels.linear)(t.quant)? {
             LinearKernel::Packed(kernel) if kernel.at_load => kernel,
@@ -141,7 +141,7 @@ impl Backend for Cpu {
 
     fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer> {
         if !tensor.quant.is_runnable() {
-            let refused = format!("{}: {} can be listed but not run", tensor.name, tensor.quant);
+            let refused = format!("{}: {} is not supported on CPUs", tensor.name, tensor.quant);
             return Err(BackendError::Unsupported(refused));
         }
         let packed = if roles.matrix { self.pack(tensor).map(Arc::new) } else { None };
@@ -170,15 +170,16 @@ impl Backend for Cpu {
             Some(Some(Stored::Kv(kv))) if kv.layers.iter().map(|l| l.shape).eq(graph.kv.iter().copied()) => {
                 Some(Arc::clone(kv))
             }
-            _ => return Err(fail("the graph's attention layers do not fit the KV pages")),
+            _ => return Err(fail("the KV cache does not match the graph's attention layers")),
         };
-        let most = (bindings.max_tokens, bindings.max_outputs);
-        let want = Compiled::scratch(graph, most.0, most.1, self.kernels);
-        let what = || format!("scratch for steps of {} tokens", most.0);
+        let Bindings { max_tokens, max_outputs, .. } = *bindings;
+        let want = Compiled::scratch(graph, max_tokens, max_outputs, self.kernels);
+        let what = || format!("scratch for steps of {} tokens", max_tokens);
         check_free(want, what)?;
         let refused = |_: Refused| too_little(want, what);
-        self.plan.reserve(graph, kv.as_deref(), bindings.max_tokens).map_err(refused)?;
-        let compiled = Compiled::new(graph, weights, kv, most, self.kernels).map_err(refused)?;
+        self.plan.reserve(graph, kv.as_deref(), max_tokens).map_err(refused)?;
+        let compiled =
+            Compiled::new(graph, weights, kv, max_tokens, max_outputs, self.kernels).map_err(refused)?;
         if let Some(node) = compiled.unsupported() {
             return Err(unsupported(graph, node));
         }
@@ -205,7 +206,7 @@ fn unsupported(graph: &Graph, node: usize) -> BackendError {
     BackendError::Unsupported(format!("{} (node {node}) has no CPU kernel", graph.nodes[node].op.name()))
 }
 
-/// Refuses what does not fit the free memory: the system would give it, and end the process when it is used.
+/// Refuses an allocation larger than the free memory: the system would grant it, and kill the process on use.
 fn check_free(want: u64, what: impl Fn() -> String) -> Result<()> {
     if want > FreeMemory::now().free { Err(too_little(want, what)) } else { Ok(()) }
 }
@@ -218,7 +219,7 @@ fn too_little(want: u64, what: impl Fn() -> String) -> BackendError {
     ))
 }
 
-/// The processor's own name, where the system tells it.
+/// The processor's name, or its architecture if the system does not report one.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(compiled.unsupported(), None);
         compiled.run_alone(0);
         assert_eq!(compiled.unsupported(), Some(0));
-        // nor does a step leave the old values behind
+        // and a step fails rather than return the values of an earlier one
         let error = cpu.submit(Program(0), add.steps[0].clone()).unwrap_err();
         assert_eq!(error, BackendError::Unsupported("embed (node 0) has no CPU kernel".into()));
     }

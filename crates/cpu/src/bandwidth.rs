@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use crate::threads::{Pool, Task, Whose};
 
-/// Bytes read at a time: more than caches hold. Less where memory is short.
+/// Bytes read per pass: more than caches hold. Fewer if memory is short.
 const MOST: u64 = 1 << 30;
-/// Words that a thread reads at a time.
+/// Words that a thread takes at a time.
 const PIECE: usize = 1 << 17;
-/// The best of so many passes: others may want the memory, too.
+/// Passes, of which the fastest counts: other processes use the memory too.
 const PASSES: usize = 4;
 
-/// Bytes a second on all threads, with `free` bytes to spare; none if that is too little to tell.
+/// Bytes per second on all threads, using at most part of `free` bytes; `None` if that is too little to measure.
 pub(crate) fn measure(pool: &mut Pool, free: u64) -> Option<f64> {
     let words = (MOST.min(free / 4) / 8) as usize;
     if words < 1 << 20 {
@@ -20,7 +20,7 @@ pub(crate) fn measure(pool: &mut Pool, free: u64) -> Option<f64> {
     }
     let mut buffer: Vec<u64> = vec![];
     buffer.try_reserve_exact(words).ok()?;
-    buffer.extend(0..words as u64); // touched, so that it is there
+    buffer.extend(0..words as u64); // touched, so that it is mapped
     let task = Task { index: 0, items: words, unit: PIECE, most: PIECE };
     let seconds = (0..PASSES).map(|_| {
         let start = Instant::now();
@@ -36,7 +36,7 @@ pub(crate) fn measure(pool: &mut Pool, free: u64) -> Option<f64> {
     seconds.min_by(f64::total_cmp).map(|best| words as f64 * 8.0 / best)
 }
 
-/// Reads several places at once: one stream alone does not keep memory busy.
+/// Reads several streams at once: one alone does not saturate memory.
 fn read(words: &[u64]) -> u64 {
     const STREAMS: usize = 8;
     let len = words.len() / STREAMS / 8 * 8;

@@ -8,9 +8,9 @@ use crate::activations::token_tiles::{TileRow, TokenTilesMut};
 use crate::attention::attend::AttentionKernels;
 use crate::dot::LinearKernel;
 
-/// One instruction set's version of everything that is worth vectorising.
+/// One instruction set's version of every vectorised loop.
 ///
-/// All versions agree with the scalar one: exactly where results are defined lane by lane, to rounding elsewhere.
+/// All versions equal the scalar one: exactly if results are defined lane by lane, otherwise to rounding.
 #[derive(Clone, Copy)]
 pub struct Kernels {
     /// `amx`, `avx512`, `avx2`, `neon` or `scalar`.
@@ -20,20 +20,20 @@ pub struct Kernels {
     pub(crate) attention: AttentionKernels,
     /// `act(gate) * up`
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
-    /// To integers.
+    /// Quantizes activations.
     pub(crate) quantize: fn(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>),
-    /// Tiles of tokens, where there are kernels for them.
+    /// `None` if there are no kernels for tiles of tokens.
     pub(crate) tiles: Option<Tiles>,
     /// `sum(x)` and `sum(x^2)`
     pub(crate) sums: fn(&[f32]) -> (f32, f32),
 }
 
-/// How many tokens become one tile of integers.
+/// How many tokens are quantized in tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
-    /// Tokens from which on tiles pay; fewer are quantised row by row.
+    /// Number of tokens from which tiles are faster; fewer are quantized row by row.
     pub(crate) from: usize,
-    /// Tokens of a tile.
+    /// Tokens per tile.
     pub(crate) lanes: usize,
     pub(crate) quantize: QuantizeTiles,
 }
@@ -42,8 +42,8 @@ pub(crate) struct Tiles {
 #[derive(Clone, Copy)]
 pub(crate) enum QuantizeTiles {
     /// All tokens at once: [`crate::activations::token_tiles::quantize_tile`]
-    Whole(fn(x: &[f32], width: (usize, Rounding), start: usize, out: TokenTilesMut<'_>)),
-    /// Token by token, where a value is made.
+    Whole(fn(x: &[f32], width: usize, rounding: Rounding, start: usize, out: TokenTilesMut<'_>)),
+    /// Token by token, by the op that computes the value.
     Rows(fn(x: &[f32], rounding: Rounding, out: &TileRow<'_>)),
 }
 

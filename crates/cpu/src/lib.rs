@@ -1,4 +1,4 @@
-//! The CPU backend: threads that run a graph in lockstep, and kernels for the widest SIMD the machine has.
+//! The CPU backend: threads that run a compiled graph phase by phase, and kernels for each SIMD instruction set.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),

@@ -1,4 +1,4 @@
-//! Linears: a thread's rows of weights against all rows of the activations.
+//! Linears: a thread's rows of weights times all rows of the activations.
 
 use std::ops::Range;
 
@@ -15,11 +15,20 @@ use crate::run::{Run, Scratch};
 const LINEAR_BYTES: usize = 64 * 1024;
 /// Tokens that share a pass over a thread's rows of weights.
 const LINEAR_TOKENS: usize = 32;
-/// Tokens from which on more rows of float weights share what is read of the activations.
+/// Number of tokens from which more rows of float weights share each read of the activations.
 const FLOATS_MANY: usize = 64;
 
+/// The node of a linear and what it reads.
+struct Linear {
+    node: usize,
+    x: Val,
+    weight: WeightId,
+    scale: Option<WeightId>,
+    bias: Option<WeightId>,
+}
+
 impl Run<'_> {
-    /// Linears and what follows them, some columns of all rows at a time.
+    /// Linears and the elementwise ops after them, some columns of all rows at a time.
     pub(crate) fn columns<I: Iterator<Item = Range<usize>>>(
         &self,
         links: &[Link],
@@ -29,19 +38,14 @@ impl Run<'_> {
         let graph = &self.program.graph;
         let (width, rows) = (width(graph, links[0]), self.rows(links[0].node));
         if rows == 0 {
-            return; // nothing is wanted of this step: its prompt goes on
+            return; // a step without outputs: the prompt continues
         }
         let (unit, most) = self.units(links, width, rows);
         for range in share(width, unit, most) {
             for link in links {
                 if let Op::Linear { x, weight, scale, bias } = graph.nodes[link.node].op {
-                    self.linear(
-                        link.node,
-                        (x, weight),
-                        (scale, bias),
-                        &mut workspace.unpacked,
-                        range.clone(),
-                    );
+                    let linear = Linear { node: link.node, x, weight, scale, bias };
+                    self.linear(linear, range.clone(), &mut workspace.unpacked);
                     continue;
                 }
                 for row in 0..rows {
@@ -51,7 +55,7 @@ impl Run<'_> {
         }
     }
 
-    /// Columns that go together, and how many a thread takes at a time.
+    /// The unit of columns, and how many columns a thread takes at a time.
     fn units(&self, links: &[Link], width: usize, rows: usize) -> (usize, usize) {
         let program = self.program;
         let (mut unit, mut whole, mut bytes) = (ROWS, PANELS * PANEL, 0);
@@ -66,7 +70,7 @@ impl Run<'_> {
             unit = unit.max(match kernel {
                 Some(LinearKernel::Integer(_)) if !program.is_many(rows) => ROWS,
                 Some(LinearKernel::Integer(_)) => PANEL,
-                // panels are best taken two at a time, where there are enough of them
+                // two panels at a time are faster, if there are enough of them
                 _ if width >= 8 * PANEL * self.workspaces.len() => 2 * PANEL,
                 _ => PANEL,
             });
@@ -77,15 +81,9 @@ impl Run<'_> {
         (unit, (LINEAR_BYTES / bytes.max(1)).max(unit).next_multiple_of(whole))
     }
 
-    /// Some rows of weights against all rows of `x`.
-    fn linear(
-        &self,
-        node: usize,
-        (x, weight): (Val, WeightId),
-        (scale, bias): (Option<WeightId>, Option<WeightId>),
-        workspace: &mut Workspace,
-        range: Range<usize>,
-    ) {
+    /// Some rows of weights times all rows of `x`.
+    fn linear(&self, linear: Linear, range: Range<usize>, workspace: &mut Workspace) {
+        let Linear { node, x, weight, scale, bias } = linear;
         let program = self.program;
         let (w, rows) = (program.weight(weight), self.rows(node));
         workspace.reads(Some(x));

@@ -1,7 +1,7 @@
-//! What threads do between two meetings: chains of ops whose parts need nothing of each other.
+//! Phases between two barriers: chains of ops whose parts are independent of each other.
 //!
-//! A thread does a chain's ops one after the other on a part of it: gate, up and the activation on some columns, norm,
-//! rotation and storing on some heads. What it made stays in its cache, and nobody has to wait in between.
+//! A thread runs all ops of a chain on one part before it takes the next: gate, up and the activation on some columns;
+//! norm, rotation and storing on some heads. Intermediate values stay in its cache, and no barrier is needed.
 
 use tern_graph::{Graph, Node, Op, Plan, Val, Work as Made};
 
@@ -12,13 +12,13 @@ use crate::activations::quantized_rows::Rounding;
 pub(crate) enum Work {
     /// Sines and cosines of the step's positions for one rotary table.
     Rotations(usize),
-    /// Keys and values of an attention into their pages.
+    /// Stores an attention's keys and values in their pages.
     StoreKv,
     /// The node's op.
     Compute,
-    /// Integer activations of the node's value, where the op could not make them on the way.
+    /// Quantizes the node's value, if its op could not.
     Quantize,
-    /// Integer activations of many tokens, in tiles.
+    /// Quantizes the node's value in tiles of tokens.
     QuantizeTiles,
 }
 
@@ -27,31 +27,31 @@ pub(crate) enum Work {
 pub(crate) struct Link {
     pub(crate) work: Work,
     pub(crate) node: usize,
-    /// The op leaves integer activations beside its value.
+    /// The op also quantizes its value.
     pub(crate) with_ints: bool,
 }
 
-/// How a chain is cut into parts.
+/// How a chain is split into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// As its only op likes.
+    /// By its only op.
     Alone,
-    /// Some columns of all rows: a linear, and what is done with its columns.
+    /// Some columns of all rows: a linear, and elementwise ops on its columns.
     Columns,
     /// Whole rows.
     Rows,
-    /// Runs of so many columns of a row.
+    /// Runs of this many columns of a row.
     Runs(usize),
 }
 
-/// Ops that a thread does one after the other on each part it takes.
+/// Ops that a thread runs one after the other on each part it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub(crate) links: Vec<Link>,
     pub(crate) cut: Cut,
 }
 
-/// What some work makes or needs.
+/// What some work reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thing {
     Value(usize),
@@ -60,7 +60,7 @@ enum Thing {
     Rotations(usize),
 }
 
-/// The chains of each phase; threads meet between phases and nowhere else.
+/// The chains of each phase; there is one barrier after each phase and no other.
 pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<Chain>> {
     let link = |work: Work, node: usize| Link { work, node, with_ints: false };
     let tables = 0..graph.ropes.len();
@@ -73,7 +73,7 @@ pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<C
             let link = link(work, i);
             let needs = needs(graph, link);
             let fresh = |chain: &Chain| chain.links.iter().any(|l| needs.contains(&makes(graph, *l)));
-            // what leaves integers finishes whole spans
+            // an op that quantizes its value must finish whole spans
             let span = roundings[i].filter(|_| work == Work::Compute).map(|r| Cut::Runs(r.span));
             let own = smallest(graph, link);
             let own = span.and_then(|span| both(own, span)).unwrap_or(own);
@@ -93,7 +93,7 @@ pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<C
             open = others;
             let mut links: Vec<Link> = joined.into_iter().flat_map(|c| c.links).collect();
             links.push(link);
-            // runs are the same of all values only where these are as wide
+            // runs of columns line up only if all values have the same width
             let alike = links.iter().all(|l| width(graph, *l) == width(graph, link));
             let cut = if matches!(cut, Cut::Runs(_)) && !alike { Cut::Rows } else { cut };
             open.push(Chain { links, cut });
@@ -103,7 +103,7 @@ pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<C
     phases
 }
 
-/// Memory for the values of phases: what one of them reads and makes is all there at once.
+/// Memory for the values of phases: all that a phase reads and writes is live at the same time.
 pub(crate) fn plan(graph: &Graph, phases: &[Vec<Chain>]) -> Plan {
     let made = |phase: &Vec<Chain>| {
         let links = || phase.iter().flat_map(|c| &c.links);
@@ -140,17 +140,17 @@ fn needs(graph: &Graph, link: Link) -> Vec<Thing> {
     }
 }
 
-/// The cut of a chain with one more link, which may want of its inputs no more than the part that it makes.
+/// The cut of a chain with one more link, which may read only the same part of its inputs as it writes.
 fn follow(cut: Cut, graph: &Graph, link: Link, own: Cut) -> Option<Cut> {
     match cut {
-        // what is done element by element
+        // elementwise ops
         Cut::Columns if smallest(graph, link) == Cut::Runs(1) => Some(cut),
         _ if matches!(graph.nodes[link.node].op, Op::Outputs { .. }) => None,
         _ => both(cut, own).filter(|cut| *cut != Cut::Columns),
     }
 }
 
-/// The smallest parts of a piece of work.
+/// The smallest parts that some work can be split into.
 fn smallest(graph: &Graph, link: Link) -> Cut {
     match (link.work, &graph.nodes[link.node].op) {
         (Work::StoreKv, Op::Attend { args, .. }) => Cut::Runs(args.head_dim),
@@ -163,7 +163,7 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
     }
 }
 
-/// Parts that are whole in both ways of cutting, if there are any.
+/// The smallest cut whose parts are whole parts of both cuts, if there is one.
 fn both(a: Cut, b: Cut) -> Option<Cut> {
     match (a, b) {
         (Cut::Columns, Cut::Columns) => Some(Cut::Columns),
@@ -173,7 +173,7 @@ fn both(a: Cut, b: Cut) -> Option<Cut> {
     }
 }
 
-/// Columns that some work goes through in each row.
+/// Columns per row that some work processes.
 pub(crate) fn width(graph: &Graph, link: Link) -> usize {
     match (link.work, &graph.nodes[link.node]) {
         (Work::StoreKv, Node { op: Op::Attend { k, .. }, .. }) => graph.width(*k),
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A layer as most models have it, and what comes before and after.
+    /// A typical layer, with an embedding before it and the output matrix after it.
     fn layer() -> Result<Graph, tern_graph::GraphError> {
         let mut g = Graph::new();
         let args = Attention {
@@ -255,7 +255,7 @@ mod tests {
         assert!(!slots(&phases[6][0]).contains(&norm), "other threads still read the norm");
         let later = slots(&phases[7][0]);
         let gate = plan.slot[phases[6][0].links[0].node];
-        assert!(gate == later[0] || gate == later[1], "nobody reads the gate any more: {later:?}");
+        assert!(gate == later[0] || gate == later[1], "the gate is not read any more: {later:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A graph made ready: which kernel each op uses, where values live, and where threads must wait.
+//! A compiled graph: the kernel of each op, the memory of each value, and the phases between barriers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::memory::shared::Shared;
 use crate::phases::{Chain, Cut, Link, Work, phases, plan};
 use crate::weight::Weight;
 
-/// Most columns that share a scale; pieces that threads take are multiples of it.
+/// Largest number of columns that share a scale; the columns a thread takes at a time are a multiple of it.
 pub(crate) const MAX_SPAN: usize = 128;
 
-/// A compiled graph with its memory.
+/// A compiled graph and its memory.
 pub(crate) struct Compiled {
     pub(crate) graph: Graph,
-    /// What threads do in a step with few or many tokens, and few or many outputs.
+    /// Phases of a step, by whether it has many tokens and many outputs.
     phases: [[Vec<Vec<Chain>>; 2]; 2],
     weights: Vec<Weight>,
     /// Vectors (norms, biases, scales) decoded once.
@@ -35,11 +35,11 @@ pub(crate) struct Compiled {
     pub(crate) max_outputs: usize,
     plan: Plan,
     values: Vec<Shared<f32>>,
-    /// Integer activations of few rows, and of many.
+    /// Quantized activations per slot: of few rows, and of many.
     ints: Vec<Option<(QuantizedRowsBuffer, TokenTilesBuffer)>>,
-    /// How each node's value is rounded to integers, where one wants them.
+    /// How each node's value is quantized, if a linear reads it as integers.
     pub(crate) roundings: Vec<Option<Rounding>>,
-    /// Where there are kernels for many rows.
+    /// `None` if the instruction set has no kernels for tiles of tokens.
     tiles: Option<Tiles>,
     pub(crate) rotations: Vec<Shared<f32>>,
 }
@@ -49,7 +49,8 @@ impl Compiled {
         graph: &Graph,
         weights: Vec<Weight>,
         kv: Option<Arc<Kv>>,
-        (max_tokens, max_outputs): (usize, usize),
+        max_tokens: usize,
+        max_outputs: usize,
         kernels: &Kernels,
     ) -> Result<Compiled, Refused> {
         let roundings = roundings(graph, &weights);
@@ -64,7 +65,7 @@ impl Compiled {
         let slot_len = |s: usize| plan.room(s, max_tokens, max_outputs);
         let ints = |s: usize| {
             let [(few, outputs), (many, many_outputs)] =
-                rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
+                rows_in_integers(kernels.tiles, max_tokens, max_outputs);
             let few = QuantizedRowsBuffer::new(plan.room(s, few, outputs))?;
             Ok((few, TokenTilesBuffer::new(plan.room(s, many, many_outputs))?))
         };
@@ -92,10 +93,10 @@ impl Compiled {
         })
     }
 
-    /// Bytes of values, of their integers (as if every slot had them), of rotations and of parts of attention.
+    /// Bytes of values, quantized activations (as if every slot had them), rotations and partial results of attention.
     pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize, kernels: &Kernels) -> u64 {
         let plan = plan(graph, &phases(graph, &vec![None; graph.nodes.len()]));
-        let most = rows_in_integers(kernels.tiles, (max_tokens, max_outputs));
+        let most = rows_in_integers(kernels.tiles, max_tokens, max_outputs);
         let [few, many] = most.map(|(tokens, outputs)| plan.bytes(tokens, outputs) / 4);
         let turns: usize = graph.ropes.iter().map(|t| max_tokens * t.freqs.len() * 2).sum();
         let values = plan.bytes(max_tokens, max_outputs);
@@ -106,12 +107,12 @@ impl Compiled {
             + PartialResults::bytes(graph)) as u64
     }
 
-    /// Whether so many rows become tiles.
+    /// Whether this number of rows is quantized in tiles.
     pub(crate) fn is_many(&self, rows: usize) -> bool {
         self.tiles.is_some_and(|t| rows >= t.from)
     }
 
-    /// The first node that a step could not run.
+    /// The first node that a step could not run, if any.
     pub(crate) fn unsupported(&self) -> Option<usize> {
         let chains = self.phases.iter().flatten().flatten().flatten();
         let mut links = chains.flat_map(|chain| chain.links.iter().map(|link| (chain.cut, *link)));
@@ -148,7 +149,7 @@ impl Compiled {
         chains.filter(|chain| chain.links[0].node == node).for_each(|chain| chain.cut = Cut::Alone);
     }
 
-    /// What threads do in a step of so many tokens and outputs.
+    /// The phases of a step with this number of tokens and outputs.
     pub(crate) fn phases(&self, tokens: usize, outputs: usize) -> &[Vec<Chain>] {
         &self.phases[usize::from(self.is_many(tokens))][usize::from(self.is_many(outputs))]
     }
@@ -158,7 +159,7 @@ impl Compiled {
         &self.values[self.plan.slot[node]]
     }
 
-    /// The integer activations of a node's value: of few rows, or of many.
+    /// The quantized activations of a node's value: of few rows, and of many.
     pub(crate) fn ints(&self, node: usize) -> Option<&(QuantizedRowsBuffer, TokenTilesBuffer)> {
         self.ints[self.plan.slot[node]].as_ref()
     }
@@ -168,7 +169,7 @@ impl Compiled {
         &self.weights[id.index()].tensor
     }
 
-    /// Its panels.
+    /// The panels of a weight, if it was packed when it was stored.
     pub(crate) fn packed(&self, id: WeightId) -> Option<&Packed> {
         self.weights[id.index()].packed.as_deref()
     }
@@ -179,15 +180,14 @@ impl Compiled {
     }
 }
 
-/// Most tokens and outputs that are kept as few, and as many.
-fn rows_in_integers(tiles: Option<Tiles>, (tokens, outputs): (usize, usize)) -> [(usize, usize); 2] {
+/// Tokens and outputs that the buffers for few rows and for many rows hold.
+fn rows_in_integers(tiles: Option<Tiles>, tokens: usize, outputs: usize) -> [(usize, usize); 2] {
     let Some(Tiles { from, .. }) = tiles else { return [(tokens, outputs), (0, 0)] };
     let pad = |n: usize| n.next_multiple_of(MAX_TILE_TOKENS);
     [(tokens.min(from), outputs.min(from)), (pad(tokens), pad(outputs))]
 }
 
-/// How each value becomes integers: with one scale for more columns where weights do so, too, and with a low plane
-/// that its weights have room for.
+/// How each value is quantized: the widest span and the fewest bits that suit all linears that read it.
 fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
     let mut roundings = vec![None; graph.nodes.len()];
     for node in &graph.nodes {
@@ -196,12 +196,12 @@ fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
         let Some(codes) = tensor.quant.codes() else { continue };
         // groups smaller than a block of activations are multiplied into the codes if their scales are integers
         let shared = codes.group > INT_BLOCK || codes.group < INT_BLOCK && codes.integer_scales;
-        // a span ends where the row does: 128, 64 or 32
+        // a row is a whole number of spans: 128, 64 or 32
         let whole = 1 << tensor.cols.trailing_zeros();
         let span = if shared { MAX_SPAN.min(whole) } else { INT_BLOCK };
         let low = codes.activation_bits - 8;
         let other = roundings[x.index()].unwrap_or(Rounding { span, low });
-        // all of them must have the room
+        // short activations only if all readers allow them
         let low = if low == 8 || other.low == 8 { 8 } else { low.min(other.low) };
         roundings[x.index()] = Some(Rounding { span: span.max(other.span), low });
     }
@@ -228,7 +228,7 @@ fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<O
     graph.nodes.iter().map(linear).collect()
 }
 
-/// Whether an op quantises what it makes at once; all that finish whole spans of columns on one thread can.
+/// Whether an op quantizes its result itself, which requires that one thread finishes whole spans of columns.
 fn quantizes_on_the_way(op: &Op, span: usize) -> bool {
     match op {
         Op::Attend { args, .. } => args.v_dim.is_multiple_of(span),
@@ -237,8 +237,8 @@ fn quantizes_on_the_way(op: &Op, span: usize) -> bool {
     }
 }
 
-/// The phases where values become integers on the way, or in a phase of their own: with few or many tokens and
-/// outputs, where many wait for whole tiles.
+/// The phases with quantization: by the op that computes a value, or in a separate phase. `in_tiles` says for tokens
+/// and for outputs whether rows are quantized in tiles, which need all of a tile's tokens.
 fn with_ints(
     graph: &Graph,
     phases: &[Vec<Chain>],

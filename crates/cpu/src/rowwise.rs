@@ -1,4 +1,4 @@
-//! Ops that treat each row by itself: norms and rotary embeddings.
+//! Ops on single rows: norms and rotary embeddings.
 
 use tern_graph::{NormKind, RopeStyle, RopeTable};
 

@@ -15,28 +15,28 @@ use crate::program::{Compiled, MAX_SPAN};
 use crate::rowwise::{Norm, rotate, rotation};
 use crate::threads::{Task, Whose, Worker};
 
-/// Columns of one row that one thread takes at a time in elementwise ops.
+/// Columns of a row that a thread takes at a time in elementwise ops.
 const PIECE: usize = 8 * MAX_SPAN;
-/// AttendTile whose keys and values one thread stores at a time: tokens of a page share lines of memory.
+/// Tokens whose keys and values a thread stores at a time: tokens of a page share cache lines.
 const STORE_TOKENS: usize = 32;
 
-/// A step in flight: everything threads read.
+/// A step in flight: what all threads read.
 pub(crate) struct Run<'a> {
     pub(crate) program: &'a Compiled,
     pub(crate) kernels: &'a Kernels,
     pub(crate) step: &'a Step,
     pub(crate) plan: &'a AttendPlan,
-    /// What each thread works in.
+    /// One per thread.
     pub(crate) workspaces: &'a [Mutex<Scratch>],
     /// A node whose op could not be run; the step fails.
     pub(crate) refused: OnceLock<usize>,
 }
 
 impl Run<'_> {
-    /// Does this thread's share of all phases.
+    /// Runs this thread's share of all phases.
     ///
-    /// Every `unsafe` below rests on one argument: threads have disjoint parts of what a chain writes, and a barrier
-    /// stands between chains where one touches what another wrote or still reads.
+    /// Every `unsafe` below relies on one argument: threads write disjoint parts, and there is a barrier between two
+    /// chains if one accesses what the other writes.
     pub(crate) fn work(&self, worker: &Worker<'_>) {
         let mut workspace = self.workspaces[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = &mut *workspace;
@@ -61,7 +61,7 @@ impl Run<'_> {
         }
     }
 
-    /// Work that is cut in its own way.
+    /// Work that is split by its op.
     fn alone<I: Iterator<Item = Range<usize>>>(
         &self,
         link: Link,
@@ -76,7 +76,7 @@ impl Run<'_> {
         }
     }
 
-    /// Makes the step fail: a node's op has no implementation for the way in which it was cut.
+    /// Makes the step fail: there is no implementation of a node's op for the cut of its chain.
     pub(crate) fn refuse(&self, node: usize) {
         self.refused.get_or_init(|| node);
     }
@@ -102,7 +102,7 @@ impl Run<'_> {
         }
     }
 
-    /// One op on `len` columns from the `at`th on, counted through all rows.
+    /// One link on `len` columns from index `at` on, counted through all rows.
     pub(crate) fn run(&self, link: Link, at: usize, len: usize, workspace: &mut Vec<u16>) {
         match link.work {
             Work::StoreKv => self.store_kv(link, at, len, workspace),
@@ -112,7 +112,7 @@ impl Run<'_> {
         }
     }
 
-    /// The node's op on `len` columns from the `at`th on.
+    /// The node's op on `len` columns from index `at` on.
     fn compute(&self, link: Link, at: usize, len: usize) {
         let node = &self.program.graph.nodes[link.node];
         let width = node.value.width;
@@ -169,7 +169,7 @@ impl Run<'_> {
                     out.copy_from_slice(self.read(*x, self.step.outputs[row].row * width, width));
                 }
             }),
-            // a linear is cut into columns, and attention runs alone
+            // a linear is split by columns, and attention by itself
             Op::Linear { .. } | Op::Attend { .. } => self.refuse(link.node),
         }
     }
@@ -186,7 +186,7 @@ impl Run<'_> {
             return self.refuse(link.node);
         };
         let attend = Attend { kernels: self.kernels.attention, kv, layer: *layer, args };
-        // where groups are few, each head goes alone
+        // with few groups of heads, each head is one item
         let (group, blocks) = (args.heads / args.kv_heads, &self.plan.blocks);
         let shared = blocks.len() * args.kv_heads >= self.workspaces.len();
         let heads = if shared { group } else { 1 };
@@ -220,13 +220,13 @@ impl Run<'_> {
         if outputs_only { self.step.outputs.len() } else { self.step.tokens.len() }
     }
 
-    /// Part of a value that an earlier task made.
+    /// Part of a value that an earlier task wrote.
     pub(crate) fn read(&self, v: Val, at: usize, len: usize) -> &[f32] {
         // SAFETY: see `work`.
         unsafe { self.program.value(v.index()).get(at..at + len) }
     }
 
-    /// Fills part of a link's value, and quantises it where wanted.
+    /// Fills part of a link's value, and quantizes it if the link says so.
     fn finish(&self, link: Link, at: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
         // SAFETY: see `work`.
         fill(unsafe { self.program.value(link.node).get_mut(at..at + len) });
@@ -251,7 +251,7 @@ impl Run<'_> {
                 let x = self.program.value(node).get(from..from + part);
                 match tiles {
                     Some(Tiles { quantize: QuantizeTiles::Rows(quantize), .. }) => {
-                        quantize(x, rounding, &lanes.row((width, rounding.low), row, col, part));
+                        quantize(x, rounding, &lanes.row(rounding.low, width, row, col, part));
                     }
                     _ => (self.kernels.quantize)(x, rounding, ints.part(width, row, col, part)),
                 }
@@ -277,7 +277,7 @@ impl Run<'_> {
             unsafe {
                 let x = self.program.value(node).get(first * width..rows.min(first + lanes) * width);
                 let part = to.part(block..block + 1, lanes);
-                quantize(x, (width, rounding), start, part);
+                quantize(x, width, rounding, start, part);
             }
         }
     }
@@ -292,7 +292,7 @@ impl Run<'_> {
         }
     }
 
-    /// Stores heads of keys, `len` columns from the `at`th on, and as many heads of values.
+    /// Stores heads of keys, `len` columns from index `at` on, and the same heads of values.
     fn store_kv(&self, link: Link, at: usize, len: usize, workspace: &mut Vec<u16>) {
         let (Op::Attend { k, v, layer, args, .. }, Some(kv)) =
             (&self.program.graph.nodes[link.node].op, &self.program.kv)
@@ -306,12 +306,12 @@ impl Run<'_> {
             let key = self.read(*k, item * args.head_dim, args.head_dim);
             let value = self.read(*v, item * args.v_dim, args.v_dim);
             // SAFETY: see `work`; positions of a step are all different.
-            unsafe { attend.store(&self.step.slices[slice], position, head, (key, value), workspace) }
+            unsafe { attend.store(&self.step.slices[slice], position, head, key, value, workspace) }
         }
     }
 }
 
-/// What a thread works in, from step to step.
+/// A thread's workspace, which is kept from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
     attend: AttendWorkspace,

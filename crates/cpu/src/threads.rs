@@ -1,7 +1,7 @@
-//! A pool whose threads do the items of one job together, phase by phase.
+//! A pool whose threads share the items of one job, phase by phase.
 //!
-//! A phase ends when its items are done, not when all threads have come: one that lost its core holds up the others
-//! only with the item in its hands, and finds the rest done when it is back.
+//! A phase ends when its items are done, not when all threads have arrived: a thread that lost its core delays the
+//! others only by the item it has taken.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,39 +15,39 @@ use super::sync::{
     SPINS, fence, spin_loop,
 };
 
-/// A job: every thread that comes in time calls it once with its own [`Worker`].
+/// A job: every thread that enters it calls it once with its own [`Worker`].
 type Job<'a> = &'a (dyn Fn(&Worker<'_>) + Sync);
 
-/// A thread's counts, each in lines of its own: others read them, and mostly the thread alone writes them.
+/// A thread's counters, each in separate cache lines: other threads read them, and mostly this thread writes them.
 #[derive(Default)]
 struct Counts {
-    /// The last task that anybody took units of this thread's part of, and how many.
+    /// The last task of which units of this thread's part were taken, and how many.
     taken: Line<AtomicU64>,
-    /// Units that the thread has done in this job.
+    /// Units that the thread has completed in this job.
     done: Line<AtomicUsize>,
 }
 
-/// Processors fetch lines in pairs.
+/// Two cache lines, since processors fetch them in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// What the threads share.
+/// State shared by the threads.
 struct State {
     threads: usize,
     current: Mutex<Current>,
     wake: Condvar,
-    /// The number of `current`, for threads that spin; what they enter is decided under the lock.
+    /// The number of `current`, for spinning threads; which job they enter is decided under the lock.
     number: AtomicUsize,
-    /// Pool threads in the current job. It only grows under the lock of `current`, while there is a job in it.
+    /// Pool threads in the current job. It grows only under the lock of `current`, while that holds a job.
     inside: AtomicUsize,
-    /// What each thread has taken and done.
+    /// What each thread has taken and completed.
     counts: Box<[Counts]>,
-    /// Threads that gave up spinning; an idle core may then run the one they wait for.
+    /// Threads that sleep after spinning, which frees their cores for the thread they wait for.
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     awake: Condvar,
-    /// A thread panicked: whoever waits gives up, and the job counts as failed.
+    /// A thread panicked: waiting threads stop waiting, and the job fails.
     broken: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ struct State {
 struct Current {
     /// Jobs started so far.
     number: usize,
-    /// Valid for threads that are inside; none once it takes no more threads.
+    /// Valid for threads inside the job; `None` once no more threads may enter.
     job: Option<Job<'static>>,
     stop: bool,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Pool {
     handles: Vec<JoinHandle<()>>,
 }
 
-/// The system did not give the threads that were asked for.
+/// The system could not start all requested threads.
 #[derive(Debug)]
 pub(crate) struct NoThreads {
     wanted: usize,
@@ -92,14 +92,14 @@ pub(crate) struct Worker<'a> {
     pub(crate) index: usize,
     /// Units of all tasks so far.
     units: Cell<usize>,
-    /// Those that this thread has done.
+    /// Units that this thread has completed.
     done: Cell<usize>,
 }
 
 /// Work that threads share: `items` in units of `unit`, of which a thread takes up to `most` at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct Task {
-    /// Tasks of a job are numbered in the order in which all threads come to them.
+    /// Tasks of a job are numbered in the order in which all threads reach them.
     pub(crate) index: usize,
     pub(crate) items: usize,
     pub(crate) unit: usize,
@@ -109,14 +109,14 @@ pub(crate) struct Task {
 /// Whose parts of a task a thread takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Its own.
+    /// This thread's.
     Own,
-    /// What others have left, one after the other.
+    /// Those of the other threads, one after the other.
     Others,
 }
 
 impl Pool {
-    /// So many threads; none if the system does not give all of them.
+    /// A pool of `threads` threads; an error if the system cannot start all of them.
     pub(crate) fn new(threads: usize) -> Result<Pool, NoThreads> {
         let threads = threads.max(1);
         let state = Arc::new(State {
@@ -149,7 +149,7 @@ impl Pool {
         self.state.threads
     }
 
-    /// Runs `job` on this thread and all others that come in time. `false` if one of them panicked.
+    /// Runs `job` on this thread and all others that enter in time. `false` if one of them panicked.
     pub(crate) fn run(&mut self, job: Job<'_>) -> bool {
         let state = &self.state;
         state.broken.store(false, Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl Pool {
         let job: Job<'static> = unsafe { std::mem::transmute(job) };
         state.change(|current| current.job = Some(job));
         state.work(job, 0);
-        state.current().job = None; // from here on `inside` only falls
+        state.current().job = None; // from here on `inside` only decreases
         state.wait_until(|| state.inside.load(Ordering::Acquire) == 0);
         !state.broken.load(Ordering::Relaxed)
     }
@@ -181,7 +181,7 @@ impl State {
         unpoisoned(self.current.lock())
     }
 
-    /// Tells the pool's threads of a change: of a new job, or of the end.
+    /// Notifies the pool's threads of a new job or of the end.
     fn change(&self, change: impl FnOnce(&mut Current)) {
         let mut current = self.current();
         change(&mut current);
@@ -190,7 +190,7 @@ impl State {
         self.wake.notify_all();
     }
 
-    /// A pool thread's life: wait for a job, take part in it, again.
+    /// A pool thread's loop: waits for a job and takes part in it.
     fn serve(&self, index: usize) {
         let mut seen = 0;
         while let Some(job) = self.enter(&mut seen) {
@@ -200,7 +200,7 @@ impl State {
         }
     }
 
-    /// Waits for a job that this thread has not seen, and enters it. None when the pool ends.
+    /// Waits for a job that this thread has not seen, and enters it; `None` when the pool ends.
     fn enter(&self, seen: &mut usize) -> Option<Job<'static>> {
         loop {
             for _ in 0..SPINS {
@@ -221,7 +221,7 @@ impl State {
                 self.inside.fetch_add(1, Ordering::Relaxed);
                 return Some(job);
             }
-            // too late for this one: the next may be near
+            // too late for this job; the next one may follow soon
         }
     }
 
@@ -237,7 +237,7 @@ impl State {
         }
     }
 
-    /// Spins, then sleeps: on a busy machine the thread that is waited for may need this core.
+    /// Spins, then sleeps: on a busy machine the awaited thread may need this core.
     fn wait_until(&self, ready: impl Fn() -> bool) {
         for _ in 0..SPINS {
             if ready() {
@@ -256,11 +256,11 @@ impl State {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// After every change that somebody may wait for.
+    /// Called after every change that a thread may wait for.
     fn wake_sleepers(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            drop(unpoisoned(self.sleep.lock())); // who has seen no change is asleep by then
+            drop(unpoisoned(self.sleep.lock())); // a thread that has not seen the change is asleep by then
             self.awake.notify_all();
         }
     }
@@ -272,12 +272,12 @@ fn unpoisoned<G>(guard: LockResult<G>) -> G {
 }
 
 impl Worker<'_> {
-    /// Waits until all units so far are done: what was written for them is seen after.
+    /// Waits until all units so far are complete; their writes are visible afterwards.
     pub(crate) fn barrier(&self) {
         let (state, units) = (self.state, self.units.get());
         state.counts[self.index].done.0.store(self.done.get(), Ordering::Release);
         state.wake_sleepers();
-        // counts only grow: a sum of some of them that are old is too small
+        // counters only grow: a sum of outdated ones is too small
         let done = || state.counts.iter().map(|c| c.done.0.load(Ordering::Acquire)).sum::<usize>() >= units;
         state.wait_until(|| done() || state.broken.load(Ordering::Acquire));
         if !done() {
@@ -285,9 +285,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Ranges of a task's items that this thread is to do. Between two barriers all threads ask for their own parts of
-    /// the same tasks in the same order, and then for those of others in that order: by then, whoever is late has left
-    /// some.
+    /// Ranges of a task's items for this thread. Between two barriers all threads take their own parts of the same tasks
+    /// in the same order, and then, in that order, what is left of the other threads' parts.
     pub(crate) fn share<'a>(
         &'a self,
         task: Task,
@@ -329,14 +328,14 @@ impl Counts {
         let most = (task.most / task.unit).max(1);
         let mut taken = self.taken.0.load(Ordering::Relaxed);
         loop {
-            // whoever comes to a later task has seen that nothing was left of this one
+            // a thread that reaches a later task has seen that nothing is left of this one
             let start = match (taken & !u64::from(u32::MAX)).cmp(&tag) {
                 std::cmp::Ordering::Less => 0,
                 std::cmp::Ordering::Equal => (taken - tag) as usize,
                 std::cmp::Ordering::Greater => return None,
             };
             let left = units.checked_sub(start).filter(|left| *left > 0)?;
-            // not all at once: others may be done before
+            // not all at once: other threads may finish earlier
             let end = start + left.div_ceil(2).min(most);
             let next = tag + end as u64;
             match self.taken.0.compare_exchange_weak(taken, next, Ordering::Relaxed, Ordering::Relaxed) {

@@ -1,15 +1,16 @@
-//! Vectors of floats in one instruction set, and what becomes floats on its way into them.
+//! Vectors of floats in one instruction set, and the cells that are converted when they are loaded.
 
 use half::{bf16, f16};
 
 /// A vector of floats.
 ///
 /// # Safety
-/// All methods are called where the instruction set is there; pointers are good for a whole vector.
+/// Every `unsafe` method requires that the processor has the instruction set of the vector, and that pointers are valid
+/// for a whole vector.
 pub(crate) trait Vector: Copy {
-    /// Floats in one.
+    /// Floats per vector.
     const LEN: usize;
-    /// Rows of two vectors of sums that stay in registers, at most [`MOST_ROWS`].
+    /// Rows of two vectors of sums that fit the registers, at most [`MOST_ROWS`].
     const ROWS: usize;
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
@@ -26,16 +27,16 @@ pub(crate) trait Vector: Copy {
     fn mul_add_one(x: f32, by: f32, plus: f32) -> f32 {
         x.mul_add(by, plus)
     }
-    /// The sum of each one's floats.
+    /// The sum of each vector's floats.
     unsafe fn sums(each: [Self; 4]) -> [f32; 4];
-    /// Asks for a line of memory that is read soon.
+    /// Prefetches a cache line.
     unsafe fn ask<T>(_p: *const T) {}
 }
 
-/// The most rows of any instruction set.
+/// [`Vector::ROWS`] of any instruction set at most.
 pub(crate) const MOST_ROWS: usize = 8;
 
-/// What a KV page holds.
+/// A number as a KV page stores it.
 pub(crate) trait Cell: Copy + Default {
     /// # Safety
     /// That of [`Vector`].

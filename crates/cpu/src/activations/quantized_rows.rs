@@ -1,9 +1,9 @@
-//! Activations as integers: 16 bits in two int8 planes, in blocks of 32 with one scale each.
-//! Neighbouring blocks share the scale where weights do: then their products need not be kept apart.
+//! Quantized activations: 16 bits in two int8 planes, in blocks of 32 with one scale each. Neighbouring blocks share
+//! the scale if the weights' groups are as wide: their products can then be summed as integers.
 //!
-//! `x = scale * (256 * high + low)`. Eight bits alone move real answers (a mean KL above 3e-3 on a small model
-//! with large outliers); the second plane costs one more integer product and makes the error vanish. Against codes
-//! of four bits or one the low plane has four or six: then one product of the matrix unit takes both.
+//! `x = scale * (256 * high + low)`. Eight bits alone change real results (a mean KL above 3e-3 on a small model
+//! with large outliers); the second plane costs one more integer product and makes the error negligible. With codes
+//! of four bits or one bit the low plane has four or six bits, so that one product of the matrix unit covers both.
 
 use tern_quant::INT_BLOCK;
 
@@ -13,17 +13,17 @@ use crate::memory::shared::Shared;
 /// Values that share one entry of [`QuantizedRows::sums16`].
 pub(crate) const SUM_BLOCK: usize = 16;
 
-/// How finely activations are rounded.
+/// How activations are quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rounding {
     /// Columns that share a scale: 32, 64 or 128.
     pub(crate) span: usize,
-    /// Bits of the low plane: eight or fewer, the upper ones.
+    /// Bits of the low plane that are used: the upper ones, at most eight.
     pub(crate) low: u32,
 }
 
 impl Rounding {
-    /// Steps of the low plane in one of the high.
+    /// Steps of the low plane per step of the high one.
     pub(crate) fn steps(self) -> f32 {
         (1u32 << self.low) as f32
     }
@@ -32,7 +32,7 @@ impl Rounding {
 /// A view of consecutive rows of activations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuantizedRows<'a> {
-    /// Columns of a row; a multiple of 32.
+    /// Columns per row; a multiple of 32.
     pub(crate) cols: usize,
     /// Bits of the low plane that are used.
     pub(crate) low_bits: u32,
@@ -46,13 +46,13 @@ pub(crate) struct QuantizedRows<'a> {
     pub(crate) sums32: &'a [f32],
     /// Sum of 16 activations. `[rows, cols / 16]`
     pub(crate) sums16: &'a [f32],
-    /// Minus the sum of 32 as a whole number, before the scale. `[rows, cols / 32]`
+    /// The negated sum of 32 as an integer, before the scale. `[rows, cols / 32]`
     pub(crate) minus32: &'a [i32],
     /// The same of 16. `[rows, cols / 16]`
     pub(crate) minus16: &'a [i32],
 }
 
-/// Where rows of activations are quantised to: the same arrays.
+/// Memory for quantized rows: the same arrays.
 pub(crate) struct QuantizedRowsBuffer {
     high: Shared<i8>,
     low: Shared<i8>,
@@ -63,7 +63,7 @@ pub(crate) struct QuantizedRowsBuffer {
     minus16: Shared<i32>,
 }
 
-/// A run of activations to write: 32 and multiples.
+/// A run of activations to write: a multiple of 32.
 pub(crate) struct QuantizedRowsMut<'a> {
     pub(crate) high: &'a mut [i8],
     pub(crate) low: &'a mut [i8],
@@ -75,7 +75,7 @@ pub(crate) struct QuantizedRowsMut<'a> {
 }
 
 impl QuantizedRowsBuffer {
-    /// Room for `values` activations.
+    /// Memory for `values` activations.
     pub(crate) fn new(values: usize) -> Result<QuantizedRowsBuffer, Refused> {
         let n = values.next_multiple_of(INT_BLOCK);
         Ok(QuantizedRowsBuffer {
@@ -89,7 +89,7 @@ impl QuantizedRowsBuffer {
         })
     }
 
-    /// Bytes of such room.
+    /// Bytes of memory for `values` activations.
     pub(crate) fn bytes(values: usize) -> usize {
         2 * values + 4 * (3 * values / INT_BLOCK + 2 * values / SUM_BLOCK)
     }
@@ -118,7 +118,7 @@ impl QuantizedRowsBuffer {
     /// `len` columns from `col` on of a row.
     ///
     /// # Safety
-    /// No other thread touches these (both multiples of 32) before the next barrier.
+    /// No other thread accesses these columns (`col` and `len` are multiples of 32) before the next barrier.
     pub(crate) unsafe fn part(
         &self,
         cols: usize,
@@ -145,13 +145,13 @@ impl QuantizedRowsBuffer {
 }
 
 impl<'a> QuantizedRows<'a> {
-    /// How many rows.
+    /// Number of rows.
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
         self.high.len() / self.cols
     }
 
-    /// Where the activations of unit `i` of a row are: 16 columns, 32, or a multiple of it.
+    /// The activations of unit `i` of a row: 16 columns, or a multiple of 32.
     ///
     /// # Safety
     /// The row has this unit.
@@ -190,7 +190,7 @@ impl<'a> QuantizedRows<'a> {
     }
 }
 
-/// Where some activations are, both planes, and what each 32 (or 16) of them have in common.
+/// Pointers to the high and the low plane of some activations, and to the scale and sums of each 32 (or 16) of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Unit {
     pub(crate) values: (*const i8, *const i8),
@@ -199,7 +199,7 @@ pub(crate) struct Unit {
     pub(crate) minus: *const i32,
 }
 
-/// What 32 activations have in common.
+/// Scale and sums of 32 activations.
 pub(crate) struct BlockSums {
     pub(crate) scale: f32,
     pub(crate) sum32: f32,
@@ -207,25 +207,26 @@ pub(crate) struct BlockSums {
     pub(crate) minus16: [i32; 2],
 }
 
-/// The largest magnitude, where infinity is larger than every number and NaN is larger than infinity: the scale of
-/// values that are not finite is not finite either, and so is all that is computed with it.
+/// The largest magnitude; NaN counts as larger than infinity. So the scale of values that are not finite is not finite
+/// either, nor is any result computed with it.
 #[inline(always)]
 pub(crate) fn largest(x: &[f32]) -> f32 {
-    // bits of magnitudes are in the order of what they stand for; a plain loop, which the compiler turns into vectors
+    // the bits of magnitudes are ordered like the magnitudes; a plain loop, which the compiler vectorises
     let magnitudes = x.iter().map(|x| (x.to_bits() & 0x7FFF_FFFF) as i32);
     f32::from_bits(magnitudes.fold(0, i32::max) as u32)
 }
 
-/// Rounds 32 values to a magnitude that none exceeds over 127 * 256. The same at every vector width, but for the
-/// integers of values that are not finite: their scale is not either.
+/// Quantizes 32 values in steps of `largest / (127 * 256)`. The same at every vector width, except for the integers of
+/// values that are not finite, whose scale is not finite either.
 #[inline(always)]
 pub(crate) fn quantize_block(
-    (largest, rounding): (f32, Rounding),
+    largest: f32,
+    rounding: Rounding,
     x: &[f32; INT_BLOCK],
     high: &mut [i8; INT_BLOCK],
     low: &mut [i8; INT_BLOCK],
 ) -> BlockSums {
-    // adding 1.5 * 2^23 rounds to the nearest whole number and leaves it in the low bits
+    // adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits
     const ROUND: f32 = 12_582_912.0;
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     let scale = largest / (127.0 * 256.0);
@@ -234,7 +235,7 @@ pub(crate) fn quantize_block(
         let whole = (x[i] * steps + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
         let above = (whole + (1 << rounding.low >> 1)) >> rounding.low;
         high[i] = above as i8;
-        // no -128, whose sign some instructions cannot change
+        // never -128, which some instructions cannot negate
         low[i] = ((whole - (above << rounding.low)).max(-127) << (8 - rounding.low)) as i8;
     }
     let mut whole16 = [0; 2];
@@ -248,7 +249,7 @@ pub(crate) fn quantize_block(
     BlockSums { scale, sum32: sum16[0] + sum16[1], sum16, minus16: whole16.map(|w| -w) }
 }
 
-/// All blocks of a run of values. Blocks share a scale with those of the same span.
+/// Quantizes a run of values, with one scale per span.
 #[inline(always)]
 pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
     let planes =
@@ -262,7 +263,7 @@ pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>)
             let Some((((high, low), (scale, (sum32, minus32))), (sum16, minus16))) = blocks.next() else {
                 return;
             };
-            let block = quantize_block((largest, rounding), x, high, low);
+            let block = quantize_block(largest, rounding, x, high, low);
             (*scale, *sum32, *sum16, *minus16) = (block.scale, block.sum32, block.sum16, block.minus16);
             *minus32 = block.minus16[0] + block.minus16[1];
         }
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_bits_are_kept() {
+    fn quantization_keeps_the_bits_of_both_planes() {
         [8, 6, 4].into_iter().for_each(bits_are_kept);
     }
 
@@ -302,7 +303,7 @@ mod tests {
         let error = 1.5 * f32::from(1u16 << (8 - low)); // of the last bit
         let mut rng = tern_graph::Random::new(7);
         let mut x = rng.normals(256, 1.0);
-        x[3] = 50.0; // an outlier must not drown its block
+        x[3] = 50.0; // an outlier must not cost its block precision
         x[64..96].fill(0.0);
         let buffer = QuantizedRowsBuffer::new(256).unwrap();
         // SAFETY: one thread.

@@ -1,7 +1,7 @@
-//! Activations of many tokens as integers: the tokens of a tile stand beside each other in the lanes of a vector.
+//! Quantized activations of many tokens: each lane of a vector holds one token of a tile.
 //!
-//! The numbers are those of [`crate::activations::quantized_rows`], both planes in one 16-bit integer. A vector holds two neighbouring
-//! columns of every token of its tile, so one instruction meets two codes of a row with all of them.
+//! The numbers are those of [`crate::activations::quantized_rows`], both planes in one 16-bit integer. A vector holds two
+//! neighbouring columns of every token of its tile, so that one instruction multiplies two codes of a row with all tokens.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use crate::activations::quantized_rows::{Rounding, SUM_BLOCK, largest, quantize_
 use crate::memory::lines::{Line, Refused};
 use crate::memory::shared::Shared;
 
-/// Most tokens of a tile, and a multiple of what every instruction set takes.
+/// Largest number of tokens per tile, and a multiple of every instruction set's.
 pub(crate) const MAX_TILE_TOKENS: usize = 16;
 
 /// A view of tiles of tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenTiles<'a> {
     pub(crate) tokens: usize,
-    /// Columns of a token; a multiple of 32.
+    /// Columns per token; a multiple of 32.
     pub(crate) cols: usize,
     /// Bits of the low plane.
     pub(crate) low: u32,
-    /// `[tiles, cols / 2, lanes, 2]`, or for the matrix unit as [`Place`] says.
+    /// `[tiles, cols / 2, lanes, 2]`, or for the matrix unit in the order of [`Place`].
     pub(crate) values: &'a [Line],
     /// `[tiles, cols / 32, lanes]`
     pub(crate) scales: &'a [f32],
@@ -32,7 +32,7 @@ pub(crate) struct TokenTiles<'a> {
     pub(crate) sums16: &'a [f32],
 }
 
-/// Where tokens are quantised to: the same arrays.
+/// Memory for tiles of tokens: the same arrays.
 pub(crate) struct TokenTilesBuffer {
     values: Shared<Line>,
     scales: Shared<f32>,
@@ -49,7 +49,7 @@ pub(crate) struct TokenTilesMut<'a> {
 }
 
 impl TokenTilesBuffer {
-    /// Room for `values` activations of whole tiles.
+    /// Memory for `values` activations of whole tiles.
     pub(crate) fn new(values: usize) -> Result<TokenTilesBuffer, Refused> {
         Ok(TokenTilesBuffer {
             values: Shared::new(values.div_ceil(32))?,
@@ -59,7 +59,7 @@ impl TokenTilesBuffer {
         })
     }
 
-    /// Bytes of such room.
+    /// Bytes of memory for `values` activations.
     pub(crate) fn bytes(values: usize) -> usize {
         2 * values + 4 * (2 * values / INT_BLOCK + values / SUM_BLOCK)
     }
@@ -85,7 +85,7 @@ impl TokenTilesBuffer {
     /// Blocks of 32 columns, counted through all tiles of `lanes` tokens.
     ///
     /// # Safety
-    /// No other thread touches these before the next barrier.
+    /// No other thread accesses these blocks before the next barrier.
     pub(crate) unsafe fn part(&self, blocks: Range<usize>, lanes: usize) -> TokenTilesMut<'_> {
         let (first, end) = (blocks.start * lanes, blocks.end * lanes);
         // SAFETY: the caller's promise.
@@ -102,10 +102,11 @@ impl TokenTilesBuffer {
     /// `len` columns from `col` on of one token, in tiles for the matrix unit.
     ///
     /// # Safety
-    /// No other thread touches these (multiples of 32) before the next barrier.
+    /// No other thread accesses these columns (`col` and `len` are multiples of 32) before the next barrier.
     pub(crate) unsafe fn row(
         &self,
-        (cols, low): (usize, u32),
+        low: u32,
+        cols: usize,
         row: usize,
         col: usize,
         len: usize,
@@ -116,21 +117,21 @@ impl TokenTilesBuffer {
     }
 }
 
-/// Where columns of a tile stand for the matrix unit: `[cols / 64, plane, tokens, 64]` in bytes, and what is left of
-/// the columns as `[plane, tokens, 32]`; with four bits in the low plane `[cols / 32, tokens, plane, 32]`, the low
-/// plane as small numbers and the scale for them.
+/// The place of a column in a tile for the matrix unit: `[cols / 64, plane, tokens, 64]` in bytes, and the remaining
+/// columns as `[plane, tokens, 32]`; with a short low plane `[cols / 32, tokens, plane, 32]`, the low plane as small
+/// integers with a scale to match.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// The first token's.
+    /// Offset for the first token.
     pub(crate) at: usize,
-    /// From token to token.
+    /// Distance between tokens.
     pub(crate) stride: usize,
-    /// From the high plane to the low one.
+    /// Distance from the high plane to the low one.
     pub(crate) low: usize,
 }
 
 impl Place {
-    /// Of a column, in a row of so many.
+    /// The place of column `col` of `cols`.
     #[inline(always)]
     pub(crate) fn of(col: usize, cols: usize, low: u32) -> Place {
         if low < 8 {
@@ -151,7 +152,7 @@ pub(crate) struct TileRow<'a> {
 }
 
 impl TileRow<'_> {
-    /// 16 columns, `i` times 16 from the first on: where both planes go.
+    /// Pointers to both planes of 16 columns, `16 * i` after the first.
     ///
     /// # Safety
     /// The row has these columns.
@@ -165,7 +166,7 @@ impl TileRow<'_> {
         unsafe { (start.add(at), start.add(at + place.low)) }
     }
 
-    /// The sum of 16 columns, `i` times 16 from the first on.
+    /// The sum of 16 columns, `16 * i` after the first.
     ///
     /// # Safety
     /// As for `planes`.
@@ -176,7 +177,7 @@ impl TileRow<'_> {
         unsafe { self.tile.sums16.set(self.lane(SUM_BLOCK, half), sum) };
     }
 
-    /// The scale and the sum of 32 columns, `i` times 32 from the first on.
+    /// The scale and the sum of 32 columns, `32 * i` after the first.
     ///
     /// # Safety
     /// As for `planes`.
@@ -190,32 +191,33 @@ impl TileRow<'_> {
         }
     }
 
-    /// This token's lane of entry `i` where so many columns have one.
+    /// This token's lane of entry `i`, with one entry per `columns` columns.
     #[inline(always)]
     fn lane(&self, each: usize, i: usize) -> usize {
         (self.row / MAX_TILE_TOKENS * (self.cols / each) + i) * MAX_TILE_TOKENS + self.row % MAX_TILE_TOKENS
     }
 }
 
-/// A square of 32-bit values that an instruction set turns at once.
+/// A square of 32-bit values that an instruction set transposes at once.
 pub(crate) trait Square {
-    /// Its side, and the tokens of a tile.
+    /// Its side, and the tokens per tile.
     const LANES: usize;
-    /// Rows at `from`, so many values apart, become columns at `to`.
+    /// Transposes rows at `from`, `from_stride` values apart, to columns at `to`.
     ///
     /// # Safety
-    /// All rows are readable and writable; called under the instruction set's features.
+    /// All rows are readable and writable, and the processor has the instruction set.
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 }
 
-/// Quantises columns from `start` on of a tile's tokens, whose rows in `x` are `width` wide.
+/// Quantizes columns from `start` on of a tile's tokens, whose rows in `x` are `width` wide.
 ///
 /// # Safety
-/// Called under the features of `S`.
+/// The processor has the instruction set of `S`.
 #[inline(always)]
 pub(crate) unsafe fn quantize_tile<S: Square>(
     x: &[f32],
-    (width, rounding): (usize, Rounding),
+    width: usize,
+    rounding: Rounding,
     start: usize,
     out: TokenTilesMut<'_>,
 ) {
@@ -229,14 +231,14 @@ pub(crate) unsafe fn quantize_tile<S: Square>(
             let Some(x) = row[col..].first_chunk() else { return };
             let (mut high, mut low) = ([0; INT_BLOCK], [0; INT_BLOCK]);
             let shared = largest(&row[col / rounding.span * rounding.span..][..rounding.span]);
-            let block = quantize_block((shared, rounding), x, &mut high, &mut low);
+            let block = quantize_block(shared, rounding, x, &mut high, &mut low);
             (scales[t], sums32[t]) = (block.scale, block.sum32);
             (sums16[t], sums16[lanes + t]) = (block.sum16[0], block.sum16[1]);
             for i in 0..INT_BLOCK {
-                rows[t].0[i] = (256 * i16::from(high[i])).wrapping_add(low[i].into()); // any, of what is not finite
+                rows[t].0[i] = (256 * i16::from(high[i])).wrapping_add(low[i].into()); // arbitrary for values that are not finite
             }
         }
-        // 16 pairs of columns, token by token, become `lanes` tokens, pair by pair
+        // from `[tokens, 16 pairs]` to `[16 pairs, tokens]`
         let (from, to) = (rows.as_ptr().cast::<f32>(), values.as_mut_ptr().cast::<f32>());
         for part in (0..16).step_by(lanes) {
             // SAFETY: `rows` has `lanes` rows of 16 pairs, and `values` as many.
@@ -270,8 +272,8 @@ mod tests {
         // SAFETY: one thread, and `Plain` needs no features.
         let (planes, tiles) = unsafe {
             quantize(&x, rounding, planes.part(tokens * cols, 0, 0, tokens * cols));
-            quantize_tile::<Plain>(&x, (cols, rounding), 0, tiles.part(0..1, 8));
-            quantize_tile::<Plain>(&x, (cols, rounding), 32, tiles.part(1..3, 8));
+            quantize_tile::<Plain>(&x, cols, rounding, 0, tiles.part(0..1, 8));
+            quantize_tile::<Plain>(&x, cols, rounding, 32, tiles.part(1..3, 8));
             (planes.view(tokens, cols, 8), tiles.view(tokens, cols, 8))
         };
         let values: Vec<i16> = tiles.values.iter().flat_map(|l| l.0).collect();

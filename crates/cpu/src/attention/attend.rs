@@ -1,7 +1,7 @@
 //! Attention over pages: the heads of a group and some tokens share the keys and values they read.
 //!
-//! Positions are seen run by run, and the runs are joined in order, whether one thread went through them or several:
-//! each result is summed in the same order, whatever stands beside it.
+//! Positions are processed run by run, and the runs are joined in order, whether one thread computed them or several:
+//! each result is summed in the same order, independent of the rest of the batch.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::attention::kv::{Kv, KvCell, Slot};
 use crate::attention::softmax::{SoftmaxStats, join};
 use crate::vectors::Vector;
 
-/// An instruction set's loops of attention.
+/// The attention loops of one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct AttentionKernels {
     /// One run: [`Attend::run`]
@@ -33,7 +33,7 @@ pub(crate) struct Attend<'a> {
 }
 
 impl Attend<'_> {
-    /// Keeps one head's key and value of one token.
+    /// Stores one head's key and value of one token.
     ///
     /// # Safety
     /// No other thread touches this head of this position before the next barrier.
@@ -42,23 +42,24 @@ impl Attend<'_> {
         slice: &Slice,
         position: usize,
         head: usize,
-        (key, value): (&[f32], &[f32]),
+        key: &[f32],
+        value: &[f32],
         workspace: &mut Vec<u16>,
     ) {
         let (layer, page_len) = (&self.kv.layers[self.layer], self.kv.page_len);
         let at = Slot { page: slice.pages[position / page_len], head, slot: position % page_len };
         // SAFETY: the caller's promise.
         unsafe {
-            self.kv.store(self.kernels.store_f16, key, (&layer.keys, &at, true), workspace);
-            self.kv.store(self.kernels.store_f16, value, (&layer.values, &at, false), workspace);
+            self.kv.store(self.kernels.store_f16, key, &layer.keys, &at, workspace);
+            self.kv.store(self.kernels.store_f16, value, &layer.values, &at, workspace);
         }
     }
 
-    /// Some heads of one group at some consecutive positions of a slice, or one run of them where they were cut. Whoever
-    /// is the last has `true`, and all results in `workspace.results`: `[tokens, heads, v_dim]`.
+    /// Some heads of one group at consecutive positions of a slice, or one run of them if they were split. The last run
+    /// returns `true` and leaves all results in `workspace.results`: `[tokens, heads, v_dim]`.
     ///
     /// # Safety
-    /// No thread writes this layer's pages before the next barrier, and no other has this run of these heads.
+    /// No thread writes this layer's pages before the next barrier, and no other thread has this run of these heads.
     pub(crate) unsafe fn attend<'q>(
         &self,
         block: &Block<'_>,
@@ -85,7 +86,7 @@ impl Attend<'_> {
                 let (token, head) = (i / heads, block.heads.start + i % heads);
                 // SAFETY: the caller's promise.
                 let part = unsafe { parts.part_mut(cut.row(cut.run, token, block.tokens), head, v_dim) };
-                part[..2].copy_from_slice(&[workspace.masses[i].max, workspace.masses[i].sum]);
+                part[..2].copy_from_slice(&[workspace.stats[i].max, workspace.stats[i].sum]);
                 part[2..].copy_from_slice(&workspace.part[i * v_dim..][..v_dim]);
             }
         }
@@ -97,27 +98,25 @@ impl Attend<'_> {
                 let (token, head) = (i / heads, block.heads.start + i % heads);
                 // SAFETY: all others are done.
                 let part = unsafe { parts.part(cut.row(run, token, block.tokens), head, v_dim) };
-                let mass = SoftmaxStats { max: part[0], sum: part[1] };
-                join(
-                    (&mut workspace.totals[i], &mut workspace.results[i * v_dim..][..v_dim]),
-                    (mass, &part[2..]),
-                );
+                let stats = SoftmaxStats { max: part[0], sum: part[1] };
+                let results = &mut workspace.results[i * v_dim..][..v_dim];
+                join(&mut workspace.totals[i], results, stats, &part[2..]);
             }
         }
         workspace.divide(v_dim);
         true
     }
 
-    /// The runs of which a block sees something.
+    /// The runs with positions that a block attends to.
     fn runs(&self, block: &Block<'_>) -> Range<usize> {
         let run = self.kv.run_len();
         self.first(block.position) / run..(block.position + block.tokens).div_ceil(run)
     }
 
-    /// One run of a block: `workspace.part` and `workspace.masses`, of all queries.
+    /// One run of a block: fills `workspace.part` and `workspace.stats` for all queries.
     ///
     /// # Safety
-    /// That of [`Attend::attend`], and the instruction set of `V` is there.
+    /// That of [`Attend::attend`], and the processor has the instruction set of `V`.
     #[inline(always)]
     pub(crate) unsafe fn run<V: Vector>(
         &self,
@@ -186,13 +185,13 @@ impl Attend<'_> {
             let position = block.position + i / heads;
             let (from, to) = (self.first(position).max(base), end.min(position + 1));
             if from >= to {
-                workspace.masses[i] = SoftmaxStats::NONE;
+                workspace.stats[i] = SoftmaxStats::NONE;
                 continue;
             }
             let scores = &mut workspace.scores[i * stride..][from - base..to - base];
-            workspace.masses[i] = (self.kernels.softmax)(scores, a.softcap);
+            workspace.stats[i] = (self.kernels.softmax)(scores, a.softcap);
         }
-        // what all tokens see
+        // positions that all tokens attend to
         let (all_from, all_to) = (self.first(last), block.position + 1);
         for p in pages.clone() {
             // SAFETY: the caller's promise.
@@ -208,7 +207,7 @@ impl Attend<'_> {
             let (start, end) = (p * page_len, seen.end.min((p + 1) * page_len));
             let from = all_from.clamp(start, end);
             let to = all_to.clamp(from, end);
-            // tokens go together where all of them see the same
+            // tokens are computed together if all of them attend to the same positions
             for (part, together) in [(start..from, 1), (from..to, block.tokens), (to..end, 1)] {
                 for t in (0..block.tokens).step_by(together) {
                     let position = block.position + t;
@@ -236,7 +235,7 @@ impl Attend<'_> {
         }
     }
 
-    /// The first position that one at `position` sees.
+    /// The first position that a token at `position` attends to.
     fn first(&self, position: usize) -> usize {
         self.args.window.map_or(0, |w| (position + 1).saturating_sub(w))
     }
@@ -245,29 +244,29 @@ impl Attend<'_> {
 /// Tokens and heads that share the keys and values they read.
 pub(crate) struct Block<'a> {
     pub(crate) slice: &'a Slice,
-    /// Of the first token.
+    /// Position of the first token.
     pub(crate) position: usize,
     pub(crate) tokens: usize,
-    /// Of one group.
+    /// Heads of one group.
     pub(crate) heads: Range<usize>,
 }
 
-/// What a thread works in.
+/// A thread's workspace.
 #[derive(Default)]
 pub(crate) struct AttendWorkspace {
     queries: Vec<f32>,
-    /// Of one run: `[queries, run_len]`
+    /// Of one run. `[queries, run_len]`
     scores: Vec<f32>,
-    /// Of one run: `[queries, v_dim]`
+    /// Of one run. `[queries, v_dim]`
     part: Vec<f32>,
-    masses: Vec<SoftmaxStats>,
+    stats: Vec<SoftmaxStats>,
     /// Of all runs so far.
     totals: Vec<SoftmaxStats>,
     pub(crate) results: Vec<f32>,
 }
 
 impl AttendWorkspace {
-    /// Room for a block's queries, which are scaled, and no results yet.
+    /// Sizes the buffers for a block, copies its queries scaled, and clears the results.
     fn start<'q>(
         &mut self,
         attend: &Attend<'_>,
@@ -279,7 +278,7 @@ impl AttendWorkspace {
         self.queries.resize(queries * a.head_dim, 0.0);
         self.scores.resize(queries * attend.kv.run_len(), 0.0);
         self.part.resize(queries * a.v_dim, 0.0);
-        self.masses.resize(queries, SoftmaxStats::NONE);
+        self.stats.resize(queries, SoftmaxStats::NONE);
         self.totals.clear();
         self.totals.resize(queries, SoftmaxStats::NONE);
         self.results.clear();
@@ -290,7 +289,7 @@ impl AttendWorkspace {
         }
     }
 
-    /// What queries have in some columns, times these.
+    /// Multiplies all queries' scores in some columns by these factors.
     #[inline(always)]
     fn scale(&mut self, scales: &[f32], first: usize, stride: usize, queries: usize) {
         for i in 0..queries {
@@ -299,16 +298,16 @@ impl AttendWorkspace {
         }
     }
 
-    /// Adds the run to the results.
+    /// Joins the run with the results.
     fn join(&mut self, v_dim: usize) {
         let results = self.results.chunks_exact_mut(v_dim).zip(&mut self.totals);
-        let parts = self.part.chunks_exact(v_dim).zip(&self.masses);
-        for ((results, total), (part, mass)) in results.zip(parts) {
-            join((total, results), (*mass, part));
+        let parts = self.part.chunks_exact(v_dim).zip(&self.stats);
+        for ((results, total), (part, stats)) in results.zip(parts) {
+            join(total, results, *stats, part);
         }
     }
 
-    /// Results are sums of weights times values until they are divided by those of the weights.
+    /// Divides the sums of weighted values by the sum of the weights.
     fn divide(&mut self, v_dim: usize) {
         for (results, total) in self.results.chunks_exact_mut(v_dim).zip(&self.totals) {
             results.iter_mut().for_each(|r| *r /= total.sum);

@@ -1,4 +1,4 @@
-//! Where the tokens of a step stand: in which slice, at which position, and beside whom they attend.
+//! The attention plan of a step: slice and position of every token, and which tokens are computed together.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,60 +9,60 @@ use crate::attention::kv::Kv;
 use crate::memory::lines::Refused;
 use crate::memory::shared::Shared;
 
-/// AttendTile of a slice that share what they read of its keys and values.
+/// Tokens of a slice that share the keys and values they read.
 const ATTEND_TOKENS: usize = 16;
-/// PartialResults of all cut blocks that there is room for: tokens times runs.
+/// Partial results that fit the memory: tokens times runs of all split tiles.
 const PARTS: usize = 2048;
 
-/// The places of one step after the other, in memory that stays.
+/// The plan of one step after the other, in memory that is reused.
 #[derive(Default)]
 pub(crate) struct AttendPlan {
     /// Slice and position of every token.
     pub(crate) tokens: Vec<(usize, usize)>,
-    /// All that attend.
+    /// Tokens that attend together.
     pub(crate) blocks: Vec<AttendTile>,
     pub(crate) parts: PartialResults,
 }
 
-/// AttendTile of a slice that attend together: to all they see, or to one run of it.
+/// Tokens of a slice that attend together: to all positions, or to one run of them.
 pub(crate) struct AttendTile {
     pub(crate) slice: usize,
     pub(crate) rows: Range<usize>,
     pub(crate) cut: Option<SplitRun>,
 }
 
-/// One run of tokens that were cut: threads take the runs separately, and the last one joins them.
+/// One run of a tile that is split: threads compute the runs separately, and the last one joins them.
 pub(crate) struct SplitRun {
     pub(crate) run: usize,
-    /// Of these tokens.
+    /// Runs of this tile.
     runs: usize,
-    /// Where their parts begin.
+    /// Row of its first partial result.
     first: usize,
-    /// How many tokens were cut before.
+    /// Number of tiles split before it.
     index: usize,
 }
 
 impl SplitRun {
-    /// Where a run's part of one of these tokens is kept.
+    /// Row of the partial result of a run and a token.
     pub(crate) fn row(&self, run: usize, token: usize, tokens: usize) -> usize {
         self.first + run * tokens + token
     }
 }
 
-/// What runs gave, until they are joined: `[rows, heads, 2 + v_dim]`
+/// Results of runs until they are joined: `[rows, heads, 2 + v_dim]`
 #[derive(Default)]
 pub(crate) struct PartialResults {
-    /// Floats of a row.
+    /// Floats per row.
     width: usize,
     floats: Shared<f32>,
-    /// Of every head, in the widest attention.
+    /// Heads of the widest attention.
     heads: usize,
-    /// Runs that are done of each cut block's heads.
+    /// Completed runs per head of each split tile.
     done: Vec<AtomicU32>,
 }
 
 impl AttendPlan {
-    /// Room for steps of so many tokens.
+    /// Reserves memory for steps of up to `tokens` tokens.
     pub(crate) fn reserve(&mut self, graph: &Graph, kv: Option<&Kv>, tokens: usize) -> Result<(), Refused> {
         self.tokens.reserve(tokens.saturating_sub(self.tokens.len()));
         self.blocks.reserve((tokens + PARTS).saturating_sub(self.blocks.len()));
@@ -73,12 +73,12 @@ impl AttendPlan {
         Ok(())
     }
 
-    /// Forgets what a step that failed has left half done.
+    /// Resets what a failed step has left incomplete.
     pub(crate) fn forget(&mut self) {
         self.parts.done.iter_mut().for_each(|d| *d.get_mut() = 0);
     }
 
-    /// Those of this step.
+    /// Sets the plan of this step.
     pub(crate) fn set(&mut self, step: &Step, kv: Option<&Kv>) {
         self.tokens.clear();
         self.blocks.clear();
@@ -87,7 +87,7 @@ impl AttendPlan {
         for (slice, of) in step.slices.iter().enumerate() {
             let (row, end) = (self.tokens.len(), self.tokens.len() + of.len);
             self.tokens.extend((of.position..of.position + of.len).map(|p| (slice, p)));
-            // which tokens are cut changes no result: their runs are always the same, and joined in the same order
+            // splitting changes no result: the runs are always the same, and joined in the same order
             let runs = (of.position + of.len).div_ceil(run_len);
             if runs > 1 && of.len <= ATTEND_TOKENS && (first + runs * of.len) <= self.parts.rows() {
                 let cut = |run: usize| SplitRun { run, runs, first, index };
@@ -115,17 +115,17 @@ impl PartialResults {
         }
         self.heads = attends(graph).map(|a| a.heads).max().unwrap_or(0).max(self.heads);
         self.width = width;
-        // a block that is cut has two runs at least
+        // a split tile has at least two runs
         self.done.resize_with(self.done.len().max(rows / 2 * self.heads), AtomicU32::default);
         Ok(())
     }
 
-    /// Floats of a row, in the widest attention.
+    /// Floats per row of the widest attention.
     fn width(graph: &Graph) -> usize {
         attends(graph).map(|a| a.heads * (2 + a.v_dim)).max().unwrap_or(0)
     }
 
-    /// Bytes of the most parts that steps may be cut into.
+    /// Bytes of the largest number of partial results.
     pub(crate) fn bytes(graph: &Graph) -> usize {
         PARTS * PartialResults::width(graph) * size_of::<f32>()
     }
@@ -149,15 +149,15 @@ impl PartialResults {
     }
 
     /// # Safety
-    /// No other thread touches it before it is known to be done.
-    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
+    /// No other thread accesses it before `is_last` has returned `true`.
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the function's contract")]
     pub(crate) unsafe fn part_mut(&self, row: usize, head: usize, v_dim: usize) -> &mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.floats.get_mut(self.range(row, head, v_dim)) }
     }
 
-    /// Tells that a run of a head (or of the heads that begin with it) is done, and whether it was the last one:
-    /// what the others wrote is seen then.
+    /// Counts a run of a head (or of the heads that begin with it) as complete, and returns whether it was the last one:
+    /// the writes of the others are visible then.
     pub(crate) fn is_last(&self, cut: &SplitRun, head: usize) -> bool {
         let done = &self.done[cut.index * self.heads + head];
         let last = done.fetch_add(1, Ordering::AcqRel) as usize + 1 == cut.runs;

@@ -2,7 +2,7 @@
 
 use crate::vectors::{Cell, MOST_ROWS, Vector};
 
-/// `c[r][j] = sum over i of a[r][i] * b[i][j]`, added up in the order of `i` for each result by itself.
+/// `c[r][j] = sum over i of a[r][i] * b[i][j]`, summed in the order of `i` for each result.
 pub(crate) struct Gemm<'a, C> {
     /// Rows of `a` and `c`.
     pub(crate) rows: usize,
@@ -14,19 +14,19 @@ pub(crate) struct Gemm<'a, C> {
     pub(crate) a_stride: usize,
     pub(crate) b: &'a [C],
     pub(crate) b_stride: usize,
-    /// What is read after `b` and laid out like it: asked for meanwhile, and never looked at.
+    /// What is read after `b`, in the same layout: prefetched only.
     pub(crate) next: *const C,
     pub(crate) c: &'a mut [f32],
     pub(crate) c_stride: usize,
-    /// Sums begin with what `c` holds, not with zero.
+    /// Sums start with the values of `c` instead of zero.
     pub(crate) add: bool,
 }
 
 impl<C: Cell> Gemm<'_, C> {
-    /// All of it, in tiles of some rows and two vectors, or of half as many and four.
+    /// Computes `c` in tiles of some rows and two vectors, or of half as many rows and four vectors.
     ///
     /// # Safety
-    /// The instruction set of `V` is there.
+    /// The processor has the instruction set of `V`.
     #[inline(always)]
     pub(crate) unsafe fn run<V: Vector>(&mut self) {
         if self.rows == 0 || self.inner == 0 || self.cols == 0 {
@@ -37,7 +37,7 @@ impl<C: Cell> Gemm<'_, C> {
         assert!(self.b.len() >= last(self.b_stride, self.inner, self.cols));
         assert!(self.c.len() >= last(self.c_stride, self.rows, self.cols));
         const { assert!(V::ROWS <= MOST_ROWS) };
-        let each = self.rows.div_ceil(self.rows.div_ceil(V::ROWS)); // bands of about the same size
+        let each = self.rows.div_ceil(self.rows.div_ceil(V::ROWS)); // bands of about equal size
         let mut row = 0;
         while row < self.rows {
             let rows = each.min(self.rows - row);
@@ -52,7 +52,7 @@ impl<C: Cell> Gemm<'_, C> {
                     6 if V::ROWS >= 6 => self.band::<6, V>(row),
                     7 if V::ROWS >= 7 => self.band::<7, V>(row),
                     _ if V::ROWS >= 8 => self.band::<8, V>(row),
-                    _ => {}
+                    _ => unreachable!("a band has at most {} rows", V::ROWS),
                 }
             }
             row += rows;
@@ -60,6 +60,9 @@ impl<C: Cell> Gemm<'_, C> {
     }
 
     /// `R` rows from `row` on.
+    ///
+    /// # Safety
+    /// That of [`Gemm::run`], whose checks were made, and there are these rows.
     #[inline(always)]
     unsafe fn band<const R: usize, V: Vector>(&mut self, row: usize) {
         let mut col = 0;
@@ -85,9 +88,12 @@ impl<C: Cell> Gemm<'_, C> {
     }
 
     /// `R` rows of `N` vectors.
+    ///
+    /// # Safety
+    /// That of `band`, and there are these columns.
     #[inline(always)]
     unsafe fn tile<const R: usize, const N: usize, V: Vector>(&mut self, row: usize, col: usize) {
-        // SAFETY: the caller's promise; `next` is only asked for.
+        // SAFETY: the caller's promise; `next` is only prefetched.
         unsafe {
             let a = self.a.as_ptr().add(row * self.a_stride);
             let (mut b, mut next) = (self.b.as_ptr().add(col), self.next.wrapping_add(col));
@@ -124,7 +130,10 @@ impl<C: Cell> Gemm<'_, C> {
         }
     }
 
-    /// `R` rows of a column that is in no vector.
+    /// `R` rows of a column that fills no vector.
+    ///
+    /// # Safety
+    /// That of `band`.
     #[inline(always)]
     unsafe fn column<const R: usize, V: Vector>(&mut self, row: usize, col: usize) {
         for r in row..row + R {

@@ -1,4 +1,4 @@
-//! KV pages: a page holds `page_len` tokens of every layer, head after head, as halves or as bytes.
+//! KV pages: a page holds `page_len` tokens of every layer, head by head, as halves or as bytes.
 
 use tern_graph::{KvCells, KvLayer, KvSpec};
 
@@ -7,7 +7,7 @@ use crate::memory::lines::{LARGE, Refused, want_large_pages};
 use crate::memory::shared::{LINE, Shared, Zeroed};
 use crate::vectors::Cell;
 
-/// Positions whose keys and values are read in one go, and joined with those of other runs afterwards.
+/// Positions of a run, whose results are joined with those of other runs afterwards.
 const RUN: usize = 512;
 
 /// Keys and values of all layers.
@@ -18,12 +18,12 @@ pub(crate) struct Kv {
     pub(crate) layers: Vec<LayerKv>,
     halves: Pages<u16>,
     bytes: Pages<i8>,
-    /// What a one is worth in each slot of bytes: `[kv_head][slot]`
+    /// The scale of each slot of bytes: `[kv_head][slot]`
     scales: Pages<f32>,
 }
 
-/// Where a layer has its cells in a page: keys `[kv_head][dim][slot]`, so that a vector takes a column of many of them,
-/// and values `[kv_head][slot][dim]`.
+/// A layer's cells in a page: keys `[kv_head][dim][slot]`, so that a vector holds one column of many keys, and values
+/// `[kv_head][slot][dim]`.
 pub(crate) struct LayerKv {
     pub(crate) shape: KvLayer,
     pub(crate) keys: Side,
@@ -34,9 +34,11 @@ pub(crate) struct LayerKv {
 pub(crate) struct Side {
     cells: KvCells,
     dim: usize,
-    /// The first cell in a page.
+    /// A slot's numbers are `page_len` cells apart, as those of keys are.
+    spread: bool,
+    /// Index of the first cell in a page.
     first: usize,
-    /// The first scale.
+    /// Index of the first scale in a page.
     first_scale: usize,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct Slot {
     pub(crate) slot: usize,
 }
 
-/// All that is kept in one way, page after page: what is used lies together.
+/// The cells of one type, page after page, so that the used ones are contiguous.
 pub(crate) struct Pages<C> {
     each: usize,
     all: Shared<C>,
@@ -58,20 +60,20 @@ impl Kv {
     pub(crate) fn new(spec: &KvSpec) -> Result<Kv, Refused> {
         let KvSpec { ref layers, cells: kind, pages, page_len } = *spec;
         let [mut halves, mut bytes, mut scales] = [0; 3];
-        let mut side = |shape: &KvLayer, dim: usize| {
+        let mut side = |shape: &KvLayer, dim: usize, spread: bool| {
             let slots = page_len * shape.kv_heads;
             let (cells, new_scales) = match kind {
                 KvCells::F16 => (&mut halves, 0),
                 KvCells::Int8 => (&mut bytes, slots),
             };
-            let side = Side { cells: kind, dim, first: *cells, first_scale: scales };
+            let side = Side { cells: kind, dim, spread, first: *cells, first_scale: scales };
             (*cells, scales) = (*cells + slots * dim, scales + new_scales);
             side
         };
         let layers = layers.iter().map(|shape| LayerKv {
             shape: *shape,
-            keys: side(shape, shape.k_dim),
-            values: side(shape, shape.v_dim),
+            keys: side(shape, shape.k_dim, true),
+            values: side(shape, shape.v_dim, false),
         });
         let layers = layers.collect();
         let (halves, bytes, scales) =
@@ -79,12 +81,12 @@ impl Kv {
         Ok(Kv { cells: kind, pages, page_len, layers, halves, bytes, scales })
     }
 
-    /// Positions of a run: whole pages, and the same whatever a step holds.
+    /// Positions per run: whole pages, and the same in every step.
     pub(crate) fn run_len(&self) -> usize {
         (RUN / self.page_len).max(1) * self.page_len
     }
 
-    /// A head's cells of a page, whose layer keeps such.
+    /// A head's cells in a page; `C` must be the cache's cell type.
     ///
     /// # Safety
     /// No thread writes them before the next barrier.
@@ -96,10 +98,10 @@ impl Kv {
         unsafe { pages.all.get(first..first + len) }
     }
 
-    /// What they are to be multiplied with, slot by slot, if with anything.
+    /// The scales of their slots, if the cell type has them.
     ///
     /// # Safety
-    /// As above.
+    /// That of [`Kv::page`].
     #[inline(always)]
     pub(crate) unsafe fn scales(&self, side: &Side, page: u32, head: usize) -> Option<&[f32]> {
         let first = self.scales.at(page, side.first_scale + head * self.page_len);
@@ -107,7 +109,7 @@ impl Kv {
         (side.cells == KvCells::Int8).then(|| unsafe { self.scales.all.get(first..first + self.page_len) })
     }
 
-    /// Keeps a slot's key or value: values are neighbours in memory, or (`spread`) as far apart as slots are many.
+    /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value, whose numbers are adjacent.
     ///
     /// # Safety
     /// No other thread touches the slot before the next barrier.
@@ -115,17 +117,18 @@ impl Kv {
         &self,
         store_f16: fn(&[f32], &mut [u16]),
         x: &[f32],
-        (side, at, spread): (&Side, &Slot, bool),
+        side: &Side,
+        at: &Slot,
         workspace: &mut Vec<u16>,
     ) {
-        let (stride, of_slot) = if spread { (self.page_len, 1) } else { (1, side.dim) };
+        let (stride, of_slot) = if side.spread { (self.page_len, 1) } else { (1, side.dim) };
         let first = side.first + at.head * self.page_len * side.dim + at.slot * of_slot;
         // SAFETY: the caller's promise.
         unsafe {
             match side.cells {
                 KvCells::F16 => {
                     let (halves, first) = (&self.halves.all, self.halves.at(at.page, first));
-                    if !spread {
+                    if !side.spread {
                         return store_f16(x, halves.get_mut(first..first + x.len()));
                     }
                     workspace.resize(x.len(), 0);
@@ -137,7 +140,7 @@ impl Kv {
                     let most = largest(x);
                     let by = if most > 0.0 { 127.0 / most } else { 0.0 };
                     for (i, x) in x.iter().enumerate() {
-                        bytes.set(first + i * stride, (x * by).round() as i8); // what is not finite becomes 0, and its scale is not finite
+                        bytes.set(first + i * stride, (x * by).round() as i8); // not finite: 0, with a scale that is not finite
                     }
                     let scale = side.first_scale + at.head * self.page_len + at.slot;
                     self.scales.all.set(self.scales.at(at.page, scale), most / 127.0);
@@ -148,7 +151,7 @@ impl Kv {
 }
 
 impl<C: Zeroed> Pages<C> {
-    /// Untouched memory, which costs nothing until it is used; in large pages, as a step reads all over it.
+    /// Zeroed memory, which is not allocated until it is used; in large pages, since a step reads all over it.
     fn new(each: usize, pages: usize) -> Result<Pages<C>, Refused> {
         let bytes = each * pages * size_of::<C>();
         let all = Shared::<C>::aligned(each * pages, if bytes >= LARGE { LARGE } else { LINE })?;
@@ -163,7 +166,7 @@ impl<C> Pages<C> {
     }
 }
 
-/// Cells that pages are kept in.
+/// The cell type of a page.
 pub(crate) trait KvCell: Cell {
     fn pages(kv: &Kv) -> &Pages<Self>;
 }

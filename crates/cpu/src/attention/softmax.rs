@@ -1,11 +1,11 @@
-//! Weights of scores, run by run.
+//! Softmax over runs of scores, and the joining of runs.
 
 use crate::math::exp;
 
-/// Floats taken at a time.
+/// Floats processed at a time.
 const LANES: usize = 16;
 
-/// The weights that softmax gave: their sum, and the score whose weight is one.
+/// Statistics of a softmax: the largest score, whose weight is one, and the sum of all weights.
 #[derive(Clone, Copy)]
 pub(crate) struct SoftmaxStats {
     pub(crate) max: f32,
@@ -13,17 +13,17 @@ pub(crate) struct SoftmaxStats {
 }
 
 impl SoftmaxStats {
-    /// Of no scores.
+    /// Those of no scores.
     pub(crate) const NONE: SoftmaxStats = SoftmaxStats { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// Scores, capped where there is a cap, become `exp(x - max)`.
+/// Replaces scores, soft-capped if there is a cap, by `exp(x - max)`.
 #[inline(always)]
 pub(crate) fn softmax<const FUSED: bool>(x: &mut [f32], cap: Option<f32>) -> SoftmaxStats {
     if let Some(cap) = cap {
         for x in x.iter_mut() {
             let tanh = 1.0 - 2.0 / (1.0 + exp::<FUSED>(*x * 2.0 / cap)); // of x / cap
-            *x = cap * tanh + *x * 0.0; // an infinite score stays no number
+            *x = cap * tanh + *x * 0.0; // an infinite score becomes NaN
         }
     }
     let mut most = [f32::NEG_INFINITY; LANES];
@@ -49,18 +49,18 @@ pub(crate) fn softmax<const FUSED: bool>(x: &mut [f32], cap: Option<f32>) -> Sof
     SoftmaxStats { max, sum: sums.iter().sum::<f32>() + sum }
 }
 
-/// Adds a run's sums to those of the runs before it.
-pub(crate) fn join((total, results): (&mut SoftmaxStats, &mut [f32]), (mass, part): (SoftmaxStats, &[f32])) {
-    if mass.sum == 0.0 {
-        return; // nothing seen
+/// Joins a run's sums with those of the runs before it.
+pub(crate) fn join(total: &mut SoftmaxStats, results: &mut [f32], run: SoftmaxStats, part: &[f32]) {
+    if run.sum == 0.0 {
+        return; // no positions
     }
-    // one of the two is one
-    let (kept, added) = match mass.max > total.max {
-        true => (exp::<false>(total.max - mass.max), 1.0),
-        false => (1.0, exp::<false>(mass.max - total.max)),
+    // one of the two factors is 1
+    let (kept, added) = match run.max > total.max {
+        true => (exp::<false>(total.max - run.max), 1.0),
+        false => (1.0, exp::<false>(run.max - total.max)),
     };
-    let max = total.max.max(mass.max);
-    *total = SoftmaxStats { max, sum: total.sum * kept + mass.sum * added };
+    let max = total.max.max(run.max);
+    *total = SoftmaxStats { max, sum: total.sum * kept + run.sum * added };
     for (result, part) in results.iter_mut().zip(part) {
         *result = *result * kept + part * added;
     }

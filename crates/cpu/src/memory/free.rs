@@ -1,9 +1,9 @@
-//! How much memory this process may have: that of the machine, within the limits of its control groups and its own.
+//! Memory available to this process: the machine's, within the limits of its control groups and its own.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Bytes in all, and those that can still be taken. Unknown is endless.
+/// Total and free bytes; unlimited if unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreeMemory {
     pub(crate) total: u64,
@@ -11,12 +11,12 @@ pub(crate) struct FreeMemory {
 }
 
 impl FreeMemory {
-    /// As it is now.
+    /// The current state.
     pub(crate) fn now() -> FreeMemory {
         FreeMemory::below(Path::new("/"))
     }
 
-    /// The same by the files below a folder.
+    /// The same from the files below a folder.
     fn below(root: &Path) -> FreeMemory {
         let info = read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let kib = |name: &str| kib(&info, name).unwrap_or(u64::MAX);
@@ -29,7 +29,7 @@ impl FreeMemory {
         memory
     }
 
-    /// Applies a limit of which so much is used.
+    /// Applies a limit, given how much of it is used.
     fn limit(&mut self, limit: Option<(u64, u64)>) {
         let Some((limit, used)) = limit else { return };
         self.total = self.total.min(limit);
@@ -37,15 +37,15 @@ impl FreeMemory {
     }
 }
 
-/// What the files of a control group are called.
+/// File names of a control group.
 struct GroupFiles {
     limit: &'static str,
     used: &'static str,
-    /// Lines of `memory.stat` with what the system takes back when memory is short: pages of files.
+    /// Lines of `memory.stat` with memory that the system reclaims when it is short: file pages.
     cached: [&'static str; 2],
 }
 
-/// With all controllers in one hierarchy, and in the older way.
+/// Control groups of version 2, and of version 1.
 static UNIFIED: GroupFiles =
     GroupFiles { limit: "memory.max", used: "memory.current", cached: ["inactive_file ", "active_file "] };
 static SEPARATE: GroupFiles = GroupFiles {
@@ -55,7 +55,7 @@ static SEPARATE: GroupFiles = GroupFiles {
 };
 
 impl GroupFiles {
-    /// Neither where there is no limit.
+    /// `None` if there is no limit.
     fn limit_and_use(&self, folder: &Path) -> Option<(u64, u64)> {
         let read = |name: &str| read_to_string(folder.join(name)).ok();
         let limit = read(self.limit)?.trim().parse().ok()?; // "max" is none
@@ -67,8 +67,7 @@ impl GroupFiles {
     }
 }
 
-/// The folders of the group that a line of `/proc/self/cgroup` names, and of all groups around it: each limits what is
-/// inside. `0::/user.slice/a.scope`, or `9:memory:/docker/4242`
+/// The folders of the group in a line of `/proc/self/cgroup`, and of all its parents, each of which limits its children: `0::/user.slice/a.scope`, or `9:memory:/docker/4242`
 fn folders(root: &Path, line: &str) -> Vec<(PathBuf, &'static GroupFiles)> {
     let mut fields = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
@@ -79,12 +78,12 @@ fn folders(root: &Path, line: &str) -> Vec<(PathBuf, &'static GroupFiles)> {
         names if names.split(',').any(|name| name == "memory") => ("sys/fs/cgroup/memory", &SEPARATE),
         _ => return vec![],
     };
-    // a container may see its own group as the root, and the name that the machine knows it by
+    // a container may see its own group as the root, but the host's name for it
     let inside = Path::new(path.trim_start_matches('/'));
     inside.ancestors().map(|part| (root.join(mount).join(part), files)).collect()
 }
 
-/// The limit on addresses (`ulimit -v`), and those in use.
+/// The limit of the address space (`ulimit -v`), and how much of it is used.
 fn address_space(root: &Path) -> Option<(u64, u64)> {
     let limits = read_to_string(root.join("proc/self/limits")).ok()?;
     let line = limits.lines().find_map(|l| l.strip_prefix("Max address space"))?;
@@ -103,7 +102,7 @@ fn kib(text: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What a machine of 1000 and 800 free KiB with these files may have.
+    /// Memory of a machine with 1000 KiB, 800 KiB of them free, and these files.
     fn memory(files: &[(&str, &str)]) -> (u64, u64) {
         let root = tempfile::tempdir().unwrap();
         let info = ("proc/meminfo", "MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    800 kB\n");

@@ -1,16 +1,16 @@
-//! Memory for packed weights: large pages, and the pages of a mapped file given back. And memory that was refused.
+//! Memory for packed weights: cache lines in large pages, and the release of mapped file pages.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// The system gave no memory of this size.
+/// The system could not allocate this many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) bytes: u64,
 }
 
-/// 64 bytes that start where a cache line does.
+/// 64 bytes, aligned to a cache line.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line(pub(crate) [i16; 32]);
@@ -24,13 +24,13 @@ pub(crate) struct Lines {
     layout: Layout,
 }
 
-// SAFETY: callers of `get` and `clear` promise that no part is written by one thread and touched by another.
+// SAFETY: by the contracts of `get` and `clear` no part is written by one thread and accessed by another.
 unsafe impl Send for Lines {}
 // SAFETY: as above.
 unsafe impl Sync for Lines {}
 
 impl Lines {
-    /// Room that holds nothing yet; none if there is not so much memory.
+    /// Uninitialized memory; `None` if the system has too little.
     pub(crate) fn new(len: usize) -> Option<Lines> {
         let bytes = len.checked_mul(size_of::<Line>())?.max(size_of::<Line>());
         let align = if bytes >= LARGE { LARGE } else { align_of::<Line>() };
@@ -47,11 +47,11 @@ impl Lines {
         unsafe { self.start.as_ptr().add(range.start) }
     }
 
-    /// Lines to fill, zero for now.
+    /// Zeroed lines to fill.
     ///
     /// # Safety
-    /// No other thread touches them meanwhile.
-    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
+    /// No other thread accesses them meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the function's contract")]
     pub(crate) unsafe fn clear(&self, range: Range<usize>) -> &mut [Line] {
         let start = self.at(&range);
         // SAFETY: in bounds; zeros are lines; exclusive by the caller's promise.
@@ -78,8 +78,8 @@ impl Drop for Lines {
     }
 }
 
-/// Takes pages of a mapped file out of this process. The system may still hold them, and reads them again when
-/// somebody looks. Memory that is not a file mapped for reading stays as it is.
+/// Removes pages of a mapped file from this process. The system may keep them cached, and reads them again on access.
+/// Memory other than a read-only file mapping is left alone.
 pub(crate) fn release(data: &[u8]) {
     const PAGE: usize = 4096;
     let (start, end) = (data.as_ptr().addr(), data.as_ptr().addr() + data.len());
@@ -108,14 +108,14 @@ enum Advice {
     Release,
 }
 
-/// Asks for large pages where memory from `start` on would fill one.
+/// Requests large pages for memory that can fill one.
 pub(crate) fn want_large_pages(start: usize, bytes: usize) {
     if bytes >= LARGE {
         advise(start..start + bytes, Advice::LargePages);
     }
 }
 
-/// A hint; nothing depends on whether it is heard.
+/// A hint; nothing depends on its effect.
 #[cfg(target_os = "linux")]
 fn advise(range: Range<usize>, advice: Advice) {
     use std::ffi::{c_int, c_void};

@@ -1,4 +1,4 @@
-//! Memory that threads write disjoint parts of between two barriers.
+//! Memory of which threads write disjoint parts between two barriers.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::UnsafeCell;
@@ -6,25 +6,25 @@ use std::ops::Range;
 
 use crate::memory::lines::{Line, Refused};
 
-/// Bytes of a cache line: vectors of the first values do not reach over two.
+/// Bytes of a cache line; aligned vectors do not cross two of them.
 pub(crate) const LINE: usize = 64;
 
-/// A fixed number of values, shared by the threads of a pool. They start where a cache line does.
+/// A fixed number of values, shared by the threads of a pool, aligned to a cache line.
 pub(crate) struct Shared<T> {
-    /// Those before `start` and after `len` more are there for the alignment alone.
+    /// Values before `start` and after the next `len` exist for alignment only.
     values: Box<[UnsafeCell<T>]>,
     start: usize,
     len: usize,
 }
 
-// SAFETY: all access goes through `get` and `get_mut`, whose callers promise that no part is written by one
-// thread and touched by another between two barriers.
+// SAFETY: all access goes through `get` and `get_mut`, by whose contracts no part is written by one
+// thread and accessed by another between two barriers.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// Values of which one is made of zero bytes.
+/// Types with a value of zero bytes.
 ///
 /// # Safety
-/// Zero bytes are such a value, and it has some bytes.
+/// Zero bytes are a valid value, and the size is not zero.
 pub(crate) unsafe trait Zeroed: Copy {
     const BYTES: usize = size_of::<Self>();
 }
@@ -46,12 +46,12 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: Zeroed> Shared<T> {
-    /// `len` zeros. Zeroed memory comes untouched from the system, so it costs nothing until used.
+    /// `len` zeros. The system maps zeroed memory when it is first used.
     pub(crate) fn new(len: usize) -> Result<Shared<T>, Refused> {
         Shared::aligned(len, LINE)
     }
 
-    /// The same where so many bytes, a cache line or more, begin.
+    /// The same, aligned to `bytes`, a cache line or more.
     pub(crate) fn aligned(len: usize, bytes: usize) -> Result<Shared<T>, Refused> {
         let spare = bytes / T::BYTES;
         let refused = Refused { bytes: (len as u64).saturating_mul(T::BYTES as u64) };
@@ -73,12 +73,12 @@ impl<T: Copy> Shared<T> {
         &self.values[self.start..self.start + self.len]
     }
 
-    /// How many.
+    /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Where they start, for writes to disjoint parts.
+    /// Pointer to the first value, for writes to disjoint parts.
     pub(crate) fn pointer(&self) -> *mut T {
         self.all().as_ptr() as *mut T
     }
@@ -92,7 +92,7 @@ impl<T: Copy> Shared<T> {
     }
 
     /// # Safety
-    /// No other thread touches any of `range` before the next barrier.
+    /// No other thread accesses any of `range` before the next barrier.
     #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
     pub(crate) unsafe fn get_mut(&self, range: Range<usize>) -> &mut [T] {
         let part = &self.all()[range];
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn memory_that_cannot_be_had_is_refused_with_its_size() {
         for len in [usize::MAX / 16, usize::MAX] {
-            // seen from outside: memory that nobody looks at need not be allocated at all
+            // black box: the compiler may omit an allocation that is never used
             let refused = std::hint::black_box(Shared::<f32>::new(len)).err();
             assert_eq!(refused, Some(Refused { bytes: (len as u64).saturating_mul(4) }));
         }

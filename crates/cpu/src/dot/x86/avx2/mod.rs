@@ -40,9 +40,9 @@ unsafe fn panel<L: Layout>(
     unsafe { many::panel::<L, tiles::Avx2>(rows, x, workspace, to) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantize(x: &[f32], sizes: (usize, Rounding), start: usize, out: TokenTilesMut<'_>) {
+unsafe fn quantize(x: &[f32], width: usize, rounding: Rounding, start: usize, out: TokenTilesMut<'_>) {
     // SAFETY: the features are on.
-    unsafe { quantize_tile::<tiles::Avx2>(x, sizes, start, out) }
+    unsafe { quantize_tile::<tiles::Avx2>(x, width, rounding, start, out) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn float_rows<F: Format>(
@@ -56,9 +56,15 @@ unsafe fn float_rows<F: Format>(
 }
 
 /// [`crate::activations::token_tiles::quantize_tile`]
-pub(crate) fn quantize_lanes(x: &[f32], sizes: (usize, Rounding), start: usize, out: TokenTilesMut<'_>) {
+pub(crate) fn quantize_lanes(
+    x: &[f32],
+    width: usize,
+    rounding: Rounding,
+    start: usize,
+    out: TokenTilesMut<'_>,
+) {
     // SAFETY: these kernels are listed only where the features were detected.
-    unsafe { quantize(x, sizes, start, out) }
+    unsafe { quantize(x, width, rounding, start, out) }
 }
 
 const fn floats<F: Format>() -> LinearKernel {

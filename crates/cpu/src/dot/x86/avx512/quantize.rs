@@ -167,7 +167,7 @@ mod tests {
                 for (t, x) in x.chunks_exact(cols).enumerate() {
                     super::quantize(x, rounding, planes.part(cols, t, 0, cols));
                     for (i, x) in x.chunks(span).enumerate() {
-                        super::quantize_row(x, rounding, &tiles.row((cols, low), t, i * span, span));
+                        super::quantize_row(x, rounding, &tiles.row(low, cols, t, i * span, span));
                     }
                 }
                 (planes.view(tokens, cols, low), tiles.view(tokens, cols, low))
