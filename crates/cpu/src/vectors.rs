@@ -47,7 +47,7 @@ pub(crate) trait Cell: Copy + Default {
 impl Cell for u16 {
     #[inline(always)]
     unsafe fn load<V: Vector>(p: *const u16) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { V::halves(p) }
     }
     #[inline(always)]
@@ -59,7 +59,7 @@ impl Cell for u16 {
 impl Cell for i8 {
     #[inline(always)]
     unsafe fn load<V: Vector>(p: *const i8) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { V::bytes(p) }
     }
     #[inline(always)]
@@ -80,27 +80,27 @@ impl Vector for Plain {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Plain {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { p.cast::<Plain>().read() }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { p.cast::<Plain>().write(self) }
     }
     #[inline(always)]
     unsafe fn halves(p: *const u16) -> Plain {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { p.cast::<[u16; 8]>().read() }.map(Cell::float)
     }
     #[inline(always)]
     unsafe fn bf16(p: *const u16) -> Plain {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { p.cast::<[u16; 8]>().read() }.map(|x| bf16::from_bits(x).to_f32())
     }
     #[inline(always)]
     unsafe fn bytes(p: *const i8) -> Plain {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { p.cast::<[i8; 8]>().read() }.map(Cell::float)
     }
     #[inline(always)]

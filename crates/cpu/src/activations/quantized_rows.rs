@@ -99,7 +99,7 @@ impl QuantizedRowsBuffer {
     #[inline(always)]
     pub(crate) unsafe fn view(&self, rows: usize, cols: usize, low_bits: u32) -> QuantizedRows<'_> {
         let n = rows * cols;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             QuantizedRows {
                 cols,
@@ -129,7 +129,7 @@ impl QuantizedRowsBuffer {
         let at = row * cols + col;
         let (blocks, halves) =
             (at / INT_BLOCK..(at + len) / INT_BLOCK, at / SUM_BLOCK..(at + len) / SUM_BLOCK);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             QuantizedRowsMut {
                 high: self.high.get_mut(at..at + len),
@@ -159,7 +159,7 @@ impl<'a> QuantizedRows<'a> {
     pub(crate) unsafe fn unit(&self, row: usize, i: usize, len: usize) -> Unit {
         let block = row * (self.cols / INT_BLOCK) + i * len / INT_BLOCK;
         let plane = row * self.cols + i * len;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             let (sum, minus) = if len == SUM_BLOCK {
                 let half = row * (self.cols / SUM_BLOCK) + i;

@@ -68,7 +68,7 @@ impl TokenTilesBuffer {
     /// No thread writes the first `tokens` tokens before the next barrier.
     pub(crate) unsafe fn view(&self, tokens: usize, cols: usize, low: u32) -> TokenTiles<'_> {
         let n = tokens.next_multiple_of(MAX_TILE_TOKENS) * cols;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             TokenTiles {
                 tokens,
@@ -88,7 +88,7 @@ impl TokenTilesBuffer {
     /// No other thread accesses these blocks before the next barrier.
     pub(crate) unsafe fn part(&self, blocks: Range<usize>, lanes: usize) -> TokenTilesMut<'_> {
         let (first, end) = (blocks.start * lanes, blocks.end * lanes);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             TokenTilesMut {
                 values: self.values.get_mut(first..end),
@@ -162,7 +162,7 @@ impl TileRow<'_> {
         let tile = self.row / MAX_TILE_TOKENS * MAX_TILE_TOKENS * self.cols * 2;
         let at = tile + place.at + self.row % MAX_TILE_TOKENS * place.stride;
         let start = self.tile.values.pointer().cast::<i8>();
-        // SAFETY: inside the room for this row, by the caller's promise.
+        // SAFETY: inside the room for this row, by the contract.
         unsafe { (start.add(at), start.add(at + place.low)) }
     }
 
@@ -173,7 +173,7 @@ impl TileRow<'_> {
     #[inline(always)]
     pub(crate) unsafe fn set_sum16(&self, i: usize, sum: f32) {
         let half = self.start / SUM_BLOCK + i;
-        // SAFETY: the promise of the one who made this row.
+        // SAFETY: the contract of `TokenTilesBuffer::row`.
         unsafe { self.tile.sums16.set(self.lane(SUM_BLOCK, half), sum) };
     }
 
@@ -184,7 +184,7 @@ impl TileRow<'_> {
     #[inline(always)]
     pub(crate) unsafe fn set_block(&self, i: usize, scale: f32, sum: f32) {
         let at = self.lane(INT_BLOCK, self.start / INT_BLOCK + i);
-        // SAFETY: the promise of the one who made this row.
+        // SAFETY: the contract of `TokenTilesBuffer::row`.
         unsafe {
             self.tile.scales.set(at, scale);
             self.tile.sums32.set(at, sum);
@@ -257,7 +257,7 @@ mod tests {
         const LANES: usize = 8;
         unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
             for (i, j) in (0..64).map(|i| (i / 8, i % 8)) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the contract of this function.
                 unsafe { *to.add(i * to_stride + j) = *from.add(j * from_stride + i) };
             }
         }

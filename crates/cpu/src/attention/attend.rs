@@ -36,7 +36,7 @@ impl Attend<'_> {
     /// Stores one head's key and value of one token.
     ///
     /// # Safety
-    /// No other thread touches this head of this position before the next barrier.
+    /// No other thread accesses this head of this position before the next barrier.
     pub(crate) unsafe fn store(
         &self,
         slice: &Slice,
@@ -48,7 +48,7 @@ impl Attend<'_> {
     ) {
         let (layer, page_len) = (&self.kv.layers[self.layer], self.kv.page_len);
         let at = Slot { page: slice.pages[position / page_len], head, slot: position % page_len };
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             self.kv.store(self.kernels.store_f16, key, &layer.keys, &at, workspace);
             self.kv.store(self.kernels.store_f16, value, &layer.values, &at, workspace);
@@ -71,7 +71,7 @@ impl Attend<'_> {
         workspace.start(self, block, query);
         let Some((cut, parts)) = cut else {
             for run in runs {
-                // SAFETY: the caller's promise.
+                // SAFETY: the contract of this function.
                 unsafe { (self.kernels.run)(self, block, run, workspace) };
                 workspace.join(v_dim);
             }
@@ -80,11 +80,11 @@ impl Attend<'_> {
         };
         let queries = block.tokens * heads;
         if runs.contains(&cut.run) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function.
             unsafe { (self.kernels.run)(self, block, cut.run, workspace) };
             for i in 0..queries {
                 let (token, head) = (i / heads, block.heads.start + i % heads);
-                // SAFETY: the caller's promise.
+                // SAFETY: the contract of this function.
                 let part = unsafe { parts.part_mut(cut.row(cut.run, token, block.tokens), head, v_dim) };
                 part[..2].copy_from_slice(&[workspace.stats[i].max, workspace.stats[i].sum]);
                 part[2..].copy_from_slice(&workspace.part[i * v_dim..][..v_dim]);
@@ -124,7 +124,7 @@ impl Attend<'_> {
         run: usize,
         workspace: &mut AttendWorkspace,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             match self.kv.cells {
                 KvCells::F16 => self.run_of::<V, u16>(block, run, workspace),
@@ -152,7 +152,7 @@ impl Attend<'_> {
         workspace.part[..queries * a.v_dim].fill(0.0);
 
         for p in pages.clone() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function.
             let (cells, next, scales) = unsafe {
                 let next = if p + 1 < pages.end {
                     kv.page::<C>(&layer.keys, page_of(p + 1), kv_head)
@@ -175,7 +175,7 @@ impl Attend<'_> {
                 c_stride: stride,
                 add: false,
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function.
             unsafe { product.run::<V>() };
             if let Some(scales) = scales {
                 workspace.scale(scales, p * page_len - base, stride, queries);
@@ -194,7 +194,7 @@ impl Attend<'_> {
         // positions that all tokens attend to
         let (all_from, all_to) = (self.first(last), block.position + 1);
         for p in pages.clone() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function.
             let (cells, next, scales) = unsafe {
                 let next = page_of(if p + 1 < pages.end { p + 1 } else { p });
                 let next = kv.page::<C>(&layer.values, next, kv_head);
@@ -228,7 +228,7 @@ impl Attend<'_> {
                         c_stride: a.v_dim,
                         add: true,
                     };
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the contract of this function.
                     unsafe { product.run::<V>() };
                 }
             }

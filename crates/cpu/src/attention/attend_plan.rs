@@ -144,7 +144,7 @@ impl PartialResults {
     /// # Safety
     /// No thread writes it before the next barrier.
     pub(crate) unsafe fn part(&self, row: usize, head: usize, v_dim: usize) -> &[f32] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { self.floats.get(self.range(row, head, v_dim)) }
     }
 
@@ -152,7 +152,7 @@ impl PartialResults {
     /// No other thread accesses it before `is_last` has returned `true`.
     #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the function's contract")]
     pub(crate) unsafe fn part_mut(&self, row: usize, head: usize, v_dim: usize) -> &mut [f32] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { self.floats.get_mut(self.range(row, head, v_dim)) }
     }
 

@@ -41,7 +41,7 @@ impl<C: Cell> Gemm<'_, C> {
         let mut row = 0;
         while row < self.rows {
             let rows = each.min(self.rows - row);
-            // SAFETY: sizes were checked above; the caller's promise.
+            // SAFETY: sizes were checked above; the contract.
             unsafe {
                 match rows {
                     1 => self.band::<1, V>(row),
@@ -66,7 +66,7 @@ impl<C: Cell> Gemm<'_, C> {
     #[inline(always)]
     unsafe fn band<const R: usize, V: Vector>(&mut self, row: usize) {
         let mut col = 0;
-        // SAFETY: the caller's promise, and all columns are below `cols`.
+        // SAFETY: the contract: and all columns are below `cols`.
         unsafe {
             while R <= V::ROWS / 2 && col + 4 * V::LEN <= self.cols {
                 self.tile::<R, 4, V>(row, col);
@@ -93,7 +93,7 @@ impl<C: Cell> Gemm<'_, C> {
     /// That of `band`, and there are these columns.
     #[inline(always)]
     unsafe fn tile<const R: usize, const N: usize, V: Vector>(&mut self, row: usize, col: usize) {
-        // SAFETY: the caller's promise; `next` is only prefetched.
+        // SAFETY: the contract; `next` is only prefetched.
         unsafe {
             let a = self.a.as_ptr().add(row * self.a_stride);
             let (mut b, mut next) = (self.b.as_ptr().add(col), self.next.wrapping_add(col));

@@ -94,7 +94,7 @@ impl Kv {
     pub(crate) unsafe fn page<C: KvCell>(&self, side: &Side, page: u32, head: usize) -> &[C] {
         let (pages, len) = (C::pages(self), self.page_len * side.dim);
         let first = pages.at(page, side.first + head * len);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { pages.all.get(first..first + len) }
     }
 
@@ -105,14 +105,14 @@ impl Kv {
     #[inline(always)]
     pub(crate) unsafe fn scales(&self, side: &Side, page: u32, head: usize) -> Option<&[f32]> {
         let first = self.scales.at(page, side.first_scale + head * self.page_len);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         (side.cells == KvCells::Int8).then(|| unsafe { self.scales.all.get(first..first + self.page_len) })
     }
 
     /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value, whose numbers are adjacent.
     ///
     /// # Safety
-    /// No other thread touches the slot before the next barrier.
+    /// No other thread accesses the slot before the next barrier.
     pub(crate) unsafe fn store(
         &self,
         store_f16: fn(&[f32], &mut [u16]),
@@ -123,7 +123,7 @@ impl Kv {
     ) {
         let (stride, of_slot) = if side.spread { (self.page_len, 1) } else { (1, side.dim) };
         let first = side.first + at.head * self.page_len * side.dim + at.slot * of_slot;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             match side.cells {
                 KvCells::F16 => {

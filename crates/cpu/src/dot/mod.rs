@@ -1,11 +1,11 @@
-//! Products of a few rows of weights with the activations of some tokens.
+//! Linear kernels: products of rows of weights with the activations of tokens, by instruction set and format.
 
-/// One line for each method of a trait that is an instruction or two.
+/// Trait methods that are one or two instructions, one line each.
 macro_rules! instructions {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $call:expr;)*) => {
         $(#[inline(always)]
         unsafe fn $name($($arg: $type),*) -> $out {
-            // SAFETY: the caller's pointers are good for a vector; called under the vector's features.
+            // SAFETY: the contract of the trait.
             unsafe { $call }
         })*
     };
@@ -31,20 +31,20 @@ pub(crate) const ROWS: usize = 4;
 /// Rows given to a kernel at once.
 pub(crate) const PANEL: usize = 16;
 
-/// `out[r][t] = row[r] . x[t]`, for the given rows and as many tokens as `out` has room for.
+/// `out[r][t] = row[r] . x[t]`, for the given rows and as many tokens as fit `out`.
 ///
-/// A result does not depend on which rows and tokens stand beside it, so batching never changes an answer.
+/// A result does not depend on the other rows and tokens of a call, so batching never changes a text.
 #[derive(Clone, Copy)]
 pub(crate) enum LinearKernel {
-    /// Integer codes against integer activations.
+    /// Integer codes times quantized activations.
     Integer(IntegerKernel),
-    /// The same with weights that were packed.
+    /// The same with packed weights.
     Packed(PackedKernel),
-    /// Floats against f32 activations, `cols` a token; all tokens.
+    /// Floats times f32 activations, `cols` per token; all tokens.
     F32(fn(rows: &Rows<'_>, x: &[f32], workspace: &mut Workspace, to: &Target<'_>)),
 }
 
-/// An instruction set's kernels: one entry per format that has one of its own.
+/// The kernels of an instruction set: one entry per format that does not run the general kernel.
 pub(crate) type KernelList = [(&'static Quant, LinearKernel)];
 
 /// The kernel of a format in a list, or the general one for its codes or floats; `None` if the format cannot be run.
@@ -57,7 +57,7 @@ fn kernel_of(list: &KernelList, general: LinearKernel, quant: &'static Quant) ->
     })
 }
 
-/// A format's products with few tokens and, where the instruction set has tiles of tokens, with many: the same bits.
+/// A format's product with few tokens and, if the instruction set has tiles of tokens, with many: the same bits.
 #[derive(Clone, Copy)]
 pub(crate) struct IntegerKernel {
     pub(crate) few: fn(rows: &Rows<'_>, x: &QuantizedRows<'_>, workspace: &mut Workspace, out: &mut [f32]),
@@ -65,19 +65,19 @@ pub(crate) struct IntegerKernel {
         Option<fn(rows: &Rows<'_>, x: &TokenTiles<'_>, workspace: &mut Workspace, to: &Target<'_>)>,
 }
 
-/// What a thread unpacks rows into.
+/// A thread's memory for unpacked rows.
 #[derive(Default)]
 pub(crate) struct Workspace {
     pub(crate) packed: PackedWorkspace,
     floats: portable::floats::FloatsWorkspace,
-    /// What `packed` and `floats` may keep something of.
+    /// The value that `packed` and `floats` may have cached.
     value: Option<Val>,
     #[cfg(target_arch = "x86_64")]
     avx2: x86::avx2::Workspace,
 }
 
 impl Workspace {
-    /// Which value the next products read; none at the start of a step, when all values are new.
+    /// Sets the value that the next products read; `None` at the start of a step, when all values are new.
     pub(crate) fn reads(&mut self, value: Option<Val>) {
         if value.is_none() || value != self.value {
             (self.packed.has_tables, self.floats.has_x) = (false, false);
@@ -86,32 +86,32 @@ impl Workspace {
     }
 }
 
-/// Where the results of some rows go: `out[t * stride + first + r] = y * scale + bias[r]`
+/// Destination of the results of some rows: `out[t * stride + first + r] = y * scale + bias[r]`
 pub(crate) struct Target<'a> {
     pub(crate) out: &'a Shared<f32>,
     pub(crate) stride: usize,
     pub(crate) first: usize,
     pub(crate) scale: f32,
-    /// Of the rows from `first` on.
+    /// Bias of the rows from `first` on.
     pub(crate) bias: Option<&'a [f32]>,
 }
 
 impl<'b> Target<'b> {
-    /// That of the rows after the next `rows`.
+    /// The target of the rows after the next `rows`.
     #[inline(always)]
     pub(crate) fn skip(&self, rows: usize) -> Target<'b> {
         let (out, stride, scale) = (self.out, self.stride, self.scale);
         Target { out, stride, first: self.first + rows, scale, bias: self.bias.map(|b| &b[rows..]) }
     }
 
-    /// The results of one token, row after row.
+    /// Writes the results of one token, in the order of the rows.
     ///
     /// # Safety
-    /// No other thread touches these rows before the next barrier.
+    /// No other thread accesses these rows before the next barrier.
     #[inline(always)]
     pub(crate) unsafe fn write<'a>(&self, token: usize, results: impl ExactSizeIterator<Item = &'a f32>) {
         let at = token * self.stride + self.first;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         let out = unsafe { self.out.get_mut(at..at + results.len()) };
         match self.bias {
             Some(bias) => {
@@ -142,7 +142,7 @@ impl Rows<'_> {
 mod tests {
     use super::*;
 
-    /// Every format has a kernel of its own in the list, or is named in `general`, which runs the general one.
+    /// Every format is either in the list or in `general`, whose formats run the general kernel.
     pub(super) fn assert_lists_all(list: &KernelList, general: &[&Quant]) {
         for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
             let entries = list.iter().filter(|(listed, _)| listed == quant).count();

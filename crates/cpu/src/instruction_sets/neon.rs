@@ -12,7 +12,7 @@ pub(super) static NEON: Kernels = Kernels {
     linear: neon::kernel,
     attention: AttentionKernels {
         run: |attend, block, run, workspace| {
-            // SAFETY: the caller's promise; every aarch64 has NEON.
+            // SAFETY: the contract; every aarch64 has NEON.
             unsafe { attend.run::<std::arch::aarch64::float32x4_t>(block, run, workspace) }
         },
         softmax: softmax::<true>,

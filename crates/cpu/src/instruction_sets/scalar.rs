@@ -13,7 +13,7 @@ pub(super) static SCALAR: Kernels = Kernels {
     linear: scalar::kernel,
     attention: AttentionKernels {
         run: |attend, block, run, workspace| {
-            // SAFETY: the caller's promise; plain vectors are everywhere.
+            // SAFETY: the contract; plain vectors are everywhere.
             unsafe { attend.run::<Plain>(block, run, workspace) }
         },
         softmax: softmax::<false>,

@@ -1,4 +1,8 @@
 //! AVX2, AVX-512 with VNNI, and AMX.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires the instruction set it is named for; `available` lists the kernels only
+//! if the processor has it.
 
 use tern_graph::Activation;
 
@@ -35,7 +39,7 @@ macro_rules! widened {
                 run: usize,
                 workspace: &mut AttendWorkspace,
             ) {
-                // SAFETY: the features are on; the caller's promise.
+                // SAFETY: the features are enabled; the contract of `Attend::run`.
                 unsafe { attend.run::<$vector>(block, run, workspace) }
             }
 
@@ -64,7 +68,7 @@ fn quantize_avx2(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
     unsafe fn wide(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
         quantized_rows::quantize(x, rounding, out);
     }
-    // SAFETY: listed only where the features were detected.
+    // SAFETY: listed only if the processor has the features.
     unsafe { wide(x, rounding, out) }
 }
 

@@ -54,7 +54,7 @@ impl Lines {
     #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the function's contract")]
     pub(crate) unsafe fn clear(&self, range: Range<usize>) -> &mut [Line] {
         let start = self.at(&range);
-        // SAFETY: in bounds; zeros are lines; exclusive by the caller's promise.
+        // SAFETY: in bounds; zeros are lines; exclusive by the contract.
         unsafe {
             start.write_bytes(0, range.len());
             std::slice::from_raw_parts_mut(start, range.len())
@@ -66,7 +66,7 @@ impl Lines {
     /// # Safety
     /// `clear` was called for all of them, and no thread writes them.
     pub(crate) unsafe fn get(&self, range: Range<usize>) -> &[Line] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { std::slice::from_raw_parts(self.at(&range), range.len()) }
     }
 }

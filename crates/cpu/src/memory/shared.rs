@@ -87,23 +87,23 @@ impl<T: Copy> Shared<T> {
     /// No thread writes any of `range` before the next barrier.
     pub(crate) unsafe fn get(&self, range: Range<usize>) -> &[T] {
         let part = &self.all()[range];
-        // SAFETY: in bounds by the slice above; not written meanwhile by the caller's promise.
+        // SAFETY: in bounds by the slice above; not written meanwhile by the contract.
         unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), part.len()) }
     }
 
     /// # Safety
     /// No other thread accesses any of `range` before the next barrier.
-    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the caller's promise")]
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the contract")]
     pub(crate) unsafe fn get_mut(&self, range: Range<usize>) -> &mut [T] {
         let part = &self.all()[range];
-        // SAFETY: in bounds by the slice above; not touched by others by the caller's promise.
+        // SAFETY: in bounds by the slice above; not touched by others by the contract.
         unsafe { std::slice::from_raw_parts_mut(part.as_ptr() as *mut T, part.len()) }
     }
 
     /// # Safety
     /// The value at `index` is not read or written by another thread before the next barrier.
     pub(crate) unsafe fn set(&self, index: usize, value: T) {
-        // SAFETY: in bounds by indexing; exclusive by the caller's promise.
+        // SAFETY: in bounds by indexing; exclusive by the contract.
         unsafe { *self.all()[index].get() = value }
     }
 }

@@ -1,4 +1,8 @@
 //! Vectors of floats on ARM, and halves to floats and back.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires pointers that are valid for the bytes that its comment names: one block
+//! for codes, `groups` groups of 32 columns for scales. Every aarch64 has NEON.
 
 use std::arch::aarch64::*;
 
@@ -10,13 +14,13 @@ use crate::vectors::Vector;
 /// Four halves as floats.
 #[inline(always)]
 pub(crate) unsafe fn load_halves(p: *const u16) -> float32x4_t {
-    // SAFETY: four halves are readable at `p` by the caller's promise; NEON is there on every aarch64.
+    // SAFETY: four halves are readable at `p` by the contract; every aarch64 has NEON.
     unsafe { vcvt_f32_f16(p.cast::<float16x4_t>().read_unaligned()) }
 }
 
 /// A format's kernel: four rows by six tokens in 24 of 32 registers.
 pub(crate) const fn kernel<F: Format>() -> LinearKernel {
-    // SAFETY: NEON is there on every aarch64; threads have rows of their own.
+    // SAFETY: every aarch64 has NEON; threads write disjoint rows.
     LinearKernel::F32(|rows, x, workspace, to| unsafe {
         floats::dot::<float32x4_t, F, 6>(rows, x, &mut workspace.floats, to)
     })
@@ -47,7 +51,7 @@ pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
     let n = x.len().min(out.len());
     let ((x4, x_rest), (out4, out_rest)) = (x[..n].as_chunks::<4>(), out[..n].as_chunks_mut::<4>());
     for (x, out) in x4.iter().zip(out4) {
-        // SAFETY: four values each; NEON is there on every aarch64.
+        // SAFETY: four values each; every aarch64 has NEON.
         unsafe {
             let halves = vcvt_f16_f32(vld1q_f32(x.as_ptr()));
             out.as_mut_ptr().cast::<float16x4_t>().write_unaligned(halves);
@@ -94,7 +98,7 @@ mod tests {
 
     #[test]
     fn floats_become_the_nearest_half() {
-        // every half, what lies a bit beside it, and a bit beside the middle to the next
+        // every half, its neighbouring floats, and those next to the midpoint to the next half
         let near = |bits: u32| [bits, bits ^ 0x0FFF, bits | 0x0FFF, bits | 0x1000, bits | 0x1001, bits + 1];
         let halves = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32().to_bits());
         let tiny = (0x3300_0000..0x3880_0000).step_by(0x1000); // below the smallest normal half

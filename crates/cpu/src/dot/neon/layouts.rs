@@ -1,7 +1,11 @@
-//! How the codes and scales of each format come into NEON registers.
+//! How the codes and scales of each format are loaded into NEON registers.
 //!
-//! Codes are kept unsigned where that is cheap; what was added comes off again through the offset. Every layout
+//! Codes are kept unsigned if that is cheap; the difference is subtracted through the offset. Every layout
 //! equals the format's `unpack` in `quant`.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires pointers that are valid for the bytes that its comment names: one block
+//! for codes, `groups` groups of 32 columns for scales. Every aarch64 has NEON.
 
 use std::arch::aarch64::*;
 
@@ -11,14 +15,14 @@ use super::layout::{Layout, Scales};
 /// A register of these bytes.
 #[inline(always)]
 pub(crate) fn table(bytes: [u8; 16]) -> uint8x16_t {
-    // SAFETY: 16 bytes are there; NEON is there on every aarch64.
+    // SAFETY: 16 bytes are there; every aarch64 has NEON.
     unsafe { vld1q_u8(bytes.as_ptr()) }
 }
 
 /// 16 bytes to 32 nibbles: the low ones first.
 #[inline(always)]
 unsafe fn nibbles(p: *const u8) -> [uint8x16_t; 2] {
-    // SAFETY: 16 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 16 bytes are readable at `p` by the contract.
     unsafe {
         let packed = vld1q_u8(p);
         [vandq_u8(packed, vdupq_n_u8(0x0F)), vshrq_n_u8::<4>(packed)]
@@ -28,7 +32,7 @@ unsafe fn nibbles(p: *const u8) -> [uint8x16_t; 2] {
 /// `(32 bytes >> shift) & mask`
 #[inline(always)]
 pub(crate) unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> [uint8x16_t; 2] {
-    // SAFETY: 32 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 32 bytes are readable at `p` by the contract.
     unsafe {
         let (shift, mask) = (vdupq_n_s8(-(shift as i8)), vdupq_n_u8(mask));
         [vandq_u8(vshlq_u8(vld1q_u8(p), shift), mask), vandq_u8(vshlq_u8(vld1q_u8(p.add(16)), shift), mask)]
@@ -38,7 +42,7 @@ pub(crate) unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> [uint8x16_
 /// `low | high << SHIFT`
 #[inline(always)]
 fn joined<const SHIFT: i32>(low: [uint8x16_t; 2], high: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     unsafe {
         [vorrq_u8(low[0], vshlq_n_u8::<SHIFT>(high[0])), vorrq_u8(low[1], vshlq_n_u8::<SHIFT>(high[1]))]
     }
@@ -47,7 +51,7 @@ fn joined<const SHIFT: i32>(low: [uint8x16_t; 2], high: [uint8x16_t; 2]) -> [uin
 /// 32 bits to 32 bytes of 0x00 or 0xFF.
 #[inline(always)]
 pub(crate) unsafe fn spread(p: *const u8) -> [uint8x16_t; 2] {
-    // SAFETY: 4 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 4 bytes are readable at `p` by the contract.
     unsafe {
         let packed = vreinterpretq_u8_u32(vdupq_n_u32(u32_at(p)));
         let bits = table([1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128]);
@@ -59,10 +63,10 @@ pub(crate) unsafe fn spread(p: *const u8) -> [uint8x16_t; 2] {
     }
 }
 
-/// 16 bytes to 32 five-bit codes, with the fifth bits of all somewhere else.
+/// 16 bytes to 32 five-bit codes, with the fifth bits from another pointer.
 #[inline(always)]
 unsafe fn five_bit_codes(low: *const u8, fifth: *const u8) -> [uint8x16_t; 2] {
-    // SAFETY: 16 and 4 bytes are readable there by the caller's promise.
+    // SAFETY: 16 and 4 bytes are readable there by the contract.
     unsafe {
         let (low, fifth, bit) = (nibbles(low), spread(fifth), vdupq_n_u8(0x10));
         [vorrq_u8(low[0], vandq_u8(fifth[0], bit)), vorrq_u8(low[1], vandq_u8(fifth[1], bit))]
@@ -75,10 +79,10 @@ const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 
 /// The four-bit floats, doubled.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// What nibbles mean by a table.
+/// Nibbles to values of a table.
 #[inline(always)]
 fn looked_up(table: &[i8; 16], nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
-    // SAFETY: 16 values are there; NEON is there on every aarch64.
+    // SAFETY: 16 values are there; every aarch64 has NEON.
     unsafe {
         let values = vreinterpretq_u8_s8(vld1q_s8(table.as_ptr()));
         [vqtbl1q_u8(values, nibbles[0]), vqtbl1q_u8(values, nibbles[1])]
@@ -88,7 +92,7 @@ fn looked_up(table: &[i8; 16], nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
 /// Twice 8 bytes to 16 nibbles: the low ones of each first.
 #[inline(always)]
 unsafe fn nibbles_of_eight(p: *const u8) -> [uint8x16_t; 2] {
-    // SAFETY: 16 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 16 bytes are readable at `p` by the contract.
     unsafe {
         let [low, high] = nibbles(p);
         [vcombine_u8(vget_low_u8(low), vget_low_u8(high)), vcombine_u8(vget_high_u8(low), vget_high_u8(high))]
@@ -97,19 +101,19 @@ unsafe fn nibbles_of_eight(p: *const u8) -> [uint8x16_t; 2] {
 
 #[inline(always)]
 pub(crate) unsafe fn u32_at(p: *const u8) -> u32 {
-    // SAFETY: 4 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 4 bytes are readable at `p` by the contract.
     unsafe { p.cast::<u32>().read_unaligned() }
 }
 
 #[inline(always)]
 pub(crate) unsafe fn u16_at(p: *const u8) -> u16 {
-    // SAFETY: 2 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 2 bytes are readable at `p` by the contract.
     unsafe { p.cast::<u16>().read_unaligned() }
 }
 
 #[inline(always)]
 pub(crate) unsafe fn half_at(p: *const u8) -> f32 {
-    // SAFETY: 2 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 2 bytes are readable at `p` by the contract.
     unsafe { vgetq_lane_f32::<0>(load_halves([u16_at(p); 4].as_ptr())) }
 }
 
@@ -119,11 +123,11 @@ pub(crate) unsafe fn block_halves<const BYTES: usize, const PER: usize>(
     p: *const u8,
     groups: usize,
 ) -> [float32x4_t; 2] {
-    // SAFETY: the chunk at `p` has `groups` groups by the caller's promise.
+    // SAFETY: the chunk at `p` has `groups` groups by the contract.
     unsafe {
         let mut bits = [0u16; 8];
         for (g, bits) in bits.iter_mut().enumerate() {
-            // past the last group its half is repeated: finite, as the loop wants it
+            // past the last group its half is repeated, since the loop requires finite values
             *bits = u16_at(p.add(g.min(groups - 1) / PER * BYTES));
         }
         [load_halves(bits.as_ptr()), load_halves(bits.as_ptr().add(4))]
@@ -133,7 +137,7 @@ pub(crate) unsafe fn block_halves<const BYTES: usize, const PER: usize>(
 #[inline(always)]
 pub(crate) fn times<const N: usize>(mut all: [float32x4_t; N], by: f32) -> [float32x4_t; N] {
     for v in &mut all {
-        // SAFETY: NEON is there on every aarch64.
+        // SAFETY: every aarch64 has NEON.
         *v = unsafe { vmulq_n_f32(*v, by) };
     }
     all
@@ -142,18 +146,18 @@ pub(crate) fn times<const N: usize>(mut all: [float32x4_t; N], by: f32) -> [floa
 /// Eight times one value.
 #[inline(always)]
 pub(crate) fn all(value: f32) -> [float32x4_t; 2] {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     [unsafe { vdupq_n_f32(value) }; 2]
 }
 
-/// One scale and one offset a group of 32.
+/// One scale and one offset per group of 32.
 #[inline(always)]
 pub(crate) fn whole(scales: [float32x4_t; 2], offsets: [float32x4_t; 2]) -> Scales {
     let [none, _] = all(0.0);
     Scales { scales: [scales[0], scales[1], none, none], offsets: [offsets[0], offsets[1], none, none] }
 }
 
-/// One scale a group of 16, and that scale times `offset` as its offset.
+/// One scale per group of 16, and that scale times `offset` as its offset.
 #[inline(always)]
 fn halves(scales: [float32x4_t; 4], offset: f32) -> Scales {
     Scales { scales, offsets: times(scales, offset) }
@@ -162,7 +166,7 @@ fn halves(scales: [float32x4_t; 4], offset: f32) -> Scales {
 /// Sixteen unsigned bytes as floats times a factor.
 #[inline(always)]
 fn unsigned(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     unsafe {
         let (low, high) = (vmovl_u8(vget_low_u8(v)), vmovl_high_u8(v));
         let (v0, v1) = (vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low));
@@ -174,7 +178,7 @@ fn unsigned(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
 /// Sixteen signed bytes as floats times a factor.
 #[inline(always)]
 fn signed(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     unsafe {
         let v = vreinterpretq_s8_u8(v);
         let (low, high) = (vmovl_s8(vget_low_s8(v)), vmovl_high_s8(v));
@@ -187,7 +191,7 @@ fn signed(v: uint8x16_t, by: f32) -> [float32x4_t; 4] {
 /// The 6-bit scales and mins of Q4_K and Q5_K.
 #[inline(always)]
 unsafe fn k_scales(p: *const u8) -> Scales {
-    // SAFETY: a whole block is readable at `p` by the caller's promise.
+    // SAFETY: a whole block is readable at `p` by the contract.
     unsafe {
         let words = [u32_at(p.add(4)), u32_at(p.add(8)), u32_at(p.add(12))];
         let scales = [words[0] & 0x3F3F_3F3F, words[2] & 0x0F0F_0F0F | (words[0] >> 6 & 0x0303_0303) << 4];
@@ -349,7 +353,7 @@ layout! {
         let mut scales = [0.0f32; 8];
         for (g, s) in scales.iter_mut().enumerate().take(groups) {
             let e = u32::from(*p.add(17 * g));
-            // below the smallest normal float a bit moves instead of the exponent
+            // below the smallest normal float the mantissa changes instead of the exponent
             *s = f32::from_bits(if e < 2 { 1 << (21 + e) } else { (e - 1) << 23 });
         }
         whole([vld1q_f32(scales.as_ptr()), vld1q_f32(scales.as_ptr().add(4))], all(0.0))
@@ -363,7 +367,7 @@ layout! {
         let mut halves = [0u16; 16];
         for (i, half) in halves.iter_mut().enumerate().take(2 * groups) {
             let bits = *p.add(36 * (i / 4) + i % 4);
-            // where a half has its exponent and its mantissa: 2^-8 of them; no number is zero
+            // moved to the exponent and mantissa of a half: 2^-8 of the value; no number is zero
             *half = if bits == 0x7F { 0 } else { u16::from(bits & 0x7F) << 7 };
         }
         let four = |i: usize| load_halves(halves.as_ptr().add(4 * i));

@@ -1,4 +1,8 @@
-//! How the codes and scales of one-bit and ternary formats come into NEON registers.
+//! How the codes and scales of one-bit and ternary formats are loaded into NEON registers.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires pointers that are valid for the bytes that its comment names: one block
+//! for codes, `groups` groups of 32 columns for scales. Every aarch64 has NEON.
 
 use std::arch::aarch64::*;
 
@@ -10,7 +14,7 @@ use super::layouts::{
 /// 8 bytes to 32 two-bit codes, the lowest bits first.
 #[inline(always)]
 unsafe fn two_bit_codes(p: *const u8) -> [uint8x16_t; 2] {
-    // SAFETY: 8 bytes are readable at `p` by the caller's promise.
+    // SAFETY: 8 bytes are readable at `p` by the contract.
     unsafe {
         let packed = vcombine_u8(vld1_u8(p), vdup_n_u8(0));
         let shifts = vld1q_s8([0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6].as_ptr());
@@ -22,10 +26,10 @@ unsafe fn two_bit_codes(p: *const u8) -> [uint8x16_t; 2] {
     }
 }
 
-/// Minus the ternary digits of bytes, whose digits before are multiplied out of them by `powers` of three.
+/// The negated next ternary digits of bytes, after multiplying by `powers` of three.
 #[inline(always)]
 fn trits(packed: uint8x16_t, powers: [u8; 16]) -> uint8x16_t {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     unsafe {
         let rest = vmulq_u8(packed, table(powers));
         // 3 * rest / 256 is 1 from 86 on and 2 from 171 on
@@ -33,10 +37,10 @@ fn trits(packed: uint8x16_t, powers: [u8; 16]) -> uint8x16_t {
     }
 }
 
-/// Scales of codes from which one is taken off.
+/// Scales of codes that are one too large.
 #[inline(always)]
 unsafe fn less_one<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> Scales {
-    // SAFETY: the caller's chunk has `groups` groups; readable by the caller's promise.
+    // SAFETY: the caller's chunk has `groups` groups; readable by the contract.
     unsafe {
         let d = block_halves::<BYTES, PER>(p, groups);
         whole(d, times(d, -1.0))
@@ -75,7 +79,7 @@ layout! {
 }
 
 layout! {
-    /// Codes before scales, and 3 is 1.
+    /// Codes before scales; code 3 counts as 1.
     Tq2_0G128: 34 / 128;
     codes |block, i| {
         let one = |codes| veorq_u8(codes, vandq_u8(vceqq_u8(codes, vdupq_n_u8(3)), vdupq_n_u8(2)));

@@ -1,8 +1,11 @@
-//! Integer products on ARM in NEON, which every aarch64 has: a few rows of weights against a few tokens.
+//! Integer products on ARM in NEON, which every aarch64 has: a few rows of weights times a few tokens.
 //!
-//! A format brings a [`Layout`]: how its codes come into registers, and the scales of 256 weights. The loop works
-//! through chunks of 256 columns: scales of weights and activations are multiplied once a chunk, offsets are
-//! added once a chunk, and each 32 (or 16) products take one factor. Equals `scalar::dot_codes` to rounding.
+//! A format has a [`Layout`]: how its codes are loaded into registers, and the scales of 256 weights. The loop goes
+//! through chunks of 256 columns: scales of weights and activations are multiplied once per chunk, offsets are
+//! added once per chunk, and each 32 (or 16) products are multiplied by one factor. Equals `scalar::dot_codes` to rounding.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires as many rows, tokens and groups as it is given. Every aarch64 has NEON.
 
 pub(crate) mod floats;
 mod layout;
@@ -64,21 +67,21 @@ pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
 /// Adds 16 products to eight sums of two.
 #[inline(always)]
 fn add_products(sums: int16x8_t, codes: int8x16_t, x: int8x16_t) -> int16x8_t {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     unsafe { vmlal_high_s8(vmlal_s8(sums, vget_low_s8(codes), vget_low_s8(x)), codes, x) }
 }
 
 /// Sums of products with the high and the low plane, together.
 #[inline(always)]
 fn join(high: int16x8_t, low: int16x8_t) -> int32x4_t {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     unsafe { vpadalq_s16(vshlq_n_s32::<8>(vpaddlq_s16(high)), low) }
 }
 
 /// Four sums of the products of 16 codes with both planes. Two products stay below 2^15: 2 * 128 * 127.
 #[inline(always)]
 fn products16(codes: int8x16_t, high: int8x16_t, low: int8x16_t) -> int32x4_t {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     let zero = unsafe { vdupq_n_s16(0) };
     join(add_products(zero, codes, high), add_products(zero, codes, low))
 }
@@ -86,7 +89,7 @@ fn products16(codes: int8x16_t, high: int8x16_t, low: int8x16_t) -> int32x4_t {
 /// Four sums of the products of 32 codes with both planes.
 #[inline(always)]
 fn products32(codes: [int8x16_t; 2], high: [int8x16_t; 2], low: [int8x16_t; 2], wide: bool) -> int32x4_t {
-    // SAFETY: NEON is there on every aarch64.
+    // SAFETY: every aarch64 has NEON.
     unsafe {
         if wide {
             return vaddq_s32(products16(codes[0], high[0], low[0]), products16(codes[1], high[1], low[1]));
@@ -100,7 +103,7 @@ fn products32(codes: [int8x16_t; 2], high: [int8x16_t; 2], low: [int8x16_t; 2], 
 /// 32 bytes from `at` on.
 #[inline(always)]
 unsafe fn load32(plane: &[i8], at: usize) -> [int8x16_t; 2] {
-    // SAFETY: they are there by the caller's promise.
+    // SAFETY: they are there by the contract.
     unsafe { [vld1q_s8(plane.as_ptr().add(at)), vld1q_s8(plane.as_ptr().add(at + 16))] }
 }
 
@@ -111,7 +114,7 @@ struct Chunk {
     sums: [float32x4_t; 4],
 }
 
-/// `values`, and zeros where there are fewer than wanted.
+/// `values`, padded with zeros.
 #[inline(always)]
 fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
     let mut all = [0.0; N];
@@ -123,7 +126,7 @@ fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
 fn chunk_of<L: Layout>(x: &QuantizedRows<'_>, token: usize, chunk: usize, groups: usize) -> Chunk {
     let at = token * (x.cols / INT_BLOCK) + chunk * GROUPS;
     let d: [f32; 8] = padded(&x.scales[at..at + groups]);
-    // SAFETY: arrays of four vectors have room for 16 values; NEON is there on every aarch64.
+    // SAFETY: arrays of four vectors have room for 16 values; every aarch64 has NEON.
     unsafe {
         let (d0, d1) = (vld1q_f32(d.as_ptr()), vld1q_f32(d.as_ptr().add(4)));
         if L::HALVES {
@@ -140,7 +143,7 @@ fn chunk_of<L: Layout>(x: &QuantizedRows<'_>, token: usize, chunk: usize, groups
     }
 }
 
-/// Where one chunk of a tile is: the weights' first byte there, the distance from row to row, and the tail of all.
+/// One chunk of a tile: its first byte of weights, the distance between rows, and the tensor's tail.
 struct Place<'a> {
     chunk: usize,
     weights: *const u8,
@@ -148,7 +151,7 @@ struct Place<'a> {
     tail: &'a [u8],
 }
 
-/// One chunk of `R` rows against `N` tokens.
+/// One chunk of `R` rows times `N` tokens.
 #[inline(always)]
 unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
     sums: &mut [[float32x4_t; N]; R],
@@ -158,8 +161,8 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
 ) {
     let each = L::LEN / 32;
     let vectors = if L::HALVES { 4 } else { 2 };
-    // SAFETY: there are `R` rows of `groups` groups, and `x` has at least `N` rows, by the caller's promise; NEON
-    // is there on every aarch64.
+    // SAFETY: there are `R` rows of `groups` groups, and `x` has at least `N` rows, by the contract; every
+    // aarch64 has NEON.
     unsafe {
         let mut chunks = [Chunk { scales: [vdupq_n_f32(0.0); 4], sums: [vdupq_n_f32(0.0); 4] }; N];
         for (n, c) in chunks.iter_mut().enumerate() {
@@ -202,7 +205,7 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
     }
 }
 
-/// `R` rows against `N` tokens; `out` is `[R][stride]`.
+/// `R` rows times `N` tokens; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile<L: Layout, const R: usize, const N: usize>(
     (rows, tail): (&[u8], &[u8]),
@@ -217,7 +220,7 @@ unsafe fn tile<L: Layout, const R: usize, const N: usize>(
         Place { chunk, weights, row_bytes, tail }
     };
     // SAFETY: `rows` holds `R` rows of whole blocks for `x.cols` weights, and `x` at least `N` rows, by the
-    // caller's promise; NEON is there on every aarch64.
+    // contract; every aarch64 has NEON.
     unsafe {
         let mut sums = [[vdupq_n_f32(0.0); N]; R];
         for chunk in 0..whole {
@@ -235,7 +238,7 @@ unsafe fn tile<L: Layout, const R: usize, const N: usize>(
     }
 }
 
-/// Some rows against all tokens: tiles of two rows and [`TOKENS`] tokens, then of all rows and one token.
+/// Some rows times all tokens: tiles of two rows and [`TOKENS`] tokens, then of all rows and one token.
 fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut Workspace, out: &mut [f32]) {
     let row_bytes = x.cols / L::LEN * L::BYTES;
     let tokens = out.len() / rows.count;
@@ -271,8 +274,7 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut 
     }
 }
 
-/// Rows of any format against all tokens: unpack a block, then use it for every token. All that are known have a
-/// layout; a new one runs before it has.
+/// Rows of any format times all tokens: unpacks a block and uses it for every token.
 fn general(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut Workspace, out: &mut [f32]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     let tokens = out.len() / rows.count;
@@ -282,7 +284,7 @@ fn general(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut Workspace, o
     for (row, out) in rows.each().zip(out.chunks_exact_mut(tokens)) {
         for (part, out) in out.chunks_mut(32).enumerate() {
             let x = x.skip(part * 32);
-            // SAFETY: sizes were checked above; NEON is there on every aarch64.
+            // SAFETY: sizes were checked above; every aarch64 has NEON.
             unsafe {
                 let mut acc = [vdupq_n_f32(0.0); 32];
                 let mut shift = [0.0f32; 32];
@@ -318,7 +320,7 @@ mod tests {
     use crate::activations::quantized_rows::{self, QuantizedRowsBuffer, Rounding};
     use crate::dot::portable::scalar;
 
-    /// Rows of one format against tokens, by a kernel.
+    /// Rows of one format times tokens, by a kernel.
     fn run(kernel: LinearKernel, rows: &Rows<'_>, x: &QuantizedRows<'_>, tokens: usize) -> Vec<f32> {
         let LinearKernel::Integer(kernel) = kernel else { panic!("{} has no integers", rows.quant) };
         let mut out = vec![0.0; rows.count * tokens];
@@ -379,7 +381,7 @@ mod tests {
             // SAFETY: one thread.
             let x = unsafe { buffer.view(1, 256, 8) };
             assert_eq!((x.high[1], x.low[1]), (126 * sign as i8, 127 * sign as i8));
-            // the byte with the largest codes, and where the scale stands
+            // the byte with the largest codes, and the offset of the scale
             for (quant, byte, scale) in [(&Q8_0, 0x80, 0), (&Q6_K, 0xFF, 208), (&IQ4_NL, 0x00, 0)] {
                 let mut block = vec![byte; quant.block_bytes()];
                 block[scale..scale + 2].copy_from_slice(&[0x00, 0x3C]); // one

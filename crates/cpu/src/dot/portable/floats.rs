@@ -1,8 +1,11 @@
 //! Products of float weights with f32 activations, in vectors of any instruction set: four rows by some tokens at a time.
 //!
-//! The columns of a row stand in the lanes of a vector. Each result has one such vector of sums, which takes the
-//! products of a row's columns from the first to the last and is added up at the end: the same bits in a tile of any
-//! size. Equals `scalar::float_rows` to rounding.
+//! The lanes of a vector hold columns of a row. Each result has one vector of sums, which accumulates the products of a
+//! row's columns in order and is reduced at the end: the same bits in a tile of any size. Equals `scalar::float_rows` to rounding.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires that the processor has the instruction set of its vector, that
+//! pointers are valid for the given number of values, and that no other thread accesses the rows of `to`.
 
 use half::{bf16, f16};
 
@@ -10,19 +13,19 @@ use crate::dot::{Rows, Target};
 use crate::memory::lines::Line;
 use crate::vectors::Vector;
 
-/// Rows of a tile.
+/// Rows per tile.
 const ROWS: usize = 4;
 /// Rows that share a pass over the activations of many tokens; a multiple of [`ROWS`].
 const MOST_ROWS: usize = 32;
-/// Columns of a block: those of a tile's rows and tokens stay in the first cache.
+/// Columns per block: those of a tile's rows and tokens fit the L1 cache.
 const BLOCK: usize = 512;
-/// Bytes of a row that are asked for ahead of time.
+/// Bytes of a row that are prefetched.
 const AHEAD: usize = 1024;
 
 /// How a format's values become floats.
 pub(crate) trait Format {
     type Value: Copy;
-    /// They are floats already.
+    /// Whether they are f32 already.
     const PLAIN: bool = false;
     unsafe fn load<V: Vector>(p: *const Self::Value) -> V;
     fn value(value: Self::Value) -> f32;
@@ -34,7 +37,7 @@ impl Format for F32 {
     const PLAIN: bool = true;
     #[inline(always)]
     unsafe fn load<V: Vector>(p: *const f32) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { V::load(p) }
     }
     #[inline(always)]
@@ -48,7 +51,7 @@ impl Format for F16 {
     type Value = u16;
     #[inline(always)]
     unsafe fn load<V: Vector>(p: *const u16) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { V::halves(p) }
     }
     #[inline(always)]
@@ -62,7 +65,7 @@ impl Format for Bf16 {
     type Value = u16;
     #[inline(always)]
     unsafe fn load<V: Vector>(p: *const u16) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { V::bf16(p) }
     }
     #[inline(always)]
@@ -71,23 +74,23 @@ impl Format for Bf16 {
     }
 }
 
-/// What a thread works in.
+/// A thread's workspace.
 #[derive(Default)]
 pub(crate) struct FloatsWorkspace {
-    /// A block of rows as floats, or rows copied to where they are whole tiles.
+    /// A block of rows as floats, or rows copied to fill whole tiles.
     pub(crate) rows: Vec<Line>,
     /// Sums of all tokens with these rows.
     pub(crate) sums: Vec<Line>,
-    /// Activations as a matrix unit wants them, and whether they are those of the value that is read.
+    /// Activations in the order of the matrix unit, and whether they are those of the current value.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set has one"))]
     pub(crate) x: Vec<Line>,
     pub(crate) has_x: bool,
 }
 
-/// Some rows against all tokens, at most `N` at a time.
+/// Some rows times all tokens, at most `N` tokens at a time.
 ///
 /// # Safety
-/// Called under the features of `V`; no other thread touches the rows of `to`.
+/// The features of `V` are enabled; no other thread accesses the rows of `to`.
 #[inline(always)]
 pub(crate) unsafe fn dot<V: Vector, F: Format, const N: usize>(
     rows: &Rows<'_>,
@@ -110,7 +113,7 @@ pub(crate) unsafe fn dot<V: Vector, F: Format, const N: usize>(
             return;
         }
         let lines = |floats: usize| floats.div_ceil(size_of::<Line>() / 4);
-        // the last tile may reach over the last token
+        // the last tile may extend past the last token
         workspace.sums.resize(lines(MOST_ROWS * (tokens + N) * V::LEN), Line::default());
         workspace.rows.resize(lines(MOST_ROWS * BLOCK), Line::default());
         let (sums, floats) = (workspace.sums.as_mut_ptr().cast(), workspace.rows.as_mut_ptr().cast::<f32>());
@@ -137,7 +140,7 @@ pub(crate) unsafe fn dot<V: Vector, F: Format, const N: usize>(
 #[inline(always)]
 unsafe fn decode<V: Vector, F: Format>(from: *const F::Value, to: *mut f32, len: usize) {
     let whole = len / V::LEN * V::LEN;
-    // SAFETY: the caller's promise: `len` values at both.
+    // SAFETY: the contract: `len` values at both.
     unsafe {
         for i in (0..whole).step_by(V::LEN) {
             F::load::<V>(from.add(i)).store(to.add(i));
@@ -148,17 +151,17 @@ unsafe fn decode<V: Vector, F: Format>(from: *const F::Value, to: *mut f32, len:
     }
 }
 
-/// Some columns of some rows, against all tokens.
+/// Some columns of some rows, times all tokens.
 #[derive(Clone, Copy)]
 struct Part<'a> {
-    /// Of the whole matrix.
+    /// Columns of the whole matrix.
     cols: usize,
     from: usize,
     len: usize,
     /// Rows.
     count: usize,
     x: &'a [f32],
-    /// Where sums wait between two parts.
+    /// Sums between two blocks of columns.
     sums: *mut f32,
 }
 
@@ -172,9 +175,9 @@ impl Part<'_> {
         to: &Target<'_>,
     ) {
         let tokens = self.x.len() / self.cols;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
-            // tokens that come again for each four rows stay near
+            // tokens that are read again for each four rows stay in the cache
             let mut t = 0;
             while t < tokens {
                 let width = match tokens - t {
@@ -197,7 +200,7 @@ impl Part<'_> {
         }
     }
 
-    /// Four rows by `N` tokens; those past the end are the last one again.
+    /// Four rows by `N` tokens; tokens past the end repeat the last one.
     #[inline(always)]
     unsafe fn tile<V: Vector, F: Format, const N: usize>(
         &self,
@@ -207,7 +210,7 @@ impl Part<'_> {
         to: &Target<'_>,
     ) {
         let tokens = self.x.len() / self.cols;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             let (mut w, mut x) = ([weights; ROWS], [self.x.as_ptr(); N]);
             for (r, w) in w.iter_mut().enumerate() {
@@ -235,7 +238,7 @@ impl Part<'_> {
                 return;
             }
             let to = to.skip(row);
-            // no end that varies: sums would not stay in registers
+            // a constant bound: with a variable one, sums would not stay in registers
             for n in 0..N {
                 let results = V::sums([sums[0][n], sums[1][n], sums[2][n], sums[3][n]]);
                 if token + n < tokens {
@@ -255,7 +258,7 @@ unsafe fn add<V: Vector, F: Format, const N: usize>(
     len: usize,
 ) -> [[V; N]; ROWS] {
     let whole = len / V::LEN * V::LEN;
-    // SAFETY: the caller's promise: `len` values at each.
+    // SAFETY: the contract: `len` values at each.
     unsafe {
         for i in (0..whole).step_by(V::LEN) {
             let mut near = [V::splat(0.0); N];
@@ -288,7 +291,7 @@ unsafe fn add<V: Vector, F: Format, const N: usize>(
 #[inline(always)]
 unsafe fn rest<V: Vector, F: Format>(from: *const F::Value, len: usize) -> V {
     let mut floats = [0.0; 16];
-    // SAFETY: the caller's promise: `len` values, fewer than a vector has.
+    // SAFETY: the contract: `len` values, fewer than a vector has.
     unsafe {
         for (i, float) in floats.iter_mut().enumerate().take(len) {
             *float = F::value(from.add(i).read_unaligned());

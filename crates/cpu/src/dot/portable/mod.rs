@@ -1,4 +1,4 @@
-//! What is the same on every instruction set: the general kernels, floats over any vector, and packed panels.
+//! Code for every instruction set: the general kernels, floats over any vector type, and packed panels.
 
 pub(crate) mod floats;
 pub(crate) mod packed;

@@ -1,7 +1,7 @@
-//! Weights in the order in which a kernel streams them: panels of 16 rows that stand in the lanes of a vector.
+//! Packed weights, in the order in which a kernel reads them: panels of 16 rows, one per lane of a vector.
 //!
-//! A panel is its codes, group after group of 32 columns, then its scales. Four codes of neighbouring columns stand
-//! in the four bytes of a row's lane, so that one broadcast of four activations meets 16 rows at once.
+//! A panel holds scales and codes, group after group of 32 columns. The four bytes of a row's lane hold the codes of four
+//! neighbouring columns, so that one broadcast of four activations is multiplied with 16 rows at once.
 
 use std::ops::Range;
 
@@ -11,41 +11,41 @@ use crate::dot::{PANEL, Rows, Target};
 use crate::memory::lines::Line;
 use crate::memory::lines::Lines;
 
-/// Panels that share what they read of the activations of many tokens.
+/// Panels that share each read of the activations of many tokens.
 pub(crate) const PANELS: usize = 4;
 
-/// The product of so many rows in panels with few tokens.
+/// The product of `rows` rows in panels with few tokens.
 pub(crate) type PackedFew =
     fn(panels: &[Line], rows: usize, x: &QuantizedRows<'_>, workspace: &mut PackedWorkspace, to: &Target<'_>);
-/// The same of [`PANELS`] at most with tiles of tokens.
+/// The same with tiles of tokens, for at most [`PANELS`] panels.
 pub(crate) type PackedMany =
     fn(panels: &[Line], rows: usize, x: &TokenTiles<'_>, workspace: &mut PackedWorkspace, to: &Target<'_>);
 
 /// How a format is packed, and the product of a packed panel.
 #[derive(Clone, Copy)]
 pub(crate) struct PackedKernel {
-    /// Lines of a panel of so many columns.
+    /// Lines of a panel of `cols` columns.
     pub(crate) lines: fn(cols: usize) -> usize,
-    /// Up to [`PANEL`] rows become a panel.
+    /// Packs up to [`PANEL`] rows into a panel.
     pub(crate) pack: fn(rows: &Rows<'_>, cols: usize, out: &mut [Line]),
-    /// Their product with few tokens and, where there is a matrix unit, with many: the same bits.
+    /// The product with few tokens and, if there is a matrix unit, with many: the same bits.
     pub(crate) few: PackedFew,
     pub(crate) many: Option<PackedMany>,
-    /// The panel is as small as the rows, so it may take their place; if not, it is made when it is used.
+    /// Panels are about as small as the rows and replace them at load; if false, they are made in each step.
     pub(crate) at_load: bool,
 }
 
-/// What a thread works in.
+/// A thread's workspace.
 #[derive(Default)]
 pub(crate) struct PackedWorkspace {
-    /// Panels that are made when they are used.
+    /// Panels that are made in a step.
     pub(crate) panels: Vec<Line>,
-    /// Codes of some columns, one a byte.
+    /// Codes of some columns, one per byte.
     pub(crate) codes: Vec<Line>,
-    /// Sums of all tokens with a panel, and products on their way.
+    /// Sums of all tokens with a panel, and intermediate products.
     pub(crate) sums: Vec<Line>,
     pub(crate) products: Vec<Line>,
-    /// Sums of a token's columns that codes of one bit look up, and whether they are those of the value that is read.
+    /// Lookup tables of one-bit codes: sums of a token's columns, and whether they are those of the current value.
     pub(crate) tables: Vec<Line>,
     pub(crate) has_tables: bool,
 }
@@ -57,13 +57,13 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Room for so many rows; none where memory is short.
+    /// Memory for `rows` rows; `None` if the system has too little.
     pub(crate) fn new(kernel: &PackedKernel, rows: usize, cols: usize) -> Option<Packed> {
         let each = (kernel.lines)(cols);
         Some(Packed { lines: Lines::new(rows.div_ceil(PANEL).checked_mul(each)?)?, each })
     }
 
-    /// Bytes of such room.
+    /// Bytes of memory for `rows` rows.
     pub(crate) fn bytes(kernel: &PackedKernel, rows: usize, cols: usize) -> u64 {
         (rows.div_ceil(PANEL) * (kernel.lines)(cols) * size_of::<Line>()) as u64
     }
@@ -75,17 +75,17 @@ impl Packed {
     /// # Safety
     /// These panels were filled, and no thread writes them.
     pub(crate) unsafe fn panels(&self, panels: Range<usize>) -> &[Line] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { self.lines.get(self.range(panels)) }
     }
 
-    /// A panel to fill, zero for now.
+    /// A zeroed panel to fill.
     ///
     /// # Safety
-    /// No other thread touches this panel meanwhile.
-    #[expect(clippy::mut_from_ref, reason = "disjoint panels, by the caller's promise")]
+    /// No other thread accesses this panel meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "disjoint panels, by the contract")]
     pub(crate) unsafe fn clear(&self, panel: usize) -> &mut [Line] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { self.lines.clear(self.range(panel..panel + 1)) }
     }
 }

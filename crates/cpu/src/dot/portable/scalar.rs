@@ -1,4 +1,4 @@
-//! The general kernels in plain Rust: what every faster one must equal.
+//! The general kernels in plain Rust, which every other kernel must equal.
 
 use half::{bf16, f16};
 use tern_quant::{self as quant, Codec, Codes, INT_BLOCK, MAX_BLOCK, Quant, Unpacked};
@@ -23,20 +23,20 @@ pub(crate) fn kernel(quant: &'static Quant) -> Option<LinearKernel> {
     kernel_of(KERNELS, LinearKernel::Integer(IntegerKernel { few: dot_codes, many: None }), quant)
 }
 
-/// Floats of any format, read one by one by the format's own function.
+/// Floats of any format, read by the format's own function.
 pub(crate) const GENERAL_FLOATS: LinearKernel = LinearKernel::F32(|rows, x, _, to| {
     let Codec::Float(read) = rows.quant.codec else { unreachable!("{} is no float", rows.quant) };
     let bytes = rows.quant.block_bytes();
     for (r, row) in rows.each().enumerate() {
         for (t, x) in x.chunks_exact(row.len() / bytes).enumerate() {
             let y: f32 = row.chunks_exact(bytes).zip(x).map(|(w, x)| read(w) * x).sum();
-            // SAFETY: no other thread touches these rows, by the caller's promise.
+            // SAFETY: no other thread accesses these rows, by the contract.
             unsafe { to.skip(r).write(t, [y].iter()) };
         }
     }
 });
 
-/// Eight running sums, so that the compiler may use vectors.
+/// Eight running sums, so that the compiler can vectorise.
 fn float_rows<const BYTES: usize>(
     rows: &Rows<'_>,
     x: &[f32],
@@ -55,13 +55,13 @@ fn float_rows<const BYTES: usize>(
             }
             let rest: f32 = w_rest.iter().zip(x_rest).map(|(w, x)| value(*w) * x).sum();
             let y = sums.iter().sum::<f32>() + rest;
-            // SAFETY: no other thread touches these rows, by the caller's promise.
+            // SAFETY: no other thread accesses these rows, by the contract.
             unsafe { to.skip(r).write(t, [y].iter()) };
         }
     }
 }
 
-/// One block taken apart, with a scale and an offset for every 16 codes whatever the format's group is.
+/// One unpacked block, with a scale and an offset per 16 codes for any size of group.
 pub(crate) struct Block {
     pub(crate) codes: [i8; MAX_BLOCK],
     pub(crate) scales: [f32; MAX_BLOCK / SUM_BLOCK],

@@ -1,4 +1,7 @@
 //! Vectors of floats on x86, in AVX2 and in AVX-512, and halves to floats and back.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C, those on `__m512` also AVX-512 F and DQ.
 
 use std::arch::x86_64::*;
 
@@ -7,7 +10,7 @@ use crate::vectors::Vector;
 
 #[inline(always)]
 pub(crate) unsafe fn horizontal_sum(v: __m256) -> f32 {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     unsafe {
         let x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
         let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
@@ -15,10 +18,10 @@ pub(crate) unsafe fn horizontal_sum(v: __m256) -> f32 {
     }
 }
 
-/// The sum of each one's lanes.
+/// The sum of each vector's lanes.
 #[inline(always)]
 unsafe fn sums(each: [__m256; 4]) -> [f32; 4] {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     unsafe {
         let pairs = (_mm256_hadd_ps(each[0], each[1]), _mm256_hadd_ps(each[2], each[3]));
         let all = _mm256_hadd_ps(pairs.0, pairs.1);
@@ -30,7 +33,7 @@ unsafe fn sums(each: [__m256; 4]) -> [f32; 4] {
 /// The sum of both halves.
 #[inline(always)]
 unsafe fn both(v: __m512) -> __m256 {
-    // SAFETY: called under AVX-512 DQ.
+    // SAFETY: AVX-512 DQ is enabled.
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }
 }
 
@@ -38,7 +41,7 @@ unsafe fn both(v: __m512) -> __m256 {
 unsafe fn store_f16_body(x: &[f32], out: &mut [u16]) {
     let n = x.len().min(out.len());
     let whole = n / 8 * 8;
-    // SAFETY: all loads and stores are below `whole`; called under AVX2 and F16C.
+    // SAFETY: all loads and stores are below `whole`; AVX2 and F16C are enabled.
     unsafe {
         for i in (0..whole).step_by(8) {
             let v = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.as_ptr().add(i)));
@@ -50,12 +53,12 @@ unsafe fn store_f16_body(x: &[f32], out: &mut [u16]) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn store_wide(x: &[f32], out: &mut [u16]) {
-    // SAFETY: the features are on.
+    // SAFETY: the features are enabled.
     unsafe { store_f16_body(x, out) }
 }
 
 pub(crate) fn store_f16(x: &[f32], out: &mut [u16]) {
-    // SAFETY: these kernels are listed only where the features were detected.
+    // SAFETY: these kernels are listed only if the processor has the features.
     unsafe { store_wide(x, out) }
 }
 

@@ -46,9 +46,9 @@ mod tests {
         assert_lists_all(avx512::KERNELS, &[]);
     }
 
-    /// The way of formats without a kernel of their own, of which there may be none.
+    /// The path of formats that are in no kernel list, of which there may be none.
     #[test]
-    fn every_format_can_go_the_general_way() {
+    fn every_format_runs_the_general_kernel() {
         let names: Vec<_> = crate::available().iter().map(|k| k.name).collect();
         let general = [("avx2", avx2::general_kernel()), ("avx512", avx512::general_kernel::<false>())];
         let rng = &mut Random::new(3);

@@ -1,8 +1,12 @@
 //! Products of BF16 weights with AMX: up to 64 rows by 16 tokens at a time.
 //!
-//! Weights come as they are. An activation is the sum of two bf16, which keep 17 of its bits; the products of both
-//! join the same sum, 32 columns after 32 columns: the same bits for any number of rows and tokens. Equals
+//! Weights are used unchanged. An activation is the sum of two bf16, which keep 17 of its bits; the products of both are
+//! added to the same sum, 32 columns at a time: the same bits for any number of rows and tokens. Equals
 //! `scalar::float_rows` to rounding.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI and a working matrix unit
+//! ([`super::probe`]), pointers that are valid for what they name, and that no other thread accesses the rows of `to`.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -13,15 +17,15 @@ use crate::dot::x86::amx::probe::{configure, release};
 use crate::dot::{PANEL, PANELS, Rows, Target};
 use crate::memory::lines::Line;
 
-/// Columns that meet in one product.
+/// Columns per product.
 const DEPTH: usize = 32;
-/// Tokens of a tile.
+/// Tokens per tile.
 const TOKENS: usize = 16;
-/// Bytes of a row that are asked for ahead of time.
+/// Bytes of a row that are prefetched.
 const AHEAD: usize = 512;
-/// Most tokens that read rows where they are; for more they are first put into the order in which they are read.
+/// Tokens up to which rows are read in place; for more they are first copied into the order in which they are read.
 const FEW: usize = 2 * TOKENS;
-/// Products one after the other: the activations of a tile stay in the first cache for all rows, rows in the second.
+/// Products in sequence: the activations of a tile stay in the L1 cache for all rows, rows in the L2 cache.
 const CHUNK: usize = 16;
 
 /// One instruction for each of some tiles.
@@ -31,15 +35,15 @@ macro_rules! tiles {
     };
 }
 
-/// Whether rows are whole products.
+/// Whether rows are a whole number of products.
 pub(crate) fn suits(cols: usize) -> bool {
     cols.is_multiple_of(DEPTH)
 }
 
-/// Some rows against all tokens.
+/// Some rows times all tokens.
 ///
 /// # Safety
-/// Called under AVX-512 BW, where [`crate::dot::x86::amx::probe::works_with_bf16`] is true; no other thread touches the
+/// AVX-512 BW is enabled, and [`crate::dot::x86::amx::probe::works_with_bf16`] is true; no other thread accesses the
 /// rows of `to`.
 #[inline(always)]
 pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWorkspace, to: &Target<'_>) {
@@ -47,10 +51,10 @@ pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWorks
     let (cols, count) = (row_bytes / 2, rows.count.div_ceil(PANEL));
     let (tokens, blocks) = (x.len() / cols, cols / DEPTH);
     assert!(suits(cols) && rows.blocks.len() == rows.count * row_bytes && x.len() == tokens * cols);
-    // one token alone is a column of pairs, and not one of sixteen
+    // one token alone is one column of pairs instead of sixteen
     let width = if tokens == 1 { 1 } else { TOKENS };
     let each = blocks * 2 * width;
-    // SAFETY: all sizes were checked or made here; called under the features.
+    // SAFETY: all sizes were checked or made here; the features are enabled.
     unsafe {
         if !workspace.has_x {
             workspace.x.resize(tokens.div_ceil(TOKENS) * each, Line::default());
@@ -64,7 +68,7 @@ pub(crate) unsafe fn dot(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWorks
         workspace.sums.resize(tokens.div_ceil(TOKENS) * count * TOKENS, Line::default()); // [tiles, panels, rows, tokens]
         let copied = tokens > FEW || !rows.count.is_multiple_of(PANEL);
         let chunk = if copied { CHUNK } else { blocks };
-        // memory is read in few places at once where that is all there is to do
+        // few streams at once if the loop is bound by memory
         let most = if width == 1 { 1 } else { PANELS };
         for from in (0..blocks).step_by(chunk) {
             let part = from..blocks.min(from + chunk);
@@ -133,7 +137,7 @@ unsafe fn copy(rows: &Rows<'_>, blocks: Range<usize>, out: &mut Vec<Line>) {
             rows.blocks.as_ptr().wrapping_add(row * (rows.blocks.len() / rows.count) + blocks.start * 64);
         for block in 0..blocks.len() {
             let at = first * blocks.len() * PANEL + (block * group + panel) * PANEL + row % PANEL;
-            // SAFETY: below `count`, the row has these blocks; called under AVX-512.
+            // SAFETY: below `count`, the row has these blocks; AVX-512 is enabled.
             let line = unsafe {
                 if row < rows.count {
                     _mm512_loadu_si512(from.add(block * 64).cast())
@@ -147,7 +151,7 @@ unsafe fn copy(rows: &Rows<'_>, blocks: Range<usize>, out: &mut Vec<Line>) {
     }
 }
 
-/// Where weights stand: bytes from row to row, from panel to panel and from block to block.
+/// Layout of weights: bytes between rows, between panels and between blocks.
 #[derive(Clone, Copy)]
 struct Weights {
     at: *const u8,
@@ -156,7 +160,7 @@ struct Weights {
     block: usize,
 }
 
-/// Some blocks of `M` panels of 16 rows against a tile of tokens; gives `M`.
+/// Some blocks of `M` panels of 16 rows times a tile of tokens; returns `M`.
 #[inline(always)]
 unsafe fn panels<const M: usize>(
     weights: Weights,
@@ -166,7 +170,7 @@ unsafe fn panels<const M: usize>(
 ) -> usize {
     let line = 4 * width;
     let sums = [0, 1, 2, 3].map(|i: usize| sums.wrapping_add(i * TOKENS));
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
         if blocks.start == 0 {
             tiles!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3";);
@@ -185,7 +189,7 @@ unsafe fn panels<const M: usize>(
             let x = x.add(block * 2 * width);
             if weights.block < weights.row {
                 for r in 0..PANEL * M {
-                    // to the second cache: rows often fall together in the first
+                    // to the L2 cache: rows often share sets of the L1 cache
                     _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add(r * weights.row + AHEAD).cast());
                 }
             }
@@ -225,7 +229,7 @@ unsafe fn panels<const M: usize>(
 /// Up to 16 tokens as pairs of bf16, high parts then low parts of 32 columns after 32: `[16 pairs][width]` each.
 #[inline(always)]
 unsafe fn split(x: &[f32], cols: usize, width: usize, out: &mut [Line]) {
-    // SAFETY: the caller's promise; called under AVX-512 BW.
+    // SAFETY: the contract; AVX-512 BW is enabled.
     unsafe {
         for (block, out) in out.chunks_exact_mut(2 * width).enumerate() {
             let (mut high, mut low) = ([_mm512_setzero_si512(); 16], [_mm512_setzero_si512(); 16]);
@@ -243,10 +247,10 @@ unsafe fn split(x: &[f32], cols: usize, width: usize, out: &mut [Line]) {
     }
 }
 
-/// 32 floats, each as the nearest bf16 and what is left of it.
+/// 32 floats, each as the nearest bf16 and the remainder.
 #[inline(always)]
 unsafe fn parts(x: *const f32) -> (__m512i, __m512i) {
-    // SAFETY: 32 floats are readable; called under AVX-512 BW.
+    // SAFETY: 32 floats are readable; AVX-512 BW is enabled.
     unsafe {
         let half = _mm512_set1_epi32(0x8000);
         let (mut high, mut low) = ([half; 2], [half; 2]);
@@ -275,15 +279,15 @@ unsafe fn upper(words: [__m512i; 2]) -> __m512i {
         }
         odd
     };
-    // SAFETY: called under AVX-512 BW.
+    // SAFETY: AVX-512 BW is enabled.
     unsafe { _mm512_permutex2var_epi16(words[0], _mm512_loadu_si512(ODD.as_ptr().cast()), words[1]) }
 }
 
-/// 16 by 16 words, rows as columns.
+/// Transposes 16 by 16 words.
 #[inline(always)]
 unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
     let (mut pairs, mut fours, mut out) = (rows, rows, rows);
-    // SAFETY: called under AVX-512.
+    // SAFETY: AVX-512 is enabled.
     unsafe {
         for i in (0..16).step_by(2) {
             pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
@@ -317,7 +321,7 @@ unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
 #[inline(always)]
 unsafe fn store_all(lines: [__m512i; 16], out: *mut Line) {
     for (i, line) in lines.into_iter().enumerate() {
-        // SAFETY: the caller has room for 16 lines; called under AVX-512.
+        // SAFETY: the caller has room for 16 lines; AVX-512 is enabled.
         unsafe { _mm512_store_si512(out.add(i).cast(), line) };
     }
 }

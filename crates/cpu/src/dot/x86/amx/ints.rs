@@ -1,7 +1,11 @@
 //! Products of packed panels with AMX: 16 tokens by 16 rows at a time.
 //!
-//! The matrix unit makes the integers that [`crate::dot::x86::avx512::packed`] makes, and the same steps follow in the same order:
-//! the same bits.
+//! The matrix unit computes the integers of [`crate::dot::x86::avx512::packed`], and the same steps follow in the same
+//! order: the same bits.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI and a working matrix unit
+//! ([`super::probe`]), pointers that are valid for what they name, and that no other thread accesses the rows of `to`.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -10,17 +14,17 @@ use std::ops::Range;
 use crate::activations::quantized_rows::SUM_BLOCK;
 use crate::activations::token_tiles::{MAX_TILE_TOKENS, Place, TokenTiles};
 use crate::dot::x86::amx::probe::{Tiles, release};
-use crate::dot::x86::avx512::packed::{DIGIT, Whole, joined, shifted};
+use crate::dot::x86::avx512::packed::{DIGIT, IntegerScaled, joined, shifted};
 use crate::dot::x86::avx512::packing::{GROUP, Packing, STEPS, group_lines, lines, place, unit, unpack};
 use crate::dot::x86::avx512::scaling::Scaling;
 use crate::dot::{PANEL, PackedWorkspace, Target};
 use crate::memory::lines::Line;
 
-/// Tokens of a tile.
+/// Tokens per tile.
 const TOKENS: usize = MAX_TILE_TOKENS;
-/// Most columns that meet in one product.
+/// Columns per product at most.
 const DEPTH: usize = 64;
-/// Lines of codes of a panel that stay in the first cache beside the activations of a tile.
+/// Lines of a panel's codes that fit the L1 cache together with the activations of a tile.
 const LINES: usize = 64;
 
 /// The same for each token of a tile, written out: their sums stay in registers.
@@ -44,13 +48,13 @@ macro_rules! product {
     };
 }
 
-/// How both planes meet the codes.
+/// How both planes are multiplied with the codes.
 trait Planes {
     /// Bits of the low plane.
     const LOW: u32;
-    /// In one product: codes that take the high plane stand in front of the same codes, and are as much larger as it.
+    /// In one product: the codes for the high plane precede the same codes for the low plane, scaled up accordingly.
     const ONE: bool;
-    /// Codes are of two digits, the upper one in front of the lower one of each step.
+    /// Codes have two digits, the upper one before the lower one of each step.
     const TWO_DIGITS: bool = false;
     /// Tiles of products: one of each digit with each plane.
     const TILES: usize = if Self::TWO_DIGITS { 4 } else { 2 };
@@ -79,15 +83,15 @@ impl Planes for TwoDigits {
     const TWO_DIGITS: bool = true;
 }
 
-/// Whether codes leave room in a byte for so many bits of the low plane.
+/// Whether a code and `low` bits of the low plane fit a byte.
 const fn leaves_room<P: Packing>(low: usize) -> bool {
     P::LOW + P::HIGH + low <= 8 && P::TABLE.is_none() && !P::Scales::HALVES
 }
 
-/// Some panels against all tokens.
+/// Some panels times all tokens.
 ///
 /// # Safety
-/// Called under AVX-512 BW, VL, DQ and VNNI, where [`crate::dot::x86::amx::probe::works`] is true.
+/// AVX-512 BW, VL, DQ and VNNI are enabled, and [`crate::dot::x86::amx::probe::works`] is true.
 #[inline(always)]
 pub(crate) unsafe fn dot<P: Packing>(
     panels: &[Line],
@@ -96,7 +100,7 @@ pub(crate) unsafe fn dot<P: Packing>(
     workspace: &mut PackedWorkspace,
     to: &Target<'_>,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
         match x.low {
             4 if leaves_room::<P>(4) => dot_planes::<P, One<4>>(panels, rows, x, workspace, to),
@@ -125,7 +129,7 @@ unsafe fn dot_planes<P: Packing, X: Planes>(
     workspace.products.resize(X::TILES * TOKENS, Line::default());
     workspace.sums.clear();
     workspace.sums.resize(tiles * count * TOKENS, Line::default()); // [tiles, panels, tokens, rows]
-    // SAFETY: all sizes were checked or made above; called under the features.
+    // SAFETY: all sizes were checked or made above; the features are enabled.
     unsafe {
         Tiles { products: X::TILES, tokens: TOKENS, depth: depth::<P, X>() }.configure();
         for from in (0..groups).step_by(X::GROUPS) {
@@ -156,28 +160,28 @@ unsafe fn dot_planes<P: Packing, X: Planes>(
     }
 }
 
-/// Columns, of both planes where they meet at once, that one product takes.
+/// Columns per product, of both planes if they share one.
 const fn depth<P: Packing, X: Planes>() -> usize {
     if X::ONE || unit::<P>() > DEPTH { DEPTH } else { unit::<P>() }
 }
 
-/// The values of a group's codes, one a byte.
+/// The values of a group's codes, one per byte.
 #[inline(always)]
 unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut [Line]) {
     let (block, group) = (group / (P::LEN / GROUP), group % (P::LEN / GROUP));
     let (line, scales) = place::<P>(block);
     let line = line + group * group_lines::<P>();
-    // SAFETY: the caller's panel has this group; called under AVX-512.
+    // SAFETY: the caller's panel has this group; AVX-512 is enabled.
     unsafe {
         let codes = unpack::<P>(panel.as_ptr().add(line));
         for (s, mut codes) in codes.into_iter().enumerate() {
             if let Some(excess) = P::EXCESS {
                 codes = _mm512_sub_epi8(codes, _mm512_set1_epi8((1u8 << excess) as i8));
             }
-            if P::Scales::WHOLE {
+            if P::Scales::INTEGER_SCALES {
                 let scales = panel.as_ptr().cast::<u8>().add(scales);
                 let none = (_mm512_setzero_ps(), _mm512_setzero_ps());
-                let scales = P::Scales::whole(scales, none, 2 * group + s / (STEPS / 2)).0;
+                let scales = P::Scales::integer_scale(scales, none, 2 * group + s / (STEPS / 2)).0;
                 if X::TWO_DIGITS {
                     let (upper, lower) = digits(codes, scales);
                     _mm512_store_si512(out[2 * s].0.as_mut_ptr().cast(), upper);
@@ -188,7 +192,7 @@ unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut 
             }
             _mm512_store_si512(out[X::LINES - STEPS + s].0.as_mut_ptr().cast(), codes);
             if X::ONE {
-                // bits that leave a byte for its neighbour are masked
+                // bits shifted into the neighbouring byte are masked
                 let larger =
                     if X::LOW == 4 { _mm512_slli_epi16::<4>(codes) } else { _mm512_slli_epi16::<6>(codes) };
                 let larger = _mm512_and_si512(larger, _mm512_set1_epi8((0xFFu8 << X::LOW) as i8));
@@ -201,32 +205,32 @@ unsafe fn spread<P: Packing, X: Planes>(panel: &[Line], group: usize, out: &mut 
 /// The number of each lane in both of its words.
 #[inline(always)]
 unsafe fn words(v: __m512i) -> __m512i {
-    // SAFETY: called under AVX-512 BW.
+    // SAFETY: AVX-512 BW is enabled.
     unsafe { _mm512_shuffle_epi8(v, _mm512_set4_epi32(0x0D0C_0D0C, 0x0908_0908, 0x0504_0504, 0x0100_0100)) }
 }
 
 /// Even bytes of the first, odd ones of the second.
 #[inline(always)]
 unsafe fn bytes(even: __m512i, odd: __m512i) -> __m512i {
-    // SAFETY: called under AVX-512 BW.
+    // SAFETY: AVX-512 BW is enabled.
     unsafe { _mm512_mask_mov_epi8(even, 0xAAAA_AAAA_AAAA_AAAA, odd) }
 }
 
 /// Four bytes of each lane times the number there, as bytes.
 #[inline(always)]
 unsafe fn times(codes: __m512i, by: __m512i) -> __m512i {
-    // SAFETY: called under AVX-512 BW.
+    // SAFETY: AVX-512 BW is enabled.
     unsafe {
         let (by, odd) = (words(by), _mm512_and_si512(codes, _mm512_set1_epi16(-256)));
-        // a product's low byte comes of the low byte alone
+        // a product's low byte depends on the low bytes alone
         bytes(_mm512_mullo_epi16(codes, by), _mm512_mullo_epi16(odd, by))
     }
 }
 
-/// The same as two digits, the lower one with a sign of its own.
+/// The same as two digits, the lower one signed.
 #[inline(always)]
 unsafe fn digits(codes: __m512i, by: __m512i) -> (__m512i, __m512i) {
-    // SAFETY: called under AVX-512 BW.
+    // SAFETY: AVX-512 BW is enabled.
     unsafe {
         let (by, half) = (words(by), _mm512_set1_epi16(1 << (DIGIT - 1)));
         let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(codes));
@@ -239,10 +243,10 @@ unsafe fn digits(codes: __m512i, by: __m512i) -> (__m512i, __m512i) {
     }
 }
 
-/// Some groups of a panel against one tile of tokens.
+/// Some groups of a panel times one tile of tokens.
 struct Part<'a> {
     panel: &'a [Line],
-    /// Of these groups, one a byte.
+    /// Codes of these groups, one per byte.
     codes: &'a [Line],
     x: &'a TokenTiles<'a>,
     tile: usize,
@@ -257,9 +261,9 @@ impl Part<'_> {
         let (unit, cols) = (unit::<P>(), self.x.cols);
         let (first, count) = (self.groups.start * GROUP / unit, self.groups.len() * GROUP / unit);
         let (out, workspace) = (out.as_mut_ptr(), workspace.as_mut_ptr());
-        // what the tokens of a unit have in common stands beside each other
+        // scales and sums of a unit's tokens are contiguous
         let facts = |each: usize, i: usize| (self.tile * (cols / each) + (first + i) * unit / each) * TOKENS;
-        // SAFETY: the caller's promise: these groups, and a tile of tokens.
+        // SAFETY: the contract: these groups, and a tile of tokens.
         unsafe {
             let mut sums = [_mm512_setzero_ps(); TOKENS];
             each_token!(T => sums[T] = _mm512_load_ps(out.add(T).cast()));
@@ -272,10 +276,10 @@ impl Part<'_> {
                 let (block, place_in) = ((first + i) / (P::LEN / unit), (first + i) % (P::LEN / unit));
                 let scales = self.panel.as_ptr().cast::<u8>().add(place::<P>(block).1);
                 let head = P::Scales::head(scales);
-                if P::Scales::WHOLE && P::Scales::OFFSETS {
+                if P::Scales::INTEGER_SCALES && P::Scales::OFFSETS {
                     for half in 0..unit / SUM_BLOCK {
                         let (_, offset) =
-                            P::Scales::whole(scales, head, place_in * (unit / SUM_BLOCK) + half);
+                            P::Scales::integer_scale(scales, head, place_in * (unit / SUM_BLOCK) + half);
                         let x_sum = self.x.sums16.as_ptr().add(facts(SUM_BLOCK, i) + half * TOKENS);
                         each_token!(T => sums[T] = shifted::<P>(sums[T], offset, x_sum.add(T)));
                     }
@@ -295,14 +299,14 @@ impl Part<'_> {
                         let above = _mm512_slli_epi32::<8>(all);
                         all = _mm512_add_epi32(above, below);
                     }
-                    sums[T] = if P::Scales::WHOLE {
+                    sums[T] = if P::Scales::INTEGER_SCALES {
                         let mut lower = _mm512_setzero_si512();
                         if X::TWO_DIGITS {
                             let above = _mm512_load_si512(products.add(2 * TOKENS + T).cast());
                             let below = _mm512_load_si512(products.add(3 * TOKENS + T).cast());
                             lower = _mm512_add_epi32(_mm512_slli_epi32::<8>(above), below);
                         }
-                        Whole { all, lower }.joined::<P>(sums[T], head.0, x_scale.add(T))
+                        IntegerScaled { all, lower }.joined::<P>(sums[T], head.0, x_scale.add(T))
                     } else {
                         joined::<P>(sums[T], all, scales, (x_scale.add(T), x_sum.add(T)))
                     };
@@ -325,7 +329,7 @@ impl Part<'_> {
             if X::ONE {
                 asm!("tilezero tmm0", options(nostack, nomem, preserves_flags));
                 for _ in 0..unit / GROUP {
-                    // codes without a sign reach to 240
+                    // unsigned codes reach 240
                     if P::EXCESS.is_some() {
                         product!("tdpbssd", codes, high);
                     } else {
@@ -380,13 +384,13 @@ impl Part<'_> {
     }
 }
 
-/// What `multiply` left, `[tiles, tokens, rows]`.
+/// Stores the results of `multiply`: `[tiles, tokens, rows]`.
 ///
 /// # Safety
-/// There is room for as many tiles.
+/// `out` has memory for all tiles.
 #[inline(always)]
 unsafe fn store<X: Planes>(out: *mut Line) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
         asm!(
             "tilestored [{above} + {line}*1], tmm0",

@@ -1,4 +1,4 @@
-//! Whether the matrix unit really runs: some machines name it and stop the program at its first instruction.
+//! Whether the matrix unit works: some virtual machines report it and kill the process at its first instruction.
 
 use std::arch::asm;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ pub(crate) struct Tiles {
     /// Tiles of products: two for each tile of codes.
     pub(crate) products: usize,
     pub(crate) tokens: usize,
-    /// Columns that meet in one product.
+    /// Columns per product.
     pub(crate) depth: usize,
 }
 
@@ -34,12 +34,12 @@ impl Tiles {
         ];
         let sizes =
             kinds.into_iter().flat_map(|(count, rows, bytes)| std::iter::repeat_n((rows, bytes), count));
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { configure(sizes) }
     }
 }
 
-/// Tiles of these rows and bytes of a row.
+/// Configures tiles of this many rows and bytes per row.
 ///
 /// # Safety
 /// The matrix unit works and the process may use it.
@@ -49,44 +49,44 @@ pub(crate) unsafe fn configure(sizes: impl IntoIterator<Item = (u8, u16)>) {
     for (i, (rows, bytes)) in sizes.into_iter().enumerate() {
         (config.rows[i], config.row_bytes[i]) = (rows, bytes);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, preserves_flags, readonly)) };
 }
 
-/// Tiles are empty again, so that nobody saves and restores them.
+/// Releases the tiles, so that the system need not save and restore them.
 ///
 /// # Safety
 /// The matrix unit works and the process may use it.
 #[inline(always)]
 pub(crate) unsafe fn release() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
 }
 
-/// Whether the matrix unit multiplies integers here, and this process may use it. Tried once, by a process of its own.
+/// Whether the matrix unit multiplies integers here, and this process may use it. Tested once, in a child process.
 pub(crate) fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| is_named() && system::is_allowed() && system::child_can(multiplies))
 }
 
-/// Whether it multiplies bf16, too.
+/// Whether it also multiplies bf16.
 pub(crate) fn works_with_bf16() -> bool {
     // leaf 7: bit 22 of edx
     works() && std::arch::x86_64::__cpuid_count(7, 0).edx >> 22 & 1 == 1
 }
 
-/// The processor says that it has tiles and their integer products.
+/// Whether the processor reports tiles and integer products.
 fn is_named() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     // leaf 7: bits 24 and 25 of edx
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx >> 24 & 3 == 3
 }
 
-/// A small product comes out right.
+/// Whether a small product is correct.
 fn multiplies() -> bool {
     let (codes, x) = ([3i8; 8 * 64], [-5i8; 16 * 32]);
     let mut out = [0i32; 16 * 16];
-    // SAFETY: an illegal instruction ends the child, which is what we want to know.
+    // SAFETY: an illegal instruction ends the child, which is the test.
     unsafe {
         Tiles { products: 2, tokens: 16, depth: 32 }.configure();
         asm!(
@@ -118,16 +118,16 @@ mod system {
         fn syscall(number: c_long, ...) -> c_long;
     }
 
-    /// Asks the system to keep tiles for this process.
+    /// Requests permission to use tiles in this process.
     pub(crate) fn is_allowed() -> bool {
         const ARCH_PRCTL: c_long = 158;
         const REQUEST_STATE: c_long = 0x1023;
         const TILE_DATA: c_long = 18;
-        // SAFETY: it changes nothing but the right to use tiles.
+        // SAFETY: it changes only the permission to use tiles.
         unsafe { syscall(ARCH_PRCTL, REQUEST_STATE, TILE_DATA) == 0 }
     }
 
-    /// Whether a process of its own survives `work` and finds it right.
+    /// Whether a child process survives `work` and it returns true.
     pub(crate) fn child_can(work: fn() -> bool) -> bool {
         // SAFETY: the child does no more than `work`, which neither allocates nor locks, and ends.
         unsafe {

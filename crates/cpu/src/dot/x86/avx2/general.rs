@@ -1,4 +1,4 @@
-//! Formats without a layout of their own: unpacked to plain blocks of codes and scales, which have one.
+//! Formats without a layout: unpacked to plain blocks of codes and scales, which have one.
 
 use std::arch::x86_64::*;
 
@@ -30,7 +30,7 @@ impl Layout for Plain {
 
     #[inline(always)]
     unsafe fn codes<S: Simd>(block: *const u8, _i: usize) -> __m256i {
-        // SAFETY: the caller's block is whole; called under AVX2.
+        // SAFETY: the caller's block is whole; AVX2 is enabled.
         unsafe { _mm256_loadu_si256((*block.cast::<PlainBlock>()).codes.as_ptr().cast()) }
     }
 
@@ -43,7 +43,7 @@ impl Layout for Plain {
             scales[2 * g..2 * g + 2].copy_from_slice(&block.scales);
             offsets[2 * g..2 * g + 2].copy_from_slice(&block.offsets);
         }
-        // SAFETY: both have 16 values; called under AVX2.
+        // SAFETY: both have 16 values; AVX2 is enabled.
         let two =
             |v: &[f32; 16]| unsafe { [_mm256_loadu_ps(v.as_ptr()), _mm256_loadu_ps(v.as_ptr().add(8))] };
         Scales { scales: two(&scales), offsets: two(&offsets) }

@@ -1,23 +1,27 @@
-//! How the codes and scales of each format come into registers.
+//! How the codes and scales of each format are loaded into registers.
 //!
-//! Codes are made unsigned where that is cheap; what was added comes off again through the offset. Every layout
+//! Codes are made unsigned if that is cheap; the difference is subtracted through the offset. Every layout
 //! equals the format's `unpack` in `quant`.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2 and F16C (and the instruction set of `S`), and pointers that are
+//! valid for the bytes that its comment names: one block for codes, `groups` groups of 32 columns for scales.
 
 use std::arch::x86_64::*;
 
 use crate::dot::x86::avx2::tiles::{Layout, Scales, Simd};
 
-/// A register of one byte.
+/// One byte in all lanes.
 #[inline(always)]
 pub(crate) unsafe fn bytes(value: u8) -> __m256i {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     unsafe { _mm256_set1_epi8(value as i8) }
 }
 
 /// 16 bytes to 32 nibbles: the low ones first.
 #[inline(always)]
 pub(crate) unsafe fn nibbles(p: *const u8) -> __m256i {
-    // SAFETY: 16 bytes are readable at `p`; called under AVX2.
+    // SAFETY: 16 bytes are readable at `p`; AVX2 is enabled.
     unsafe {
         let packed = _mm_loadu_si128(p.cast());
         let both = _mm256_set_m128i(_mm_srli_epi16::<4>(packed), packed);
@@ -32,10 +36,10 @@ pub(crate) unsafe fn nibbles_of_eight(p: *const u8) -> __m256i {
     unsafe { _mm256_permute4x64_epi64::<0b11_01_10_00>(nibbles(p)) }
 }
 
-/// `(32 bytes >> shift) & mask`, where nothing from the next byte survives the mask.
+/// `(32 bytes >> shift) & mask`, with a mask that clears the bits of the next byte.
 #[inline(always)]
 pub(crate) unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> __m256i {
-    // SAFETY: 32 bytes are readable at `p`; called under AVX2.
+    // SAFETY: 32 bytes are readable at `p`; AVX2 is enabled.
     unsafe {
         let v = _mm256_srl_epi16(_mm256_loadu_si256(p.cast()), _mm_cvtsi32_si128(shift as i32));
         _mm256_and_si256(v, bytes(mask))
@@ -45,7 +49,7 @@ pub(crate) unsafe fn shifted(p: *const u8, shift: usize, mask: u8) -> __m256i {
 /// 32 bits to 32 bytes of 0x00 or 0xFF.
 #[inline(always)]
 pub(crate) unsafe fn spread_at<S: Simd>(p: *const u8) -> __m256i {
-    // SAFETY: 4 bytes are readable at `p`; called under the features of `S`.
+    // SAFETY: 4 bytes are readable at `p`; the features of `S` are enabled.
     unsafe { S::spread(u32_at(p)) }
 }
 
@@ -57,7 +61,7 @@ pub(crate) unsafe fn u32_at(p: *const u8) -> u32 {
 
 #[inline(always)]
 pub(crate) unsafe fn half_at(p: *const u8) -> f32 {
-    // SAFETY: two bytes are readable there; called under F16C.
+    // SAFETY: two bytes are readable there; F16C is enabled.
     unsafe {
         let bits = i32::from(p.cast::<u16>().read_unaligned());
         _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
@@ -67,7 +71,7 @@ pub(crate) unsafe fn half_at(p: *const u8) -> f32 {
 /// The half at byte `at` of each of up to eight blocks.
 #[inline(always)]
 unsafe fn halves_at<const BYTES: usize>(p: *const u8, at: usize, blocks: usize) -> __m256 {
-    // put together in plain registers: the vector unit's shuffle port is the bottleneck of these loops
+    // assembled in general registers: the vector unit's shuffle port is the bottleneck of these loops
     let four = |first: usize| {
         let mut packed = 0u64;
         for i in first..first + 4 {
@@ -79,7 +83,7 @@ unsafe fn halves_at<const BYTES: usize>(p: *const u8, at: usize, blocks: usize) 
         }
         packed as i64
     };
-    // SAFETY: called under F16C.
+    // SAFETY: F16C is enabled.
     unsafe { _mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0))) }
 }
 
@@ -91,7 +95,7 @@ pub(crate) unsafe fn block_scales<const BYTES: usize, const PER: usize>(
 ) -> __m256 {
     let mut d = [0.0f32; 8];
     for b in 0..groups / PER {
-        // SAFETY: the chunk has `groups / PER` blocks; called under F16C.
+        // SAFETY: the chunk has `groups / PER` blocks; F16C is enabled.
         d[b * PER..(b + 1) * PER].fill(unsafe { half_at(p.add(b * BYTES)) });
     }
     // SAFETY: `d` has eight values.
@@ -100,29 +104,29 @@ pub(crate) unsafe fn block_scales<const BYTES: usize, const PER: usize>(
 
 #[inline(always)]
 pub(crate) unsafe fn times(v: __m256, by: f32) -> __m256 {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     unsafe { _mm256_mul_ps(v, _mm256_set1_ps(by)) }
 }
 
-/// One scale and one offset a group of 32.
+/// One scale and one offset per group of 32.
 #[inline(always)]
 pub(crate) unsafe fn whole(scales: __m256, offsets: __m256) -> Scales {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     let none = unsafe { _mm256_setzero_ps() };
     Scales { scales: [scales, none], offsets: [offsets, none] }
 }
 
-/// One scale a group of 16, and that scale times `offset` as its offset.
+/// One scale per group of 16, and that scale times `offset` as its offset.
 #[inline(always)]
 unsafe fn halves(scales: [__m256; 2], offset: f32) -> Scales {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     Scales { scales, offsets: scales.map(|s| unsafe { times(s, offset) }) }
 }
 
 /// Sixteen bytes as floats times a factor.
 #[inline(always)]
 unsafe fn sixteen(v: __m128i, signed: bool, by: f32) -> [__m256; 2] {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     [v, unsafe { _mm_srli_si128::<8>(v) }].map(|v| unsafe {
         let wide = if signed { _mm256_cvtepi8_epi32(v) } else { _mm256_cvtepu8_epi32(v) };
         times(_mm256_cvtepi32_ps(wide), by)
@@ -152,14 +156,14 @@ macro_rules! layout {
             const HALVES: bool = has!(HALVES $($flag)*);
             #[inline(always)]
             unsafe fn codes<S: Simd>($block: *const u8, $i: usize) -> __m256i {
-                // SAFETY: the caller's block is whole; called under the features of `S`.
+                // SAFETY: the caller's block is whole; the features of `S` are enabled.
                 unsafe { $codes }
             }
             #[inline(always)]
             unsafe fn scales($p: *const u8, $groups: usize, tail: &[u8]) -> Scales {
                 let _ = tail;
                 $(let $tail = tail;)?
-                // SAFETY: the caller's chunk has `groups` groups; called under AVX2 and F16C.
+                // SAFETY: the caller's chunk has `groups` groups; AVX2 and F16C are enabled.
                 unsafe { $scales }
             }
         }
@@ -260,7 +264,7 @@ layout! {
     }
 }
 
-/// The 6-bit scales and minimums of Q4_K and Q5_K, a byte each.
+/// The 6-bit scales and minimums of Q4_K and Q5_K, one byte each.
 #[inline(always)]
 pub(crate) fn six_bits(block: &[u8]) -> ([u8; 8], [u8; 8]) {
     let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
@@ -273,7 +277,7 @@ pub(crate) fn six_bits(block: &[u8]) -> ([u8; 8], [u8; 8]) {
 
 #[inline(always)]
 unsafe fn k_scales(p: *const u8) -> Scales {
-    // SAFETY: a whole block is readable at `p`; called under AVX2 and F16C.
+    // SAFETY: a whole block is readable at `p`; AVX2 and F16C are enabled.
     unsafe {
         let (scales, mins) = six_bits(std::slice::from_raw_parts(p, 16));
         let all = _mm_set_epi64x(i64::from_le_bytes(mins), i64::from_le_bytes(scales));
@@ -318,10 +322,10 @@ pub(crate) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 1
 /// The four-bit floats, doubled.
 pub(crate) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// What nibbles mean by a table.
+/// Nibbles to values of a table.
 #[inline(always)]
 unsafe fn looked_up(table: &[i8; 16], nibbles: __m256i) -> __m256i {
-    // SAFETY: the table has 16 bytes; called under AVX2.
+    // SAFETY: the table has 16 bytes; AVX2 is enabled.
     unsafe {
         let table = _mm_loadu_si128(table.as_ptr().cast());
         _mm256_shuffle_epi8(_mm256_set_m128i(table, table), nibbles)
@@ -362,19 +366,19 @@ layout! {
     Mxfp4: 17 / 32, SIGNED;
     codes |block, _i| looked_up(&E2M1, nibbles(block.add(1)));
     scales |p, groups| {
-        let mut exponents = [-1; 8]; // their scale is zero
+        let mut exponents = [-1; 8]; // missing groups: the scale is zero
         for (g, e) in exponents.iter_mut().enumerate().take(groups) {
             *e = i32::from(*p.add(17 * g));
         }
         let e = _mm256_loadu_si256(exponents.as_ptr().cast());
         let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
-        // below the smallest normal float a bit moves instead of the exponent
+        // below the smallest normal float the mantissa changes instead of the exponent
         let bit = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), _mm256_min_epi32(e, _mm256_set1_epi32(2)));
         whole(_mm256_castsi256_ps(_mm256_max_epi32(normal, bit)), _mm256_setzero_ps())
     }
 }
 
-/// The scales of an NVFP4 block without the sign that they do not have, zero where they are no number.
+/// The scales of an NVFP4 block without the sign bit; NaN becomes zero.
 #[inline(always)]
 pub(crate) fn nvfp4_scales(block: &[u8]) -> [u8; 4] {
     std::array::from_fn(|i| if block[i] == 0x7F { 0 } else { block[i] & 0x7F })
@@ -388,7 +392,7 @@ layout! {
         for (b, bits) in bits.iter_mut().enumerate().take(groups / 2) {
             *bits = nvfp4_scales(std::slice::from_raw_parts(p.add(36 * b), 4));
         }
-        // where a half has its exponent and its mantissa: 2^-8 of them
+        // moved to the exponent and mantissa of a half: 2^-8 of the value
         let wide = _mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(_mm_loadu_si128(bits.as_ptr().cast())));
         let first = _mm256_cvtph_ps(_mm256_castsi256_si128(wide));
         let second = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(wide));

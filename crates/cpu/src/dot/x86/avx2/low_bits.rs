@@ -1,4 +1,8 @@
-//! How the codes and scales of one-bit and ternary formats come into registers.
+//! How the codes and scales of one-bit and ternary formats are loaded into registers.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2 and F16C (and the instruction set of `S`), and pointers that are
+//! valid for the bytes that its comment names: one block for codes, `groups` groups of 32 columns for scales.
 
 use std::arch::x86_64::*;
 
@@ -10,19 +14,19 @@ use crate::dot::x86::avx2::tiles::{Layout, Scales, Simd};
 /// 8 bytes to 32 two-bit codes, the lowest bits first.
 #[inline(always)]
 unsafe fn two_bit_codes(p: *const u8) -> __m256i {
-    // SAFETY: 8 bytes are readable at `p`; called under AVX2.
+    // SAFETY: 8 bytes are readable at `p`; AVX2 is enabled.
     unsafe {
-        let x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())); // one byte a lane
+        let x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())); // one byte per lane
         let x =
             _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<12>(x)), _mm256_set1_epi32(0x000F_000F));
         _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32::<6>(x)), _mm256_set1_epi32(0x0303_0303))
     }
 }
 
-/// Ternary digits of bytes, whose digits before were multiplied out of them by `powers` of three, a word each.
+/// The next ternary digits of bytes, after multiplying by `powers` of three, one word each.
 #[inline(always)]
 unsafe fn trits(packed: __m256i, powers: [i16; 16]) -> __m256i {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     unsafe {
         let powers = _mm256_loadu_si256(powers.as_ptr().cast());
         let (low, high) = (_mm256_set1_epi16(0x00FF), _mm256_set1_epi16(-256));
@@ -35,24 +39,24 @@ unsafe fn trits(packed: __m256i, powers: [i16; 16]) -> __m256i {
     }
 }
 
-/// 16 bytes and 16 more.
+/// 16 bytes from each of two pointers.
 #[inline(always)]
 unsafe fn both(first: *const u8, second: __m128i) -> __m256i {
-    // SAFETY: 16 bytes are readable at `first`; called under AVX2.
+    // SAFETY: 16 bytes are readable at `first`; AVX2 is enabled.
     unsafe { _mm256_set_m128i(second, _mm_loadu_si128(first.cast())) }
 }
 
 /// Eight bytes twice.
 #[inline(always)]
 unsafe fn twice(p: *const u8) -> __m128i {
-    // SAFETY: eight bytes are readable at `p`; called under AVX2.
+    // SAFETY: eight bytes are readable at `p`; AVX2 is enabled.
     unsafe { _mm_set1_epi64x(p.cast::<i64>().read_unaligned()) }
 }
 
-/// Scales of codes from which one is taken off.
+/// Scales of codes that are one too large.
 #[inline(always)]
 unsafe fn less_one<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> Scales {
-    // SAFETY: the caller's chunk has `groups` groups; called under AVX2 and F16C.
+    // SAFETY: the caller's chunk has `groups` groups; AVX2 and F16C are enabled.
     unsafe {
         let d = block_scales::<BYTES, PER>(p, groups);
         whole(d, times(d, -1.0))
@@ -91,7 +95,7 @@ layout! {
 }
 
 layout! {
-    /// Codes before scales, and 3 is 1.
+    /// Codes before scales; code 3 counts as 1.
     Tq2_0G128: 34 / 128;
     codes |block, i| {
         let codes = two_bit_codes(block.add(8 * i));

@@ -1,8 +1,12 @@
 //! Integer products on x86 with many tokens: rows unpacked once to 16 bits, tokens in the lanes of a vector.
 //!
-//! Each product of 16 or 32 columns is one exact integer a token; it takes its scale and joins the sum of its
-//! place in the chunk of 256 columns. [`crate::dot::x86::avx2::tiles`] sums in the same order, so that a token's result is the
-//! same bits in both.
+//! Each product of 16 or 32 columns is one exact integer per token; it is multiplied by its scale and added to the
+//! sum of its place in the chunk of 256 columns. [`super::tiles`] sums in the same order, so that a token's result is
+//! the same bits in both.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or `W`), pointers
+//! that are valid for a whole vector, and as many rows, tokens and groups as it is given.
 
 use std::arch::x86_64::*;
 
@@ -17,12 +21,12 @@ use crate::memory::lines::Line;
 #[derive(Default)]
 struct Chunk {
     codes: [[Line; GROUPS]; PANEL],
-    /// One a group of 32 in the first eight, or one a group of 16.
+    /// One per group of 32 in the first eight, or one per group of 16.
     scales: [[f32; 16]; PANEL],
     offsets: [[f32; 16]; PANEL],
 }
 
-/// What a panel is worked on in.
+/// The workspace of a panel.
 #[derive(Default)]
 pub(crate) struct Panel {
     chunks: Vec<Chunk>,
@@ -30,7 +34,7 @@ pub(crate) struct Panel {
 }
 
 impl Panel {
-    /// Takes rows apart; the rows after them are asked for ahead of time.
+    /// Unpacks rows; the rows after them are prefetched.
     #[inline(always)]
     unsafe fn unpack<L: Layout, W: Wide>(&mut self, rows: &Rows<'_>, cols: usize) {
         let row_bytes = cols / L::LEN * L::BYTES;
@@ -41,8 +45,8 @@ impl Panel {
         for r in 0..rows.count {
             for (c, chunk) in self.chunks.iter_mut().enumerate().take(chunks) {
                 let groups = GROUPS.min(all_groups - c * GROUPS);
-                // SAFETY: the rows have these bytes by the caller's promise, and a prefetch reads nothing, wherever
-                // it points; called under the features of `W`.
+                // SAFETY: the rows have these bytes by the contract, and a prefetch reads nothing, wherever
+                // it points; the features of `W` are enabled.
                 unsafe {
                     let weights = rows.blocks.as_ptr().add(r * row_bytes + c * chunk_bytes::<L>());
                     for line in (0..chunk_bytes::<L>()).step_by(64) {
@@ -68,7 +72,7 @@ impl Panel {
 #[derive(Default)]
 struct Sums([[[f32; MAX_TILE_TOKENS]; PANEL]; 2 * GROUPS]);
 
-/// Adds the products of some rows of one chunk with one tile of tokens, whose blocks there are at `block`.
+/// Adds the products of some rows of one chunk with one tile of tokens, whose blocks start at `block`.
 #[inline(always)]
 unsafe fn add_chunk<L: Layout, W: Wide, const R: usize>(
     sums: &mut Sums,
@@ -80,8 +84,8 @@ unsafe fn add_chunk<L: Layout, W: Wide, const R: usize>(
 ) {
     let parts = if L::HALVES { 2 } else { 1 };
     let pairs = 16 / parts;
-    // SAFETY: `x` has `groups` blocks at `block` and `first + R` is at most PANEL by the caller's promise; called
-    // under the features of `W`.
+    // SAFETY: `x` has `groups` blocks at `block` and `first + R` is at most PANEL by the contract; the
+    // features of `W` are enabled.
     unsafe {
         for place in 0..groups * parts {
             let (g, at) = (place / parts, block * parts + place);
@@ -114,10 +118,10 @@ unsafe fn add_chunk<L: Layout, W: Wide, const R: usize>(
     }
 }
 
-/// Up to [`PANEL`] rows against all tokens.
+/// Up to [`PANEL`] rows times all tokens.
 ///
 /// # Safety
-/// Called under the features of `W`.
+/// The features of `W` are enabled.
 #[inline(always)]
 pub(crate) unsafe fn panel<L: Layout, W: Wide>(
     rows: &Rows<'_>,
@@ -128,7 +132,7 @@ pub(crate) unsafe fn panel<L: Layout, W: Wide>(
     let all_groups = x.cols / 32;
     assert!(rows.count <= PANEL && rows.blocks.len() == rows.count * (x.cols / L::LEN * L::BYTES));
     assert!(x.values.len() >= x.tokens.next_multiple_of(W::LANES) * all_groups);
-    // SAFETY: sizes were checked above; called under the features of `W`.
+    // SAFETY: sizes were checked above; the features of `W` are enabled.
     unsafe {
         workspace.unpack::<L, W>(rows, x.cols);
         let none = Line64([0.0f32; MAX_TILE_TOKENS]);
@@ -141,7 +145,7 @@ pub(crate) unsafe fn panel<L: Layout, W: Wide>(
                 let (block, groups) = (tile * all_groups + c * GROUPS, GROUPS.min(all_groups - c * GROUPS));
                 // the first chunk starts the sums
                 let start = (c == 0).then_some(none.0.as_ptr());
-                // 16 sums hide the time a product takes; AVX2 has registers for eight
+                // 16 sums hide the latency of a product; AVX2 has registers for eight
                 if W::LANES == 16 && rows.count > 8 {
                     add_chunk::<L, W, 16>(sums, start, (chunk, 0), x, block, groups);
                 } else {
@@ -155,12 +159,12 @@ pub(crate) unsafe fn panel<L: Layout, W: Wide>(
     }
 }
 
-/// Adds up the places of a chunk as `horizontal_sum` does, and hands the results on, token by token.
+/// Sums the places of a chunk as `horizontal_sum` does, and writes the results token by token.
 #[inline(always)]
 unsafe fn finish<L: Layout, W: Wide>(sums: &Sums, rows: usize, tile: usize, tokens: usize, to: &Target<'_>) {
     let mut results = Line64([[0.0f32; PANEL]; MAX_TILE_TOKENS]); // [lanes][PANEL]
     let mut columns = Line64([[0.0f32; MAX_TILE_TOKENS]; PANEL]);
-    // SAFETY: all arrays have room for whole vectors; called under the features of `W`.
+    // SAFETY: all arrays have room for whole vectors; the features of `W` are enabled.
     unsafe {
         for r in 0..rows {
             let mut v = [W::load_floats(sums.0[0][r].as_ptr()); GROUPS];

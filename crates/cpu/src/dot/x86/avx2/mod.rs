@@ -1,4 +1,8 @@
 //! Integer products in AVX2: one loop for few tokens, one for many, and a [`Layout`] per format.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C. `instruction_sets` lists these kernels only if the
+//! processor has them.
 
 mod general;
 pub(crate) mod layouts;
@@ -17,7 +21,7 @@ use crate::activations::token_tiles::{TokenTiles, TokenTilesMut, quantize_tile};
 use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsWorkspace, Format};
 use crate::dot::{IntegerKernel, KernelList, LinearKernel, Rows, Target, kernel_of};
 
-/// What a thread unpacks rows into.
+/// A thread's memory for unpacked rows.
 #[derive(Default)]
 pub(crate) struct Workspace {
     panel: many::Panel,
@@ -26,7 +30,7 @@ pub(crate) struct Workspace {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn few<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, out: &mut [f32]) {
-    // SAFETY: the features are on.
+    // SAFETY: the features are enabled.
     unsafe { tiles::dot_rows_256::<L>(rows, x, out) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -36,12 +40,12 @@ unsafe fn panel<L: Layout>(
     workspace: &mut many::Panel,
     to: &Target<'_>,
 ) {
-    // SAFETY: the features are on.
+    // SAFETY: the features are enabled.
     unsafe { many::panel::<L, tiles::Avx2>(rows, x, workspace, to) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn quantize(x: &[f32], width: usize, rounding: Rounding, start: usize, out: TokenTilesMut<'_>) {
-    // SAFETY: the features are on.
+    // SAFETY: the features are enabled.
     unsafe { quantize_tile::<tiles::Avx2>(x, width, rounding, start, out) }
 }
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -51,7 +55,7 @@ unsafe fn float_rows<F: Format>(
     workspace: &mut FloatsWorkspace,
     to: &Target<'_>,
 ) {
-    // SAFETY: the features are on.
+    // SAFETY: the features are enabled.
     unsafe { floats::dot::<__m256, F, 3>(rows, x, workspace, to) }
 }
 
@@ -63,7 +67,7 @@ pub(crate) fn quantize_lanes(
     start: usize,
     out: TokenTilesMut<'_>,
 ) {
-    // SAFETY: these kernels are listed only where the features were detected.
+    // SAFETY: these kernels are listed only if the processor has the features.
     unsafe { quantize(x, width, rounding, start, out) }
 }
 
@@ -81,8 +85,7 @@ const fn ints<L: Layout>() -> LinearKernel {
     })
 }
 
-/// Any format: rows are first unpacked by the format's own function. All that are known have a layout;
-/// a new one runs before it has.
+/// Any format: rows are first unpacked by the format's own function.
 pub(crate) fn general_kernel() -> LinearKernel {
     LinearKernel::Integer(IntegerKernel {
         few: |rows, x, workspace, out| {

@@ -1,9 +1,13 @@
-//! The loops of the integer products on x86: a few rows of weights against a few tokens.
+//! The loops of the integer products on x86: a few rows of weights times a few tokens.
 //!
-//! A format brings a [`Layout`]: how its codes come into registers, and the scales of 256 weights. The loop works
-//! through chunks of 256 columns: the products of each group of 32 (or 16) columns are added up to one exact
-//! integer, and the eight (or 16) groups of a chunk stand in the lanes of one vector, where they take their scales
-//! and offsets. TokenTiles are added up at the end. Equals `scalar::dot_codes` to rounding.
+//! A format has a [`Layout`]: how its codes are loaded into registers, and the scales of 256 weights. The loop goes
+//! through chunks of 256 columns: the products of each group of 32 (or 16) columns are summed to one exact integer, and
+//! the eight (or 16) groups of a chunk occupy the lanes of one vector, where scales and offsets are applied. Lanes are
+//! summed at the end. Equals `scalar::dot_codes` to rounding.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or `W`), pointers
+//! that are valid for a whole vector, and as many rows, tokens and groups as it is given.
 
 use std::arch::x86_64::*;
 
@@ -18,7 +22,7 @@ const TOKENS: usize = 4;
 /// Groups of 32 columns in a chunk.
 pub(crate) const GROUPS: usize = 8;
 
-/// What the two instruction sets do differently with 32 codes.
+/// Operations on 32 codes that differ between the two instruction sets.
 pub(crate) trait Simd {
     /// Eight sums of four products, unsigned times signed.
     unsafe fn dot(u: __m256i, s: __m256i) -> __m256i;
@@ -32,13 +36,13 @@ pub(crate) struct Avx512;
 impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn dot(u: __m256i, s: __m256i) -> __m256i {
-        // SAFETY: called under AVX2. Pairs stay below 2^15: codes are at most 128 and activations 127.
+        // SAFETY: AVX2 is enabled. Pairs stay below 2^15: codes are at most 128 and activations 127.
         unsafe { _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)) }
     }
 
     #[inline(always)]
     unsafe fn spread(bits: u32) -> __m256i {
-        // SAFETY: called under AVX2.
+        // SAFETY: AVX2 is enabled.
         unsafe {
             let bytes = _mm256_shuffle_epi8(
                 _mm256_set1_epi32(bits as i32),
@@ -56,38 +60,38 @@ impl Simd for Avx2 {
 impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn dot(u: __m256i, s: __m256i) -> __m256i {
-        // SAFETY: called under AVX-512 VL and VNNI.
+        // SAFETY: AVX-512 VL and VNNI are enabled.
         unsafe { _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s) }
     }
 
     #[inline(always)]
     unsafe fn spread(bits: u32) -> __m256i {
-        // SAFETY: called under AVX-512 VL and BW.
+        // SAFETY: AVX-512 VL and BW are enabled.
         unsafe { _mm256_movm_epi8(bits) }
     }
 }
 
-/// Scales and offsets of a chunk: one a group of 32 in the first vector, or one a group of 16 in both.
+/// Scales and offsets of a chunk: one per group of 32 in the first vector, or one per group of 16 in both.
 pub(crate) struct Scales {
     pub(crate) scales: [__m256; 2],
     pub(crate) offsets: [__m256; 2],
 }
 
-/// How the codes and scales of a format come into registers.
+/// How the codes and scales of a format are loaded into registers.
 pub(crate) trait Layout {
-    /// Bytes of a block.
+    /// Bytes per block.
     const BYTES: usize;
-    /// Weights of a block: 32, 64, 128 or 256.
+    /// Weights per block: 32, 64, 128 or 256.
     const LEN: usize;
     /// Codes are signed; unsigned ones are below 128.
     const SIGNED: bool;
-    /// Each 16 codes have their own scale, and not each 32.
+    /// A scale per 16 codes instead of per 32.
     const HALVES: bool;
-    /// There are offsets at all.
+    /// The format has offsets.
     const OFFSETS: bool = !Self::SIGNED;
     /// Codes `32 * i ..` of a block.
     unsafe fn codes<S: Simd>(block: *const u8, i: usize) -> __m256i;
-    /// Scales of a chunk, of which `groups` groups of 32 are there, and of the tensor's tail. The rest must be zero.
+    /// Scales of a chunk, of which `groups` groups of 32 exist, and of the tensor's tail. The rest must be zero.
     unsafe fn scales(chunk: *const u8, groups: usize, tail: &[u8]) -> Scales;
 }
 
@@ -107,12 +111,12 @@ pub(crate) const fn chunk_bytes<L: Layout>() -> usize {
 /// All bits in the first `n` of eight lanes.
 #[inline(always)]
 unsafe fn first_lanes(n: usize) -> __m256i {
-    // SAFETY: called under AVX2.
+    // SAFETY: AVX2 is enabled.
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }
 
-/// What the activations of one token have in common in one chunk: one value a group of 32 in the first vector, or
-/// one a group of 16 in both.
+/// Scales and sums of one token's activations in one chunk: one value per group of 32 in the first vector, or
+/// one per group of 16 in both.
 #[derive(Clone, Copy)]
 struct Chunk {
     scales: [__m256; 2],
@@ -122,14 +126,14 @@ struct Chunk {
 #[inline(always)]
 unsafe fn chunk_of<L: Layout>(x: &QuantizedRows<'_>, token: usize, chunk: usize, groups: usize) -> Chunk {
     let at = token * (x.cols / INT_BLOCK) + chunk * GROUPS;
-    // SAFETY: masks keep the loads inside the token's row; called under AVX2.
+    // SAFETY: masks keep the loads inside the token's row; AVX2 is enabled.
     unsafe {
         let mask = first_lanes(groups);
         let scales = _mm256_maskload_ps(x.scales.as_ptr().add(at), mask);
         if L::HALVES {
             let sums = x.sums16.as_ptr().add(2 * at);
             let upper = first_lanes((2 * groups).saturating_sub(8));
-            // the second pointer may lie past the row's end, where nothing is loaded
+            // the second pointer may lie past the row's end; the mask then loads nothing
             let sums = [
                 _mm256_maskload_ps(sums, first_lanes(2 * groups)),
                 _mm256_maskload_ps(sums.wrapping_add(8), upper),
@@ -149,7 +153,7 @@ unsafe fn chunk_of<L: Layout>(x: &QuantizedRows<'_>, token: usize, chunk: usize,
 /// Some rows, and the tail of their tensor.
 type Blocks<'a> = (&'a [u8], &'a [u8]);
 
-/// Where one chunk of a tile is: the weights' first byte there, the distance from row to row, and the tail of all.
+/// One chunk of a tile: its first byte of weights, the distance between rows, and the tensor's tail.
 struct Place<'a> {
     chunk: usize,
     weights: *const u8,
@@ -158,7 +162,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// A chunk of the rows at `rows`; the same chunk of the rows after them is asked for ahead of time.
+    /// A chunk of the rows at `rows`; the same chunk of the rows after them is prefetched.
     #[inline(always)]
     fn new<L: Layout, const R: usize>((rows, tail): Blocks<'a>, cols: usize, chunk: usize) -> Place<'a> {
         let row_bytes = cols / L::LEN * L::BYTES;
@@ -173,7 +177,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Adds up all chunks of a tile. Whole chunks come with a constant number of groups, so that their loops unroll and
+/// Sums all chunks of a tile. Whole chunks have a constant number of groups, so that their loops unroll and
 /// their scales stay in registers. (A macro: a closure this large is not inlined, and loses the vector features.)
 macro_rules! add_chunks {
     ($chunk:ident, $rows:ident, $x:ident, $sums:ident) => {
@@ -188,10 +192,10 @@ macro_rules! add_chunks {
     };
 }
 
-/// Sums in the making, of the places of a chunk as in [`Scales`].
+/// Running sums of the places of a chunk, as in [`Scales`].
 type Sums256<const R: usize, const N: usize> = [[[__m256; 2]; N]; R];
 
-/// One chunk of `R` rows against `N` tokens with AVX2.
+/// One chunk of `R` rows times `N` tokens with AVX2.
 #[inline(always)]
 unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
     sums: &mut Sums256<R, N>,
@@ -199,8 +203,8 @@ unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
     at: Place<'_>,
     groups: usize,
 ) {
-    // SAFETY: `at` has `R` rows of `groups` groups, and `x` at least `N` rows, by the caller's promise; called
-    // under AVX2, FMA and F16C.
+    // SAFETY: `at` has `R` rows of `groups` groups, and `x` at least `N` rows, by the contract; AVX2,
+    // FMA and F16C are enabled.
     unsafe {
         let mut chunks = [chunk_of::<L>(x, 0, at.chunk, groups); N];
         for (n, c) in chunks.iter_mut().enumerate().skip(1) {
@@ -219,7 +223,7 @@ unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
                     let col = (at.chunk * GROUPS + g) * 32;
                     p[g] = products::<Avx2>(codes[g], x, n * x.cols + col, L::SIGNED);
                 }
-                // one sum a half of each group: [0, 2, 4, 6 | 1, 3, 5, 7], and so on
+                // one sum per half of each group: [0, 2, 4, 6 | 1, 3, 5, 7], and so on
                 let low = _mm256_hadd_epi32(_mm256_hadd_epi32(p[0], p[1]), _mm256_hadd_epi32(p[2], p[3]));
                 let high = _mm256_hadd_epi32(_mm256_hadd_epi32(p[4], p[5]), _mm256_hadd_epi32(p[6], p[7]));
                 let products = if L::HALVES {
@@ -248,7 +252,7 @@ unsafe fn chunk_256<L: Layout, const R: usize, const N: usize>(
 /// Eight sums of four products of codes and activations from `at` on, both planes together.
 #[inline(always)]
 unsafe fn products<S: Simd>(codes: __m256i, x: &QuantizedRows<'_>, at: usize, signed: bool) -> __m256i {
-    // SAFETY: 32 activations are readable at `at` by the caller's promise; called under the features of `S`.
+    // SAFETY: 32 activations are readable at `at` by the contract; the features of `S` are enabled.
     unsafe {
         let mut high = _mm256_loadu_si256(x.high.as_ptr().add(at).cast());
         let mut low = _mm256_loadu_si256(x.low.as_ptr().add(at).cast());
@@ -262,7 +266,7 @@ unsafe fn products<S: Simd>(codes: __m256i, x: &QuantizedRows<'_>, at: usize, si
     }
 }
 
-/// `R` rows against `N` tokens with AVX2; `out` is `[R][stride]`.
+/// `R` rows times `N` tokens with AVX2; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
     rows: Blocks<'_>,
@@ -270,7 +274,7 @@ unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
     out: &mut [f32],
     stride: usize,
 ) {
-    // SAFETY: sizes were checked by the caller; called under AVX2, FMA and F16C.
+    // SAFETY: sizes were checked by the caller; AVX2, FMA and F16C are enabled.
     unsafe {
         let mut sums: Sums256<R, N> = [[[_mm256_setzero_ps(); 2]; N]; R];
         add_chunks!(chunk_256, rows, x, sums);
@@ -284,11 +288,11 @@ unsafe fn tile_256<L: Layout, const R: usize, const N: usize>(
     }
 }
 
-/// Some rows against all tokens: tiles of a few rows and [`TOKENS`] tokens, then of all rows and one token.
+/// Some rows times all tokens: tiles of a few rows and [`TOKENS`] tokens, then of all rows and one token.
 macro_rules! dot_rows {
     ($name:ident, $tile:ident, $rows:literal) => {
         /// # Safety
-        /// Called under the features of its tile.
+        /// The features of its tile are enabled.
         #[inline(always)]
         pub(crate) unsafe fn $name<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, out: &mut [f32]) {
             let row_bytes = x.cols / L::LEN * L::BYTES;

@@ -1,4 +1,8 @@
 //! Vectors as wide as a tile of tokens, in AVX2.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or `W`), pointers
+//! that are valid for a whole vector, and as many rows, tokens and groups as it is given.
 
 use std::arch::x86_64::*;
 
@@ -10,7 +14,7 @@ pub(crate) trait Wide: Simd + Square {
     type Integers: Copy;
     type Floats: Copy;
     unsafe fn zero() -> Self::Integers;
-    /// Two codes for every lane.
+    /// Two codes in every lane.
     unsafe fn pair(p: *const i16) -> Self::Integers;
     unsafe fn load(p: *const i16) -> Self::Integers;
     /// Adds the products of two pairs in each lane.
@@ -22,7 +26,7 @@ pub(crate) trait Wide: Simd + Square {
     unsafe fn store_floats(p: *mut f32, v: Self::Floats);
     unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// `a * b + c` in one rounding.
+    /// `a * b + c`, rounded once.
     unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// 32 bytes to signed 16 bits.
     unsafe fn widen(codes: __m256i, out: *mut i16);
@@ -56,7 +60,7 @@ impl Square for Avx2 {
     const LANES: usize = 8;
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             let mut a = [_mm256_setzero_ps(); 8];
             for i in 0..8 {

@@ -1,7 +1,11 @@
 //! Products of one-bit panels with one token: four bits of a row look up the sum of their activations.
 //!
-//! A vector of 32 words asks a table of 32: the even words one of 16 sums of four columns, the odd words one of four
-//! others. What comes out are the integers of [`crate::dot::x86::avx512::packed`], and the same steps follow: the same bits.
+//! A vector of 32 words indexes a table of 32: the even words one of 16 sums of four columns, the odd words one of four
+//! other columns. The integers are those of [`super::packed`], and the same steps follow: the same bits.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
+//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -14,21 +18,21 @@ use crate::memory::lines::Line;
 
 /// Tables of a group: one for each nibble of a word.
 const TABLES: usize = 4;
-/// Bits of the low plane that activations do not use: so sums of four fit 16 bits.
+/// Bits of the low plane that activations must not use, so that sums of four fit 16 bits.
 const SPARE: u32 = 2;
 
-/// Whether a format is one of these, and activations are one token's and rounded for it: where another format reads them
-/// too, they may not be.
+/// Whether the format has one bit, and the activations are one token's and short enough: they are not if another format
+/// reads them too.
 #[inline(always)]
 pub(crate) fn suits<P: Packing>(x: &QuantizedRows<'_>) -> bool {
     let one_bit = P::LOW == 1 && P::HIGH == 0 && P::TWICE && P::Scales::ONE && P::EXCESS.is_some();
     one_bit && x.rows() == 1 && x.low_bits + SPARE <= 8
 }
 
-/// Some panels against one token.
+/// Some panels times one token.
 ///
 /// # Safety
-/// Called under AVX-512 BW, VL, DQ and VNNI.
+/// AVX-512 BW, VL, DQ and VNNI are enabled.
 #[inline(always)]
 pub(crate) unsafe fn dot<P: Packing>(
     panels: &[Line],
@@ -64,7 +68,7 @@ pub(crate) unsafe fn dot<P: Packing>(
 /// those four from `16 * (n % 2) + 2 * w + n / 2` on.
 #[inline(always)]
 unsafe fn fill(x: &QuantizedRows<'_>, tables: &mut [Line]) {
-    // SAFETY: all groups of `x` are readable and have their tables; called under AVX-512 BW.
+    // SAFETY: all groups of `x` are readable and have their tables; AVX-512 BW is enabled.
     unsafe {
         // the first column of each word's four, for nibble 0
         let first = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi16(2));
@@ -75,7 +79,7 @@ unsafe fn fill(x: &QuantizedRows<'_>, tables: &mut [Line]) {
             let x = _mm512_srai_epi16::<SPARE>(all);
             for (n, table) in tables.iter_mut().enumerate() {
                 let column = _mm512_add_epi16(first, _mm512_set1_epi16((16 * (n % 2) + n / 2) as i16));
-                // those places of a table that have bit `j`
+                // the table entries with bit `j`
                 let part = |places: u32, j: i16| {
                     _mm512_maskz_permutexvar_epi16(
                         places,
@@ -91,7 +95,7 @@ unsafe fn fill(x: &QuantizedRows<'_>, tables: &mut [Line]) {
     }
 }
 
-/// `M` panels, the `index`th and those after it; gives their number.
+/// `M` panels, the `index`th and those after it; returns their number.
 #[inline(always)]
 unsafe fn some_panels<P: Packing, const M: usize>(
     panels: &[Line],
@@ -100,7 +104,7 @@ unsafe fn some_panels<P: Packing, const M: usize>(
     to: &Target<'_>,
 ) -> usize {
     let (unit, each) = (unit::<P>(), panels.len() / M);
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
         let panel = |m: usize| panels.as_ptr().add(m * each);
         let (nibble, odd, ones) = (_mm512_set1_epi16(15), _mm512_set1_epi32(16 << 16), _mm512_set1_epi16(1));

@@ -1,4 +1,8 @@
-//! Integer products in AVX-512 with VNNI, and in AMX: weights are packed, and a [`Packing`] per format says how.
+//! Integer products in AVX-512 with VNNI, and in AMX: weights are packed, by a [`Packing`] per format.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX2, FMA, F16C and AVX-512 F, BW, VL, DQ and VNNI, those with tiles
+//! also AMX. `instruction_sets` lists these kernels only if the processor has them.
 
 pub(crate) mod lookup;
 pub(crate) mod packed;
@@ -23,7 +27,7 @@ macro_rules! with_features {
     ($(fn $name:ident$(<$p:ident>)?($($arg:ident: $type:ty),*) = $call:expr;)*) => {
         $(#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
         unsafe fn $name$(<$p: Packing>)?($($arg: $type),*) {
-            // SAFETY: the features are on.
+            // SAFETY: the features are enabled.
             unsafe { $call }
         })*
     };
@@ -53,13 +57,13 @@ unsafe fn float_rows<F: Format>(
     workspace: &mut FloatsWorkspace,
     to: &Target<'_>,
 ) {
-    // SAFETY: the features are on.
+    // SAFETY: the features are enabled.
     unsafe { floats::dot::<__m512, F, 6>(rows, x, workspace, to) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn bf16_with_tiles(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWorkspace, to: &Target<'_>) {
-    // SAFETY: the features are on.
+    // SAFETY: the features are enabled.
     unsafe {
         if amx::floats::suits(rows.blocks.len() / rows.count / 2) {
             amx::floats::dot(rows, x, workspace, to);
@@ -70,14 +74,14 @@ unsafe fn bf16_with_tiles(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWork
 }
 
 const fn floats<F: Format>() -> LinearKernel {
-    // SAFETY: these kernels are listed only where the features were detected.
+    // SAFETY: these kernels are listed only if the processor has the features.
     LinearKernel::F32(|rows, x, workspace, to| unsafe { float_rows::<F>(rows, x, &mut workspace.floats, to) })
 }
 
 const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
     LinearKernel::Packed(PackedKernel {
         lines: packing::lines::<P>,
-        // SAFETY: these kernels are listed only where the features were detected.
+        // SAFETY: these kernels are listed only if the processor has the features.
         pack: |rows, cols, out| unsafe { pack::<P>(rows, cols, out) },
         // SAFETY: as above.
         few: |panels, rows, x, workspace, to| unsafe { dot::<P>(panels, rows, x, workspace, to) },
@@ -93,7 +97,7 @@ const fn many_of<P: Packing, const AMX: bool>() -> Option<PackedMany> {
     if AMX { Some(many) } else { None }
 }
 
-/// Any format, in panels of plain bytes that are made when they are used.
+/// Any format, in panels of plain bytes that are made in each step.
 pub(crate) fn general_kernel<const AMX: bool>() -> LinearKernel {
     LinearKernel::Packed(PackedKernel {
         lines: packing::lines::<packing::Plain>,
@@ -107,7 +111,7 @@ pub(crate) fn general_kernel<const AMX: bool>() -> LinearKernel {
     })
 }
 
-/// The kernels with AMX or without.
+/// The kernel list, with AMX or without.
 struct With<const AMX: bool>;
 
 impl<const AMX: bool> With<AMX> {

@@ -1,8 +1,12 @@
 //! Products of packed panels with AVX-512 and VNNI: 16 rows in the lanes, activations broadcast four at a time.
 //!
-//! The products of columns that share their scales are added up to one exact integer a row, which takes its scale
-//! and joins the row's sum, group after group: `scalar::dot_codes` to rounding, and the same bits for any number of
-//! tokens.
+//! The products of columns that share their scales are summed to one exact integer per row, which is multiplied by its
+//! scale and added to the row's sum, group after group: `scalar::dot_codes` to rounding, and the same bits for any number
+//! of tokens.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
+//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -12,7 +16,7 @@ use crate::dot::x86::avx512::scaling::Scaling;
 use crate::dot::{PANEL, Target};
 use crate::memory::lines::Line;
 
-/// Lines that are asked for ahead of time, in all panels that meet a token together.
+/// Lines that are prefetched, in all panels that are multiplied with a token together.
 const AHEAD: usize = 64;
 
 /// The same for each step of a group, written out: products stay in registers.
@@ -21,10 +25,10 @@ macro_rules! each_step {
     (@ $s:ident $body:expr; $($n:literal)*) => { $({ const $s: usize = $n; $body })* };
 }
 
-/// Some panels against all tokens.
+/// Some panels times all tokens.
 ///
 /// # Safety
-/// Called under AVX-512 BW, VL, DQ and VNNI.
+/// AVX-512 BW, VL, DQ and VNNI are enabled.
 #[inline(always)]
 pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &QuantizedRows<'_>, to: &Target<'_>) {
     let (each, tokens) = (lines::<P>(x.cols), x.rows());
@@ -32,7 +36,7 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Quantized
     // SAFETY: panels are whole, and tokens stay below those of `x`.
     unsafe {
         if tokens == 1 {
-            // several panels share what they read of a token, and memory is read in several places at once
+            // several panels share each read of a token, and several streams saturate memory
             let (count, mut i) = (panels.len() / each, 0);
             while i < count {
                 let part = |m: usize| &panels[i * each..(i + m) * each];
@@ -57,7 +61,7 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Quantized
     }
 }
 
-/// `M` panels, the `index`th and those after it, against `N` tokens from `first` on; gives how many
+/// `M` panels, the `index`th and those after it, times `N` tokens from `first` on; returns how many
 /// of both were taken: one of the numbers is 1.
 #[inline(always)]
 unsafe fn tile<P: Packing, const M: usize, const N: usize>(
@@ -67,11 +71,11 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     to: &Target<'_>,
 ) -> usize {
     let unit = unit::<P>();
-    let (halves, whole) = (if P::Scales::HALVES { 2 } else { 1 }, P::Scales::WHOLE);
-    // several sums hide the time a product takes
+    let (halves, whole) = (if P::Scales::HALVES { 2 } else { 1 }, P::Scales::INTEGER_SCALES);
+    // several sums hide the latency of a product
     let ways = if M * N == 1 { 4 } else { 2 } / halves;
     let each = panels.len() / M;
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
         let panel = |m: usize| panels.as_ptr().add(m * each);
         let mut sums = [[_mm512_setzero_ps(); N]; M];
@@ -80,7 +84,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
             let scales = |m: usize| panel(m).cast::<u8>().add(scales);
             for i in 0..P::LEN / unit.max(GROUP) {
                 let mut products = [[[Products::none(); N]; M]; 4];
-                let mut wholes = [[Whole::none(); N]; M];
+                let mut scaled = [[IntegerScaled::none(); N]; M];
                 for g in 0..unit.div_ceil(GROUP) {
                     if whole {
                         products = [[[Products::none(); N]; M]; 4];
@@ -92,7 +96,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     }
                     each_step!(S => {
                         let which = S / (STEPS / halves) * ways + S % ways;
-                        let mut unpacked = [_mm512_setzero_si512(); M]; // no closure: it may stand alone, without AVX-512
+                        let mut unpacked = [_mm512_setzero_si512(); M]; // no closure: it may be compiled separately, without AVX-512
                         for (m, unpacked) in unpacked.iter_mut().enumerate() {
                             *unpacked = unpack_step::<P>(panel(m).add(codes), S);
                         }
@@ -108,12 +112,12 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                         for (m, half) in (0..M * halves).map(|i| (i / halves, i % halves)) {
                             let head = P::Scales::head(scales(m));
                             let at = i * (unit / GROUP * halves) + g * halves + half;
-                            let (scale, offset) = P::Scales::whole(scales(m), head, at);
+                            let (scale, offset) = P::Scales::integer_scale(scales(m), head, at);
                             for n in 0..N {
                                 let x = x.unit(first + n, group * halves + half, GROUP / halves);
                                 let all = added(&products[half * ways..][..ways], (m, n));
                                 let all = less::<P>(all, minus(x.minus, GROUP / halves));
-                                wholes[m][n].add::<P>(_mm512_mullo_epi32(all, scale));
+                                scaled[m][n].add::<P>(_mm512_mullo_epi32(all, scale));
                                 sums[m][n] = shifted::<P>(sums[m][n], offset, x.sum);
                             }
                         }
@@ -124,7 +128,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     for (m, n) in (0..M * N).map(|i| (i / N, i % N)) {
                         let (scale, _) = P::Scales::head(scales(m));
                         let x = x.unit(first + n, at, unit);
-                        sums[m][n] = wholes[m][n].joined::<P>(sums[m][n], scale, x.scale);
+                        sums[m][n] = scaled[m][n].joined::<P>(sums[m][n], scale, x.scale);
                     }
                     continue;
                 }
@@ -150,13 +154,13 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     M * N
 }
 
-/// The products of all ways with one token, both planes.
+/// The sum of several accumulators for one token, both planes.
 #[inline(always)]
 unsafe fn added<const M: usize, const N: usize>(
     products: &[[[Products; N]; M]],
     (m, n): (usize, usize),
 ) -> __m512i {
-    // SAFETY: called under AVX-512.
+    // SAFETY: AVX-512 is enabled.
     unsafe {
         let mut all = products[0][m][n];
         for other in &products[1..] {
@@ -166,15 +170,15 @@ unsafe fn added<const M: usize, const N: usize>(
     }
 }
 
-/// Products less what was added to codes, given minus the sum of their activations.
+/// Products without the bias of the codes, given the negated sum of their activations.
 #[inline(always)]
 unsafe fn less<P: Packing>(products: __m512i, minus: i32) -> __m512i {
     let Some(excess) = P::EXCESS else { return products };
-    // SAFETY: called under AVX-512.
+    // SAFETY: AVX-512 is enabled.
     unsafe { _mm512_add_epi32(products, _mm512_set1_epi32(minus << excess)) }
 }
 
-/// Asks for what comes after a group's codes, in this panel of `each` lines or in the `M`th after it.
+/// Prefetches what follows a group's codes, in this panel of `each` lines or in the `M`th after it.
 #[inline(always)]
 pub(crate) unsafe fn ahead<P: Packing, const M: usize>(panel: *const Line, codes: usize, each: usize) {
     let next = codes + AHEAD / M;
@@ -185,36 +189,36 @@ pub(crate) unsafe fn ahead<P: Packing, const M: usize>(panel: *const Line, codes
     }
 }
 
-/// The results of a panel for one token, as many as there are rows.
+/// Writes the results of a panel for one token, one per row.
 ///
 /// # Safety
-/// No other thread touches these rows before the next barrier; called under AVX-512.
+/// No other thread accesses these rows before the next barrier; AVX-512 is enabled.
 #[inline(always)]
 pub(crate) unsafe fn write(sums: __m512, (panel, rows): (usize, usize), token: usize, to: &Target<'_>) {
     let done = panel * PANEL;
     let mut results = [0.0; PANEL];
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
         _mm512_storeu_ps(results.as_mut_ptr(), sums);
         to.skip(done).write(token, results[..PANEL.min(rows - done)].iter());
     }
 }
 
-/// Minus the sum of a unit's activations.
+/// The negated sum of a unit's activations.
 #[inline(always)]
 pub(crate) unsafe fn minus(parts: *const i32, unit: usize) -> i32 {
     // SAFETY: a unit has these parts.
     (0..unit.div_ceil(GROUP)).map(|i| unsafe { *parts.add(i) }).sum()
 }
 
-/// Four activations for every lane, both planes.
+/// Four activations in every lane, both planes.
 #[derive(Clone, Copy)]
 struct Four(__m512i, __m512i);
 
 impl Four {
     #[inline(always)]
     unsafe fn at(high: *const i8, low: *const i8) -> Four {
-        // SAFETY: four activations are readable at each; called under AVX-512.
+        // SAFETY: four activations are readable at each; AVX-512 is enabled.
         let four = |p: *const i8| unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) };
         Four(four(high), four(low))
     }
@@ -230,14 +234,14 @@ struct Products {
 impl Products {
     #[inline(always)]
     unsafe fn none() -> Products {
-        // SAFETY: called under AVX-512.
+        // SAFETY: AVX-512 is enabled.
         unsafe { Products { above: _mm512_setzero_si512(), below: _mm512_setzero_si512() } }
     }
 
     /// Four columns of each row.
     #[inline(always)]
     unsafe fn add(&mut self, codes: __m512i, x: Four) {
-        // SAFETY: called under AVX-512 VNNI.
+        // SAFETY: AVX-512 VNNI is enabled.
         unsafe {
             self.above = _mm512_dpbusd_epi32(self.above, codes, x.0);
             self.below = _mm512_dpbusd_epi32(self.below, codes, x.1);
@@ -246,7 +250,7 @@ impl Products {
 
     #[inline(always)]
     unsafe fn join(&mut self, other: Products) {
-        // SAFETY: called under AVX-512.
+        // SAFETY: AVX-512 is enabled.
         unsafe {
             self.above = _mm512_add_epi32(self.above, other.above);
             self.below = _mm512_add_epi32(self.below, other.below);
@@ -255,7 +259,7 @@ impl Products {
 
     #[inline(always)]
     unsafe fn all(&self) -> __m512i {
-        // SAFETY: called under AVX-512.
+        // SAFETY: AVX-512 is enabled.
         unsafe { _mm512_add_epi32(_mm512_slli_epi32::<8>(self.above), self.below) }
     }
 }
@@ -263,24 +267,25 @@ impl Products {
 /// Bits of a lower digit.
 pub(crate) const DIGIT: u32 = 7;
 
-/// The products of a unit whose codes took the scales of their half groups: in one number, or in two digits.
+/// The products of a unit whose codes were multiplied by the integer scales of their half groups: as one number, or as
+/// two digits.
 #[derive(Clone, Copy)]
-pub(crate) struct Whole {
+pub(crate) struct IntegerScaled {
     pub(crate) all: __m512i,
     pub(crate) lower: __m512i,
 }
 
-impl Whole {
+impl IntegerScaled {
     #[inline(always)]
-    unsafe fn none() -> Whole {
-        // SAFETY: called under AVX-512.
-        unsafe { Whole { all: _mm512_setzero_si512(), lower: _mm512_setzero_si512() } }
+    unsafe fn none() -> IntegerScaled {
+        // SAFETY: AVX-512 is enabled.
+        unsafe { IntegerScaled { all: _mm512_setzero_si512(), lower: _mm512_setzero_si512() } }
     }
 
     /// Those of a half group.
     #[inline(always)]
     unsafe fn add<P: Packing>(&mut self, products: __m512i) {
-        // SAFETY: called under AVX-512.
+        // SAFETY: AVX-512 is enabled.
         unsafe {
             if P::Scales::TWO_DIGITS {
                 let lower = _mm512_and_si512(products, _mm512_set1_epi32((1 << DIGIT) - 1));
@@ -292,10 +297,10 @@ impl Whole {
         }
     }
 
-    /// Takes its scale and joins the sum. Digits are the same however their parts were added up.
+    /// Multiplies by the scale and adds to the sum. Digits do not depend on the order of summation.
     #[inline(always)]
     pub(crate) unsafe fn joined<P: Packing>(self, sum: __m512, scale: __m512, x_scale: *const f32) -> __m512 {
-        // SAFETY: the caller's pointer is readable; called under AVX-512.
+        // SAFETY: the caller's pointer is readable; AVX-512 is enabled.
         unsafe {
             if !P::Scales::TWO_DIGITS {
                 return scaled(sum, self.all, scale, x_scale);
@@ -308,7 +313,7 @@ impl Whole {
     }
 }
 
-/// A group's products take their scale and join the sum, and so does its offset.
+/// Adds a group's products times their scale, and its offset, to the sum.
 #[inline(always)]
 pub(crate) unsafe fn joined<P: Packing>(
     sum: __m512,
@@ -316,23 +321,23 @@ pub(crate) unsafe fn joined<P: Packing>(
     (scale, offset): (__m512, __m512),
     (x_scale, x_sum): (*const f32, *const f32),
 ) -> __m512 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe { shifted::<P>(scaled(sum, products, scale, x_scale), offset, x_sum) }
 }
 
-/// Products take their scale and join the sum.
+/// Adds products times their scale to the sum.
 #[inline(always)]
 pub(crate) unsafe fn scaled(sum: __m512, products: __m512i, scale: __m512, x_scale: *const f32) -> __m512 {
-    // SAFETY: the caller's pointer is readable; called under AVX-512.
+    // SAFETY: the caller's pointer is readable; AVX-512 is enabled.
     unsafe {
         let factor = _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale));
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), factor, sum)
     }
 }
 
-/// An offset joins the sum, where there are offsets.
+/// Adds an offset to the sum, if there are offsets.
 #[inline(always)]
 pub(crate) unsafe fn shifted<P: Packing>(sum: __m512, offset: __m512, x_sum: *const f32) -> __m512 {
-    // SAFETY: the caller's pointer is readable; called under AVX-512.
+    // SAFETY: the caller's pointer is readable; AVX-512 is enabled.
     unsafe { if P::Scales::OFFSETS { _mm512_fmadd_ps(offset, _mm512_set1_ps(*x_sum), sum) } else { sum } }
 }

@@ -1,7 +1,10 @@
-//! How each format is packed for AVX-512: bits of its codes in lines of 16 rows, and scales beside each other.
+//! How each format is packed for AVX-512: bits of its codes in lines of 16 rows, and the scales of 16 rows side by side.
 //!
-//! Codes are unsigned: what was added to them comes off as a whole number. Every packing equals the format's
-//! `unpack` in `quant`.
+//! Codes are unsigned: their bias is subtracted as an integer. Every packing equals the format's `unpack` in `quant`.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
+//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -19,35 +22,35 @@ use crate::memory::lines::Line;
 
 /// Columns of a group, which share the scale of their activations.
 pub(crate) const GROUP: usize = 32;
-/// Most columns of a unit.
+/// Columns per unit at most.
 const MAX_UNIT: usize = 128;
-/// Fours of columns in a group.
+/// Groups of four columns per group.
 pub(crate) const STEPS: usize = GROUP / 4;
 
 /// How a format is packed.
 pub(crate) trait Packing {
-    /// Weights of a block: 32, 64, 128 or 256.
+    /// Weights per block: 32, 64, 128 or 256.
     const LEN: usize;
-    /// Low bits of a code, which are packed together: 1, 2, 4 or 8. There are as many lines of them in a group.
+    /// Low bits of a code, which are packed together: 1, 2, 4 or 8, and as many lines per group.
     const LOW: usize;
     /// Further bits of a code: 0, 1 or 2.
     const HIGH: usize = 0;
-    /// Codes count twice.
+    /// Codes are doubled.
     const TWICE: bool = false;
-    /// `log2` of what a code is above its value.
+    /// `log2` of the bias of a code.
     const EXCESS: Option<u32> = None;
-    /// Codes are places in a table of values.
+    /// Codes are indices into a table of values.
     const TABLE: Option<[i8; 16]> = None;
     type Scales: Scaling;
-    /// The codes of a block, one a byte.
+    /// The codes of a block, one per byte.
     unsafe fn codes(rows: &Rows<'_>, block: &[u8], out: &mut [u8; MAX_BLOCK]);
-    /// One row's scales of a block go into those of all rows.
+    /// Puts one row's scales of a block among those of all rows.
     fn scales(rows: &Rows<'_>, block: &[u8], row: usize, out: &mut [u8]);
 }
 
-/// Columns whose products become one integer: those that share a scale, within limits.
+/// Columns whose products are summed to one integer: those that share a scale, within limits.
 pub(crate) const fn unit<P: Packing>() -> usize {
-    let one = P::Scales::ONE || P::Scales::WHOLE;
+    let one = P::Scales::ONE || P::Scales::INTEGER_SCALES;
     if one && P::LEN > MAX_UNIT {
         MAX_UNIT
     } else if one {
@@ -64,7 +67,7 @@ pub(crate) const fn group_lines<P: Packing>() -> usize {
     P::LOW + P::HIGH
 }
 
-/// Blocks whose scales stand together in front of their codes: so many that they fill whole lines.
+/// Blocks whose scales lie together in front of their codes: as many as fill whole lines.
 const fn together<P: Packing>() -> usize {
     let mut blocks = 1;
     while !(blocks * P::Scales::BYTES).is_multiple_of(size_of::<Line>()) {
@@ -73,7 +76,7 @@ const fn together<P: Packing>() -> usize {
     blocks
 }
 
-/// Lines of the scales of blocks that stand together.
+/// Lines of the scales of blocks that lie together.
 const fn scale_lines<P: Packing>() -> usize {
     together::<P>() * P::Scales::BYTES / size_of::<Line>()
 }
@@ -92,10 +95,10 @@ pub(crate) fn place<P: Packing>(block: usize) -> (usize, usize) {
     (line + scale_lines::<P>() + i * codes, line * size_of::<Line>() + i * P::Scales::BYTES)
 }
 
-/// Rows become a panel.
+/// Packs rows into a panel.
 ///
 /// # Safety
-/// Called under the features of `Avx512`.
+/// The features of `Avx512` are enabled.
 #[inline(always)]
 pub(crate) unsafe fn pack<P: Packing>(rows: &Rows<'_>, cols: usize, out: &mut [Line]) {
     let each = rows.blocks.len() / rows.count / (cols / P::LEN);
@@ -104,7 +107,7 @@ pub(crate) unsafe fn pack<P: Packing>(rows: &Rows<'_>, cols: usize, out: &mut [L
     for (r, row) in rows.each().enumerate() {
         for (b, block) in row.chunks_exact(each).enumerate() {
             let (line, scales) = place::<P>(b);
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function.
             unsafe { P::codes(rows, block, &mut codes) };
             let lines = out[line..].chunks_exact_mut(group_lines::<P>()).take(P::LEN / GROUP);
             let groups = codes.as_chunks::<GROUP>().0.iter().zip(lines);
@@ -121,7 +124,7 @@ fn bytes_of(lines: &mut [Line]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
-/// One row's codes of a group go into its lane: step `s` is field `s % n` of line `s / n`.
+/// Puts one row's codes of a group into its lane: step `s` is field `s % n` of line `s / n`.
 #[inline(always)]
 fn put_codes<P: Packing>(codes: &[u8; GROUP], row: usize, lines: &mut [Line]) {
     let mut steps = [0; STEPS];
@@ -148,12 +151,12 @@ fn put_codes<P: Packing>(codes: &[u8; GROUP], row: usize, lines: &mut [Line]) {
 /// The codes of a group, step by step.
 ///
 /// # Safety
-/// The lines of a group are readable at `p`; called under the features of `Avx512`.
+/// The lines of a group are readable at `p`; the features of `Avx512` are enabled.
 #[inline(always)]
 pub(crate) unsafe fn unpack<P: Packing>(p: *const Line) -> [__m512i; STEPS] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
-        let mut codes = [_mm512_setzero_si512(); STEPS]; // no closure: it may stand alone, without AVX-512
+        let mut codes = [_mm512_setzero_si512(); STEPS]; // no closure: it may be compiled separately, without AVX-512
         for (s, codes) in codes.iter_mut().enumerate() {
             *codes = unpack_step::<P>(p, s);
         }
@@ -167,7 +170,7 @@ pub(crate) unsafe fn unpack<P: Packing>(p: *const Line) -> [__m512i; STEPS] {
 /// As for `unpack`.
 #[inline(always)]
 pub(crate) unsafe fn unpack_step<P: Packing>(p: *const Line, s: usize) -> __m512i {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function.
     unsafe {
         let fields = 8 / P::LOW;
         let line = _mm512_load_si512(p.add(s / fields).cast());
@@ -193,7 +196,7 @@ pub(crate) unsafe fn unpack_step<P: Packing>(p: *const Line, s: usize) -> __m512
     }
 }
 
-/// The values of a table with what is added to them.
+/// The values of a table with their bias.
 const fn table<P: Packing>() -> Option<[u8; 16]> {
     let (Some(values), Some(excess)) = (P::TABLE, P::EXCESS) else { return None };
     let mut out = [0; 16];
@@ -205,10 +208,10 @@ const fn table<P: Packing>() -> Option<[u8; 16]> {
     Some(out)
 }
 
-/// Bits from `from` on come to `to`.
+/// Moves bits from `from` to `to`.
 #[inline(always)]
 unsafe fn moved(v: __m512i, from: usize, to: usize) -> __m512i {
-    // SAFETY: called under AVX-512.
+    // SAFETY: AVX-512 is enabled.
     unsafe {
         if from >= to {
             _mm512_srlv_epi32(v, _mm512_set1_epi32((from - to) as i32))
@@ -223,7 +226,7 @@ unsafe fn moved(v: __m512i, from: usize, to: usize) -> __m512i {
 unsafe fn by_layout<L: Layout>(block: &[u8], out: &mut [u8; MAX_BLOCK]) {
     assert!(block.len() == L::BYTES);
     for (i, out) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate().take(L::LEN / GROUP) {
-        // SAFETY: the block is whole; called under AVX-512.
+        // SAFETY: the block is whole; AVX-512 is enabled.
         unsafe {
             let mut codes = L::codes::<Avx512>(block.as_ptr(), i);
             if L::SIGNED {
@@ -234,13 +237,13 @@ unsafe fn by_layout<L: Layout>(block: &[u8], out: &mut [u8; MAX_BLOCK]) {
     }
 }
 
-/// Two bytes of each row beside each other.
+/// Two bytes of each row side by side.
 #[inline(always)]
 fn put_half(block: &[u8], at: usize, row: usize, out: &mut [u8]) {
     out[2 * row..2 * row + 2].copy_from_slice(&block[at..at + 2]);
 }
 
-/// Declares packings: block length, bits of codes, what else differs, kind of scales, codes, and one row's scales.
+/// Declares packings: block length, bits of codes, other constants, kind of scales, codes, and one row's scales.
 macro_rules! packings {
     ($($(#[$doc:meta])* $name:ident: $len:literal, $low:literal $(+ $high:literal)?
         $(, $flag:ident = $value:expr)*; $scales:ty;
@@ -259,7 +262,7 @@ macro_rules! packings {
             #[allow(unused_unsafe, reason = "not all ways to codes are")]
             unsafe fn codes($rows: &Rows<'_>, $block: &[u8], $codes: &mut [u8; MAX_BLOCK]) {
                 let _ = $rows;
-                // SAFETY: called under AVX-512.
+                // SAFETY: AVX-512 is enabled.
                 unsafe { $fill }
             }
             #[inline(always)]
@@ -343,7 +346,7 @@ packings! {
         Nibbles::put(row, out, halves, &block[..16]);
     };
 
-    /// Scales are turned around: from -32 to 31 they would make 128 of a code of -4.
+    /// Scales are negated: with -32, a code of -4 would become 128.
     Q3K: 256, 2 + 1, excess = 2; Bytes<16>;
     |rows, block, codes| by_layout::<layouts::Q3K>(block, codes);
     |row, out| {
@@ -391,7 +394,7 @@ packings! {
     |row, out| SmallFloats::put(row, out, &layouts::nvfp4_scales(block));
 }
 
-/// Any format, taken apart by its own function: a byte a code, two floats for each 16.
+/// Any format, unpacked by its own function: one byte per code, two floats for each 16.
 pub(crate) struct Plain;
 
 impl Packing for Plain {
@@ -403,7 +406,7 @@ impl Packing for Plain {
     fn scales(_rows: &Rows<'_>, _block: &[u8], _row: usize, _out: &mut [u8]) {}
 }
 
-/// Rows of any format become a panel.
+/// Packs rows of any format into a panel.
 pub(crate) fn pack_plain(rows: &Rows<'_>, cols: usize, out: &mut [Line]) {
     let (len, bytes) = (rows.quant.block_len, rows.quant.block_bytes());
     assert!(rows.blocks.len() == cols / len * bytes * rows.count && out.len() == lines::<Plain>(cols));

@@ -1,4 +1,7 @@
 //! Activations to integers with AVX-512: [`crate::activations::quantized_rows::quantize`] bit by bit.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL and DQ, and output for all values.
 
 use std::arch::x86_64::*;
 
@@ -13,23 +16,22 @@ pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>)
     assert!(out.high.len() == x.len() && out.low.len() == x.len() && x.len() == blocks * INT_BLOCK);
     assert!(out.scales.len() == blocks && out.sums32.len() == blocks && out.minus32.len() == blocks);
     assert!(out.sums16.len() == 2 * blocks && out.minus16.len() == 2 * blocks);
-    // SAFETY: sizes were checked; these kernels are listed only where the features were detected.
+    // SAFETY: sizes were checked; these kernels are listed only if the processor has the features.
     unsafe { quantize_wide(x, rounding, out) }
 }
 
 /// The same for one token of a tile.
 pub(crate) fn quantize_row(x: &[f32], rounding: Rounding, out: &TileRow<'_>) {
     assert!(x.len().is_multiple_of(INT_BLOCK));
-    // SAFETY: the row was made for these columns; these kernels are listed only where the features were detected.
+    // SAFETY: the row was made for these columns; these kernels are listed only if the processor has the features.
     unsafe { quantize_row_wide(x, rounding, out) }
 }
 
-/// What columns that share a scale have in common: the scale, and steps of the low plane in
-/// one.
+/// The scale of columns that share it, and the steps of the low plane per unit.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn scale_of(x: &[f32], rounding: Rounding) -> (f32, __m512) {
-    // as integers, so that NaN is the largest of all: see `ints::largest`
+    // as integers, so that NaN is the largest of all: see `quantized_rows::largest`
     let mut most = _mm512_setzero_si512();
     for x in x.as_chunks::<SUM_BLOCK>().0 {
         // SAFETY: 16 values.
@@ -41,11 +43,11 @@ fn scale_of(x: &[f32], rounding: Rounding) -> (f32, __m512) {
     (largest / (127.0 * 256.0), _mm512_set1_ps(inverse * rounding.steps()))
 }
 
-/// 16 values into both planes, the low one in steps or where `UPPER` in its upper bits; gives their sum in units of
+/// 16 values into both planes, the low one in steps or, if `UPPER`, in its upper bits; returns their sum in units of
 /// the planes, before the scale.
 ///
 /// # Safety
-/// There is room for 16 in both planes.
+/// Both planes have 16 values.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn put16<const UPPER: bool>(
@@ -53,7 +55,7 @@ unsafe fn put16<const UPPER: bool>(
     (steps, rounding): (__m512, Rounding),
     (above, below): (*mut i8, *mut i8),
 ) -> i32 {
-    // SAFETY: 16 values here, and the caller's promise.
+    // SAFETY: 16 values here, and the contract.
     unsafe {
         let whole = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x.as_ptr()), steps));
         let bits = _mm_cvtsi32_si128(rounding.low as i32);
@@ -70,7 +72,7 @@ unsafe fn put16<const UPPER: bool>(
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn quantize_wide(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
-    let mut i = 0; // in 16 values
+    let mut i = 0; // in units of 16 values
     for x in x.chunks(rounding.span) {
         let (scale, steps) = scale_of(x, rounding);
         let block = i * SUM_BLOCK / INT_BLOCK;
@@ -85,7 +87,7 @@ unsafe fn quantize_wide(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>
                     (out.high.as_mut_ptr().add(at), out.low.as_mut_ptr().add(at)),
                 )
             };
-            out.minus16[i] = whole.wrapping_neg(); // any, of what is not finite
+            out.minus16[i] = whole.wrapping_neg(); // arbitrary for values that are not finite
             out.sums16[i] = scale * whole as f32;
             i += 1;
         }
@@ -111,7 +113,7 @@ unsafe fn quantize_row_wide(x: &[f32], rounding: Rounding, out: &TileRow<'_>) {
                     sums[half] = scale * put16::<false>(x, (steps, rounding), out.planes(i)) as f32;
                     out.set_sum16(i, sums[half]);
                 }
-                // exact: by a power of two
+                // exact: a power of two
                 out.set_block(block, scale * 256.0 / rounding.steps(), sums[0] + sums[1]);
             }
             block += 1;

@@ -1,4 +1,8 @@
-//! Scales of a packed block, 16 rows beside each other.
+//! Scales of a packed block, 16 rows side by side.
+//!
+//! # Safety
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
+//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -6,30 +10,31 @@ use crate::dot::PANEL;
 use crate::dot::x86::avx2::layouts;
 use crate::memory::lines::Line;
 
-/// How scales of a block come into registers.
+/// How scales of a block are loaded into registers.
 pub(crate) trait Scaling {
-    /// Of a block of 16 rows.
+    /// Bytes of a block of 16 rows.
     const BYTES: usize;
-    /// Each 16 columns have their own scale, and not each 32.
+    /// A scale per 16 columns instead of per 32.
     const HALVES: bool = false;
     /// A block has one scale and no offset.
     const ONE: bool = false;
-    /// The scales of half groups are whole numbers beside the block's, which codes take: then a block has one scale.
-    const WHOLE: bool = false;
-    /// Codes times them are no bytes, but of two digits.
+    /// The scales of half groups are integers times the block's scale and are multiplied into the codes: a block then has
+    /// one scale.
+    const INTEGER_SCALES: bool = false;
+    /// Codes times integer scales exceed a byte and take two digits.
     const TWO_DIGITS: bool = false;
     /// There are offsets.
     const OFFSETS: bool = false;
-    /// What all groups of a block share: a scale and the offset's. One f16 a row and no offset, if not said otherwise.
+    /// What all groups of a block share: a scale and an offset's scale. By default one f16 per row and no offset.
     ///
     /// # Safety
-    /// A block's scales are readable at `p`; called under AVX-512.
+    /// A block's scales are readable at `p`; AVX-512 is enabled.
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { (floats(p), _mm512_setzero_ps()) }
     }
-    /// Scale and offset of group (or half group) `i`: the block's, if not said otherwise.
+    /// Scale and offset of group (or half group) `i`; by default the block's.
     ///
     /// # Safety
     /// As for `head`.
@@ -37,13 +42,13 @@ pub(crate) trait Scaling {
     unsafe fn at(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512, __m512) {
         head
     }
-    /// The whole number of half group `i`, where scales are such, and its offset.
+    /// The integer scale of half group `i`, if scales are integers, and its offset.
     ///
     /// # Safety
     /// As for `head`.
     #[inline(always)]
-    unsafe fn whole(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512i, __m512) {
-        // SAFETY: called under AVX-512.
+    unsafe fn integer_scale(_p: *const u8, head: (__m512, __m512), _i: usize) -> (__m512i, __m512) {
+        // SAFETY: AVX-512 is enabled.
         (unsafe { _mm512_set1_epi32(1) }, head.1)
     }
 }
@@ -51,75 +56,75 @@ pub(crate) trait Scaling {
 /// 16 halves as floats.
 #[inline(always)]
 unsafe fn floats(p: *const u8) -> __m512 {
-    // SAFETY: 32 bytes are readable at `p`; called under AVX-512.
+    // SAFETY: 32 bytes are readable at `p`; AVX-512 is enabled.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
 }
 
 /// 16 unsigned bytes as floats.
 #[inline(always)]
 unsafe fn unsigned(p: *const u8) -> __m512 {
-    // SAFETY: 16 bytes are readable at `p`; called under AVX-512.
+    // SAFETY: 16 bytes are readable at `p`; AVX-512 is enabled.
     unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
 }
 
 #[inline(always)]
 unsafe fn negative(v: __m512) -> __m512 {
-    // SAFETY: called under AVX-512 DQ.
+    // SAFETY: AVX-512 DQ is enabled.
     unsafe { _mm512_xor_ps(v, _mm512_set1_ps(-0.0)) }
 }
 
-/// Copies what is 16 bits of a row to its place.
+/// Copies 16 bits of a row to their place.
 #[inline(always)]
 fn put_half(row: usize, out: &mut [u8], half: &[u8]) {
     out[2 * row..2 * row + 2].copy_from_slice(half);
 }
 
-/// The same of two: the second stands behind the first of all rows.
+/// The same for two; the second values follow the first ones of all rows.
 #[inline(always)]
 fn put_halves(row: usize, out: &mut [u8], halves: &[u8]) {
     put_half(row, out, &halves[..2]);
     put_half(row, &mut out[2 * PANEL..], &halves[2..]);
 }
 
-/// An f16 of scale a row, and one of what is taken off.
+/// A scale in f16 per row, and one to subtract.
 #[inline(always)]
 unsafe fn scale_and_minimum(p: *const u8) -> (__m512, __m512) {
-    // SAFETY: 64 bytes are readable at `p`; called under AVX-512 DQ.
+    // SAFETY: 64 bytes are readable at `p`; AVX-512 DQ is enabled.
     unsafe { (floats(p), negative(floats(p.add(2 * PANEL)))) }
 }
 
-/// One f16 a row.
+/// One f16 per row.
 pub(crate) struct HalfFloats;
 impl Scaling for HalfFloats {
     const ONE: bool = true;
     const BYTES: usize = 2 * PANEL;
 }
 
-/// One f32 a row.
+/// One f32 per row.
 pub(crate) struct OneFloat;
 impl Scaling for OneFloat {
     const ONE: bool = true;
     const BYTES: usize = 4 * PANEL;
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { (_mm512_loadu_ps(p.cast()), _mm512_setzero_ps()) }
     }
 }
 
-/// An f16 scale and an f16 offset a row.
+/// An f16 scale and an f16 offset per row.
 pub(crate) struct HalvesAndMins;
 impl Scaling for HalvesAndMins {
     const BYTES: usize = 4 * PANEL;
     const OFFSETS: bool = true;
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { (floats(p), floats(p.add(2 * PANEL))) }
     }
 }
 
-/// Two f16 a row, and a byte of scale and one of minimum for each group.
+/// Two f16 per row, and a byte of scale and one of minimum for each group.
 pub(crate) struct SixBits;
 impl SixBits {
     pub(crate) fn put(row: usize, out: &mut [u8], block: &[u8]) {
@@ -136,20 +141,20 @@ impl Scaling for SixBits {
     const OFFSETS: bool = true;
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { scale_and_minimum(p) }
     }
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
         let at = (4 + 2 * i) * PANEL;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             (_mm512_mul_ps(unsigned(p.add(at)), head.0), _mm512_mul_ps(unsigned(p.add(at + PANEL)), head.1))
         }
     }
 }
 
-/// An f16 a row, and a signed byte for each of `N` groups.
+/// An f16 per row, and a signed byte for each of `N` groups.
 pub(crate) struct Bytes<const N: usize, const TWO_DIGITS: bool = false>;
 impl<const N: usize, const TWO_DIGITS: bool> Bytes<N, TWO_DIGITS> {
     pub(crate) fn put(row: usize, out: &mut [u8], half: &[u8], bytes: &[u8]) {
@@ -160,21 +165,21 @@ impl<const N: usize, const TWO_DIGITS: bool> Bytes<N, TWO_DIGITS> {
 impl<const N: usize, const TWO_DIGITS: bool> Scaling for Bytes<N, TWO_DIGITS> {
     const BYTES: usize = (2 + N) * PANEL;
     const HALVES: bool = N == 16;
-    const WHOLE: bool = Self::HALVES;
+    const INTEGER_SCALES: bool = Self::HALVES;
     const TWO_DIGITS: bool = TWO_DIGITS;
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
-        unsafe { (_mm512_mul_ps(_mm512_cvtepi32_ps(Self::whole(p, head, i).0), head.0), head.1) }
+        // SAFETY: the contract of this function.
+        unsafe { (_mm512_mul_ps(_mm512_cvtepi32_ps(Self::integer_scale(p, head, i).0), head.0), head.1) }
     }
     #[inline(always)]
-    unsafe fn whole(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512i, __m512) {
-        // SAFETY: the caller's promise.
+    unsafe fn integer_scale(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512i, __m512) {
+        // SAFETY: the contract of this function.
         (unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.add((2 + i) * PANEL).cast())) }, head.1)
     }
 }
 
-/// Two f16 a row, and for each half group a byte of scale and minimum.
+/// Two f16 per row, and for each half group a byte of scale and minimum.
 pub(crate) struct Nibbles;
 impl Nibbles {
     pub(crate) fn put(row: usize, out: &mut [u8], halves: &[u8], bytes: &[u8]) {
@@ -185,16 +190,16 @@ impl Nibbles {
 impl Scaling for Nibbles {
     const BYTES: usize = (4 + 16) * PANEL;
     const HALVES: bool = true;
-    const WHOLE: bool = true;
+    const INTEGER_SCALES: bool = true;
     const OFFSETS: bool = true;
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { scale_and_minimum(p) }
     }
     #[inline(always)]
-    unsafe fn whole(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512i, __m512) {
-        // SAFETY: the caller's promise.
+    unsafe fn integer_scale(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512i, __m512) {
+        // SAFETY: the contract of this function.
         unsafe {
             let both = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.add((4 + i) * PANEL).cast()));
             let low = _mm512_and_si512(both, _mm512_set1_epi32(15));
@@ -204,7 +209,7 @@ impl Scaling for Nibbles {
     }
 }
 
-/// One power of two a row, 128 taken off its exponent.
+/// One power of two per row, 128 subtracted from its exponent.
 pub(crate) struct Exponents;
 impl Exponents {
     pub(crate) fn put(row: usize, out: &mut [u8], exponent: u8) {
@@ -216,7 +221,7 @@ impl Scaling for Exponents {
     const BYTES: usize = PANEL;
     #[inline(always)]
     unsafe fn head(p: *const u8) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             let exponents = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
             (_mm512_scalef_ps(_mm512_set1_ps(1.0), exponents), _mm512_setzero_ps())
@@ -224,7 +229,7 @@ impl Scaling for Exponents {
     }
 }
 
-/// Half a float of 4 exponent and 3 mantissa bits a row, for each of four half groups.
+/// Half a float of 4 exponent and 3 mantissa bits per row, for each of four half groups.
 pub(crate) struct SmallFloats;
 impl SmallFloats {
     pub(crate) fn put(row: usize, out: &mut [u8], bits: &[u8; 4]) {
@@ -236,22 +241,22 @@ impl Scaling for SmallFloats {
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn head(_p: *const u8) -> (__m512, __m512) {
-        // SAFETY: called under AVX-512.
+        // SAFETY: AVX-512 is enabled.
         unsafe { (_mm512_setzero_ps(), _mm512_setzero_ps()) }
     }
     #[inline(always)]
     unsafe fn at(p: *const u8, head: (__m512, __m512), i: usize) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.add(i * PANEL).cast()));
-            // where a half has its exponent and its mantissa: 2^-8 of them
+            // moved to the exponent and mantissa of a half: 2^-8 of the value
             let halves = _mm512_cvtph_ps(_mm256_slli_epi16::<7>(wide));
             (_mm512_mul_ps(halves, _mm512_set1_ps(128.0)), head.1)
         }
     }
 }
 
-/// A scale and an offset in f32 a row and half group.
+/// A scale and an offset in f32 per row and half group.
 pub(crate) struct Floats;
 impl Floats {
     /// Lines of a group.
@@ -270,12 +275,12 @@ impl Scaling for Floats {
     const OFFSETS: bool = true;
     #[inline(always)]
     unsafe fn head(_p: *const u8) -> (__m512, __m512) {
-        // SAFETY: called under AVX-512.
+        // SAFETY: AVX-512 is enabled.
         unsafe { (_mm512_setzero_ps(), _mm512_setzero_ps()) }
     }
     #[inline(always)]
     unsafe fn at(p: *const u8, _head: (__m512, __m512), i: usize) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { (_mm512_loadu_ps(p.add(64 * i).cast()), _mm512_loadu_ps(p.add(64 * (2 + i)).cast())) }
     }
 }
