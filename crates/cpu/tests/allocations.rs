@@ -1,4 +1,4 @@
-//! A step allocates its answer and nothing else: whatever the graph has to do finds its memory waiting.
+//! A step allocates its output and nothing else: all other memory is reserved in advance.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tern_cpu::{Cpu, available};
 use tern_graph::{Attention, Backend, Bindings, KvSpec, Reserve, Step, cases};
 
-/// The system's memory, counted.
+/// The system allocator, with a counter.
 struct Counted;
 
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is the system's.
+// SAFETY: all calls are forwarded to the system allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         TAKEN.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `GlobalAlloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -27,15 +27,15 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static MEMORY: Counted = Counted;
 
-/// Of an answer: its rows, the logits of one, and what the step after it may ask for.
+/// Allocations of an output: its rows, the logits of one, and the tokens that the next step may carry over.
 const ANSWER: usize = 4;
 
-/// The fewest allocations of a step of `tokens`: in the first ones threads find out how much room they need.
+/// The fewest allocations of a step of `tokens`: in the first steps threads size their workspaces.
 fn allocations(case: &cases::Case, kernels: &'static tern_cpu::Kernels, tokens: usize) -> usize {
     let mut cpu = Cpu::with_kernels(2, kernels).expect("threads");
-    let weights = case.store(&mut cpu).expect("room for weights");
+    let weights = case.store(&mut cpu).expect("memory for weights");
     let kv = KvSpec { layers: case.graph.kv.clone(), pages: 4, page_len: 16, ..KvSpec::default() };
-    let kv = cpu.reserve(&Reserve::Kv(kv)).expect("room for pages");
+    let kv = cpu.reserve(&Reserve::Kv(kv)).expect("memory for pages");
     let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 32, max_outputs: 32 };
     let program = cpu.compile(&case.graph, &bindings).expect("a program");
     let mut taken = usize::MAX;
@@ -50,7 +50,7 @@ fn allocations(case: &cases::Case, kernels: &'static tern_cpu::Kernels, tokens: 
     taken
 }
 
-/// One test in this file: others would be counted with it.
+/// The only test of this file: the allocations of others would be counted too.
 #[test]
 fn only_the_answer_is_allocated() {
     let args =

@@ -1,4 +1,4 @@
-//! Every op case on every instruction set this machine has: near the reference, and equal to the scalar kernels.
+//! Every op case on every instruction set of this machine: close to the reference, and equal to the scalar kernels.
 
 use std::error::Error;
 
@@ -55,8 +55,8 @@ fn with_blocks(
 }
 
 #[test]
-fn every_byte_of_a_small_float_is_the_scale_it_says() {
-    // scales of a block, and the largest of which results are finite
+fn every_byte_of_a_small_float_is_its_scale() {
+    // scales per block, and the largest byte with finite results
     for (quant, scales, most) in [(&MXFP4, 1, 240), (&NVFP4, 4, 255)] {
         let edit = |r: usize, block: &mut [u8]| block[..scales].fill(r.min(most) as u8);
         for (name, got, want) in with_blocks(quant, 1, edit).unwrap() {
@@ -69,7 +69,7 @@ fn every_byte_of_a_small_float_is_the_scale_it_says() {
 
 #[test]
 fn the_largest_codes_and_scales_do_not_overflow() {
-    // the byte of the largest codes and scales, and where the scales of a block start
+    // the byte of the largest codes and scales, and the offset of a block's scales
     for (quant, byte, d) in [(&Q2_K, 0xFF, 80), (&Q3_K, 0x00, 108), (&Q6_K, 0x80, 208)] {
         let edit = |r: usize, block: &mut [u8]| {
             block[16 * (r % 4)..].fill(byte);
@@ -82,15 +82,15 @@ fn the_largest_codes_and_scales_do_not_overflow() {
     }
 }
 
-/// A token's row is the same bits alone, in a chunk and beside others: batching never changes a text.
+/// A token's row is the same bits alone, in a chunk and in a batch: batching never changes a text.
 #[test]
-fn rows_do_not_depend_on_their_neighbours() {
+fn rows_do_not_depend_on_the_batch() {
     let mut all: Vec<_> = [&Q8_0, &Q2_0].map(|q| cases::two_linears([&Q1_0, q], 35, 512, 1).unwrap()).into();
     for quant in cases::formats() {
         for (rows, cols) in [(35, 512), (8, 288usize.next_multiple_of(quant.block_len))] {
             all.push(cases::linear(quant, rows, cols, 1).unwrap());
         }
-        // several blocks of columns, the last of them odd
+        // several blocks of columns, the last of them partial
         if quant.codes().is_none() {
             for cols in [1100, 1121] {
                 all.push(cases::linear(quant, 35, cols, 1).unwrap());
@@ -119,7 +119,7 @@ fn rows_do_not_depend_on_their_neighbours() {
     }
 }
 
-/// The same for attention, whose tokens share what they read.
+/// The same for attention, whose tokens share the keys and values they read.
 #[test]
 fn attention_does_not_depend_on_the_size_of_steps() {
     for (heads, kv_heads, window) in [(6, 2, None), (6, 2, Some(19)), (3, 3, None), (4, 1, Some(3))] {
@@ -136,9 +136,9 @@ fn attention_does_not_depend_on_the_size_of_steps() {
     }
 }
 
-/// Long contexts are cut into runs that threads share: the same bits on any number of them, in steps of any size.
+/// Long contexts are split into runs that threads share: the same bits on any number of threads, in steps of any size.
 #[test]
-fn cut_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
+fn split_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
     for (heads, kv_heads, window) in [(4, 2, None), (2, 2, Some(600)), (2, 1, Some(40))] {
         let args = Attention { heads, kv_heads, head_dim: 32, v_dim: 24, scale: 0.3, window, softcap: None };
         for kernels in available() {
@@ -159,7 +159,7 @@ fn cut_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
 }
 
 #[test]
-fn steps_that_do_not_fit_are_refused_in_words() {
+fn invalid_steps_are_refused_with_a_message() {
     let case = cases::linear(&tern_quant::Q8_0, 32, 64, 1).unwrap();
     let mut cpu = Cpu::new(1).unwrap();
     let mut refused = |edit: fn(&mut Step)| {

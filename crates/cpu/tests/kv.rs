@@ -1,4 +1,4 @@
-//! Keys and values kept as bytes: near what they are as floats, and the same in steps of any size.
+//! Keys and values stored as bytes: close to the reference, and the same in steps of any size.
 
 use tern_cpu::{Cpu, available};
 use tern_graph::{Attention, KvCells, cases};

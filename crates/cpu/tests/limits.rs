@@ -1,4 +1,4 @@
-//! Memory and threads that cannot be had are refused with both numbers, before anything is taken.
+//! Requests for more memory or threads than available are refused with both numbers, before anything is allocated.
 
 use tern_cpu::{Cpu, MAX_THREADS};
 use tern_graph::{Attention, Backend, BackendError, Bindings, KvSpec, Reserve, cases};
@@ -6,8 +6,8 @@ use tern_graph::{Attention, Backend, BackendError, Bindings, KvSpec, Reserve, ca
 const ARGS: Attention =
     Attention { heads: 4, kv_heads: 2, head_dim: 64, v_dim: 64, scale: 0.1, window: None, softcap: None };
 
-/// The words of a refusal for want of memory.
-fn words<T>(result: Result<T, BackendError>) -> String {
+/// The message of an out-of-memory error.
+fn message<T>(result: Result<T, BackendError>) -> String {
     match result {
         Err(BackendError::OutOfMemory(words)) => words,
         Err(other) => panic!("another error: {other}"),
@@ -21,10 +21,10 @@ fn pages_that_no_memory_holds_are_refused() {
     let mut cpu = Cpu::new(1).unwrap();
     let mut reserve = |pages| {
         let layers = case.graph.kv.clone();
-        words(cpu.reserve(&Reserve::Kv(KvSpec { layers, pages, page_len: 32, ..KvSpec::default() })))
+        message(cpu.reserve(&Reserve::Kv(KvSpec { layers, pages, page_len: 32, ..KvSpec::default() })))
     };
     let many = reserve(1 << 40);
-    // 512 bytes a token
+    // 512 bytes per token
     assert!(many.starts_with("KV for 35184372088832 tokens takes 17179869184 MiB, and "), "{many}");
     assert!(many.contains(" MiB are free"), "{many}");
     assert!(reserve(usize::MAX).starts_with("KV for 18446744073709551615 tokens takes "));
@@ -36,10 +36,10 @@ fn scratch_that_no_memory_holds_is_refused() {
     let mut cpu = Cpu::new(1).unwrap();
     let weights = case.store(&mut cpu).unwrap();
     let bindings = Bindings { weights: &weights, kv: None, max_tokens: 1 << 40, max_outputs: 1 };
-    let many = words(cpu.compile(&case.graph, &bindings));
+    let many = message(cpu.compile(&case.graph, &bindings));
     assert!(many.starts_with("scratch for steps of 1099511627776 tokens takes "), "{many}");
     assert!(many.contains(" MiB are free"), "{many}");
-    // and the backend is as good as before
+    // the backend still works
     assert!(case.error(&mut cpu).unwrap() <= case.tolerance);
 }
 

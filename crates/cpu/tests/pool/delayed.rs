@@ -1,4 +1,4 @@
-//! The pool with threads that are held up each time they have let go of a lock: what they know then is old.
+//! The pool with threads that are delayed after each release of a lock, so that what they have read is outdated.
 
 use std::sync::mpsc;
 use std::thread::sleep;
@@ -75,28 +75,28 @@ mod sync {
     }
 }
 
-/// A thread may be late for a job, but never enters the one after it twice: its count of done units would start anew,
-/// and everybody would wait for units that were done long ago.
+/// A thread may be late for a job, but never enters the next one twice: its count of completed units would restart, and
+/// all threads would wait for units that are complete.
 #[test]
 fn a_thread_that_is_late_for_a_job_enters_the_next_one_once() {
     let (done, finished) = mpsc::channel();
     std::thread::spawn(move || {
         let mut pool = Pool::new(2).unwrap();
         for _ in 0..3 {
-            // over while the other thread, which has seen it, is held up; unless it is waited for
+            // ends while the other thread, which has seen it, is delayed, unless the pool waits for it
             assert!(pool.run(&|w| {
                 if w.index == 0 {
                     sleep(DELAY / 2);
                 }
             }));
             assert!(pool.run(&|w| {
-                // each thread does its own half, so both are inside
+                // each thread runs its own half, so both are inside
                 for item in w.share(Task { index: 0, items: 2, unit: 1, most: 1 }, Whose::Own).flatten() {
                     assert_eq!(item, w.index);
                 }
                 w.barrier();
                 if w.index == 0 {
-                    sleep(5 * DELAY); // the other has time to come again
+                    sleep(5 * DELAY); // the other thread has time to enter again
                 }
             }));
         }

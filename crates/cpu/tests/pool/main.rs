@@ -1,5 +1,5 @@
-//! The thread pool: as it is, with threads that are delayed at its locks or refused, and in all orders that they may run in.
-//! `src/threads.rs` is compiled once for each, beside another `sync`.
+//! The thread pool on real threads, with threads that are delayed or cannot be started, and in all orders of execution.
+//! `src/threads.rs` is compiled once for each, with another `sync`.
 
 #![expect(clippy::duplicate_mod, reason = "each time with another `sync`")]
 

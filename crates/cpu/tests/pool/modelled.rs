@@ -1,5 +1,5 @@
-//! The pool in all orders that its threads may run in, and with all values that they may read by the rules of memory
-//! orderings: loom takes them one by one. A deadlock, a lost wake-up or a read that races with a write fails.
+//! The pool in all orders in which its threads may run, and with all values that memory orderings allow them to read:
+//! loom explores them one by one. A deadlock, a lost wake-up or a data race fails the test.
 
 use std::panic::resume_unwind;
 
@@ -17,11 +17,11 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
     pub(crate) use loom::thread::{Builder, JoinHandle};
 
-    /// Looking once stands for any number of times.
+    /// One spin represents any number of spins.
     pub(crate) const SPINS: usize = 1;
 }
 
-/// Plain memory that the units of a phase write and the next phase reads: loom sees where no barrier stands between.
+/// Plain memory that the units of a phase write and the next phase reads: loom detects a missing barrier between them.
 struct Cells<const N: usize>([UnsafeCell<usize>; N]);
 
 // SAFETY: loom checks each access.
@@ -33,7 +33,7 @@ impl<const N: usize> Cells<N> {
     }
 
     fn add(&self, i: usize) {
-        // SAFETY: loom fails where another thread touches it meanwhile.
+        // SAFETY: loom fails if another thread accesses it meanwhile.
         self.0[i].with_mut(|cell| unsafe { *cell += 1 });
     }
 
@@ -54,7 +54,7 @@ fn phase<const N: usize>(worker: &Worker<'_>, index: usize, cells: &Cells<N>) {
     cells.all(1);
 }
 
-/// All orders with at most so many switches away from a thread that could go on.
+/// All orders with at most `switches` preemptions of a runnable thread.
 fn check(switches: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(switches);
@@ -81,7 +81,7 @@ fn three_threads_do_everything_once_in_job_after_job() {
     check(1, || job_after_job(3));
 }
 
-/// As few steps as show a thread that enters a job twice: it takes three switches.
+/// The fewest steps in which a thread could enter a job twice: it takes three switches.
 #[test]
 fn a_thread_enters_a_job_once() {
     check(3, || {
@@ -112,11 +112,11 @@ fn a_thread_that_fails_ends_the_job_for_all_and_the_next_one_runs() {
         assert!(!pool.run(&|w| {
             for item in w.share_all(task(0, 2)) {
                 if item == 1 {
-                    resume_unwind(Box::new("on purpose")); // without a message for each order
+                    resume_unwind(Box::new("on purpose")); // without a message per order
                 }
             }
             w.barrier();
-            panic!("past a barrier that nobody passes");
+            panic!("past a barrier that no thread can pass");
         }));
         let cells = Cells::<2>::new();
         assert!(pool.run(&|w| phase(w, 0, &cells)));

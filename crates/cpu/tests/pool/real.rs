@@ -20,13 +20,13 @@ fn every_item_is_done_once_and_barriers_order_phases() {
     for threads in [1, 2, 3, 5] {
         let mut pool = Pool::new(threads).unwrap();
         for round in 0..100 {
-            // two tasks a phase
+            // two tasks per phase
             let counts: Vec<[AtomicUsize; 50]> =
                 (0..8).map(|_| [const { AtomicUsize::new(0) }; 50]).collect();
             let ok = pool.run(&|w| {
                 for phase in 0..4 {
                     if (round + phase + w.index) % 7 == 0 {
-                        std::thread::yield_now(); // others take what this one leaves
+                        std::thread::yield_now(); // other threads take what this one leaves
                     }
                     for whose in [Whose::Own, Whose::Others] {
                         for i in 2 * phase..2 * phase + 2 {
@@ -62,7 +62,7 @@ fn a_panic_in_one_thread_fails_the_job_and_not_the_pool() {
 }
 
 #[test]
-fn a_thread_that_is_late_holds_nobody_up() {
+fn a_late_thread_does_not_block_the_others() {
     let mut pool = Pool::new(2).unwrap();
     let late = Duration::from_millis(200);
     let start = Instant::now();
@@ -70,7 +70,7 @@ fn a_thread_that_is_late_holds_nobody_up() {
         let in_time = AtomicUsize::new(0);
         assert!(pool.run(&|w| {
             if w.index == 1 && start.elapsed() < late {
-                return; // as if it had not come
+                return; // as if it had not entered
             }
             for i in 0..50 {
                 in_time.fetch_add(w.share_all(task(i, 10, 1)).count(), Ordering::Relaxed);
@@ -80,8 +80,7 @@ fn a_thread_that_is_late_holds_nobody_up() {
         assert_eq!(in_time.into_inner(), 500);
     }
 }
-/// So many jobs of some phases with a few items, most of them short and some long, on more threads than the machine has
-/// cores.
+/// Runs `jobs` jobs of some phases with few items, most of them short and some long, on more threads than cores.
 fn small_jobs(jobs: usize, most: Duration) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let mut pool = Pool::new(4 * cores).expect("threads");
@@ -110,7 +109,7 @@ fn many_small_jobs_on_more_threads_than_cores() {
     small_jobs(50_000, Duration::from_secs(3));
 }
 
-/// By hand: `cargo nextest run -p tern-cpu millions --run-ignored only`
+/// Run manually: `cargo nextest run -p tern-cpu millions --run-ignored only`
 #[test]
 #[ignore = "takes minutes"]
 fn millions_of_small_jobs_on_more_threads_than_cores() {

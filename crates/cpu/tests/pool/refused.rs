@@ -1,4 +1,4 @@
-//! The pool on a system that gives no more than three threads beside the first.
+//! The pool on a system that can start only three threads besides the first.
 
 use threads::Pool;
 
@@ -40,7 +40,7 @@ mod sync {
 #[test]
 fn too_few_threads_are_an_error_with_both_numbers() {
     assert!(Pool::new(4).unwrap().run(&|w| w.barrier()));
-    let words = Pool::new(5).err().unwrap().to_string(); // those that were given have ended by now
-    assert!(words.starts_with("5 threads were asked for and the system gave 4: "), "{words}");
-    assert!(words.contains("use fewer (-t)"), "{words}");
+    let message = Pool::new(5).err().unwrap().to_string(); // the started threads have ended by now
+    assert!(message.starts_with("5 threads were asked for and the system gave 4: "), "{message}");
+    assert!(message.contains("use fewer (-t)"), "{message}");
 }
