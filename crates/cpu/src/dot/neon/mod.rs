@@ -208,7 +208,8 @@ unsafe fn add_chunk<L: Layout, const R: usize, const N: usize>(
 /// `R` rows times `N` tokens; `out` is `[R][stride]`.
 #[inline(always)]
 unsafe fn tile<L: Layout, const R: usize, const N: usize>(
-    (rows, tail): (&[u8], &[u8]),
+    rows: &[u8],
+    tail: &[u8],
     x: &QuantizedRows<'_>,
     out: &mut [f32],
     stride: usize,
@@ -252,9 +253,9 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut 
             for (i, pair) in rows.blocks.chunks(2 * row_bytes).enumerate() {
                 let out = &mut out[2 * i * tokens + t..];
                 if pair.len() == 2 * row_bytes {
-                    tile::<L, 2, TOKENS>((pair, rows.tail), &x, out, tokens);
+                    tile::<L, 2, TOKENS>(pair, rows.tail, &x, out, tokens);
                 } else {
-                    tile::<L, 1, TOKENS>((pair, rows.tail), &x, out, tokens);
+                    tile::<L, 1, TOKENS>(pair, rows.tail, &x, out, tokens);
                 }
             }
         }
@@ -263,11 +264,11 @@ fn dot_rows<L: Layout>(rows: &Rows<'_>, x: &QuantizedRows<'_>, _workspace: &mut 
             for (i, part) in rows.blocks.chunks(ROWS * row_bytes).enumerate() {
                 let first = i * ROWS;
                 if part.len() == ROWS * row_bytes {
-                    tile::<L, ROWS, 1>((part, rows.tail), &x, &mut out[first * tokens + t..], tokens);
+                    tile::<L, ROWS, 1>(part, rows.tail, &x, &mut out[first * tokens + t..], tokens);
                     continue;
                 }
                 for (r, row) in (first..).zip(part.chunks(row_bytes)) {
-                    tile::<L, 1, 1>((row, rows.tail), &x, &mut out[r * tokens + t..], tokens);
+                    tile::<L, 1, 1>(row, rows.tail, &x, &mut out[r * tokens + t..], tokens);
                 }
             }
         }

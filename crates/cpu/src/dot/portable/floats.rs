@@ -187,12 +187,11 @@ impl Part<'_> {
                     _ => N,
                 };
                 for r in (0..self.count).step_by(ROWS) {
-                    let at = (r, t);
                     match width {
-                        1 => self.tile::<V, F, 1>(weights, stride, at, to),
-                        2 => self.tile::<V, F, 2>(weights, stride, at, to),
-                        4 => self.tile::<V, F, 4>(weights, stride, at, to),
-                        _ => self.tile::<V, F, N>(weights, stride, at, to),
+                        1 => self.tile::<V, F, 1>(weights, stride, r, t, to),
+                        2 => self.tile::<V, F, 2>(weights, stride, r, t, to),
+                        4 => self.tile::<V, F, 4>(weights, stride, r, t, to),
+                        _ => self.tile::<V, F, N>(weights, stride, r, t, to),
                     }
                 }
                 t += width;
@@ -206,7 +205,8 @@ impl Part<'_> {
         &self,
         weights: *const F::Value,
         stride: usize,
-        (row, token): (usize, usize),
+        row: usize,
+        token: usize,
         to: &Target<'_>,
     ) {
         let tokens = self.x.len() / self.cols;

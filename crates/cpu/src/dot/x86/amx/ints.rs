@@ -308,7 +308,7 @@ impl Part<'_> {
                         }
                         IntegerScaled { all, lower }.joined::<P>(sums[T], head.0, x_scale.add(T))
                     } else {
-                        joined::<P>(sums[T], all, scales, (x_scale.add(T), x_sum.add(T)))
+                        joined::<P>(sums[T], all, scales, x_scale.add(T), x_sum.add(T))
                     };
                 });
             }

@@ -77,7 +77,8 @@ struct Sums([[[f32; MAX_TILE_TOKENS]; PANEL]; 2 * GROUPS]);
 unsafe fn add_chunk<L: Layout, W: Wide, const R: usize>(
     sums: &mut Sums,
     start: Option<*const f32>,
-    (chunk, first): (&Chunk, usize),
+    chunk: &Chunk,
+    first: usize,
     x: &TokenTiles<'_>,
     block: usize,
     groups: usize,
@@ -147,10 +148,10 @@ pub(crate) unsafe fn panel<L: Layout, W: Wide>(
                 let start = (c == 0).then_some(none.0.as_ptr());
                 // 16 sums hide the latency of a product; AVX2 has registers for eight
                 if W::LANES == 16 && rows.count > 8 {
-                    add_chunk::<L, W, 16>(sums, start, (chunk, 0), x, block, groups);
+                    add_chunk::<L, W, 16>(sums, start, chunk, 0, x, block, groups);
                 } else {
                     for first in (0..rows.count).step_by(8) {
-                        add_chunk::<L, W, 8>(sums, start, (chunk, first), x, block, groups);
+                        add_chunk::<L, W, 8>(sums, start, chunk, first, x, block, groups);
                     }
                 }
             }

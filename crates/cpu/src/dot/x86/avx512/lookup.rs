@@ -54,9 +54,9 @@ pub(crate) unsafe fn dot<P: Packing>(
         while i < count {
             let part = |m: usize| &panels[i * each..(i + m) * each];
             i += match count - i {
-                1 => some_panels::<P, 1>(part(1), (i, rows), (x, &workspace.tables), to),
-                2 | 3 => some_panels::<P, 2>(part(2), (i, rows), (x, &workspace.tables), to),
-                _ => some_panels::<P, 4>(part(4), (i, rows), (x, &workspace.tables), to),
+                1 => some_panels::<P, 1>(part(1), i, rows, x, &workspace.tables, to),
+                2 | 3 => some_panels::<P, 2>(part(2), i, rows, x, &workspace.tables, to),
+                _ => some_panels::<P, 4>(part(4), i, rows, x, &workspace.tables, to),
             };
         }
     }
@@ -99,8 +99,10 @@ unsafe fn fill(x: &QuantizedRows<'_>, tables: &mut [Line]) {
 #[inline(always)]
 unsafe fn some_panels<P: Packing, const M: usize>(
     panels: &[Line],
-    (index, rows): (usize, usize),
-    (x, tables): (&QuantizedRows<'_>, &[Line]),
+    index: usize,
+    rows: usize,
+    x: &QuantizedRows<'_>,
+    tables: &[Line],
     to: &Target<'_>,
 ) -> usize {
     let (unit, each) = (unit::<P>(), panels.len() / M);
@@ -143,12 +145,12 @@ unsafe fn some_panels<P: Packing, const M: usize>(
                     let scales = P::Scales::at(scales, P::Scales::head(scales), i);
                     let all = _mm512_add_epi32(products[m][0], products[m][1]);
                     let all = _mm512_add_epi32(_mm512_slli_epi32::<{ SPARE + 1 }>(all), minus);
-                    sums[m] = joined::<P>(sums[m], all, scales, (x.scale, x.sum));
+                    sums[m] = joined::<P>(sums[m], all, scales, x.scale, x.sum);
                 }
             }
         }
         for (m, sums) in sums.into_iter().enumerate() {
-            write(sums, (index + m, rows), 0, to);
+            write(sums, index + m, rows, 0, to);
         }
     }
     M

@@ -41,9 +41,9 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Quantized
             while i < count {
                 let part = |m: usize| &panels[i * each..(i + m) * each];
                 i += match count - i {
-                    1 => tile::<P, 1, 1>(part(1), (i, rows), (x, 0), to),
-                    2 | 3 => tile::<P, 2, 1>(part(2), (i, rows), (x, 0), to),
-                    _ => tile::<P, 4, 1>(part(4), (i, rows), (x, 0), to),
+                    1 => tile::<P, 1, 1>(part(1), i, rows, x, 0, to),
+                    2 | 3 => tile::<P, 2, 1>(part(2), i, rows, x, 0, to),
+                    _ => tile::<P, 4, 1>(part(4), i, rows, x, 0, to),
                 };
             }
             return;
@@ -52,9 +52,9 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Quantized
             let mut t = 0;
             while t < tokens {
                 t += match tokens - t {
-                    1 => tile::<P, 1, 1>(panel, (i, rows), (x, t), to),
-                    2 | 3 => tile::<P, 1, 2>(panel, (i, rows), (x, t), to),
-                    _ => tile::<P, 1, 4>(panel, (i, rows), (x, t), to),
+                    1 => tile::<P, 1, 1>(panel, i, rows, x, t, to),
+                    2 | 3 => tile::<P, 1, 2>(panel, i, rows, x, t, to),
+                    _ => tile::<P, 1, 4>(panel, i, rows, x, t, to),
                 };
             }
         }
@@ -66,8 +66,10 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Quantized
 #[inline(always)]
 unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     panels: &[Line],
-    (index, rows): (usize, usize),
-    (x, first): (&QuantizedRows<'_>, usize),
+    index: usize,
+    rows: usize,
+    x: &QuantizedRows<'_>,
+    first: usize,
     to: &Target<'_>,
 ) -> usize {
     let unit = unit::<P>();
@@ -115,7 +117,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                             let (scale, offset) = P::Scales::integer_scale(scales(m), head, at);
                             for n in 0..N {
                                 let x = x.unit(first + n, group * halves + half, GROUP / halves);
-                                let all = added(&products[half * ways..][..ways], (m, n));
+                                let all = added(&products[half * ways..][..ways], m, n);
                                 let all = less::<P>(all, minus(x.minus, GROUP / halves));
                                 scaled[m][n].add::<P>(_mm512_mullo_epi32(all, scale));
                                 sums[m][n] = shifted::<P>(sums[m][n], offset, x.sum);
@@ -138,16 +140,16 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     let scales = P::Scales::at(scales(m), head, i * unit.max(GROUP) / unit + half);
                     for n in 0..N {
                         let x = x.unit(first + n, at + half, unit);
-                        let all = added(&products[half * ways..][..ways], (m, n));
+                        let all = added(&products[half * ways..][..ways], m, n);
                         let all = less::<P>(all, minus(x.minus, unit));
-                        sums[m][n] = joined::<P>(sums[m][n], all, scales, (x.scale, x.sum));
+                        sums[m][n] = joined::<P>(sums[m][n], all, scales, x.scale, x.sum);
                     }
                 }
             }
         }
         for (m, sums) in sums.into_iter().enumerate() {
             for (n, sums) in sums.into_iter().enumerate() {
-                write(sums, (index + m, rows), first + n, to);
+                write(sums, index + m, rows, first + n, to);
             }
         }
     }
@@ -158,7 +160,8 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
 #[inline(always)]
 unsafe fn added<const M: usize, const N: usize>(
     products: &[[[Products; N]; M]],
-    (m, n): (usize, usize),
+    m: usize,
+    n: usize,
 ) -> __m512i {
     // SAFETY: AVX-512 is enabled.
     unsafe {
@@ -194,7 +197,7 @@ pub(crate) unsafe fn ahead<P: Packing, const M: usize>(panel: *const Line, codes
 /// # Safety
 /// No other thread accesses these rows before the next barrier; AVX-512 is enabled.
 #[inline(always)]
-pub(crate) unsafe fn write(sums: __m512, (panel, rows): (usize, usize), token: usize, to: &Target<'_>) {
+pub(crate) unsafe fn write(sums: __m512, panel: usize, rows: usize, token: usize, to: &Target<'_>) {
     let done = panel * PANEL;
     let mut results = [0.0; PANEL];
     // SAFETY: the contract of this function.
@@ -319,7 +322,8 @@ pub(crate) unsafe fn joined<P: Packing>(
     sum: __m512,
     products: __m512i,
     (scale, offset): (__m512, __m512),
-    (x_scale, x_sum): (*const f32, *const f32),
+    x_scale: *const f32,
+    x_sum: *const f32,
 ) -> __m512 {
     // SAFETY: the contract of this function.
     unsafe { shifted::<P>(scaled(sum, products, scale, x_scale), offset, x_sum) }
