@@ -253,7 +253,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
         cases.push(embed(quant)?);
     }
     for quant in formats().filter(|q| q.block_len <= 128) {
-        cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // chunks that are not whole
+        cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // partial chunks
         if quant.codes().is_none() {
             cases.push(linear(quant, 37, 1121, 22)?); // partial vectors
         }
