@@ -1,13 +1,17 @@
-//! The documentation lists every command, every flag of the server and every route.
+//! The documentation lists every command, every flag of the server and every route, and the files it names exist.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 fn read(path: &str) -> String {
-    let path = format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"));
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 fn help(args: &[&str]) -> String {
@@ -77,4 +81,54 @@ fn serving_lists_every_route() {
     let have: BTreeSet<String> =
         first.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
     assert_eq!(have, want, "docs/serving.md, routes");
+}
+
+/// Adds the paths of all files and folders below `folder`, relative to the repository.
+fn add_paths(folder: &Path, paths: &mut Vec<String>) {
+    for entry in std::fs::read_dir(repository().join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = folder.join(entry.file_name());
+        paths.push(path.to_string_lossy().replace('\\', "/"));
+        if entry.file_type().unwrap().is_dir() {
+            add_paths(&path, paths);
+        }
+    }
+}
+
+#[test]
+fn named_files_exist() {
+    let mut paths = Vec::new();
+    for folder in ["crates", "deploy", "docs", "fixtures", "scripts"] {
+        add_paths(Path::new(folder), &mut paths);
+    }
+    let exists = |name: &str| {
+        paths
+            .iter()
+            .any(|path| path.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('/')))
+    };
+    let is_path = |name: &str| {
+        let plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_./-".contains(c));
+        let source =
+            [".rs", ".cu", ".cuh", ".py", ".md", ".toml"].iter().any(|ending| name.ends_with(ending));
+        plain && name.contains('/') && source
+    };
+    let (mut checked, mut missing) = (0, Vec::new());
+    for file in [
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "docs/formats.md",
+        "docs/models.md",
+        "docs/serving.md",
+    ] {
+        let text = read(file);
+        for name in text.split('`').skip(1).step_by(2).filter(|name| is_path(name)) {
+            checked += 1;
+            if !exists(name) {
+                missing.push(format!("{file}: {name}"));
+            }
+        }
+    }
+    assert!(checked > 100, "only {checked} names found");
+    assert!(missing.is_empty(), "files that do not exist:\n{}", missing.join("\n"));
 }
