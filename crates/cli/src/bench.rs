@@ -161,7 +161,7 @@ impl Reads {
     fn new(opened: &OpenedModel, args: &BenchArgs, decode: usize) -> Reads {
         let graph = &opened.model.graph;
         let read = opened.tensors.iter().zip(graph.roles()).filter(|(_, roles)| roles.matrix || roles.vector);
-        let weights = read.map(|(tensor, _)| tensor.data.len() as u64).sum();
+        let weights = read.map(|(tensor, _)| tensor.data().len() as u64).sum();
         let tokens = (args.depth + decode / 2) * args.streams;
         Reads { weights, kv: (opened.kv_bytes_per_token() * tokens) as u64, bandwidth: None }
     }

@@ -81,25 +81,26 @@ impl Cpu {
 
     /// Packs a matrix for its kernel, if the kernel has a packed layout and memory suffices; otherwise steps pack it.
     fn pack(&mut self, t: &HostTensor) -> Option<Packed> {
-        let kernel = match (self.kernels.linear)(t.quant)? {
+        let kernel = match (self.kernels.linear)(t.quant())? {
             LinearKernel::Packed(kernel) if kernel.at_load => kernel,
             LinearKernel::Packed(_) | LinearKernel::Integer(_) | LinearKernel::F32(_) => return None,
         };
-        if Packed::bytes(&kernel, t.rows, t.cols) > FreeMemory::now().free {
+        if Packed::bytes(&kernel, t.rows(), t.cols()) > FreeMemory::now().free {
             return None;
         }
-        let packed = Packed::new(&kernel, t.rows, t.cols)?;
-        let task = Task { index: 0, items: t.rows.div_ceil(PANEL), unit: 1, most: 4 };
+        let packed = Packed::new(&kernel, t.rows(), t.cols())?;
+        let task = Task { index: 0, items: t.rows().div_ceil(PANEL), unit: 1, most: 4 };
         let done = self.pool.run(&|worker| {
             for panel in worker.share_all(task) {
-                let rows = panel * PANEL..t.rows.min((panel + 1) * PANEL);
-                let rows = Rows { quant: t.quant, count: rows.len(), blocks: t.rows(rows), tail: t.tail() };
+                let rows = panel * PANEL..t.rows().min((panel + 1) * PANEL);
+                let rows =
+                    Rows { quant: t.quant(), count: rows.len(), blocks: t.row_range(rows), tail: t.tail() };
                 // SAFETY: each panel is one thread's.
-                (kernel.pack)(&rows, t.cols, unsafe { packed.clear(panel) });
+                (kernel.pack)(&rows, t.cols(), unsafe { packed.clear(panel) });
             }
         });
         done.then(|| {
-            release(&t.data);
+            release(t.data());
             packed
         })
     }
@@ -140,8 +141,8 @@ impl Backend for Cpu {
     }
 
     fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer> {
-        if !tensor.quant.is_runnable() {
-            let refused = format!("{}: {} is not supported on CPUs", tensor.name, tensor.quant);
+        if !tensor.quant().is_runnable() {
+            let refused = format!("{}: {} is not supported on CPUs", tensor.name(), tensor.quant());
             return Err(BackendError::Unsupported(refused));
         }
         let packed = if roles.matrix { self.pack(tensor).map(Arc::new) } else { None };
@@ -163,7 +164,7 @@ impl Backend for Cpu {
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let fail = |text: &str| BackendError::Invalid(text.into());
-        bindings.check(graph, |b| self.stored(b).map(|w| [w.tensor.rows, w.tensor.cols]))?;
+        bindings.check(graph, |b| self.stored(b).map(|w| [w.tensor.rows(), w.tensor.cols()]))?;
         let weights: Vec<_> = bindings.weights.iter().filter_map(|b| self.stored(*b)).cloned().collect();
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,

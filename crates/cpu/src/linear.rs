@@ -92,17 +92,17 @@ impl Run<'_> {
         let (out, tail) = (program.value(node), w.tail());
         let panel = |r: usize| {
             let count = PANEL.min(range.end - r);
-            Rows { quant: w.quant, count, blocks: w.rows(r..r + count), tail }
+            Rows { quant: w.quant(), count, blocks: w.row_range(r..r + count), tail }
         };
         let ints = program.ints(x.index());
         let low = program.roundings[x.index()].map_or(8, |r| r.low);
-        let to = |r: usize| Target { out, stride: w.rows, first: r, scale, bias: bias.map(|b| &b[r..]) };
+        let to = |r: usize| Target { out, stride: w.rows(), first: r, scale, bias: bias.map(|b| &b[r..]) };
         match (program.kernels[node], ints) {
             (Some(LinearKernel::Integer(IntegerKernel { many: Some(dot), .. })), Some((_, tiles)))
                 if program.is_many(rows) =>
             {
                 // SAFETY: see `work`; no two threads share a row of weights.
-                let x = unsafe { tiles.view(rows, w.cols, low) };
+                let x = unsafe { tiles.view(rows, w.cols(), low) };
                 for r in range.clone().step_by(PANEL) {
                     dot(&panel(r), &x, workspace, &to(r));
                 }
@@ -115,7 +115,7 @@ impl Run<'_> {
                         let tile = panel(r);
                         let results = &mut results[..tile.count * tokens]; // [count, tokens]
                         // SAFETY: see `work`.
-                        let x = unsafe { ints.view(rows, w.cols, low) };
+                        let x = unsafe { ints.view(rows, w.cols(), low) };
                         (kernel.few)(&tile, &x.skip(first), workspace, results);
                         for t in 0..tokens {
                             // SAFETY: see `work`; no two threads share a row of weights.
@@ -132,9 +132,9 @@ impl Run<'_> {
                            to: &Target<'_>| unsafe {
                     match kernel.many {
                         Some(many) if program.is_many(rows) => {
-                            many(panels, rows_of, &tiles.view(rows, w.cols, low), workspace, to);
+                            many(panels, rows_of, &tiles.view(rows, w.cols(), low), workspace, to);
                         }
-                        _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols, low), workspace, to),
+                        _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols(), low), workspace, to),
                     }
                 };
                 for r in range.clone().step_by(PANELS * PANEL) {
@@ -146,20 +146,21 @@ impl Run<'_> {
                         dot(panels, end - r, &mut workspace.packed, &to(r));
                         continue;
                     }
-                    let each = (kernel.lines)(w.cols);
+                    let each = (kernel.lines)(w.cols());
                     let mut made = std::mem::take(&mut workspace.packed.panels);
                     made.clear();
                     made.resize(panels.len() * each, Line::default());
                     for (i, made) in made.chunks_exact_mut(each).enumerate() {
-                        (kernel.pack)(&panel(r + i * PANEL), w.cols, made);
+                        (kernel.pack)(&panel(r + i * PANEL), w.cols(), made);
                     }
                     dot(&made, end - r, &mut workspace.packed, &to(r));
                     workspace.packed.panels = made;
                 }
             }
             (Some(LinearKernel::F32(dot)), _) => {
-                let x = self.read(x, 0, rows * w.cols);
-                let rows = Rows { quant: w.quant, count: range.len(), blocks: w.rows(range.clone()), tail };
+                let x = self.read(x, 0, rows * w.cols());
+                let rows =
+                    Rows { quant: w.quant(), count: range.len(), blocks: w.row_range(range.clone()), tail };
                 dot(&rows, x, workspace, &to(range.start));
             }
             (None, _) | (Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)), None) => self.refuse(node),

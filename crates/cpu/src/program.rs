@@ -193,11 +193,11 @@ fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
     for node in &graph.nodes {
         let Op::Linear { x, weight, .. } = node.op else { continue };
         let tensor = &weights[weight.index()].tensor;
-        let Some(codes) = tensor.quant.codes() else { continue };
+        let Some(codes) = tensor.quant().codes() else { continue };
         // groups smaller than a block of activations are multiplied into the codes if their scales are integers
         let shared = codes.group > INT_BLOCK || codes.group < INT_BLOCK && codes.integer_scales;
         // a row is a whole number of spans: 128, 64 or 32
-        let whole = 1 << tensor.cols.trailing_zeros();
+        let whole = 1 << tensor.cols().trailing_zeros();
         let span = if shared { MAX_SPAN.min(whole) } else { INT_BLOCK };
         let low = codes.activation_bits - 8;
         let other = roundings[x.index()].unwrap_or(Rounding { span, low });
@@ -222,7 +222,7 @@ fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
 
 fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
     let linear = |node: &tern_graph::Node| match node.op {
-        Op::Linear { weight, .. } => (kernels.linear)(weights[weight.index()].tensor.quant),
+        Op::Linear { weight, .. } => (kernels.linear)(weights[weight.index()].tensor.quant()),
         _ => None,
     };
     graph.nodes.iter().map(linear).collect()

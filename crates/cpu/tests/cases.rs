@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use tern_cpu::{Cpu, available};
-use tern_graph::{Attention, Backend, Bindings, KvSpec, Reserve, Step, cases};
+use tern_graph::{Attention, Backend, Bindings, HostTensor, KvSpec, Reserve, Step, cases};
 use tern_quant::{MXFP4, NVFP4, Q1_0, Q2_0, Q2_K, Q3_K, Q6_K, Q8_0, Quant};
 
 #[test]
@@ -43,11 +43,11 @@ fn with_blocks(
 ) -> Result<Vec<Compared>, Box<dyn Error>> {
     let mut case = cases::linear(quant, 256, 256, tokens)?;
     let weights = case.weights.last_mut().ok_or("no weights")?;
-    let mut data = weights.data.to_vec();
+    let mut data = weights.data().to_vec();
     for (r, row) in data.chunks_exact_mut(256 / quant.block_len * quant.block_bytes()).enumerate() {
         row.chunks_exact_mut(quant.block_bytes()).for_each(|block| edit(r, block));
     }
-    weights.data = data.into();
+    *weights = HostTensor::new(weights.name(), quant, [256, 256], data.into())?;
     let all = available();
     let (scalar, wide) = all.split_last().ok_or("no kernels")?;
     let want = case.run(&mut Cpu::with_kernels(1, scalar)?)?;

@@ -97,7 +97,7 @@ impl Backend for Cuda {
 
     fn store(&mut self, tensor: &HostTensor, _: Roles) -> Result<Buffer> {
         let weight = Arc::new(Weight::store(&mut self.staging, tensor)?);
-        Ok(self.add(Stored::Weight { weight, rows: tensor.rows, cols: tensor.cols }))
+        Ok(self.add(Stored::Weight { weight, rows: tensor.rows(), cols: tensor.cols() }))
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {

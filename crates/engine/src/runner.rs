@@ -102,16 +102,16 @@ impl GraphRunner {
         for (want, roles) in graph.weights.iter().zip(graph.roles()) {
             let tensor = tensors.next();
             let tensor = tensor.ok_or_else(|| EngineError::Load(format!("{}: missing tensor", want.name)))?;
-            if tensor.name != want.name {
-                let text = format!("{}: want this tensor next, got {}", want.name, tensor.name);
+            if tensor.name() != want.name {
+                let text = format!("{}: want this tensor next, got {}", want.name, tensor.name());
                 return Err(EngineError::Load(text));
             }
             weights.push(backend.store(&tensor, roles)?);
-            stored += tensor.data.len() as u64;
+            stored += tensor.data().len() as u64;
             progress(stored);
         }
         if let Some(extra) = tensors.next() {
-            return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name)));
+            return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name())));
         }
         let bindings = Bindings { weights: &weights, kv, max_tokens, max_outputs };
         let program = backend.compile(graph, &bindings)?;

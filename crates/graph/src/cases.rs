@@ -52,8 +52,8 @@ impl Case {
     }
 
     fn matrix(&mut self, t: HostTensor) -> Result<crate::WeightId, GraphError> {
-        let id = self.graph.matrix(t.name.clone(), t.rows, t.cols)?;
-        self.bytes += t.data.len();
+        let id = self.graph.matrix(t.name(), t.rows(), t.cols())?;
+        self.bytes += t.data().len();
         self.weights.push(t);
         Ok(id)
     }
@@ -163,7 +163,7 @@ pub fn random_tensor(
     rows: usize,
     cols: usize,
     rng: &mut Random,
-) -> HostTensor {
+) -> Result<HostTensor, GraphError> {
     let scale = 1.0 / (cols as f32).sqrt();
     let mut data = vec![];
     if quant.encode(&rng.normals(rows * cols, scale), &mut data).is_err() {
@@ -174,7 +174,7 @@ pub fn random_tensor(
         data.extend(scale.to_le_bytes());
         data.resize(rows * cols / 4 + quant.tail, 0);
     }
-    HostTensor { name: name.into(), quant, rows, cols, data: data.into() }
+    HostTensor::new(name, quant, [rows, cols], data.into())
 }
 
 /// Half a step of each block's largest activation, which a backend may round to the format's activation bits.
@@ -193,7 +193,7 @@ pub fn linear(quant: &'static Quant, rows: usize, cols: usize, tokens: usize) ->
     let name = format!("linear {} {rows}x{cols} tokens {tokens}", quant.name.to_lowercase());
     let mut case = Case::new(name, tolerance(quant));
     let x = case.input("x", cols, rng)?;
-    let w = case.matrix(random_tensor("w", quant, rows, cols, rng))?;
+    let w = case.matrix(random_tensor("w", quant, rows, cols, rng)?)?;
     case.graph.linear(x, w)?;
     case.sequence(&[tokens], rng);
     Ok(case)
@@ -212,8 +212,8 @@ pub fn two_linears(
     // the shared value has the bits of the finer format
     let mut case = Case::new(name, tolerance(quants[0]).min(tolerance(quants[1])));
     let x = case.input("x", cols, rng)?;
-    let v = case.matrix(random_tensor("v", quants[0], rows, cols, rng))?;
-    let w = case.matrix(random_tensor("w", quants[1], rows, cols, rng))?;
+    let v = case.matrix(random_tensor("v", quants[0], rows, cols, rng)?)?;
+    let w = case.matrix(random_tensor("w", quants[1], rows, cols, rng)?)?;
     let (a, b) = (case.graph.linear(x, v)?, case.graph.linear(x, w)?);
     case.graph.add(a, b)?;
     case.sequence(&[tokens], rng);
@@ -315,7 +315,7 @@ pub fn timed() -> Result<Vec<Case>, GraphError> {
 fn embed(quant: &'static Quant) -> Result<Case, GraphError> {
     let rng = &mut Random::new(3);
     let mut case = Case::new(format!("embed {}", quant.name.to_lowercase()), 1e-6);
-    let table = case.matrix(random_tensor("table", quant, INPUTS, 256, rng))?;
+    let table = case.matrix(random_tensor("table", quant, INPUTS, 256, rng)?)?;
     case.graph.embed(table, 1.5);
     case.sequence(&[7], rng);
     Ok(case)
@@ -348,7 +348,7 @@ fn small_ops() -> Result<Vec<Case>, GraphError> {
         c.graph.norm_of_kind(x, w, Some(b), 1e-5, NormKind::Layer)
     })?;
     small("linear with scale and bias", 1e-4, 64, |c, x, _, rng| {
-        let w = c.matrix(random_tensor("w", &tern_quant::Q8_0, 33, 64, rng))?;
+        let w = c.matrix(random_tensor("w", &tern_quant::Q8_0, 33, 64, rng)?)?;
         let s = c.matrix(HostTensor::from_f32("s", 1, 1, &[0.37]))?;
         let b = c.matrix(HostTensor::from_f32("b", 1, 33, &rng.normals(33, 1.0)))?;
         c.graph.linear_with(x, w, Some(s), Some(b))
@@ -408,9 +408,9 @@ const BAD: [(usize, f32); 4] = [(3, f32::NAN), (9, f32::INFINITY), (14, f32::NEG
 fn spoil(table: &mut HostTensor, rows: &[(usize, f32)]) {
     let mut values = table.to_f32();
     for (i, (row, value)) in rows.iter().enumerate() {
-        values[row * table.cols + (37 * i + 5) % table.cols] = *value;
+        values[row * table.cols() + (37 * i + 5) % table.cols()] = *value;
     }
-    *table = HostTensor::from_f32(&table.name, table.rows, table.cols, &values);
+    *table = HostTensor::from_f32(table.name(), table.rows(), table.cols(), &values);
 }
 
 /// NaN and infinities in activations, in the scales of weights, and in keys and values.
@@ -431,9 +431,10 @@ fn not_finite() -> Result<Vec<Case>, GraphError> {
             for tokens in [1, 21] {
                 let mut case = linear(quant, 35, 512, tokens)?;
                 case.name = format!("linear {name} with a scale that is {what}, tokens {tokens}");
-                let mut data = case.weights[1].data.to_vec();
+                let w = &case.weights[1];
+                let mut data = w.data().to_vec();
                 data[at..at + bytes.len()].copy_from_slice(&bytes);
-                case.weights[1].data = data.into();
+                case.weights[1] = HostTensor::new(w.name(), quant, [w.rows(), w.cols()], data.into())?;
                 cases.push(case);
             }
         }

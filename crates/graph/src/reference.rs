@@ -130,8 +130,8 @@ impl Reference {
 }
 
 fn embed(table: &HostTensor, tokens: &[u32], scale: f32) -> Vec<f32> {
-    let mut out = vec![0.0; tokens.len() * table.cols];
-    for (row, &id) in out.chunks_mut(table.cols).zip(tokens) {
+    let mut out = vec![0.0; tokens.len() * table.cols()];
+    for (row, &id) in out.chunks_mut(table.cols()).zip(tokens) {
         table.decode_row(id as usize, row);
         row.iter_mut().for_each(|x| *x *= scale);
     }
@@ -169,13 +169,13 @@ fn apply_rope(head: &mut [f32], position: usize, table: &RopeTable, style: RopeS
 
 /// `[tokens, cols] x [rows, cols]^T -> [tokens, rows]`; a weight row is decoded once for all tokens.
 fn linear(x: &[f32], w: &HostTensor) -> Vec<f32> {
-    let tokens = x.len() / w.cols;
-    let mut out = vec![0.0; tokens * w.rows];
-    let mut row = vec![0.0; w.cols];
-    for r in 0..w.rows {
+    let tokens = x.len() / w.cols();
+    let mut out = vec![0.0; tokens * w.rows()];
+    let mut row = vec![0.0; w.cols()];
+    for r in 0..w.rows() {
         w.decode_row(r, &mut row);
-        for (t, xs) in x.chunks(w.cols).enumerate() {
-            out[t * w.rows + r] = dot(xs, &row);
+        for (t, xs) in x.chunks(w.cols()).enumerate() {
+            out[t * w.rows() + r] = dot(xs, &row);
         }
     }
     out
@@ -265,7 +265,7 @@ impl Backend for Reference {
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         bindings.check(graph, |b| match self.buffers.get(b.0 as usize) {
-            Some(Stored::Tensor(t)) => Some([t.rows, t.cols]),
+            Some(Stored::Tensor(t)) => Some([t.rows(), t.cols()]),
             _ => None,
         })?;
         if !graph.kv.is_empty() && bindings.kv.is_none() {

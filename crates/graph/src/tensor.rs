@@ -1,29 +1,84 @@
 //! A weight on the host: its format, its shape and its bytes, usually part of a mapped file.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use tern_quant::Quant;
 
-/// Rows of weights in one format. Cloning shares the bytes.
+use crate::GraphError;
+
+/// Rows of weights in one format, with as many bytes as they need. Cloning shares the bytes.
 #[derive(Clone, Debug)]
 pub struct HostTensor {
-    /// Name for messages.
-    pub name: String,
-    /// Format of the blocks.
-    pub quant: &'static Quant,
-    /// Rows (outputs of a linear, entries of a table).
-    pub rows: usize,
-    /// Weights per row; a multiple of the format's block length.
-    pub cols: usize,
-    /// `rows * row_bytes` and the format's tail.
-    pub data: Bytes,
+    name: String,
+    quant: &'static Quant,
+    rows: usize,
+    cols: usize,
+    data: Bytes,
 }
 
 impl HostTensor {
+    /// A tensor of `[rows, cols]` weights; refuses rows that are not whole blocks, and data of another size.
+    pub fn new(
+        name: impl Into<String>,
+        quant: &'static Quant,
+        [rows, cols]: [usize; 2],
+        data: Bytes,
+    ) -> Result<HostTensor, GraphError> {
+        let (name, format) = (name.into(), quant.name);
+        let Some(row_bytes) = quant.row_bytes(cols) else {
+            let block = quant.block_len;
+            let text = format!("{name}: rows of {cols} weights are not whole {format} blocks of {block}");
+            return Err(GraphError(text));
+        };
+        let want = rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(quant.tail));
+        if want != Some(data.len()) {
+            let want = want.map_or("too many".into(), |bytes| bytes.to_string());
+            let got = data.len();
+            let text = format!("{name}: want {want} bytes for [{rows}, {cols}] in {format}, got {got}");
+            return Err(GraphError(text));
+        }
+        Ok(HostTensor { name, quant, rows, cols, data })
+    }
+
     /// A tensor of f32 values.
+    ///
+    /// # Panics
+    ///
+    /// If the number of values is not `rows * cols`.
     pub fn from_f32(name: &str, rows: usize, cols: usize, values: &[f32]) -> HostTensor {
         assert_eq!(values.len(), rows * cols, "{name}: {} values for [{rows}, {cols}]", values.len());
         let data = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         HostTensor { name: name.into(), quant: &tern_quant::F32, rows, cols, data: data.into() }
+    }
+
+    /// Name for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Format of the blocks.
+    #[inline]
+    pub fn quant(&self) -> &'static Quant {
+        self.quant
+    }
+
+    /// Rows (outputs of a linear, entries of a table).
+    #[inline]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Weights per row; a multiple of the format's block length.
+    #[inline]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// All bytes: the rows, then the format's tail.
+    #[inline]
+    pub fn data(&self) -> &Bytes {
+        &self.data
     }
 
     /// Bytes of one row.
@@ -34,13 +89,12 @@ impl HostTensor {
 
     /// The bytes of row `i`.
     pub fn row(&self, i: usize) -> &[u8] {
-        let n = self.row_bytes();
-        &self.data[i * n..(i + 1) * n]
+        self.row_range(i..i + 1)
     }
 
     /// The bytes of consecutive rows.
     #[inline]
-    pub fn rows(&self, range: std::ops::Range<usize>) -> &[u8] {
+    pub fn row_range(&self, range: Range<usize>) -> &[u8] {
         let n = self.row_bytes();
         &self.data[range.start * n..range.end * n]
     }
@@ -60,5 +114,23 @@ impl HostTensor {
         let mut out = vec![0.0; self.rows * self.cols];
         self.quant.decode(&self.data[..self.rows * self.row_bytes()], self.tail(), &mut out);
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_that_does_not_fit_the_data_is_refused() {
+        let message = |shape, bytes: usize| {
+            let tensor = HostTensor::new("w", &tern_quant::Q8_0, shape, vec![0; bytes].into());
+            tensor.map_or_else(|e| e.to_string(), |t| format!("{} bytes per row", t.row_bytes()))
+        };
+        assert_eq!(message([2, 64], 136), "68 bytes per row");
+        assert_eq!(message([2, 48], 136), "w: rows of 48 weights are not whole Q8_0 blocks of 32");
+        assert_eq!(message([3, 64], 136), "w: want 204 bytes for [3, 64] in Q8_0, got 136");
+        let many = "w: want too many bytes for [18446744073709551615, 64] in Q8_0, got 136";
+        assert_eq!(message([usize::MAX, 64], 136), many);
     }
 }

@@ -82,7 +82,7 @@ impl Model {
             let t = checkpoint.tensors.get(&w.name);
             let t = t.ok_or_else(|| ModelError::Tensor(format!("{} is missing", w.name)))?;
             let t = host_tensor(t)?;
-            w.check_shape([t.rows, t.cols])?; // again in `Bindings::check`, but before anything is loaded
+            w.check_shape([t.rows(), t.cols()])?; // again in `Bindings::check`, but before anything is loaded
             Ok(t)
         };
         self.graph.weights.iter().map(find).collect()

@@ -89,7 +89,7 @@ impl Synth {
             }
             data
         };
-        Ok(HostTensor { name: w.name.clone(), quant, rows: w.rows, cols: w.cols, data: data.into() })
+        Ok(HostTensor::new(&w.name, quant, [w.rows, w.cols], data.into())?)
     }
 
     /// Deviation that keeps activations near 1: what is added to the residual stream shrinks with depth.
@@ -149,8 +149,8 @@ impl Synth {
         let mut done = 0;
         writer.write_to(out, |index, out| {
             let tensor = self.tensor(&weights[index]).map_err(io::Error::other)?;
-            out.write_all(&tensor.data)?;
-            done += tensor.data.len() as u64;
+            out.write_all(tensor.data())?;
+            done += tensor.data().len() as u64;
             progress(done, total);
             Ok(())
         })

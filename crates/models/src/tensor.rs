@@ -11,6 +11,5 @@ pub(crate) fn host_tensor(t: &Tensor) -> Result<HostTensor, ModelError> {
         let text = format!("{}: format {} is known but cannot be run", t.name, t.quant.name);
         return Err(ModelError::Tensor(text));
     }
-    let (rows, cols) = (t.rows(), t.cols());
-    Ok(HostTensor { name: t.name.clone(), quant: t.quant, rows, cols, data: t.data.clone() })
+    Ok(HostTensor::new(&t.name, t.quant, [t.rows(), t.cols()], t.data.clone())?)
 }

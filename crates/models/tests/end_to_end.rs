@@ -87,8 +87,8 @@ fn every_format_runs_as_the_reference_does() {
     let shape = small(Shape::by_name("tiny-qwen3").unwrap());
     for quant in tern_quant::ALL.iter().filter(|q| q.encode.is_some()) {
         let model = open(&shape, quant);
-        let q = model.1.iter().find(|t| t.name == "blk.0.attn_q.weight").unwrap();
-        assert_eq!(q.quant.name, quant.name, "the file must hold what was asked for");
+        let q = model.1.iter().find(|t| t.name() == "blk.0.attn_q.weight").unwrap();
+        assert_eq!(q.quant().name, quant.name, "the file must hold what was asked for");
         check(quant.name, &model);
     }
 }
@@ -165,7 +165,7 @@ fn synthetic_weights_never_change() {
     let (shape, quant) = Synth::parse("tiny-qwen3:q4_k").unwrap();
     let synth = || Synth::new(&shape, quant, None).unwrap();
     let tensors = synth().tensors().unwrap();
-    let weights = hash(tensors.iter().flat_map(|t| t.data.iter()));
+    let weights = hash(tensors.iter().flat_map(|t| t.data().iter()));
     assert_eq!(weights, 0x46FD_2970_E6EA_BFB4, "{weights:#X}");
     let write = || {
         let mut file = Vec::new();
@@ -176,7 +176,7 @@ fn synthetic_weights_never_change() {
     let file = write();
     assert!(file == write(), "two files of one spec differ");
     let read = Model::open(&Checkpoint::from_bytes(file.into()).unwrap(), None).unwrap().1;
-    let same = |(a, b): (&HostTensor, &HostTensor)| a.name == b.name && a.data == b.data;
+    let same = |(a, b): (&HostTensor, &HostTensor)| a.name() == b.name() && a.data() == b.data();
     assert!(
         read.iter().zip(&tensors).all(same) && read.len() == tensors.len(),
         "the file holds other weights"

@@ -128,7 +128,7 @@ impl OpenedModel {
 
     /// Bytes of all weights.
     pub fn weight_bytes(&self) -> u64 {
-        self.tensors.iter().map(|t| t.data.len() as u64).sum()
+        self.tensors.iter().map(|t| t.data().len() as u64).sum()
     }
 
     /// Bytes of the keys and values of one token.
@@ -140,9 +140,9 @@ impl OpenedModel {
     pub fn main_format(&self) -> &'static str {
         let mut counts: Vec<(&'static str, usize)> = vec![];
         for t in &self.tensors {
-            match counts.iter_mut().find(|c| c.0 == t.quant.name) {
-                Some(c) => c.1 += t.rows * t.cols,
-                None => counts.push((t.quant.name, t.rows * t.cols)),
+            match counts.iter_mut().find(|c| c.0 == t.quant().name) {
+                Some(c) => c.1 += t.rows() * t.cols(),
+                None => counts.push((t.quant().name, t.rows() * t.cols())),
             }
         }
         counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)

@@ -23,15 +23,15 @@ pub(crate) struct Packing<'a> {
 impl Packing<'_> {
     /// `None` if the tensor's format is not of codes.
     pub(crate) fn new(tensor: &HostTensor) -> Option<Packing<'_>> {
-        let (layout, codes) = (Layout::of(tensor.quant)?, tensor.quant.codes()?);
+        let (layout, codes) = (Layout::of(tensor.quant())?, tensor.quant().codes()?);
         // scales that are halves in the file are kept as they are
-        let largest = if has_half_scales(tensor.quant) && !layout.offsets {
+        let largest = if has_half_scales(tensor.quant()) && !layout.offsets {
             1.0
         } else {
             max_of_rows(tensor, codes, |row| row.largest(&layout))
         };
         let factor = if largest > 0.0 { 2f32.powi(largest.log2().ceil() as i32) } else { 1.0 };
-        Some(Packing { layout, factor, tensor, codes, chunks: Layout::chunks(tensor.cols) })
+        Some(Packing { layout, factor, tensor, codes, chunks: Layout::chunks(tensor.cols()) })
     }
 
     /// Bytes of a tile.
@@ -41,7 +41,7 @@ impl Packing<'_> {
 
     /// Bytes of all tiles.
     pub(crate) fn bytes(&self) -> usize {
-        self.tensor.rows.div_ceil(TILE) * self.tile_bytes()
+        self.tensor.rows().div_ceil(TILE) * self.tile_bytes()
     }
 
     /// Fills `records` with the tiles from `first` on; all processors share the work.
@@ -53,7 +53,7 @@ impl Packing<'_> {
                     part.fill(0);
                     let (mut row, first) = (Row::new(self.tensor, self.codes), (first + i * share) * TILE);
                     let rows = part.len() / self.tile_bytes() * TILE;
-                    for r in first..(first + rows).min(self.tensor.rows) {
+                    for r in first..(first + rows).min(self.tensor.rows()) {
                         self.put(part, r - first, row.read(self.tensor, self.codes, r));
                     }
                 });
@@ -100,13 +100,13 @@ fn threads() -> usize {
 
 /// The largest `measure` of all rows.
 fn max_of_rows(tensor: &HostTensor, codes: &Codes, measure: impl Fn(&Row) -> f32 + Sync) -> f32 {
-    let share = tensor.rows.div_ceil(threads()).max(1);
+    let share = tensor.rows().div_ceil(threads()).max(1);
     std::thread::scope(|scope| {
-        let parts = (0..tensor.rows).step_by(share).map(|first| {
+        let parts = (0..tensor.rows()).step_by(share).map(|first| {
             let measure = &measure;
             scope.spawn(move || {
                 let mut row = Row::new(tensor, codes);
-                let rows = first..(first + share).min(tensor.rows);
+                let rows = first..(first + share).min(tensor.rows());
                 rows.fold(0f32, |most, r| most.max(measure(row.read(tensor, codes, r))))
             })
         });
@@ -128,13 +128,13 @@ struct Row {
 impl Row {
     fn new(tensor: &HostTensor, codes: &Codes) -> Row {
         let group = codes.group;
-        let groups = tensor.cols / group;
-        Row { codes: vec![0; tensor.cols], scales: vec![0.0; groups], offsets: vec![0.0; groups], group }
+        let groups = tensor.cols() / group;
+        Row { codes: vec![0; tensor.cols()], scales: vec![0.0; groups], offsets: vec![0.0; groups], group }
     }
 
     fn read(&mut self, tensor: &HostTensor, codes: &Codes, r: usize) -> &Row {
         let Codes { group, unpack, .. } = *codes;
-        let (len, bytes) = (tensor.quant.block_len, tensor.quant.block_bytes());
+        let (len, bytes) = (tensor.quant().block_len, tensor.quant().block_bytes());
         debug_assert!(len <= MAX_BLOCK && len / group <= MAX_GROUPS);
         let blocks = tensor.row(r).chunks_exact(bytes);
         let groups = len / group;
@@ -208,7 +208,7 @@ mod tests {
         let rng = &mut Random::new(3);
         for quant in formats().filter(|q| q.codes().is_some()) {
             let (rows, cols) = (21, 288usize.next_multiple_of(quant.block_len));
-            let tensor = random_tensor("w", quant, rows, cols, rng);
+            let tensor = random_tensor("w", quant, rows, cols, rng).unwrap();
             let packing = Packing::new(&tensor).unwrap_or_else(|| panic!("{quant} has no layout"));
             let mut records = vec![0xff; packing.bytes()];
             let (first, rest) = records.split_at_mut(packing.tile_bytes()); // piece by piece

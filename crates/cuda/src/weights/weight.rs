@@ -33,25 +33,29 @@ impl Weight {
     /// Uploads a tensor, repacked on the way.
     pub(crate) fn store(staging: &mut Staging, tensor: &HostTensor) -> Result<Weight, BackendError> {
         let floats = [(&F32, FloatKind::F32), (&F16, FloatKind::F16), (&BF16, FloatKind::BF16)];
-        if let Some((_, kind)) = floats.into_iter().find(|(quant, _)| *quant == tensor.quant) {
-            let data = &tensor.data;
+        if let Some((_, kind)) = floats.into_iter().find(|(quant, _)| *quant == tensor.quant()) {
+            let data = &tensor.data();
             let memory = staging.upload(data.len(), 1, |from, piece| {
                 piece.copy_from_slice(&data[from..from + piece.len()]);
             })?;
             return Ok(Weight::Floats { memory, kind });
         }
-        if let Codec::Float(read) = tensor.quant.codec {
+        if let Codec::Float(read) = tensor.quant().codec {
             // floats that no kernel reads become f32
-            let bytes = tensor.quant.block_bytes();
-            let memory = staging.upload(tensor.rows * tensor.cols * 4, 4, |from, piece| {
-                let floats = tensor.data[from / 4 * bytes..].chunks_exact(bytes);
+            let bytes = tensor.quant().block_bytes();
+            let memory = staging.upload(tensor.rows() * tensor.cols() * 4, 4, |from, piece| {
+                let floats = tensor.data()[from / 4 * bytes..].chunks_exact(bytes);
                 let each = piece.as_chunks_mut::<4>().0.iter_mut().zip(floats);
                 each.for_each(|(to, float)| *to = read(float).to_le_bytes());
             })?;
             return Ok(Weight::Floats { memory, kind: FloatKind::F32 });
         }
         let unsupported = || {
-            BackendError::Unsupported(format!("{}: {} is not supported on GPUs", tensor.name, tensor.quant))
+            BackendError::Unsupported(format!(
+                "{}: {} is not supported on GPUs",
+                tensor.name(),
+                tensor.quant()
+            ))
         };
         let packing = Packing::new(tensor).ok_or_else(unsupported)?;
         let tile = packing.tile_bytes();

@@ -351,8 +351,8 @@ mod tests {
         // SAFETY: one thread.
         let x = unsafe { buffer.view(tokens, cols, 8) };
         for quant in tern_quant::ALL.iter().filter(|q| q.codes().is_some()) {
-            let w = cases::random_tensor("w", quant, ROWS, cols, rng);
-            let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
+            let w = cases::random_tensor("w", quant, ROWS, cols, rng).unwrap();
+            let (blocks, tail) = w.data().split_at(w.data().len() - quant.tail);
             let rows = Rows { quant, count: ROWS, blocks, tail };
             let together = run(kernel(quant).unwrap(), &rows, &x, tokens);
             let off = cases::distance(&run(ints(general), &rows, &x, tokens), &together);

@@ -60,8 +60,8 @@ mod tests {
             buffer.view(1, COLS, 8)
         };
         for quant in tern_quant::ALL.iter().filter(|q| q.codes().is_some()) {
-            let w = cases::random_tensor("w", quant, ROWS, COLS, rng);
-            let (blocks, tail) = w.data.split_at(w.data.len() - quant.tail);
+            let w = cases::random_tensor("w", quant, ROWS, COLS, rng).unwrap();
+            let (blocks, tail) = w.data().split_at(w.data().len() - quant.tail);
             let rows = Rows { quant, count: ROWS, blocks, tail };
             let want = run(crate::dot::portable::scalar::kernel(quant).unwrap(), &rows, &x);
             for (name, kernel) in general.into_iter().filter(|(name, _)| names.contains(name)) {
