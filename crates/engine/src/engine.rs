@@ -265,7 +265,7 @@ impl Engine {
     }
 }
 
-/// Sets the mask, also if the constraint panics: the sampler would otherwise wait for ever.
+/// Sets the mask, also if the constraint panics: the sampler would otherwise wait without end.
 fn make_mask(constraint: &SharedConstraint, mask: &Mask) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| constraint.make(mask))) {
         mask.set(Err(panic_message(&*payload)));

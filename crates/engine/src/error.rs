@@ -35,7 +35,7 @@ pub enum EngineError {
         prompt: usize,
         /// Tokens requested.
         max_tokens: usize,
-        /// Tokens a sequence may have.
+        /// Maximum tokens of a sequence.
         max_context: usize,
     },
     /// More KV pages than the engine has, even alone.

@@ -58,7 +58,7 @@ fn graph(choices: &[Choice]) -> Graph {
     g
 }
 
-/// Norms of their own.
+/// Separate norms.
 trait NormWith {
     fn norm_with(&mut self, i: usize, x: Val) -> Val;
 }
@@ -131,7 +131,7 @@ fn a_chain_goes_to_and_fro() {
     assert_eq!((plan.width, plan.outputs_only), (vec![8, 8, 8], vec![false, false, true]));
 }
 
-/// A value that is read twice by one op is given back once.
+/// A value that is read twice by one op is freed once.
 #[test]
 fn twice_read_is_once_freed() {
     let mut g = Graph::new();

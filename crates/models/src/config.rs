@@ -29,7 +29,7 @@ pub struct Config {
     pub eps: f32,
     /// Context length that the model was trained for.
     pub context_trained: usize,
-    /// Tokens a sequence may have in this run.
+    /// Maximum tokens of a sequence in this run.
     pub context: usize,
     /// Rows of the embedding table.
     pub vocab: usize,

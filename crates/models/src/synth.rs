@@ -135,7 +135,7 @@ impl Synth {
             metadata.insert(key, value.clone());
         }
         if self.quant.dialect == Dialect::OxiBonsai {
-            // its id has other meanings too, which this key tells apart
+            // its id has other meanings too, which this key distinguishes
             metadata.insert("general.quantization_version", Value::String(self.quant.name.into()));
         }
         let weights = self.model.graph.weights.clone();

@@ -4,7 +4,7 @@
 
 use tern::{Error, LoadOptions, Message, Model, Request};
 
-/// For models without a template of their own, such as the embedded one.
+/// For models without a template, such as the embedded one.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
 
 fn main() -> Result<(), Error> {

@@ -6,7 +6,7 @@ use tern::{Error, Model, Request};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    // loading blocks, so it has a thread of its own
+    // loading blocks, so it runs on its own thread
     let loaded = tokio::task::spawn_blocking(|| Model::load("stories")).await;
     let model = loaded.expect("loading does not panic")?;
 

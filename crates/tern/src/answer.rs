@@ -12,7 +12,7 @@ use crate::ToolCall;
 pub struct Reading {
     /// Strings that end the text; they are no part of it.
     pub stops: Vec<String>,
-    /// The text is an answer of its own, not the continuation of the prompt.
+    /// The text is a new answer, not the continuation of the prompt.
     pub is_answer: bool,
     /// How reasoning and calls are marked in it, if they are to be separated.
     pub chat: Option<ChatReading>,

@@ -35,7 +35,7 @@ impl Message {
         Message { role: role.into(), content: content.into(), ..Message::default() }
     }
 
-    /// What the model is told before the conversation.
+    /// The system message.
     pub fn system(content: impl Into<String>) -> Message {
         Message::new("system", content)
     }

@@ -38,7 +38,7 @@ struct Inner {
     load_time: Duration,
 }
 
-/// What a model is made of, for programs that bring an engine of their own.
+/// The parts of a model, for programs with their own engine.
 pub struct ModelParts {
     /// Its name, for errors.
     pub name: String,

@@ -1,4 +1,4 @@
-//! Sampling parameters as far as somebody sets them: a request, flags, or the file of a model.
+//! Partial sampling parameters, as set by a request, flags, or the file of a model.
 
 use std::path::Path;
 

@@ -79,7 +79,7 @@ impl TextStream {
         self.prompt_tokens
     }
 
-    /// Tokens of the prompt that were in the prefix cache, known once the first piece is there.
+    /// Tokens of the prompt that were in the prefix cache, known once the first delta has arrived.
     pub fn cached_tokens(&self) -> usize {
         self.cached_tokens
     }
@@ -98,7 +98,7 @@ impl TextStream {
             Some(Event::Token(sampled)) => self.reader.token(sampled).map(Ok)?,
             Some(Event::Done(finish)) => self.reader.done(finish).ok_or(Error::Cancelled),
             Some(Event::Failed(error)) => Err(error.into()),
-            // nobody asked for an embedding, and the last event ended the stream
+            // the request is not an embedding, and the last event ended the stream
             Some(Event::Embedding(_)) | None => Err(Error::Cancelled),
         };
         self.ended = piece.as_ref().map_or(true, |delta| delta.finish.is_some());

@@ -51,7 +51,7 @@ impl<R: Runner> Runner for Gate<R> {
     }
 
     fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
-        let _ = self.permits.recv_timeout(Duration::from_secs(20)); // a test that failed lets go
+        let _ = self.permits.recv_timeout(Duration::from_secs(20)); // ends after a failed test
         self.inner.collect()
     }
 

@@ -15,7 +15,7 @@ use super::layout::{Layout, Scales};
 /// A register of these bytes.
 #[inline(always)]
 pub(crate) fn table(bytes: [u8; 16]) -> uint8x16_t {
-    // SAFETY: 16 bytes are there; every aarch64 has NEON.
+    // SAFETY: the array has 16 bytes; every aarch64 has NEON.
     unsafe { vld1q_u8(bytes.as_ptr()) }
 }
 
@@ -82,7 +82,7 @@ const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 /// Nibbles to values of a table.
 #[inline(always)]
 fn looked_up(table: &[i8; 16], nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
-    // SAFETY: 16 values are there; every aarch64 has NEON.
+    // SAFETY: the table has 16 values; every aarch64 has NEON.
     unsafe {
         let values = vreinterpretq_u8_s8(vld1q_s8(table.as_ptr()));
         [vqtbl1q_u8(values, nibbles[0]), vqtbl1q_u8(values, nibbles[1])]
