@@ -55,7 +55,7 @@ pub enum TemplateError {
         /// Bytes allowed.
         limit: u64,
     },
-    /// Cancelled by [`ChatInput::cancelled`].
+    /// Cancelled by [`super::ChatInput::cancelled`].
     #[error("chat template cancelled: deadline exceeded or client disconnected")]
     Cancelled,
     /// The template engine panicked.
