@@ -7,7 +7,7 @@ use crate::dot::neon;
 use crate::kernels::Kernels;
 
 /// The other loops are those of plain Rust: NEON is on in all code for aarch64.
-pub(super) static NEON: Kernels = Kernels {
+static NEON: Kernels = Kernels {
     name: "neon",
     linear: neon::kernel,
     attention: AttentionKernels {
@@ -20,3 +20,8 @@ pub(super) static NEON: Kernels = Kernels {
     },
     ..SCALAR
 };
+
+/// The ones this machine can run.
+pub(super) fn vectorised() -> Vec<&'static Kernels> {
+    vec![&NEON]
+}

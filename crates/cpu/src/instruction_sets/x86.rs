@@ -1,7 +1,7 @@
 //! AVX2, AVX-512 with VNNI, and AMX.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires the instruction set it is named for; `available` lists the kernels only
+//! Every `unsafe` function of this module requires the instruction set it is named for; `vectorised` lists the kernels only
 //! if the processor has it.
 
 use tern_graph::Activation;
@@ -112,7 +112,7 @@ static AMX: Kernels = Kernels {
 };
 
 /// The ones this machine can run, best first.
-pub(super) fn available() -> Vec<&'static Kernels> {
+pub(super) fn vectorised() -> Vec<&'static Kernels> {
     let mut found = vec![];
     let avx2 = is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
