@@ -229,7 +229,7 @@ fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<O
 }
 
 /// Whether an op quantizes its result itself, which requires that one thread finishes whole spans of columns.
-fn quantizes_on_the_way(op: &Op, span: usize) -> bool {
+fn quantizes_its_value(op: &Op, span: usize) -> bool {
     match op {
         Op::Attend { args, .. } => args.v_dim.is_multiple_of(span),
         Op::Linear { .. } => false,
@@ -251,7 +251,7 @@ fn with_ints(
         for link in chains.iter_mut().flat_map(|c| &mut c.links).filter(|l| l.work == Work::Compute) {
             let (node, Some(rounding)) = (&graph.nodes[link.node], roundings[link.node]) else { continue };
             let in_tiles = in_tiles[usize::from(node.value.outputs_only)];
-            link.with_ints = !in_tiles && quantizes_on_the_way(&node.op, rounding.span);
+            link.with_ints = !in_tiles && quantizes_its_value(&node.op, rounding.span);
             let (work, cut) = match (link.with_ints, in_tiles) {
                 (true, _) => continue,
                 (false, true) => (Work::QuantizeTiles, Cut::Alone),

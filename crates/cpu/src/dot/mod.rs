@@ -12,6 +12,7 @@ macro_rules! instructions {
 }
 
 #[cfg(target_arch = "aarch64")]
+#[warn(dead_code)]
 pub(crate) mod neon;
 pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]

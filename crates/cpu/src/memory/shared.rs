@@ -96,7 +96,7 @@ impl<T: Copy> Shared<T> {
     #[expect(clippy::mut_from_ref, reason = "disjoint parts, by the contract")]
     pub(crate) unsafe fn get_mut(&self, range: Range<usize>) -> &mut [T] {
         let part = &self.all()[range];
-        // SAFETY: in bounds by the slice above; not touched by others by the contract.
+        // SAFETY: in bounds by the slice above; not accessed by other threads, by the contract.
         unsafe { std::slice::from_raw_parts_mut(part.as_ptr() as *mut T, part.len()) }
     }
 

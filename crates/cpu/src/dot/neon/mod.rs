@@ -103,7 +103,7 @@ fn products32(codes: [int8x16_t; 2], high: [int8x16_t; 2], low: [int8x16_t; 2], 
 /// 32 bytes from `at` on.
 #[inline(always)]
 unsafe fn load32(plane: &[i8], at: usize) -> [int8x16_t; 2] {
-    // SAFETY: they are there by the contract.
+    // SAFETY: readable by the contract.
     unsafe { [vld1q_s8(plane.as_ptr().add(at)), vld1q_s8(plane.as_ptr().add(at + 16))] }
 }
 

@@ -82,7 +82,6 @@ pub(crate) struct FloatsWorkspace {
     /// Sums of all tokens with these rows.
     pub(crate) sums: Vec<Line>,
     /// Activations in the order of the matrix unit, and whether they are those of the current value.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other instruction set has one"))]
     pub(crate) x: Vec<Line>,
     pub(crate) has_x: bool,
 }

@@ -259,7 +259,7 @@ macro_rules! packings {
             $(packings!(@ $flag $value);)*
             type Scales = $scales;
             #[inline(always)]
-            #[allow(unused_unsafe, reason = "not all ways to codes are")]
+            #[allow(unused_unsafe, reason = "some code expressions are safe")]
             unsafe fn codes($rows: &Rows<'_>, $block: &[u8], $codes: &mut [u8; MAX_BLOCK]) {
                 let _ = $rows;
                 // SAFETY: AVX-512 is enabled.
