@@ -1,0 +1,157 @@
+//! The library as a program uses it, on the embedded model.
+
+use std::sync::Mutex;
+
+use tern::graph::DeviceInfo;
+use tern::{
+    Context, Device, Error, FinishReason, Grammar, KvMemory, LoadOptions, MemoryPlan, Message, Model,
+    OpenedModel, Progress, Request,
+};
+
+const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+
+fn options() -> LoadOptions {
+    LoadOptions { device: Device::Cpu, threads: Some(1), ..LoadOptions::default() }
+}
+
+fn model() -> Model {
+    Model::load_with("stories", &options()).unwrap()
+}
+
+#[test]
+fn a_stream_and_a_whole_answer_are_the_same_text() {
+    let model = model();
+    let request = Request::text("Once upon a time").max_tokens(30).seed(4).logprobs(2);
+    let answer = model.generate(request.clone()).unwrap();
+    let deltas: Result<Vec<_>, Error> = model.stream(request).unwrap().collect();
+    let deltas = deltas.unwrap();
+    assert_eq!(deltas.iter().map(|delta| delta.text()).collect::<String>(), answer.text);
+    assert_eq!(deltas.last().unwrap().finish, Some(FinishReason::Length));
+    assert_eq!((answer.tokens.len(), answer.finish), (30, Some(FinishReason::Length)));
+    assert!(answer.tokens.iter().all(|token| token.logprob.is_some() && token.top.len() == 2));
+    assert_eq!(answer.prompt_tokens, model.tokenizer().encode("Once upon a time", true, true).len());
+}
+
+#[test]
+fn a_stop_string_ends_a_text_before_it() {
+    let model = model();
+    let request = Request::text("Once upon a time").max_tokens(40).temperature(0.0);
+    let whole = model.generate(request.clone()).unwrap().text;
+    let stopped = model.generate(request.stop("little")).unwrap();
+    assert_eq!(Some(stopped.text.as_str()), whole.split("little").next());
+    assert_eq!(stopped.finish, Some(FinishReason::Stop));
+}
+
+#[test]
+fn a_dropped_stream_is_cancelled() {
+    let model = model();
+    let mut stream = model.stream(Request::text("Once upon").max_tokens(200).seed(1)).unwrap();
+    stream.next_blocking().unwrap().unwrap();
+    drop(stream);
+    // the only sequence slot that matters is free again: the next request runs, and the count falls to zero
+    model.generate(Request::text("The dog").max_tokens(2)).unwrap();
+    for _ in 0..1000 {
+        if model.handle().stats().running == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("{:?}", model.handle().stats());
+}
+
+#[test]
+fn an_answer_follows_its_constraint() {
+    let model = model();
+    let choices = ["red".to_string(), "green".into()];
+    let request = Request::text("Her favourite colour was ").seed(9).max_tokens(20);
+    let answer = model.generate(request.clone().constraint(Grammar::Choice(choices.to_vec()))).unwrap();
+    assert!(choices.contains(&answer.text), "{}", answer.text);
+    let error = model.generate(request.constraint(Grammar::Regex("(".into()))).unwrap_err();
+    assert!(matches!(error, Error::Grammar(_)), "{error}");
+}
+
+#[test]
+fn a_chat_needs_a_template_and_reuses_its_prefix() {
+    let messages =
+        || [Message::system("Stories for children follow here, one by one."), Message::user("A dog")];
+    let error = model().chat(messages()).unwrap_err();
+    assert_eq!(error.to_string(), "stories has no chat template");
+
+    let options = LoadOptions { chat_template: Some(TEMPLATE.into()), ..options() };
+    let model = Model::load_with("stories", &options).unwrap();
+    let request = |messages: Vec<Message>| Request::chat(messages).max_tokens(30).temperature(0.0);
+    let first = model.generate(request(messages().to_vec())).unwrap();
+    assert_eq!(first.cached_tokens, 0);
+    let mut longer = messages().to_vec();
+    longer.extend([Message::assistant(first.text.clone()), Message::user("And a cat")]);
+    let second = model.generate(request(longer)).unwrap();
+    assert!(second.cached_tokens > 0, "{second:?}");
+}
+
+#[test]
+fn embeddings_do_not_depend_on_each_other() {
+    let model = model();
+    let all = model.embed_all(["The dog ran.", "She ate an apple.", "The dog ran."]).unwrap();
+    assert_eq!(all[0], all[2]);
+    assert_ne!(all[0], all[1]);
+    assert_eq!(model.embed("She ate an apple.").unwrap(), all[1]);
+}
+
+#[tokio::test]
+async fn async_code_does_not_block() {
+    let model = tokio::task::spawn_blocking(model).await.unwrap();
+    let request = Request::text("Once upon a time").max_tokens(10).temperature(0.0);
+    let (a, b) = tokio::join!(model.generate_async(request.clone()), model.generate_async(request));
+    assert_eq!(a.unwrap().text, b.unwrap().text);
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_with_its_numbers() {
+    let error = |options: LoadOptions| Model::load_with("stories", &options).err().unwrap();
+    let context = error(LoadOptions { context: Context::Exactly(9000), ..options() });
+    assert!(matches!(context, Error::Context { requested: 9000, trained: 256, .. }), "{context}");
+    let memory = error(LoadOptions { kv_memory: KvMemory::Pages(usize::MAX / 64), ..options() });
+    assert!(matches!(memory, Error::Memory { .. }), "{memory}");
+    let name = Model::load("no-such-model").err().unwrap();
+    assert!(matches!(name, Error::Hub(_)), "{name}");
+
+    let model = model();
+    let long = "word ".repeat(400);
+    let error = model.generate(Request::text(long)).unwrap_err();
+    assert!(matches!(error, Error::Engine(_)), "{error}");
+    let error = model.generate(Request::text("a").temperature(-1.0)).unwrap_err();
+    assert!(error.to_string().contains("temperature"), "{error}");
+}
+
+/// Keeps what a load reports.
+#[derive(Default)]
+struct Reports {
+    plans: Mutex<Vec<MemoryPlan>>,
+    bytes: Mutex<(u64, u64)>,
+}
+
+impl Progress for Reports {
+    fn begin(&self, _label: &str, total: Option<u64>) {
+        self.bytes.lock().unwrap().0 = total.unwrap_or(0);
+    }
+
+    fn at(&self, done: u64) {
+        self.bytes.lock().unwrap().1 = done;
+    }
+
+    fn plan(&self, model: &OpenedModel, plan: &MemoryPlan, _device: &DeviceInfo) {
+        assert_eq!(plan.weights, model.weight_bytes());
+        self.plans.lock().unwrap().push(*plan);
+    }
+}
+
+#[test]
+fn a_load_reports_its_memory_before_and_its_bytes_meanwhile() {
+    let reports = Reports::default();
+    let options = LoadOptions { kv_memory: KvMemory::Bytes(1 << 20), ..options() };
+    let model = Model::load_showing("stories", &options, &reports).unwrap();
+    let plan = reports.plans.lock().unwrap()[0];
+    assert!(plan.kv <= 1 << 20 && plan.kv_tokens == model.handle().capacity().kv_tokens());
+    let (total, done) = *reports.bytes.lock().unwrap();
+    assert_eq!((total, done), (plan.weights, plan.weights));
+}
