@@ -16,7 +16,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, Level, Span};
 
 use crate::chance;
-use crate::error::{ApiError, ErrorWords};
+use crate::error::{ApiError, ErrorMessage};
 use crate::state::App;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -66,8 +66,8 @@ pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, nex
     line.status = Some(response.status().as_u16());
     // a body that nobody will read is sent already
     line.whole = head || response.body().is_end_stream();
-    if let Some(ErrorWords(words)) = response.extensions_mut().remove() {
-        line.record.tell().error = Some(words);
+    if let Some(ErrorMessage(message)) = response.extensions_mut().remove() {
+        line.record.tell().error = Some(message);
     }
     if let Ok(id) = HeaderValue::from_str(&line.id) {
         response.headers_mut().insert(REQUEST_ID, id);

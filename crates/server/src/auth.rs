@@ -52,8 +52,8 @@ fn given(header: &HeaderValue) -> Option<Vec<u8>> {
 
 /// The refusal, which tells a browser to ask for a password.
 pub(crate) fn refusal() -> Response {
-    let words = "a key is wanted: send `Authorization: Bearer KEY`";
-    let error = ApiError::new(StatusCode::UNAUTHORIZED, words).code("invalid_api_key");
+    let message = "missing or invalid API key: send `Authorization: Bearer KEY`";
+    let error = ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key");
     let mut response = error.into_response();
     for scheme in ["Basic realm=\"tern\", charset=\"UTF-8\"", "Bearer realm=\"tern\""] {
         response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));

@@ -58,15 +58,15 @@ impl Drop for HeldBody {
 pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>) -> Result<HeldBody> {
     let (limit, within) = (config.max_body, config.read_timeout);
     let too_large = || {
-        let words = format!("the body is larger than the {limit} bytes it may have");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, words).code("body_too_large")
+        let message = format!("the request body exceeds the limit of {limit} bytes");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("body_too_large")
     };
     let full = || {
-        let words = format!(
-            "the bodies of all requests together may have {} bytes: try again when others are done",
+        let message = format!(
+            "all request bodies together exceed the limit of {} bytes: retry later",
             config.max_bodies
         );
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words).code("bodies_full").retry(1)
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("bodies_full").retry(1)
     };
     // a client that is still sending does not read an answer: what is a little too long is read and dropped
     let patience = limit.saturating_mul(4);
@@ -79,7 +79,7 @@ pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>)
         let mut kept = HeldBody { bytes: Vec::with_capacity(capacity), held: Arc::clone(held) };
         let (mut seen, mut refusal) = (0_usize, None);
         while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-            let broken = |error| format!("the body broke off: {error}");
+            let broken = |error| format!("the request body could not be read: {error}");
             let frame = frame.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, broken(error)))?;
             let Ok(data) = frame.into_data() else { continue };
             seen = seen.saturating_add(data.len());
@@ -100,8 +100,8 @@ pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>)
         refusal.map_or(Ok(kept), Err)
     };
     let late = || {
-        let words = format!("the body took longer than the {} s it may take", within.as_secs_f64());
-        ApiError::new(StatusCode::REQUEST_TIMEOUT, words)
+        let message = format!("the request body did not arrive within {} s", within.as_secs_f64());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
     };
     timeout(within, reading).await.unwrap_or_else(|_| Err(late()))
 }

@@ -113,11 +113,11 @@ impl Service<Request<Incoming>> for Requests {
         let last = self.pipeline.is_full() || self.full.is_some();
         let has_body = !request.body().is_end_stream();
         let answer: Answer = match &self.full {
-            Some(Full(words)) if request.uri().path() != "/health" => {
+            Some(Full(message)) if request.uri().path() != "/health" => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 self.app.metrics.response(status.as_u16());
-                tracing::debug!(%words, "a connection without a seat");
-                let error = ApiError::new(status, words).code("too_many_connections").retry(1);
+                tracing::debug!(%message, "connection refused");
+                let error = ApiError::new(status, message).code("too_many_connections").retry(1);
                 Box::pin(async { Ok(error.into_response()) })
             }
             _ => Box::pin(TowerToHyperService::new(self.router.clone()).call(request)),

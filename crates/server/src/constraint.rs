@@ -52,7 +52,11 @@ pub(crate) fn take(params: &mut Params) -> Result<Option<Wanted>> {
         0 | 1 => Ok(wanted.pop()),
         _ => {
             let (first, second) = (wanted[0].param, wanted[1].param);
-            Err(ApiError::bad(second, format!("{second}: the form is already given by {first}")))
+            let message = match first == second {
+                true => format!("{second}: must contain one constraint"),
+                false => format!("{second}: cannot be combined with {first}"),
+            };
+            Err(ApiError::bad(second, message))
         }
     }
 }
@@ -81,7 +85,7 @@ impl Kind {
             Kind::Choice => {
                 let text = |value: Value| match value {
                     Value::String(text) => Ok(text),
-                    other => Err(ApiError::want(&path, "an array of strings", &other)),
+                    other => Err(ApiError::expected(&path, "an array of strings", &other)),
                 };
                 let choices = params.array(name)?.map(|choices| choices.into_iter().map(text).collect());
                 choices.transpose()?.map(Grammar::Choice)
@@ -108,8 +112,8 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
             Some(Grammar::JsonSchema(schema))
         }
         _ => {
-            let want = "\"text\", \"json_object\" or \"json_schema\"";
-            return Err(ApiError::want("response_format.type", want, &kind.into()));
+            let expected = "\"text\", \"json_object\" or \"json_schema\"";
+            return Err(ApiError::expected("response_format.type", expected, &kind.into()));
         }
     };
     format.finish(&[], &[])?;

@@ -54,21 +54,21 @@ impl<'a> Encoder<'a> {
         let bytes = if text.len() > most { tokenizer.tokenised_bytes(text) } else { 0 };
         if bytes > most {
             return Err(self.too_long(format!(
-                "the text has {bytes} bytes and the context of {context} tokens holds at most {most}: \
-                 no token is longer than {longest} bytes"
+                "{bytes} bytes exceed the context of {context} tokens, which holds at most {most} bytes (the \
+                 longest token has {longest})"
             )));
         }
         let cancelled = || self.cancel.is_cancelled();
         encode(&EncodeLimit { tokens: context, cancelled: &cancelled }).map_err(|error| match error {
             EncodeError::Tokens(_) => {
-                self.too_long(format!("the text has more tokens than the context of {context}"))
+                self.too_long(format!("the text exceeds the context of {context} tokens"))
             }
             EncodeError::Cancelled => self.cancel.error(),
         })
     }
 
-    fn too_long(&self, words: String) -> ApiError {
+    fn too_long(&self, message: String) -> ApiError {
         let param = self.param;
-        ApiError::bad(param, format!("{param}: {words}")).code("context_length_exceeded")
+        ApiError::bad(param, format!("{param}: {message}")).code("context_length_exceeded")
     }
 }

@@ -41,19 +41,19 @@ impl ApiError {
         ApiError { param: Some(param.into()), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
     }
 
-    /// A value that is not what the parameter takes.
-    pub(crate) fn want(param: &str, want: impl AsRef<str>, got: &Value) -> ApiError {
-        ApiError::want_words(param, want, &glimpse(got))
+    /// A value of the wrong type or outside its range.
+    pub(crate) fn expected(param: &str, expected: impl AsRef<str>, got: &Value) -> ApiError {
+        ApiError::mismatch(param, expected, &describe(got))
     }
 
-    /// The same for what was given in a few words.
-    pub(crate) fn want_words(param: &str, want: impl AsRef<str>, got: &str) -> ApiError {
-        ApiError::bad(param, format!("{param}: want {}, got {got}", want.as_ref()))
+    /// As [`ApiError::expected`], for a value that is already described.
+    pub(crate) fn mismatch(param: &str, expected: impl AsRef<str>, got: &str) -> ApiError {
+        ApiError::bad(param, format!("{param}: expected {}, got {got}", expected.as_ref()))
     }
 
     /// More of something than is allowed.
     pub(crate) fn too_many(param: &str, got: usize, limit: usize, what: &str) -> ApiError {
-        ApiError::bad(param, format!("{param}: {got} {what}, the limit is {limit}"))
+        ApiError::bad(param, format!("{param}: {got} {what} exceed the limit of {limit}"))
     }
 
     pub(crate) fn code(self, code: &'static str) -> ApiError {
@@ -66,18 +66,18 @@ impl ApiError {
 
     /// Something broke that is not the client's fault. The log says what.
     pub(crate) fn internal() -> ApiError {
-        let words = "the server failed on this request; its log says why";
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, words).code("internal_error")
+        let message = "internal server error; see the server's log";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("internal_error")
     }
 
     pub(crate) fn timeout(seconds: f64) -> ApiError {
-        let words = format!("the request took longer than the {seconds} s it may take");
-        ApiError::new(StatusCode::GATEWAY_TIMEOUT, words).code("timeout")
+        let message = format!("the request exceeded the time limit of {seconds} s");
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("timeout")
     }
 
     pub(crate) fn shutting_down() -> ApiError {
-        let words = "the server is shutting down";
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words).code("shutting_down").retry(5)
+        let message = "the server is shutting down";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("shutting_down").retry(5)
     }
 
     fn kind(&self) -> &'static str {
@@ -98,8 +98,8 @@ impl ApiError {
     }
 }
 
-/// A value in a few words.
-pub(crate) fn glimpse(value: &Value) -> String {
+/// A short description of a value.
+pub(crate) fn describe(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("an array of {}", items.len()),
         Value::Object(_) => "an object".into(),
@@ -112,30 +112,30 @@ pub(crate) fn glimpse(value: &Value) -> String {
 
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
-        let words = error.to_string();
+        let message = error.to_string();
         match (error.fault(), &error) {
             (_, EngineError::Context { .. } | EngineError::Pages { .. }) => {
-                ApiError::bad("max_tokens", words).code("context_length_exceeded")
+                ApiError::bad("max_tokens", message).code("context_length_exceeded")
             }
             (Fault::Request, EngineError::Range { name, .. } | EngineError::Token { name, .. }) => {
                 let renamed = PARAMETERS.iter().find(|(engine, _)| engine == name);
-                ApiError::bad(renamed.map_or(*name, |(_, api)| api), words)
+                ApiError::bad(renamed.map_or(*name, |(_, api)| api), message)
             }
-            (Fault::Request, EngineError::EmptyPrompt) => ApiError::bad("prompt", words),
-            (Fault::Request, _) => ApiError::new(StatusCode::BAD_REQUEST, words),
+            (Fault::Request, EngineError::EmptyPrompt) => ApiError::bad("prompt", message),
+            (Fault::Request, _) => ApiError::new(StatusCode::BAD_REQUEST, message),
             (Fault::Busy, _) => {
-                ApiError::new(StatusCode::TOO_MANY_REQUESTS, words).code("queue_full").retry(1)
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full").retry(1)
             }
             (Fault::Engine, _) => {
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, words).code(engine_code(&error))
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code(engine_code(&error))
             }
         }
     }
 }
 
-/// The words of an error, for the access log.
+/// The message of an error, for the access log.
 #[derive(Clone)]
-pub(crate) struct ErrorWords(pub(crate) String);
+pub(crate) struct ErrorMessage(pub(crate) String);
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
@@ -146,7 +146,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response.extensions_mut().insert(ErrorWords(self.message));
+        response.extensions_mut().insert(ErrorMessage(self.message));
         response
     }
 }

@@ -49,9 +49,10 @@ pub(crate) fn fault(handle: &Handle, stall_timeout: Duration) -> Option<ApiError
     let (age, limit) = (step.age(), limit(&step, stall_timeout));
     (age > limit).then(|| {
         let (age, limit) = (age.as_secs_f64(), limit.as_secs_f64());
-        let words =
-            format!("the engine is stuck: a step has taken {age:.1} s, at most {limit:.1} s were expected");
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words).code("engine_stuck").retry(5)
+        let message = format!(
+            "the engine is stuck: the current step has run for {age:.1} s, the limit is {limit:.1} s"
+        );
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("engine_stuck").retry(5)
     })
 }
 

@@ -62,9 +62,9 @@ pub(crate) async fn layer(State(hosts): State<Arc<Hosts>>, request: Request, nex
     if request.uri().path() == "/health" || given.all(|host| hosts.allow(host)) {
         return next.run(request).await;
     }
-    let words = "this host name is not allowed: use localhost or an address, or start the server with \
-                 --allowed-host NAME";
-    ApiError::new(StatusCode::FORBIDDEN, words).code("host_not_allowed").into_response()
+    let message = "host name not allowed: use localhost or an IP address, or add the name to the server's \
+                   allowed hosts";
+    ApiError::new(StatusCode::FORBIDDEN, message).code("host_not_allowed").into_response()
 }
 
 #[cfg(test)]

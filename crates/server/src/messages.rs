@@ -37,7 +37,11 @@ fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
     let given = message.need_string("role")?;
     let Some(role) = ROLES.iter().find(|role| role.name == given) else {
         let names: Vec<&str> = ROLES.iter().map(|role| role.name).collect();
-        return Err(ApiError::want(&message.name("role"), names.join(", "), &given.into()));
+        return Err(ApiError::expected(
+            &message.name("role"),
+            format!("one of {}", names.join(", ")),
+            &given.into(),
+        ));
     };
     let assistant = role.name == "assistant";
     let calls = if assistant { message.array("tool_calls")?.unwrap_or_default() } else { vec![] };
@@ -67,8 +71,8 @@ fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
     message.finish(
         IGNORED,
         &[
-            ("audio", "this model takes text only"),
-            ("function_call", "is no longer part of the API: use tool_calls"),
+            ("audio", "audio is not supported"),
+            ("function_call", "no longer part of the API, use tool_calls"),
         ],
     )?;
     Ok(out)
@@ -79,15 +83,15 @@ fn content_text(content: Value, path: &str) -> Result<String> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
-        other => return Err(ApiError::want(path, "a string or an array of parts", &other)),
+        other => return Err(ApiError::expected(path, "a string or an array of parts", &other)),
     };
     let part = |(at, part): (usize, Value)| {
         let mut part = Params::of(part, &format!("{path}[{at}]"))?;
         let kind = part.need_string("type")?;
         if kind != "text" {
             let name = part.name("type");
-            let words = format!("{name}: the model reads text, got a part of type {kind:?}");
-            return Err(ApiError::bad(name, words));
+            let message = format!("{name}: only \"text\" is supported, got {kind:?}");
+            return Err(ApiError::bad(name, message));
         }
         let text = part.need_string("text")?;
         part.finish(&["annotations"], &[])?;
@@ -101,7 +105,7 @@ fn convert_call(call: Value, path: &str, values: &Values) -> Result<ToolCall> {
     let mut call = Params::of(call, path)?;
     let kind = call.string("type")?.unwrap_or_else(|| "function".into());
     if kind != "function" {
-        return Err(ApiError::want(&call.name("type"), "\"function\"", &kind.into()));
+        return Err(ApiError::expected(&call.name("type"), "\"function\"", &kind.into()));
     }
     let id = call.string("id")?;
     let missing = call.missing("function");
@@ -118,7 +122,9 @@ fn convert_call(call: Value, path: &str, values: &Values) -> Result<ToolCall> {
             _ => (text, None),
         },
         Some(object @ Value::Object(_)) => (object.to_string(), Some(object)),
-        Some(other) => return Err(ApiError::want(&function.name("arguments"), "JSON in a string", &other)),
+        Some(other) => {
+            return Err(ApiError::expected(&function.name("arguments"), "a string of JSON", &other));
+        }
     };
     function.finish(&[], &[])?;
     Ok(ToolCall { id, name, arguments, parsed })
@@ -147,26 +153,26 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_cannot_read_is_refused_by_its_place() {
+    fn unsupported_content_is_refused_with_its_path() {
         for (message, want) in [
-            (json!(5), "messages[0]: want an object, got 5"),
-            (json!({}), "messages[0].role: the parameter is missing"),
-            (json!({"role": "user"}), "messages[0].content: the parameter is missing"),
+            (json!(5), "messages[0]: expected an object, got 5"),
+            (json!({}), "missing required parameter: \"messages[0].role\""),
+            (json!({"role": "user"}), "missing required parameter: \"messages[0].content\""),
             (
                 json!({"role": "user", "content": "a", "tool_calls": []}),
                 "unknown parameter: \"messages[0].tool_calls\"",
             ),
             (
                 json!({"role": "boss", "content": "a"}),
-                "messages[0].role: want system, developer, user, assistant, tool, got \"boss\"",
+                "messages[0].role: expected one of system, developer, user, assistant, tool, got \"boss\"",
             ),
             (
                 json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
-                "messages[0].content[0].type: the model reads text, got a part of type \"image_url\"",
+                "messages[0].content[0].type: only \"text\" is supported, got \"image_url\"",
             ),
             (
                 json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}),
-                "messages[0].tool_calls[0].function.arguments: want JSON in a string, got 5",
+                "messages[0].tool_calls[0].function.arguments: expected a string of JSON, got 5",
             ),
         ] {
             assert_eq!(converted(json!([message])).unwrap_err().message, want);

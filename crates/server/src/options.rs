@@ -74,7 +74,7 @@ impl Options {
         }
         let n = params.integer("n", 1, config.max_choices as i64)?.unwrap_or(1) as usize;
         if params.integer("best_of", 1, i64::MAX)?.is_some_and(|best| best as usize != n) {
-            return Err(ApiError::bad("best_of", "best_of: only the value of n is supported"));
+            return Err(ApiError::bad("best_of", "best_of: must be equal to n"));
         }
         let max_tokens = length(params)?;
         Ok(Options {
@@ -102,8 +102,10 @@ fn length(params: &mut Params) -> Result<Option<usize>> {
     let new = params.integer("max_completion_tokens", 1, i64::MAX)?;
     match (old, new) {
         (Some(old), Some(new)) if old != new => {
-            let words = format!("max_completion_tokens is {new} and max_tokens is {old}: give one of them");
-            Err(ApiError::bad("max_completion_tokens", words))
+            let message = format!(
+                "max_completion_tokens: {new} differs from max_tokens, which is {old}; set one of them"
+            );
+            Err(ApiError::bad("max_completion_tokens", message))
         }
         (old, new) => Ok(new.or(old).map(|tokens| tokens as usize)),
     }
@@ -135,11 +137,11 @@ fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
         return Err(ApiError::too_many("logit_bias", bias.len(), config.max_logit_bias, "entries"));
     }
     let entry = |(token, by): (String, Value)| {
-        let want = "token ids with numbers from -100 to 100";
-        let id = token.parse().map_err(|_| ApiError::want("logit_bias", want, &Value::from(token)))?;
+        let expected = "token ids mapped to numbers from -100 to 100";
+        let id = token.parse().map_err(|_| ApiError::expected("logit_bias", expected, &token.into()))?;
         match by.as_f64() {
             Some(by) if (-100.0..=100.0).contains(&by) => Ok((id, by as f32)),
-            _ => Err(ApiError::want("logit_bias", want, &by)),
+            _ => Err(ApiError::expected("logit_bias", expected, &by)),
         }
     };
     bias.into_iter().map(entry).collect()
@@ -155,12 +157,14 @@ fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
         return Err(ApiError::too_many("stop", stops.len(), config.max_stops, "strings"));
     }
     let stop = |stop: Value| match stop {
-        Value::String(text) if text.is_empty() => Err(ApiError::bad("stop", "stop: a string is empty")),
+        Value::String(text) if text.is_empty() => {
+            Err(ApiError::bad("stop", "stop: strings must not be empty"))
+        }
         Value::String(text) if text.len() > config.max_stop_bytes => {
             Err(ApiError::too_many("stop", text.len(), config.max_stop_bytes, "bytes in a string"))
         }
         Value::String(text) => Ok(text),
-        other => Err(ApiError::want("stop", "a string or an array of strings", &other)),
+        other => Err(ApiError::expected("stop", "a string or an array of strings", &other)),
     };
     stops.into_iter().map(stop).collect()
 }
@@ -180,7 +184,7 @@ fn end_tokens(params: &mut Params, served: &ServedModel, max_tokens: Option<usiz
         Some(least) if integer(&least).is_some_and(|least| Some(least as usize) == max_tokens) => {
             endless = true
         }
-        Some(least) => return Err(ApiError::want("min_tokens", "0 or the value of max_tokens", &least)),
+        Some(least) => return Err(ApiError::expected("min_tokens", "0 or the value of max_tokens", &least)),
     }
     if more.is_empty() && !endless {
         return Ok(Arc::clone(served.model.end_tokens()));
@@ -195,7 +199,7 @@ fn streaming(params: &mut Params) -> Result<Option<Streaming>> {
         return Ok(stream.then(Streaming::default));
     };
     if !stream {
-        return Err(ApiError::bad("stream_options", "stream_options: only with stream"));
+        return Err(ApiError::bad("stream_options", "stream_options: requires stream to be true"));
     }
     let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
     let usage = options.bool("include_usage")?.unwrap_or(false);

@@ -37,11 +37,13 @@ impl Params {
         let mut input = serde_json::Deserializer::from_slice(body);
         let object = input.deserialize_map(Body { unparsed, values: &values });
         let object = object.and_then(|object| input.end().map(|()| object));
-        let bad = |words| ApiError::new(StatusCode::BAD_REQUEST, words);
+        let bad = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
         object.map_err(|error| match values.error(error) {
-            JsonError::TooMany => bad(format!("the body has more than {MAX_VALUES} JSON values")),
-            JsonError::Syntax(error) if error.is_data() => bad("the body is not a JSON object".into()),
-            JsonError::Syntax(error) => bad(format!("the body is not JSON: {error}")),
+            JsonError::TooMany => bad(format!("the request body has more than {MAX_VALUES} JSON values")),
+            JsonError::Syntax(error) if error.is_data() => {
+                bad("the request body must be a JSON object".into())
+            }
+            JsonError::Syntax(error) => bad(format!("the request body is not valid JSON: {error}")),
         })
     }
 
@@ -54,7 +56,7 @@ impl Params {
     pub(crate) fn of(value: Value, path: &str) -> Result<Params> {
         match value {
             Value::Object(map) => Ok(Params { map, listed: None, path: format!("{path}.") }),
-            other => Err(ApiError::want(path, "an object", &other)),
+            other => Err(ApiError::expected(path, "an object", &other)),
         }
     }
 
@@ -71,7 +73,7 @@ impl Params {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
-            Some(other) => Err(ApiError::want(&self.name(name), "true or false", &other)),
+            Some(other) => Err(ApiError::expected(&self.name(name), "true or false", &other)),
         }
     }
 
@@ -79,7 +81,7 @@ impl Params {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(ApiError::want(&self.name(name), "a string", &other)),
+            Some(other) => Err(ApiError::expected(&self.name(name), "a string", &other)),
         }
     }
 
@@ -93,7 +95,7 @@ impl Params {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
-            Some(other) => Err(ApiError::want(&self.name(name), "an array", &other)),
+            Some(other) => Err(ApiError::expected(&self.name(name), "an array", &other)),
         }
     }
 
@@ -107,7 +109,7 @@ impl Params {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_f64() {
             Some(number) if (low..=high).contains(&number) => Ok(Some(number as f32)),
-            _ => Err(ApiError::want(&self.name(name), format!("a number from {low} to {high}"), &value)),
+            _ => Err(ApiError::expected(&self.name(name), format!("a number from {low} to {high}"), &value)),
         }
     }
 
@@ -116,19 +118,21 @@ impl Params {
         match integer(&value) {
             Some(number) if (low..=high).contains(&number) => Ok(Some(number)),
             _ if high == i64::MAX && low == i64::MIN => {
-                Err(ApiError::want(&self.name(name), "an integer", &value))
+                Err(ApiError::expected(&self.name(name), "an integer", &value))
             }
             _ if high == i64::MAX => {
-                Err(ApiError::want(&self.name(name), format!("an integer of {low} or more"), &value))
+                Err(ApiError::expected(&self.name(name), format!("an integer of {low} or more"), &value))
             }
-            _ => Err(ApiError::want(&self.name(name), format!("an integer from {low} to {high}"), &value)),
+            _ => {
+                Err(ApiError::expected(&self.name(name), format!("an integer from {low} to {high}"), &value))
+            }
         }
     }
 
     pub(crate) fn missing(&self, name: &str) -> ApiError {
         let name = self.name(name);
-        let words = format!("{name}: the parameter is missing");
-        ApiError::bad(name, words)
+        let message = format!("missing required parameter: {name:?}");
+        ApiError::bad(name, message)
     }
 
     /// The object as it is, where whoever reads it takes any member.
@@ -188,8 +192,8 @@ pub(crate) fn parsed(value: std::result::Result<Value, JsonError>, name: &str) -
 
 pub(crate) fn json_error(error: JsonError, name: &str) -> ApiError {
     match error {
-        JsonError::TooMany => ApiError::too_many(name, MAX_VALUES + 1, MAX_VALUES, "JSON values or more"),
-        JsonError::Syntax(error) => ApiError::bad(name, format!("{name}: not JSON: {error}")),
+        JsonError::TooMany => ApiError::bad(name, format!("{name}: more than {MAX_VALUES} JSON values")),
+        JsonError::Syntax(error) => ApiError::bad(name, format!("{name}: not valid JSON: {error}")),
     }
 }
 
@@ -205,7 +209,7 @@ pub(crate) fn integer(value: &Value) -> Option<i64> {
 pub(crate) fn tokens(items: &[Value], name: &str) -> Result<Vec<u32>> {
     let token = |item: &Value| match integer(item).and_then(|id| u32::try_from(id).ok()) {
         Some(id) => Ok(id),
-        None => Err(ApiError::want(name, "token ids", item)),
+        None => Err(ApiError::expected(name, "token ids", item)),
     };
     items.iter().map(token).collect()
 }
@@ -220,15 +224,18 @@ mod tests {
     }
 
     #[test]
-    fn values_are_taken_by_kind_and_refused_with_what_was_wanted() {
+    fn values_are_taken_by_type_and_refused_with_what_was_expected() {
         let mut p = params(json!({"a": 2.0, "b": null, "c": "x", "d": [1], "e": {"f": true}}));
         assert_eq!(p.integer("a", 0, 5).unwrap(), Some(2));
         assert_eq!(p.integer("b", 0, 5).unwrap(), None);
-        assert_eq!(p.number("c", 0.0, 2.0).unwrap_err().message, "c: want a number from 0 to 2, got \"x\"");
-        assert_eq!(p.bool("d").unwrap_err().message, "d: want true or false, got an array of 1");
+        assert_eq!(
+            p.number("c", 0.0, 2.0).unwrap_err().message,
+            "c: expected a number from 0 to 2, got \"x\""
+        );
+        assert_eq!(p.bool("d").unwrap_err().message, "d: expected true or false, got an array of 1");
         let mut e = p.object("e").unwrap().unwrap();
-        assert_eq!(e.string("f").unwrap_err().message, "e.f: want a string, got true");
-        assert_eq!(e.need_string("g").unwrap_err().message, "e.g: the parameter is missing");
+        assert_eq!(e.string("f").unwrap_err().message, "e.f: expected a string, got true");
+        assert_eq!(e.need_string("g").unwrap_err().message, "missing required parameter: \"e.g\"");
         p.finish(&[], &[]).unwrap();
     }
 
@@ -246,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_not_an_object_is_refused_with_its_place() {
-        let words = |body: &[u8]| Params::parse(body, Unparsed::default()).err().unwrap().message;
-        assert_eq!(words(b"[]"), "the body is not a JSON object");
-        assert!(words(b"{\"a\":\n x}").ends_with("at line 2 column 2"));
+    fn a_body_that_is_not_an_object_is_refused_with_line_and_column() {
+        let message = |body: &[u8]| Params::parse(body, Unparsed::default()).err().unwrap().message;
+        assert_eq!(message(b"[]"), "the request body must be a JSON object");
+        assert!(message(b"{\"a\":\n x}").ends_with("at line 2 column 2"));
     }
 }

@@ -75,5 +75,5 @@ async fn speaks(served: &ServedModel, deadline: Duration) -> Result<(), String> 
 }
 
 fn late(waited: Duration) -> String {
-    format!("the engine has taken no step for {:.1} s", waited.as_secs_f64())
+    format!("the engine has completed no step for {:.1} s", waited.as_secs_f64())
 }

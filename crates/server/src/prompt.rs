@@ -94,7 +94,7 @@ fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String
     }
     if let Some(effort) = params.string("reasoning_effort")? {
         if effort.len() > 32 {
-            return Err(ApiError::want("reasoning_effort", "a word", &effort.into()));
+            return Err(ApiError::expected("reasoning_effort", "at most 32 bytes", &effort.into()));
         }
         // the switch that most templates of reasoning models have
         if effort == "none" {
@@ -116,7 +116,7 @@ pub(crate) fn model_name(params: &mut Params, served: &ServedModel) -> Result<St
 
 pub(crate) fn unknown_model(name: &str, served: &ServedModel) -> ApiError {
     let name: String = name.chars().take(100).collect();
-    let words = format!("the model {name:?} is not served here: {:?} is", served.id());
-    let error = ApiError::new(StatusCode::NOT_FOUND, words).code("model_not_found");
+    let message = format!("the model {name:?} does not exist; this server has {:?}", served.id());
+    let error = ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found");
     ApiError { param: Some("model".into()), ..error }
 }

@@ -48,13 +48,13 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
 }
 
 async fn unknown(request: Request) -> ApiError {
-    let words = format!("there is no route {} {}", request.method(), request.uri().path());
-    ApiError::new(StatusCode::NOT_FOUND, words).code("unknown_route")
+    let message = format!("unknown route: {} {}", request.method(), request.uri().path());
+    ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_route")
 }
 
 async fn wrong_method(request: Request) -> ApiError {
-    let words = format!("{} does not take {}", request.uri().path(), request.method());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, words).code("wrong_method")
+    let message = format!("method not allowed: {} {}", request.method(), request.uri().path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("wrong_method")
 }
 
 /// Keys, and pages of other origins.
@@ -78,8 +78,8 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
         }
         response
     } else if foreign {
-        let words = "pages of this origin may not call the server; --cors-origin allows one";
-        ApiError::new(StatusCode::FORBIDDEN, words).code("foreign_origin").into_response()
+        let message = "origin not allowed: add it to the server's allowed CORS origins";
+        ApiError::new(StatusCode::FORBIDDEN, message).code("foreign_origin").into_response()
     } else if request.uri().path() == "/health" || app.keys.admit(request.headers()) {
         next.run(request).await
     } else {

@@ -27,16 +27,11 @@ impl Seats {
         let peer = peer(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.values().sum::<usize>() >= config.max_connections {
-            return Err(Full(format!(
-                "{} connections are open, the limit of --max-connections",
-                config.max_connections
-            )));
+            return Err(Full(format!("too many connections: the limit is {}", config.max_connections)));
         }
         let of_peer = taken.entry(peer).or_default();
         if *of_peer >= config.max_connections_per_peer {
-            return Err(Full(format!(
-                "{of_peer} connections from {peer} are open, the limit of --max-connections-per-peer"
-            )));
+            return Err(Full(format!("too many connections from {peer}: the limit is {of_peer}")));
         }
         *of_peer += 1;
         Ok(Seat { seats: Arc::clone(self), peer })
@@ -75,10 +70,10 @@ mod tests {
         let first = take("10.0.0.1").ok().unwrap();
         let _second = take("::ffff:10.0.0.1").ok().unwrap();
         let full = take("10.0.0.1").err().unwrap().0;
-        assert_eq!(full, "2 connections from 10.0.0.1 are open, the limit of --max-connections-per-peer");
+        assert_eq!(full, "too many connections from 10.0.0.1: the limit is 2");
         let _other = take("2001:db8::1").ok().unwrap();
         let full = take("10.0.0.2").err().unwrap().0;
-        assert_eq!(full, "3 connections are open, the limit of --max-connections");
+        assert_eq!(full, "too many connections: the limit is 3");
         drop(first);
         assert!(take("2001:db8::ffff").is_ok());
         assert_eq!(peer("2001:db8::1:2:3:4".parse().unwrap()), peer("2001:db8::5".parse().unwrap()));

@@ -64,8 +64,8 @@ impl App {
         match &*self.phase.borrow() {
             Phase::Ready(served) => Ok(Arc::clone(served)),
             Phase::Loading => {
-                let words = "the model is loading";
-                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words).code("loading").retry(2))
+                let message = "the model is loading";
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("loading").retry(2))
             }
             Phase::Failed(why) => Err((&ServeError::Load(why.clone())).into()),
         }
@@ -157,7 +157,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         if !self.told {
             let why = match std::thread::panicking() {
-                true => "loading the model panicked; the message above says where",
+                true => "loading the model panicked; see the panic message in the log",
                 false => "loading ended without a model",
             };
             self.app.enter(Phase::Failed(why.into()));

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::error::{ApiError, Result, glimpse};
+use crate::error::{ApiError, Result, describe};
 use crate::json::Values;
 use crate::params::integer;
 
@@ -44,7 +44,7 @@ impl Listed {
     pub(crate) fn texts(self, name: &str, check: impl FnOnce(usize) -> Result<()>) -> Result<Vec<Text>> {
         match self {
             Listed::List(list) if list.count == 0 => {
-                Err(ApiError::bad(name, format!("{name}: there is none")))
+                Err(ApiError::bad(name, format!("{name}: must not be empty")))
             }
             Listed::List(list) if !list.of_ids => {
                 check(list.count)?;
@@ -60,9 +60,9 @@ impl Listed {
             Listed::Ids(ids) => Ok(ids),
             Listed::List(list) => match list.kept.first() {
                 None => Ok(vec![]),
-                Some(other) => Err(ApiError::want_words(name, "token ids", &other.words())),
+                Some(other) => Err(ApiError::mismatch(name, "token ids", &other.words())),
             },
-            other => Err(ApiError::want_words(name, "an array", &other.words())),
+            other => Err(ApiError::mismatch(name, "an array of token ids", &other.words())),
         }
     }
 
@@ -76,15 +76,15 @@ impl Listed {
             Listed::Words(text) => Ok(Text::Words(text)),
             list @ (Listed::Ids(_) | Listed::List(_)) => list.tokens(name).map(Text::Tokens),
             other => {
-                let want = "a string, strings, token ids or lists of token ids";
-                Err(ApiError::want_words(name, want, &other.words()))
+                let expected = "a string, token ids, or an array of strings or of token id arrays";
+                Err(ApiError::mismatch(name, expected, &other.words()))
             }
         }
     }
 
     fn words(&self) -> String {
         match self {
-            Listed::Words(text) => glimpse(&text.as_str().into()),
+            Listed::Words(text) => describe(&text.as_str().into()),
             Listed::Id(id) => id.to_string(),
             Listed::Ids(ids) => format!("an array of {}", ids.len()),
             Listed::List(list) => format!("an array of {}", list.count),
@@ -161,7 +161,7 @@ impl<'de> Visitor<'de> for Lister<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, members: A) -> std::result::Result<Listed, A::Error> {
-        Ok(Listed::Other(glimpse(&self.values.visit_map(members)?)))
+        Ok(Listed::Other(describe(&self.values.visit_map(members)?)))
     }
 }
 
@@ -197,24 +197,27 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_in_words() {
-        let want = "p: want a string, strings, token ids or lists of token ids, got";
+    fn anything_else_is_refused_with_a_description() {
+        let expected = "p: expected a string, token ids, or an array of strings or of token id arrays, got";
         for (text, error) in [
-            ("[]", "p: there is none".to_owned()),
+            ("[]", "p: must not be empty".to_owned()),
             ("[\"a\", \"a\", \"a\", \"a\"]", "4 are too many".into()),
-            ("5", format!("{want} 5")),
-            ("{\"a\": 1}", format!("{want} an object")),
-            ("[\"a\", 1]", format!("{want} 1")),
-            ("[null]", format!("{want} null")),
-            ("[1, \"a\"]", "p: want token ids, got \"a\"".into()),
-            ("[1, -1]", "p: want token ids, got -1".into()),
-            ("[1, [2, 3]]", "p: want token ids, got an array of 2".into()),
-            ("[[1, 1.5]]", "p: want token ids, got 1.5".into()),
-            ("[[[], []]]", "p: want token ids, got an array of 0".into()),
+            ("5", format!("{expected} 5")),
+            ("{\"a\": 1}", format!("{expected} an object")),
+            ("[\"a\", 1]", format!("{expected} 1")),
+            ("[null]", format!("{expected} null")),
+            ("[1, \"a\"]", "p: expected token ids, got \"a\"".into()),
+            ("[1, -1]", "p: expected token ids, got -1".into()),
+            ("[1, [2, 3]]", "p: expected token ids, got an array of 2".into()),
+            ("[[1, 1.5]]", "p: expected token ids, got 1.5".into()),
+            ("[[[], []]]", "p: expected token ids, got an array of 0".into()),
         ] {
             assert_eq!(texts(text).unwrap_err(), error, "{text}");
         }
-        assert_eq!(read("\"a\"").tokens("p").unwrap_err().message, "p: want an array, got \"a\"");
-        assert_eq!(read("[true]").tokens("p").unwrap_err().message, "p: want token ids, got true");
+        assert_eq!(
+            read("\"a\"").tokens("p").unwrap_err().message,
+            "p: expected an array of token ids, got \"a\""
+        );
+        assert_eq!(read("[true]").tokens("p").unwrap_err().message, "p: expected token ids, got true");
     }
 }

@@ -49,12 +49,7 @@ impl Tools {
         }
         let depth = sizes.iter().map(|(_, depth)| *depth).max().unwrap_or(0);
         if depth > config.max_tool_depth {
-            return Err(ApiError::too_many(
-                "tools",
-                depth,
-                config.max_tool_depth,
-                "levels inside each other",
-            ));
+            return Err(ApiError::too_many("tools", depth, config.max_tool_depth, "levels of nesting"));
         }
         let functions: Result<Vec<_>> =
             offered.iter().enumerate().map(|(at, tool)| function(tool, at)).collect();
@@ -91,7 +86,7 @@ fn function(tool: &Value, at: usize) -> Result<(String, Value)> {
     let mut tool = Params::of(tool.clone(), &path)?;
     let kind = tool.need_string("type")?;
     if kind != "function" {
-        return Err(ApiError::want(&tool.name("type"), "\"function\"", &kind.into()));
+        return Err(ApiError::expected(&tool.name("type"), "\"function\"", &kind.into()));
     }
     let missing = tool.missing("function");
     let mut function = tool.object("function")?.ok_or(missing)?;
@@ -99,15 +94,15 @@ fn function(tool: &Value, at: usize) -> Result<(String, Value)> {
     let name = function.need_string("name")?;
     let known = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(known) {
-        let want = "1 to 128 letters, digits and _-.:/";
-        return Err(ApiError::want(&function.name("name"), want, &name.into()));
+        let expected = "1 to 128 letters, digits and _-.:/";
+        return Err(ApiError::expected(&function.name("name"), expected, &name.into()));
     }
     function.string("description")?;
     function.bool("strict")?; // a forced call always follows its schema
     let parameters =
         function.take("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
     if !parameters.is_object() {
-        return Err(ApiError::want(&function.name("parameters"), "an object", &parameters));
+        return Err(ApiError::expected(&function.name("parameters"), "an object", &parameters));
     }
     function.finish(&[], &[])?;
     Ok((name, parameters))
@@ -121,13 +116,13 @@ fn choice(choice: Option<Value>, functions: &[(String, Value)]) -> Result<ToolCh
             "none" => ToolChoice::None,
             "auto" => ToolChoice::Auto,
             "required" => ToolChoice::Required,
-            _ => return Err(ApiError::want("tool_choice", UNNAMED, &word.into())),
+            _ => return Err(ApiError::expected("tool_choice", UNNAMED, &word.into())),
         },
         Some(object) => {
             let name = object["function"]["name"].as_str();
             match name.filter(|_| object["type"] == "function") {
                 Some(name) => ToolChoice::Named(name.to_owned()),
-                None => return Err(ApiError::want("tool_choice", UNNAMED, &object)),
+                None => return Err(ApiError::expected("tool_choice", UNNAMED, &object)),
             }
         }
     };
@@ -135,11 +130,10 @@ fn choice(choice: Option<Value>, functions: &[(String, Value)]) -> Result<ToolCh
         ToolChoice::None => {}
         ToolChoice::Auto if functions.is_empty() => return Ok(ToolChoice::None),
         _ if functions.is_empty() => {
-            return Err(ApiError::bad("tool_choice", "tool_choice: there are no tools"));
+            return Err(ApiError::bad("tool_choice", "tool_choice: requires tools"));
         }
         ToolChoice::Named(name) if !functions.iter().any(|(known, _)| known == name) => {
-            let words = format!("tool_choice: there is no tool named {name:?}");
-            return Err(ApiError::bad("tool_choice", words));
+            return Err(ApiError::bad("tool_choice", format!("tool_choice: unknown tool {name:?}")));
         }
         _ => {}
     }

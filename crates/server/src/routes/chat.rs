@@ -31,11 +31,11 @@ use crate::tools::ToolChoice;
 
 /// Parameters that the model cannot honour, and why.
 const REFUSED: &[(&str, &str)] = &[
-    ("audio", "the model does not speak"),
-    ("function_call", "is no longer part of the API: use tool_choice"),
-    ("functions", "is no longer part of the API: use tools"),
-    ("suffix", "the model does not fill in text"),
-    ("web_search_options", "the server does not search"),
+    ("audio", "audio output is not supported"),
+    ("function_call", "no longer part of the API, use tool_choice"),
+    ("functions", "no longer part of the API, use tools"),
+    ("suffix", "fill-in-the-middle is not supported"),
+    ("web_search_options", "web search is not supported"),
 ];
 
 pub(super) async fn chat(
@@ -62,10 +62,11 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let max_tokens = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
     let wanted = match chat.tools.forced() {
         None => wanted,
-        Some(_) if wanted.is_some() => {
-            return Err(ApiError::bad("tool_choice", "tool_choice: the form of the answer is already given"));
-        }
         Some(tools) => {
+            if let Some(wanted) = wanted {
+                let message = format!("tool_choice: cannot be combined with {}", wanted.param);
+                return Err(ApiError::bad("tool_choice", message));
+            }
             let style = prompt.markup.calls.unwrap_or(CallStyle::GENERIC);
             let grammar = Grammar::Calls { texts: style.texts(), tools, many: chat.tools.many() };
             Some(Wanted { grammar, param: "tools" })
@@ -111,14 +112,14 @@ fn logprobs(params: &mut Params, config: &Config) -> Result<Option<usize>> {
     match (params.bool("logprobs")?.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
         (false, None | Some(0)) => Ok(None),
-        (false, Some(_)) => Err(ApiError::bad("top_logprobs", "top_logprobs: only with logprobs")),
+        (false, Some(_)) => Err(ApiError::bad("top_logprobs", "top_logprobs: requires logprobs to be true")),
     }
 }
 
 fn modalities(params: &mut Params) -> Result<()> {
     match params.array("modalities")? {
         Some(kinds) if kinds.iter().any(|kind| kind != "text") => {
-            Err(ApiError::bad("modalities", "modalities: the model gives text"))
+            Err(ApiError::bad("modalities", "modalities: only \"text\" is supported"))
         }
         _ => Ok(()),
     }

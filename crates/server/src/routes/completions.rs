@@ -32,9 +32,9 @@ const MAX_TOKENS: usize = 16;
 
 /// Parameters that the model cannot honour, and why.
 const REFUSED: &[(&str, &str)] = &[
-    ("messages", "conversations go to /v1/chat/completions"),
-    ("suffix", "the model does not fill in text before a suffix"),
-    ("tools", "tools go to /v1/chat/completions"),
+    ("messages", "use /v1/chat/completions for conversations"),
+    ("suffix", "fill-in-the-middle is not supported"),
+    ("tools", "use /v1/chat/completions for tools"),
 ];
 
 /// A prompt and its own text, for `echo`.
@@ -62,7 +62,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let wanted = constraint::take(&mut params)?;
     let echo = params.bool("echo")?.unwrap_or(false);
     if echo && logprobs.is_some() {
-        return Err(ApiError::bad("echo", "echo: not together with logprobs"));
+        return Err(ApiError::bad("echo", "echo: cannot be combined with logprobs"));
     }
     let add_special = params.bool("add_special_tokens")?.unwrap_or(true);
     let prompt = params.listed("prompt")?;
@@ -104,7 +104,7 @@ fn prompts(
 ) -> Result<Vec<Prompt>> {
     let check = |prompts: usize| match prompts.saturating_mul(n) {
         texts if texts > config.max_choices => {
-            Err(ApiError::too_many("prompt", texts, config.max_choices, "texts (prompts times n)"))
+            Err(ApiError::too_many("prompt", texts, config.max_choices, "choices (prompts times n)"))
         }
         _ => Ok(()),
     };

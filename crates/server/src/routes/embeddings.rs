@@ -47,11 +47,12 @@ pub(super) async fn embeddings(
         },
     };
     record.tell().finish = Some("stop");
-    if let Some(want) = job.dimensions
-        && let Some(found) = vectors.iter().map(Vec::len).find(|found| *found != want)
+    if let Some(requested) = job.dimensions
+        && let Some(size) = vectors.iter().map(Vec::len).find(|size| *size != requested)
     {
-        let words = format!("dimensions: this model's vectors have {found}, got {want}");
-        return Err(ApiError::bad("dimensions", words));
+        let message =
+            format!("dimensions: expected {size}, the size of this model's vectors, got {requested}");
+        return Err(ApiError::bad("dimensions", message));
     }
     let base64 = job.base64;
     let data: Vec<Value> = (0..).zip(&vectors).map(|(index, vector)| entry(index, vector, base64)).collect();
@@ -109,7 +110,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let base64 = match params.string("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
-        Some(other) => return Err(ApiError::want("encoding_format", "float or base64", &other.into())),
+        Some(other) => return Err(ApiError::expected("encoding_format", "float or base64", &other.into())),
     };
     let dimensions = params.integer("dimensions", 1, i64::MAX)?.map(|d| d as usize);
     let priority = params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32;
@@ -117,7 +118,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     params.finish(&[], &[])?;
     let inputs = inputs(input, &Encoder::new(served, cancel, "input"), config)?;
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
-        return Err(ApiError::bad("input", format!("input: text {at} is empty")));
+        return Err(ApiError::bad("input", format!("input: text {at} must not be empty")));
     }
     let request = |prompt| Request { priority, ..Request::embed(prompt, served.model.pooling()) };
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })

@@ -61,7 +61,9 @@ fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel
     let strings = params.bool("return_token_strs")?.unwrap_or(false);
     let prompt = params.string("prompt")?;
     let text = match params.string("content")? {
-        Some(_) if prompt.is_some() => return Err(ApiError::bad("content", "content: prompt is given too")),
+        Some(_) if prompt.is_some() => {
+            return Err(ApiError::bad("content", "content: cannot be combined with prompt"));
+        }
         content => prompt.or(content),
     };
     // of any length: clients ask in order to learn whether a text fits
@@ -94,8 +96,9 @@ fn text_of(body: &[u8], served: &ServedModel, _config: &Config, _cancel: &Cancel
     params.finish(&[], &[])?;
     let tokenizer = served.model.tokenizer();
     if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_size()) {
-        let words = format!("tokens: token id {id} is outside the vocabulary of {}", tokenizer.vocab_size());
-        return Err(ApiError::bad("tokens", words));
+        let vocab = tokenizer.vocab_size();
+        let message = format!("tokens: token id {id} is outside the vocabulary of {vocab}");
+        return Err(ApiError::bad("tokens", message));
     }
     written(&Text { prompt: tokenizer.decode(&ids, true) })
 }

@@ -27,7 +27,7 @@ fn chat(site: &Site, more: &str) -> Reply {
 #[test]
 fn a_body_of_too_many_values_is_refused() {
     let site = Site::new(Setup::default());
-    let words = "the body has more than 131072 JSON values";
+    let words = "the request body has more than 131072 JSON values";
     let tool = format!(
         "\"tools\": [{{\"type\": \"function\", \"function\": {{\"name\": \"f\", \"parameters\": {{\"a\": {}}}}}}}]",
         lists(VALUES)
@@ -58,8 +58,7 @@ fn the_arguments_of_earlier_calls_count_together() {
         ]})
     };
     let reply = site.post("/v1/chat/completions", body(vec![call(VALUES / 2), call(VALUES / 2)]));
-    let words =
-        "messages[0].tool_calls[1].function.arguments: 131073 JSON values or more, the limit is 131072";
+    let words = "messages[0].tool_calls[1].function.arguments: more than 131072 JSON values";
     assert_eq!((reply.status, reply.message().as_str()), (400, words));
     assert_eq!(site.post("/v1/chat/completions", body(vec![call(2), call(2)])).status, 200);
 }
@@ -82,7 +81,7 @@ fn long_lists_of_tokens_are_no_values() {
     assert_eq!(reply.status, 200);
     let body = format!("{{\"prompt\": {}}}", lists(VALUES));
     let reply = site.send("POST", "/v1/completions", &[], body.as_bytes());
-    assert_eq!(reply.message(), "prompt: 131073 texts (prompts times n), the limit is 128");
+    assert_eq!(reply.message(), "prompt: 131073 choices (prompts times n) exceed the limit of 128");
 }
 
 #[test]
@@ -93,11 +92,11 @@ fn tools_have_a_size_and_a_depth() {
         |parameters: Value| site.chat("ok", json!({"tools": tools(parameters), "tool_choice": "none"}));
     let large = json!({"description": "x".repeat(512 << 10)});
     let bytes = tools(large.clone()).to_string().len() - 2; // without the brackets of the list
-    let words = format!("tools: {bytes} bytes as JSON, the limit is 524288");
+    let words = format!("tools: {bytes} bytes as JSON exceed the limit of 524288");
     assert_eq!((with(large.clone()).status, with(large).message()), (400, words));
     let deep = (0..70).fold(json!(1), |inner, _| json!({"a": inner}));
     let reply = with(deep);
-    assert_eq!(reply.message(), "tools: 72 levels inside each other, the limit is 64");
+    assert_eq!(reply.message(), "tools: 72 levels of nesting exceed the limit of 64");
     assert_eq!(with((0..50).fold(json!(1), |inner, _| json!({"a": inner}))).status, 200);
 }
 
@@ -112,7 +111,7 @@ fn bodies_share_their_memory() {
     waiting.write_all(&[&head[..], " ".repeat(900).as_bytes()].concat()).unwrap();
     thread::sleep(Duration::from_millis(200));
     let reply = site.send("POST", "/tokenize", &[], body.as_bytes());
-    let words = "the bodies of all requests together may have 1500 bytes: try again when others are done";
+    let words = "all request bodies together exceed the limit of 1500 bytes: retry later";
     assert_eq!((reply.status, reply.message().as_str()), (503, words));
     assert_eq!(
         (reply.header("retry-after"), &reply.json()["error"]["code"]),

@@ -46,7 +46,7 @@ fn clients_that_read_nothing_lose_their_seats() {
         format!("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     let silent: Vec<TcpStream> =
         (0..3).map(|_| connect(&site, &[head.as_bytes(), body.as_bytes()].concat())).collect();
-    refused(&site.get("/v1/models"), "3 connections are open, the limit of --max-connections");
+    refused(&site.get("/v1/models"), "too many connections: the limit is 3");
     assert_eq!(site.get("/health").status, 200);
     assert_eq!(get_when_free(&site, "/v1/models").status, 200);
     drop(silent);
@@ -68,7 +68,7 @@ fn one_address_has_a_share_of_the_seats() {
     let config = Config { max_connections_per_peer: 2, ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let both = [connect(&site, b""), connect(&site, b"")];
-    let words = "2 connections from 127.0.0.1 are open, the limit of --max-connections-per-peer";
+    let words = "too many connections from 127.0.0.1: the limit is 2";
     refused(&site.get("/v1/models"), words);
     assert_eq!(site.get("/health").status, 200);
     drop(both);

@@ -132,7 +132,7 @@ fn a_stuck_step_is_seen_and_forgotten_when_it_ends() {
     wait_until(|| site.get("/health").status == 503);
     for (status, code, message) in answers(&site) {
         assert_eq!((status, code.as_str()), (503, "engine_stuck"), "{message}");
-        assert!(message.starts_with("the engine is stuck: a step has taken "), "{message}");
+        assert!(message.starts_with("the engine is stuck: the current step has run for "), "{message}");
     }
     assert!(site.get("/metrics").text.contains("tern:engine_up{model_name=\"parrot\"} 0"));
     site.moods.released.store(true, Ordering::Relaxed);
@@ -155,7 +155,7 @@ fn the_first_look_after_a_standstill_sees_it() {
         wait_until(|| site.handle.stats().running == 1);
         let reply = site.get("/ready");
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("engine_stuck")));
-        assert!(reply.message().starts_with("the engine has taken no step for "), "{}", reply.message());
+        assert!(reply.message().starts_with("the engine has completed no step for "), "{}", reply.message());
         assert_eq!(site.get("/health").status, 200, "it may be a long step");
         // and the next one is at once
         let start = Instant::now();
@@ -197,7 +197,7 @@ fn a_model_that_cannot_be_loaded_ends_the_server() {
         let _loader = loader;
         panic!("on purpose");
     };
-    assert_eq!(end(panics), because("loading the model panicked; the message above says where"));
+    assert_eq!(end(panics), because("loading the model panicked; see the panic message in the log"));
 }
 
 #[test]

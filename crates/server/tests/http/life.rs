@@ -103,7 +103,7 @@ fn a_request_has_a_deadline() {
     let reply = site.chat("endless", json!({}));
     assert_eq!(
         (reply.status, reply.message().as_str()),
-        (504, "the request took longer than the 0.2 s it may take")
+        (504, "the request exceeded the time limit of 0.2 s")
     );
     let reply = site.chat("endless", json!({"stream": true}));
     assert_eq!(reply.status, 200);

@@ -74,7 +74,7 @@ fn every_request_has_one_line() {
 
     send("log-bad", json!({"messages": 1}));
     let bad = line("log-bad");
-    assert_eq!((&bad["status"], &bad["error"]), (&json!(400), &json!("messages: want an array, got 1")));
+    assert_eq!((&bad["status"], &bad["error"]), (&json!(400), &json!("messages: expected an array, got 1")));
 
     let mut body = chat("endless");
     let whole = body.to_string();

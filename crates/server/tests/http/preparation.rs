@@ -29,16 +29,16 @@ fn a_text_that_cannot_fit_is_refused_by_its_bytes() {
     let longest = site.tokenizer.longest_token().unwrap();
     let (most, bytes) = (512 * longest, 512 * longest + 1);
     let text = "a".repeat(bytes);
-    let words = format!(
-        "the text has {bytes} bytes and the context of 512 tokens holds at most {most}: no token is longer than \
-         {longest} bytes"
+    let message = format!(
+        "{bytes} bytes exceed the context of 512 tokens, which holds at most {most} bytes (the longest token has \
+         {longest})"
     );
     for (path, param, body) in [
         ("/v1/completions", "prompt", json!({"prompt": text})),
         ("/v1/embeddings", "input", json!({"input": ["a", text]})),
     ] {
         let reply = site.post(path, body);
-        assert_eq!((reply.status, reply.message()), (400, format!("{param}: {words}")));
+        assert_eq!((reply.status, reply.message()), (400, format!("{param}: {message}")));
         assert_eq!(code(&reply.json()), (&json!("context_length_exceeded"), &json!(param)));
     }
     let reply = site.chat(&text, json!({}));
@@ -57,8 +57,8 @@ fn encoding_ends_where_the_context_does() {
         ("/v1/chat/completions", "messages", json!({"messages": [{"role": "user", "content": text}]})),
     ] {
         let reply = site.post(path, body);
-        let words = format!("{param}: the text has more tokens than the context of 512");
-        assert_eq!((reply.status, reply.message()), (400, words));
+        let message = format!("{param}: the text exceeds the context of 512 tokens");
+        assert_eq!((reply.status, reply.message()), (400, message));
         assert_eq!(code(&reply.json()), (&json!("context_length_exceeded"), &json!(param)));
     }
     let reply = site.post("/v1/completions", json!({"prompt": vec![1; 600]}));

@@ -1,4 +1,4 @@
-//! Every way to be refused: status, words and the parameter at fault.
+//! Every refusal: status, message and the parameter at fault.
 
 use serde_json::{Value, json};
 use tern_server::Config;
@@ -25,43 +25,51 @@ fn chats() {
     let site = Site::new(Setup::default());
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     let cases = vec![
-        (json!({}), "messages: the parameter is missing", Some("messages")),
-        (json!([]), "the body is not a JSON object", None),
+        (json!({}), "missing required parameter: \"messages\"", Some("messages")),
+        (json!([]), "the request body must be a JSON object", None),
         (json!({"messages": []}), "messages: must not be empty", Some("messages")),
-        (json!({"messages": "hi"}), "messages: want an array, got \"hi\"", Some("messages")),
+        (json!({"messages": "hi"}), "messages: expected an array, got \"hi\"", Some("messages")),
         (with("foo", json!(1)), "unknown parameter: \"foo\"", Some("foo")),
         (
             with("temperature", json!("hot")),
-            "temperature: want a number from 0 to 2, got \"hot\"",
+            "temperature: expected a number from 0 to 2, got \"hot\"",
             Some("temperature"),
         ),
         (
             with("temperature", json!(2.5)),
-            "temperature: want a number from 0 to 2, got 2.5",
+            "temperature: expected a number from 0 to 2, got 2.5",
             Some("temperature"),
         ),
-        (with("top_p", json!(-1)), "top_p: want a number from 0 to 1, got -1", Some("top_p")),
-        (with("n", json!(0)), "n: want an integer from 1 to 128, got 0", Some("n")),
-        (with("n", json!(1_000_000)), "n: want an integer from 1 to 128, got 1000000", Some("n")),
-        (with("n", json!(1.5)), "n: want an integer from 1 to 128, got 1.5", Some("n")),
-        (with("max_tokens", json!(0)), "max_tokens: want an integer of 1 or more, got 0", Some("max_tokens")),
-        (with("seed", json!("x")), "seed: want an integer, got \"x\"", Some("seed")),
-        (with("stop", json!(["a", 1])), "stop: want a string or an array of strings, got 1", Some("stop")),
-        (with("stop", json!("")), "stop: a string is empty", Some("stop")),
-        (with("stop", json!(vec!["a"; 17])), "stop: 17 strings, the limit is 16", Some("stop")),
+        (with("top_p", json!(-1)), "top_p: expected a number from 0 to 1, got -1", Some("top_p")),
+        (with("n", json!(0)), "n: expected an integer from 1 to 128, got 0", Some("n")),
+        (with("n", json!(1_000_000)), "n: expected an integer from 1 to 128, got 1000000", Some("n")),
+        (with("n", json!(1.5)), "n: expected an integer from 1 to 128, got 1.5", Some("n")),
+        (
+            with("max_tokens", json!(0)),
+            "max_tokens: expected an integer of 1 or more, got 0",
+            Some("max_tokens"),
+        ),
+        (with("seed", json!("x")), "seed: expected an integer, got \"x\"", Some("seed")),
+        (
+            with("stop", json!(["a", 1])),
+            "stop: expected a string or an array of strings, got 1",
+            Some("stop"),
+        ),
+        (with("stop", json!("")), "stop: strings must not be empty", Some("stop")),
+        (with("stop", json!(vec!["a"; 17])), "stop: 17 strings exceed the limit of 16", Some("stop")),
         (
             with("stop", json!("a".repeat(1025))),
-            "stop: 1025 bytes in a string, the limit is 1024",
+            "stop: 1025 bytes in a string exceed the limit of 1024",
             Some("stop"),
         ),
         (
             with("logit_bias", json!({"x": 1})),
-            "logit_bias: want token ids with numbers from -100 to 100, got \"x\"",
+            "logit_bias: expected token ids mapped to numbers from -100 to 100, got \"x\"",
             Some("logit_bias"),
         ),
         (
             with("logit_bias", json!({"1": 101})),
-            "logit_bias: want token ids with numbers from -100 to 100, got 101",
+            "logit_bias: expected token ids mapped to numbers from -100 to 100, got 101",
             Some("logit_bias"),
         ),
         (
@@ -69,60 +77,60 @@ fn chats() {
             "bias: token id 99999 is outside the vocabulary of 4096",
             Some("logit_bias"),
         ),
-        (with("top_logprobs", json!(5)), "top_logprobs: only with logprobs", Some("top_logprobs")),
+        (with("top_logprobs", json!(5)), "top_logprobs: requires logprobs to be true", Some("top_logprobs")),
         (
             with("top_logprobs", json!(21)),
-            "top_logprobs: want an integer from 0 to 20, got 21",
+            "top_logprobs: expected an integer from 0 to 20, got 21",
             Some("top_logprobs"),
         ),
-        (with("stream_options", json!({})), "stream_options: only with stream", Some("stream_options")),
-        (with("best_of", json!(2)), "best_of: only the value of n is supported", Some("best_of")),
-        (with("suffix", json!("x")), "suffix: the model does not fill in text", Some("suffix")),
-        (with("audio", json!({})), "audio: the model does not speak", Some("audio")),
-        (with("modalities", json!(["audio"])), "modalities: the model gives text", Some("modalities")),
         (
-            with("functions", json!([])),
-            "functions: is no longer part of the API: use tools",
-            Some("functions"),
+            with("stream_options", json!({})),
+            "stream_options: requires stream to be true",
+            Some("stream_options"),
         ),
+        (with("best_of", json!(2)), "best_of: must be equal to n", Some("best_of")),
+        (with("suffix", json!("x")), "suffix: fill-in-the-middle is not supported", Some("suffix")),
+        (with("audio", json!({})), "audio: audio output is not supported", Some("audio")),
+        (with("modalities", json!(["audio"])), "modalities: only \"text\" is supported", Some("modalities")),
+        (with("functions", json!([])), "functions: no longer part of the API, use tools", Some("functions")),
         (
             with("use_beam_search", json!(true)),
             "use_beam_search: only false is supported",
             Some("use_beam_search"),
         ),
-        (with("tools", json!([1])), "tools[0]: want an object, got 1", Some("tools[0]")),
+        (with("tools", json!([1])), "tools[0]: expected an object, got 1", Some("tools[0]")),
         (
             with("tools", json!([{"type": "custom"}])),
-            "tools[0].type: want \"function\", got \"custom\"",
+            "tools[0].type: expected \"function\", got \"custom\"",
             Some("tools[0].type"),
         ),
-        (with("tools", json!(vec![1; 129])), "tools: 129 tools, the limit is 128", Some("tools")),
-        (with("tool_choice", json!("required")), "tool_choice: there are no tools", Some("tool_choice")),
+        (with("tools", json!(vec![1; 129])), "tools: 129 tools exceed the limit of 128", Some("tools")),
+        (with("tool_choice", json!("required")), "tool_choice: requires tools", Some("tool_choice")),
         (
             json!({"messages": [{"role": "user", "content": "a"}], "tools": tool, "tool_choice": {
                 "type": "function", "function": {"name": "g"}
             }}),
-            "tool_choice: there is no tool named \"g\"",
+            "tool_choice: unknown tool \"g\"",
             Some("tool_choice"),
         ),
         (
             json!({"messages": [{"role": "user", "content": "a"}], "tools": tool, "response_format": {"type": "json_object"}}),
-            "response_format: not together with tools, which this model calls without a mark of its own",
+            "response_format: cannot be combined with tools: this model's tool calls have no start token",
             Some("response_format"),
         ),
         (
             with("response_format", json!({"type": "xml"})),
-            "response_format.type: want \"text\", \"json_object\" or \"json_schema\", got \"xml\"",
+            "response_format.type: expected \"text\", \"json_object\" or \"json_schema\", got \"xml\"",
             Some("response_format.type"),
         ),
         (
             with("response_format", json!({"type": "json_schema", "json_schema": {"name": "x"}})),
-            "response_format.json_schema.schema: the parameter is missing",
+            "missing required parameter: \"response_format.json_schema.schema\"",
             Some("response_format.json_schema.schema"),
         ),
         (
             json!({"messages": [{"role": "user", "content": "a"}], "guided_regex": "a", "guided_choice": ["a"]}),
-            "guided_choice: the form is already given by guided_regex",
+            "guided_choice: cannot be combined with guided_regex",
             Some("guided_choice"),
         ),
         (
@@ -132,7 +140,7 @@ fn chats() {
         ),
         (
             with("chat_template_kwargs", json!({"x": "y".repeat(20_000)})),
-            "chat_template_kwargs: 20008 bytes, the limit is 16384",
+            "chat_template_kwargs: 20008 bytes exceed the limit of 16384",
             Some("chat_template_kwargs"),
         ),
         (
@@ -152,7 +160,7 @@ fn chats() {
     let regex = site.post("/v1/chat/completions", with("guided_regex", json!("a(")));
     assert_eq!((regex.status, &regex.json()["error"]["param"]), (400, &json!("guided_regex")));
     let long = site.chat(&"word ".repeat(1000), json!({}));
-    assert_eq!(long.message(), "messages: the text has more tokens than the context of 512");
+    assert_eq!(long.message(), "messages: the text exceeds the context of 512 tokens");
     assert_eq!(site.handle.stats().tokens_generated, 0);
 }
 
@@ -161,15 +169,15 @@ fn completions() {
     let site = Site::new(Setup::default());
     let with = |name: &str, value: Value| json!({"prompt": "a", name: value});
     let cases = vec![
-        (json!({}), "prompt: the parameter is missing", Some("prompt")),
-        (json!({"prompt": []}), "prompt: there is none", Some("prompt")),
+        (json!({}), "missing required parameter: \"prompt\"", Some("prompt")),
+        (json!({"prompt": []}), "prompt: must not be empty", Some("prompt")),
         (
             json!({"prompt": {"a": 1}}),
-            "prompt: want a string, strings, token ids or lists of token ids, got an object",
+            "prompt: expected a string, token ids, or an array of strings or of token id arrays, got an object",
             Some("prompt"),
         ),
-        (json!({"prompt": [1, "a"]}), "prompt: want token ids, got \"a\"", Some("prompt")),
-        (json!({"prompt": [1, -1]}), "prompt: want token ids, got -1", Some("prompt")),
+        (json!({"prompt": [1, "a"]}), "prompt: expected token ids, got \"a\"", Some("prompt")),
+        (json!({"prompt": [1, -1]}), "prompt: expected token ids, got -1", Some("prompt")),
         (
             json!({"prompt": [1, 5000]}),
             "prompt: token id 5000 is outside the vocabulary of 4096",
@@ -178,19 +186,19 @@ fn completions() {
         (json!({"prompt": [[]]}), "the prompt is empty", Some("prompt")),
         (
             json!({"prompt": ["a", "b"], "n": 100}),
-            "prompt: 200 texts (prompts times n), the limit is 128",
+            "prompt: 200 choices (prompts times n) exceed the limit of 128",
             Some("prompt"),
         ),
+        (with("suffix", json!("b")), "suffix: fill-in-the-middle is not supported", Some("suffix")),
+        (with("tools", json!([])), "tools: use /v1/chat/completions for tools", Some("tools")),
         (
-            with("suffix", json!("b")),
-            "suffix: the model does not fill in text before a suffix",
-            Some("suffix"),
+            with("logprobs", json!(true)),
+            "logprobs: expected an integer from 0 to 20, got true",
+            Some("logprobs"),
         ),
-        (with("tools", json!([])), "tools: tools go to /v1/chat/completions", Some("tools")),
-        (with("logprobs", json!(true)), "logprobs: want an integer from 0 to 20, got true", Some("logprobs")),
         (
             json!({"prompt": "a", "echo": true, "logprobs": 1}),
-            "echo: not together with logprobs",
+            "echo: cannot be combined with logprobs",
             Some("echo"),
         ),
     ];
@@ -201,31 +209,31 @@ fn completions() {
 fn embeddings_and_tokens() {
     let site = Site::new(Setup::default());
     let cases = vec![
-        (json!({}), "input: the parameter is missing", Some("input")),
-        (json!({"input": []}), "input: there is none", Some("input")),
-        (json!({"input": ["a", []]}), "input: text 1 is empty", Some("input")),
-        (json!({"input": vec!["a"; 2049]}), "input: 2049 inputs, the limit is 2048", Some("input")),
+        (json!({}), "missing required parameter: \"input\"", Some("input")),
+        (json!({"input": []}), "input: must not be empty", Some("input")),
+        (json!({"input": ["a", []]}), "input: text 1 must not be empty", Some("input")),
+        (json!({"input": vec!["a"; 2049]}), "input: 2049 inputs exceed the limit of 2048", Some("input")),
         (
             json!({"input": "a", "encoding_format": "hex"}),
-            "encoding_format: want float or base64, got \"hex\"",
+            "encoding_format: expected float or base64, got \"hex\"",
             Some("encoding_format"),
         ),
         (
             json!({"input": "a", "dimensions": 7}),
-            "dimensions: this model's vectors have 2, got 7",
+            "dimensions: expected 2, the size of this model's vectors, got 7",
             Some("dimensions"),
         ),
     ];
     check(&site, "/v1/embeddings", cases);
     let cases = vec![
-        (json!({}), "messages: the parameter is missing", Some("messages")),
-        (json!({"prompt": "a", "content": "b"}), "content: prompt is given too", Some("content")),
+        (json!({}), "missing required parameter: \"messages\"", Some("messages")),
+        (json!({"prompt": "a", "content": "b"}), "content: cannot be combined with prompt", Some("content")),
         (json!({"prompt": "a", "x": 1}), "unknown parameter: \"x\"", Some("x")),
     ];
     check(&site, "/tokenize", cases);
     let cases = vec![
-        (json!({}), "tokens: the parameter is missing", Some("tokens")),
-        (json!({"tokens": ["a"]}), "tokens: want token ids, got \"a\"", Some("tokens")),
+        (json!({}), "missing required parameter: \"tokens\"", Some("tokens")),
+        (json!({"tokens": ["a"]}), "tokens: expected token ids, got \"a\"", Some("tokens")),
         (
             json!({"tokens": [4096]}),
             "tokens: token id 4096 is outside the vocabulary of 4096",
@@ -236,7 +244,7 @@ fn embeddings_and_tokens() {
 }
 
 #[test]
-fn what_cannot_change_an_answer_is_let_through() {
+fn parameters_without_effect_are_accepted() {
     let site = Site::new(Setup::default());
     let more = json!({
         "user": "u", "metadata": {"a": "b"}, "store": true, "service_tier": "auto", "safety_identifier": "x",
@@ -250,14 +258,14 @@ fn what_cannot_change_an_answer_is_let_through() {
 }
 
 #[test]
-fn a_model_without_a_template_does_not_chat_and_another_model_is_not_here() {
+fn a_model_without_a_template_does_not_chat_and_unknown_models_are_refused() {
     let site = Site::new(Setup { template: None, ..Setup::default() });
     let reply = site.chat("hi", json!({}));
     assert_eq!(reply.message(), "this model has no chat template: use /v1/completions");
     assert_eq!(reply.status, 400);
     let reply = site.post("/v1/completions", json!({"prompt": "a", "model": "gpt"}));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")));
-    assert_eq!(reply.message(), "the model \"gpt\" is not served here: \"parrot\" is");
+    assert_eq!(reply.message(), "the model \"gpt\" does not exist; this server has \"parrot\"");
 }
 
 #[test]
@@ -267,18 +275,22 @@ fn bodies_methods_and_paths() {
     let post =
         |body: &[u8]| site.send("POST", "/v1/chat/completions", &[("content-type", "text/plain")], body);
     for (reply, status, message) in [
-        (post(b"{\n\"a\": }"), 400, "the body is not JSON: expected value at line 2 column 6"),
-        (post(b""), 400, "the body is not JSON: EOF while parsing a value at line 1 column 0"),
-        (post(&[b' '; 1001]), 413, "the body is larger than the 1000 bytes it may have"),
-        (post(&[b'['; 900]), 400, "the body is not a JSON object"),
+        (post(b"{\n\"a\": }"), 400, "the request body is not valid JSON: expected value at line 2 column 6"),
+        (post(b""), 400, "the request body is not valid JSON: EOF while parsing a value at line 1 column 0"),
+        (post(&[b' '; 1001]), 413, "the request body exceeds the limit of 1000 bytes"),
+        (post(&[b'['; 900]), 400, "the request body must be a JSON object"),
         (
             post(format!("{{\"a\": {}", "[".repeat(200)).as_bytes()),
             400,
-            "the body is not JSON: recursion limit exceeded at line 1 column 133",
+            "the request body is not valid JSON: recursion limit exceeded at line 1 column 133",
         ),
-        (site.get("/v1/chat/completions"), 405, "/v1/chat/completions does not take GET"),
-        (site.get("/nothing"), 404, "there is no route GET /nothing"),
-        (site.get("/v1/models/nobody"), 404, "the model \"nobody\" is not served here: \"parrot\" is"),
+        (site.get("/v1/chat/completions"), 405, "method not allowed: GET /v1/chat/completions"),
+        (site.get("/nothing"), 404, "unknown route: GET /nothing"),
+        (
+            site.get("/v1/models/nobody"),
+            404,
+            "the model \"nobody\" does not exist; this server has \"parrot\"",
+        ),
     ] {
         assert_eq!((reply.status, reply.message().as_str()), (status, message));
         assert_eq!(reply.header("content-type"), Some("application/json"));
