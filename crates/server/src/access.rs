@@ -1,4 +1,4 @@
-//! One line in the log for every request, written when its last byte is sent or its client is gone.
+//! One log line per request, written when the last byte is sent or the client has disconnected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -15,22 +15,22 @@ use http_body::{Body as _, Frame, SizeHint};
 use tracing::field::Empty;
 use tracing::{Instrument, Level, Span};
 
-use crate::chance;
 use crate::error::{ApiError, ErrorMessage};
+use crate::ids;
 use crate::state::App;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What a route tells about its request. Clones are the same record.
+/// What a route reports about its request. Clones share their fields.
 #[derive(Clone)]
-pub(crate) struct Record {
+pub(crate) struct RequestLog {
     pub(crate) start: Instant,
-    told: Arc<Mutex<Told>>,
+    fields: Arc<Mutex<LogFields>>,
 }
 
-/// What is known so far.
+/// The fields of a log line that are known so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct LogFields {
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) generated_tokens: usize,
@@ -39,35 +39,35 @@ pub(crate) struct Told {
     pub(crate) error: Option<String>,
 }
 
-impl Record {
-    pub(crate) fn new() -> Record {
-        Record { start: Instant::now(), told: Arc::default() }
+impl RequestLog {
+    pub(crate) fn new() -> RequestLog {
+        RequestLog { start: Instant::now(), fields: Arc::default() }
     }
 
-    pub(crate) fn tell(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn fields(&self) -> MutexGuard<'_, LogFields> {
+        self.fields.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Gives the request an id, a span and a record; turns a panic into its answer; logs the end.
+/// Adds an id, a span and a log to the request, turns a panic into a 500 response, and logs the end.
 pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = request_id(&request);
-    let record = Record::new();
-    request.extensions_mut().insert(record.clone());
+    let log = RequestLog::new();
+    request.extensions_mut().insert(log.clone());
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let head = request.method() == Method::HEAD;
     let span = tracing::info_span!(
         "request", %method, %path, %id,
         status = Empty, prompt_tokens = Empty, generated_tokens = Empty, finish = Empty,
     );
-    // from here on a client that goes away drops the line, which logs it
-    let mut line = Line { app, record, span: span.clone(), method, path, id, status: None, whole: false };
-    let mut response = unpanicked(next.run(request).instrument(span)).await;
+    // from here on a client that disconnects drops the line, which logs it
+    let mut line = Line { app, log, span: span.clone(), method, path, id, status: None, complete: false };
+    let mut response = catch_panic(next.run(request).instrument(span)).await;
     line.status = Some(response.status().as_u16());
-    // a body that nobody will read is sent already
-    line.whole = head || response.body().is_end_stream();
+    // a body that will not be read counts as sent
+    line.complete = head || response.body().is_end_stream();
     if let Some(ErrorMessage(message)) = response.extensions_mut().remove() {
-        line.record.tell().error = Some(message);
+        line.log.fields().error = Some(message);
     }
     if let Ok(id) = HeaderValue::from_str(&line.id) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -75,18 +75,18 @@ pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, nex
     response.map(|body| Body::new(Logged { body, line }))
 }
 
-/// The client's own id where it is one, otherwise a new one.
+/// The client's id if it is valid, otherwise a new one.
 fn request_id(request: &Request) -> String {
-    let sane = |id: &&str| {
-        let known = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-        !id.is_empty() && id.len() <= 128 && id.chars().all(known)
+    let valid = |id: &&str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        !id.is_empty() && id.len() <= 128 && id.chars().all(allowed)
     };
-    let given = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(sane);
-    given.map_or_else(|| chance::id("req-"), str::to_owned)
+    let given = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(valid);
+    given.map_or_else(|| ids::id("req-"), str::to_owned)
 }
 
-/// A panic of one request is that request's answer.
-async fn unpanicked(future: impl Future<Output = Response>) -> Response {
+/// Turns a panic of a handler into a 500 response.
+async fn catch_panic(future: impl Future<Output = Response>) -> Response {
     let mut future = pin!(future);
     let poll = |cx: &mut Context<'_>| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
         Ok(poll) => poll,
@@ -95,62 +95,62 @@ async fn unpanicked(future: impl Future<Output = Response>) -> Response {
     std::future::poll_fn(poll).await
 }
 
-/// Routes that are asked all the time.
-const WATCHED: [&str; 3] = ["/health", "/ready", "/metrics"];
+/// Routes that monitoring polls every few seconds.
+const MONITORING: [&str; 3] = ["/health", "/ready", "/metrics"];
 
-/// The line in the making, written when it is dropped.
+/// A log line that is written when it is dropped.
 struct Line {
     app: Arc<App>,
-    record: Record,
-    /// Lives as long as the answer.
+    log: RequestLog,
+    /// Lives as long as the response.
     span: Span,
     method: String,
     path: String,
     id: String,
     status: Option<u16>,
-    /// The whole answer was sent.
-    whole: bool,
+    /// The response was sent completely.
+    complete: bool,
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let status = self.status.unwrap_or(499); // nginx's number for a client that did not wait
+        let status = self.status.unwrap_or(499); // nginx's status for a client that closed the request
         self.app.metrics.response(status);
-        let told = self.record.tell().clone();
-        let total = self.record.start.elapsed();
-        let speaking = total.saturating_sub(told.first_token.unwrap_or_default()).as_secs_f64();
-        let speed = match told.generated_tokens {
+        let fields = self.log.fields().clone();
+        let total = self.log.start.elapsed();
+        let decode_s = total.saturating_sub(fields.first_token.unwrap_or_default()).as_secs_f64();
+        let speed = match fields.generated_tokens {
             0 | 1 => 0.0,
-            tokens => (tokens - 1) as f64 / speaking.max(1e-9),
+            tokens => (tokens - 1) as f64 / decode_s.max(1e-9),
         };
-        let finish = if self.whole { told.finish.unwrap_or("-") } else { "cancelled" };
+        let finish = if self.complete { fields.finish.unwrap_or("-") } else { "cancelled" };
         self.span.record("status", status);
-        self.span.record("prompt_tokens", told.prompt_tokens);
-        self.span.record("generated_tokens", told.generated_tokens);
+        self.span.record("prompt_tokens", fields.prompt_tokens);
+        self.span.record("generated_tokens", fields.generated_tokens);
         self.span.record("finish", finish);
         macro_rules! line {
             ($level:expr) => {
                 tracing::event!(
                     target: "tern::access",
-                    parent: None, // the line says it all itself
+                    parent: None, // the line repeats the span's fields
                     $level,
                     method = %self.method,
                     path = %self.path,
                     status,
                     id = %self.id,
-                    prompt_tokens = told.prompt_tokens,
-                    cached_tokens = told.cached_tokens,
-                    generated_tokens = told.generated_tokens,
-                    ttft_ms = told.first_token.map_or(0, |time| time.as_millis() as u64),
+                    prompt_tokens = fields.prompt_tokens,
+                    cached_tokens = fields.cached_tokens,
+                    generated_tokens = fields.generated_tokens,
+                    ttft_ms = fields.first_token.map_or(0, |time| time.as_millis() as u64),
                     tokens_per_s = (speed * 10.0).round() / 10.0,
                     finish,
                     total_ms = total.as_millis() as u64,
-                    error = told.error.as_deref().unwrap_or(""),
+                    error = fields.error.as_deref().unwrap_or(""),
                 )
             };
         }
-        // whoever watches comes every few seconds, and is news only when something is wrong
-        if status < 400 && WATCHED.contains(&self.path.as_str()) {
+        // successful polls would fill the log
+        if status < 400 && MONITORING.contains(&self.path.as_str()) {
             line!(Level::DEBUG);
         } else {
             line!(Level::INFO);
@@ -158,7 +158,7 @@ impl Drop for Line {
     }
 }
 
-/// A body that keeps the line until it is sent.
+/// A body that holds the log line until it is sent.
 struct Logged {
     body: Body,
     line: Line,
@@ -174,7 +174,7 @@ impl http_body::Body for Logged {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.line.whole = true;
+            self.line.complete = true;
         }
         frame
     }
@@ -193,8 +193,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_an_answer() {
-        let response = unpanicked(async { panic!("on purpose") }).await;
+    async fn a_panic_is_a_500_response() {
+        let response = catch_panic(async { panic!("on purpose") }).await;
         assert_eq!(response.status(), 500);
         let app = App::new(crate::Config::default());
         let error = app.work(1, || -> crate::error::Result<()> { panic!("on purpose") }).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Who may ask: keys, compared in constant time.
+//! API keys, compared in constant time.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,7 +8,7 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::ApiError;
 
-/// The keys that open the server, kept as hashes so that every comparison has the same length.
+/// The accepted keys, as hashes so that every comparison has the same length.
 pub(crate) struct Keys(Vec<[u8; 32]>);
 
 impl Keys {
@@ -16,18 +16,18 @@ impl Keys {
         Keys(keys.iter().map(|key| hash(key.as_bytes())).collect())
     }
 
-    /// Whether the headers carry a key: as a bearer token, or as the password of anybody.
+    /// Whether the headers contain a key: as a bearer token, or as the password of any user.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
         if self.0.is_empty() {
             return true;
         }
         let given = headers.get(header::AUTHORIZATION).and_then(given);
-        // nothing is no key, even where somebody configured it
+        // an empty key is never accepted
         let Some(given) = given.filter(|given| !given.is_empty()) else { return false };
         let given = hash(&given);
-        // every key is compared: which one fits, and how well, takes the same time
-        let fits = self.0.iter().fold(Choice::from(0), |fits, key| fits | key.ct_eq(&given));
-        fits.into()
+        // all keys are compared, so that the time does not depend on which one matches
+        let found = self.0.iter().fold(Choice::from(0), |found, key| found | key.ct_eq(&given));
+        found.into()
     }
 }
 
@@ -35,7 +35,7 @@ fn hash(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 
-/// The key in an `Authorization` header. Basic is for browsers, which ask for it when they open the page.
+/// The key in an `Authorization` header. Browsers use Basic, which lets them prompt for the key of the chat page.
 fn given(header: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = header.to_str().ok()?.trim().split_once(' ')?;
     let rest = rest.trim();
@@ -50,7 +50,7 @@ fn given(header: &HeaderValue) -> Option<Vec<u8>> {
     Some(pair[colon + 1..].to_vec())
 }
 
-/// The refusal, which tells a browser to ask for a password.
+/// The 401 response, which makes a browser prompt for a password.
 pub(crate) fn refusal() -> Response {
     let message = "missing or invalid API key: send `Authorization: Bearer KEY`";
     let error = ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key");
@@ -58,7 +58,7 @@ pub(crate) fn refusal() -> Response {
     for scheme in ["Basic realm=\"tern\", charset=\"UTF-8\"", "Bearer realm=\"tern\""] {
         response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
     }
-    // whoever has no key gets no second try on the same connection
+    // one attempt per connection
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_of_the_keys_opens_as_bearer_or_as_password() {
+    fn any_of_the_keys_is_accepted_as_bearer_or_as_password() {
         let keys = Keys::new(&["first".into(), "se:cond".into()]);
         let admits = |value: &str| {
             let mut headers = HeaderMap::new();

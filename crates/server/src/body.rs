@@ -1,4 +1,4 @@
-//! Bodies of requests: no longer and no slower than allowed, and not too many bytes of them at once.
+//! Request bodies: limits on the size and duration of each, and on the bytes of all.
 
 use std::ops::Deref;
 use std::pin::Pin;
@@ -13,18 +13,18 @@ use tokio::time::timeout;
 use crate::Config;
 use crate::error::{ApiError, Result};
 
-/// Bytes of all bodies that are held.
+/// Bytes of all bodies in memory.
 #[derive(Default)]
 pub(crate) struct HeldBytes(AtomicUsize);
 
-/// A body. Its bytes count until it is dropped.
+/// A body, counted in [`HeldBytes`] until it is dropped.
 pub(crate) struct HeldBody {
     bytes: Vec<u8>,
     held: Arc<HeldBytes>,
 }
 
 impl HeldBody {
-    /// Appends what has arrived, unless all bodies together would then have more than `limit` bytes.
+    /// Appends `data` and returns true, unless all bodies together would exceed `limit` bytes.
     fn extend(&mut self, data: &[u8], limit: usize) -> bool {
         let more = |held: usize| held.checked_add(data.len()).filter(|held| *held <= limit);
         let fits = self.held.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
@@ -54,7 +54,7 @@ impl Drop for HeldBody {
     }
 }
 
-/// The bytes of a body, of which at most [`Config::max_body`] are kept.
+/// Reads a body of at most [`Config::max_body`] bytes.
 pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>) -> Result<HeldBody> {
     let (limit, within) = (config.max_body, config.read_timeout);
     let too_large = || {
@@ -68,10 +68,10 @@ pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>)
         );
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("bodies_full").retry(1)
     };
-    // a client that is still sending does not read an answer: what is a little too long is read and dropped
-    let patience = limit.saturating_mul(4);
+    // a client that is still sending does not read the response: a slightly larger body is read and discarded
+    let max_discarded = limit.saturating_mul(4);
     let size = body.size_hint();
-    if size.lower() > patience as u64 {
+    if size.lower() > max_discarded as u64 {
         return Err(too_large());
     }
     let reading = async {
@@ -93,7 +93,7 @@ pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>)
             if refusal.is_some() {
                 kept.clear();
             }
-            if seen > patience {
+            if seen > max_discarded {
                 break;
             }
         }

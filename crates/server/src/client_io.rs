@@ -1,4 +1,4 @@
-//! A client's socket: a client that reads nothing is left, and one that is told to go still reads why.
+//! A client's socket: writes have a timeout, and closing waits until the client has read the response.
 
 use std::io;
 use std::pin::Pin;
@@ -11,41 +11,45 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// How long, and for how many bytes, a closed connection is read: closing it with bytes unread would reset it, and the
-/// client would lose the answer.
+/// How long, and for how many bytes, a connection is read after its shutdown: closing it with unread bytes would reset
+/// it, and the client would lose the response.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 1 << 20;
 
-/// A socket whose writes must move within a time.
+/// A socket whose writes time out.
 pub(crate) struct ClientIo {
     stream: TcpStream,
     write_timeout: Duration,
-    /// Runs while the client takes nothing.
+    /// Runs while the client reads nothing.
     stalled: Option<Pin<Box<Sleep>>>,
-    seen: Arc<Seen>,
+    state: Arc<SocketState>,
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-/// What a connection's socket and its requests tell each other.
+/// State shared by a connection's socket and its requests.
 #[derive(Default)]
-pub(crate) struct Seen {
-    /// How often bytes were read.
+pub(crate) struct SocketState {
+    /// Number of reads that returned bytes.
     pub(crate) reads: AtomicU64,
-    /// The client may still be sending what nobody reads.
-    pub(crate) sends: AtomicBool,
+    /// The client may be sending bytes that will not be read.
+    pub(crate) unread_input: AtomicBool,
 }
 
 impl ClientIo {
     pub(crate) fn new(stream: TcpStream, write_timeout: Duration) -> ClientIo {
-        ClientIo { stream, write_timeout, stalled: None, seen: Arc::default(), lingering: None }
+        ClientIo { stream, write_timeout, stalled: None, state: Arc::default(), lingering: None }
     }
 
-    pub(crate) fn seen(&self) -> Arc<Seen> {
-        Arc::clone(&self.seen)
+    pub(crate) fn state(&self) -> Arc<SocketState> {
+        Arc::clone(&self.state)
     }
 
-    /// Gives up on a client that took nothing for too long.
-    fn moved(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    /// Fails a write if the client has read nothing for too long.
+    fn limit_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
@@ -53,7 +57,7 @@ impl ClientIo {
         let limit = self.write_timeout;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "write timeout: the client does not read")))
     }
 }
 
@@ -66,7 +70,7 @@ impl AsyncRead for ClientIo {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.seen.reads.fetch_add(1, Ordering::Relaxed);
+            self.state.reads.fetch_add(1, Ordering::Relaxed);
         }
         read
     }
@@ -75,7 +79,7 @@ impl AsyncRead for ClientIo {
 impl AsyncWrite for ClientIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.moved(cx, written)
+        self.limit_write(cx, written)
     }
 
     fn poll_write_vectored(
@@ -84,7 +88,7 @@ impl AsyncWrite for ClientIo {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.moved(cx, written)
+        self.limit_write(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -99,14 +103,14 @@ impl AsyncWrite for ClientIo {
         let this = &mut *self;
         if this.lingering.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-            if !this.seen.sends.load(Ordering::Relaxed) {
+            if !this.state.unread_input.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
         }
         let (until, read) = this.lingering.get_or_insert_with(|| (Box::pin(sleep(LINGER)), 0));
-        let mut scrap = [0; 4096];
+        let mut discarded = [0; 4096];
         while *read < LINGER_BYTES && until.as_mut().poll(cx).is_pending() {
-            let mut buffer = ReadBuf::new(&mut scrap);
+            let mut buffer = ReadBuf::new(&mut discarded);
             match ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => *read += buffer.filled().len(),
                 _ => break,

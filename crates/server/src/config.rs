@@ -1,8 +1,8 @@
-//! What an operator decides: keys, deadlines and every limit on what a request may ask.
+//! The server's configuration: keys, timeouts and limits.
 
 use std::time::Duration;
 
-/// The server's settings. The defaults serve a trusted network without keys.
+/// The server's configuration. The defaults serve a trusted network without keys.
 ///
 /// ```
 /// use tern_server::Config;
@@ -11,61 +11,61 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Keys of which a request must bring one; none at all lets everybody in.
+    /// API keys, one of which a request must send; an empty list disables authentication.
     pub api_keys: Vec<String>,
-    /// Origins whose pages may call the server from a browser; `*` is all of them.
+    /// Origins whose pages may call the server from a browser; `*` allows all.
     pub cors_origins: Vec<String>,
-    /// Names that requests may use for the server, beside `localhost` and addresses; `*` is all of them. Names are
-    /// checked on loopback, and elsewhere if there is no key.
+    /// Host names that requests may use besides `localhost` and addresses; `*` allows all. Names are checked on
+    /// loopback, and elsewhere if there is no key.
     pub allowed_hosts: Vec<String>,
-    /// A request that takes longer is ended with an error.
+    /// Maximum duration of a request.
     pub request_timeout: Option<Duration>,
-    /// How long a shutdown waits for what runs.
+    /// How long a shutdown waits for running requests.
     pub drain_timeout: Duration,
     /// How long a client may take to send a request's headers, and then its body.
     pub read_timeout: Duration,
-    /// A stream that has been silent for this long sends a comment, so that proxies keep it open.
+    /// Interval of keep-alive comments in an idle stream.
     pub keep_alive: Duration,
-    /// `/ready` lets the engine generate a token at most this often.
+    /// Minimum interval between the tokens that `/ready` generates.
     pub ready_interval: Duration,
-    /// `/ready` waits this long for the engine to move.
+    /// How long `/ready` waits for the engine to complete a step.
     pub ready_deadline: Duration,
-    /// A step that takes longer, and ten times as long as earlier steps let expect, is stuck: `/health` fails and
-    /// requests are refused until it ends. The first step may take ten times this.
+    /// A step is stuck if it takes longer than this and ten times as long as expected: `/health` fails and requests
+    /// are refused until it ends. The first step may take ten times this.
     pub stall_timeout: Duration,
-    /// How long the server answers, with the reason, after its engine has ended.
+    /// How long requests are refused with the reason after the engine has ended.
     pub failure_grace: Duration,
-    /// How long a client may take nothing of an answer before its connection is closed.
+    /// A connection is closed if its client reads nothing for this long.
     pub write_timeout: Duration,
-    /// Open connections; of those beyond, only `/health` is answered.
+    /// Maximum number of open connections; beyond it only `/health` is answered.
     pub max_connections: usize,
-    /// The same for one IPv4 address or one /64 network of IPv6.
+    /// Maximum number of open connections per IPv4 address or IPv6 /64 network.
     pub max_connections_per_peer: usize,
-    /// Bytes of a request's body.
+    /// Maximum bytes of a request body.
     pub max_body: usize,
-    /// Bytes of all bodies that are held until they are prepared; at least one whole body always fits.
+    /// Maximum bytes of all request bodies in memory; one body of `max_body` always fits.
     pub max_bodies: usize,
-    /// Texts of one request: prompts times `n`.
+    /// Maximum choices per request: prompts times `n`.
     pub max_choices: usize,
-    /// Stop strings of one request.
+    /// Maximum stop strings per request.
     pub max_stops: usize,
-    /// Bytes of one stop string.
+    /// Maximum bytes per stop string.
     pub max_stop_bytes: usize,
-    /// Entries of `logit_bias`.
+    /// Maximum entries of `logit_bias`.
     pub max_logit_bias: usize,
-    /// Log-probabilities a token.
+    /// Maximum log-probabilities per token.
     pub max_top_logprobs: usize,
-    /// Messages of a conversation.
+    /// Maximum messages per conversation.
     pub max_messages: usize,
-    /// Tools of one request.
+    /// Maximum tools per request.
     pub max_tools: usize,
-    /// Bytes of all tools of one request, as JSON.
+    /// Maximum bytes of all tools of a request, as JSON.
     pub max_tool_bytes: usize,
-    /// Lists and objects inside each other in a tool.
+    /// Maximum nesting depth of a tool's JSON.
     pub max_tool_depth: usize,
-    /// Bytes of `chat_template_kwargs`, as JSON.
+    /// Maximum bytes of `chat_template_kwargs`, as JSON.
     pub max_template_kwargs: usize,
-    /// Inputs of one embedding request.
+    /// Maximum inputs per embedding request.
     pub max_inputs: usize,
 }
 

@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! One client connection: HTTP/1.1 requests and their limits.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,30 +18,30 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::client_io::{ClientIo, Seen};
+use crate::client_io::{ClientIo, SocketState};
+use crate::connection_slots::SlotsFull;
 use crate::error::ApiError;
-use crate::seats::Full;
 use crate::state::{App, Stop};
 
-/// Requests in a row that a client may send without waiting for answers.
+/// Consecutive requests that a client may send without waiting for responses.
 const PIPELINED: u64 = 16;
-/// Bytes of a request's head, and of an answer that is not taken yet.
+/// Bytes of a request's head, and of a response that the client has not read yet.
 const BUFFER: usize = 64 << 10;
-/// How long a connection without a seat lasts.
-const SPARE_LIFE: Duration = Duration::from_secs(2);
+/// Lifetime of a connection without a slot.
+const HEALTH_ONLY_LIFETIME: Duration = Duration::from_secs(2);
 
-/// Serves a client until it leaves, or until its last answer when the server drains.
+/// Serves a client until it disconnects, or until its last response when the server drains.
 pub(crate) async fn serve(app: Arc<App>, router: Router, stream: TcpStream) {
     let io = ClientIo::new(stream, app.config.write_timeout);
     let requests = Requests { router, app: Arc::clone(&app), pipeline: Pipeline::new(&io), full: None };
     run(app, io, requests).await;
 }
 
-/// Serves a client for which there is no seat: `/health` is answered, anything else refused, and it ends soon.
-pub(crate) async fn serve_health(app: Arc<App>, router: Router, stream: TcpStream, full: Full) {
-    let io = ClientIo::new(stream, SPARE_LIFE);
+/// Serves a client without a slot: `/health` is answered, anything else refused, and the connection ends soon.
+pub(crate) async fn serve_health(app: Arc<App>, router: Router, stream: TcpStream, full: SlotsFull) {
+    let io = ClientIo::new(stream, HEALTH_ONLY_LIFETIME);
     let requests = Requests { router, app: Arc::clone(&app), pipeline: Pipeline::new(&io), full: Some(full) };
-    let _ = timeout(SPARE_LIFE, run(app, io, requests)).await;
+    let _ = timeout(HEALTH_ONLY_LIFETIME, run(app, io, requests)).await;
 }
 
 async fn run(app: Arc<App>, io: ClientIo, requests: Requests) {
@@ -50,43 +50,43 @@ async fn run(app: Arc<App>, io: ClientIo, requests: Requests) {
     let connection = builder.serve_connection(TokioIo::new(io), requests);
     let mut connection = std::pin::pin!(connection);
     let mut stop = std::pin::pin!(app.stopped(Stop::Draining));
-    let mut told = false;
+    let mut draining = false;
     loop {
         tokio::select! {
             result = connection.as_mut() => {
                 if let Err(error) = result {
-                    tracing::debug!(%error, "a connection ended early");
+                    tracing::debug!(%error, "connection closed early");
                 }
                 return;
             }
-            () = stop.as_mut(), if !told => {
-                told = true;
+            () = stop.as_mut(), if !draining => {
+                draining = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-/// Counts requests that were taken from bytes read before the answer to the request in front of them.
+/// Counts pipelined requests: those that arrived before the response to the previous request.
 struct Pipeline {
-    seen: Arc<Seen>,
-    /// The count of reads at the last request.
+    socket: Arc<SocketState>,
+    /// The number of reads at the last request.
     reads: AtomicU64,
-    in_row: AtomicU64,
+    pipelined: AtomicU64,
 }
 
 impl Pipeline {
     fn new(io: &ClientIo) -> Pipeline {
-        Pipeline { seen: io.seen(), reads: AtomicU64::new(0), in_row: AtomicU64::new(0) }
+        Pipeline { socket: io.state(), reads: AtomicU64::new(0), pipelined: AtomicU64::new(0) }
     }
 
-    /// Whether the request that begins is one too many.
+    /// Whether the new request exceeds the limit.
     fn is_full(&self) -> bool {
-        let reads = self.seen.reads.load(Ordering::Relaxed);
+        let reads = self.socket.reads.load(Ordering::Relaxed);
         match self.reads.swap(reads, Ordering::Relaxed) == reads {
-            true => self.in_row.fetch_add(1, Ordering::Relaxed) + 1 >= PIPELINED,
+            true => self.pipelined.fetch_add(1, Ordering::Relaxed) + 1 >= PIPELINED,
             false => {
-                self.in_row.store(0, Ordering::Relaxed);
+                self.pipelined.store(0, Ordering::Relaxed);
                 false
             }
         }
@@ -98,8 +98,8 @@ struct Requests {
     router: Router,
     app: Arc<App>,
     pipeline: Pipeline,
-    /// Why there is no seat for the connection.
-    full: Option<Full>,
+    /// Why the connection has no slot.
+    full: Option<SlotsFull>,
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -113,7 +113,7 @@ impl Service<Request<Incoming>> for Requests {
         let last = self.pipeline.is_full() || self.full.is_some();
         let has_body = !request.body().is_end_stream();
         let answer: Answer = match &self.full {
-            Some(Full(message)) if request.uri().path() != "/health" => {
+            Some(SlotsFull(message)) if request.uri().path() != "/health" => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 self.app.metrics.response(status.as_u16());
                 tracing::debug!(%message, "connection refused");
@@ -122,12 +122,12 @@ impl Service<Request<Incoming>> for Requests {
             }
             _ => Box::pin(TowerToHyperService::new(self.router.clone()).call(request)),
         };
-        let seen = Arc::clone(&self.pipeline.seen);
+        let socket = Arc::clone(&self.pipeline.socket);
         Box::pin(async move {
             let mut response = answer.await?;
-            // a request is refused before its body is read
+            // requests are refused before their body is read
             let unread = has_body && !response.status().is_success();
-            seen.sends.store(last || unread, Ordering::Relaxed);
+            socket.unread_input.store(last || unread, Ordering::Relaxed);
             if last {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }

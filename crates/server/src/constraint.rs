@@ -1,4 +1,4 @@
-//! Answers that must follow rules: what a request asks for, and when in an answer the rules begin.
+//! Constrained decoding: the grammar that a request asks for, in any of the parameters that clients use.
 
 use axum::http::StatusCode;
 use serde_json::Value;
@@ -10,27 +10,29 @@ use crate::json::Values;
 use crate::model::ServedModel;
 use crate::params::{Params, parsed};
 
-/// A grammar and the parameter that asked for it.
+/// A grammar and the parameter that set it.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct RequestedGrammar {
     pub(crate) grammar: Grammar,
     pub(crate) param: &'static str,
 }
 
-/// What a request says about the form of its answer, in any of the ways clients have.
-pub(crate) fn take(params: &mut Params) -> Result<Option<Wanted>> {
-    let mut wanted = Vec::new();
+/// The constraint of a request: `response_format`, `structured_outputs` or `guided_*`.
+pub(crate) fn take(params: &mut Params) -> Result<Option<RequestedGrammar>> {
+    let mut requested = Vec::new();
     if let Some(format) = params.object("response_format")? {
-        wanted.extend(response_format(format)?.map(|grammar| Wanted { grammar, param: "response_format" }));
+        requested.extend(
+            response_format(format)?.map(|grammar| RequestedGrammar { grammar, param: "response_format" }),
+        );
     }
     if let Some(mut outputs) = params.object("structured_outputs")? {
         for (name, kind) in
             [("json", Kind::Json), ("regex", Kind::Regex), ("choice", Kind::Choice), ("grammar", Kind::Lark)]
         {
-            wanted.extend(kind.take(&mut outputs, name, "structured_outputs")?);
+            requested.extend(kind.take(&mut outputs, name, "structured_outputs")?);
         }
         if outputs.bool("json_object")?.unwrap_or(false) {
-            wanted.push(Wanted { grammar: Grammar::JsonObject, param: "structured_outputs" });
+            requested.push(RequestedGrammar { grammar: Grammar::JsonObject, param: "structured_outputs" });
         }
         for name in ["disable_any_whitespace", "disable_additional_properties"] {
             if outputs.bool(name)?.unwrap_or(false) {
@@ -46,12 +48,12 @@ pub(crate) fn take(params: &mut Params) -> Result<Option<Wanted>> {
         ("guided_choice", Kind::Choice),
         ("guided_grammar", Kind::Lark),
     ] {
-        wanted.extend(kind.take(params, name, name)?);
+        requested.extend(kind.take(params, name, name)?);
     }
-    match wanted.len() {
-        0 | 1 => Ok(wanted.pop()),
+    match requested.len() {
+        0 | 1 => Ok(requested.pop()),
         _ => {
-            let (first, second) = (wanted[0].param, wanted[1].param);
+            let (first, second) = (requested[0].param, requested[1].param);
             let message = match first == second {
                 true => format!("{second}: must contain one constraint"),
                 false => format!("{second}: cannot be combined with {first}"),
@@ -70,11 +72,11 @@ enum Kind {
 }
 
 impl Kind {
-    fn take(self, params: &mut Params, name: &str, param: &'static str) -> Result<Option<Wanted>> {
+    fn take(self, params: &mut Params, name: &str, param: &'static str) -> Result<Option<RequestedGrammar>> {
         let path = params.name(name);
         let grammar = match self {
             Kind::Json => match params.take(name) {
-                // a schema may come as text
+                // a schema may be a string of JSON
                 Some(Value::String(text)) => {
                     Some(Grammar::JsonSchema(parsed(Values::new().parse(&text), &path)?))
                 }
@@ -91,22 +93,22 @@ impl Kind {
                 choices.transpose()?.map(Grammar::Choice)
             }
         };
-        Ok(grammar.map(|grammar| Wanted { grammar, param }))
+        Ok(grammar.map(|grammar| RequestedGrammar { grammar, param }))
     }
 }
 
 fn response_format(mut format: Params) -> Result<Option<Grammar>> {
-    let kind = format.need_string("type")?;
+    let kind = format.required_string("type")?;
     let grammar = match kind.as_str() {
         "text" => None,
-        // a schema beside the type is how llama.cpp's clients ask
+        // llama.cpp's clients send the schema next to the type
         "json_object" => Some(format.take("schema").map_or(Grammar::JsonObject, Grammar::JsonSchema)),
         "json_schema" => {
             let missing = format.missing("json_schema");
             let mut named = format.object("json_schema")?.ok_or(missing)?;
             named.string("name")?;
             named.string("description")?;
-            named.bool("strict")?; // it is always followed
+            named.bool("strict")?; // always strict
             let schema = named.take("schema").ok_or_else(|| named.missing("schema"))?;
             named.finish(&[], &[])?;
             Some(Grammar::JsonSchema(schema))
@@ -120,8 +122,8 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
     Ok(grammar)
 }
 
-impl Wanted {
-    /// Compiles it. `chat` is the start of a chat's answer, which may reason or call a tool first.
+impl RequestedGrammar {
+    /// Compiles the grammar. `chat` describes the start of a chat answer, which may reason or call a tool first.
     pub(crate) fn compile(&self, served: &ServedModel, chat: Option<ChatStart<'_>>) -> Result<Constraint> {
         served.model.constraint(&self.grammar, chat).map_err(|error| match error {
             GrammarError::Busy => ApiError::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()).retry(1),

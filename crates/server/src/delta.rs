@@ -1,17 +1,17 @@
-//! What a token adds to a text, as clients see it.
+//! What a token adds to a choice, in the API's terms.
 
 use serde::Serialize;
 use tern::engine::Sampled;
 use tern::text::{Part, Tokenizer};
 
-/// More of one text.
+/// A piece of one choice.
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
     pub(crate) parts: Vec<Part>,
     pub(crate) logprobs: Option<TokenLogprob>,
     /// The tokens since the last delta, if requested.
     pub(crate) token_ids: Option<Vec<u32>>,
-    /// Why the text ends here.
+    /// The finish reason, if the choice has ended.
     pub(crate) finish: Option<&'static str>,
 }
 
@@ -54,7 +54,7 @@ impl Logprob {
     fn new(id: u32, logprob: f32, tokenizer: &Tokenizer) -> Logprob {
         let bytes = tokenizer.token_bytes(id, true).to_vec();
         let token = String::from_utf8_lossy(&bytes).into_owned();
-        // JSON has no infinity; this is what OpenAI writes for it
+        // JSON has no infinity; OpenAI uses -9999
         Logprob { token, logprob: logprob.max(-9999.0), bytes }
     }
 }

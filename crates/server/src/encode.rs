@@ -1,4 +1,4 @@
-//! Text to tokens, for no longer than the context has room and somebody waits.
+//! Tokenization of request texts, bounded by the context and by the request's cancellation.
 
 use tern::engine::EngineError;
 use tern::text::{ChatText, EncodeError, EncodeLimit};
@@ -17,7 +17,7 @@ pub(crate) struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    /// For what is to be generated from: the context is the limit.
+    /// For prompts: the context is the limit.
     pub(crate) fn new(served: &'a ServedModel, cancel: &'a Cancel, param: &'static str) -> Encoder<'a> {
         Encoder { served, cancel, param, max_tokens: served.model.context() }
     }
@@ -27,12 +27,12 @@ impl<'a> Encoder<'a> {
         self.within(text, |limit| self.served.model.tokenizer().encode_within(text, add_special, true, limit))
     }
 
-    /// The tokens of a conversation that a template rendered.
+    /// The tokens of a rendered conversation.
     pub(crate) fn chat(&self, chat: &ChatText) -> Result<Vec<u32>> {
         self.within(&chat.text, |limit| self.served.model.tokenizer().encode_chat_within(chat, limit))
     }
 
-    /// Tokens that a client gave, which may be too many as well.
+    /// Checks the number of tokens that a client sent.
     pub(crate) fn tokens(&self, tokens: Vec<u32>) -> Result<Vec<u32>> {
         let max_context = self.max_tokens;
         match tokens.len() {

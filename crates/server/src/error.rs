@@ -1,4 +1,4 @@
-//! What a client is told when something is wrong: one shape, the one OpenAI's clients read.
+//! Error responses, in the shape of the OpenAI API.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -8,7 +8,7 @@ use tern::engine::{EngineError, Fault};
 
 use crate::failure::engine_code;
 
-/// A refusal or a failure, as a client sees it.
+/// An error response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -16,14 +16,14 @@ pub(crate) struct ApiError {
     /// The parameter that is at fault.
     pub(crate) param: Option<String>,
     pub(crate) code: Option<&'static str>,
-    /// Seconds after which the same request may do better.
+    /// Seconds after which the request may be retried.
     pub(crate) retry_after: Option<u32>,
 }
 
-/// What a route answers.
+/// The result of a route.
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-/// The engine's names of what the API calls otherwise.
+/// Parameters whose name in the engine differs from the API's.
 const PARAMETERS: &[(&str, &str)] = &[
     ("bias", "logit_bias"),
     ("frequency", "frequency_penalty"),
@@ -36,7 +36,7 @@ impl ApiError {
         ApiError { status, message: message.into(), param: None, code: None, retry_after: None }
     }
 
-    /// The request cannot be served as it is.
+    /// A 400 response about one parameter.
     pub(crate) fn bad(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError { param: Some(param.into()), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
     }
@@ -64,7 +64,7 @@ impl ApiError {
         ApiError { retry_after: Some(seconds), ..self }
     }
 
-    /// Something broke that is not the client's fault. The log says what.
+    /// A failure of the server itself; the log has the cause.
     pub(crate) fn internal() -> ApiError {
         let message = "internal server error; see the server's log";
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("internal_error")

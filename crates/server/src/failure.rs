@@ -1,4 +1,4 @@
-//! Why nothing can be served any more, or not now: for whoever started the server and for its clients.
+//! Failures of the whole server: loading failed, or the engine has ended or is stuck.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tern::engine::{EngineError, Handle, InFlight};
 
 use crate::error::ApiError;
 
-/// A step counts as stuck only after so many times what it should have taken.
-const PATIENCE: u32 = 10;
+/// A step counts as stuck only after this multiple of its expected duration.
+const STALL_FACTOR: u32 = 10;
 
-/// Why a server ended before it was asked to. Only a new process can help.
+/// Why a server ended before its shutdown. Only a new process can recover.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServeError {
-    /// There is no model.
+    /// The model could not be loaded.
     #[error("the model could not be loaded: {0}")]
     Load(String),
     /// The engine lost its device, panicked or was shut down.
@@ -31,7 +31,7 @@ impl From<&ServeError> for ApiError {
     }
 }
 
-/// The code of an engine's error, whatever the status.
+/// The `code` of an engine error.
 pub(crate) fn engine_code(error: &EngineError) -> &'static str {
     match error {
         EngineError::DeviceLost(_) => "device_lost",
@@ -40,7 +40,7 @@ pub(crate) fn engine_code(error: &EngineError) -> &'static str {
     }
 }
 
-/// Why an engine cannot serve anybody now: it has ended, or a step takes far too long.
+/// Why an engine cannot serve requests: it has ended, or a step takes far too long.
 pub(crate) fn fault(handle: &Handle, stall_timeout: Duration) -> Option<ApiError> {
     if let Some(why) = handle.ended() {
         return Some((&ServeError::Engine(why)).into());
@@ -56,11 +56,11 @@ pub(crate) fn fault(handle: &Handle, stall_timeout: Duration) -> Option<ApiError
     })
 }
 
-/// How long a step may take. A slow machine is not stuck: what its steps usually take counts, if that is longer.
+/// The maximum duration of a step; it grows with the expected duration, so that a slow machine does not count as stuck.
 fn limit(step: &InFlight, stall_timeout: Duration) -> Duration {
     match step.expected {
-        Some(expected) => expected.saturating_mul(PATIENCE).max(stall_timeout),
-        None => stall_timeout.saturating_mul(PATIENCE), // it may read the weights from a disk, or compile
+        Some(expected) => expected.saturating_mul(STALL_FACTOR).max(stall_timeout),
+        None => stall_timeout.saturating_mul(STALL_FACTOR), // the first step may read weights from disk, or compile
     }
 }
 

@@ -1,4 +1,4 @@
-//! Texts being generated for one request, with their deadline, their counts and what is told about them.
+//! The generation of one request's choices, with its deadline, its counts and its metrics.
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -8,22 +8,29 @@ use tern::engine::{Event, Request};
 use tern::{AnswerReader, Reading};
 use tokio::time::sleep_until;
 
-use crate::access::Record;
+use crate::access::RequestLog;
+use crate::choice_streams::ChoiceStreams;
 use crate::delta::Delta;
 use crate::error::{ApiError, Result};
 use crate::metrics::Finished;
 use crate::model::ServedModel;
 use crate::state::{App, Stop};
-use crate::texts::Texts;
+
+/// The app, the model and the log of one request.
+pub(crate) struct RequestScope<'a> {
+    pub(crate) app: &'a App,
+    pub(crate) served: &'a ServedModel,
+    pub(crate) log: &'a RequestLog,
+}
 
 /// What is to be generated.
 pub(crate) struct Job {
-    /// `n` for each prompt, prompt after prompt.
+    /// `n` per prompt, prompt after prompt.
     pub(crate) requests: Vec<Request>,
-    /// Texts for each prompt.
+    /// Choices per prompt.
     pub(crate) n: usize,
     pub(crate) reading: Reading,
-    /// Clients get token ids beside the text.
+    /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
 }
 
@@ -37,43 +44,43 @@ pub(crate) struct Usage {
     pub(crate) completion_tokens_details: CompletionDetails,
 }
 
-/// Of the prompt's tokens.
+/// Details of the prompt's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct PromptDetails {
     pub(crate) cached_tokens: usize,
 }
 
-/// Of the generated tokens.
+/// Details of the generated tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct CompletionDetails {
     pub(crate) reasoning_tokens: usize,
 }
 
-/// A job that runs. Dropping it cancels what is left of it.
+/// A running job. Dropping it cancels the choices that have not ended.
 pub(crate) struct Generation<'a> {
     app: &'a App,
-    texts: Texts,
+    streams: ChoiceStreams,
     served: &'a ServedModel,
     answers: Vec<AnswerReader>,
     token_ids: bool,
-    /// When each text last said something.
-    spoke: Vec<Option<Instant>>,
+    /// When each choice produced its last token.
+    last_token_at: Vec<Option<Instant>>,
     n: usize,
     started: Instant,
     prompt_tokens: usize,
     cached_tokens: usize,
-    record: Record,
-    /// Texts that go on.
+    log: RequestLog,
+    /// Choices that have not ended.
     open: usize,
-    /// Why the last text that ended did.
+    /// The finish reason of the choice that ended last.
     reason: &'static str,
     deadline: Pin<Box<dyn Future<Output = ()> + Send>>,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// A job that was let in, before anything of it is read.
+/// A job that the engine has accepted, before its first event is read.
 pub(crate) struct Started {
-    texts: Texts,
+    streams: ChoiceStreams,
     reading: Reading,
     token_ids: bool,
     n: usize,
@@ -82,31 +89,27 @@ pub(crate) struct Started {
 }
 
 impl Job {
-    /// Asks the engine to begin, or says why it does not.
-    pub(crate) fn start(self, app: &App, served: &ServedModel, record: &Record) -> Result<Started> {
+    /// Submits the job to the engine.
+    pub(crate) fn start(self, scope: &RequestScope<'_>) -> Result<Started> {
         let count = self.requests.len();
         let prompts = self.requests.iter().step_by(self.n.max(1));
         let prompt_tokens = prompts.map(|request| request.prompt.len()).sum();
-        record.tell().prompt_tokens = prompt_tokens;
-        let texts = Texts::start(served.model.handle(), self.requests, self.n);
-        let texts = texts.map_err(|error| app.refusal(error))?;
+        scope.log.fields().prompt_tokens = prompt_tokens;
+        let streams = ChoiceStreams::start(scope.served.model.handle(), self.requests, self.n);
+        let streams = streams.map_err(|error| scope.app.refusal(error))?;
         let Job { reading, token_ids, n, .. } = self;
-        Ok(Started { texts, reading, token_ids, n: n.max(1), prompt_tokens, count })
+        Ok(Started { streams, reading, token_ids, n: n.max(1), prompt_tokens, count })
     }
 }
 
 impl Started {
-    /// Goes on with the vocabulary at hand.
-    pub(crate) fn generation<'a>(
-        self,
-        app: &'a App,
-        served: &'a ServedModel,
-        record: &Record,
-    ) -> Result<Generation<'a>> {
+    /// Begins to read the choices.
+    pub(crate) fn generation<'a>(self, scope: &RequestScope<'a>) -> Result<Generation<'a>> {
+        let &RequestScope { app, served, log } = scope;
         let answer = |_| AnswerReader::new(served.model.tokenizer(), &self.reading);
         let answers: std::result::Result<Vec<_>, _> = (0..self.count).map(answer).collect();
         let answers = answers.map_err(|error| ApiError::bad("stop", error.to_string()))?;
-        let deadline = app.config.request_timeout.map(|timeout| record.start + timeout);
+        let deadline = app.config.request_timeout.map(|timeout| log.start + timeout);
         let deadline = async move {
             match deadline {
                 Some(at) => sleep_until(at.into()).await,
@@ -115,16 +118,16 @@ impl Started {
         };
         Ok(Generation {
             app,
-            texts: self.texts,
+            streams: self.streams,
             served,
             answers,
             token_ids: self.token_ids,
-            spoke: vec![None; self.count],
+            last_token_at: vec![None; self.count],
             n: self.n,
             started: Instant::now(),
             prompt_tokens: self.prompt_tokens,
             cached_tokens: 0,
-            record: record.clone(),
+            log: log.clone(),
             open: self.count,
             reason: "abort",
             deadline: Box::pin(deadline),
@@ -134,11 +137,11 @@ impl Started {
 }
 
 impl Generation<'_> {
-    /// More of one of the texts; `None` when all have ended. An error ends them all.
+    /// The next piece of any choice; `None` when all have ended. An error ends all of them.
     pub(crate) async fn next(&mut self) -> Option<Result<(usize, Delta)>> {
         loop {
             let event = tokio::select! {
-                event = self.texts.next() => event,
+                event = self.streams.next() => event,
                 () = &mut self.deadline => return Some(Err(self.fail(ApiError::timeout(self.app.timeout())))),
                 () = &mut self.stop => return Some(Err(self.fail(ApiError::shutting_down()))),
             };
@@ -162,10 +165,10 @@ impl Generation<'_> {
             };
             let delta = Delta::new(delta, self.served.model.tokenizer(), self.token_ids);
             if let Some(reason) = delta.finish {
-                self.texts.end(at);
+                self.streams.end(at);
                 self.open -= 1;
                 self.reason = reason;
-                self.record.tell().finish = Some(reason);
+                self.log.fields().finish = Some(reason);
             }
             return Some(Ok((at, delta)));
         }
@@ -189,22 +192,22 @@ impl Generation<'_> {
 
     fn begin(&mut self, at: usize, cached: usize) {
         self.app.metrics.queued(self.started.elapsed());
-        // the other texts of a prompt find it in the cache because the first one put it there
+        // the other choices of a prompt find it in the cache because the first one put it there
         if at.is_multiple_of(self.n) {
             self.cached_tokens += cached;
-            self.record.tell().cached_tokens = self.cached_tokens;
+            self.log.fields().cached_tokens = self.cached_tokens;
         }
     }
 
     fn count_token(&mut self, at: usize) {
         let now = Instant::now();
-        match self.spoke[at].replace(now) {
+        match self.last_token_at[at].replace(now) {
             Some(before) => self.app.metrics.between_tokens(now - before),
             None => {
-                let mut told = self.record.tell();
-                if told.first_token.is_none() {
-                    let after = now - self.record.start;
-                    told.first_token = Some(after);
+                let mut fields = self.log.fields();
+                if fields.first_token.is_none() {
+                    let after = now - self.log.start;
+                    fields.first_token = Some(after);
                     self.app.metrics.first_token(after);
                 }
             }
@@ -213,10 +216,10 @@ impl Generation<'_> {
 
     fn fail(&mut self, error: ApiError) -> ApiError {
         self.reason = "error";
-        self.record.tell().error = Some(error.message.clone());
-        self.record.tell().finish = Some("error");
+        self.log.fields().error = Some(error.message.clone());
+        self.log.fields().finish = Some("error");
         self.open = 0;
-        (0..self.answers.len()).for_each(|at| self.texts.end(at));
+        (0..self.answers.len()).for_each(|at| self.streams.end(at));
         error
     }
 }
@@ -224,14 +227,14 @@ impl Generation<'_> {
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
         let generated_tokens = self.generated();
-        self.record.tell().generated_tokens = generated_tokens;
+        self.log.fields().generated_tokens = generated_tokens;
         self.app.metrics.finished(Finished {
             reason: match self.reason {
                 _ if self.open > 0 => "abort",
                 "tool_calls" => "stop",
                 reason => reason,
             },
-            took: self.record.start.elapsed(),
+            took: self.log.start.elapsed(),
             prompt_tokens: self.prompt_tokens,
             generated_tokens,
         });

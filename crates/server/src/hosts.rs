@@ -1,4 +1,4 @@
-//! Host names the server answers to, so that a page whose name resolves to this machine (DNS rebinding) is refused.
+//! Allowed host names: requests of a page whose name resolves to this machine (DNS rebinding) are refused.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Hosts {
     /// The rule for a server that listens on `address`.
     pub(crate) fn new(config: &Config, address: Option<IpAddr>) -> Hosts {
         let loopback = address.is_none_or(|address| address.to_canonical().is_loopback());
-        // with a key, such a page can do nothing: a browser sends a password to no name but the one it was given for
+        // with a key such a page is harmless: a browser sends a password only to the name it was entered for
         let open = !loopback && !config.api_keys.is_empty();
         let any = open || config.allowed_hosts.iter().any(|name| name == "*");
         Hosts { names: (!any).then(|| config.allowed_hosts.clone()) }
@@ -30,14 +30,14 @@ impl Hosts {
     fn allow(&self, host: &HeaderValue) -> bool {
         let Some(names) = &self.names else { return true };
         let Some(name) = host.to_str().ok().and_then(name) else { return false };
-        // an address in `Host` is what the browser connected to: no name was resolved
+        // an address in `Host` means that no name was resolved
         is_address(name)
             || name.eq_ignore_ascii_case("localhost")
             || names.iter().any(|allowed| name.eq_ignore_ascii_case(allowed))
     }
 }
 
-/// The host of an authority without its port and without the dot of a complete name.
+/// The host of an authority, without port and without the trailing dot of an absolute name.
 fn name(host: &str) -> Option<&str> {
     let end = match host.strip_prefix('[') {
         Some(rest) => rest.find(']')? + 2,
@@ -55,10 +55,10 @@ fn is_address(name: &str) -> bool {
     }
 }
 
-/// Refuses requests for other names. `/health` tells nothing and is asked for by any name.
+/// Refuses requests for other names. `/health` reveals nothing and is allowed for every name.
 pub(crate) async fn layer(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
     let mut given = request.headers().get_all(header::HOST).iter();
-    // no browser leaves the header out
+    // browsers always send the header
     if request.uri().path() == "/health" || given.all(|host| hosts.allow(host)) {
         return next.run(request).await;
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_a_key_is_enough() {
+    fn beyond_loopback_a_key_is_sufficient() {
         let key = Config { api_keys: vec!["k".into()], ..Config::default() };
         assert!(allows(&key, "0.0.0.0", "gpu.example"));
         assert!(!allows(&key, "127.0.0.1", "gpu.example"));

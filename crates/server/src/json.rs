@@ -1,5 +1,5 @@
-//! JSON of clients, parsed within a number of values: a body of 16 MiB can hold five million empty lists, and a parsed
-//! value takes some seventy bytes.
+//! JSON parsing with a limit on the number of values: a body of 16 MiB can contain five million empty arrays, and a
+//! parsed value takes about seventy bytes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,20 +7,20 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Values in one body: members, elements and texts. Lists of token ids do not count.
+/// Maximum number of values in a body: members, elements and strings. Arrays of token ids do not count.
 pub(crate) const MAX_VALUES: usize = 1 << 17;
 
-/// Values that may still be made.
+/// The number of values that may still be parsed.
 pub(crate) struct Values {
     left: Cell<usize>,
     exceeded: Cell<bool>,
 }
 
-/// Why a text was not parsed.
+/// Why parsing failed.
 #[derive(Debug)]
 pub(crate) enum JsonError {
     Syntax(serde_json::Error),
-    /// It has more than [`MAX_VALUES`].
+    /// More than [`MAX_VALUES`].
     TooMany,
 }
 
@@ -29,14 +29,14 @@ impl Values {
         Values { left: Cell::new(MAX_VALUES), exceeded: Cell::new(false) }
     }
 
-    /// The value that a whole text is.
+    /// Parses a whole text.
     pub(crate) fn parse(&self, text: &str) -> Result<Value, JsonError> {
         let mut input = serde_json::Deserializer::from_str(text);
         let value = DeserializeSeed::deserialize(self, &mut input);
         value.and_then(|value| input.end().map(|()| value)).map_err(|error| self.error(error))
     }
 
-    /// What the parser's error means.
+    /// Converts the parser's error.
     pub(crate) fn error(&self, error: serde_json::Error) -> JsonError {
         if self.exceeded.get() { JsonError::TooMany } else { JsonError::Syntax(error) }
     }
@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for &Values {
     }
 }
 
-/// Bytes of a value written as JSON, and how deep its lists and objects lie in each other.
+/// The size of a value as JSON in bytes, and the nesting depth of its arrays and objects.
 pub(crate) fn size_and_depth(value: &Value) -> (usize, usize) {
     struct Count(usize);
     impl std::io::Write for Count {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_the_one_that_serde_makes() {
+    fn values_equal_those_of_serde_json() {
         for text in [
             "null",
             " [1, -2, 3.5, 1e300, 18446744073709551615, \"\\u00e9\\n\", true, {\"b\": {}, \"a\": [], \"b\": 1}] ",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_over_all_texts() {
+    fn values_are_counted_across_texts() {
         let values = Values::new();
         let list = |count: usize| format!("[{}0]", "[],".repeat(count - 2)); // itself, and the last
         values.parse(&list(MAX_VALUES - 1)).unwrap();

@@ -1,19 +1,20 @@
-//! An HTTP server of one model, as OpenAI's clients expect it.
+//! An HTTP server for one model, compatible with the OpenAI API.
 //!
-//! [`Server`] listens; a [`Loader`] brings the [`ServedModel`] in once it is loaded; [`Config`] holds the keys and limits.
-//! A request is read whole, taken apart parameter by parameter (`params`), turned into engine requests beside the
-//! reactor (`routes`, `prompt`, `options`), and followed token by token (`texts`, `generation`).
+//! [`Server`] listens; a [`Loader`] hands over the [`ServedModel`] once it is loaded; [`Config`] holds the keys and limits.
+//! A request body is read whole, parsed parameter by parameter (`params`), turned into engine requests on a blocking
+//! thread (`routes`, `prompt`, `options`), and followed token by token (`choice_streams`, `generation`).
 //!
-//! What is deliberately absent: the crate names no device and no file, reads no flag or variable, and has no state
-//! outside of its values.
+//! What is deliberately absent: the crate names no device and no file, reads no flag or environment variable, and has
+//! no global state.
 
 mod access;
 mod auth;
 mod body;
-mod chance;
+mod choice_streams;
 mod client_io;
 mod config;
 mod connection;
+mod connection_slots;
 mod constraint;
 mod delta;
 mod encode;
@@ -21,6 +22,7 @@ mod error;
 mod failure;
 mod generation;
 mod hosts;
+mod ids;
 mod json;
 mod messages;
 mod metrics;
@@ -31,12 +33,10 @@ mod prepare;
 mod probe;
 mod prompt;
 mod routes;
-mod seats;
 mod server;
 mod sse;
 mod state;
 mod text_lists;
-mod texts;
 mod tools;
 
 pub use config::Config;
@@ -45,5 +45,5 @@ pub use model::ServedModel;
 pub use server::Server;
 pub use state::Loader;
 
-/// What made an answer, in every answer.
+/// The `system_fingerprint` of every reply.
 const FINGERPRINT: &str = concat!("tern-", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Messages of a conversation, from the API's shape to what templates read.
+//! Messages of a conversation, from the API's shape to the template's.
 
 use serde_json::{Value, json};
 use tern::{Message, ToolCall};
@@ -7,7 +7,7 @@ use crate::error::{ApiError, Result};
 use crate::json::{JsonError, Values};
 use crate::params::{Params, json_error};
 
-/// A role, the name a template knows it by, and the members its messages may have beside `content`.
+/// A role, its name in templates, and the members of its messages besides `content`.
 struct Role {
     name: &'static str,
     known_as: &'static str,
@@ -22,19 +22,19 @@ const ROLES: &[Role] = &[
     Role { name: "tool", known_as: "tool", members: &["name", "tool_call_id"] },
 ];
 
-/// What clients send back of an answer that says nothing to the model.
+/// Members of earlier replies that clients send back and that do not reach the model.
 const IGNORED: &[&str] = &["annotations", "id", "refusal"];
 
-/// The messages of a request, checked.
+/// Validates and converts the messages of a request.
 pub(crate) fn convert(messages: Vec<Value>) -> Result<Vec<Message>> {
-    let values = Values::new(); // a limit on the arguments of all earlier calls together
+    let values = Values::new(); // one limit for the arguments of all earlier calls
     let convert = |(at, message)| convert_one(message, &format!("messages[{at}]"), &values);
     messages.into_iter().enumerate().map(convert).collect()
 }
 
 fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
     let mut message = Params::of(message, path)?;
-    let given = message.need_string("role")?;
+    let given = message.required_string("role")?;
     let Some(role) = ROLES.iter().find(|role| role.name == given) else {
         let names: Vec<&str> = ROLES.iter().map(|role| role.name).collect();
         return Err(ApiError::expected(
@@ -50,7 +50,7 @@ fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
         None if assistant => String::new(),
         None => return Err(message.missing("content")),
     };
-    // the name some other servers have for it
+    // some servers use this name
     let reasoning = if assistant { message.string("reasoning")? } else { None };
     let mut member = |name: &str| match role.members.contains(&name) {
         true => message.string(name),
@@ -78,7 +78,7 @@ fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
     Ok(out)
 }
 
-/// A text, or parts that are texts, one a line as other servers join them.
+/// A string, or text parts joined with line feeds as other servers do.
 fn content_text(content: Value, path: &str) -> Result<String> {
     let parts = match content {
         Value::String(text) => return Ok(text),
@@ -87,13 +87,13 @@ fn content_text(content: Value, path: &str) -> Result<String> {
     };
     let part = |(at, part): (usize, Value)| {
         let mut part = Params::of(part, &format!("{path}[{at}]"))?;
-        let kind = part.need_string("type")?;
+        let kind = part.required_string("type")?;
         if kind != "text" {
             let name = part.name("type");
             let message = format!("{name}: only \"text\" is supported, got {kind:?}");
             return Err(ApiError::bad(name, message));
         }
-        let text = part.need_string("text")?;
+        let text = part.required_string("text")?;
         part.finish(&["annotations"], &[])?;
         Ok(text)
     };
@@ -111,14 +111,14 @@ fn convert_call(call: Value, path: &str, values: &Values) -> Result<ToolCall> {
     let missing = call.missing("function");
     let mut function = call.object("function")?.ok_or(missing)?;
     call.finish(&["index"], &[])?;
-    let name = function.need_string("name")?;
+    let name = function.required_string("name")?;
     let (arguments, parsed) = match function.take("arguments") {
         None => ("{}".into(), Some(json!({}))),
         Some(Value::String(text)) => match values.parse(&text) {
             Ok(object @ Value::Object(_)) => (text, Some(object)),
             Err(error @ JsonError::TooMany) => return Err(json_error(error, &function.name("arguments"))),
             _ if text.trim().is_empty() => (text, Some(json!({}))),
-            // what is not an object stays as it was written
+            // anything else is passed to the template as text
             _ => (text, None),
         },
         Some(object @ Value::Object(_)) => (object.to_string(), Some(object)),

@@ -1,4 +1,4 @@
-//! Counts and times in Prometheus' text format, under the names that vLLM gave them.
+//! Metrics in Prometheus' text format, with vLLM's names if vLLM has the metric.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tern::engine::Stats;
 
-/// Upper bounds in seconds, as vLLM has them; the shortest gaps are ours.
+/// Histogram bounds, equal to vLLM's except for the shortest times.
 const FIRST_TOKEN: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
     80.0, 160.0, 640.0, 2560.0,
@@ -25,7 +25,7 @@ const TOKENS: &[f64] = &[
     100000.0, 200000.0,
 ];
 
-/// Everything that is counted here and not in the engine.
+/// What the server counts, in addition to the engine's statistics.
 pub(crate) struct Metrics(Mutex<Counted>);
 
 struct Counted {
@@ -39,7 +39,7 @@ struct Counted {
     responses: BTreeMap<u16, u64>,
 }
 
-/// One request that came to its end, as the histograms want it.
+/// A finished request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub(crate) reason: &'static str,
@@ -48,11 +48,11 @@ pub(crate) struct Finished {
     pub(crate) generated_tokens: usize,
 }
 
-/// The engine as it stands when the page is made.
+/// The state of the engine when the metrics are read.
 pub(crate) struct Engine<'a> {
     pub(crate) model: &'a str,
     pub(crate) stats: Stats,
-    /// It has neither ended nor is it stuck.
+    /// It has not ended and is not stuck.
     pub(crate) up: bool,
     /// Age of the step in flight.
     pub(crate) step: Duration,
@@ -96,7 +96,7 @@ impl Metrics {
         *self.lock().responses.entry(status).or_default() += 1;
     }
 
-    /// The page that Prometheus reads.
+    /// All metrics as text.
     pub(crate) fn text(&self, engine: Option<Engine<'_>>) -> String {
         let counted = self.lock();
         let mut page = Page::default();
@@ -118,11 +118,11 @@ impl Metrics {
             ("vllm:time_to_first_token_seconds", "Time to first token.", &counted.first_token),
             (
                 "vllm:inter_token_latency_seconds",
-                "Time between two tokens of a text.",
+                "Time between two tokens of a sequence.",
                 &counted.between_tokens,
             ),
             ("vllm:e2e_request_latency_seconds", "Time from request to last token.", &counted.request),
-            ("vllm:request_queue_time_seconds", "Time a text waited before it ran.", &counted.queue),
+            ("vllm:request_queue_time_seconds", "Time a sequence waited in the queue.", &counted.queue),
             ("vllm:request_prompt_tokens", "Prompt tokens of a request.", &counted.prompt_tokens),
             ("vllm:request_generation_tokens", "Generated tokens of a request.", &counted.generated_tokens),
         ] {
@@ -137,48 +137,58 @@ impl Metrics {
     }
 }
 
-/// Name, kind, help and value of what the engine counts.
+/// Name, type, help and value of the engine's metrics.
 fn engine_metrics(engine: &Engine<'_>) -> [(&'static str, &'static str, &'static str, f64); 15] {
     let stats = &engine.stats;
     let total = stats.pages_total.max(1) as f64;
     let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
     [
-        ("vllm:num_requests_running", "gauge", "Texts that are generated now.", stats.running as f64),
-        ("vllm:num_requests_waiting", "gauge", "Texts that wait for a seat.", stats.waiting as f64),
-        ("vllm:kv_cache_usage_perc", "gauge", "KV pages in use, 1 is all of them.", used / total),
+        ("vllm:num_requests_running", "gauge", "Sequences that are running.", stats.running as f64),
+        (
+            "vllm:num_requests_waiting",
+            "gauge",
+            "Sequences that are waiting in the queue.",
+            stats.waiting as f64,
+        ),
+        ("vllm:kv_cache_usage_perc", "gauge", "Fraction of KV pages in use.", used / total),
         (
             "vllm:prefix_cache_queries_total",
             "counter",
-            "Prompt tokens looked up.",
+            "Prompt tokens looked up in the prefix cache.",
             stats.started_tokens as f64,
         ),
         (
             "vllm:prefix_cache_hits_total",
             "counter",
-            "Prompt tokens found in pages.",
+            "Prompt tokens found in the prefix cache.",
             stats.cached_tokens as f64,
         ),
         ("vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", stats.prompt_tokens as f64),
         ("vllm:generation_tokens_total", "counter", "Tokens generated.", stats.tokens_generated as f64),
-        ("vllm:num_preemptions_total", "counter", "Texts whose pages were taken.", stats.preemptions as f64),
-        ("tern:engine_up", "gauge", "0 once the engine is stuck or has ended.", f64::from(engine.up)),
+        ("vllm:num_preemptions_total", "counter", "Preempted sequences.", stats.preemptions as f64),
+        (
+            "tern:engine_up",
+            "gauge",
+            "0 if the engine is stuck or has ended, otherwise 1.",
+            f64::from(engine.up),
+        ),
         ("tern:engine_step_seconds", "gauge", "Age of the step in flight.", engine.step.as_secs_f64()),
         ("tern:engine_steps_total", "counter", "Steps of the engine.", stats.steps as f64),
         ("tern:kv_pages_total", "gauge", "KV pages.", stats.pages_total as f64),
-        ("tern:kv_pages_free", "gauge", "KV pages nobody holds.", stats.pages_free as f64),
         (
-            "tern:kv_pages_cached",
+            "tern:kv_pages_free",
             "gauge",
-            "Free KV pages that a prompt may revive.",
-            stats.pages_cached as f64,
+            "KV pages not in use, including cached ones.",
+            stats.pages_free as f64,
         ),
-        ("tern:kv_pages_used", "gauge", "KV pages somebody holds.", used),
+        ("tern:kv_pages_cached", "gauge", "Free KV pages with cached prefixes.", stats.pages_cached as f64),
+        ("tern:kv_pages_used", "gauge", "KV pages in use.", used),
     ]
 }
 
 struct Histogram {
     bounds: &'static [f64],
-    /// One a bound, and one for what is above all of them.
+    /// One per bound, and one for values above all bounds.
     counts: Vec<u64>,
     sum: f64,
 }

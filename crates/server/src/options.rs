@@ -1,4 +1,4 @@
-//! The parameters that chats and completions share: sampling, stops, length, streaming.
+//! The parameters that chat and text completions share: sampling, stops, length, streaming.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 use tern::engine::Sampling;
 
 use crate::Config;
-use crate::chance::random;
 use crate::error::{ApiError, Result};
+use crate::ids::random;
 use crate::model::ServedModel;
 use crate::params::{Params, Unparsed, integer, tokens};
 
-/// Parameters that cannot change an answer.
+/// Parameters that have no effect on the reply.
 const IGNORED: &[&str] = &[
     "cache_prompt",
     "metadata",
@@ -26,10 +26,10 @@ const IGNORED: &[&str] = &[
     "user",
 ];
 
-/// Of a request whose parameters all become values, but for those.
+/// All parameters are parsed except ignored ones.
 pub(crate) const UNPARSED: Unparsed = Unparsed { ignored: IGNORED, listed: None, keep: 0 };
 
-/// Parameters that other servers have, with the one value that asks for what happens here anyway.
+/// Parameters of other servers, with the only value that is supported.
 const ONLY: &[(&str, bool)] = &[
     ("add_generation_prompt", true),
     ("continue_final_message", false),
@@ -41,27 +41,27 @@ const ONLY: &[(&str, bool)] = &[
     ("use_beam_search", false),
 ];
 
-/// What a request says about its texts, whatever they are.
+/// The shared parameters of a request.
 pub(crate) struct Options {
-    /// Texts for each prompt.
+    /// Choices per prompt.
     pub(crate) n: usize,
     pub(crate) max_tokens: Option<usize>,
-    /// With the seed of the first text.
+    /// With the seed of the first choice.
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
     pub(crate) end_tokens: Arc<[u32]>,
     pub(crate) priority: i32,
-    /// Tokens are given by number beside their text.
+    /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
     pub(crate) stream: Option<Streaming>,
 }
 
-/// How an answer is streamed.
+/// How a reply is streamed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Streaming {
-    /// The usage in a last chunk of its own,
+    /// A last chunk contains the usage.
     pub(crate) usage: bool,
-    /// and in every chunk.
+    /// Every chunk contains the usage so far.
     pub(crate) usage_always: bool,
 }
 
@@ -89,9 +89,9 @@ impl Options {
         })
     }
 
-    /// The sampling of one of the texts of a prompt: neighbours differ, and each can be asked for again.
-    pub(crate) fn sampling(&self, text: usize) -> Sampling {
-        let seed = self.sampling.seed.wrapping_add(text as u64);
+    /// The sampling parameters of one choice of a prompt; each choice has its own reproducible seed.
+    pub(crate) fn sampling(&self, choice: usize) -> Sampling {
+        let seed = self.sampling.seed.wrapping_add(choice as u64);
         Sampling { seed, ..self.sampling.clone() }
     }
 }
@@ -118,7 +118,7 @@ fn sampling(params: &mut Params, served: &ServedModel, config: &Config) -> Resul
     Ok(Sampling {
         temperature: params.number("temperature", 0.0, 2.0)?.unwrap_or(defaults.temperature),
         top_p: params.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
-        // -1 is how vLLM's clients say that all are kept
+        // vLLM's clients send -1 for all tokens
         top_k: params.integer("top_k", -1, i64::MAX)?.map_or(defaults.top_k, |k| k.max(0) as usize),
         min_p: params.number("min_p", 0.0, 1.0)?.unwrap_or(defaults.min_p),
         repetition: repetition.or(repeat).unwrap_or(defaults.repetition),
@@ -169,27 +169,27 @@ fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
     stops.into_iter().map(stop).collect()
 }
 
-/// The tokens that end a text: the model's own and the request's.
+/// The tokens that end a sequence: the model's and the request's.
 fn end_tokens(params: &mut Params, served: &ServedModel, max_tokens: Option<usize>) -> Result<Arc<[u32]>> {
     let more = params.array("stop_token_ids")?.unwrap_or_default();
     if more.len() > 1024 {
         return Err(ApiError::too_many("stop_token_ids", more.len(), 1024, "tokens"));
     }
     let more = tokens(&more, "stop_token_ids")?;
-    let mut endless = params.bool("ignore_eos")?.unwrap_or(false);
+    let mut ignore_eos = params.bool("ignore_eos")?.unwrap_or(false);
     match params.take("min_tokens") {
         None => {}
         Some(least) if integer(&least) == Some(0) => {}
-        // a text of one length only: no end token may end it
+        // a fixed length: end tokens must not end the sequence earlier
         Some(least) if integer(&least).is_some_and(|least| Some(least as usize) == max_tokens) => {
-            endless = true
+            ignore_eos = true
         }
         Some(least) => return Err(ApiError::expected("min_tokens", "0 or the value of max_tokens", &least)),
     }
-    if more.is_empty() && !endless {
+    if more.is_empty() && !ignore_eos {
         return Ok(Arc::clone(served.model.end_tokens()));
     }
-    let own = served.model.end_tokens().iter().copied().filter(|_| !endless);
+    let own = served.model.end_tokens().iter().copied().filter(|_| !ignore_eos);
     Ok(own.chain(more).collect())
 }
 

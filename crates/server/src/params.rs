@@ -1,4 +1,4 @@
-//! A request's JSON object, taken apart one parameter at a time: what is left at the end is refused by name.
+//! The parameters of a request, taken one at a time from its JSON object; unknown ones are refused by name.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use crate::error::{ApiError, Result};
 use crate::json::{JsonError, MAX_VALUES, Values};
 use crate::text_lists::{Listed, Lister};
 
-/// An object of which every member must be taken, ignored on purpose or refused. `null` counts as absent.
+/// An object whose members must each be taken, ignored or refused. `null` counts as absent.
 pub(crate) struct Params {
     map: Map<String, Value>,
-    /// The member that holds texts or tokens.
+    /// The member with texts or token ids.
     listed: Option<Listed>,
-    /// Where the object stands in the request: empty or `tools[0].`
+    /// The path of the object in the request: empty or `tools[0].`
     path: String,
 }
 
-/// Members of a body that do not become values.
+/// Members of a body that are not parsed to JSON values.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Unparsed {
     /// Skipped.
     pub(crate) ignored: &'static [&'static str],
-    /// Taken by [`Params::listed`],
+    /// Taken with [`Params::listed`].
     pub(crate) listed: Option<&'static str>,
-    /// with so many texts.
+    /// Maximum number of texts kept of `listed`.
     pub(crate) keep: usize,
 }
 
 impl Params {
-    /// The object that a body holds.
+    /// Parses a body.
     pub(crate) fn parse(body: &[u8], unparsed: Unparsed) -> Result<Params> {
         let values = Values::new();
         let mut input = serde_json::Deserializer::from_slice(body);
@@ -47,12 +47,12 @@ impl Params {
         })
     }
 
-    /// The member of texts or tokens, called `name`.
+    /// The member `name` with texts or token ids.
     pub(crate) fn listed(&mut self, name: &str) -> Result<Listed> {
         self.listed.take().ok_or_else(|| self.missing(name))
     }
 
-    /// An object inside of a request, which stands at `path`.
+    /// A nested object with the path `path`.
     pub(crate) fn of(value: Value, path: &str) -> Result<Params> {
         match value {
             Value::Object(map) => Ok(Params { map, listed: None, path: format!("{path}.") }),
@@ -60,7 +60,7 @@ impl Params {
         }
     }
 
-    /// The whole name of a member.
+    /// The full path of a member.
     pub(crate) fn name(&self, name: &str) -> String {
         format!("{}{name}", self.path)
     }
@@ -85,8 +85,8 @@ impl Params {
         }
     }
 
-    /// A string that must be there.
-    pub(crate) fn need_string(&mut self, name: &str) -> Result<String> {
+    /// A required string.
+    pub(crate) fn required_string(&mut self, name: &str) -> Result<String> {
         let missing = self.missing(name);
         self.string(name)?.ok_or(missing)
     }
@@ -99,7 +99,7 @@ impl Params {
         }
     }
 
-    /// An object inside of this one.
+    /// A nested object.
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Params>> {
         let path = self.name(name);
         self.take(name).map(|value| Params::of(value, &path)).transpose()
@@ -135,12 +135,12 @@ impl Params {
         ApiError::bad(name, message)
     }
 
-    /// The object as it is, where whoever reads it takes any member.
+    /// All members, for objects with arbitrary names.
     pub(crate) fn into_map(self) -> Map<String, Value> {
         self.map
     }
 
-    /// Refuses what was not taken, but for what cannot change an answer.
+    /// Refuses members that were not taken, except for `ignored` ones.
     pub(crate) fn finish(mut self, ignored: &[&str], refused: &[(&str, &str)]) -> Result<()> {
         self.map.retain(|name, value| !value.is_null() && !ignored.contains(&name.as_str()));
         let Some(name) = self.map.keys().next() else { return Ok(()) };
@@ -155,7 +155,7 @@ impl Params {
     }
 }
 
-/// Reads the members of a body.
+/// Parses the members of a body.
 struct Body<'a> {
     unparsed: Unparsed,
     values: &'a Values,
@@ -185,7 +185,7 @@ impl<'de> Visitor<'de> for Body<'_> {
     }
 }
 
-/// What a text inside of a parameter was parsed to, or why it was not.
+/// The result of parsing JSON in a string parameter.
 pub(crate) fn parsed(value: std::result::Result<Value, JsonError>, name: &str) -> Result<Value> {
     value.map_err(|error| json_error(error, name))
 }
@@ -197,7 +197,7 @@ pub(crate) fn json_error(error: JsonError, name: &str) -> ApiError {
     }
 }
 
-/// An integer, also where a client writes it as `5.0`.
+/// An integer, also if written as `5.0`.
 pub(crate) fn integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         let float = value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15)?;
@@ -235,12 +235,12 @@ mod tests {
         assert_eq!(p.bool("d").unwrap_err().message, "d: expected true or false, got an array of 1");
         let mut e = p.object("e").unwrap().unwrap();
         assert_eq!(e.string("f").unwrap_err().message, "e.f: expected a string, got true");
-        assert_eq!(e.need_string("g").unwrap_err().message, "missing required parameter: \"e.g\"");
+        assert_eq!(e.required_string("g").unwrap_err().message, "missing required parameter: \"e.g\"");
         p.finish(&[], &[]).unwrap();
     }
 
     #[test]
-    fn what_is_left_is_ignored_on_purpose_or_refused_by_name() {
+    fn remaining_members_are_ignored_or_refused_by_name() {
         let left = || params(json!({"user": "me", "none": null, "foo": 1}));
         let error = left().finish(&["user"], &[]).unwrap_err();
         assert_eq!(

@@ -1,4 +1,5 @@
-//! What a request costs before the engine: its body is read, parsed, rendered and tokenised beside the reactor.
+//! The work of a request that precedes the engine: its body is read, parsed, rendered and tokenized on blocking
+//! threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +12,16 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout_at;
 
 use crate::Config;
-use crate::access::Record;
+use crate::access::RequestLog;
 use crate::body::read;
 use crate::error::{ApiError, Result};
 use crate::model::ServedModel;
 use crate::state::{App, Stop};
 
-/// Bodies up to this size have workers of their own, so that they never wait for larger ones.
+/// Bodies up to this size have separate workers, so that they never wait for larger ones.
 const SMALL_BODY: usize = 64 << 10;
 
-/// How many requests may be prepared at once: it is work for a processor.
+/// Limits how many requests are prepared at once, because the work is CPU-bound.
 pub(crate) struct Workers {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
@@ -38,40 +39,40 @@ impl Workers {
     }
 }
 
-/// Whether the result of a preparation is still wanted: its client may leave, and its time may run out.
+/// Cancels a preparation when its client disconnects or its deadline passes.
 #[derive(Clone)]
 pub(crate) struct Cancel {
-    left: Arc<AtomicBool>,
+    disconnected: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// Seconds until the deadline at the start, for the error.
+    /// The request timeout in seconds, for the error.
     seconds: f64,
 }
 
-/// Cancels when it is dropped.
-struct Waiting(Arc<AtomicBool>);
+/// Cancels the preparation when it is dropped.
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Cancel {
-    fn new(app: &App, record: &Record) -> (Cancel, Waiting) {
-        let left = Arc::<AtomicBool>::default();
-        let deadline = app.config.request_timeout.map(|limit| record.start + limit);
-        (Cancel { left: Arc::clone(&left), deadline, seconds: app.timeout() }, Waiting(left))
+    fn new(app: &App, log: &RequestLog) -> (Cancel, CancelOnDrop) {
+        let disconnected = Arc::<AtomicBool>::default();
+        let deadline = app.config.request_timeout.map(|limit| log.start + limit);
+        let cancel = Cancel { disconnected: Arc::clone(&disconnected), deadline, seconds: app.timeout() };
+        (cancel, CancelOnDrop(disconnected))
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.left.load(Ordering::Relaxed) || self.deadline.is_some_and(|at| Instant::now() >= at)
+        self.disconnected.load(Ordering::Relaxed) || self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Why the work ends here.
+    /// Why the preparation was cancelled.
     pub(crate) fn error(&self) -> ApiError {
-        match self.left.load(Ordering::Relaxed) {
-            // said to nobody
-            true => ApiError::new(StatusCode::BAD_REQUEST, "the client has left"),
+        match self.disconnected.load(Ordering::Relaxed) {
+            true => ApiError::new(StatusCode::BAD_REQUEST, "the client has disconnected"),
             false => ApiError::timeout(self.seconds),
         }
     }
@@ -81,21 +82,21 @@ impl Cancel {
     }
 }
 
-/// Makes of a body what a route needs.
+/// Turns a body into what a route needs.
 pub(crate) type Prepare<T> = fn(&[u8], &ServedModel, &Config, &Cancel) -> Result<T>;
 
 impl App {
-    /// Reads a body and prepares it with the model at hand, within the time that the request has.
+    /// Reads a body and prepares it for the loaded model, within the request's deadline.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
-        record: &Record,
+        log: &RequestLog,
         body: Body,
         prepare: Prepare<T>,
     ) -> Result<(Arc<ServedModel>, T)> {
         let served = self.served()?;
         self.fault().map_or(Ok(()), Err)?;
-        // dropped with this future, when the client leaves or the time is up
-        let (cancel, _waiting) = Cancel::new(self, record);
+        // dropped with this future when the client disconnects or the deadline passes
+        let (cancel, _guard) = Cancel::new(self, log);
         let deadline = cancel.deadline;
         let prepared = async {
             let body = read(body, &self.config, &self.bodies).await?;
@@ -121,7 +122,7 @@ impl App {
         Ok((served, prepared))
     }
 
-    /// Runs what a body of so many bytes costs a processor beside the reactor, which must not wait for it.
+    /// Runs the CPU-bound work for a body of `bytes` bytes on a blocking thread.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -129,7 +130,7 @@ impl App {
     ) -> Result<T> {
         let permit = Arc::clone(self.workers.for_body(bytes)).acquire_owned().await;
         let done = spawn_blocking(move || {
-            let _permit = permit; // also when nobody waits for the result any more
+            let _permit = permit; // held also if the caller is gone
             work()
         });
         done.await.unwrap_or_else(|_| Err(ApiError::internal()))

@@ -1,4 +1,4 @@
-//! Whether the engine moves: it takes steps for somebody, or it generates one token to prove it.
+//! The readiness probe: the engine completes a step of a request, or generates one token as a test.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::model::ServedModel;
 
-/// How often the step in flight is looked at while waiting for its end.
-const LOOK: Duration = Duration::from_millis(20);
+/// Polling interval while waiting for the step in flight.
+const POLL: Duration = Duration::from_millis(20);
 
-/// When the engine last generated a token to prove that it moves.
+/// When the engine last generated a test token.
 #[derive(Default)]
 pub(crate) struct Probe {
-    proved: Option<Instant>,
+    tested_at: Option<Instant>,
 }
 
 impl Probe {
-    /// Looks at the engine. Only what happens from now on counts: steps that were taken since the last look may be
-    /// older than the standstill. An idle engine is asked for a token, at most every `interval`.
-    pub(crate) async fn look(
+    /// Checks the engine. Only steps that complete from now on count: earlier ones may precede a stall. An idle engine
+    /// generates a token, at most once per `interval`.
+    pub(crate) async fn check(
         &mut self,
         served: &ServedModel,
         interval: Duration,
@@ -27,39 +27,41 @@ impl Probe {
     ) -> Result<(), String> {
         let handle = served.model.handle();
         if handle.in_flight().is_some() {
-            return moves(handle, deadline).await; // others are being served: no need to disturb them
+            return step_completes(handle, deadline).await; // its requests are test enough
         }
-        if self.proved.is_some_and(|at| at.elapsed() < interval) {
+        if self.tested_at.is_some_and(|at| at.elapsed() < interval) {
             return Ok(());
         }
-        self.proved = None;
-        speaks(served, deadline).await?;
-        self.proved = Some(Instant::now());
+        self.tested_at = None;
+        generate_token(served, deadline).await?;
+        self.tested_at = Some(Instant::now());
         Ok(())
     }
 }
 
-/// Waits for the end of the step in flight, which may have begun long ago.
-async fn moves(handle: &Handle, deadline: Duration) -> Result<(), String> {
+/// Waits until the step in flight completes; it may have begun long ago.
+async fn step_completes(handle: &Handle, deadline: Duration) -> Result<(), String> {
     let Some(step) = handle.in_flight() else { return Ok(()) };
     while handle.in_flight().is_some_and(|now| now.since == step.since) {
         let age = step.age();
         if age >= deadline {
             return Err(late(age));
         }
-        sleep(LOOK).await;
+        sleep(POLL).await;
     }
     Ok(())
 }
 
-/// Asks for a token, ahead of everybody: the answer is about the engine, not about its queue.
-async fn speaks(served: &ServedModel, deadline: Duration) -> Result<(), String> {
+/// Generates one token with the highest priority, so that the queue does not matter.
+async fn generate_token(served: &ServedModel, deadline: Duration) -> Result<(), String> {
     let token = served.model.tokenizer().bos().unwrap_or(0);
     let request = Request { priority: i32::MIN, ..Request::new(vec![token], 1) };
     let mut stream = match served.model.handle().generate(request) {
         Ok(stream) => stream,
-        // others came meanwhile
-        Err(error) if error.fault() == Fault::Busy => return moves(served.model.handle(), deadline).await,
+        // requests arrived in the meantime
+        Err(error) if error.fault() == Fault::Busy => {
+            return step_completes(served.model.handle(), deadline).await;
+        }
         Err(error) => return Err(error.to_string()),
     };
     let last = async {

@@ -1,4 +1,4 @@
-//! From a conversation to the tokens a model reads.
+//! From a conversation to prompt tokens.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -23,12 +23,12 @@ pub(crate) struct Chat {
     add_generation_prompt: bool,
 }
 
-/// A conversation in the model's own words.
+/// A rendered and tokenized conversation.
 pub(crate) struct ChatPrompt {
     pub(crate) tokens: Vec<u32>,
-    /// The end of its text.
+    /// The end of the rendered text.
     pub(crate) tail: String,
-    /// How the answer is marked.
+    /// The markup of answers.
     pub(crate) markup: Markup,
 }
 
@@ -53,17 +53,17 @@ impl Chat {
         Ok(Chat { messages, tools, template_variables, add_generation_prompt: true })
     }
 
-    /// With or without the words that let the assistant speak.
+    /// Sets whether the prompt ends with the start of an assistant message.
     pub(crate) fn with_generation_prompt(self, add_generation_prompt: bool) -> Chat {
         Chat { add_generation_prompt, ..self }
     }
 
-    /// Renders and encodes it.
+    /// Renders and tokenizes the conversation.
     pub(crate) fn prompt(&self, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
         encoder.cancel.check()?;
         let chat = tern::Chat {
             messages: self.messages.clone(),
-            tools: if self.tools.wanted() { self.tools.offered.clone() } else { vec![] },
+            tools: if self.tools.enabled() { self.tools.offered.clone() } else { vec![] },
             template_variables: self.template_variables.clone(),
             add_generation_prompt: self.add_generation_prompt,
         };
@@ -85,7 +85,7 @@ impl Chat {
     }
 }
 
-/// Variables for the template.
+/// Extra variables of the template.
 fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String, Value>> {
     let mut kwargs = params.object("chat_template_kwargs")?.map(Params::into_map).unwrap_or_default();
     let bytes = Value::from(kwargs.clone()).to_string().len();
@@ -96,7 +96,7 @@ fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String
         if effort.len() > 32 {
             return Err(ApiError::expected("reasoning_effort", "at most 32 bytes", &effort.into()));
         }
-        // the switch that most templates of reasoning models have
+        // the variable that most templates of reasoning models have
         if effort == "none" {
             kwargs.entry("enable_thinking").or_insert(false.into());
         }
@@ -105,7 +105,7 @@ fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String
     Ok(kwargs)
 }
 
-/// The name a client used for the model, if it is one of its names.
+/// The requested model name, which must be one of the served model's.
 pub(crate) fn model_name(params: &mut Params, served: &ServedModel) -> Result<String> {
     match params.string("model")? {
         None => Ok(served.id().to_owned()),

@@ -1,4 +1,4 @@
-//! The routes, and what every one of them passes through.
+//! The routes, and the layers that all of them share.
 
 mod chat;
 mod completions;
@@ -7,6 +7,7 @@ mod embeddings;
 mod health;
 mod models;
 mod page;
+mod reply_header;
 mod tokens;
 
 use std::sync::Arc;
@@ -57,14 +58,14 @@ async fn wrong_method(request: Request) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("wrong_method")
 }
 
-/// Keys, and pages of other origins.
+/// Checks the API key and the origin, and answers CORS preflights.
 async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let from = request.headers().get(header::ORIGIN);
     let origin = from.filter(|origin| allowed(&app, origin)).cloned();
-    // a browser may send a plain POST for any page, which could then spend our time, if not read the answer
+    // a browser sends a simple POST for any page, which costs work even if the page cannot read the response
     let foreign = origin.is_none()
         && request.method() == Method::POST
-        && from.is_some_and(|from| !is_home(from, request.headers().get(header::HOST)));
+        && from.is_some_and(|from| !is_same_origin(from, request.headers().get(header::HOST)));
     let preflight = request.method() == Method::OPTIONS
         && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if preflight && origin.is_some() {
@@ -92,8 +93,8 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
     response
 }
 
-/// Whether a page came from the host that it calls.
-fn is_home(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+/// Whether a page was served by the host that it calls.
+fn is_same_origin(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let origin = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     origin.is_some() && origin == host.and_then(|host| host.to_str().ok())
@@ -103,7 +104,7 @@ fn allowed(app: &App, origin: &HeaderValue) -> bool {
     app.config.cors_origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
 }
 
-/// An answer in JSON.
+/// A JSON response.
 fn json(value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(text) => json_text(text),
@@ -111,7 +112,7 @@ fn json(value: &impl Serialize) -> Response {
     }
 }
 
-/// An answer that is JSON already.
+/// A response whose body is already JSON.
 fn json_text(text: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

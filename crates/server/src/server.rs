@@ -1,4 +1,4 @@
-//! Listening: connections are accepted, given a seat, and on shutdown drained.
+//! The accept loop: connections get a slot, and are drained on shutdown.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,21 +9,21 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::connection_slots::ConnectionSlots;
 use crate::hosts::Hosts;
-use crate::seats::Seats;
 use crate::state::{App, Loader, Stop};
 use crate::{Config, ServeError, connection, routes};
 
-/// How long requests that are ended at the end of a drain have to say so.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Connections without a seat that may ask for `/health` at once.
-const SPARE: usize = 64;
-/// How long to wait when the system gives no more connections.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long requests that are ended by a drain may take to send their error.
+const FINAL_GRACE: Duration = Duration::from_secs(1);
+/// Connections beyond the limit that may request `/health` at once.
+const HEALTH_ONLY: usize = 64;
+/// Delay after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// An HTTP server of one model.
+/// An HTTP server for one model.
 ///
-/// It can listen before the model is there: until [`Loader::ready`], every `/v1` route answers 503.
+/// It can listen before the model is loaded: until [`Loader::ready`], every `/v1` route responds with 503.
 ///
 /// ```no_run
 /// # async fn example(model: tern_server::ServedModel) -> Result<(), Box<dyn std::error::Error>> {
@@ -46,15 +46,17 @@ impl Server {
         Server { app: Arc::new(App::new(config)) }
     }
 
-    /// What brings the model in, from wherever it is loaded.
+    /// The loader, which may be used on any thread.
     pub fn loader(&self) -> Loader {
         Loader::new(Arc::clone(&self.app))
     }
 
-    /// Serves until `shutdown` is over, lets what runs finish within [`Config::drain_timeout`], and ends the rest.
+    /// Serves until `shutdown` completes, lets running requests finish within [`Config::drain_timeout`], and ends the
+    /// others.
     ///
-    /// A model that cannot be loaded, or an engine that ends, is the end of the server as well: clients are told for
-    /// [`Config::failure_grace`], and the reason is the error. An engine that is stuck is not, because it may go on.
+    /// A model that cannot be loaded, or an engine that ends, also ends the server: requests are refused with the
+    /// reason for [`Config::failure_grace`], and the reason is the error. A stuck engine does not, because it may
+    /// recover.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -68,7 +70,7 @@ impl Server {
             tokio::select! {
                 () = shutdown => Ok(()),
                 why = app.failure() => {
-                    tracing::error!(%why, "nothing can be served any more");
+                    tracing::error!(%why, "the server cannot continue");
                     if let ServeError::Engine(_) = why {
                         sleep(app.config.failure_grace).await;
                     }
@@ -76,8 +78,8 @@ impl Server {
                 }
             }
         });
-        let seats = Arc::<Seats>::default();
-        let mut spare = VecDeque::<AbortHandle>::new();
+        let slots = Arc::<ConnectionSlots>::default();
+        let mut health_only = VecDeque::<AbortHandle>::new();
         let ended = loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -86,23 +88,23 @@ impl Server {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    // tokens are small and late ones are noticed
+                    // tokens are small, and their latency matters
                     let _ = stream.set_nodelay(true);
                     let (app, router) = (Arc::clone(&app), router.clone());
-                    match seats.take(peer.ip(), &app.config) {
-                        Ok(seat) => {
+                    match slots.take(peer.ip(), &app.config) {
+                        Ok(slot) => {
                             connections.spawn(async move {
                                 connection::serve(app, router, stream).await;
-                                drop(seat);
+                                drop(slot);
                             });
                         }
                         Err(full) => {
-                            spare.push_back(
+                            health_only.push_back(
                                 connections.spawn(connection::serve_health(app, router, stream, full)),
                             );
-                            // the oldest makes room, so that whoever asks for /health always gets in
-                            if spare.len() > SPARE
-                                && let Some(oldest) = spare.pop_front()
+                            // the oldest is closed, so that /health can always be requested
+                            if health_only.len() > HEALTH_ONLY
+                                && let Some(oldest) = health_only.pop_front()
                             {
                                 oldest.abort();
                             }
@@ -111,14 +113,14 @@ impl Server {
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    // out of descriptors, for example: others may give some back
-                    tracing::warn!(%error, "no connection could be accepted");
-                    sleep(PAUSE).await;
+                    // for example out of file descriptors: closing connections frees some
+                    tracing::warn!(%error, "accepting a connection failed");
+                    sleep(ACCEPT_RETRY).await;
                 }
             }
         };
         drop(listener);
-        // nothing runs any more after a failure
+        // after a failure no request is running
         let limit = if ended.is_ok() { app.config.drain_timeout } else { Duration::ZERO };
         drain(&app, connections, limit).await;
         ended
@@ -131,13 +133,13 @@ async fn drain(app: &App, mut connections: JoinSet<()>, limit: Duration) {
     let mut all = async || while connections.join_next().await.is_some() {};
     if timeout(limit, all()).await.is_err() {
         app.stop(Stop::Now);
-        if timeout(LAST_WORDS, all()).await.is_err() {
+        if timeout(FINAL_GRACE, all()).await.is_err() {
             connections.shutdown().await;
         }
     }
 }
 
-/// Errors of a connection that was gone before it was accepted.
+/// Errors of a connection that was closed before it was accepted.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

@@ -17,8 +17,8 @@ use tracing::Instrument;
 
 use crate::error::ApiError;
 
-/// Events made before the client has taken the last ones.
-const AHEAD: usize = 16;
+/// Events that may be queued for a client.
+const QUEUE: usize = 16;
 
 /// Sends events to one client.
 pub(crate) struct Events(Sender<Bytes>);
@@ -27,7 +27,7 @@ impl Events {
     pub(crate) async fn send(&self, event: &impl Serialize) {
         let mut line = b"data: ".to_vec();
         let written = serde_json::to_writer(&mut line, event);
-        debug_assert!(written.is_ok(), "answers are plain data");
+        debug_assert!(written.is_ok(), "events serialize without errors");
         line.extend_from_slice(b"\n\n");
         self.line(line.into()).await;
     }
@@ -36,26 +36,26 @@ impl Events {
         self.send(&error.json()).await;
     }
 
-    /// Tells the client that all is said.
+    /// Ends the stream with `[DONE]`.
     pub(crate) async fn done(&self) {
         self.line(Bytes::from_static(b"data: [DONE]\n\n")).await;
     }
 
     async fn line(&self, line: Bytes) {
-        // the receiver lives in the body that polls us: when it is gone, so are we
+        // the receiver is in the body that polls this future: both are dropped together
         let _ = self.0.send(line).await;
     }
 }
 
-/// A response whose body runs the future that `make` gives. Dropping the body drops the future and what it holds.
+/// A response whose body runs the future that `make` returns. Dropping the body drops the future.
 pub(crate) fn response<F>(keep_alive: Duration, make: impl FnOnce(Events) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (sender, events) = channel(AHEAD);
-    let future = make(Events(sender)).in_current_span(); // the request's, which goes on
+    let (sender, events) = channel(QUEUE);
+    let future = make(Events(sender)).in_current_span(); // the request's span
     let future = Some(Box::pin(future) as Pin<Box<dyn Future<Output = ()> + Send>>);
-    let body = EventBody { future, events, keep_alive, silence: Box::pin(sleep(keep_alive)) };
+    let body = EventBody { future, events, keep_alive, idle: Box::pin(sleep(keep_alive)) };
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -68,11 +68,11 @@ struct EventBody {
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     events: Receiver<Bytes>,
     keep_alive: Duration,
-    silence: Pin<Box<Sleep>>,
+    idle: Pin<Box<Sleep>>,
 }
 
 impl EventBody {
-    /// Runs the future until it waits or ends; a panic ends it with an error that the client sees.
+    /// Polls the future; a panic ends it with an error event.
     fn advance(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         let future = self.future.as_mut()?;
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
@@ -93,7 +93,7 @@ impl http_body::Body for EventBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
         let failed = this.advance(cx);
-        // everything that is there goes out in one piece
+        // all queued events are sent as one frame
         let mut out = Vec::new();
         while let Ok(line) = this.events.try_recv() {
             out.extend_from_slice(&line);
@@ -103,9 +103,9 @@ impl http_body::Body for EventBody {
             return Poll::Ready(None);
         }
         if !out.is_empty() {
-            this.silence.as_mut().reset(Instant::now() + this.keep_alive);
-        } else if this.silence.as_mut().poll(cx).is_ready() {
-            this.silence.as_mut().reset(Instant::now() + this.keep_alive);
+            this.idle.as_mut().reset(Instant::now() + this.keep_alive);
+        } else if this.idle.as_mut().poll(cx).is_ready() {
+            this.idle.as_mut().reset(Instant::now() + this.keep_alive);
             out.extend_from_slice(b": keep-alive\n\n");
         } else {
             return Poll::Pending;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn more_events_than_fit_ahead_arrive_in_order_and_silence_is_broken() {
+    async fn more_events_than_the_queue_holds_arrive_in_order_with_keep_alives() {
         let minute = Duration::from_secs(60);
         let response = response(Duration::from_secs(10), async move |events: Events| {
             for i in 0..100 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_told_and_ends_the_stream() {
+    async fn a_panic_sends_an_error_and_ends_the_stream() {
         let response = response(Duration::from_secs(10), async |events: Events| {
             events.send(&1).await;
             panic!("on purpose");

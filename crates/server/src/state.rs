@@ -1,4 +1,4 @@
-//! What all requests share: settings, the model once it is there, counts, and whether the server is on its way out.
+//! State shared by all requests: configuration, the model once it is loaded, metrics, and the progress of a shutdown.
 
 use std::sync::Arc;
 
@@ -35,13 +35,13 @@ enum Phase {
     Failed(String),
 }
 
-/// How far the server is on its way out.
+/// The progress of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stop {
     No,
-    /// What runs may finish.
+    /// Running requests may finish.
     Draining,
-    /// What still runs is ended.
+    /// Running requests are ended.
     Now,
 }
 
@@ -59,7 +59,7 @@ impl App {
         }
     }
 
-    /// The model, or why there is none now.
+    /// The model, or why it is not available.
     pub(crate) fn served(&self) -> Result<Arc<ServedModel>> {
         match &*self.phase.borrow() {
             Phase::Ready(served) => Ok(Arc::clone(served)),
@@ -71,7 +71,7 @@ impl App {
         }
     }
 
-    /// Why the process should be started anew: there will be no model, or its engine has ended or is stuck.
+    /// Why the process should be restarted: loading failed, or the engine has ended or is stuck.
     pub(crate) fn fault(&self) -> Option<ApiError> {
         match &*self.phase.borrow() {
             Phase::Ready(served) => failure::fault(served.model.handle(), self.config.stall_timeout),
@@ -80,7 +80,7 @@ impl App {
         }
     }
 
-    /// Returns when nothing can be served any more, and says why.
+    /// Waits until no request can be served any more, and returns why.
     pub(crate) async fn failure(&self) -> ServeError {
         let mut phase = self.phase.subscribe();
         let settled =
@@ -88,12 +88,12 @@ impl App {
         match settled {
             Ok(Phase::Ready(served)) => ServeError::Engine(served.model.handle().closed().await),
             Ok(Phase::Failed(why)) => ServeError::Load(why),
-            // cannot be: `self` has the sender
+            // unreachable: `self` owns the sender
             Ok(Phase::Loading) | Err(_) => std::future::pending().await,
         }
     }
 
-    /// What the engine said to a request that it did not take, for its client.
+    /// The response to a request that the engine refused.
     pub(crate) fn refusal(&self, error: EngineError) -> ApiError {
         match error.fault() {
             Fault::Engine => (&ServeError::Engine(error)).into(),
@@ -109,17 +109,17 @@ impl App {
         self.stop.send_replace(stop);
     }
 
-    /// Returns when the server is at least that far on its way out.
+    /// Waits until the shutdown has reached `stop`.
     pub(crate) fn stopped(&self, stop: Stop) -> impl Future<Output = ()> + Send + use<> {
         let mut receiver = self.stop.subscribe();
         async move {
             if receiver.wait_for(|now| *now >= stop).await.is_err() {
-                std::future::pending().await // the server is gone, and so is whoever waits
+                std::future::pending().await // the server was dropped, and the caller with it
             }
         }
     }
 
-    /// Seconds a request may take, for its error.
+    /// The request timeout in seconds, for error messages.
     pub(crate) fn timeout(&self) -> f64 {
         self.config.request_timeout.unwrap_or_default().as_secs_f64()
     }
@@ -129,33 +129,33 @@ impl App {
     }
 }
 
-/// Tells a server what became of its model. Dropping it without a word counts as a failure.
+/// Hands a loaded model, or the reason why loading failed, to a server. Dropping it unused counts as a failure.
 pub struct Loader {
     app: Arc<App>,
-    told: bool,
+    reported: bool,
 }
 
 impl Loader {
     pub(crate) fn new(app: Arc<App>) -> Loader {
-        Loader { app, told: false }
+        Loader { app, reported: false }
     }
 
-    /// The model is loaded: from now on it is served.
+    /// The model is loaded and is served from now on.
     pub fn ready(mut self, model: ServedModel) {
-        self.told = true;
+        self.reported = true;
         self.app.enter(Phase::Ready(Arc::new(model)));
     }
 
-    /// The model could not be loaded; requests are told why.
+    /// The model could not be loaded; requests are refused with the reason.
     pub fn failed(mut self, why: impl Into<String>) {
-        self.told = true;
+        self.reported = true;
         self.app.enter(Phase::Failed(why.into()));
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.reported {
             let why = match std::thread::panicking() {
                 true => "loading the model panicked; see the panic message in the log",
                 false => "loading ended without a model",

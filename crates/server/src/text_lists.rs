@@ -1,4 +1,4 @@
-//! Parameters that are texts or their tokens, read without a JSON value for each token.
+//! Parameters that are texts or token ids, parsed without a JSON value per token.
 
 use std::fmt;
 
@@ -9,38 +9,37 @@ use crate::error::{ApiError, Result, describe};
 use crate::json::Values;
 use crate::params::integer;
 
-/// A text, or the tokens of one.
+/// A text, as a string or as token ids.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Text {
-    Words(String),
+    String(String),
     Tokens(Vec<u32>),
 }
 
-/// What a client gave where texts are expected.
+/// The value of a parameter that takes texts.
 #[derive(Debug)]
 pub(crate) enum Listed {
-    Words(String),
+    String(String),
     Id(u32),
     /// One or more token ids.
     Ids(Vec<u32>),
     List(List),
-    /// Something else, in a few words.
+    /// Any other value, described.
     Other(String),
 }
 
-/// A list that is not one of token ids alone.
+/// An array that does not consist of token ids only.
 #[derive(Debug)]
 pub(crate) struct List {
     count: usize,
-    /// It begins with a token id.
+    /// The first element is a token id.
     of_ids: bool,
-    /// The first elements that are no token ids, or all where it does not begin with one.
+    /// The first elements that are not token ids.
     kept: Vec<Listed>,
 }
 
 impl Listed {
-    /// A string, strings, token ids, or lists of token ids: at least one text, and `check` says whether there are too
-    /// many.
+    /// One or more texts; `check` gets their number and may refuse it.
     pub(crate) fn texts(self, name: &str, check: impl FnOnce(usize) -> Result<()>) -> Result<Vec<Text>> {
         match self {
             Listed::List(list) if list.count == 0 => {
@@ -60,40 +59,40 @@ impl Listed {
             Listed::Ids(ids) => Ok(ids),
             Listed::List(list) => match list.kept.first() {
                 None => Ok(vec![]),
-                Some(other) => Err(ApiError::mismatch(name, "token ids", &other.words())),
+                Some(other) => Err(ApiError::mismatch(name, "token ids", &other.description())),
             },
-            other => Err(ApiError::mismatch(name, "an array of token ids", &other.words())),
+            other => Err(ApiError::mismatch(name, "an array of token ids", &other.description())),
         }
     }
 
     /// `null` counts as absent.
     pub(crate) fn is_null(&self) -> bool {
-        matches!(self, Listed::Other(words) if words == "null")
+        matches!(self, Listed::Other(description) if description == "null")
     }
 
     fn text(self, name: &str) -> Result<Text> {
         match self {
-            Listed::Words(text) => Ok(Text::Words(text)),
+            Listed::String(text) => Ok(Text::String(text)),
             list @ (Listed::Ids(_) | Listed::List(_)) => list.tokens(name).map(Text::Tokens),
             other => {
                 let expected = "a string, token ids, or an array of strings or of token id arrays";
-                Err(ApiError::mismatch(name, expected, &other.words()))
+                Err(ApiError::mismatch(name, expected, &other.description()))
             }
         }
     }
 
-    fn words(&self) -> String {
+    fn description(&self) -> String {
         match self {
-            Listed::Words(text) => describe(&text.as_str().into()),
+            Listed::String(text) => describe(&text.as_str().into()),
             Listed::Id(id) => id.to_string(),
             Listed::Ids(ids) => format!("an array of {}", ids.len()),
             Listed::List(list) => format!("an array of {}", list.count),
-            Listed::Other(words) => words.clone(),
+            Listed::Other(description) => description.clone(),
         }
     }
 }
 
-/// Reads a [`Listed`]. Of a list it keeps so many elements, and one of a list inside of it: that is the one to refuse.
+/// Parses a [`Listed`]. Keeps `keep` elements of the array, and one of a nested array for the error message.
 #[derive(Clone, Copy)]
 pub(crate) struct Lister<'a> {
     pub(crate) keep: usize,
@@ -143,7 +142,7 @@ impl<'de> Visitor<'de> for Lister<'_> {
     }
 
     fn visit_str<E>(self, value: &str) -> std::result::Result<Listed, E> {
-        Ok(Listed::Words(value.into()))
+        Ok(Listed::String(value.into()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Listed, A::Error> {
@@ -184,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn texts_come_as_words_or_tokens() {
-        let words = |text: &str| Text::Words(text.into());
-        assert_eq!(texts("\"a\"").unwrap(), [words("a")]);
-        assert_eq!(texts("[\"a\", \"b\"]").unwrap(), [words("a"), words("b")]);
+    fn texts_come_as_strings_or_tokens() {
+        let string = |text: &str| Text::String(text.into());
+        assert_eq!(texts("\"a\"").unwrap(), [string("a")]);
+        assert_eq!(texts("[\"a\", \"b\"]").unwrap(), [string("a"), string("b")]);
         assert_eq!(texts("[1, 2.0, 3]").unwrap(), [Text::Tokens(vec![1, 2, 3])]);
         assert_eq!(
             texts("[[1], [], \"a\"]").unwrap(),
-            [Text::Tokens(vec![1]), Text::Tokens(vec![]), words("a")]
+            [Text::Tokens(vec![1]), Text::Tokens(vec![]), string("a")]
         );
         assert!(read("[]").tokens("p").unwrap().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Tools that a chat may call: what is offered, and what must be called.
+//! The tools of a chat: which are offered, and which must be called.
 
 use serde_json::{Value, json};
 
@@ -10,28 +10,28 @@ use crate::params::Params;
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
-    /// As the template takes them.
+    /// As passed to the template.
     pub(crate) offered: Vec<Value>,
-    /// Names and schemas of the arguments.
+    /// Names and argument schemas.
     pub(crate) functions: Vec<(String, Value)>,
     pub(crate) choice: ToolChoice,
-    /// More than one call may come.
+    /// Parallel calls are allowed.
     pub(crate) many: bool,
 }
 
-/// Whether a tool is called.
+/// Whether a tool may or must be called.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum ToolChoice {
     #[default]
     None,
     Auto,
-    /// One of them, whichever,
+    /// Any tool.
     Required,
-    /// or this one.
+    /// This tool.
     Named(String),
 }
 
-const UNNAMED: &str =
+const CHOICES: &str =
     "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
 
 impl Tools {
@@ -41,7 +41,7 @@ impl Tools {
         if offered.len() > config.max_tools {
             return Err(ApiError::too_many("tools", offered.len(), config.max_tools, "tools"));
         }
-        // before they are copied, rendered and compiled
+        // checked before they are copied, rendered and compiled
         let sizes: Vec<(usize, usize)> = offered.iter().map(size_and_depth).collect();
         let bytes = sizes.iter().map(|(bytes, _)| bytes).sum();
         if bytes > config.max_tool_bytes {
@@ -58,12 +58,12 @@ impl Tools {
         Ok(Tools { offered, functions, choice, many })
     }
 
-    /// Whether the model may call any.
-    pub(crate) fn wanted(&self) -> bool {
+    /// Whether the model may call tools.
+    pub(crate) fn enabled(&self) -> bool {
         self.choice != ToolChoice::None
     }
 
-    /// The tools of which one must be called.
+    /// The tools of which one must be called, if any.
     pub(crate) fn forced(&self) -> Option<Vec<(String, Value)>> {
         match &self.choice {
             ToolChoice::None | ToolChoice::Auto => None,
@@ -74,7 +74,7 @@ impl Tools {
         }
     }
 
-    /// Whether calls may be more than one: a named function is called once.
+    /// Whether more than one call is allowed: a named function is called once.
     pub(crate) fn many(&self) -> bool {
         self.many && !matches!(self.choice, ToolChoice::Named(_))
     }
@@ -84,14 +84,14 @@ impl Tools {
 fn function(tool: &Value, at: usize) -> Result<(String, Value)> {
     let path = format!("tools[{at}]");
     let mut tool = Params::of(tool.clone(), &path)?;
-    let kind = tool.need_string("type")?;
+    let kind = tool.required_string("type")?;
     if kind != "function" {
         return Err(ApiError::expected(&tool.name("type"), "\"function\"", &kind.into()));
     }
     let missing = tool.missing("function");
     let mut function = tool.object("function")?.ok_or(missing)?;
     tool.finish(&[], &[])?;
-    let name = function.need_string("name")?;
+    let name = function.required_string("name")?;
     let known = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(known) {
         let expected = "1 to 128 letters, digits and _-.:/";
@@ -116,13 +116,13 @@ fn choice(choice: Option<Value>, functions: &[(String, Value)]) -> Result<ToolCh
             "none" => ToolChoice::None,
             "auto" => ToolChoice::Auto,
             "required" => ToolChoice::Required,
-            _ => return Err(ApiError::expected("tool_choice", UNNAMED, &word.into())),
+            _ => return Err(ApiError::expected("tool_choice", CHOICES, &word.into())),
         },
         Some(object) => {
             let name = object["function"]["name"].as_str();
             match name.filter(|_| object["type"] == "function") {
                 Some(name) => ToolChoice::Named(name.to_owned()),
-                None => return Err(ApiError::expected("tool_choice", UNNAMED, &object)),
+                None => return Err(ApiError::expected("tool_choice", CHOICES, &object)),
             }
         }
     };

@@ -16,8 +16,8 @@ use tern::{ChatReading, ChatStart, Constraint, Reading, call_token};
 use self::reply::Reply;
 use super::deliver::Prepared;
 use crate::Config;
-use crate::access::Record;
-use crate::constraint::{self, Wanted};
+use crate::access::RequestLog;
+use crate::constraint::{self, RequestedGrammar};
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
@@ -29,7 +29,7 @@ use crate::prompt::{Chat, model_name};
 use crate::state::App;
 use crate::tools::ToolChoice;
 
-/// Parameters that the model cannot honour, and why.
+/// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("audio", "audio output is not supported"),
     ("function_call", "no longer part of the API, use tool_choice"),
@@ -40,50 +40,50 @@ const REFUSED: &[(&str, &str)] = &[
 
 pub(super) async fn chat(
     State(app): State<Arc<App>>,
-    Extension(record): Extension<Record>,
+    Extension(log): Extension<RequestLog>,
     body: Body,
 ) -> Result<Response> {
-    let (served, prepared) = app.prepare(&record, body, prepare).await?;
-    prepared.deliver(app, served, record).await
+    let (served, prepared) = app.prepare(&log, body, prepare).await?;
+    prepared.deliver(app, served, log).await
 }
 
-/// Everything that a request must have right, and everything that it costs before the engine.
+/// Validates a request and does all its work that precedes the engine.
 fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
     let mut params = Params::parse(body, UNPARSED)?;
     let model = model_name(&mut params, served)?;
     let chat = Chat::take(&mut params, config)?;
     let mut options = Options::take(&mut params, served, config)?;
     options.sampling.logprobs = logprobs(&mut params, config)?;
-    let wanted = constraint::take(&mut params)?;
+    let requested = constraint::take(&mut params)?;
     modalities(&mut params)?;
     params.finish(&[], REFUSED)?;
 
     let prompt = chat.prompt(&Encoder::new(served, cancel, "messages"))?;
     let max_tokens = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
-    let wanted = match chat.tools.forced() {
-        None => wanted,
+    let requested = match chat.tools.forced() {
+        None => requested,
         Some(tools) => {
-            if let Some(wanted) = wanted {
-                let message = format!("tool_choice: cannot be combined with {}", wanted.param);
+            if let Some(requested) = requested {
+                let message = format!("tool_choice: cannot be combined with {}", requested.param);
                 return Err(ApiError::bad("tool_choice", message));
             }
             let style = prompt.markup.calls.unwrap_or(CallStyle::GENERIC);
             let grammar = Grammar::Calls { texts: style.texts(), tools, many: chat.tools.many() };
-            Some(Wanted { grammar, param: "tools" })
+            Some(RequestedGrammar { grammar, param: "tools" })
         }
     };
-    // a tool may be called instead of an answer that follows the rules, where the two can be told apart
+    // a tool call may replace a constrained answer if its start token distinguishes the two
     let calls = prompt.markup.calls.filter(|_| chat.tools.choice == ToolChoice::Auto);
-    if let (Some(wanted), Some(style)) = (&wanted, &calls)
+    if let (Some(requested), Some(style)) = (&requested, &calls)
         && call_token(served.model.tokenizer(), style).is_none()
     {
-        let param = wanted.param;
+        let param = requested.param;
         let message = "cannot be combined with tools: this model's tool calls have no start token";
         return Err(ApiError::bad(param, format!("{param}: {message}")));
     }
     let start = || Some(ChatStart { prompt_tail: &prompt.tail, calls });
     cancel.check()?;
-    let constraint = wanted.map(|wanted| wanted.compile(served, start())).transpose()?;
+    let constraint = requested.map(|requested| requested.compile(served, start())).transpose()?;
     let request = |text| Request {
         prompt: prompt.tokens.clone(),
         max_tokens,
@@ -96,7 +96,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let requests = (0..options.n).map(request).collect();
     let reading = ChatReading {
         markup: prompt.markup,
-        tools: chat.tools.wanted(),
+        tools: chat.tools.enabled(),
         many_calls: chat.tools.many(),
         prompt_tail: prompt.tail,
     };

@@ -11,10 +11,10 @@ use axum::response::Response;
 use tern::engine::Request;
 use tern::{Constraint, Reading};
 
-use self::reply::Reply;
+use self::reply::{PromptEcho, Reply};
 use super::deliver::Prepared;
 use crate::Config;
-use crate::access::Record;
+use crate::access::RequestLog;
 use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
@@ -27,29 +27,37 @@ use crate::prompt::model_name;
 use crate::state::App;
 use crate::text_lists::{Listed, Text};
 
-/// What OpenAI documents for a request that does not say.
-const MAX_TOKENS: usize = 16;
+/// OpenAI's documented default of `max_tokens`.
+const DEFAULT_MAX_TOKENS: usize = 16;
 
-/// Parameters that the model cannot honour, and why.
+/// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("messages", "use /v1/chat/completions for conversations"),
     ("suffix", "fill-in-the-middle is not supported"),
     ("tools", "use /v1/chat/completions for tools"),
 ];
 
-/// A prompt and its own text, for `echo`.
+/// A prompt, with its text if `echo` is set.
 struct Prompt {
     tokens: Vec<u32>,
     text: Option<String>,
 }
 
+/// How the prompts of a request are read.
+struct PromptOptions {
+    /// Choices per prompt.
+    n: usize,
+    echo: bool,
+    add_special: bool,
+}
+
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
-    Extension(record): Extension<Record>,
+    Extension(log): Extension<RequestLog>,
     body: Body,
 ) -> Result<Response> {
-    let (served, prepared) = app.prepare(&record, body, prepare).await?;
-    prepared.deliver(app, served, record).await
+    let (served, prepared) = app.prepare(&log, body, prepare).await?;
+    prepared.deliver(app, served, log).await
 }
 
 fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
@@ -59,7 +67,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let mut options = Options::take(&mut params, served, config)?;
     let logprobs = params.integer("logprobs", 0, config.max_top_logprobs as i64)?;
     options.sampling.logprobs = logprobs.map(|top| top as usize);
-    let wanted = constraint::take(&mut params)?;
+    let requested = constraint::take(&mut params)?;
     let echo = params.bool("echo")?.unwrap_or(false);
     if echo && logprobs.is_some() {
         return Err(ApiError::bad("echo", "echo: cannot be combined with logprobs"));
@@ -69,13 +77,13 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     params.finish(&[], REFUSED)?;
 
     let encoder = Encoder::new(served, cancel, "prompt");
-    let prompts = prompts(prompt, &encoder, config, (options.n, echo, add_special))?;
+    let prompts = prompts(prompt, &encoder, config, PromptOptions { n: options.n, echo, add_special })?;
     cancel.check()?;
-    let constraint = wanted.map(|wanted| wanted.compile(served, None)).transpose()?;
+    let constraint = requested.map(|requested| requested.compile(served, None)).transpose()?;
     let mut requests = Vec::with_capacity(prompts.len() * options.n);
     for prompt in &prompts {
         let left = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
-        let max_tokens = options.max_tokens.unwrap_or(left.min(MAX_TOKENS));
+        let max_tokens = options.max_tokens.unwrap_or(left.min(DEFAULT_MAX_TOKENS));
         requests.extend((0..options.n).map(|text| Request {
             prompt: prompt.tokens.clone(),
             max_tokens,
@@ -86,11 +94,11 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
             pooling: None,
         }));
     }
-    let begin = |prompt: Prompt| {
-        let tokens = options.token_ids.then_some(prompt.tokens);
-        std::iter::repeat_n((prompt.text.unwrap_or_default(), tokens), options.n)
+    let prompt_echo = |prompt: Prompt| {
+        let token_ids = options.token_ids.then_some(prompt.tokens);
+        std::iter::repeat_n(PromptEcho { text: prompt.text.unwrap_or_default(), token_ids }, options.n)
     };
-    let shape = Reply::new(model, logprobs.is_some(), prompts.into_iter().flat_map(begin).collect());
+    let shape = Reply::new(model, logprobs.is_some(), prompts.into_iter().flat_map(prompt_echo).collect());
     let reading = Reading { stops: options.stops, ..Reading::default() };
     let job = Job { requests, n: options.n, reading, token_ids: options.token_ids };
     Ok(Prepared { job, shape, stream: options.stream })
@@ -100,21 +108,22 @@ fn prompts(
     given: Listed,
     encoder: &Encoder<'_>,
     config: &Config,
-    (n, echo, add_special): (usize, bool, bool),
+    options: PromptOptions,
 ) -> Result<Vec<Prompt>> {
-    let check = |prompts: usize| match prompts.saturating_mul(n) {
-        texts if texts > config.max_choices => {
-            Err(ApiError::too_many("prompt", texts, config.max_choices, "choices (prompts times n)"))
+    let check = |prompts: usize| match prompts.saturating_mul(options.n) {
+        choices if choices > config.max_choices => {
+            Err(ApiError::too_many("prompt", choices, config.max_choices, "choices (prompts times n)"))
         }
         _ => Ok(()),
     };
     let prompt = |text| match text {
-        Text::Words(text) => {
-            Ok(Prompt { tokens: encoder.text(&text, add_special)?, text: echo.then_some(text) })
-        }
+        Text::String(text) => Ok(Prompt {
+            tokens: encoder.text(&text, options.add_special)?,
+            text: options.echo.then_some(text),
+        }),
         Text::Tokens(ids) => {
             let tokens = encoder.tokens(ids)?;
-            let text = echo.then(|| encoder.served.model.tokenizer().decode(&tokens, false));
+            let text = options.echo.then(|| encoder.served.model.tokenizer().decode(&tokens, false));
             Ok(Prompt { tokens, text })
         }
     };

@@ -1,28 +1,28 @@
-//! From a request that is ready to its answer: whole, or streamed as it is made.
+//! From a validated request to its response: whole, or streamed during generation.
 
 use std::sync::Arc;
 
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::access::Record;
+use crate::access::RequestLog;
 use crate::delta::Delta;
 use crate::error::Result;
-use crate::generation::{Job, Started, Usage};
+use crate::generation::{Job, RequestScope, Started, Usage};
 use crate::model::ServedModel;
 use crate::options::Streaming;
 use crate::sse::{self, Events};
 use crate::state::App;
 
-/// The shape that an API gives its answers.
+/// The JSON shape of a route's replies.
 pub(super) trait Shape: Send + Sync + 'static {
-    /// Takes in a piece of a text.
+    /// Adds a piece of a choice to the whole reply.
     fn add(&mut self, at: usize, delta: Delta);
 
-    /// The whole answer.
+    /// The whole reply.
     fn whole(&mut self, usage: Usage) -> impl Serialize;
 
-    /// A piece of a text as it is streamed. Its `usage` is absent, null or there.
+    /// The chunks that stream a piece of a choice. `usage` is absent, null or set.
     fn chunks(
         &mut self,
         at: usize,
@@ -30,11 +30,11 @@ pub(super) trait Shape: Send + Sync + 'static {
         usage: Option<Option<Usage>>,
     ) -> Vec<impl Serialize + Send + Sync>;
 
-    /// The last chunk, which has nothing but the usage.
+    /// The last chunk, which contains only the usage.
     fn usage_chunk(&self, usage: Usage) -> impl Serialize + Send + Sync;
 }
 
-/// A request that was read and found good.
+/// A validated request.
 pub(super) struct Prepared<S> {
     pub(super) job: Job,
     pub(super) shape: S,
@@ -42,19 +42,20 @@ pub(super) struct Prepared<S> {
 }
 
 impl<S: Shape> Prepared<S> {
-    /// Starts it and answers; what the engine refuses at once is a status, also of a stream.
+    /// Starts the job and responds. A refusal by the engine sets the status, also for a stream.
     pub(super) async fn deliver(
         self,
         app: Arc<App>,
         served: Arc<ServedModel>,
-        record: Record,
+        log: RequestLog,
     ) -> Result<Response> {
-        let started = self.job.start(&app, &served, &record)?;
+        let scope = RequestScope { app: &app, served: &served, log: &log };
+        let started = self.job.start(&scope)?;
         match self.stream {
-            None => whole(&app, &served, &record, started, self.shape).await,
+            None => whole(&scope, started, self.shape).await,
             Some(streaming) => Ok(sse::response(app.config.keep_alive, move |events| async move {
-                let site = (&*app, &*served, &record);
-                if let Err(error) = pieces(site, started, self.shape, streaming, &events).await {
+                let scope = RequestScope { app: &app, served: &served, log: &log };
+                if let Err(error) = stream(&scope, started, self.shape, streaming, &events).await {
                     events.error(&error).await;
                 }
             })),
@@ -62,14 +63,8 @@ impl<S: Shape> Prepared<S> {
     }
 }
 
-async fn whole(
-    app: &App,
-    served: &ServedModel,
-    record: &Record,
-    started: Started,
-    mut shape: impl Shape,
-) -> Result<Response> {
-    let mut generation = started.generation(app, served, record)?;
+async fn whole(scope: &RequestScope<'_>, started: Started, mut shape: impl Shape) -> Result<Response> {
+    let mut generation = started.generation(scope)?;
     while let Some(next) = generation.next().await {
         let (at, delta) = next?;
         shape.add(at, delta);
@@ -77,14 +72,14 @@ async fn whole(
     Ok(super::json(&shape.whole(generation.usage())))
 }
 
-async fn pieces(
-    (app, served, record): (&App, &ServedModel, &Record),
+async fn stream(
+    scope: &RequestScope<'_>,
     started: Started,
     mut shape: impl Shape,
     streaming: Streaming,
     events: &Events,
 ) -> Result<()> {
-    let mut generation = started.generation(app, served, record)?;
+    let mut generation = started.generation(scope)?;
     while let Some(next) = generation.next().await {
         let (at, delta) = next?;
         let usage = streaming.usage.then(|| streaming.usage_always.then(|| generation.usage()));

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: the model's own hidden states, pooled and of length one.
+//! `/v1/embeddings`: the model's hidden states, pooled and normalized to length one.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tern::engine::{Event, Request};
 
 use crate::Config;
-use crate::access::Record;
+use crate::access::RequestLog;
+use crate::choice_streams::ChoiceStreams;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::model::ServedModel;
@@ -21,7 +22,6 @@ use crate::prepare::Cancel;
 use crate::prompt::model_name;
 use crate::state::{App, Stop};
 use crate::text_lists::{Listed, Text};
-use crate::texts::Texts;
 
 struct Job {
     model: String,
@@ -32,21 +32,21 @@ struct Job {
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
-    Extension(record): Extension<Record>,
+    Extension(log): Extension<RequestLog>,
     body: Body,
 ) -> Result<Response> {
-    let (served, job) = app.prepare(&record, body, prepare).await?;
+    let (served, job) = app.prepare(&log, body, prepare).await?;
     let prompt_tokens: usize = job.requests.iter().map(|request| request.prompt.len()).sum();
-    record.tell().prompt_tokens = prompt_tokens;
+    log.fields().prompt_tokens = prompt_tokens;
     let work = run(&app, &served, job.requests);
     let vectors = match app.config.request_timeout {
         None => work.await?,
-        Some(limit) => match tokio::time::timeout_at((record.start + limit).into(), work).await {
+        Some(limit) => match tokio::time::timeout_at((log.start + limit).into(), work).await {
             Ok(vectors) => vectors?,
             Err(_) => return Err(ApiError::timeout(app.timeout())),
         },
     };
-    record.tell().finish = Some("stop");
+    log.fields().finish = Some("stop");
     if let Some(requested) = job.dimensions
         && let Some(size) = vectors.iter().map(Vec::len).find(|size| *size != requested)
     {
@@ -77,17 +77,17 @@ fn entry(index: usize, vector: &[f32], base64: bool) -> Value {
 
 async fn run(app: &App, served: &ServedModel, requests: Vec<Request>) -> Result<Vec<Vec<f32>>> {
     let mut vectors = vec![vec![]; requests.len()];
-    let texts = Texts::start(served.model.handle(), requests, 1);
-    let mut texts = texts.map_err(|error| app.refusal(error))?;
+    let streams = ChoiceStreams::start(served.model.handle(), requests, 1);
+    let mut streams = streams.map_err(|error| app.refusal(error))?;
     let mut stop = std::pin::pin!(app.stopped(Stop::Now));
     loop {
         let event = tokio::select! {
-            event = texts.next() => event,
+            event = streams.next() => event,
             () = stop.as_mut() => return Err(ApiError::shutting_down()),
         };
         match event {
             None => return Ok(vectors),
-            Some((at, Event::Embedding(vector))) => vectors[at] = normalised(vector),
+            Some((at, Event::Embedding(vector))) => vectors[at] = normalized(vector),
             Some((_, Event::Failed(error))) => return Err(error.into()),
             Some((_, Event::Done(_))) => return Err(ApiError::shutting_down()),
             Some((_, Event::Started { .. } | Event::Token(_))) => {}
@@ -95,7 +95,7 @@ async fn run(app: &App, served: &ServedModel, requests: Vec<Request>) -> Result<
     }
 }
 
-fn normalised(mut vector: Vec<f32>) -> Vec<f32> {
+fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
     if length > 0.0 {
         vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
@@ -132,7 +132,7 @@ fn inputs(given: Listed, encoder: &Encoder<'_>, config: &Config) -> Result<Vec<V
         _ => Ok(()),
     };
     let encode = |text| match text {
-        Text::Words(text) => encoder.text(&text, true),
+        Text::String(text) => encoder.text(&text, true),
         Text::Tokens(ids) => encoder.tokens(ids),
     };
     given.texts("input", check)?.into_iter().map(encode).collect()

@@ -1,4 +1,4 @@
-//! `/health`, `/ready` and `/metrics`: for whatever watches the server.
+//! `/health`, `/ready` and `/metrics`, for monitoring.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::error::{ApiError, Result};
 use crate::metrics::Engine;
 use crate::state::{App, Stop};
 
-/// Alive, also while it loads or drains: only what a new process would mend is a reason to start anew.
+/// Succeeds also during loading and draining: it fails only if a restart would help.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Response> {
     match app.fault() {
         Some(fault) => Err(fault),
@@ -21,7 +21,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Response> {
     }
 }
 
-/// Ready for requests: the model is there, the engine moves and the server stays.
+/// Succeeds if the model is loaded, the engine completes steps and the server is not shutting down.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Response> {
     app.fault().map_or(Ok(()), Err)?;
     if app.stopping() > Stop::No {
@@ -29,10 +29,10 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Response> {
     }
     let served = app.served()?;
     let (interval, deadline) = (app.config.ready_interval, app.config.ready_deadline);
-    // whoever else asks meanwhile waits for the same look
-    let look = app.probe.lock().await.look(&served, interval, deadline).await;
-    // an engine that ended under the look says so itself
-    look.map_err(|why| {
+    // concurrent requests wait for the same check
+    let checked = app.probe.lock().await.check(&served, interval, deadline).await;
+    // if the engine has ended in the meantime, that is the reason
+    checked.map_err(|why| {
         let late = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why).code("engine_stuck").retry(5);
         app.fault().unwrap_or(late)
     })?;

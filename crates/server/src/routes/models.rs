@@ -1,4 +1,4 @@
-//! `/v1/models`: the model by all its names.
+//! `/v1/models`: the served model under each of its names.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ struct Entry<'a> {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
-    /// The name of which this is an alias.
+    /// The id of which this name is an alias.
     root: &'a str,
     max_model_len: usize,
-    /// What can be asked of it: `completion`, and `chat` if it has a chat template.
+    /// `completion`, and `chat` if the model has a chat template.
     capabilities: &'static [&'static str],
 }
 

@@ -1,4 +1,4 @@
-//! The chat page: one file, allowed to reach nothing but this server.
+//! The chat page: one file that may connect only to this server.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
@@ -15,7 +15,7 @@ const HEADERS: &[(header::HeaderName, &str)] = &[
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
-    // a newer server brings a newer page
+    // a newer server has a newer page
     (header::CACHE_CONTROL, "no-cache"),
 ];
 

@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::Config;
-use crate::access::Record;
+use crate::access::RequestLog;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::model::ServedModel;
@@ -33,23 +33,23 @@ struct Text {
 
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    Extension(record): Extension<Record>,
+    Extension(log): Extension<RequestLog>,
     body: Body,
 ) -> Result<Response> {
-    answer(&app, &record, body, tokens_of).await
+    answer(&app, &log, body, tokens_of).await
 }
 
 pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
-    Extension(record): Extension<Record>,
+    Extension(log): Extension<RequestLog>,
     body: Body,
 ) -> Result<Response> {
-    answer(&app, &record, body, text_of).await
+    answer(&app, &log, body, text_of).await
 }
 
-/// The answer is written beside the reactor, too: it may be larger than the body.
-async fn answer(app: &App, record: &Record, body: Body, make: Prepare<Vec<u8>>) -> Result<Response> {
-    let (_, text) = app.prepare(record, body, make).await?;
+/// The response is serialized on a blocking thread too: it may be larger than the body.
+async fn answer(app: &App, log: &RequestLog, body: Body, make: Prepare<Vec<u8>>) -> Result<Response> {
+    let (_, text) = app.prepare(log, body, make).await?;
     Ok(super::json_text(text))
 }
 
@@ -66,7 +66,7 @@ fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel
         }
         content => prompt.or(content),
     };
-    // of any length: clients ask in order to learn whether a text fits
+    // of any length: clients use it to find out whether a text fits
     let encoder = Encoder { max_tokens: usize::MAX, ..Encoder::new(served, cancel, "prompt") };
     let tokens = match text {
         Some(text) => {
@@ -74,14 +74,14 @@ fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel
             encoder.text(&text, add_special.unwrap_or(true))?
         }
         None => {
-            let speaks = params.bool("add_generation_prompt")?.unwrap_or(true);
-            let chat = Chat::take(&mut params, config)?.with_generation_prompt(speaks);
+            let generation_prompt = params.bool("add_generation_prompt")?.unwrap_or(true);
+            let chat = Chat::take(&mut params, config)?.with_generation_prompt(generation_prompt);
             params.finish(&[], &[])?;
             chat.prompt(&encoder)?.tokens
         }
     };
     let string = |&id: &u32| tokenizer.token_text(id).unwrap_or_default();
-    written(&Tokens {
+    to_json(&Tokens {
         count: tokens.len(),
         max_model_len: served.model.context(),
         token_strs: strings.then(|| tokens.iter().map(string).collect()),
@@ -100,9 +100,9 @@ fn text_of(body: &[u8], served: &ServedModel, _config: &Config, _cancel: &Cancel
         let message = format!("tokens: token id {id} is outside the vocabulary of {vocab}");
         return Err(ApiError::bad("tokens", message));
     }
-    written(&Text { prompt: tokenizer.decode(&ids, true) })
+    to_json(&Text { prompt: tokenizer.decode(&ids, true) })
 }
 
-fn written(answer: &impl Serialize) -> Result<Vec<u8>> {
+fn to_json(answer: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(answer).map_err(|_| ApiError::internal())
 }

@@ -9,20 +9,20 @@ mod completions;
 #[cfg(test)]
 mod connections;
 #[cfg(test)]
-mod failing;
+mod failures;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
 mod hosts;
 #[cfg(test)]
-mod life;
+mod lifecycle;
 #[cfg(test)]
 mod log;
+#[cfg(test)]
+mod monitoring;
 #[cfg(test)]
 mod preparation;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
 mod support;
-#[cfg(test)]
-mod watch;

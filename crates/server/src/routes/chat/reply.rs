@@ -1,4 +1,4 @@
-//! The assistant's message in OpenAI's shapes: whole, or in chunks.
+//! The assistant's message in OpenAI's shape: whole, or in chunks.
 
 use std::collections::BTreeSet;
 
@@ -6,32 +6,26 @@ use serde::Serialize;
 use tern::text::Part;
 
 use super::super::deliver::Shape;
-use crate::FINGERPRINT;
-use crate::chance;
+use super::super::reply_header::{ReplyHeader, ReplyId};
 use crate::delta::{Delta, TokenLogprob};
 use crate::generation::Usage;
-use crate::prompt::now;
+use crate::ids::call_id;
 
-/// An answer in the making.
+/// A chat completion under construction.
 pub(super) struct Reply {
-    id: String,
-    created: u64,
-    model: String,
+    id: ReplyId,
     logprobs: bool,
-    /// The prompt's tokens, where they are wanted and were not told yet.
+    /// The prompt's tokens, if requested and not sent yet.
     prompt_token_ids: Option<Vec<u32>>,
     choices: Vec<Choice>,
-    /// Choices of which a chunk was sent.
+    /// Choices whose first chunk was sent.
     begun: BTreeSet<usize>,
 }
 
 #[derive(Serialize)]
 struct Completion<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'static str,
+    #[serde(flatten)]
+    header: ReplyHeader<'a>,
     choices: &'a [Choice],
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,14 +72,11 @@ struct Logprobs {
     refusal: Option<Vec<TokenLogprob>>,
 }
 
-/// A piece of a streamed answer. `usage` is absent, null or there.
+/// A chunk of a streamed reply. `usage` is absent, null or set.
 #[derive(Serialize)]
 struct Chunk<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'static str,
+    #[serde(flatten)]
+    header: ReplyHeader<'a>,
     choices: Vec<ChunkChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
@@ -135,9 +126,7 @@ struct FunctionDelta {
 impl Reply {
     pub(super) fn new(model: String, logprobs: bool, prompt_token_ids: Option<Vec<u32>>) -> Reply {
         Reply {
-            id: chance::id("chatcmpl-"),
-            created: now(),
-            model,
+            id: ReplyId::new("chatcmpl-", model),
             logprobs,
             prompt_token_ids,
             choices: vec![],
@@ -156,16 +145,7 @@ impl Reply {
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Option<Usage>>) -> Chunk<'_> {
-        Chunk {
-            id: &self.id,
-            object: "chat.completion.chunk",
-            created: self.created,
-            model: &self.model,
-            system_fingerprint: FINGERPRINT,
-            choices,
-            usage,
-            prompt_token_ids: None,
-        }
+        Chunk { header: self.id.header("chat.completion.chunk"), choices, usage, prompt_token_ids: None }
     }
 }
 
@@ -178,7 +158,7 @@ impl Shape for Reply {
                 Part::Content(text) => message.content.get_or_insert_default().push_str(&text),
                 Part::Reasoning(text) => message.reasoning_content.get_or_insert_default().push_str(&text),
                 Part::CallBegin { name, .. } => message.tool_calls.push(Call {
-                    id: chance::call_id(),
+                    id: call_id(),
                     r#type: "function",
                     function: Function { name, arguments: String::new() },
                 }),
@@ -201,24 +181,20 @@ impl Shape for Reply {
     fn whole(&mut self, usage: Usage) -> impl Serialize {
         for choice in &mut self.choices {
             let message = &mut choice.message;
-            // a message of calls alone has no content; one without calls always has
+            // content is null only in a message with calls and no text
             if message.tool_calls.is_empty() {
                 message.content.get_or_insert_default();
             }
         }
         Completion {
-            id: &self.id,
-            object: "chat.completion",
-            created: self.created,
-            model: &self.model,
-            system_fingerprint: FINGERPRINT,
+            header: self.id.header("chat.completion"),
             choices: &self.choices,
             usage,
             prompt_token_ids: self.prompt_token_ids.as_deref(),
         }
     }
 
-    /// The role comes first, the reason of the end last.
+    /// The first chunk has the role, the last one the finish reason.
     fn chunks(
         &mut self,
         at: usize,
@@ -228,21 +204,21 @@ impl Shape for Reply {
         let logprobs = self.logprobs;
         let mut choices = Vec::new();
         let mut token_ids = delta.token_ids;
-        let mut say = |delta, logprobs, finish_reason, token_ids| {
+        let mut push = |delta, logprobs, finish_reason, token_ids| {
             choices.push(ChunkChoice { index: at, delta, logprobs, finish_reason, token_ids });
         };
         if self.begun.insert(at) {
             let role =
                 ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
-            say(role, None, None, None);
+            push(role, None, None, None);
         }
         let token = delta.logprobs.filter(|_| logprobs);
         if !delta.parts.is_empty() || token.is_some() {
             let logprobs = token.map(|token| Logprobs { content: vec![token], refusal: None });
-            say(chunk_delta(delta.parts), logprobs, None, token_ids.take());
+            push(chunk_delta(delta.parts), logprobs, None, token_ids.take());
         }
         if delta.finish.is_some() {
-            say(ChunkDelta::default(), None, delta.finish, token_ids.take());
+            push(ChunkDelta::default(), None, delta.finish, token_ids.take());
         }
         let mut prompt = self.prompt_token_ids.take();
         let this = &*self;
@@ -263,7 +239,7 @@ fn chunk_delta(parts: Vec<Part>) -> ChunkDelta {
             Part::Reasoning(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
             Part::CallBegin { index, name } => delta.tool_calls.push(CallDelta {
                 index,
-                id: Some(chance::call_id()),
+                id: Some(call_id()),
                 r#type: Some("function"),
                 function: FunctionDelta { name: Some(name), arguments: String::new() },
             }),
@@ -279,7 +255,7 @@ fn chunk_delta(parts: Vec<Part>) -> ChunkDelta {
         }
     }
     if delta.tool_calls.is_empty() && delta.reasoning_content.is_none() {
-        delta.content.get_or_insert_default(); // a token without text yet, for its log-probability
+        delta.content.get_or_insert_default(); // a token without text yet carries its log-probability
     }
     delta
 }

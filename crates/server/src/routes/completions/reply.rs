@@ -1,38 +1,39 @@
-//! Continuations in OpenAI's shape, which is the same whole and in chunks.
+//! Completions in OpenAI's shape, which is the same whole and in chunks.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tern::text::Part;
 
 use super::super::deliver::Shape;
-use crate::FINGERPRINT;
-use crate::chance;
+use super::super::reply_header::{ReplyHeader, ReplyId};
 use crate::delta::{Delta, TokenLogprob};
 use crate::generation::Usage;
-use crate::prompt::now;
 
-/// Answers in the making.
+/// A completion under construction.
 pub(super) struct Reply {
-    id: String,
-    created: u64,
-    model: String,
+    id: ReplyId,
     logprobs: bool,
-    /// What each text begins with, where that is wanted: its prompt as text, and as tokens.
-    begins: Vec<(String, Option<Vec<u32>>)>,
+    /// Per choice, taken by its first piece.
+    echoes: Vec<PromptEcho>,
     choices: Vec<Choice>,
-    /// Characters of each text that were named with their tokens.
+    /// Per choice, the characters of the tokens whose log-probabilities were sent.
     offsets: Vec<usize>,
+}
+
+/// What a choice repeats of its prompt.
+#[derive(Clone, Default)]
+pub(super) struct PromptEcho {
+    /// Empty without `echo`.
+    pub(super) text: String,
+    pub(super) token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Serialize)]
 struct Completion<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'static str,
+    #[serde(flatten)]
+    header: ReplyHeader<'a>,
     choices: Vec<Choice>,
-    /// Absent, null or there.
+    /// Absent, null or set.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
 }
@@ -58,17 +59,17 @@ struct Logprobs {
 }
 
 impl Reply {
-    pub(super) fn new(model: String, logprobs: bool, begins: Vec<(String, Option<Vec<u32>>)>) -> Reply {
+    pub(super) fn new(model: String, logprobs: bool, echoes: Vec<PromptEcho>) -> Reply {
         let choice =
             |index| Choice { index, logprobs: logprobs.then(Logprobs::default), ..Choice::default() };
-        let choices = (0..begins.len()).map(choice).collect();
-        let offsets = vec![0; begins.len()];
-        Reply { id: chance::id("cmpl-"), created: now(), model, logprobs, begins, choices, offsets }
+        let choices = (0..echoes.len()).map(choice).collect();
+        let offsets = vec![0; echoes.len()];
+        Reply { id: ReplyId::new("cmpl-", model), logprobs, echoes, choices, offsets }
     }
 
-    /// A piece of a text; the first one brings the prompt along where that is wanted.
+    /// A piece of a choice; the first one includes the prompt if requested.
     fn piece(&mut self, at: usize, delta: Delta) -> Choice {
-        let (mut text, prompt_token_ids) = std::mem::take(&mut self.begins[at]);
+        let PromptEcho { mut text, token_ids: prompt_token_ids } = std::mem::take(&mut self.echoes[at]);
         for part in delta.parts {
             if let Part::Content(more) = part {
                 text.push_str(&more);
@@ -84,7 +85,7 @@ impl Reply {
         self.offsets[at] += token.token.token.chars().count();
         let mut top = Map::new();
         for best in token.top_logprobs.into_iter().chain([token.token.clone()]) {
-            // as short as the f32 it is
+            // the shortest decimal of the f32
             let logprob: f64 = best.logprob.to_string().parse().unwrap_or(f64::from(best.logprob));
             top.insert(best.token, logprob.into());
         }
@@ -96,16 +97,8 @@ impl Reply {
         }
     }
 
-    fn of(&self, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> Completion<'_> {
-        Completion {
-            id: &self.id,
-            object: "text_completion",
-            created: self.created,
-            model: &self.model,
-            system_fingerprint: FINGERPRINT,
-            choices,
-            usage,
-        }
+    fn completion(&self, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> Completion<'_> {
+        Completion { header: self.id.header("text_completion"), choices, usage }
     }
 }
 
@@ -129,7 +122,7 @@ impl Shape for Reply {
 
     fn whole(&mut self, usage: Usage) -> impl Serialize {
         let choices = std::mem::take(&mut self.choices);
-        self.of(choices, Some(Some(usage)))
+        self.completion(choices, Some(Some(usage)))
     }
 
     fn chunks(
@@ -139,10 +132,10 @@ impl Shape for Reply {
         usage: Option<Option<Usage>>,
     ) -> Vec<impl Serialize + Send + Sync> {
         let piece = self.piece(at, delta);
-        vec![self.of(vec![piece], usage)]
+        vec![self.completion(vec![piece], usage)]
     }
 
     fn usage_chunk(&self, usage: Usage) -> impl Serialize + Send + Sync {
-        self.of(vec![], Some(Some(usage)))
+        self.completion(vec![], Some(Some(usage)))
     }
 }

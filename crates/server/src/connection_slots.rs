@@ -1,4 +1,4 @@
-//! How many connections are open, and how many of them one address has.
+//! Limits on open connections, in total and per client address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,41 +6,45 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Config;
 
-/// The connections that are open.
+/// The number of open connections per peer.
 #[derive(Default)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionSlots {
     taken: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// One connection. Its place is free again when it is dropped.
-pub(crate) struct Seat {
-    seats: Arc<Seats>,
+/// One open connection; dropping it frees the slot.
+pub(crate) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     peer: IpAddr,
 }
 
-/// Why a connection gets no seat, in words for its client.
-pub(crate) struct Full(pub(crate) String);
+/// Why a connection gets no slot, as a message for its client.
+pub(crate) struct SlotsFull(pub(crate) String);
 
-impl Seats {
-    /// A seat for a connection from `address`.
-    pub(crate) fn take(self: &Arc<Seats>, address: IpAddr, config: &Config) -> Result<Seat, Full> {
+impl ConnectionSlots {
+    /// Takes a slot for a connection from `address`.
+    pub(crate) fn take(
+        self: &Arc<ConnectionSlots>,
+        address: IpAddr,
+        config: &Config,
+    ) -> Result<ConnectionSlot, SlotsFull> {
         let peer = peer(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.values().sum::<usize>() >= config.max_connections {
-            return Err(Full(format!("too many connections: the limit is {}", config.max_connections)));
+            return Err(SlotsFull(format!("too many connections: the limit is {}", config.max_connections)));
         }
         let of_peer = taken.entry(peer).or_default();
         if *of_peer >= config.max_connections_per_peer {
-            return Err(Full(format!("too many connections from {peer}: the limit is {of_peer}")));
+            return Err(SlotsFull(format!("too many connections from {peer}: the limit is {of_peer}")));
         }
         *of_peer += 1;
-        Ok(Seat { seats: Arc::clone(self), peer })
+        Ok(ConnectionSlot { slots: Arc::clone(self), peer })
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = self.seats.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = taken.get_mut(&self.peer) {
             *count -= 1;
             if *count == 0 {
@@ -50,7 +54,7 @@ impl Drop for Seat {
     }
 }
 
-/// What counts as one peer: an IPv4 address, or the /64 network that an IPv6 host has for itself.
+/// What counts as one peer: an IPv4 address, or the /64 network of an IPv6 host.
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -63,10 +67,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_have_a_limit_and_so_has_each_peer() {
+    fn connections_are_limited_in_total_and_per_peer() {
         let config = Config { max_connections: 3, max_connections_per_peer: 2, ..Config::default() };
-        let seats = Arc::<Seats>::default();
-        let take = |address: &str| seats.take(address.parse().unwrap(), &config);
+        let slots = Arc::<ConnectionSlots>::default();
+        let take = |address: &str| slots.take(address.parse().unwrap(), &config);
         let first = take("10.0.0.1").ok().unwrap();
         let _second = take("::ffff:10.0.0.1").ok().unwrap();
         let full = take("10.0.0.1").err().unwrap().0;

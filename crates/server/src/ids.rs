@@ -1,10 +1,10 @@
-//! Random names and numbers, from the randomness that the standard library seeds its maps with.
+//! Random ids and seeds, from the randomness that the standard library seeds its maps with.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// 64 bits that nobody can guess the next of by looking at a few.
+/// 64 random bits.
 pub(crate) fn random() -> u64 {
-    // every `RandomState` has keys of its own
+    // every `RandomState` has its own keys
     RandomState::new().hash_one(0_u8)
 }
 
@@ -13,7 +13,7 @@ pub(crate) fn id(prefix: &str) -> String {
     format!("{prefix}{:016x}{:016x}", random(), random())
 }
 
-/// Nine letters and digits: the one form of a tool call's id that Mistral's templates let through.
+/// Nine letters and digits: the only form of a tool call id that Mistral's templates accept.
 pub(crate) fn call_id() -> String {
     const LETTERS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut bits = random();
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_are_alike() {
+    fn ids_are_unique() {
         let mut ids: Vec<String> = (0..1000).flat_map(|_| [call_id(), id("a-")]).collect();
         ids.sort();
         ids.dedup();
