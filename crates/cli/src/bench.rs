@@ -1,4 +1,4 @@
-//! `tern bench`: tokens per second, with the same meaning as llama-bench's pp, tg and depth.
+//! `tern bench`: tokens per second; pp, tg and depth mean the same as in llama-bench.
 
 use std::io::Write;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
 use crate::load;
 
-/// One test and how fast it was in each run.
+/// One test and the duration of each run.
 struct Test {
     name: String,
     tokens: usize,
@@ -29,7 +29,7 @@ impl Test {
     }
 }
 
-/// A runner and the sequences it works on: every stream has its own pages.
+/// A runner and its sequences: every stream has its own pages.
 struct Bench {
     runner: GraphRunner,
     pages_each: usize,
@@ -65,8 +65,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Decodes `len` tokens of every stream, one step for all streams at a time. As in the engine, a device that works by
-    /// itself has its next step before it is done with one, and takes the tokens from there.
+    /// Decodes `len` tokens of every stream, one token of all streams per step. As in the engine, an asynchronous device
+    /// gets the next step before the current one is done, with the tokens carried over on the device.
     fn decode(&mut self, position: usize, len: usize) -> CliResult<()> {
         let ahead = self.runner.runs_ahead();
         for at in position..position + len {
@@ -89,21 +89,20 @@ impl Bench {
 pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let opened = args.model.open("stories", args.synthetic.as_deref(), Context::TRAINED)?;
     let context = opened.context();
-    let room = context.saturating_sub(args.depth);
-    let (prompt, decode) = (args.prompt.unwrap_or(room.min(512)), args.decode.unwrap_or(room.min(128)));
+    let available = context.saturating_sub(args.depth);
+    let (prompt, decode) =
+        (args.prompt.unwrap_or(available.min(512)), args.decode.unwrap_or(available.min(128)));
     let longest = args.depth + prompt.max(decode);
     if longest > context {
-        let text = format!(
-            "depth and test are {longest} tokens together; {} has a context of {context}",
-            opened.name
-        );
-        return Err(CliError::said(text));
+        let text =
+            format!("depth and test need {longest} tokens; {} has a context of {context}", opened.name);
+        return Err(CliError::message(text));
     }
     let (name, reads) = (opened.name.clone(), Reads::new(&opened, args, decode));
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
     let mut backend = args.model.backend()?;
-    let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prompts are bound by other things
+    let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prefill is not bound by memory
     let capacity = Capacity {
         pages: pages_each * args.streams,
         page_len: PAGE_LEN,
@@ -128,7 +127,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
             seconds: vec![],
         };
         let bar = load::count_bar(&test.name, steps);
-        // made-up weights say nothing anyway: the keys before the test are left as they are
+        // with random weights the contents of the KV cache do not matter
         if args.depth > 0 && args.synthetic.is_none() {
             bench.prompt(0, args.depth)?;
         }
@@ -149,7 +148,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     report(args, &name, &device, &Reads { bandwidth, ..reads }, &tests)
 }
 
-/// What a step of the decode test reads, in bytes, and how fast the device can read.
+/// Bytes that a step of the decode test reads, and the read bandwidth of the device.
 struct Reads {
     weights: u64,
     kv: u64,
@@ -157,7 +156,7 @@ struct Reads {
 }
 
 impl Reads {
-    /// All weights but tables of which single rows are taken, and the keys and values of the test's middle.
+    /// All weights except lookup tables, and the KV cache in the middle of the test.
     fn new(opened: &OpenedModel, args: &BenchArgs, decode: usize) -> Reads {
         let graph = &opened.model.graph;
         let read = opened.tensors.iter().zip(graph.roles()).filter(|(_, roles)| roles.matrix || roles.vector);
@@ -195,7 +194,7 @@ fn report(args: &BenchArgs, name: &str, device: &str, reads: &Reads, tests: &[Te
     for t in tests {
         let (mean, spread) = t.rates();
         let rate = format!("{mean:.1} +/- {spread:.1}");
-        // a step of decoding reads all weights once, and what each stream has said
+        // a decode step reads all weights once, and the KV cache of each stream
         let read = t.name.starts_with("tg").then(|| mean / args.streams as f64 * reads.step());
         let megabytes = read.map_or("-".into(), |_| format!("{:.1}", reads.step() / 1e6));
         let speed = read.map_or("-".into(), |r| format!("{:.1}", r / 1e9));

@@ -10,11 +10,11 @@ use tern::graph::cases::{self, Case};
 use crate::args::BenchOpsArgs;
 use crate::error::CliResult;
 
-/// Seconds each case is repeated for.
-const LONG_ENOUGH: f64 = 0.2;
+/// Minimum duration of each case in seconds.
+const MIN_SECONDS: f64 = 0.2;
 
 pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
-    let wanted = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
+    let selected = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
     let mut device = args.device.open(args.threads)?;
     let bandwidth = device.read_bandwidth();
     let mut out = std::io::stdout().lock();
@@ -22,7 +22,7 @@ pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
     if !args.json {
         writeln!(out, "{:52} {:>10} {:>9} {:>10}", "op", "us", "GB/s", "error")?;
     }
-    for case in cases::timed()?.into_iter().filter(wanted) {
+    for case in cases::timed()?.into_iter().filter(selected) {
         let error = case.error(&mut *device)?;
         let seconds = time(&case, &mut *device)?;
         let rate = case.bytes as f64 / seconds / 1e9;
@@ -36,7 +36,7 @@ pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
     if args.json {
         writeln!(out, "{}", json!({ "ops": results, "read_bytes_per_second": bandwidth }))?;
     } else if let Some(all) = bandwidth {
-        writeln!(out, "memory is read at {:.1} GB/s", all / 1e9)?;
+        writeln!(out, "the device reads memory at {:.1} GB/s", all / 1e9)?;
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ fn time(case: &Case, device: &mut dyn Backend) -> CliResult<f64> {
         prepared.step(i)?;
     }
     let (start, mut times) = (Instant::now(), vec![]);
-    while start.elapsed().as_secs_f64() < LONG_ENOUGH || times.len() < 5 {
+    while start.elapsed().as_secs_f64() < MIN_SECONDS || times.len() < 5 {
         let one = Instant::now();
         prepared.step(case.steps.len() - 1)?;
         times.push(one.elapsed().as_secs_f64());

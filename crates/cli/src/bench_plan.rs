@@ -1,4 +1,4 @@
-//! `tern bench plan`: what scheduling costs a step, without a model.
+//! `tern bench plan`: the cost of scheduling per step, without a model.
 
 use std::io::Write;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use tern::engine::{Answer, Batch, Capacity, Limits, Request, Sampled, Scheduler}
 use crate::args::BenchPlanArgs;
 use crate::error::CliResult;
 
-/// Steps timed for each kind of work.
+/// Timed steps per case.
 const STEPS: usize = 200;
 
 pub(crate) fn bench_plan(args: &BenchPlanArgs) -> CliResult<()> {
@@ -36,7 +36,7 @@ pub(crate) fn bench_plan(args: &BenchPlanArgs) -> CliResult<()> {
     Ok(())
 }
 
-/// Median seconds of `plan` and `apply` once all sequences run; with `prompts` there is always one more to read.
+/// Median seconds of `plan` and `apply` once all sequences decode; with `prompts` there is always one more in prefill.
 fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
     let context = depth + 4 * STEPS;
     let limits = Limits { max_seqs: seqs, max_context: context, max_waiting: seqs, step_millis: 0 };
@@ -52,10 +52,10 @@ fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
     for id in 0..steady {
         scheduler.add(id as u64, Request::new(prompt(id), 3 * STEPS))?;
     }
-    let speaking = |batch: &Batch| batch.entries.iter().filter(|e| e.sample().is_some()).count();
+    let decoding = |batch: &Batch| batch.entries.iter().filter(|e| e.sample().is_some()).count();
     loop {
         let batch = scheduler.plan(usize::MAX);
-        let all = speaking(&batch) == steady;
+        let all = decoding(&batch) == steady;
         scheduler.apply(&batch, &answers(&batch));
         if all {
             break;

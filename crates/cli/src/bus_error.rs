@@ -1,27 +1,27 @@
-//! SIGBUS: a mapped model file that lost its bytes ends the process, and this is the sentence it leaves.
+//! SIGBUS: if a mapped model file is truncated while in use, the process ends with this message.
 //!
-//! There is no way back from it: the memory that a kernel was reading is gone, and no other answer would be right.
+//! The process cannot continue: the memory that a kernel was reading no longer exists.
 
 /// What is written when a page of a mapped file cannot be read.
 #[cfg(target_os = "linux")]
-const LOST: &[u8] =
+const MESSAGE: &[u8] =
     b"tern: a mapped file could not be read (SIGBUS): the model file was truncated or overwritten while \
 in use, or its disk failed; replace files by renaming, or use --no-mmap to run from a copy in memory\n";
 
-/// Has SIGBUS explained on stderr before the process ends with 1; other causes than a lost page end it as ever.
+/// Installs a handler that explains SIGBUS on stderr and exits with 1; causes other than a lost page keep the default
+/// action.
 #[cfg(target_os = "linux")]
 pub(crate) fn explain() {
     use std::mem::MaybeUninit;
 
     // SAFETY: an all-zero `sigaction` is a valid value, filled before use; the handler calls only functions that are
-    // safe in a signal handler. `SA_ONSTACK` uses the alternate stack that Rust's threads have, and no other where
-    // there is none.
+    // safe in a signal handler. `SA_ONSTACK` uses the alternate stack of Rust's threads, if the thread has one.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_bus_error as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
         libc::sigemptyset(&mut action.sa_mask);
-        // a system that refuses leaves the default, which ends the process too
+        // if this fails, the default action remains, which ends the process too
         libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
     }
 }
@@ -29,7 +29,7 @@ pub(crate) fn explain() {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn explain() {}
 
-/// Writes the sentence and ends the process. Nothing here allocates, locks or unwinds.
+/// Writes the message and ends the process. Nothing here allocates, locks or unwinds.
 #[cfg(target_os = "linux")]
 extern "C" fn on_bus_error(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid `siginfo_t` to a handler with `SA_SIGINFO`.
@@ -39,9 +39,9 @@ extern "C" fn on_bus_error(_signal: libc::c_int, info: *mut libc::siginfo_t, _co
         unsafe { libc::raise(libc::SIGBUS) };
         return;
     }
-    // SAFETY: `write` and `_exit` are async-signal-safe, and the sentence is static.
+    // SAFETY: `write` and `_exit` are async-signal-safe, and the message is static.
     unsafe {
-        libc::write(libc::STDERR_FILENO, LOST.as_ptr().cast(), LOST.len());
+        libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
         libc::_exit(1);
     }
 }

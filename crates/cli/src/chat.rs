@@ -13,39 +13,38 @@ use crate::args::ChatArgs;
 use crate::chat_line::{Command, Line, help};
 use crate::conversation::{Conversation, Space};
 use crate::error::{CliError, CliResult};
-use crate::run::{TimedAnswer, listen};
+use crate::run::{TimedAnswer, read_answer};
 use crate::terminal;
 
 pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
     args.sampling.check()?;
     let model = args.model.load("smollm2")?;
     if model.template().is_none() {
-        let text =
-            format!("{} has no chat template, so it cannot chat; `tern run` continues a text", model.name());
-        return Err(CliError::said(text));
+        let text = format!("{} has no chat template: use `tern run` to continue a text", model.name());
+        return Err(CliError::message(text));
     }
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-        .map_err(|e| CliError::said(format!("Ctrl-C cannot be caught: {e}")))?;
-    let mut editor = rustyline::DefaultEditor::new().map_err(|e| CliError::said(e.to_string()))?;
+        .map_err(|e| CliError::message(format!("cannot install the Ctrl-C handler: {e}")))?;
+    let mut editor = rustyline::DefaultEditor::new().map_err(|e| CliError::message(e.to_string()))?;
     if !args.model.quiet {
         eprintln!("tern: {}", help());
     }
-    let mut talk = Conversation::new(args.system.as_deref());
+    let mut conversation = Conversation::new(args.system.as_deref());
     loop {
         let line = match editor.readline("> ") {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => return Ok(()),
-            Err(e) => return Err(CliError::said(e.to_string())),
+            Err(e) => return Err(CliError::message(e.to_string())),
         };
         let message = match Line::parse(&line) {
             Line::Empty => continue,
             Line::Message(message) => message,
             Line::Command(Command::Exit) => return Ok(()),
             Line::Command(Command::Clear) => {
-                talk.clear();
+                conversation.clear();
                 continue;
             }
             Line::Command(Command::Help) => {
@@ -57,22 +56,22 @@ pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
                 continue;
             }
         };
-        // a line that cannot be remembered is no reason to stop talking
+        // the history is a convenience: errors are ignored
         let _ = editor.add_history_entry(message);
-        talk.ask(message);
+        conversation.ask(message);
         stop.store(false, Ordering::Relaxed);
-        match answer(args, &model, &mut talk, &stop) {
+        match answer(args, &model, &mut conversation, &stop) {
             Ok(answer) => {
                 if !args.model.quiet {
                     eprintln!("({})", answer.speed());
                 }
-                talk.answer(&answer.answer.text);
+                conversation.answer(&answer.answer.text);
             }
-            // no later message would be answered either
+            // later messages would fail too
             Err(e) if e.is_closed_pipe() || model.handle().ended().is_some() => return Err(e),
             Err(e) => {
                 eprintln!("tern: {e}");
-                talk.take_back();
+                conversation.remove_last();
             }
         }
     }
@@ -81,19 +80,19 @@ pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
 fn answer(
     args: &ChatArgs,
     model: &Model,
-    talk: &mut Conversation,
+    conversation: &mut Conversation,
     stop: &AtomicBool,
 ) -> CliResult<TimedAnswer> {
     let (context, requested) = (model.context(), args.max_tokens.0);
-    // an answer may take a quarter of the context, or as much as -n says within half of it
+    // reserve a quarter of the context for the answer, or -n tokens up to half of it
     let reserve = requested.map_or(context / 4, |n| n.min(context / 2));
-    let fitted = talk.fit(Space { context, reserve }, |messages| {
+    let fitted = conversation.fit(Space { context, reserve }, |messages| {
         Ok(model.encode_chat(&Chat::new(messages.iter().cloned()))?.len())
     })?;
     if fitted.dropped > 0 {
         let turns = if fitted.dropped == 1 { "turn was" } else { "turns were" };
         eprintln!(
-            "tern: the context of {context} tokens is full: the oldest {} {turns} dropped (/clear starts anew)",
+            "tern: the context of {context} tokens is full: the oldest {} {turns} dropped (/clear starts a new conversation)",
             fitted.dropped
         );
     }
@@ -101,12 +100,12 @@ fn answer(
     let request = Request {
         max_tokens: Some(requested.map_or(left, |n| n.min(left))),
         separate: false,
-        ..args.sampling.apply(Request::chat(talk.messages()))
+        ..args.sampling.apply(Request::chat(conversation.messages()))
     };
     let stream = model.stream(request)?;
     let mut out = std::io::stdout().lock();
     let is_terminal = out.is_terminal();
-    let answer = listen(
+    let answer = read_answer(
         stream,
         |stream| next_unless(stream, stop),
         |text| {

@@ -1,6 +1,6 @@
-//! A line that was written in `tern chat`: a message or a command.
+//! A line of input in `tern chat`: a message or a command.
 
-/// What can be done beside talking.
+/// A command of `tern chat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Clear,
@@ -8,21 +8,21 @@ pub(crate) enum Command {
     Exit,
 }
 
-/// Names, and what each does. None takes an argument.
+/// Names and descriptions. No command takes arguments.
 const COMMANDS: &[(&str, Command, &str)] = &[
-    ("/clear", Command::Clear, "starts anew"),
-    ("/help", Command::Help, "shows this"),
-    ("/exit", Command::Exit, "leaves"),
-    ("/quit", Command::Exit, "leaves too, as does Ctrl-D"),
+    ("/clear", Command::Clear, "starts a new conversation"),
+    ("/help", Command::Help, "shows this help"),
+    ("/exit", Command::Exit, "quits"),
+    ("/quit", Command::Exit, "quits (as does Ctrl-D)"),
 ];
 
-/// A line, understood.
+/// A parsed line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     Empty,
     Message(&'a str),
     Command(Command),
-    /// Not to be sent, and why.
+    /// Not sent, and why.
     Refused(String),
 }
 
@@ -39,19 +39,16 @@ impl Line<'_> {
         let (name, arguments) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         match COMMANDS.iter().find(|command| command.0 == name) {
             Some((_, command, _)) if arguments.is_empty() => Line::Command(*command),
-            Some((name, _, does)) => Line::Refused(format!("usage: {name}, without arguments: it {does}")),
-            None => Line::Refused(format!("{name} is no command: {}", help())),
+            Some((name, _, does)) => Line::Refused(format!("{name} takes no arguments: it {does}")),
+            None => Line::Refused(format!("unknown command {name}: {}", help())),
         }
     }
 }
 
-/// All commands in a line.
+/// All commands on one line.
 pub(crate) fn help() -> String {
     let all: Vec<String> = COMMANDS.iter().map(|(name, _, does)| format!("{name} {does}")).collect();
-    format!(
-        "{}; Ctrl-C stops an answer; a message that begins with / needs a space before it",
-        all.join(", ")
-    )
+    format!("{}; Ctrl-C stops an answer; put a space before a message that starts with /", all.join(", "))
 }
 
 #[cfg(test)]
@@ -66,9 +63,12 @@ mod tests {
             Line::Refused(why) => why,
             other => panic!("{line}: {other:?}"),
         };
-        assert_eq!(refused("/clear now"), "usage: /clear, without arguments: it starts anew");
-        assert!(refused("/set temperature 1").starts_with("/set is no command: /clear starts anew, /help "));
-        assert!(refused("/").starts_with("/ is no command: "));
+        assert_eq!(refused("/clear now"), "/clear takes no arguments: it starts a new conversation");
+        assert!(
+            refused("/set temperature 1")
+                .starts_with("unknown command /set: /clear starts a new conversation, /help ")
+        );
+        assert!(refused("/").starts_with("unknown command /: "));
     }
 
     #[test]

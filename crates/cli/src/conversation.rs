@@ -1,4 +1,4 @@
-//! A conversation that has to fit the context: its oldest turns are dropped first.
+//! A conversation that must fit the context: its oldest turns are dropped first.
 
 use tern::Message;
 
@@ -11,7 +11,7 @@ pub(crate) struct Conversation {
     messages: Vec<Message>,
 }
 
-/// Tokens of the context, and those of them that are reserved for the answer.
+/// The tokens of the context, and how many of them are reserved for the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Space {
     pub(crate) context: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Space {
 pub(crate) struct Fitted {
     /// Tokens of its prompt.
     pub(crate) tokens: usize,
-    /// Turns (a message and its answer) that were dropped for it.
+    /// Dropped turns (a message and its answer).
     pub(crate) dropped: usize,
 }
 
@@ -31,12 +31,12 @@ impl Conversation {
         Conversation { system: system.map(Message::system), messages: vec![] }
     }
 
-    /// Forgets all but the system message.
+    /// Removes all messages except the system message.
     pub(crate) fn clear(&mut self) {
         self.messages.clear();
     }
 
-    /// Adds a message that is not answered yet.
+    /// Adds a user message.
     pub(crate) fn ask(&mut self, text: &str) {
         self.messages.push(Message::user(text));
     }
@@ -46,7 +46,7 @@ impl Conversation {
     }
 
     /// Removes the last message.
-    pub(crate) fn take_back(&mut self) {
+    pub(crate) fn remove_last(&mut self) {
         self.messages.pop();
     }
 
@@ -54,7 +54,7 @@ impl Conversation {
         self.system.iter().chain(&self.messages).cloned().collect()
     }
 
-    /// Drops the oldest turns until the answer has its reserve; none if even the last message alone does not fit.
+    /// Drops the oldest turns until the reserve fits; drops nothing if even the last message alone does not fit.
     pub(crate) fn fit(
         &mut self,
         space: Space,
@@ -84,26 +84,31 @@ mod tests {
     }
 
     fn turns() -> Conversation {
-        let mut talk = Conversation::new(Some("S"));
+        let mut conversation = Conversation::new(Some("S"));
         for text in ["aaaa", "bbbb"] {
-            talk.ask(text);
-            talk.answer(text);
+            conversation.ask(text);
+            conversation.answer(text);
         }
-        talk.ask("cccc");
-        talk
+        conversation.ask("cccc");
+        conversation
     }
 
-    fn fitted(talk: &mut Conversation, context: usize, reserve: usize) -> (String, usize) {
-        let fitted = talk.fit(Space { context, reserve }, |messages| Ok(text(messages).len())).unwrap();
-        (text(&talk.messages()), fitted.dropped)
+    fn fitted(conversation: &mut Conversation, context: usize, reserve: usize) -> (String, usize) {
+        let fitted =
+            conversation.fit(Space { context, reserve }, |messages| Ok(text(messages).len())).unwrap();
+        (text(&conversation.messages()), fitted.dropped)
     }
 
     #[test]
     fn the_oldest_turns_are_dropped_and_the_system_message_stays() {
         assert_eq!(fitted(&mut turns(), 25, 4), ("Saaaaaaaabbbbbbbbcccc".into(), 0));
-        let mut talk = turns();
-        assert_eq!(fitted(&mut talk, 24, 4), ("Sbbbbbbbbcccc".into(), 1));
-        assert_eq!(fitted(&mut talk, 24, 4), ("Sbbbbbbbbcccc".into(), 0), "what is dropped stays dropped");
+        let mut conversation = turns();
+        assert_eq!(fitted(&mut conversation, 24, 4), ("Sbbbbbbbbcccc".into(), 1));
+        assert_eq!(
+            fitted(&mut conversation, 24, 4),
+            ("Sbbbbbbbbcccc".into(), 0),
+            "dropped turns do not return"
+        );
         assert_eq!(fitted(&mut turns(), 12, 4), ("Scccc".into(), 2));
         assert_eq!(
             fitted(&mut turns(), 6, 4),
@@ -114,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_message_that_never_fits_drops_nothing() {
-        let mut talk = turns();
-        assert_eq!(fitted(&mut talk, 5, 1), ("Saaaaaaaabbbbbbbbcccc".into(), 0));
-        talk.take_back();
-        talk.ask("d");
-        assert_eq!(fitted(&mut talk, 25, 4).0, "Saaaaaaaabbbbbbbbd");
+        let mut conversation = turns();
+        assert_eq!(fitted(&mut conversation, 5, 1), ("Saaaaaaaabbbbbbbbcccc".into(), 0));
+        conversation.remove_last();
+        conversation.ask("d");
+        assert_eq!(fitted(&mut conversation, 25, 4).0, "Saaaaaaaabbbbbbbbd");
     }
 }

@@ -1,6 +1,5 @@
-//! `tern doctor`: what this machine has, what is missing, and whether its devices compute what they should.
+//! `tern doctor`: the hardware of this machine, what is missing, and whether its devices compute correct results.
 
-use std::fmt;
 use std::io::Write;
 
 use tern::cuda::Nvrtc;
@@ -9,11 +8,12 @@ use tern::graph::cases::{self, Case};
 use tern::{Device, environment, units};
 
 use crate::args::DoctorArgs;
-use crate::error::{CliError, CliResult};
+use crate::error::CliResult;
+use crate::verdicts::Verdicts;
 use crate::{doctor_models, doctor_stress};
 
-/// How far a device that keeps the scales of weights in halves may be from the reference.
-const HALVES: f32 = 5e-4;
+/// Tolerance for devices that store the scales of weights as f16.
+const F16_SCALES: f32 = 5e-4;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
@@ -37,14 +37,16 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
             }
             match Nvrtc::open(&environment::nvrtc_paths()) {
                 Ok(n) => writeln!(out, "nvrtc    {}.{} at {}", n.version.0, n.version.1, n.path.display())?,
-                Err(e) => {
-                    writeln!(out, "nvrtc    missing: {e}\n         pip install nvidia-cuda-nvrtc brings it")?
-                }
+                Err(e) => writeln!(
+                    out,
+                    "nvrtc    missing: {e}\n         install it with: pip install nvidia-cuda-nvrtc"
+                )?,
             }
         }
     }
-    let kernels = environment::kernel_cache().map_or("nowhere".into(), |path| path.display().to_string());
-    writeln!(out, "kernels  kept in {kernels}")?;
+    let kernels = environment::kernel_cache()
+        .map_or("not cached".into(), |path| format!("cached in {}", path.display()));
+    writeln!(out, "kernels  {kernels}")?;
     if args.ops {
         ops(args, &mut out)?;
     }
@@ -60,45 +62,20 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     }
 }
 
-/// Every op case on the device, against the reference.
+/// Runs every op case on the device and compares it with the reference.
 fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
-    let wanted = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
-    let mut verdicts = Verdicts { out, verbose: args.verbose, good: 0, bad: 0 };
+    let selected = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
+    let mut verdicts = Verdicts::new(out, args.verbose);
     let mut backend = args.model.device.open(args.model.threads)?;
     writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
-    for case in cases::all()?.into_iter().filter(wanted) {
+    for case in cases::all()?.into_iter().filter(selected) {
         let limit =
-            if args.model.device == Device::Cpu { case.tolerance } else { case.tolerance.max(HALVES) };
-        let (words, ok) = match case.error(&mut *backend) {
+            if args.model.device == Device::Cpu { case.tolerance } else { case.tolerance.max(F16_SCALES) };
+        let (result, ok) = match case.error(&mut *backend) {
             Ok(error) => (format!("{error:.1e}"), error <= limit),
             Err(e) => (e.to_string(), false),
         };
-        verdicts.add(ok, format_args!("{:60} {words}", case.name))?;
+        verdicts.add(ok, format_args!("{:60} {result}", case.name))?;
     }
     verdicts.end(format_args!("ops are wrong on {}", args.model.device))
-}
-
-/// What was right and what was wrong, told on the way and at the end.
-pub(crate) struct Verdicts<W> {
-    pub(crate) out: W,
-    /// Also tells what is right.
-    pub(crate) verbose: bool,
-    pub(crate) good: usize,
-    pub(crate) bad: usize,
-}
-
-impl<W: Write> Verdicts<W> {
-    pub(crate) fn add(&mut self, ok: bool, what: fmt::Arguments<'_>) -> CliResult<()> {
-        *(if ok { &mut self.good } else { &mut self.bad }) += 1;
-        if !ok || self.verbose {
-            writeln!(self.out, "{} {what}", if ok { "ok    " } else { "WRONG " })?;
-        }
-        Ok(())
-    }
-
-    /// The counts; an error, such as `3 ops are wrong on cuda:0`, if anything was wrong.
-    pub(crate) fn end(mut self, wrong: fmt::Arguments<'_>) -> CliResult<()> {
-        writeln!(self.out, "{} right, {} wrong", self.good, self.bad)?;
-        if self.bad > 0 { Err(CliError::said(format!("{} {wrong}", self.bad))) } else { Ok(()) }
-    }
 }

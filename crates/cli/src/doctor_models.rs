@@ -11,8 +11,8 @@ use tern::text::Tokenizer;
 use tern::{Context, Device, OpenedModel, PAGE_LEN, Silent};
 
 use crate::args::DoctorArgs;
-use crate::doctor::Verdicts;
 use crate::error::CliResult;
+use crate::verdicts::Verdicts;
 
 /// Longer than the window of the small Gemma and than two pages, and no multiple of a page.
 const POSITIONS: usize = 70;
@@ -20,14 +20,15 @@ const POSITIONS: usize = 70;
 const MAX_TOKENS: usize = TEXT.len();
 /// Tokens per step: a GPU has its own kernels for one, up to four, and more.
 const CHUNKS: [usize; 3] = [1, 4, 64];
-/// What the device may lose against the CPU, in nats per token, and how far the logits may be off.
+/// Limits on the mean KL divergence from the CPU in nats per token, and on the distance of the logits.
 const MEAN_KL: f64 = 2e-3;
 const DISTANCE: f32 = 5e-3;
-/// Share of positions in which the most probable token must be the same, if the two most probable are this far apart.
+/// Fraction of positions whose most probable token must be the same. Positions count if the two most probable tokens
+/// differ by more than the margin.
 const SAME: f64 = 0.99;
-const APART: f32 = 0.5;
+const MARGIN: f32 = 0.5;
 
-/// What real models read.
+/// The text for real models.
 const TEXT: &str = "Once upon a time there was a girl named Lily who lived in a small house by the sea. Every morning \
 she walked along the beach with her dog and looked for shells. One day the dog found a bottle with a letter in it. The \
 letter said: \"Whoever finds this, please tell my brother that I am well. I live on an island with many birds, and the \
@@ -65,7 +66,7 @@ pub(crate) fn random(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
 
 pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliResult<()> {
     let mut verdicts = heading(args, out)?;
-    verdicts.verbose = true; // there is one
+    verdicts.verbose = true; // a single model is always shown
     let opened = args.model.open(name, None, Context::AtMost(MAX_TOKENS))?;
     let mut tokens = Tokenizer::from_metadata(&opened.metadata)?.encode(TEXT, true, false);
     tokens.truncate(opened.context());
@@ -79,10 +80,10 @@ fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
         "\nmodels on {}, compared with the CPU",
         args.model.device.open(args.model.threads)?.info().name
     )?;
-    Ok(Verdicts { out, verbose: args.verbose, good: 0, bad: 0 })
+    Ok(Verdicts::new(out, args.verbose))
 }
 
-/// One model over some tokens, few and many per step.
+/// Compares one model on the given tokens, with few and many tokens per step.
 fn compare(
     args: &DoctorArgs,
     verdicts: &mut Verdicts<impl Write>,
@@ -121,17 +122,17 @@ fn logits(
     Ok(rows)
 }
 
-/// Mean over the rows of what `got` loses against `want`, in nats.
+/// Mean KL divergence of `got` from `want` over the rows, in nats.
 fn mean_kl(want: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
     want.iter().zip(got).map(|(want, got)| divergence(want, got)).sum::<f64>() / want.len() as f64
 }
 
-/// In how many rows with a clear best token `got` has the same, and how many such rows there are.
+/// The number of rows with a clear most probable token in which `got` has the same, and the number of such rows.
 fn same_tops(want: &[Vec<f32>], got: &[Vec<f32>]) -> (usize, usize) {
     let (mut same, mut clear) = (0, 0);
     for (want, got) in want.iter().zip(got) {
         let best = top_logprobs(want, 2);
-        if best.len() == 2 && best[0].1 - best[1].1 > APART {
+        if best.len() == 2 && best[0].1 - best[1].1 > MARGIN {
             clear += 1;
             same += usize::from(top_logprobs(got, 1)[0].0 == best[0].0);
         }

@@ -1,4 +1,4 @@
-//! `tern doctor --stress`: models under random mixes of requests, one after the other, and a table at the end.
+//! `tern doctor --stress`: runs models one after the other under random mixes of requests, and prints a table.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use tern::{Context, OpenedModel, PAGE_LEN, STEP_TOKENS, units};
 
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
-use crate::stress::{Failure, Outcome, Plan, SIZES, Sizes, Watch, Watched, stress};
+use crate::stress::{Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepMonitor, stress};
 
-/// Tokens a sequence may have, where the model was made for so many.
+/// Context length, if the model's trained context is not shorter.
 const CONTEXT: usize = 1024;
-/// KV pages for each stream: fewer than long requests need, so that some are preempted.
+/// KV pages per stream: fewer than long requests need, so that some are preempted.
 const STREAM_PAGES: usize = 4;
-/// A difference with a smaller gap, in nats or as a part of a draw, is a near tie where steps of other sizes are summed in
-/// another order. The processor sums in one order, whatever the step.
+/// A difference with a smaller gap, in nats or as a fraction of a draw, is a near tie on devices whose order of summation
+/// depends on the step size. On the CPU it does not.
 const TIE: f64 = 1e-2;
-/// An engine that does nothing for so long hangs.
+/// An engine without progress for this long counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
-/// Differences that are told one by one.
-const TOLD: usize = 20;
-/// How long a device that hangs may keep the process from ending.
-const LEAVE: Duration = Duration::from_secs(5);
+/// Maximum number of differences that are printed.
+const MAX_PRINTED: usize = 20;
+/// How long a hanging device may delay the exit of the process.
+const EXIT_GRACE: Duration = Duration::from_secs(5);
 
-/// A model and what came of it; a sentence if it did not start.
+/// A model and its outcome, or why it did not start.
 struct Row {
     name: String,
     outcome: Result<Outcome, String>,
@@ -46,7 +46,7 @@ pub(crate) fn all(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
         let hangs = row.outcome.as_ref().is_ok_and(|o| matches!(o.failure, Some(Failure::Hang(_))));
         rows.push(row);
         if hangs {
-            break; // the device is not usable any more
+            break; // the device is no longer usable
         }
     }
     table(&rows, &plan, out)?;
@@ -55,7 +55,7 @@ pub(crate) fn all(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     if bad == 0 {
         return Ok(());
     }
-    Err(CliError::said(format!(
+    Err(CliError::message(format!(
         "{bad} of {} models failed under stress on {}",
         rows.len(),
         args.model.device
@@ -66,7 +66,7 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &Plan) -> CliResult<Outcome>
     if !args.model.quiet
         && let Some(spec) = spec
     {
-        eprintln!("tern: making {spec}");
+        eprintln!("tern: generating {spec}");
     }
     let opened = args.model.open("stories", spec, Context::AtMost(CONTEXT))?;
     let sizes = sizes(&opened, plan)?;
@@ -81,31 +81,34 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &Plan) -> CliResult<Outcome>
     let capacity =
         Capacity { pages, page_len: PAGE_LEN, max_tokens: sizes.step_tokens, max_outputs: plan.streams };
     let runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
-    let watch = Watch::new();
-    let handle = Engine::start(Box::new(Watched::new(runner, watch.clone())), limits)?;
-    let outcome = stress(&handle, &watch, sizes, plan)?;
+    let monitor = StepMonitor::new();
+    let handle = Engine::start(Box::new(MonitoredRunner::new(runner, monitor.clone())), limits)?;
+    let outcome = stress(&handle, &monitor, sizes, plan)?;
     if matches!(outcome.failure, Some(Failure::Hang(_))) {
-        std::mem::forget(handle); // its end would wait for the engine
-        leave_soon();
+        std::mem::forget(handle); // dropping it would wait for the engine
+        abort_after_grace();
     } else {
         handle.shutdown();
     }
     Ok(outcome)
 }
 
-/// Ends the process if a device does not let it end by itself.
-fn leave_soon() {
+/// Aborts the process if the device prevents it from exiting.
+fn abort_after_grace() {
     std::thread::spawn(|| {
-        std::thread::sleep(LEAVE);
+        std::thread::sleep(EXIT_GRACE);
         std::process::abort();
     });
 }
 
-/// The steps of a server, or smaller ones if the context is short.
+/// The step size of a server, or a smaller one if the context is short.
 fn sizes(opened: &OpenedModel, plan: &Plan) -> CliResult<Sizes> {
     let c = &opened.model.config;
     if c.context < 4 {
-        return Err(CliError::said(format!("a context of {} tokens is too short for a mix", c.context)));
+        return Err(CliError::message(format!(
+            "a context of {} tokens is too short for the stress test",
+            c.context
+        )));
     }
     let step_tokens = STEP_TOKENS.min(c.context / 2).max(plan.streams);
     Ok(Sizes { vocab: c.vocab, context: c.context, page_len: PAGE_LEN, step_tokens })
@@ -129,8 +132,8 @@ fn details(row: &Row, plan: &Plan, out: &mut impl Write) -> CliResult<()> {
     )?;
     writeln!(
         out,
-        "engine   {} steps, {} of them prompts beside decodes, at most {} sequences in one; {} preemptions, {} tokens of \
-         prompts from the prefix cache; {} pages",
+        "engine   {} steps, {} of them with prefill and decode, at most {} sequences per step; {} preemptions, {} prompt \
+         tokens from the prefix cache; {} pages",
         units::thousands(o.stats.steps),
         units::thousands(o.steps.mixed),
         o.steps.sequences,
@@ -145,8 +148,8 @@ fn details(row: &Row, plan: &Plan, out: &mut impl Write) -> CliResult<()> {
         sizes.push(format!("{range}: {}", units::thousands(count)));
     }
     writeln!(out, "steps    by tokens  {}", sizes.join("  "))?;
-    for d in o.differences.iter().take(TOLD) {
-        let gap = d.gap.map_or("gap not known".into(), |gap| format!("gap {gap:.1e}"));
+    for d in o.differences.iter().take(MAX_PRINTED) {
+        let gap = d.gap.map_or("gap unknown".into(), |gap| format!("gap {gap:.1e}"));
         writeln!(
             out,
             "{} request {} (prompt {}): token {} is {} instead of {}, {gap}; {} times",
@@ -159,19 +162,19 @@ fn details(row: &Row, plan: &Plan, out: &mut impl Write) -> CliResult<()> {
             d.times
         )?;
     }
-    if o.differences.len() > TOLD {
-        writeln!(out, "         and {} more", o.differences.len() - TOLD)?;
+    if o.differences.len() > MAX_PRINTED {
+        writeln!(out, "         and {} more", o.differences.len() - MAX_PRINTED)?;
     }
-    if let Some(words) = failure(o) {
-        writeln!(out, "FAILED   {words}")?;
+    if let Some(message) = failure(o) {
+        writeln!(out, "FAILED   {message}")?;
     }
     Ok(())
 }
 
 fn failure(outcome: &Outcome) -> Option<String> {
     match outcome.failure.as_ref()? {
-        Failure::Engine(words) => Some(words.clone()),
-        Failure::Hang(still) => Some(format!("the engine hangs: no step ended for {} s", still.as_secs())),
+        Failure::Engine(message) => Some(message.clone()),
+        Failure::Hang(idle) => Some(format!("the engine hangs: no step completed for {} s", idle.as_secs())),
     }
 }
 
@@ -193,7 +196,7 @@ fn table(rows: &[Row], plan: &Plan, out: &mut impl Write) -> CliResult<()> {
             Ok(o) => {
                 let gap = o.largest_gap().map_or("-".into(), |gap| format!("{gap:.1e}"));
                 let result = match failure(o) {
-                    Some(words) => format!("FAILED: {words}"),
+                    Some(message) => format!("FAILED: {message}"),
                     None if row.is_good(plan) => "good".into(),
                     None => "WRONG TEXTS".into(),
                 };

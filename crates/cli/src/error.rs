@@ -7,18 +7,18 @@ use tern_server::ServeError;
 
 pub(crate) type CliResult<T> = Result<T, CliError>;
 
-/// What went wrong, in words.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum CliError {
-    /// The sentence.
-    Said(String),
+    /// A sentence for the user.
+    Message(String),
     /// Reading stdin or writing stdout failed.
     Io(io::Error),
 }
 
 impl CliError {
-    pub(crate) fn said(text: impl Into<String>) -> CliError {
-        CliError::Said(text.into())
+    pub(crate) fn message(text: impl Into<String>) -> CliError {
+        CliError::Message(text.into())
     }
 
     pub(crate) fn is_closed_pipe(&self) -> bool {
@@ -29,7 +29,7 @@ impl CliError {
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CliError::Said(text) => f.write_str(text),
+            CliError::Message(text) => f.write_str(text),
             CliError::Io(e) => write!(f, "standard input or output: {e}"),
         }
     }
@@ -41,28 +41,28 @@ impl From<io::Error> for CliError {
     }
 }
 
-/// Why a model cannot be loaded is said as by every other command.
+/// A model that cannot be loaded gives the same message as with every other command.
 impl From<ServeError> for CliError {
     fn from(e: ServeError) -> CliError {
         match e {
-            ServeError::Load(why) => CliError::Said(why),
+            ServeError::Load(why) => CliError::Message(why),
             ServeError::Engine(why) => why.into(),
         }
     }
 }
 
-/// Errors of the crates below say it all already.
-macro_rules! from_below {
+/// Errors whose own message is complete.
+macro_rules! from_display {
     ($($error:ty),*) => {
         $(impl From<$error> for CliError {
             fn from(e: $error) -> CliError {
-                CliError::Said(e.to_string())
+                CliError::Message(e.to_string())
             }
         })*
     };
 }
 
-from_below!(
+from_display!(
     tern::formats::FormatError,
     tern::formats::MetadataError,
     tern::models::ModelError,
@@ -75,10 +75,10 @@ from_below!(
     tern::hub::HubError
 );
 
-/// The library knows no flags; what helps is added here.
+/// The library knows no flags; advice about them is added here.
 impl From<tern::Error> for CliError {
     fn from(e: tern::Error) -> CliError {
-        CliError::Said(match &e {
+        CliError::Message(match &e {
             tern::Error::Context { requested, trained, .. } => {
                 format!("-c {requested}: exceeds the model's trained context of {trained} tokens")
             }

@@ -1,4 +1,4 @@
-//! `tern inspect`: what is in a model file, and what it will take.
+//! `tern inspect`: the contents of a model file and the memory it needs.
 
 use std::io::Write;
 
@@ -24,7 +24,7 @@ struct FormatUse {
 
 pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     let checkpoint = inspect_checkpoint(&args.file, &Bars::default())?;
-    // a file that cannot be run is still worth looking at
+    // a file that cannot be run can still be inspected
     let runnable = checkpoint.check_runnable().map_err(|e| e.to_string());
     let model =
         runnable.and_then(|()| Model::open(&checkpoint, None).map(|m| m.0).map_err(|e| e.to_string()));
@@ -35,7 +35,8 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
         return Ok(());
     }
     for file in &checkpoint.files {
-        let path = file.path.as_ref().map_or_else(|| "(in the binary)".into(), |p| p.display().to_string());
+        let path =
+            file.path.as_ref().map_or_else(|| "(embedded in the binary)".into(), |p| p.display().to_string());
         writeln!(
             out,
             "{}: GGUF v{}, {}, alignment {}",

@@ -1,4 +1,4 @@
-//! Flags to load options, and the progress of a load on stderr.
+//! Load options from flags, and loading progress on stderr.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use tern::{Context, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progre
 use crate::args::{KvType, ModelArgs};
 use crate::error::CliResult;
 
-/// Loading that took at least this long is reported with its speed.
+/// Loads that take at least this long are reported with their speed.
 const SLOW_LOAD: Duration = Duration::from_secs(1);
 
-/// Bars on stderr; nothing is drawn if stderr is no terminal.
+/// Progress bars on stderr, drawn only on a terminal.
 #[derive(Default)]
 pub(crate) struct Bars {
     quiet: bool,
     bar: RefCell<Option<ProgressBar>>,
-    /// When the weights began to load, and their bytes.
+    /// When loading the weights began, and their size in bytes.
     loading: Cell<Option<(Instant, u64)>>,
 }
 
@@ -83,12 +83,12 @@ fn labelled(bar: ProgressBar, label: &str, template: &str) -> ProgressBar {
     bar.with_style(style).with_message(label.to_string())
 }
 
-/// A bar for work counted in bytes.
+/// A progress bar that counts bytes.
 pub(crate) fn byte_bar(label: &str, total: u64) -> ProgressBar {
     labelled(ProgressBar::new(total), label, "{msg} [{bar:30}] {bytes} of {total_bytes}, {eta}")
 }
 
-/// A bar for work counted in pieces.
+/// A progress bar that counts items.
 pub(crate) fn count_bar(label: &str, total: u64) -> ProgressBar {
     labelled(ProgressBar::new(total), label, "{msg} [{bar:30}] {pos} of {len}, {eta}")
 }
@@ -129,7 +129,7 @@ impl ModelArgs {
         Bars::new(self.quiet)
     }
 
-    /// The device that was requested.
+    /// Opens the requested device.
     pub(crate) fn backend(&self) -> CliResult<Box<dyn Backend>> {
         Ok(self.device.open(self.threads)?)
     }

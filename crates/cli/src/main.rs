@@ -1,11 +1,11 @@
-//! `tern`: the command line. Text goes to stdout, everything else to stderr.
+//! `tern`: the command line. Results go to stdout, messages to stderr.
 //!
-//! Exit codes: 0 done, 1 an error told in one sentence, 2 wrong usage.
+//! Exit codes: 0 success, 1 an error with a one-line message, 2 wrong usage.
 
-/// As the standard one, but a closed stderr is no panic, and names out of files are harmless to a terminal.
+/// As the standard macro, but a closed stderr does not panic, and control characters from files are escaped.
 macro_rules! eprintln {
     ($($text:tt)*) => {
-        crate::terminal::say(&format!($($text)*))
+        crate::terminal::message(&format!($($text)*))
     };
 }
 
@@ -38,6 +38,7 @@ mod tokenize;
 mod top;
 mod trace;
 mod values;
+mod verdicts;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -52,11 +53,11 @@ fn main() -> ExitCode {
     ExitCode::from(report(dispatch(Cli::parse_from(long_flags(std::env::args_os())))))
 }
 
-/// Says what went wrong, and gives the exit code.
+/// Prints the error, if any, and returns the exit code.
 fn report(result: CliResult<()>) -> u8 {
     match result {
         Ok(()) => 0,
-        // whoever reads our text has enough of it
+        // the reader of stdout has closed it
         Err(e) if e.is_closed_pipe() => 0,
         Err(e) => {
             eprintln!("tern: {e}");
@@ -65,9 +66,9 @@ fn report(result: CliResult<()>) -> u8 {
     }
 }
 
-/// llama.cpp's users write -hf, -np and -ngl; a flag of one dash and two letters is not clap's way.
+/// Accepts llama.cpp's -hf, -np and -ngl: clap has no flags with one dash and several letters.
 fn long_flags(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    let mut plain = false; // behind `--`
+    let mut plain = false; // after `--`
     args.map(move |arg| {
         plain |= arg == "--";
         match arg.to_str() {

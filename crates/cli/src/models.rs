@@ -10,11 +10,11 @@ use crate::error::CliResult;
 use crate::load::Bars;
 
 pub(crate) fn pull(name: &str) -> CliResult<()> {
-    let place = match tern::pull(name, &LoadOptions::default(), &Bars::default())? {
-        Source::Embedded(name) => format!("{name} is inside the binary"),
+    let location = match tern::pull(name, &LoadOptions::default(), &Bars::default())? {
+        Source::Embedded(name) => format!("{name} is embedded in the binary"),
         Source::Path(path) => path.display().to_string(),
     };
-    writeln!(std::io::stdout(), "{place}")?;
+    writeln!(std::io::stdout(), "{location}")?;
     Ok(())
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn list() -> CliResult<()> {
             _ => units::bytes(e.bytes),
         };
         let location = match &e.location {
-            Location::Embedded => "in the binary".to_string(),
+            Location::Embedded => "embedded in the binary".to_string(),
             Location::File(path) => escaped(&path.display().to_string()).into_owned(),
             Location::Missing => format!("tern pull {}", e.name),
         };

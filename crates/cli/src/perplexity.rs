@@ -1,6 +1,6 @@
 //! `tern perplexity`: how well a model predicts a text, measured as llama.cpp does.
 //!
-//! The text is tokenised once and cut into chunks of the context. In each chunk the first token is replaced by
+//! The text is tokenized once and cut into chunks of the context. In each chunk the first token is replaced by
 //! BOS if the model expects one, and the second half is scored.
 
 use std::io::Write;
@@ -20,7 +20,7 @@ const DEFAULT_CHUNK: usize = 512;
 
 pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
     let text = std::fs::read_to_string(&args.file)
-        .map_err(|e| CliError::said(format!("{}: {e}", args.file.display())))?;
+        .map_err(|e| CliError::message(format!("{}: {e}", args.file.display())))?;
     let opened = args.model.open("stories", None, Context::AtMost(DEFAULT_CHUNK))?;
     let context = opened.context();
     let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
@@ -28,7 +28,7 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
     let chunks = (tokens.len() / context).min(args.chunks.unwrap_or(usize::MAX));
     if chunks == 0 {
         let file = args.file.display();
-        return Err(CliError::said(format!(
+        return Err(CliError::message(format!(
             "{file} has {} tokens: at least {context} are required (-c)",
             tokens.len()
         )));

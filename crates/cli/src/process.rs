@@ -1,35 +1,35 @@
-//! What a server needs of its process: descriptors for connections, and freed memory that goes back to the system.
+//! Process limits of a server: file descriptors for connections, and returning freed memory to the system.
 
-/// Descriptors beside those of connections: `/health` beyond the limit, the model, logs, the runtime.
+/// Descriptors for purposes other than connections: `/health` beyond the limit, the model, logs, the runtime.
 const OTHER_DESCRIPTORS: usize = 256;
 
-/// Raises the limit of open files towards what `connections` need, and gives back how many of them fit.
-pub(crate) fn room_for(connections: usize) -> usize {
-    let want = connections.saturating_add(OTHER_DESCRIPTORS) as libc::rlim_t;
+/// Raises the limit of open files for `connections` connections, and returns how many are possible.
+pub(crate) fn raise_open_files(connections: usize) -> usize {
+    let needed = connections.saturating_add(OTHER_DESCRIPTORS) as libc::rlim_t;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a local value of the right type.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
         return connections;
     }
-    if limit.rlim_cur < want {
-        let raised = libc::rlimit { rlim_cur: want.min(limit.rlim_max), ..limit };
+    if limit.rlim_cur < needed {
+        let raised = libc::rlimit { rlim_cur: needed.min(limit.rlim_max), ..limit };
         // SAFETY: as above.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } == 0 {
             limit = raised;
         }
     }
-    let room = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX).saturating_sub(OTHER_DESCRIPTORS);
-    connections.min(room.max(1))
+    let available = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX).saturating_sub(OTHER_DESCRIPTORS);
+    connections.min(available.max(1))
 }
 
-/// Has large blocks go back to the system as soon as they are freed.
+/// Returns large blocks to the system as soon as they are freed.
 ///
-/// glibc raises the size from which a block has a mapping of its own up to 32 MiB, each time such a block is freed;
-/// later ones then lie in the arenas of the threads that read bodies, and stay there.
+/// When a mapped block is freed, glibc raises the size above which blocks are mapped, up to 32 MiB; later blocks then
+/// stay in the arenas of the threads that read request bodies.
 pub(crate) fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     for (parameter, bytes) in [(libc::M_MMAP_THRESHOLD, 256 << 10), (libc::M_TRIM_THRESHOLD, 1 << 20)] {
-        // SAFETY: sets a number of the allocator, which locks; without effect if it is refused.
+        // SAFETY: sets an allocator parameter under its lock; a failure has no effect.
         unsafe { libc::mallopt(parameter, bytes) };
     }
 }
@@ -38,8 +38,8 @@ pub(crate) fn return_freed_memory() {
 mod tests {
     #[test]
     fn connections_fit_the_limit_of_open_files() {
-        assert_eq!(super::room_for(1), 1);
-        let room = super::room_for(usize::MAX);
-        assert!((1..usize::MAX).contains(&room), "{room}");
+        assert_eq!(super::raise_open_files(1), 1);
+        let available = super::raise_open_files(usize::MAX);
+        assert!((1..usize::MAX).contains(&available), "{available}");
     }
 }

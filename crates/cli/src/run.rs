@@ -11,7 +11,7 @@ use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
 use crate::{stdin, terminal};
 
-/// A text with the time that it took.
+/// An answer with its timing.
 pub(crate) struct TimedAnswer {
     pub(crate) answer: Answer,
     /// From the request to the first token.
@@ -21,7 +21,7 @@ pub(crate) struct TimedAnswer {
 }
 
 impl TimedAnswer {
-    /// `stop`, `length`, or `cancelled` if it was not read to its end.
+    /// `stop`, `length`, or `cancelled` if the stream was not read to its end.
     pub(crate) fn finish(&self) -> &'static str {
         self.answer.finish.map_or("cancelled", FinishReason::as_str)
     }
@@ -68,8 +68,8 @@ impl TimedAnswer {
     }
 }
 
-/// Reads a stream to its end, passing text to `show` as it comes; a `next` that returns none ends it early.
-pub(crate) fn listen(
+/// Reads a stream to its end and passes its text to `show`; a `next` that returns none ends it early.
+pub(crate) fn read_answer(
     mut stream: TextStream,
     mut next: impl FnMut(&mut TextStream) -> Option<Result<Delta, tern::Error>>,
     mut show: impl FnMut(&str) -> CliResult<()>,
@@ -96,7 +96,7 @@ pub(crate) fn listen(
     })
 }
 
-/// Names of model families that are often written where Tern takes a prompt.
+/// Names of model families that users of other programs write in place of the prompt.
 const FAMILIES: &[&str] = &[
     "bonsai",
     "codellama",
@@ -116,7 +116,7 @@ const FAMILIES: &[&str] = &[
     "tinyllama",
 ];
 
-/// Whether a prompt looks like the name of a model: a known one, a GGUF file, a repository, or one of a family.
+/// Whether a prompt looks like a model: a known name, a GGUF file, a repository, or the name of a family.
 fn names_a_model(prompt: &str) -> bool {
     let text = prompt.to_ascii_lowercase();
     let of_family = |family: &&str| {
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     if args.model.name("").is_empty() && !args.model.quiet && names_a_model(&args.prompt) {
         let name = &args.prompt;
         eprintln!(
-            "tern: `{name}` is taken as the prompt, for the model {default}; -m names a model: tern run -m {name} PROMPT"
+            "tern: `{name}` is used as the prompt for the model {default}; select a model with -m: tern run -m {name} PROMPT"
         );
     }
     let text = match args.prompt.as_str() {
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     let model = args.model.load(default)?;
     let is_chat = !args.raw && model.template().is_some();
     if args.system.is_some() && !is_chat {
-        return Err(CliError::said(format!("--system: {} has no chat template to put it in", model.name())));
+        return Err(CliError::message(format!("--system: {} has no chat template", model.name())));
     }
     let request = match is_chat {
         true => {
@@ -170,12 +170,12 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     let seed = model.sampling(&request).seed;
     let stream = model.stream(request.seed(seed))?;
     if !is_chat && !args.json && !args.model.quiet && std::io::stderr().is_terminal() {
-        // so that a person reads the whole text
+        // shows the whole text on a terminal
         let _ = std::io::stderr().write_all(terminal::model_text(&text, true).as_bytes());
     }
     let mut out = std::io::stdout().lock();
     let is_terminal = out.is_terminal();
-    let answer = listen(stream, TextStream::next_blocking, |text| {
+    let answer = read_answer(stream, TextStream::next_blocking, |text| {
         if !args.json {
             out.write_all(terminal::model_text(text, is_terminal).as_bytes())?;
             out.flush()?;
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_models_are_told_from_texts() {
+    fn model_names_are_distinguished_from_texts() {
         let names =
             ["llama3", "Llama-3.2", "qwen3:0.6b", "smollm2", "stories", "./x.GGUF", "org/M-GGUF:Q4_0", "phi"];
         for name in names {

@@ -1,4 +1,4 @@
-//! The server's own threads: all of them run, or the program ends with a sentence that says why not.
+//! The server's threads: either all of them start, or the command fails with the reason.
 
 use std::io;
 use std::sync::mpsc;
@@ -9,40 +9,40 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{CliError, CliResult};
 
-/// Threads stay for the life of the server: one that ended might not be given again.
-const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// How long the first work may take to begin.
-const START: Duration = Duration::from_secs(30);
+/// Threads live as long as the server: the system might refuse to start one again.
+const KEEP_ALIVE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// How long the first task may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A runtime with a thread per core for connections, and one at least for what takes a processor's time.
+/// A runtime with one thread per core for connections, and at least one for CPU-bound work.
 pub(crate) fn start() -> CliResult<Runtime> {
     let workers = thread::available_parallelism().map_or(2, usize::from);
-    // and one to load the model
+    // one of the two others loads the model
     probe(workers + 2).map_err(|(given, why)| {
-        CliError::said(format!(
-            "the server needs {} threads beside those of the model and the system gave {given}: {why}; raise its limit \
-             (ulimit -u or -v, or the container's limit of processes)",
+        CliError::message(format!(
+            "the server needs {} threads in addition to the model's, and only {given} could be started: {why}; raise the \
+             limit (ulimit -u or -v, or the container's process limit)",
             workers + 2
         ))
     })?;
     let mut builder = Builder::new_multi_thread();
-    let runtime = builder.worker_threads(workers).thread_keep_alive(FOREVER).enable_all().build()?;
-    // tokio goes on without threads that it is refused, and what waits for them waits for ever: this waits behind them
-    let begun =
-        runtime.block_on(async { tokio::time::timeout(START, tokio::task::spawn_blocking(|| ())).await });
+    let runtime = builder.worker_threads(workers).thread_keep_alive(KEEP_ALIVE).enable_all().build()?;
+    // tokio ignores threads that could not be started, and their tasks would wait forever: this detects it
+    let begun = runtime
+        .block_on(async { tokio::time::timeout(START_TIMEOUT, tokio::task::spawn_blocking(|| ())).await });
     match begun {
         Ok(Ok(())) => Ok(runtime),
-        _ => Err(CliError::said("the threads of the server did not start: the system gives no more of them")),
+        _ => Err(CliError::message("the server's threads did not start: the system refuses to start more")),
     }
 }
 
-/// Starts so many threads at once, and lets them end. Where that fails, how many there were and why.
+/// Starts `threads` threads at once and ends them. On failure, returns how many started, and why no more.
 fn probe(threads: usize) -> Result<(), (usize, io::Error)> {
     let mut running = Vec::with_capacity(threads);
-    for given in 0..threads {
+    for started in 0..threads {
         let (end, ended) = mpsc::channel::<()>();
         let thread = thread::Builder::new().name("tern-probe".into()).spawn(move || ended.recv().is_ok());
-        running.push((end, thread.map_err(|why| (given, why))?));
+        running.push((end, thread.map_err(|why| (started, why))?));
     }
     for (end, thread) in running {
         drop(end);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_works_at_once() {
+    fn a_runtime_runs_tasks() {
         let runtime = start().unwrap();
         assert_eq!(runtime.block_on(runtime.spawn_blocking(|| 7)).unwrap(), 7);
     }

@@ -1,4 +1,4 @@
-//! Sampling flags to a request's sampling parameters.
+//! Sampling parameters from flags.
 
 use tern::{PartialSampling, Request, Sampling};
 
@@ -15,7 +15,7 @@ impl PartialSamplingArgs {
 }
 
 impl SamplingArgs {
-    /// Refuses what no model could use; what depends on the vocabulary is left to the engine.
+    /// Checks the values before a model is loaded; the engine checks what depends on the vocabulary.
     pub(crate) fn check(&self) -> CliResult<()> {
         Ok(self.partial.sampling().over(self.base()).check()?)
     }

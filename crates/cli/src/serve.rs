@@ -13,8 +13,8 @@ use crate::args::{PoolingArg, ServeArgs};
 use crate::error::{CliError, CliResult};
 use crate::{process, runtime, trace};
 
-/// How long a request that is being prepared when the server ends may hold up the process.
-const LAST_WORK: Duration = Duration::from_secs(1);
+/// How long blocking work may delay the exit of the process.
+const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     process::return_freed_memory();
@@ -36,7 +36,7 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     ended
 }
 
-/// Serves what `load` brings until a signal; a model that cannot be loaded and an engine that ends are errors.
+/// Serves the model that `load` returns until a signal; failing to load and an engine that ends are errors.
 fn serve_on(
     server: Server,
     listener: StdListener,
@@ -45,33 +45,33 @@ fn serve_on(
 ) -> CliResult<()> {
     let runtime = runtime::start()?;
     let loader = server.loader();
-    // the server answers "loading" while this goes on; a panic drops the loader, which tells the server
+    // until then requests get "loading"; a panic drops the loader, which reports the failure
     let loading = thread::Builder::new().name("tern-load".into()).spawn(move || match load() {
         Ok(model) => loader.ready(model),
         Err(e) => loader.failed(e.to_string()),
     });
-    loading.map_err(|e| CliError::said(format!("cannot start the loading thread: {e}")))?;
+    loading.map_err(|e| CliError::message(format!("cannot start the loading thread: {e}")))?;
     let ended = runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        Ok(server.serve(listener, asked_to_stop(quiet)).await?)
+        Ok(server.serve(listener, stop_signal(quiet)).await?)
     });
-    runtime.shutdown_timeout(LAST_WORK);
+    runtime.shutdown_timeout(BLOCKING_GRACE);
     ended
 }
 
-/// Takes the port before anything slow begins.
+/// Binds the port before the model is loaded.
 fn bind(host: &str, port: u16) -> CliResult<StdListener> {
-    let failed = |e| CliError::said(format!("cannot listen on {host}:{port}: {e}"));
+    let failed = |e| CliError::message(format!("cannot listen on {host}:{port}: {e}"));
     let listener = StdListener::bind((host.trim_matches(['[', ']']), port)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
 }
 
 /// The first SIGTERM or Ctrl-C; a second one ends the process at once.
-async fn asked_to_stop(quiet: bool) {
+async fn stop_signal(quiet: bool) {
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        return std::future::pending().await; // they then end the process by themselves
+        return std::future::pending().await; // without handlers the signals end the process
     };
     tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     if !quiet {
@@ -83,25 +83,25 @@ async fn asked_to_stop(quiet: bool) {
     });
 }
 
-/// Keys from the flags, the file and the environment; an empty one would disable authentication.
+/// Keys from the flags, the file and the environment.
 fn api_keys(args: &ServeArgs) -> CliResult<Vec<String>> {
     let mut keys = args.api_key.clone();
     if let Some(file) = &args.api_key_file {
         let text = std::fs::read_to_string(file)
-            .map_err(|e| CliError::said(format!("--api-key-file {}: {e}", file.display())))?;
+            .map_err(|e| CliError::message(format!("--api-key-file {}: {e}", file.display())))?;
         let before = keys.len();
         keys.extend(
             text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).map(String::from),
         );
         if keys.len() == before {
-            return Err(CliError::said(format!("--api-key-file {}: no key in it", file.display())));
+            return Err(CliError::message(format!("--api-key-file {}: contains no key", file.display())));
         }
     }
     if let Ok(key) = std::env::var("TERN_API_KEY") {
         keys.push(key);
     }
     if keys.iter().any(|key| key.trim().is_empty()) {
-        return Err(CliError::said("empty API key: omit the option to disable authentication"));
+        return Err(CliError::message("empty API key: omit the option to disable authentication"));
     }
     Ok(keys)
 }
@@ -121,7 +121,7 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
         stall_timeout: Duration::from_secs(args.stall_timeout),
         max_body: args.max_body.map_or(defaults.max_body, mebibytes),
         max_bodies: args.max_bodies.map_or(defaults.max_bodies, mebibytes),
-        max_connections: process::room_for(args.max_connections.unwrap_or(defaults.max_connections)),
+        max_connections: process::raise_open_files(args.max_connections.unwrap_or(defaults.max_connections)),
         max_connections_per_peer: args.max_connections_per_peer.unwrap_or(defaults.max_connections_per_peer),
         ..defaults
     }
@@ -149,7 +149,7 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
     };
     if !args.model.quiet {
         eprintln!(
-            "tern: {} is ready after {:.1} s: {} sequences of up to {} tokens at once, {} tokens of KV cache",
+            "tern: {} is ready after {:.1} s: up to {} sequences of {} tokens at once, KV cache of {} tokens",
             names[0],
             model.load_time().as_secs_f64(),
             limits.max_seqs,
@@ -166,7 +166,7 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
     })
 }
 
-/// `smollm2-135m-instruct-q4_1` of a path; other names stay as they are.
+/// The file name without `.gguf` if the name is a path; other names are unchanged.
 fn short_name(name: &str) -> String {
     match name.strip_suffix(".gguf") {
         Some(path) => path.rsplit(['/', '\\']).next().unwrap_or(path).to_string(),

@@ -1,8 +1,9 @@
-//! Random mixes of requests through an engine, each text compared with the same request alone.
+//! Random mixes of requests on an engine; each text is compared with the same request alone.
 
 mod gap;
+mod monitor;
+mod outcome;
 mod requests;
-mod watch;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -13,24 +14,25 @@ use tern::engine::{Event, Finish, Handle, Request, Sampled, Sampling, Stats, Tok
 use tern::graph::Random;
 
 use gap::gap;
+pub(crate) use monitor::{MonitoredRunner, SIZES, StepMonitor, Steps};
+pub(crate) use outcome::{Difference, Explained, Failure, Outcome};
 use requests::Requests;
 pub(crate) use requests::Sizes;
-pub(crate) use watch::{SIZES, Steps, Watch, Watched};
 
-/// Requests of which a run draws its mixes.
+/// Number of requests from which mixes are drawn.
 const POOL: usize = 48;
-/// Fewer than these would be no mix, however long they take.
-const LEAST: usize = 8;
-/// The part of the time in which requests run alone.
-const ALONE: f64 = 1.0 / 3.0;
-/// Tokens of a long answer.
-const LONG: usize = 48;
-/// No engine hangs before so many times its longest step have passed.
+/// Minimum number of requests that are run alone, however long they take.
+const MIN_ALONE: usize = 8;
+/// Fraction of the time in which requests run alone.
+const ALONE_TIME: f64 = 1.0 / 3.0;
+/// Minimum tokens of a long answer.
+const LONG_ANSWER: usize = 48;
+/// An engine counts as hanging only after this multiple of its longest step.
 const HANG_STEPS: u32 = 20;
-/// The first step has no measure, and counts as so many times as long as others.
+/// Before the first step has completed, the limit is multiplied by this.
 const FIRST_STEP: u32 = 6;
-/// How often a wait looks whether the engine still does something.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval of the progress check.
+const POLL: Duration = Duration::from_millis(100);
 
 /// How an engine is stressed.
 #[derive(Clone, Copy, Debug)]
@@ -41,87 +43,21 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     /// Differences with a gap up to this are near ties.
     pub(crate) tie: f64,
-    /// An engine that does nothing for so long hangs.
+    /// An engine without progress for this long counts as hanging.
     pub(crate) hang: Duration,
 }
 
-/// A text that was not the one of its request alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Difference {
-    /// The request, by its number in the pool.
-    pub(crate) request: usize,
-    /// Tokens that were the same.
-    pub(crate) at: usize,
-    pub(crate) got: u32,
-}
-
-/// A difference, how often it occurred and how close the choice was.
-#[derive(Clone, Debug)]
-pub(crate) struct Explained {
-    pub(crate) difference: Difference,
-    pub(crate) want: u32,
-    pub(crate) prompt: usize,
-    pub(crate) times: u64,
-    /// None where the engine ended before it could say.
-    pub(crate) gap: Option<f64>,
-}
-
-impl Explained {
-    pub(crate) fn is_tie(&self, plan: &Plan) -> bool {
-        plan.tie > 0.0 && self.gap.is_some_and(|gap| gap <= plan.tie)
-    }
-}
-
-/// Why a run ended before its time.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Failure {
-    /// The engine's words.
-    Engine(String),
-    /// Nothing happened for so long.
-    Hang(Duration),
-}
-
-/// What came of a run.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// Requests whose text is known alone.
-    pub(crate) alone: usize,
-    /// Requests in mixes.
-    pub(crate) requests: u64,
-    pub(crate) tokens: u64,
-    pub(crate) cancelled: u64,
-    pub(crate) seconds: f64,
-    pub(crate) differences: Vec<Explained>,
-    pub(crate) failure: Option<Failure>,
-    /// What the engine counted during the mixes.
-    pub(crate) stats: Stats,
-    pub(crate) steps: Steps,
-}
-
-impl Outcome {
-    pub(crate) fn differing(&self) -> u64 {
-        self.differences.iter().map(|d| d.times).sum()
-    }
-
-    pub(crate) fn ties(&self, plan: &Plan) -> u64 {
-        self.differences.iter().filter(|d| d.is_tie(plan)).map(|d| d.times).sum()
-    }
-
-    pub(crate) fn largest_gap(&self) -> Option<f64> {
-        self.differences.iter().filter_map(|d| d.gap).reduce(f64::max)
-    }
-
-    pub(crate) fn is_good(&self, plan: &Plan) -> bool {
-        self.failure.is_none() && self.requests > 0 && self.ties(plan) == self.differing()
-    }
-}
-
-/// Runs requests alone, then in mixes until the time is over.
-pub(crate) fn stress(handle: &Handle, watch: &Watch, sizes: Sizes, plan: &Plan) -> std::io::Result<Outcome> {
+/// Runs requests alone, then in mixes until the time has passed.
+pub(crate) fn stress(
+    handle: &Handle,
+    monitor: &StepMonitor,
+    sizes: Sizes,
+    plan: &Plan,
+) -> std::io::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let mut run = Run {
         handle,
-        watch,
+        monitor,
         plan,
         vocab: sizes.vocab,
         pool: Requests::new(sizes, plan.seed).take(POOL).collect(),
@@ -135,10 +71,10 @@ pub(crate) fn stress(handle: &Handle, watch: &Watch, sizes: Sizes, plan: &Plan) 
 
 /// A request that is running.
 struct Open {
-    /// Its number in the pool.
+    /// Index in the pool.
     request: usize,
     text: Vec<u32>,
-    /// It is cancelled when it has so many tokens.
+    /// Number of tokens after which it is cancelled.
     cancel: Option<usize>,
     stream: TokenStream,
 }
@@ -153,12 +89,12 @@ struct Counts {
 
 struct Run<'a> {
     handle: &'a Handle,
-    watch: &'a Watch,
+    monitor: &'a StepMonitor,
     plan: &'a Plan,
     vocab: usize,
     pool: Vec<Request>,
     random: Random,
-    /// The texts of the first requests of the pool.
+    /// The texts of the first requests of the pool, each run alone.
     alone: Vec<Vec<u32>>,
     open: Vec<Open>,
     counts: Counts,
@@ -168,12 +104,12 @@ impl Run<'_> {
     async fn whole(&mut self) -> Outcome {
         let mut failure = self.alone().await.err();
         let (before, mixing) = (self.handle.stats(), Instant::now());
-        self.watch.restart();
+        self.monitor.restart();
         if failure.is_none() {
             failure = self.mix().await.err();
         }
         let (after, steps, seconds) =
-            (self.handle.stats(), self.watch.steps(), mixing.elapsed().as_secs_f64());
+            (self.handle.stats(), self.monitor.steps(), mixing.elapsed().as_secs_f64());
         self.open.clear();
         let differences = self.explain(failure.is_none()).await;
         let Counts { requests, tokens, cancelled, .. } = self.counts;
@@ -187,11 +123,11 @@ impl Run<'_> {
         Outcome { alone, requests, tokens, cancelled, seconds, differences, failure, stats, steps }
     }
 
-    /// As many requests of the pool as a part of the time allows, one at a time.
+    /// Runs requests of the pool one at a time, within a fraction of the time.
     async fn alone(&mut self) -> Result<(), Failure> {
         let start = Instant::now();
         for i in 0..self.pool.len() {
-            if i >= LEAST && start.elapsed() > self.plan.time.mul_f64(ALONE) {
+            if i >= MIN_ALONE && start.elapsed() > self.plan.time.mul_f64(ALONE_TIME) {
                 break;
             }
             let text = self.one(self.pool[i].clone()).await?;
@@ -200,23 +136,23 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Rounds of requests: each with its own number of streams, from one to a few more than may run. In some, all
-    /// answers are long, so that pages run out while they are generated.
+    /// Runs rounds of requests, each with a random number of streams from one to a few more than may run. In some rounds
+    /// all answers are long, so that pages run out during decoding.
     async fn mix(&mut self) -> Result<(), Failure> {
         let most = self.plan.streams + self.plan.streams.div_ceil(4);
-        let until = Instant::now() + self.plan.time.mul_f64(1.0 - ALONE);
+        let until = Instant::now() + self.plan.time.mul_f64(1.0 - ALONE_TIME);
         let all: Vec<usize> = (0..self.alone.len()).collect();
-        let long: Vec<usize> = all.iter().copied().filter(|i| self.alone[*i].len() >= LONG).collect();
+        let long: Vec<usize> = all.iter().copied().filter(|i| self.alone[*i].len() >= LONG_ANSWER).collect();
         loop {
             let level = 1 + self.random.below(most);
             let mut left = level * (1 + self.random.below(4));
-            let storm = self.random.below(3) == 0 && !long.is_empty();
+            let only_long = self.random.below(3) == 0 && !long.is_empty();
             while left > 0 || !self.open.is_empty() {
                 if Instant::now() >= until {
                     left = 0;
                 }
                 while self.open.len() < level && left > 0 {
-                    self.start_one_of(if storm { &long } else { &all })?;
+                    self.start_one_of(if only_long { &long } else { &all })?;
                     left -= 1;
                 }
                 if !self.open.is_empty() {
@@ -241,7 +177,7 @@ impl Run<'_> {
 
     fn take(&mut self, i: usize, event: Event) -> Result<(), Failure> {
         let open = &mut self.open[i];
-        let mut over = false;
+        let mut ended = false;
         match event {
             Event::Token(token) => {
                 open.text.push(token.id);
@@ -249,14 +185,14 @@ impl Run<'_> {
             }
             Event::Started { .. } => {}
             Event::Done(Finish::Length) => {
-                open.cancel = None; // it came too late
-                over = true;
+                open.cancel = None; // too late
+                ended = true;
             }
             Event::Failed(error) => return Err(Failure::Engine(error.to_string())),
             other => return Err(Failure::Engine(format!("a request ended with {other:?}"))),
         }
         let cancelled = open.cancel.is_some_and(|after| open.text.len() >= after);
-        if over || cancelled {
+        if ended || cancelled {
             let open = self.open.swap_remove(i);
             self.counts.cancelled += u64::from(cancelled);
             self.compare(&open);
@@ -264,7 +200,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A cancelled text is the beginning of the whole one.
+    /// A cancelled text must be a prefix of the whole one.
     fn compare(&mut self, open: &Open) {
         let alone = &self.alone[open.request];
         if let Some(at) = open.text.iter().zip(alone).position(|(got, want)| got != want) {
@@ -273,7 +209,7 @@ impl Run<'_> {
         }
     }
 
-    /// Computes each difference once more alone, with nothing left of the pages it was computed on.
+    /// Recomputes each difference alone, without cached pages, to measure how close the choice was.
     async fn explain(&mut self, running: bool) -> Vec<Explained> {
         let mut all: Vec<_> = self.counts.differences.drain().collect();
         all.sort_unstable_by_key(|(d, _)| (d.request, d.at, d.got));
@@ -289,7 +225,7 @@ impl Run<'_> {
     }
 
     async fn gap(&mut self, difference: &Difference, want: u32) -> Result<f64, Failure> {
-        self.forget().await?;
+        self.evict_all().await?;
         let &Difference { request, at, got } = difference;
         let text = self.alone[request][..at].to_vec();
         let mut prompt = self.pool[request].prompt.clone();
@@ -299,8 +235,8 @@ impl Run<'_> {
         Ok(token.first().map_or(f64::INFINITY, |t| gap(&self.pool[request], &text, &t.top, want, got)))
     }
 
-    /// Has all pages taken by other texts, so that none is found in the prefix cache.
-    async fn forget(&mut self) -> Result<(), Failure> {
+    /// Overwrites all pages with other texts, so that the prefix cache has no hits.
+    async fn evict_all(&mut self) -> Result<(), Failure> {
         let kv_tokens = self.handle.capacity().kv_tokens();
         let len = (self.handle.limits().max_context - 1).min(kv_tokens);
         for _ in 0..kv_tokens.div_ceil(len) + 1 {
@@ -310,7 +246,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The tokens of a request while nothing else runs.
+    /// The tokens of a request that runs alone.
     async fn one(&mut self, request: Request) -> Result<Vec<Sampled>, Failure> {
         let stream = self.generate(request)?;
         self.open.push(Open { request: 0, text: vec![], cancel: None, stream });
@@ -344,14 +280,14 @@ impl Run<'_> {
                 }
                 Poll::Pending
             });
-            if let Ok(event) = tokio::time::timeout(LOOK, event).await {
+            if let Ok(event) = tokio::time::timeout(POLL, event).await {
                 return Ok(event);
             }
-            let steps = self.watch.steps();
-            let still = steps.last.max(waiting).elapsed();
+            let steps = self.monitor.steps();
+            let idle = steps.last.max(waiting).elapsed();
             let hang = if steps.longest.is_zero() { self.plan.hang * FIRST_STEP } else { self.plan.hang };
-            if still > hang.max(steps.longest * HANG_STEPS) {
-                return Err(Failure::Hang(still));
+            if idle > hang.max(steps.longest * HANG_STEPS) {
+                return Err(Failure::Hang(idle));
             }
         }
     }

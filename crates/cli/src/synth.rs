@@ -22,8 +22,8 @@ pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
         None => plain_tokenizer(shape.vocab),
     };
     let mut synth = Synth::new(&shape, quant, None)?;
-    let failed = |e: std::io::Error| CliError::said(format!("{}: {e}", args.out.display()));
-    // written beside its place and moved there whole: a half-written model is never found
+    let failed = |e: std::io::Error| CliError::message(format!("{}: {e}", args.out.display()));
+    // written to a temporary file and renamed, so that an incomplete model is never visible
     let part = args.out.with_extension("part");
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&part).map_err(failed)?);
     let bar = load::byte_bar("writing", 0);

@@ -1,17 +1,17 @@
-//! What reaches a terminal: messages of one line, and the text of a model without what a terminal would act on.
+//! Terminal output: messages of one line, and model text with control characters escaped.
 
 use std::borrow::Cow;
 use std::io::Write;
 
 use tern::formats::escaped;
 
-/// Characters of a message; a longer one loses its middle.
-const MOST: usize = 2000;
-/// Characters that a cut message keeps of its end, which says what is wrong.
-const END: usize = 400;
+/// Maximum characters of a message; the middle of a longer one is omitted.
+const MAX_CHARS: usize = 2000;
+/// Characters kept at the end of a shortened message, where the reason is.
+const TAIL_CHARS: usize = 400;
 
-/// One message on stderr. It is no error if nobody reads it.
-pub(crate) fn say(message: &str) {
+/// Writes one message to stderr, ignoring errors.
+pub(crate) fn message(message: &str) {
     let line = one_line(message) + "\n";
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
@@ -20,16 +20,16 @@ pub(crate) fn say(message: &str) {
 fn one_line(message: &str) -> String {
     let text = escaped(message);
     let count = text.chars().count();
-    if count <= MOST {
+    if count <= MAX_CHARS {
         return text.into_owned();
     }
     let at = |nth: usize| text.char_indices().nth(nth).map_or(text.len(), |(at, _)| at);
-    let (head, tail) = (at(MOST - END), at(count - END));
+    let (head, tail) = (at(MAX_CHARS - TAIL_CHARS), at(count - TAIL_CHARS));
     format!("{} ... ({} bytes omitted) ... {}", &text[..head], tail - head, &text[tail..])
 }
 
-/// Text of a model as stdout gets it: exactly as it is, or for a terminal with its control characters escaped
-/// (line feeds and tabs excepted), because a vocabulary may spell anything.
+/// Model text for stdout: unchanged, or for a terminal with control characters escaped (except line feeds and tabs),
+/// because tokens may contain any bytes.
 pub(crate) fn model_text(text: &str, is_terminal: bool) -> Cow<'_, str> {
     let kept = ['\n', '\t'];
     if !is_terminal || matches!(escaped(&text.replace(kept, " ")), Cow::Borrowed(_)) {
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(one_line("a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
         let long = one_line(&format!("begin {} the end", "\u{e9}".repeat(70_000)));
         assert!(long.starts_with("begin \u{e9}") && long.ends_with("\u{e9} the end"), "{long}");
-        assert!(long.contains(" bytes omitted) ... ") && long.chars().count() < MOST + 50, "{long}");
+        assert!(long.contains(" bytes omitted) ... ") && long.chars().count() < MAX_CHARS + 50, "{long}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `tern tokenize`: text to ids and back.
+//! `tern tokenize`: text to token ids and back.
 
 use std::io::{IsTerminal, Read, Write};
 
@@ -16,14 +16,14 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
     tokenizer.warnings().iter().for_each(|w| eprintln!("tern: {w}"));
     let mut input = String::new();
     let read = std::io::stdin().read_to_string(&mut input);
-    read.map_err(|e| CliError::said(format!("stdin: {e}")))?;
+    read.map_err(|e| CliError::message(format!("stdin: {e}")))?;
     let mut out = std::io::stdout().lock();
     if args.decode {
         let id = |word: &str| match word.parse::<u32>() {
             Ok(id) if (id as usize) < tokenizer.vocab_size() => Ok(id),
             _ => {
-                let most = tokenizer.vocab_size() - 1;
-                Err(CliError::said(format!("`{word}` is not a token id: expected 0 to {most}")))
+                let max = tokenizer.vocab_size() - 1;
+                Err(CliError::message(format!("`{word}` is not a token id: expected 0 to {max}")))
             }
         };
         let ids = input.split_whitespace().map(id).collect::<CliResult<Vec<u32>>>()?;
@@ -31,8 +31,8 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
         write!(out, "{}", terminal::model_text(&text, out.is_terminal()))?;
     } else {
         let ids = tokenizer.encode(&input, args.special, args.special);
-        let words: Vec<String> = ids.iter().map(u32::to_string).collect();
-        writeln!(out, "{}", words.join(" "))?;
+        let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+        writeln!(out, "{}", ids.join(" "))?;
     }
     out.flush()?;
     Ok(())

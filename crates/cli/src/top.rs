@@ -1,4 +1,4 @@
-//! `tern top`: a running server at a glance, from its metrics.
+//! `tern top`: the state of a running server, from its metrics.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -10,10 +10,10 @@ use crate::args::TopArgs;
 use crate::error::{CliError, CliResult};
 use tern::units;
 
-/// The most that a server may answer.
-const MOST_BYTES: u64 = 8 << 20;
+/// Maximum size of a response.
+const MAX_BYTES: u64 = 8 << 20;
 
-/// The metrics of one moment.
+/// The metrics at one time.
 struct Sample {
     at: Instant,
     /// Sums over labels other than `le`.
@@ -53,13 +53,13 @@ impl Sample {
         self.values.get(name).copied().unwrap_or(0.0)
     }
 
-    /// What a counter grew by a second since `before`.
+    /// The increase of a counter per second since `before`.
     fn rate(&self, before: Option<&Sample>, name: &str) -> f64 {
         let Some(before) = before else { return 0.0 };
         (self.get(name) - before.get(name)).max(0.0) / (self.at - before.at).as_secs_f64().max(1e-3)
     }
 
-    /// Below this were `share` of a histogram's observations since `before`; none if there were none.
+    /// The quantile `share` of a histogram's observations since `before`; none without observations.
     fn quantile(&self, before: Option<&Sample>, name: &str, share: f64) -> Option<f64> {
         let now = self.buckets.get(name)?;
         let old = before.and_then(|b| b.buckets.get(name));
@@ -68,7 +68,7 @@ impl Sample {
         let at = (0..now.len()).find(|&i| all > 0.0 && count(i) >= share * all)?;
         let (low, below) = if at == 0 { (0.0, 0.0) } else { (now[at - 1].0, count(at - 1)) };
         let high = now[at].0;
-        // evenly spread within the bucket, as Prometheus has it
+        // linear interpolation within the bucket, as in Prometheus
         let within = (share * all - below) / (count(at) - below).max(1e-9);
         Some(if high.is_finite() { low + (high - low) * within } else { low })
     }
@@ -109,13 +109,13 @@ fn fetch(url: &str, key: Option<&str>) -> CliResult<String> {
     if let Some(key) = key {
         request = request.header("authorization", &format!("Bearer {key}"));
     }
-    let failed = |e: ureq::Error| CliError::said(format!("{url}: {e}"));
+    let failed = |e: ureq::Error| CliError::message(format!("{url}: {e}"));
     let mut answer = request.call().map_err(failed)?;
-    answer.body_mut().with_config().limit(MOST_BYTES).read_to_string().map_err(failed)
+    answer.body_mut().with_config().limit(MAX_BYTES).read_to_string().map_err(failed)
 }
 
 fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
-    let model = shown(now.model.as_deref().unwrap_or("no model yet"));
+    let model = shown(now.model.as_deref().unwrap_or("loading"));
     let rate = |name| now.rate(before, name);
     let kv = now.get("vllm:kv_cache_usage_perc");
     let (queries, hits) =
@@ -140,7 +140,7 @@ fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
         (
             "generated",
             format!(
-                "{:.1} tokens/s, {} in all",
+                "{:.1} tokens/s, {} total",
                 rate("vllm:generation_tokens_total"),
                 whole(now.get("vllm:generation_tokens_total"))
             ),
@@ -148,18 +148,18 @@ fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
         (
             "prompts",
             format!(
-                "{:.1} tokens/s, {} in all",
+                "{:.1} tokens/s, {} total",
                 rate("vllm:prompt_tokens_total"),
                 whole(now.get("vllm:prompt_tokens_total"))
             ),
         ),
         ("prefix reuse", format!("{reuse:.1} % of prompt tokens")),
-        ("first token", format!("{} (half / 99 %)", pair("vllm:time_to_first_token_seconds"))),
-        ("next tokens", format!("{} (half / 99 %)", pair("vllm:inter_token_latency_seconds"))),
+        ("first token", format!("{} (p50 / p99)", pair("vllm:time_to_first_token_seconds"))),
+        ("inter-token", format!("{} (p50 / p99)", pair("vllm:inter_token_latency_seconds"))),
         (
             "finished",
             format!(
-                "{:.2} requests/s, {} in all",
+                "{:.2} requests/s, {} total",
                 rate("vllm:request_success_total"),
                 whole(now.get("vllm:request_success_total"))
             ),
@@ -194,7 +194,7 @@ vllm:time_to_first_token_seconds_bucket{model_name="m",le="+Inf"} 10
 "#;
 
     #[test]
-    fn counters_add_up_over_labels_and_grow_into_rates() {
+    fn counters_are_summed_over_labels_and_become_rates() {
         let start = Instant::now();
         let before = Sample::parse(&TEXT.replace("1500", "500"), start);
         let now = Sample::parse(TEXT, start + Duration::from_secs(10));
@@ -204,7 +204,7 @@ vllm:time_to_first_token_seconds_bucket{model_name="m",le="+Inf"} 10
     }
 
     #[test]
-    fn quantiles_lie_within_their_bucket() {
+    fn quantiles_are_interpolated_within_a_bucket() {
         let now = Sample::parse(TEXT, Instant::now());
         let ttft = "vllm:time_to_first_token_seconds";
         assert_eq!(now.quantile(None, ttft, 0.5), Some(0.1));
@@ -213,7 +213,7 @@ vllm:time_to_first_token_seconds_bucket{model_name="m",le="+Inf"} 10
     }
 
     #[test]
-    fn the_table_names_what_runs() {
+    fn the_table_shows_requests_and_kv_usage() {
         let text = table("http://h", &Sample::parse(TEXT, Instant::now()), None);
         assert!(
             text.contains("3 running, 0 waiting") && text.contains("[#####...............] 25.0 %"),

@@ -1,4 +1,4 @@
-//! Where a server's words go: log lines on stderr and, where asked for, spans to an OpenTelemetry collector.
+//! Logging of a server: lines on stderr and, if configured, spans to an OpenTelemetry collector.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use tracing_subscriber::{Layer, fmt};
 use crate::args::{LogArgs, LogFormat};
 use crate::error::{CliError, CliResult};
 
-/// How long the collector may take for one batch of spans.
+/// Timeout of one batch of spans.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Keeps spans flowing; dropping it sends the last ones.
+/// Exports spans; dropping it sends the last ones.
 pub(crate) struct Tracing(Option<SdkTracerProvider>);
 
 impl Drop for Tracing {
     fn drop(&mut self) {
         if let Some(Err(e)) = self.0.as_ref().map(SdkTracerProvider::shutdown) {
-            eprintln!("tern: the last spans were not sent: {e}");
+            eprintln!("tern: sending the last spans failed: {e}");
         }
     }
 }
 
-/// Log lines and spans from here on, for the whole process.
+/// Starts logging and tracing for the whole process.
 pub(crate) fn start(args: &LogArgs) -> CliResult<Tracing> {
     let ours =
         Targets::new().with_target("tern", args.log.level()).with_target("tern_server", args.log.level());
@@ -48,16 +48,16 @@ pub(crate) fn start(args: &LogArgs) -> CliResult<Tracing> {
         .with(lines.with_filter(ours))
         .with(spans)
         .try_init()
-        .map_err(|e| CliError::said(format!("the log: {e}")))?;
+        .map_err(|e| CliError::message(format!("cannot start logging: {e}")))?;
     Ok(Tracing(provider))
 }
 
 /// Sends spans in batches, as protobuf over HTTP, to a collector such as `http://localhost:4318`.
 fn provider(endpoint: &str) -> CliResult<SdkTracerProvider> {
-    let failed = |e: &dyn std::fmt::Display| CliError::said(format!("--otlp-endpoint {endpoint}: {e}"));
+    let failed = |e: &dyn std::fmt::Display| CliError::message(format!("--otlp-endpoint {endpoint}: {e}"));
     let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
     if !(url.starts_with("http://") || url.starts_with("https://")) {
-        return Err(failed(&"want a URL that begins with http:// or https://"));
+        return Err(failed(&"expected a URL that starts with http:// or https://"));
     }
     let config =
         ureq::Agent::config_builder().timeout_global(Some(EXPORT_TIMEOUT)).http_status_as_error(false);
@@ -71,7 +71,7 @@ fn provider(endpoint: &str) -> CliResult<SdkTracerProvider> {
     Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
 }
 
-/// The HTTP client of the rest of the program. It blocks, on the exporter's own thread.
+/// An HTTP client that blocks the exporter's thread.
 #[derive(Debug)]
 struct Client(ureq::Agent);
 

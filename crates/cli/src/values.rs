@@ -1,10 +1,10 @@
-//! Values of flags: what each may be, and the words for what it may not.
+//! Parsers of flag values, with messages that say what was expected.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// How many tokens may be generated; none is as many as fit.
+/// Maximum number of generated tokens; none is as many as fit the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MaxTokens(pub(crate) Option<usize>);
 
@@ -16,7 +16,7 @@ impl FromStr for MaxTokens {
             "-1" => Ok(MaxTokens(None)),
             _ => match positive(text) {
                 Ok(n) => Ok(MaxTokens(Some(n))),
-                Err(_) => Err("want a whole number from 1 on, or -1 for no limit but the context".into()),
+                Err(_) => Err("expected a whole number from 1, or -1 for as many as fit the context".into()),
             },
         }
     }
@@ -31,7 +31,7 @@ impl fmt::Display for MaxTokens {
     }
 }
 
-/// What random draws begin with; none is another one every time.
+/// The seed of random draws; none is a random seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(pub(crate) Option<u64>);
 
@@ -42,41 +42,43 @@ impl FromStr for Seed {
         match (text, text.parse()) {
             ("-1", _) => Ok(Seed(None)),
             (_, Ok(seed)) => Ok(Seed(Some(seed))),
-            _ => Err(format!("want a whole number from 0 to {}, or -1 for a random one", u64::MAX)),
+            _ => Err(format!("expected a whole number from 0 to {}, or -1 for a random seed", u64::MAX)),
         }
     }
 }
 
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("want a whole number from 1 on".into()),
+        Ok(0) | Err(_) => Err("expected a whole number from 1".into()),
         Ok(n) => Ok(n),
     }
 }
 
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     match positive(text)? {
-        n if n > tern::cpu::MAX_THREADS => Err(format!("want {} threads at most", tern::cpu::MAX_THREADS)),
+        n if n > tern::cpu::MAX_THREADS => {
+            Err(format!("expected at most {} threads", tern::cpu::MAX_THREADS))
+        }
         n => Ok(n),
     }
 }
 
 pub(crate) fn context(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "want a whole number from 1 on, or 0 for what the model was made for".into())
+    text.parse().map_err(|_| "expected a whole number from 1, or 0 for the trained context".into())
 }
 
-/// Elsewhere -1 stands for all tokens too.
+/// -1 also means all tokens, as in vLLM.
 pub(crate) fn top_k(text: &str) -> Result<usize, String> {
     match (text, text.parse()) {
         ("-1", _) => Ok(0),
         (_, Ok(k)) => Ok(k),
-        _ => Err("want a whole number; 0 is all tokens".into()),
+        _ => Err("expected a whole number; 0 is all tokens".into()),
     }
 }
 
 pub(crate) fn interval(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "want a number of seconds".to_string())?;
-    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("want 0.1 to 3600 seconds".into()) }
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_string())?;
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 3600 seconds".into()) }
 }
 
 pub(crate) fn host_name(text: &str) -> Result<String, String> {
@@ -89,23 +91,23 @@ pub(crate) fn host_name(text: &str) -> Result<String, String> {
 
 pub(crate) fn bias(text: &str) -> Result<(u32, f32), String> {
     let parts = text.split_once('=').and_then(|(id, by)| Some((id.parse().ok()?, by.parse().ok()?)));
-    parts.ok_or_else(|| "want a token id and a number, such as 42=-100".into())
+    parts.ok_or_else(|| "expected a token id and a number, such as 42=-100".into())
 }
 
-/// No value will do: every layer is on the device.
+/// Refuses every value: all layers are on one device.
 pub(crate) fn gpu_layers(_: &str) -> Result<Infallible, String> {
     Err("Tern runs all layers on one device: use --device auto, cpu, cuda or cuda:N".into())
 }
 
-/// No value will do: the prompt has no flag.
+/// Refuses every value: the prompt is an argument.
 pub(crate) fn flag_of_prompt(_: &str) -> Result<Infallible, String> {
-    Err("the prompt has no flag: write it as the argument of `run`, as in tern run \"Once upon a time\""
-        .into())
+    Err("the prompt is an argument of `run`, not a flag: tern run \"Once upon a time\"".into())
 }
 
-/// No value will do: there is one prompt.
+/// Refuses every value: there is one prompt.
 pub(crate) fn second_prompt(_: &str) -> Result<Infallible, String> {
-    Err("want one prompt, in quotes if it has blanks; a model is named with -m, as in tern run -m MODEL PROMPT".into())
+    Err("expected one prompt, quoted if it contains spaces; select a model with -m: tern run -m MODEL PROMPT"
+        .into())
 }
 
 #[cfg(test)]
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minus_one_means_what_it_means_elsewhere() {
+    fn minus_one_means_the_same_as_in_llama_cpp_and_vllm() {
         assert_eq!("-1".parse(), Ok(MaxTokens(None)));
         assert_eq!("7".parse(), Ok(MaxTokens(Some(7))));
         assert!(["0", "-2", "many", ""].iter().all(|text| text.parse::<MaxTokens>().is_err()));

@@ -1,4 +1,4 @@
-//! The command itself: what it prints where, and how it ends.
+//! The command: stdout, stderr and exit codes.
 
 mod support;
 
@@ -10,7 +10,7 @@ use tern::formats::{Metadata, gguf::Writer};
 use crate::support::{CONTINUATION, Home, PROMPT, Ran, stories_file, tern};
 
 #[test]
-fn run_continues_a_prompt_and_tells_speed_and_memory() {
+fn run_continues_a_prompt_and_reports_speed_and_memory() {
     let ran = tern(&["run", PROMPT, "-n", "40", "--temp", "0"]);
     assert!(ran.ok().starts_with(CONTINUATION), "{}", ran.stdout());
     assert!(ran.stdout().ends_with('\n'));
@@ -84,7 +84,7 @@ fn run_json_has_text_tokens_and_timing() {
 
 /// Without --logprobs, tokens have their own log-probability and no others.
 #[test]
-fn run_json_gives_others_only_when_asked() {
+fn run_json_has_top_tokens_only_with_logprobs() {
     let answer = tern(&["run", "-q", PROMPT, "-n", "2", "--json"]).json();
     assert!(answer["tokens"][0]["logprob"].is_f64());
     assert!(answer["tokens"][0].get("top").is_none());
@@ -121,7 +121,7 @@ fn the_seed_of_a_text_can_be_read_and_used_again() {
 }
 
 #[test]
-fn biases_and_end_tokens_are_heard() {
+fn biases_and_end_tokens_are_applied() {
     let forced = ["run", "-q", "-n", "4", "--json", "--logit-bias", "0=100", PROMPT];
     let answer = tern(&forced).json();
     assert_eq!((&answer["text"], &answer["finish_reason"]), (&"".into(), &"stop".into()));
@@ -136,7 +136,7 @@ fn the_context_may_be_filled_to_the_last_token() {
 }
 
 #[test]
-fn what_does_not_fit_the_context_is_refused_with_the_numbers() {
+fn prompts_that_do_not_fit_the_context_are_refused_with_the_numbers() {
     let long = "word ".repeat(300);
     let said = |args: &[&str]| tern(&[&["run", "-q"], args].concat()).refusal().to_string();
     let text = said(&[&long]);
@@ -154,7 +154,7 @@ fn what_does_not_fit_the_context_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn models_that_are_not_there_are_refused() {
+fn missing_models_are_refused() {
     let said = |model: &str| tern(&["run", "-q", "-m", model, PROMPT]).refusal().to_string();
     let text = said("storeis");
     assert!(text.starts_with("no model named 'storeis' (did you mean stories?)"), "{text}");
@@ -166,22 +166,22 @@ fn models_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn wrong_values_are_refused_in_words() {
+fn wrong_values_are_refused_with_a_message() {
     let said =
         |args: &[&str]| tern(&[&["run", "-q", "-n", "4"], args, &[PROMPT]].concat()).refusal().to_string();
     assert_eq!(said(&["--top-p", "2"]), "top_p: want 0 to 1, got 2");
     assert_eq!(said(&["--logit-bias", "4096=1"]), "bias: token id 4096 is outside the vocabulary of 4096");
-    assert_eq!(said(&["--system", "Be brief."]), "--system: stories has no chat template to put it in");
+    assert_eq!(said(&["--system", "Be brief."]), "--system: stories has no chat template");
     assert_eq!(said(&["--stop", ""]), "stop string 0 is empty");
     let text = Home::new().run_with(&["run", "-q", "-"], b"\xff\xfe").refusal().to_string();
     assert_eq!(text, "the text on stdin is not UTF-8");
     assert_eq!(
         tern(&["chat", "-q", "-m", "stories"]).refusal(),
-        "stories has no chat template, so it cannot chat; `tern run` continues a text"
+        "stories has no chat template: use `tern run` to continue a text"
     );
 }
 
-/// A file whose first norm has a number that is none fails with a sentence, whatever is asked of it.
+/// A file whose first norm contains a NaN or an infinity fails with a message.
 #[test]
 fn a_model_with_a_nan_fails_with_its_position_in_every_format() {
     for (format, bad) in [("q4_0", f32::NAN), ("q1_0", f32::INFINITY), ("f16", f32::NAN)] {
@@ -203,12 +203,12 @@ fn a_model_with_a_nan_fails_with_its_position_in_every_format() {
     }
 }
 
-/// What cannot be had is refused with the numbers: no panic, and nothing that stays behind and answers nobody.
+/// Missing resources are refused with the numbers: no panic, and no process that remains and does not respond.
 #[test]
-fn threads_and_memory_that_cannot_be_had_are_refused() {
+fn too_many_threads_and_too_much_memory_are_refused() {
     let text = tern(&["run", "-t", "100000", PROMPT]).usage().to_string();
-    assert!(text.contains("want 4096 threads at most"), "{text}");
-    // a server logs, too; its last line is the sentence
+    assert!(text.contains("expected at most 4096 threads"), "{text}");
+    // a server also logs; its last line is the message
     let last = |ran: Ran| {
         assert_eq!(ran.0.status.code(), Some(1), "{}", ran.stderr());
         ran.stderr().lines().last().unwrap().to_string()
@@ -257,7 +257,7 @@ fn wrong_usage_exits_with_2() {
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
+fn help_and_version_succeed() {
     assert_eq!(tern(&["--version"]).ok(), concat!("tern ", env!("CARGO_PKG_VERSION"), "\n"));
     let help = tern(&["--help"]);
     for command in ["run", "chat", "inspect", "tokenize", "bench", "perplexity", "synth", "pull", "list"] {
@@ -267,7 +267,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn texts_become_ids_and_ids_texts() {
+fn texts_and_token_ids_are_converted_both_ways() {
     let home = Home::new();
     let tokenize =
         |args: &[&str], stdin: &str| home.run_with(&[&["tokenize"], args].concat(), stdin.as_bytes());
@@ -281,15 +281,15 @@ fn texts_become_ids_and_ids_texts() {
     assert_eq!(tokenize(&["--special"], "<|endoftext|>").ok(), "0 0\n");
     assert_eq!(tokenize(&["--decode", "--special"], "0").ok(), "<|endoftext|>");
     assert_eq!(tokenize(&["--decode"], "4096").refusal(), "`4096` is not a token id: expected 0 to 4095");
-    assert_eq!(tokenize(&["--decode"], "1 two 3").refusal(), "`two` is no token id: want 0 to 4095");
-    assert_eq!(tokenize(&["--decode"], "-1").refusal(), "`-1` is no token id: want 0 to 4095");
+    assert_eq!(tokenize(&["--decode"], "1 two 3").refusal(), "`two` is not a token id: expected 0 to 4095");
+    assert_eq!(tokenize(&["--decode"], "-1").refusal(), "`-1` is not a token id: expected 0 to 4095");
 }
 
 #[test]
 fn inspect_shows_metadata_tensors_and_memory() {
     let ran = tern(&["inspect", "stories"]);
     for line in [
-        "(in the binary): GGUF v3, 3.7 MiB, alignment 32",
+        "(embedded in the binary): GGUF v3, 3.7 MiB, alignment 32",
         "metadata (dialect Ggml)",
         "  qwen3.block_count = 8",
         "tensors (90)",
@@ -307,7 +307,7 @@ fn inspect_shows_metadata_tensors_and_memory() {
 }
 
 #[test]
-fn inspect_json_has_the_same() {
+fn inspect_json_has_the_same_contents() {
     let said = tern(&["inspect", "stories", "--json"]).json();
     assert_eq!((&said["runnable"], &said["why_not"]), (&true.into(), &Value::Null));
     assert_eq!(said["metadata"]["qwen3.context_length"], 256);
@@ -322,7 +322,7 @@ fn inspect_json_has_the_same() {
     assert_eq!(said["memory"]["kv_per_1000_tokens"], 8 * 2 * (64 + 64) * 2 * 1000);
 }
 
-/// A file that cannot be run can still be looked at.
+/// A file that cannot be run can still be inspected.
 #[test]
 fn inspect_says_why_a_file_cannot_be_run() {
     let home = Home::new();
@@ -378,9 +378,9 @@ fn synthetic_files_can_be_inspected_run_and_measured() {
     }
 }
 
-/// Without --vocab there is a plain one, and the file runs too.
+/// Without --vocab a file gets a plain vocabulary, and can be run.
 #[test]
-fn synthetic_files_have_a_vocabulary_of_their_own() {
+fn synthetic_files_have_a_plain_vocabulary() {
     let home = Home::new();
     home.run(&["synth", "tiny-llama:q4_0", "./plain.gguf"]).ok();
     let ids = home.run_with(&["tokenize", "-m", "./plain.gguf"], "the caf\u{e9}".as_bytes()).ok().to_string();
@@ -394,7 +394,7 @@ fn synthetic_files_have_a_vocabulary_of_their_own() {
 }
 
 #[test]
-fn wrong_specs_and_places_are_refused() {
+fn wrong_specs_and_paths_are_refused() {
     let home = Home::new();
     let said = |args: &[&str]| home.run(&[&["synth"], args].concat()).refusal().to_string();
     assert_eq!(said(&["tiny-qwen3", "x.gguf"]), "`tiny-qwen3`: want SHAPE:FORMAT, such as bonsai-1.7b:q1_0");
@@ -412,7 +412,7 @@ fn wrong_specs_and_places_are_refused() {
 }
 
 #[test]
-fn doctor_compares_a_real_model_with_the_processor() {
+fn doctor_compares_a_real_model_with_the_cpu() {
     let said = tern(&["doctor", "-m", "stories", "--device", "cpu"]);
     let lines: Vec<&str> = said.ok().lines().collect();
     assert_eq!(lines.last(), Some(&"3 right, 0 wrong"), "{}", said.stdout());
@@ -424,10 +424,10 @@ fn doctor_compares_a_real_model_with_the_processor() {
 }
 
 #[test]
-fn bench_measures_models_made_on_the_spot() {
+fn bench_measures_synthetic_models() {
     let args = ["bench", "-q", "--synthetic", "tiny-qwen3:q1_0", "-p", "8", "-n", "0", "-r", "1"];
     let said = tern(&[&args[..], &["--json"]].concat()).json();
-    assert_eq!(said["tests"].as_array().unwrap().len(), 1, "a test of 0 tokens is left out");
+    assert_eq!(said["tests"].as_array().unwrap().len(), 1, "a test of 0 tokens is omitted");
     assert!(said["tests"][0]["tokens_per_second"].as_f64().unwrap() > 0.0);
     let table = tern(&args);
     let lines: Vec<&str> = table.ok().lines().collect();
@@ -435,11 +435,11 @@ fn bench_measures_models_made_on_the_spot() {
     assert!(lines[0].starts_with("model ") && lines[1].starts_with("tiny-qwen3:q1_0"), "{}", table.stdout());
     assert_eq!(
         tern(&["bench", "-q", "-p", "200", "-d", "100"]).refusal(),
-        "depth and test are 300 tokens together; stories has a context of 256"
+        "depth and test need 300 tokens; stories has a context of 256"
     );
 }
 
-/// Without numbers, a test is no longer than the context.
+/// By default a test is not longer than the context.
 #[test]
 fn bench_chooses_tests_that_fit() {
     let said = tern(&["bench", "-q", "-c", "16", "-r", "1", "--json"]).json();
@@ -482,17 +482,17 @@ fn perplexity_is_low_for_stories_and_high_for_noise() {
 }
 
 #[test]
-fn list_shows_what_is_here_and_what_can_be_had() {
+fn list_shows_local_and_known_models() {
     let ran = tern(&["list"]);
     let line = |name: &str| ran.ok().lines().find(|l| l.split_whitespace().next() == Some(name)).unwrap();
     assert!(line("stories").ends_with("in the binary"));
     assert!(line("smollm2").ends_with("tern pull smollm2"));
-    assert_eq!(tern(&["pull", "stories"]).ok(), "stories is inside the binary\n");
+    assert_eq!(tern(&["pull", "stories"]).ok(), "stories is embedded in the binary\n");
 }
 
-/// `tern ... | head -1`: whoever reads has enough, which is no error.
+/// `tern ... | head -1`: a closed stdout is not an error.
 #[test]
-fn a_closed_stdout_is_no_panic() {
+fn a_closed_stdout_does_not_panic() {
     let home = Home::new();
     for args in [
         &["run", PROMPT, "-n", "40"][..],
@@ -508,9 +508,9 @@ fn a_closed_stdout_is_no_panic() {
     }
 }
 
-/// `tern ... 2>&1 | head -1`: the same with both.
+/// `tern ... 2>&1 | head -1`: a closed stderr is not an error.
 #[test]
-fn a_closed_stderr_is_no_panic() {
+fn a_closed_stderr_does_not_panic() {
     let home = Home::new();
     for args in [
         &["run", PROMPT, "-n", "4"][..],

@@ -1,5 +1,5 @@
-//! Model files that are hostile, that shrink while they are used, and machines without a home folder.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Hostile model files, files that are truncated while in use, and machines without a home folder.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
 
@@ -29,7 +29,7 @@ fn is_harmless(ran: &Ran) {
 }
 
 #[test]
-fn names_out_of_files_are_escaped_and_cut() {
+fn names_from_files_are_escaped_and_shortened() {
     let home = Home::new();
     let text = |text: &str| Value::String(text.into());
     let (bell, long) = ("\x1b]0;owned\x07\x1b[2J\r\u{9b}31m\u{202e}", "A".repeat(60_000));
@@ -56,7 +56,7 @@ fn names_out_of_files_are_escaped_and_cut() {
         write(&home, &format!("two/{name}"), &[], &[]);
     }
     is_harmless(&home.run(&["inspect", "./two"]));
-    // a template may raise what it likes
+    // a template may raise any text
     let template = text(&format!("{{{{ raise_exception('{bell}') }}}}"));
     stories_with(&home, "raises.gguf", &[("tokenizer.chat_template", template)]);
     is_harmless(&home.run(&["run", "-q", "-m", "./raises.gguf", PROMPT]));
@@ -81,7 +81,7 @@ fn a_path_and_the_embedded_model_need_no_home() {
     assert_eq!(run(&["run", "-q", "-m", "smollm2", PROMPT]).refusal(), want);
 }
 
-/// A server on a file that can be taken away from under it.
+/// A server whose model file can be truncated.
 struct Server {
     child: Child,
     address: String,
@@ -104,14 +104,14 @@ impl Server {
             }
         }
         let server = Server { child, address, stderr };
-        // the line is written a moment before the server takes requests
+        // the line is written shortly before the server accepts requests
         while !server.ask("GET /ready", "").starts_with("HTTP/1.1 200") {
             std::thread::sleep(Duration::from_millis(20));
         }
         server
     }
 
-    /// What one request gets; nothing from a server that dies over it.
+    /// The response to one request; empty if the server dies.
     fn ask(&self, line: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -121,7 +121,7 @@ impl Server {
         );
         stream.write_all((head + body).as_bytes()).unwrap();
         let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer); // a reset is an answer too
+        let _ = stream.read_to_string(&mut answer); // a reset is a valid outcome
         answer
     }
 
@@ -143,13 +143,13 @@ fn truncate(home: &Home) {
 }
 
 #[test]
-fn a_file_that_shrinks_while_mapped_ends_with_a_sentence() {
+fn a_file_truncated_while_mapped_ends_with_a_message() {
     let home = Home::new();
     stories_with(&home, "copy.gguf", &[]);
     let mut server = Server::start(&home, &[]);
     truncate(&home);
     server.complete();
-    assert_eq!(server.child.wait().unwrap().code(), Some(1), "a code, and no signal");
+    assert_eq!(server.child.wait().unwrap().code(), Some(1), "an exit code, not a signal");
     let mut said = String::new();
     server.stderr.read_to_string(&mut said).unwrap();
     assert!(
@@ -160,7 +160,7 @@ fn a_file_that_shrinks_while_mapped_ends_with_a_sentence() {
 }
 
 #[test]
-fn a_copy_in_memory_outlives_its_file() {
+fn a_copy_in_memory_survives_truncation_of_its_file() {
     let home = Home::new();
     stories_with(&home, "copy.gguf", &[]);
     let server = Server::start(&home, &["--no-mmap"]);

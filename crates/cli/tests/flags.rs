@@ -1,11 +1,11 @@
-//! Flags: what other programs' users write is taken as meant, or refused with the words that help.
+//! Flags: habits from other programs work as meant, or are refused with advice.
 
 mod support;
 
 use crate::support::{CONTINUATION, Home, PROMPT, stories_with, tern};
 
 #[test]
-fn minus_one_and_zero_are_taken_as_meant() {
+fn minus_one_and_zero_mean_unlimited() {
     let tokens = |args: &[&str]| {
         let common = ["run", "-q", "--json", "--ignore-eos", "--temp", "0", PROMPT];
         tern(&[&common[..], args].concat()).json()["tokens"].as_array().unwrap().len()
@@ -20,31 +20,31 @@ fn minus_one_and_zero_are_taken_as_meant() {
 }
 
 #[test]
-fn flags_of_other_programs_are_answered_with_tern_s_own() {
+fn flags_of_other_programs_are_refused_with_advice() {
     for (args, want) in [
         (&["run", "-ngl", "99", PROMPT][..], "use --device auto, cpu, cuda or cuda:N"),
         (&["chat", "-ngl99"], "use --device auto, cpu, cuda or cuda:N"),
         (&["serve", "--n-gpu-layers", "-1"], "use --device auto, cpu, cuda or cuda:N"),
-        (&["run", "-p", PROMPT], "the prompt has no flag: write it as the argument of `run`"),
-        (&["chat", "-p", "-x"], "the prompt has no flag"),
+        (&["run", "-p", PROMPT], "the prompt is an argument of `run`, not a flag"),
+        (&["chat", "-p", "-x"], "not a flag"),
+        (&["run", "llama3", "Why is the sky blue?"], "select a model with -m: tern run -m MODEL PROMPT"),
         (
-            &["run", "llama3", "Why is the sky blue?"],
-            "a model is named with -m, as in tern run -m MODEL PROMPT",
+            &["run", "-n", "-2", PROMPT],
+            "expected a whole number from 1, or -1 for as many as fit the context",
         ),
-        (&["run", "-n", "-2", PROMPT], "want a whole number from 1 on, or -1 for no limit but the context"),
-        (&["run", "-n", "0", PROMPT], "want a whole number from 1 on, or -1 for no limit but the context"),
-        (&["run", "--seed", "-2", PROMPT], ", or -1 for a random one"),
-        (&["run", "-c", "-1", PROMPT], "want a whole number from 1 on, or 0 for what the model was made for"),
-        (&["run", "-t", "-1", PROMPT], "want a whole number from 1 on"),
+        (&["run", "-n", "0", PROMPT], "expected a whole number from 1, or -1 for as many as fit the context"),
+        (&["run", "--seed", "-2", PROMPT], ", or -1 for a random seed"),
+        (&["run", "-c", "-1", PROMPT], "expected a whole number from 1, or 0 for the trained context"),
+        (&["run", "-t", "-1", PROMPT], "expected a whole number from 1"),
     ] {
         let ran = tern(args);
         assert!(ran.usage().contains(want), "{args:?}: {}", ran.stderr());
         assert!(!ran.stderr().contains("tip: to pass"), "{args:?}: {}", ran.stderr());
     }
-    assert_eq!(tern(&["run", "-q", "-n", "1", "--", "-ngl"]).0.status.code(), Some(0), "a prompt behind --");
+    assert_eq!(tern(&["run", "-q", "-n", "1", "--", "-ngl"]).0.status.code(), Some(0), "a prompt after --");
 }
 
-/// A wrong flag is told at once, and not after a model was fetched and loaded.
+/// A wrong flag is reported before a model is downloaded or loaded.
 #[test]
 fn flags_are_checked_before_the_model_is_opened() {
     for (args, want) in [
@@ -67,7 +67,7 @@ fn flags_are_checked_before_the_model_is_opened() {
 }
 
 #[test]
-fn chat_and_serve_take_the_model_first() {
+fn chat_and_serve_take_the_model_as_an_argument() {
     assert_eq!(tern(&["chat", "./none.gguf"]).refusal(), "./none.gguf: no such file or folder");
     let ran = tern(&["serve", "./none.gguf", "-q", "--port", "0", "--log", "off"]);
     assert_eq!(ran.refusal(), "./none.gguf: no such file or folder");
@@ -77,23 +77,24 @@ fn chat_and_serve_take_the_model_first() {
     }
 }
 
-/// `tern run llama3` is what others would write to start a model.
+/// `tern run llama3` starts a model in other programs.
 #[test]
-fn a_prompt_that_names_a_model_is_hinted_at() {
-    let hint =
-        |args: &[&str]| tern(&[&["run", "-n", "1"], args].concat()).stderr().contains("-m names a model");
+fn a_prompt_that_looks_like_a_model_name_gets_a_hint() {
+    let hint = |args: &[&str]| {
+        tern(&[&["run", "-n", "1"], args].concat()).stderr().contains("select a model with -m")
+    };
     for prompt in ["llama3", "smollm2", "./x.gguf", "Qwen3-0.6B"] {
         assert!(hint(&[prompt]), "{prompt}");
     }
     assert!(!hint(&[PROMPT]) && !hint(&["llama3", "-m", "stories"]) && !hint(&["-q", "llama3"]));
     let ran = tern(&["run", "-n", "1", "llama3"]);
-    let want = "tern: `llama3` is taken as the prompt, for the model stories; -m names a model: tern run -m llama3 PROMPT";
+    let want = "tern: `llama3` is used as the prompt for the model stories; select a model with -m: tern run -m llama3 PROMPT";
     assert_eq!(ran.stderr().lines().next(), Some(want));
 }
 
-/// Without flags a text is sampled, with the file's own parameters where it has some; 0 is greedy.
+/// Without flags a text is sampled, with the parameters that the file recommends, if any.
 #[test]
-fn the_file_s_sampling_holds_where_no_flag_does() {
+fn the_file_s_sampling_parameters_are_used_without_flags() {
     let home = Home::new();
     stories_with(&home, "greedy.gguf", &[("general.sampling.temp", tern::formats::Value::Float(0.0))]);
     let said =

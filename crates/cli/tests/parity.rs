@@ -41,7 +41,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The model of a fixture, if it is here. Tiny random ones are made on the spot, as `tern synth` makes them.
+/// The model of a fixture, if it is available. Tiny random ones are generated as by `tern synth`.
 fn model_file(name: &str, made: &Path) -> Option<PathBuf> {
     let stem = name.strip_suffix(".gguf")?;
     if let Some((shape, format)) = stem.rsplit_once('-').filter(|_| stem.starts_with("tiny-")) {
@@ -88,7 +88,7 @@ fn logits(checkpoint: &Checkpoint, backend: Box<dyn Backend>, tokens: &[u32]) ->
     rows
 }
 
-/// Adds one position: KL over the recorded best tokens, with all the others as one.
+/// Adds one position: KL over the recorded top tokens, with all other tokens as one.
 fn compare(difference: &mut Difference, want: &Position, row: &[f32]) {
     let log_sum = f64::from(log_sum_exp(row));
     let ours = |id: usize| f64::from(row[id]) - log_sum;
@@ -109,7 +109,7 @@ fn compare(difference: &mut Difference, want: &Position, row: &[f32]) {
     }
 }
 
-/// What a row says, in the shape of a recorded position.
+/// A row of logits in the shape of a recorded position.
 fn position(row: &[f32]) -> Position {
     let top = tern::graph::top_logprobs(row, 256);
     Position {
@@ -118,7 +118,7 @@ fn position(row: &[f32]) -> Position {
     }
 }
 
-/// Runs `check` on every fixture whose model is here.
+/// Runs `check` on every fixture whose model is available.
 fn for_each_model(exact: bool, mut check: impl FnMut(&str, &Value, &Checkpoint)) {
     let (mut seen, made) = (0, tempfile::tempdir().unwrap());
     let mut paths: Vec<PathBuf> =
@@ -193,7 +193,7 @@ fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_llama_cpp() {
 }
 
 #[test]
-fn texts_are_tokenised_as_recorded() {
+fn texts_are_tokenized_as_recorded() {
     for_each_model(false, |name, recorded, checkpoint| {
         let tokenizer = Tokenizer::from_metadata(&checkpoint.metadata).unwrap();
         for text in recorded["texts"].as_array().unwrap() {

@@ -1,5 +1,5 @@
-//! Stdin beside a prompt: piped text is appended, and no stdin at all is fine.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Stdin and a prompt: piped text is appended, and stdin may be closed.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
 
@@ -32,7 +32,7 @@ fn piped_text_is_appended_to_the_prompt() {
 }
 
 #[test]
-fn stdin_that_has_nothing_changes_nothing() {
+fn empty_stdin_changes_nothing() {
     let home = Home::new();
     let alone = answer(&tern(&run("Once upon a time")));
     assert_eq!(answer(&home.run_with(&run("Once upon a time"), b"\n \n")), alone, "blanks");
@@ -46,6 +46,6 @@ fn stdin_that_has_nothing_changes_nothing() {
 }
 
 #[test]
-fn help_says_what_becomes_of_stdin() {
+fn help_describes_stdin() {
     assert!(tern(&["run", "--help"]).ok().contains("piped stdin is appended"));
 }

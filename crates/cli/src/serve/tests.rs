@@ -1,7 +1,7 @@
-//! How the process of a server ends when its engine does not do what it should.
+//! How the process of a server ends when its engine or its loader fails.
 //!
-//! A test starts this program again, as a process whose only test is [`process`]: it serves a model that the device, or
-//! the loader, fails, and ends as `tern serve` does.
+//! A test starts the test binary again as a process that runs only [`process`]: it serves a model whose device or loader
+//! fails, and ends as `tern serve` does.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -18,11 +18,11 @@ use tern::{ModelParts, PartialSampling};
 use super::*;
 use crate::report;
 
-/// What goes wrong in the process, and what it prints before its address.
+/// The variable that selects the failure, and what the process prints before its address.
 const SCENARIO: &str = "TERN_TEST_SCENARIO";
 const ADDRESS: &str = "address: ";
-/// Longer than any of the processes takes, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any of the processes takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A runner whose device fails after a few steps.
 struct Failing {
@@ -41,7 +41,7 @@ impl Runner for Failing {
         match (self.steps > 3, self.lost) {
             (true, true) => Err(EngineError::DeviceLost("a step on a GPU: misaligned address".into())),
             (true, false) => loop {
-                thread::park(); // stuck for ever
+                thread::park(); // stuck forever
             },
             (false, _) => self.script.collect(),
         }
@@ -85,7 +85,7 @@ fn process() {
         "lost" => Ok(model(true)),
         "stuck" => Ok(model(false)),
         "panic" => panic!("on purpose"),
-        other => Err(CliError::said(format!("there is no scenario {other}"))),
+        other => Err(CliError::message(format!("unknown scenario {other}"))),
     };
     std::process::exit(report(serve_on(Server::new(config), listener, true, load)).into());
 }
@@ -102,29 +102,29 @@ fn start(scenario: &str) -> (Child, String) {
 /// The lines of a streamed completion.
 fn stream(address: &str) -> impl Iterator<Item = String> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let body = r#"{"prompt": "a", "max_tokens": 40, "stream": true}"#;
     let head = format!("POST /v1/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     BufReader::new(stream).lines().map_while(Result::ok)
 }
 
-/// How the process ended and what it said, with a bound on how long it may take.
+/// The exit status of the process and its stderr, with a limit on the time.
 fn end(mut child: Child) -> (ExitStatus, String) {
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             child.kill().unwrap();
             panic!("the process did not end");
         }
         thread::sleep(Duration::from_millis(10));
     };
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    (status, said)
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    (status, stderr)
 }
 
 /// Waits until the model is loaded.
@@ -138,20 +138,20 @@ fn ready(address: &str) {
         text
     };
     while !get().starts_with("HTTP/1.1 200") {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
         thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_lost_device_ends_the_process_with_a_code_and_a_sentence() {
+fn a_lost_device_ends_the_process_with_code_1_and_a_message() {
     let (child, address) = start("lost");
     ready(&address);
     let text: String = stream(&address).collect();
     assert!(text.contains("the device was lost: a step on a GPU: misaligned address"), "{text}");
-    let (status, said) = end(child);
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.ends_with("tern: the device was lost: a step on a GPU: misaligned address\n"), "{said}");
+    let (status, stderr) = end(child);
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.ends_with("tern: the device was lost: a step on a GPU: misaligned address\n"), "{stderr}");
 }
 
 #[test]
@@ -159,17 +159,20 @@ fn sigterm_ends_the_process_while_a_step_is_stuck() {
     let (child, address) = start("stuck");
     ready(&address);
     let mut lines = stream(&address);
-    assert!(lines.any(|line| line.contains("\"text\"")), "it spoke before it was stuck");
+    assert!(lines.any(|line| line.contains("\"text\"")), "text before it was stuck");
     let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
-    let (status, said) = end(child);
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, stderr) = end(child);
+    assert_eq!(status.code(), Some(0), "{stderr}");
 }
 
 #[test]
-fn a_loader_that_panics_ends_the_process_with_a_code_and_a_sentence() {
-    let (status, said) = end(start("panic").0);
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("on purpose"), "{said}");
-    assert!(said.ends_with("tern: loading the model panicked; the message above says where\n"), "{said}");
+fn a_loader_that_panics_ends_the_process_with_code_1_and_a_message() {
+    let (status, stderr) = end(start("panic").0);
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("on purpose"), "{stderr}");
+    assert!(
+        stderr.ends_with("tern: loading the model panicked; see the panic message in the log\n"),
+        "{stderr}"
+    );
 }

@@ -1,11 +1,10 @@
-//! How close the choice between two tokens was: a near tie may fall either way where a device adds in another order.
+//! How close the choice between two tokens was: rounding may decide a near tie either way.
 
 use tern::engine::Request;
 
-/// How far `got` was from being chosen after `text`, given the log-probabilities of the whole vocabulary.
+/// How far `got` was from being sampled after `text`, given the log-probabilities of the whole vocabulary.
 ///
-/// A greedy choice: nats between the two tokens. A random one: how far the draw was from the part of [0, 1) that is
-/// `got`'s.
+/// Greedy: nats between the two tokens. Random: the distance of the draw from the interval of `got` in [0, 1).
 pub(crate) fn gap(request: &Request, text: &[u32], logprobs: &[(u32, f32)], want: u32, got: u32) -> f64 {
     let sampling = &request.sampling;
     let adjusted = |&(id, logprob): &(u32, f32)| {
@@ -47,8 +46,8 @@ mod tests {
         let greedy = request(Sampling::default());
         assert_eq!(gap(&greedy, &[], &logprobs, 4, 7), 0.25);
         assert_eq!(gap(&greedy, &[], &logprobs, 4, 8), f64::INFINITY);
-        let penalised = request(Sampling { frequency: 0.5, ..Sampling::default() });
-        assert_eq!(gap(&penalised, &[4, 4], &logprobs, 7, 4), 0.75);
+        let penalized = request(Sampling { frequency: 0.5, ..Sampling::default() });
+        assert_eq!(gap(&penalized, &[4, 4], &logprobs, 7, 4), 0.75);
     }
 
     #[test]

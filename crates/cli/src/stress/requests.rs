@@ -1,18 +1,18 @@
-//! The requests of a stress run: random, reproducible by the seed, and at the sizes where engines go wrong.
+//! The requests of a stress run: random, reproducible by seed, with sizes around the engine's boundaries.
 
 use tern::engine::{Request, Sampling};
 use tern::graph::Random;
 
-/// Prompts of ordinary requests have at most so many tokens; some are longer than a step.
+/// Maximum prompt tokens of ordinary requests.
 const PROMPT: usize = 512;
-/// Tokens that a request generates at most.
+/// Maximum generated tokens per request.
 const ANSWER: usize = 90;
-/// Of four requests, the one whose answer is long: its prompt is very short or very long.
+/// The index of the request with a long answer in each group of four; its prompt is very short or very long.
 const LONG_ANSWER: usize = 3;
-/// Texts that several prompts begin with.
+/// Number of texts that prompts share as prefixes.
 const DOCUMENTS: usize = 4;
 
-/// What the sizes of requests are chosen by.
+/// The sizes of the engine that requests are derived from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) vocab: usize,
@@ -22,13 +22,13 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Tokens of the longest request there may be.
+    /// Tokens of the longest possible request.
     pub(crate) fn longest(&self) -> usize {
         (PROMPT.max(self.step_tokens + self.step_tokens / 2) + ANSWER).min(self.context)
     }
 }
 
-/// Makes requests one after the other.
+/// An endless iterator of requests.
 pub(crate) struct Requests {
     sizes: Sizes,
     random: Random,
@@ -44,7 +44,7 @@ impl Requests {
         Requests { sizes, random, documents, made: 0 }
     }
 
-    /// Lengths go through all kinds in turn, so that a few requests already have every border.
+    /// Cycles through all kinds of lengths, so that a few requests cover every boundary.
     fn prompt_len(&mut self) -> usize {
         let Sizes { page_len, step_tokens, context, .. } = self.sizes;
         let random = &mut self.random;
@@ -52,14 +52,14 @@ impl Requests {
             0 | 3 => 1 + random.below(page_len),
             1 | 4 => near(page_len * (1 + random.below(4)), random),
             2 => 1 + random.below(PROMPT),
-            5 => near(step_tokens / 2, random), // the share of a step that the first prompt is sure of
+            5 => near(step_tokens / 2, random), // the part of a step that is reserved for the first prompt
             6 => near(step_tokens, random),
             _ => step_tokens + random.below(step_tokens.div_ceil(2)), // always in several chunks
         };
         len.clamp(1, context - 1)
     }
 
-    /// Half of the prompts are the beginning of a document, a quarter leave it on the way.
+    /// Half of the prompts are prefixes of a document, a quarter start with a part of one.
     fn prompt(&mut self, len: usize) -> Vec<u32> {
         let shared = match self.random.below(4) {
             0 | 1 => len,
@@ -77,13 +77,13 @@ impl Requests {
         let len = match self.random.below(4) {
             _ if self.made % 4 == LONG_ANSWER => ANSWER - self.random.below(ANSWER / 3),
             0 => 1 + self.random.below(4),
-            1 => near(page_len - prompt % page_len, &mut self.random), // ends at the border of a page
+            1 => near(page_len - prompt % page_len, &mut self.random), // ends at a page boundary
             _ => 1 + self.random.below(ANSWER),
         };
         len.clamp(1, ANSWER.min(context - prompt))
     }
 
-    /// Mostly greedy. Penalties keep the engine from planning a step ahead.
+    /// Mostly greedy. Penalties prevent the engine from planning a step ahead.
     fn sampling(&mut self) -> Sampling {
         match self.random.below(8) {
             0 | 1 => Sampling { temperature: 0.8, seed: self.random.next_u64(), ..Sampling::default() },
@@ -112,9 +112,9 @@ pub(crate) fn tokens(random: &mut Random, vocab: usize, n: usize) -> Vec<u32> {
     (0..n).map(|_| random.below(vocab) as u32).collect()
 }
 
-/// At a border, one before or one behind it.
-fn near(border: usize, random: &mut Random) -> usize {
-    (border + random.below(3)).saturating_sub(1)
+/// A boundary, or one less or more.
+fn near(boundary: usize, random: &mut Random) -> usize {
+    (boundary + random.below(3)).saturating_sub(1)
 }
 
 #[cfg(test)]
@@ -124,12 +124,12 @@ mod tests {
     const SIZES: Sizes = Sizes { vocab: 100, context: 1024, page_len: 32, step_tokens: 512 };
 
     #[test]
-    fn requests_fit_and_have_the_borders() {
+    fn requests_fit_and_cover_the_boundaries() {
         let all: Vec<Request> = Requests::new(SIZES, 3).take(400).collect();
         let lens: Vec<usize> = all.iter().map(|r| r.prompt.len()).collect();
         assert!(all.iter().all(|r| r.prompt.len() + r.max_tokens <= SIZES.longest() && (1..=90).contains(&r.max_tokens)));
-        for border in [31, 32, 33, 255, 256, 257, 511, 512, 513] {
-            assert!(lens.contains(&border), "no prompt of {border} tokens");
+        for boundary in [31, 32, 33, 255, 256, 257, 511, 512, 513] {
+            assert!(lens.contains(&boundary), "no prompt of {boundary} tokens");
         }
         assert!(lens.iter().any(|len| *len > 600));
         assert!(all.iter().any(|r| (r.prompt.len() + r.max_tokens).is_multiple_of(32)));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_context_still_gets_requests() {
+    fn requests_fit_a_small_context() {
         let sizes = Sizes { vocab: 2, context: 8, page_len: 4, step_tokens: 4 };
         assert!(Requests::new(sizes, 1).take(100).all(|r| r.prompt.len() + r.max_tokens <= 8));
     }

@@ -1,4 +1,4 @@
-//! The stress finds what it is made to find.
+//! Tests of the stress run: sound engines pass, and each kind of fault is found.
 
 use std::sync::mpsc;
 
@@ -12,7 +12,7 @@ const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_to
 const PLAN: Plan =
     Plan { streams: 6, time: Duration::from_millis(600), seed: 7, tie: 0.0, hang: Duration::from_secs(20) };
 
-/// A run in which `seen` was seen: on a busy machine one may be over before anything happened.
+/// Repeats a run until `seen` holds: on a busy machine a run may end before anything has happened.
 fn run<R: Runner + 'static>(runner: impl Fn() -> R, seen: impl Fn(&Outcome) -> bool) -> Outcome {
     let mut outcome = one(runner(), &PLAN).1;
     for _ in 0..20 {
@@ -31,9 +31,9 @@ fn one(runner: impl Runner + 'static, plan: &Plan) -> (Handle, Outcome) {
         max_waiting: 2 * PLAN.streams,
         step_millis: 0,
     };
-    let watch = Watch::new();
-    let handle = Engine::start(Box::new(Watched::new(runner, watch.clone())), limits).unwrap();
-    let outcome = stress(&handle, &watch, SIZES, plan).unwrap();
+    let monitor = StepMonitor::new();
+    let handle = Engine::start(Box::new(MonitoredRunner::new(runner, monitor.clone())), limits).unwrap();
+    let outcome = stress(&handle, &monitor, SIZES, plan).unwrap();
     (handle, outcome)
 }
 
@@ -41,7 +41,7 @@ fn scripted() -> ScriptedRunner {
     ScriptedRunner::new(SIZES.vocab, CAPACITY).running_ahead()
 }
 
-/// Does something to a batch before the runner gets it.
+/// Changes a batch before the runner gets it.
 struct Broken<F>(ScriptedRunner, F);
 
 impl<F: FnMut(&mut Batch) -> Result<(), EngineError> + Send> Runner for Broken<F> {
@@ -69,7 +69,7 @@ impl<F: FnMut(&mut Batch) -> Result<(), EngineError> + Send> Runner for Broken<F
 }
 
 #[test]
-fn a_sound_engine_passes_and_everything_happens_to_it() {
+fn a_sound_engine_passes_and_every_case_occurs() {
     let everything = |o: &Outcome| {
         let Outcome { cancelled, stats, steps, .. } = o;
         let counts = [*cancelled, stats.preemptions, stats.cached_tokens, steps.mixed];
@@ -78,11 +78,11 @@ fn a_sound_engine_passes_and_everything_happens_to_it() {
     };
     let o = run(scripted, everything);
     assert!(o.is_good(&PLAN) && everything(&o), "{o:?}");
-    assert!(o.alone >= LEAST && o.requests > 0 && o.tokens > 0, "{o:?}");
+    assert!(o.alone >= MIN_ALONE && o.requests > 0 && o.tokens > 0, "{o:?}");
 }
 
 #[test]
-fn pages_that_are_mixed_up_are_found_and_explained() {
+fn wrong_pages_are_found_and_explained() {
     let mixing = || {
         let mut left = 10;
         Broken(scripted(), move |batch: &mut Batch| {
@@ -99,20 +99,20 @@ fn pages_that_are_mixed_up_are_found_and_explained() {
     };
     let o = run(mixing, |o| o.differing() > 0);
     assert!(o.failure.is_none() && !o.is_good(&PLAN), "{o:?}");
-    assert!((1..=20).contains(&o.differing()), "{o:?}"); // a token that was wrong is carried into the next step
+    assert!((1..=20).contains(&o.differing()), "{o:?}"); // a wrong token is carried into the next step
     assert!(o.differences.iter().all(|d| d.gap.is_some()), "{o:?}");
 }
 
 #[test]
-fn an_error_of_the_runner_ends_the_run_with_its_words() {
-    let words = "a step on a made-up device: it fell down";
+fn an_error_of_the_runner_ends_the_run_with_its_message() {
+    let message = "a step on a scripted device: it failed";
     let failing = || {
         Broken(scripted(), |batch: &mut Batch| {
-            if batch.entries.len() < 3 { Ok(()) } else { Err(EngineError::Runner(words.into())) }
+            if batch.entries.len() < 3 { Ok(()) } else { Err(EngineError::Runner(message.into())) }
         })
     };
     let o = run(failing, |o| o.failure.is_some());
-    assert_eq!(o.failure, Some(Failure::Engine(words.into())));
+    assert_eq!(o.failure, Some(Failure::Engine(message.into())));
     assert!(!o.is_good(&PLAN) && o.requests > 0);
 }
 

@@ -1,6 +1,6 @@
-//! Runs of the command, each with a home folder of its own and no network: nothing outside is read or written.
-#![allow(dead_code, reason = "every file of tests uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Runs the command with a temporary home folder and no network, so that nothing outside is read or written.
+#![allow(dead_code, reason = "every test file uses a different part")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tern::formats::{Checkpoint, gguf::Writer};
 
-/// What the embedded model says after [`PROMPT`], always.
+/// The greedy continuation of [`PROMPT`] by the embedded model.
 pub(crate) const CONTINUATION: &str = ", there was a little girl named Lily. She loved to play outside in the park. \
                             One day, she saw a big, scary dog.";
 pub(crate) const PROMPT: &str = "Once upon a time";
 
-/// A home folder and what was run in it.
+/// A temporary home folder.
 pub(crate) struct Home(pub(crate) TempDir);
 
 impl Home {
@@ -44,7 +44,7 @@ impl Home {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // a command that reads no stdin may be gone already
+        // a command that does not read stdin may have exited already
         let _ = child.stdin.take().unwrap().write_all(stdin);
         Ran(child.wait_with_output().unwrap())
     }
@@ -54,12 +54,12 @@ impl Home {
     }
 }
 
-/// Runs in a home that is forgotten afterwards.
+/// Runs the command in a new home folder.
 pub(crate) fn tern(args: &[&str]) -> Ran {
     Home::new().run(args)
 }
 
-/// What came of a run.
+/// The output of a run.
 pub(crate) struct Ran(pub(crate) Output);
 
 impl Ran {
@@ -71,7 +71,7 @@ impl Ran {
         std::str::from_utf8(&self.0.stderr).unwrap()
     }
 
-    /// The text of a run that went well.
+    /// The stdout of a successful run.
     pub(crate) fn ok(&self) -> &str {
         assert_eq!(self.0.status.code(), Some(0), "{}", self.stderr());
         self.stdout()
@@ -81,7 +81,7 @@ impl Ran {
         serde_json::from_str(self.ok()).unwrap_or_else(|e| panic!("{e}: {}", self.stdout()))
     }
 
-    /// The one sentence of a run that failed: nothing on stdout, nothing else on stderr.
+    /// The message of a failed run: nothing on stdout, one line on stderr.
     pub(crate) fn refusal(&self) -> &str {
         assert_eq!(self.0.status.code(), Some(1), "{}{}", self.stdout(), self.stderr());
         assert_eq!(self.stdout(), "");
@@ -90,7 +90,7 @@ impl Ran {
         line.strip_prefix("tern: ").unwrap()
     }
 
-    /// The words of wrong usage.
+    /// The message about wrong usage.
     pub(crate) fn usage(&self) -> &str {
         assert_eq!(self.0.status.code(), Some(2), "{}{}", self.stdout(), self.stderr());
         assert_eq!(self.stdout(), "");
@@ -102,7 +102,7 @@ pub(crate) fn stories_file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models/tern-stories-1bit.gguf")
 }
 
-/// Writes the embedded model into the home folder, with these keys beside its own.
+/// Writes the embedded model into the home folder, with additional metadata keys.
 pub(crate) fn stories_with(home: &Home, name: &str, keys: &[(&str, tern::formats::Value)]) {
     let stories = Checkpoint::open(&stories_file()).unwrap();
     let mut metadata = stories.metadata;

@@ -1,4 +1,4 @@
-//! Watches a runner: how large its steps were, and when it last did something.
+//! A runner wrapper that records the sizes of steps and the time of the last progress.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,30 +6,30 @@ use std::time::{Duration, Instant};
 
 use tern::engine::{Answer, Batch, Capacity, EngineError, Runner};
 
-/// Steps by their number of tokens: 1, 2, 3, 4, and from there up to each power of two.
+/// Upper bounds of step sizes in tokens: 1 to 4, then powers of two.
 pub(crate) const SIZES: [usize; 12] = [1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, usize::MAX];
 
-/// What a runner did.
+/// Statistics of a runner's steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Steps {
-    /// As in `SIZES`.
+    /// Number of steps per bound in [`SIZES`].
     pub(crate) by_tokens: [u64; SIZES.len()],
-    /// Sequences in the largest one.
+    /// The largest number of sequences in a step.
     pub(crate) sequences: usize,
-    /// Steps with a part of a prompt beside sequences that decode.
+    /// Steps with both prefill and decode.
     pub(crate) mixed: u64,
     pub(crate) longest: Duration,
-    /// When the last one was submitted or collected.
+    /// When a step was last submitted or collected.
     pub(crate) last: Instant,
 }
 
-/// Reads what a [`Watched`] runner does.
+/// Reads the statistics of a [`MonitoredRunner`].
 #[derive(Clone, Debug)]
-pub(crate) struct Watch(Arc<Mutex<Steps>>);
+pub(crate) struct StepMonitor(Arc<Mutex<Steps>>);
 
-impl Watch {
-    pub(crate) fn new() -> Watch {
-        Watch(Arc::new(Mutex::new(Steps {
+impl StepMonitor {
+    pub(crate) fn new() -> StepMonitor {
+        StepMonitor(Arc::new(Mutex::new(Steps {
             by_tokens: [0; SIZES.len()],
             sequences: 0,
             mixed: 0,
@@ -38,11 +38,11 @@ impl Watch {
         })))
     }
 
-    /// Counts steps from here on; the longest one is kept.
+    /// Resets the statistics except for the longest duration.
     pub(crate) fn restart(&self) {
         let mut steps = self.lock();
         let longest = steps.longest;
-        *steps = Steps { longest, ..Watch::new().steps() };
+        *steps = Steps { longest, ..StepMonitor::new().steps() };
     }
 
     pub(crate) fn steps(&self) -> Steps {
@@ -54,26 +54,26 @@ impl Watch {
     }
 }
 
-/// A runner that is watched.
-pub(crate) struct Watched<R> {
+/// A runner whose steps are recorded.
+pub(crate) struct MonitoredRunner<R> {
     pub(crate) runner: R,
-    pub(crate) watch: Watch,
-    /// When the steps in flight were submitted, the oldest first.
+    pub(crate) monitor: StepMonitor,
+    /// Submission times of the steps in flight, oldest first.
     pub(crate) in_flight: VecDeque<Instant>,
 }
 
-impl<R: Runner> Watched<R> {
-    pub(crate) fn new(runner: R, watch: Watch) -> Watched<R> {
-        Watched { runner, watch, in_flight: VecDeque::new() }
+impl<R: Runner> MonitoredRunner<R> {
+    pub(crate) fn new(runner: R, monitor: StepMonitor) -> MonitoredRunner<R> {
+        MonitoredRunner { runner, monitor, in_flight: VecDeque::new() }
     }
 }
 
-impl<R: Runner> Runner for Watched<R> {
+impl<R: Runner> Runner for MonitoredRunner<R> {
     fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
         let now = Instant::now();
         let tokens = batch.tokens();
         let prompts = batch.entries.iter().filter(|e| e.tokens.len() > 1).count();
-        let mut steps = self.watch.lock();
+        let mut steps = self.monitor.lock();
         steps.last = now;
         steps.by_tokens[SIZES.iter().position(|size| tokens <= *size).unwrap_or(0)] += 1;
         steps.sequences = steps.sequences.max(batch.entries.len());
@@ -85,7 +85,7 @@ impl<R: Runner> Runner for Watched<R> {
 
     fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
         let answers = self.runner.collect();
-        let mut steps = self.watch.lock();
+        let mut steps = self.monitor.lock();
         steps.last = Instant::now();
         if let Some(since) = self.in_flight.pop_front() {
             steps.longest = steps.longest.max(since.elapsed());
