@@ -1,12 +1,19 @@
-//! The command line of `tern`.
+//! The command line of `tern`: its commands, and the flags that they share.
+
+mod bench;
+mod doctor;
+mod serve;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
 
-use crate::values::{self, MaxTokens, Seed, positive};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tern::Device;
-use tracing_subscriber::filter::LevelFilter;
+
+pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchWhat};
+pub(crate) use self::doctor::DoctorArgs;
+pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs};
+use crate::values::{self, MaxTokens, Seed, positive};
 
 /// Language models at the speed of memory.
 #[derive(Debug, Parser)]
@@ -15,6 +22,9 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+/// A year in seconds, the longest timeout.
+pub(crate) const YEAR: u64 = 365 * 24 * 3600;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -198,132 +208,6 @@ pub(crate) struct ChatArgs {
     _prompt_flag: Option<Infallible>,
 }
 
-/// A year in seconds, the longest timeout.
-const YEAR: u64 = 365 * 24 * 3600;
-
-#[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
-    /// The model, as after -m [default: smollm2]
-    #[arg(value_name = "MODEL", conflicts_with_all = ["model", "hf"])]
-    pub(crate) name: Option<String>,
-    #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Address to listen on; 0.0.0.0 is every interface of this machine
-    #[arg(long, help_heading = "Network", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Port to listen on; 0 picks a free one
-    #[arg(long, help_heading = "Network", short = 'p', default_value_t = 8080)]
-    pub(crate) port: u16,
-    /// API key that requests must send; may be repeated (or set TERN_API_KEY, which `ps` does not show)
-    #[arg(long, help_heading = "Access", value_name = "KEY")]
-    pub(crate) api_key: Vec<String>,
-    /// File with API keys, one per line
-    #[arg(long, help_heading = "Access", value_name = "FILE")]
-    pub(crate) api_key_file: Option<PathBuf>,
-    /// Model name in requests; may be repeated for aliases [default: the name of the file or the model]
-    #[arg(long, help_heading = "Model and device", alias = "alias", value_name = "NAME")]
-    pub(crate) served_model_name: Vec<String>,
-    /// Maximum number of sequences that run at once (also -np)
-    #[arg(long, help_heading = "Batching", alias = "parallel", value_name = "N", default_value_t = 32, value_parser = positive)]
-    pub(crate) max_num_seqs: usize,
-    /// Maximum queued requests; further requests are rejected with 429
-    #[arg(long, help_heading = "Batching", value_name = "N", default_value_t = 256)]
-    pub(crate) max_queue: usize,
-    /// KV cache pages of 32 tokens [default: every sequence in full, within half of the free memory]
-    #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
-    pub(crate) kv_pages: Option<usize>,
-    /// Maximum number of tokens per step
-    #[arg(long, help_heading = "Batching", alias = "max-num-batched-tokens", value_name = "N", default_value_t = 512, value_parser = positive)]
-    pub(crate) max_batch_tokens: usize,
-    /// Target step duration during prefill, in milliseconds; 0 disables it
-    #[arg(long, help_heading = "Batching", value_name = "MS", default_value_t = 100)]
-    pub(crate) step_millis: usize,
-    /// Maximum duration of a request in seconds [default: no limit]
-    #[arg(long, help_heading = "Limits", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=YEAR))]
-    pub(crate) request_timeout: Option<u64>,
-    /// Seconds that running requests may take to finish after SIGTERM
-    #[arg(long, help_heading = "Limits", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=YEAR))]
-    pub(crate) drain_timeout: u64,
-    /// Seconds after which /health fails if a step also takes ten times as long as expected
-    #[arg(long, help_heading = "Limits", value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=YEAR))]
-    pub(crate) stall_timeout: u64,
-    /// Maximum size of a request body in MiB [default: 16]
-    #[arg(long, help_heading = "Limits", value_name = "MIB", value_parser = positive)]
-    pub(crate) max_body: Option<usize>,
-    /// Maximum size of all request bodies in memory in MiB; further requests are rejected with 503 [default: 128]
-    #[arg(long, help_heading = "Limits", value_name = "MIB", value_parser = positive)]
-    pub(crate) max_bodies: Option<usize>,
-    /// Maximum number of open connections, within the limit of open files; beyond it only /health is served [default:
-    /// 4096]
-    #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
-    pub(crate) max_connections: Option<usize>,
-    /// Maximum number of open connections per IPv4 address or IPv6 /64 network; a proxy is one address [default: 1024]
-    #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
-    pub(crate) max_connections_per_peer: Option<usize>,
-    /// Origin whose pages may call the server, or `*`; may be repeated
-    #[arg(long, help_heading = "Access", value_name = "ORIGIN")]
-    pub(crate) cors_origin: Vec<String>,
-    /// Host name that requests may use besides localhost and addresses, or `*` for any; may be repeated. Checked on
-    /// loopback, and elsewhere if there is no API key
-    #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
-    pub(crate) allowed_host: Vec<String>,
-    /// Pooling of embeddings [default: as the model's file says, or mean]
-    #[arg(long, help_heading = "Model and device", value_name = "HOW")]
-    pub(crate) pooling: Option<PoolingArg>,
-    #[command(flatten)]
-    pub(crate) sampling: PartialSamplingArgs,
-    #[command(flatten)]
-    pub(crate) log: LogArgs,
-}
-
-/// Where a server logs to.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Logging")]
-pub(crate) struct LogArgs {
-    /// Log level on stderr; `info` writes one line per request
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    pub(crate) log: LogLevel,
-    /// Log format
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub(crate) log_format: LogFormat,
-    /// OpenTelemetry collector that receives one span per request, such as http://localhost:4318
-    #[arg(long, value_name = "URL")]
-    pub(crate) otlp_endpoint: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum LogLevel {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-}
-
-impl LogLevel {
-    pub(crate) fn level(self) -> LevelFilter {
-        match self {
-            LogLevel::Off => LevelFilter::OFF,
-            LogLevel::Error => LevelFilter::ERROR,
-            LogLevel::Warn => LevelFilter::WARN,
-            LogLevel::Info => LevelFilter::INFO,
-            LogLevel::Debug => LevelFilter::DEBUG,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum LogFormat {
-    Text,
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PoolingArg {
-    Mean,
-    Last,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Address of the server
@@ -360,107 +244,6 @@ pub(crate) struct TokenizeArgs {
     /// Convert token ids to text
     #[arg(long)]
     pub(crate) decode: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct BenchArgs {
-    #[command(subcommand)]
-    pub(crate) what: Option<BenchWhat>,
-    #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Use random weights in a known shape, such as bonsai-1.7b:q1_0
-    #[arg(long, value_name = "SHAPE:FORMAT", conflicts_with_all = ["model", "hf"])]
-    pub(crate) synthetic: Option<String>,
-    /// Tokens of the prompt test; 0 omits it [default: 512, or what fits the context]
-    #[arg(short, long, value_name = "TOKENS")]
-    pub(crate) prompt: Option<usize>,
-    /// Tokens of the decode test; 0 omits it [default: 128, or what fits the context]
-    #[arg(short = 'n', long, value_name = "TOKENS")]
-    pub(crate) decode: Option<usize>,
-    /// Tokens in the context before a test begins
-    #[arg(short, long, default_value_t = 0)]
-    pub(crate) depth: usize,
-    /// Sequences that are decoded at once
-    #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
-    pub(crate) streams: usize,
-    /// Repetitions of each test
-    #[arg(short, long, default_value_t = 3, value_parser = positive)]
-    pub(crate) repeat: usize,
-    /// Print one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchWhat {
-    /// Measure single ops in every format
-    Ops(BenchOpsArgs),
-    /// Measure the scheduler alone
-    Plan(BenchPlanArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BenchPlanArgs {
-    /// Sequences that run at once
-    #[arg(long, default_value_t = 256, value_parser = positive)]
-    pub(crate) seqs: usize,
-    /// Tokens per sequence
-    #[arg(long, default_value_t = 2048, value_parser = positive)]
-    pub(crate) depth: usize,
-    /// Print one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BenchOpsArgs {
-    /// Device: cpu, cuda, cuda:N, or auto for the GPU if there is one
-    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
-    pub(crate) device: Device,
-    /// CPU threads [default: one per core]
-    #[arg(short, long, value_parser = values::threads)]
-    pub(crate) threads: Option<usize>,
-    /// Only cases whose name contains this
-    pub(crate) filter: Option<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {
-    // with -m and nothing else, a model is run over a text and compared with the CPU
-    #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Run every op on the device and compare it with the reference
-    #[arg(long)]
-    pub(crate) ops: bool,
-    /// Run small random models of every architecture and format on the device and compare them with the CPU
-    #[arg(long)]
-    pub(crate) models: bool,
-    /// Only ops and models whose name contains this
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) filter: Option<String>,
-    /// Also show correct results
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
-    /// Run random mixes of requests on the device and compare every text with the same request alone
-    #[arg(long)]
-    pub(crate) stress: bool,
-    /// With --stress, use random weights in a known shape, such as bonsai-1.7b:q1_0; a list, or repeated, for several
-    /// models in turn
-    #[arg(long, value_name = "SHAPE:FORMAT", value_delimiter = ',', requires = "stress")]
-    pub(crate) synthetic: Vec<String>,
-    /// With --stress, requests that run at once
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = positive, requires = "stress")]
-    pub(crate) streams: usize,
-    /// With --stress, seconds per model, without loading
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=YEAR), requires = "stress")]
-    pub(crate) seconds: u64,
-    /// With --stress, seed of the random requests
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "stress")]
-    pub(crate) seed: u64,
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! What bodies take: their bytes have a common limit, and what is ignored or too much does not become values.
+//! Request bodies: limits on bytes and JSON values.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use tern_server::Config;
 
 use crate::support::{Reply, Setup, Site};
 
-/// JSON values that a body may have.
+/// Maximum JSON values of a body.
 const VALUES: usize = 1 << 17;
 
 /// Many values in few bytes.
@@ -27,7 +27,7 @@ fn chat(site: &Site, more: &str) -> Reply {
 #[test]
 fn a_body_of_too_many_values_is_refused() {
     let site = Site::new(Setup::default());
-    let words = "the request body has more than 131072 JSON values";
+    let message = "the request body has more than 131072 JSON values";
     let tool = format!(
         "\"tools\": [{{\"type\": \"function\", \"function\": {{\"name\": \"f\", \"parameters\": {{\"a\": {}}}}}}}]",
         lists(VALUES)
@@ -41,12 +41,12 @@ fn a_body_of_too_many_values_is_refused() {
         format!("{members}\"n\": 1"),
     ] {
         let reply = chat(&site, &more);
-        assert_eq!((reply.status, reply.message().as_str()), (400, words));
+        assert_eq!((reply.status, reply.message().as_str()), (400, message));
     }
 }
 
 #[test]
-fn the_arguments_of_earlier_calls_count_together() {
+fn the_arguments_of_earlier_calls_share_a_limit() {
     let site = Site::new(Setup::default());
     let call = |count| {
         let arguments = format!("{{\"a\": {}}}", lists(count));
@@ -58,13 +58,13 @@ fn the_arguments_of_earlier_calls_count_together() {
         ]})
     };
     let reply = site.post("/v1/chat/completions", body(vec![call(VALUES / 2), call(VALUES / 2)]));
-    let words = "messages[0].tool_calls[1].function.arguments: more than 131072 JSON values";
-    assert_eq!((reply.status, reply.message().as_str()), (400, words));
+    let message = "messages[0].tool_calls[1].function.arguments: more than 131072 JSON values";
+    assert_eq!((reply.status, reply.message().as_str()), (400, message));
     assert_eq!(site.post("/v1/chat/completions", body(vec![call(2), call(2)])).status, 200);
 }
 
 #[test]
-fn what_is_ignored_is_skipped_whatever_its_size() {
+fn ignored_parameters_are_skipped_regardless_of_size() {
     let site = Site::new(Setup::default());
     for name in ["metadata", "prediction", "user"] {
         let reply = chat(&site, &format!("\"{name}\": {}", lists(3 * VALUES)));
@@ -73,7 +73,7 @@ fn what_is_ignored_is_skipped_whatever_its_size() {
 }
 
 #[test]
-fn long_lists_of_tokens_are_no_values() {
+fn token_ids_do_not_count_as_values() {
     let site = Site::new(Setup::default());
     let reply = site.post("/v1/completions", json!({"prompt": vec![1; 2 * VALUES]}));
     assert_eq!(reply.message(), "262144 prompt tokens and 1 to generate do not fit the context of 512");
@@ -91,9 +91,9 @@ fn tools_have_a_size_and_a_depth() {
     let with =
         |parameters: Value| site.chat("ok", json!({"tools": tools(parameters), "tool_choice": "none"}));
     let large = json!({"description": "x".repeat(512 << 10)});
-    let bytes = tools(large.clone()).to_string().len() - 2; // without the brackets of the list
-    let words = format!("tools: {bytes} bytes as JSON exceed the limit of 524288");
-    assert_eq!((with(large.clone()).status, with(large).message()), (400, words));
+    let bytes = tools(large.clone()).to_string().len() - 2; // without the brackets of the array
+    let message = format!("tools: {bytes} bytes as JSON exceed the limit of 524288");
+    assert_eq!((with(large.clone()).status, with(large).message()), (400, message));
     let deep = (0..70).fold(json!(1), |inner, _| json!({"a": inner}));
     let reply = with(deep);
     assert_eq!(reply.message(), "tools: 72 levels of nesting exceed the limit of 64");
@@ -101,18 +101,18 @@ fn tools_have_a_size_and_a_depth() {
 }
 
 #[test]
-fn bodies_share_their_memory() {
+fn bodies_share_a_memory_limit() {
     let config = Config { max_body: 1000, max_bodies: 1500, ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let body = format!("{{\"prompt\": \"a\"{}}}", " ".repeat(850));
-    // most of a body, and its client does not send the rest
+    // an incomplete body whose client sends no more
     let head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n";
     let mut waiting = TcpStream::connect(site.addr).unwrap();
     waiting.write_all(&[&head[..], " ".repeat(900).as_bytes()].concat()).unwrap();
     thread::sleep(Duration::from_millis(200));
     let reply = site.send("POST", "/tokenize", &[], body.as_bytes());
-    let words = "all request bodies together exceed the limit of 1500 bytes: retry later";
-    assert_eq!((reply.status, reply.message().as_str()), (503, words));
+    let message = "all request bodies together exceed the limit of 1500 bytes: retry later";
+    assert_eq!((reply.status, reply.message().as_str()), (503, message));
     assert_eq!(
         (reply.header("retry-after"), &reply.json()["error"]["code"]),
         (Some("1"), &json!("bodies_full"))

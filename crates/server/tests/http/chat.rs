@@ -1,4 +1,4 @@
-//! Conversations: whole and streamed, with reasoning, tools and rules.
+//! Chat completions: whole and streamed, with reasoning, tools and constraints.
 
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ fn joined(reply: &Reply, index: usize) -> Value {
 }
 
 #[test]
-fn an_answer_has_its_text_its_reason_and_its_usage() {
+fn a_reply_has_text_finish_reason_and_usage() {
     let site = site();
     let reply = site.chat("Once upon a time é日", json!({"model": "org/parrot"}));
     let body = reply.json();
@@ -83,14 +83,14 @@ fn an_answer_has_its_text_its_reason_and_its_usage() {
             "completion_tokens_details": {"reasoning_tokens": 0},
         })
     );
-    // the same again finds its prompt in the cache
+    // the second time the prompt is in the prefix cache
     let again = site.chat("Once upon a time é日", json!({})).json();
     assert!(again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() > 0);
     site.wait_until_idle();
 }
 
 #[test]
-fn a_stream_says_the_same_in_pieces() {
+fn a_stream_has_the_same_text_in_chunks() {
     let site = site();
     let reply =
         site.chat("Once upon é日🙂", json!({"stream": true, "stream_options": {"include_usage": true}}));
@@ -113,7 +113,7 @@ fn a_stream_says_the_same_in_pieces() {
 }
 
 #[test]
-fn usage_is_left_out_of_a_stream_or_comes_with_every_chunk() {
+fn a_stream_has_usage_on_request_only() {
     let site = site();
     let events = site.chat("abc", json!({"stream": true})).events();
     assert!(events.iter().all(|event| event.get("usage").is_none()));
@@ -181,7 +181,7 @@ fn several_choices_are_indexed_and_share_the_prompt() {
 }
 
 #[test]
-fn logprobs_come_with_bytes_and_alternatives() {
+fn logprobs_have_bytes_and_alternatives() {
     let site = site();
     let want = |content: &Value| {
         let tokens: Vec<u32> = site.tokenizer.encode("Once é", false, true);
@@ -204,13 +204,13 @@ fn logprobs_come_with_bytes_and_alternatives() {
 }
 
 #[test]
-fn calls_are_taken_out_of_the_text() {
+fn tool_calls_are_separated_from_the_text() {
     let site = hermes();
     let call =
         |x: u32| format!("<tool_call>\n{{\"name\": \"add\", \"arguments\": {{\"x\": {x}}}}}\n</tool_call>");
-    let said = format!("Well. {}{}", call(1), call(2));
+    let text = format!("Well. {}{}", call(1), call(2));
     let tools = json!({"tools": [tool("add")]});
-    let got = choice(&site.chat(&said, tools.clone()));
+    let got = choice(&site.chat(&text, tools.clone()));
     assert_eq!(got["finish_reason"], "tool_calls");
     assert_eq!(got["message"]["content"], "Well.");
     let calls = got["message"]["tool_calls"].as_array().unwrap();
@@ -222,19 +222,19 @@ fn calls_are_taken_out_of_the_text() {
 
     let mut more = tools.clone();
     more["stream"] = true.into();
-    let stream = joined(&site.chat(&said, more.clone()), 0);
+    let stream = joined(&site.chat(&text, more.clone()), 0);
     let call = |x: u32| json!({"name": "add", "arguments": format!("{{\"x\": {x}}}")});
     assert_eq!(
         stream,
         json!({"content": "Well.", "reasoning_content": "", "tool_calls": [call(1), call(2)], "finish": "tool_calls"})
     );
     more["parallel_tool_calls"] = false.into();
-    let stream = joined(&site.chat(&said, more), 0);
+    let stream = joined(&site.chat(&text, more), 0);
     assert_eq!((&stream["tool_calls"], &stream["finish"]), (&json!([call(1)]), &json!("tool_calls")));
 
-    // without tools it is text like any other
-    let plain = choice(&site.chat(&said, json!({})));
-    assert_eq!(plain["message"]["content"], said);
+    // without tools it is plain text
+    let plain = choice(&site.chat(&text, json!({})));
+    assert_eq!(plain["message"]["content"], text);
     assert_eq!(plain["finish_reason"], "stop");
     site.wait_until_idle();
 }
@@ -263,7 +263,7 @@ fn a_conversation_with_calls_and_results_is_rendered() {
 }
 
 #[test]
-fn tokens_can_be_had_by_number() {
+fn token_ids_are_returned_on_request() {
     let site = Site::new(Setup::default());
     for path in ["/v1/chat/completions", "/v1/completions"] {
         let mut body = json!({"return_token_ids": true, "max_tokens": 7, "ignore_eos": true});
@@ -282,13 +282,14 @@ fn tokens_can_be_had_by_number() {
         assert_eq!(choice["token_ids"].as_array().unwrap().len(), 7, "{whole}");
         body["stream"] = true.into();
         let pieces = site.post(path, body).events();
-        let told = pieces.iter().filter_map(|piece| piece["choices"][0]["token_ids"].as_array()).flatten();
-        assert_eq!(told.cloned().collect::<Vec<_>>(), *choice["token_ids"].as_array().unwrap());
+        let streamed =
+            pieces.iter().filter_map(|piece| piece["choices"][0]["token_ids"].as_array()).flatten();
+        assert_eq!(streamed.cloned().collect::<Vec<_>>(), *choice["token_ids"].as_array().unwrap());
     }
 }
 
 #[test]
-fn calls_of_earlier_turns_stay_in_words_where_the_template_knows_none() {
+fn earlier_calls_become_text_if_the_template_has_no_tools() {
     let site = Site::new(Setup::default());
     let messages = json!([
         {"role": "user", "content": "u"},
@@ -311,8 +312,8 @@ fn a_call_can_be_forced() {
     ] {
         let mut more = more.clone();
         more["max_tokens"] = 150.into();
-        let said = "<tool_call>\n{\"name\": \"sub\", \"arguments\": {\"x\": 12}}\n</tool_call>";
-        let got = choice(&site.chat(said, more.clone()));
+        let text = "<tool_call>\n{\"name\": \"sub\", \"arguments\": {\"x\": 12}}\n</tool_call>";
+        let got = choice(&site.chat(text, more.clone()));
         let call = &got["message"]["tool_calls"][0]["function"];
         assert_eq!(call["name"], "sub", "{got}");
         let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
@@ -322,7 +323,7 @@ fn a_call_can_be_forced() {
 }
 
 #[test]
-fn a_template_without_tools_is_told_of_them_in_words() {
+fn tools_become_text_if_the_template_has_none() {
     let site = site();
     let more = json!({"tools": [tool("add")], "tool_choice": "required", "max_tokens": 200});
     let got = choice(&site.chat("[{\"name\": \"add\", \"arguments\": {\"x\": 7}}]", more));
@@ -342,7 +343,7 @@ fn a_template_without_tools_is_told_of_them_in_words() {
 }
 
 #[test]
-fn reasoning_is_set_apart() {
+fn reasoning_is_separated() {
     let site = hermes();
     let more = json!({"chat_template_kwargs": {"enable_thinking": true}});
     let reply = site.chat("Hm, <b>.</think>\n\nYes.", more.clone());
@@ -356,7 +357,7 @@ fn reasoning_is_set_apart() {
 }
 
 #[test]
-fn rules_hold_for_the_answer_and_begin_after_reasoning() {
+fn constraints_apply_after_reasoning() {
     let site = hermes();
     let schema = json!({
         "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false,
@@ -365,7 +366,7 @@ fn rules_hold_for_the_answer_and_begin_after_reasoning() {
         json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}});
     let content = |reply: Reply| choice(&reply)["message"]["content"].as_str().unwrap().to_owned();
     assert_eq!(content(site.chat("{\"a\": 5}", json!({"response_format": format}))), "{\"a\": 5}");
-    // what the model would rather say does not follow the schema
+    // the model's unconstrained text does not match the schema
     let forced = content(site.chat("Hello you", json!({"response_format": format, "max_tokens": 60})));
     assert!(forced.starts_with('{'), "{forced}");
 

@@ -1,4 +1,4 @@
-//! Continuations of texts and tokens, and embeddings.
+//! Text completions and embeddings.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn complete(site: &Site, body: Value) -> Reply {
 }
 
 #[test]
-fn prompts_come_as_text_and_as_tokens() {
+fn prompts_are_strings_or_tokens() {
     let site = Site::new(Setup { template: None, ..Setup::default() });
     let ids = |text: &str| site.tokenizer.encode(text, true, true);
     let (a, b) = ("say:one two<answer>", "say:three<answer>");
@@ -46,7 +46,7 @@ fn prompts_come_as_text_and_as_tokens() {
 }
 
 #[test]
-fn sixteen_tokens_where_nothing_is_said() {
+fn sixteen_tokens_by_default() {
     let site = Site::new(Setup::default());
     let body = complete(&site, json!({"prompt": "anything"})).json();
     assert_eq!(body["usage"]["completion_tokens"], 16);
@@ -67,7 +67,7 @@ fn echo_begins_with_the_prompt() {
 }
 
 #[test]
-fn logprobs_come_in_columns() {
+fn logprobs_are_parallel_arrays() {
     let site = Site::new(Setup::default());
     let body = complete(&site, json!({"prompt": "say:one two<answer>", "logprobs": 2})).json();
     let logprobs = &body["choices"][0]["logprobs"];
@@ -79,7 +79,7 @@ fn logprobs_come_in_columns() {
 }
 
 #[test]
-fn embeddings_are_of_length_one_in_both_encodings() {
+fn embeddings_are_normalized_in_both_encodings() {
     let site = Site::new(Setup::default());
     let embed = |body: Value| {
         let reply = site.post("/v1/embeddings", body);

@@ -1,4 +1,4 @@
-//! Clients that do not read, send too much at once or come too often: others are served, and `/health` always.
+//! Clients that do not read, pipeline too many requests or open too many connections do not affect others or `/health`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ fn connect(site: &Site, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// Asks until there is another answer than a refusal for want of a seat.
+/// Repeats a request until it gets a connection slot.
 fn get_when_free(site: &Site, path: &str) -> Reply {
     let start = Instant::now();
     loop {
@@ -30,17 +30,17 @@ fn get_when_free(site: &Site, path: &str) -> Reply {
     }
 }
 
-fn refused(reply: &Reply, words: &str) {
-    assert_eq!((reply.status, reply.message().as_str()), (503, words));
+fn refused(reply: &Reply, message: &str) {
+    assert_eq!((reply.status, reply.message().as_str()), (503, message));
     assert_eq!(reply.json()["error"]["code"], "too_many_connections");
     assert_eq!((reply.header("retry-after"), reply.header("connection")), (Some("1"), Some("close")));
 }
 
 #[test]
-fn clients_that_read_nothing_lose_their_seats() {
+fn clients_that_read_nothing_lose_their_slots() {
     let config = Config { max_connections: 3, write_timeout: Duration::from_secs(1), ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
-    // an answer of some megabytes, more than the sockets hold
+    // a response of some megabytes, more than the socket buffers hold
     let body = json!({"prompt": "1 ".repeat(400_000), "return_token_strs": true}).to_string();
     let head =
         format!("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -53,10 +53,10 @@ fn clients_that_read_nothing_lose_their_seats() {
 }
 
 #[test]
-fn connections_without_a_seat_make_room_for_each_other() {
+fn the_oldest_connection_without_a_slot_is_closed() {
     let config = Config { max_connections: 1, ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
-    let _seated = site.open_chat("endless");
+    let _with_slot = site.open_chat("endless");
     let _silent: Vec<TcpStream> = (0..200).map(|_| connect(&site, b"")).collect();
     let start = Instant::now();
     assert_eq!(site.get("/health").status, 200);
@@ -64,19 +64,19 @@ fn connections_without_a_seat_make_room_for_each_other() {
 }
 
 #[test]
-fn one_address_has_a_share_of_the_seats() {
+fn connections_per_address_are_limited() {
     let config = Config { max_connections_per_peer: 2, ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let both = [connect(&site, b""), connect(&site, b"")];
-    let words = "too many connections from 127.0.0.1: the limit is 2";
-    refused(&site.get("/v1/models"), words);
+    let message = "too many connections from 127.0.0.1: the limit is 2";
+    refused(&site.get("/v1/models"), message);
     assert_eq!(site.get("/health").status, 200);
     drop(both);
     assert_eq!(get_when_free(&site, "/v1/models").status, 200);
 }
 
 #[test]
-fn a_client_that_does_not_wait_for_answers_gets_a_few() {
+fn pipelined_requests_are_limited() {
     let site = Site::new(Setup::default());
     let request = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let mut text = String::new();
@@ -84,7 +84,7 @@ fn a_client_that_does_not_wait_for_answers_gets_a_few() {
     let answers = text.matches("HTTP/1.1 200 OK").count();
     assert!((16..=60).contains(&answers), "{answers}");
     assert_eq!(text.matches("connection: close").count(), 1);
-    // one that waits may go on for ever
+    // a client that waits for responses is not limited
     let mut stream = connect(&site, b"");
     let mut buffer = [0; 4096];
     for _ in 0..100 {
@@ -95,11 +95,11 @@ fn a_client_that_does_not_wait_for_answers_gets_a_few() {
 }
 
 #[test]
-fn a_client_without_a_key_is_told_so_and_left() {
+fn a_client_without_a_key_gets_the_reason_before_the_close() {
     let config = Config { api_keys: vec!["k".into()], ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let get = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(2);
-    // it learns why also where it still sends
+    // it gets the response even if it is still sending
     let post = format!(
         "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 300000\r\n\r\n{}",
         " ".repeat(300_000)

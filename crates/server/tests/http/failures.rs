@@ -1,5 +1,5 @@
-//! An engine that loses its device, panics or is stuck, and a model that cannot be loaded: what clients see, and how
-//! the server ends.
+//! An engine that loses its device, panics or is stuck, and a model that cannot be loaded: the responses, and how the
+//! server ends.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
@@ -14,8 +14,8 @@ use crate::support::{LIMITS, Reply, Setup, Site, parse, wait_until};
 
 const LOST: &str = "the device was lost: a step on a parrot: misaligned address";
 
-/// So long that the server is still there for whatever a test asks.
-fn patient() -> Config {
+/// A server that outlives the test.
+fn long_grace() -> Config {
     Config { failure_grace: Duration::from_secs(60), ..Config::default() }
 }
 
@@ -23,7 +23,7 @@ fn site(config: Config) -> Site {
     Site::new(Setup { config, ..Setup::default() })
 }
 
-/// A completion on its way, whose prompt asks for something other than an answer.
+/// Sends a completion whose prompt triggers a fault.
 fn ask(site: &Site, say: &str, stream: bool) -> std::net::TcpStream {
     let body =
         json!({"prompt": format!("say:{say}<answer>"), "max_tokens": 400, "stream": stream}).to_string();
@@ -36,7 +36,7 @@ fn reply(mut stream: std::net::TcpStream) -> Reply {
     parse(&bytes)
 }
 
-/// Everything that is asked of a model, with its status, code and message.
+/// Status, code and message of every route that needs the model.
 fn answers(site: &Site) -> Vec<(u16, String, String)> {
     let replies = [
         site.chat("a", json!({})),
@@ -55,10 +55,10 @@ fn last_event(text: &str) -> &str {
 }
 
 #[test]
-fn a_lost_device_is_told_to_everyone_and_ends_the_server() {
+fn a_lost_device_fails_all_requests_and_ends_the_server() {
     let limits = Limits { max_context: 2000, ..LIMITS };
     let mut site = Site::new(Setup { limits, ..Setup::default() });
-    let mut spoke = site.open_chat("endless");
+    let mut streaming = site.open_chat("endless");
     let lose = ask(&site, "stick and lose", true);
     wait_until(|| site.handle.stats().running == 2);
     let whole = ask(&site, "endless", false);
@@ -67,10 +67,10 @@ fn a_lost_device_is_told_to_everyone_and_ends_the_server() {
     wait_until(|| site.handle.stats().waiting == 2);
     let _idle = std::net::TcpStream::connect(site.addr).unwrap();
     assert_eq!(site.get("/health").status, 200);
-    site.moods.released.store(true, Ordering::Relaxed);
+    site.faults.released.store(true, Ordering::Relaxed);
 
     let mut text = String::new();
-    spoke.read_to_string(&mut text).unwrap();
+    streaming.read_to_string(&mut text).unwrap();
     for text in [text, reply(lose).text] {
         assert!(text.contains(LOST) && text.contains("\"code\":\"device_lost\""), "{text}");
         assert!(!text.contains("[DONE]"), "{text}");
@@ -84,8 +84,8 @@ fn a_lost_device_is_told_to_everyone_and_ends_the_server() {
 
 #[test]
 fn after_a_lost_device_everything_is_503_with_the_reason() {
-    let site = site(patient());
-    site.moods.released.store(true, Ordering::Relaxed);
+    let site = site(long_grace());
+    site.faults.released.store(true, Ordering::Relaxed);
     assert_eq!(reply(ask(&site, "stick and lose", false)).status, 500);
     for answer in answers(&site) {
         assert_eq!(answer, (503, "device_lost".into(), LOST.into()));
@@ -94,40 +94,40 @@ fn after_a_lost_device_everything_is_503_with_the_reason() {
 }
 
 #[test]
-fn a_step_that_fails_is_told_and_an_engine_that_panics_ends_the_server() {
-    let mut site = site(patient());
+fn a_failed_step_is_reported_and_an_engine_that_panics_ends_the_server() {
+    let mut site = site(long_grace());
     let reply = site.chat("nothing", json!({}));
-    let words = "the model produced values that are not finite (NaN or infinity) at position ";
-    assert!(reply.status == 500 && reply.message().starts_with(words), "{}", reply.text);
+    let message = "the model produced values that are not finite (NaN or infinity) at position ";
+    assert!(reply.status == 500 && reply.message().starts_with(message), "{}", reply.text);
     assert_eq!(reply.json()["error"]["code"], "engine_error");
     assert_eq!(site.get("/health").status, 200);
-    let words = "the engine stopped after a panic: on purpose";
+    let message = "the engine stopped after a panic: on purpose";
     let reply = site.chat("panic", json!({"stream": true}));
-    assert!(last_event(&reply.text).contains(words), "{}", reply.text);
+    assert!(last_event(&reply.text).contains(message), "{}", reply.text);
     for answer in answers(&site) {
-        assert_eq!(answer, (503, "engine_stopped".into(), words.into()));
+        assert_eq!(answer, (503, "engine_stopped".into(), message.into()));
     }
     drop(site);
 
     site = self::site(Config { failure_grace: Duration::ZERO, ..Config::default() });
     site.chat("panic", json!({"stream": true}));
-    assert_eq!(site.end().unwrap_err().to_string(), words);
+    assert_eq!(site.end().unwrap_err().to_string(), message);
 }
 
 #[test]
-fn a_client_that_does_not_read_does_not_hold_up_the_end() {
+fn a_client_that_does_not_read_does_not_delay_the_end() {
     let mut site = site(Config { failure_grace: Duration::ZERO, ..Config::default() });
-    let _deaf = site.open_chat("endless");
+    let _unread = site.open_chat("endless");
     let _idle = std::net::TcpStream::connect(site.addr).unwrap();
-    site.moods.released.store(true, Ordering::Relaxed);
+    site.faults.released.store(true, Ordering::Relaxed);
     let _lose = ask(&site, "stick and lose", true);
     assert!(site.end().is_err());
 }
 
 #[test]
-fn a_stuck_step_is_seen_and_forgotten_when_it_ends() {
+fn a_stuck_step_is_reported_until_it_ends() {
     let site = site(Config { stall_timeout: Duration::from_millis(50), ..Config::default() });
-    site.chat("one two", json!({})); // from here on it is known what a step takes
+    site.chat("one two", json!({})); // gives the engine an expected step duration
     let stuck = ask(&site, "stick", false);
     wait_until(|| site.get("/health").status == 503);
     for (status, code, message) in answers(&site) {
@@ -135,7 +135,7 @@ fn a_stuck_step_is_seen_and_forgotten_when_it_ends() {
         assert!(message.starts_with("the engine is stuck: the current step has run for "), "{message}");
     }
     assert!(site.get("/metrics").text.contains("tern:engine_up{model_name=\"parrot\"} 0"));
-    site.moods.released.store(true, Ordering::Relaxed);
+    site.faults.released.store(true, Ordering::Relaxed);
     assert_eq!(reply(stuck).status, 200);
     assert_eq!(site.get("/health").status, 200);
     assert_eq!(site.get("/ready").status, 200);
@@ -144,12 +144,12 @@ fn a_stuck_step_is_seen_and_forgotten_when_it_ends() {
 }
 
 #[test]
-fn the_first_look_after_a_standstill_sees_it() {
+fn the_first_check_after_a_stall_fails() {
     for ready_interval in [Duration::ZERO, Duration::from_secs(60)] {
         let ready_deadline = Duration::from_millis(100);
         let site = site(Config { ready_interval, ready_deadline, ..Config::default() });
         assert_eq!(site.get("/ready").status, 200);
-        // steps that nobody has looked at, all of them before the standstill
+        // steps since the last check, all before the stall
         site.chat("one two three", json!({}));
         let stuck = ask(&site, "stick", false);
         wait_until(|| site.handle.stats().running == 1);
@@ -157,12 +157,12 @@ fn the_first_look_after_a_standstill_sees_it() {
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("engine_stuck")));
         assert!(reply.message().starts_with("the engine has completed no step for "), "{}", reply.message());
         assert_eq!(site.get("/health").status, 200, "it may be a long step");
-        // and the next one is at once
+        // the next check fails immediately
         let start = Instant::now();
         let deadline = Duration::from_secs(5);
         assert_eq!(site.get("/ready").status, 503);
         assert!(start.elapsed() < deadline, "{:?}", start.elapsed());
-        site.moods.released.store(true, Ordering::Relaxed);
+        site.faults.released.store(true, Ordering::Relaxed);
         drop(stuck);
         site.wait_until_idle();
         assert_eq!(site.get("/ready").status, 200);
@@ -170,24 +170,24 @@ fn the_first_look_after_a_standstill_sees_it() {
 }
 
 #[test]
-fn a_stuck_engine_does_not_hold_up_a_shutdown() {
+fn a_stuck_engine_does_not_delay_a_shutdown() {
     let site = site(Config { drain_timeout: Duration::from_millis(100), ..Config::default() });
     let stuck = ask(&site, "stick", true);
     wait_until(|| site.handle.stats().running == 1);
-    let moods = site.moods.clone();
+    let faults = site.faults.clone();
     let stopped = site.stop();
     assert!(last_event(&reply(stuck).text).contains("shutting_down"));
     wait_until(|| stopped.is_finished());
     assert_eq!(stopped.join().unwrap(), Ok(()));
-    moods.released.store(true, Ordering::Relaxed);
+    faults.released.store(true, Ordering::Relaxed);
 }
 
 #[test]
 fn a_model_that_cannot_be_loaded_ends_the_server() {
-    let end = |tell: fn(tern_server::Loader)| {
+    let end = |report: fn(tern_server::Loader)| {
         let (mut site, loader) = Site::loading(Setup::default());
         assert_eq!(site.get("/health").status, 200);
-        let _ = thread::spawn(move || tell(loader)).join();
+        let _ = thread::spawn(move || report(loader)).join();
         site.end().unwrap_err().to_string()
     };
     let because = |why: &str| format!("the model could not be loaded: {why}");
@@ -201,9 +201,9 @@ fn a_model_that_cannot_be_loaded_ends_the_server() {
 }
 
 #[test]
-fn a_template_that_fails_at_load_leaves_nobody_waiting() {
+fn a_template_that_fails_at_load_does_not_block_requests() {
     let (mut site, loader) = Site::loading(Setup::default());
-    // it is rendered once to learn what it shows: that may go well or panic, but it must be told
+    // it is rendered once to detect its features: that may succeed or panic, but must be reported
     let model =
         site.model(Some("{% for m in messages %}{{ loop.cycle() }}{{ 1 is divisibleby 0 }}{% endfor %}"));
     match thread::spawn(move || loader.ready(model)).join() {

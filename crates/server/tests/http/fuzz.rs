@@ -1,4 +1,4 @@
-//! Random requests: whatever is asked, the answer is a good one or a refusal in the right shape.
+//! Random requests: every response is a success or a well-formed error.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! DNS rebinding: a page on a name that resolves to this machine is not a client.
+//! DNS rebinding: requests of a page whose name resolves to this machine are refused.
 
 use serde_json::json;
 use tern_server::Config;
@@ -32,12 +32,12 @@ fn a_page_on_another_name_is_refused_on_loopback() {
 }
 
 #[test]
-fn a_name_that_the_operator_allows_is_served() {
+fn a_configured_name_is_allowed() {
     let config = Config { allowed_hosts: vec!["chat.example.com".into()], ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     assert_eq!(chat(&site, "chat.example.com").status, 200);
     assert_eq!(chat(&site, "evil.example").status, 403);
-    // the page's own origin still counts
+    // the origin is still checked
     let body = json!({"prompt": "a"}).to_string();
     let head = [("origin", "http://evil.example")];
     let reply = site.send_to("chat.example.com", "POST", "/v1/completions", &head, body.as_bytes());

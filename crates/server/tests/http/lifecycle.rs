@@ -1,4 +1,4 @@
-//! Beginnings, ends and bad luck: loading, keys, full queues, clients that leave, deadlines, drains, panics.
+//! The life of the server and of requests: loading, keys, full queues, disconnects, deadlines and drains.
 
 use std::io::Read;
 use std::thread;
@@ -12,7 +12,7 @@ use tern_server::Config;
 use crate::support::{CAPACITY, LIMITS, Setup, Site, parse, wait_until_idle};
 
 #[test]
-fn until_the_model_is_there_requests_are_told_to_come_back() {
+fn requests_get_retry_after_until_the_model_is_loaded() {
     let (site, _loader) = Site::loading(Setup::default());
     for reply in [site.chat("a", json!({})), site.get("/v1/models"), site.get("/ready")] {
         assert_eq!((reply.status, reply.message().as_str()), (503, "the model is loading"));
@@ -23,7 +23,7 @@ fn until_the_model_is_there_requests_are_told_to_come_back() {
 }
 
 #[test]
-fn every_route_but_health_wants_a_key() {
+fn every_route_except_health_requires_a_key() {
     let config = Config { api_keys: vec!["one".into(), "two".into()], ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let basic = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode("me:two"));
@@ -46,7 +46,7 @@ fn every_route_but_health_wants_a_key() {
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_back() {
+fn a_full_queue_responds_with_retry_after() {
     let limits = Limits { max_seqs: 1, max_waiting: 1, ..LIMITS };
     let site = Site::new(Setup { limits, ..Setup::default() });
     let _runs = site.open_chat("endless");
@@ -63,7 +63,7 @@ fn a_full_queue_says_when_to_come_back() {
 }
 
 #[test]
-fn choices_that_find_the_queue_full_wait_for_their_turn() {
+fn choices_wait_while_the_queue_is_full() {
     let limits = Limits { max_seqs: 1, max_waiting: 0, ..LIMITS };
     let site = Site::new(Setup { limits, ..Setup::default() });
     let reply = site.chat("one two", json!({"n": 4}));
@@ -72,10 +72,10 @@ fn choices_that_find_the_queue_full_wait_for_their_turn() {
 }
 
 #[test]
-fn a_client_that_leaves_frees_its_pages() {
+fn a_disconnected_client_frees_its_pages() {
     let site = Site::new(Setup::default());
     let streams: Vec<_> = (0..4).map(|_| site.open_chat("endless")).collect();
-    // one that does not stream, too
+    // and one that does not stream
     let body = json!({"prompt": "say:endless<answer>", "max_tokens": 400}).to_string();
     let whole = site.open("POST", "/v1/completions", &[], body.as_bytes());
     let start = Instant::now();
@@ -113,13 +113,13 @@ fn a_request_has_a_deadline() {
 }
 
 #[test]
-fn a_slow_body_is_not_waited_for() {
+fn a_slow_body_times_out() {
     let config = Config { read_timeout: Duration::from_millis(200), ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let mut stream = site.open("POST", "/v1/completions", &[("content-length", "50")], b"");
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
-    // two lengths that differ are refused by the HTTP layer itself
+    // two different lengths are refused by the HTTP layer
     assert_eq!(parse(&bytes).status, 400);
     let mut stream = std::net::TcpStream::connect(site.addr).unwrap();
     std::io::Write::write_all(
@@ -130,7 +130,7 @@ fn a_slow_body_is_not_waited_for() {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     assert_eq!(parse(&bytes).status, 408);
-    // and a head that never ends is cut off
+    // an incomplete head times out
     let mut stream = std::net::TcpStream::connect(site.addr).unwrap();
     std::io::Write::write_all(&mut stream, b"GET /health HTTP/1.1\r\n").unwrap();
     let start = Instant::now();
@@ -139,7 +139,7 @@ fn a_slow_body_is_not_waited_for() {
 }
 
 #[test]
-fn a_drain_lets_what_runs_finish() {
+fn a_drain_lets_running_requests_finish() {
     let site = Site::new(Setup::default());
     let mut stream = site.open_chat(&"word ".repeat(60));
     let addr = site.addr;
@@ -155,11 +155,11 @@ fn a_drain_lets_what_runs_finish() {
 }
 
 #[test]
-fn a_drain_ends_what_does_not_finish() {
+fn a_drain_ends_requests_that_do_not_finish() {
     let config = Config { drain_timeout: Duration::from_millis(200), ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let mut stream = site.open_chat("endless");
-    let _idle = std::net::TcpStream::connect(site.addr).unwrap(); // says nothing at all
+    let _idle = std::net::TcpStream::connect(site.addr).unwrap(); // sends nothing
     let handle = site.handle.clone();
     let start = Instant::now();
     let stopped = site.stop();

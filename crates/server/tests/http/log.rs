@@ -1,4 +1,4 @@
-//! The access log: one line a request, whatever becomes of it.
+//! The access log: one line per request, also for errors and disconnects.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Setup, Site};
 
-/// Everything that all tests of this process log.
+/// The log of all tests of this process.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -34,7 +34,7 @@ fn lines() -> &'static Lines {
     })
 }
 
-/// The line of a request, once it is there.
+/// Waits for the log line of a request.
 fn line(id: &str) -> Value {
     let start = Instant::now();
     loop {

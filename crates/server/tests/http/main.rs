@@ -1,4 +1,4 @@
-//! The server as its clients see it: over TCP, with a scripted engine behind it.
+//! Tests of the server over TCP, with a scripted engine.
 
 #[cfg(test)]
 mod bodies;

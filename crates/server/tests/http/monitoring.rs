@@ -1,4 +1,4 @@
-//! What watches and introduces the server: health, readiness, metrics, models, tokens, the page, headers.
+//! Monitoring and information: readiness, metrics, models, tokens, the chat page, headers.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tern_server::Config;
 use crate::support::{Setup, Site};
 
 #[test]
-fn ready_proves_that_the_engine_moves_but_not_too_often() {
+fn ready_tests_the_engine_but_not_too_often() {
     let site = Site::new(Setup::default());
     for _ in 0..5 {
         assert_eq!(site.get("/ready").json(), json!({"status": "ready"}));
     }
     assert_eq!(site.handle.stats().tokens_generated, 1);
-    // while others are served their steps are proof enough
+    // steps of running requests are sufficient
     let config = Config { ready_interval: Duration::ZERO, ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });
     let _stream = site.open_chat("endless");
@@ -28,7 +28,7 @@ fn ready_proves_that_the_engine_moves_but_not_too_often() {
 }
 
 #[test]
-fn metrics_count_what_happened() {
+fn metrics_count_requests_and_tokens() {
     let site = Site::new(Setup::default());
     site.chat("one two three", json!({}));
     site.chat("one two three", json!({"max_tokens": 2, "stream": true}));
@@ -60,7 +60,7 @@ fn metrics_count_what_happened() {
 }
 
 #[test]
-fn models_are_listed_by_all_their_names() {
+fn models_are_listed_under_all_names() {
     let site = Site::new(Setup::default());
     let list = site.get("/v1/models").json();
     assert_eq!(list["object"], "list");
@@ -79,7 +79,7 @@ fn models_are_listed_by_all_their_names() {
 }
 
 #[test]
-fn texts_become_tokens_and_texts_again() {
+fn texts_are_tokenized_and_detokenized() {
     let site = Site::new(Setup::default());
     let tokens = site.tokenizer.encode("Once é", true, true);
     let reply = site.post("/tokenize", json!({"prompt": "Once é", "model": "parrot"})).json();
@@ -109,12 +109,12 @@ fn control_tokens_in_messages_are_text() {
     };
     let talk = |text: &str| json!({"messages": [{"role": "user", "content": text}]});
     assert_eq!(controls(talk("a<|endoftext|>b")), controls(talk("a b")));
-    // a prompt is whatever the client wants it to be
+    // in a prompt they are parsed
     assert_eq!(controls(json!({"prompt": "a<|endoftext|>b"})), controls(json!({"prompt": "a b"})) + 1);
 }
 
 #[test]
-fn the_page_may_reach_nothing_but_this_server() {
+fn the_page_may_connect_only_to_this_server() {
     let site = Site::new(Setup::default());
     let page = site.get("/");
     assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
@@ -125,7 +125,7 @@ fn the_page_may_reach_nothing_but_this_server() {
 }
 
 #[test]
-fn request_ids_are_taken_over_where_they_are_sane() {
+fn valid_request_ids_are_kept() {
     let site = Site::new(Setup::default());
     let id = |given: &str| {
         let reply = site.send("GET", "/health", &[("x-request-id", given)], b"");
@@ -139,7 +139,7 @@ fn request_ids_are_taken_over_where_they_are_sane() {
 }
 
 #[test]
-fn other_origins_are_let_in_by_name() {
+fn other_origins_are_allowed_by_name() {
     let config = Config {
         cors_origins: vec!["https://a.example".into()],
         api_keys: vec!["k".into()],
@@ -157,7 +157,7 @@ fn other_origins_are_let_in_by_name() {
     );
     let refused = preflight("https://b.example");
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, None));
-    // a page of ours, of a friend and of a stranger posts without asking first
+    // simple POSTs without a preflight: same origin, allowed origin, other origin
     let home = format!("http://{}", site.addr);
     for (origin, want) in [(home.as_str(), 200), ("https://a.example", 200), ("https://b.example", 403)] {
         let headers = [("origin", origin), ("authorization", "Bearer k"), ("content-type", "text/plain")];

@@ -1,4 +1,4 @@
-//! What a request costs before the engine: refused by length, never in the way of small ones, ended with its client.
+//! Work that precedes the engine: limited by length, separate for small requests, cancelled with its client.
 
 use std::net::TcpStream;
 use std::thread;
@@ -9,12 +9,12 @@ use tern_server::Config;
 
 use crate::support::{Setup, Site};
 
-/// A body that takes a second or so: one word, which is merged byte by byte.
+/// A body whose tokenization takes about a second: one long word, merged byte by byte.
 fn slow() -> String {
     json!({"prompt": "the".repeat(200_000)}).to_string()
 }
 
-/// More than are prepared at once.
+/// More requests than are prepared at once.
 fn many() -> usize {
     4 * thread::available_parallelism().map_or(2, usize::from)
 }
@@ -43,12 +43,12 @@ fn a_text_that_cannot_fit_is_refused_by_its_bytes() {
     }
     let reply = site.chat(&text, json!({}));
     assert_eq!((reply.status, code(&reply.json()).0), (400, &json!("context_length_exceeded")));
-    // tokens are counted for whoever asks how many there are
+    // /tokenize has no limit
     assert_eq!(site.post("/tokenize", json!({"prompt": "a ".repeat(9000)})).status, 200);
 }
 
 #[test]
-fn encoding_ends_where_the_context_does() {
+fn encoding_ends_at_the_context() {
     let site = Site::new(Setup::default());
     let text = "1 ".repeat(1000);
     for (path, param, body) in [
@@ -80,7 +80,7 @@ fn a_small_request_does_not_wait_for_large_ones() {
 }
 
 #[test]
-fn a_client_that_leaves_ends_its_preparation() {
+fn a_disconnected_client_cancels_its_preparation() {
     let site = Site::new(Setup::default());
     let (body, start) = (slow(), Instant::now());
     assert_eq!(site.send("POST", "/tokenize", &[], body.as_bytes()).status, 200);
@@ -88,14 +88,14 @@ fn a_client_that_leaves_ends_its_preparation() {
     let leaving: Vec<_> = (0..many()).map(|_| site.open("POST", "/tokenize", &[], body.as_bytes())).collect();
     thread::sleep(Duration::from_millis(200)); // some are being prepared and others wait
     drop(leaving);
-    // large enough to need a worker that they had
+    // large enough for the same workers
     let start = Instant::now();
     assert_eq!(site.post("/tokenize", json!({"prompt": "a ".repeat(40_000)})).status, 200);
     assert!(start.elapsed() < one + Duration::from_millis(500), "{:?} of {one:?}", start.elapsed());
 }
 
 #[test]
-fn the_deadline_holds_for_preparation() {
+fn the_deadline_applies_to_preparation() {
     let limit = Duration::from_millis(150);
     let config = Config { request_timeout: Some(limit), ..Config::default() };
     let site = Site::new(Setup { config, ..Setup::default() });

@@ -1,4 +1,4 @@
-//! A server on a port of its own, a model that says what it is told to, and a client.
+//! A server on its own port, a model that repeats what the prompt says, and a client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,10 +17,10 @@ use tern::{Model, ModelParts, PartialSampling};
 use tern_server::{Config, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
-/// A template that knows nothing but roles.
+/// A template with roles only.
 pub(crate) const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";
 
-/// One that shows tools, marks calls as Hermes does, and reasons where it is asked to.
+/// A template with tools, Hermes's call markup, and reasoning if `enable_thinking` is set.
 pub(crate) const HERMES: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}\
     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}\
     <tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}</tool_call>\
@@ -29,7 +29,7 @@ pub(crate) const HERMES: &str = "{% if tools %}<tools>{{ tools | tojson }}</tool
 pub(crate) const LIMITS: Limits = Limits { max_seqs: 8, max_context: 512, max_waiting: 8, step_millis: 0 };
 pub(crate) const CAPACITY: Capacity = Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8 };
 
-/// What a test wants to be different.
+/// What a test may change.
 pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) limits: Limits,
@@ -47,24 +47,24 @@ pub(crate) struct Site {
     pub(crate) addr: SocketAddr,
     pub(crate) handle: Handle,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) moods: Arc<Moods>,
+    pub(crate) faults: Arc<Faults>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
-/// What a test does to the model while it runs.
+/// Faults that a test triggers while the model runs.
 #[derive(Default)]
-pub(crate) struct Moods {
-    /// Steps that were told to stick go on.
+pub(crate) struct Faults {
+    /// Stuck steps continue.
     pub(crate) released: AtomicBool,
     lost: AtomicBool,
 }
 
-impl Moods {
-    /// A step that does not end, until the test says so or has failed.
+impl Faults {
+    /// Blocks until the test releases the step or has failed.
     fn stick(&self) {
-        let patience = Instant::now() + Duration::from_secs(20);
-        while !self.released.load(Ordering::Relaxed) && Instant::now() < patience {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.released.load(Ordering::Relaxed) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -73,7 +73,7 @@ impl Moods {
 /// A runner that can lose its device.
 struct Parrot {
     script: ScriptedRunner,
-    moods: Arc<Moods>,
+    faults: Arc<Faults>,
 }
 
 impl Runner for Parrot {
@@ -83,7 +83,7 @@ impl Runner for Parrot {
 
     fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
         let answers = self.script.collect();
-        match self.moods.lost.load(Ordering::Relaxed) {
+        match self.faults.lost.load(Ordering::Relaxed) {
             true => Err(EngineError::DeviceLost("a step on a parrot: misaligned address".into())),
             false => answers,
         }
@@ -98,7 +98,7 @@ impl Runner for Parrot {
     }
 }
 
-/// An answer of the server.
+/// A response of the server.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -134,10 +134,10 @@ pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_metadata(&Checkpoint::open(path.as_ref()).unwrap().metadata).unwrap())
 }
 
-/// Says what stands between `say:` and the end of the prompt, then ends. Some words do something else.
+/// Generates the text between `say:` and the end of the prompt, then ends. Some words trigger faults.
 fn parrot(
     tokenizer: Arc<Tokenizer>,
-    moods: Arc<Moods>,
+    faults: Arc<Faults>,
 ) -> impl FnMut(&[u32], &Sample) -> Option<u32> + Send + 'static {
     move |history, _| {
         let marker = |end: &usize| {
@@ -158,12 +158,12 @@ fn parrot(
                 Some(65)
             }
             "stick" => {
-                moods.stick();
+                faults.stick();
                 Some(65)
             }
             "stick and lose" => {
-                moods.stick();
-                moods.lost.store(true, Ordering::Relaxed);
+                faults.stick();
+                faults.lost.store(true, Ordering::Relaxed);
                 Some(65)
             }
             "panic" => panic!("on purpose"),
@@ -182,7 +182,7 @@ impl Site {
         site
     }
 
-    /// The model, with a template.
+    /// The model with a template.
     pub(crate) fn model(&self, template: Option<&str>) -> ServedModel {
         ServedModel {
             names: vec!["parrot".into(), "org/parrot".into()],
@@ -199,13 +199,13 @@ impl Site {
         }
     }
 
-    /// A server that waits for its model.
+    /// A server whose model is not loaded yet.
     pub(crate) fn loading(setup: Setup) -> (Site, Loader) {
         let tokenizer = tokenizer();
-        let moods = Arc::<Moods>::default();
-        let script = parrot(Arc::clone(&tokenizer), Arc::clone(&moods));
+        let faults = Arc::<Faults>::default();
+        let script = parrot(Arc::clone(&tokenizer), Arc::clone(&faults));
         let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
-        let runner = Parrot { script, moods: Arc::clone(&moods) };
+        let runner = Parrot { script, faults: Arc::clone(&faults) };
         let handle = Engine::start(Box::new(runner), setup.limits).unwrap();
         let server = Server::new(setup.config);
         let loader = server.loader();
@@ -223,7 +223,7 @@ impl Site {
                 server.serve(listener, shutdown).await
             })
         });
-        (Site { addr, handle, tokenizer, moods, stop: Some(stop), thread: Some(thread) }, loader)
+        (Site { addr, handle, tokenizer, faults, stop: Some(stop), thread: Some(thread) }, loader)
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {
@@ -241,12 +241,12 @@ impl Site {
         self.post("/v1/chat/completions", body)
     }
 
-    /// A request and its whole answer on a connection of its own.
+    /// Sends a request on a new connection and reads the whole response.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         self.send_to(&self.addr.to_string(), method, path, headers, body)
     }
 
-    /// The same by another name.
+    /// As [`Site::send`], with another host name.
     pub(crate) fn send_to(
         &self,
         host: &str,
@@ -261,7 +261,7 @@ impl Site {
         parse(&bytes)
     }
 
-    /// A request on its way.
+    /// Sends a request without reading the response.
     pub(crate) fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
         self.open_to(&self.addr.to_string(), method, path, headers, body)
     }
@@ -306,20 +306,20 @@ impl Site {
         self.thread.take().unwrap()
     }
 
-    /// Waits for the server to end by itself.
+    /// Waits until the server ends by itself.
     pub(crate) fn end(&mut self) -> Result<(), ServeError> {
         let thread = self.thread.take().unwrap();
         wait_until(|| thread.is_finished());
         thread.join().unwrap()
     }
 
-    /// Waits for every page to come back.
+    /// Waits until all pages are free.
     pub(crate) fn wait_until_idle(&self) {
         wait_until_idle(&self.handle);
     }
 }
 
-/// Waits for something that happens soon.
+/// Waits up to ten seconds for a condition.
 pub(crate) fn wait_until(happened: impl Fn() -> bool) {
     let start = Instant::now();
     while !happened() {
@@ -328,7 +328,7 @@ pub(crate) fn wait_until(happened: impl Fn() -> bool) {
     }
 }
 
-/// Waits for every page of an engine to come back: what is cancelled ends with the step that runs.
+/// Waits until all pages of an engine are free: cancelled sequences end with the current step.
 pub(crate) fn wait_until_idle(handle: &Handle) {
     let start = Instant::now();
     loop {
@@ -342,7 +342,7 @@ pub(crate) fn wait_until_idle(handle: &Handle) {
     }
 }
 
-/// The parts of an HTTP/1.1 answer.
+/// Parses an HTTP/1.1 response.
 pub(crate) fn parse(bytes: &[u8]) -> Reply {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or_else(|| {
         panic!("no answer: {:?}", String::from_utf8_lossy(bytes));

@@ -1,0 +1,73 @@
+//! The flags of `tern bench`.
+
+use clap::{Args, Subcommand};
+use tern::Device;
+
+use super::ModelArgs;
+use crate::values::{self, positive};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) what: Option<BenchWhat>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Use random weights in a known shape, such as bonsai-1.7b:q1_0
+    #[arg(long, value_name = "SHAPE:FORMAT", conflicts_with_all = ["model", "hf"])]
+    pub(crate) synthetic: Option<String>,
+    /// Tokens of the prompt test; 0 omits it [default: 512, or what fits the context]
+    #[arg(short, long, value_name = "TOKENS")]
+    pub(crate) prompt: Option<usize>,
+    /// Tokens of the decode test; 0 omits it [default: 128, or what fits the context]
+    #[arg(short = 'n', long, value_name = "TOKENS")]
+    pub(crate) decode: Option<usize>,
+    /// Tokens in the context before a test begins
+    #[arg(short, long, default_value_t = 0)]
+    pub(crate) depth: usize,
+    /// Sequences that are decoded at once
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    pub(crate) streams: usize,
+    /// Repetitions of each test
+    #[arg(short, long, default_value_t = 3, value_parser = positive)]
+    pub(crate) repeat: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchWhat {
+    /// Measure single ops in every format
+    Ops(BenchOpsArgs),
+    /// Measure the scheduler alone
+    Plan(BenchPlanArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchPlanArgs {
+    /// Sequences that run at once
+    #[arg(long, default_value_t = 256, value_parser = positive)]
+    pub(crate) seqs: usize,
+    /// Tokens per sequence
+    #[arg(long, default_value_t = 2048, value_parser = positive)]
+    pub(crate) depth: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchOpsArgs {
+    /// Device: cpu, cuda, cuda:N, or auto for the GPU if there is one
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
+    pub(crate) device: Device,
+    /// CPU threads [default: one per core]
+    #[arg(short, long, value_parser = values::threads)]
+    pub(crate) threads: Option<usize>,
+    /// Only cases whose name contains this
+    pub(crate) filter: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
