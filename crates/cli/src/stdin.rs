@@ -13,9 +13,9 @@ const MAX_BYTES: u64 = 64 << 20;
 /// How long to wait for the first byte.
 #[derive(Clone, Copy)]
 struct Waits {
-    /// A message says what the command waits for.
+    /// Time until a message tells the user that the command is waiting.
     notice_after: Duration,
-    /// Stdin is ignored: supervisors and CI leave pipes open that have no writer.
+    /// Time until stdin is ignored: supervisors and CI leave pipes open that have no writer.
     timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! An answer that follows a JSON schema, whatever the model would have written.
+//! An answer that is constrained to a JSON schema.
 //!
 //!     cargo run --release --example json_schema
 

@@ -40,7 +40,7 @@ impl Message {
         Message::new("system", content)
     }
 
-    /// What a person says.
+    /// A message of the user.
     pub fn user(content: impl Into<String>) -> Message {
         Message::new("user", content)
     }
@@ -152,7 +152,7 @@ pub(crate) enum ContentShape {
 /// A conversation that the model continues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chat {
-    /// What was said so far.
+    /// The messages so far.
     pub messages: Vec<Message>,
     /// Tools that the model may call, in the shape of the OpenAI API.
     pub tools: Vec<Value>,
@@ -177,7 +177,7 @@ impl Chat {
 /// A conversation as its model reads it.
 #[derive(Debug)]
 pub struct RenderedChat {
-    /// The text, with what in it came from a message.
+    /// The text, with the ranges that came from messages.
     pub text: ChatText,
     /// How reasoning and calls are marked in the answer.
     pub markup: Markup,
@@ -230,7 +230,7 @@ impl Model {
         let value = |message: &Message| message.to_value(self.content_shape(), arguments);
         let messages: Vec<Value> = match self.takes_tools() {
             true => chat.messages.iter().map(value).collect(),
-            // calls of earlier turns are part of the conversation, whatever this turn offers
+            // calls of earlier turns are part of the conversation even if this turn has no tools
             false => explain_tools(chat).iter().map(value).collect(),
         };
         let tools = (self.takes_tools() && !chat.tools.is_empty()).then(|| json!(chat.tools));

@@ -1,4 +1,4 @@
-//! What the environment of the process says: where models and kernels are cached, and where NVRTC may be installed.
+//! Paths from environment variables: the caches of models and kernels, and the places to search for NVRTC.
 //! The only file of the library that reads it.
 
 use std::path::{Path, PathBuf};

@@ -219,7 +219,7 @@ fn chat_template(tokenizer: &Tokenizer, given: Option<&str>) -> Result<Option<Ch
     Ok(Some(ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))?))
 }
 
-/// What was requested, or what the file says (3 is the last token), or the mean.
+/// The requested pooling, or the file's (3 is the last token), or the mean.
 fn pooling(requested: Option<Pooling>, metadata: &Metadata, arch: &str) -> Result<Pooling, Error> {
     let file = metadata.optional_usize(&format!("{arch}.pooling_type"))?;
     Ok(requested.unwrap_or(if file == Some(3) { Pooling::Last } else { Pooling::Mean }))

@@ -159,7 +159,7 @@ impl OpenedModel {
         }
     }
 
-    /// Moves it to a device, or says that it does not fit. Most programs want [`crate::Model::start`].
+    /// Loads the model on a device, or fails if it does not fit. Most programs use [`crate::Model::start`].
     pub fn runner(
         self,
         backend: Box<dyn Backend>,

@@ -35,7 +35,7 @@ pub struct LoadOptions {
     pub kv_memory: KvMemory,
     /// Sequences that run at once.
     pub max_seqs: usize,
-    /// Requests that wait beside them; further ones are refused.
+    /// Maximum number of queued requests; further ones are refused.
     pub max_waiting: usize,
     /// Tokens per step at most.
     pub step_tokens: usize,
@@ -43,7 +43,7 @@ pub struct LoadOptions {
     pub step_millis: usize,
     /// How the file is accessed: mapped, copied or locked in memory.
     pub access: Access,
-    /// How hidden states become an embedding; as the file says, or the mean, if not set.
+    /// Pooling of hidden states to an embedding; if not set, the file's pooling or the mean.
     pub pooling: Option<Pooling>,
     /// A chat template to use instead of the file's.
     pub chat_template: Option<String>,
@@ -54,7 +54,7 @@ pub struct LoadOptions {
 /// Tokens that one sequence may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
-    /// What the model was trained for, but no more than this.
+    /// The trained context, but at most this.
     AtMost(usize),
     /// This many; an error if the model was trained for fewer.
     Exactly(usize),

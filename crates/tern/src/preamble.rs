@@ -7,7 +7,7 @@ use tern_text::{CallStyle, ReasoningStyle, Tokenizer};
 
 use crate::Model;
 
-/// The end of a chat's prompt, and what may come before the constrained answer.
+/// The end of a chat's prompt, and what may precede the constrained answer.
 #[derive(Clone, Copy, Debug)]
 pub struct ChatStart<'a> {
     /// The end of the prompt, which may open reasoning.
@@ -16,7 +16,7 @@ pub struct ChatStart<'a> {
     pub calls: Option<CallStyle>,
 }
 
-/// The token that begins a call; without one a call cannot be told from an answer.
+/// The token that starts a call; without one a call cannot be distinguished from an answer.
 pub fn call_token(tokenizer: &Tokenizer, style: &CallStyle) -> Option<u32> {
     let mark = if style.open.is_empty() { style.begin } else { style.open };
     tokenizer.id_of(mark.trim_ascii())

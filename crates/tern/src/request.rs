@@ -1,4 +1,4 @@
-//! What a model is asked for, and how its answer comes back: whole, streamed, blocking or async.
+//! Requests to a model, and their answers: whole or streamed, blocking or async.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ pub enum Input {
     Chat(Chat),
 }
 
-/// A request for one text. What is not set comes from the model's file, then from [`PartialSampling::USUAL`].
+/// A request for one text. Unset sampling parameters come from the model's file, then from [`PartialSampling::USUAL`].
 ///
 /// ```
 /// use tern::{Model, Request};

@@ -74,7 +74,7 @@ pub(crate) struct ServeArgs {
     /// loopback, and elsewhere if there is no API key
     #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
-    /// Pooling of embeddings [default: as the model's file says, or mean]
+    /// Pooling of embeddings [default: the pooling in the model's file, or mean]
     #[arg(long, help_heading = "Model and device", value_name = "HOW")]
     pub(crate) pooling: Option<PoolingArg>,
     #[command(flatten)]
