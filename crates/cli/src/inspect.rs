@@ -66,14 +66,14 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     }
     match &model {
         Ok(model) => {
-            let (weights, kv, scratch) = sizes(&checkpoint, model)?;
+            let need = MemoryNeed::new(&checkpoint, model)?;
             writeln!(out, "\nmemory")?;
-            writeln!(out, "  weights               {}", units::bytes(weights))?;
-            writeln!(out, "  KV per 1,000 tokens   {}", units::bytes(kv))?;
+            writeln!(out, "  weights               {}", units::bytes(need.weights))?;
+            writeln!(out, "  KV per 1,000 tokens   {}", units::bytes(need.kv_per_1000_tokens))?;
             writeln!(
                 out,
                 "  scratch               {} for steps of {STEP_TOKENS} tokens",
-                units::bytes(scratch)
+                units::bytes(need.scratch)
             )?;
         }
         Err(why) => writeln!(out, "\ncannot be run: {}", escaped(why))?,
@@ -81,11 +81,23 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     Ok(())
 }
 
-/// Bytes of weights, of KV for 1,000 tokens, and of scratch.
-fn sizes(checkpoint: &Checkpoint, model: &Model) -> CliResult<(u64, u64, u64)> {
-    let scratch = Cpu::new(1)?.scratch(&model.graph, STEP_TOKENS, 1);
-    let kv: usize = model.graph.kv.iter().map(|layer| layer.bytes_per_token(KvCells::F16)).sum();
-    Ok((checkpoint.total_bytes(), 1000 * kv as u64, scratch))
+/// The memory that a model needs, in bytes.
+struct MemoryNeed {
+    weights: u64,
+    kv_per_1000_tokens: u64,
+    /// For steps of [`STEP_TOKENS`].
+    scratch: u64,
+}
+
+impl MemoryNeed {
+    fn new(checkpoint: &Checkpoint, model: &Model) -> CliResult<MemoryNeed> {
+        let kv: usize = model.graph.kv.iter().map(|layer| layer.bytes_per_token(KvCells::F16)).sum();
+        Ok(MemoryNeed {
+            weights: checkpoint.total_bytes(),
+            kv_per_1000_tokens: 1000 * kv as u64,
+            scratch: Cpu::new(1)?.scratch(&model.graph, STEP_TOKENS, 1),
+        })
+    }
 }
 
 fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {
@@ -127,8 +139,8 @@ fn to_json(
         .iter()
         .map(|f| json!({ "path": f.path, "bytes": f.bytes, "version": f.version, "alignment": f.alignment }));
     let memory = model.as_ref().ok().and_then(|model| {
-        let (weights, kv, scratch) = sizes(checkpoint, model).ok()?;
-        Some(json!({ "weights": weights, "kv_per_1000_tokens": kv, "scratch": scratch }))
+        let MemoryNeed { weights, kv_per_1000_tokens, scratch } = MemoryNeed::new(checkpoint, model).ok()?;
+        Some(json!({ "weights": weights, "kv_per_1000_tokens": kv_per_1000_tokens, "scratch": scratch }))
     });
     json!({
         "files": files.collect::<Vec<_>>(),

@@ -25,4 +25,8 @@ mod preparation;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
+mod reply;
+#[cfg(test)]
 mod support;
+#[cfg(test)]
+mod tools;
