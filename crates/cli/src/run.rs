@@ -170,7 +170,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     let seed = model.sampling(&request).seed;
     let stream = model.stream(request.seed(seed))?;
     if !is_chat && !args.json && !args.model.quiet && std::io::stderr().is_terminal() {
-        // shows the whole text on a terminal
+        // the prompt too, so that the terminal shows the whole text
         let _ = std::io::stderr().write_all(terminal::model_text(&text, true).as_bytes());
     }
     let mut out = std::io::stdout().lock();

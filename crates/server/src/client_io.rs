@@ -1,4 +1,4 @@
-//! A client's socket: writes have a timeout, and closing waits until the client has read the response.
+//! A client's socket: writes have a timeout, and unread input is drained on close so that the response arrives.
 
 use std::io;
 use std::pin::Pin;

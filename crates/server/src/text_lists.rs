@@ -34,7 +34,7 @@ pub(crate) struct List {
     count: usize,
     /// The first element is a token id.
     of_ids: bool,
-    /// The first elements that are not token ids.
+    /// The first elements after the leading token ids.
     kept: Vec<Listed>,
 }
 
