@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::Value;
 use tern::grammar::{Grammar, GrammarError};
-use tern::{ChatStart, Constraint};
+use tern::{ChatStart, CompiledConstraint};
 
 use crate::error::{ApiError, Result};
 use crate::json::Values;
@@ -124,7 +124,11 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
 
 impl RequestedGrammar {
     /// Compiles the grammar. `chat` describes the start of a chat answer, which may reason or call a tool first.
-    pub(crate) fn compile(&self, served: &ServedModel, chat: Option<ChatStart<'_>>) -> Result<Constraint> {
+    pub(crate) fn compile(
+        &self,
+        served: &ServedModel,
+        chat: Option<ChatStart<'_>>,
+    ) -> Result<CompiledConstraint> {
         served.model.constraint(&self.grammar, chat).map_err(|error| match error {
             GrammarError::Busy => ApiError::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()).retry(1),
             error => ApiError::bad(self.param, format!("{}: {error}", self.param)),

@@ -6,19 +6,19 @@ use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
 use crate::Model;
 use crate::preamble::{AfterPreamble, ChatStart, Preamble};
 
-/// A compiled constraint, for every text of a request.
-pub struct Constraint {
+/// A constraint that every text of a request follows.
+pub struct CompiledConstraint {
     compiled: CompiledGrammar,
     preamble: Option<Preamble>,
 }
 
-impl Constraint {
+impl CompiledConstraint {
     /// The state of one more text.
     pub fn shared(&self) -> SharedConstraint {
-        let rules = self.compiled.constraint();
+        let constraint = self.compiled.constraint();
         match self.preamble.clone() {
-            None => SharedConstraint::new(rules),
-            Some(preamble) => SharedConstraint::new(AfterPreamble { rules, preamble }),
+            None => SharedConstraint::new(constraint),
+            Some(preamble) => SharedConstraint::new(AfterPreamble { constraint, preamble }),
         }
     }
 }
@@ -32,9 +32,9 @@ impl Model {
         &self,
         grammar: &Grammar,
         chat: Option<ChatStart<'_>>,
-    ) -> Result<Constraint, GrammarError> {
+    ) -> Result<CompiledConstraint, GrammarError> {
         let compiled = self.grammar_compiler().compile(grammar)?;
         let preamble = chat.and_then(|chat| Preamble::new(self, chat));
-        Ok(Constraint { compiled, preamble })
+        Ok(CompiledConstraint { compiled, preamble })
     }
 }

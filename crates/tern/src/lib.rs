@@ -48,7 +48,7 @@ pub mod units;
 
 pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};
 pub use chat::{Chat, Message, RenderedChat, ToolCall};
-pub use constraint::Constraint;
+pub use constraint::CompiledConstraint;
 pub use device::Device;
 pub use error::Error;
 pub use machine::threads;

@@ -98,19 +98,19 @@ impl Preamble {
 }
 
 /// A constraint that applies after the preamble.
-pub(crate) struct AfterPreamble<R> {
-    pub(crate) rules: R,
+pub(crate) struct AfterPreamble<C> {
+    pub(crate) constraint: C,
     pub(crate) preamble: Preamble,
 }
 
-impl<R: Constraint> Constraint for AfterPreamble<R> {
+impl<C: Constraint> Constraint for AfterPreamble<C> {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         match self.preamble.state {
-            State::Constrained => self.rules.mask(),
+            State::Constrained => self.constraint.mask(),
             State::Reasoning => Ok(self.preamble.all(false)),
             State::Free => Ok(self.preamble.all(true)),
             State::Undecided => {
-                let mut mask = self.rules.mask()?;
+                let mut mask = self.constraint.mask()?;
                 for id in [self.preamble.think, self.preamble.call].into_iter().flatten() {
                     if let Some(word) = mask.get_mut(id as usize / 32) {
                         *word |= 1 << (id % 32);
@@ -125,7 +125,7 @@ impl<R: Constraint> Constraint for AfterPreamble<R> {
         let preamble = &mut self.preamble;
         match preamble.state {
             State::Free => Ok(false),
-            State::Constrained => self.rules.accept(token),
+            State::Constrained => self.constraint.accept(token),
             State::Reasoning => {
                 preamble.reason(token);
                 Ok(false)
@@ -141,7 +141,7 @@ impl<R: Constraint> Constraint for AfterPreamble<R> {
             }
             State::Undecided => {
                 preamble.state = State::Constrained;
-                self.rules.accept(token)
+                self.constraint.accept(token)
             }
         }
     }
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    fn rules_after(state: State) -> AfterPreamble<Seven> {
+    fn after_preamble(state: State) -> AfterPreamble<Seven> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tern-stories-1bit.gguf");
         let metadata = tern_formats::Checkpoint::open(path.as_ref()).unwrap().metadata;
         let tokenizer = Arc::new(Tokenizer::from_metadata(&metadata).unwrap());
@@ -177,32 +177,32 @@ mod tests {
             tokenizer,
             end_tokens: [0].into(),
         };
-        AfterPreamble { rules: Seven, preamble }
+        AfterPreamble { constraint: Seven, preamble }
     }
 
     #[test]
     fn the_first_token_decides() {
-        let mut rules = rules_after(State::Undecided);
-        assert_eq!(rules.mask().unwrap(), [1 << 1 | 1 << 2 | 1 << 7, 0, 0, 0]);
-        assert_eq!(rules.accept(7), Ok(true));
-        assert_eq!(rules.mask().unwrap()[0], 1 << 7);
-        let mut rules = rules_after(State::Undecided);
-        assert_eq!(rules.accept(2), Ok(false));
-        assert_eq!(rules.mask().unwrap()[0], u32::MAX); // the call may end the text
-        assert_eq!(rules.accept(9), Ok(false));
+        let mut constraint = after_preamble(State::Undecided);
+        assert_eq!(constraint.mask().unwrap(), [1 << 1 | 1 << 2 | 1 << 7, 0, 0, 0]);
+        assert_eq!(constraint.accept(7), Ok(true));
+        assert_eq!(constraint.mask().unwrap()[0], 1 << 7);
+        let mut constraint = after_preamble(State::Undecided);
+        assert_eq!(constraint.accept(2), Ok(false));
+        assert_eq!(constraint.mask().unwrap()[0], u32::MAX); // the call may end the text
+        assert_eq!(constraint.accept(9), Ok(false));
     }
 
     #[test]
-    fn rules_wait_for_the_end_of_reasoning_however_it_is_cut() {
-        let mut rules = rules_after(State::Undecided);
-        rules.accept(1).unwrap();
-        let tokenizer = Arc::clone(&rules.preamble.tokenizer);
+    fn constraints_wait_for_the_end_of_reasoning_however_it_is_cut() {
+        let mut constraint = after_preamble(State::Undecided);
+        constraint.accept(1).unwrap();
+        let tokenizer = Arc::clone(&constraint.preamble.tokenizer);
         for id in tokenizer.encode("Not </thin yet</think", false, true) {
-            assert_eq!(rules.mask().unwrap()[0], u32::MAX - 1); // all but the end of the text
-            assert_eq!(rules.accept(id), Ok(false));
+            assert_eq!(constraint.mask().unwrap()[0], u32::MAX - 1); // all but the end of the text
+            assert_eq!(constraint.accept(id), Ok(false));
         }
-        rules.accept(tokenizer.encode(">", false, true)[0]).unwrap();
-        assert_eq!(rules.mask().unwrap()[0], 1 << 2 | 1 << 7); // it does not reason twice
-        assert!(rules.accept(9).is_err());
+        constraint.accept(tokenizer.encode(">", false, true)[0]).unwrap();
+        assert_eq!(constraint.mask().unwrap()[0], 1 << 2 | 1 << 7); // it does not reason twice
+        assert!(constraint.accept(9).is_err());
     }
 }

@@ -11,7 +11,7 @@ use axum::response::Response;
 use tern::engine::Request;
 use tern::grammar::Grammar;
 use tern::text::CallStyle;
-use tern::{ChatReading, ChatStart, Constraint, Reading, call_token};
+use tern::{ChatReading, ChatStart, CompiledConstraint, Reading, call_token};
 
 use self::reply::Reply;
 use super::deliver::Prepared;
@@ -90,7 +90,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
         sampling: options.sampling(text),
         end_tokens: Arc::clone(&options.end_tokens),
         priority: options.priority,
-        constraint: constraint.as_ref().map(Constraint::shared),
+        constraint: constraint.as_ref().map(CompiledConstraint::shared),
         pooling: None,
     };
     let requests = (0..options.n).map(request).collect();

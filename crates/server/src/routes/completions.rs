@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use tern::engine::Request;
-use tern::{Constraint, Reading};
+use tern::{CompiledConstraint, Reading};
 
 use self::reply::{PromptEcho, Reply};
 use super::deliver::Prepared;
@@ -90,7 +90,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
             sampling: options.sampling(text),
             end_tokens: Arc::clone(&options.end_tokens),
             priority: options.priority,
-            constraint: constraint.as_ref().map(Constraint::shared),
+            constraint: constraint.as_ref().map(CompiledConstraint::shared),
             pooling: None,
         }));
     }
