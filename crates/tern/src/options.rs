@@ -16,9 +16,9 @@ pub const STEP_TOKENS: usize = 512;
 ///
 /// ```
 /// use tern::{Context, Device, LoadOptions};
-/// let options = LoadOptions { device: Device::Cpu, context: Context::Exactly(512), ..LoadOptions::default() };
+/// let options = LoadOptions { device: Device::Cpu, context: Context::Exactly(128), ..LoadOptions::default() };
 /// let model = tern::Model::load_with("stories", &options)?;
-/// assert_eq!(model.context(), 512);
+/// assert_eq!(model.context(), 128);
 /// # Ok::<(), tern::Error>(())
 /// ```
 #[derive(Clone, Debug)]
