@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
+use tern::Error;
 use tern::text::{Markup, TemplateError};
-use tern::{Error, Message};
 
 use crate::Config;
 use crate::encode::Encoder;
@@ -15,12 +15,11 @@ use crate::model::ServedModel;
 use crate::params::Params;
 use crate::tools::Tools;
 
-/// What a conversation is rendered with.
+/// A conversation and the rules for its tools.
 pub(crate) struct Chat {
-    messages: Vec<Message>,
+    /// With the offered tools, if they are enabled.
+    conversation: tern::Chat,
     pub(crate) tools: Tools,
-    template_variables: Map<String, Value>,
-    add_generation_prompt: bool,
 }
 
 /// A rendered and tokenized conversation.
@@ -48,27 +47,26 @@ impl Chat {
             return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
         }
         let messages = messages::convert(messages)?;
-        let tools = Tools::take(params, config)?;
-        let template_variables = template_variables(params, config)?;
-        Ok(Chat { messages, tools, template_variables, add_generation_prompt: true })
+        let (tools, offered) = Tools::take(params, config)?;
+        let conversation = tern::Chat {
+            tools: if tools.enabled() { offered } else { vec![] },
+            template_variables: template_variables(params, config)?,
+            ..tern::Chat::new(messages)
+        };
+        Ok(Chat { conversation, tools })
     }
 
     /// Sets whether the prompt ends with the start of an assistant message.
-    pub(crate) fn with_generation_prompt(self, add_generation_prompt: bool) -> Chat {
-        Chat { add_generation_prompt, ..self }
+    pub(crate) fn with_generation_prompt(mut self, add_generation_prompt: bool) -> Chat {
+        self.conversation.add_generation_prompt = add_generation_prompt;
+        self
     }
 
     /// Renders and tokenizes the conversation.
     pub(crate) fn prompt(&self, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
         encoder.cancel.check()?;
-        let chat = tern::Chat {
-            messages: self.messages.clone(),
-            tools: if self.tools.enabled() { self.tools.offered.clone() } else { vec![] },
-            template_variables: self.template_variables.clone(),
-            add_generation_prompt: self.add_generation_prompt,
-        };
         let cancel = encoder.cancel.clone();
-        let rendered = encoder.served.model.render(&chat, move || cancel.is_cancelled());
+        let rendered = encoder.served.model.render(&self.conversation, move || cancel.is_cancelled());
         let rendered = rendered.map_err(|error| match error {
             Error::NoChatTemplate(_) => {
                 let message = "this model has no chat template: use /v1/completions";

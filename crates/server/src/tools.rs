@@ -10,8 +10,6 @@ use crate::params::Params;
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
-    /// As passed to the template.
-    pub(crate) offered: Vec<Value>,
     /// Names and argument schemas.
     pub(crate) functions: Vec<(String, Value)>,
     pub(crate) choice: ToolChoice,
@@ -35,7 +33,8 @@ const CHOICES: &str =
     "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
 
 impl Tools {
-    pub(crate) fn take(params: &mut Params, config: &Config) -> Result<Tools> {
+    /// The tools, and their descriptions as a template takes them.
+    pub(crate) fn take(params: &mut Params, config: &Config) -> Result<(Tools, Vec<Value>)> {
         let many = params.bool("parallel_tool_calls")?.unwrap_or(true);
         let offered = params.array("tools")?.unwrap_or_default();
         if offered.len() > config.max_tools {
@@ -55,7 +54,7 @@ impl Tools {
             offered.iter().enumerate().map(|(at, tool)| function(tool, at)).collect();
         let functions = functions?;
         let choice = choice(params.take("tool_choice"), &functions)?;
-        Ok(Tools { offered, functions, choice, many })
+        Ok((Tools { functions, choice, many }, offered))
     }
 
     /// Whether the model may call tools.
