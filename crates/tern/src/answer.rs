@@ -123,7 +123,8 @@ impl AnswerReader {
         self.in_reasoning = parts.last().map_or(self.in_reasoning, |part| matches!(part, Part::Reasoning(_)));
         self.reasoning_tokens += usize::from(self.in_reasoning);
         let mut delta = Delta { parts, ..Delta::default() };
-        if passed.stop.is_some() | self.drop_further_calls(&mut delta) {
+        let dropped = self.drop_further_calls(&mut delta);
+        if passed.stop.is_some() || dropped {
             delta.finish = Some(self.reason(FinishReason::Stop));
         }
         let has_news = has_logprob || delta.finish.is_some() || !delta.parts.is_empty();

@@ -28,9 +28,6 @@ pub enum Error {
     /// A stop string is empty, or there are too many.
     #[error(transparent)]
     Stop(#[from] tern_text::StopError),
-    /// A sampling parameter is out of range.
-    #[error(transparent)]
-    Sampling(#[from] tern_engine::SamplingError),
     /// The constraint cannot be compiled.
     #[error(transparent)]
     Grammar(#[from] tern_grammar::GrammarError),

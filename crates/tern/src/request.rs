@@ -1,8 +1,9 @@
 //! Requests to a model, and their answers: whole or streamed, blocking or async.
 
+use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tern_engine::{EngineError, Event, Sampling};
+use tern_engine::{EngineError, Event, Sampling, TokenStream};
 use tern_grammar::Grammar;
 
 use crate::answer::{Answer, AnswerReader, ChatReading, Reading};
@@ -200,10 +201,8 @@ impl Model {
         };
         let prompt_tokens = tokens.len();
         let reader = AnswerReader::new(self.tokenizer(), &reading)?;
-        let sampling = self.sampling(&request);
-        sampling.check()?;
         let stream = self.handle().generate(tern_engine::Request {
-            sampling,
+            sampling: self.sampling(&request),
             end_tokens: if request.ignore_end { [].into() } else { self.end_tokens().clone() },
             priority: request.priority,
             constraint,
@@ -228,22 +227,21 @@ impl Model {
     ///
     /// As [`Model::generate`].
     pub fn embed_all<'t>(&self, texts: impl IntoIterator<Item = &'t str>) -> Result<Vec<Vec<f32>>, Error> {
-        let mut streams = vec![];
+        let at_once = self.handle().limits().max_seqs; // more would only fill the queue
+        let (mut running, mut vectors) = (VecDeque::new(), vec![]);
         for text in texts {
-            let tokens = self.tokenizer().encode(text, true, true);
-            streams.push(self.handle().generate(tern_engine::Request::embed(tokens, self.pooling()))?);
-        }
-        let vector = |stream: tern_engine::TokenStream| {
-            for event in stream {
-                match event {
-                    Event::Embedding(vector) => return Ok(vector),
-                    Event::Failed(error) => return Err(error.into()),
-                    _ => {}
-                }
+            if running.len() == at_once
+                && let Some(oldest) = running.pop_front()
+            {
+                vectors.push(embedding(oldest)?);
             }
-            Err(Error::Cancelled)
-        };
-        streams.into_iter().map(vector).collect()
+            let tokens = self.tokenizer().encode(text, true, true);
+            running.push_back(self.handle().generate(tern_engine::Request::embed(tokens, self.pooling()))?);
+        }
+        for stream in running {
+            vectors.push(embedding(stream)?);
+        }
+        Ok(vectors)
     }
 
     /// How many tokens may follow a prompt: what was requested, or what the context leaves.
@@ -288,6 +286,18 @@ impl Model {
         };
         Ok(Prepared { tokens, reading })
     }
+}
+
+/// Waits for the vector of an embedding request.
+fn embedding(stream: TokenStream) -> Result<Vec<f32>, Error> {
+    for event in stream {
+        match event {
+            Event::Embedding(vector) => return Ok(vector),
+            Event::Failed(error) => return Err(error.into()),
+            Event::Started { .. } | Event::Token(_) | Event::Done(_) => {}
+        }
+    }
+    Err(Error::Cancelled)
 }
 
 /// A number that is different every time.

@@ -96,6 +96,12 @@ fn embeddings_do_not_depend_on_each_other() {
     assert_eq!(all[0], all[2]);
     assert_ne!(all[0], all[1]);
     assert_eq!(model.embed("She ate an apple.").unwrap(), all[1]);
+
+    // more texts than run and wait at once
+    let model =
+        Model::load_with("stories", &LoadOptions { max_seqs: 2, max_waiting: 0, ..options() }).unwrap();
+    let many = model.embed_all(["She ate an apple."; 9]).unwrap();
+    assert!(many.len() == 9 && many.iter().all(|vector| *vector == all[1]));
 }
 
 #[tokio::test]
