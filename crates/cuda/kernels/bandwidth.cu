@@ -1,6 +1,7 @@
 // Reads memory from one end to the other; the sum keeps the loads from being optimised away.
 
 extern "C" __global__ void __launch_bounds__(1024) read_all(const __grid_constant__ BandwidthArgs a) {
+    wait_for_launches();
     const uint4* from = (const uint4*)a.from;
     u64 step = (u64)gridDim.x * 1024, at = (u64)blockIdx.x * 1024 + threadIdx.x;
     u32 sum = 0;

@@ -247,3 +247,26 @@ template <int THREADS> DEVICE float block_sum(float x, float* scratch) {
     x = lane < THREADS / 32 ? scratch[lane] : 0.f;
     return warp_sum(x);
 }
+
+// Launches overlap: a block may begin before earlier launches are done. Every block waits for them before it touches what they
+// read or write, and before it ends; only then a launch that waits for this one has also waited for those.
+DEVICE void wait_for_launches() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next launch may begin.
+DEVICE void begin_next_launch() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Products of a whole warpgroup; the host adds Wgmma<N> for the sizes in use (src/shared/wgmma.rs).
+#if __CUDA_ARCH_FEAT_SM90_ALL
+#define HAS_WGMMA 1
+template <int N> struct Wgmma;
+#else
+#define HAS_WGMMA 0
+#endif

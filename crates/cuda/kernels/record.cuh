@@ -1,6 +1,7 @@
 // The layout of weights on the device.
 //
-// A record is 16 rows by 128 columns (one chunk) of a matrix. Codes are signed, at the top of their byte: BITS in the
+// A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g + 8][4
+// columns]. Codes are signed, at the top of their byte: BITS in the
 // first plane, LOW more in a second. Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q, as the
 // matrix unit takes it. A lane has rows g and g + 8; a warp reads 16 bytes per lane at a time. After the codes come the
 // scales, a pair of halves (rows g and g + 8) per group, and as many offsets if the format has them.
@@ -13,10 +14,11 @@
 template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = CHUNK / GROUP_;
     static constexpr bool OFFSETS = OFFSETS_;
+    static constexpr bool FLOATS = BITS == 16; // no codes: halves, see RowHalves
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
-    static constexpr int BYTES = SCALES_AT + 32 * GROUPS * (OFFSETS ? 2 : 1);
+    static constexpr int BYTES = SCALES_AT + (FLOATS ? 0 : 32 * GROUPS * (OFFSETS ? 2 : 1));
     static constexpr bool SIGNS = BITS == 1; // of one bit, a set bit is -1; of two, a code is stored plus one
-    static constexpr int UNIT = SIGNS ? 1 : 1 << (8 - BITS - LOW); // the byte that a code of one is
+    static constexpr int UNIT = SIGNS || FLOATS ? 1 : 1 << (8 - BITS - LOW); // the byte that a code of one is
 };
 
 // The format of index N, as the host numbers them.
@@ -101,8 +103,8 @@ template <class F> struct Codes<F, true> {
     }
 };
 
-// One weight of a record: for embeddings.
-template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
+// One weight of a record of codes.
+template <class F> DEVICE float coded_weight(const u8* record, int row, int k) {
     int g = row % 8, second = row / 8, s = k / 32, half = k / 16 % 2, q = k / 4 % 4, i = k % 4, j = 2 * s + half;
     int lane = g * 4 + q;
     if constexpr (F::SIGNS) {
@@ -136,4 +138,10 @@ template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
         value += (second ? high_half(offset) : low_half(offset)) * F::UNIT;
     }
     return value; // times UNIT
+}
+
+// One weight of a record: for embeddings.
+template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
+    if constexpr (F::FLOATS) return to_float(*(const u16*)(record + (k / 16 * 32 + row % 8 * 4 + k / 4 % 4) * 16 + row / 8 * 8 + k % 4 * 2));
+    else return coded_weight<F>(record, row, k);
 }

@@ -111,6 +111,7 @@ template <class F> DEVICE void each_pair(float* tile, u32 from, const u32* pairs
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_best(const SampleArgs a) {
     __shared__ float tile[BLOCK_IDS];
     __shared__ u64 scratch[BLOCK_RUNS];
+    wait_for_launches();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x;
     long slot = blockIdx.y, at = a.first + slot;
     const SampleRow row = ((const SampleRow*)a.words)[at];
@@ -275,6 +276,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
     __shared__ Search s;
     __shared__ Tally before_run;
     __shared__ int chosen_run;
+    wait_for_launches();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x, runs = blocks * BLOCK_RUNS;
     long slot = blockIdx.y, at = a.first + slot;
     const SampleRow row = ((const SampleRow*)a.words)[at];

@@ -95,8 +95,8 @@ impl Backend for Cuda {
         DeviceInfo { name: self.device.facts.name.clone(), memory_total, memory_free }
     }
 
-    fn store(&mut self, tensor: &HostTensor, _: Roles) -> Result<Buffer> {
-        let weight = Arc::new(Weight::store(&mut self.staging, tensor)?);
+    fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer> {
+        let weight = Arc::new(Weight::store(&mut self.staging, tensor, roles)?);
         Ok(self.add(Stored::Weight { weight, rows: tensor.rows(), cols: tensor.cols() }))
     }
 

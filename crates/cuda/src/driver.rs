@@ -5,14 +5,16 @@ mod device;
 mod kernel;
 mod memory;
 mod nvrtc;
+mod recording;
 mod staging;
 
 #[cfg(test)]
 pub(crate) use compiler::compile_options;
-pub(crate) use compiler::{Compiler, Source};
+pub(crate) use compiler::{Compiler, Define, KernelSource, Source, TILE_TOKENS};
 pub(crate) use device::Device;
 pub use device::{DeviceFacts, devices};
-pub(crate) use kernel::{Grid, Kernel, Module};
+pub(crate) use kernel::{Grid, Kernel};
 pub(crate) use memory::{Event, Memory, Pinned};
 pub use nvrtc::{Nvrtc, SearchPaths};
+pub(crate) use recording::Recording;
 pub(crate) use staging::Staging;

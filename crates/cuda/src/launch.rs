@@ -4,10 +4,12 @@ mod fused_memory;
 mod fused_step;
 mod in_flight;
 mod inputs;
+mod linear_tiling;
 mod phase_launches;
 mod program;
 mod program_memory;
 mod strategy;
+mod tiled_linears;
 
 pub(crate) use in_flight::InFlight;
 pub(crate) use program::Compiled;
@@ -16,3 +18,5 @@ pub(crate) use strategy::StepSize;
 
 #[cfg(test)]
 pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};
+#[cfg(test)]
+pub(crate) use linear_tiling::Limits;

@@ -6,6 +6,7 @@ mod fuse;
 mod kernel_config;
 mod linear_shape;
 mod lowering;
+mod passed_halves;
 mod patterns;
 #[cfg(test)]
 mod snapshots;
@@ -20,4 +21,5 @@ pub(crate) use kernel_config::{KernelConfig, intern};
 pub(crate) use linear_shape::PartShape;
 pub(crate) use linear_shape::{LinearShape, linear_defines};
 pub(crate) use lowering::{Addresses, ArgmaxScratch, AttentionScratch, KvAddresses, Lowering, TaggedMemory};
+pub(crate) use passed_halves::passed_as_halves;
 pub(crate) use tagged_values::TaggedValues;

@@ -9,12 +9,14 @@ mod constants;
 mod launches;
 mod phases;
 mod sampling;
+mod wgmma;
 
 pub(crate) use c_text::KernelArgs;
 pub(crate) use constants::*;
 pub(crate) use launches::*;
 pub(crate) use phases::*;
 pub(crate) use sampling::*;
+pub(crate) use wgmma::wgmma_text;
 
 /// The C text of everything shared. It needs the integer types of `kernels/common.cuh`.
 pub(crate) fn header() -> String {

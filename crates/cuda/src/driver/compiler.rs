@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 use tern_graph::BackendError;
@@ -30,6 +31,9 @@ const PHASES: [&str; 7] = [
     include_str!("../../kernels/argmax.cuh"),
 ];
 
+/// Of these, what linears need.
+const LINEARS: [&str; 2] = [PHASES[0], PHASES[3]];
+
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
@@ -37,6 +41,8 @@ pub(crate) enum Source {
     FusedStep,
     /// A launch or two per phase.
     PhaseLaunches,
+    /// A linear phase of many tokens; a module for each format and tile.
+    TiledLinear,
     /// Sampling.
     Sample,
     /// Measuring the bandwidth of memory.
@@ -53,23 +59,52 @@ impl Source {
                 include_str!("../../kernels/attend.cuh"),
                 include_str!("../../kernels/fused_step.cu"),
             ],
-            Source::PhaseLaunches => &[include_str!("../../kernels/phase_launches.cu")],
+            Source::PhaseLaunches => {
+                &[include_str!("../../kernels/half_x.cuh"), include_str!("../../kernels/phase_launches.cu")]
+            }
+            Source::TiledLinear => &[
+                include_str!("../../kernels/half_x.cuh"),
+                include_str!("../../kernels/halves.cuh"),
+                include_str!("../../kernels/tiled_linear.cuh"),
+                include_str!("../../kernels/tiled_linear.cu"),
+            ],
             Source::Sample => &[include_str!("../../kernels/sample.cu")],
             Source::Bandwidth => &[include_str!("../../kernels/bandwidth.cu")],
         }
     }
 
-    /// The complete text with these definitions.
-    pub(crate) fn with(self, defines: &[(&str, String)]) -> String {
-        let defines: String =
-            defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-        let phases: &[&str] = match self {
+    /// What comes before it.
+    fn preamble(self) -> &'static [&'static str] {
+        match self {
             Source::FusedStep | Source::PhaseLaunches => &PHASES,
+            Source::TiledLinear => &LINEARS,
             Source::Sample | Source::Bandwidth => &[],
-        };
-        let texts = [phases, self.texts()].concat();
-        format!("{defines}{COMMON}\n{}\n{}", shared::header(), texts.join("\n"))
+        }
     }
+
+    /// The complete text with these definitions.
+    pub(crate) fn with(self, defines: &[Define]) -> String {
+        let defined: String =
+            defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+        let texts = [self.preamble(), self.texts()].concat();
+        let tokens = defines.iter().find(|(name, _)| *name == TILE_TOKENS);
+        let wgmma = tokens.and_then(|(_, tokens)| Some(shared::wgmma_text(tokens.parse().ok()?)));
+        let header = shared::header();
+        format!("{defined}{COMMON}\n{header}\n{}\n{}", wgmma.unwrap_or_default(), texts.join("\n"))
+    }
+}
+
+/// The definition of a tile's tokens, for which the products of a warpgroup are added.
+pub(crate) const TILE_TOKENS: &str = "TILE_TOKENS";
+
+/// A name and its value in C.
+pub(crate) type Define = (&'static str, String);
+
+/// A source with its definitions.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelSource {
+    pub(crate) source: Source,
+    pub(crate) defines: Vec<Define>,
 }
 
 /// The options of NVRTC.
@@ -77,59 +112,88 @@ pub(crate) fn compile_options(architecture: &str) -> Vec<String> {
     vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]
 }
 
-/// Compiles sources and caches the result.
+/// Compiles sources and loads them.
 pub(crate) struct Compiler {
     device: Arc<Device>,
-    paths: SearchPaths,
-    /// Opened when a source has to be compiled.
-    nvrtc: Option<Nvrtc>,
-    cache: Option<PathBuf>,
+    binaries: Binaries,
     /// Loaded modules by their complete source: programs share them.
     modules: HashMap<String, Module>,
 }
 
+/// Machine code of sources, compiled once and cached.
+struct Binaries {
+    options: Vec<String>,
+    paths: SearchPaths,
+    /// Opened when a source has to be compiled.
+    nvrtc: OnceLock<std::result::Result<Nvrtc, String>>,
+    cache: Option<PathBuf>,
+}
+
 impl Compiler {
     pub(crate) fn new(device: Arc<Device>, paths: SearchPaths, cache: Option<PathBuf>) -> Compiler {
-        Compiler { device, paths, nvrtc: None, cache, modules: HashMap::new() }
+        let options = compile_options(&architecture(device.facts.capability));
+        let binaries = Binaries { options, paths, nvrtc: OnceLock::new(), cache };
+        Compiler { device, binaries, modules: HashMap::new() }
     }
 
     /// A source with these definitions, loaded on the device.
-    pub(crate) fn module(&mut self, source: Source, defines: &[(&str, String)]) -> Result<&Module> {
-        let text = source.with(defines);
-        if !self.modules.contains_key(&text) {
-            let name = format!("{source:?}").to_lowercase();
-            let code = self.code(&name, &text)?;
-            let module = self.device.load(&code, &name)?;
-            self.modules.insert(text.clone(), module);
-        }
+    pub(crate) fn module(&mut self, source: Source, defines: &[Define]) -> Result<&Module> {
+        let unit = KernelSource { source, defines: defines.to_vec() };
+        self.load_all(std::slice::from_ref(&unit))?;
         self.modules
-            .get(&text)
+            .get(&source.with(defines))
             .ok_or_else(|| BackendError::Other("a module that was loaded is missing".into()))
     }
 
+    /// Loads all of them, those that are not cached compiled by all processors.
+    pub(crate) fn load_all(&mut self, sources: &[KernelSource]) -> Result<()> {
+        let texts =
+            sources.iter().map(|s| (format!("{:?}", s.source).to_lowercase(), s.source.with(&s.defines)));
+        let mut missing: Vec<_> = texts.filter(|(_, text)| !self.modules.contains_key(text)).collect();
+        missing.sort();
+        missing.dedup();
+        let (next, binaries) = (AtomicUsize::new(0), &self.binaries);
+        let compiled = Mutex::new(vec![]);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(missing.len());
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while let Some((name, text)) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let code = binaries.code(name, text).map(|code| (name, text, code));
+                        compiled.lock().unwrap_or_else(PoisonError::into_inner).push(code);
+                    }
+                });
+            }
+        });
+        let compiled = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for module in compiled {
+            let (name, text, code) = module?;
+            self.modules.insert(text.clone(), self.device.load(&code, name)?);
+        }
+        Ok(())
+    }
+}
+
+impl Binaries {
     /// The machine code of a source, from the cache or compiled.
-    fn code(&mut self, name: &str, text: &str) -> Result<Vec<u8>> {
-        let options = compile_options(&architecture(self.device.facts.capability));
+    fn code(&self, name: &str, text: &str) -> Result<Vec<u8>> {
         // NVRTC's version is no part of the key: a cached kernel is used without opening NVRTC
-        let key = key(&[env!("CARGO_PKG_VERSION"), &options.join(" "), text]);
+        let key = key(&[env!("CARGO_PKG_VERSION"), &self.options.join(" "), text]);
         let file = self.cache.as_ref().map(|folder| folder.join(format!("{name}-{key}.cubin")));
         if let Some(code) = file.as_deref().and_then(read_cached) {
             return Ok(code);
         }
-        let code = self.compile(name, text, &options)?;
+        let code = self.compile(name, text)?;
         if let Some(file) = &file {
             write_cached(file, &code); // if this fails, the next start compiles again
         }
         Ok(code)
     }
 
-    fn compile(&mut self, name: &str, text: &str, options: &[String]) -> Result<Vec<u8>> {
-        let nvrtc = match self.nvrtc.take() {
-            Some(nvrtc) => nvrtc,
-            None => Nvrtc::open(&self.paths).map_err(BackendError::Other)?,
-        };
-        let compiled = nvrtc.compile(name, text, options).map_err(BackendError::Other);
-        self.nvrtc = Some(nvrtc);
+    fn compile(&self, name: &str, text: &str) -> Result<Vec<u8>> {
+        let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::open(&self.paths));
+        let nvrtc = nvrtc.as_ref().map_err(|why| BackendError::Other(why.clone()))?;
+        let compiled = nvrtc.compile(name, text, &self.options).map_err(BackendError::Other);
         compiled.map(|(code, _)| code)
     }
 }
@@ -171,7 +235,7 @@ fn write_cached(file: &Path, code: &[u8]) -> Option<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder).ok()?;
-    let beside = file.with_extension(format!("{}.part", std::process::id()));
+    let beside = file.with_extension(format!("{}.part", std::process::id())); // no two threads compile one source
     let mut out = fs::File::create(&beside).ok()?;
     let written = out.write_all(code).and_then(|()| out.write_all(&Sha256::digest(code)));
     if written.and_then(|()| fs::rename(&beside, file)).is_err() {

@@ -49,6 +49,9 @@ fn kind(code: cu::CUresult) -> fn(String) -> BackendError {
     }
 }
 
+/// The oldest GPUs that have what kernels use: asynchronous copies and barriers in shared memory.
+const LEAST_CAPABILITY: (i32, i32) = (8, 0);
+
 /// A GPU, as the driver describes it.
 #[derive(Clone, Debug)]
 pub struct DeviceFacts {
@@ -132,6 +135,13 @@ impl Device {
         let facts = facts.ok_or_else(|| {
             BackendError::Unsupported(format!("GPU {ordinal}: not found, the driver lists {count}"))
         })?;
+        let (major, minor) = facts.capability;
+        if facts.capability < LEAST_CAPABILITY {
+            let (name, (least, _)) = (&facts.name, LEAST_CAPABILITY);
+            return Err(BackendError::Unsupported(format!(
+                "{name}: compute capability {major}.{minor}, {least}.0 or later is required"
+            )));
+        }
         let (mut device, mut context, mut stream) = (0, ptr::null_mut(), ptr::null_mut());
         // SAFETY: the driver is initialised; all pointers are to live values.
         unsafe {

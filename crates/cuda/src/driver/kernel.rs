@@ -66,20 +66,34 @@ impl Kernel {
         Ok(self)
     }
 
-    /// Launches blocks with these arguments.
+    /// Launches blocks with these arguments. A block may begin before earlier launches are done (from compute capability
+    /// 9.0 on): the kernel waits for them itself.
     ///
     /// # Safety
     ///
     /// `args` must be the kernel's only parameter, its addresses good for what the kernel does with them, and the grid one
     /// that the kernel is written for.
     pub(crate) unsafe fn launch<A: KernelArgs>(&self, grid: Grid, args: &A) -> Result<()> {
-        let Grid { x, y, threads, shared } = grid;
+        let Grid { x, y, threads, shared, cluster } = grid;
         let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let (params, none, stream) = (params.as_mut_ptr(), ptr::null_mut(), self.device.stream);
-        let (x, y, threads, shared) = (x as u32, y as u32, threads as u32, shared as u32);
+        let mut attributes = [cluster_of(cluster), overlapping()];
+        let used = if self.device.facts.capability >= (9, 0) { &mut attributes[..] } else { &mut [] };
+        let used = if cluster > 1 { used } else { used.get_mut(1..).unwrap_or_default() };
+        let config = cu::CUlaunchConfig {
+            gridDimX: x as u32,
+            gridDimY: y as u32,
+            gridDimZ: 1,
+            blockDimX: threads as u32,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared as u32,
+            hStream: self.device.stream,
+            attrs: used.as_mut_ptr(),
+            numAttrs: used.len() as u32,
+        };
         // SAFETY: the driver copies the arguments before it returns; the rest is this function's contract.
         let code = unsafe {
-            cu::cuLaunchKernel(self.function, x, y, 1, threads, 1, 1, shared, stream, params, none)
+            cu::cuLaunchKernelEx(&raw const config, self.function, params.as_mut_ptr(), ptr::null_mut())
         };
         check(code, || format!("{}: launching {x} x {y} blocks of {threads}", self.name))
     }
@@ -90,7 +104,7 @@ impl Kernel {
     ///
     /// As for [`Self::launch`].
     pub(crate) unsafe fn launch_together<A: KernelArgs>(&self, grid: Grid, args: &A) -> Result<()> {
-        let Grid { x, y, threads, shared } = grid;
+        let Grid { x, y, threads, shared, .. } = grid;
         let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
         let (params, stream) = (params.as_mut_ptr(), self.device.stream);
         let (x, y, threads, shared) = (x as u32, y as u32, threads as u32, shared as u32);
@@ -100,6 +114,25 @@ impl Kernel {
         };
         check(code, || format!("{}: launching {x} x {y} blocks of {threads} together", self.name))
     }
+}
+
+/// Blocks of `size` run on neighbouring multiprocessors and read each other's shared memory.
+fn cluster_of(size: usize) -> cu::CUlaunchAttribute {
+    let dim = cu::CUlaunchAttributeValue_union__bindgen_ty_1 { x: size as u32, y: 1, z: 1 };
+    attribute(
+        cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        cu::CUlaunchAttributeValue { clusterDim: dim },
+    )
+}
+
+/// The launch may begin while earlier ones run.
+fn overlapping() -> cu::CUlaunchAttribute {
+    let allowed = cu::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+    attribute(cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed)
+}
+
+fn attribute(id: cu::CUlaunchAttributeID, value: cu::CUlaunchAttributeValue) -> cu::CUlaunchAttribute {
+    cu::CUlaunchAttribute { id, pad: [0; 4], value }
 }
 
 /// The size of a launch.
@@ -112,11 +145,13 @@ pub(crate) struct Grid {
     pub(crate) threads: usize,
     /// Bytes of dynamic shared memory of a block.
     pub(crate) shared: usize,
+    /// Blocks of a cluster; 1 for none.
+    pub(crate) cluster: usize,
 }
 
 impl Grid {
-    /// Without dynamic shared memory.
+    /// Without dynamic shared memory and clusters.
     pub(crate) fn new(x: usize, y: usize, threads: usize) -> Grid {
-        Grid { x, y, threads, shared: 0 }
+        Grid { x, y, threads, shared: 0, cluster: 1 }
     }
 }

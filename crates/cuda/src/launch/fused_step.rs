@@ -6,7 +6,7 @@ use tern_graph::BackendError;
 
 use super::fused_memory::{FusedMemory, RopeTable};
 use super::strategy::{LaunchStrategy, StepSize};
-use crate::driver::{Compiler, Device, Grid, Kernel, Memory, Source};
+use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::lower::{KernelConfig, LinearShape, intern, linear_defines};
 use crate::shared::{KEYS, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS};
 
@@ -38,9 +38,8 @@ pub(crate) struct FusedStep {
 }
 
 impl FusedStep {
-    /// The sizes of steps to build: none if the device is too old, or if the model's heads do not fit.
+    /// The sizes of steps to build: none if the model's heads or formats do not fit.
     pub(crate) fn sizes(
-        device: &Device,
         config: &KernelConfig,
         phases: &[Phase],
         ropes: &[RopeTable],
@@ -49,11 +48,21 @@ impl FusedStep {
         let odd_pairs = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.pairs % 4 != 0));
         let odd_heads = config.attentions.iter().any(|shape| !shape.fits_fused_step());
         let odd_pages = !config.page_len.is_multiple_of(KEYS);
-        let old = device.facts.capability < (8, 0); // no barriers in shared memory
-        if old || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
+        let halves = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_halves(l)));
+        if halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
             return vec![];
         }
         [1, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens > 1).collect()
+    }
+
+    /// Its kernel; `None` if the step does not fit into shared memory.
+    pub(crate) fn source(device: &Device, plan: &FusedStepPlan<'_>) -> Option<KernelSource> {
+        let memory = FusedMemory::new(plan.config, plan.phases, plan.ropes, plan.tokens);
+        let ring = memory.ring(device.facts.shared_memory)?;
+        let shapes = raw_phases(plan, ring.slot).0;
+        let linears = linear_defines(&shapes, device.facts.processors);
+        let defines = [plan.config.defines(), memory.defines(ring), linears].concat();
+        Some(KernelSource { source: Source::FusedStep, defines })
     }
 
     /// `None` if the step does not fit into shared memory.
@@ -65,8 +74,8 @@ impl FusedStep {
     ) -> Result<Option<FusedStep>> {
         let memory = FusedMemory::new(plan.config, plan.phases, plan.ropes, plan.tokens);
         let Some(ring) = memory.ring(device.facts.shared_memory) else { return Ok(None) };
-        let (shapes, raw) = raw_phases(plan, ring.slot);
-        let table = device.upload(bytemuck::cast_slice(&raw))?;
+        let Some(KernelSource { source, defines }) = FusedStep::source(device, plan) else { return Ok(None) };
+        let table = device.upload(bytemuck::cast_slice(&raw_phases(plan, ring.slot).1))?;
         let mut args = StepArgs {
             phases: table.pointer(),
             inputs: plan.inputs,
@@ -78,10 +87,8 @@ impl FusedStep {
             (args.freqs[i], args.pairs[i]) = (rope.at, rope.pairs as i32);
         }
         let (shared, blocks) = (memory.bytes(ring), device.facts.processors);
-        let defines = [plan.config.defines(), memory.defines(ring), linear_defines(&shapes, blocks)].concat();
-        let module = compiler.module(Source::FusedStep, &defines)?;
-        let kernel = module.kernel("fused_step")?.with_shared_memory(shared)?;
-        let grid = Grid { x: blocks, y: 1, threads: (WARPS + 1) * 32, shared };
+        let kernel = compiler.module(source, &defines)?.kernel("fused_step")?.with_shared_memory(shared)?;
+        let grid = Grid { shared, ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
         let tokens = plan.tokens;
         Ok(Some(FusedStep { tokens, kernel, args, grid, tagged, last_tokens: 0, _phases: table }))
     }

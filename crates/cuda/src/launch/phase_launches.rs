@@ -1,132 +1,152 @@
-//! Steps of any size: one or two launches per phase.
+//! Steps of any size: one or two launches per phase. Those of small steps are recorded, since launching takes longer than
+//! they do.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tern_graph::BackendError;
 
+use super::linear_tiling::{Limits, ONE_TILE, TILE_TOKENS};
 use super::strategy::{LaunchStrategy, StepSize};
-use crate::driver::{Device, Grid, Kernel, Memory, Module};
+use super::tiled_linears::{Passing, TiledLinears, order, passed_factor};
+use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Source};
+use crate::lower::KernelConfig;
 use crate::shared::{
-    ATTEND_THREADS, AttendArgs, BLOCK_TOKENS, CHUNK, GemmArgs, IntegerX, LargePhase, LinearArgs,
-    PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, PrepareArgs, THREADS,
+    ATTEND_THREADS, AttendArgs, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
 
+/// What the launches are built from.
+pub(crate) struct PhasePlan<'a> {
+    pub(crate) config: &'a KernelConfig,
+    pub(crate) phases: Vec<Phase>,
+    /// Phases whose value is passed as halves, see `passed_as_halves`.
+    pub(crate) passed: Vec<bool>,
+    pub(crate) inputs: u64,
+    pub(crate) max_tokens: usize,
+}
+
+impl PhasePlan<'_> {
+    /// The kernels that it needs.
+    pub(crate) fn sources(&self, limits: &Limits) -> Vec<KernelSource> {
+        let phases = KernelSource { source: Source::PhaseLaunches, defines: self.config.defines() };
+        let linears = TiledLinears::sources(self.config, &self.phases, limits, self.max_tokens);
+        linears.into_iter().chain([phases]).collect()
+    }
+}
+
 /// Runs steps of up to `max_tokens`.
 pub(crate) struct PhaseLaunches {
+    kernels: PhaseKernels,
     max_tokens: usize,
+    recorded: HashMap<StepSize, Recording>,
+    device: Arc<Device>,
+}
+
+impl PhaseLaunches {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        compiler: &mut Compiler,
+        plan: PhasePlan<'_>,
+    ) -> Result<PhaseLaunches> {
+        let max_tokens = plan.max_tokens;
+        let kernels = PhaseKernels::new(device, compiler, plan)?;
+        Ok(PhaseLaunches { kernels, max_tokens, recorded: HashMap::new(), device: Arc::clone(device) })
+    }
+}
+
+impl LaunchStrategy for PhaseLaunches {
+    fn name(&self) -> String {
+        format!("launches per phase for up to {} tokens", self.max_tokens)
+    }
+
+    fn serves(&self, size: StepSize) -> bool {
+        size.tokens <= self.max_tokens
+    }
+
+    fn launch(&mut self, size: StepSize) -> Result<()> {
+        let Some(recorded) = recorded_size(size) else { return self.kernels.launch(size) };
+        if !self.recorded.contains_key(&recorded) {
+            let recording = self.device.record(|| self.kernels.launch(recorded))?;
+            self.recorded.insert(recorded, recording);
+        }
+        self.recorded[&recorded].submit()
+    }
+}
+
+/// The size that the launches of a step are recorded for: all steps of one tile share them. `None` for large steps.
+fn recorded_size(size: StepSize) -> Option<StepSize> {
+    let up = |n: usize| TILE_TOKENS.into_iter().find(|&tile| tile >= n).filter(|_| n > 0).unwrap_or(n);
+    (size.tokens <= ONE_TILE).then(|| StepSize { tokens: up(size.tokens), outputs: up(size.outputs) })
+}
+
+/// The kernels of all phases.
+struct PhaseKernels {
     inputs: u64,
-    phases: Vec<Phase>,
-    prepare: Kernel,
-    gemm: Kernel,
+    phases: Vec<(Phase, Passing)>,
+    linears: TiledLinears,
     small_phase: Kernel,
     make_heads: Kernel,
     attend: Kernel,
     argmax_share: Kernel,
     argmax_whole: Kernel,
     blocks: usize,
-    x: XMemory,
 }
 
-/// x of a linear phase as integers, for the widest one.
-struct XMemory {
-    bytes: Memory,
-    scales: Memory,
-    sums: Memory,
-}
-
-impl XMemory {
-    fn new(device: &Arc<Device>, chunks: usize, max_tokens: usize) -> Result<XMemory> {
-        let cells = chunks * max_tokens.next_multiple_of(BLOCK_TOKENS);
-        Ok(XMemory {
-            bytes: device.allocate(cells * 2 * CHUNK)?,
-            scales: device.allocate(cells * 4)?,
-            sums: device.allocate(cells * 32)?,
-        })
-    }
-
-    fn args(&self, rows: usize) -> IntegerX {
-        IntegerX {
-            bytes: self.bytes.pointer(),
-            scales: self.scales.pointer(),
-            sums: self.sums.pointer(),
-            tokens: rows.next_multiple_of(BLOCK_TOKENS) as i64,
-        }
-    }
-}
-
-/// Bytes of x as integers, for rows of `chunks`.
-pub(super) fn x_bytes(chunks: usize, tokens: usize) -> usize {
-    chunks * tokens.next_multiple_of(BLOCK_TOKENS) * (2 * CHUNK + 4 + 32)
-}
-
-impl PhaseLaunches {
-    pub(crate) fn new(
-        device: &Arc<Device>,
-        module: &Module,
-        phases: Vec<Phase>,
-        inputs: u64,
-        max_tokens: usize,
-    ) -> Result<PhaseLaunches> {
-        let chunks = phases.iter().map(|p| if let Phase::Linear(l) = p { l.chunks as usize } else { 0 });
-        let x = XMemory::new(device, chunks.max().unwrap_or(0), max_tokens)?;
+impl PhaseKernels {
+    fn new(device: &Arc<Device>, compiler: &mut Compiler, plan: PhasePlan<'_>) -> Result<PhaseKernels> {
+        let PhasePlan { config, phases, passed, inputs, max_tokens } = plan;
+        let linears = TiledLinears::new(device, compiler, config, &phases, inputs, max_tokens)?;
+        let module = compiler.module(Source::PhaseLaunches, &config.defines())?;
         let heads = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_bytes(a) } else { 0 });
         let make_heads = module.kernel("make_heads")?.with_shared_memory(heads.max().unwrap_or(0))?;
-        Ok(PhaseLaunches {
-            max_tokens,
+        let passings = (0..phases.len()).map(|i| Passing {
+            x: i.checked_sub(1).filter(|&before| passed[before]).map(|before| passed_factor(&phases[before])),
+            y: match phases.get(i + 1) {
+                Some(Phase::Linear(next)) if passed.get(i) == Some(&true) => Some(order(next)),
+                _ => None,
+            },
+        });
+        let passings: Vec<Passing> = passings.collect();
+        Ok(PhaseKernels {
             inputs,
-            phases,
-            prepare: module.kernel("prepare")?,
-            gemm: module.kernel("gemm")?,
+            linears,
             small_phase: module.kernel("run_small_phase")?,
             make_heads,
             attend: module.kernel("attend")?,
             argmax_share: module.kernel("run_argmax_share")?,
             argmax_whole: module.kernel("run_argmax_whole")?,
             blocks: device.facts.processors,
-            x,
+            phases: phases.into_iter().zip(passings).collect(),
         })
     }
 
-    fn phase(&self, phase: &Phase, size: StepSize) -> Result<()> {
+    /// Launches all phases for steps of up to this size.
+    fn launch(&self, size: StepSize) -> Result<()> {
+        self.phases.iter().try_for_each(|(phase, passing)| self.phase(phase, *passing, size))
+    }
+
+    fn phase(&self, phase: &Phase, passing: Passing, size: StepSize) -> Result<()> {
         let raw = phase.raw(0, 0);
         let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
         match phase.large() {
             Some(LargePhase::Linear(l)) => {
-                self.linear(l, if l.outputs_only != 0 { size.outputs } else { size.tokens })
+                let rows = if l.outputs_only != 0 { size.outputs } else { size.tokens };
+                self.linears.launch(l, passing, rows)
             }
             Some(LargePhase::Attend(a)) => self.attend(a, &args, size.tokens),
             Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs),
             None => {
+                let blocks = (8 * self.blocks).min(32 * size.tokens.max(size.outputs));
                 // SAFETY: the struct is the kernel's; blocks share all rows of the step, however many there are.
-                unsafe { self.small_phase.launch(Grid::new(8 * self.blocks, 1, PHASE_THREADS), &args) }
+                unsafe { self.small_phase.launch(Grid::new(blocks, 1, PHASE_THREADS), &args) }
             }
         }
     }
 
-    fn linear(&self, l: &LinearArgs, rows: usize) -> Result<()> {
-        if rows == 0 {
-            return Ok(());
-        }
-        let x = self.x.args(rows);
-        let args = PrepareArgs { linear: *l, x, inputs: self.inputs };
-        // SAFETY: the struct is the kernel's; there is one block per row.
-        unsafe { self.prepare.launch(Grid::new(rows, 1, PHASE_THREADS), &args)? };
-        let launches = if l.gated > 0 { 1 } else { l.parts };
-        for part in 0..launches {
-            let tiles_per_block = if l.gated > 0 { PHASE_WARPS / 2 } else { PHASE_WARPS };
-            let tiles = (l.part[part as usize].tiles as usize).div_ceil(tiles_per_block);
-            let args = GemmArgs { linear: *l, x, part, rows: rows as i32 };
-            let grid = Grid::new(tiles, rows.div_ceil(BLOCK_TOKENS), PHASE_THREADS);
-            // SAFETY: the struct is the kernel's; nothing behind the last row or token is written.
-            unsafe { self.gemm.launch(grid, &args)? };
-        }
-        Ok(())
-    }
-
     fn attend(&self, a: &AttendArgs, args: &PhaseArgs, tokens: usize) -> Result<()> {
-        let heads = Grid { x: tokens, y: 1, threads: PHASE_THREADS, shared: heads_bytes(a) };
+        let heads = Grid { shared: heads_bytes(a), ..Grid::new(tokens, 1, PHASE_THREADS) };
         // SAFETY: the struct is the kernels'; there is one block per token, then one per token and head.
         unsafe {
             self.make_heads.launch(heads, args)?;
@@ -143,20 +163,6 @@ impl PhaseLaunches {
             self.argmax_share.launch(Grid::new(self.blocks, rows, THREADS), args)?;
             self.argmax_whole.launch(Grid::new(rows, 1, THREADS), args)
         }
-    }
-}
-
-impl LaunchStrategy for PhaseLaunches {
-    fn name(&self) -> String {
-        format!("launches per phase for up to {} tokens", self.max_tokens)
-    }
-
-    fn serves(&self, size: StepSize) -> bool {
-        size.tokens <= self.max_tokens
-    }
-
-    fn launch(&mut self, size: StepSize) -> Result<()> {
-        self.phases.iter().try_for_each(|phase| self.phase(phase, size))
     }
 }
 

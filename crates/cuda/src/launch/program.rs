@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use tern_graph::{BackendError, Graph, Output, OutputRow, Plan, Sampled, Step, StepOutput, Value, WeightId};
+use tern_graph::{
+    BackendError, Graph, Output, OutputRow, Plan, Sampled, Step, StepOutput, Value, WeightId, Work,
+};
 
 use super::fused_step::{FusedStep, FusedStepPlan};
 use super::in_flight::{InFlight, Running, StepBuffers};
 use super::inputs;
-use super::phase_launches::PhaseLaunches;
+use super::linear_tiling::Limits;
+use super::phase_launches::{PhaseLaunches, PhasePlan};
 use super::program_memory::{Needs, ProgramMemory};
 use super::strategy::{LaunchStrategy, StepSize, Strategies};
-use crate::driver::{Compiler, Device, Source};
+use crate::driver::{Compiler, Device, KernelSource};
 use crate::kv::Kv;
-use crate::lower::{Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, fuse, work};
+use crate::lower::{Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, fuse, passed_as_halves, work};
 use crate::sampling::{Sampler, is_plain};
 use crate::weights::Weight;
 
@@ -53,7 +56,7 @@ impl Compiled {
         };
         let value = node.value;
         let fused = fuse(graph, |id: WeightId| match &*weights[id.index()] {
-            Weight::Codes { layout, .. } => Some(*layout),
+            Weight::Records { layout, .. } => Some(*layout),
             Weight::Floats { .. } => None,
         })?;
         let work: Vec<_> = fused.iter().map(|phase| work(graph, phase)).collect();
@@ -70,7 +73,7 @@ impl Compiled {
         };
         let tagged = TaggedValues::of(graph, &fused, &work, &plan);
         let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering };
-        let strategies = builder.build(&fused, &tagged, most.tokens)?;
+        let strategies = builder.build(&fused, &work, &tagged, most.tokens)?;
         let sampler = if value.outputs_only {
             Some(Sampler::new(device, compiler, most.outputs, value.width)?)
         } else {
@@ -179,30 +182,50 @@ struct StrategyBuilder<'a> {
 impl<'a> StrategyBuilder<'a> {
     /// Fused steps for few tokens, and launches per phase for larger steps. Another strategy is another entry, ordered by
     /// the tokens it serves.
-    fn build(&mut self, fused: &[Fused], tagged: &'a TaggedValues, max_tokens: usize) -> Result<Strategies> {
+    fn build(
+        &mut self,
+        fused: &[Fused],
+        work: &[Work],
+        tagged: &'a TaggedValues,
+        max_tokens: usize,
+    ) -> Result<Strategies> {
         let phases = self.lowering.phases(fused)?;
         let config = self.lowering.config.clone();
-        let inputs = self.memory.inputs.pointer();
-        let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
-        let mut most = 0;
-        for tokens in FusedStep::sizes(self.device, &config, &phases, &self.memory.ropes, max_tokens) {
+        let (inputs, ropes) = (self.memory.inputs.pointer(), &self.memory.ropes);
+        let sizes = FusedStep::sizes(&config, &phases, ropes, max_tokens);
+        let (mut memories, mut tagged_phases) = (vec![], vec![]);
+        for &tokens in &sizes {
             let memory = self.device.allocate(tagged.bytes(tokens))?;
             self.lowering.tagged = Some(TaggedMemory { values: tagged, at: memory.pointer(), tokens });
-            let plan = FusedStepPlan {
-                tokens,
-                config: &config,
-                phases: &self.lowering.phases(fused)?,
-                barriers: &tagged.barriers,
-                ropes: &self.memory.ropes,
-                inputs,
-            };
-            let Some(step) = FusedStep::new(self.device, self.compiler, &plan, memory)? else { break };
+            tagged_phases.push(self.lowering.phases(fused)?);
+            memories.push(memory);
+        }
+        let steps = sizes.iter().zip(&tagged_phases).map(|(&tokens, phases)| FusedStepPlan {
+            tokens,
+            config: &config,
+            phases,
+            barriers: &tagged.barriers,
+            ropes,
+            inputs,
+        });
+        let steps: Vec<FusedStepPlan<'_>> = steps.collect();
+        let passed = passed_as_halves(self.lowering.graph, fused, work);
+        let many = PhasePlan { config: &config, phases, passed, inputs, max_tokens };
+        let sources = steps.iter().filter_map(|plan| FusedStep::source(self.device, plan));
+        let mut sources: Vec<KernelSource> = sources.collect();
+        if max_tokens > sizes.last().copied().unwrap_or(0) {
+            sources.extend(many.sources(&Limits::of(&self.device.facts)));
+        }
+        self.compiler.load_all(&sources)?;
+        let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
+        let mut most = 0;
+        for (plan, memory) in steps.iter().zip(memories) {
+            let Some(step) = FusedStep::new(self.device, self.compiler, plan, memory)? else { break };
             list.push(Box::new(step));
-            most = tokens;
+            most = plan.tokens;
         }
         if max_tokens > most {
-            let module = self.compiler.module(Source::PhaseLaunches, &config.defines())?;
-            list.push(Box::new(PhaseLaunches::new(self.device, module, phases, inputs, max_tokens)?));
+            list.push(Box::new(PhaseLaunches::new(self.device, self.compiler, many)?));
         }
         Ok(Strategies::new(list))
     }

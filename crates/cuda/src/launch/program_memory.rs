@@ -6,8 +6,8 @@ use tern_graph::{BackendError, Graph, Op, Plan};
 
 use super::fused_memory::RopeTable;
 use super::inputs;
-use super::phase_launches::x_bytes;
 use super::strategy::StepSize;
+use super::tiled_linears::x_bytes;
 use crate::driver::{Device, Memory};
 use crate::kv::Kv;
 use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses};

@@ -5,7 +5,7 @@ use tern_graph::BackendError;
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// The size of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StepSize {
     pub(crate) tokens: usize,
     pub(crate) outputs: usize,

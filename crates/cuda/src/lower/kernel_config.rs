@@ -1,6 +1,8 @@
 //! What the kernels of a model are compiled for.
 
 use super::attention_shape::AttentionShape;
+use crate::driver::Define;
+use crate::shared::LinearArgs;
 use crate::weights::Layout;
 
 /// Formats and shapes, in the order of their indices in the kernels.
@@ -18,11 +20,14 @@ impl KernelConfig {
         self.formats.iter().any(|f| f.offsets)
     }
 
+    /// Whether a part of a linear is of halves.
+    pub(crate) fn has_halves(&self, l: &LinearArgs) -> bool {
+        l.part[..l.parts as usize].iter().any(|p| self.formats[p.format as usize].is_halves())
+    }
+
     /// The definitions that kernels are compiled with.
-    pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
-        let formats = self.formats.iter().enumerate().map(|(i, f)| {
-            format!("X({i}, {}, {}, {}, {}, {})", f.bits, f.low, f.group, f.offsets, f.bytes())
-        });
+    pub(crate) fn defines(&self) -> Vec<Define> {
+        let formats = self.formats.iter().enumerate().map(|(i, f)| format_text(i, f));
         let fused = self.attentions.iter().enumerate().filter(|(_, shape)| shape.fits_fused_step());
         let attentions = fused.map(|(i, shape)| shape.c_text(i));
         vec![
@@ -32,6 +37,15 @@ impl KernelConfig {
             ("OFFSET_SUMS", self.offset_sums().to_string()),
         ]
     }
+
+    /// The definitions of a kernel for linears of one format.
+    pub(crate) fn linear_defines(&self, format: usize) -> Vec<Define> {
+        vec![("FORMATS(X)", format_text(0, &self.formats[format])), ("FORMAT", "0".into())]
+    }
+}
+
+fn format_text(index: usize, f: &Layout) -> String {
+    format!("X({index}, {}, {}, {}, {}, {})", f.bits, f.low, f.group, f.offsets, f.bytes())
 }
 
 /// The index of an item in a list; appends it if it is missing.

@@ -165,7 +165,7 @@ impl Lowering<'_> {
         let Some(id) = id else { return Ok(0) };
         match self.addresses.weights[id.index()] {
             WeightRef::Floats { at, kind: FloatKind::F32 } => Ok(at),
-            WeightRef::Floats { .. } | WeightRef::Codes { .. } => {
+            WeightRef::Floats { .. } | WeightRef::Records { .. } => {
                 let name = &self.graph.weight(id).name;
                 Err(BackendError::Invalid(format!("{name}: expected a vector of f32")))
             }
@@ -184,7 +184,7 @@ impl Lowering<'_> {
     fn embed(&mut self, table: WeightId, scale: f32, out: Val) -> EmbedArgs {
         let (table, factor, format) = match self.addresses.weights[table.index()] {
             WeightRef::Floats { at, kind } => (at, scale, -1 - kind as i32),
-            WeightRef::Codes { at, layout, factor } => {
+            WeightRef::Records { at, layout, factor } => {
                 (at, scale * factor / layout.unit(), intern(&mut self.config.formats, layout))
             }
         };
@@ -214,7 +214,8 @@ impl Lowering<'_> {
     fn linear(&mut self, l: &Linear) -> Result<LinearArgs> {
         let shape = self.graph.weight(l.parts[0].weight);
         let (x, cols, chunks) = (self.view(l.x), shape.cols, Layout::chunks(shape.cols));
-        if x.at % 16 != 0 || x.stride % 4 != 0 {
+        let halves = l.parts.iter().any(|m| self.is_halves(m.weight)); // x is made column by column
+        if !halves && (x.at % 16 != 0 || x.stride % 4 != 0) {
             let message = format!("{}: its input begins at a column that is no multiple of 4", shape.name);
             return Err(BackendError::Unsupported(message));
         }
@@ -237,8 +238,12 @@ impl Lowering<'_> {
         })
     }
 
+    fn is_halves(&self, id: WeightId) -> bool {
+        matches!(self.addresses.weights[id.index()], WeightRef::Records { layout, .. } if layout.is_halves())
+    }
+
     fn part(&mut self, m: &Matrix, chunks: usize) -> Result<Part> {
-        let WeightRef::Codes { at, layout, factor } = self.addresses.weights[m.weight.index()] else {
+        let WeightRef::Records { at, layout, factor } = self.addresses.weights[m.weight.index()] else {
             let name = &self.graph.weight(m.weight).name;
             return Err(BackendError::Invalid(format!("{name}: expected a matrix of codes")));
         };

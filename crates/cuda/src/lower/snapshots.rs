@@ -19,13 +19,13 @@ fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, tagge
     let weights = graph.weights.iter().enumerate().map(|(i, weight)| {
         let at = (i as u64 + 1) << 20;
         match format(&weight.name).filter(|_| weight.rows > 1).and_then(Layout::of) {
-            Some(layout) => WeightRef::Codes { at, layout, factor: 1.0 },
+            Some(layout) => WeightRef::Records { at, layout, factor: 1.0 },
             None => WeightRef::Floats { at, kind: FloatKind::F32 },
         }
     });
     let weights: Vec<WeightRef> = weights.collect();
     let fused = fuse(graph, |id| match weights[id.index()] {
-        WeightRef::Codes { layout, .. } => Some(layout),
+        WeightRef::Records { layout, .. } => Some(layout),
         WeightRef::Floats { .. } => None,
     });
     let fused = fused.unwrap();

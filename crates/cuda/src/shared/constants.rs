@@ -41,10 +41,18 @@ shared_constants! {
 
     /// Threads of a block of the kernels for one phase.
     PHASE_THREADS: usize = 256;
-    /// Its warps; in a linear phase each has one tile.
+    /// Its warps.
     PHASE_WARPS: usize = PHASE_THREADS / 32;
-    /// Tokens of a block of the kernel for one linear phase.
-    BLOCK_TOKENS: usize = 32;
+    /// Threads of a block that makes a row of x.
+    PREPARE_THREADS: usize = 512;
+    /// The order of columns in x for codes in bytes, ...
+    BYTES_ORDER: i32 = 0;
+    /// ... and for codes in bits.
+    BITS_ORDER: i32 = 1;
+    /// Blocks of a cluster that share the columns of a linear at most.
+    MOST_SPLITS: usize = 4;
+    /// The fewest tokens of a tile that a warpgroup multiplies together, on GPUs that can.
+    WGMMA_TOKENS: usize = 32;
     /// Threads of a block that attends with one head of one token.
     ATTEND_THREADS: usize = 128;
 

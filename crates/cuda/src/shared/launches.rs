@@ -25,29 +25,43 @@ shared_structs! {
         pad: u32,
     }
 
-    /// x of a linear phase as integers: bytes `[chunk][token / 4][1024]`, scales `[chunk][token]`, sums
-    /// `[chunk][token][8]`.
-    IntegerX {
-        bytes: *mut u8,
-        scales: *mut f32,
-        sums: *mut f32,
-        /// Rows, in whole blocks of `BLOCK_TOKENS`.
+    /// x of a linear phase as halves (`kernels/half_x.cuh`).
+    HalfX {
+        at: *mut u16,
+        /// Rows of a tile: as many as the largest step has tokens, in whole tiles.
         tokens: i64,
+        /// `BYTES_ORDER` or `BITS_ORDER`.
+        order: i32,
+        pad: i32,
     }
 
     /// Makes x of a linear phase.
     PrepareArgs {
         linear: LinearArgs,
-        x: IntegerX,
+        x: HalfX,
         inputs: *const u32,
+        /// On the values.
+        factor: f32,
+        pad: i32,
     }
 
-    /// Computes a part of a linear phase.
-    GemmArgs {
+    /// Computes parts of a linear phase that have one format.
+    TiledArgs {
         linear: LinearArgs,
-        x: IntegerX,
-        part: i32,
-        rows: i32,
+        x: HalfX,
+        /// The gated value as x of the next linear phase, or nothing.
+        y_half: HalfX,
+        inputs: *const u32,
+        /// The value of 1 in x.
+        x_factor: f32,
+        /// On the gated value.
+        y_factor: f32,
+        first_part: i32,
+        end_part: i32,
+        /// Blocks of a cluster, which share the columns.
+        splits: i32,
+        /// Stages of the ring.
+        stages: i32,
     }
 
     /// Runs a phase of another kind.

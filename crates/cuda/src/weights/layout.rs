@@ -2,9 +2,9 @@
 //!
 //! Every integer format is `scale * code + offset` for each group of weights, so one layout serves them all: records of
 //! 16 rows by 128 columns with codes in planes of 1, 2, 4 or 8 bits, in the order of the matrix unit's lanes
-//! (`kernels/record.cuh`), then scales and offsets as halves.
+//! (`kernels/record.cuh`), then scales and offsets as halves. Matrices of floats have records of halves.
 
-use tern_quant::Quant;
+use tern_quant::{BF16, F16, Quant};
 
 use crate::shared::CHUNK;
 
@@ -23,9 +23,19 @@ pub(crate) struct Layout {
     pub(super) centre: i32,
 }
 
+/// Bits of a half.
+const HALF: usize = 16;
+
 impl Layout {
-    /// The layout of a format of codes; `None` for floats and formats that cannot be run.
+    /// The layout of a matrix of halves.
+    pub(crate) const HALVES: Layout = Layout { bits: HALF, low: 0, group: CHUNK, offsets: false, centre: 0 };
+
+    /// The layout of a format's matrices: of its codes, or of halves for floats of 16 bits. `None` for wider floats and
+    /// formats that cannot be run.
     pub(crate) fn of(quant: &Quant) -> Option<Layout> {
+        if *quant == F16 || *quant == BF16 {
+            return Some(Layout::HALVES);
+        }
         let codes = quant.codes()?;
         let (least, most) = (i32::from(codes.least), i32::from(codes.most));
         // with offsets the middle code stands for zero: scale and offset are rounded to halves, and the nearer they are
@@ -53,6 +63,11 @@ impl Layout {
         CHUNK / self.group
     }
 
+    /// Whether weights are halves, not codes.
+    pub(crate) fn is_halves(&self) -> bool {
+        self.bits == HALF
+    }
+
     /// Whether codes are signs, or -1, 0, 1 and 2: the matrix unit multiplies them as bits.
     pub(crate) fn is_signs(&self) -> bool {
         self.bits == 1
@@ -70,11 +85,11 @@ impl Layout {
 
     /// Where its offsets begin.
     pub(super) fn offsets_at(&self) -> usize {
-        self.scales_at() + 32 * self.groups()
+        self.scales_at() + if self.is_halves() { 0 } else { 32 * self.groups() }
     }
 
     /// The byte that a code of one is in the matrix unit.
     pub(crate) fn unit(&self) -> f32 {
-        if self.is_signs() { 1.0 } else { (1 << (8 - self.bits - self.low)) as f32 }
+        if self.is_signs() || self.is_halves() { 1.0 } else { (1 << (8 - self.bits - self.low)) as f32 }
     }
 }

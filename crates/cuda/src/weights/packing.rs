@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 
 use half::f16;
 use tern_graph::HostTensor;
-use tern_quant::{Codes, FieldType, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
+use tern_quant::{Codec, Codes, F16, FieldType, MAX_BLOCK, MAX_GROUPS, Quant, Unpacked};
 
 use super::layout::Layout;
 use super::record::RecordRow;
@@ -16,22 +16,18 @@ pub(crate) struct Packing<'a> {
     /// On all scales and offsets: they are halves, so the largest is brought near one.
     pub(crate) factor: f32,
     tensor: &'a HostTensor,
-    codes: &'a Codes,
     chunks: usize,
 }
 
 impl Packing<'_> {
-    /// `None` if the tensor's format is not of codes.
+    /// `None` if the tensor's format has no layout.
     pub(crate) fn new(tensor: &HostTensor) -> Option<Packing<'_>> {
-        let (layout, codes) = (Layout::of(tensor.quant())?, tensor.quant().codes()?);
+        let layout = Layout::of(tensor.quant())?;
         // scales that are halves in the file are kept as they are
-        let largest = if has_half_scales(tensor.quant()) && !layout.offsets {
-            1.0
-        } else {
-            max_of_rows(tensor, codes, |row| row.largest(&layout))
-        };
+        let kept = *tensor.quant() == F16 || (has_half_scales(tensor.quant()) && !layout.offsets);
+        let largest = if kept { 1.0 } else { max_of_rows(tensor, |row| row.largest(&layout)) };
         let factor = if largest > 0.0 { 2f32.powi(largest.log2().ceil() as i32) } else { 1.0 };
-        Some(Packing { layout, factor, tensor, codes, chunks: Layout::chunks(tensor.cols()) })
+        Some(Packing { layout, factor, tensor, chunks: Layout::chunks(tensor.cols()) })
     }
 
     /// Bytes of a tile.
@@ -51,10 +47,10 @@ impl Packing<'_> {
             for (i, part) in records.chunks_mut(share * self.tile_bytes()).enumerate() {
                 scope.spawn(move || {
                     part.fill(0);
-                    let (mut row, first) = (Row::new(self.tensor, self.codes), (first + i * share) * TILE);
+                    let (mut row, first) = (Row::new(self.tensor), (first + i * share) * TILE);
                     let rows = part.len() / self.tile_bytes() * TILE;
                     for r in first..(first + rows).min(self.tensor.rows()) {
-                        self.put(part, r - first, row.read(self.tensor, self.codes, r));
+                        self.put(part, r - first, row.read(self.tensor, r));
                     }
                 });
             }
@@ -68,6 +64,11 @@ impl Packing<'_> {
         let first = r / TILE * self.chunks;
         let all = records.chunks_exact_mut(layout.bytes()).skip(first).take(self.chunks).enumerate();
         for (chunk, record) in all {
+            if layout.is_halves() {
+                let halves = &row.floats[chunk * CHUNK..];
+                place.put_halves(record, &halves[..halves.len().min(CHUNK)], 1.0 / self.factor);
+                continue;
+            }
             let codes = &row.codes[chunk * CHUNK..];
             let mut stored = [0; CHUNK];
             layout.stored(&codes[..codes.len().min(CHUNK)], &mut stored);
@@ -99,15 +100,15 @@ fn threads() -> usize {
 }
 
 /// The largest `measure` of all rows.
-fn max_of_rows(tensor: &HostTensor, codes: &Codes, measure: impl Fn(&Row) -> f32 + Sync) -> f32 {
+fn max_of_rows(tensor: &HostTensor, measure: impl Fn(&Row) -> f32 + Sync) -> f32 {
     let share = tensor.rows().div_ceil(threads()).max(1);
     std::thread::scope(|scope| {
         let parts = (0..tensor.rows()).step_by(share).map(|first| {
             let measure = &measure;
             scope.spawn(move || {
-                let mut row = Row::new(tensor, codes);
+                let mut row = Row::new(tensor);
                 let rows = first..(first + share).min(tensor.rows());
-                rows.fold(0f32, |most, r| most.max(measure(row.read(tensor, codes, r))))
+                rows.fold(0f32, |most, r| most.max(measure(row.read(tensor, r))))
             })
         });
         let parts: Vec<_> = parts.collect();
@@ -116,41 +117,50 @@ fn max_of_rows(tensor: &HostTensor, codes: &Codes, measure: impl Fn(&Row) -> f32
     })
 }
 
-/// One row, unpacked.
+/// One row, unpacked: codes with their scales and offsets, or floats.
 struct Row {
     codes: Vec<i8>,
     scales: Vec<f32>,
     offsets: Vec<f32>,
     /// Weights per scale, in the format.
     group: usize,
+    floats: Vec<f32>,
 }
 
 impl Row {
-    fn new(tensor: &HostTensor, codes: &Codes) -> Row {
-        let group = codes.group;
-        let groups = tensor.cols() / group;
-        Row { codes: vec![0; tensor.cols()], scales: vec![0.0; groups], offsets: vec![0.0; groups], group }
+    fn new(tensor: &HostTensor) -> Row {
+        let cols = tensor.cols();
+        let codes = tensor.quant().codes();
+        let (group, coded) = codes.map_or((1, 0), |codes| (codes.group, cols));
+        let (scales, offsets) = (vec![0.0; coded / group], vec![0.0; coded / group]);
+        Row { codes: vec![0; coded], scales, offsets, group, floats: vec![0.0; cols - coded] }
     }
 
-    fn read(&mut self, tensor: &HostTensor, codes: &Codes, r: usize) -> &Row {
-        let Codes { group, unpack, .. } = *codes;
+    fn read(&mut self, tensor: &HostTensor, r: usize) -> &Row {
         let (len, bytes) = (tensor.quant().block_len, tensor.quant().block_bytes());
-        debug_assert!(len <= MAX_BLOCK && len / group <= MAX_GROUPS);
         let blocks = tensor.row(r).chunks_exact(bytes);
-        let groups = len / group;
-        let outs = self.codes.chunks_exact_mut(len).zip(self.scales.chunks_exact_mut(groups));
-        for ((block, (codes, scales)), offsets) in blocks.zip(outs).zip(self.offsets.chunks_exact_mut(groups))
-        {
-            unpack(block, tensor.tail(), Unpacked { codes, scales, offsets });
+        match &tensor.quant().codec {
+            Codec::Codes(Codes { group, unpack, .. }) => {
+                debug_assert!(len <= MAX_BLOCK && len / group <= MAX_GROUPS);
+                let groups = len / group;
+                let outs = self.codes.chunks_exact_mut(len).zip(self.scales.chunks_exact_mut(groups));
+                let outs = outs.zip(self.offsets.chunks_exact_mut(groups));
+                for (block, ((codes, scales), offsets)) in blocks.zip(outs) {
+                    unpack(block, tensor.tail(), Unpacked { codes, scales, offsets });
+                }
+            }
+            Codec::Float(read) => self.floats.iter_mut().zip(blocks).for_each(|(to, b)| *to = read(b)),
+            Codec::Named => {} // it has no layout
         }
         self
     }
 
-    /// The largest scale or offset as they are stored.
+    /// The largest scale, offset or float as they are stored.
     fn largest(&self, layout: &Layout) -> f32 {
         let pairs = self.scales.iter().zip(&self.offsets);
         let most = |(s, o): (&f32, &f32)| s.abs().max((o + s * layout.centre as f32).abs());
-        pairs.map(most).filter(|x| x.is_finite()).fold(0.0, f32::max)
+        let all = pairs.map(most).chain(self.floats.iter().map(|x| x.abs()));
+        all.filter(|x| x.is_finite()).fold(0.0, f32::max)
     }
 }
 
@@ -186,6 +196,10 @@ mod tests {
         let l = p.layout;
         let record = &records[(r / 16 * p.chunks + k / 128) * l.bytes()..][..l.bytes()];
         let (row, k) = (RecordRow::of(r), k % 128);
+        if l.is_halves() {
+            let at = (k / 16 * 32 + row.g * 4 + k / 4 % 4) * 16 + row.second * 8 + k % 4 * 2;
+            return f16::from_le_bytes([record[at], record[at + 1]]).to_f32() * p.factor;
+        }
         let get =
             |(at, shift): (usize, usize), bits: usize| i32::from(record[at] >> shift) & ((1 << bits) - 1);
         let [first, second] = places(&l, row, k);
@@ -206,7 +220,7 @@ mod tests {
     #[test]
     fn every_format_keeps_its_weights() {
         let rng = &mut Random::new(3);
-        for quant in formats().filter(|q| q.codes().is_some()) {
+        for quant in formats().filter(|q| Layout::of(q).is_some()) {
             let (rows, cols) = (21, 288usize.next_multiple_of(quant.block_len));
             let tensor = random_tensor("w", quant, rows, cols, rng).unwrap();
             let packing = Packing::new(&tensor).unwrap_or_else(|| panic!("{quant} has no layout"));
@@ -218,7 +232,8 @@ mod tests {
             let most = want.iter().fold(0f32, |m, x| m.max(x.abs()));
             for (i, want) in want.iter().enumerate() {
                 let got = weight(&packing, &records, i / cols, i % cols);
-                let off = if *quant == UNLISTED { 0.0 } else { 2e-3 * most }; // its scales and offsets are halves
+                let exact = *quant == UNLISTED || packing.layout.is_halves();
+                let off = if exact { 0.0 } else { 2e-3 * most }; // its scales and offsets are halves
                 assert!((got - want).abs() <= off, "{quant} at {i}: {got}, want {want}");
             }
         }

@@ -1,5 +1,7 @@
 //! Codes of one row of a record: how they are stored, and where.
 
+use half::f16;
+
 use super::layout::Layout;
 use crate::shared::{CHUNK, TILE};
 
@@ -14,6 +16,16 @@ impl RecordRow {
     /// The place of row `r` of a matrix in its record.
     pub(super) fn of(r: usize) -> RecordRow {
         RecordRow { g: r % 8, second: r % TILE / 8 }
+    }
+}
+
+impl RecordRow {
+    /// Writes floats of a chunk, times a factor, as halves: a lane has four neighbouring columns of sixteen.
+    pub(super) fn put_halves(self, record: &mut [u8], floats: &[f32], factor: f32) {
+        for (k, x) in floats.iter().enumerate() {
+            let at = (k / 16 * 32 + self.g * 4 + k / 4 % 4) * 16 + self.second * 8 + k % 4 * 2;
+            record[at..at + 2].copy_from_slice(&f16::from_f32(x * factor).to_le_bytes());
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! A weight on the device: codes in the one layout that all integer formats share, or floats as they are.
+//! A weight on the device: records, the one layout that matrices of all formats share, or floats as they are.
 
-use tern_graph::{BackendError, HostTensor};
+use tern_graph::{BackendError, HostTensor, Roles};
 use tern_quant::{BF16, Codec, F16, F32};
 
 use super::layout::Layout;
@@ -14,7 +14,7 @@ pub(crate) enum Weight {
         memory: Memory,
         kind: FloatKind,
     },
-    Codes {
+    Records {
         layout: Layout,
         records: Memory,
         /// On all scales and offsets.
@@ -26,12 +26,23 @@ pub(crate) enum Weight {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum WeightRef {
     Floats { at: u64, kind: FloatKind },
-    Codes { at: u64, layout: Layout, factor: f32 },
+    Records { at: u64, layout: Layout, factor: f32 },
 }
 
 impl Weight {
-    /// Uploads a tensor, repacked on the way.
-    pub(crate) fn store(staging: &mut Staging, tensor: &HostTensor) -> Result<Weight, BackendError> {
+    /// Uploads a tensor, repacked on the way if it is a matrix.
+    pub(crate) fn store(
+        staging: &mut Staging,
+        tensor: &HostTensor,
+        roles: Roles,
+    ) -> Result<Weight, BackendError> {
+        let is_float = matches!(tensor.quant().codec, Codec::Float(_));
+        if let Some(packing) = Packing::new(tensor).filter(|_| !is_float || (roles.matrix && !roles.vector)) {
+            let tile = packing.tile_bytes();
+            let records =
+                staging.upload(packing.bytes(), tile, |from, piece| packing.fill(from / tile, piece))?;
+            return Ok(Weight::Records { layout: packing.layout, records, factor: packing.factor });
+        }
         let floats = [(&F32, FloatKind::F32), (&F16, FloatKind::F16), (&BF16, FloatKind::BF16)];
         if let Some((_, kind)) = floats.into_iter().find(|(quant, _)| *quant == tensor.quant()) {
             let data = &tensor.data();
@@ -50,26 +61,19 @@ impl Weight {
             })?;
             return Ok(Weight::Floats { memory, kind: FloatKind::F32 });
         }
-        let unsupported = || {
-            BackendError::Unsupported(format!(
-                "{}: {} is not supported on GPUs",
-                tensor.name(),
-                tensor.quant()
-            ))
-        };
-        let packing = Packing::new(tensor).ok_or_else(unsupported)?;
-        let tile = packing.tile_bytes();
-        let records =
-            staging.upload(packing.bytes(), tile, |from, piece| packing.fill(from / tile, piece))?;
-        Ok(Weight::Codes { layout: packing.layout, records, factor: packing.factor })
+        Err(BackendError::Unsupported(format!(
+            "{}: {} is not supported on GPUs",
+            tensor.name(),
+            tensor.quant()
+        )))
     }
 
     /// The weight by its address, which is valid as long as `self` lives.
     pub(crate) fn by_address(&self) -> WeightRef {
         match self {
             Weight::Floats { memory, kind } => WeightRef::Floats { at: memory.pointer(), kind: *kind },
-            Weight::Codes { layout, records, factor } => {
-                WeightRef::Codes { at: records.pointer(), layout: *layout, factor: *factor }
+            Weight::Records { layout, records, factor } => {
+                WeightRef::Records { at: records.pointer(), layout: *layout, factor: *factor }
             }
         }
     }

@@ -1,0 +1,96 @@
+// Codes of weights as halves, in the order in which the matrix unit takes the rows of its first operand: in step t, a lane has
+// two pairs of positions (half_x.cuh) of rows g and g + 8.
+
+DEVICE u32 half2_add(u32 a, u32 b) { u32 c; asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
+DEVICE u32 half2_mul(u32 a, u32 b) { u32 c; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
+DEVICE u32 half2_fma(u32 a, u32 b, u32 c) { u32 d; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
+
+// Shifts left by any amount, also a negative one.
+DEVICE u32 shifted(u32 x, int left) { return left >= 0 ? x << left : x >> -left; }
+
+// The words of one lane for one row of a plane: of row g, or of row g + 8.
+template <int B> DEVICE void load_row(u32* words, const u8* plane, int lane, int second) {
+    if constexpr (B == 1) {
+        words[0] = *(const u32*)(plane + lane * 8 + second * 4);
+    } else if constexpr (B == 2) {
+        uint2 v = *(const uint2*)(plane + lane * 16 + second * 8);
+        words[0] = v.x, words[1] = v.y;
+    } else {
+#pragma unroll
+        for (int m = 0; m < B / 4; m++) {
+            uint4 v = *(const uint4*)(plane + (second * (B / 4) + m) * 512 + lane * 16);
+            words[4 * m] = v.x, words[4 * m + 1] = v.y, words[4 * m + 2] = v.z, words[4 * m + 3] = v.w;
+        }
+    }
+}
+
+// One row of a record: `load` takes it from shared memory, `pairs` gives the halves of a step.
+template <class F> struct RowHalves {
+    static constexpr int WORDS = F::FLOATS ? 1 : F::BITS, LOWS = F::LOW > 0 ? F::LOW : 1;
+    static constexpr int SCALES = F::FLOATS || F::SIGNS ? 1 : F::GROUPS; // bits: the lane's columns have one
+    u32 words[WORDS], low[LOWS], scale[SCALES];
+    u32 offset[F::OFFSETS ? F::GROUPS : 1];
+    const u8* from;
+
+    DEVICE void load(const u8* record, int lane, int second) {
+        if constexpr (F::FLOATS) {
+            from = record + lane * 16 + second * 8;
+        } else {
+            if constexpr (F::SIGNS && F::LOW > 0) { // the lane's 32 columns: low bits in lane q % 2, high bits in lane q % 2 + 2
+                int at = (lane / 4 * 4 + lane % 2) * 16 + lane % 4 / 2 * 8 + second * 4;
+                words[0] = *(const u32*)(record + at), low[0] = *(const u32*)(record + at + 32);
+            } else {
+                load_row<F::BITS>(words, record, lane, second);
+                if constexpr (F::LOW > 0) load_row<F::LOW>(low, record + 256 * F::BITS, lane, second);
+            }
+            const u32* pairs = (const u32*)(record + F::SCALES_AT) + lane / 4 * F::GROUPS;
+            u32 own = second ? 0x3232 : 0x1010; // twice the row's half
+            if constexpr (F::SIGNS) {
+                const u32* first = pairs + lane % 4 * 32 / F::GROUP;
+                scale[0] = __byte_perm(first[0], first[F::GROUP < 32 ? 1 : 0], second ? 0x7632 : 0x5410);
+                if constexpr (F::LOW > 0) scale[0] = half2_mul(scale[0], 0x44004400); // four times, see `pairs`
+            } else {
+#pragma unroll
+                for (int i = 0; i < F::GROUPS; i++) {
+                    scale[i] = __byte_perm(pairs[i], 0, own);
+                    if constexpr (F::OFFSETS) offset[i] = half2_mul(__byte_perm(pairs[i + 8 * F::GROUPS], 0, own), UNIT2);
+                }
+            }
+        }
+    }
+
+    static constexpr u32 UNIT2 = F::UNIT == 1 ? 0x3c003c00 : F::UNIT == 2 ? 0x40004000 : F::UNIT == 4 ? 0x44004400 : F::UNIT == 8 ? 0x48004800
+        : F::UNIT == 16 ? 0x4c004c00 : F::UNIT == 32 ? 0x50005000 : 0x54005400;
+
+    // The pairs of step t: in units of the format's UNIT, times the scale, plus the offset.
+    DEVICE void pairs(u32& first, u32& second, int t) const {
+        if constexpr (F::FLOATS) {
+            uint2 v = *(const uint2*)(from + t * 512);
+            first = v.x, second = v.y;
+        } else if constexpr (F::SIGNS) {
+            int bit = 8 * (t / 4) + 7 - 2 * (t % 4); // of the first column; the second is the bit below, a pair 16 bits apart
+            u32 by = scale[0];
+            if constexpr (F::LOW == 0) {
+                first = (words[0] << (15 - bit) & 0x80008000u) ^ by;
+                second = (words[0] << (16 - bit) & 0x80008000u) ^ by;
+            } else { // 1 + code / 4, less 1.25, times 4 scale: the code is stored plus one
+                auto one = [&](int at) {
+                    u32 x = (shifted(low[0], 9 - at) & 0x02000200u) | 0x3c003c00u;
+                    x |= shifted(words[0], 8 - at) & 0x01000100u;
+                    return half2_mul(half2_add(x, 0xbd00bd00u), by);
+                };
+                first = one(bit), second = one(bit - 1);
+            }
+        } else {
+            u32 bytes = codes<F>(words, low, t) ^ 0x80808080u; // plus 128: below the exponent of 1024 it is 1024 + 128 + the code
+            u32 by = scale[t * 16 / F::GROUP];
+            first = half2_add(__byte_perm(bytes, 0x64646464u, 0x4140), 0xe480e480u);
+            second = half2_add(__byte_perm(bytes, 0x64646464u, 0x4342), 0xe480e480u);
+            if constexpr (F::OFFSETS) {
+                first = half2_fma(first, by, offset[t * 16 / F::GROUP]), second = half2_fma(second, by, offset[t * 16 / F::GROUP]);
+            } else {
+                first = half2_mul(first, by), second = half2_mul(second, by);
+            }
+        }
+    }
+};

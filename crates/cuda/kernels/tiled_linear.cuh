@@ -1,0 +1,425 @@
+// y = x * w^T for many tokens: equals Op::Linear, Op::Gated and Op::Add of graph/reference.rs on x as halves (half_x.cuh).
+//
+// A block computes 128 rows of w (64 of a gate and 64 of its partner) for N tokens: eight warps have 16 rows each, as the
+// matrix unit's first operand, in registers; tokens are its second operand, in shared memory. One more warp copies records and x
+// of a chunk of columns into a ring of stages. The blocks of a cluster share the chunks of a tile, and add their sums at the end.
+
+constexpr int ROW_WARPS = 8;
+
+// Copies by the copy engine that follow see this thread's writes to shared memory.
+DEVICE void async_after_writes() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// Four matrices of 8 rows by 16 bytes: lane i has the address of row i % 8 of matrix i / 8.
+DEVICE void load_matrices(u32 (&m)[4], const u8* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"((u32)__cvta_generic_to_shared(row))); // no clobber: other loads may be moved
+}
+
+#if HAS_WGMMA
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
+// Of a tile of x: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh.
+DEVICE u64 matrix_descriptor(const u8* tile) {
+    return (u64)((u32)__cvta_generic_to_shared(tile) >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+#endif
+
+// Sums of a warp: 16 rows, N tokens. Element 4 j + i is that of the matrix unit's c[i], for tokens 8 j .. 8 j + 7.
+template <int N> struct Sums {
+    static constexpr bool WGMMA = HAS_WGMMA && N >= WGMMA_TOKENS;
+    static constexpr int CHAINS = N == 8 ? 2 : 1; // consecutive products of few tokens are added to different sums
+    float d[N / 2], other[CHAINS == 2 ? 4 : 1];
+
+    DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) d[i] = 0;
+        if constexpr (CHAINS == 2) other[0] = other[1] = other[2] = other[3] = 0;
+    }
+
+    DEVICE float (&d4(int j))[4] { return *(float(*)[4])(d + 4 * j); }
+
+    // Adds a chunk of the rows `first` (g) and `second` (g + 8); x is in two tiles of 64 positions.
+    template <class F> DEVICE void add(const RowHalves<F>& first, const RowHalves<F>& second, const u8* x, int lane) {
+#if HAS_WGMMA
+        if constexpr (WGMMA) { // while one warpgroup's products run, the other one makes its rows
+            u32 a[8][4];
+#pragma unroll
+            for (int t = 0; t < 8; t++) first.pairs(a[t][0], a[t][2], t), second.pairs(a[t][1], a[t][3], t);
+            u64 tile = matrix_descriptor(x);
+            wgmma_fence();
+#pragma unroll
+            for (int t = 0; t < 8; t++) Wgmma<N>::multiply(d, a[t], tile + (t / 4 * N * 128 + t % 4 * 32) / 16);
+            wgmma_commit();
+            wgmma_wait<0>();
+            return;
+        }
+#endif
+        int matrix = lane / 8, row = lane % 8;
+        u32 both[4]; // x of eight tokens, of two steps
+#pragma unroll
+        for (int t = 0; t < 8; t++) {
+            u32 a[4];
+            first.pairs(a[0], a[2], t), second.pairs(a[1], a[3], t);
+            const u8* tile = x + t / 4 * N * 128;
+            if constexpr (N == 8) {
+                if (t % 2 == 0) load_matrices(both, tile + row * 128 + ((t % 4 / 2 * 4 + matrix) ^ row) * 16);
+                multiply(t % 2 ? (float (&)[4])other : d4(0), a[0], a[1], a[2], a[3], both[t % 2 * 2], both[t % 2 * 2 + 1]);
+            } else {
+#pragma unroll
+                for (int j = 0; j < N / 8; j += 2) {
+                    u32 b[4];
+                    load_matrices(b, tile + (8 * j + matrix / 2 * 8 + row) * 128 + ((t % 4 * 2 + matrix % 2) ^ row) * 16);
+                    multiply(d4(j), a[0], a[1], a[2], a[3], b[0], b[1]);
+                    multiply(d4(j + 1), a[0], a[1], a[2], a[3], b[2], b[3]);
+                }
+            }
+        }
+    }
+
+    // After the last chunk: what the matrix unit has written is read from here on.
+    DEVICE void finish() {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
+        if constexpr (CHAINS == 2)
+            for (int i = 0; i < 4; i++) d[i] += other[i];
+    }
+};
+
+extern __shared__ __align__(1024) u8 tiled_shared[];
+
+// Chunks of a stage: copies of a few hundred bytes are slow.
+DEVICE constexpr int stage_chunks(int tokens, int record) { return tokens >= 48 || record > 1280 ? 1 : tokens > 16 || record > 640 ? 2 : 4; }
+
+// A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp.
+template <class F, int N> struct Stages {
+    static constexpr int CHUNKS = stage_chunks(N, F::BYTES);
+    static constexpr int X = CHUNKS * N * 256, RECORDS = CHUNKS * F::BYTES;
+    static constexpr int BYTES = (X + ROW_WARPS * RECORDS + 1023) / 1024 * 1024;
+};
+
+// A tile: 128 rows of a part, or 64 of two, and N tokens.
+struct LinearTile { int part, rows, first_token; }; // rows: the first one, in records
+
+template <class F, int N, bool GATED> struct TiledLinear {
+    static constexpr int RECORDS = GATED ? ROW_WARPS / 2 : ROW_WARPS; // of a part in a tile
+    typedef Stages<F, N> S;
+    static constexpr int STAGE = S::BYTES;
+    const TiledArgs& m;
+    int rows; // of x
+    int row_tiles, token_tiles;
+    int rank, splits, chunk_begin, chunk_end;
+    Gate *full, *empty;
+    int slot = 0;
+    u32 round = 0;
+
+    DEVICE int tiles_of(int part) const { return (m.linear.part[part].tiles + RECORDS - 1) / RECORDS; }
+
+    DEVICE TiledLinear(const TiledArgs& m) : m(m) {
+        const LinearArgs& a = m.linear;
+        row_tiles = 0;
+        for (int p = m.first_part; p < m.end_part; p++) row_tiles += tiles_of(p);
+        if (GATED) row_tiles = tiles_of(0);
+        rows = rows_of(m.inputs, a.outputs_only);
+        token_tiles = (rows + N - 1) / N;
+        splits = m.splits, rank = blockIdx.x % splits;
+        chunk_begin = a.chunks * rank / splits, chunk_end = a.chunks * (rank + 1) / splits;
+        full = (Gate*)(tiled_shared + m.stages * STAGE), empty = full + m.stages;
+    }
+
+    DEVICE int tiles() const { return row_tiles * token_tiles; }
+
+    DEVICE LinearTile tile(int index) const {
+        int row = index / token_tiles, part = m.first_part;
+        if (!GATED)
+            while (row >= tiles_of(part)) row -= tiles_of(part++);
+        return {part, row * RECORDS, index % token_tiles * N};
+    }
+
+    DEVICE void next() {
+        if (++slot == m.stages) slot = 0, round++;
+    }
+    DEVICE u8* stage() const { return tiled_shared + slot * STAGE; }
+
+    // Where the records of a tile begin, for each of the warps.
+    DEVICE const u8* record(const LinearTile& tile, int warp, int chunk) const {
+        const Part& part = m.linear.part[GATED ? warp / RECORDS : tile.part];
+        int index = min(tile.rows + warp % RECORDS, part.tiles - 1);
+        return part.records + ((long)index * m.linear.chunks + chunk) * F::BYTES;
+    }
+
+    DEVICE const u8* x_tile(const LinearTile& tile, int half_chunk) const {
+        return (const u8*)(m.x.at + ((long)half_chunk * m.x.tokens + tile.first_token) * 64);
+    }
+
+    // The copying warp. Records are constant: those of the first stages are copied before the values of earlier launches
+    // are waited for.
+    DEVICE void produce() {
+        int lane = threadIdx.x % 32, first = blockIdx.x / splits, step = gridDim.x / splits;
+        int total = tiles(), stages = (chunk_end - chunk_begin + S::CHUNKS - 1) / S::CHUNKS, early = 0;
+        auto copy_records = [&](const LinearTile& t, int chunk) {
+            int count = min(S::CHUNKS, chunk_end - chunk), bytes = count * F::BYTES;
+#if __CUDA_ARCH__ >= 900
+            if (lane == 0) full[slot].expect(count * N * 256 + ROW_WARPS * bytes);
+            __syncwarp();
+            if (lane < ROW_WARPS) full[slot].copy(stage() + S::X + lane * S::RECORDS, record(t, lane, chunk), bytes);
+#else
+            for (int w = 0; w < ROW_WARPS; w++) full[slot].copy(stage() + S::X + w * S::RECORDS, record(t, w, chunk), bytes);
+#endif
+        };
+        auto copy_x = [&](const LinearTile& t, int chunk) {
+            int halves = 2 * min(S::CHUNKS, chunk_end - chunk);
+            bool whole = m.x.tokens == N; // tiles follow each other
+#if __CUDA_ARCH__ >= 900
+            if (lane < (whole ? 1 : halves)) full[slot].copy(stage() + lane * N * 128, x_tile(t, 2 * chunk + lane), (whole ? halves : 1) * N * 128);
+#else
+            for (int h = 0; h < halves; h++) full[slot].copy(stage() + h * N * 128, x_tile(t, 2 * chunk + h), N * 128);
+            full[slot].copied();
+#endif
+        };
+        if (first < total) {
+            LinearTile t = tile(first);
+            early = min(stages, m.stages);
+            for (int i = 0; i < early; i++, next()) copy_records(t, chunk_begin + i * S::CHUNKS);
+            slot = 0, round = 0;
+        }
+        wait_for_launches();
+        for (int index = first; index < total; index += step) {
+            LinearTile t = tile(index);
+            for (int chunk = chunk_begin; chunk < chunk_end; chunk += S::CHUNKS, next()) {
+                if (early > 0) {
+                    early--;
+                } else {
+                    if (round) empty[slot].wait(round + 1 & 1);
+                    copy_records(t, chunk);
+                }
+                copy_x(t, chunk);
+            }
+            if (STAGED) { // a stage for what the warps write
+                if (round) empty[slot].wait(round + 1 & 1);
+#if __CUDA_ARCH__ >= 900
+                if (lane == 0) full[slot].arrive();
+#else
+                full[slot].copied();
+#endif
+                next();
+            }
+        }
+    }
+
+    // Whether there are too few tiles for all processors, so that blocks may share them.
+    static constexpr bool SPLITS = N < 256;
+    // Whether a gated tile is written through shared memory.
+    static constexpr bool STAGED = GATED && N >= 64;
+    static constexpr int PITCH = 66; // halves of a staged token: 64 columns, in different banks
+
+    DEVICE void consume() {
+        int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
+        wait_for_launches();
+        for (int index = blockIdx.x / splits; index < tiles(); index += gridDim.x / splits) {
+            LinearTile t = tile(index);
+            Sums<N> sums;
+            sums.clear();
+            multiply_chunks(sums, lane, warp);
+            sums.finish();
+            if (SPLITS && splits > 1) {
+                if constexpr (SPLITS) add_splits(t, sums, lane, warp);
+            } else if constexpr (STAGED) {
+                full[slot].wait(round & 1);
+                u16* staged = (u16*)stage();
+                int column = warp % 4 * 16 + warp / 4 * 8 + lane / 4, row = t.rows * TILE + column;
+#pragma unroll
+                for (int j = 0; j < N / 8; j++)
+#pragma unroll
+                    for (int i = 0; i < 2; i++)
+                        staged[(8 * j + lane % 4 * 2 + i) * PITCH + column] = to_half(gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row));
+                sync_threads<ROW_WARPS * 32>();
+                write_staged(t, staged, thread);
+                async_after_writes();
+                release(slot, lane);
+                next();
+            } else {
+                constexpr int AT_ONCE = N < 32 ? N / 8 : 4; // what is added is loaded for some tokens together
+#pragma unroll
+                for (int j = 0; j < N / 8; j += AT_ONCE) {
+                    float added[AT_ONCE][4];
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; i++) load_added(added[i], t, warp, j + i, lane);
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; i++) write(t, warp, j + i, sums.d4(j + i), added[i], lane);
+                }
+            }
+        }
+    }
+
+    // The rows of a warp in a chunk of the current stage: g and g + 8; if it is gated, of the gate and of its partner.
+    DEVICE void load_rows(RowHalves<F>& first, RowHalves<F>& second, int chunk, int lane, int warp) const {
+        const u8* records = stage() + S::X + chunk * F::BYTES;
+        if (GATED) {
+            first.load(records + warp % 4 * S::RECORDS, lane, warp / 4);
+            second.load(records + (4 + warp % 4) * S::RECORDS, lane, warp / 4);
+        } else {
+            first.load(records + warp * S::RECORDS, lane, 0);
+            second.load(records + warp * S::RECORDS, lane, 1);
+        }
+    }
+
+    DEVICE void release(int slot, int lane) {
+        __syncwarp();
+        if (lane == 0) empty[slot].arrive();
+    }
+
+    DEVICE void multiply_chunks(Sums<N>& sums, int lane, int warp) {
+        for (int chunk = chunk_begin; chunk < chunk_end; chunk += S::CHUNKS, next()) {
+            full[slot].wait(round & 1);
+#pragma unroll
+            for (int i = 0; i < S::CHUNKS; i++) {
+                if (S::CHUNKS > 1 && chunk + i >= chunk_end) break;
+                RowHalves<F> first, second;
+                load_rows(first, second, i, lane, warp);
+                sums.template add<F>(first, second, stage() + i * N * 256, lane);
+            }
+            release(slot, lane);
+        }
+    }
+
+    // A row of the gated value, in the unit of x of the next linear if it is written as halves.
+    DEVICE float gated(float gate, float other, int row) const {
+        const LinearArgs& a = m.linear;
+        if (row >= a.part[0].rows) return 0.f;
+        return activate(a.gated - 1, finished(a.part[0], gate, m.x_factor, row)) * finished(a.part[1], other, m.x_factor, row) * m.y_factor;
+    }
+
+    // Staged halves to their places in tiles of x: four positions at a time.
+    DEVICE void write_staged(const LinearTile& t, const u16* staged, int thread) const {
+        int begin = t.rows * TILE; // a multiple of 64
+        for (int i = thread; i < N * 16; i += ROW_WARPS * 32) {
+            int token = i / 16, n = i % 16;
+            if (t.first_token + token >= rows) continue;
+            int position = begin + n * 4;
+            if (m.y_half.order == BITS_ORDER) position = (begin & ~127) + n / 2 * 16 + n % 2 * 8 + (begin / 64 & 1) * 4;
+            u32 h[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) h[k] = staged[token * PITCH + column_at(m.y_half.order, position + k) - begin];
+            *(uint2*)half_at(m.y_half, t.first_token + token, position) = {h[0] | h[1] << 16, h[2] | h[3] << 16};
+        }
+    }
+
+    // What is added to the rows of a warp for eight tokens.
+    DEVICE void load_added(float (&added)[4], const LinearTile& t, int warp, int j, int lane) const {
+        const LinearArgs& a = m.linear;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = (t.rows + warp) * TILE + lane / 4 + i / 2 * 8, k = t.first_token + 8 * j + lane % 4 * 2 + i % 2;
+            added[i] = !GATED && a.add.at && k < rows && r < a.part[0].rows ? load_float(a.add.at + k * a.add.stride + r) : 0.f;
+        }
+    }
+
+    // Writes the rows of a warp for eight tokens.
+    DEVICE void write(const LinearTile& t, int warp, int j, const float (&d)[4], const float (&added)[4], int lane) const {
+        const LinearArgs& a = m.linear;
+        int g = lane / 4, token = t.first_token + 8 * j + lane % 4 * 2;
+        if (GATED) {
+            int row = (t.rows + warp % 4) * TILE + warp / 4 * 8 + g;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (token + i >= rows || row >= a.part[0].rows) continue;
+                float y = gated(d[i], d[2 + i], row);
+                if (m.y_half.at) *half_at(m.y_half, token + i, position_of_column(m.y_half.order, row)) = to_half(y);
+                else a.part[0].y[(long)(token + i) * a.part[0].y_stride + row] = y;
+            }
+            return;
+        }
+        const Part& part = a.part[t.part];
+        int row = (t.rows + warp) * TILE + g;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = row + i / 2 * 8, k = token + i % 2;
+            if (k >= rows || r >= part.rows) continue;
+            part.y[(long)k * part.y_stride + r] = finished(part, d[i], m.x_factor, r) + added[i];
+        }
+    }
+
+    // The blocks of a cluster add their sums: each has some of the units, which are the rows of a warp for eight tokens.
+    DEVICE void add_splits(const LinearTile& t, Sums<N>& sums, int lane, int warp) {
+#if __CUDA_ARCH__ >= 900
+        constexpr int COLUMNS = N / 8, AT_ONCE = COLUMNS < 4 ? 1 : 2;
+        float4* shares = (float4*)tiled_shared; // [warp][COLUMNS][lane]; all stages have been read
+        sync_threads<ROW_WARPS * 32>();
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) shares[(warp * COLUMNS + j) * 32 + lane] = *(float4*)(sums.d + 4 * j);
+        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+        bool first = true;
+        for (int from = rank * ROW_WARPS + warp; from < ROW_WARPS * COLUMNS; from += splits * ROW_WARPS * AT_ONCE) {
+            float added[AT_ONCE][4];
+            float4 d[AT_ONCE][MOST_SPLITS];
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++) load_added(added[n], t, unit(from, n) / COLUMNS, unit(from, n) % COLUMNS, lane);
+            if (first) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+            first = false;
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+                for (int r = 0; r < MOST_SPLITS; r++)
+                    if (r < splits) d[n][r] = load_of_rank(shares + unit(from, n) * 32 + lane, r);
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++) {
+                float total[4] = {};
+#pragma unroll
+                for (int r = 0; r < MOST_SPLITS; r++)
+                    if (r < splits) total[0] += d[n][r].x, total[1] += d[n][r].y, total[2] += d[n][r].z, total[3] += d[n][r].w;
+                if (from + n * splits * ROW_WARPS < ROW_WARPS * COLUMNS) write(t, unit(from, n) / COLUMNS, unit(from, n) % COLUMNS, total, added[n], lane);
+            }
+        }
+        if (first) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+    }
+
+    // A warp's n-th unit from `from` on; the last one again behind the end.
+    DEVICE int unit(int from, int n) const { return min(from + n * splits * ROW_WARPS, ROW_WARPS * (N / 8) - 1); }
+
+#if __CUDA_ARCH__ >= 900
+    static DEVICE float4 load_of_rank(const float4* at, int rank) {
+        u32 remote;
+        float4 v;
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"((u32)__cvta_generic_to_shared(at)), "r"(rank));
+        asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(remote));
+        return v;
+    }
+#endif
+
+    // Large tiles: a whole warpgroup copies, of whose registers the others take most.
+    static constexpr bool LARGE = Sums<N>::WGMMA && N >= 128;
+    static constexpr int THREADS_OF_BLOCK = ROW_WARPS * 32 + (LARGE ? 128 : 32);
+
+    template <int COUNT, bool MORE> DEVICE void take_registers() {
+#if HAS_WGMMA
+        if constexpr (LARGE && MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+        if constexpr (LARGE && !MORE) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+    }
+
+    DEVICE void run() {
+        begin_next_launch();
+        if (threadIdx.x < 2 * m.stages) full[threadIdx.x].open(threadIdx.x < m.stages ? Gate::COPIERS : ROW_WARPS);
+        __syncthreads();
+        if (threadIdx.x / 32 >= ROW_WARPS) {
+            take_registers<40, false>();
+            if (threadIdx.x / 32 == ROW_WARPS) produce();
+        } else {
+            take_registers<232, true>();
+            consume();
+        }
+#if __CUDA_ARCH__ >= 900
+        if (splits > 1 && threadIdx.x / 32 == ROW_WARPS && (int)blockIdx.x / splits < tiles()) { // the copying warp takes part in both barriers of the cluster
+            asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+            asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+        }
+#endif
+    }
+};

@@ -1,0 +1,186 @@
+//! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
+
+use crate::driver::DeviceFacts;
+use crate::shared::MOST_SPLITS;
+
+/// Tokens of a tile: kernels are compiled for each of them.
+pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
+
+/// The most tokens of a step that one tile holds: larger steps are compute-bound, and may have several tiles.
+pub(crate) const ONE_TILE: usize = 128;
+
+/// Rows of a tile, in records: 16 rows for each of eight warps.
+const TILE_RECORDS: usize = 8;
+/// Stages of a ring at most: more are not filled in time.
+const MOST_STAGES: usize = 8;
+/// Bytes of shared memory that the driver keeps per block.
+const RESERVED: usize = 1024;
+
+/// What a linear phase multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinearSize {
+    /// Tiles of rows, of all parts.
+    pub(crate) row_tiles: usize,
+    /// Chunks of columns.
+    pub(crate) chunks: usize,
+    /// Bytes of a record.
+    pub(crate) record: usize,
+}
+
+impl LinearSize {
+    /// The tiles of rows of a part that has `records` of them; a gated tile has rows of two parts.
+    pub(crate) fn row_tiles(records: usize, gated: bool) -> usize {
+        records.div_ceil(if gated { TILE_RECORDS / 2 } else { TILE_RECORDS })
+    }
+}
+
+/// What a device offers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) processors: usize,
+    /// Bytes of shared memory of a block.
+    pub(crate) shared_memory: usize,
+    /// Blocks can read each other's shared memory.
+    pub(crate) clusters: bool,
+    /// Four warps can multiply together.
+    pub(crate) warpgroups: bool,
+}
+
+impl Limits {
+    pub(crate) fn of(facts: &DeviceFacts) -> Limits {
+        let DeviceFacts { processors, shared_memory, capability, .. } = *facts;
+        let (clusters, warpgroups) = (capability >= (9, 0), capability == (9, 0));
+        Limits { processors, shared_memory, clusters, warpgroups }
+    }
+
+    /// Threads of a block: with warpgroups, a whole one copies for large tiles (`THREADS_OF_BLOCK` of the kernel).
+    pub(crate) fn threads(&self, tokens: usize) -> usize {
+        TILE_RECORDS * 32 + if self.warpgroups && tokens >= 128 { 128 } else { 32 }
+    }
+
+    /// Blocks that a multiprocessor is to run at the same time.
+    pub(crate) fn blocks_per_processor(tokens: usize) -> usize {
+        if tokens < 96 { 2 } else { 1 }
+    }
+}
+
+/// The launch of a linear phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinearTiling {
+    /// Tokens of a tile.
+    pub(crate) tokens: usize,
+    /// Blocks that share the columns of a tile.
+    pub(crate) splits: usize,
+    pub(crate) stages: usize,
+    pub(crate) blocks: usize,
+    /// Bytes of shared memory of a block.
+    pub(crate) shared: usize,
+}
+
+/// Chunks of a stage, as `stage_chunks` of the kernel.
+fn stage_chunks(tokens: usize, record: usize) -> usize {
+    match (tokens, record) {
+        (48.., _) | (_, 1281..) => 1,
+        (17.., _) | (_, 641..) => 2,
+        _ => 4,
+    }
+}
+
+/// Bytes of a stage, as `Stages` of the kernel.
+fn stage_bytes(tokens: usize, record: usize) -> usize {
+    (stage_chunks(tokens, record) * (tokens * 256 + TILE_RECORDS * record)).next_multiple_of(1024)
+}
+
+/// Stages of a ring; `None` if there is no space for two.
+fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
+    let stage = stage_bytes(tokens, record) + 16; // two barriers each
+    let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED;
+    let preferred = shared(Limits::blocks_per_processor(tokens)) / stage;
+    let stages = if preferred >= 2 { preferred } else { shared(1) / stage };
+    (stages >= 2).then_some(stages.min(MOST_STAGES))
+}
+
+impl LinearTiling {
+    /// The tiling for steps of up to `rows` rows of x.
+    pub(crate) fn of(size: LinearSize, rows: usize, limits: &Limits) -> Option<LinearTiling> {
+        let fits = TILE_TOKENS.into_iter().filter(|&n| stages(n, size.record, limits).is_some());
+        let fits: Vec<usize> = fits.collect();
+        let whole = fits.iter().copied().find(|&n| n >= rows && rows <= ONE_TILE);
+        let tokens = whole.or_else(|| {
+            let large = fits.iter().copied().filter(|&n| n >= 96).chain(fits.last().copied());
+            large.min_by_key(|&n| {
+                let tiles = size.row_tiles * rows.div_ceil(n);
+                tiles.div_ceil(limits.processors) * cost(n)
+            })
+        })?;
+        let stages = stages(tokens, size.record, limits)?;
+        let tiles = size.row_tiles * rows.div_ceil(tokens);
+        let slots = limits.processors * Limits::blocks_per_processor(tokens);
+        let splits =
+            if limits.clusters && rows <= tokens && tokens < 256 { splits(size, tokens, slots) } else { 1 };
+        let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
+        let shared = stages * (stage_bytes(tokens, size.record) + 16);
+        Some(LinearTiling { tokens, splits, stages, blocks, shared })
+    }
+}
+
+/// The time of a tile of so many tokens, measured: small tiles use the matrix unit less well.
+fn cost(tokens: usize) -> usize {
+    match tokens {
+        256.. => 100,
+        128.. => 56,
+        96.. => 47,
+        _ => 30 + tokens * 15 / 64,
+    }
+}
+
+/// Blocks that share a tile, so that all multiprocessors have work. Adding the sums of large tiles costs more than it gains.
+fn splits(size: LinearSize, tokens: usize, slots: usize) -> usize {
+    let most = if tokens >= 96 { MOST_SPLITS / 2 } else { MOST_SPLITS };
+    // reading large records is bound by memory, which more blocks use better
+    let slots = if size.record >= 2048 && tokens < 96 { slots * 3 / 2 } else { slots };
+    let fits = |s: &usize| size.row_tiles * s <= slots && size.chunks >= 2 * s;
+    [4, 2].into_iter().filter(|s| *s <= most).find(fits).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Limits =
+        Limits { processors: 132, shared_memory: 227 << 10, clusters: true, warpgroups: true };
+    const SMALL: Limits =
+        Limits { processors: 46, shared_memory: 99 << 10, clusters: false, warpgroups: false };
+    const DOWN: LinearSize = LinearSize { row_tiles: 32, chunks: 96, record: 288 };
+
+    #[test]
+    fn a_step_has_the_smallest_tile_that_holds_it() {
+        for rows in 1..=ONE_TILE {
+            let tiling = LinearTiling::of(DOWN, rows, &H200).unwrap();
+            assert!(tiling.tokens >= rows && TILE_TOKENS.iter().all(|&n| n < rows || n >= tiling.tokens));
+            assert_eq!(tiling.blocks, 32 * tiling.splits);
+            assert!(tiling.shared * Limits::blocks_per_processor(tiling.tokens) <= 228 << 10);
+        }
+    }
+
+    #[test]
+    fn large_steps_have_the_tiles_that_take_the_least_time() {
+        let tokens = |rows| LinearTiling::of(DOWN, rows, &H200).unwrap().tokens;
+        assert_eq!([tokens(512), tokens(2048)], [128, 256]); // 128 tiles, or 64 on half of the multiprocessors
+        let gate = LinearSize { row_tiles: 192, ..DOWN };
+        assert_eq!(LinearTiling::of(gate, 2048, &H200).unwrap().blocks, 132);
+    }
+
+    #[test]
+    fn every_format_fits_every_device() {
+        for record in [288, 576, 1280, 2304, 4096] {
+            for rows in [1, 8, 100, 3000] {
+                for limits in [H200, SMALL] {
+                    let tiling = LinearTiling::of(LinearSize { record, ..DOWN }, rows, &limits).unwrap();
+                    assert!(tiling.stages >= 2 && tiling.shared <= limits.shared_memory);
+                    assert!(limits.clusters || tiling.splits == 1);
+                }
+            }
+        }
+    }
+}

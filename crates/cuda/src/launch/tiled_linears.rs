@@ -1,0 +1,229 @@
+//! Linear phases of many tokens: their kernels, x as halves, and their launches.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tern_graph::BackendError;
+
+use super::linear_tiling::{Limits, LinearSize, LinearTiling, ONE_TILE, TILE_TOKENS};
+use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
+use crate::lower::KernelConfig;
+use crate::shared::{
+    BITS_ORDER, BYTES_ORDER, CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs,
+};
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// Rows of x as halves are a multiple of this in steps of several tiles.
+const ROWS: usize = 256;
+
+/// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
+/// values up to a million stay finite.
+const PASSED_FACTOR: f32 = 1.0 / 16.0;
+
+/// Bytes of x as halves for linears of `chunks`: made by a launch of its own, or written by the phase before.
+pub(super) fn x_bytes(chunks: usize, tokens: usize) -> usize {
+    2 * chunks * CHUNK * tokens.next_multiple_of(ROWS) * 2
+}
+
+/// Where a linear phase gets x from and passes its value to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Passing {
+    /// The factor on x that the phase before has written as halves; `None` if x has to be made.
+    pub(super) x: Option<f32>,
+    /// The order in which the next linear reads the gated value; `None` if it is written as floats.
+    pub(super) y: Option<i32>,
+}
+
+/// One kernel for each format, tile and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct KernelKey {
+    format: i32,
+    tokens: usize,
+    gated: bool,
+}
+
+pub(super) struct TiledLinears {
+    kernels: HashMap<KernelKey, Kernel>,
+    prepare: Kernel,
+    limits: Limits,
+    /// x that is made.
+    made: Memory,
+    /// x that the phase before has written.
+    passed: Memory,
+    inputs: u64,
+}
+
+/// Parts of a linear phase that one launch computes: neighbours of one format.
+fn runs(l: &LinearArgs) -> Vec<Range<usize>> {
+    let parts = &l.part[..l.parts as usize];
+    if l.gated > 0 {
+        return vec![0..parts.len()];
+    }
+    let mut runs: Vec<Range<usize>> = vec![];
+    for (i, part) in parts.iter().enumerate() {
+        match runs.last_mut() {
+            Some(run) if parts[run.start].format == part.format => run.end = i + 1,
+            _ => runs.push(i..i + 1),
+        }
+    }
+    runs
+}
+
+/// The order of columns in x of a linear.
+pub(super) fn order(l: &LinearArgs) -> i32 {
+    if l.signs != 0 { BITS_ORDER } else { BYTES_ORDER }
+}
+
+/// The factor on a value that is passed as halves.
+pub(super) fn passed_factor(phase: &Phase) -> f32 {
+    match phase {
+        Phase::Linear(_) => PASSED_FACTOR,
+        _ => 1.0, // attention's are means of values, which are halves
+    }
+}
+
+impl TiledLinears {
+    /// The kernels of all linears among these phases.
+    pub(super) fn sources(
+        config: &KernelConfig,
+        phases: &[Phase],
+        limits: &Limits,
+        rows: usize,
+    ) -> Vec<KernelSource> {
+        let keys = keys(phases, limits, rows);
+        keys.into_iter().map(|key| source(config, key)).collect()
+    }
+
+    pub(super) fn new(
+        device: &Arc<Device>,
+        compiler: &mut Compiler,
+        config: &KernelConfig,
+        phases: &[Phase],
+        inputs: u64,
+        max_rows: usize,
+    ) -> Result<TiledLinears> {
+        let limits = Limits::of(&device.facts);
+        let mut kernels = HashMap::new();
+        for key in keys(phases, &limits, max_rows) {
+            let KernelSource { source, defines } = source(config, key);
+            let kernel = compiler.module(source, &defines)?.kernel("tiled_linear")?;
+            kernels.insert(key, kernel.with_shared_memory(limits.shared_memory)?);
+        }
+        let chunks = linears(phases).map(|l| l.chunks as usize).max().unwrap_or(0);
+        let prepare = compiler.module(Source::PhaseLaunches, &config.defines())?.kernel("prepare")?;
+        let bytes = x_bytes(chunks, max_rows) / 2;
+        let (made, passed) = (device.allocate(bytes)?, device.allocate(bytes)?);
+        Ok(TiledLinears { kernels, prepare, limits, made, passed, inputs })
+    }
+
+    /// Where a phase writes a value that is passed as halves, for a step of `rows`.
+    pub(super) fn passed(&self, rows: usize, order: i32) -> HalfX {
+        half_x(&self.passed, rows, order)
+    }
+
+    /// Launches a linear phase for up to `rows` rows.
+    pub(super) fn launch(&self, l: &LinearArgs, passing: Passing, rows: usize) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let (x, factor) = match passing.x {
+            Some(factor) => (self.passed(rows, order(l)), factor),
+            None => {
+                let x = half_x(&self.made, rows, order(l));
+                let factor = if l.norm.kind != 0 { 1.0 } else { PASSED_FACTOR };
+                let args = PrepareArgs { linear: *l, x, inputs: self.inputs, factor, pad: 0 };
+                // SAFETY: the struct is the kernel's; there is a block per row.
+                unsafe { self.prepare.launch(Grid::new(rows, 1, PREPARE_THREADS), &args)? };
+                (x, factor)
+            }
+        };
+        for run in runs(l) {
+            let size = size(l, &run);
+            let tiling = self.tiling(size, rows)?;
+            let key =
+                KernelKey { format: l.part[run.start].format, tokens: tiling.tokens, gated: l.gated > 0 };
+            let kernel = self.kernels.get(&key).ok_or_else(|| {
+                BackendError::Other(format!("a linear of {} tokens was not compiled", tiling.tokens))
+            })?;
+            let args = TiledArgs {
+                linear: *l,
+                x,
+                y_half: passing.y.map(|order| self.passed(rows, order)).unwrap_or_default(),
+                inputs: self.inputs,
+                x_factor: 1.0 / factor,
+                y_factor: if passing.y.is_some() { PASSED_FACTOR } else { 1.0 },
+                first_part: run.start as i32,
+                end_part: run.end as i32,
+                splits: tiling.splits as i32,
+                stages: tiling.stages as i32,
+            };
+            let grid = Grid {
+                x: tiling.blocks,
+                y: 1,
+                threads: self.limits.threads(tiling.tokens),
+                shared: tiling.shared,
+                cluster: tiling.splits,
+            };
+            // SAFETY: the struct is the kernel's; the grid, the stages and the shared memory are the tiling's.
+            unsafe { kernel.launch(grid, &args)? };
+        }
+        Ok(())
+    }
+
+    fn tiling(&self, size: LinearSize, rows: usize) -> Result<LinearTiling> {
+        LinearTiling::of(size, rows, &self.limits).ok_or_else(no_space)
+    }
+}
+
+fn no_space() -> BackendError {
+    BackendError::Unsupported("a linear does not fit into the shared memory of this GPU".into())
+}
+
+/// In steps of one tile the rows of x follow each other closely, so that several chunks are copied together.
+fn half_x(memory: &Memory, rows: usize, order: i32) -> HalfX {
+    let tile = TILE_TOKENS.into_iter().find(|&n| n >= rows && rows <= ONE_TILE);
+    let tokens = tile.unwrap_or(rows.next_multiple_of(ROWS)) as i64;
+    HalfX { at: memory.pointer(), tokens, order, pad: 0 }
+}
+
+fn linears(phases: &[Phase]) -> impl Iterator<Item = &LinearArgs> {
+    phases.iter().filter_map(|phase| if let Phase::Linear(l) = phase { Some(l) } else { None })
+}
+
+fn size(l: &LinearArgs, run: &Range<usize>) -> LinearSize {
+    let gated = l.gated > 0;
+    let parts = if gated { &l.part[..1] } else { &l.part[run.clone()] };
+    let row_tiles = parts.iter().map(|p| LinearSize::row_tiles(p.tiles as usize, gated)).sum();
+    LinearSize { row_tiles, chunks: l.chunks as usize, record: l.part[run.start].bytes as usize }
+}
+
+/// All kernels that steps of up to `max_rows` rows may need.
+fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
+    let mut keys = vec![];
+    for l in linears(phases) {
+        for run in runs(l) {
+            let (format, gated) = (l.part[run.start].format, l.gated > 0);
+            let rows = TILE_TOKENS.into_iter().chain([512, 1024, 2048, 4096, max_rows]);
+            let tilings = rows.filter_map(|rows| LinearTiling::of(size(l, &run), rows.min(max_rows), limits));
+            for tiling in tilings {
+                let key = KernelKey { format, tokens: tiling.tokens, gated };
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+        }
+    }
+    keys
+}
+
+fn source(config: &KernelConfig, key: KernelKey) -> KernelSource {
+    let mut defines = config.linear_defines(key.format as usize);
+    defines.extend([
+        (driver::TILE_TOKENS, key.tokens.to_string()),
+        ("GATE", key.gated.to_string()),
+        ("BLOCKS_PER_PROCESSOR", Limits::blocks_per_processor(key.tokens).to_string()),
+    ]);
+    KernelSource { source: Source::TiledLinear, defines }
+}

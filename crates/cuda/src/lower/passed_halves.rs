@@ -1,0 +1,42 @@
+//! Values that a phase writes as halves, in the order in which the next linear reads them (`kernels/half_x.cuh`).
+
+use tern_graph::{Graph, Work};
+
+use super::fuse::Fused;
+use crate::shared::CHUNK;
+
+/// For each phase: whether its value is x of the linear right behind it and of no other phase, and so is passed as halves.
+pub(crate) fn passed_as_halves(graph: &Graph, fused: &[Fused], work: &[Work]) -> Vec<bool> {
+    let reads = |v| work.iter().filter(|w| w.reads.contains(&v)).count();
+    let passed = |i: usize| {
+        let out = match &fused[i] {
+            Fused::Linear(l) if l.gated.is_some() => l.parts[0].out,
+            Fused::Attend(a) => a.out,
+            _ => return false,
+        };
+        // columns beyond the last one of a chunk must be zero, and these phases do not write them
+        let whole = graph.width(out).is_multiple_of(CHUNK);
+        let next = matches!(fused.get(i + 1), Some(Fused::Linear(l)) if l.x == out && l.norm.is_none() && !l.gather && l.add != Some(out));
+        whole && next && reads(out) == 1
+    };
+    (0..fused.len()).map(passed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tern_quant::Q1_0;
+
+    use super::super::fuse::{fuse, work};
+    use super::super::test_graphs::decoder;
+    use super::*;
+    use crate::weights::Layout;
+
+    #[test]
+    fn attention_and_the_gate_of_a_decoder_pass_halves() {
+        let graph = decoder();
+        let fused = fuse(&graph, |_| Layout::of(&Q1_0)).unwrap();
+        let work: Vec<Work> = fused.iter().map(|phase| work(&graph, phase)).collect();
+        // embed, q k v, attend, o, gate and up, down, head
+        assert_eq!(passed_as_halves(&graph, &fused, &work), [false, false, true, false, true, false, false]);
+    }
+}
