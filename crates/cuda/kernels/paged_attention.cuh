@@ -44,6 +44,7 @@ struct PagedAttention {
     static constexpr int CELL_BYTES = CELL == HALF_CELLS ? 2 : 1, STEPS = D / 16, KEY_TILES = KEYS / 8, V_TILES = V / 8;
     static constexpr int UNIT = PAGE_LEN % KEYS == 0 ? KEYS : PAGE_LEN % 32 == 0 ? 32 : 16, UNITS = KEYS / UNIT; // keys of one page
     static constexpr bool Q_STAYS = ROW_TILES * (STEPS * 4 + V / 2 + KEYS / 2) <= 210; // in registers
+    static constexpr int BLOCKS = ROW_TILES == 1 && D <= 128 && V <= 128 && KEYS <= 32 ? 3 : 2; // of a processor, for their registers
     static_assert(D % 16 == 0 && V % 16 == 0 && PAGE_LEN % 16 == 0 && 64 % KEYS == 0, "fragments and pages are whole");
     static_assert(QUERY_WARPS == 1 || KEY_WARPS == 1, "warps share rows or keys");
 

@@ -39,7 +39,8 @@ impl AttentionTiles {
     /// what a processor has (less 1 KiB per block), if that is less. Then two blocks fit on a Hopper processor.
     pub(super) fn of(head_dim: usize, v_dim: usize, cell_bytes: usize, most_shared: usize) -> AttentionTiles {
         let prefill_rows = if head_dim > 192 || v_dim > 128 { 64 } else { 128 };
-        let prefill_keys = if head_dim.max(v_dim) > 128 { 32 } else { 64 };
+        // fewer keys where scores of 64 do not fit into registers beside the sums
+        let prefill_keys = if head_dim.max(v_dim) > 64 * cell_bytes { 32 } else { 64 };
         let decode_warps = if head_dim + v_dim > 320 { 2 } else { 4 };
         let scales = if cell_bytes == 1 { 8 } else { 0 };
         let stage =
