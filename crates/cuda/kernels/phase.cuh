@@ -10,6 +10,13 @@ DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[OUTP
 DEVICE const u32* pages_of(const u32* inputs, int token) {
     return inputs + inputs[PAGES_AT] + inputs[inputs[SLICES_AT] + token] * inputs[TABLE_STRIDE];
 }
+// The index of the key of one head at a position that is in this page.
+DEVICE long slot_in(const AttendArgs& a, u32 page, int position, int head) {
+    return ((long)page * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
+}
+DEVICE long slot_of(const AttendArgs& a, const u32* pages, int position, int head) {
+    return slot_in(a, pages[position / PAGE_LEN], position, head);
+}
 // A token id; a carried one is an output of the step before.
 DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
     u32 id = inputs[inputs[IDS_AT] + token];
@@ -32,3 +39,6 @@ DEVICE float activate(int act, float x) {
 
 // Infinities stay infinite or become NaN: they must not become numbers.
 DEVICE float soft_capped(float x, float cap) { return cap * tanhf(x / cap) + x * 0.f; }
+
+// The factor of a norm over `count` columns whose squares have been summed.
+DEVICE float norm_factor(float squares, int count, float eps) { return 1.f / sqrtf(squares / count + eps); }

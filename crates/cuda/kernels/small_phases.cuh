@@ -76,9 +76,6 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
     }
 }
 
-// The factor of a norm over `count` columns whose squares have been summed.
-DEVICE float norm_factor(float squares, int count, float eps) { return 1.f / sqrtf(squares / count + eps); }
-
 // A block normalises one run of `group` columns at a time.
 template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext& c) {
     int groups = a.width / a.group, runs = rows_of(c.inputs, a.outputs_only) * groups;

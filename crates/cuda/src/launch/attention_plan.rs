@@ -1,0 +1,344 @@
+//! Which thread block of attention takes which tokens and keys, in steps of many tokens.
+//!
+//! A tile has the query heads of one key head for a few tokens of a slice. Its keys are split over several blocks if it would
+//! take much longer than the others. Decode tiles (few rows) and prefill tiles have kernels and lists of their own.
+
+use std::cmp::Reverse;
+
+use crate::shared::AttendWork;
+
+/// Words of a work list before its items; the first is how many there are.
+const WORK_HEADER: usize = 8;
+/// Query rows of a decode tile.
+const DECODE_ROWS: usize = 16;
+/// Splits begin at multiples of it: whole tiles of keys of either kernel.
+const KEY_ALIGN: usize = 64;
+/// Keys of a split at least: fewer are not worth a second block.
+const SPLIT_KEYS: usize = 256;
+/// Blocks that a step has at least if its keys are split evenly: two rounds of two blocks per processor.
+const BLOCKS_PER_PROCESSOR: usize = 4;
+
+/// Tiles of the kernels for one shape of attention, and their shared memory; `kernels/paged_attention.cu` has them as
+/// definitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AttentionTiles {
+    /// Query rows of a prefill tile.
+    pub(super) prefill_rows: usize,
+    /// Keys that it reads at once.
+    pub(super) prefill_keys: usize,
+    pub(super) prefill_shared: usize,
+    /// Warps of a decode block, each with different keys.
+    pub(super) decode_warps: usize,
+    /// Tiles of keys that a warp has in shared memory.
+    pub(super) decode_stages: usize,
+    pub(super) decode_shared: usize,
+}
+
+impl AttentionTiles {
+    /// `most_shared`: bytes of shared memory that a block should have at most, 99 KiB or more: what a block may have, or half of
+    /// what a processor has (less 1 KiB per block), if that is less. Then two blocks fit on a Hopper processor.
+    pub(super) fn of(head_dim: usize, v_dim: usize, cell_bytes: usize, most_shared: usize) -> AttentionTiles {
+        let prefill_rows = if head_dim > 192 || v_dim > 128 { 64 } else { 128 };
+        // fewer keys where scores of 64 do not fit into registers beside the sums
+        let prefill_keys = if head_dim.max(v_dim) > 64 * cell_bytes { 32 } else { 64 };
+        let decode_warps = if head_dim + v_dim > 320 { 2 } else { 4 };
+        let scales = if cell_bytes == 1 { 8 } else { 0 };
+        let stage =
+            |keys: usize| keys * (row_bytes(head_dim * cell_bytes) + row_bytes(v_dim * cell_bytes) + scales);
+        // q and the stages, later the sums in their place; then largest scores, weights and factors of rows, and a word
+        let shared = |rows: usize, groups: usize, stages: usize| {
+            let pipeline = rows * row_bytes(head_dim * 2) + groups * stages;
+            pipeline.max(groups * rows * (v_dim + 8) * 4) + groups * rows * 8 + rows * 4 + 16
+        };
+        let decode_shared = |stages: usize| shared(DECODE_ROWS, decode_warps, stages * stage(16));
+        let decode_stages = [4, 3].into_iter().find(|&n| decode_shared(n) <= most_shared).unwrap_or(2);
+        AttentionTiles {
+            prefill_rows,
+            prefill_keys,
+            prefill_shared: shared(prefill_rows, 1, 2 * stage(prefill_keys)),
+            decode_warps,
+            decode_stages,
+            decode_shared: decode_shared(decode_stages),
+        }
+    }
+}
+
+/// Bytes of a row in shared memory: `Rows::STRIDE` of `kernels/paged_attention.cuh`.
+fn row_bytes(bytes: usize) -> usize {
+    let pieces = bytes / 16;
+    if pieces.is_multiple_of(8) { bytes } else { (pieces | 1) * 16 }
+}
+
+/// What a plan depends on besides the step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttentionShape {
+    pub(super) kv_heads: usize,
+    /// Query heads of a key head.
+    pub(super) group: usize,
+    /// Keys that a token sees, or 0 for all.
+    pub(super) window: usize,
+    /// Query rows of a prefill tile.
+    pub(super) prefill_rows: usize,
+    pub(super) processors: usize,
+}
+
+impl AttentionShape {
+    /// Blocks of a work item, one per key head and group of its query heads: the grid's second dimension.
+    pub(super) fn blocks_per_item(&self, kind: TileKind) -> usize {
+        self.kv_heads * self.group.div_ceil(self.rows(kind))
+    }
+
+    fn rows(&self, kind: TileKind) -> usize {
+        match kind {
+            TileKind::Decode => DECODE_ROWS,
+            TileKind::Prefill => self.prefill_rows,
+        }
+    }
+
+    fn tile_tokens(&self, kind: TileKind) -> usize {
+        (self.rows(kind) / self.group).max(1)
+    }
+
+    fn kind_of(&self, len: usize) -> TileKind {
+        let few = len * self.group <= DECODE_ROWS || len == 1;
+        if few { TileKind::Decode } else { TileKind::Prefill }
+    }
+
+    /// Split blocks of a list at most; each needs `rows * (v_dim + 2)` floats. There are fewer counters of arrivals.
+    pub(super) fn most_partials(&self) -> usize {
+        BLOCKS_PER_PROCESSOR * self.processors
+    }
+
+    /// Items of a list at most, for steps of up to `tokens`: tiles have a token or more, and splits are items too.
+    pub(super) fn most_items(&self, tokens: usize) -> usize {
+        tokens + BLOCKS_PER_PROCESSOR * self.processors / self.kv_heads
+    }
+}
+
+/// The kernel of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TileKind {
+    Decode,
+    Prefill,
+}
+
+/// Tokens of a slice, and the keys that one of them sees.
+#[derive(Clone, Copy)]
+struct Tile {
+    first_token: usize,
+    tokens: usize,
+    begin: usize,
+    end: usize,
+}
+
+impl Tile {
+    fn keys(&self) -> usize {
+        self.end - self.begin
+    }
+}
+
+/// The work of one launch, longest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WorkList {
+    pub(super) items: Vec<AttendWork>,
+    /// Results of splits that it uses.
+    pub(super) partials: usize,
+    /// Counters of arrivals that it uses.
+    pub(super) arrivals: usize,
+}
+
+impl WorkList {
+    /// Plans tiles of this kind; slices are positions and lengths.
+    fn plan(&mut self, slices: &[(usize, usize)], shape: &AttentionShape, kind: TileKind) {
+        let blocks = shape.blocks_per_item(kind);
+        let total: usize = tiles(slices, shape, kind).map(|tile| tile.keys()).sum();
+        let limit = (total * blocks).div_ceil(BLOCKS_PER_PROCESSOR * shape.processors).max(SPLIT_KEYS);
+        self.items.clear();
+        (self.partials, self.arrivals) = (0, 0);
+        for tile in tiles(slices, shape, kind) {
+            // rounded down: all blocks together fill whole rounds of the processors, and none is longer than a round
+            let splits = (tile.keys() / limit).max(1);
+            let units = tile.keys().div_ceil(KEY_ALIGN);
+            let bound = |split: usize| tile.begin + units * split / splits * KEY_ALIGN;
+            self.items.extend((0..splits).map(|split| AttendWork {
+                first_token: tile.first_token as u32,
+                tokens: tile.tokens as u32,
+                key_begin: bound(split) as u32,
+                key_end: bound(split + 1).min(tile.end) as u32,
+                split: split as u32,
+                splits: splits as u32,
+                partial: self.partials as u32,
+                arrival: self.arrivals as u32,
+            }));
+            if splits > 1 {
+                self.partials += splits * blocks;
+                self.arrivals += blocks;
+            }
+        }
+        self.items.sort_unstable_by_key(|w| (Reverse(w.key_end - w.key_begin), w.first_token, w.split));
+    }
+
+    /// The list as the kernel reads it.
+    pub(super) fn write(&self, words: &mut Vec<u32>) {
+        words.extend([self.items.len() as u32, 0, 0, 0, 0, 0, 0, 0]);
+        words.extend_from_slice(bytemuck::cast_slice(&self.items));
+    }
+
+    /// Words of a list of so many items.
+    pub(super) fn words(items: usize) -> usize {
+        WORK_HEADER + items * (size_of::<AttendWork>() / 4)
+    }
+}
+
+/// The tiles of this kind.
+fn tiles(slices: &[(usize, usize)], shape: &AttentionShape, kind: TileKind) -> impl Iterator<Item = Tile> {
+    let (window, each) = (shape.window, shape.tile_tokens(kind));
+    let first_tokens = slices.iter().scan(0, |next, &(_, len)| {
+        *next += len;
+        Some(*next - len)
+    });
+    slices.iter().zip(first_tokens).filter(move |&(&(_, len), _)| shape.kind_of(len) == kind).flat_map(
+        move |(&(position, len), first)| {
+            (0..len).step_by(each).map(move |at| {
+                let tokens = each.min(len - at);
+                let seen = if window > 0 { (position + at + 1).saturating_sub(window) } else { 0 };
+                let begin = seen / KEY_ALIGN * KEY_ALIGN;
+                Tile { first_token: first + at, tokens, begin, end: position + at + tokens }
+            })
+        },
+    )
+}
+
+/// The work of a step's attention; it is planned again for each step, in the same memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AttentionPlan {
+    pub(super) decode: WorkList,
+    pub(super) prefill: WorkList,
+}
+
+impl AttentionPlan {
+    /// Plans a step of slices, given by position and length.
+    pub(super) fn plan(&mut self, slices: &[(usize, usize)], shape: &AttentionShape) {
+        self.decode.plan(slices, shape, TileKind::Decode);
+        self.prefill.plan(slices, shape, TileKind::Prefill);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(group: usize, window: usize) -> AttentionShape {
+        AttentionShape { kv_heads: 8, group, window, prefill_rows: 128, processors: 132 }
+    }
+
+    fn planned(slices: &[(usize, usize)], shape: &AttentionShape) -> AttentionPlan {
+        let mut plan = AttentionPlan::default();
+        plan.plan(slices, shape);
+        plan
+    }
+
+    /// How often each key of each token is covered by items, with causality and window.
+    fn check_coverage(slices: &[(usize, usize)], shape: &AttentionShape) {
+        let plan = planned(slices, shape);
+        let mut first = 0;
+        for &(position, len) in slices {
+            let items: Vec<_> =
+                [&plan.decode, &plan.prefill].into_iter().flat_map(|list| &list.items).collect();
+            for i in 0..len {
+                let (token, at) = ((first + i) as u32, position + i);
+                let from = if shape.window > 0 { (at + 1).saturating_sub(shape.window) } else { 0 };
+                let mut seen = vec![0; at + 1];
+                let of = items.iter().filter(|w| w.first_token <= token && token < w.first_token + w.tokens);
+                for w in of {
+                    assert!(w.key_begin.is_multiple_of(64), "a split begins at {}", w.key_begin);
+                    assert!(
+                        w.first_token >= first as u32 && (w.first_token + w.tokens) as usize <= first + len
+                    );
+                    for key in w.key_begin.max(from as u32)..w.key_end.min(at as u32 + 1) {
+                        seen[key as usize] += 1;
+                    }
+                }
+                assert!(seen[from..].iter().all(|n| *n == 1), "token {token}: {slices:?}");
+            }
+            first += len;
+        }
+    }
+
+    #[test]
+    fn every_visible_key_of_a_token_is_covered_once() {
+        for group in [1, 3, 4, 8, 16, 24, 64] {
+            for window in [0, 1, 100, 1000] {
+                let shape = shape(group, window);
+                check_coverage(&[(0, 1), (14, 1), (1000, 1), (9999, 1)], &shape);
+                check_coverage(&[(0, 300), (1000, 5), (77, 1), (500, 33), (63, 2)], &shape);
+                check_coverage(&[(20_000, 1)], &shape);
+            }
+        }
+    }
+
+    #[test]
+    fn splits_are_even_and_within_the_bounds() {
+        let mixed: Vec<_> = (0..128).map(|i| (200 + i * 30, 1)).collect();
+        let one_long: Vec<_> = (0..127).map(|_| (200, 1)).chain([(100_000, 1)]).collect();
+        let cases =
+            [mixed, one_long, vec![(100_000, 1)], vec![(32_768, 2048)], vec![(0, 2048)], vec![(32_768, 100)]];
+        for slices in &cases {
+            let shape = shape(4, 0);
+            let plan = planned(slices, &shape);
+            let tokens: usize = slices.iter().map(|s| s.1).sum();
+            for list in [&plan.decode, &plan.prefill] {
+                let keys = |w: &AttendWork| (w.key_end - w.key_begin) as usize;
+                let total: usize = list.items.iter().map(keys).sum();
+                let limit = (total * 8).div_ceil(4 * 132).max(256);
+                assert!(list.items.iter().all(|w| keys(w) < 2 * limit + 64), "{slices:?}");
+                assert!(list.items.iter().all(|w| w.splits == 1 || keys(w) + 63 >= 256), "{slices:?}");
+                assert!(list.items.is_sorted_by_key(|w| Reverse(keys(w))));
+                assert!(list.items.len() <= shape.most_items(tokens));
+                assert!(list.partials <= shape.most_partials() && list.arrivals <= list.partials);
+            }
+        }
+        assert_eq!(planned(&cases[2], &shape(4, 0)).decode.items.len(), 65); // 520 blocks
+        assert_eq!(planned(&cases[3], &shape(4, 0)).prefill.items.len(), 64); // enough tiles: no splits
+    }
+
+    #[test]
+    fn partial_results_of_tiles_do_not_overlap() {
+        let plan = planned(&[(50_000, 1), (30_000, 1), (100, 1)], &shape(4, 0));
+        let mut ranges: Vec<_> = plan.decode.items.iter().filter(|w| w.splits > 1 && w.split == 0).collect();
+        ranges.sort_by_key(|w| w.partial);
+        assert_eq!(ranges.len(), 2);
+        assert_eq!((ranges[0].partial, ranges[0].arrival), (0, 0));
+        assert_eq!((ranges[1].partial, ranges[1].arrival), (ranges[0].splits * 8, 8));
+        assert_eq!(plan.decode.partials as u32, (ranges[0].splits + ranges[1].splits) * 8);
+        assert_eq!(plan.decode.arrivals, 16);
+    }
+
+    #[test]
+    fn few_rows_are_decode_tiles() {
+        let counts = |slices: &[(usize, usize)], group| {
+            let plan = planned(slices, &shape(group, 0));
+            (plan.decode.items.len(), plan.prefill.items.len())
+        };
+        assert_eq!(counts(&[(0, 4), (0, 5), (0, 33)], 4), (1, 3)); // 16, 20 and 132 rows
+        assert_eq!(counts(&[(9, 1), (9, 2)], 24), (1, 1)); // one token is always a decode tile
+        let mut words = vec![];
+        planned(&[(0, 4)], &shape(4, 0)).decode.write(&mut words);
+        assert_eq!(words, [1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 4, 0, 1, 0, 0]);
+        assert_eq!(words.len(), WorkList::words(1));
+    }
+
+    #[test]
+    fn two_blocks_fit_on_a_processor() {
+        let dims = || (16..=256).step_by(16);
+        for (head_dim, v_dim) in dims().flat_map(|k| dims().map(move |v| (k, v))) {
+            for (cell_bytes, most) in [(1, 99 * 1024), (2, 99 * 1024), (1, 113 * 1024), (2, 113 * 1024)] {
+                let tiles = AttentionTiles::of(head_dim, v_dim, cell_bytes, most);
+                assert!(tiles.prefill_shared <= 99 * 1024, "{head_dim}, {v_dim}: {tiles:?}");
+                assert!(tiles.decode_shared <= most, "{head_dim}, {v_dim}: {tiles:?}");
+            }
+        }
+        let tiles = AttentionTiles::of(128, 128, 2, 113 * 1024);
+        assert_eq!((tiles.prefill_shared, tiles.decode_shared, tiles.decode_stages), (99_856, 102_992, 3));
+    }
+}
