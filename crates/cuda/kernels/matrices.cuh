@@ -1,28 +1,14 @@
-// PTX for kernels of many tokens: launches that overlap, fragments from shared memory, and bytes that become halves.
-
-// The next kernel may start; it waits in `grid_dependency_wait`.
-DEVICE void launch_dependents() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// Waits for the kernel before. Every block does so, also one without work: the next kernel relies on all kernels before it.
-DEVICE void grid_dependency_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+// PTX for kernels of many tokens: fragments from shared memory, halves and bytes.
 
 DEVICE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
 // Four matrices of 8 by 8 halves: lane l passes the address of row l % 8 of matrix l / 8. Lane (g, q) gets row g, columns 2q
-// and 2q + 1 of each, or, if TRANSPOSED, column g, rows 2q and 2q + 1.
+// and 2q + 1 of each, or, if TRANSPOSED, column g, rows 2q and 2q + 1. Other loads may be moved before it or behind it.
 template <bool TRANSPOSED = false> DEVICE void load_matrices(u32 (&to)[4], u32 at) {
     if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at));
     else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at));
 }
 
 // Two floats that are in the range of halves, or NaN.

@@ -15,7 +15,7 @@ static_assert(QUERY_GROUP <= PREFILL_ROWS, "a tile has all heads of a token");
 // sine of pairs, and a head per warp.
 extern "C" __global__ void __launch_bounds__(HEADS_WARPS * 32) make_heads_half(const __grid_constant__ PagedAttendArgs p) {
     extern __shared__ __align__(128) u8 shared_bytes[];
-    launch_dependents();
+    begin_next_launch();
     const AttendArgs& a = p.attend;
     int token = blockIdx.x, warp = threadIdx.x / 32, head = blockIdx.y * HEADS_WARPS + warp;
     float2* turn = (float2*)shared_bytes;
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(HEADS_WARPS * 32) make_heads_half(c
     bool real = token < rows_of(p.inputs, false); // the host wrote the inputs: there is no kernel to wait for
     for (int i = threadIdx.x; real && i < a.pairs; i += HEADS_WARPS * 32) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
     __syncthreads();
-    grid_dependency_wait();
+    wait_for_launches();
     if (!real) return;
     using Heads = PagedHeads<HEAD_DIM, V_DIM, CAPPED, CELLS>;
     if (head < a.heads) Heads::query(p, token, head, turn, scratch);

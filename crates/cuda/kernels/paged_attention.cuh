@@ -5,9 +5,6 @@
 // The host plans which tokens and keys a block takes (src/launch/attention_plan.rs).
 
 constexpr float LOG2E = 1.4426950408889634f;
-constexpr int WORK_HEADER = 8; // words of a work list before its items; the first is how many there are
-
-enum { HALF_CELLS, INT8_CELLS, FP8_CELLS }; // what pages hold
 
 // Two of the four bytes of a word as halves: int8 as it is, e4m3 divided by 256.
 template <int CELL, int FIRST, int SECOND> DEVICE u32 bytes_to_half2(u32 word) {
@@ -487,16 +484,17 @@ struct PagedAttention {
     }
 
     static DEVICE void run(const PagedAttendArgs& p, u8* shared) {
-        launch_dependents();
-        bool real = blockIdx.x < p.work[0]; // the host wrote the work and the inputs: there is no kernel to wait for
-        const AttendWork* work = (const AttendWork*)(p.work + WORK_HEADER) + blockIdx.x;
+        begin_next_launch();
+        const u32* list = p.inputs + p.inputs[p.inputs[WORK_AT] + p.list]; // the host wrote it: there is no kernel to wait for
+        bool real = blockIdx.x < list[0];
+        const AttendWork* work = (const AttendWork*)(list + WORK_HEADER) + blockIdx.x;
         int thread = fixed_thread(), lane = thread % 32, group = thread / 32 / QUERY_WARPS, copier = thread % (QUERY_WARPS * 32);
         Result result;
         {
             Block b(p, real ? *work : AttendWork{});
             Tiles tiles(b, shared + Q_BYTES + group * STAGES * STAGE, group);
             if (real) tiles.find(p.inputs, b, 0);
-            grid_dependency_wait();
+            wait_for_launches();
             if (!real) return;
 
             fetch_q(p, b, shared, thread);

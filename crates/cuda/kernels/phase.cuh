@@ -10,13 +10,6 @@ DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[OUTP
 DEVICE const u32* pages_of(const u32* inputs, int token) {
     return inputs + inputs[PAGES_AT] + inputs[inputs[SLICES_AT] + token] * inputs[TABLE_STRIDE];
 }
-// The index of the key of one head at a position that is in this page.
-DEVICE long slot_in(const AttendArgs& a, u32 page, int position, int head) {
-    return ((long)page * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;
-}
-DEVICE long slot_of(const AttendArgs& a, const u32* pages, int position, int head) {
-    return slot_in(a, pages[position / PAGE_LEN], position, head);
-}
 // A token id; a carried one is an output of the step before.
 DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
     u32 id = inputs[inputs[IDS_AT] + token];

@@ -13,19 +13,13 @@ DEVICE void async_after_writes() {
 #endif
 }
 
-// Four matrices of 8 rows by 16 bytes: lane i has the address of row i % 8 of matrix i / 8.
-DEVICE void load_matrices(u32 (&m)[4], const u8* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"((u32)__cvta_generic_to_shared(row))); // no clobber: other loads may be moved
-}
-
 #if HAS_WGMMA
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 // Of a tile of x: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh.
 DEVICE u64 matrix_descriptor(const u8* tile) {
-    return (u64)((u32)__cvta_generic_to_shared(tile) >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    return (u64)(shared_address(tile) >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 #endif
 
@@ -67,13 +61,13 @@ template <int N> struct Sums {
             first.pairs(a[0], a[2], t), second.pairs(a[1], a[3], t);
             const u8* tile = x + t / 4 * N * 128;
             if constexpr (N == 8) {
-                if (t % 2 == 0) load_matrices(both, tile + row * 128 + ((t % 4 / 2 * 4 + matrix) ^ row) * 16);
+                if (t % 2 == 0) load_matrices(both, shared_address(tile + row * 128 + ((t % 4 / 2 * 4 + matrix) ^ row) * 16));
                 multiply(t % 2 ? (float (&)[4])other : d4(0), a[0], a[1], a[2], a[3], both[t % 2 * 2], both[t % 2 * 2 + 1]);
             } else {
 #pragma unroll
                 for (int j = 0; j < N / 8; j += 2) {
                     u32 b[4];
-                    load_matrices(b, tile + (8 * j + matrix / 2 * 8 + row) * 128 + ((t % 4 * 2 + matrix % 2) ^ row) * 16);
+                    load_matrices(b, shared_address(tile + (8 * j + matrix / 2 * 8 + row) * 128 + ((t % 4 * 2 + matrix % 2) ^ row) * 16));
                     multiply(d4(j), a[0], a[1], a[2], a[3], b[0], b[1]);
                     multiply(d4(j + 1), a[0], a[1], a[2], a[3], b[2], b[3]);
                 }
@@ -387,7 +381,7 @@ template <class F, int N, bool GATED> struct TiledLinear {
     static DEVICE float4 load_of_rank(const float4* at, int rank) {
         u32 remote;
         float4 v;
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"((u32)__cvta_generic_to_shared(at)), "r"(rank));
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(at)), "r"(rank));
         asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(remote));
         return v;
     }

@@ -12,6 +12,7 @@ use crate::bandwidth;
 use crate::driver::{Compiler, Device, SearchPaths, Staging};
 use crate::kv::{Kv, KvMemory};
 use crate::launch::{Compiled, InFlight, StepSize, scratch_bytes};
+use crate::shared::KvCell;
 use crate::weights::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -102,20 +103,24 @@ impl Backend for Cuda {
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
         let Reserve::Kv(KvSpec { layers, cells, pages, page_len }) = what;
-        if *cells != KvCells::F16 {
-            return Err(BackendError::Unsupported(
-                "int8 KV cache: supported on the CPU only, use f16 on a GPU".into(),
-            ));
-        }
-        let halves = |heads: usize, dim: usize| self.device.allocate(pages * page_len * heads * dim * 2);
+        let (cell, bytes) = match cells {
+            KvCells::F16 => (KvCell::Half, 2),
+            KvCells::Int8 => (KvCell::Int8, 1),
+        };
+        let room = |heads: usize, bytes: usize| self.device.allocate(pages * page_len * heads * bytes);
         let memory = layers
             .iter()
             .map(|l| {
-                let keys = halves(l.kv_heads, l.k_dim)?;
-                Ok(KvMemory { keys, values: halves(l.kv_heads, l.v_dim)? })
+                let keys = room(l.kv_heads, l.k_dim * bytes)?;
+                let values = room(l.kv_heads, l.v_dim * bytes)?;
+                let scales = match cell {
+                    KvCell::Half => None,
+                    _ => Some([room(l.kv_heads, 4)?, room(l.kv_heads, 4)?]),
+                };
+                Ok(KvMemory { keys, values, scales })
             })
             .collect::<Result<Vec<_>>>()?;
-        let kv = Kv { layers: layers.clone(), pages: *pages, page_len: *page_len, memory };
+        let kv = Kv { layers: layers.clone(), pages: *pages, page_len: *page_len, cells: cell, memory };
         Ok(self.add(Stored::Kv(Arc::new(kv))))
     }
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::driver::{Nvrtc, SearchPaths, Source, TILE_TOKENS, compile_options};
-use crate::launch::{FusedMemory, Limits, Ring, RopeTable};
+use crate::launch::{FusedMemory, KernelShape, Limits, Ring, RopeTable};
 use crate::lower::{AttentionShape, KernelConfig, LinearShape, PartShape, linear_defines};
-use crate::shared::{ADD_TAGGED, ADDED, BIASED, NORMED, SCALED, X_TAGGED};
+use crate::shared::{ADD_TAGGED, ADDED, BIASED, KvCell, NORMED, SCALED, X_TAGGED};
 use crate::weights::Layout;
 
 /// Bytes of its caller's registers that a function may save: ptxas counts them as spilled.
@@ -89,6 +89,12 @@ fn every_kernel_compiles_for_every_generation() {
                 sources.push((name, Source::TiledLinear.with(&defines)));
             }
         }
+    }
+    for (i, shape) in shapes.iter().enumerate() {
+        let cells = [KvCell::Half, KvCell::Int8, KvCell::Fp8][i % 3];
+        let AttentionShape { head_dim, v_dim, queries, capped } = *shape;
+        let kernels = KernelShape { head_dim, v_dim, group: queries, capped, cells, page_len: 32 };
+        sources.push(("attention", kernels.source(227 << 10).text()));
     }
     sources.push(("sample", Source::Sample.with(&[])));
     sources.push(("bandwidth", Source::Bandwidth.with(&[])));

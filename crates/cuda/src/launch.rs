@@ -1,10 +1,12 @@
 //! Compiled graphs, and how their steps are launched.
 
+mod attention_plan;
 mod fused_memory;
 mod fused_step;
 mod in_flight;
 mod inputs;
 mod linear_tiling;
+mod paged_attention;
 mod phase_launches;
 mod program;
 mod program_memory;
@@ -12,6 +14,7 @@ mod strategy;
 mod tiled_linears;
 
 pub(crate) use in_flight::InFlight;
+pub(crate) use paged_attention::KvScales;
 pub(crate) use program::Compiled;
 pub(crate) use program_memory::scratch_bytes;
 pub(crate) use strategy::StepSize;
@@ -20,3 +23,5 @@ pub(crate) use strategy::StepSize;
 pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};
 #[cfg(test)]
 pub(crate) use linear_tiling::Limits;
+#[cfg(test)]
+pub(crate) use paged_attention::KernelShape;

@@ -20,19 +20,28 @@ type Result<T> = std::result::Result<T, BackendError>;
 /// Every source begins with it; then comes what is shared with the host.
 const COMMON: &str = include_str!("../../kernels/common.cuh");
 
+const RECORD: &str = include_str!("../../kernels/record.cuh");
+const TAGGED: &str = include_str!("../../kernels/tagged.cuh");
+const PHASE: &str = include_str!("../../kernels/phase.cuh");
+const PAGES: &str = include_str!("../../kernels/pages.cuh");
+
 /// The sources of phases, in order.
-const PHASES: [&str; 7] = [
-    include_str!("../../kernels/record.cuh"),
+const PHASES: [&str; 8] = [
+    RECORD,
     include_str!("../../kernels/integers.cuh"),
-    include_str!("../../kernels/tagged.cuh"),
-    include_str!("../../kernels/phase.cuh"),
+    TAGGED,
+    PHASE,
+    PAGES,
     include_str!("../../kernels/small_phases.cuh"),
     include_str!("../../kernels/heads.cuh"),
     include_str!("../../kernels/argmax.cuh"),
 ];
 
-/// Of these, what linears need.
-const LINEARS: [&str; 2] = [PHASES[0], PHASES[3]];
+/// What linears of many tokens need.
+const LINEARS: [&str; 2] = [RECORD, PHASE];
+
+/// What attention of many tokens needs.
+const ATTENTION: [&str; 3] = [TAGGED, PHASE, PAGES];
 
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +52,8 @@ pub(crate) enum Source {
     PhaseLaunches,
     /// A linear phase of many tokens; a module for each format and tile.
     TiledLinear,
+    /// Attention of many tokens; a module for each shape of heads.
+    PagedAttention,
     /// Sampling.
     Sample,
     /// Measuring the bandwidth of memory.
@@ -64,9 +75,17 @@ impl Source {
             }
             Source::TiledLinear => &[
                 include_str!("../../kernels/half_x.cuh"),
+                include_str!("../../kernels/matrices.cuh"),
                 include_str!("../../kernels/halves.cuh"),
                 include_str!("../../kernels/tiled_linear.cuh"),
                 include_str!("../../kernels/tiled_linear.cu"),
+            ],
+            Source::PagedAttention => &[
+                include_str!("../../kernels/half_x.cuh"),
+                include_str!("../../kernels/matrices.cuh"),
+                include_str!("../../kernels/paged_attention.cuh"),
+                include_str!("../../kernels/paged_heads.cuh"),
+                include_str!("../../kernels/paged_attention.cu"),
             ],
             Source::Sample => &[include_str!("../../kernels/sample.cu")],
             Source::Bandwidth => &[include_str!("../../kernels/bandwidth.cu")],
@@ -78,6 +97,7 @@ impl Source {
         match self {
             Source::FusedStep | Source::PhaseLaunches => &PHASES,
             Source::TiledLinear => &LINEARS,
+            Source::PagedAttention => &ATTENTION,
             Source::Sample | Source::Bandwidth => &[],
         }
     }
@@ -105,6 +125,13 @@ pub(crate) type Define = (&'static str, String);
 pub(crate) struct KernelSource {
     pub(crate) source: Source,
     pub(crate) defines: Vec<Define>,
+}
+
+impl KernelSource {
+    /// The complete text.
+    pub(crate) fn text(&self) -> String {
+        self.source.with(&self.defines)
+    }
 }
 
 /// The options of NVRTC.
@@ -147,8 +174,7 @@ impl Compiler {
 
     /// Loads all of them, those that are not cached compiled by all processors.
     pub(crate) fn load_all(&mut self, sources: &[KernelSource]) -> Result<()> {
-        let texts =
-            sources.iter().map(|s| (format!("{:?}", s.source).to_lowercase(), s.source.with(&s.defines)));
+        let texts = sources.iter().map(|s| (format!("{:?}", s.source).to_lowercase(), s.text()));
         let mut missing: Vec<_> = texts.filter(|(_, text)| !self.modules.contains_key(text)).collect();
         missing.sort();
         missing.dedup();

@@ -5,10 +5,8 @@
 
 use std::cmp::Reverse;
 
-use crate::shared::AttendWork;
+use crate::shared::{AttendWork, WORK_HEADER};
 
-/// Words of a work list before its items; the first is how many there are.
-const WORK_HEADER: usize = 8;
 /// Query rows of a decode tile.
 const DECODE_ROWS: usize = 16;
 /// Splits begin at multiples of it: whole tiles of keys of either kernel.
@@ -70,8 +68,8 @@ fn row_bytes(bytes: usize) -> usize {
 }
 
 /// What a plan depends on besides the step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AttentionShape {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PagedShape {
     pub(super) kv_heads: usize,
     /// Query heads of a key head.
     pub(super) group: usize,
@@ -82,13 +80,14 @@ pub(super) struct AttentionShape {
     pub(super) processors: usize,
 }
 
-impl AttentionShape {
+impl PagedShape {
     /// Blocks of a work item, one per key head and group of its query heads: the grid's second dimension.
     pub(super) fn blocks_per_item(&self, kind: TileKind) -> usize {
         self.kv_heads * self.group.div_ceil(self.rows(kind))
     }
 
-    fn rows(&self, kind: TileKind) -> usize {
+    /// Query rows of a tile.
+    pub(super) fn rows(&self, kind: TileKind) -> usize {
         match kind {
             TileKind::Decode => DECODE_ROWS,
             TileKind::Prefill => self.prefill_rows,
@@ -149,7 +148,7 @@ pub(super) struct WorkList {
 
 impl WorkList {
     /// Plans tiles of this kind; slices are positions and lengths.
-    fn plan(&mut self, slices: &[(usize, usize)], shape: &AttentionShape, kind: TileKind) {
+    fn plan(&mut self, slices: &[(usize, usize)], shape: &PagedShape, kind: TileKind) {
         let blocks = shape.blocks_per_item(kind);
         let total: usize = tiles(slices, shape, kind).map(|tile| tile.keys()).sum();
         let limit = (total * blocks).div_ceil(BLOCKS_PER_PROCESSOR * shape.processors).max(SPLIT_KEYS);
@@ -191,7 +190,7 @@ impl WorkList {
 }
 
 /// The tiles of this kind.
-fn tiles(slices: &[(usize, usize)], shape: &AttentionShape, kind: TileKind) -> impl Iterator<Item = Tile> {
+fn tiles(slices: &[(usize, usize)], shape: &PagedShape, kind: TileKind) -> impl Iterator<Item = Tile> {
     let (window, each) = (shape.window, shape.tile_tokens(kind));
     let first_tokens = slices.iter().scan(0, |next, &(_, len)| {
         *next += len;
@@ -218,7 +217,7 @@ pub(super) struct AttentionPlan {
 
 impl AttentionPlan {
     /// Plans a step of slices, given by position and length.
-    pub(super) fn plan(&mut self, slices: &[(usize, usize)], shape: &AttentionShape) {
+    pub(super) fn plan(&mut self, slices: &[(usize, usize)], shape: &PagedShape) {
         self.decode.plan(slices, shape, TileKind::Decode);
         self.prefill.plan(slices, shape, TileKind::Prefill);
     }
@@ -228,18 +227,18 @@ impl AttentionPlan {
 mod tests {
     use super::*;
 
-    fn shape(group: usize, window: usize) -> AttentionShape {
-        AttentionShape { kv_heads: 8, group, window, prefill_rows: 128, processors: 132 }
+    fn shape(group: usize, window: usize) -> PagedShape {
+        PagedShape { kv_heads: 8, group, window, prefill_rows: 128, processors: 132 }
     }
 
-    fn planned(slices: &[(usize, usize)], shape: &AttentionShape) -> AttentionPlan {
+    fn planned(slices: &[(usize, usize)], shape: &PagedShape) -> AttentionPlan {
         let mut plan = AttentionPlan::default();
         plan.plan(slices, shape);
         plan
     }
 
     /// How often each key of each token is covered by items, with causality and window.
-    fn check_coverage(slices: &[(usize, usize)], shape: &AttentionShape) {
+    fn check_coverage(slices: &[(usize, usize)], shape: &PagedShape) {
         let plan = planned(slices, shape);
         let mut first = 0;
         for &(position, len) in slices {

@@ -4,15 +4,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tern_graph::BackendError;
+use tern_graph::{BackendError, Step};
 
 use super::linear_tiling::{Limits, ONE_TILE, TILE_TOKENS};
+use super::paged_attention::{self, PagedAttention, PagedConfig};
 use super::strategy::{LaunchStrategy, StepSize};
 use super::tiled_linears::{Passing, TiledLinears, order, passed_factor};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Source};
+use crate::kv::Kv;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    ATTEND_THREADS, AttendArgs, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
+    ATTEND_THREADS, AttendArgs, KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -23,16 +25,27 @@ pub(crate) struct PhasePlan<'a> {
     pub(crate) phases: Vec<Phase>,
     /// Phases whose value is passed as halves, see `passed_as_halves`.
     pub(crate) passed: Vec<bool>,
+    pub(crate) kv: Option<&'a Kv>,
     pub(crate) inputs: u64,
     pub(crate) max_tokens: usize,
 }
 
 impl PhasePlan<'_> {
     /// The kernels that it needs.
-    pub(crate) fn sources(&self, limits: &Limits) -> Vec<KernelSource> {
+    pub(crate) fn sources(&self, device: &Device) -> Vec<KernelSource> {
         let phases = KernelSource { source: Source::PhaseLaunches, defines: self.config.defines() };
-        let linears = TiledLinears::sources(self.config, &self.phases, limits, self.max_tokens);
-        linears.into_iter().chain([phases]).collect()
+        let limits = Limits::of(&device.facts);
+        let linears = TiledLinears::sources(self.config, &self.phases, &limits, self.max_tokens);
+        let attention = match self.paged() {
+            Some(kv) => PagedAttention::sources(device, &self.phases, kv),
+            None => vec![],
+        };
+        linears.into_iter().chain(attention).chain([phases]).collect()
+    }
+
+    /// The pages, if the kernels of many tokens can attend to them.
+    fn paged(&self) -> Option<&Kv> {
+        self.kv.filter(|kv| paged_attention::fits(&self.phases, kv.page_len))
     }
 }
 
@@ -40,8 +53,16 @@ impl PhasePlan<'_> {
 pub(crate) struct PhaseLaunches {
     kernels: PhaseKernels,
     max_tokens: usize,
-    recorded: HashMap<StepSize, Recording>,
+    recorded: HashMap<RecordedStep, Recording>,
     device: Arc<Device>,
+}
+
+/// Steps that share recorded launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct RecordedStep {
+    size: StepSize,
+    /// Whether there are decode tiles and prefill tiles of attention.
+    kinds: [bool; 2],
 }
 
 impl PhaseLaunches {
@@ -65,13 +86,21 @@ impl LaunchStrategy for PhaseLaunches {
         size.tokens <= self.max_tokens
     }
 
-    fn launch(&mut self, size: StepSize) -> Result<()> {
-        let Some(recorded) = recorded_size(size) else { return self.kernels.launch(size) };
-        if !self.recorded.contains_key(&recorded) {
-            let recording = self.device.record(|| self.kernels.launch(recorded))?;
-            self.recorded.insert(recorded, recording);
+    fn plan(&mut self, step: &Step, words: &mut Vec<u32>) {
+        if let Some(attention) = &mut self.kernels.attention {
+            attention.plan(step, words);
         }
-        self.recorded[&recorded].submit()
+    }
+
+    fn launch(&mut self, size: StepSize) -> Result<()> {
+        let Some(size) = recorded_size(size) else { return self.kernels.launch(size, false) };
+        let kinds = self.kernels.attention.as_ref().map_or([false; 2], PagedAttention::kinds);
+        let step = RecordedStep { size, kinds };
+        if !self.recorded.contains_key(&step) {
+            let recording = self.device.record(|| self.kernels.launch(size, true))?;
+            self.recorded.insert(step, recording);
+        }
+        self.recorded[&step].submit()
     }
 }
 
@@ -86,6 +115,8 @@ struct PhaseKernels {
     inputs: u64,
     phases: Vec<(Phase, Passing)>,
     linears: TiledLinears,
+    /// `None` if there is none, or if its heads have odd sizes.
+    attention: Option<PagedAttention>,
     small_phase: Kernel,
     make_heads: Kernel,
     attend: Kernel,
@@ -96,7 +127,24 @@ struct PhaseKernels {
 
 impl PhaseKernels {
     fn new(device: &Arc<Device>, compiler: &mut Compiler, plan: PhasePlan<'_>) -> Result<PhaseKernels> {
-        let PhasePlan { config, phases, passed, inputs, max_tokens } = plan;
+        let attention = match plan.paged() {
+            Some(kv) => {
+                let PhasePlan { inputs, max_tokens, .. } = plan;
+                let paged = PagedConfig { kv, inputs, max_tokens };
+                Some(PagedAttention::new(device, compiler, &plan.phases, &paged)?)
+            }
+            None => None,
+        };
+        if attention.is_none() && plan.kv.is_some_and(|kv| kv.cells != KvCell::Half) {
+            let message = "KV cache of 8 bits: the heads of this model have odd sizes, use f16";
+            return Err(BackendError::Unsupported(message.into()));
+        }
+        let PhasePlan { config, phases, mut passed, inputs, max_tokens, .. } = plan;
+        if attention.is_none() {
+            // the kernels for odd heads write floats
+            let writes_floats = |phase: &Phase| matches!(phase, Phase::Attend(_));
+            passed.iter_mut().zip(&phases).for_each(|(passed, phase)| *passed &= !writes_floats(phase));
+        }
         let linears = TiledLinears::new(device, compiler, config, &phases, inputs, max_tokens)?;
         let module = compiler.module(Source::PhaseLaunches, &config.defines())?;
         let heads = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_bytes(a) } else { 0 });
@@ -112,6 +160,7 @@ impl PhaseKernels {
         Ok(PhaseKernels {
             inputs,
             linears,
+            attention,
             small_phase: module.kernel("run_small_phase")?,
             make_heads,
             attend: module.kernel("attend")?,
@@ -122,29 +171,36 @@ impl PhaseKernels {
         })
     }
 
-    /// Launches all phases for steps of up to this size.
-    fn launch(&self, size: StepSize) -> Result<()> {
-        self.phases.iter().try_for_each(|(phase, passing)| self.phase(phase, *passing, size))
-    }
-
-    fn phase(&self, phase: &Phase, passing: Passing, size: StepSize) -> Result<()> {
-        let raw = phase.raw(0, 0);
-        let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
-        match phase.large() {
-            Some(LargePhase::Linear(l)) => {
-                let rows = if l.outputs_only != 0 { size.outputs } else { size.tokens };
-                self.linears.launch(l, passing, rows)
-            }
-            Some(LargePhase::Attend(a)) => self.attend(a, &args, size.tokens),
-            Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs),
-            None => {
-                let blocks = (8 * self.blocks).min(32 * size.tokens.max(size.outputs));
-                // SAFETY: the struct is the kernel's; blocks share all rows of the step, however many there are.
-                unsafe { self.small_phase.launch(Grid::new(blocks, 1, PHASE_THREADS), &args) }
+    /// Launches all phases for the planned step; `recorded` for any step of up to this size with the same kinds of work.
+    fn launch(&self, size: StepSize, recorded: bool) -> Result<()> {
+        let mut attends = 0..;
+        for (phase, passing) in &self.phases {
+            let raw = phase.raw(0, 0);
+            let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
+            match phase.large() {
+                Some(LargePhase::Linear(l)) => {
+                    let rows = if l.outputs_only != 0 { size.outputs } else { size.tokens };
+                    self.linears.launch(l, *passing, rows)?;
+                }
+                Some(LargePhase::Attend(a)) => match (&self.attention, attends.next()) {
+                    (Some(attention), Some(index)) => {
+                        let y = passing.y.map(|order| self.linears.passed(size.tokens, order));
+                        attention.launch(index, a, y.unwrap_or_default(), size.tokens, recorded)?;
+                    }
+                    _ => self.attend(a, &args, size.tokens)?,
+                },
+                Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs)?,
+                None => {
+                    let blocks = (8 * self.blocks).min(32 * size.tokens.max(size.outputs));
+                    // SAFETY: the struct is the kernel's; blocks share all rows of the step, however many there are.
+                    unsafe { self.small_phase.launch(Grid::new(blocks, 1, PHASE_THREADS), &args)? };
+                }
             }
         }
+        Ok(())
     }
 
+    /// Attention with heads of any size.
     fn attend(&self, a: &AttendArgs, args: &PhaseArgs, tokens: usize) -> Result<()> {
         let heads = Grid { shared: heads_bytes(a), ..Grid::new(tokens, 1, PHASE_THREADS) };
         // SAFETY: the struct is the kernels'; there is one block per token, then one per token and head.

@@ -9,7 +9,6 @@ use tern_graph::{
 use super::fused_step::{FusedStep, FusedStepPlan};
 use super::in_flight::{InFlight, Running, StepBuffers};
 use super::inputs;
-use super::linear_tiling::Limits;
 use super::phase_launches::{PhaseLaunches, PhasePlan};
 use super::program_memory::{Needs, ProgramMemory};
 use super::strategy::{LaunchStrategy, StepSize, Strategies};
@@ -17,6 +16,7 @@ use crate::driver::{Compiler, Device, KernelSource};
 use crate::kv::Kv;
 use crate::lower::{Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, fuse, passed_as_halves, work};
 use crate::sampling::{Sampler, is_plain};
+use crate::shared::KvCell;
 use crate::weights::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -72,7 +72,7 @@ impl Compiled {
             config: KernelConfig { page_len, ..KernelConfig::default() },
         };
         let tagged = TaggedValues::of(graph, &fused, &work, &plan);
-        let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering };
+        let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv: kv.as_deref() };
         let strategies = builder.build(&fused, &work, &tagged, most.tokens)?;
         let sampler = if value.outputs_only {
             Some(Sampler::new(device, compiler, most.outputs, value.width)?)
@@ -108,12 +108,14 @@ impl Compiled {
             Some(buffers) => buffers,
             None => StepBuffers::new(&self.device, self.memory.inputs.len(), self.memory.sampled.len())?,
         };
-        let words = inputs::pack(step);
+        let mut words = inputs::pack(step);
+        let strategy = self.strategies.of(size)?;
+        strategy.plan(step, &mut words);
         for (to, word) in buffers.inputs.bytes().chunks_exact_mut(4).zip(&words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
         self.memory.inputs.write_pinned(0, &buffers.inputs, words.len() * 4)?;
-        self.strategies.launch(size)?;
+        strategy.launch(size)?;
         self.sampled = step.outputs.iter().map(|o| o.sample.is_some()).collect();
         if wants_logits {
             let output = self.with_logits(step)?;
@@ -177,6 +179,7 @@ struct StrategyBuilder<'a> {
     compiler: &'a mut Compiler,
     memory: &'a ProgramMemory,
     lowering: Lowering<'a>,
+    kv: Option<&'a Kv>,
 }
 
 impl<'a> StrategyBuilder<'a> {
@@ -192,7 +195,10 @@ impl<'a> StrategyBuilder<'a> {
         let phases = self.lowering.phases(fused)?;
         let config = self.lowering.config.clone();
         let (inputs, ropes) = (self.memory.inputs.pointer(), &self.memory.ropes);
+        // keys and values of a fused step are halves
+        let halves = self.kv.is_none_or(|kv| kv.cells == KvCell::Half);
         let sizes = FusedStep::sizes(&config, &phases, ropes, max_tokens);
+        let sizes = if halves { sizes } else { vec![] };
         let (mut memories, mut tagged_phases) = (vec![], vec![]);
         for &tokens in &sizes {
             let memory = self.device.allocate(tagged.bytes(tokens))?;
@@ -210,11 +216,12 @@ impl<'a> StrategyBuilder<'a> {
         });
         let steps: Vec<FusedStepPlan<'_>> = steps.collect();
         let passed = passed_as_halves(self.lowering.graph, fused, work);
-        let many = PhasePlan { config: &config, phases, passed, inputs, max_tokens };
+        let kv = self.kv;
+        let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens };
         let sources = steps.iter().filter_map(|plan| FusedStep::source(self.device, plan));
         let mut sources: Vec<KernelSource> = sources.collect();
         if max_tokens > sizes.last().copied().unwrap_or(0) {
-            sources.extend(many.sources(&Limits::of(&self.device.facts)));
+            sources.extend(many.sources(self.device));
         }
         self.compiler.load_all(&sources)?;
         let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tern_graph::{BackendError, Graph, Op, Plan};
 
 use super::fused_memory::RopeTable;
-use super::inputs;
 use super::strategy::StepSize;
 use super::tiled_linears::x_bytes;
+use super::{inputs, paged_attention};
 use crate::driver::{Device, Memory};
 use crate::kv::Kv;
 use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses};
@@ -59,7 +59,9 @@ impl ProgramMemory {
             .map(|s| device.allocate(plan.room(s, most.tokens, most.outputs) * 4))
             .collect::<Result<Vec<_>>>()?;
         let pages = needs.kv.map_or(0, |kv| kv.pages);
-        let inputs = device.allocate(inputs::most_words(most, pages) * 4)?;
+        let attentions = needs.fused.iter().filter(|phase| matches!(phase, Fused::Attend(_))).count();
+        let work = paged_attention::most_words(attentions, device.facts.processors, most.tokens);
+        let inputs = device.allocate((inputs::most_words(most, pages) + work) * 4)?;
         let rows = most.outputs.max(1);
         let sampled = device.allocate(rows.max(most.tokens) * 4)?;
         let mut scratch = vec![];

@@ -1,6 +1,6 @@
 //! Launch strategies: the ways in which the phases of a step are launched, ordered by the tokens they serve.
 
-use tern_graph::BackendError;
+use tern_graph::{BackendError, Step};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -19,7 +19,10 @@ pub(crate) trait LaunchStrategy: Send {
     /// Whether it can run steps of this size.
     fn serves(&self, size: StepSize) -> bool;
 
-    /// Submits the launches of a step that it serves.
+    /// Plans a step that it serves, and appends what its launches need to the step's inputs.
+    fn plan(&mut self, _step: &Step, _words: &mut Vec<u32>) {}
+
+    /// Submits the launches of the step that was planned last.
     fn launch(&mut self, size: StepSize) -> Result<()>;
 }
 
@@ -32,16 +35,17 @@ impl Strategies {
         Strategies(list)
     }
 
-    pub(crate) fn launch(&mut self, size: StepSize) -> Result<()> {
-        if let Some(strategy) = self.0.iter_mut().find(|strategy| strategy.serves(size)) {
-            return strategy.launch(size);
-        }
-        let names: Vec<String> = self.0.iter().map(|strategy| strategy.name()).collect();
-        let StepSize { tokens, outputs } = size;
-        Err(BackendError::Invalid(format!(
-            "no launch strategy serves a step of {tokens} tokens and {outputs} outputs; available: {}",
-            names.join(", ")
-        )))
+    /// The strategy of a step.
+    pub(crate) fn of(&mut self, size: StepSize) -> Result<&mut dyn LaunchStrategy> {
+        let Some(index) = self.0.iter().position(|strategy| strategy.serves(size)) else {
+            let names: Vec<String> = self.0.iter().map(|strategy| strategy.name()).collect();
+            let StepSize { tokens, outputs } = size;
+            return Err(BackendError::Invalid(format!(
+                "no launch strategy serves a step of {tokens} tokens and {outputs} outputs; available: {}",
+                names.join(", ")
+            )));
+        };
+        Ok(&mut *self.0[index])
     }
 }
 
@@ -80,10 +84,11 @@ mod tests {
             .map(|most| -> Box<dyn LaunchStrategy> { Box::new(Recorded { most, log: Arc::clone(&log) }) });
         let mut strategies = Strategies::new(list.into());
         for (tokens, outputs) in [(1, 1), (1, 2), (5, 0)] {
-            strategies.launch(StepSize { tokens, outputs }).unwrap();
+            let size = StepSize { tokens, outputs };
+            strategies.of(size).unwrap().launch(size).unwrap();
         }
         assert_eq!(*log.lock().unwrap(), [(1, 1), (4, 1), (64, 5)]);
-        let refused = strategies.launch(StepSize { tokens: 65, outputs: 1 }).unwrap_err().to_string();
+        let refused = strategies.of(StepSize { tokens: 65, outputs: 1 }).err().unwrap().to_string();
         assert!(refused.contains("a step of 65 tokens and 1 outputs; available: up to 1, up to 4, up to 64"));
     }
 }

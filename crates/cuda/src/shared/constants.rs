@@ -93,6 +93,10 @@ shared_constants! {
     OUTPUTS: usize = 7;
     /// The counter of the grid barriers.
     BARRIER: usize = 8;
+    /// Where the table of attention's work lists is, in words: where each of them begins.
+    WORK_AT: usize = 9;
+    /// Words of a work list before its items; the first is how many there are.
+    WORK_HEADER: usize = 8;
     /// The bit of a token id that is an output of the step before; the other bits are its index.
     CARRIED_BIT: usize = 31;
 }
@@ -100,6 +104,9 @@ shared_constants! {
 shared_enums! {
     /// How floats are stored.
     FloatKind { F32 as F32, F16 as F16, BF16 as BF16 }
+
+    /// What a page holds: halves, or bytes with a scale per token and head.
+    KvCell { Half as HALF_CELLS, Int8 as INT8_CELLS, Fp8 as FP8_CELLS }
 
     /// A norm of rows or heads.
     NormKind { None as NORM_NONE, Rms as RMS, Layer as LAYER }

@@ -2,7 +2,7 @@
 
 use super::c_text::shared_structs;
 use super::constants::MOST_TABLES;
-use super::phases::{LinearArgs, RawPhase};
+use super::phases::{AttendArgs, LinearArgs, RawPhase};
 
 /// The structs in C.
 pub(super) fn c_text() -> String {
@@ -62,6 +62,41 @@ shared_structs! {
         splits: i32,
         /// Stages of the ring.
         stages: i32,
+    }
+
+    /// What a block of attention takes: tokens of one slice, and keys.
+    AttendWork {
+        first_token: u32,
+        tokens: u32,
+        /// The keys of the split, before window and causality.
+        key_begin: u32,
+        key_end: u32,
+        split: u32,
+        splits: u32,
+        /// The index of the first split's result, for the first key head.
+        partial: u32,
+        /// The index of the counter of splits that are done, for the first key head.
+        arrival: u32,
+    }
+
+    /// Heads and attention of many tokens.
+    PagedAttendArgs {
+        attend: AttendArgs,
+        /// Queries: `[token][heads * head_dim]` halves
+        q: *mut u16,
+        /// The result as x of the next linear phase, or nothing.
+        y_half: HalfX,
+        /// Of bytes: `[page][kv_head][PAGE_LEN]`
+        key_scales: *mut f32,
+        value_scales: *mut f32,
+        inputs: *const u32,
+        /// Of splits: `[split][rows * (v_dim + 2)]`
+        partial: *mut f32,
+        /// Zero between launches.
+        arrivals: *mut u32,
+        /// The index of the work list.
+        list: i32,
+        pad: i32,
     }
 
     /// Runs a phase of another kind.

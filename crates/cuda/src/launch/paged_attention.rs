@@ -1,0 +1,298 @@
+//! Attention of many tokens: its kernels, its scratch, the work lists of a step, and its launches.
+
+use std::sync::Arc;
+
+use tern_graph::{BackendError, Step};
+
+use super::attention_plan::{AttentionPlan, AttentionTiles, PagedShape, TileKind, WorkList};
+use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
+use crate::kv::Kv;
+use crate::shared::{AttendArgs, HalfX, KvCell, PagedAttendArgs, Phase, WORK_AT};
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// Warps of a block that makes heads; each has one.
+const HEADS_WARPS: usize = 8;
+/// Lists begin at multiples of 16 bytes.
+const LIST_ALIGN: usize = 4;
+
+/// What the kernels of an attention phase are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelShape {
+    pub(crate) head_dim: usize,
+    pub(crate) v_dim: usize,
+    /// Query heads of a key head.
+    pub(crate) group: usize,
+    pub(crate) capped: bool,
+    pub(crate) cells: KvCell,
+    pub(crate) page_len: usize,
+}
+
+impl KernelShape {
+    fn of(a: &AttendArgs, kv: &Kv) -> KernelShape {
+        KernelShape {
+            head_dim: a.head_dim as usize,
+            v_dim: a.v_dim as usize,
+            group: (a.heads / a.kv_heads) as usize,
+            capped: a.softcap > 0.0,
+            cells: kv.cells,
+            page_len: kv.page_len,
+        }
+    }
+
+    /// Tiles for a device whose blocks may have `shared_memory`: two blocks fit on a multiprocessor.
+    fn tiles(&self, shared_memory: usize) -> AttentionTiles {
+        let bytes = if self.cells == KvCell::Half { 2 } else { 1 };
+        let most = ((shared_memory + 1024) / 2 - 1024).max(99 << 10).min(shared_memory);
+        AttentionTiles::of(self.head_dim, self.v_dim, bytes, most)
+    }
+
+    pub(crate) fn source(&self, shared_memory: usize) -> KernelSource {
+        let tiles = self.tiles(shared_memory);
+        let KernelShape { head_dim, v_dim, group, capped, cells, page_len } = self;
+        let defines = vec![
+            ("PAGE_LEN", page_len.to_string()),
+            ("HEAD_DIM", head_dim.to_string()),
+            ("V_DIM", v_dim.to_string()),
+            ("QUERY_GROUP", group.to_string()),
+            ("CAPPED", capped.to_string()),
+            ("CELLS", (*cells as i32).to_string()),
+            ("PREFILL_ROWS", tiles.prefill_rows.to_string()),
+            ("PREFILL_KEYS", tiles.prefill_keys.to_string()),
+            ("PREFILL_SHARED", tiles.prefill_shared.to_string()),
+            ("DECODE_WARPS", tiles.decode_warps.to_string()),
+            ("DECODE_STAGES", tiles.decode_stages.to_string()),
+            ("DECODE_SHARED", tiles.decode_shared.to_string()),
+        ];
+        KernelSource { source: Source::PagedAttention, defines }
+    }
+}
+
+/// The kernels of one shape.
+struct ShapeKernels {
+    shape: KernelShape,
+    tiles: AttentionTiles,
+    make_heads: Kernel,
+    decode: Kernel,
+    prefill: Kernel,
+}
+
+/// What an attention phase launches.
+#[derive(Clone, Copy, Debug)]
+struct PhaseKernels {
+    /// Its index among the kernels of shapes.
+    kernels: usize,
+    /// Its index among the plans.
+    plan: usize,
+    scales: KvScales,
+}
+
+/// Keys and values of bytes: the scales of one layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KvScales {
+    pub(crate) keys: u64,
+    pub(crate) values: u64,
+}
+
+/// What attention is built for.
+pub(super) struct PagedConfig<'a> {
+    pub(super) kv: &'a Kv,
+    pub(super) inputs: u64,
+    pub(super) max_tokens: usize,
+}
+
+/// A plan for all phases of one shape and window.
+struct Planned {
+    shape: PagedShape,
+    plan: AttentionPlan,
+}
+
+pub(super) struct PagedAttention {
+    kernels: Vec<ShapeKernels>,
+    plans: Vec<Planned>,
+    /// One entry per attention phase.
+    phases: Vec<PhaseKernels>,
+    q: Memory,
+    partial: [Memory; 2],
+    arrivals: [Memory; 2],
+    inputs: u64,
+    /// Positions and lengths of the slices of a step.
+    slices: Vec<(usize, usize)>,
+}
+
+fn attends(phases: &[Phase]) -> impl Iterator<Item = &AttendArgs> {
+    phases.iter().filter_map(|phase| if let Phase::Attend(a) = phase { Some(a) } else { None })
+}
+
+/// Whether the kernels can run all attention phases: heads are read in whole fragments, with 16-byte loads.
+pub(super) fn fits(phases: &[Phase], page_len: usize) -> bool {
+    let whole = |n: i32| n % 16 == 0 && n <= 256;
+    let aligned = |at: u64, stride: i64| at.is_multiple_of(16) && stride % 4 == 0;
+    page_len.is_multiple_of(16)
+        && attends(phases).all(|a| {
+            let views = [&a.q.x, &a.k.x, &a.v];
+            whole(a.head_dim)
+                && whole(a.v_dim)
+                && a.heads / a.kv_heads <= 64
+                && views.iter().all(|v| aligned(v.at, v.stride))
+        })
+}
+
+/// Words of work lists that a step of up to `tokens` may need behind its inputs.
+pub(super) fn most_words(attentions: usize, processors: usize, tokens: usize) -> usize {
+    let lists = 2 * attentions;
+    lists + lists * (WorkList::words(tokens + 4 * processors) + LIST_ALIGN) + LIST_ALIGN
+}
+
+impl PagedAttention {
+    /// The kernels of these phases.
+    pub(super) fn sources(device: &Device, phases: &[Phase], kv: &Kv) -> Vec<KernelSource> {
+        let memory = device.facts.shared_memory;
+        attends(phases).map(|a| KernelShape::of(a, kv).source(memory)).collect()
+    }
+
+    pub(super) fn new(
+        device: &Arc<Device>,
+        compiler: &mut Compiler,
+        phases: &[Phase],
+        config: &PagedConfig<'_>,
+    ) -> Result<PagedAttention> {
+        let mut kernels: Vec<ShapeKernels> = vec![];
+        let mut plans: Vec<Planned> = vec![];
+        let mut launched = vec![];
+        let (mut q, mut partial) = (0, [0; 2]);
+        for a in attends(phases) {
+            let shape = KernelShape::of(a, config.kv);
+            let tiles = shape.tiles(device.facts.shared_memory);
+            let known = kernels.iter().position(|k| k.shape == shape);
+            let kernel = known.unwrap_or(kernels.len());
+            if known.is_none() {
+                kernels.push(ShapeKernels::new(compiler, shape, device.facts.shared_memory)?);
+            }
+            let paged = PagedShape {
+                kv_heads: a.kv_heads as usize,
+                group: shape.group,
+                window: a.window as usize,
+                prefill_rows: tiles.prefill_rows,
+                processors: device.facts.processors,
+            };
+            let plan = plans.iter().position(|p| p.shape == paged).unwrap_or(plans.len());
+            if plan == plans.len() {
+                plans.push(Planned { shape: paged, plan: AttentionPlan::default() });
+            }
+            q = q.max((a.heads * a.head_dim) as usize * config.max_tokens * 2);
+            for (bytes, kind) in partial.iter_mut().zip([TileKind::Decode, TileKind::Prefill]) {
+                *bytes = (*bytes).max(paged.most_partials() * paged.rows(kind) * (shape.v_dim + 2) * 4);
+            }
+            launched.push(PhaseKernels { kernels: kernel, plan, scales: config.kv.scales_of(a.keys) });
+        }
+        let counters = plans.iter().map(|p| p.shape.most_partials() * 4).max().unwrap_or(0);
+        Ok(PagedAttention {
+            kernels,
+            plans,
+            phases: launched,
+            q: device.allocate(q)?,
+            partial: [device.allocate(partial[0])?, device.allocate(partial[1])?],
+            arrivals: [device.allocate(counters)?, device.allocate(counters)?],
+            inputs: config.inputs,
+            slices: vec![],
+        })
+    }
+
+    /// Plans a step, and appends its work lists to its inputs.
+    pub(super) fn plan(&mut self, step: &Step, words: &mut Vec<u32>) {
+        self.slices.clear();
+        self.slices.extend(step.slices.iter().map(|s| (s.position, s.len)));
+        let table = words.len();
+        words[WORK_AT] = table as u32;
+        words.resize(table + 2 * self.plans.len(), 0);
+        for (i, Planned { shape, plan }) in self.plans.iter_mut().enumerate() {
+            plan.plan(&self.slices, shape);
+            for (n, list) in [&plan.decode, &plan.prefill].into_iter().enumerate() {
+                words.resize(words.len().next_multiple_of(LIST_ALIGN), 0);
+                words[table + 2 * i + n] = words.len() as u32;
+                list.write(words);
+            }
+        }
+    }
+
+    /// Whether the planned step has work of each kind: decode, prefill.
+    pub(super) fn kinds(&self) -> [bool; 2] {
+        let any = |list: fn(&AttentionPlan) -> &WorkList| {
+            self.plans.iter().any(|p| !list(&p.plan).items.is_empty())
+        };
+        [any(|plan| &plan.decode), any(|plan| &plan.prefill)]
+    }
+
+    /// Launches the attention phase of this index, for steps of up to `tokens`; `recorded` for any step of that size with
+    /// work of the same kinds.
+    pub(super) fn launch(
+        &self,
+        index: usize,
+        a: &AttendArgs,
+        y_half: HalfX,
+        tokens: usize,
+        recorded: bool,
+    ) -> Result<()> {
+        let PhaseKernels { kernels, plan, scales } = self.phases[index];
+        let (kernels, planned) = (&self.kernels[kernels], &self.plans[plan]);
+        let args = PagedAttendArgs {
+            attend: *a,
+            q: self.q.pointer(),
+            y_half,
+            key_scales: scales.keys,
+            value_scales: scales.values,
+            inputs: self.inputs,
+            ..PagedAttendArgs::default()
+        };
+        let heads = ((a.heads + a.kv_heads) as usize).div_ceil(HEADS_WARPS);
+        let grid = Grid { shared: 36 * kernels.shape.head_dim, ..Grid::new(tokens, heads, HEADS_WARPS * 32) };
+        // SAFETY: the struct is the kernel's; there is a block for some heads of each token.
+        unsafe { kernels.make_heads.launch(grid, &args)? };
+        let tiles = &kernels.tiles;
+        let launches = [
+            (
+                TileKind::Decode,
+                &planned.plan.decode,
+                &kernels.decode,
+                tiles.decode_warps * 32,
+                tiles.decode_shared,
+            ),
+            (TileKind::Prefill, &planned.plan.prefill, &kernels.prefill, 128, tiles.prefill_shared),
+        ];
+        for (i, (kind, list, kernel, threads, shared)) in launches.into_iter().enumerate() {
+            if !self.kinds()[i] {
+                continue;
+            }
+            let args = PagedAttendArgs {
+                partial: self.partial[i].pointer(),
+                arrivals: self.arrivals[i].pointer(),
+                list: (2 * plan + i) as i32,
+                ..args
+            };
+            let items = if recorded { planned.shape.most_items(tokens) } else { list.items.len() };
+            if items == 0 {
+                continue;
+            }
+            let grid = Grid { shared, ..Grid::new(items, planned.shape.blocks_per_item(kind), threads) };
+            // SAFETY: the struct is the kernel's; its scratch has space for the splits of any plan.
+            unsafe { kernel.launch(grid, &args)? };
+        }
+        Ok(())
+    }
+}
+
+impl ShapeKernels {
+    fn new(compiler: &mut Compiler, shape: KernelShape, shared_memory: usize) -> Result<ShapeKernels> {
+        let KernelSource { source, defines } = shape.source(shared_memory);
+        let module = compiler.module(source, &defines)?;
+        let tiles = shape.tiles(shared_memory);
+        Ok(ShapeKernels {
+            shape,
+            tiles,
+            make_heads: module.kernel("make_heads_half")?.with_shared_memory(36 * shape.head_dim)?,
+            decode: module.kernel("attend_decode")?.with_shared_memory(tiles.decode_shared)?,
+            prefill: module.kernel("attend_prefill")?.with_shared_memory(tiles.prefill_shared)?,
+        })
+    }
+}
