@@ -211,7 +211,7 @@ pub(crate) struct ChatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Address of the server
-    #[arg(default_value = "http://127.0.0.1:8080")]
+    #[arg(default_value = "http://127.0.0.1:8080", value_parser = values::server_url)]
     pub(crate) url: String,
     /// API key (or set TERN_API_KEY)
     #[arg(long, value_name = "KEY")]
