@@ -1,6 +1,7 @@
 //! The command line of `tern`: its commands, and the flags that they share.
 
 mod bench;
+mod bench_serve;
 mod doctor;
 mod serve;
 
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tern::Device;
 
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchWhat};
+pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs};
 use crate::values::{self, MaxTokens, Seed, positive};
@@ -40,7 +42,7 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Convert stdin to token ids, or back
     Tokenize(TokenizeArgs),
-    /// Measure prompt and decode speed
+    /// Measure prompt and decode speed; `bench serve` measures a server under load
     Bench(BenchArgs),
     /// Measure the perplexity of a model on a text
     Perplexity(PerplexityArgs),
@@ -211,7 +213,7 @@ pub(crate) struct ChatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Address of the server
-    #[arg(default_value = "http://127.0.0.1:8080")]
+    #[arg(default_value = "http://127.0.0.1:8080", value_parser = values::server_url)]
     pub(crate) url: String,
     /// API key (or set TERN_API_KEY)
     #[arg(long, value_name = "KEY")]

@@ -13,6 +13,7 @@ mod args;
 mod bench;
 mod bench_ops;
 mod bench_plan;
+mod bench_serve;
 mod bus_error;
 mod chat;
 mod chat_line;
@@ -100,6 +101,7 @@ fn dispatch(cli: Cli) -> CliResult<()> {
         Command::Bench(args) => match &args.what {
             Some(BenchWhat::Ops(ops)) => bench_ops::bench_ops(ops),
             Some(BenchWhat::Plan(plan)) => bench_plan::bench_plan(plan),
+            Some(BenchWhat::Serve(serve)) => bench_serve::bench_serve(serve),
             None => bench::bench(&args),
         },
         Command::Perplexity(args) => perplexity::perplexity(&args),

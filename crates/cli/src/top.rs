@@ -81,15 +81,14 @@ fn label(labels: &str, name: &str) -> Option<String> {
 }
 
 pub(crate) fn top(args: &TopArgs) -> CliResult<()> {
-    let base = args.url.trim_end_matches('/');
-    let base = if base.contains("://") { base.to_string() } else { format!("http://{base}") };
+    let base = &args.url;
     let key = args.api_key.clone().or_else(|| std::env::var("TERN_API_KEY").ok());
     let mut out = std::io::stdout().lock();
     let live = out.is_terminal() && !args.once;
     let mut before: Option<Sample> = None;
     loop {
         let sample = Sample::parse(&fetch(&format!("{base}/metrics"), key.as_deref())?, Instant::now());
-        let text = table(&base, &sample, before.as_ref());
+        let text = table(base, &sample, before.as_ref());
         if live {
             write!(out, "\x1b[H\x1b[2J{text}")?; // home, clear
         } else {

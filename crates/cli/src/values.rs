@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Maximum number of generated tokens; none is as many as fit the context.
@@ -81,6 +82,34 @@ pub(crate) fn interval(text: &str) -> Result<f64, String> {
     if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 3600 seconds".into()) }
 }
 
+/// Requests per second.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("expected a number above 0, in requests per second".into()),
+    }
+}
+
+/// The address of a server without `/v1`, which clients of OpenAI include, and without a slash at the end.
+pub(crate) fn server_url(text: &str) -> Result<String, String> {
+    let url = if text.contains("://") { text.to_string() } else { format!("http://{text}") };
+    let base = url.trim_end_matches('/');
+    let base = base.strip_suffix("/v1").unwrap_or(base);
+    match base.split_once("://") {
+        Some(("http" | "https", host)) if !host.is_empty() && !host.starts_with('/') => Ok(base.to_string()),
+        _ => Err("expected a URL such as http://127.0.0.1:8080, with http or https".into()),
+    }
+}
+
+/// A file whose extension selects the kind of charts.
+pub(crate) fn plot_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg" | "html") => Ok(path),
+        _ => Err("expected a file name that ends in .svg or .html".into()),
+    }
+}
+
 pub(crate) fn host_name(text: &str) -> Result<String, String> {
     let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match text.strip_suffix('.').unwrap_or(text) {
@@ -136,5 +165,21 @@ mod tests {
         for bad in ["", "https://a", "a:80", "a/b", "*.a", "[::1]"] {
             assert!(host_name(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn servers_are_addressed_as_openai_clients_do() {
+        for (text, want) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("localhost:8080/v1/", "http://localhost:8080"),
+            ("https://example.com/api/v1", "https://example.com/api"),
+        ] {
+            assert_eq!(server_url(text).as_deref(), Ok(want));
+        }
+        for bad in ["", "ftp://host", "http://", "http:///v1"] {
+            assert!(server_url(bad).is_err(), "{bad}");
+        }
+        assert!(["0", "-1", "inf", "x"].iter().all(|text| rate(text).is_err()));
+        assert!(plot_file("a.svg").is_ok() && plot_file("a.html").is_ok() && plot_file("a.png").is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! The documentation lists every command, every flag of the server and every route, and the files it names exist.
+//! The documentation lists every command, every flag of the server and of `bench serve`, and every route, and the files it
+//! names exist.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -46,23 +47,33 @@ fn readme_lists_every_command() {
     assert_eq!(have, want, "README.md, commands");
 }
 
-#[test]
-fn serving_lists_every_flag() {
-    let help = help(&["serve"]);
+/// Compares the flags of a command with the first column of the table after a heading.
+fn check_flags(command: &[&str], file: &str, heading: &str) {
+    let help = help(command);
     // flags start a line; the texts beside and below them may mention others
     let starts = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
     let want: BTreeSet<&str> = starts
         .filter_map(|line| flags(line.split("  ").next()?).into_iter().next())
         .filter(|flag| !["--help", "--version"].contains(flag))
         .collect();
-    assert!(want.contains("--port"), "{want:?}");
-    let docs = read("docs/serving.md");
-    let rows = table(&docs, "\n## Flags\n");
+    assert!(want.contains("--model"), "{want:?}");
+    let docs = read(file);
+    let rows = table(&docs, heading);
     let have: BTreeSet<&str> = rows
         .iter()
         .flat_map(|row| flags(row.split(" | ").next().unwrap_or_default()).into_iter().next())
         .collect();
-    assert_eq!(have, want, "docs/serving.md, flags");
+    assert_eq!(have, want, "{file}, flags of {command:?}");
+}
+
+#[test]
+fn serving_lists_every_flag() {
+    check_flags(&["serve"], "docs/serving.md", "\n## Flags\n");
+}
+
+#[test]
+fn commands_list_every_flag_of_bench_serve() {
+    check_flags(&["bench", "serve"], "docs/commands.md", "\n## bench serve\n");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use tern::Device;
 
-use super::ModelArgs;
+use super::{BenchServeArgs, ModelArgs};
 use crate::values::{self, positive};
 
 #[derive(Debug, Args)]
@@ -42,6 +42,8 @@ pub(crate) enum BenchWhat {
     Ops(BenchOpsArgs),
     /// Measure the scheduler alone
     Plan(BenchPlanArgs),
+    /// Measure a server with the OpenAI API under load: throughput and latencies
+    Serve(Box<BenchServeArgs>),
 }
 
 #[derive(Debug, Args)]
