@@ -103,6 +103,7 @@ pub(crate) struct ModelArgs {
 pub(crate) enum KvType {
     F16,
     Int8,
+    Fp8,
 }
 
 /// Sampling parameters that the model's file may recommend (`general.sampling.*`).

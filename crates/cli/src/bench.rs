@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, Want};
 use tern::graph::{Random, Sample};
-use tern::{Context, OpenedModel, PAGE_LEN, STEP_TOKENS};
+use tern::{Context, OpenedModel, PAGE_LEN};
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
@@ -34,6 +34,8 @@ struct Bench {
     runner: GraphRunner,
     pages_each: usize,
     streams: usize,
+    /// Tokens of a step of the prompt.
+    step_tokens: usize,
     random: Random,
     vocab: usize,
 }
@@ -56,7 +58,7 @@ impl Bench {
         for stream in 0..self.streams {
             let mut at = position;
             while at < position + len {
-                let part = STEP_TOKENS.min(position + len - at);
+                let part = self.step_tokens.min(position + len - at);
                 let entry = self.entry(stream, at, part, at + part == position + len);
                 self.runner.step(&Batch { entries: vec![entry], ..Batch::default() })?;
                 at += part;
@@ -103,15 +105,18 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let vocab = opened.model.config.vocab;
     let mut backend = args.model.backend()?;
     let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prefill is not bound by memory
+    let step_tokens = backend.info().step_tokens.min(longest.max(1));
     let capacity = Capacity {
         pages: pages_each * args.streams,
         page_len: PAGE_LEN,
-        max_tokens: STEP_TOKENS.max(args.streams),
+        max_tokens: step_tokens.max(args.streams),
         max_outputs: args.streams,
     };
-    let runner = opened.runner(backend, capacity, &args.model.progress())?;
+    let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
+    runner.finish_compiling()?;
     let device = runner.backend().info().name;
-    let mut bench = Bench { runner, pages_each, streams: args.streams, random: Random::new(1), vocab };
+    let mut bench =
+        Bench { runner, pages_each, streams: args.streams, step_tokens, random: Random::new(1), vocab };
 
     let mut tests = vec![];
     let steps = args.repeat as u64 + 1;

@@ -19,7 +19,8 @@ pub(crate) fn explain() {
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_bus_error as *const () as libc::sighandler_t;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
+        // the handler stays: another thread may read the lost page while the message is written
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigemptyset(&mut action.sa_mask);
         // if this fails, the default action remains, which ends the process too
         libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
@@ -34,9 +35,12 @@ pub(crate) fn explain() {}
 extern "C" fn on_bus_error(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid `siginfo_t` to a handler with `SA_SIGINFO`.
     if unsafe { (*info).si_code } != libc::BUS_ADRERR {
-        // broken memory, a misaligned access or `kill -BUS`: the default action, which the flags have restored
-        // SAFETY: `raise` is async-signal-safe.
-        unsafe { libc::raise(libc::SIGBUS) };
+        // broken memory, a misaligned access or `kill -BUS`: the default action
+        // SAFETY: both functions are async-signal-safe.
+        unsafe {
+            libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            libc::raise(libc::SIGBUS);
+        }
         return;
     }
     // SAFETY: `write` and `_exit` are async-signal-safe, and the message is static.

@@ -68,7 +68,8 @@ fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let mut verdicts = Verdicts::new(out, args.verbose);
     let mut backend = args.model.device.open(args.model.threads)?;
     writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
-    for case in cases::all()?.into_iter().filter(selected) {
+    let cells = backend.kv_cells();
+    for case in cases::all()?.into_iter().filter(selected).filter(|c| cells.contains(&c.kv_cells)) {
         let limit =
             if args.model.device == Device::Cpu { case.tolerance } else { case.tolerance.max(F16_SCALES) };
         let (result, ok) = match case.error(&mut *backend) {

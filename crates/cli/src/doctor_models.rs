@@ -117,6 +117,7 @@ fn logits(
     let pages = tokens.len().div_ceil(PAGE_LEN);
     let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk };
     let mut runner = opened.clone().runner(backend, capacity, &Silent)?;
+    runner.finish_compiling()?;
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec()))?;
     Ok(rows)

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use tern::engine::{Capacity, Engine, Limits};
-use tern::{Context, OpenedModel, PAGE_LEN, STEP_TOKENS, units};
+use tern::{Context, OpenedModel, PAGE_LEN, units};
 
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
@@ -80,7 +80,8 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &Plan) -> CliResult<Outcome>
     let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
     let capacity =
         Capacity { pages, page_len: PAGE_LEN, max_tokens: sizes.step_tokens, max_outputs: plan.streams };
-    let runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
+    let mut runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
+    runner.finish_compiling()?;
     let monitor = StepMonitor::new();
     let handle = Engine::start(Box::new(MonitoredRunner::new(runner, monitor.clone())), limits)?;
     let outcome = stress(&handle, &monitor, sizes, plan)?;
@@ -101,7 +102,10 @@ fn abort_after_grace() {
     });
 }
 
-/// The step size of a server, or a smaller one if the context is short.
+/// Tokens of a step: prompts have several.
+const STEP_TOKENS: usize = 512;
+
+/// The step size, or a smaller one if the context is short.
 fn sizes(opened: &OpenedModel, plan: &Plan) -> CliResult<Sizes> {
     let c = &opened.model.config;
     if c.context < 4 {

@@ -7,7 +7,7 @@ use tern::cpu::Cpu;
 use tern::formats::{Checkpoint, Value, escaped, shown};
 use tern::graph::{Backend, KvCells};
 use tern::models::Model;
-use tern::{STEP_TOKENS, inspect_checkpoint, units};
+use tern::{inspect_checkpoint, units};
 
 use crate::args::InspectArgs;
 use crate::error::CliResult;
@@ -72,8 +72,9 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
             writeln!(out, "  KV per 1,000 tokens   {}", units::bytes(need.kv_per_1000_tokens))?;
             writeln!(
                 out,
-                "  scratch               {} for steps of {STEP_TOKENS} tokens",
-                units::bytes(need.scratch)
+                "  scratch               {} for steps of {} tokens",
+                units::bytes(need.scratch),
+                need.step_tokens
             )?;
         }
         Err(why) => writeln!(out, "\ncannot be run: {}", escaped(why))?,
@@ -85,17 +86,21 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
 struct MemoryNeed {
     weights: u64,
     kv_per_1000_tokens: u64,
-    /// For steps of [`STEP_TOKENS`].
+    /// For steps of `step_tokens`.
     scratch: u64,
+    step_tokens: usize,
 }
 
 impl MemoryNeed {
     fn new(checkpoint: &Checkpoint, model: &Model) -> CliResult<MemoryNeed> {
         let kv: usize = model.graph.kv.iter().map(|layer| layer.bytes_per_token(KvCells::F16)).sum();
+        let cpu = Cpu::new(1)?;
+        let step_tokens = cpu.info().step_tokens;
         Ok(MemoryNeed {
             weights: checkpoint.total_bytes(),
             kv_per_1000_tokens: 1000 * kv as u64,
-            scratch: Cpu::new(1)?.scratch(&model.graph, STEP_TOKENS, 1),
+            scratch: cpu.scratch(&model.graph, step_tokens, 1),
+            step_tokens,
         })
     }
 }
@@ -139,7 +144,8 @@ fn to_json(
         .iter()
         .map(|f| json!({ "path": f.path, "bytes": f.bytes, "version": f.version, "alignment": f.alignment }));
     let memory = model.as_ref().ok().and_then(|model| {
-        let MemoryNeed { weights, kv_per_1000_tokens, scratch } = MemoryNeed::new(checkpoint, model).ok()?;
+        let MemoryNeed { weights, kv_per_1000_tokens, scratch, .. } =
+            MemoryNeed::new(checkpoint, model).ok()?;
         Some(json!({ "weights": weights, "kv_per_1000_tokens": kv_per_1000_tokens, "scratch": scratch }))
     });
     json!({

@@ -112,6 +112,7 @@ impl ModelArgs {
             kv_cells: match self.kv {
                 KvType::F16 => KvCells::F16,
                 KvType::Int8 => KvCells::Int8,
+                KvType::Fp8 => KvCells::Fp8,
             },
             max_seqs: 1,
             max_waiting: 0,

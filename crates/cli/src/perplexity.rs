@@ -9,7 +9,7 @@ use serde_json::json;
 use tern::engine::Capacity;
 use tern::graph::log_sum_exp;
 use tern::text::Tokenizer;
-use tern::{Context, PAGE_LEN, STEP_TOKENS};
+use tern::{Context, PAGE_LEN};
 
 use crate::args::PerplexityArgs;
 use crate::error::{CliError, CliResult};
@@ -33,14 +33,15 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
             tokens.len()
         )));
     }
-    let tokens_per_step = STEP_TOKENS.min(context);
+    let backend = args.model.backend()?;
+    let tokens_per_step = backend.info().step_tokens.min(context);
     let capacity = Capacity {
         pages: context.div_ceil(PAGE_LEN),
         page_len: PAGE_LEN,
         max_tokens: tokens_per_step,
         max_outputs: tokens_per_step.min(64),
     };
-    let mut runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
+    let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     let bar = load::count_bar("scoring", chunks as u64);
     let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
     for chunk in tokens.chunks_exact(context).take(chunks) {

@@ -25,6 +25,9 @@ type Result<T> = std::result::Result<T, BackendError>;
 /// More than the cores of any machine, and fewer than systems allow per process.
 pub const MAX_THREADS: usize = 4096;
 
+/// Tokens of a step: enough for full speed, and few enough that a step takes seconds at most.
+const STEP_TOKENS: usize = 512;
+
 /// Runs graphs on the machine's processor. Weights are read from the mapped file, or are packed for its kernels.
 pub struct Cpu {
     kernels: &'static Kernels,
@@ -137,7 +140,8 @@ impl Backend for Cpu {
         let plural = if threads == 1 { "" } else { "s" };
         let name = format!("{} ({threads} thread{plural}, {})", processor(), self.kernels.name);
         let memory = FreeMemory::now();
-        DeviceInfo { name, memory_total: memory.total, memory_free: memory.free }
+        let (memory_total, memory_free) = (memory.total, memory.free);
+        DeviceInfo { name, memory_total, memory_free, step_tokens: STEP_TOKENS }
     }
 
     fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer> {
@@ -151,6 +155,10 @@ impl Backend for Cpu {
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
         let Reserve::Kv(spec) = what;
+        if !self.kv_cells().contains(&spec.cells) {
+            let message = "fp8 KV cache: supported on GPUs only, use int8 on the CPU";
+            return Err(BackendError::Unsupported(message.into()));
+        }
         let want = spec.bytes().unwrap_or(u64::MAX);
         let what = || format!("KV for {} tokens", spec.pages.saturating_mul(spec.page_len));
         check_free(want, what)?;

@@ -3,7 +3,7 @@
 //
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head, query
 // heads of a unit, whether scores have a soft cap, floats of a split, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
-// slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE (1 or 4), HELD_TILES (tiles whose rows are
+// slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE (1, 2 or 4), HELD_TILES (tiles whose rows are
 // written together), OFFSET_SUMS, MOST_PAIRS, offsets in shared memory (AT_...), and the size of the last part of it (ARENA).
 
 static_assert(LARGE_PHASES == 3, "the switch of `step` has a case for each of them");

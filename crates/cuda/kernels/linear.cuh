@@ -43,42 +43,55 @@ template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int
     }
 }
 
-// Prepares the warp's chunks of a row of x, two at a time, times the norm's weights; the norm's factor is applied at the end.
-template <class L, int T> DEVICE void prepare_row(const float* norm_weight, const float* from, int t, const X& x, u32 epoch) {
+// Prepares the warp's chunks of the B rows of x from `first` on, two chunks at a time, times the norm's weights; the norm's factor
+// is applied at the end.
+template <class L, int T, int B> DEVICE void prepare_rows(const LinearArgs& a, const Info& info, int first, const X& x, u32 epoch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
     auto column = [&](int round) { return chunk_of(round) * 128 + lane % 16 * 8; };
     auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column(round) < L::COLS); };
-    float squares = 0;
-    Awaited<2> awaited;
+    const float *from[B], *norm_weight = a.norm.weight; // in registers: phases are in shared memory
+#pragma unroll
+    for (int b = 0; b < B; b++) from[b] = row_of(a.x, L::GATHER ? info.output_row[first + b] : first + b);
+    float squares[B] = {};
+    Awaited<2> awaited[B];
     float4 w[2];
     auto load = [&](int round) {
         int k = column(round);
         if (L::NORM && there(round)) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
-        if (there(round)) awaited.load(from + k);
-        else awaited.zero(epoch);
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            if (there(round)) awaited[b].load(from[b] + k);
+            else awaited[b].zero(epoch);
+        }
     };
     load(0);
 #pragma unroll
     for (int round = 0; round < L::ROUNDS; round += 2) {
-        awaited.wait(from + column(round), L::X_MASK, epoch);
-        float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
+        float v[B][8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] = there(round) ? untagged(awaited.bits[i], L::X_MASK) : 0.f;
-            if (L::NORM) {
-                squares += v[i] * v[i];
-                v[i] = there(round) ? v[i] * by[i] : 0.f;
+        for (int b = 0; b < B; b++) {
+            awaited[b].wait(from[b] + column(round), L::X_MASK, epoch);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                v[b][i] = there(round) ? untagged(awaited[b].bits[i], L::X_MASK) : 0.f;
+                if (L::NORM) {
+                    squares[b] += v[b][i] * v[b][i];
+                    v[b][i] = there(round) ? v[b][i] * by[i] : 0.f;
+                }
             }
         }
         if (round + 2 < L::ROUNDS) load(round + 2); // loaded meanwhile
-        put_x<L::SIGNS, T>(real(round), x, t, chunk_of(round), v);
+#pragma unroll
+        for (int b = 0; b < B; b++) put_x<L::SIGNS, T>(real(round), x, first + b, chunk_of(round), v[b]);
     }
-    if (L::NORM) {
-        squares = warp_sum(squares);
-        if (lane == 0) x.squares[t * WARPS + warp] = squares;
-    }
+    if (L::NORM)
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            float sum = warp_sum(squares[b]);
+            if (lane == 0) x.squares[(first + b) * WARPS + warp] = sum;
+        }
 }
 
 // total += record * chunk of x for rows g and g + 8, as bits.
@@ -267,7 +280,9 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
     Added<L> added; // most phases have one row per thread: load what is added to it now
     int row = L::first_unit() * 16 + threadIdx.x;
     if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.load(a.add.at + row);
-    for (int t = 0; t < rows; t++) prepare_row<L, T>(a.norm.weight, row_of(a.x, L::GATHER ? info.output_row[t] : t), t, x, epoch);
+    int row_pairs = T == 1 ? 0 : rows / 2 * 2; // the values of two rows are waited for together
+    for (int t = 0; t < row_pairs; t += 2) prepare_rows<L, T, T == 1 ? 1 : 2>(a, info, t, x, epoch);
+    if (T == 1 || row_pairs < rows) prepare_rows<L, T, 1>(a, info, T == 1 ? 0 : row_pairs, x, epoch);
     __syncwarp();
     XRegisters<L, T> held(x, lane, warp);
     float* mine = x.shares + warp * 16 * T;

@@ -22,12 +22,14 @@ extern "C" __global__ void __launch_bounds__(HEADS_WARPS * 32) make_heads_half(c
     float* scratch = (float*)(turn + HEAD_DIM / 2) + warp * HEAD_DIM;
     bool real = token < rows_of(p.inputs, false); // the host wrote the inputs: there is no kernel to wait for
     for (int i = threadIdx.x; real && i < a.pairs; i += HEADS_WARPS * 32) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
+    bool key = head >= a.heads && head < a.heads + a.kv_heads;
+    long slot = real && key ? slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head - a.heads) : 0;
     __syncthreads();
     wait_for_launches();
     if (!real) return;
     using Heads = PagedHeads<HEAD_DIM, V_DIM, CAPPED, CELLS>;
     if (head < a.heads) Heads::query(p, token, head, turn, scratch);
-    else if (head < a.heads + a.kv_heads) Heads::key_and_value(p, token, head - a.heads, turn, scratch);
+    else if (key) Heads::key_and_value(p, token, head - a.heads, slot, turn, scratch);
 }
 
 // Grids: [work item, key head and group of its query heads].

@@ -137,9 +137,8 @@ template <int D, int V, bool CAP, int CELL> struct PagedHeads {
     }
 
     // Values in pages are finite, since masked keys multiply them by zero: if one is not, its key becomes NaN instead.
-    static DEVICE void key_and_value(const PagedAttendArgs& p, int token, int head, const float2* turn, float* scratch) {
+    static DEVICE void key_and_value(const PagedAttendArgs& p, int token, int head, long slot, const float2* turn, float* scratch) {
         const AttendArgs& a = p.attend;
-        long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
         HeadQuads<V> v;
         HeadQuads<D> k;
         v.load(row_of(a.v, token) + head * V);

@@ -9,11 +9,15 @@ constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __grid_constant__ PrepareArgs p) {
     __shared__ float scratch[32];
     begin_next_launch();
-    wait_for_launches();
     const LinearArgs& a = p.linear;
     int t = blockIdx.x, positions = a.chunks * CHUNK;
-    if (t >= rows_of(p.inputs, a.outputs_only)) return;
-    const float* from = row_of(a.x, a.gather ? output_row(p.inputs, t) : t);
+    // the inputs and the norm are no results of launches: read while those are waited for
+    bool real = t < rows_of(p.inputs, a.outputs_only);
+    const float* from = row_of(a.x, a.gather && real ? output_row(p.inputs, t) : t);
+    if (a.norm.kind)
+        for (int k = threadIdx.x * 32; k < a.cols; k += PREPARE_THREADS * 32) prefetch(a.norm.weight + k);
+    wait_for_launches();
+    if (!real) return;
     constexpr int HELD = 8; // of a thread: the first ones stay in registers
     float held[HELD][4], sum = 0;
     auto load = [&](float (&v)[4], int position) {

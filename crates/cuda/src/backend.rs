@@ -17,6 +17,9 @@ use crate::weights::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
+/// Tokens of a step at which the tensor cores are busy.
+const STEP_TOKENS: usize = 2048;
+
 /// Runs graphs on an NVIDIA GPU.
 pub struct Cuda {
     device: Arc<Device>,
@@ -93,7 +96,8 @@ impl Cuda {
 impl Backend for Cuda {
     fn info(&self) -> DeviceInfo {
         let (memory_free, memory_total) = self.device.memory().unwrap_or((0, self.device.facts.memory));
-        DeviceInfo { name: self.device.facts.name.clone(), memory_total, memory_free }
+        let name = self.device.facts.name.clone();
+        DeviceInfo { name, memory_total, memory_free, step_tokens: STEP_TOKENS }
     }
 
     fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer> {
@@ -106,6 +110,7 @@ impl Backend for Cuda {
         let (cell, bytes) = match cells {
             KvCells::F16 => (KvCell::Half, 2),
             KvCells::Int8 => (KvCell::Int8, 1),
+            KvCells::Fp8 => (KvCell::Fp8, 1),
         };
         let room = |heads: usize, bytes: usize| self.device.allocate(pages * page_len * heads * bytes);
         let memory = layers
@@ -172,6 +177,14 @@ impl Backend for Cuda {
         let Submitted { program, step, .. } = self.in_flight.swap_remove(index);
         let output = self.compiled(program)?.collect(step);
         self.check_context(output)
+    }
+
+    fn finish_compiling(&mut self, program: Program) -> Result<()> {
+        self.compiled(program)?.finish_compiling()
+    }
+
+    fn kv_cells(&self) -> &'static [KvCells] {
+        &[KvCells::F16, KvCells::Int8, KvCells::Fp8]
     }
 
     fn runs_ahead(&self) -> bool {

@@ -10,7 +10,7 @@ mod staging;
 
 #[cfg(test)]
 pub(crate) use compiler::compile_options;
-pub(crate) use compiler::{Compiler, Define, KernelSource, Source, TILE_TOKENS};
+pub(crate) use compiler::{Compiler, Define, KernelSource, PendingModule, Source, TILE_TOKENS};
 pub(crate) use device::Device;
 pub use device::{DeviceFacts, devices};
 pub(crate) use kernel::{Grid, Kernel};

@@ -74,6 +74,7 @@ fn every_kernel_compiles_for_every_generation() {
     for (i, config) in models.enumerate() {
         sources.push((if i == 0 { "one token" } else { "one token, other formats" }, step(&config, 1)));
         if i == 0 {
+            sources.push(("two", step(&config, 2)));
             sources.push(("four", step(&config, 4)));
         }
         sources.push(("phase launches", Source::PhaseLaunches.with(&config.defines())));
@@ -106,7 +107,7 @@ fn every_kernel_compiles_for_every_generation() {
                 for (name, source) in sources {
                     // slow to compile, and the same code as in the others
                     let again = match *name {
-                        "four" => architecture != "sm_90a",
+                        "two" | "four" => architecture != "sm_90a",
                         "linear of another format" => architecture != "sm_90a",
                         "one token, other formats" => !["sm_80", "sm_90a"].contains(&architecture),
                         _ => false,

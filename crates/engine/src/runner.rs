@@ -162,6 +162,11 @@ impl GraphRunner {
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
+
+    /// Waits for what the backend compiles in the background: for measurements.
+    pub fn finish_compiling(&mut self) -> Result<(), EngineError> {
+        Ok(self.backend.finish_compiling(self.program)?)
+    }
 }
 
 impl Runner for GraphRunner {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Graph, HostTensor, KvSpec, PageTable, Roles, Sample, Sampled};
+use crate::{Graph, HostTensor, KvCells, KvSpec, PageTable, Roles, Sample, Sampled};
 
 /// A stored tensor or reserved memory, by number; valid for the backend that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,13 +112,23 @@ pub trait Backend: Send {
     fn read_bandwidth(&mut self) -> Option<f64> {
         None
     }
+    /// The types of keys and values that it can keep.
+    fn kv_cells(&self) -> &'static [KvCells] {
+        &[KvCells::F16, KvCells::Int8]
+    }
+
+    /// Waits for what a program compiles in the background; steps before that may be slower.
+    fn finish_compiling(&mut self, _program: Program) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether `submit` returns before the step is done, so that the next one should be submitted meanwhile.
     fn runs_ahead(&self) -> bool {
         false
     }
 }
 
-/// Name and memory of a device.
+/// Name, memory and step size of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// For display: the device's name and how it is used.
@@ -127,6 +137,8 @@ pub struct DeviceInfo {
     pub memory_total: u64,
     /// Bytes that can be allocated.
     pub memory_free: u64,
+    /// Tokens of a step that use the device well; larger steps gain nothing.
+    pub step_tokens: usize,
 }
 
 /// Memory that lives as long as the model.

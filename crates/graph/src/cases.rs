@@ -108,6 +108,7 @@ impl Case {
         let max_tokens = self.steps.iter().map(|s| s.tokens.len()).max().unwrap_or(1);
         let bindings = Bindings { weights: &weights, kv, max_tokens, max_outputs: max_tokens };
         let program = backend.compile(&self.graph, &bindings)?;
+        backend.finish_compiling(program)?;
         Ok(Prepared { case: self, backend, program })
     }
 
@@ -258,6 +259,11 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
             cases.push(linear(quant, 37, 1121, 22)?); // partial vectors
         }
     }
+    for quant in [&tern_quant::Q1_0, &tern_quant::Q2_0, &tern_quant::Q4_K, &tern_quant::F16] {
+        for tokens in [30, 45, 60, 90, 128, 300] {
+            cases.push(linear(quant, 150, 512, tokens)?); // every size of tiles
+        }
+    }
     for other in [&tern_quant::Q8_0, &tern_quant::Q2_0] {
         for tokens in [1, 3, 21] {
             cases.push(two_linears([&tern_quant::Q1_0, other], 35, 512, tokens)?);
@@ -282,6 +288,15 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
         (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]), // long enough to be split, in odd groups
     ] {
         cases.push(attend(args, &lens)?);
+    }
+    for (kv_cells, tolerance) in [(KvCells::Int8, 1e-2), (KvCells::Fp8, 4e-2)] {
+        for (args, lens) in [
+            (plain, vec![1, 40, 1]),
+            (Attention { heads: 8, kv_heads: 2, head_dim: 128, v_dim: 128, ..plain }, vec![300, 1, 1]),
+        ] {
+            let case = attend(args, &lens)?;
+            cases.push(Case { kv_cells, tolerance, name: format!("{} {kv_cells:?}", case.name), ..case });
+        }
     }
     cases.extend(small_ops()?);
     cases.push(two_sequences()?);

@@ -19,6 +19,9 @@ pub enum KvCells {
     F16,
     /// 8-bit integers with one scale per head and token: about half the memory, slightly less exact.
     Int8,
+    /// 8-bit floats (e4m3) with one scale per head and token: as much memory as integers, finer for small values and coarser
+    /// for large ones.
+    Fp8,
 }
 
 /// A KV cache to reserve: `pages` pages of `page_len` tokens for every layer.
@@ -40,7 +43,7 @@ impl KvLayer {
         let values = self.kv_heads * (self.k_dim + self.v_dim);
         match cells {
             KvCells::F16 => values * 2,
-            KvCells::Int8 => values + self.kv_heads * 2 * size_of::<f32>(),
+            KvCells::Int8 | KvCells::Fp8 => values + self.kv_heads * 2 * size_of::<f32>(),
         }
     }
 }

@@ -239,6 +239,7 @@ impl Backend for Reference {
             name: "reference (f32, one thread)".into(),
             memory_total: u64::MAX,
             memory_free: u64::MAX,
+            step_tokens: 512,
         }
     }
 

@@ -10,6 +10,9 @@ use tern_quant::{Dialect, Quant};
 
 use crate::{Model, ModelError, Shape};
 
+/// Weights that are drawn together at least: blocks of floats are short.
+const DRAWN: usize = 32;
+
 /// Weights in a pool; larger tensors are drawn from it block by block, which is fast and random enough.
 const POOL: usize = 1 << 22;
 
@@ -80,12 +83,13 @@ impl Synth {
         let data = if w.rows * w.cols <= POOL {
             encoded(quant, &rng.normals(w.rows * w.cols, deviation))?
         } else {
-            let (block, blocks) = (quant.block_bytes(), w.rows * w.cols / quant.block_len);
+            let bytes = w.rows * w.cols / quant.block_len * quant.block_bytes();
+            let run = DRAWN.div_ceil(quant.block_len) * quant.block_bytes();
             let pool = self.pool(quant, deviation)?;
-            let mut data = Vec::with_capacity(blocks * block);
-            for _ in 0..blocks {
-                let at = rng.below(pool.len() / block) * block;
-                data.extend_from_slice(&pool[at..at + block]);
+            let mut data = Vec::with_capacity(bytes);
+            while data.len() < bytes {
+                let at = rng.below(pool.len() / run) * run;
+                data.extend_from_slice(&pool[at..at + run.min(bytes - data.len())]);
             }
             data
         };

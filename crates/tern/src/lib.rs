@@ -55,7 +55,7 @@ pub use machine::threads;
 pub use memory::MemoryPlan;
 pub use model::{Model, ModelParts};
 pub use opened::{OpenedModel, STORIES, inspect_checkpoint, open_checkpoint, pull};
-pub use options::{Context, KvMemory, LoadOptions, PAGE_LEN, STEP_TOKENS};
+pub use options::{Context, KvMemory, LoadOptions, PAGE_LEN};
 pub use preamble::{ChatStart, call_token};
 pub use progress::{Progress, Silent};
 pub use request::{Input, Request};

@@ -199,12 +199,14 @@ fn start_engine(
     progress: &dyn Progress,
 ) -> Result<Handle, Error> {
     let (context, seqs) = (opened.context(), options.max_seqs);
-    let free = backend.info().memory_free.saturating_sub(opened.weight_bytes());
+    let info = backend.info();
+    let free = info.memory_free.saturating_sub(opened.weight_bytes());
+    let step_tokens = options.step_tokens.unwrap_or(info.step_tokens);
     let page_bytes = opened.kv_bytes_per_token() * PAGE_LEN;
     let capacity = Capacity {
         pages: options.kv_memory.pages(seqs, context, page_bytes, free),
         page_len: PAGE_LEN,
-        max_tokens: options.step_tokens.min(context.saturating_mul(seqs)).max(seqs),
+        max_tokens: step_tokens.min(context.saturating_mul(seqs)).max(seqs),
         max_outputs: seqs,
     };
     let runner = opened.runner(backend, capacity, progress)?;

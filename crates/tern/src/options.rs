@@ -9,9 +9,6 @@ use crate::Device;
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
 
-/// Tokens per step, unless options say otherwise.
-pub const STEP_TOKENS: usize = 512;
-
 /// How a model is loaded. The defaults suit a program that embeds a model.
 ///
 /// ```
@@ -37,8 +34,8 @@ pub struct LoadOptions {
     pub max_seqs: usize,
     /// Maximum number of queued requests; further ones are refused.
     pub max_waiting: usize,
-    /// Tokens per step at most.
-    pub step_tokens: usize,
+    /// Tokens per step at most; what suits the device if not set.
+    pub step_tokens: Option<usize>,
     /// Target duration of a step during prefill, in milliseconds; 0 disables it.
     pub step_millis: usize,
     /// How the file is accessed: mapped, copied or locked in memory.
@@ -108,7 +105,7 @@ impl Default for LoadOptions {
             kv_memory: KvMemory::Auto,
             max_seqs: 8,
             max_waiting: 1024,
-            step_tokens: STEP_TOKENS,
+            step_tokens: None,
             step_millis: 0,
             access: Access::default(),
             pooling: None,

@@ -39,9 +39,9 @@ pub(crate) struct ServeArgs {
     /// KV cache pages of 32 tokens [default: every sequence in full, within half of the free memory]
     #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
     pub(crate) kv_pages: Option<usize>,
-    /// Maximum number of tokens per step
-    #[arg(long, help_heading = "Batching", alias = "max-num-batched-tokens", value_name = "N", default_value_t = 512, value_parser = positive)]
-    pub(crate) max_batch_tokens: usize,
+    /// Maximum number of tokens per step [default: 2048 on a GPU, 512 on the CPU]
+    #[arg(long, help_heading = "Batching", alias = "max-num-batched-tokens", value_name = "N", value_parser = positive)]
+    pub(crate) max_batch_tokens: Option<usize>,
     /// Target step duration during prefill, in milliseconds; 0 disables it
     #[arg(long, help_heading = "Batching", value_name = "MS", default_value_t = 100)]
     pub(crate) step_millis: usize,

@@ -128,7 +128,7 @@ impl Attend<'_> {
         unsafe {
             match self.kv.cells {
                 KvCells::F16 => self.run_of::<V, u16>(block, run, workspace),
-                KvCells::Int8 => self.run_of::<V, i8>(block, run, workspace),
+                KvCells::Int8 | KvCells::Fp8 => self.run_of::<V, i8>(block, run, workspace),
             }
         }
     }

@@ -64,7 +64,7 @@ impl Kv {
             let slots = page_len * shape.kv_heads;
             let (cells, new_scales) = match kind {
                 KvCells::F16 => (&mut halves, 0),
-                KvCells::Int8 => (&mut bytes, slots),
+                KvCells::Int8 | KvCells::Fp8 => (&mut bytes, slots), // no fp8 is reserved
             };
             let side = Side { cells: kind, dim, spread, first: *cells, first_scale: scales };
             (*cells, scales) = (*cells + slots * dim, scales + new_scales);
@@ -106,7 +106,7 @@ impl Kv {
     pub(crate) unsafe fn scales(&self, side: &Side, page: u32, head: usize) -> Option<&[f32]> {
         let first = self.scales.at(page, side.first_scale + head * self.page_len);
         // SAFETY: the contract of this function.
-        (side.cells == KvCells::Int8).then(|| unsafe { self.scales.all.get(first..first + self.page_len) })
+        (side.cells != KvCells::F16).then(|| unsafe { self.scales.all.get(first..first + self.page_len) })
     }
 
     /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value, whose numbers are adjacent.
@@ -135,7 +135,7 @@ impl Kv {
                     store_f16(x, workspace);
                     workspace.iter().enumerate().for_each(|(i, half)| halves.set(first + i * stride, *half));
                 }
-                KvCells::Int8 => {
+                KvCells::Int8 | KvCells::Fp8 => {
                     let (bytes, first) = (&self.bytes.all, self.bytes.at(at.page, first));
                     let most = largest(x);
                     let by = if most > 0.0 { 127.0 / most } else { 0.0 };

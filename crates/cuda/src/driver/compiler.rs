@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 use sha2::{Digest, Sha256};
 use tern_graph::BackendError;
@@ -128,6 +129,11 @@ pub(crate) struct KernelSource {
 }
 
 impl KernelSource {
+    /// For messages and files.
+    fn name(&self) -> String {
+        format!("{:?}", self.source).to_lowercase()
+    }
+
     /// The complete text.
     pub(crate) fn text(&self) -> String {
         self.source.with(&self.defines)
@@ -142,7 +148,7 @@ pub(crate) fn compile_options(architecture: &str) -> Vec<String> {
 /// Compiles sources and loads them.
 pub(crate) struct Compiler {
     device: Arc<Device>,
-    binaries: Binaries,
+    binaries: Arc<Binaries>,
     /// Loaded modules by their complete source: programs share them.
     modules: HashMap<String, Module>,
 }
@@ -159,7 +165,7 @@ struct Binaries {
 impl Compiler {
     pub(crate) fn new(device: Arc<Device>, paths: SearchPaths, cache: Option<PathBuf>) -> Compiler {
         let options = compile_options(&architecture(device.facts.capability));
-        let binaries = Binaries { options, paths, nvrtc: OnceLock::new(), cache };
+        let binaries = Arc::new(Binaries { options, paths, nvrtc: OnceLock::new(), cache });
         Compiler { device, binaries, modules: HashMap::new() }
     }
 
@@ -172,9 +178,20 @@ impl Compiler {
             .ok_or_else(|| BackendError::Other("a module that was loaded is missing".into()))
     }
 
+    /// Compiles a source in the background.
+    pub(crate) fn begin(&self, source: &KernelSource) -> PendingModule {
+        let (name, text) = (source.name(), source.text());
+        let (binaries, device) = (Arc::clone(&self.binaries), Arc::clone(&self.device));
+        PendingModule {
+            name: name.clone(),
+            code: std::thread::spawn(move || binaries.code(&name, &text)),
+            device,
+        }
+    }
+
     /// Loads all of them, those that are not cached compiled by all processors.
     pub(crate) fn load_all(&mut self, sources: &[KernelSource]) -> Result<()> {
-        let texts = sources.iter().map(|s| (format!("{:?}", s.source).to_lowercase(), s.text()));
+        let texts = sources.iter().map(|s| (s.name(), s.text()));
         let mut missing: Vec<_> = texts.filter(|(_, text)| !self.modules.contains_key(text)).collect();
         missing.sort();
         missing.dedup();
@@ -197,6 +214,26 @@ impl Compiler {
             self.modules.insert(text.clone(), self.device.load(&code, name)?);
         }
         Ok(())
+    }
+}
+
+/// A module that is being compiled.
+pub(crate) struct PendingModule {
+    name: String,
+    code: JoinHandle<Result<Vec<u8>>>,
+    device: Arc<Device>,
+}
+
+impl PendingModule {
+    /// Whether `load` returns without waiting for the compiler.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.code.is_finished()
+    }
+
+    /// Waits for the compiler and loads the code.
+    pub(crate) fn load(self) -> Result<Module> {
+        let code = self.code.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        self.device.load(&code, &self.name)
     }
 }
 

@@ -107,11 +107,11 @@ impl PagedShape {
     pub(super) fn most_partials(&self) -> usize {
         BLOCKS_PER_PROCESSOR * self.processors
     }
+}
 
-    /// Items of a list at most, for steps of up to `tokens`: tiles have a token or more, and splits are items too.
-    pub(super) fn most_items(&self, tokens: usize) -> usize {
-        tokens + BLOCKS_PER_PROCESSOR * self.processors / self.kv_heads
-    }
+/// Items of a list at most, for steps of up to `tokens`: tiles have a token or more, and splits are items too.
+pub(super) fn most_items(tokens: usize, processors: usize) -> usize {
+    tokens + BLOCKS_PER_PROCESSOR * processors
 }
 
 /// The kernel of a tile.
@@ -293,7 +293,7 @@ mod tests {
                 assert!(list.items.iter().all(|w| keys(w) < 2 * limit + 64), "{slices:?}");
                 assert!(list.items.iter().all(|w| w.splits == 1 || keys(w) + 63 >= 256), "{slices:?}");
                 assert!(list.items.is_sorted_by_key(|w| Reverse(keys(w))));
-                assert!(list.items.len() <= shape.most_items(tokens));
+                assert!(list.items.len() <= most_items(tokens, shape.processors));
                 assert!(list.partials <= shape.most_partials() && list.arrivals <= list.partials);
             }
         }

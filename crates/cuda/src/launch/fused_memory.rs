@@ -49,7 +49,11 @@ pub(crate) struct Ring {
 
 /// Tiles whose rows are written together.
 fn held_tiles(tokens: usize) -> usize {
-    if tokens == 1 { 12 } else { 4 }
+    match tokens {
+        1 => 12,
+        2 => 8,
+        _ => 4,
+    }
 }
 
 impl FusedMemory {

@@ -1,12 +1,13 @@
 //! The fused step: all phases of a step of a few tokens in one launch, one block per multiprocessor.
 
+use std::mem;
 use std::sync::Arc;
 
 use tern_graph::BackendError;
 
 use super::fused_memory::{FusedMemory, RopeTable};
 use super::strategy::{LaunchStrategy, StepSize};
-use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
+use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
 use crate::lower::{KernelConfig, LinearShape, intern, linear_defines};
 use crate::shared::{KEYS, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS};
 
@@ -27,7 +28,7 @@ pub(crate) struct FusedStepPlan<'a> {
 /// Runs steps of up to `tokens`.
 pub(crate) struct FusedStep {
     tokens: usize,
-    kernel: Kernel,
+    kernel: StepKernel,
     args: StepArgs,
     grid: Grid,
     /// Tagged values of the last step.
@@ -35,6 +36,14 @@ pub(crate) struct FusedStep {
     /// Rows that carry the tag of the last step.
     last_tokens: usize,
     _phases: Memory,
+}
+
+/// The kernel of a step. Compiling it takes seconds, in which steps can run without it.
+enum StepKernel {
+    Compiling(PendingModule),
+    Ready(Kernel),
+    /// Its module could not be loaded.
+    Failed(BackendError),
 }
 
 impl FusedStep {
@@ -52,30 +61,23 @@ impl FusedStep {
         if halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
             return vec![];
         }
-        [1, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens > 1).collect()
+        [1, 2, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens >= t).collect()
     }
 
-    /// Its kernel; `None` if the step does not fit into shared memory.
-    pub(crate) fn source(device: &Device, plan: &FusedStepPlan<'_>) -> Option<KernelSource> {
-        let memory = FusedMemory::new(plan.config, plan.phases, plan.ropes, plan.tokens);
-        let ring = memory.ring(device.facts.shared_memory)?;
-        let shapes = raw_phases(plan, ring.slot).0;
-        let linears = linear_defines(&shapes, device.facts.processors);
-        let defines = [plan.config.defines(), memory.defines(ring), linears].concat();
-        Some(KernelSource { source: Source::FusedStep, defines })
-    }
-
-    /// `None` if the step does not fit into shared memory.
+    /// Begins to compile it; `None` if the step does not fit into shared memory.
     pub(crate) fn new(
         device: &Arc<Device>,
-        compiler: &mut Compiler,
+        compiler: &Compiler,
         plan: &FusedStepPlan<'_>,
         tagged: Memory,
     ) -> Result<Option<FusedStep>> {
         let memory = FusedMemory::new(plan.config, plan.phases, plan.ropes, plan.tokens);
         let Some(ring) = memory.ring(device.facts.shared_memory) else { return Ok(None) };
-        let Some(KernelSource { source, defines }) = FusedStep::source(device, plan) else { return Ok(None) };
-        let table = device.upload(bytemuck::cast_slice(&raw_phases(plan, ring.slot).1))?;
+        let (shapes, raw) = raw_phases(plan, ring.slot);
+        let linears = linear_defines(&shapes, device.facts.processors);
+        let defines = [plan.config.defines(), memory.defines(ring), linears].concat();
+        let kernel = compiler.begin(&KernelSource { source: Source::FusedStep, defines });
+        let table = device.upload(bytemuck::cast_slice(&raw))?;
         let mut args = StepArgs {
             phases: table.pointer(),
             inputs: plan.inputs,
@@ -87,9 +89,8 @@ impl FusedStep {
             (args.freqs[i], args.pairs[i]) = (rope.at, rope.pairs as i32);
         }
         let (shared, blocks) = (memory.bytes(ring), device.facts.processors);
-        let kernel = compiler.module(source, &defines)?.kernel("fused_step")?.with_shared_memory(shared)?;
         let grid = Grid { shared, ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
-        let tokens = plan.tokens;
+        let (tokens, kernel) = (plan.tokens, StepKernel::Compiling(kernel));
         Ok(Some(FusedStep { tokens, kernel, args, grid, tagged, last_tokens: 0, _phases: table }))
     }
 }
@@ -115,11 +116,31 @@ impl LaunchStrategy for FusedStep {
         format!("fused step of up to {} tokens", self.tokens)
     }
 
+    fn finish_compiling(&mut self, wait: bool) -> Result<()> {
+        if !matches!(&self.kernel, StepKernel::Compiling(pending) if wait || pending.is_ready()) {
+            return Ok(());
+        }
+        let lost = BackendError::Other("a fused step could not be loaded".into());
+        if let StepKernel::Compiling(pending) = mem::replace(&mut self.kernel, StepKernel::Failed(lost)) {
+            let kernel = pending.load().and_then(|module| module.kernel("fused_step"));
+            let kernel = kernel.and_then(|kernel| kernel.with_shared_memory(self.grid.shared));
+            self.kernel = kernel.map_or_else(StepKernel::Failed, StepKernel::Ready);
+        }
+        if let StepKernel::Failed(error) = &self.kernel { Err(error.clone()) } else { Ok(()) }
+    }
+
     fn serves(&self, size: StepSize) -> bool {
-        size.tokens.max(size.outputs) <= self.tokens
+        size.tokens.max(size.outputs) <= self.tokens && !matches!(self.kernel, StepKernel::Compiling(_))
     }
 
     fn launch(&mut self, size: StepSize) -> Result<()> {
+        let kernel = match &self.kernel {
+            StepKernel::Ready(kernel) => kernel,
+            StepKernel::Failed(error) => return Err(error.clone()),
+            StepKernel::Compiling(_) => {
+                return Err(BackendError::Other("a fused step was launched before it was compiled".into()));
+            }
+        };
         if size.tokens > self.last_tokens {
             // rows that the last step did not write may have either tag: clear them to the other one
             self.tagged.clear()?;
@@ -129,6 +150,6 @@ impl LaunchStrategy for FusedStep {
         self.last_tokens = size.tokens;
         // SAFETY: the struct is the kernel's, what it points to lives as long as the program, and the grid is the one that
         // the kernel was compiled for.
-        unsafe { self.kernel.launch_together(self.grid, &self.args) }
+        unsafe { kernel.launch_together(self.grid, &self.args) }
     }
 }

@@ -13,6 +13,8 @@ pub(crate) const ONE_TILE: usize = 128;
 const TILE_RECORDS: usize = 8;
 /// Stages of a ring at most: more are not filled in time.
 const MOST_STAGES: usize = 8;
+/// The most tokens of a tile that take so little time that the start of the next launch counts.
+const OVERLAPPING_TOKENS: usize = 32;
 /// Bytes of shared memory that the driver keeps per block.
 const RESERVED: usize = 1024;
 
@@ -95,7 +97,9 @@ fn stage_bytes(tokens: usize, record: usize) -> usize {
 fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
     let stage = stage_bytes(tokens, record) + 16; // two barriers each
     let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED;
-    let preferred = shared(Limits::blocks_per_processor(tokens)) / stage;
+    // blocks of small tiles use half of it: those of the next launch begin meanwhile, and read their first records
+    let overlap = if tokens <= OVERLAPPING_TOKENS { 2 } else { 1 };
+    let preferred = shared(Limits::blocks_per_processor(tokens) * overlap) / stage;
     let stages = if preferred >= 2 { preferred } else { shared(1) / stage };
     (stages >= 2).then_some(stages.min(MOST_STAGES))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Step};
 
-use super::attention_plan::{AttentionPlan, AttentionTiles, PagedShape, TileKind, WorkList};
+use super::attention_plan::{AttentionPlan, AttentionTiles, PagedShape, TileKind, WorkList, most_items};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::kv::Kv;
 use crate::shared::{AttendArgs, HalfX, KvCell, PagedAttendArgs, Phase, WORK_AT};
@@ -79,7 +79,7 @@ struct ShapeKernels {
 
 /// What an attention phase launches.
 #[derive(Clone, Copy, Debug)]
-struct PhaseKernels {
+struct PlannedPhase {
     /// Its index among the kernels of shapes.
     kernels: usize,
     /// Its index among the plans.
@@ -111,7 +111,7 @@ pub(super) struct PagedAttention {
     kernels: Vec<ShapeKernels>,
     plans: Vec<Planned>,
     /// One entry per attention phase.
-    phases: Vec<PhaseKernels>,
+    phases: Vec<PlannedPhase>,
     q: Memory,
     partial: [Memory; 2],
     arrivals: [Memory; 2],
@@ -141,7 +141,7 @@ pub(super) fn fits(phases: &[Phase], page_len: usize) -> bool {
 /// Words of work lists that a step of up to `tokens` may need behind its inputs.
 pub(super) fn most_words(attentions: usize, processors: usize, tokens: usize) -> usize {
     let lists = 2 * attentions;
-    lists + lists * (WorkList::words(tokens + 4 * processors) + LIST_ALIGN) + LIST_ALIGN
+    lists + lists * (WorkList::words(most_items(tokens, processors)) + LIST_ALIGN) + LIST_ALIGN
 }
 
 impl PagedAttention {
@@ -184,7 +184,7 @@ impl PagedAttention {
             for (bytes, kind) in partial.iter_mut().zip([TileKind::Decode, TileKind::Prefill]) {
                 *bytes = (*bytes).max(paged.most_partials() * paged.rows(kind) * (shape.v_dim + 2) * 4);
             }
-            launched.push(PhaseKernels { kernels: kernel, plan, scales: config.kv.scales_of(a.keys) });
+            launched.push(PlannedPhase { kernels: kernel, plan, scales: config.kv.scales_of(a.keys) });
         }
         let counters = plans.iter().map(|p| p.shape.most_partials() * 4).max().unwrap_or(0);
         Ok(PagedAttention {
@@ -216,25 +216,24 @@ impl PagedAttention {
         }
     }
 
-    /// Whether the planned step has work of each kind: decode, prefill.
-    pub(super) fn kinds(&self) -> [bool; 2] {
-        let any = |list: fn(&AttentionPlan) -> &WorkList| {
-            self.plans.iter().any(|p| !list(&p.plan).items.is_empty())
+    /// Work items of the planned step: of decode tiles and of prefill tiles.
+    pub(super) fn items(&self) -> [usize; 2] {
+        let most = |list: fn(&AttentionPlan) -> &WorkList| {
+            self.plans.iter().map(|p| list(&p.plan).items.len()).max()
         };
-        [any(|plan| &plan.decode), any(|plan| &plan.prefill)]
+        [most(|plan| &plan.decode).unwrap_or(0), most(|plan| &plan.prefill).unwrap_or(0)]
     }
 
-    /// Launches the attention phase of this index, for steps of up to `tokens`; `recorded` for any step of that size with
-    /// work of the same kinds.
+    /// Launches the attention phase of this index, for steps of up to `tokens` with up to `items` of work of each kind.
     pub(super) fn launch(
         &self,
         index: usize,
         a: &AttendArgs,
         y_half: HalfX,
         tokens: usize,
-        recorded: bool,
+        items: [usize; 2],
     ) -> Result<()> {
-        let PhaseKernels { kernels, plan, scales } = self.phases[index];
+        let PlannedPhase { kernels, plan, scales } = self.phases[index];
         let (kernels, planned) = (&self.kernels[kernels], &self.plans[plan]);
         let args = PagedAttendArgs {
             attend: *a,
@@ -251,17 +250,11 @@ impl PagedAttention {
         unsafe { kernels.make_heads.launch(grid, &args)? };
         let tiles = &kernels.tiles;
         let launches = [
-            (
-                TileKind::Decode,
-                &planned.plan.decode,
-                &kernels.decode,
-                tiles.decode_warps * 32,
-                tiles.decode_shared,
-            ),
-            (TileKind::Prefill, &planned.plan.prefill, &kernels.prefill, 128, tiles.prefill_shared),
+            (TileKind::Decode, &kernels.decode, tiles.decode_warps * 32, tiles.decode_shared),
+            (TileKind::Prefill, &kernels.prefill, 128, tiles.prefill_shared),
         ];
-        for (i, (kind, list, kernel, threads, shared)) in launches.into_iter().enumerate() {
-            if !self.kinds()[i] {
+        for (i, (kind, kernel, threads, shared)) in launches.into_iter().enumerate() {
+            if items[i] == 0 {
                 continue;
             }
             let args = PagedAttendArgs {
@@ -270,11 +263,7 @@ impl PagedAttention {
                 list: (2 * plan + i) as i32,
                 ..args
             };
-            let items = if recorded { planned.shape.most_items(tokens) } else { list.items.len() };
-            if items == 0 {
-                continue;
-            }
-            let grid = Grid { shared, ..Grid::new(items, planned.shape.blocks_per_item(kind), threads) };
+            let grid = Grid { shared, ..Grid::new(items[i], planned.shape.blocks_per_item(kind), threads) };
             // SAFETY: the struct is the kernel's; its scratch has space for the splits of any plan.
             unsafe { kernel.launch(grid, &args)? };
         }

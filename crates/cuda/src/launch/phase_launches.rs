@@ -61,8 +61,8 @@ pub(crate) struct PhaseLaunches {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct RecordedStep {
     size: StepSize,
-    /// Whether there are decode tiles and prefill tiles of attention.
-    kinds: [bool; 2],
+    /// The most work items of decode tiles and of prefill tiles of attention.
+    items: [usize; 2],
 }
 
 impl PhaseLaunches {
@@ -93,11 +93,15 @@ impl LaunchStrategy for PhaseLaunches {
     }
 
     fn launch(&mut self, size: StepSize) -> Result<()> {
-        let Some(size) = recorded_size(size) else { return self.kernels.launch(size, false) };
-        let kinds = self.kernels.attention.as_ref().map_or([false; 2], PagedAttention::kinds);
-        let step = RecordedStep { size, kinds };
+        let items = self.kernels.attention.as_ref().map_or([0; 2], PagedAttention::items);
+        let Some(size) = recorded_size(size) else { return self.kernels.launch(size, items) };
+        // few sizes: launches are recorded again when contexts have grown
+        let step = RecordedStep {
+            size,
+            items: items.map(|n| if n == 0 { 0 } else { n.next_power_of_two().max(8) }),
+        };
         if !self.recorded.contains_key(&step) {
-            let recording = self.device.record(|| self.kernels.launch(size, true))?;
+            let recording = self.device.record(|| self.kernels.launch(size, step.items))?;
             self.recorded.insert(step, recording);
         }
         self.recorded[&step].submit()
@@ -171,8 +175,8 @@ impl PhaseKernels {
         })
     }
 
-    /// Launches all phases for the planned step; `recorded` for any step of up to this size with the same kinds of work.
-    fn launch(&self, size: StepSize, recorded: bool) -> Result<()> {
+    /// Launches all phases for steps of up to this size, with up to `items` of attention's work.
+    fn launch(&self, size: StepSize, items: [usize; 2]) -> Result<()> {
         let mut attends = 0..;
         for (phase, passing) in &self.phases {
             let raw = phase.raw(0, 0);
@@ -185,7 +189,7 @@ impl PhaseKernels {
                 Some(LargePhase::Attend(a)) => match (&self.attention, attends.next()) {
                     (Some(attention), Some(index)) => {
                         let y = passing.y.map(|order| self.linears.passed(size.tokens, order));
-                        attention.launch(index, a, y.unwrap_or_default(), size.tokens, recorded)?;
+                        attention.launch(index, a, y.unwrap_or_default(), size.tokens, items)?;
                     }
                     _ => self.attend(a, &args, size.tokens)?,
                 },

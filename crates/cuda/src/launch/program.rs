@@ -12,7 +12,7 @@ use super::inputs;
 use super::phase_launches::{PhaseLaunches, PhasePlan};
 use super::program_memory::{Needs, ProgramMemory};
 use super::strategy::{LaunchStrategy, StepSize, Strategies};
-use crate::driver::{Compiler, Device, KernelSource};
+use crate::driver::{Compiler, Device};
 use crate::kv::Kv;
 use crate::lower::{Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, fuse, passed_as_halves, work};
 use crate::sampling::{Sampler, is_plain};
@@ -92,6 +92,11 @@ impl Compiled {
             most,
             _weights: weights.to_vec(),
         })
+    }
+
+    /// Waits for kernels that are compiled in the background.
+    pub(crate) fn finish_compiling(&mut self) -> Result<()> {
+        self.strategies.finish_compiling(true)
     }
 
     /// Starts a step.
@@ -218,12 +223,6 @@ impl<'a> StrategyBuilder<'a> {
         let passed = passed_as_halves(self.lowering.graph, fused, work);
         let kv = self.kv;
         let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens };
-        let sources = steps.iter().filter_map(|plan| FusedStep::source(self.device, plan));
-        let mut sources: Vec<KernelSource> = sources.collect();
-        if max_tokens > sizes.last().copied().unwrap_or(0) {
-            sources.extend(many.sources(self.device));
-        }
-        self.compiler.load_all(&sources)?;
         let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
         let mut most = 0;
         for (plan, memory) in steps.iter().zip(memories) {
@@ -232,6 +231,7 @@ impl<'a> StrategyBuilder<'a> {
             most = plan.tokens;
         }
         if max_tokens > most {
+            self.compiler.load_all(&many.sources(self.device))?;
             list.push(Box::new(PhaseLaunches::new(self.device, self.compiler, many)?));
         }
         Ok(Strategies::new(list))

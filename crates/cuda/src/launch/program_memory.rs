@@ -24,8 +24,8 @@ pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
         _ => None,
     });
     let x = x_bytes(Layout::chunks(widest), tokens);
-    let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one token and for four
-    x + queries.max().unwrap_or(0) * tokens * 4 + tagged * (1 + MOST_TOKENS) * 4
+    let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one, two and four tokens
+    x + queries.max().unwrap_or(0) * tokens * 4 + tagged * (1 + 2 + MOST_TOKENS) * 4
 }
 
 /// All allocations of a program, and their addresses.

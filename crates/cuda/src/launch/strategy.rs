@@ -16,7 +16,12 @@ pub(crate) trait LaunchStrategy: Send {
     /// For messages: what it launches, and for which steps.
     fn name(&self) -> String;
 
-    /// Whether it can run steps of this size.
+    /// Takes over kernels that were compiled in the background; waits for them if told to.
+    fn finish_compiling(&mut self, _wait: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether it can run steps of this size now.
     fn serves(&self, size: StepSize) -> bool;
 
     /// Plans a step that it serves, and appends what its launches need to the step's inputs.
@@ -35,8 +40,17 @@ impl Strategies {
         Strategies(list)
     }
 
+    /// See [`LaunchStrategy::finish_compiling`].
+    pub(crate) fn finish_compiling(&mut self, wait: bool) -> Result<()> {
+        self.0.iter_mut().try_for_each(|strategy| strategy.finish_compiling(wait))
+    }
+
     /// The strategy of a step.
     pub(crate) fn of(&mut self, size: StepSize) -> Result<&mut dyn LaunchStrategy> {
+        self.finish_compiling(false)?;
+        if !self.0.iter().any(|strategy| strategy.serves(size)) {
+            self.finish_compiling(true)?;
+        }
         let Some(index) = self.0.iter().position(|strategy| strategy.serves(size)) else {
             let names: Vec<String> = self.0.iter().map(|strategy| strategy.name()).collect();
             let StepSize { tokens, outputs } = size;

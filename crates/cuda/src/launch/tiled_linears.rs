@@ -58,12 +58,10 @@ pub(super) struct TiledLinears {
 /// Parts of a linear phase that one launch computes: neighbours of one format.
 fn runs(l: &LinearArgs) -> Vec<Range<usize>> {
     let parts = &l.part[..l.parts as usize];
-    if l.gated > 0 {
-        return vec![0..parts.len()];
-    }
     let mut runs: Vec<Range<usize>> = vec![];
     for (i, part) in parts.iter().enumerate() {
         match runs.last_mut() {
+            // gated parts have one format
             Some(run) if parts[run.start].format == part.format => run.end = i + 1,
             _ => runs.push(i..i + 1),
         }

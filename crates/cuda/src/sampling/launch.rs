@@ -11,7 +11,7 @@ use crate::shared::SAMPLE_THREADS;
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// Rows of one launch at most: scratch for one row of a large vocabulary is more than a megabyte.
-const ROWS_AT_ONCE: usize = 8;
+const ROWS_AT_ONCE: usize = 128;
 
 pub(crate) struct Sampler {
     device: Arc<Device>,
