@@ -44,11 +44,7 @@ DEVICE float reciprocal(float x) {
 
 template <bool FINITE = false> DEVICE u32 to_half2(float low, float high) {
     u32 pair;
-#if __CUDA_ARCH__ >= 800
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(in_range_of_halves<FINITE>(high)), "f"(in_range_of_halves<FINITE>(low)));
-#else
-    pair = to_half<FINITE>(low) | (u32)to_half<FINITE>(high) << 16;
-#endif
     return pair;
 }
 
@@ -61,50 +57,32 @@ DEVICE float to_float(u16 half) {
 DEVICE float low_half(u32 pair) { return to_float((u16)(pair & 0xffff)); }
 DEVICE float high_half(u32 pair) { return to_float((u16)(pair >> 16)); }
 
-DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0);
-
 // c += a * b on one warp: a [16, 32] and b [32, 8] signed bytes, c [16, 8] integers.
 // Lane (g = lane / 4, q = lane % 4): a0, a1 = rows g and g + 8, columns 4q .. 4q+3, a2, a3 the same 16 columns on;
 // b0, b1 = column g, the same rows; c = rows g and g + 8, columns 2q and 2q + 1.
 DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-#else
-    multiply(c, a0, a1, b0);
-    multiply(c, a2, a3, b1);
-#endif
 }
 
 // The same with 16 columns of a.
 DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0) {
-#if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
-#else // two products of half the height
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-        : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b0));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-        : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b0));
-#endif
 }
 
 // c += the number of bits that are set in both a and b, on one warp: a [16, 128], b [128, 8] bits. Lane (g, q): a0, a1 = rows g and
 // g + 8, b = column g, bits 32q .. 32q + 31; c as above.
 DEVICE void count_common(int (&c)[4], u32 a0, u32 a1, u32 b) {
-#if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
-#endif
 }
 
 // c += a * b on one warp: a [16, 16] and b [16, 8] halves, c [16, 8] floats. Lane (g, q): a0, a1 = rows g and g + 8, columns
 // 2q and 2q + 1, a2, a3 the same 8 columns on; b0, b1 = column g, the same rows; c as above.
 DEVICE void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-#endif
 }
 
 // Transposes 8 by 8 halves: lane (g, q) passes row g, columns 2q and 2q + 1, and gets column g, rows 2q and 2q + 1.
@@ -117,23 +95,15 @@ DEVICE u32 transposed(u32 pair) {
 // Copies 16 bytes to shared memory asynchronously; `committed` closes a batch, `arrived<N>` waits until only N batches are
 // open.
 DEVICE void copy16(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
-#else
-    *(uint4*)to = *(const uint4*)from;
-#endif
 }
 
 DEVICE void committed() {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
 }
 
 template <int N> DEVICE void arrived() {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
 }
 
 // Waits of blocks for each other take microseconds. One that does not end stops the kernel with an error after about ten
@@ -147,7 +117,6 @@ struct Patience {
 };
 
 // A barrier in shared memory: each round is complete after `count` arrivals.
-#if __CUDA_ARCH__ >= 800
 struct Gate {
     u64 state;
 
@@ -200,7 +169,6 @@ struct Gate {
     DEVICE void copied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory"); }
 #endif
 };
-#endif
 
 // The thread's index, read once: otherwise the compiler reads it again and again, each time as slowly as shared memory.
 DEVICE int fixed_thread() {

@@ -73,13 +73,9 @@ constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
 // The larger magnitude, or NaN if either is: the scale of values that are not finite is not finite, and so is everything
 // computed with it.
 DEVICE float larger_magnitude(float x, float y) {
-#if __CUDA_ARCH__ >= 800
     float larger;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(x)), "f"(fabsf(y)));
     return larger;
-#else // bits of magnitudes have their order, and those of NaN are the largest
-    return __uint_as_float(max(__float_as_uint(fabsf(x)), __float_as_uint(fabsf(y))));
-#endif
 }
 
 // The factor from values to integers, and the scale of the integers; values below 1e-30 become 0.
@@ -159,16 +155,4 @@ DEVICE void store_planes(bool real, u8* token_chunk, int part, const float (&x)[
     uint2* at = (uint2*)token_chunk; // planes n, n + 8 and n + 4, n + 12
     at[n * 4 + q] = make_uint2(word[0], word[2]);
     at[(n + 4) * 4 + q] = make_uint2(word[1], word[3]);
-}
-
-// As store_x, in the order of Codes for bits.
-DEVICE void store_signs_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
-    float by = to_integers(most, BYTES_MOST);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        int v = __float_as_int(x[n] * by + 12582912.f), q = part / 4 % 2 * 2 + n / 4;
-        u8* at = chunk + part / 8 * T * 128 + token * 128 + q * 16 + n % 4 * 4 + part % 4;
-        at[0] = (u8)((v + 128) >> 8);
-        at[64] = (u8)v;
-    }
 }

@@ -61,8 +61,8 @@ template <class F> DEVICE u32 codes(const u32* words, const u32* low, int j) {
     return w;
 }
 
-// One record in registers.
-template <class F, bool SIGNS = F::SIGNS> struct Codes {
+// One record in registers; formats of bits are multiplied otherwise (PlanesX, RowHalves).
+template <class F> struct Codes {
     u32 words[2][F::BITS];
     u32 low[2][F::LOW > 0 ? F::LOW : 1];
 
@@ -72,35 +72,6 @@ template <class F, bool SIGNS = F::SIGNS> struct Codes {
     }
 
     DEVICE u32 get(int row, int j) const { return codes<F>(words[row], low[row], j); }
-};
-
-// The same for bits: byte i of step j / 2, half j % 2 of lane q is column 64 (j / 4) + 32 (q / 2) + 8 i + 4 (q % 2) + j % 4.
-template <class F> struct Codes<F, true> {
-    u32 words[1 + F::LOW][2][2]; // [bit][half of the chunk][row], those of j % 4 = 0 at the top
-
-    DEVICE void load(const u8* record, int lane) {
-        int first = lane / 4 * 4 + lane % 4 / 2, up = lane % 2 * 4;
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            if constexpr (F::LOW == 0) {
-                uint2 half = *(const uint2*)(record + (first + 2 * n) * 8);
-                words[0][n][0] = half.x << up, words[0][n][1] = half.y << up;
-            } else {
-                uint4 bit = *(const uint4*)(record + (first + 2 * n) * 16);
-                words[n][0][0] = bit.x << up, words[n][0][1] = bit.y << up;
-                words[n][1][0] = bit.z << up, words[n][1][1] = bit.w << up;
-            }
-        }
-    }
-
-    DEVICE u32 get(int row, int j) const {
-        u32 code = words[0][j / 4][row] >> (7 - j % 4) & 0x01010101u;
-        if constexpr (F::LOW == 0) return code * 0xfeu + 0x01010101u; // a set bit is -1, a clear one 1
-        else {
-            code |= words[1][j / 4][row] >> (6 - j % 4) & 0x02020202u;
-            return ((code | 0x80808080u) - 0x01010101u) ^ 0x80808080u; // one less, byte by byte
-        }
-    }
 };
 
 // One weight of a record of codes.

@@ -1,7 +1,7 @@
 //! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
 
 use crate::driver::DeviceFacts;
-use crate::shared::MOST_SPLITS;
+use crate::shared::{MOST_SPLITS, WGMMA_TOKENS};
 
 /// Tokens of a tile: kernels are compiled for each of them.
 pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
@@ -97,10 +97,12 @@ fn stage_bytes(tokens: usize, record: usize) -> usize {
 fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
     let stage = stage_bytes(tokens, record) + 16; // two barriers each
     let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED;
+    let fit = |blocks: usize| shared(blocks) / stage;
+    let blocks = Limits::blocks_per_processor(tokens);
     // blocks of small tiles use half of it: those of the next launch begin meanwhile, and read their first records
-    let overlap = if tokens <= OVERLAPPING_TOKENS { 2 } else { 1 };
-    let preferred = shared(Limits::blocks_per_processor(tokens) * overlap) / stage;
-    let stages = if preferred >= 2 { preferred } else { shared(1) / stage };
+    let enough = if tokens < WGMMA_TOKENS { 3 } else { 2 }; // products of a warpgroup overlap with loads
+    let overlapping = Some(fit(2 * blocks)).filter(|n| tokens <= OVERLAPPING_TOKENS && *n >= enough);
+    let stages = overlapping.or(Some(fit(blocks)).filter(|n| *n >= 2)).unwrap_or(fit(1));
     (stages >= 2).then_some(stages.min(MOST_STAGES))
 }
 
@@ -165,6 +167,13 @@ mod tests {
             assert_eq!(tiling.blocks, 32 * tiling.splits);
             assert!(tiling.shared * Limits::blocks_per_processor(tiling.tokens) <= 228 << 10);
         }
+    }
+
+    #[test]
+    fn small_tiles_leave_shared_memory_to_the_next_launch() {
+        let stages = |tokens, record| stages(tokens, record, &H200).unwrap();
+        assert_eq!([8, 16, 32, 64].map(|tokens| stages(tokens, 288)), [3, 4, 2, 5]);
+        assert_eq!([8, 32].map(|tokens| stages(tokens, 1280)), [4, 3]); // too large to leave half of it
     }
 
     #[test]

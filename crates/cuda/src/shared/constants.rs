@@ -52,7 +52,7 @@ shared_constants! {
     /// Blocks of a cluster that share the columns of a linear at most.
     MOST_SPLITS: usize = 4;
     /// The fewest tokens of a tile that a warpgroup multiplies together, on GPUs that can.
-    WGMMA_TOKENS: usize = 32;
+    WGMMA_TOKENS: usize = 24;
     /// Threads of a block that attends with one head of one token.
     ATTEND_THREADS: usize = 128;
 
