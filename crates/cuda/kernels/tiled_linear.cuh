@@ -153,7 +153,8 @@ template <class F, int N, bool GATED> struct TiledLinear {
     // The copying warp. Records are constant: those of the first stages are copied before the values of earlier launches
     // are waited for.
     DEVICE void produce() {
-        int lane = threadIdx.x % 32, first = blockIdx.x / splits, step = gridDim.x / splits;
+        [[maybe_unused]] int lane = threadIdx.x % 32;
+        int first = blockIdx.x / splits, step = gridDim.x / splits;
         int total = tiles(), stages = (chunk_end - chunk_begin + S::CHUNKS - 1) / S::CHUNKS, early = 0;
         auto copy_records = [&](const LinearTile& t, int chunk) {
             int count = min(S::CHUNKS, chunk_end - chunk), bytes = count * F::BYTES;
@@ -167,7 +168,7 @@ template <class F, int N, bool GATED> struct TiledLinear {
         };
         auto copy_x = [&](const LinearTile& t, int chunk) {
             int halves = 2 * min(S::CHUNKS, chunk_end - chunk);
-            bool whole = m.x.tokens == N; // tiles follow each other
+            [[maybe_unused]] bool whole = m.x.tokens == N; // tiles follow each other
 #if __CUDA_ARCH__ >= 900
             if (lane < (whole ? 1 : halves)) full[slot].copy(stage() + lane * N * 128, x_tile(t, 2 * chunk + lane), (whole ? halves : 1) * N * 128);
 #else

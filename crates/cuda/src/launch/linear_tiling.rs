@@ -109,7 +109,9 @@ fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
 impl LinearTiling {
     /// The tiling for steps of up to `rows` rows of x.
     pub(crate) fn of(size: LinearSize, rows: usize, limits: &Limits) -> Option<LinearTiling> {
-        let fits = TILE_TOKENS.into_iter().filter(|&n| stages(n, size.record, limits).is_some());
+        // the sums of larger tiles do not fit into the registers of a block without warpgroups
+        let most = if limits.warpgroups { usize::MAX } else { ONE_TILE };
+        let fits = TILE_TOKENS.into_iter().filter(|&n| n <= most && stages(n, size.record, limits).is_some());
         let fits: Vec<usize> = fits.collect();
         let whole = fits.iter().copied().find(|&n| n >= rows && rows <= ONE_TILE);
         let tokens = whole.or_else(|| {
@@ -192,6 +194,7 @@ mod tests {
                     let tiling = LinearTiling::of(LinearSize { record, ..DOWN }, rows, &limits).unwrap();
                     assert!(tiling.stages >= 2 && tiling.shared <= limits.shared_memory);
                     assert!(limits.clusters || tiling.splits == 1);
+                    assert!(limits.warpgroups || tiling.tokens <= ONE_TILE);
                 }
             }
         }
