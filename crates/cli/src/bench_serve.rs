@@ -30,6 +30,8 @@ const RATE_STREAMS: usize = 64;
 /// Requests per round: per stream, and at least.
 const PER_STREAM: usize = 4;
 const MIN_REQUESTS: usize = 16;
+/// How long a model may load.
+const READY: Duration = Duration::from_secs(600);
 
 pub(crate) fn bench_serve(args: &BenchServeArgs) -> CliResult<()> {
     let streams = match (args.streams.as_slice(), args.rate) {
@@ -45,6 +47,7 @@ pub(crate) fn bench_serve(args: &BenchServeArgs) -> CliResult<()> {
     let key =
         args.api_key.clone().or_else(|| variable("TERN_API_KEY")).or_else(|| variable("OPENAI_API_KEY"));
     let client = Client::new(&args.url, key.as_deref(), Duration::from_secs(args.timeout), most);
+    client.wait_until_ready(READY, |message| eprintln!("tern: waiting for the server: {message}"))?;
     let model = match &args.model {
         Some(model) => model.clone(),
         None => client.first_model()?,

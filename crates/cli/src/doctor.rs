@@ -8,7 +8,8 @@ use tern::graph::cases::{self, Case};
 use tern::{Device, environment, units};
 
 use crate::args::DoctorArgs;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
+use crate::in_parallel::in_parallel;
 use crate::verdicts::Verdicts;
 use crate::{doctor_models, doctor_stress};
 
@@ -62,21 +63,34 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     }
 }
 
+/// Threads that test a device: compiling kernels for a GPU takes longer than running them, and the CPU uses all cores itself.
+pub(crate) fn workers(device: Device) -> usize {
+    if device == Device::Cpu { 1 } else { tern::threads(None).clamp(1, 8) }
+}
+
 /// Runs every op case on the device and compares it with the reference.
 fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let selected = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
     let mut verdicts = Verdicts::new(out, args.verbose);
-    let mut backend = args.model.device.open(args.model.threads)?;
+    let device = args.model.device;
+    let backend = device.open(args.model.threads)?;
     writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
     let cells = backend.kv_cells();
-    for case in cases::all()?.into_iter().filter(selected).filter(|c| cells.contains(&c.kv_cells)) {
-        let limit =
-            if args.model.device == Device::Cpu { case.tolerance } else { case.tolerance.max(F16_SCALES) };
-        let (result, ok) = match case.error(&mut *backend) {
-            Ok(error) => (format!("{error:.1e}"), error <= limit),
-            Err(e) => (e.to_string(), false),
+    let all = cases::all()?.into_iter().filter(selected).filter(|c| cells.contains(&c.kv_cells));
+    let all: Vec<Case> = all.collect();
+    let each = |backend: &mut CliResult<Box<dyn Backend>>, case: &Case| {
+        let limit = if device == Device::Cpu { case.tolerance } else { case.tolerance.max(F16_SCALES) };
+        let error = match backend {
+            Ok(backend) => case.error(&mut **backend).map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
         };
-        verdicts.add(ok, format_args!("{:60} {result}", case.name))?;
-    }
+        let (result, ok) = match error {
+            Ok(error) => (format!("{error:.1e}"), error <= limit),
+            Err(message) => (message, false),
+        };
+        (ok, format!("{:60} {result}", case.name))
+    };
+    let open = || device.open(args.model.threads).map_err(CliError::from);
+    in_parallel(&all, workers(device), open, each, |(ok, line)| verdicts.add(ok, format_args!("{line}")))?;
     verdicts.end(format_args!("ops are wrong on {}", args.model.device))
 }

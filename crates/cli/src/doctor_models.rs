@@ -11,15 +11,17 @@ use tern::text::Tokenizer;
 use tern::{Context, Device, OpenedModel, PAGE_LEN, Silent};
 
 use crate::args::DoctorArgs;
+use crate::doctor::workers;
 use crate::error::CliResult;
+use crate::in_parallel::in_parallel;
 use crate::verdicts::Verdicts;
 
 /// Longer than the window of the small Gemma and than two pages, and no multiple of a page.
 const POSITIONS: usize = 70;
 /// More tokens than [`TEXT`] has in any vocabulary: one per byte.
 const MAX_TOKENS: usize = TEXT.len();
-/// Tokens per step: a GPU has its own kernels for one, up to four, and more.
-const CHUNKS: [usize; 3] = [1, 4, 64];
+/// Tokens per step: a GPU has its own kernels for one, two, up to four, and more.
+const CHUNKS: [usize; 4] = [1, 2, 4, 64];
 /// Limits on the mean KL divergence from the CPU in nats per token, and on the distance of the logits.
 const MEAN_KL: f64 = 2e-3;
 const DISTANCE: f32 = 5e-3;
@@ -51,16 +53,16 @@ fn all() -> Vec<(Shape, &'static Quant)> {
 pub(crate) fn random(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let mut verdicts = heading(args, out)?;
     let options = args.model.options(Context::TRAINED);
-    for (shape, quant) in all() {
-        let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
-        if args.filter.as_ref().is_some_and(|f| !name.contains(f.as_str())) {
-            continue;
-        }
-        let opened = OpenedModel::random(&shape, quant, &options, &Silent)?;
+    let name = |(shape, quant): &(Shape, &Quant)| format!("{}:{}", shape.name, quant.name.to_lowercase());
+    let selected = |model: &(Shape, &Quant)| args.filter.as_ref().is_none_or(|f| name(model).contains(f.as_str()));
+    let models: Vec<_> = all().into_iter().filter(selected).collect();
+    let each = |(): &mut (), (shape, quant): &(Shape, &'static Quant)| {
+        let opened = OpenedModel::random(shape, quant, &options, &Silent)?;
         let mut random = Random::new(7);
         let tokens: Vec<u32> = (0..POSITIONS).map(|_| random.below(shape.vocab) as u32).collect();
-        compare(args, &mut verdicts, &opened, &tokens)?;
-    }
+        compare(args, &opened, &tokens)
+    };
+    in_parallel(&models, workers(args.model.device), || (), each, |results| verdicts.add_all(&results?))?;
     verdicts.end(format_args!("models are wrong on {}", args.model.device))
 }
 
@@ -70,7 +72,7 @@ pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliRe
     let opened = args.model.open(name, None, Context::AtMost(MAX_TOKENS))?;
     let mut tokens = Tokenizer::from_metadata(&opened.metadata)?.encode(TEXT, true, false);
     tokens.truncate(opened.context());
-    compare(args, &mut verdicts, &opened, &tokens)?;
+    verdicts.add_all(&compare(args, &opened, &tokens)?)?;
     verdicts.end(format_args!("runs of {name} are wrong on {}", args.model.device))
 }
 
@@ -83,28 +85,19 @@ fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
     Ok(Verdicts::new(out, args.verbose))
 }
 
-/// Compares one model on the given tokens, with few and many tokens per step.
-fn compare(
-    args: &DoctorArgs,
-    verdicts: &mut Verdicts<impl Write>,
-    opened: &OpenedModel,
-    tokens: &[u32],
-) -> CliResult<()> {
+/// Compares one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed.
+fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
     let want = logits(Device::Cpu.open(args.model.threads)?, opened, tokens, tokens.len())?;
-    for chunk in CHUNKS {
+    let compared = CHUNKS.map(|chunk| {
         let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()))?;
         let (kl, off) = (mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()));
         let (same, clear) = same_tops(&want, &got);
         let ok = kl < MEAN_KL && off < DISTANCE && same as f64 >= SAME * clear as f64;
-        verdicts.add(
-            ok,
-            format_args!(
-                "{:28} {chunk:2} per step: {same} of {clear} clear tokens the same, mean KL {kl:.1e}, off by {off:.1e}",
-                opened.name
-            ),
-        )?;
-    }
-    Ok(())
+        let name = &opened.name;
+        let counts = format!("{same} of {clear} clear tokens the same, mean KL {kl:.1e}, off by {off:.1e}");
+        Ok((ok, format!("{name:28} {chunk:2} per step: {counts}")))
+    });
+    compared.into_iter().collect()
 }
 
 /// The logits after every token, computed in chunks. `[positions][vocab]`

@@ -22,6 +22,7 @@ mod doctor;
 mod doctor_models;
 mod doctor_stress;
 mod error;
+mod in_parallel;
 mod inspect;
 mod load;
 mod models;

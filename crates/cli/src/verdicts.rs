@@ -27,6 +27,11 @@ impl<W: Write> Verdicts<W> {
         Ok(())
     }
 
+    /// Adds several results with their lines.
+    pub(crate) fn add_all(&mut self, results: &[(bool, String)]) -> CliResult<()> {
+        results.iter().try_for_each(|(ok, line)| self.add(*ok, format_args!("{line}")))
+    }
+
     /// Prints the counts; an error, such as `3 ops are wrong on cuda:0`, if anything was wrong.
     pub(crate) fn end(mut self, wrong: fmt::Arguments<'_>) -> CliResult<()> {
         writeln!(self.out, "{} right, {} wrong", self.right, self.wrong)?;

@@ -113,6 +113,28 @@ fn a_tern_server_is_measured_in_rounds() {
 }
 
 #[test]
+fn a_server_that_loads_its_model_is_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for (i, stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let (status, body) = match i {
+                0 => ("503 Service Unavailable", r#"{"error": {"message": "the model is loading"}}"#),
+                _ => ("200 OK", r#"{"data": []}"#),
+            };
+            let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
+            let _ = write!(&stream, "{head}\r\n\r\n{body}");
+        }
+    });
+    let ran = Home::new().run(&["bench", "serve", &address]);
+    let lines: Vec<&str> = ran.stderr().lines().collect();
+    assert_eq!(lines[0], "tern: waiting for the server: HTTP 503: the model is loading");
+    assert!(lines[1].ends_with("no model in the response; name one with --model"), "{}", lines[1]);
+}
+
+#[test]
 fn errors_of_a_server_are_shown() {
     let home = Home::new();
     let server = Server::start(&home, &["--api-key", "key"]);

@@ -13,6 +13,10 @@ use crate::error::{CliError, CliResult};
 const CONNECT: Duration = Duration::from_secs(20);
 /// Maximum size of a response that is not a stream.
 const MAX_BYTES: u64 = 1 << 20;
+/// The status of a server whose model is loading.
+const NOT_READY: u16 = 503;
+/// Time between two checks of such a server.
+const BETWEEN_CHECKS: Duration = Duration::from_millis(250);
 /// Bytes per read; an event has a few hundred.
 const READ: usize = 16 << 10;
 
@@ -76,9 +80,24 @@ impl Client {
         Client { agent: config.build().into(), base: base.to_string(), authorization }
     }
 
-    /// The first model of the server.
-    pub(crate) fn first_model(&self) -> CliResult<String> {
-        let url = format!("{}/v1/models", self.base);
+    /// Waits for at most `limit` while the server answers that it is not ready; `waiting` gets its message, once.
+    pub(crate) fn wait_until_ready(&self, limit: Duration, waiting: impl FnOnce(&str)) -> CliResult<()> {
+        let (begin, mut waiting) = (Instant::now(), Some(waiting));
+        loop {
+            let (status, text) = self.models()?;
+            if status != NOT_READY || begin.elapsed() > limit {
+                return Ok(()); // the first request reports what is wrong
+            }
+            if let Some(waiting) = waiting.take() {
+                waiting(&error_message(status, &text));
+            }
+            std::thread::sleep(BETWEEN_CHECKS);
+        }
+    }
+
+    /// Status and body of the list of models.
+    fn models(&self) -> CliResult<(u16, String)> {
+        let url = self.models_url();
         let failed = |why: &dyn std::fmt::Display| CliError::message(format!("{url}: {why}"));
         let mut request = self.agent.get(&url);
         if let Some(key) = &self.authorization {
@@ -86,9 +105,19 @@ impl Client {
         }
         let mut answer = request.call().map_err(|e| failed(&e))?;
         let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
-        let text = text.map_err(|e| failed(&e))?;
-        if answer.status() != 200 {
-            return Err(failed(&error_message(answer.status().as_u16(), &text)));
+        Ok((answer.status().as_u16(), text.map_err(|e| failed(&e))?))
+    }
+
+    fn models_url(&self) -> String {
+        format!("{}/v1/models", self.base)
+    }
+
+    /// The first model of the server.
+    pub(crate) fn first_model(&self) -> CliResult<String> {
+        let failed = |why: &dyn std::fmt::Display| CliError::message(format!("{}: {why}", self.models_url()));
+        let (status, text) = self.models()?;
+        if status != 200 {
+            return Err(failed(&error_message(status, &text)));
         }
         let models: Value = serde_json::from_str(&text).map_err(|e| failed(&e))?;
         let name = models["data"][0]["id"].as_str();
