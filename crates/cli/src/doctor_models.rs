@@ -54,7 +54,8 @@ pub(crate) fn random(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let mut verdicts = heading(args, out)?;
     let options = args.model.options(Context::TRAINED);
     let name = |(shape, quant): &(Shape, &Quant)| format!("{}:{}", shape.name, quant.name.to_lowercase());
-    let selected = |model: &(Shape, &Quant)| args.filter.as_ref().is_none_or(|f| name(model).contains(f.as_str()));
+    let selected =
+        |model: &(Shape, &Quant)| args.filter.as_ref().is_none_or(|f| name(model).contains(f.as_str()));
     let models: Vec<_> = all().into_iter().filter(selected).collect();
     let each = |(): &mut (), (shape, quant): &(Shape, &'static Quant)| {
         let opened = OpenedModel::random(shape, quant, &options, &Silent)?;

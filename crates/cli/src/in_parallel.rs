@@ -58,17 +58,29 @@ mod tests {
             item * 2
         };
         let mut all = vec![];
-        in_parallel(&items, 4, || 0, each, |n| {
-            all.push(n);
-            Ok(())
-        })
+        in_parallel(
+            &items,
+            4,
+            || 0,
+            each,
+            |n| {
+                all.push(n);
+                Ok(())
+            },
+        )
         .expect("no error");
         assert_eq!(all, items.iter().map(|n| n * 2).collect::<Vec<_>>());
         let mut seen = 0;
-        let ended = in_parallel(&items, 4, || 0, each, |n| {
-            seen += 1;
-            if n == 20 { Err(CliError::message("enough")) } else { Ok(()) }
-        });
+        let ended = in_parallel(
+            &items,
+            4,
+            || 0,
+            each,
+            |n| {
+                seen += 1;
+                if n == 20 { Err(CliError::message("enough")) } else { Ok(()) }
+            },
+        );
         assert_eq!((ended.is_err(), seen), (true, 11));
     }
 }

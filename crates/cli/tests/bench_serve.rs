@@ -181,6 +181,9 @@ fn answer(mut stream: &TcpStream, usage: bool) -> Option<()> {
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).unwrap().to_lowercase();
+    if head.starts_with("get /v1/models ") {
+        return write!(stream, "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").ok(); // it has no list
+    }
     assert!(head.starts_with("post /v1/chat/completions "), "{head}");
     let length =
         head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap().parse().unwrap();

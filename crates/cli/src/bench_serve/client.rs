@@ -81,12 +81,12 @@ impl Client {
     }
 
     /// Waits for at most `limit` while the server answers that it is not ready; `waiting` gets its message, once.
-    pub(crate) fn wait_until_ready(&self, limit: Duration, waiting: impl FnOnce(&str)) -> CliResult<()> {
+    pub(crate) fn wait_until_ready(&self, limit: Duration, waiting: impl FnOnce(&str)) {
         let (begin, mut waiting) = (Instant::now(), Some(waiting));
-        loop {
-            let (status, text) = self.models()?;
-            if status != NOT_READY || begin.elapsed() > limit {
-                return Ok(()); // the first request reports what is wrong
+        // whatever else is wrong, the first request reports it
+        while let Ok((status @ NOT_READY, text)) = self.models() {
+            if begin.elapsed() > limit {
+                return;
             }
             if let Some(waiting) = waiting.take() {
                 waiting(&error_message(status, &text));
