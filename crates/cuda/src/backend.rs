@@ -130,7 +130,9 @@ impl Backend for Cuda {
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
-        (Plan::new(graph).bytes(max_tokens, max_outputs) + scratch_bytes(graph, max_tokens)) as u64
+        let most = StepSize { tokens: max_tokens, outputs: max_outputs };
+        let scratch = scratch_bytes(graph, most, self.device.facts.processors);
+        (Plan::new(graph).bytes(max_tokens, max_outputs) + scratch) as u64
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {

@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use crate::shared::{AttendWork, WORK_HEADER};
 
 /// Query rows of a decode tile.
-const DECODE_ROWS: usize = 16;
+pub(super) const DECODE_ROWS: usize = 16;
+/// Query rows of a prefill tile at most.
+pub(super) const MOST_PREFILL_ROWS: usize = 128;
 /// Splits begin at multiples of it: whole tiles of keys of either kernel.
 const KEY_ALIGN: usize = 64;
 /// Keys of a split at least: fewer are not worth a second block.
@@ -36,7 +38,7 @@ impl AttentionTiles {
     /// `most_shared`: bytes of shared memory that a block should have at most, 99 KiB or more: what a block may have, or half of
     /// what a processor has (less 1 KiB per block), if that is less. Then two blocks fit on a Hopper processor.
     pub(super) fn of(head_dim: usize, v_dim: usize, cell_bytes: usize, most_shared: usize) -> AttentionTiles {
-        let prefill_rows = if head_dim > 192 || v_dim > 128 { 64 } else { 128 };
+        let prefill_rows = if head_dim > 192 || v_dim > 128 { 64 } else { MOST_PREFILL_ROWS };
         // fewer keys where scores of 64 do not fit into registers beside the sums
         let prefill_keys = if head_dim.max(v_dim) > 64 * cell_bytes { 32 } else { 64 };
         let decode_warps = if head_dim + v_dim > 320 { 2 } else { 4 };
@@ -102,11 +104,11 @@ impl PagedShape {
         let few = len * self.group <= DECODE_ROWS || len == 1;
         if few { TileKind::Decode } else { TileKind::Prefill }
     }
+}
 
-    /// Split blocks of a list at most; each needs `rows * (v_dim + 2)` floats. There are fewer counters of arrivals.
-    pub(super) fn most_partials(&self) -> usize {
-        BLOCKS_PER_PROCESSOR * self.processors
-    }
+/// Split blocks of a list at most; each needs `rows * (v_dim + 2)` floats. There are fewer counters of arrivals.
+pub(super) fn most_partials(processors: usize) -> usize {
+    BLOCKS_PER_PROCESSOR * processors
 }
 
 /// Items of a list at most, for steps of up to `tokens`: tiles have a token or more, and splits are items too.
@@ -294,7 +296,7 @@ mod tests {
                 assert!(list.items.iter().all(|w| w.splits == 1 || keys(w) + 63 >= 256), "{slices:?}");
                 assert!(list.items.is_sorted_by_key(|w| Reverse(keys(w))));
                 assert!(list.items.len() <= most_items(tokens, shape.processors));
-                assert!(list.partials <= shape.most_partials() && list.arrivals <= list.partials);
+                assert!(list.partials <= most_partials(shape.processors) && list.arrivals <= list.partials);
             }
         }
         assert_eq!(planned(&cases[2], &shape(4, 0)).decode.items.len(), 65); // 520 blocks

@@ -13,6 +13,8 @@ pub(crate) const ONE_TILE: usize = 128;
 const TILE_RECORDS: usize = 8;
 /// Stages of a ring at most: more are not filled in time.
 const MOST_STAGES: usize = 8;
+/// The fewest tokens of a tile in steps of several tiles.
+const LARGE_TILE: usize = 96;
 /// The most tokens of a tile that take so little time that the start of the next launch counts.
 const OVERLAPPING_TOKENS: usize = 32;
 /// Bytes of shared memory that the driver keeps per block.
@@ -106,17 +108,39 @@ fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
     (stages >= 2).then_some(stages.min(MOST_STAGES))
 }
 
+/// Tokens of the tiles whose stages fit into shared memory.
+fn fitting(record: usize, limits: &Limits) -> Vec<usize> {
+    // the sums of larger tiles do not fit into the registers of a block without warpgroups
+    let most = if limits.warpgroups { usize::MAX } else { ONE_TILE };
+    let fits = |n: &usize| *n <= most && stages(*n, record, limits).is_some();
+    TILE_TOKENS.into_iter().filter(fits).collect()
+}
+
+/// Tiles that steps of several tiles have: the large ones, or the largest that fits.
+fn large(fits: &[usize]) -> impl Iterator<Item = usize> {
+    fits.iter().copied().filter(|&n| n >= LARGE_TILE).chain(fits.last().copied())
+}
+
+/// Tokens of all tiles that steps of up to `max_rows` rows may have.
+pub(crate) fn tiles(record: usize, max_rows: usize, limits: &Limits) -> Vec<usize> {
+    let fits = fitting(record, limits);
+    let smaller = [0].into_iter().chain(fits.iter().copied());
+    let whole = fits.iter().copied().zip(smaller).filter(|(_, smaller)| *smaller < max_rows.min(ONE_TILE));
+    let several = max_rows > fits.iter().copied().filter(|n| *n <= ONE_TILE).max().unwrap_or(0);
+    let mut tiles: Vec<usize> = whole.map(|(n, _)| n).filter(|n| *n <= ONE_TILE).collect();
+    tiles.extend(large(&fits).filter(|_| several));
+    tiles.sort_unstable();
+    tiles.dedup();
+    tiles
+}
+
 impl LinearTiling {
     /// The tiling for steps of up to `rows` rows of x.
     pub(crate) fn of(size: LinearSize, rows: usize, limits: &Limits) -> Option<LinearTiling> {
-        // the sums of larger tiles do not fit into the registers of a block without warpgroups
-        let most = if limits.warpgroups { usize::MAX } else { ONE_TILE };
-        let fits = TILE_TOKENS.into_iter().filter(|&n| n <= most && stages(n, size.record, limits).is_some());
-        let fits: Vec<usize> = fits.collect();
+        let fits = fitting(size.record, limits);
         let whole = fits.iter().copied().find(|&n| n >= rows && rows <= ONE_TILE);
         let tokens = whole.or_else(|| {
-            let large = fits.iter().copied().filter(|&n| n >= 96).chain(fits.last().copied());
-            large.min_by_key(|&n| {
+            large(&fits).min_by_key(|&n| {
                 let tiles = size.row_tiles * rows.div_ceil(n);
                 tiles.div_ceil(limits.processors) * cost(n)
             })
@@ -184,6 +208,26 @@ mod tests {
         assert_eq!([tokens(512), tokens(2048)], [128, 256]); // 128 tiles, or 64 on half of the multiprocessors
         let gate = LinearSize { row_tiles: 192, ..DOWN };
         assert_eq!(LinearTiling::of(gate, 2048, &H200).unwrap().blocks, 132);
+    }
+
+    #[test]
+    fn every_tiling_is_among_the_compiled_tiles() {
+        let gate = LinearSize { row_tiles: 192, ..DOWN };
+        for (size, limits) in
+            [(DOWN, H200), (gate, H200), (DOWN, SMALL), (LinearSize { record: 4096, ..gate }, SMALL)]
+        {
+            for max_rows in [1, 4, 5, 96, 128, 129, 700, 2048] {
+                let tiles = tiles(size.record, max_rows, &limits);
+                for rows in 1..=max_rows {
+                    let tiling = LinearTiling::of(size, rows, &limits).unwrap();
+                    assert!(
+                        tiles.contains(&tiling.tokens),
+                        "{rows} of {max_rows}: {tiling:?}, compiled: {tiles:?}"
+                    );
+                }
+            }
+        }
+        assert_eq!(tiles(288, 4, &H200), [8]); // only what is needed
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Step};
 
-use super::attention_plan::{AttentionPlan, AttentionTiles, PagedShape, TileKind, WorkList, most_items};
+use super::attention_plan::{
+    AttentionPlan, AttentionTiles, DECODE_ROWS, MOST_PREFILL_ROWS, PagedShape, TileKind, WorkList,
+    most_items, most_partials,
+};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::kv::Kv;
 use crate::shared::{AttendArgs, HalfX, KvCell, PagedAttendArgs, Phase, WORK_AT};
@@ -138,6 +141,12 @@ pub(super) fn fits(phases: &[Phase], page_len: usize) -> bool {
         })
 }
 
+/// Bytes of the results of splits at most.
+pub(super) fn most_partial_bytes(v_dim: usize, processors: usize) -> usize {
+    let rows = MOST_PREFILL_ROWS + DECODE_ROWS;
+    most_partials(processors) * rows * (v_dim + 2) * 4
+}
+
 /// Words of work lists that a step of up to `tokens` may need behind its inputs.
 pub(super) fn most_words(attentions: usize, processors: usize, tokens: usize) -> usize {
     let lists = 2 * attentions;
@@ -182,11 +191,12 @@ impl PagedAttention {
             }
             q = q.max((a.heads * a.head_dim) as usize * config.max_tokens * 2);
             for (bytes, kind) in partial.iter_mut().zip([TileKind::Decode, TileKind::Prefill]) {
-                *bytes = (*bytes).max(paged.most_partials() * paged.rows(kind) * (shape.v_dim + 2) * 4);
+                *bytes =
+                    (*bytes).max(most_partials(paged.processors) * paged.rows(kind) * (shape.v_dim + 2) * 4);
             }
             launched.push(PlannedPhase { kernels: kernel, plan, scales: config.kv.scales_of(a.keys) });
         }
-        let counters = plans.iter().map(|p| p.shape.most_partials() * 4).max().unwrap_or(0);
+        let counters = plans.iter().map(|p| most_partials(p.shape.processors) * 4).max().unwrap_or(0);
         Ok(PagedAttention {
             kernels,
             plans,

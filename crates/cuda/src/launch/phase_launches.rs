@@ -19,6 +19,9 @@ use crate::shared::{
 
 type Result<T> = std::result::Result<T, BackendError>;
 
+/// Recordings that are kept: each takes some megabytes, and recording again takes a few milliseconds.
+const MOST_RECORDINGS: usize = 64;
+
 /// What the launches are built from.
 pub(crate) struct PhasePlan<'a> {
     pub(crate) config: &'a KernelConfig,
@@ -101,6 +104,10 @@ impl LaunchStrategy for PhaseLaunches {
             items: items.map(|n| if n == 0 { 0 } else { n.next_power_of_two().max(8) }),
         };
         if !self.recorded.contains_key(&step) {
+            if self.recorded.len() >= MOST_RECORDINGS {
+                self.device.wait()?; // a step in flight may be one of them
+                self.recorded.clear();
+            }
             let recording = self.device.record(|| self.kernels.launch(size, step.items))?;
             self.recorded.insert(step, recording);
         }

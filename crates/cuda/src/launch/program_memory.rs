@@ -11,21 +11,26 @@ use super::{inputs, paged_attention};
 use crate::driver::{Device, Memory};
 use crate::kv::Kv;
 use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses};
+use crate::sampling::Sampler;
 use crate::shared::MOST_TOKENS;
 use crate::weights::{Layout, Weight};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Bytes of scratch beside the slots of values, for steps of up to `tokens`.
-pub(crate) fn scratch_bytes(graph: &Graph, tokens: usize) -> usize {
+/// Bytes of scratch beside the slots of values, for steps of up to this size.
+pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) -> usize {
     let widest = graph.weights.iter().map(|w| w.cols).max().unwrap_or(0);
-    let queries = graph.nodes.iter().filter_map(|n| match &n.op {
-        Op::Attend { args, .. } => Some(args.heads * args.head_dim),
+    let attention = graph.nodes.iter().filter_map(|n| match &n.op {
+        Op::Attend { args, .. } => {
+            let queries = args.heads * args.head_dim * most.tokens * (4 + 2); // as floats for odd heads, as halves
+            Some(queries + paged_attention::most_partial_bytes(args.v_dim, processors))
+        }
         _ => None,
     });
-    let x = x_bytes(Layout::chunks(widest), tokens);
+    let x = x_bytes(Layout::chunks(widest), most.tokens);
     let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; for one, two and four tokens
-    x + queries.max().unwrap_or(0) * tokens * 4 + tagged * (1 + 2 + MOST_TOKENS) * 4
+    let sampling = Sampler::scratch_bytes(most.outputs, graph.vocab());
+    x + attention.max().unwrap_or(0) + tagged * (1 + 2 + MOST_TOKENS) * 4 + sampling
 }
 
 /// All allocations of a program, and their addresses.

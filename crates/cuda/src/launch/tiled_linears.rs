@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use super::linear_tiling::{Limits, LinearSize, LinearTiling, ONE_TILE, TILE_TOKENS};
+use super::linear_tiling::{Limits, LinearSize, LinearTiling, ONE_TILE, TILE_TOKENS, tiles};
 use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::lower::KernelConfig;
 use crate::shared::{
@@ -203,10 +203,8 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
     for l in linears(phases) {
         for run in runs(l) {
             let (format, gated) = (l.part[run.start].format, l.gated > 0);
-            let rows = TILE_TOKENS.into_iter().chain([512, 1024, 2048, 4096, max_rows]);
-            let tilings = rows.filter_map(|rows| LinearTiling::of(size(l, &run), rows.min(max_rows), limits));
-            for tiling in tilings {
-                let key = KernelKey { format, tokens: tiling.tokens, gated };
+            for tokens in tiles(size(l, &run).record, max_rows, limits) {
+                let key = KernelKey { format, tokens, gated };
                 if !keys.contains(&key) {
                     keys.push(key);
                 }

@@ -44,6 +44,11 @@ impl Sampler {
         })
     }
 
+    /// Bytes of its scratch, for steps of up to `outputs` rows.
+    pub(crate) fn scratch_bytes(outputs: usize, width: usize) -> usize {
+        SampleScratch::new(outputs.clamp(1, ROWS_AT_ONCE), width).bytes()
+    }
+
     /// Samples for each row of a step whose logits have been submitted. Waits for the rows' masks.
     pub(crate) fn sample(&mut self, step: &Step, logits: u64, chosen: u64) -> Result<()> {
         let words = pack(step.outputs.iter().map(|o| o.sample.as_ref()), self.width);
