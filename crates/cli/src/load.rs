@@ -46,6 +46,12 @@ impl Progress for Bars {
         }
     }
 
+    fn continues(&self, label: &str) {
+        if let Some(bar) = &*self.bar.borrow() {
+            bar.set_message(label.to_string());
+        }
+    }
+
     fn end(&self) {
         if let Some(bar) = self.bar.borrow_mut().take() {
             bar.finish_and_clear();

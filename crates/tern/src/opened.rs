@@ -174,6 +174,12 @@ impl OpenedModel {
         progress.plan(&self, &plan, &info);
         let _work = Work::begin(progress, "loading", plan.weights);
         let config = RunnerConfig { capacity, kv_cells: self.kv_cells };
-        Ok(GraphRunner::new(backend, &self.model.graph, self.tensors, config, |bytes| progress.at(bytes))?)
+        let stored = |bytes| {
+            progress.at(bytes);
+            if bytes >= plan.weights {
+                progress.continues("preparing kernels"); // a GPU's are compiled for the model the first time
+            }
+        };
+        Ok(GraphRunner::new(backend, &self.model.graph, self.tensors, config, stored)?)
     }
 }

@@ -9,6 +9,8 @@ pub trait Progress {
     fn begin(&self, _label: &str, _total: Option<u64>) {}
     /// `done` bytes of the current work are finished.
     fn at(&self, _done: u64) {}
+    /// The bytes are done, and the current work goes on with this.
+    fn continues(&self, _label: &str) {}
     /// The current work has ended, successfully or not.
     fn end(&self) {}
     /// Something that the user should know, such as a vocabulary that looks wrong.
