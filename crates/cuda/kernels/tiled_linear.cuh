@@ -69,7 +69,7 @@ template <int N> struct Sums {
                     u32 b[4];
                     load_matrices(b, shared_address(tile + (8 * j + matrix / 2 * 8 + row) * 128 + ((t % 4 * 2 + matrix % 2) ^ row) * 16));
                     multiply(d4(j), a[0], a[1], a[2], a[3], b[0], b[1]);
-                    multiply(d4(j + 1), a[0], a[1], a[2], a[3], b[2], b[3]);
+                    if (j + 1 < N / 8) multiply(d4(j + 1), a[0], a[1], a[2], a[3], b[2], b[3]);
                 }
             }
         }
