@@ -238,7 +238,8 @@ template <class F, int N, bool GATED> struct TiledLinear {
                 release(slot, lane);
                 next();
             } else {
-                constexpr int AT_ONCE = N < 32 ? N / 8 : 4; // what is added is loaded for some tokens together
+                constexpr int AT_ONCE = N % 32 == 0 ? 4 : N == 8 ? 1 : N / 8 % 3 == 0 ? 3 : 2; // what is added is loaded for some tokens together
+                static_assert(N / 8 % AT_ONCE == 0, "whole groups of columns");
 #pragma unroll
                 for (int j = 0; j < N / 8; j += AT_ONCE) {
                     float added[AT_ONCE][4];
