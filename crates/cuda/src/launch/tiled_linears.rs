@@ -18,6 +18,9 @@ type Result<T> = std::result::Result<T, BackendError>;
 /// Rows of x as halves are a multiple of this in steps of several tiles.
 const ROWS: usize = 256;
 
+/// Bytes behind the last row that the last tile of a step may read: a tile is at most as long as the rows are a multiple of.
+const READ_BEHIND: usize = ROWS * 128;
+
 /// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
 /// values up to a million stay finite.
 const PASSED_FACTOR: f32 = 1.0 / 16.0;
@@ -111,7 +114,7 @@ impl TiledLinears {
         }
         let chunks = linears(phases).map(|l| l.chunks as usize).max().unwrap_or(0);
         let prepare = compiler.module(Source::PhaseLaunches, &config.defines())?.kernel("prepare")?;
-        let bytes = x_bytes(chunks, max_rows) / 2;
+        let bytes = x_bytes(chunks, max_rows) / 2 + READ_BEHIND;
         let (made, passed) = (device.allocate(bytes)?, device.allocate(bytes)?);
         Ok(TiledLinears { kernels, prepare, limits, made, passed, inputs })
     }
