@@ -8,9 +8,14 @@ use crate::shared::{
     TABLE_STRIDE, TOKENS,
 };
 
-/// Words that the inputs of a step of this size need at most, with page tables of up to `pages`.
-pub(super) fn most_words(size: StepSize, pages: usize) -> usize {
-    INPUTS_HEADER + 3 * size.tokens + size.outputs + size.tokens * pages
+/// Words of page tables that are reserved whatever the number of sequences.
+const SMALL_TABLES: usize = 1 << 20;
+
+/// Words that are reserved for the inputs of steps of this size, with page tables of up to `pages`. A step has a slice per
+/// sequence, and at most one sequence per output; more are possible if their tables are small.
+pub(super) fn reserved_words(size: StepSize, pages: usize) -> usize {
+    let tables = (size.tokens * pages).min((size.outputs * pages).max(SMALL_TABLES));
+    INPUTS_HEADER + 3 * size.tokens + size.outputs + tables
 }
 
 /// The words of a step's inputs.
@@ -62,6 +67,9 @@ mod tests {
         assert_eq!(words[22..25], [0, 0, 1]);
         assert_eq!(words[25..26], [2]);
         assert_eq!(words[26..], [4, 0, 8, 2]); // one table per slice, padded
-        assert!(words.len() <= most_words(StepSize { tokens: 3, outputs: 1 }, 2));
+        assert!(words.len() <= reserved_words(StepSize { tokens: 3, outputs: 1 }, 2));
+        // 128 sequences of 8,192 tokens: not 2,048 tables
+        let most = StepSize { tokens: 2048, outputs: 128 };
+        assert!(reserved_words(most, 32_768) < 129 * 32_768);
     }
 }

@@ -116,6 +116,13 @@ impl Compiled {
         let mut words = inputs::pack(step);
         let strategy = self.strategies.of(size)?;
         strategy.plan(step, &mut words);
+        let (needed, reserved) = (words.len() * 4, self.memory.inputs.len());
+        if needed > reserved {
+            let slices = step.slices.len();
+            return Err(BackendError::Invalid(format!(
+                "the inputs of a step with {slices} slices take {needed} bytes, {reserved} are reserved"
+            )));
+        }
         for (to, word) in buffers.inputs.bytes().chunks_exact_mut(4).zip(&words) {
             to.copy_from_slice(&word.to_le_bytes());
         }

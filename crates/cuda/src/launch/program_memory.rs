@@ -64,9 +64,16 @@ impl ProgramMemory {
             .map(|s| device.allocate(plan.room(s, most.tokens, most.outputs) * 4))
             .collect::<Result<Vec<_>>>()?;
         let pages = needs.kv.map_or(0, |kv| kv.pages);
-        let attentions = needs.fused.iter().filter(|phase| matches!(phase, Fused::Attend(_))).count();
-        let work = paged_attention::most_words(attentions, device.facts.processors, most.tokens);
-        let inputs = device.allocate((inputs::most_words(most, pages) + work) * 4)?;
+        let mut attentions = vec![];
+        for phase in needs.fused {
+            if let Fused::Attend(attend) = phase
+                && !attentions.contains(&attend.args)
+            {
+                attentions.push(attend.args);
+            }
+        }
+        let work = paged_attention::most_words(attentions.len(), device.facts.processors, most.tokens);
+        let inputs = device.allocate((inputs::reserved_words(most, pages) + work) * 4)?;
         let rows = most.outputs.max(1);
         let sampled = device.allocate(rows.max(most.tokens) * 4)?;
         let mut scratch = vec![];
