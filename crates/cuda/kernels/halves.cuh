@@ -1,10 +1,6 @@
 // Codes of weights as halves, in the order in which the matrix unit takes the rows of its first operand: in step t, a lane has
 // two pairs of positions (half_x.cuh) of rows g and g + 8.
 
-DEVICE u32 half2_add(u32 a, u32 b) { u32 c; asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
-DEVICE u32 half2_mul(u32 a, u32 b) { u32 c; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
-DEVICE u32 half2_fma(u32 a, u32 b, u32 c) { u32 d; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
-
 // Shifts left by any amount, also a negative one.
 DEVICE u32 shifted(u32 x, int left) { return left >= 0 ? x << left : x >> -left; }
 

@@ -18,11 +18,9 @@ DEVICE u32 small_to_half2(float low, float high) {
     return pair;
 }
 
-DEVICE u32 minus_half2(u32 a, u32 b) {
-    u32 pair;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
-    return pair;
-}
+DEVICE u32 half2_add(u32 a, u32 b) { u32 c; asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
+DEVICE u32 half2_mul(u32 a, u32 b) { u32 c; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
+DEVICE u32 half2_fma(u32 a, u32 b, u32 c) { u32 d; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
 
 // Two e4m3 numbers; the magnitudes are at most 448.
 DEVICE u32 to_e4m3(float low, float high) {

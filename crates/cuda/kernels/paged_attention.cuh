@@ -10,7 +10,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 template <int CELL, int FIRST, int SECOND> DEVICE u32 bytes_to_half2(u32 word) {
     if constexpr (CELL == INT8_CELLS) { // 1024 + 128 + the number, minus 1152
         u32 pair = __byte_perm(word ^ 0x80808080, 0x64646464, FIRST | 4 << 4 | SECOND << 8 | 4 << 12);
-        return minus_half2(pair, 0x64806480);
+        return half2_add(pair, 0xe480e480);
     } else {
         u32 pair = __byte_perm(word, 0, 4 | FIRST << 4 | 4 << 8 | SECOND << 12);
         return (pair & 0x80008000) | (pair & 0x7f007f00) >> 1;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::driver::{Nvrtc, SearchPaths, Source, TILE_TOKENS, compile_options};
-use crate::launch::{FusedMemory, KernelShape, Limits, Ring, RopeTable};
+use crate::driver::{Nvrtc, SearchPaths, Source, compile_options};
+use crate::launch::{FusedMemory, KernelKey, KernelShape, Ring, RopeTable, linear_source};
 use crate::lower::{AttentionShape, KernelConfig, LinearShape, PartShape, linear_defines};
 use crate::shared::{ADD_TAGGED, ADDED, BIASED, KvCell, NORMED, SCALED, X_TAGGED};
 use crate::weights::Layout;
@@ -80,18 +80,13 @@ fn every_kernel_compiles_for_every_generation() {
         sources.push(("phase launches", Source::PhaseLaunches.with(&config.defines())));
         for format in 0..config.formats.len() {
             for (tokens, gated) in [(8, true), (24, false), (64, true), (128, false), (256, true)] {
-                let mut defines = config.linear_defines(format);
-                defines.extend([
-                    (TILE_TOKENS, tokens.to_string()),
-                    ("GATE", gated.to_string()),
-                    ("BLOCKS_PER_PROCESSOR", Limits::blocks_per_processor(tokens).to_string()),
-                ]);
                 let name = match (tokens, (format + i) % 4) {
                     (256, _) => "linear of a large tile",
                     (_, 0) => "linear",
                     _ => "linear of another format",
                 };
-                sources.push((name, Source::TiledLinear.with(&defines)));
+                let key = KernelKey { format: format as i32, tokens, gated };
+                sources.push((name, linear_source(&config, key).text()));
             }
         }
     }

@@ -22,6 +22,6 @@ pub(crate) use strategy::StepSize;
 #[cfg(test)]
 pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};
 #[cfg(test)]
-pub(crate) use linear_tiling::Limits;
-#[cfg(test)]
 pub(crate) use paged_attention::KernelShape;
+#[cfg(test)]
+pub(crate) use tiled_linears::{KernelKey, linear_source};

@@ -171,10 +171,12 @@ impl Compiler {
 
     /// A source with these definitions, loaded on the device.
     pub(crate) fn module(&mut self, source: Source, defines: &[Define]) -> Result<&Module> {
-        let unit = KernelSource { source, defines: defines.to_vec() };
-        self.load_all(std::slice::from_ref(&unit))?;
+        let text = source.with(defines);
+        if !self.modules.contains_key(&text) {
+            self.load_all(&[KernelSource { source, defines: defines.to_vec() }])?;
+        }
         self.modules
-            .get(&source.with(defines))
+            .get(&text)
             .ok_or_else(|| BackendError::Other("a module that was loaded is missing".into()))
     }
 
@@ -298,7 +300,9 @@ fn write_cached(file: &Path, code: &[u8]) -> Option<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder).ok()?;
-    let beside = file.with_extension(format!("{}.part", std::process::id())); // no two threads compile one source
+    // several threads may compile one source, each for its own backend
+    let writer = format!("{}-{:?}.part", std::process::id(), std::thread::current().id());
+    let beside = file.with_extension(writer);
     let mut out = fs::File::create(&beside).ok()?;
     let written = out.write_all(code).and_then(|()| out.write_all(&Sha256::digest(code)));
     if written.and_then(|()| fs::rename(&beside, file)).is_err() {

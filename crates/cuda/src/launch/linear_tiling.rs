@@ -20,6 +20,11 @@ const OVERLAPPING_TOKENS: usize = 32;
 /// Bytes of shared memory that the driver keeps per block.
 const RESERVED: usize = 1024;
 
+/// The smallest tile that holds all rows; `None` if a step of so many rows has several.
+pub(crate) fn whole_tile(rows: usize) -> Option<usize> {
+    TILE_TOKENS.into_iter().find(|&n| n >= rows && rows <= ONE_TILE)
+}
+
 /// What a linear phase multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinearSize {

@@ -10,6 +10,7 @@ use super::attention_plan::{
 };
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::kv::Kv;
+use crate::lower::intern;
 use crate::shared::{AttendArgs, HalfX, KvCell, PagedAttendArgs, Phase, WORK_AT};
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -157,7 +158,11 @@ impl PagedAttention {
     /// The kernels of these phases.
     pub(super) fn sources(device: &Device, phases: &[Phase], kv: &Kv) -> Vec<KernelSource> {
         let memory = device.facts.shared_memory;
-        attends(phases).map(|a| KernelShape::of(a, kv).source(memory)).collect()
+        let mut shapes: Vec<KernelShape> = vec![]; // most models have one, in every layer
+        for a in attends(phases) {
+            intern(&mut shapes, KernelShape::of(a, kv));
+        }
+        shapes.iter().map(|shape| shape.source(memory)).collect()
     }
 
     pub(super) fn new(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Step};
 
-use super::linear_tiling::{Limits, ONE_TILE, TILE_TOKENS};
+use super::linear_tiling::{Limits, whole_tile};
 use super::paged_attention::{self, PagedAttention, PagedConfig};
 use super::strategy::{LaunchStrategy, StepSize};
 use super::tiled_linears::{Passing, TiledLinears, order, passed_factor};
@@ -117,8 +117,8 @@ impl LaunchStrategy for PhaseLaunches {
 
 /// The size that the launches of a step are recorded for: all steps of one tile share them. `None` for large steps.
 fn recorded_size(size: StepSize) -> Option<StepSize> {
-    let up = |n: usize| TILE_TOKENS.into_iter().find(|&tile| tile >= n).filter(|_| n > 0).unwrap_or(n);
-    (size.tokens <= ONE_TILE).then(|| StepSize { tokens: up(size.tokens), outputs: up(size.outputs) })
+    let outputs = if size.outputs == 0 { 0 } else { whole_tile(size.outputs)? };
+    Some(StepSize { tokens: whole_tile(size.tokens)?, outputs })
 }
 
 /// The kernels of all phases.

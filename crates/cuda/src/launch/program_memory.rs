@@ -10,7 +10,7 @@ use super::tiled_linears::x_bytes;
 use super::{inputs, paged_attention};
 use crate::driver::{Device, Memory};
 use crate::kv::Kv;
-use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses};
+use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses, intern};
 use crate::sampling::Sampler;
 use crate::shared::MOST_TOKENS;
 use crate::weights::{Layout, Weight};
@@ -66,10 +66,8 @@ impl ProgramMemory {
         let pages = needs.kv.map_or(0, |kv| kv.pages);
         let mut attentions = vec![];
         for phase in needs.fused {
-            if let Fused::Attend(attend) = phase
-                && !attentions.contains(&attend.args)
-            {
-                attentions.push(attend.args);
+            if let Fused::Attend(attend) = phase {
+                intern(&mut attentions, attend.args);
             }
         }
         let work = paged_attention::most_words(attentions.len(), device.facts.processors, most.tokens);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use super::linear_tiling::{Limits, LinearSize, LinearTiling, ONE_TILE, TILE_TOKENS, tiles};
+use super::linear_tiling::{Limits, LinearSize, LinearTiling, tiles, whole_tile};
 use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::lower::KernelConfig;
 use crate::shared::{
@@ -41,10 +41,11 @@ pub(super) struct Passing {
 
 /// One kernel for each format, tile and kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct KernelKey {
-    format: i32,
-    tokens: usize,
-    gated: bool,
+pub(crate) struct KernelKey {
+    /// An index of the formats.
+    pub(crate) format: i32,
+    pub(crate) tokens: usize,
+    pub(crate) gated: bool,
 }
 
 pub(super) struct TiledLinears {
@@ -94,7 +95,7 @@ impl TiledLinears {
         rows: usize,
     ) -> Vec<KernelSource> {
         let keys = keys(phases, limits, rows);
-        keys.into_iter().map(|key| source(config, key)).collect()
+        keys.into_iter().map(|key| linear_source(config, key)).collect()
     }
 
     pub(super) fn new(
@@ -108,7 +109,7 @@ impl TiledLinears {
         let limits = Limits::of(&device.facts);
         let mut kernels = HashMap::new();
         for key in keys(phases, &limits, max_rows) {
-            let KernelSource { source, defines } = source(config, key);
+            let KernelSource { source, defines } = linear_source(config, key);
             let kernel = compiler.module(source, &defines)?.kernel("tiled_linear")?;
             kernels.insert(key, kernel.with_shared_memory(limits.shared_memory)?);
         }
@@ -184,8 +185,7 @@ fn no_space() -> BackendError {
 
 /// In steps of one tile the rows of x follow each other closely, so that several chunks are copied together.
 fn half_x(memory: &Memory, rows: usize, order: i32) -> HalfX {
-    let tile = TILE_TOKENS.into_iter().find(|&n| n >= rows && rows <= ONE_TILE);
-    let tokens = tile.unwrap_or(rows.next_multiple_of(ROWS)) as i64;
+    let tokens = whole_tile(rows).unwrap_or(rows.next_multiple_of(ROWS)) as i64;
     HalfX { at: memory.pointer(), tokens, order, pad: 0 }
 }
 
@@ -217,7 +217,8 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
     keys
 }
 
-fn source(config: &KernelConfig, key: KernelKey) -> KernelSource {
+/// The source of a kernel.
+pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey) -> KernelSource {
     let mut defines = config.linear_defines(key.format as usize);
     defines.extend([
         (driver::TILE_TOKENS, key.tokens.to_string()),

@@ -37,7 +37,8 @@ impl Weight {
         roles: Roles,
     ) -> Result<Weight, BackendError> {
         let is_float = matches!(tensor.quant().codec, Codec::Float(_));
-        if let Some(packing) = Packing::new(tensor).filter(|_| !is_float || (roles.matrix && !roles.vector)) {
+        let packs = !is_float || (roles.matrix && !roles.vector); // packing reads a whole tensor: only if it is used
+        if let Some(packing) = packs.then(|| Packing::new(tensor)).flatten() {
             let tile = packing.tile_bytes();
             let records =
                 staging.upload(packing.bytes(), tile, |from, piece| packing.fill(from / tile, piece))?;
