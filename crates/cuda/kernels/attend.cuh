@@ -89,7 +89,7 @@ DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(fi
 // D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8; CAPPED: scores have a soft cap.
 // PARTIAL: floats of a split, as the host has allocated them; WORKSPACE: bytes of shared memory that it has reserved.
 template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct Attention {
-    static_assert(G <= MOST_QUERIES && WARPS >= OWNERS + 2 * MOST_TOKENS, "warps have one head each");
+    static_assert(G <= MOST_QUERIES && WARPS >= OWNERS + 2 * MOST_NEW, "warps have one head each");
     static constexpr int STEPS = (D + 31) / 32;
     // a warp has SPANS spans of 64 columns of the values; wide values are shared by two warps per slot
     static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64, TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
@@ -98,14 +98,14 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     static_assert(PARTIAL >= G * (V + 2) && PARTIAL % 4 == 0, "splits are written four floats at a time");
 
     struct alignas(16) Workspace {
-        float made[OWNERS + MOST_TOKENS][D]; // heads after the norm, before the rotation
+        float made[OWNERS + MOST_NEW][D]; // heads after the norm, before the rotation
         alignas(16) u16 q[G][D + 8];                  // scaled; the padding keeps rows in different banks
-        u16 key[MOST_TOKENS][D], value[MOST_TOKENS][V];
-        float2 tops[TAKERS + MOST_TOKENS][G]; // largest score and weight
+        u16 key[MOST_NEW][D], value[MOST_NEW][V];
+        float2 tops[TAKERS + MOST_NEW][G]; // largest score and weight
         alignas(16) float sums[TAKERS][G][V];
         Unit unit; // here and not in registers while keys are read
         int news, takers;
-        int not_finite[MOST_TOKENS]; // whether the value is not finite
+        int not_finite[MOST_NEW]; // whether the value is not finite
     };
     static_assert(sizeof(Workspace) <= WORKSPACE && WORKSPACE <= ARENA, "the host has reserved shared memory for it");
 
@@ -219,7 +219,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     // Heads of a unit: its queries and, in the last split, this step's keys and values of its sequence, of which the token's
     // own are stored in the page.
     static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Workspace& workspace) {
-        int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_TOKENS;
+        int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_NEW;
         if (warp < G) {
             Quads<D> q;
             q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, workspace.made[warp]);
@@ -228,7 +228,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             int token = u.token - (news - 1) + made;
             bool own = token == u.token && u.group == 0;
             long slot = own ? slot_of(a, info.pages[token], info.position[token], u.kv_head) : 0;
-            if (warp < OWNERS + MOST_TOKENS) {
+            if (warp < OWNERS + MOST_NEW) {
                 Quads<D> k;
                 k.make(a.k, token, u.kv_head, info.epoch, a, turns + token * MOST_PAIRS, workspace.made[warp]);
                 k.store(workspace.key[made], 1);
@@ -302,8 +302,12 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         float2* split_tops = (float2*)(partial + u.splits * G * V);
         float* y = row_of(a.y, u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
-            float by = reciprocal(top.y);
-            store_tagged4(y + i, {v.x * by, v.y * by, v.z * by, v.w * by}, a.y.mask, epoch);
+            float by = reciprocal(top.y), four[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
+            if (TOKENS_AT_ONCE > 1 && a.y_half) {
+                store_fragment4(a.y_half, a.y_order, u.token, (u.kv_head * a.groups + u.group) * G * V + i, four);
+            } else {
+                store_tagged4(y + i, {four[0], four[1], four[2], four[3]}, a.y.mask, epoch);
+            }
         };
         for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
             int h = i / V, d = i % V;
@@ -316,7 +320,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
                 uint2 v = *(const uint2*)(workspace.value[n - TAKERS] + d);
                 return float4{low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y)};
             };
-            combine(TAKERS + TOKENS_AT_ONCE, there, [&](int n) { return workspace.tops[n][h]; }, sums, top, value);
+            combine(TAKERS + (TOKENS_AT_ONCE == 1 ? 1 : MOST_NEW), there, [&](int n) { return workspace.tops[n][h]; }, sums, top, value);
             if (u.splits == 1) {
                 write(i, top, value);
             } else {

@@ -181,9 +181,8 @@ DEVICE int fixed_thread() {
 template <int N> DEVICE void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory"); }
 
 // A barrier of all blocks of the grid, with THREADS threads each: afterwards loads that bypass L1 see what all have written.
-// All blocks must be running.
-template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
-    sync_threads<THREADS>();
+// All blocks must be running, and the threads of each have waited for each other since their last writes.
+template <int THREADS> DEVICE void grid_barrier_after_sync(u32* counter, u32 target) {
     if (threadIdx.x == 0) {
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
         u32 seen = 0;
@@ -191,6 +190,10 @@ template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
             asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
     }
     sync_threads<THREADS>();
+}
+template <int THREADS> DEVICE void grid_barrier(u32* counter, u32 target) {
+    sync_threads<THREADS>();
+    grid_barrier_after_sync<THREADS>(counter, target);
 }
 
 // Prefetches into L2.

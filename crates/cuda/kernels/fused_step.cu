@@ -1,23 +1,23 @@
-// A whole step of up to T tokens in one launch: one block per multiprocessor, phase after phase. Blocks wait for the values
+// A whole step of up to TOKENS_AT_ONCE tokens in one launch: one block per multiprocessor, phase after phase. Blocks wait for the values
 // that they read (tagged.cuh); a grid barrier precedes phases whose values have no tags.
 //
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head, query
 // heads of a unit, whether scores have a soft cap, floats of a split, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
-// slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE (1, 2 or 4), HELD_TILES (tiles whose rows are
-// written together), OFFSET_SUMS, MOST_PAIRS, offsets in shared memory (AT_...), and the size of the last part of it (ARENA).
+// slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written
+// together), OFFSET_SUMS, MOST_PAIRS, offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
 
 static_assert(LARGE_PHASES == 3, "the switch of `step` has a case for each of them");
 
-template <int T> DEVICE void step(const StepArgs& args) {
+DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);
     float* scratch = (float*)(shared + AT_WARP_FLOATS);
-    float2* turns = (float2*)(shared + AT_TURNS); // [table][T][MOST_PAIRS]
+    float2* turns = (float2*)(shared + AT_TURNS); // [table][token][MOST_PAIRS]
     Info& info = *(Info*)(shared + AT_INFO);
     int block = blockIdx.x, blocks = gridDim.x, warp = threadIdx.x / 32;
     u32* inputs = args.inputs;
     constexpr int PIECES = sizeof(Phase) / 16;
     for (int i = threadIdx.x; i < min(WINDOW - 1, args.count) * PIECES; i += THREADS) if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
-    if (threadIdx.x < MOST_TOKENS) {
+    if (threadIdx.x < TOKENS_AT_ONCE) {
         int t = threadIdx.x;
         if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch;
         if (t < inputs[TOKENS]) {
@@ -28,6 +28,9 @@ template <int T> DEVICE void step(const StepArgs& args) {
         }
         if (t < inputs[OUTPUTS]) info.output_row[t] = output_row(inputs, t);
     }
+#if TOKENS_AT_ONCE > 1
+    if (threadIdx.x < FRAGMENT_TOKENS) BatchMemory().norms[threadIdx.x] = 1; // before the first norm
+#endif
     Gate* gates = (Gate*)(shared + AT_GATES);
     if (threadIdx.x < SLOTS) gates[threadIdx.x].open(Gate::COPIERS), gates[SLOTS + threadIdx.x].open(WARPS);
     __syncthreads();
@@ -38,7 +41,7 @@ template <int T> DEVICE void step(const StepArgs& args) {
         if (pair >= args.pairs[table]) continue;
         float2 turn;
         sincosf((float)info.position[token] * args.freqs[table][pair], &turn.y, &turn.x);
-        turns[(table * T + token) * MOST_PAIRS + pair] = turn;
+        turns[(table * TOKENS_AT_ONCE + token) * MOST_PAIRS + pair] = turn;
     }
 
     Ring ring = {0, 0};
@@ -49,17 +52,17 @@ template <int T> DEVICE void step(const StepArgs& args) {
         // the phase after the next two replaces the last one
         if (p + WINDOW - 1 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + WINDOW - 1) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
         committed();
-        if (phase.barrier) grid_barrier<THREADS>(inputs + BARRIER, phase.barrier * blocks);
+        if (phase.barrier) grid_barrier_after_sync<THREADS>(inputs + BARRIER, phase.barrier * blocks);
         switch (phase.kind) {
             case LINEAR:
                 switch (phase.shape) {
-#define CASE(n, ...) case n: ring = linear<__VA_ARGS__, T>(p, ring); break;
+#define CASE(n, ...) case n: ring = linear<__VA_ARGS__>(p, ring); break;
                     LINEARS(CASE)
 #undef CASE
                 }
                 break;
             case ATTEND: {
-                const float2* turn = turns + phase.attend.table * T * MOST_PAIRS;
+                const float2* turn = turns + phase.attend.table * TOKENS_AT_ONCE * MOST_PAIRS;
                 switch (phase.attend.shape) {
 #define CASE(n, ...) case n: ring = Attention<__VA_ARGS__>::units(p, ring, turn); break;
                     ATTENTIONS(CASE)
@@ -79,4 +82,4 @@ template <int T> DEVICE void step(const StepArgs& args) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) fused_step(const __grid_constant__ StepArgs args) { step<TOKENS_AT_ONCE>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) fused_step(const __grid_constant__ StepArgs args) { step(args); }

@@ -1,20 +1,20 @@
 // x as integers for the matrix unit: their layout, and how it is written.
 //
-// They have 16 bits and a scale per chunk and token. The high and the low byte of a token are neighbouring columns of b, so
-// that a lane gets the sums of both for its rows and its token (q).
+// They have 16 bits and a scale per chunk. The high and the low byte are neighbouring columns of b, so that lanes q = 0 get the
+// sums of both for their rows.
 //
-// A chunk of x for T tokens: [2 step pairs][token][high, low][q][2 steps][2 halves] words, 256 bytes per token.
-template <int T> DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
+// A chunk of x: [2 step pairs][high, low][q][2 steps][2 halves] words, 256 bytes.
+DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     int g = lane / 4, q = lane % 4;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         uint4 v = {0, 0, 0, 0};
-        if (g < 2 * T) v = *(const uint4*)(chunk + m * T * 128 + g * 64 + q * 16);
+        if (g < 2) v = *(const uint4*)(chunk + m * 128 + g * 64 + q * 16);
         b[4 * m] = v.x, b[4 * m + 1] = v.y, b[4 * m + 2] = v.z, b[4 * m + 3] = v.w;
     }
 }
 
-// The same for formats of bits: bit planes of 15-bit integers, [token][plane % 8][q][plane / 8] words; plane 15 repeats plane
+// The same for formats of bits: bit planes of 15-bit integers, [plane % 8][q][plane / 8] words; plane 15 repeats plane
 // 14, which makes them 16-bit integers.
 //
 // The sum of u x over codes u of one bit is the sum over planes p of 2^p (the last one -2^15) times the number of bits that
@@ -31,13 +31,13 @@ template <class F> struct PlanesX {
     u32 planes[PARTS][2];
     float by, sum[F::GROUPS]; // the value of a common bit of its lowest plane, and of no common bit
 
-    DEVICE void load(const u8* token_chunk, float scale, int lane) {
+    DEVICE void load(const u8* chunk, float scale, int lane) {
         int g = lane / 4, q = lane % 4;
         bool above = F::LOW && q >= 2; // high bits
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             int from = F::LOW ? (g - above) % 8 * 4 + 2 * part + q % 2 : lane;
-            uint2 v = *(const uint2*)(token_chunk + (from & 31) * 8);
+            uint2 v = *(const uint2*)(chunk + (from & 31) * 8);
             planes[part][0] = above && g == 0 ? 0 : v.x;
             planes[part][1] = above && g == 0 ? v.x : v.y; // below plane 8 is 7
         }
@@ -82,9 +82,9 @@ DEVICE float larger_magnitude(float x, float y) {
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }
 DEVICE float x_scale_of(float most, float becomes) { return most * (1.f / becomes); }
 
-// Stores eight neighbouring values of x, the `part`-th eight of a chunk whose largest magnitude is `most`, in a chunk of T
-// tokens. Returns the sum of the integers.
-DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], float most) {
+// Stores eight neighbouring values of x, the `part`-th eight of a chunk whose largest magnitude is `most`. Returns the sum of
+// the integers.
+DEVICE int store_x(u8* chunk, int part, const float (&x)[8], float most) {
     float by = to_integers(most, BYTES_MOST);
     int v[8], sum = 0;
 #pragma unroll
@@ -99,7 +99,7 @@ DEVICE int store_x(u8* chunk, int T, int token, int part, const float (&x)[8], f
         u32 high = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) high |= (((v[4 * n + i] + 128) >> 8) & 0xff) << (8 * i);
-        u8* at = chunk + s / 2 * T * 128 + token * 128 + (q + n) * 16 + s % 2 * 8 + half * 4;
+        u8* at = chunk + s / 2 * 128 + (q + n) * 16 + s % 2 * 8 + half * 4;
         *(u32*)at = high;
         *(u32*)(at + 64) = low;
     }
@@ -127,7 +127,7 @@ DEVICE void exchange(u32& a, u32& b, int lanes, u32 send, u32 keep_a, u32 keep_b
 
 // As store_x, into bit planes. A thread's eight values are one byte of each plane; four threads exchange bytes, so that each
 // has whole words of four planes. All threads of a warp must call it; only a `real` one writes.
-DEVICE void store_planes(bool real, u8* token_chunk, int part, const float (&x)[8], float most) {
+DEVICE void store_planes(bool real, u8* chunk, int part, const float (&x)[8], float most) {
     float by = to_integers(most, PLANES_MOST);
     int v[8], n = part % 4, q = part / 4;
 #pragma unroll
@@ -152,7 +152,7 @@ DEVICE void store_planes(bool real, u8* token_chunk, int part, const float (&x)[
         exchange(word[k], word[k + 1], 2, upper ? 0x5410 : 0x7632, upper ? 0x3254 : 0x5410, upper ? 0x3276 : 0x7610);
     }
     if (!real) return;
-    uint2* at = (uint2*)token_chunk; // planes n, n + 8 and n + 4, n + 12
+    uint2* at = (uint2*)chunk; // planes n, n + 8 and n + 4, n + 12
     at[n * 4 + q] = make_uint2(word[0], word[2]);
     at[(n + 4) * 4 + q] = make_uint2(word[1], word[3]);
 }

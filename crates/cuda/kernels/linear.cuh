@@ -1,4 +1,4 @@
-// y = norm(x) * w^T for a few tokens, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add of
+// y = norm(x) * w^T for one token, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add of
 // graph/reference.rs in sequence.
 //
 // Each block has some tiles of 16 rows. The warps of a block share the chunks of a tile: warp w has chunks w, w + 16, ... of
@@ -7,11 +7,11 @@
 
 // x of a phase in shared memory.
 struct X {
-    u8* bytes;      // [chunk][256 * T]
-    float* scales;  // [chunk][T]: the value of integer 1
-    float* sums;    // [chunk][T][8]: sums of 16 columns, for formats with offsets
-    float* squares; // [T][warp]: sum of squares of the warp's columns
-    float* shares;  // [tile][warp][16 rows][T], of HELD_TILES tiles
+    u8* bytes;      // [chunk][256]
+    float* scales;  // [chunk]: the value of integer 1
+    float* sums;    // [chunk][8]: sums of 16 columns, for formats with offsets
+    float* squares; // [warp]: sum of squares of the warp's columns
+    float* shares;  // [tile][warp][16 rows], of HELD_TILES tiles
 
     DEVICE X() {
         u8* arena = shared + AT_ARENA;
@@ -21,81 +21,69 @@ struct X {
 };
 
 static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
-constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per token and tile; the padding keeps tiles in different banks
+constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per tile; the padding keeps tiles in different banks
 
 // Stores eight values of x as integers in shared memory; sixteen neighbouring threads have a chunk.
-template <bool SIGNS, int T> DEVICE void put_x(bool real, const X& x, int t, int chunk, const float (&v)[8]) {
+template <bool SIGNS> DEVICE void put_x(bool real, const X& x, int chunk, const float (&v)[8]) {
     int part = threadIdx.x % 16, sum = 0;
     float most = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) most = larger_magnitude(most, v[i]);
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) most = larger_magnitude(most, __shfl_xor_sync(0xffffffff, most, step));
-    if (real && part == 0) x.scales[chunk * T + t] = x_scale_of(most, SIGNS ? PLANES_MOST : BYTES_MOST);
+    if (real && part == 0) x.scales[chunk] = x_scale_of(most, SIGNS ? PLANES_MOST : BYTES_MOST);
     if (SIGNS) {
-        store_planes(real, x.bytes + (chunk * T + t) * 256, part, v, most);
+        store_planes(real, x.bytes + chunk * 256, part, v, most);
         return;
     }
-    if (real) sum = store_x(x.bytes + chunk * 256 * T, T, t, part, v, most);
+    if (real) sum = store_x(x.bytes + chunk * 256, part, v, most);
     if (OFFSET_SUMS) {
         sum += __shfl_xor_sync(0xffffffff, sum, 1);
-        if (real && part % 2 == 0) x.sums[(chunk * T + t) * 8 + part / 2] = (float)sum;
+        if (real && part % 2 == 0) x.sums[chunk * 8 + part / 2] = (float)sum;
     }
 }
 
-// Prepares the warp's chunks of the B rows of x from `first` on, two chunks at a time, times the norm's weights; the norm's factor
-// is applied at the end.
-template <class L, int T, int B> DEVICE void prepare_rows(const LinearArgs& a, const Info& info, int first, const X& x, u32 epoch) {
+// Prepares the warp's chunks of x, two at a time, times the norm's weights; the norm's factor is applied at the end.
+template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, const X& x, u32 epoch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
     auto column = [&](int round) { return chunk_of(round) * 128 + lane % 16 * 8; };
     auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column(round) < L::COLS); };
-    const float *from[B], *norm_weight = a.norm.weight; // in registers: phases are in shared memory
-#pragma unroll
-    for (int b = 0; b < B; b++) from[b] = row_of(a.x, L::GATHER ? info.output_row[first + b] : first + b);
-    float squares[B] = {};
-    Awaited<2> awaited[B];
+    const float *from = row_of(a.x, L::GATHER ? info.output_row[0] : 0), *norm_weight = a.norm.weight; // in registers: phases are in shared memory
+    float squares = 0;
+    Awaited<2> awaited;
     float4 w[2];
     auto load = [&](int round) {
         int k = column(round);
         if (L::NORM && there(round)) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
-#pragma unroll
-        for (int b = 0; b < B; b++) {
-            if (there(round)) awaited[b].load(from[b] + k);
-            else awaited[b].zero(epoch);
-        }
+        if (there(round)) awaited.load(from + k);
+        else awaited.zero(epoch);
     };
     load(0);
 #pragma unroll
     for (int round = 0; round < L::ROUNDS; round += 2) {
-        float v[B][8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
+        float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
+        awaited.wait(from + column(round), L::X_MASK, epoch);
 #pragma unroll
-        for (int b = 0; b < B; b++) {
-            awaited[b].wait(from[b] + column(round), L::X_MASK, epoch);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                v[b][i] = there(round) ? untagged(awaited[b].bits[i], L::X_MASK) : 0.f;
-                if (L::NORM) {
-                    squares[b] += v[b][i] * v[b][i];
-                    v[b][i] = there(round) ? v[b][i] * by[i] : 0.f;
-                }
+        for (int i = 0; i < 8; i++) {
+            v[i] = there(round) ? untagged(awaited.bits[i], L::X_MASK) : 0.f;
+            if (L::NORM) {
+                squares += v[i] * v[i];
+                v[i] = there(round) ? v[i] * by[i] : 0.f;
             }
         }
         if (round + 2 < L::ROUNDS) load(round + 2); // loaded meanwhile
-#pragma unroll
-        for (int b = 0; b < B; b++) put_x<L::SIGNS, T>(real(round), x, first + b, chunk_of(round), v[b]);
+        put_x<L::SIGNS>(real(round), x, chunk_of(round), v);
     }
-    if (L::NORM)
-#pragma unroll
-        for (int b = 0; b < B; b++) {
-            float sum = warp_sum(squares[b]);
-            if (lane == 0) x.squares[(first + b) * WARPS + warp] = sum;
-        }
+    if (L::NORM) {
+        squares = warp_sum(squares);
+        if (lane == 0) x.squares[warp] = squares;
+    }
 }
 
 // total += record * chunk of x for rows g and g + 8, as bits.
-template <class F, int T> DEVICE void multiply_planes(float (&total)[T][2], const u8* record, const PlanesX<F> (&x)[T], int lane) {
+template <class F> DEVICE void multiply_planes(float (&total)[2], const u8* record, const PlanesX<F>& x, int lane) {
     u32 words[1 + F::LOW][2], scales[F::GROUPS];
     if constexpr (F::LOW == 0) {
         uint2 w = *(const uint2*)(record + lane * 8);
@@ -107,17 +95,15 @@ template <class F, int T> DEVICE void multiply_planes(float (&total)[T][2], cons
 #pragma unroll
     for (int group = 0; group < F::GROUPS; group++) scales[group] = ((const u32*)(record + F::SCALES_AT))[lane / 4 * F::GROUPS + group];
 #pragma unroll
-    for (int t = 0; t < T; t++)
-#pragma unroll
-        for (int group = 0; group < F::GROUPS; group++) {
-            float sums[2];
-            x[t].count(sums, words, group, lane);
-            total[t][0] += low_half(scales[group]) * (x[t].by * sums[0] + x[t].sum[group]);
-            total[t][1] += high_half(scales[group]) * (x[t].by * sums[1] + x[t].sum[group]);
-        }
+    for (int group = 0; group < F::GROUPS; group++) {
+        float sums[2];
+        x.count(sums, words, group, lane);
+        total[0] += low_half(scales[group]) * (x.by * sums[0] + x.sum[group]);
+        total[1] += high_half(scales[group]) * (x.by * sums[1] + x.sum[group]);
+    }
 }
 
-// The same as bytes, for token q. `sums` are the sums of 16 columns of the token.
+// The same as bytes: lane q = 0 gets the sums. `sums` are those of 16 columns of x.
 template <class F> DEVICE void multiply_record(float (&total)[2], const u8* record, const u32 (&b)[8], float x_scale,
                                                const float* sums, int lane) {
     Codes<F> w;
@@ -156,23 +142,22 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
 }
 
 // What a lane has of its warp's chunks of x: in registers if they are few.
-template <class L, int T> struct XRegisters {
+template <class L> struct XRegisters {
     typedef typename L::A::F F; // of bits: the format of all parts
-    static constexpr bool REGISTERS = (L::SIGNS ? PlanesX<F>::REGISTERS * T : 9) * L::ROUNDS <= 32;
+    static constexpr bool REGISTERS = (L::SIGNS ? PlanesX<F>::REGISTERS : 9) * L::ROUNDS <= 32;
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
-    PlanesX<F> planes[L::SIGNS ? HELD : 1][T];
+    PlanesX<F> planes[L::SIGNS ? HELD : 1];
     u32 b[L::SIGNS ? 1 : HELD][8];
     float scale[L::SIGNS ? 1 : HELD];
 
     DEVICE void load(const X& x, int round, int at, int lane, int warp) {
-        int chunk = round * WARPS + warp, token = min(lane % 4, T - 1);
+        int chunk = round * WARPS + warp;
         if (!L::FULL && chunk >= L::CHUNKS) return;
         if constexpr (L::SIGNS) {
-#pragma unroll
-            for (int t = 0; t < T; t++) planes[at][t].load(x.bytes + (chunk * T + t) * 256, x.scales[chunk * T + t], lane);
+            planes[at].load(x.bytes + chunk * 256, x.scales[chunk], lane);
         } else {
-            load_x<T>(b[at], x.bytes + chunk * 256 * T, lane);
-            scale[at] = x.scales[chunk * T + token];
+            load_x(b[at], x.bytes + chunk * 256, lane);
+            scale[at] = x.scales[chunk];
         }
     }
 
@@ -183,10 +168,10 @@ template <class L, int T> struct XRegisters {
     }
 };
 
-// The warp's partial sums of N tiles, one or two, as they come through the ring; `out` gets them by row and token.
-template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, XRegisters<L, T>& held, const X& x, float* out, int lane, int warp) {
-    int g = lane / 4, q = lane % 4, token = min(q, T - 1);
-    float total[N][F::SIGNS ? T : 1][2] = {};
+// The warp's partial sums of N tiles, one or two, as they come through the ring; `out` gets them by row.
+template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<L>& held, const X& x, float* out, int lane, int warp) {
+    int g = lane / 4, q = lane % 4;
+    float total[N][2] = {};
 #pragma unroll
     for (int piece = 0; piece < L::PIECES; piece++) {
         const u8* slot[N];
@@ -194,14 +179,14 @@ template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, XReg
         for (int n = 0; n < N; n++) slot[n] = ring.ahead(n).wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L, T>::REGISTERS ? round : 0;
+            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L>::REGISTERS ? round : 0;
             if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
-            if (!XRegisters<L, T>::REGISTERS) held.load(x, round, 0, lane, warp);
+            if (!XRegisters<L>::REGISTERS) held.load(x, round, 0, lane, warp);
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 const u8* record = slot[n] + i * WARPS * F::BYTES;
-                if constexpr (F::SIGNS) multiply_planes<F, T>(total[n], record, held.planes[at], lane);
-                else multiply_record<F>(total[n][0], record, held.b[at], held.scale[at], x.sums + (chunk * T + token) * 8, lane);
+                if constexpr (F::SIGNS) multiply_planes<F>(total[n], record, held.planes[at], lane);
+                else multiply_record<F>(total[n], record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
             }
         }
         __syncwarp();
@@ -209,18 +194,15 @@ template <class F, class L, int T, int N> DEVICE void run_tiles(Ring& ring, XReg
         ring = ring.ahead(N);
     }
 #pragma unroll
-    for (int n = 0; n < N; n++, out += SHARE_FLOATS * T) {
+    for (int n = 0; n < N; n++, out += SHARE_FLOATS) {
         if constexpr (F::SIGNS) {
             bool odd = q % 2; // lanes 0 and 2 of a quad get row g, 1 and 3 row g + 8
-#pragma unroll
-            for (int t = 0; t < T; t++) {
-                float sum = odd ? total[n][t][1] : total[n][t][0];
-                sum += __shfl_xor_sync(0xffffffff, odd ? total[n][t][0] : total[n][t][1], 1);
-                sum += __shfl_xor_sync(0xffffffff, sum, 2);
-                if (q < 2) out[(g + 8 * q) * T + t] = sum;
-            }
-        } else if (q < T) {
-            out[g * T + q] = total[n][0][0], out[(g + 8) * T + q] = total[n][0][1];
+            float sum = odd ? total[n][1] : total[n][0];
+            sum += __shfl_xor_sync(0xffffffff, odd ? total[n][0] : total[n][1], 1);
+            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            if (q < 2) out[g + 8 * q] = sum;
+        } else if (q == 0) {
+            out[g] = total[n][0], out[g + 8] = total[n][1];
         }
     }
 }
@@ -233,8 +215,8 @@ template <class N> DEVICE float sum_of_warps(N get) {
 }
 
 // The sum of all warps' partial sums of a row, in a fixed order, with factor, scale and bias.
-template <class L, int T> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
-    return finished<L::SCALE, L::BIAS>(part, sum_of_warps([&](int w) { return shares[w * 16 * T]; }), factor, row);
+template <class L> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
+    return finished<L::SCALE, L::BIAS>(part, sum_of_warps([&](int w) { return shares[w * 16]; }), factor, row);
 }
 
 // The value that is added to a row, loaded early.
@@ -249,43 +231,40 @@ template <class L> struct Added {
 };
 
 // Writes the rows of `units` units from the block's unit `from` on. `added` is already loaded for the first row of a thread.
-template <class L, int T> DEVICE void write_rows(const LinearArgs& a, int from, int units, int rows, const X& x, u32 epoch, Added<L>& added) {
-    for (int i = threadIdx.x; i < units * 16 * rows; i += THREADS) {
-        int r = i % 16, unit = i / 16, t = 0, tile;
-        if (T > 1) t = unit / units, unit %= units;
+template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, Added<L>& added) {
+    for (int i = threadIdx.x; i < units * 16; i += THREADS) {
+        int r = i % 16, unit = i / 16, tile;
         const Part& part = a.part[L::find((from + unit) * L::EACH, tile)];
         int row = tile * 16 + r;
         if (row >= part.rows) continue;
-        const float* add = row_of(a.add, t) + row;
-        if (L::ADD && (T > 1 || from > 0 || i >= THREADS)) added.load(add);
+        const float* add = a.add.at + row;
+        if (L::ADD && (from > 0 || i >= THREADS)) added.load(add);
         float factor = 1;
-        if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[t * WARPS + w]; }) * (1.f / L::COLS) + a.norm.eps);
-        const float* shares = x.shares + (unit * L::EACH * SHARE_FLOATS + r) * T + t;
-        float y = whole_row<L, T>(part, shares, factor, row);
-        if (L::GATED) y = activate(L::GATED - 1, y) * whole_row<L, T>(a.part[1], shares + SHARE_FLOATS * T, factor, row);
+        if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[w]; }) * (1.f / L::COLS) + a.norm.eps);
+        const float* shares = x.shares + unit * L::EACH * SHARE_FLOATS + r;
+        float y = whole_row<L>(part, shares, factor, row);
+        if (L::GATED) y = activate(L::GATED - 1, y) * whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row);
         if (L::ADD) y += added.get(add, epoch);
-        store_tagged(part.y + t * part.y_stride + row, y, part.y_mask, epoch);
+        store_tagged(part.y + row, y, part.y_mask, epoch);
     }
 }
 
 // Runs one phase, from a position of the ring on; returns the position after it.
-template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
+template <class L> DEVICE Ring linear(int p, Ring ring) {
     const LinearArgs& a = phase_at_hand(p).linear;
     const Info& info = info_of_step();
-    int rows = L::OUTPUTS ? info.outputs : T == 1 ? 1 : info.tokens, units = L::units();
+    int units = L::units();
     int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
-    if (rows == 0 || units == 0) return ring;
+    if (units == 0 || (L::OUTPUTS && info.outputs == 0)) return ring;
     X x;
     u32 epoch = info.epoch;
     Added<L> added; // most phases have one row per thread: load what is added to it now
     int row = L::first_unit() * 16 + threadIdx.x;
-    if (L::ADD && T == 1 && threadIdx.x < units * 16 && row < a.part[0].rows) added.load(a.add.at + row);
-    int row_pairs = T == 1 ? 0 : rows / 2 * 2; // the values of two rows are waited for together
-    for (int t = 0; t < row_pairs; t += 2) prepare_rows<L, T, T == 1 ? 1 : 2>(a, info, t, x, epoch);
-    if (T == 1 || row_pairs < rows) prepare_rows<L, T, 1>(a, info, T == 1 ? 0 : row_pairs, x, epoch);
+    if (L::ADD && threadIdx.x < units * 16 && row < a.part[0].rows) added.load(a.add.at + row);
+    prepare_x<L>(a, info, x, epoch);
     __syncwarp();
-    XRegisters<L, T> held(x, lane, warp);
-    float* mine = x.shares + warp * 16 * T;
+    XRegisters<L> held(x, lane, warp);
+    float* mine = x.shares + warp * 16;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
         if (from) sync_threads<THREADS>(); // the memory of the partial sums is used again
@@ -294,18 +273,18 @@ template <class L, int T> DEVICE Ring linear(int p, Ring ring) {
             typedef typename L::A::F F;
             int i = 0;
             if constexpr (L::PAIRED)
-                for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS * T) run_tiles<F, L, T, 2>(ring, held, x, out, lane, warp);
-            for (; i < tiles; i++, out += SHARE_FLOATS * T) run_tiles<F, L, T, 1>(ring, held, x, out, lane, warp);
+                for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS) run_tiles<F, L, 2>(ring, held, x, out, lane, warp);
+            for (; i < tiles; i++, out += SHARE_FLOATS) run_tiles<F, L, 1>(ring, held, x, out, lane, warp);
         } else {
-            for (int i = 0; i < tiles; i++, out += SHARE_FLOATS * T) {
+            for (int i = 0; i < tiles; i++, out += SHARE_FLOATS) {
                 int tile, part = L::find(from * L::EACH + i, tile);
-                if (part == 0) run_tiles<typename L::A::F, L, T, 1>(ring, held, x, out, lane, warp);
-                else if (part == 1) run_tiles<typename L::B::F, L, T, 1>(ring, held, x, out, lane, warp);
-                else run_tiles<typename L::C::F, L, T, 1>(ring, held, x, out, lane, warp);
+                if (part == 0) run_tiles<typename L::A::F, L, 1>(ring, held, x, out, lane, warp);
+                else if (part == 1) run_tiles<typename L::B::F, L, 1>(ring, held, x, out, lane, warp);
+                else run_tiles<typename L::C::F, L, 1>(ring, held, x, out, lane, warp);
             }
         }
         sync_threads<THREADS>();
-        write_rows<L, T>(a, from, now, rows, x, epoch, added);
+        write_rows<L>(a, from, now, x, epoch, added);
     }
     return ring;
 }

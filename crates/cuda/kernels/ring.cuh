@@ -9,9 +9,9 @@ struct Info {
     int tokens, outputs;
     u32 epoch;
     int pad;
-    int position[MOST_TOKENS], output_row[MOST_TOKENS];
-    int first[MOST_TOKENS]; // the first position of the token's sequence that this step computes
-    const u32* pages[MOST_TOKENS];
+    const u32* pages[TOKENS_AT_ONCE];
+    int position[TOKENS_AT_ONCE], output_row[TOKENS_AT_ONCE];
+    int first[TOKENS_AT_ONCE]; // the first position of the token's sequence that this step computes
 };
 static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
 
@@ -68,32 +68,52 @@ struct Unit {
     DEVICE int slots() const { return max(0, end - begin + KEYS - 1) / KEYS; }
 };
 
-// The units of attention, in the order in which blocks take them.
+// a / b for numbers that are far smaller than 2^22.
+DEVICE int small_quotient(int a, int b) { return (int)(((float)a + 0.5f) * reciprocal((float)b)); }
+
+// The units of attention, in the order in which blocks take them: all heads of the first split of the first token, of its second
+// split, ..., of the next token. Splits of one head are far apart, so that different blocks take them.
 struct Units {
     int number = blockIdx.x;
 
-    // The block's next unit that is not empty.
+    static DEVICE int from(const AttendArgs& a, const Info& info, int token) { return a.window > 0 ? max(0, info.position[token] + 1 - a.window) : 0; }
+    // The first key that is read, at the beginning of a slot, and the slots of keys from before this step.
+    static DEVICE int base(const AttendArgs& a, const Info& info, int token) { return min(from(a, info, token), info.first[token]) / KEYS * KEYS; }
+    static DEVICE int old_slots(const AttendArgs& a, const Info& info, int token) { return (info.first[token] - base(a, info, token) + KEYS - 1) / KEYS; }
+
+    // The block's next unit. All lanes of a warp must call it.
     DEVICE bool next(Unit& u, const AttendArgs& a, const Info& info) {
-        int heads = a.kv_heads * a.groups, tokens = TOKENS_AT_ONCE == 1 ? 1 : info.tokens;
-        int most_splits = max(1, BLOCKS / (tokens * heads));
-        for (; number < tokens * heads * most_splits; number += BLOCKS) {
-            // splits of one head are far apart: with few keys there is one split, and the first unit of a block is not empty
-            int rest = number / heads, head = number - rest * heads;
-            u.token = 0, u.split = rest, u.kv_head = head, u.group = 0;
-            if (tokens > 1) u.split = rest / tokens, u.token = rest % tokens;
-            if (a.groups > 1) u.kv_head = head / a.groups, u.group = head % a.groups;
-            u.first_split = (u.token * heads + head) * most_splits, u.index = u.token * heads + head;
-            int first = info.first[u.token];
-            u.from = a.window > 0 ? max(0, info.position[u.token] + 1 - a.window) : 0;
-            int base = min(u.from, first) / KEYS * KEYS, old = (first - base + KEYS - 1) / KEYS, each = old; // in slots
-            u.splits = max(1, min(most_splits, (old * KEYS + SPLIT_KEYS - 1) / SPLIT_KEYS));
-            if (u.split >= u.splits) continue;
-            if (u.splits > 1) each = (old + u.splits - 1) / u.splits;
-            u.begin = base + u.split * each * KEYS, u.end = min(first, u.begin + each * KEYS);
-            number += BLOCKS;
-            return true;
+        int heads = a.kv_heads * a.groups, rest = small_quotient(number, heads), head = number - rest * heads;
+        int each, all, before = 0; // slots of a split, splits of all tokens, and of the tokens before this one
+        if constexpr (TOKENS_AT_ONCE == 1) {
+            int old = old_slots(a, info, 0);
+            u.token = 0, u.splits = all = max(1, min(max(1, BLOCKS / heads), (old * KEYS + SPLIT_KEYS - 1) / SPLIT_KEYS));
+            each = all > 1 ? (old + all - 1) / all : old;
+        } else { // a split has at most the block's share of all keys
+            int lane = threadIdx.x % 32, real = lane < info.tokens, old = real ? old_slots(a, info, lane) : 0;
+            each = SPLIT_KEYS / KEYS, all = info.tokens;
+            u.token = rest, u.splits = 1, before = rest;
+            if (__any_sync(0xffffffff, old > each)) {
+                each = max(each, (warp_sum(old) * heads + BLOCKS - 1) / BLOCKS);
+                int splits = real ? max(1, (old + each - 1) / each) : 0, sum = splits;
+#pragma unroll
+                for (int step = 1; step < TOKENS_AT_ONCE; step *= 2) {
+                    int other = __shfl_up_sync(0xffffffff, sum, step);
+                    if (lane >= step) sum += other;
+                }
+                all = __shfl_sync(0xffffffff, sum, TOKENS_AT_ONCE - 1);
+                u.token = min(__popc(__ballot_sync(0xffffffff, real && sum <= rest)), info.tokens - 1);
+                u.splits = __shfl_sync(0xffffffff, splits, u.token), before = __shfl_sync(0xffffffff, sum - splits, u.token);
+            }
         }
-        return false;
+        if (rest >= all) return false;
+        number += BLOCKS;
+        u.split = rest - before, u.kv_head = head, u.group = 0;
+        if (a.groups > 1) u.kv_head = head / a.groups, u.group = head % a.groups;
+        u.index = u.token * heads + head, u.first_split = before * heads + head * u.splits;
+        u.from = from(a, info, u.token);
+        u.begin = base(a, info, u.token) + u.split * each * KEYS, u.end = min(info.first[u.token], u.begin + each * KEYS);
+        return true;
     }
 };
 

@@ -100,6 +100,26 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
     }
 }
 
+// x of a linear as halves, after its norm, and the sums of its squares; columns behind the last one are zero. A block makes a row.
+template <int THREADS> DEVICE void run(const FragmentArgs& a, const BlockContext& c) {
+    for (int token = c.block; token < rows_of(c.inputs, a.outputs_only); token += c.blocks) {
+        const float* x = row_of(a.x, token);
+        float sum = 0, factor = a.factor;
+        for (int k = threadIdx.x; k < a.cols; k += THREADS) {
+            float v = load_float(x + k);
+            sum += v * v;
+        }
+        sum = block_sum<THREADS>(sum, c.scratch);
+        sync_threads<THREADS>();
+        if (a.norm.kind) factor *= norm_factor(sum, a.cols, a.norm.eps);
+        for (int k = threadIdx.x; k < a.chunks * CHUNK; k += THREADS) {
+            float v = k < a.cols ? load_float(x + k) * factor * (a.norm.kind ? a.norm.weight[k] : 1.f) : 0.f;
+            *fragment_at(a.to, a.order, token, k) = to_half(v);
+        }
+        for (int i = threadIdx.x; i < (a.cols + TILE - 1) / TILE; i += THREADS) a.squares[i * FRAGMENT_TOKENS + token] = i == 0 ? sum : 0.f;
+    }
+}
+
 // A thread rotates one pair, or copies one column that is not rotated.
 template <int THREADS> DEVICE void run(const RopeArgs& a, const BlockContext& c) {
     int rest = a.head_dim - 2 * a.pairs, items = a.pairs + rest, heads = a.width / a.head_dim;

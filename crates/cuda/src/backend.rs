@@ -130,7 +130,7 @@ impl Backend for Cuda {
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
-        let most = StepSize { tokens: max_tokens, outputs: max_outputs };
+        let most = StepSize { tokens: max_tokens, outputs: max_outputs, longest: max_tokens };
         let scratch = scratch_bytes(graph, most, self.device.facts.processors);
         (Plan::new(graph).bytes(max_tokens, max_outputs) + scratch) as u64
     }
@@ -155,7 +155,8 @@ impl Backend for Cuda {
                 ));
             }
         };
-        let most = StepSize { tokens: bindings.max_tokens, outputs: bindings.max_outputs };
+        let (tokens, outputs) = (bindings.max_tokens, bindings.max_outputs);
+        let most = StepSize { tokens, outputs, longest: tokens };
         let compiled = Compiled::new(&self.device, &mut self.compiler, graph, &weights, kv, most)?;
         self.programs.push(compiled);
         Ok(Program(self.programs.len() as u32 - 1))

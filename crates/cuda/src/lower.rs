@@ -2,6 +2,7 @@
 //! barrier, and the arguments of each phase.
 
 mod attention_shape;
+mod batch_phases;
 mod fuse;
 mod kernel_config;
 mod linear_shape;
@@ -15,6 +16,7 @@ mod tagged_values;
 mod test_graphs;
 
 pub(crate) use attention_shape::AttentionShape;
+pub(crate) use batch_phases::{BatchPhase, PASSED_FACTOR, PassedMemory, batch_phases, order, passed_factor};
 pub(crate) use fuse::{Fused, fuse, work};
 pub(crate) use kernel_config::{KernelConfig, intern};
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Backends are tested and timed on the same list: run a case on a backend and on the reference, and compare.
 
+mod batches;
 mod unlisted;
 
 use tern_quant::{FieldType, Quant};
@@ -300,6 +301,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     }
     cases.extend(small_ops()?);
     cases.push(two_sequences()?);
+    cases.extend(batches::batches()?);
     cases.extend(not_finite()?);
     Ok(cases)
 }

@@ -27,12 +27,13 @@ const PHASE: &str = include_str!("../../kernels/phase.cuh");
 const PAGES: &str = include_str!("../../kernels/pages.cuh");
 
 /// The sources of phases, in order.
-const PHASES: [&str; 8] = [
+const PHASES: [&str; 9] = [
     RECORD,
     include_str!("../../kernels/integers.cuh"),
     TAGGED,
     PHASE,
     PAGES,
+    include_str!("../../kernels/x_fragments.cuh"),
     include_str!("../../kernels/small_phases.cuh"),
     include_str!("../../kernels/heads.cuh"),
     include_str!("../../kernels/argmax.cuh"),
@@ -47,8 +48,10 @@ const ATTENTION: [&str; 3] = [TAGGED, PHASE, PAGES];
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// A step of a few tokens in one launch.
+    /// A step of one token in one launch.
     FusedStep,
+    /// A step of several tokens in one launch.
+    FusedBatch,
     /// A launch or two per phase.
     PhaseLaunches,
     /// A linear phase of many tokens; a module for each format and tile.
@@ -68,6 +71,15 @@ impl Source {
                 include_str!("../../kernels/linear_shape.cuh"),
                 include_str!("../../kernels/ring.cuh"),
                 include_str!("../../kernels/linear.cuh"),
+                include_str!("../../kernels/attend.cuh"),
+                include_str!("../../kernels/fused_step.cu"),
+            ],
+            Source::FusedBatch => &[
+                include_str!("../../kernels/matrices.cuh"),
+                include_str!("../../kernels/halves.cuh"),
+                include_str!("../../kernels/linear_shape.cuh"),
+                include_str!("../../kernels/ring.cuh"),
+                include_str!("../../kernels/batch_linear.cuh"),
                 include_str!("../../kernels/attend.cuh"),
                 include_str!("../../kernels/fused_step.cu"),
             ],
@@ -96,7 +108,7 @@ impl Source {
     /// What comes before it.
     fn preamble(self) -> &'static [&'static str] {
         match self {
-            Source::FusedStep | Source::PhaseLaunches => &PHASES,
+            Source::FusedStep | Source::FusedBatch | Source::PhaseLaunches => &PHASES,
             Source::TiledLinear => &LINEARS,
             Source::PagedAttention => &ATTENTION,
             Source::Sample | Source::Bandwidth => &[],

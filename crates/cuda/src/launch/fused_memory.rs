@@ -1,7 +1,8 @@
 //! Shared memory of a block of the fused step: what is in it, and how much of it the ring gets.
 
+use crate::driver::Define;
 use crate::lower::KernelConfig;
-use crate::shared::{INFO_BYTES, LinearArgs, MOST_TOKENS, Phase, RawPhase, TILE, WARPS, WINDOW};
+use crate::shared::{CHUNK, LinearArgs, Phase, RawPhase, TILE, WARPS, WINDOW};
 
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
@@ -16,8 +17,14 @@ const RESERVED: usize = 2048;
 const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
 /// Two barriers per slot.
 const GATES: usize = 2 * MOST_SLOTS * 8;
-/// A float per warp and token.
-const WARP_FLOATS: usize = WARPS * MOST_TOKENS * 4;
+/// Floats of each warp: one per token.
+const WARP_FLOATS: usize = WARPS * 8 * 4;
+/// Of several tokens: the factor on the sums of a phase, and of the last norm, per token.
+const FACTORS: usize = 2 * 8 * 4;
+/// Rows of a tile of several tokens, with padding (`SHARE_STRIDE` in `kernels/batch_linear.cuh`).
+const SHARE_STRIDE: usize = 20;
+/// Bytes of x that may be staged in shared memory.
+const MOST_STAGED: usize = 96 * 1024;
 
 /// A rotary table on the device.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +38,23 @@ pub(crate) struct FusedMemory {
     tokens: usize,
     /// Bytes of the smallest slot that holds a round of each matrix, and a slot of keys.
     slot: usize,
-    x: usize,
-    scales: usize,
-    sums: usize,
     turns: usize,
+    /// What a linear has in the arena.
+    linear: Vec<(&'static str, usize)>,
     arena: usize,
     most_pairs: usize,
+}
+
+/// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and several tiles
+/// per block that use them.
+pub(super) fn is_staged(l: &LinearArgs, blocks: usize) -> bool {
+    let tiles: usize = l.part[..l.parts as usize].iter().map(|p| p.tiles as usize).sum();
+    let chunks = l.chunks as usize;
+    chunks > 2 * WARPS && staged_bytes(l) <= MOST_STAGED && tiles > 2 * blocks
+}
+
+fn staged_bytes(l: &LinearArgs) -> usize {
+    l.chunks as usize * CHUNK * 8 * 2
 }
 
 /// The ring that weights and keys come through.
@@ -49,42 +67,64 @@ pub(crate) struct Ring {
 
 /// Tiles whose rows are written together.
 fn held_tiles(tokens: usize) -> usize {
-    match tokens {
-        1 => 12,
-        2 => 8,
-        _ => 4,
-    }
+    if tokens == 1 { 12 } else { 6 }
+}
+
+/// What every phase needs to know about the step.
+fn info_bytes(tokens: usize) -> usize {
+    (16 + tokens * (8 + 3 * 4)).next_multiple_of(16)
 }
 
 impl FusedMemory {
-    /// For steps of up to `tokens`.
+    /// For steps of up to `tokens`, by `blocks` blocks.
     pub(crate) fn new(
         config: &KernelConfig,
         phases: &[Phase],
         ropes: &[RopeTable],
         tokens: usize,
+        blocks: usize,
     ) -> FusedMemory {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
-        let chunks = linears().map(|l| l.chunks as usize).max().unwrap_or(0);
         let round = |l: &LinearArgs| {
             let bytes = l.part[..l.parts as usize].iter().map(|p| p.bytes as usize);
             bytes.max().unwrap_or(0) * WARPS.min(l.chunks as usize)
         };
         let slots = linears().map(round).chain(config.attentions.iter().map(|s| s.slot()));
-        let x = chunks * 256 * tokens;
-        let scales = (chunks * tokens * 4).next_multiple_of(16);
-        let sums = if config.offset_sums() { chunks * tokens * 32 } else { 0 };
-        let shares = held_tiles(tokens) * (WARPS * TILE + TILE) * tokens * 4;
+        let linear = if tokens == 1 {
+            let chunks = linears().map(|l| l.chunks as usize).max().unwrap_or(0);
+            vec![
+                ("AT_X", chunks * 256),
+                ("AT_SCALES", (chunks * 4).next_multiple_of(16)),
+                ("AT_SUMS", if config.offset_sums() { chunks * 32 } else { 0 }),
+                ("AT_SHARES", held_tiles(tokens) * (WARPS * TILE + TILE) * 4),
+            ]
+        } else {
+            let staged = linears().filter(|l| is_staged(l, blocks)).map(staged_bytes).max().unwrap_or(0);
+            vec![("AT_X", staged), ("AT_SHARES", held_tiles(tokens) * WARPS * tokens * SHARE_STRIDE * 4)]
+        };
         let attention = config.attentions.iter().map(|s| s.workspace()).max().unwrap_or(0);
-        let arena = (x + scales + sums + shares).max(attention).next_multiple_of(16);
+        let arena = linear.iter().map(|part| part.1).sum::<usize>().max(attention).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.pairs).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
         let slot = slots.max().unwrap_or(0).max(LEAST_SLOT).next_multiple_of(128);
-        FusedMemory { tokens, slot, x, scales, sums, turns, arena, most_pairs }
+        FusedMemory { tokens, slot, turns, linear, arena, most_pairs }
+    }
+
+    /// The parts of shared memory behind the ring.
+    fn parts(&self) -> [(&'static str, usize); 7] {
+        [
+            ("AT_WINDOW", WINDOW_BYTES),
+            ("AT_GATES", GATES),
+            ("AT_INFO", info_bytes(self.tokens)),
+            ("AT_WARP_FLOATS", WARP_FLOATS),
+            ("AT_FACTORS", FACTORS),
+            ("AT_TURNS", self.turns),
+            ("AT_ARENA", self.arena),
+        ]
     }
 
     fn without_ring(&self) -> usize {
-        WINDOW_BYTES + GATES + INFO_BYTES + WARP_FLOATS + self.turns + self.arena
+        self.parts().iter().map(|part| part.1).sum()
     }
 
     /// Bytes of everything.
@@ -101,21 +141,16 @@ impl FusedMemory {
     }
 
     /// Sizes and offsets, as the kernel is compiled with them.
-    pub(crate) fn defines(&self, Ring { slot, slots }: Ring) -> Vec<(&'static str, String)> {
-        let parts = [
-            ("AT_WINDOW", WINDOW_BYTES),
-            ("AT_GATES", GATES),
-            ("AT_INFO", INFO_BYTES),
-            ("AT_WARP_FLOATS", WARP_FLOATS),
-            ("AT_TURNS", self.turns),
-            ("AT_ARENA", self.arena),
-        ];
-        let mut at = slots * slot;
-        let mut all: Vec<(&str, usize)> = vec![];
-        for (name, bytes) in parts {
-            all.push((name, at));
-            at += bytes;
-        }
+    pub(crate) fn defines(&self, Ring { slot, slots }: Ring) -> Vec<Define> {
+        let mut all: Vec<(&'static str, usize)> = vec![];
+        let mut place = |mut at: usize, parts: &[(&'static str, usize)]| {
+            for (name, bytes) in parts {
+                all.push((name, at));
+                at += bytes;
+            }
+        };
+        place(slots * slot, &self.parts());
+        place(0, &self.linear);
         all.extend([
             ("SLOTS", slots),
             ("SLOT", slot),
@@ -123,9 +158,7 @@ impl FusedMemory {
             ("TOKENS_AT_ONCE", self.tokens),
             ("HELD_TILES", held_tiles(self.tokens)),
             ("ARENA", self.arena),
-            ("AT_SCALES", self.x),
-            ("AT_SUMS", self.x + self.scales),
-            ("AT_SHARES", self.x + self.scales + self.sums),
+            ("INFO_BYTES", info_bytes(self.tokens)),
             ("MOST_PAIRS", self.most_pairs),
         ]);
         all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
@@ -140,9 +173,9 @@ mod tests {
     /// A model with one linear of `cols`, as H200 blocks have 227 KiB.
     fn memory(cols: i32, tokens: usize) -> FusedMemory {
         let mut linear = LinearArgs { cols, chunks: cols / 128, parts: 1, ..LinearArgs::default() };
-        linear.part[0] = Part { bytes: 1280, rows: 4096, ..Part::default() };
+        linear.part[0] = Part { bytes: 1280, rows: 8192, tiles: 512, ..Part::default() };
         let ropes = [RopeTable { at: 0, pairs: 64 }];
-        FusedMemory::new(&KernelConfig::default(), &[Phase::Linear(linear)], &ropes, tokens)
+        FusedMemory::new(&KernelConfig::default(), &[Phase::Linear(linear)], &ropes, tokens, 132)
     }
 
     #[test]
@@ -158,8 +191,15 @@ mod tests {
     }
 
     #[test]
+    fn x_of_several_tokens_is_staged_if_registers_do_not_hold_it() {
+        let [few, more, most] = [4096, 5120, 8192].map(|cols| memory(cols, 8).arena);
+        assert_eq!(more, few + 5120 * 8 * 2);
+        assert_eq!(most, few); // it does not fit: read again for every pair of tiles
+    }
+
+    #[test]
     fn a_step_that_leaves_no_space_for_two_slots_is_not_fused() {
-        assert_eq!(memory(4096, 4).ring(48 << 10), None);
-        assert_eq!(memory(65536, 4).ring(227 << 10), None);
+        assert_eq!(memory(4096, 8).ring(48 << 10), None);
+        assert_eq!(memory(262_144, 1).ring(227 << 10), None);
     }
 }

@@ -5,20 +5,25 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use super::fused_memory::{FusedMemory, RopeTable};
+use super::fused_memory::{FusedMemory, RopeTable, is_staged};
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
-use crate::lower::{KernelConfig, LinearShape, intern, linear_defines};
-use crate::shared::{KEYS, MOST_TABLES, MOST_TOKENS, Phase, RawPhase, StepArgs, WARPS};
+use crate::lower::{BatchPhase, KernelConfig, LinearShape, PassedMemory, intern, linear_defines};
+use crate::shared::{CHUNK, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, TILE, WARPS};
 
 type Result<T> = std::result::Result<T, BackendError>;
+
+/// Tokens of the fused steps that a program has.
+const SIZES: [usize; 2] = [1, MOST_TOKENS];
+/// The most of them: columns of the matrix unit.
+pub(crate) const MOST_TOKENS: usize = 8;
 
 /// What a fused step is built from.
 pub(crate) struct FusedStepPlan<'a> {
     /// The most tokens of a step.
     pub(crate) tokens: usize,
     pub(crate) config: &'a KernelConfig,
-    pub(crate) phases: &'a [Phase],
+    pub(crate) phases: &'a [BatchPhase],
     /// Phases before which all blocks wait for each other; phases behind the end of the list do.
     pub(crate) barriers: &'a [bool],
     pub(crate) ropes: &'a [RopeTable],
@@ -31,10 +36,8 @@ pub(crate) struct FusedStep {
     kernel: StepKernel,
     args: StepArgs,
     grid: Grid,
-    /// Tagged values of the last step.
-    tagged: Memory,
-    /// Rows that carry the tag of the last step.
-    last_tokens: usize,
+    /// What phases pass to each other: tagged values of one token, or halves of several.
+    passed: Vec<Memory>,
     _phases: Memory,
 }
 
@@ -61,48 +64,75 @@ impl FusedStep {
         if halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
             return vec![];
         }
-        [1, 2, MOST_TOKENS].into_iter().filter(|&t| t == 1 || max_tokens >= t).collect()
+        SIZES.into_iter().filter(|&size| size == 1 || max_tokens > 1).collect()
     }
 
-    /// Begins to compile it; `None` if the step does not fit into shared memory.
+    /// Begins to compile it; `None` if the step does not fit into shared memory. `passed` is memory that its phases point to,
+    /// the first of which has the tags of one token.
     pub(crate) fn new(
         device: &Arc<Device>,
         compiler: &Compiler,
         plan: &FusedStepPlan<'_>,
-        tagged: Memory,
+        passed: Vec<Memory>,
     ) -> Result<Option<FusedStep>> {
-        let memory = FusedMemory::new(plan.config, plan.phases, plan.ropes, plan.tokens);
+        let FusedStepPlan { tokens, config, ropes, .. } = *plan;
+        let blocks = device.facts.processors;
+        let phases: Vec<Phase> = plan.phases.iter().map(|p| p.phase).collect();
+        let memory = FusedMemory::new(config, &phases, ropes, tokens, blocks);
         let Some(ring) = memory.ring(device.facts.shared_memory) else { return Ok(None) };
-        let (shapes, raw) = raw_phases(plan, ring.slot);
-        let linears = linear_defines(&shapes, device.facts.processors);
-        let defines = [plan.config.defines(), memory.defines(ring), linears].concat();
-        let kernel = compiler.begin(&KernelSource { source: Source::FusedStep, defines });
+        let (shapes, raw) = raw_phases(plan, ring.slot, blocks);
+        let linears = linear_defines(&shapes, blocks);
+        let defines = [config.defines(), memory.defines(ring), linears].concat();
+        let source = if tokens == 1 { Source::FusedStep } else { Source::FusedBatch };
+        let kernel = compiler.begin(&KernelSource { source, defines });
         let table = device.upload(bytemuck::cast_slice(&raw))?;
         let mut args = StepArgs {
             phases: table.pointer(),
             inputs: plan.inputs,
-            tables: plan.ropes.len() as i32,
-            count: plan.phases.len() as i32,
+            tables: ropes.len() as i32,
+            count: raw.len() as i32,
+            epoch: u32::MAX,
             ..StepArgs::default()
         };
-        for (i, rope) in plan.ropes.iter().enumerate() {
+        for (i, rope) in ropes.iter().enumerate() {
             (args.freqs[i], args.pairs[i]) = (rope.at, rope.pairs as i32);
         }
-        let (shared, blocks) = (memory.bytes(ring), device.facts.processors);
-        let grid = Grid { shared, ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
-        let (tokens, kernel) = (plan.tokens, StepKernel::Compiling(kernel));
-        Ok(Some(FusedStep { tokens, kernel, args, grid, tagged, last_tokens: 0, _phases: table }))
+        let grid = Grid { shared: memory.bytes(ring), ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
+        let kernel = StepKernel::Compiling(kernel);
+        Ok(Some(FusedStep { tokens, kernel, args, grid, passed, _phases: table }))
+    }
+
+    /// Memory for what phases of several tokens pass to each other: two rows of halves per token, and sums of squares.
+    pub(crate) fn passed_memory(
+        device: &Arc<Device>,
+        phases: &[Phase],
+    ) -> Result<(PassedMemory, Vec<Memory>)> {
+        let chunks = phases.iter().map(|p| if let Phase::Linear(l) = p { l.chunks as usize } else { 0 });
+        let columns = chunks.max().unwrap_or(0).max(1) * CHUNK;
+        let halves = [0; 2].map(|_| device.allocate(columns * MOST_TOKENS * 2));
+        let [first, second] = halves;
+        let all = vec![first?, second?, device.allocate(columns / TILE * MOST_TOKENS * 4)?];
+        let at = PassedMemory { halves: [all[0].pointer(), all[1].pointer()], squares: all[2].pointer() };
+        Ok((at, all))
     }
 }
 
+/// Bytes of [`FusedStep::passed_memory`], of linears with up to `columns`.
+pub(crate) fn passed_bytes(columns: usize) -> usize {
+    columns.next_multiple_of(CHUNK) * MOST_TOKENS * (2 * 2 + 1)
+}
+
 /// The phases as the kernel reads them, and the shapes of their linears.
-fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize) -> (Vec<LinearShape>, Vec<RawPhase>) {
+fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize, blocks: usize) -> (Vec<LinearShape>, Vec<RawPhase>) {
     let (mut shapes, mut barriers) = (vec![], 0);
-    let raw = plan.phases.iter().enumerate().map(|(i, phase)| {
+    let raw = plan.phases.iter().enumerate().map(|(i, BatchPhase { phase, flags })| {
         let waits = plan.barriers.get(i).is_none_or(|w| *w);
         barriers += i32::from(waits);
         let shape = match phase {
-            Phase::Linear(l) => intern(&mut shapes, LinearShape::of(l, slot)),
+            Phase::Linear(l) => {
+                let staged = if plan.tokens > 1 && is_staged(l, blocks) { STAGED_X } else { 0 };
+                intern(&mut shapes, LinearShape::of(l, slot, flags | staged))
+            }
             _ => 0,
         };
         phase.raw(if waits { barriers } else { 0 }, shape)
@@ -130,10 +160,11 @@ impl LaunchStrategy for FusedStep {
     }
 
     fn serves(&self, size: StepSize) -> bool {
-        size.tokens.max(size.outputs) <= self.tokens && !matches!(self.kernel, StepKernel::Compiling(_))
+        let fits = size.tokens.max(size.outputs) <= self.tokens && size.longest <= MOST_NEW;
+        fits && !matches!(self.kernel, StepKernel::Compiling(_))
     }
 
-    fn launch(&mut self, size: StepSize) -> Result<()> {
+    fn launch(&mut self, _size: StepSize) -> Result<()> {
         let kernel = match &self.kernel {
             StepKernel::Ready(kernel) => kernel,
             StepKernel::Failed(error) => return Err(error.clone()),
@@ -141,13 +172,12 @@ impl LaunchStrategy for FusedStep {
                 return Err(BackendError::Other("a fused step was launched before it was compiled".into()));
             }
         };
-        if size.tokens > self.last_tokens {
-            // rows that the last step did not write may have either tag: clear them to the other one
-            self.tagged.clear()?;
+        if self.args.epoch == u32::MAX {
+            // before the first step: values may have either tag
+            self.passed.iter().try_for_each(Memory::clear)?;
             self.args.epoch = 0;
         }
         self.args.epoch ^= 1;
-        self.last_tokens = size.tokens;
         // SAFETY: the struct is the kernel's, what it points to lives as long as the program, and the grid is the one that
         // the kernel was compiled for.
         unsafe { kernel.launch_together(self.grid, &self.args) }

@@ -67,9 +67,9 @@ mod tests {
         assert_eq!(words[22..25], [0, 0, 1]);
         assert_eq!(words[25..26], [2]);
         assert_eq!(words[26..], [4, 0, 8, 2]); // one table per slice, padded
-        assert!(words.len() <= reserved_words(StepSize { tokens: 3, outputs: 1 }, 2));
+        assert!(words.len() <= reserved_words(StepSize { tokens: 3, outputs: 1, longest: 2 }, 2));
         // 128 sequences of 8,192 tokens: not 2,048 tables
-        let most = StepSize { tokens: 2048, outputs: 128 };
+        let most = StepSize { tokens: 2048, outputs: 128, longest: 2048 };
         assert!(reserved_words(most, 32_768) < 129 * 32_768);
     }
 }

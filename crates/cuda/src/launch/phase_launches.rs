@@ -9,10 +9,10 @@ use tern_graph::{BackendError, Step};
 use super::linear_tiling::{Limits, whole_tile};
 use super::paged_attention::{self, PagedAttention, PagedConfig};
 use super::strategy::{LaunchStrategy, StepSize};
-use super::tiled_linears::{Passing, TiledLinears, order, passed_factor};
+use super::tiled_linears::{Passing, TiledLinears};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Source};
 use crate::kv::Kv;
-use crate::lower::KernelConfig;
+use crate::lower::{KernelConfig, order, passed_factor};
 use crate::shared::{
     ATTEND_THREADS, AttendArgs, KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
 };
@@ -118,7 +118,7 @@ impl LaunchStrategy for PhaseLaunches {
 /// The size that the launches of a step are recorded for: all steps of one tile share them. `None` for large steps.
 fn recorded_size(size: StepSize) -> Option<StepSize> {
     let outputs = if size.outputs == 0 { 0 } else { whole_tile(size.outputs)? };
-    Some(StepSize { tokens: whole_tile(size.tokens)?, outputs })
+    Some(StepSize { tokens: whole_tile(size.tokens)?, outputs, longest: 0 })
 }
 
 /// The kernels of all phases.

@@ -14,7 +14,10 @@ use super::program_memory::{Needs, ProgramMemory};
 use super::strategy::{LaunchStrategy, StepSize, Strategies};
 use crate::driver::{Compiler, Device};
 use crate::kv::Kv;
-use crate::lower::{Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, fuse, passed_as_halves, work};
+use crate::lower::{
+    BatchPhase, Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, batch_phases, fuse,
+    passed_as_halves, work,
+};
 use crate::sampling::{Sampler, is_plain};
 use crate::shared::KvCell;
 use crate::weights::Weight;
@@ -108,7 +111,8 @@ impl Compiled {
             let message = "tokens cannot be sampled: the graph's result has a row per token, not per output";
             return Err(BackendError::Invalid(message.into()));
         }
-        let size = StepSize { tokens: step.tokens.len(), outputs: step.outputs.len() };
+        let longest = step.slices.iter().map(|slice| slice.len).max().unwrap_or(0);
+        let size = StepSize { tokens: step.tokens.len(), outputs: step.outputs.len(), longest };
         let mut buffers = match self.buffers.pop() {
             Some(buffers) => buffers,
             None => StepBuffers::new(&self.device, self.memory.inputs.len(), self.memory.sampled.len())?,
@@ -152,6 +156,11 @@ impl Compiled {
             InFlight::Running(running) => running,
         };
         buffers.done.wait()?;
+        if let Some(path) = std::env::var_os("TERN_MARKS") {
+            let mut bytes = vec![0u8; 3 * 512 * 64];
+            self.memory.inputs.read((1 << 16) * 4, &mut bytes)?;
+            let _ = std::fs::write(path, bytes);
+        }
         let ids =
             buffers.sampled.bytes().chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let rows = sampled.iter().zip(ids).map(|(sampled, id)| {
@@ -211,33 +220,30 @@ impl<'a> StrategyBuilder<'a> {
         let halves = self.kv.is_none_or(|kv| kv.cells == KvCell::Half);
         let sizes = FusedStep::sizes(&config, &phases, ropes, max_tokens);
         let sizes = if halves { sizes } else { vec![] };
-        let (mut memories, mut tagged_phases) = (vec![], vec![]);
-        for &tokens in &sizes {
-            let memory = self.device.allocate(tagged.bytes(tokens))?;
-            self.lowering.tagged = Some(TaggedMemory { values: tagged, at: memory.pointer(), tokens });
-            tagged_phases.push(self.lowering.phases(fused)?);
-            memories.push(memory);
-        }
-        let steps = sizes.iter().zip(&tagged_phases).map(|(&tokens, phases)| FusedStepPlan {
-            tokens,
-            config: &config,
-            phases,
-            barriers: &tagged.barriers,
-            ropes,
-            inputs,
-        });
-        let steps: Vec<FusedStepPlan<'_>> = steps.collect();
         let passed = passed_as_halves(self.lowering.graph, fused, work);
-        let kv = self.kv;
-        let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens };
         let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
         let mut most = 0;
-        for (plan, memory) in steps.iter().zip(memories) {
-            let Some(step) = FusedStep::new(self.device, self.compiler, plan, memory)? else { break };
-            list.push(Box::new(step));
-            most = plan.tokens;
+        for tokens in sizes {
+            let (step_phases, barriers, memory) = if tokens == 1 {
+                let memory = self.device.allocate(tagged.bytes())?;
+                self.lowering.tagged = Some(TaggedMemory { values: tagged, at: memory.pointer() });
+                let phases = self.lowering.phases(fused)?.into_iter();
+                let phases = phases.map(|phase| BatchPhase { phase, flags: 0 }).collect();
+                (phases, &tagged.barriers[..], vec![memory])
+            } else {
+                let (at, memory) = FusedStep::passed_memory(self.device, &phases)?;
+                (batch_phases(self.lowering.graph, fused, &phases, &passed, &at), &[][..], memory)
+            };
+            let (config, phases) = (&config, &step_phases);
+            let plan = FusedStepPlan { tokens, config, phases, barriers, ropes, inputs };
+            if let Some(step) = FusedStep::new(self.device, self.compiler, &plan, memory)? {
+                list.push(Box::new(step));
+                most = tokens;
+            }
         }
-        if max_tokens > most {
+        let kv = self.kv;
+        let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens };
+        if max_tokens > 1 || most == 0 {
             self.compiler.load_all(&many.sources(self.device))?;
             list.push(Box::new(PhaseLaunches::new(self.device, self.compiler, many)?));
         }

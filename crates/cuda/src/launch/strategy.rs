@@ -9,6 +9,8 @@ type Result<T> = std::result::Result<T, BackendError>;
 pub(crate) struct StepSize {
     pub(crate) tokens: usize,
     pub(crate) outputs: usize,
+    /// The most tokens of one sequence.
+    pub(crate) longest: usize,
 }
 
 /// A way to launch all phases of a step whose inputs are on the device.
@@ -53,7 +55,7 @@ impl Strategies {
         }
         let Some(index) = self.0.iter().position(|strategy| strategy.serves(size)) else {
             let names: Vec<String> = self.0.iter().map(|strategy| strategy.name()).collect();
-            let StepSize { tokens, outputs } = size;
+            let StepSize { tokens, outputs, .. } = size;
             return Err(BackendError::Invalid(format!(
                 "no launch strategy serves a step of {tokens} tokens and {outputs} outputs; available: {}",
                 names.join(", ")
@@ -98,11 +100,12 @@ mod tests {
             .map(|most| -> Box<dyn LaunchStrategy> { Box::new(Recorded { most, log: Arc::clone(&log) }) });
         let mut strategies = Strategies::new(list.into());
         for (tokens, outputs) in [(1, 1), (1, 2), (5, 0)] {
-            let size = StepSize { tokens, outputs };
+            let size = StepSize { tokens, outputs, longest: tokens };
             strategies.of(size).unwrap().launch(size).unwrap();
         }
         assert_eq!(*log.lock().unwrap(), [(1, 1), (4, 1), (64, 5)]);
-        let refused = strategies.of(StepSize { tokens: 65, outputs: 1 }).err().unwrap().to_string();
+        let refused =
+            strategies.of(StepSize { tokens: 65, outputs: 1, longest: 1 }).err().unwrap().to_string();
         assert!(refused.contains("a step of 65 tokens and 1 outputs; available: up to 1, up to 4, up to 64"));
     }
 }

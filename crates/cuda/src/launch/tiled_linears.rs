@@ -8,10 +8,8 @@ use tern_graph::BackendError;
 
 use super::linear_tiling::{Limits, LinearSize, LinearTiling, tiles, whole_tile};
 use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
-use crate::lower::KernelConfig;
-use crate::shared::{
-    BITS_ORDER, BYTES_ORDER, CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs,
-};
+use crate::lower::{KernelConfig, PASSED_FACTOR, order};
+use crate::shared::{CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -20,10 +18,6 @@ const ROWS: usize = 256;
 
 /// Bytes behind the last row that the last tile of a step may read: a tile is at most as long as the rows are a multiple of.
 const READ_BEHIND: usize = ROWS * 128;
-
-/// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
-/// values up to a million stay finite.
-const PASSED_FACTOR: f32 = 1.0 / 16.0;
 
 /// Bytes of x as halves for linears of `chunks`: made by a launch of its own, or written by the phase before.
 pub(super) fn x_bytes(chunks: usize, tokens: usize) -> usize {
@@ -71,19 +65,6 @@ fn runs(l: &LinearArgs) -> Vec<Range<usize>> {
         }
     }
     runs
-}
-
-/// The order of columns in x of a linear.
-pub(super) fn order(l: &LinearArgs) -> i32 {
-    if l.signs != 0 { BITS_ORDER } else { BYTES_ORDER }
-}
-
-/// The factor on a value that is passed as halves.
-pub(super) fn passed_factor(phase: &Phase) -> f32 {
-    match phase {
-        Phase::Linear(_) => PASSED_FACTOR,
-        _ => 1.0, // attention's are means of values, which are halves
-    }
 }
 
 impl TiledLinears {

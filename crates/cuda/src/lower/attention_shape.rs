@@ -2,7 +2,7 @@
 
 use tern_graph::Attention;
 
-use crate::shared::{KEYS, MOST_QUERIES, MOST_TOKENS, OWNERS};
+use crate::shared::{KEYS, MOST_NEW, MOST_QUERIES, OWNERS};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionShape {
@@ -33,8 +33,8 @@ impl AttentionShape {
     pub(crate) fn workspace(&self) -> usize {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
-        let floats = (OWNERS + MOST_TOKENS) * d + (takers + MOST_TOKENS) * g * 2 + takers * g * v;
-        floats * 4 + (g * (d + 8) + MOST_TOKENS * (d + v)) * 2 + 80
+        let floats = (OWNERS + MOST_NEW) * d + (takers + MOST_NEW) * g * 2 + takers * g * v;
+        floats * 4 + (g * (d + 8) + MOST_NEW * (d + v)) * 2 + 80
     }
 
     /// Floats of one split of a unit: sums, largest scores and weights, written four at a time.

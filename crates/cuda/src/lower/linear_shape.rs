@@ -8,7 +8,7 @@ use crate::shared::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinearShape {
     pub(crate) cols: i32,
-    /// Bits from `NORMED` to `SCALED`.
+    /// Bits from `NORMED` on.
     pub(crate) flags: i32,
     pub(crate) gated: i32,
     /// Rounds of records in a slot of the ring; in a round every warp has one.
@@ -32,8 +32,8 @@ impl LinearShape {
         LinearShape { cols, flags: 0, gated: 0, per_slot, parts: all }
     }
 
-    /// The shape of a linear whose records come in slots of `slot` bytes.
-    pub(crate) fn of(l: &LinearArgs, slot: usize) -> LinearShape {
+    /// The shape of a linear whose records come in slots of `slot` bytes. `more` are flags that are not in its arguments.
+    pub(crate) fn of(l: &LinearArgs, slot: usize, more: i32) -> LinearShape {
         let parts = &l.part[..l.parts as usize];
         let largest = parts.iter().map(|p| p.bytes as usize).max().unwrap_or(1);
         let (rounds, fit) = ((l.chunks as usize).div_ceil(WARPS), (slot / (WARPS * largest)).max(1));
@@ -49,7 +49,7 @@ impl LinearShape {
         ];
         let shapes: Vec<_> = parts.iter().map(|p| PartShape { format: p.format, rows: p.rows }).collect();
         LinearShape {
-            flags: flags.iter().filter(|flag| flag.1).map(|flag| flag.0).sum(),
+            flags: more + flags.iter().filter(|flag| flag.1).map(|flag| flag.0).sum::<i32>(),
             gated: l.gated,
             ..LinearShape::new(l.cols, rounds.div_ceil(rounds.div_ceil(fit)), &shapes)
         }
@@ -80,13 +80,13 @@ mod tests {
             l.part[0] = part;
             l
         };
-        let per_slot = |cols, slot| LinearShape::of(&linear(cols), slot).per_slot;
+        let per_slot = |cols, slot| LinearShape::of(&linear(cols), slot, 0).per_slot;
         assert_eq!(per_slot(4096, 9216), 2); // a tile a slot
         assert_eq!(per_slot(12288, 9216), 2); // six rounds, of which two fit
         assert_eq!(per_slot(12288, 5 * 16 * 288), 3); // five would fit, but then the second slot is nearly empty
         assert_eq!(per_slot(4096, 100), 1);
         assert_eq!(
-            LinearShape::of(&linear(4096), 9216).c_text(),
+            LinearShape::of(&linear(4096), 9216, 0).c_text(),
             "LinearShape<4096, 0, 0, 2, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"
         );
     }

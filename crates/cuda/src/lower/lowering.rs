@@ -11,7 +11,8 @@ use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
     self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, FloatKind, FloatLinearArgs, HeadArgs, LinearArgs,
-    MOST_HEAD_DIM, MOST_PARTS, NormArgs, OutputsArgs, Part, Phase, RopeArgs, RowNormArgs, TILE, View,
+    MOST_HEAD_DIM, MOST_PARTS, NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RowNormArgs, TILE,
+    View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -58,12 +59,11 @@ pub(crate) struct ArgmaxScratch {
     pub(crate) ids: u64,
 }
 
-/// Memory of tagged values, for steps of up to `tokens`.
+/// Memory of tagged values.
 #[derive(Clone, Copy)]
 pub(crate) struct TaggedMemory<'a> {
     pub(crate) values: &'a TaggedValues,
     pub(crate) at: u64,
-    pub(crate) tokens: usize,
 }
 
 /// Lowers phases, and collects what kernels are compiled for.
@@ -145,7 +145,7 @@ impl Lowering<'_> {
     /// Where a value is written.
     fn out(&self, v: Val) -> View {
         let stride = self.graph.width(v) as i64;
-        let tagged = self.tagged.and_then(|t| Some(t.at + t.values.offset(v.index(), t.tokens)?));
+        let tagged = self.tagged.and_then(|t| Some(t.at + t.values.offset(v.index())?));
         match tagged {
             Some(at) => View { at, stride, mask: 1, pad: 0 },
             None => View { at: self.addresses.slots[self.plan.slot[v.index()]], stride, ..View::default() },
@@ -235,6 +235,7 @@ impl Lowering<'_> {
             signs: i32::from(self.config.formats[parts[0].format as usize].is_signs()),
             pad: 0,
             part,
+            passed: PassedArgs::default(),
         })
     }
 
@@ -308,7 +309,8 @@ impl Lowering<'_> {
             table: a.rope.map_or(0, |rope| rope.table) as i32,
             shape: intern(&mut self.config.attentions, shape),
             groups: (args.heads / args.kv_heads / shape.queries) as i32,
-            pad: 0,
+            y_half: 0,
+            y_order: 0,
         })
     }
 }

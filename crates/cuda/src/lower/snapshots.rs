@@ -41,7 +41,7 @@ fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, tagge
         argmax: Some(ArgmaxScratch { values: 0xd000, ids: 0xd100 }),
         sampled: 0xd200,
     };
-    let tagged = tagged.then_some(TaggedMemory { values: &values, at: 0xc000_0000, tokens: 1 });
+    let tagged = tagged.then_some(TaggedMemory { values: &values, at: 0xc000_0000 });
     let config = KernelConfig { page_len: 32, ..KernelConfig::default() };
     let mut lowering = Lowering { graph, plan: &plan, addresses: &addresses, tagged, config };
     let phases = lowering.phases(&fused).unwrap();
@@ -65,7 +65,7 @@ fn line(phase: &Phase) -> String {
                 format!("\n    {:x} format {} rows {} tiles {} -> {to}", p.records, p.format, p.rows, p.tiles)
             });
             let add = if a.add.at == 0 { String::new() } else { format!(" + {}", view(&a.add)) };
-            let flags = LinearShape::of(a, 9216).flags;
+            let flags = LinearShape::of(a, 9216, 0).flags;
             let x = format!("{}{}", view(&a.x), norm(&a.norm));
             let shape = format!("cols {} gated {} flags {flags:#b}", a.cols, a.gated);
             format!("linear {x}{add} {shape}{}", parts.collect::<String>())
@@ -74,6 +74,7 @@ fn line(phase: &Phase) -> String {
             format!("float linear {} {:x} rows {} -> {}", view(&a.x), a.w, a.rows, view(&a.y))
         }
         Phase::Norm(a) => format!("norm {}{} group {} -> {}", view(&a.x), norm(&a.norm), a.group, view(&a.y)),
+        Phase::Fragments(a) => format!("fragments {}{} -> {:x}", view(&a.x), norm(&a.norm), a.to),
         Phase::Rope(a) => {
             let heads = format!("heads of {} pairs {}", a.head_dim, a.pairs);
             format!("rope {} {heads} interleaved {} -> {}", view(&a.x), a.interleaved, view(&a.y))

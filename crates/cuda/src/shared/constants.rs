@@ -12,12 +12,10 @@ shared_constants! {
     WARPS: usize = 16;
     /// Threads of a block that compute in the fused step.
     THREADS: usize = WARPS * 32;
-    /// The most tokens of a fused step: the matrix unit takes four at a time.
-    MOST_TOKENS: usize = 4;
+    /// The most tokens of one sequence in a fused step.
+    MOST_NEW: usize = 4;
     /// Phases that a block of the fused step holds in shared memory.
     WINDOW: usize = 4;
-    /// Bytes of shared memory for what every phase of the fused step needs to know about the step.
-    INFO_BYTES: usize = 128;
 
     /// Rows of a tile of weights.
     TILE: usize = 16;
@@ -72,6 +70,14 @@ shared_constants! {
     BIASED: i32 = 64;
     /// ... has a scale.
     SCALED: i32 = 128;
+    /// In a fused step of several tokens: x was normalised before, ...
+    FRESH_X: i32 = 256;
+    /// ... x is staged in shared memory, ...
+    STAGED_X: i32 = 512;
+    /// ... the value is passed to the next linear as halves, ...
+    PASSED_Y: i32 = 1024;
+    /// ... in `BITS_ORDER`.
+    PASSED_IN_BITS_ORDER: i32 = 2048;
 
     /// Words of a step's inputs before the arrays.
     INPUTS_HEADER: usize = 16;

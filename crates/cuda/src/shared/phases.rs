@@ -48,6 +48,37 @@ shared_structs! {
         pad: i32,
     }
 
+    /// What a linear gets and passes as halves in a fused step of several tokens (`kernels/x_fragments.cuh`).
+    PassedArgs {
+        x: *const u16,
+        /// Its value as x of the next linear, or nothing.
+        y: *mut u16,
+        /// The weights of the next linear's norm.
+        y_weight: *const f32,
+        /// Sums of squares of the value that a norm follows: `[16 columns][token]`.
+        squares: *mut f32,
+        /// The value of 1 in x.
+        x_factor: f32,
+        /// On the value that is passed.
+        y_factor: f32,
+    }
+
+    /// Makes x of a linear as halves.
+    FragmentArgs {
+        x: View,
+        norm: NormArgs,
+        to: *mut u16,
+        squares: *mut f32,
+        /// On the values.
+        factor: f32,
+        cols: i32,
+        chunks: i32,
+        /// `BYTES_ORDER` or `BITS_ORDER`.
+        order: i32,
+        outputs_only: i32,
+        pad: i32,
+    }
+
     LinearArgs {
         x: View,
         /// Added to the result, or nothing.
@@ -64,6 +95,7 @@ shared_structs! {
         signs: i32,
         pad: i32,
         part: [Part; MOST_PARTS],
+        passed: PassedArgs,
     }
 
     FloatLinearArgs {
@@ -156,6 +188,8 @@ shared_structs! {
         partial: *mut f32,
         /// Of splits: `[token][kv_head][query group]`
         arrivals: *mut u32,
+        /// In a fused step of several tokens: the result as x of the next linear, or nothing.
+        y_half: *mut u16,
         magnitude: f32,
         scale: f32,
         softcap: f32,
@@ -170,7 +204,8 @@ shared_structs! {
         shape: i32,
         /// Groups of the query heads of one key head: a block attends with one.
         groups: i32,
-        pad: i32,
+        /// Of `y_half`: `BYTES_ORDER` or `BITS_ORDER`.
+        y_order: i32,
     }
 
     /// The best token of each row; `best` and `places` are what blocks found: `[row][block]`.
@@ -260,6 +295,7 @@ phases! {
         Rope(RopeArgs) as ROPE, rope;
         Elements(ElementArgs) as ELEMENTS, elements;
         Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
+        Fragments(FragmentArgs) as FRAGMENTS, fragments;
     }
     large {
         Linear(LinearArgs) as LINEAR, linear;
