@@ -304,7 +304,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         auto write = [&](int i, const float2& top, const float4& v) {
             float by = reciprocal(top.y), four[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
             if (TOKENS_AT_ONCE > 1 && a.y_half) {
-                store_fragment4(a.y_half, a.y_order, u.token, (u.kv_head * a.groups + u.group) * G * V + i, four);
+                store_fragment4(a.y_half, a.y_order, u.token, (u.kv_head * a.groups + u.group) * G * V + i, four, epoch);
             } else {
                 store_tagged4(y + i, {four[0], four[1], four[2], four[3]}, a.y.mask, epoch);
             }

@@ -1,8 +1,8 @@
 // y = norm(x) * w^T for several tokens, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add of
 // graph/reference.rs in sequence.
 //
-// Blocks and warps share tiles and chunks as for one token (linear.cuh). x comes as halves from the phase before
-// (x_fragments.cuh), and each lane has its operands of the warp's chunks in registers; weights become halves, too, and the
+// Blocks and warps share tiles and chunks as for one token (linear.cuh), and pass values with tags. x comes as halves from the
+// phase before (x_fragments.cuh), and each lane has its operands of the warp's chunks in registers; weights become halves, too, and the
 // matrix unit takes 16 rows of them and eight tokens.
 //
 // The value that a norm follows is passed on before its norm is known: times the norm's weights, and times the factor of the
@@ -30,12 +30,26 @@ struct BatchMemory {
 };
 
 // The factors of a norm, from the sums of squares that came with x: [16 columns][token].
-template <class L> DEVICE void find_factors(const LinearArgs& a, const BatchMemory& m) {
+template <class L> DEVICE void find_factors(const LinearArgs& a, const Info& info, const BatchMemory& m) {
     int thread = threadIdx.x, lane = thread % 32;
     float4 sum = {0, 0, 0, 0}; // of four tokens: neighbouring threads have the others
-    for (int i = thread * 4; i < (L::COLS + TILE - 1) / TILE * FRAGMENT_TOKENS; i += THREADS * 4) {
-        float4 v = load_floats4(a.passed.squares + i);
-        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    constexpr int FLOATS = (L::COLS + TILE - 1) / TILE * FRAGMENT_TOKENS;
+    int x_rows = L::OUTPUTS && !L::GATHER ? info.outputs : info.tokens;
+#pragma unroll
+    for (int base = 0; base < FLOATS; base += THREADS * 4) {
+        int i = base + thread * 4;
+        Awaited<1> four;
+        if (i < FLOATS) four.load(a.passed.squares + i);
+        else four.zero(info.epoch);
+        // rows that x does not have are not waited for
+        auto wait = [&](int k) { return i < FLOATS && i % FRAGMENT_TOKENS + k < x_rows && (four.bits[k] ^ info.epoch) & 1; };
+        for (Patience patience;; patience.wear()) {
+            bool again = wait(0) || wait(1) || wait(2) || wait(3);
+            if (!__any_sync(0xffffffff, again)) break;
+            load_shared_words4_if(again, four.bits, a.passed.squares + i);
+        }
+        if (i >= FLOATS) continue;
+        sum.x += untagged(four.bits[0], 1), sum.y += untagged(four.bits[1], 1), sum.z += untagged(four.bits[2], 1), sum.w += untagged(four.bits[3], 1);
     }
 #pragma unroll
     for (int step = 2; step < 32; step *= 2) {
@@ -59,50 +73,87 @@ template <class L> struct Fragments {
     static constexpr int PIECES = FRAGMENT_CHUNK * 2 / 16; // of 16 bytes, of a chunk
     const uint4* from; // of the warp's first chunk
     bool real;         // whether the lane has a token
-    uint4 b[2][4];     // of even and odd rounds
+    u32 tags;
+    u32 b[2][16]; // of even and odd rounds
 
-    DEVICE uint4 load(int round, int i) const {
-        if (!real || (!L::FULL && round * WARPS + (int)threadIdx.x / 32 >= L::CHUNKS)) return uint4{0, 0, 0, 0};
-        const uint4* at = from + round * WARPS * PIECES + i * 32;
-        return STAGED ? *at : load_words4(at);
-    }
+    DEVICE bool has(int round) const { return real && (L::FULL || round * WARPS + (int)threadIdx.x / 32 < L::CHUNKS); }
+    DEVICE const float* at(int round, int i) const { return (const float*)(from + round * WARPS * PIECES + i * 32); }
+
+    // Loads the operands of a round, which may not be written yet.
     DEVICE void fetch(int round) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) b[round % 2][i] = load(round, i);
+        for (int i = 0; i < 4; i++) {
+            u32* to = b[round % 2] + 4 * i;
+            to[0] = to[1] = to[2] = to[3] = tags;
+            if (has(round)) load_shared_words4(to, at(round, i));
+        }
+    }
+
+    // Waits until they are written. All lanes of a warp wait together.
+    DEVICE void wait(int round) {
+        u32(&words)[16] = b[round % 2];
+        for (Patience patience;; patience.wear()) {
+            u32 wrong = 0;
+#pragma unroll
+            for (int i = 0; i < 16; i++) wrong |= words[i] ^ tags;
+            bool again = wrong & HALF_TAGS;
+            if (!__any_sync(0xffffffff, again)) break;
+#pragma unroll
+            for (int i = 0; i < 4; i++) load_shared_words4_if(again, words + 4 * i, at(round, i));
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) words[i] &= ~HALF_TAGS;
     }
 
     DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp) {
         int g = lane / 4;
-        real = g < rows;
+        real = g < rows, tags = half_tags(info.epoch);
         int token = real && L::GATHER ? info.output_row[g] : g;
         from = (const uint4*)a.passed.x + warp * PIECES + token * 4 + lane % 4;
+        fetch(0);
+        if (REGISTERS && L::ROUNDS > 1) fetch(1);
         if constexpr (STAGED) { // a warp uses only what it has copied itself
             uint4* to = m.staged + warp * PIECES + lane;
-#pragma unroll 2
-            for (int round = 0; round < L::ROUNDS; round++)
+#pragma unroll
+            for (int round = 0; round < L::ROUNDS; round++) {
+                if (round + 1 < L::ROUNDS) fetch(round + 1);
+                wait(round);
+                const u32(&words)[16] = b[round % 2];
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (L::FULL || round * WARPS + warp < L::CHUNKS) to[round * WARPS * PIECES + i * 32] = real ? load_words4(from + round * WARPS * PIECES + i * 32) : uint4{0, 0, 0, 0};
+                    if (L::FULL || round * WARPS + warp < L::CHUNKS) to[round * WARPS * PIECES + i * 32] = {words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]};
+            }
             from = to;
             __syncwarp();
         }
-        fetch(0);
-        if (REGISTERS && L::ROUNDS > 1) fetch(1);
+    }
+
+    // Before the first tile.
+    DEVICE void wait_for_registers() {
+        if (REGISTERS) wait(0);
+        if (REGISTERS && L::ROUNDS > 1) wait(1);
     }
 
     // The operands of a round; meanwhile those of the next one are loaded.
-    DEVICE const uint4 (&of(int round))[4] {
-        if (!REGISTERS && !STAGED && round + 1 < L::ROUNDS) fetch(round + 1);
-        if (STAGED && round > 0) fetch(round);
-        return b[round % 2];
+    DEVICE const u32 (&of(int round))[16] {
+        u32(&words)[16] = b[round % 2];
+        if constexpr (STAGED) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint4 v = from[round * WARPS * PIECES + i * 32];
+                words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+            }
+        } else if constexpr (!REGISTERS) {
+            if (round + 1 < L::ROUNDS) fetch(round + 1);
+            wait(round);
+        }
+        return words;
     }
     // All rounds are done: begin again.
     DEVICE void restart() {
-        if (!REGISTERS) fetch(0);
+        if (!REGISTERS && !STAGED) fetch(0);
     }
 };
-
-DEVICE u32 word_of(const uint4 (&b)[4], int i) { return i % 4 == 0 ? b[i / 4].x : i % 4 == 1 ? b[i / 4].y : i % 4 == 2 ? b[i / 4].z : b[i / 4].w; }
 
 // The warp's partial sums of N tiles, one or two, as they come through the ring; `out` gets them by token and row.
 template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L>& x, float* out, int lane, int warp) {
@@ -116,11 +167,11 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
         for (int i = 0; i < L::PER_SLOT; i++) {
             int round = piece * L::PER_SLOT + i;
             if (round >= L::ROUNDS || (!L::FULL && round * WARPS + warp >= L::CHUNKS)) break;
-            const uint4(&b)[4] = x.of(round);
+            const u32(&b)[16] = x.of(round);
             auto step = [&](const RowHalves<F>& first, const RowHalves<F>& second, float (&c)[2][4], int t) {
                 u32 w[4];
                 first.pairs(w[0], w[2], t), second.pairs(w[1], w[3], t);
-                multiply(c[t % 2], w[0], w[1], w[2], w[3], word_of(b, 2 * t), word_of(b, 2 * t + 1));
+                multiply(c[t % 2], w[0], w[1], w[2], w[3], b[2 * t], b[2 * t + 1]);
             };
             if constexpr (F::SIGNS && N == 2) { // both tiles together: more independent work
                 RowHalves<F> rows[N][2];
@@ -155,7 +206,10 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
 }
 
 // What a row of a token needs from memory, loaded early.
-struct Early { float added, weight; };
+struct Early {
+    u32 added; // with its tag
+    float weight;
+};
 
 template <class L> DEVICE Early load_early(const LinearArgs& a, int i, int from, int units, int rows) {
     Early e = {0, 0};
@@ -164,7 +218,7 @@ template <class L> DEVICE Early load_early(const LinearArgs& a, int i, int from,
     const Part& part = a.part[L::find((from + i / 16 % units) * L::EACH, tile)];
     int row = tile * TILE + i % 16, token = i / 16 / units;
     if (token >= rows || row >= part.rows) return e;
-    if (L::ADD) e.added = load_float(row_of(a.add, token) + row);
+    if (L::ADD) e.added = load_shared_word(row_of(a.add, token) + row);
     if (L::Y_PASSED && !L::GATED && a.passed.y_weight) e.weight = a.passed.y_weight[row];
     return e;
 }
@@ -190,8 +244,12 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info,
         const float* shares = m.shares + unit * L::EACH * SHARE_FLOATS + token * SHARE_STRIDE + r;
         float y = real ? whole_row<L>(part, shares, factor, row) : 0.f;
         if (L::GATED && real) y = activate(L::GATED - 1, y) * whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row);
-        if (L::ADD) y += early.added;
-        if (real && !(L::GATED && L::Y_PASSED)) part.y[(long)token * part.y_stride + row] = y;
+        if (L::ADD && real) {
+            const float* add = row_of(a.add, token) + row;
+            for (Patience patience; (early.added ^ info.epoch) & L::ADD_MASK; patience.wear()) early.added = load_shared_word(add);
+            y += untagged(early.added, L::ADD_MASK);
+        }
+        if (real && !(L::GATED && L::Y_PASSED)) store_tagged(part.y + (long)token * part.y_stride + row, y, part.y_mask, info.epoch);
         if (!L::Y_PASSED) continue;
         float passed = y * a.passed.y_factor;
         if (!L::GATED) {
@@ -199,9 +257,9 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info,
             float squares = y * y;
 #pragma unroll
             for (int step = 8; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), squares, step);
-            if (r == 0) a.passed.squares[tile * FRAGMENT_TOKENS + token] = squares;
+            if (r == 0) store_tagged(a.passed.y_squares + tile * FRAGMENT_TOKENS + token, squares, 1, info.epoch);
         }
-        if (real) *fragment_at(a.passed.y, ORDER, token, row) = to_half_or_infinity(passed);
+        if (real) store_fragment(fragment_at(a.passed.y, ORDER, token, row), passed, info.epoch);
     }
 }
 
@@ -216,7 +274,8 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     Fragments<L> x(a, info, rows, m, lane, warp);
     Early early = {0, 0};
     if (units > 0) early = load_early<L>(a, thread, 0, min(units, HELD_TILES / L::EACH), rows);
-    if (L::NORM) find_factors<L>(a, m); // every block needs them later
+    if (L::NORM) find_factors<L>(a, info, m); // every block needs them later
+    x.wait_for_registers();
     float* mine = m.shares + warp * WARP_SHARE;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;

@@ -100,23 +100,21 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
     }
 }
 
-// x of a linear as halves, after its norm, and the sums of its squares; columns behind the last one are zero. A block makes a row.
+// x of a linear as halves, after its norm, and the sums of its squares; columns behind the last one are zero. A block makes a row,
+// behind a barrier: x may have tags.
 template <int THREADS> DEVICE void run(const FragmentArgs& a, const BlockContext& c) {
     for (int token = c.block; token < rows_of(c.inputs, a.outputs_only); token += c.blocks) {
-        const float* x = row_of(a.x, token);
+        auto x = [&](int k) { return untagged(load_shared_word(row_of(a.x, token) + k), a.x.mask); };
         float sum = 0, factor = a.factor;
-        for (int k = threadIdx.x; k < a.cols; k += THREADS) {
-            float v = load_float(x + k);
-            sum += v * v;
-        }
+        for (int k = threadIdx.x; k < a.cols; k += THREADS) sum += x(k) * x(k);
         sum = block_sum<THREADS>(sum, c.scratch);
         sync_threads<THREADS>();
         if (a.norm.kind) factor *= norm_factor(sum, a.cols, a.norm.eps);
         for (int k = threadIdx.x; k < a.chunks * CHUNK; k += THREADS) {
-            float v = k < a.cols ? load_float(x + k) * factor * (a.norm.kind ? a.norm.weight[k] : 1.f) : 0.f;
-            *fragment_at(a.to, a.order, token, k) = to_half(v);
+            float v = k < a.cols ? x(k) * factor * (a.norm.kind ? a.norm.weight[k] : 1.f) : 0.f;
+            store_fragment(fragment_at(a.to, a.order, token, k), v, c.epoch);
         }
-        for (int i = threadIdx.x; i < (a.cols + TILE - 1) / TILE; i += THREADS) a.squares[i * FRAGMENT_TOKENS + token] = i == 0 ? sum : 0.f;
+        for (int i = threadIdx.x; i < (a.cols + TILE - 1) / TILE; i += THREADS) store_tagged(a.squares + i * FRAGMENT_TOKENS + token, i == 0 ? sum : 0.f, 1, c.epoch);
     }
 }
 

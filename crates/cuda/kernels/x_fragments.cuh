@@ -14,20 +14,27 @@ DEVICE u16* fragment_at(u16* x, int order, int token, int column) {
     return x + chunk * FRAGMENT_CHUNK + ((step / 2 * FRAGMENT_TOKENS + token) * 4 + q) * 8 + step % 2 * 4 + place;
 }
 
-// Four columns from a multiple of four on.
-DEVICE void store_fragment4(u16* x, int order, int token, int column, const float (&v)[4]) {
-    u16* at = fragment_at(x, order, token, column);
-    if (order == BYTES_ORDER) {
-        *(uint2*)at = {to_half2(v[0], v[1]), to_half2(v[2], v[3])};
-    } else { // two steps
-#pragma unroll
-        for (int i = 0; i < 4; i++) at[2 * i] = to_half(v[i]);
-    }
+// As floats (tagged.cuh), halves carry a tag: their lowest bit. A reader polls them until they have the tag of this step.
+constexpr u32 HALF_TAGS = 0x00010001; // of two halves
+
+DEVICE u32 half_tags(u32 epoch) { return epoch & 1 ? HALF_TAGS : 0; }
+
+// Rounds to a multiple of two of the last place, half to even; the largest halves, infinities and NaN are truncated.
+DEVICE u16 tagged_half(u32 half, u32 epoch) {
+    u32 rounded = (half & 0x7fff) >= 0x7bff ? half : half + (half >> 1 & 1);
+    return (u16)((rounded & ~1u) | (epoch & 1));
 }
 
-// Values that are too large for a half become infinite: what is computed with them is not finite, and is reported.
-DEVICE u16 to_half_or_infinity(float x) {
+// Stores a value; one that is too large for a half becomes infinite: what is computed with it is not finite, and is reported.
+DEVICE void store_fragment(u16* at, float x, u32 epoch) {
     u16 half;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
-    return half;
+    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(at), "h"(tagged_half(half, epoch)) : "memory");
+}
+
+// Four columns from a multiple of four on.
+DEVICE void store_fragment4(u16* x, int order, int token, int column, const float (&v)[4], u32 epoch) {
+    u16* at = fragment_at(x, order, token, column);
+#pragma unroll
+    for (int i = 0; i < 4; i++) store_fragment(at + (order == BYTES_ORDER ? i : 2 * i), v[i], epoch);
 }

@@ -11,14 +11,14 @@ use crate::shared::{
 };
 use crate::weights::Layout;
 
-/// Bytes of its caller's registers that a function may save: ptxas counts them as spilled.
-const SAVED: usize = 192;
+/// Bytes that a kernel may spill: registers of a caller that a function saves, and what a fused step holds across its phases.
+const SAVED: usize = 256;
 
 fn spilled(line: &str) -> Option<usize> {
     line.split_once(" bytes spill stores")?.0.rsplit(' ').next()?.parse().ok()
 }
 
-/// Every kernel compiles for every generation of GPUs, without a GPU, and spills no register.
+/// Every kernel compiles for every generation of GPUs, without a GPU, and spills few registers.
 #[test]
 fn every_kernel_compiles_for_every_generation() {
     let Some(tools) = std::env::var_os("TERN_TEST_TOOLS").map(PathBuf::from) else {

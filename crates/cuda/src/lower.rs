@@ -16,7 +16,7 @@ mod tagged_values;
 mod test_graphs;
 
 pub(crate) use attention_shape::AttentionShape;
-pub(crate) use batch_phases::{BatchPhase, PASSED_FACTOR, PassedMemory, batch_phases, order, passed_factor};
+pub(crate) use batch_phases::{BatchPhase, BatchSources, PASSED_FACTOR, PassedMemory, order, passed_factor};
 pub(crate) use fuse::{Fused, fuse, work};
 pub(crate) use kernel_config::{KernelConfig, intern};
 #[cfg(test)]

@@ -8,8 +8,8 @@ use tern_graph::BackendError;
 use super::fused_memory::{FusedMemory, RopeTable, is_staged};
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
-use crate::lower::{BatchPhase, KernelConfig, LinearShape, PassedMemory, intern, linear_defines};
-use crate::shared::{CHUNK, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, TILE, WARPS};
+use crate::lower::{BatchPhase, KernelConfig, LinearShape, intern, linear_defines};
+use crate::shared::{KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, WARPS};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -24,8 +24,6 @@ pub(crate) struct FusedStepPlan<'a> {
     pub(crate) tokens: usize,
     pub(crate) config: &'a KernelConfig,
     pub(crate) phases: &'a [BatchPhase],
-    /// Phases before which all blocks wait for each other; phases behind the end of the list do.
-    pub(crate) barriers: &'a [bool],
     pub(crate) ropes: &'a [RopeTable],
     pub(crate) inputs: u64,
 }
@@ -36,8 +34,10 @@ pub(crate) struct FusedStep {
     kernel: StepKernel,
     args: StepArgs,
     grid: Grid,
-    /// What phases pass to each other: tagged values of one token, or halves of several.
-    passed: Vec<Memory>,
+    /// Values with tags that phases pass to each other.
+    tagged: Vec<Memory>,
+    /// Rows that carry the tag of the last step.
+    last_tokens: usize,
     _phases: Memory,
 }
 
@@ -67,13 +67,12 @@ impl FusedStep {
         SIZES.into_iter().filter(|&size| size == 1 || max_tokens > 1).collect()
     }
 
-    /// Begins to compile it; `None` if the step does not fit into shared memory. `passed` is memory that its phases point to,
-    /// the first of which has the tags of one token.
+    /// Begins to compile it; `None` if the step does not fit into shared memory. `tagged` has the values that its phases pass.
     pub(crate) fn new(
         device: &Arc<Device>,
         compiler: &Compiler,
         plan: &FusedStepPlan<'_>,
-        passed: Vec<Memory>,
+        tagged: Vec<Memory>,
     ) -> Result<Option<FusedStep>> {
         let FusedStepPlan { tokens, config, ropes, .. } = *plan;
         let blocks = device.facts.processors;
@@ -91,7 +90,6 @@ impl FusedStep {
             inputs: plan.inputs,
             tables: ropes.len() as i32,
             count: raw.len() as i32,
-            epoch: u32::MAX,
             ..StepArgs::default()
         };
         for (i, rope) in ropes.iter().enumerate() {
@@ -99,35 +97,15 @@ impl FusedStep {
         }
         let grid = Grid { shared: memory.bytes(ring), ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
         let kernel = StepKernel::Compiling(kernel);
-        Ok(Some(FusedStep { tokens, kernel, args, grid, passed, _phases: table }))
+        Ok(Some(FusedStep { tokens, kernel, args, grid, tagged, last_tokens: 0, _phases: table }))
     }
-
-    /// Memory for what phases of several tokens pass to each other: two rows of halves per token, and sums of squares.
-    pub(crate) fn passed_memory(
-        device: &Arc<Device>,
-        phases: &[Phase],
-    ) -> Result<(PassedMemory, Vec<Memory>)> {
-        let chunks = phases.iter().map(|p| if let Phase::Linear(l) = p { l.chunks as usize } else { 0 });
-        let columns = chunks.max().unwrap_or(0).max(1) * CHUNK;
-        let halves = [0; 2].map(|_| device.allocate(columns * MOST_TOKENS * 2));
-        let [first, second] = halves;
-        let all = vec![first?, second?, device.allocate(columns / TILE * MOST_TOKENS * 4)?];
-        let at = PassedMemory { halves: [all[0].pointer(), all[1].pointer()], squares: all[2].pointer() };
-        Ok((at, all))
-    }
-}
-
-/// Bytes of [`FusedStep::passed_memory`], of linears with up to `columns`.
-pub(crate) fn passed_bytes(columns: usize) -> usize {
-    columns.next_multiple_of(CHUNK) * MOST_TOKENS * (2 * 2 + 1)
 }
 
 /// The phases as the kernel reads them, and the shapes of their linears.
 fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize, blocks: usize) -> (Vec<LinearShape>, Vec<RawPhase>) {
     let (mut shapes, mut barriers) = (vec![], 0);
-    let raw = plan.phases.iter().enumerate().map(|(i, BatchPhase { phase, flags })| {
-        let waits = plan.barriers.get(i).is_none_or(|w| *w);
-        barriers += i32::from(waits);
+    let raw = plan.phases.iter().map(|BatchPhase { phase, flags, barrier }| {
+        barriers += i32::from(*barrier);
         let shape = match phase {
             Phase::Linear(l) => {
                 let staged = if plan.tokens > 1 && is_staged(l, blocks) { STAGED_X } else { 0 };
@@ -135,7 +113,7 @@ fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize, blocks: usize) -> (Vec<Line
             }
             _ => 0,
         };
-        phase.raw(if waits { barriers } else { 0 }, shape)
+        phase.raw(if *barrier { barriers } else { 0 }, shape)
     });
     let raw = raw.collect();
     (shapes, raw)
@@ -164,7 +142,7 @@ impl LaunchStrategy for FusedStep {
         fits && !matches!(self.kernel, StepKernel::Compiling(_))
     }
 
-    fn launch(&mut self, _size: StepSize) -> Result<()> {
+    fn launch(&mut self, size: StepSize) -> Result<()> {
         let kernel = match &self.kernel {
             StepKernel::Ready(kernel) => kernel,
             StepKernel::Failed(error) => return Err(error.clone()),
@@ -172,12 +150,13 @@ impl LaunchStrategy for FusedStep {
                 return Err(BackendError::Other("a fused step was launched before it was compiled".into()));
             }
         };
-        if self.args.epoch == u32::MAX {
-            // before the first step: values may have either tag
-            self.passed.iter().try_for_each(Memory::clear)?;
+        if size.tokens > self.last_tokens {
+            // rows that the last step did not write may have either tag: clear them to the other one
+            self.tagged.iter().try_for_each(Memory::clear)?;
             self.args.epoch = 0;
         }
         self.args.epoch ^= 1;
+        self.last_tokens = size.tokens;
         // SAFETY: the struct is the kernel's, what it points to lives as long as the program, and the grid is the one that
         // the kernel was compiled for.
         unsafe { kernel.launch_together(self.grid, &self.args) }

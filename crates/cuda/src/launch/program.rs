@@ -15,7 +15,7 @@ use super::strategy::{LaunchStrategy, StepSize, Strategies};
 use crate::driver::{Compiler, Device};
 use crate::kv::Kv;
 use crate::lower::{
-    BatchPhase, Fused, KernelConfig, Lowering, TaggedMemory, TaggedValues, batch_phases, fuse,
+    BatchSources, Fused, KernelConfig, Lowering, PassedMemory, TaggedMemory, TaggedValues, fuse,
     passed_as_halves, work,
 };
 use crate::sampling::{Sampler, is_plain};
@@ -224,18 +224,22 @@ impl<'a> StrategyBuilder<'a> {
         let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
         let mut most = 0;
         for tokens in sizes {
-            let (step_phases, barriers, memory) = if tokens == 1 {
-                let memory = self.device.allocate(tagged.bytes())?;
-                self.lowering.tagged = Some(TaggedMemory { values: tagged, at: memory.pointer() });
-                let phases = self.lowering.phases(fused)?.into_iter();
-                let phases = phases.map(|phase| BatchPhase { phase, flags: 0 }).collect();
-                (phases, &tagged.barriers[..], vec![memory])
-            } else {
-                let (at, memory) = FusedStep::passed_memory(self.device, &phases)?;
-                (batch_phases(self.lowering.graph, fused, &phases, &passed, &at), &[][..], memory)
+            let values = self.device.allocate(tagged.bytes(tokens))?;
+            self.lowering.tagged = Some(TaggedMemory { values: tagged, at: values.pointer(), tokens });
+            let sources = BatchSources {
+                graph: self.lowering.graph,
+                fused,
+                phases: &self.lowering.phases(fused)?,
+                passed: &passed,
+                barriers: &tagged.barriers,
             };
-            let (config, phases) = (&config, &step_phases);
-            let plan = FusedStepPlan { tokens, config, phases, barriers, ropes, inputs };
+            let (phases, memory) = if tokens == 1 {
+                (sources.unchanged(), vec![values])
+            } else {
+                let halves = self.device.allocate(sources.phases(PassedMemory::new(0, tokens)).1)?;
+                (sources.phases(PassedMemory::new(halves.pointer(), tokens)).0, vec![values, halves])
+            };
+            let plan = FusedStepPlan { tokens, config: &config, phases: &phases, ropes, inputs };
             if let Some(step) = FusedStep::new(self.device, self.compiler, &plan, memory)? {
                 list.push(Box::new(step));
                 most = tokens;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tern_graph::{BackendError, Graph, Op, Plan};
 
 use super::fused_memory::RopeTable;
-use super::fused_step::{MOST_TOKENS, passed_bytes};
+use super::fused_step::MOST_TOKENS;
 use super::strategy::StepSize;
 use super::tiled_linears::x_bytes;
 use super::{inputs, paged_attention};
@@ -28,9 +28,9 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) ->
         _ => None,
     });
     let x = x_bytes(Layout::chunks(widest), most.tokens);
-    let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most, of one token
+    let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; as floats, and of several tokens as halves
     let sampling = Sampler::scratch_bytes(most.outputs, graph.vocab());
-    x + attention.max().unwrap_or(0) + tagged * 4 + passed_bytes(widest) + sampling
+    x + attention.max().unwrap_or(0) + tagged * (4 + MOST_TOKENS * (4 + 3)) + sampling
 }
 
 /// All allocations of a program, and their addresses.

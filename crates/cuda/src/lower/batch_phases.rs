@@ -6,7 +6,7 @@ use tern_graph::{Graph, NormKind};
 use super::fuse::Fused;
 use crate::shared::{
     BITS_ORDER, BYTES_ORDER, CHUNK, FRESH_X, FragmentArgs, LinearArgs, PASSED_IN_BITS_ORDER, PASSED_Y,
-    PassedArgs, Phase,
+    PassedArgs, Phase, TILE,
 };
 
 /// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
@@ -16,18 +16,51 @@ pub(crate) const PASSED_FACTOR: f32 = 1.0 / 16.0;
 /// On values that are about one, or were about one before something was added to them.
 const NORMED_FACTOR: f32 = 1.0 / 64.0;
 
-/// Memory of what is passed: two rows of halves by turns, and the sums of squares of rows that a norm follows.
-#[derive(Clone, Copy, Debug, Default)]
+/// Memory of what phases pass, written once per step: no reader takes a half of the step before for one of this step.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PassedMemory {
-    pub(crate) halves: [u64; 2],
-    pub(crate) squares: u64,
+    at: u64,
+    bytes: u64,
+    tokens: usize,
 }
 
-/// A phase, and the flags of a linear's shape that are about what is passed.
+impl PassedMemory {
+    /// Memory from an address on, for steps of up to `tokens`.
+    pub(crate) fn new(at: u64, tokens: usize) -> PassedMemory {
+        PassedMemory { at, bytes: 0, tokens }
+    }
+
+    fn take(&mut self, bytes: usize) -> u64 {
+        let at = self.at + self.bytes;
+        self.bytes += bytes.next_multiple_of(128) as u64;
+        at
+    }
+
+    /// For x of a linear as halves, and for the sums of its squares.
+    fn x(&mut self, l: &LinearArgs) -> PassedX {
+        let columns = l.chunks as usize * CHUNK;
+        PassedX {
+            halves: self.take(columns * self.tokens * 2),
+            squares: if l.norm.kind != 0 { self.take(columns / TILE * self.tokens * 4) } else { 0 },
+        }
+    }
+}
+
+/// x of one linear.
+#[derive(Clone, Copy, Debug, Default)]
+struct PassedX {
+    halves: u64,
+    squares: u64,
+}
+
+/// A phase of a fused step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchPhase {
     pub(crate) phase: Phase,
+    /// Flags of a linear's shape that are not in its arguments.
     pub(crate) flags: i32,
+    /// All blocks wait for each other before it.
+    pub(crate) barrier: bool,
 }
 
 /// The order of columns in x of a linear.
@@ -56,72 +89,106 @@ fn passes_before_norm(graph: &Graph, fused: &[Fused], i: usize) -> bool {
         && graph.width(out).is_multiple_of(CHUNK)
 }
 
-/// The phases of the step. `passed` says which of them pass their value without a norm, see `passed_as_halves`.
-pub(crate) fn batch_phases(
-    graph: &Graph,
-    fused: &[Fused],
-    phases: &[Phase],
-    passed: &[bool],
-    memory: &PassedMemory,
-) -> Vec<BatchPhase> {
-    let mut all = vec![];
-    let mut x_in = 0; // the memory of the x that was written last
-    for (i, phase) in phases.iter().enumerate() {
-        let without_norm = |i: usize| passed.get(i) == Some(&true);
-        let next = match phases.get(i + 1) {
-            Some(Phase::Linear(next)) if without_norm(i) || passes_before_norm(graph, fused, i) => Some(next),
-            _ => None,
-        };
-        let mut flags = match next {
-            Some(next) if order(next) == BITS_ORDER => PASSED_Y | PASSED_IN_BITS_ORDER,
-            Some(_) => PASSED_Y,
-            None => 0,
-        };
-        let mut phase = *phase;
-        match &mut phase {
-            Phase::Linear(l) => {
-                let x_factor = match i.checked_sub(1) {
-                    Some(before) if without_norm(before) => passed_factor(&phases[before]),
-                    Some(before) if passes_before_norm(graph, fused, before) => NORMED_FACTOR,
-                    _ => {
-                        let factor = if l.norm.kind != 0 { NORMED_FACTOR } else { PASSED_FACTOR };
-                        let args = fragments(l, memory.halves[x_in], memory.squares, factor);
-                        all.push(BatchPhase { phase: Phase::Fragments(args), flags: 0 });
-                        flags |= if l.norm.kind != 0 { FRESH_X } else { 0 };
-                        factor
-                    }
-                };
-                l.passed = PassedArgs {
-                    x: memory.halves[x_in],
-                    squares: memory.squares,
-                    x_factor: 1.0 / x_factor,
-                    ..PassedArgs::default()
-                };
-                if let Some(next) = next {
-                    x_in = 1 - x_in;
-                    l.passed.y = memory.halves[x_in];
-                    l.passed.y_weight = next.norm.weight;
-                    l.passed.y_factor = if l.gated != 0 { PASSED_FACTOR } else { NORMED_FACTOR };
-                }
-            }
-            Phase::Attend(a) => {
-                if let Some(next) = next {
-                    (a.y_half, a.y_order) = (memory.halves[x_in], order(next));
-                }
-            }
-            _ => {}
-        }
-        all.push(BatchPhase { phase, flags });
+/// What the phases of a step are made from.
+pub(crate) struct BatchSources<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) fused: &'a [Fused],
+    /// The phases for one token.
+    pub(crate) phases: &'a [Phase],
+    /// Which of them pass their value without a norm, see `passed_as_halves`.
+    pub(crate) passed: &'a [bool],
+    /// Before which of them all blocks wait for each other; those behind the end of the list do.
+    pub(crate) barriers: &'a [bool],
+}
+
+impl BatchSources<'_> {
+    fn passes_without_norm(&self, i: usize) -> bool {
+        self.passed.get(i) == Some(&true)
     }
-    all
+
+    /// The linear behind a phase that gets its value as halves.
+    fn next(&self, i: usize) -> Option<&LinearArgs> {
+        match self.phases.get(i + 1) {
+            Some(Phase::Linear(next))
+                if self.passes_without_norm(i) || passes_before_norm(self.graph, self.fused, i) =>
+            {
+                Some(next)
+            }
+            _ => None,
+        }
+    }
+
+    /// The phases for one token.
+    pub(crate) fn unchanged(&self) -> Vec<BatchPhase> {
+        let barrier = |i: usize| self.barriers.get(i).is_none_or(|barrier| *barrier);
+        let phases = self.phases.iter().enumerate();
+        phases.map(|(i, phase)| BatchPhase { phase: *phase, flags: 0, barrier: barrier(i) }).collect()
+    }
+
+    /// The phases of the step, and the bytes that they pass.
+    pub(crate) fn phases(&self, memory: PassedMemory) -> (Vec<BatchPhase>, usize) {
+        let (mut all, mut memory) = (vec![], memory);
+        let mut x = PassedX::default(); // what the phase before has passed
+        for (i, phase) in self.phases.iter().enumerate() {
+            let barrier = self.barriers.get(i).is_none_or(|barrier| *barrier);
+            let next = self.next(i);
+            let mut flags = match next {
+                Some(next) if order(next) == BITS_ORDER => PASSED_Y | PASSED_IN_BITS_ORDER,
+                Some(_) => PASSED_Y,
+                None => 0,
+            };
+            let y = next.map(|next| memory.x(next)).unwrap_or_default();
+            let mut phase = *phase;
+            match &mut phase {
+                Phase::Linear(l) => {
+                    let before = i.checked_sub(1).filter(|&before| self.next(before).is_some());
+                    let x_factor = match before {
+                        Some(before) if self.passes_without_norm(before) => {
+                            passed_factor(&self.phases[before])
+                        }
+                        Some(_) => NORMED_FACTOR,
+                        None => {
+                            x = memory.x(l);
+                            let factor = if l.norm.kind != 0 { NORMED_FACTOR } else { PASSED_FACTOR };
+                            let phase = Phase::Fragments(fragments(l, x, &mut memory, factor));
+                            all.push(BatchPhase { phase, flags: 0, barrier: true });
+                            flags |= if l.norm.kind != 0 { FRESH_X } else { 0 };
+                            factor
+                        }
+                    };
+                    l.passed = PassedArgs {
+                        x: x.halves,
+                        squares: x.squares,
+                        y: y.halves,
+                        y_squares: y.squares,
+                        y_weight: next.map_or(0, |next| next.norm.weight),
+                        x_factor: 1.0 / x_factor,
+                        y_factor: if l.gated != 0 { PASSED_FACTOR } else { NORMED_FACTOR },
+                    };
+                }
+                Phase::Attend(a) => {
+                    (a.y_half, a.y_order) = (y.halves, next.map_or(0, order));
+                }
+                _ => {}
+            }
+            x = y;
+            all.push(BatchPhase { phase, flags, barrier });
+        }
+        (all, memory.bytes as usize)
+    }
 }
 
 /// Makes x of a linear.
-fn fragments(l: &LinearArgs, to: u64, squares: u64, factor: f32) -> FragmentArgs {
+fn fragments(l: &LinearArgs, x: PassedX, memory: &mut PassedMemory, factor: f32) -> FragmentArgs {
+    let squares = if x.squares != 0 {
+        x.squares
+    } else {
+        memory.take(l.chunks as usize * CHUNK / TILE * memory.tokens * 4)
+    };
     FragmentArgs {
         x: l.x,
         norm: l.norm,
-        to,
+        to: x.halves,
         squares,
         factor,
         cols: l.cols,
@@ -154,33 +221,34 @@ mod tests {
             Fused::Linear(l) => {
                 let norm = NormArgs { kind: i32::from(l.norm.is_some()), ..NormArgs::default() };
                 let gated = i32::from(l.gated.is_some());
-                Phase::Linear(LinearArgs { norm, gated, signs: 1, ..LinearArgs::default() })
+                Phase::Linear(LinearArgs { norm, gated, signs: 1, chunks: 2, ..LinearArgs::default() })
             }
             Fused::Attend(_) => Phase::Attend(AttendArgs::default()),
             _ => Phase::Outputs(OutputsArgs::default()),
         };
         let phases: Vec<Phase> = fused.iter().map(phase).collect();
-        let memory = PassedMemory { halves: [100, 200], squares: 300 };
-        let all = batch_phases(&graph, &fused, &phases, &passed, &memory);
+        let barriers = vec![false; phases.len()];
+        let (graph, fused, phases, passed) = (&graph, &fused[..], &phases[..], &passed[..]);
+        let sources = BatchSources { graph, fused, phases, passed, barriers: &barriers };
+        let (all, bytes) = sources.phases(PassedMemory::new(1 << 20, 8));
         let mut linears = vec![];
-        for BatchPhase { phase, flags } in &all {
+        for BatchPhase { phase, flags, .. } in &all {
             if let Phase::Linear(l) = phase {
                 linears.push((l.passed.x, l.passed.y, l.passed.x_factor, *flags));
             }
         }
         let (bits, fresh) = (PASSED_Y | PASSED_IN_BITS_ORDER, FRESH_X);
-        // q k v; o; gate and up; down; head
-        assert_eq!(
-            linears,
-            [
-                (100, 0, 64.0, fresh),
-                (100, 200, 1.0, bits),
-                (200, 100, 64.0, bits),
-                (100, 200, 16.0, bits),
-                (200, 0, 64.0, 0)
-            ]
-        );
-        assert_eq!(all.iter().filter(|p| matches!(p.phase, Phase::Fragments(_))).count(), 1);
-        assert!(all.iter().any(|p| matches!(&p.phase, Phase::Attend(a) if a.y_half == 100)));
+        // q k v; o; gate and up; down; head: each reads what the one before has written, in memory of its own
+        let facts: Vec<(f32, i32)> = linears.iter().map(|l| (l.2, l.3)).collect();
+        assert_eq!(facts, [(64.0, fresh), (1.0, bits), (64.0, bits), (16.0, bits), (64.0, 0)]);
+        let mut places: Vec<u64> = linears.iter().map(|l| l.0).collect();
+        assert!(linears.windows(2).skip(1).all(|l| l[0].1 == l[1].0));
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), linears.len());
+        assert!(places.iter().all(|at| (1 << 20..(1 << 20) + bytes as u64).contains(at)));
+        let made = all.iter().filter(|p| matches!(p.phase, Phase::Fragments(_)));
+        assert_eq!(made.map(|p| p.barrier).collect::<Vec<_>>(), [true]);
+        assert!(all.iter().any(|p| matches!(&p.phase, Phase::Attend(a) if a.y_half == linears[1].0)));
     }
 }

@@ -59,11 +59,12 @@ pub(crate) struct ArgmaxScratch {
     pub(crate) ids: u64,
 }
 
-/// Memory of tagged values.
+/// Memory of tagged values, for steps of up to `tokens`.
 #[derive(Clone, Copy)]
 pub(crate) struct TaggedMemory<'a> {
     pub(crate) values: &'a TaggedValues,
     pub(crate) at: u64,
+    pub(crate) tokens: usize,
 }
 
 /// Lowers phases, and collects what kernels are compiled for.
@@ -145,7 +146,7 @@ impl Lowering<'_> {
     /// Where a value is written.
     fn out(&self, v: Val) -> View {
         let stride = self.graph.width(v) as i64;
-        let tagged = self.tagged.and_then(|t| Some(t.at + t.values.offset(v.index())?));
+        let tagged = self.tagged.and_then(|t| Some(t.at + t.values.offset(v.index(), t.tokens)?));
         match tagged {
             Some(at) => View { at, stride, mask: 1, pad: 0 },
             None => View { at: self.addresses.slots[self.plan.slot[v.index()]], stride, ..View::default() },

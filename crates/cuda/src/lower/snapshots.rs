@@ -41,7 +41,7 @@ fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, tagge
         argmax: Some(ArgmaxScratch { values: 0xd000, ids: 0xd100 }),
         sampled: 0xd200,
     };
-    let tagged = tagged.then_some(TaggedMemory { values: &values, at: 0xc000_0000 });
+    let tagged = tagged.then_some(TaggedMemory { values: &values, at: 0xc000_0000, tokens: 1 });
     let config = KernelConfig { page_len: 32, ..KernelConfig::default() };
     let mut lowering = Lowering { graph, plan: &plan, addresses: &addresses, tagged, config };
     let phases = lowering.phases(&fused).unwrap();

@@ -61,14 +61,14 @@ impl TaggedValues {
         TaggedValues { begin, width, barriers }
     }
 
-    /// Bytes of all values.
-    pub(crate) fn bytes(&self) -> usize {
-        self.width * 4
+    /// Bytes for steps of up to `tokens`.
+    pub(crate) fn bytes(&self, tokens: usize) -> usize {
+        self.width * tokens * 4
     }
 
-    /// The offset of a value in bytes; `None` if it has no tags.
-    pub(crate) fn offset(&self, value: usize) -> Option<u64> {
-        self.begin[value].map(|begin| (begin * 4) as u64)
+    /// The offset of a value in memory for `tokens`, in bytes; `None` if it has no tags.
+    pub(crate) fn offset(&self, value: usize, tokens: usize) -> Option<u64> {
+        self.begin[value].map(|begin| (begin * tokens * 4) as u64)
     }
 }
 
@@ -103,8 +103,8 @@ mod tests {
         let fused = fuse(graph, |id| Layout::of(&Q1_0).filter(|_| graph.weight(id).name != floats)).unwrap();
         let work: Vec<Work> = fused.iter().map(|phase| work(graph, phase)).collect();
         let tagged = TaggedValues::of(graph, &fused, &work, &Plan::of(graph, &work));
-        let offsets: Vec<u64> = (0..graph.nodes.len()).filter_map(|v| tagged.offset(v)).collect();
-        assert!(offsets.iter().all(|at| at % 16 == 0 && (*at as usize) < tagged.bytes()));
+        let offsets: Vec<u64> = (0..graph.nodes.len()).filter_map(|v| tagged.offset(v, 4)).collect();
+        assert!(offsets.iter().all(|at| at % 16 == 0 && (*at as usize) < tagged.bytes(4)));
         let barriers = tagged.barriers.iter().enumerate().filter(|(_, barrier)| **barrier);
         (offsets.len(), barriers.map(|(i, _)| i).collect())
     }

@@ -55,8 +55,10 @@ shared_structs! {
         y: *mut u16,
         /// The weights of the next linear's norm.
         y_weight: *const f32,
-        /// Sums of squares of the value that a norm follows: `[16 columns][token]`.
-        squares: *mut f32,
+        /// Sums of squares of x before its norm: `[16 columns][token]`.
+        squares: *const f32,
+        /// The same of its value.
+        y_squares: *mut f32,
         /// The value of 1 in x.
         x_factor: f32,
         /// On the value that is passed.
