@@ -21,12 +21,27 @@ pub struct Synthetic {
     /// Tensors per layer, without the `blk.N.` prefix.
     pub tensors: &'static [&'static str],
     /// Metadata keys, without the architecture's prefix.
-    pub keys: &'static [(&'static str, u64)],
+    pub keys: &'static [(&'static str, Number)],
+    /// Size of the embeddings, and so of the logits: with the factors of the architecture, layers must still matter.
+    pub embedding_gain: f32,
+}
+
+/// The value of a metadata key.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    /// An integer.
+    Integer(u64),
+    /// A float.
+    Float(f64),
 }
 
 impl Synthetic {
     /// Gate and up are two tensors, and q, k and v are three, without biases.
-    pub(crate) const PLAIN: Synthetic = Synthetic { tensors: &["ffn_gate.weight"], keys: &[] };
+    pub(crate) const PLAIN: Synthetic = Synthetic {
+        tensors: &["ffn_gate.weight"],
+        keys: &[],
+        embedding_gain: 3.0, // peaked distributions, as trained models have
+    };
 }
 
 /// Names are unique.

@@ -4,15 +4,28 @@ use tern_graph::{Activation, Attention, RopeStyle, Val};
 
 use crate::{Build, ModelError};
 
+/// How queries and keys are normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    /// Not at all.
+    None,
+    /// Each head, before it is rotated.
+    Heads,
+    /// Each head, after it is rotated.
+    RotatedHeads,
+    /// All heads together, before they are rotated.
+    Rows,
+}
+
 /// What differs between the attentions of decoders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionStyle {
     /// How heads are rotated.
     pub(crate) rope: RopeStyle,
-    /// The rotary table of this layer.
-    pub(crate) table: usize,
-    /// Each query and key head is normalised before it is rotated.
-    pub(crate) qk_norm: bool,
+    /// The rotary table of this layer; `None` if heads are not rotated.
+    pub(crate) table: Option<usize>,
+    /// How queries and keys are normalised.
+    pub(crate) qk_norm: QkNorm,
     /// Factor on the scores.
     pub(crate) scale: f32,
     /// Keys visible to a query, itself included.
@@ -25,16 +38,34 @@ impl Build<'_> {
         &mut self,
         rope: RopeStyle,
         base: f32,
-        qk_norm: bool,
+        qk_norm: QkNorm,
     ) -> Result<AttentionStyle, ModelError> {
         let (table, scale) = (self.rope_table(base)?, self.attention_scale()?);
-        Ok(AttentionStyle { rope, table, qk_norm, scale, window: None })
+        Ok(AttentionStyle { rope, table: Some(table), qk_norm, scale, window: None })
     }
 
     /// The file's `attention.scale`, or `1 / sqrt(head_dim)`.
     pub(crate) fn attention_scale(&self) -> Result<f32, ModelError> {
         let own = self.keys().optional_f32("attention.scale")?;
         Ok(own.filter(|s| *s != 0.0).unwrap_or(1.0 / (self.config.head_dim as f32).sqrt()))
+    }
+
+    /// The window of local layers.
+    pub(crate) fn window(&self) -> Result<usize, ModelError> {
+        let window = self.keys().usize("attention.sliding_window")?;
+        if window == 0 {
+            let text = format!("`{}` is 0: want 1 or more", self.keys().key("attention.sliding_window"));
+            return Err(ModelError::Unsupported(text));
+        }
+        Ok(window)
+    }
+
+    /// The soft cap of the logits, if the file has one.
+    pub(crate) fn softcap_logits(&mut self, logits: Val) -> Result<(), ModelError> {
+        if let Some(cap) = self.keys().optional_f32("final_logit_softcapping")?.filter(|cap| *cap != 0.0) {
+            self.graph.softcap(logits, cap);
+        }
+        Ok(())
     }
 
     /// Attention of one layer on a normalised value. `[tokens, width]`
@@ -62,13 +93,24 @@ impl Build<'_> {
                 self.linear(x, &name("attn_v"), v_width)?,
             ]
         };
-        let [q, k] = if style.qk_norm {
-            [self.norm(q, &name("attn_q_norm"), c.head_dim)?, self.norm(k, &name("attn_k_norm"), c.head_dim)?]
-        } else {
-            [q, k]
-        };
-        let q = self.graph.rope(q, c.head_dim, style.rope, style.table)?;
-        let k = self.graph.rope(k, c.head_dim, style.rope, style.table)?;
+        let mut heads = [(q, "attn_q_norm", q_width), (k, "attn_k_norm", k_width)];
+        if matches!(style.qk_norm, QkNorm::Heads | QkNorm::Rows) {
+            for (x, norm, width) in &mut heads {
+                let len = if style.qk_norm == QkNorm::Rows { *width } else { c.head_dim };
+                *x = self.norm(*x, &name(norm), len)?;
+            }
+        }
+        if let Some(table) = style.table {
+            for (x, ..) in &mut heads {
+                *x = self.graph.rope(*x, c.head_dim, style.rope, table)?;
+            }
+        }
+        if style.qk_norm == QkNorm::RotatedHeads {
+            for (x, norm, _) in &mut heads {
+                *x = self.norm(*x, &name(norm), c.head_dim)?;
+            }
+        }
+        let [(q, ..), (k, ..)] = heads;
         let args = Attention {
             heads: c.heads,
             kv_heads: c.kv_heads,
@@ -100,17 +142,90 @@ impl Build<'_> {
 
     /// A decoder whose layers are norm, attention, add, norm, gated MLP, add.
     pub(crate) fn pre_norm_decoder(&mut self, style: AttentionStyle) -> Result<(), ModelError> {
-        let width = self.config.width;
-        let mut x = self.embed(1.0)?;
-        for layer in 0..self.config.layers {
-            let normed = self.norm(x, &format!("blk.{layer}.attn_norm"), width)?;
-            let attended = self.attention(normed, layer, style)?;
-            x = self.graph.add(x, attended)?;
-            let normed = self.norm(x, &format!("blk.{layer}.ffn_norm"), width)?;
-            let hidden = self.gated_mlp(normed, layer, Activation::Silu)?;
-            x = self.graph.add(x, hidden)?;
-        }
-        self.head(x)?;
+        self.decoder(&LayerStyle::PRE_NORM, |_| style)?;
         Ok(())
     }
+
+    /// A decoder, with the attention of each layer. Returns the logits.
+    pub(crate) fn decoder(
+        &mut self,
+        layers: &LayerStyle,
+        attention: impl Fn(usize) -> AttentionStyle,
+    ) -> Result<Val, ModelError> {
+        let mut x = self.embed(layers.embedding_scale)?;
+        for layer in 0..self.config.layers {
+            let [first, second] = [0, 1].map(|half| LayerHalf { layer, half });
+            let normed = self.before(x, layers, first)?;
+            let attended = self.attention(normed, layer, attention(layer))?;
+            x = self.add_half(x, attended, layers, first)?;
+            let normed = self.before(x, layers, second)?;
+            let hidden = self.gated_mlp(normed, layer, layers.activation)?;
+            x = self.add_half(x, hidden, layers, second)?;
+        }
+        self.head(x)
+    }
+
+    /// What a half of a layer works on.
+    fn before(&mut self, x: Val, layers: &LayerStyle, at: LayerHalf) -> Result<Val, ModelError> {
+        match layers.norms_before {
+            Some(names) => self.norm(x, &format!("blk.{}.{}", at.layer, names[at.half]), self.config.width),
+            None => Ok(x),
+        }
+    }
+
+    /// Adds the result of a half of a layer.
+    fn add_half(
+        &mut self,
+        x: Val,
+        mut y: Val,
+        layers: &LayerStyle,
+        at: LayerHalf,
+    ) -> Result<Val, ModelError> {
+        if layers.norms_after {
+            let name = ["post_attention_norm", "post_ffw_norm"][at.half];
+            y = self.norm(y, &format!("blk.{}.{name}", at.layer), self.config.width)?;
+        }
+        if layers.residual_scale != 1.0 {
+            y = self.graph.scale(y, layers.residual_scale);
+        }
+        Ok(self.graph.add(x, y)?)
+    }
+}
+
+/// A half of a layer: attention (0) or the MLP (1).
+#[derive(Clone, Copy)]
+struct LayerHalf {
+    layer: usize,
+    half: usize,
+}
+
+/// What differs between the layers of decoders, beside attention.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerStyle {
+    /// Factor on the embeddings.
+    pub(crate) embedding_scale: f32,
+    /// Factor on what is added to the residual stream.
+    pub(crate) residual_scale: f32,
+    /// Names of the norms before attention and before the MLP.
+    pub(crate) norms_before: Option<[&'static str; 2]>,
+    /// The results of attention and of the MLP are normalised.
+    pub(crate) norms_after: bool,
+    /// The activation of the MLP.
+    pub(crate) activation: Activation,
+}
+
+impl LayerStyle {
+    /// Norms before attention and the MLP.
+    pub(crate) const PRE_NORM: LayerStyle = LayerStyle {
+        embedding_scale: 1.0,
+        residual_scale: 1.0,
+        norms_before: Some(["attn_norm", "ffn_norm"]),
+        norms_after: false,
+        activation: Activation::Silu,
+    };
+    /// Norms after them.
+    pub(crate) const POST_NORM: LayerStyle =
+        LayerStyle { norms_before: None, norms_after: true, ..LayerStyle::PRE_NORM };
+    /// Norms before and after them.
+    pub(crate) const BOTH_NORMS: LayerStyle = LayerStyle { norms_after: true, ..LayerStyle::PRE_NORM };
 }

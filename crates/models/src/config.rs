@@ -63,6 +63,10 @@ impl Keys<'_> {
         self.metadata.optional_f32(&self.key(name))
     }
 
+    pub(crate) fn optional_bool(&self, name: &str) -> Result<Option<bool>, MetadataError> {
+        self.metadata.optional_bool(&self.key(name))
+    }
+
     pub(crate) fn optional_str(&self, name: &str) -> Result<Option<&str>, MetadataError> {
         self.metadata.optional_str(&self.key(name))
     }

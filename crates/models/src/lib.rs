@@ -6,19 +6,28 @@ mod arch;
 mod blocks;
 mod build;
 mod config;
+mod ernie;
 mod error;
+mod exaone4;
+mod gemma2;
 mod gemma3;
+mod glm4;
+mod granite;
+mod hunyuan;
 mod llama;
 mod model;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod seed_oss;
 mod shapes;
+mod smollm3;
 mod synth;
 mod tensor;
 
-pub use arch::{Arch, Synthetic};
+pub use arch::{Arch, Number, Synthetic};
 pub use build::{Build, Source};
 pub use config::Config;
 pub use error::ModelError;
@@ -27,4 +36,19 @@ pub use shapes::{SHAPES, Shape};
 pub use synth::{Synth, plain_tokenizer};
 
 /// Every architecture that Tern runs.
-pub static ALL: &[&Arch] = &[&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3, &gemma3::GEMMA3, &phi3::PHI3];
+pub static ALL: &[&Arch] = &[
+    &llama::LLAMA,
+    &qwen2::QWEN2,
+    &qwen3::QWEN3,
+    &gemma3::GEMMA3,
+    &phi3::PHI3,
+    &gemma2::GEMMA2,
+    &olmo2::OLMO2,
+    &exaone4::EXAONE4,
+    &glm4::GLM4,
+    &seed_oss::SEED_OSS,
+    &hunyuan::HUNYUAN,
+    &ernie::ERNIE,
+    &smollm3::SMOLLM3,
+    &granite::GRANITE,
+];

@@ -2,6 +2,7 @@
 
 use tern_graph::RopeStyle;
 
+use crate::blocks::QkNorm;
 use crate::{Arch, Build, ModelError, Synthetic};
 
 pub(crate) static LLAMA: Arch = Arch { name: "llama", build, synthetic: Synthetic::PLAIN };
@@ -12,6 +13,6 @@ const FIRST_ROPE_BASE: f32 = 10_000.0;
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().optional_f32("rope.freq_base")?.unwrap_or(FIRST_ROPE_BASE);
     // GGUF writers reorder the rows of q and k for it
-    let style = b.uniform_style(RopeStyle::Interleaved, base, false)?;
+    let style = b.uniform_style(RopeStyle::Interleaved, base, QkNorm::None)?;
     b.pre_norm_decoder(style)
 }

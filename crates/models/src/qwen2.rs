@@ -2,6 +2,7 @@
 
 use tern_graph::RopeStyle;
 
+use crate::blocks::QkNorm;
 use crate::{Arch, Build, ModelError, Synthetic};
 
 pub(crate) static QWEN2: Arch = Arch {
@@ -9,12 +10,12 @@ pub(crate) static QWEN2: Arch = Arch {
     build,
     synthetic: Synthetic {
         tensors: &["ffn_gate.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias"],
-        keys: &[],
+        ..Synthetic::PLAIN
     },
 };
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
-    let style = b.uniform_style(RopeStyle::Halves, base, false)?;
+    let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::None)?;
     b.pre_norm_decoder(style)
 }

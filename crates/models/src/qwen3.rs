@@ -2,6 +2,7 @@
 
 use tern_graph::RopeStyle;
 
+use crate::blocks::QkNorm;
 use crate::{Arch, Build, ModelError, Synthetic};
 
 pub(crate) static QWEN3: Arch = Arch { name: "qwen3", build, synthetic: Synthetic::PLAIN };
@@ -9,6 +10,6 @@ pub(crate) static QWEN3: Arch = Arch { name: "qwen3", build, synthetic: Syntheti
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     b.keys().usize("attention.key_length")?; // not width / heads in most sizes: required
     let base = b.keys().f32("rope.freq_base")?;
-    let style = b.uniform_style(RopeStyle::Halves, base, true)?;
+    let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::Heads)?;
     b.pre_norm_decoder(style)
 }

@@ -2,7 +2,7 @@
 
 use tern_formats::{Metadata, Value};
 
-use crate::{Arch, Source};
+use crate::{Arch, Number, Source};
 
 /// The sizes of a model, without its weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,6 +131,33 @@ pub static SHAPES: &[Shape] = &[
     Shape { name: "tiny-qwen2", arch: &crate::qwen2::QWEN2, head_dim: 32, ..TINY },
     Shape { name: "tiny-gemma3", arch: &crate::gemma3::GEMMA3, layers: 7, kv_heads: 4, ..TINY },
     Shape { name: "tiny-phi3", arch: &crate::phi3::PHI3, head_dim: 32, tied: false, ..TINY },
+    Shape { name: "tiny-gemma2", arch: &crate::gemma2::GEMMA2, kv_heads: 4, ..TINY },
+    Shape { name: "tiny-olmo2", arch: &crate::olmo2::OLMO2, layers: 5, head_dim: 32, tied: false, ..TINY },
+    Shape { name: "tiny-exaone4", arch: &crate::exaone4::EXAONE4, head_dim: 32, tied: false, ..TINY },
+    Shape {
+        name: "tiny-exaone4-deep",
+        arch: &crate::exaone4::EXAONE4,
+        layers: 64,
+        width: 64,
+        ff: 128,
+        heads: 4,
+        head_dim: 16,
+        tied: false,
+        ..TINY
+    },
+    Shape { name: "tiny-glm4", arch: &crate::glm4::GLM4, head_dim: 32, tied: false, ..TINY },
+    Shape { name: "tiny-seed_oss", arch: &crate::seed_oss::SEED_OSS, tied: false, ..TINY },
+    Shape { name: "tiny-hunyuan", arch: &crate::hunyuan::HUNYUAN, tied: false, ..TINY },
+    Shape { name: "tiny-ernie", arch: &crate::ernie::ERNIE, head_dim: 32, tied: false, ..TINY },
+    Shape {
+        name: "tiny-smollm3",
+        arch: &crate::smollm3::SMOLLM3,
+        layers: 5,
+        head_dim: 32,
+        tied: false,
+        ..TINY
+    },
+    Shape { name: "tiny-granite", arch: &crate::granite::GRANITE, head_dim: 32, tied: false, ..TINY },
 ];
 
 impl Shape {
@@ -165,7 +192,13 @@ impl Shape {
             put("rope.scaling.original_context_length", number(self.context / self.yarn));
         }
         for (key, value) in self.arch.synthetic.keys {
-            put(key, Value::Uint(*value));
+            put(
+                key,
+                match *value {
+                    Number::Integer(value) => Value::Uint(value),
+                    Number::Float(value) => Value::Float(value),
+                },
+            );
         }
         m
     }

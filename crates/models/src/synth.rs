@@ -103,7 +103,7 @@ impl Synth {
             n if n.ends_with("attn_output.weight") || n.ends_with("ffn_down.weight") => {
                 1.0 / (2.0 * layers).sqrt()
             }
-            "token_embd.weight" | "output.weight" => 3.0, // peaked distributions, as trained models have
+            "token_embd.weight" | "output.weight" => self.model.arch.synthetic.embedding_gain,
             _ => 1.0,
         };
         gain / (w.cols as f32).sqrt()

@@ -156,7 +156,8 @@ fn a_key_of_another_type_is_refused_with_its_value() {
 fn an_unknown_architecture_is_refused_with_the_known_ones() {
     assert_eq!(
         with_key("general.architecture", Value::String("mamba".into())),
-        "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, phi3"
+        "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, phi3, gemma2, olmo2, exaone4, glm4, \
+         seed_oss, hunyuan-dense, ernie4_5, smollm3, granite"
     );
 }
 
