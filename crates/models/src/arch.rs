@@ -33,6 +33,8 @@ pub enum Number {
     Integer(u64),
     /// A float.
     Float(f64),
+    /// Several integers.
+    Integers(&'static [i64]),
 }
 
 impl Synthetic {

@@ -20,6 +20,7 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3vl;
 mod rope;
 mod seed_oss;
 mod shapes;
@@ -51,4 +52,5 @@ pub static ALL: &[&Arch] = &[
     &ernie::ERNIE,
     &smollm3::SMOLLM3,
     &granite::GRANITE,
+    &qwen3vl::QWEN3VL,
 ];

@@ -131,6 +131,7 @@ pub static SHAPES: &[Shape] = &[
     Shape { name: "tiny-qwen2", arch: &crate::qwen2::QWEN2, head_dim: 32, ..TINY },
     Shape { name: "tiny-gemma3", arch: &crate::gemma3::GEMMA3, layers: 7, kv_heads: 4, ..TINY },
     Shape { name: "tiny-phi3", arch: &crate::phi3::PHI3, head_dim: 32, tied: false, ..TINY },
+    Shape { name: "tiny-qwen3vl", arch: &crate::qwen3vl::QWEN3VL, tied: false, ..TINY },
     Shape { name: "tiny-gemma2", arch: &crate::gemma2::GEMMA2, kv_heads: 4, ..TINY },
     Shape { name: "tiny-olmo2", arch: &crate::olmo2::OLMO2, layers: 5, head_dim: 32, tied: false, ..TINY },
     Shape { name: "tiny-exaone4", arch: &crate::exaone4::EXAONE4, head_dim: 32, tied: false, ..TINY },
@@ -197,6 +198,7 @@ impl Shape {
                 match *value {
                     Number::Integer(value) => Value::Uint(value),
                     Number::Float(value) => Value::Float(value),
+                    Number::Integers(values) => Value::Ints(values.to_vec()),
                 },
             );
         }

@@ -157,7 +157,7 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
     assert_eq!(
         with_key("general.architecture", Value::String("mamba".into())),
         "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, phi3, gemma2, olmo2, exaone4, glm4, \
-         seed_oss, hunyuan-dense, ernie4_5, smollm3, granite"
+         seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl"
     );
 }
 
