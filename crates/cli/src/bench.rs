@@ -15,6 +15,7 @@ use crate::load;
 /// One test and the duration of each run.
 struct Test {
     name: String,
+    streams: usize,
     tokens: usize,
     seconds: Vec<f64>,
 }
@@ -101,34 +102,36 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
         return Err(CliError::message(text));
     }
     let (name, reads) = (opened.name.clone(), Reads::new(&opened, args, decode));
+    let most_streams = args.streams.iter().copied().max().unwrap_or(1);
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
     let mut backend = args.model.backend()?;
     let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prefill is not bound by memory
     let step_tokens = backend.info().step_tokens.min(longest.max(1));
     let capacity = Capacity {
-        pages: pages_each * args.streams,
+        pages: pages_each * most_streams,
         page_len: PAGE_LEN,
-        max_tokens: step_tokens.max(args.streams),
-        max_outputs: args.streams,
+        max_tokens: step_tokens.max(most_streams),
+        max_outputs: most_streams,
     };
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let device = runner.backend().info().name;
     let mut bench =
-        Bench { runner, pages_each, streams: args.streams, step_tokens, random: Random::new(1), vocab };
+        Bench { runner, pages_each, streams: most_streams, step_tokens, random: Random::new(1), vocab };
 
     let mut tests = vec![];
     let steps = args.repeat as u64 + 1;
-    for (kind, tokens) in [("pp", prompt), ("tg", decode)] {
-        if tokens == 0 {
-            continue;
-        }
+    let kinds = [("pp", prompt), ("tg", decode)].into_iter().filter(|(_, tokens)| *tokens > 0);
+    let each = args.streams.iter().flat_map(|streams| kinds.clone().map(|kind| (*streams, kind)));
+    for (streams, (kind, tokens)) in each {
+        bench.streams = streams;
         let depth = if args.depth > 0 { format!(" @ {}", args.depth) } else { String::new() };
-        let streams = if args.streams > 1 { format!(" x {}", args.streams) } else { String::new() };
+        let together = if streams > 1 { format!(" x {streams}") } else { String::new() };
         let mut test = Test {
-            name: format!("{kind}{tokens}{depth}{streams}"),
-            tokens: tokens * args.streams,
+            name: format!("{kind}{tokens}{depth}{together}"),
+            streams,
+            tokens: tokens * streams,
             seconds: vec![],
         };
         let bar = load::count_bar(&test.name, steps);
@@ -156,6 +159,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
 /// Bytes that a step of the decode test reads, and the read bandwidth of the device.
 struct Reads {
     weights: u64,
+    /// Of one stream.
     kv: u64,
     bandwidth: Option<f64>,
 }
@@ -166,12 +170,12 @@ impl Reads {
         let graph = &opened.model.graph;
         let read = opened.tensors.iter().zip(graph.roles()).filter(|(_, roles)| roles.matrix || roles.vector);
         let weights = read.map(|(tensor, _)| tensor.data().len() as u64).sum();
-        let tokens = (args.depth + decode / 2) * args.streams;
+        let tokens = args.depth + decode / 2;
         Reads { weights, kv: (opened.kv_bytes_per_token() * tokens) as u64, bandwidth: None }
     }
 
-    fn step(&self) -> f64 {
-        (self.weights + self.kv) as f64
+    fn step(&self, streams: usize) -> f64 {
+        (self.weights + self.kv * streams as u64) as f64
     }
 }
 
@@ -180,10 +184,11 @@ fn report(args: &BenchArgs, name: &str, device: &str, reads: &Reads, tests: &[Te
     if args.json {
         let tests = tests.iter().map(|t| {
             let (mean, spread) = t.rates();
-            json!({ "test": t.name, "tokens": t.tokens, "tokens_per_second": mean, "spread": spread, "seconds": t.seconds })
+            json!({ "test": t.name, "streams": t.streams, "tokens": t.tokens, "tokens_per_second": mean, "spread": spread, "seconds": t.seconds })
         });
         let tests: Vec<_> = tests.collect();
-        let (weights, kv, bandwidth) = (reads.weights, reads.kv, reads.bandwidth);
+        let most = args.streams.iter().copied().max().unwrap_or(1) as u64;
+        let (weights, kv, bandwidth) = (reads.weights, reads.kv * most, reads.bandwidth);
         writeln!(
             out,
             "{}",
@@ -200,8 +205,9 @@ fn report(args: &BenchArgs, name: &str, device: &str, reads: &Reads, tests: &[Te
         let (mean, spread) = t.rates();
         let rate = format!("{mean:.1} +/- {spread:.1}");
         // a decode step reads all weights once, and the KV cache of each stream
-        let read = t.name.starts_with("tg").then(|| mean / args.streams as f64 * reads.step());
-        let megabytes = read.map_or("-".into(), |_| format!("{:.1}", reads.step() / 1e6));
+        let step = reads.step(t.streams);
+        let read = t.name.starts_with("tg").then(|| mean / t.streams as f64 * step);
+        let megabytes = read.map_or("-".into(), |_| format!("{:.1}", step / 1e6));
         let speed = read.map_or("-".into(), |r| format!("{:.1}", r / 1e9));
         let share =
             read.zip(reads.bandwidth).map_or("-".into(), |(r, all)| format!("{:.0} %", 100.0 * r / all));

@@ -180,6 +180,33 @@ fn bench_measures_synthetic_models() {
     );
 }
 
+#[test]
+fn bench_runs_every_number_of_streams() {
+    let args = [
+        "bench",
+        "-q",
+        "--synthetic",
+        "tiny-qwen3:q1_0",
+        "-p",
+        "0",
+        "-n",
+        "2",
+        "-r",
+        "1",
+        "-b",
+        "1,3,2",
+        "--json",
+    ];
+    let said = tern(&args).json();
+    let tests: Vec<_> =
+        said["tests"].as_array().unwrap().iter().map(|t| (&t["test"], &t["streams"])).collect();
+    assert_eq!(
+        tests,
+        [(&"tg2".into(), &1.into()), (&"tg2 x 3".into(), &3.into()), (&"tg2 x 2".into(), &2.into())]
+    );
+    assert!(tern(&["bench", "-b", "0"]).stderr().contains("0"));
+}
+
 /// By default a test is not longer than the context.
 #[test]
 fn bench_chooses_tests_that_fit() {

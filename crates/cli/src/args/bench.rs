@@ -25,9 +25,9 @@ pub(crate) struct BenchArgs {
     /// Tokens in the context before a test begins
     #[arg(short, long, default_value_t = 0)]
     pub(crate) depth: usize,
-    /// Sequences that are decoded at once
-    #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
-    pub(crate) streams: usize,
+    /// Sequences that are decoded at once; a list such as 1,8,32 runs every test with each
+    #[arg(short = 'b', long, value_name = "N", default_value = "1", value_delimiter = ',', value_parser = positive)]
+    pub(crate) streams: Vec<usize>,
     /// Repetitions of each test
     #[arg(short, long, default_value_t = 3, value_parser = positive)]
     pub(crate) repeat: usize,
