@@ -102,7 +102,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
         return Err(CliError::message(text));
     }
     let (name, reads) = (opened.name.clone(), Reads::new(&opened, args, decode));
-    let most_streams = args.streams.iter().copied().max().unwrap_or(1);
+    let most_streams = args.most_streams();
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
     let mut backend = args.model.backend()?;
@@ -187,8 +187,8 @@ fn report(args: &BenchArgs, name: &str, device: &str, reads: &Reads, tests: &[Te
             json!({ "test": t.name, "streams": t.streams, "tokens": t.tokens, "tokens_per_second": mean, "spread": spread, "seconds": t.seconds })
         });
         let tests: Vec<_> = tests.collect();
-        let most = args.streams.iter().copied().max().unwrap_or(1) as u64;
-        let (weights, kv, bandwidth) = (reads.weights, reads.kv * most, reads.bandwidth);
+        let kv = reads.kv * args.most_streams() as u64;
+        let (weights, bandwidth) = (reads.weights, reads.bandwidth);
         writeln!(
             out,
             "{}",

@@ -10,7 +10,6 @@
 // the next linear applies the ratio of the factors to its sums.
 
 static_assert(TOKENS_AT_ONCE == FRAGMENT_TOKENS, "a step has one column of the matrix unit per token");
-constexpr int SHARE_STRIDE = 20; // floats of a token: 16 rows; the padding keeps tokens in different banks
 constexpr int WARP_SHARE = FRAGMENT_TOKENS * SHARE_STRIDE; // floats of a warp
 constexpr int SHARE_FLOATS = WARPS * WARP_SHARE;           // floats of a tile
 
@@ -74,35 +73,22 @@ template <class L> struct Fragments {
     const uint4* from; // of the warp's first chunk
     bool real;         // whether the lane has a token
     u32 tags;
-    u32 b[2][16]; // of even and odd rounds
+    Awaited<4, 4 * 32> b[2]; // of even and odd rounds
 
     DEVICE bool has(int round) const { return real && (L::FULL || round * WARPS + (int)threadIdx.x / 32 < L::CHUNKS); }
-    DEVICE const float* at(int round, int i) const { return (const float*)(from + round * WARPS * PIECES + i * 32); }
+    DEVICE const float* at(int round) const { return (const float*)(from + round * WARPS * PIECES); }
 
     // Loads the operands of a round, which may not be written yet.
     DEVICE void fetch(int round) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32* to = b[round % 2] + 4 * i;
-            to[0] = to[1] = to[2] = to[3] = tags;
-            if (has(round)) load_shared_words4(to, at(round, i));
-        }
+        if (has(round)) b[round % 2].load(at(round));
+        else b[round % 2].zero(tags);
     }
 
-    // Waits until they are written. All lanes of a warp wait together.
+    // Waits until they are written.
     DEVICE void wait(int round) {
-        u32(&words)[16] = b[round % 2];
-        for (Patience patience;; patience.wear()) {
-            u32 wrong = 0;
+        b[round % 2].wait(at(round), HALF_TAGS, tags);
 #pragma unroll
-            for (int i = 0; i < 16; i++) wrong |= words[i] ^ tags;
-            bool again = wrong & HALF_TAGS;
-            if (!__any_sync(0xffffffff, again)) break;
-#pragma unroll
-            for (int i = 0; i < 4; i++) load_shared_words4_if(again, words + 4 * i, at(round, i));
-        }
-#pragma unroll
-        for (int i = 0; i < 16; i++) words[i] &= ~HALF_TAGS;
+        for (u32& word : b[round % 2].bits) word &= ~HALF_TAGS;
     }
 
     DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp) {
@@ -118,7 +104,7 @@ template <class L> struct Fragments {
             for (int round = 0; round < L::ROUNDS; round++) {
                 if (round + 1 < L::ROUNDS) fetch(round + 1);
                 wait(round);
-                const u32(&words)[16] = b[round % 2];
+                const u32(&words)[16] = b[round % 2].bits;
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (L::FULL || round * WARPS + warp < L::CHUNKS) to[round * WARPS * PIECES + i * 32] = {words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]};
@@ -136,7 +122,7 @@ template <class L> struct Fragments {
 
     // The operands of a round; meanwhile those of the next one are loaded.
     DEVICE const u32 (&of(int round))[16] {
-        u32(&words)[16] = b[round % 2];
+        u32(&words)[16] = b[round % 2].bits;
         if constexpr (STAGED) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -206,33 +192,30 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
 }
 
 // What a row of a token needs from memory, loaded early.
-struct Early {
-    u32 added; // with its tag
-    float weight;
+template <class L> struct Early {
+    Added<L> added;
+    float weight; // of the next norm
 };
 
-template <class L> DEVICE Early load_early(const LinearArgs& a, int i, int from, int units, int rows) {
-    Early e = {0, 0};
+template <class L> DEVICE Early<L> load_early(const LinearArgs& a, int i, int from, int units, int rows) {
+    Early<L> e = {{0}, 0};
     if (!L::ADD && !(L::Y_PASSED && !L::GATED)) return e;
     int tile;
     const Part& part = a.part[L::find((from + i / 16 % units) * L::EACH, tile)];
     int row = tile * TILE + i % 16, token = i / 16 / units;
     if (token >= rows || row >= part.rows) return e;
-    if (L::ADD) e.added = load_shared_word(row_of(a.add, token) + row);
+    if (L::ADD) e.added.load(row_of(a.add, token) + row);
     if (L::Y_PASSED && !L::GATED && a.passed.y_weight) e.weight = a.passed.y_weight[row];
     return e;
 }
 
 // The sum of all warps' partial sums of a row of a token, in a fixed order, with factor, scale and bias.
 template <class L> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
-    float sum[4] = {};
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) sum[w % 4] += shares[w * WARP_SHARE];
-    return finished<L::SCALE, L::BIAS>(part, sum[0] + sum[1] + (sum[2] + sum[3]), factor, row);
+    return finished<L::SCALE, L::BIAS>(part, sum_of_warps([&](int w) { return shares[w * WARP_SHARE]; }), factor, row);
 }
 
 // Writes the rows of `units` units from the block's unit `from` on.
-template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info, int from, int units, int rows, const BatchMemory& m, Early early) {
+template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info, int from, int units, int rows, const BatchMemory& m, Early<L> early) {
     constexpr int ORDER = L::Y_BITS ? BITS_ORDER : BYTES_ORDER;
     for (int i = threadIdx.x; i < units * 16 * rows; i += THREADS) {
         int r = i % 16, unit = i / 16 % units, token = i / 16 / units, tile;
@@ -244,11 +227,7 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info,
         const float* shares = m.shares + unit * L::EACH * SHARE_FLOATS + token * SHARE_STRIDE + r;
         float y = real ? whole_row<L>(part, shares, factor, row) : 0.f;
         if (L::GATED && real) y = activate(L::GATED - 1, y) * whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row);
-        if (L::ADD && real) {
-            const float* add = row_of(a.add, token) + row;
-            for (Patience patience; (early.added ^ info.epoch) & L::ADD_MASK; patience.wear()) early.added = load_shared_word(add);
-            y += untagged(early.added, L::ADD_MASK);
-        }
+        if (L::ADD && real) y += early.added.get(row_of(a.add, token) + row, info.epoch);
         if (real && !(L::GATED && L::Y_PASSED)) store_tagged(part.y + (long)token * part.y_stride + row, y, part.y_mask, info.epoch);
         if (!L::Y_PASSED) continue;
         float passed = y * a.passed.y_factor;
@@ -272,7 +251,7 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     if (rows == 0) return ring;
     BatchMemory m;
     Fragments<L> x(a, info, rows, m, lane, warp);
-    Early early = {0, 0};
+    Early<L> early = {{0}, 0};
     if (units > 0) early = load_early<L>(a, thread, 0, min(units, HELD_TILES / L::EACH), rows);
     if (L::NORM) find_factors<L>(a, info, m); // every block needs them later
     x.wait_for_registers();
@@ -280,21 +259,9 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
         if (from) sync_threads<THREADS>(); // the memory of the partial sums is used again
-        float* out = mine;
-        if constexpr (L::ALIKE) {
-            typedef typename L::A::F F;
-            int i = 0;
-            if constexpr (L::PAIRED)
-                for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS) run_tiles<F, L, 2>(ring, x, out, lane, warp);
-            for (; i < tiles; i++, out += SHARE_FLOATS) run_tiles<F, L, 1>(ring, x, out, lane, warp);
-        } else {
-            for (int i = 0; i < tiles; i++, out += SHARE_FLOATS) {
-                int tile, part = L::find(from * L::EACH + i, tile);
-                if (part == 0) run_tiles<typename L::A::F, L, 1>(ring, x, out, lane, warp);
-                else if (part == 1) run_tiles<typename L::B::F, L, 1>(ring, x, out, lane, warp);
-                else run_tiles<typename L::C::F, L, 1>(ring, x, out, lane, warp);
-            }
-        }
+        run_units<L>(from, tiles, mine, SHARE_FLOATS, [&](auto format, auto count, float* out) {
+            run_tiles<typename decltype(format)::Is, L, decltype(count)::VALUE>(ring, x, out, lane, warp);
+        });
         sync_threads<THREADS>();
         write_rows<L>(a, info, from, now, rows, m, early);
     }

@@ -207,28 +207,10 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
     }
 }
 
-template <class N> DEVICE float sum_of_warps(N get) {
-    float sum[4] = {};
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) sum[w % 4] += get(w);
-    return sum[0] + sum[1] + (sum[2] + sum[3]);
-}
-
 // The sum of all warps' partial sums of a row, in a fixed order, with factor, scale and bias.
 template <class L> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
     return finished<L::SCALE, L::BIAS>(part, sum_of_warps([&](int w) { return shares[w * 16]; }), factor, row);
 }
-
-// The value that is added to a row, loaded early.
-template <class L> struct Added {
-    u32 bits;
-
-    DEVICE void load(const float* at) { bits = load_shared_word(at); }
-    DEVICE float get(const float* at, u32 epoch) {
-        for (Patience patience; (bits ^ epoch) & L::ADD_MASK; patience.wear()) bits = load_shared_word(at);
-        return untagged(bits, L::ADD_MASK);
-    }
-};
 
 // Writes the rows of `units` units from the block's unit `from` on. `added` is already loaded for the first row of a thread.
 template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, Added<L>& added) {
@@ -268,21 +250,9 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
         if (from) sync_threads<THREADS>(); // the memory of the partial sums is used again
-        float* out = mine;
-        if constexpr (L::ALIKE) {
-            typedef typename L::A::F F;
-            int i = 0;
-            if constexpr (L::PAIRED)
-                for (; i + 1 < tiles; i += 2, out += 2 * SHARE_FLOATS) run_tiles<F, L, 2>(ring, held, x, out, lane, warp);
-            for (; i < tiles; i++, out += SHARE_FLOATS) run_tiles<F, L, 1>(ring, held, x, out, lane, warp);
-        } else {
-            for (int i = 0; i < tiles; i++, out += SHARE_FLOATS) {
-                int tile, part = L::find(from * L::EACH + i, tile);
-                if (part == 0) run_tiles<typename L::A::F, L, 1>(ring, held, x, out, lane, warp);
-                else if (part == 1) run_tiles<typename L::B::F, L, 1>(ring, held, x, out, lane, warp);
-                else run_tiles<typename L::C::F, L, 1>(ring, held, x, out, lane, warp);
-            }
-        }
+        run_units<L>(from, tiles, mine, SHARE_FLOATS, [&](auto format, auto count, float* out) {
+            run_tiles<typename decltype(format)::Is, L, decltype(count)::VALUE>(ring, held, x, out, lane, warp);
+        });
         sync_threads<THREADS>();
         write_rows<L>(a, from, now, x, epoch, added);
     }

@@ -31,14 +31,14 @@ DEVICE void store_tagged4(float* at, const float4& v, u32 mask, u32 epoch) {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
 }
 
-// 4 N neighbouring floats that may not be written yet. All lanes of a warp wait together: if some continued alone, the warp
-// would stay diverged, and every later shuffle would be slow.
-template <int N> struct Awaited {
+// N pieces of four words that may not be written yet, STRIDE floats apart: floats, or halves with a mask of two tags. All lanes of a
+// warp wait together: if some continued alone, the warp would stay diverged, and every later shuffle would be slow.
+template <int N, int STRIDE = 4> struct Awaited {
     u32 bits[4 * N];
 
     DEVICE void load(const float* at) {
 #pragma unroll
-        for (int n = 0; n < N; n++) load_shared_words4(bits + 4 * n, at + 4 * n);
+        for (int n = 0; n < N; n++) load_shared_words4(bits + 4 * n, at + STRIDE * n);
     }
 
     DEVICE void zero(u32 epoch) {
@@ -54,7 +54,7 @@ template <int N> struct Awaited {
             bool again = wrong & mask;
             if (!__any_sync(0xffffffff, again)) return;
 #pragma unroll
-            for (int n = 0; n < N; n++) load_shared_words4_if(again, bits + 4 * n, at + 4 * n);
+            for (int n = 0; n < N; n++) load_shared_words4_if(again, bits + 4 * n, at + STRIDE * n);
         }
     }
 };

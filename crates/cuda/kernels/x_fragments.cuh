@@ -4,7 +4,6 @@
 // [chunk][4 pairs of steps][token][q][2 steps][4 halves]: lane (g, q) has token g, and in step t the four columns that lane q has
 // of the rows of weights in this order of columns (half_x.cuh).
 
-constexpr int FRAGMENT_TOKENS = 8;
 constexpr int FRAGMENT_CHUNK = FRAGMENT_TOKENS * CHUNK; // halves
 
 DEVICE u16* fragment_at(u16* x, int order, int token, int column) {

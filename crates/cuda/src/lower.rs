@@ -16,12 +16,12 @@ mod tagged_values;
 mod test_graphs;
 
 pub(crate) use attention_shape::AttentionShape;
-pub(crate) use batch_phases::{BatchPhase, BatchSources, PASSED_FACTOR, PassedMemory, order, passed_factor};
+pub(crate) use batch_phases::{BatchPhase, BatchSources, PassedMemory};
 pub(crate) use fuse::{Fused, fuse, work};
 pub(crate) use kernel_config::{KernelConfig, intern};
 #[cfg(test)]
 pub(crate) use linear_shape::PartShape;
 pub(crate) use linear_shape::{LinearShape, linear_defines};
 pub(crate) use lowering::{Addresses, ArgmaxScratch, AttentionScratch, KvAddresses, Lowering, TaggedMemory};
-pub(crate) use passed_halves::passed_as_halves;
+pub(crate) use passed_halves::{PASSED_FACTOR, order, passed_as_halves, passed_factor};
 pub(crate) use tagged_values::TaggedValues;

@@ -44,6 +44,12 @@ impl Synthetic {
         keys: &[],
         embedding_gain: 3.0, // peaked distributions, as trained models have
     };
+
+    /// Plain, with biases on q, k and v.
+    pub(crate) const BIASED_HEADS: Synthetic = Synthetic {
+        tensors: &["ffn_gate.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias"],
+        ..Synthetic::PLAIN
+    };
 }
 
 /// Names are unique.

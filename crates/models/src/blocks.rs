@@ -154,49 +154,41 @@ impl Build<'_> {
     ) -> Result<Val, ModelError> {
         let mut x = self.embed(layers.embedding_scale)?;
         for layer in 0..self.config.layers {
-            let [first, second] = [0, 1].map(|half| LayerHalf { layer, half });
-            let normed = self.before(x, layers, first)?;
-            let attended = self.attention(normed, layer, attention(layer))?;
-            x = self.add_half(x, attended, layers, first)?;
-            let normed = self.before(x, layers, second)?;
-            let hidden = self.gated_mlp(normed, layer, layers.activation)?;
-            x = self.add_half(x, hidden, layers, second)?;
+            for half in 0..2 {
+                let normed = self.norm_of_half(x, layer, half, layers.norms_before)?;
+                let y = if half == 0 {
+                    self.attention(normed, layer, attention(layer))?
+                } else {
+                    self.gated_mlp(normed, layer, layers.activation)?
+                };
+                let mut y = self.norm_of_half(y, layer, half, layers.norms_after)?;
+                if layers.residual_scale != 1.0 {
+                    y = self.graph.scale(y, layers.residual_scale);
+                }
+                x = self.graph.add(x, y)?;
+            }
         }
         self.head(x)
     }
 
-    /// What a half of a layer works on.
-    fn before(&mut self, x: Val, layers: &LayerStyle, at: LayerHalf) -> Result<Val, ModelError> {
-        match layers.norms_before {
-            Some(names) => self.norm(x, &format!("blk.{}.{}", at.layer, names[at.half]), self.config.width),
+    /// The norm of a half of a layer, attention (0) or the MLP (1), if it has one.
+    fn norm_of_half(
+        &mut self,
+        x: Val,
+        layer: usize,
+        half: usize,
+        names: Option<[&str; 2]>,
+    ) -> Result<Val, ModelError> {
+        match names {
+            Some(names) => self.norm(x, &format!("blk.{layer}.{}", names[half]), self.config.width),
             None => Ok(x),
         }
     }
-
-    /// Adds the result of a half of a layer.
-    fn add_half(
-        &mut self,
-        x: Val,
-        mut y: Val,
-        layers: &LayerStyle,
-        at: LayerHalf,
-    ) -> Result<Val, ModelError> {
-        if layers.norms_after {
-            let name = ["post_attention_norm", "post_ffw_norm"][at.half];
-            y = self.norm(y, &format!("blk.{}.{name}", at.layer), self.config.width)?;
-        }
-        if layers.residual_scale != 1.0 {
-            y = self.graph.scale(y, layers.residual_scale);
-        }
-        Ok(self.graph.add(x, y)?)
-    }
 }
 
-/// A half of a layer: attention (0) or the MLP (1).
-#[derive(Clone, Copy)]
-struct LayerHalf {
-    layer: usize,
-    half: usize,
+/// Whether a layer is the last one of a run of `length` layers, which then differs from those before it.
+pub(crate) fn ends_run(layer: usize, length: usize) -> bool {
+    (layer + 1).is_multiple_of(length)
 }
 
 /// What differs between the layers of decoders, beside attention.
@@ -208,8 +200,8 @@ pub(crate) struct LayerStyle {
     pub(crate) residual_scale: f32,
     /// Names of the norms before attention and before the MLP.
     pub(crate) norms_before: Option<[&'static str; 2]>,
-    /// The results of attention and of the MLP are normalised.
-    pub(crate) norms_after: bool,
+    /// Names of the norms of the results of attention and of the MLP.
+    pub(crate) norms_after: Option<[&'static str; 2]>,
     /// The activation of the MLP.
     pub(crate) activation: Activation,
 }
@@ -220,12 +212,12 @@ impl LayerStyle {
         embedding_scale: 1.0,
         residual_scale: 1.0,
         norms_before: Some(["attn_norm", "ffn_norm"]),
-        norms_after: false,
+        norms_after: None,
         activation: Activation::Silu,
     };
-    /// Norms after them.
-    pub(crate) const POST_NORM: LayerStyle =
-        LayerStyle { norms_before: None, norms_after: true, ..LayerStyle::PRE_NORM };
     /// Norms before and after them.
-    pub(crate) const BOTH_NORMS: LayerStyle = LayerStyle { norms_after: true, ..LayerStyle::PRE_NORM };
+    pub(crate) const BOTH_NORMS: LayerStyle =
+        LayerStyle { norms_after: Some(["post_attention_norm", "post_ffw_norm"]), ..LayerStyle::PRE_NORM };
+    /// Norms after them.
+    pub(crate) const POST_NORM: LayerStyle = LayerStyle { norms_before: None, ..LayerStyle::BOTH_NORMS };
 }

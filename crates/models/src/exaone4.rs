@@ -3,7 +3,7 @@
 
 use tern_graph::RopeStyle;
 
-use crate::blocks::{AttentionStyle, LayerStyle, QkNorm};
+use crate::blocks::{AttentionStyle, LayerStyle, QkNorm, ends_run};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static EXAONE4: Arch = Arch {
@@ -24,10 +24,10 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let plain = b.uniform_style(RopeStyle::Halves, base, QkNorm::Heads)?;
     let window = b.keys().optional_usize("attention.sliding_window")?.unwrap_or(WINDOW);
     let has_local = b.config.layers == LAYERS_32B && window > 0;
-    b.decoder(&LayerStyle::POST_NORM, |layer| match layer % PATTERN < PATTERN - 1 {
+    b.decoder(&LayerStyle::POST_NORM, |layer| match ends_run(layer, PATTERN) {
         _ if !has_local => plain,
-        true => AttentionStyle { window: Some(window), ..plain },
-        false => AttentionStyle { table: None, ..plain },
+        true => AttentionStyle { table: None, ..plain },
+        false => AttentionStyle { window: Some(window), ..plain },
     })?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use tern_graph::{Activation, RopeStyle};
 
-use crate::blocks::{AttentionStyle, LayerStyle, QkNorm};
+use crate::blocks::{AttentionStyle, LayerStyle, QkNorm, ends_run};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static GEMMA3: Arch = Arch {
@@ -31,7 +31,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         ..LayerStyle::BOTH_NORMS
     };
     let logits = b.decoder(&layers, |layer| {
-        let is_local = layer % PATTERN < PATTERN - 1;
+        let is_local = !ends_run(layer, PATTERN);
         AttentionStyle {
             rope: RopeStyle::Halves,
             table: Some(if is_local { local } else { global }),

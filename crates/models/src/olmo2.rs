@@ -2,7 +2,7 @@
 
 use tern_graph::RopeStyle;
 
-use crate::blocks::{AttentionStyle, LayerStyle, QkNorm};
+use crate::blocks::{AttentionStyle, LayerStyle, QkNorm, ends_run};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static OLMO2: Arch = Arch {
@@ -24,6 +24,6 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         Some(_) => AttentionStyle { table: Some(b.plain_rope_table(local_base)), window, ..full },
         None => full,
     };
-    b.decoder(&LayerStyle::POST_NORM, |layer| if layer % PATTERN < PATTERN - 1 { local } else { full })?;
+    b.decoder(&LayerStyle::POST_NORM, |layer| if ends_run(layer, PATTERN) { full } else { local })?;
     Ok(())
 }

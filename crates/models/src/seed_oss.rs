@@ -5,14 +5,7 @@ use tern_graph::RopeStyle;
 use crate::blocks::{LayerStyle, QkNorm};
 use crate::{Arch, Build, ModelError, Synthetic};
 
-pub(crate) static SEED_OSS: Arch = Arch {
-    name: "seed_oss",
-    build,
-    synthetic: Synthetic {
-        tensors: &["ffn_gate.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias"],
-        ..Synthetic::PLAIN
-    },
-};
+pub(crate) static SEED_OSS: Arch = Arch { name: "seed_oss", build, synthetic: Synthetic::BIASED_HEADS };
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;

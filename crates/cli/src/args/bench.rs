@@ -36,6 +36,13 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
 }
 
+impl BenchArgs {
+    /// The largest number of streams of a test.
+    pub(crate) fn most_streams(&self) -> usize {
+        self.streams.iter().copied().max().unwrap_or(1)
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchWhat {
     /// Measure single ops in every format

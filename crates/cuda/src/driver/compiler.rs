@@ -70,6 +70,7 @@ impl Source {
             Source::FusedStep => &[
                 include_str!("../../kernels/linear_shape.cuh"),
                 include_str!("../../kernels/ring.cuh"),
+                include_str!("../../kernels/step_linear.cuh"),
                 include_str!("../../kernels/linear.cuh"),
                 include_str!("../../kernels/attend.cuh"),
                 include_str!("../../kernels/fused_step.cu"),
@@ -79,6 +80,7 @@ impl Source {
                 include_str!("../../kernels/halves.cuh"),
                 include_str!("../../kernels/linear_shape.cuh"),
                 include_str!("../../kernels/ring.cuh"),
+                include_str!("../../kernels/step_linear.cuh"),
                 include_str!("../../kernels/batch_linear.cuh"),
                 include_str!("../../kernels/attend.cuh"),
                 include_str!("../../kernels/fused_step.cu"),

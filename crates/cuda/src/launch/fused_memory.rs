@@ -2,7 +2,7 @@
 
 use crate::driver::Define;
 use crate::lower::KernelConfig;
-use crate::shared::{CHUNK, LinearArgs, Phase, RawPhase, TILE, WARPS, WINDOW};
+use crate::shared::{CHUNK, FRAGMENT_TOKENS, LinearArgs, Phase, RawPhase, SHARE_STRIDE, TILE, WARPS, WINDOW};
 
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
@@ -18,11 +18,9 @@ const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
 /// Two barriers per slot.
 const GATES: usize = 2 * MOST_SLOTS * 8;
 /// Floats of each warp: one per token.
-const WARP_FLOATS: usize = WARPS * 8 * 4;
+const WARP_FLOATS: usize = WARPS * FRAGMENT_TOKENS * 4;
 /// Of several tokens: the factor on the sums of a phase, and of the last norm, per token.
-const FACTORS: usize = 2 * 8 * 4;
-/// Rows of a tile of several tokens, with padding (`SHARE_STRIDE` in `kernels/batch_linear.cuh`).
-const SHARE_STRIDE: usize = 20;
+const FACTORS: usize = 2 * FRAGMENT_TOKENS * 4;
 /// Bytes of x that may be staged in shared memory.
 const MOST_STAGED: usize = 96 * 1024;
 
@@ -54,7 +52,7 @@ pub(super) fn is_staged(l: &LinearArgs, blocks: usize) -> bool {
 }
 
 fn staged_bytes(l: &LinearArgs) -> usize {
-    l.chunks as usize * CHUNK * 8 * 2
+    l.chunks as usize * CHUNK * FRAGMENT_TOKENS * 2
 }
 
 /// The ring that weights and keys come through.

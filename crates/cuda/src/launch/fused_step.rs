@@ -9,14 +9,14 @@ use super::fused_memory::{FusedMemory, RopeTable, is_staged};
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
 use crate::lower::{BatchPhase, KernelConfig, LinearShape, intern, linear_defines};
-use crate::shared::{KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, WARPS};
+use crate::shared::{
+    FRAGMENT_TOKENS, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, WARPS,
+};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// Tokens of the fused steps that a program has.
-const SIZES: [usize; 2] = [1, MOST_TOKENS];
-/// The most of them: columns of the matrix unit.
-pub(crate) const MOST_TOKENS: usize = 8;
+const SIZES: [usize; 2] = [1, FRAGMENT_TOKENS];
 
 /// What a fused step is built from.
 pub(crate) struct FusedStepPlan<'a> {

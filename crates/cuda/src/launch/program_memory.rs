@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tern_graph::{BackendError, Graph, Op, Plan};
 
 use super::fused_memory::RopeTable;
-use super::fused_step::MOST_TOKENS;
 use super::strategy::StepSize;
 use super::tiled_linears::x_bytes;
 use super::{inputs, paged_attention};
@@ -13,6 +12,7 @@ use crate::driver::{Device, Memory};
 use crate::kv::Kv;
 use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses, intern};
 use crate::sampling::Sampler;
+use crate::shared::FRAGMENT_TOKENS;
 use crate::weights::{Layout, Weight};
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -30,7 +30,7 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) ->
     let x = x_bytes(Layout::chunks(widest), most.tokens);
     let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; as floats, and of several tokens as halves
     let sampling = Sampler::scratch_bytes(most.outputs, graph.vocab());
-    x + attention.max().unwrap_or(0) + tagged * (4 + MOST_TOKENS * (4 + 3)) + sampling
+    x + attention.max().unwrap_or(0) + tagged * (4 + FRAGMENT_TOKENS * (4 + 3)) + sampling
 }
 
 /// All allocations of a program, and their addresses.
@@ -134,10 +134,10 @@ impl AttentionBytes {
         for phase in fused {
             let Fused::Attend(attend) = phase else { continue };
             let (args, shape) = (&attend.args, AttentionShape::of(&attend.args));
-            let units = blocks + MOST_TOKENS * args.heads / shape.queries; // a split of each, and one more per block
+            let units = blocks + FRAGMENT_TOKENS * args.heads / shape.queries; // a split of each, and one more per block
             most.ready = most.ready.max(args.heads * args.head_dim * max_tokens * 4);
             most.partial = most.partial.max(units * shape.partial() * 4);
-            most.arrivals = most.arrivals.max(MOST_TOKENS * args.heads * 4);
+            most.arrivals = most.arrivals.max(FRAGMENT_TOKENS * args.heads * 4);
         }
         most
     }

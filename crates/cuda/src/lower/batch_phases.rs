@@ -4,14 +4,11 @@
 use tern_graph::{Graph, NormKind};
 
 use super::fuse::Fused;
+use super::passed_halves::{PASSED_FACTOR, order, passed_factor};
 use crate::shared::{
-    BITS_ORDER, BYTES_ORDER, CHUNK, FRESH_X, FragmentArgs, LinearArgs, PASSED_IN_BITS_ORDER, PASSED_Y,
-    PassedArgs, Phase, TILE,
+    BITS_ORDER, CHUNK, FRESH_X, FragmentArgs, LinearArgs, PASSED_IN_BITS_ORDER, PASSED_Y, PassedArgs, Phase,
+    TILE,
 };
-
-/// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
-/// values up to a million stay finite.
-pub(crate) const PASSED_FACTOR: f32 = 1.0 / 16.0;
 
 /// On values that are about one, or were about one before something was added to them.
 const NORMED_FACTOR: f32 = 1.0 / 64.0;
@@ -41,7 +38,7 @@ impl PassedMemory {
         let columns = l.chunks as usize * CHUNK;
         PassedX {
             halves: self.take(columns * self.tokens * 2),
-            squares: if l.norm.kind != 0 { self.take(columns / TILE * self.tokens * 4) } else { 0 },
+            squares: self.take(columns / TILE * self.tokens * 4),
         }
     }
 }
@@ -61,19 +58,6 @@ pub(crate) struct BatchPhase {
     pub(crate) flags: i32,
     /// All blocks wait for each other before it.
     pub(crate) barrier: bool,
-}
-
-/// The order of columns in x of a linear.
-pub(crate) fn order(l: &LinearArgs) -> i32 {
-    if l.signs != 0 { BITS_ORDER } else { BYTES_ORDER }
-}
-
-/// The factor on a value that a phase passes to the linear behind it, which has no norm.
-pub(crate) fn passed_factor(phase: &Phase) -> f32 {
-    match phase {
-        Phase::Linear(_) => PASSED_FACTOR,
-        _ => 1.0, // attention's are means of values, which are halves
-    }
 }
 
 /// Whether the phase is a linear whose value is normalised by the linear behind it.
@@ -118,11 +102,16 @@ impl BatchSources<'_> {
         }
     }
 
+    fn has_barrier(&self, i: usize) -> bool {
+        self.barriers.get(i).is_none_or(|barrier| *barrier)
+    }
+
     /// The phases for one token.
     pub(crate) fn unchanged(&self) -> Vec<BatchPhase> {
-        let barrier = |i: usize| self.barriers.get(i).is_none_or(|barrier| *barrier);
         let phases = self.phases.iter().enumerate();
-        phases.map(|(i, phase)| BatchPhase { phase: *phase, flags: 0, barrier: barrier(i) }).collect()
+        phases
+            .map(|(i, phase)| BatchPhase { phase: *phase, flags: 0, barrier: self.has_barrier(i) })
+            .collect()
     }
 
     /// The phases of the step, and the bytes that they pass.
@@ -130,7 +119,7 @@ impl BatchSources<'_> {
         let (mut all, mut memory) = (vec![], memory);
         let mut x = PassedX::default(); // what the phase before has passed
         for (i, phase) in self.phases.iter().enumerate() {
-            let barrier = self.barriers.get(i).is_none_or(|barrier| *barrier);
+            let barrier = self.has_barrier(i);
             let next = self.next(i);
             let mut flags = match next {
                 Some(next) if order(next) == BITS_ORDER => PASSED_Y | PASSED_IN_BITS_ORDER,
@@ -150,7 +139,7 @@ impl BatchSources<'_> {
                         None => {
                             x = memory.x(l);
                             let factor = if l.norm.kind != 0 { NORMED_FACTOR } else { PASSED_FACTOR };
-                            let phase = Phase::Fragments(fragments(l, x, &mut memory, factor));
+                            let phase = Phase::Fragments(fragments(l, x, factor));
                             all.push(BatchPhase { phase, flags: 0, barrier: true });
                             flags |= if l.norm.kind != 0 { FRESH_X } else { 0 };
                             factor
@@ -179,17 +168,12 @@ impl BatchSources<'_> {
 }
 
 /// Makes x of a linear.
-fn fragments(l: &LinearArgs, x: PassedX, memory: &mut PassedMemory, factor: f32) -> FragmentArgs {
-    let squares = if x.squares != 0 {
-        x.squares
-    } else {
-        memory.take(l.chunks as usize * CHUNK / TILE * memory.tokens * 4)
-    };
+fn fragments(l: &LinearArgs, x: PassedX, factor: f32) -> FragmentArgs {
     FragmentArgs {
         x: l.x,
         norm: l.norm,
         to: x.halves,
-        squares,
+        squares: x.squares,
         factor,
         cols: l.cols,
         chunks: l.chunks,

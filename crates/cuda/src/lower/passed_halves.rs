@@ -3,7 +3,24 @@
 use tern_graph::{Graph, Work};
 
 use super::fuse::Fused;
-use crate::shared::CHUNK;
+use crate::shared::{BITS_ORDER, BYTES_ORDER, CHUNK, LinearArgs, Phase};
+
+/// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
+/// values up to a million stay finite.
+pub(crate) const PASSED_FACTOR: f32 = 1.0 / 16.0;
+
+/// The order of columns in x of a linear.
+pub(crate) fn order(l: &LinearArgs) -> i32 {
+    if l.signs != 0 { BITS_ORDER } else { BYTES_ORDER }
+}
+
+/// The factor on a value that a phase passes to the linear behind it, which has no norm.
+pub(crate) fn passed_factor(phase: &Phase) -> f32 {
+    match phase {
+        Phase::Linear(_) => PASSED_FACTOR,
+        _ => 1.0, // attention's are means of values, which are halves
+    }
+}
 
 /// For each phase: whether its value is x of the linear right behind it and of no other phase, and so is passed as halves.
 pub(crate) fn passed_as_halves(graph: &Graph, fused: &[Fused], work: &[Work]) -> Vec<bool> {

@@ -14,6 +14,10 @@ shared_constants! {
     THREADS: usize = WARPS * 32;
     /// The most tokens of one sequence in a fused step.
     MOST_NEW: usize = 4;
+    /// The most tokens of a fused step: columns of the matrix unit.
+    FRAGMENT_TOKENS: usize = 8;
+    /// Floats of a token's share of a tile in a fused step of several tokens: 16 rows; the padding keeps tokens in different banks.
+    SHARE_STRIDE: usize = 20;
     /// Phases that a block of the fused step holds in shared memory.
     WINDOW: usize = 4;
 
