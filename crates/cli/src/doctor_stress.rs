@@ -14,9 +14,10 @@ use crate::stress::{Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepM
 const CONTEXT: usize = 1024;
 /// KV pages per stream: fewer than long requests need, so that some are preempted.
 const STREAM_PAGES: usize = 4;
-/// A difference with a smaller gap, in nats or as a fraction of a draw, is a near tie on devices whose order of summation
-/// depends on the step size. On the CPU it does not.
-const TIE: f64 = 1e-2;
+/// A difference with a smaller gap, in nats or as a fraction of a draw, is a near tie on devices whose arithmetic depends on
+/// the step size: a GPU rounds activations to 15 bits in steps of one token and to 10 or 11 in larger ones, which moves a
+/// logit of the 8B shape by some thousandths. On the CPU nothing depends on it.
+const TIE: f64 = 2e-2;
 /// An engine without progress for this long counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 /// Maximum number of differences that are printed.

@@ -156,11 +156,6 @@ impl Compiled {
             InFlight::Running(running) => running,
         };
         buffers.done.wait()?;
-        if let Some(path) = std::env::var_os("TERN_MARKS") {
-            let mut bytes = vec![0u8; 3 * 512 * 64];
-            self.memory.inputs.read((1 << 16) * 4, &mut bytes)?;
-            let _ = std::fs::write(path, bytes);
-        }
         let ids =
             buffers.sampled.bytes().chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let rows = sampled.iter().zip(ids).map(|(sampled, id)| {
