@@ -1,12 +1,13 @@
 //! [`Cpu`]: the backend that runs graphs on the processor.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tern_graph::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Program, Reserve,
     Roles, Step, StepOutput, Ticket,
 };
 
+use crate::activations::gathered_rows::GatheredRows;
 use crate::attention::attend_plan::AttendPlan;
 use crate::attention::kv::Kv;
 use crate::bandwidth;
@@ -82,20 +83,24 @@ impl Cpu {
         }
     }
 
-    /// Packs a matrix for its kernel, if the kernel has a packed layout and memory suffices; otherwise steps pack it.
-    fn pack(&mut self, t: &HostTensor) -> Option<Packed> {
+    /// Packs matrices, one below the other, for their kernel, if it has a packed layout and memory suffices; otherwise steps
+    /// pack them. Each matrix begins with a new panel.
+    fn pack(&mut self, t: &HostTensor, matrices: usize) -> Option<Packed> {
         let kernel = match (self.kernels.linear)(t.quant())? {
             LinearKernel::Packed(kernel) if kernel.at_load => kernel,
             LinearKernel::Packed(_) | LinearKernel::Integer(_) | LinearKernel::F32(_) => return None,
         };
-        if Packed::bytes(&kernel, t.rows(), t.cols()) > FreeMemory::now().free {
+        let rows = t.rows() / matrices;
+        let each = rows.div_ceil(PANEL);
+        if Packed::bytes(&kernel, matrices * each, t.cols()) > FreeMemory::now().free {
             return None;
         }
-        let packed = Packed::new(&kernel, t.rows(), t.cols())?;
-        let task = Task { index: 0, items: t.rows().div_ceil(PANEL), unit: 1, most: 4 };
+        let packed = Packed::new(&kernel, matrices * each, t.cols())?;
+        let task = Task { index: 0, items: matrices * each, unit: 1, most: 4 };
         let done = self.pool.run(&|worker| {
             for panel in worker.share_all(task) {
-                let rows = panel * PANEL..t.rows().min((panel + 1) * PANEL);
+                let (matrix, first) = (panel / each, panel % each * PANEL);
+                let rows = matrix * rows + first..matrix * rows + rows.min(first + PANEL);
                 let rows =
                     Rows { quant: t.quant(), count: rows.len(), blocks: t.row_range(rows), tail: t.tail() };
                 // SAFETY: each panel is one thread's.
@@ -149,7 +154,12 @@ impl Backend for Cpu {
             let refused = format!("{}: {} is not supported on CPUs", tensor.name(), tensor.quant());
             return Err(BackendError::Unsupported(refused));
         }
-        let packed = if roles.matrix { self.pack(tensor).map(Arc::new) } else { None };
+        let matrices = match roles {
+            Roles { matrix: true, experts: 0, .. } => Some(1),
+            Roles { matrix: false, experts: 1.., .. } => Some(roles.experts),
+            _ => None,
+        };
+        let packed = matrices.and_then(|n| self.pack(tensor, n)).map(Arc::new);
         Ok(self.add(Stored::Tensor(Weight { tensor: tensor.clone(), packed })))
     }
 
@@ -167,7 +177,9 @@ impl Backend for Cpu {
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
+        let threads = self.pool.threads() as u64;
         Compiled::scratch(graph, max_tokens, max_outputs, self.kernels)
+            + threads * GatheredRows::bytes(graph, max_tokens)
     }
 
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
@@ -182,11 +194,15 @@ impl Backend for Cpu {
             _ => return Err(fail("the KV cache does not match the graph's attention layers")),
         };
         let Bindings { max_tokens, max_outputs, .. } = *bindings;
-        let want = Compiled::scratch(graph, max_tokens, max_outputs, self.kernels);
+        let want = self.scratch(graph, max_tokens, max_outputs);
         let what = || format!("scratch for steps of {} tokens", max_tokens);
         check_free(want, what)?;
         let refused = |_: Refused| too_little(want, what);
         self.plan.reserve(graph, kv.as_deref(), max_tokens).map_err(refused)?;
+        for workspace in &mut self.workspaces {
+            let workspace = workspace.get_mut().unwrap_or_else(PoisonError::into_inner);
+            workspace.gathered.reserve(graph, max_tokens).map_err(refused)?;
+        }
         let compiled =
             Compiled::new(graph, weights, kv, max_tokens, max_outputs, self.kernels).map_err(refused)?;
         if let Some(node) = compiled.unsupported() {

@@ -4,17 +4,13 @@ use std::ops::Range;
 
 use tern_graph::{Op, Val, WeightId};
 
-use crate::dot::{
-    IntegerKernel, LinearKernel, PANEL, PANELS, PackedWorkspace, ROWS, Rows, Target, Workspace,
-};
-use crate::memory::lines::Line;
+use crate::dot::{LinearKernel, PANEL, PANELS, ROWS, Target, Workspace};
 use crate::phases::{Link, width};
+use crate::product::{Activations, Product};
 use crate::run::{Run, Scratch};
 
 /// Bytes of weights that one thread takes at a time.
-const LINEAR_BYTES: usize = 64 * 1024;
-/// Tokens that share a pass over a thread's rows of weights.
-const LINEAR_TOKENS: usize = 32;
+pub(crate) const LINEAR_BYTES: usize = 64 * 1024;
 /// Number of tokens from which more rows of float weights share each read of the activations.
 const FLOATS_MANY: usize = 64;
 
@@ -49,7 +45,7 @@ impl Run<'_> {
                     continue;
                 }
                 for row in 0..rows {
-                    self.run(*link, row * width + range.start, range.len(), &mut workspace.halves);
+                    self.run(*link, row * width + range.start, range.len(), &mut workspace.rows);
                 }
             }
         }
@@ -86,84 +82,42 @@ impl Run<'_> {
         let Linear { node, x, weight, scale, bias } = linear;
         let program = self.program;
         let (w, rows) = (program.weight(weight), self.rows(node));
-        workspace.reads(Some(x));
-        let scale = scale.map_or(1.0, |s| program.vector(s)[0]);
-        let bias = bias.map(|b| program.vector(b));
-        let (out, tail) = (program.value(node), w.tail());
-        let panel = |r: usize| {
-            let count = PANEL.min(range.end - r);
-            Rows { quant: w.quant(), count, blocks: w.row_range(r..r + count), tail }
-        };
-        let ints = program.ints(x.index());
+        workspace.reads(Some((x, 0)));
         let low = program.roundings[x.index()].map_or(8, |r| r.low);
-        let to = |r: usize| Target { out, stride: w.rows(), first: r, scale, bias: bias.map(|b| &b[r..]) };
-        match (program.kernels[node], ints) {
-            (Some(LinearKernel::Integer(IntegerKernel { many: Some(dot), .. })), Some((_, tiles)))
-                if program.is_many(rows) =>
-            {
-                // SAFETY: see `work`; no two threads share a row of weights.
-                let x = unsafe { tiles.view(rows, w.cols(), low) };
-                for r in range.clone().step_by(PANEL) {
-                    dot(&panel(r), &x, workspace, &to(r));
-                }
+        let many = program.is_many(rows);
+        // SAFETY (both views): see `work`.
+        let activations = match (program.kernels[node], program.ints(x.index())) {
+            (Some(kernel), Some((_, tiles))) if many && kernel.has_tiles() => {
+                // SAFETY: as above.
+                Activations::Tiles(unsafe { tiles.view(rows, w.cols(), low) })
             }
-            (Some(LinearKernel::Integer(kernel)), Some((ints, _))) => {
-                let mut results = [0.0f32; PANEL * LINEAR_TOKENS];
-                for first in (0..rows).step_by(LINEAR_TOKENS) {
-                    let tokens = LINEAR_TOKENS.min(rows - first);
-                    for r in range.clone().step_by(PANEL) {
-                        let tile = panel(r);
-                        let results = &mut results[..tile.count * tokens]; // [count, tokens]
-                        // SAFETY: see `work`.
-                        let x = unsafe { ints.view(rows, w.cols(), low) };
-                        (kernel.few)(&tile, &x.skip(first), workspace, results);
-                        for t in 0..tokens {
-                            // SAFETY: see `work`; no two threads share a row of weights.
-                            unsafe { to(r).write(first + t, results[t..].iter().step_by(tokens)) };
-                        }
-                    }
-                }
+            (Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)), Some((ints, _))) => {
+                // SAFETY: as above.
+                Activations::Rows(unsafe { ints.view(rows, w.cols(), low) })
             }
-            (Some(LinearKernel::Packed(kernel)), Some((ints, tiles))) => {
-                // SAFETY: see `work`; no two threads share a row of weights.
-                let dot = |panels: &[Line],
-                           rows_of: usize,
-                           workspace: &mut PackedWorkspace,
-                           to: &Target<'_>| unsafe {
-                    match kernel.many {
-                        Some(many) if program.is_many(rows) => {
-                            many(panels, rows_of, &tiles.view(rows, w.cols(), low), workspace, to);
-                        }
-                        _ => (kernel.few)(panels, rows_of, &ints.view(rows, w.cols(), low), workspace, to),
-                    }
-                };
-                for r in range.clone().step_by(PANELS * PANEL) {
-                    let end = range.end.min(r + PANELS * PANEL);
-                    let panels = r / PANEL..end.div_ceil(PANEL);
-                    if let Some(packed) = program.packed(weight) {
-                        // SAFETY: packed at load.
-                        let panels = unsafe { packed.panels(panels) };
-                        dot(panels, end - r, &mut workspace.packed, &to(r));
-                        continue;
-                    }
-                    let each = (kernel.lines)(w.cols());
-                    let mut made = std::mem::take(&mut workspace.packed.panels);
-                    made.clear();
-                    made.resize(panels.len() * each, Line::default());
-                    for (i, made) in made.chunks_exact_mut(each).enumerate() {
-                        (kernel.pack)(&panel(r + i * PANEL), w.cols(), made);
-                    }
-                    dot(&made, end - r, &mut workspace.packed, &to(r));
-                    workspace.packed.panels = made;
-                }
+            (Some(LinearKernel::F32(_)), _) => Activations::Floats(self.read(x, 0, rows * w.cols())),
+            (None, _) | (Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)), None) => {
+                return self.refuse(node);
             }
-            (Some(LinearKernel::F32(dot)), _) => {
-                let x = self.read(x, 0, rows * w.cols());
-                let rows =
-                    Rows { quant: w.quant(), count: range.len(), blocks: w.row_range(range.clone()), tail };
-                dot(&rows, x, workspace, &to(range.start));
-            }
-            (None, _) | (Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)), None) => self.refuse(node),
+        };
+        let product = Product {
+            kernel: program.kernels[node],
+            weight: w,
+            packed: program.packed(weight),
+            first_row: 0,
+            first_panel: 0,
+            x: activations,
+            to: Target {
+                out: program.value(node),
+                rows: None,
+                stride: w.rows(),
+                first: 0,
+                scale: scale.map_or(1.0, |s| program.vector(s)[0]),
+                bias: bias.map(|b| program.vector(b)),
+            },
+        };
+        if !product.run(range, workspace) {
+            self.refuse(node);
         }
     }
 }

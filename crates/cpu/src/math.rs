@@ -1,6 +1,6 @@
 //! Loops over floats that the compiler vectorises at the width of the caller's instruction set.
 
-use tern_graph::Activation;
+use tern_graph::{Activation, clamp};
 
 /// `2^(x / ln 2)` by a polynomial, accurate to about one unit in the last place; vectorised at any width. `FUSED` rounds
 /// each product and sum once.
@@ -29,6 +29,14 @@ pub(crate) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) 
             // tanh(z) = 1 - 2 / (1 + exp(2z))
             let z = 0.797_884_6 * g * (1.0 + 0.044_715 * g * g);
             *o = g * (1.0 - 1.0 / (1.0 + exp::<false>(2.0 * z))) * u;
+        }),
+        Activation::SwigluOai => each.for_each(|(o, (&g, &u))| {
+            let (g, u) = clamp(g, u, Activation::OAI_LIMIT);
+            *o = g / (1.0 + exp::<false>(-Activation::OAI_ALPHA * g)) * (u + 1.0);
+        }),
+        Activation::SwigluClamp(limit) => each.for_each(|(o, (&g, &u))| {
+            let (g, u) = clamp(g, u, limit);
+            *o = g / (1.0 + exp::<false>(-g)) * u;
         }),
         Activation::Relu2 => each.for_each(|(o, (&g, &u))| *o = g * g.max(0.0) * u),
     }

@@ -38,6 +38,8 @@ pub(crate) enum Cut {
     Alone,
     /// Some columns of all rows: a linear, and elementwise ops on its columns.
     Columns,
+    /// Some columns of all parts of an expert: a linear of experts, and elementwise ops on its columns.
+    Experts { route: Option<usize>, count: usize },
     /// Whole rows.
     Rows,
     /// Runs of this many columns of a row.
@@ -144,9 +146,9 @@ fn needs(graph: &Graph, link: Link) -> Vec<Thing> {
 fn follow(cut: Cut, graph: &Graph, link: Link, own: Cut) -> Option<Cut> {
     match cut {
         // elementwise ops
-        Cut::Columns if smallest(graph, link) == Cut::Runs(1) => Some(cut),
+        Cut::Columns | Cut::Experts { .. } if smallest(graph, link) == Cut::Runs(1) => Some(cut),
         _ if matches!(graph.nodes[link.node].op, Op::Outputs { .. }) => None,
-        _ => both(cut, own).filter(|cut| *cut != Cut::Columns),
+        _ => both(cut, own).filter(|cut| !matches!(cut, Cut::Columns | Cut::Experts { .. })),
     }
 }
 
@@ -156,7 +158,13 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
         (Work::StoreKv, Op::Attend { args, .. }) => Cut::Runs(args.head_dim),
         (_, Op::Linear { .. }) => Cut::Columns,
         (_, Op::Attend { .. }) => Cut::Alone,
-        (_, Op::Embed { .. } | Op::Columns { .. } | Op::Outputs { .. }) => Cut::Rows,
+        (_, Op::ExpertLinear { route, weight, .. }) => {
+            Cut::Experts { route: route.map(Val::index), count: graph.weight(*weight).experts }
+        }
+        (
+            _,
+            Op::Embed { .. } | Op::Columns { .. } | Op::Outputs { .. } | Op::Route { .. } | Op::Mix { .. },
+        ) => Cut::Rows,
         (_, Op::Norm { weight, .. }) => Cut::Runs(graph.weight(*weight).cols),
         (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),
         (_, Op::Gated { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => Cut::Runs(1),
@@ -167,6 +175,7 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
 fn both(a: Cut, b: Cut) -> Option<Cut> {
     match (a, b) {
         (Cut::Columns, Cut::Columns) => Some(Cut::Columns),
+        (Cut::Experts { .. }, Cut::Experts { .. }) if a == b => Some(a),
         (Cut::Runs(a), Cut::Runs(b)) if a.max(b).is_multiple_of(a.min(b)) => Some(Cut::Runs(a.max(b))),
         (Cut::Rows | Cut::Runs(_), Cut::Rows | Cut::Runs(_)) => Some(Cut::Rows),
         _ => None,

@@ -39,6 +39,8 @@ pub(crate) struct Compiled {
     ints: Vec<Option<(QuantizedRowsBuffer, TokenTilesBuffer)>>,
     /// How each node's value is quantized, if a linear reads it as integers.
     pub(crate) roundings: Vec<Option<Rounding>>,
+    /// How the rows that experts gather from each node's value are quantized.
+    pub(crate) gathered: Vec<Option<Rounding>>,
     /// `None` if the instruction set has no kernels for tiles of tokens.
     tiles: Option<Tiles>,
     pub(crate) rotations: Vec<Shared<f32>>,
@@ -53,7 +55,7 @@ impl Compiled {
         max_outputs: usize,
         kernels: &Kernels,
     ) -> Result<Compiled, Refused> {
-        let roundings = roundings(graph, &weights);
+        let [roundings, gathered] = [false, true].map(|experts| roundings(graph, &weights, experts));
         let phases = phases(graph, &roundings);
         let plan = plan(graph, &phases);
         let mut needs = vec![false; plan.width.len()];
@@ -82,6 +84,7 @@ impl Compiled {
                 .map(|s| needs[s].then(|| ints(s)).transpose())
                 .collect::<Result<_, _>>()?,
             roundings,
+            gathered,
             tiles: kernels.tiles,
             rotations: graph.ropes.iter().map(turns).collect::<Result<_, _>>()?,
             graph: graph.clone(),
@@ -135,9 +138,12 @@ impl Compiled {
                 Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)) => self.ints(x.index()).is_some(),
                 None => false,
             },
-            (Work::Compute, Op::Linear { .. } | Op::Attend { .. }, _) => false,
-            (Work::Compute, _, Cut::Columns | Cut::Rows | Cut::Runs(_)) => true,
-            (_, _, Cut::Alone | Cut::Columns | Cut::Rows | Cut::Runs(_)) => false,
+            (Work::Compute, Op::ExpertLinear { .. }, Cut::Experts { .. }) => {
+                self.kernels[link.node].is_some()
+            }
+            (Work::Compute, Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. }, _) => false,
+            (Work::Compute, _, Cut::Columns | Cut::Experts { .. } | Cut::Rows | Cut::Runs(_)) => true,
+            (_, _, Cut::Alone | Cut::Columns | Cut::Experts { .. } | Cut::Rows | Cut::Runs(_)) => false,
         };
         runs && (quantizes || !link.with_ints)
     }
@@ -187,11 +193,16 @@ fn rows_in_integers(tiles: Option<Tiles>, tokens: usize, outputs: usize) -> [(us
     [(tokens.min(from), outputs.min(from)), (pad(tokens), pad(outputs))]
 }
 
-/// How each value is quantized: the widest span and the fewest bits that suit all linears that read it.
-fn roundings(graph: &Graph, weights: &[Weight]) -> Vec<Option<Rounding>> {
+/// How each value is quantized: the widest span and the fewest bits that suit all linears that read it, or all linears
+/// of experts, which gather their rows and quantize them apart.
+fn roundings(graph: &Graph, weights: &[Weight], experts: bool) -> Vec<Option<Rounding>> {
     let mut roundings = vec![None; graph.nodes.len()];
     for node in &graph.nodes {
-        let Op::Linear { x, weight, .. } = node.op else { continue };
+        let (x, weight) = match node.op {
+            Op::Linear { x, weight, .. } if !experts => (x, weight),
+            Op::ExpertLinear { x, weight, .. } if experts => (x, weight),
+            _ => continue,
+        };
         let tensor = &weights[weight.index()].tensor;
         let Some(codes) = tensor.quant().codes() else { continue };
         // groups smaller than a block of activations are multiplied into the codes if their scales are integers
@@ -213,7 +224,10 @@ fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
     for node in &graph.nodes {
         match node.op {
             Op::Norm { weight, bias, .. } => wanted.extend([Some(weight), bias]),
-            Op::Linear { scale, bias, .. } => wanted.extend([scale, bias]),
+            Op::Linear { scale, bias, .. } | Op::ExpertLinear { scale, bias, .. } => {
+                wanted.extend([scale, bias]);
+            }
+            Op::Route { bias, .. } => wanted.push(bias),
             _ => {}
         }
     }
@@ -222,7 +236,9 @@ fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
 
 fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
     let linear = |node: &tern_graph::Node| match node.op {
-        Op::Linear { weight, .. } => (kernels.linear)(weights[weight.index()].tensor.quant()),
+        Op::Linear { weight, .. } | Op::ExpertLinear { weight, .. } => {
+            (kernels.linear)(weights[weight.index()].tensor.quant())
+        }
         _ => None,
     };
     graph.nodes.iter().map(linear).collect()
@@ -232,7 +248,7 @@ fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<O
 fn quantizes_its_value(op: &Op, span: usize) -> bool {
     match op {
         Op::Attend { args, .. } => args.v_dim.is_multiple_of(span),
-        Op::Linear { .. } => false,
+        Op::Linear { .. } | Op::ExpertLinear { .. } => false,
         _ => true,
     }
 }
@@ -248,10 +264,13 @@ fn with_ints(
     let mut all = vec![];
     for phase in phases {
         let (mut chains, mut later) = (phase.clone(), vec![]);
-        for link in chains.iter_mut().flat_map(|c| &mut c.links).filter(|l| l.work == Work::Compute) {
+        let links = chains.iter_mut().flat_map(|c| c.links.iter_mut().map(|link| (c.cut, link)));
+        for (cut, link) in links.filter(|(_, link)| link.work == Work::Compute) {
             let (node, Some(rounding)) = (&graph.nodes[link.node], roundings[link.node]) else { continue };
             let in_tiles = in_tiles[usize::from(node.value.outputs_only)];
-            link.with_ints = !in_tiles && quantizes_its_value(&node.op, rounding.span);
+            let whole_spans =
+                !matches!(cut, Cut::Experts { .. }) && quantizes_its_value(&node.op, rounding.span);
+            link.with_ints = !in_tiles && whole_spans;
             let (work, cut) = match (link.with_ints, in_tiles) {
                 (true, _) => continue,
                 (false, true) => (Work::QuantizeTiles, Cut::Alone),

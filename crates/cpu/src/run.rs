@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tern_graph::{Op, Step, Val, softcap};
+use tern_graph::{Op, RoutingWorkspace, Step, Val, softcap};
 use tern_quant::INT_BLOCK;
 
+use crate::activations::gathered_rows::GatheredRows;
 use crate::attention::attend::{Attend, AttendWorkspace, Block};
 use crate::attention::attend_plan::{AttendPlan, AttendTile};
 use crate::dot::Workspace;
+use crate::experts::PartsByExpert;
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::phases::{Cut, Link, Work, width};
 use crate::program::{Compiled, MAX_SPAN};
@@ -41,6 +43,8 @@ impl Run<'_> {
         let mut workspace = self.workspaces[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = &mut *workspace;
         workspace.unpacked.reads(None);
+        workspace.parts.forget();
+        workspace.gathered.forget();
         let phases = self.program.phases(self.step.tokens.len(), self.step.outputs.len());
         let mut index = 0;
         for phase in phases {
@@ -51,6 +55,7 @@ impl Run<'_> {
                     match chain.cut {
                         Cut::Alone => self.alone(chain.links[0], workspace, |items| share(items, 1, 1)),
                         Cut::Columns => self.columns(&chain.links, workspace, share),
+                        Cut::Experts { .. } => self.experts(&chain.links, workspace, share),
                         Cut::Rows => self.runs(&chain.links, None, workspace, share),
                         Cut::Runs(run) => self.runs(&chain.links, Some(run), workspace, share),
                     }
@@ -97,23 +102,23 @@ impl Run<'_> {
         let unit = if stores { STORE_TOKENS * in_row } else { (PIECE / each(first)).max(1) };
         for range in share(self.rows(first.node) * in_row, unit, unit) {
             for link in links {
-                self.run(*link, range.start * each(link), range.len() * each(link), &mut workspace.halves);
+                self.run(*link, range.start * each(link), range.len() * each(link), &mut workspace.rows);
             }
         }
     }
 
     /// One link on `len` columns from index `at` on, counted through all rows.
-    pub(crate) fn run(&self, link: Link, at: usize, len: usize, workspace: &mut Vec<u16>) {
+    pub(crate) fn run(&self, link: Link, at: usize, len: usize, workspace: &mut RowScratch) {
         match link.work {
-            Work::StoreKv => self.store_kv(link, at, len, workspace),
+            Work::StoreKv => self.store_kv(link, at, len, &mut workspace.halves),
             Work::Quantize => self.quantize(link.node, at, len),
-            Work::Compute => self.compute(link, at, len),
+            Work::Compute => self.compute(link, at, len, &mut workspace.routing),
             Work::Rotations(_) | Work::QuantizeTiles => self.refuse(link.node),
         }
     }
 
     /// The node's op on `len` columns from index `at` on.
-    fn compute(&self, link: Link, at: usize, len: usize) {
+    fn compute(&self, link: Link, at: usize, len: usize, workspace: &mut RoutingWorkspace) {
         let node = &self.program.graph.nodes[link.node];
         let width = node.value.width;
         let rows = || at / width..(at + len) / width;
@@ -169,8 +174,25 @@ impl Run<'_> {
                     out.copy_from_slice(self.read(*x, self.step.outputs[row].row * width, width));
                 }
             }),
-            // a linear is split by columns, and attention by itself
-            Op::Linear { .. } | Op::Attend { .. } => self.refuse(link.node),
+            Op::Route { logits, bias, args } => self.finish(link, at, len, |out| {
+                let (from, bias) = (self.program.graph.width(*logits), bias.map(|b| self.program.vector(b)));
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    args.choose(self.read(*logits, row * from, from), bias, workspace, out);
+                }
+            }),
+            Op::Mix { x, route } => self.finish(link, at, len, |out| {
+                let used = self.program.graph.width(*route) / 2;
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    let weights = self.read(*route, (2 * row + 1) * used, used);
+                    let parts = self.read(*x, row * used * width, used * width).chunks_exact(width);
+                    out.fill(0.0);
+                    for (part, weight) in parts.zip(weights) {
+                        out.iter_mut().zip(part).for_each(|(o, x)| *o += weight * x);
+                    }
+                }
+            }),
+            // linears are split by columns, and attention by itself
+            Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. } => self.refuse(link.node),
         }
     }
 
@@ -315,6 +337,15 @@ impl Run<'_> {
 #[derive(Default)]
 pub(crate) struct Scratch {
     attend: AttendWorkspace,
-    pub(crate) halves: Vec<u16>,
+    pub(crate) rows: RowScratch,
     pub(crate) unpacked: Workspace,
+    pub(crate) parts: PartsByExpert,
+    pub(crate) gathered: GatheredRows,
+}
+
+/// The part of it for ops on rows.
+#[derive(Default)]
+pub(crate) struct RowScratch {
+    halves: Vec<u16>,
+    routing: RoutingWorkspace,
 }

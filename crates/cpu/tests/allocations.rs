@@ -57,6 +57,7 @@ fn only_the_answer_is_allocated() {
         Attention { heads: 6, kv_heads: 2, head_dim: 64, v_dim: 64, scale: 0.2, window: None, softcap: None };
     let mut all = vec![cases::attend(args, &[1]).unwrap()];
     for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+        all.push(cases::expert_mlp(quant, 1).unwrap());
         all.push(cases::linear(quant, 48, 512, 1).unwrap());
     }
     for kernels in available() {

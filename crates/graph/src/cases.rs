@@ -2,17 +2,24 @@
 //!
 //! Backends are tested and timed on the same list: run a case on a backend and on the reference, and compare.
 
+mod attention;
 mod batches;
+mod experts;
+mod linears;
+mod not_finite;
+mod small_ops;
 mod unlisted;
 
-use tern_quant::{FieldType, Quant};
+use tern_quant::Quant;
 
+pub use attention::attend;
+pub use experts::{Experts, expert_linear, expert_mlp};
+pub use linears::{linear, two_linears};
 pub use unlisted::UNLISTED;
 
 use crate::{
-    Activation, Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells,
-    KvSpec, NormKind, PageTable, Random, Reference, Reserve, RopeStyle, RopeTable, Slice, Step, Val,
-    all_finite,
+    Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells, KvSpec,
+    PageTable, Random, Reference, Reserve, Step, Val, all_finite,
 };
 
 /// Tokens per KV page in the cases.
@@ -54,6 +61,14 @@ impl Case {
 
     fn matrix(&mut self, t: HostTensor) -> Result<crate::WeightId, GraphError> {
         let id = self.graph.matrix(t.name(), t.rows(), t.cols())?;
+        self.bytes += t.data().len();
+        self.weights.push(t);
+        Ok(id)
+    }
+
+    /// The matrices of experts, one below the other in a tensor.
+    fn experts(&mut self, t: HostTensor, count: usize) -> Result<crate::WeightId, GraphError> {
+        let id = self.graph.experts(t.name(), count, t.rows() / count, t.cols())?;
         self.bytes += t.data().len();
         self.weights.push(t);
         Ok(id)
@@ -194,58 +209,6 @@ fn step_tolerance(quant: &Quant, tokens: usize) -> f32 {
     if (2..=4).contains(&tokens) { tolerance(quant).max(8e-4) } else { tolerance(quant) }
 }
 
-/// `x * w^T` in one format.
-pub fn linear(quant: &'static Quant, rows: usize, cols: usize, tokens: usize) -> Result<Case, GraphError> {
-    let rng = &mut Random::new(1);
-    let name = format!("linear {} {rows}x{cols} tokens {tokens}", quant.name.to_lowercase());
-    let mut case = Case::new(name, step_tolerance(quant, tokens));
-    let x = case.input("x", cols, rng)?;
-    let w = case.matrix(random_tensor("w", quant, rows, cols, rng)?)?;
-    case.graph.linear(x, w)?;
-    case.sequence(&[tokens], rng);
-    Ok(case)
-}
-
-/// `x * v^T + x * w^T`: one value that two formats read.
-pub fn two_linears(
-    quants: [&'static Quant; 2],
-    rows: usize,
-    cols: usize,
-    tokens: usize,
-) -> Result<Case, GraphError> {
-    let rng = &mut Random::new(5);
-    let [first, second] = quants.map(|q| q.name.to_lowercase());
-    let name = format!("linears {first} and {second} {rows}x{cols} tokens {tokens}");
-    // the shared value has the bits of the finer format
-    let tolerances = quants.map(|quant| step_tolerance(quant, tokens));
-    let mut case = Case::new(name, tolerances[0].min(tolerances[1]));
-    let x = case.input("x", cols, rng)?;
-    let v = case.matrix(random_tensor("v", quants[0], rows, cols, rng)?)?;
-    let w = case.matrix(random_tensor("w", quants[1], rows, cols, rng)?)?;
-    let (a, b) = (case.graph.linear(x, v)?, case.graph.linear(x, w)?);
-    case.graph.add(a, b)?;
-    case.sequence(&[tokens], rng);
-    Ok(case)
-}
-
-/// Attention of one sequence, in steps of `lens` tokens.
-pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
-    let rng = &mut Random::new(2);
-    let (w, c) = (args.window.unwrap_or(0), args.softcap.unwrap_or(0.0));
-    let name = format!(
-        "attend {}/{} heads x {} window {w} softcap {c} steps {lens:?}",
-        args.heads, args.kv_heads, args.head_dim
-    );
-    let mut case = Case::new(name, 2e-3); // keys and values are kept in f16
-    let q = case.input("q", args.heads * args.head_dim, rng)?;
-    let k = case.input("k", args.kv_heads * args.head_dim, rng)?;
-    let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
-    case.graph.attend(q, k, v, args)?;
-    case.sequence(lens, rng);
-    case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].bytes_per_token(case.kv_cells);
-    Ok(case)
-}
-
 /// All formats that can be run, and one that only the cases know.
 pub fn formats() -> impl Iterator<Item = &'static Quant> {
     tern_quant::ALL.iter().copied().filter(|q| q.is_runnable()).chain([&UNLISTED])
@@ -258,7 +221,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
         for (rows, cols, tokens) in [(17, 512, 1), (6, 256, 7), (70, 768, 9)] {
             cases.push(linear(quant, rows, cols, tokens)?);
         }
-        cases.push(embed(quant)?);
+        cases.push(small_ops::embed(quant)?);
     }
     for quant in formats().filter(|q| q.block_len <= 128) {
         cases.push(linear(quant, 9, 288usize.next_multiple_of(quant.block_len), 5)?); // partial chunks
@@ -276,39 +239,11 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
             cases.push(two_linears([&tern_quant::Q1_0, other], 35, 512, tokens)?);
         }
     }
-    let plain = Attention {
-        heads: 4,
-        kv_heads: 4,
-        head_dim: 64,
-        v_dim: 64,
-        scale: 0.125,
-        window: None,
-        softcap: None,
-    };
-    for (args, lens) in [
-        (plain, vec![1, 1, 1]),
-        (plain, vec![40]),
-        (Attention { kv_heads: 1, ..plain }, vec![5, 33, 1]),
-        (Attention { heads: 6, kv_heads: 2, head_dim: 80, v_dim: 48, ..plain }, vec![17, 1, 9]),
-        (Attention { window: Some(7), ..plain }, vec![20, 1, 30]),
-        (Attention { softcap: Some(5.0), scale: 1.0, ..plain }, vec![50, 1]),
-        (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]), // long enough to be split, in odd groups
-    ] {
-        cases.push(attend(args, &lens)?);
-    }
-    for (kv_cells, tolerance) in [(KvCells::Int8, 1e-2), (KvCells::Fp8, 6e-2)] {
-        for (args, lens) in [
-            (plain, vec![1, 40, 1]),
-            (Attention { heads: 8, kv_heads: 2, head_dim: 128, v_dim: 128, ..plain }, vec![300, 1, 1]),
-        ] {
-            let case = attend(args, &lens)?;
-            cases.push(Case { kv_cells, tolerance, name: format!("{} {kv_cells:?}", case.name), ..case });
-        }
-    }
-    cases.extend(small_ops()?);
-    cases.push(two_sequences()?);
+    cases.extend(attention::attentions()?);
+    cases.extend(small_ops::small_ops()?);
+    cases.extend(experts::experts()?);
     cases.extend(batches::batches()?);
-    cases.extend(not_finite()?);
+    cases.extend(not_finite::not_finite()?);
     Ok(cases)
 }
 
@@ -333,188 +268,4 @@ pub fn timed() -> Result<Vec<Case>, GraphError> {
         cases.push(attend(args, &[depth, 1])?);
     }
     Ok(cases)
-}
-
-fn embed(quant: &'static Quant) -> Result<Case, GraphError> {
-    let rng = &mut Random::new(3);
-    let mut case = Case::new(format!("embed {}", quant.name.to_lowercase()), 1e-6);
-    let table = case.matrix(random_tensor("table", quant, INPUTS, 256, rng)?)?;
-    case.graph.embed(table, 1.5);
-    case.sequence(&[7], rng);
-    Ok(case)
-}
-
-fn small_ops() -> Result<Vec<Case>, GraphError> {
-    let rng = &mut Random::new(4);
-    let mut cases = vec![];
-    let mut small = |name: &str, tolerance: f32, width: usize, build: Build| -> Result<(), GraphError> {
-        let mut case = Case::new(name.into(), tolerance);
-        let x = case.input("x", width, rng)?;
-        let y = case.input("y", width, rng)?;
-        build(&mut case, x, y, rng)?;
-        case.sequence(&[5, 1], rng);
-        cases.push(case);
-        Ok(())
-    };
-    type Build = fn(&mut Case, Val, Val, &mut Random) -> Result<Val, GraphError>;
-    small("norm rms", 1e-5, 200, |c, x, _, rng| {
-        let w = c.matrix(HostTensor::from_f32("w", 1, 200, &rng.normals(200, 1.0)))?;
-        c.graph.norm(x, w, 1e-6)
-    })?;
-    small("norm rms of heads", 1e-5, 192, |c, x, _, rng| {
-        let w = c.matrix(HostTensor::from_f32("w", 1, 64, &rng.normals(64, 1.0)))?;
-        c.graph.norm(x, w, 1e-5)
-    })?;
-    small("norm layer", 1e-5, 96, |c, x, _, rng| {
-        let w = c.matrix(HostTensor::from_f32("w", 1, 96, &rng.normals(96, 1.0)))?;
-        let b = c.matrix(HostTensor::from_f32("b", 1, 96, &rng.normals(96, 1.0)))?;
-        c.graph.norm_of_kind(x, w, Some(b), 1e-5, NormKind::Layer)
-    })?;
-    small("linear with scale and bias", 1e-4, 64, |c, x, _, rng| {
-        let w = c.matrix(random_tensor("w", &tern_quant::Q8_0, 33, 64, rng)?)?;
-        let s = c.matrix(HostTensor::from_f32("s", 1, 1, &[0.37]))?;
-        let b = c.matrix(HostTensor::from_f32("b", 1, 33, &rng.normals(33, 1.0)))?;
-        c.graph.linear_with(x, w, Some(s), Some(b))
-    })?;
-    small("rope halves", 1e-5, 128, |c, x, _, _| {
-        let table = c.graph.rope_table(rope_table(32, 1.0));
-        c.graph.rope(x, 64, RopeStyle::Halves, table)
-    })?;
-    small("rope interleaved, part of the head", 1e-5, 160, |c, x, _, _| {
-        let table = c.graph.rope_table(rope_table(24, 1.2));
-        c.graph.rope(x, 80, RopeStyle::Interleaved, table)
-    })?;
-    small("gated silu", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Silu))?;
-    small("gated gelu", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::GeluTanh))?;
-    small("gated relu2", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Relu2))?;
-    small("add", 1e-6, 100, |c, x, y, _| c.graph.add(x, y))?;
-    small("scale", 1e-6, 100, |c, x, _, _| Ok(c.graph.scale(x, -0.3)))?;
-    small("softcap", 1e-5, 100, |c, x, _, _| Ok(c.graph.softcap(x, 2.0)))?;
-    small("columns", 1e-6, 100, |c, x, _, _| c.graph.columns(x, 13, 50))?;
-    small("outputs", 1e-6, 100, |c, x, _, _| Ok(c.graph.outputs(x)))?;
-    Ok(cases)
-}
-
-fn rope_table(pairs: usize, magnitude: f32) -> RopeTable {
-    let freqs = (0..pairs).map(|i| 10_000f32.powf(-(i as f32) / pairs as f32)).collect();
-    RopeTable { freqs, magnitude }
-}
-
-/// Two sequences in one step, at different positions, with only some rows requested.
-fn two_sequences() -> Result<Case, GraphError> {
-    let rng = &mut Random::new(5);
-    let mut case = Case::new("two sequences, rows chosen".into(), 2e-3);
-    let args =
-        Attention { heads: 2, kv_heads: 1, head_dim: 32, v_dim: 32, scale: 0.2, window: None, softcap: None };
-    let q = case.input("q", 64, rng)?;
-    let k = case.input("k", 32, rng)?;
-    let v = case.input("v", 32, rng)?;
-    let out = case.graph.attend(q, k, v, args)?;
-    case.graph.outputs(out);
-    let ids = |n: usize, rng: &mut Random| (0..n).map(|_| rng.below(INPUTS) as u32).collect::<Vec<u32>>();
-    let (a, b) = (PageTable::from([2, 0]), PageTable::from([1, 3]));
-    case.steps.push(Step::all_logits(&ids(18, rng), 0, a.clone()));
-    let both = Step {
-        tokens: ids(20, rng),
-        slices: vec![Slice { len: 1, position: 18, pages: a }, Slice { len: 19, position: 0, pages: b }],
-        outputs: [19, 0, 4].map(|row| crate::Output { row, sample: None, logits: true }).to_vec(),
-        carried: vec![],
-    };
-    case.steps.push(both);
-    Ok(case)
-}
-
-/// Input rows with a value that is not finite: their results must not be finite either, and all others must be.
-const BAD: [(usize, f32); 4] = [(3, f32::NAN), (9, f32::INFINITY), (14, f32::NEG_INFINITY), (20, f32::NAN)];
-
-/// Sets one value in each of these rows of a float table, each in another column.
-fn spoil(table: &mut HostTensor, rows: &[(usize, f32)]) {
-    let mut values = table.to_f32();
-    for (i, (row, value)) in rows.iter().enumerate() {
-        values[row * table.cols() + (37 * i + 5) % table.cols()] = *value;
-    }
-    *table = HostTensor::from_f32(table.name(), table.rows(), table.cols(), &values);
-}
-
-/// NaN and infinities in activations, in the scales of weights, and in keys and values.
-fn not_finite() -> Result<Vec<Case>, GraphError> {
-    let rng = &mut Random::new(6);
-    let mut cases = vec![];
-    let all: Vec<u32> = (0..21).collect();
-    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
-        let name = quant.name.to_lowercase();
-        let mut case = linear(quant, 35, 512, 1)?;
-        case.name = format!("linear {name} of values that are not finite");
-        spoil(&mut case.weights[0], &BAD);
-        let one = |id: u32| Step::all_logits(&[id], 0, vec![0, 1]);
-        case.steps = vec![one(3), one(4), one(9), one(14), Step::all_logits(&all, 0, vec![0, 1])];
-        cases.push(case);
-        for (what, half, float) in [("NaN", 0x7E00u16, f32::NAN), ("infinite", 0x7C00, f32::INFINITY)] {
-            let Some((at, bytes)) = scale_of(quant, half, float) else { continue };
-            for tokens in [1, 21] {
-                let mut case = linear(quant, 35, 512, tokens)?;
-                case.name = format!("linear {name} with a scale that is {what}, tokens {tokens}");
-                let w = &case.weights[1];
-                let mut data = w.data().to_vec();
-                data[at..at + bytes.len()].copy_from_slice(&bytes);
-                case.weights[1] = HostTensor::new(w.name(), quant, [w.rows(), w.cols()], data.into())?;
-                cases.push(case);
-            }
-        }
-    }
-    let args =
-        Attention { heads: 4, kv_heads: 2, head_dim: 64, v_dim: 64, scale: 0.1, window: None, softcap: None };
-    for (name, table, softcap) in
-        [("queries", 0, None), ("keys", 1, None), ("values", 2, None), ("keys", 1, Some(5.0))]
-    {
-        for bad in [f32::NAN, f32::INFINITY] {
-            let mut case = attend(Attention { softcap, ..args }, &[1])?;
-            let cap = if softcap.is_some() { ", with a soft cap" } else { "" };
-            case.name = format!("attend to {name} that are {bad}{cap}");
-            spoil(&mut case.weights[table], &[(3, bad)]);
-            // two sequences, one of which sees the bad row late, and then a third one on its pages
-            let (first, other) = (PageTable::from([0, 2]), PageTable::from([1, 3]));
-            let ids =
-                |n: usize, rng: &mut Random| (0..n).map(|_| 4 + rng.below(60) as u32).collect::<Vec<_>>();
-            case.steps = vec![
-                Step::all_logits(&ids(18, rng), 0, first.clone()),
-                Step::all_logits(&ids(5, rng), 0, other.clone()),
-            ];
-            for (i, id) in [6, 3, 7, 8].into_iter().enumerate() {
-                case.steps.push(Step {
-                    tokens: vec![id, 5],
-                    slices: vec![
-                        Slice { len: 1, position: 18 + i, pages: first.clone() },
-                        Slice { len: 1, position: 5 + i, pages: other.clone() },
-                    ],
-                    ..Step::all_logits(&[id, 5], 0, [])
-                });
-            }
-            let mut many = ids(14, rng);
-            many[9] = 3;
-            case.steps.push(Step::all_logits(&many, 22, vec![0, 2, 4]));
-            for (len, position) in [(3, 0), (1, 3), (12, 4), (1, 16), (1, 17)] {
-                case.steps.push(Step::all_logits(&ids(len, rng), position, vec![2, 0]));
-            }
-            cases.push(case);
-        }
-    }
-    Ok(cases)
-}
-
-/// Offset and bytes of the first float in a weight's third block, or of the scale behind all blocks.
-fn scale_of(quant: &Quant, half: u16, float: f32) -> Option<(usize, Vec<u8>)> {
-    if quant.tail > 0 {
-        return Some((35 * 512 / quant.block_len * quant.block_bytes(), float.to_le_bytes().to_vec()));
-    }
-    let mut at = 2 * quant.block_bytes();
-    for field in quant.fields {
-        match field.ty {
-            FieldType::F16 => return Some((at, half.to_le_bytes().to_vec())),
-            FieldType::BF16 => return Some((at, float.to_bits().to_le_bytes()[2..].to_vec())),
-            FieldType::F32 => return Some((at, float.to_le_bytes().to_vec())),
-            _ => at += field.bytes(),
-        }
-    }
-    None
 }

@@ -1,7 +1,6 @@
 //! A model as a list of ops, with checked shapes and a printable form.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use crate::op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
 use crate::{KvLayer, Roles};
@@ -11,17 +10,28 @@ use crate::{KvLayer, Roles};
 pub struct Weight {
     /// Name in the checkpoint.
     pub name: String,
-    /// Rows; 1 for a vector.
+    /// Rows of all experts; 1 for a vector.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
+    /// Matrices, one below the other; 1 for most weights.
+    pub experts: usize,
 }
 
 impl Weight {
+    /// `[rows, cols]`, or `[experts, rows, cols]`
+    pub fn shape(&self) -> String {
+        let Weight { rows, cols, experts, .. } = self;
+        if *experts == 1 {
+            return format!("[{rows}, {cols}]");
+        }
+        format!("[{experts}, {}, {cols}]", rows / experts)
+    }
+
     /// Refuses a tensor of another shape.
     pub fn check_shape(&self, [rows, cols]: [usize; 2]) -> Result<()> {
         if [self.rows, self.cols] != [rows, cols] {
-            let Weight { name, rows: want_rows, cols: want_cols } = self;
+            let Weight { name, rows: want_rows, cols: want_cols, .. } = self;
             return fail(format!("{name}: want [{want_rows}, {want_cols}], file has [{rows}, {cols}]"));
         }
         Ok(())
@@ -62,7 +72,7 @@ pub struct RopeTable {
 #[error("{0}")]
 pub struct GraphError(pub String);
 
-type Result<T> = std::result::Result<T, GraphError>;
+pub(crate) type Result<T> = std::result::Result<T, GraphError>;
 
 /// A whole model. Nodes are in order of execution; the last one is the result.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,17 +96,21 @@ impl Graph {
 
     /// Declares a matrix of the checkpoint; the same name is the same weight.
     pub fn matrix(&mut self, name: impl Into<String>, rows: usize, cols: usize) -> Result<WeightId> {
-        let name = name.into();
-        if let Some(&id) = self.by_name.get(&name) {
+        self.declare(Weight { name: name.into(), rows, cols, experts: 1 })
+    }
+
+    pub(crate) fn declare(&mut self, weight: Weight) -> Result<WeightId> {
+        if let Some(&id) = self.by_name.get(&weight.name) {
             let w = self.weight(id);
-            if (w.rows, w.cols) != (rows, cols) {
-                return fail(format!("{name}: declared as [{}, {}] and as [{rows}, {cols}]", w.rows, w.cols));
+            if *w != weight {
+                let name = &w.name;
+                return fail(format!("{name}: declared as {} and as {}", w.shape(), weight.shape()));
             }
             return Ok(id);
         }
         let id = WeightId(self.weights.len() as u32);
-        self.by_name.insert(name.clone(), id);
-        self.weights.push(Weight { name, rows, cols });
+        self.by_name.insert(weight.name.clone(), id);
+        self.weights.push(weight);
         Ok(id)
     }
 
@@ -123,7 +137,7 @@ impl Graph {
     pub fn roles(&self) -> Vec<Roles> {
         let mut roles = vec![Roles::default(); self.weights.len()];
         for (id, role) in self.nodes.iter().flat_map(|node| node.op.weights()) {
-            roles[id.index()] = roles[id.index()].with(role);
+            roles[id.index()] = roles[id.index()].with(role, self.weight(id).experts);
         }
         roles
     }
@@ -303,13 +317,13 @@ impl Graph {
         self.push(Op::Outputs { x }, value)
     }
 
-    fn push(&mut self, op: Op, value: Value) -> Val {
+    pub(crate) fn push(&mut self, op: Op, value: Value) -> Val {
         self.nodes.push(Node { op, value });
         Val(self.nodes.len() as u32 - 1)
     }
 
     /// Refuses output rows, which have no positions.
-    fn check_tokens(&self, op: &str, x: Val) -> Result<()> {
+    pub(crate) fn check_tokens(&self, op: &str, x: Val) -> Result<()> {
         if self.value(x).outputs_only {
             return fail(format!("{op}: want one row per token, got the outputs only"));
         }
@@ -326,7 +340,7 @@ impl Graph {
         Ok(())
     }
 
-    fn check_vector(&self, id: Option<WeightId>, len: usize) -> Result<()> {
+    pub(crate) fn check_vector(&self, id: Option<WeightId>, len: usize) -> Result<()> {
         let Some(w) = id.map(|id| self.weight(id)) else { return Ok(()) };
         if (w.rows, w.cols) != (1, len) {
             return fail(format!("{}: want [{len}], declared as [{}, {}]", w.name, w.rows, w.cols));
@@ -335,69 +349,6 @@ impl Graph {
     }
 }
 
-fn fail<T>(text: String) -> Result<T> {
+pub(crate) fn fail<T>(text: String) -> Result<T> {
     Err(GraphError(text))
-}
-
-/// One line per node: `%3 [1536] = linear %2, blk.0.attn_q.weight [1536, 512]`.
-impl fmt::Display for Graph {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, t) in self.ropes.iter().enumerate() {
-            let (first, last) = (t.freqs.first().unwrap_or(&0.0), t.freqs.last().unwrap_or(&0.0));
-            writeln!(
-                f,
-                "rope {i}: {} pairs, {first:.4e} .. {last:.4e}, x {:.4}",
-                t.freqs.len(),
-                t.magnitude
-            )?;
-        }
-        let weight = |id: WeightId| {
-            let w = self.weight(id);
-            if w.rows == 1 {
-                format!("{} [{}]", w.name, w.cols)
-            } else {
-                format!("{} [{}, {}]", w.name, w.rows, w.cols)
-            }
-        };
-        for (i, node) in self.nodes.iter().enumerate() {
-            let rows = if node.value.outputs_only { "outputs, " } else { "" };
-            write!(f, "%{i} [{rows}{}] = {}", node.value.width, node.op.name())?;
-            for v in node.op.inputs() {
-                write!(f, " %{}", v.index())?;
-            }
-            match &node.op {
-                Op::Embed { table, scale } => {
-                    write!(f, " {}", weight(*table))?;
-                    if *scale != 1.0 {
-                        write!(f, " x {scale:.4}")?;
-                    }
-                }
-                Op::Norm { weight: w, bias, eps, kind, .. } => {
-                    write!(f, " {} {kind:?} eps {eps:e}", weight(*w))?;
-                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
-                }
-                Op::Linear { weight: w, scale, bias, .. } => {
-                    write!(f, " {}", weight(*w))?;
-                    scale.map_or(Ok(()), |s| write!(f, " x {}", weight(s)))?;
-                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
-                }
-                Op::Rope { head_dim, style, table, .. } => {
-                    write!(f, " head {head_dim} {style:?} table {table}")?;
-                }
-                Op::Attend { layer, args: a, .. } => {
-                    write!(f, " layer {layer} heads {}/{} x {}", a.heads, a.kv_heads, a.head_dim)?;
-                    write!(f, " scale {:.4}", a.scale)?;
-                    a.window.map_or(Ok(()), |w| write!(f, " window {w}"))?;
-                    a.softcap.map_or(Ok(()), |c| write!(f, " softcap {c}"))?;
-                }
-                Op::Gated { act, .. } => write!(f, " {act:?}")?,
-                Op::Scale { by, .. } => write!(f, " x {by:.4}")?,
-                Op::SoftCap { cap, .. } => write!(f, " {cap}")?,
-                Op::Columns { start, len, .. } => write!(f, " {start}..{}", start + len)?,
-                Op::Add { .. } | Op::Outputs { .. } => {}
-            }
-            writeln!(f)?;
-        }
-        Ok(())
-    }
 }

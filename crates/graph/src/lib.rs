@@ -3,15 +3,18 @@
 
 mod backend;
 pub mod cases;
+mod experts;
 mod graph;
 mod kv;
 mod mask;
 mod op;
 mod page_table;
 mod plan;
+mod print;
 mod random;
 mod reference;
 mod role;
+mod routing;
 mod sample;
 mod sampling;
 mod seen;
@@ -24,12 +27,13 @@ pub use backend::{
 pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
 pub use kv::{KvCells, KvLayer, KvSpec};
 pub use mask::Mask;
-pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId, softcap};
+pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId, clamp, softcap};
 pub use page_table::PageTable;
 pub use plan::{Plan, Work};
 pub use random::Random;
 pub use reference::Reference;
 pub use role::{Role, Roles};
+pub use routing::{ExpertGroups, Gating, Routing, RoutingWorkspace};
 pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
 pub use sampling::{Sampling, SamplingError};
 pub use seen::Seen;

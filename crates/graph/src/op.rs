@@ -1,6 +1,6 @@
 //! The ops. Every value is a matrix of f32 with one row per token; an op reads values of earlier nodes.
 
-use crate::Role;
+use crate::{Role, Routing};
 
 /// A value: the result of the node with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,8 +38,21 @@ pub enum Op {
     Rope { x: Val, head_dim: usize, style: RopeStyle, table: usize },
     /// Stores k and v at the tokens' positions in KV layer `layer`, then attends. `[tokens, heads * v_dim]`
     Attend { q: Val, k: Val, v: Val, layer: usize, args: Attention },
-    /// `act(gate) * up`
+    /// `act(gate, up)`
     Gated { gate: Val, up: Val, act: Activation },
+    /// The experts of each token: ids, as floats, and then their weights. `[tokens, 2 * used]`
+    Route { logits: Val, bias: Option<WeightId>, args: Routing },
+    /// A linear per chosen expert, side by side: `x * weight[e]^T * scale[e] + bias[e]`, of the same `x` or of one part of
+    /// it per expert. Without a route, each part has the matrix at its place. `[tokens, used * rows(weight[e])]`
+    ExpertLinear {
+        x: Val,
+        route: Option<Val>,
+        weight: WeightId,
+        scale: Option<WeightId>,
+        bias: Option<WeightId>,
+    },
+    /// The sum of the parts of `x`, one per chosen expert, times their weights. `[tokens, cols(x) / used]`
+    Mix { x: Val, route: Val },
     /// `a + b`
     Add { a: Val, b: Val },
     /// `x * by`
@@ -71,25 +84,51 @@ pub enum RopeStyle {
 }
 
 /// The function of a gated MLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
-    /// `x * sigmoid(x)`
+    /// `gate * sigmoid(gate) * up`
     Silu,
-    /// GELU in its tanh form.
+    /// GELU in its tanh form, times `up`.
     GeluTanh,
-    /// `max(x, 0)^2`
+    /// `max(gate, 0)^2 * up`
     Relu2,
+    /// `g * sigmoid(1.702 * g) * (u + 1)`, where g is the gate, at most 7, and u is `up`, from -7 to 7.
+    SwigluOai,
+    /// Silu with the gate at most this, and `up` within it on both sides.
+    SwigluClamp(f32),
 }
 
 impl Activation {
+    /// Factor in the sigmoid of [`Activation::SwigluOai`].
+    pub const OAI_ALPHA: f32 = 1.702;
+    /// Bound of [`Activation::SwigluOai`].
+    pub const OAI_LIMIT: f32 = 7.0;
+
     /// The function itself, as the reference computes it.
-    pub fn apply(self, x: f32) -> f32 {
+    pub fn apply(self, gate: f32, up: f32) -> f32 {
+        let silu = |x: f32, alpha: f32| x / (1.0 + (-alpha * x).exp());
         match self {
-            Activation::Silu => x / (1.0 + (-x).exp()),
-            Activation::GeluTanh => 0.5 * x * (1.0 + (0.797_884_6 * x * (1.0 + 0.044_715 * x * x)).tanh()),
-            Activation::Relu2 => x * x.max(0.0), // not `max` twice, which would turn a NaN into 0
+            Activation::Silu => silu(gate, 1.0) * up,
+            Activation::GeluTanh => {
+                0.5 * gate * (1.0 + (0.797_884_6 * gate * (1.0 + 0.044_715 * gate * gate)).tanh()) * up
+            }
+            Activation::Relu2 => gate * gate.max(0.0) * up, // not `max` twice, which would turn a NaN into 0
+            Activation::SwigluOai => {
+                let (gate, up) = clamp(gate, up, Activation::OAI_LIMIT);
+                silu(gate, Activation::OAI_ALPHA) * (up + 1.0)
+            }
+            Activation::SwigluClamp(limit) => {
+                let (gate, up) = clamp(gate, up, limit);
+                silu(gate, 1.0) * up
+            }
         }
     }
+}
+
+/// The gate at most `limit`, and `up` within it on both sides; values that are not finite become NaN.
+#[inline(always)]
+pub fn clamp(gate: f32, up: f32, limit: f32) -> (f32, f32) {
+    (gate.min(limit) + gate * 0.0, up.clamp(-limit, limit) + up * 0.0)
 }
 
 /// `cap * tanh(x / cap)`, and NaN if `x` is infinite: a value that is not finite must not become finite.
@@ -131,6 +170,9 @@ impl Op {
             | Op::Outputs { x } => vec![x],
             Op::Attend { q, k, v, .. } => vec![q, k, v],
             Op::Gated { gate, up, .. } => vec![gate, up],
+            Op::Route { logits, .. } => vec![logits],
+            Op::ExpertLinear { x, route, .. } => [x].into_iter().chain(route).collect(),
+            Op::Mix { x, route } => vec![x, route],
             Op::Add { a, b } => vec![a, b],
         }
     }
@@ -146,7 +188,12 @@ impl Op {
             Op::Linear { weight, scale, bias, .. } => {
                 [vec![(weight, Role::Matrix)], vectors(&[scale, bias])].concat()
             }
+            Op::ExpertLinear { weight, scale, bias, .. } => {
+                [vec![(weight, Role::Experts)], vectors(&[scale, bias])].concat()
+            }
+            Op::Route { bias, .. } => vectors(&[bias]),
             Op::Rope { .. }
+            | Op::Mix { .. }
             | Op::Attend { .. }
             | Op::Gated { .. }
             | Op::Add { .. }
@@ -166,6 +213,9 @@ impl Op {
             Op::Rope { .. } => "rope",
             Op::Attend { .. } => "attend",
             Op::Gated { .. } => "gated",
+            Op::Route { .. } => "route",
+            Op::ExpertLinear { .. } => "expert_linear",
+            Op::Mix { .. } => "mix",
             Op::Add { .. } => "add",
             Op::Scale { .. } => "scale",
             Op::SoftCap { .. } => "softcap",

@@ -2,8 +2,8 @@
 
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, KvSpec,
-    NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket, Val, Value,
-    softcap,
+    NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, Step, StepOutput, Ticket,
+    Val, Value, softcap,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -108,7 +108,38 @@ impl Reference {
                     attend(step, [get(*q), get(*k), get(*v)], kv, *layer, args)
                 }
                 Op::Gated { gate, up, act } => {
-                    get(*gate).iter().zip(get(*up)).map(|(g, u)| act.apply(*g) * u).collect()
+                    get(*gate).iter().zip(get(*up)).map(|(g, u)| act.apply(*g, *u)).collect()
+                }
+                Op::Route { logits, bias, args } => {
+                    let (bias, mut workspace) =
+                        (bias.map(|b| weight(b).to_f32()), RoutingWorkspace::default());
+                    let mut out = vec![0.0; positions.len() * node.value.width];
+                    let rows = out.chunks_mut(node.value.width).zip(get(*logits).chunks(width(*logits)));
+                    rows.for_each(|(out, x)| args.choose(x, bias.as_deref(), &mut workspace, out));
+                    out
+                }
+                Op::ExpertLinear { x, route, weight: w, scale, bias } => {
+                    let route = route.map(|r| (get(r), width(r)));
+                    let (scale, bias) = (scale.map(|s| weight(s).to_f32()), bias.map(|b| weight(b).to_f32()));
+                    let experts = graph.weight(*w).experts;
+                    let mut out = expert_linear(get(*x), width(*x), weight(*w), experts, route);
+                    let each = weight(*w).rows() / experts;
+                    for (i, part) in out.chunks_mut(each).enumerate() {
+                        let e = expert_of(i, experts, route);
+                        for (j, y) in part.iter_mut().enumerate() {
+                            *y = *y * scale.as_ref().map_or(1.0, |s| s[e])
+                                + bias.as_ref().map_or(0.0, |b| b[e * each + j]);
+                        }
+                    }
+                    out
+                }
+                Op::Mix { x, route } => {
+                    let (used, each) = (width(*route) / 2, node.value.width);
+                    let rows = get(*x).chunks(width(*x)).zip(get(*route).chunks(width(*route)));
+                    rows.flat_map(|(x, route)| {
+                        (0..each).map(move |i| (0..used).map(|j| route[used + j] * x[j * each + i]).sum())
+                    })
+                    .collect()
                 }
                 Op::Add { a, b } => get(*a).iter().zip(get(*b)).map(|(a, b)| a + b).collect(),
                 Op::Scale { x, by } => get(*x).iter().map(|x| x * by).collect(),
@@ -176,6 +207,36 @@ fn linear(x: &[f32], w: &HostTensor) -> Vec<f32> {
         w.decode_row(r, &mut row);
         for (t, xs) in x.chunks(w.cols()).enumerate() {
             out[t * w.rows() + r] = dot(xs, &row);
+        }
+    }
+    out
+}
+
+/// The expert of a part of a value, counted through all tokens: the one at its place if there is no route.
+fn expert_of(part: usize, experts: usize, route: Option<(&[f32], usize)>) -> usize {
+    match route {
+        Some((route, width)) => route[part / (width / 2) * width + part % (width / 2)] as usize,
+        None => part % experts,
+    }
+}
+
+/// Each part of the tokens times its expert's rows; a weight row is decoded once for all of them.
+fn expert_linear(
+    x: &[f32],
+    width: usize,
+    w: &HostTensor,
+    experts: usize,
+    route: Option<(&[f32], usize)>,
+) -> Vec<f32> {
+    let (each, used) = (w.rows() / experts, route.map_or(experts, |(_, width)| width / 2));
+    let parts = x.len() / width * used;
+    let mut out = vec![0.0; parts * each];
+    let mut row = vec![0.0; w.cols()];
+    for r in 0..w.rows() {
+        w.decode_row(r, &mut row);
+        for part in (0..parts).filter(|part| expert_of(*part, experts, route) == r / each) {
+            let at = if width == w.cols() { part / used } else { part };
+            out[part * each + r % each] = dot(&x[at * w.cols()..][..w.cols()], &row);
         }
     }
     out

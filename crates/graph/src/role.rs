@@ -7,6 +7,8 @@ pub enum Role {
     Table,
     /// All rows, as the matrix of a linear.
     Matrix,
+    /// The rows of some experts, each a matrix.
+    Experts,
     /// A few values, as the weight of a norm, a bias or a scale.
     Vector,
 }
@@ -20,15 +22,18 @@ pub struct Roles {
     pub matrix: bool,
     /// Read as [`Role::Vector`].
     pub vector: bool,
+    /// Matrices of a tensor that is read as [`Role::Experts`]; 0 for others.
+    pub experts: usize,
 }
 
 impl Roles {
-    /// The same roles and one more.
-    pub fn with(self, role: Role) -> Roles {
+    /// The same roles and one more, of a weight with this number of matrices.
+    pub fn with(self, role: Role, experts: usize) -> Roles {
         match role {
             Role::Table => Roles { table: true, ..self },
             Role::Matrix => Roles { matrix: true, ..self },
             Role::Vector => Roles { vector: true, ..self },
+            Role::Experts => Roles { experts, ..self },
         }
     }
 }

@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_graph::{
-    Activation, Attention, Backend, Bindings, Carried, Graph, HostTensor, KvCells, NormKind, Output,
-    PageTable, Reference, Roles, RopeStyle, RopeTable, Sample, Slice, Step, Val,
+    Activation, Attention, Backend, Bindings, Carried, ExpertGroups, Gating, Graph, HostTensor, KvCells,
+    NormKind, Output, PageTable, Reference, Roles, RopeStyle, RopeTable, Routing, Sample, Slice, Step, Val,
 };
 
 const ATTENTION: Attention =
@@ -99,6 +99,75 @@ fn linears_that_do_not_fit() {
     assert_eq!(scale, "two: want [1], declared as [1, 2]");
     let bias = g.linear_with(x, w, None, Some(eight)).unwrap_err().to_string();
     assert_eq!(bias, "eight: want [6], declared as [1, 8]");
+}
+
+const ROUTING: Routing =
+    Routing { used: 2, gating: Gating::Sigmoid, groups: None, renormalise: true, scale: 2.5 };
+
+#[test]
+fn experts_are_one_line_each() {
+    let (mut g, x) = start();
+    let bias = g.vector("bias", 8).unwrap();
+    let groups = Some(ExpertGroups { count: 4, used: 2 });
+    let route = g.route(x, Some(bias), Routing { groups, ..ROUTING }).unwrap();
+    let up = g.experts("up", 8, 3, 8).unwrap();
+    let (scale, bias) = (g.vector("up.scale", 8).unwrap(), g.matrix("up.bias", 8, 3).unwrap());
+    let h = g.expert_linear_with(x, Some(route), up, Some(scale), Some(bias)).unwrap();
+    let down = g.experts("down", 8, 8, 3).unwrap();
+    let h = g.expert_linear(h, Some(route), down).unwrap();
+    let h = g.mix(h, route).unwrap();
+    let heads = g.experts("heads", 4, 5, 2).unwrap();
+    g.expert_linear(h, None, heads).unwrap();
+    let want = "\
+%0 [8] = embed table [10, 8]
+%1 [4] = route %0 2 Sigmoid by bias [8] from 2 of 4 groups renormalised x 2.5000
+%2 [6] = expert_linear %0 %1 up [8, 3, 8] x up.scale [8] + up.bias [8, 3]
+%3 [16] = expert_linear %2 %1 down [8, 8, 3]
+%4 [8] = mix %3 %1
+%5 [20] = expert_linear %4 heads [4, 5, 2]
+";
+    assert_eq!(g.to_string(), want);
+}
+
+#[test]
+fn experts_that_do_not_fit() {
+    let (mut g, x) = start();
+    let mut message = |used, groups: Option<(usize, usize)>| {
+        let groups = groups.map(|(count, used)| ExpertGroups { count, used });
+        g.route(x, None, Routing { used, groups, ..ROUTING }).unwrap_err().to_string()
+    };
+    assert_eq!(message(9, None), "route: 9 of 8 experts per token");
+    assert_eq!(message(0, None), "route: 0 of 8 experts per token");
+    assert_eq!(message(2, Some((3, 1))), "route: 8 experts in 3 groups");
+    assert_eq!(message(3, Some((4, 1))), "route: 3 of 8 experts from 1 of 4 groups");
+    assert_eq!(message(2, Some((4, 5))), "route: 2 of 8 experts from 5 of 4 groups");
+    let (four, bias) = (g.vector("four", 4).unwrap(), g.matrix("bias", 8, 2).unwrap());
+    assert_eq!(
+        g.route(x, Some(four), ROUTING).unwrap_err().to_string(),
+        "four: want [8], declared as [1, 4]"
+    );
+    let route = g.route(x, None, ROUTING).unwrap();
+    let (fewer, wide) = (g.experts("fewer", 4, 3, 8).unwrap(), g.experts("wide", 8, 3, 9).unwrap());
+    let up = g.experts("up", 8, 3, 8).unwrap();
+    let mut message = |x, route, weight, scale, bias| {
+        g.expert_linear_with(x, route, weight, scale, bias).unwrap_err().to_string()
+    };
+    assert_eq!(message(x, Some(route), fewer, None, None), "fewer: 4 experts, routed are 8");
+    assert_eq!(message(x, Some(route), wide, None, None), "wide: 2 linears of 9 columns on a value of 8");
+    assert_eq!(message(x, None, up, None, None), "up: 8 linears of 8 columns on a value of 8");
+    assert_eq!(message(x, Some(x), up, None, None), "want a route, got embed");
+    assert_eq!(message(x, Some(route), up, Some(four), None), "four: want [8], declared as [1, 4]");
+    assert_eq!(message(x, Some(route), up, None, Some(bias)), "bias: want [8, 3], declared as [8, 2]");
+    let odd = g.matrix("odd", 3, 8).unwrap();
+    let odd = g.linear(x, odd).unwrap();
+    assert_eq!(g.mix(odd, route).unwrap_err().to_string(), "mix: 2 parts of a value of 3");
+    assert_eq!(g.experts("none", 0, 3, 8).unwrap_err().to_string(), "none: 0 experts of 3 rows");
+    let message = g.experts("up", 4, 6, 8).unwrap_err().to_string();
+    assert_eq!(message, "up: declared as [8, 3, 8] and as [4, 6, 8]");
+    let many = g.matrix("many", 40_000, 8).unwrap();
+    let many = g.linear(x, many).unwrap();
+    let message = g.route(many, None, ROUTING).unwrap_err().to_string();
+    assert_eq!(message, "route: 40000 experts, at most 32768");
 }
 
 #[test]

@@ -45,6 +45,17 @@ pub(crate) enum LinearKernel {
     F32(fn(rows: &Rows<'_>, x: &[f32], workspace: &mut Workspace, to: &Target<'_>)),
 }
 
+impl LinearKernel {
+    /// Whether it reads tiles of tokens.
+    pub(crate) fn has_tiles(self) -> bool {
+        match self {
+            LinearKernel::Integer(kernel) => kernel.many.is_some(),
+            LinearKernel::Packed(kernel) => kernel.many.is_some(),
+            LinearKernel::F32(_) => false,
+        }
+    }
+}
+
 /// The kernels of an instruction set: one entry per format that does not run the general kernel.
 pub(crate) type KernelList = [(&'static Quant, LinearKernel)];
 
@@ -71,25 +82,28 @@ pub(crate) struct IntegerKernel {
 pub(crate) struct Workspace {
     pub(crate) packed: PackedWorkspace,
     floats: portable::floats::FloatsWorkspace,
-    /// The value that `packed` and `floats` may have cached.
-    value: Option<Val>,
+    /// What `packed` and `floats` may have cached: a value, and the number of the rows gathered from it, 0 for all.
+    source: Option<(Val, usize)>,
     #[cfg(target_arch = "x86_64")]
     avx2: x86::avx2::Workspace,
 }
 
 impl Workspace {
-    /// Sets the value that the next products read; `None` at the start of a step, when all values are new.
-    pub(crate) fn reads(&mut self, value: Option<Val>) {
-        if value.is_none() || value != self.value {
+    /// Sets what the next products read: a value, and the number of the rows gathered from it, 0 for all. `None` at the
+    /// start of a step, when all values are new.
+    pub(crate) fn reads(&mut self, source: Option<(Val, usize)>) {
+        if source.is_none() || source != self.source {
             (self.packed.has_tables, self.floats.has_x) = (false, false);
         }
-        self.value = value;
+        self.source = source;
     }
 }
 
 /// Destination of the results of some rows: `out[t * stride + first + r] = y * scale + bias[r]`
 pub(crate) struct Target<'a> {
     pub(crate) out: &'a Shared<f32>,
+    /// The `t` of each token, if they are not 0, 1, 2 and so on.
+    pub(crate) rows: Option<&'a [u32]>,
     pub(crate) stride: usize,
     pub(crate) first: usize,
     pub(crate) scale: f32,
@@ -101,8 +115,7 @@ impl<'b> Target<'b> {
     /// The target of the rows after the next `rows`.
     #[inline(always)]
     pub(crate) fn skip(&self, rows: usize) -> Target<'b> {
-        let (out, stride, scale) = (self.out, self.stride, self.scale);
-        Target { out, stride, first: self.first + rows, scale, bias: self.bias.map(|b| &b[rows..]) }
+        Target { first: self.first + rows, bias: self.bias.map(|b| &b[rows..]), ..*self }
     }
 
     /// Writes the results of one token, in the order of the rows.
@@ -111,7 +124,7 @@ impl<'b> Target<'b> {
     /// No other thread accesses these rows before the next barrier.
     #[inline(always)]
     pub(crate) unsafe fn write<'a>(&self, token: usize, results: impl ExactSizeIterator<Item = &'a f32>) {
-        let at = token * self.stride + self.first;
+        let at = self.rows.map_or(token, |rows| rows[token] as usize) * self.stride + self.first;
         // SAFETY: the contract of this function.
         let out = unsafe { self.out.get_mut(at..at + results.len()) };
         match self.bias {

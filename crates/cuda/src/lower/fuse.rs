@@ -135,11 +135,12 @@ pub(crate) fn resolve_view(graph: &Graph, v: Val) -> (Val, usize) {
 }
 
 /// The kernels' number of an activation.
-pub(super) fn activation(act: Activation) -> ElementKind {
+pub(super) fn activation(act: Activation) -> Option<ElementKind> {
     match act {
-        Activation::Silu => ElementKind::Silu,
-        Activation::GeluTanh => ElementKind::GeluTanh,
-        Activation::Relu2 => ElementKind::Relu2,
+        Activation::Silu => Some(ElementKind::Silu),
+        Activation::GeluTanh => Some(ElementKind::GeluTanh),
+        Activation::Relu2 => Some(ElementKind::Relu2),
+        Activation::SwigluOai | Activation::SwigluClamp(_) => None,
     }
 }
 
@@ -193,6 +194,11 @@ impl Fuser<'_> {
         Ok(phases.into_iter().map(|phase| self.with_prologue(phase)).collect())
     }
 
+    fn unsupported(&self, node: Val) -> BackendError {
+        let (name, node) = (self.op(node).name(), node.index());
+        BackendError::Unsupported(format!("{name} (node {node}) has no CUDA kernel"))
+    }
+
     /// The phase of a node that no other absorbs; `None` for a view.
     fn alone(&mut self, out: Val) -> Result<Option<Fused>, BackendError> {
         let elements = |a, b, kind, by| Fused::Elements { a, b, kind, by, out };
@@ -208,7 +214,11 @@ impl Fuser<'_> {
             Op::Rope { x, head_dim, style, table } => {
                 Fused::Rope { x, head_dim, rope: Rope { table, style }, out }
             }
-            Op::Gated { gate, up, act } => elements(gate, Some(up), activation(act), 0.0),
+            Op::Gated { gate, up, act } => {
+                let kind = activation(act).ok_or_else(|| self.unsupported(out))?;
+                elements(gate, Some(up), kind, 0.0)
+            }
+            Op::Route { .. } | Op::ExpertLinear { .. } | Op::Mix { .. } => return Err(self.unsupported(out)),
             Op::Add { a, b } => elements(a, Some(b), ElementKind::Add, 0.0),
             Op::Scale { x, by } => elements(x, None, ElementKind::Scale, by),
             Op::SoftCap { x, cap } => elements(x, None, ElementKind::SoftCap, cap),

@@ -230,7 +230,7 @@ impl Lowering<'_> {
             cols: cols as i32,
             chunks: chunks as i32,
             parts: parts.len() as i32,
-            gated: l.gated.map_or(0, |act| 1 + activation(act) as i32),
+            gated: l.gated.and_then(activation).map_or(0, |kind| 1 + kind as i32),
             outputs_only: self.outputs_only(l.parts[0].out),
             gather: i32::from(l.gather),
             signs: i32::from(self.config.formats[parts[0].format as usize].is_signs()),

@@ -3,7 +3,7 @@
 
 use tern_graph::{Activation, Attention, NormKind, Op, Val, WeightId};
 
-use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrix, Norm, Rope};
+use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrix, Norm, Rope, activation};
 use crate::shared::{MOST_PARTS, TILE};
 use crate::weights::Layout;
 
@@ -35,7 +35,7 @@ impl Fuser<'_> {
     /// Phases that absorb earlier nodes: a gate, a residual, attention.
     pub(super) fn absorbing(&mut self, v: Val) -> Option<Fused> {
         match *self.op(v) {
-            Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
+            Op::Gated { gate, up, act } if activation(act).is_some() => self.gated(gate, up, act, v),
             Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
             Op::Attend { q, k, v: value, layer, args } => {
                 let [q, k] = [q, k].map(|x| Heads { x, norm: None });

@@ -2,10 +2,8 @@
 
 use tern_quant::{Q1_0, Q2_0, Q4_K, Q8_0, Quant};
 
-use super::{
-    Attention, Case, GraphError, HostTensor, INPUTS, PAGE_LEN, Random, Slice, Step, linear, random_tensor,
-};
-use crate::{Output, PageTable};
+use super::{Attention, Case, GraphError, HostTensor, INPUTS, PAGE_LEN, Random, Step, linear, random_tensor};
+use crate::{Output, PageTable, Slice};
 
 /// All of them.
 pub(super) fn batches() -> Result<Vec<Case>, GraphError> {

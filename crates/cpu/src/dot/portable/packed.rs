@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::activations::quantized_rows::QuantizedRows;
 use crate::activations::token_tiles::TokenTiles;
-use crate::dot::{PANEL, Rows, Target};
+use crate::dot::{Rows, Target};
 use crate::memory::lines::Line;
 use crate::memory::lines::Lines;
 
@@ -26,7 +26,7 @@ pub(crate) type PackedMany =
 pub(crate) struct PackedKernel {
     /// Lines of a panel of `cols` columns.
     pub(crate) lines: fn(cols: usize) -> usize,
-    /// Packs up to [`PANEL`] rows into a panel.
+    /// Packs up to [`PANEL`](crate::dot::PANEL) rows into a panel.
     pub(crate) pack: fn(rows: &Rows<'_>, cols: usize, out: &mut [Line]),
     /// The product with few tokens and, if there is a matrix unit, with many: the same bits.
     pub(crate) few: PackedFew,
@@ -57,15 +57,15 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Memory for `rows` rows; `None` if the system has too little.
-    pub(crate) fn new(kernel: &PackedKernel, rows: usize, cols: usize) -> Option<Packed> {
+    /// Memory for some panels; `None` if the system has too little.
+    pub(crate) fn new(kernel: &PackedKernel, panels: usize, cols: usize) -> Option<Packed> {
         let each = (kernel.lines)(cols);
-        Some(Packed { lines: Lines::new(rows.div_ceil(PANEL).checked_mul(each)?)?, each })
+        Some(Packed { lines: Lines::new(panels.checked_mul(each)?)?, each })
     }
 
-    /// Bytes of memory for `rows` rows.
-    pub(crate) fn bytes(kernel: &PackedKernel, rows: usize, cols: usize) -> u64 {
-        (rows.div_ceil(PANEL) * (kernel.lines)(cols) * size_of::<Line>()) as u64
+    /// Bytes of memory for some panels.
+    pub(crate) fn bytes(kernel: &PackedKernel, panels: usize, cols: usize) -> u64 {
+        (panels * (kernel.lines)(cols) * size_of::<Line>()) as u64
     }
 
     fn range(&self, panels: Range<usize>) -> Range<usize> {

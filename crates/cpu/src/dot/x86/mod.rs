@@ -31,7 +31,7 @@ mod tests {
             LinearKernel::Packed(kernel) => {
                 let mut panel = vec![Line::default(); (kernel.lines)(COLS)];
                 (kernel.pack)(rows, COLS, &mut panel);
-                let to = Target { out: &out, stride: ROWS, first: 0, scale: 1.0, bias: None };
+                let to = Target { out: &out, rows: None, stride: ROWS, first: 0, scale: 1.0, bias: None };
                 (kernel.few)(&panel, ROWS, x, &mut workspace.packed, &to);
             }
             LinearKernel::F32(_) => panic!("{} has no integers", rows.quant),

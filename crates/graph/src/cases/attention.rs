@@ -1,0 +1,82 @@
+//! Cases of attention.
+
+use super::{Case, INPUTS};
+use crate::{Attention, GraphError, KvCells, Output, PageTable, Random, Slice, Step};
+
+/// Attention of one sequence, in steps of `lens` tokens.
+pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(2);
+    let (w, c) = (args.window.unwrap_or(0), args.softcap.unwrap_or(0.0));
+    let name = format!(
+        "attend {}/{} heads x {} window {w} softcap {c} steps {lens:?}",
+        args.heads, args.kv_heads, args.head_dim
+    );
+    let mut case = Case::new(name, 2e-3); // keys and values are kept in f16
+    let q = case.input("q", args.heads * args.head_dim, rng)?;
+    let k = case.input("k", args.kv_heads * args.head_dim, rng)?;
+    let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
+    case.graph.attend(q, k, v, args)?;
+    case.sequence(lens, rng);
+    case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].bytes_per_token(case.kv_cells);
+    Ok(case)
+}
+
+/// All of them.
+pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
+    let mut cases = vec![];
+    let plain = Attention {
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 64,
+        v_dim: 64,
+        scale: 0.125,
+        window: None,
+        softcap: None,
+    };
+    for (args, lens) in [
+        (plain, vec![1, 1, 1]),
+        (plain, vec![40]),
+        (Attention { kv_heads: 1, ..plain }, vec![5, 33, 1]),
+        (Attention { heads: 6, kv_heads: 2, head_dim: 80, v_dim: 48, ..plain }, vec![17, 1, 9]),
+        (Attention { window: Some(7), ..plain }, vec![20, 1, 30]),
+        (Attention { softcap: Some(5.0), scale: 1.0, ..plain }, vec![50, 1]),
+        (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]), // long enough to be split, in odd groups
+    ] {
+        cases.push(attend(args, &lens)?);
+    }
+    for (kv_cells, tolerance) in [(KvCells::Int8, 1e-2), (KvCells::Fp8, 6e-2)] {
+        for (args, lens) in [
+            (plain, vec![1, 40, 1]),
+            (Attention { heads: 8, kv_heads: 2, head_dim: 128, v_dim: 128, ..plain }, vec![300, 1, 1]),
+        ] {
+            let case = attend(args, &lens)?;
+            cases.push(Case { kv_cells, tolerance, name: format!("{} {kv_cells:?}", case.name), ..case });
+        }
+    }
+    cases.push(two_sequences()?);
+    Ok(cases)
+}
+
+/// Two sequences in one step, at different positions, with only some rows requested.
+fn two_sequences() -> Result<Case, GraphError> {
+    let rng = &mut Random::new(5);
+    let mut case = Case::new("two sequences, rows chosen".into(), 2e-3);
+    let args =
+        Attention { heads: 2, kv_heads: 1, head_dim: 32, v_dim: 32, scale: 0.2, window: None, softcap: None };
+    let q = case.input("q", 64, rng)?;
+    let k = case.input("k", 32, rng)?;
+    let v = case.input("v", 32, rng)?;
+    let out = case.graph.attend(q, k, v, args)?;
+    case.graph.outputs(out);
+    let ids = |n: usize, rng: &mut Random| (0..n).map(|_| rng.below(INPUTS) as u32).collect::<Vec<u32>>();
+    let (a, b) = (PageTable::from([2, 0]), PageTable::from([1, 3]));
+    case.steps.push(Step::all_logits(&ids(18, rng), 0, a.clone()));
+    let both = Step {
+        tokens: ids(20, rng),
+        slices: vec![Slice { len: 1, position: 18, pages: a }, Slice { len: 19, position: 0, pages: b }],
+        outputs: [19, 0, 4].map(|row| Output { row, sample: None, logits: true }).to_vec(),
+        carried: vec![],
+    };
+    case.steps.push(both);
+    Ok(case)
+}

@@ -1,0 +1,75 @@
+//! A graph as text.
+
+use std::fmt;
+
+use crate::{Graph, Op, WeightId};
+
+/// One line per node: `%3 [1536] = linear %2, blk.0.attn_q.weight [1536, 512]`.
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, t) in self.ropes.iter().enumerate() {
+            let (first, last) = (t.freqs.first().unwrap_or(&0.0), t.freqs.last().unwrap_or(&0.0));
+            writeln!(
+                f,
+                "rope {i}: {} pairs, {first:.4e} .. {last:.4e}, x {:.4}",
+                t.freqs.len(),
+                t.magnitude
+            )?;
+        }
+        let weight = |id: WeightId| {
+            let w = self.weight(id);
+            if w.rows == 1 { format!("{} [{}]", w.name, w.cols) } else { format!("{} {}", w.name, w.shape()) }
+        };
+        for (i, node) in self.nodes.iter().enumerate() {
+            let rows = if node.value.outputs_only { "outputs, " } else { "" };
+            write!(f, "%{i} [{rows}{}] = {}", node.value.width, node.op.name())?;
+            for v in node.op.inputs() {
+                write!(f, " %{}", v.index())?;
+            }
+            match &node.op {
+                Op::Embed { table, scale } => {
+                    write!(f, " {}", weight(*table))?;
+                    if *scale != 1.0 {
+                        write!(f, " x {scale:.4}")?;
+                    }
+                }
+                Op::Norm { weight: w, bias, eps, kind, .. } => {
+                    write!(f, " {} {kind:?} eps {eps:e}", weight(*w))?;
+                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
+                }
+                Op::Linear { weight: w, scale, bias, .. } => {
+                    write!(f, " {}", weight(*w))?;
+                    scale.map_or(Ok(()), |s| write!(f, " x {}", weight(s)))?;
+                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
+                }
+                Op::ExpertLinear { weight: w, scale, bias, .. } => {
+                    write!(f, " {}", weight(*w))?;
+                    scale.map_or(Ok(()), |s| write!(f, " x {}", weight(s)))?;
+                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
+                }
+                Op::Route { bias, args: a, .. } => {
+                    write!(f, " {} {:?}", a.used, a.gating)?;
+                    bias.map_or(Ok(()), |b| write!(f, " by {}", weight(b)))?;
+                    a.groups.map_or(Ok(()), |g| write!(f, " from {} of {} groups", g.used, g.count))?;
+                    write!(f, "{} x {:.4}", if a.renormalise { " renormalised" } else { "" }, a.scale)?;
+                }
+                Op::Rope { head_dim, style, table, .. } => {
+                    write!(f, " head {head_dim} {style:?} table {table}")?;
+                }
+                Op::Attend { layer, args: a, .. } => {
+                    write!(f, " layer {layer} heads {}/{} x {}", a.heads, a.kv_heads, a.head_dim)?;
+                    write!(f, " scale {:.4}", a.scale)?;
+                    a.window.map_or(Ok(()), |w| write!(f, " window {w}"))?;
+                    a.softcap.map_or(Ok(()), |c| write!(f, " softcap {c}"))?;
+                }
+                Op::Gated { act, .. } => write!(f, " {act:?}")?,
+                Op::Scale { by, .. } => write!(f, " x {by:.4}")?,
+                Op::SoftCap { cap, .. } => write!(f, " {cap}")?,
+                Op::Columns { start, len, .. } => write!(f, " {start}..{}", start + len)?,
+                Op::Add { .. } | Op::Mix { .. } | Op::Outputs { .. } => {}
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
