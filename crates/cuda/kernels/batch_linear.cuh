@@ -226,7 +226,7 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info,
         float factor = L::NORM ? m.factors[L::GATHER ? info.output_row[token] : token] : a.passed.x_factor;
         const float* shares = m.shares + unit * L::EACH * SHARE_FLOATS + token * SHARE_STRIDE + r;
         float y = real ? whole_row<L>(part, shares, factor, row) : 0.f;
-        if (L::GATED && real) y = activate(L::GATED - 1, y) * whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row);
+        if (L::GATED && real) y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row), a.limit);
         if (L::ADD && real) y += early.added.get(row_of(a.add, token) + row, info.epoch);
         if (real && !(L::GATED && L::Y_PASSED)) store_tagged(part.y + (long)token * part.y_stride + row, y, part.y_mask, info.epoch);
         if (!L::Y_PASSED) continue;

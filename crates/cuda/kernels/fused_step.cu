@@ -6,7 +6,7 @@
 // slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written
 // together), OFFSET_SUMS, MOST_PAIRS, offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
 
-static_assert(LARGE_PHASES == 3, "the switch of `step` has a case for each of them");
+static_assert(LARGE_PHASES == 5, "the switch of `step` has a case for each of them but those of experts, which have their own launches");
 
 DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);

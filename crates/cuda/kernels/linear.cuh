@@ -225,7 +225,7 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int uni
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[w]; }) * (1.f / L::COLS) + a.norm.eps);
         const float* shares = x.shares + unit * L::EACH * SHARE_FLOATS + r;
         float y = whole_row<L>(part, shares, factor, row);
-        if (L::GATED) y = activate(L::GATED - 1, y) * whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row);
+        if (L::GATED) y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row), a.limit);
         if (L::ADD) y += added.get(add, epoch);
         store_tagged(part.y + row, y, part.y_mask, epoch);
     }

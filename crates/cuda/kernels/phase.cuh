@@ -18,16 +18,21 @@ DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
 }
 
 // Applies factor, scale and bias of a part to the sum of one of its rows; SCALE, BIAS: whether it may have them.
-template <bool SCALE = true, bool BIAS = true> DEVICE float finished(const Part& part, float sum, float factor, int row) {
+template <bool SCALE = true, bool BIAS = true> DEVICE float finished(const Part& part, float sum, float factor, int row, int expert = 0) {
     sum *= factor * part.factor;
-    if (SCALE && part.scale) sum *= *part.scale;
-    return BIAS && part.bias ? sum + part.bias[row] : sum;
+    if (SCALE && part.scale) sum *= part.scale[expert];
+    return BIAS && part.bias ? sum + part.bias[(long)expert * part.rows + row] : sum;
 }
 
-DEVICE float activate(int act, float x) {
-    if (act == SILU) return x * reciprocal(1.f + exp2_fast(x * -1.4426950408889634f));
-    if (act == GELU_TANH) return 0.5f * x * (1.f + tanhf(0.7978846f * x * (1.f + 0.044715f * x * x)));
-    return x * fmaxf(x, 0.f);
+// The gated value; `limit` is of the clamped ones.
+DEVICE float activate(int act, float gate, float up, float limit) {
+    auto silu = [](float x, float alpha) { return x * reciprocal(1.f + exp2_fast(x * (alpha * -1.4426950408889634f))); };
+    if (act == SILU) return silu(gate, 1.f) * up;
+    if (act == GELU_TANH) return 0.5f * gate * (1.f + tanhf(0.7978846f * gate * (1.f + 0.044715f * gate * gate))) * up;
+    if (act == RELU2) return gate * fmaxf(gate, 0.f) * up;
+    // what is not finite becomes NaN
+    gate = fminf(gate, limit) + gate * 0.f, up = fminf(fmaxf(up, -limit), limit) + up * 0.f;
+    return act == SWIGLU_OAI ? silu(gate, 1.702f) * (up + 1.f) : silu(gate, 1.f) * up;
 }
 
 // Infinities stay infinite or become NaN: they must not become numbers.

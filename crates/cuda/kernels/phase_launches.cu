@@ -5,15 +5,18 @@
 
 constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
 
-// x of a linear as halves, after its norm: a block makes a row, a thread four positions at a time.
+// x of a linear as halves, after its norm: a block makes a row, a thread four positions at a time. x of experts is made per
+// pair of a token and an expert (experts.cu): a row is stored for each of them, or has a part for each.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __grid_constant__ PrepareArgs p) {
     __shared__ float scratch[32];
     begin_next_launch();
     const LinearArgs& a = p.linear;
     int t = blockIdx.x, positions = a.chunks * CHUNK;
     // the inputs and the norm are no results of launches: read while those are waited for
-    bool real = t < rows_of(p.inputs, a.outputs_only);
-    const float* from = row_of(a.x, a.gather && real ? output_row(p.inputs, t) : t);
+    const ExpertArgs& e = a.experts;
+    int parts = max(1, e.x_parts), copies = max(1, e.used) / parts;
+    bool real = t < rows_of(p.inputs, a.outputs_only) * parts;
+    const float* from = row_of(a.x, a.gather && real ? output_row(p.inputs, t) : t / parts) + t % parts * a.cols;
     if (a.norm.kind)
         for (int k = threadIdx.x * 32; k < a.cols; k += PREPARE_THREADS * 32) prefetch(a.norm.weight + k);
     wait_for_launches();
@@ -50,7 +53,8 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
             int k = column_at(p.x.order, position + i);
             y[i] = v[i] * factor * (a.norm.kind && k < a.cols ? a.norm.weight[k] : 1.f);
         }
-        *(uint2*)half_at(p.x, t, position) = {to_half2(y[0], y[1]), to_half2(y[2], y[3])};
+        uint2 halves = {to_half2(y[0], y[1]), to_half2(y[2], y[3])};
+        for (int i = 0; i < copies; i++) *(uint2*)half_at(p.x, p.rows ? __ldcg(p.rows + t * copies + i) : t, position) = halves;
     };
     each([&](int n, int position) { store(held[n], position); },
          [&](int position) {

@@ -39,40 +39,52 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
     }
 }
 
-// A warp computes a row of weights for four tokens at a time.
-template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
-    int lane = threadIdx.x % 32, warps = THREADS / 32, rows = rows_of(c.inputs, a.outputs_only);
-    for (int row = c.block * warps + threadIdx.x / 32; row < a.rows; row += c.blocks * warps) {
-        for (int first = 0; first < rows; first += 4) {
-            float sums[4] = {};
-            auto add = [&](int k, float w) {
+// Some rows of weights for some tokens, by a warp.
+template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
+    int lane = threadIdx.x % 32;
+    float sums[ROWS][TOKENS_OF_WARP] = {};
+    for (int k = lane; k < a.cols; k += 32) {
+        float w[ROWS];
 #pragma unroll
-                for (int t = 0; t < 4; t++)
-                    if (first + t < rows) sums[t] += w * load_float(a.x.at + (first + t) * a.x.stride + k);
-            };
-            int k = 0;
-            if (a.kind != F32 && a.cols % 8 == 0) {
-                const u8* w = (const u8*)a.w + (long)row * a.cols * 2;
-                for (int at = lane * 8; at < a.cols; at += 256) {
-                    uint4 v = *(const uint4*)(w + at * 2);
-                    u32 four[4] = {v.x, v.y, v.z, v.w};
+        for (int r = 0; r < ROWS; r++) w[r] = row + r < a.rows ? read_float(a.w, (long)(row + r) * a.cols + k, a.kind) : 0.f;
 #pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        u16 bits = (u16)(four[i / 2] >> (16 * (i % 2)));
-                        add(at + i, a.kind == F16 ? to_float(bits) : __int_as_float((int)bits << 16));
-                    }
-                }
-            } else {
-                for (k = lane; k < a.cols; k += 32) add(k, read_float(a.w, (long)row * a.cols + k, a.kind));
-            }
+        for (int t = 0; t < TOKENS_OF_WARP; t++) {
+            float x = token + t < tokens ? load_float(row_of(a.x, token + t) + k) : 0.f;
 #pragma unroll
-            for (int t = 0; t < 4; t++) {
-                float sum = warp_sum(sums[t]);
-                if (a.scale) sum *= *a.scale;
-                if (a.bias) sum += a.bias[row];
-                if (lane == 0 && first + t < rows) a.y.at[(first + t) * a.y.stride + row] = sum;
-            }
+            for (int r = 0; r < ROWS; r++) sums[r][t] += w[r] * x;
         }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int t = 0; t < TOKENS_OF_WARP; t++) {
+            float sum = warp_sum(sums[r][t]);
+            if (lane != 0 || row + r >= a.rows || token + t >= tokens) continue;
+            if (a.scale) sum *= *a.scale;
+            row_of(a.y, token + t)[row + r] = a.bias ? sum + a.bias[row + r] : sum;
+        }
+}
+
+// A warp has one row for few tokens, so that many warps share the weights, and several for many.
+template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
+    int warps = THREADS / 32, tokens = rows_of(c.inputs, a.outputs_only);
+    const ExpertArgs& e = a.experts;
+    for (int i = c.block * warps + threadIdx.x / 32; e.used > 0 && i < a.rows * tokens * e.used; i += c.blocks * warps) {
+        int row = i % a.rows, token = i / a.rows / e.used, n = i / a.rows % e.used, expert = n; // n: the token's expert
+        if (e.route) expert = max(0, min((int)load_float(e.route + (long)token * 2 * e.used + n), e.experts - 1));
+        FloatLinearArgs one = a;
+        one.w = (const u8*)a.w + (long)expert * a.rows * a.cols * (a.kind == F32 ? 4 : 2);
+        one.x.at += e.x_parts > 1 ? n * a.cols : 0, one.y.at += n * a.rows;
+        if (a.scale) one.scale += expert;
+        if (a.bias) one.bias += (long)expert * a.rows;
+        float_rows<1, 1>(one, row, token, token + 1);
+    }
+    if (e.used > 0) return;
+    int each = tokens < 8 ? 1 : 4, rows = (a.rows + each - 1) / each, at_once = tokens < 8 ? 4 : 8;
+    for (int i = c.block * warps + threadIdx.x / 32; i < rows * ((tokens + at_once - 1) / at_once); i += c.blocks * warps) {
+        int row = i % rows * each, token = i / rows * at_once;
+        if (each == 1) float_rows<1, 4>(a, row, token, tokens);
+        else float_rows<4, 8>(a, row, token, tokens);
     }
 }
 
@@ -148,7 +160,7 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
         long row = i / e.width, k = i % e.width;
         float x = load_float(e.a.at + row * e.a.stride + k), y;
         float other = e.b.at ? load_float(e.b.at + row * e.b.stride + k) : 0.f;
-        if (e.what < ADD) y = activate(e.what, x) * other;
+        if (e.what < ADD) y = activate(e.what, x, other, e.by);
         else if (e.what == ADD) y = x + other;
         else if (e.what == SCALE) y = x * e.by;
         else y = soft_capped(x, e.by);

@@ -3,6 +3,8 @@
 // A block computes 128 rows of w (64 of a gate and 64 of its partner) for N tokens: eight warps have 16 rows each, as the
 // matrix unit's first operand, in registers; tokens are its second operand, in shared memory. One more warp copies records and x
 // of a chunk of columns into a ring of stages. The blocks of a cluster share the chunks of a tile, and add their sums at the end.
+//
+// Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
 
 constexpr int ROW_WARPS = 8;
 
@@ -97,9 +99,9 @@ template <class F, int N> struct Stages {
 };
 
 // A tile: 128 rows of a part, or 64 of two, and N tokens.
-struct LinearTile { int part, rows, first_token; }; // rows: the first one, in records
+struct LinearTile { int part, rows, first_token, end_token, expert; }; // rows: the first one, in records
 
-template <class F, int N, bool GATED> struct TiledLinear {
+template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     static constexpr int RECORDS = GATED ? ROW_WARPS / 2 : ROW_WARPS; // of a part in a tile
     typedef Stages<F, N> S;
     static constexpr int STAGE = S::BYTES;
@@ -118,8 +120,13 @@ template <class F, int N, bool GATED> struct TiledLinear {
         row_tiles = 0;
         for (int p = m.first_part; p < m.end_part; p++) row_tiles += tiles_of(p);
         if (GATED) row_tiles = tiles_of(0);
-        rows = rows_of(m.inputs, a.outputs_only);
-        token_tiles = (rows + N - 1) / N;
+        if constexpr (EXPERTS) { // no weights are read before the experts are known
+            wait_for_launches();
+            rows = 0, token_tiles = __ldcg(m.tiles);
+        } else {
+            rows = rows_of(m.inputs, a.outputs_only);
+            token_tiles = (rows + N - 1) / N;
+        }
         splits = m.splits, rank = blockIdx.x % splits;
         chunk_begin = a.chunks * rank / splits, chunk_end = a.chunks * (rank + 1) / splits;
         full = (Gate*)(tiled_shared + m.stages * STAGE), empty = full + m.stages;
@@ -131,7 +138,12 @@ template <class F, int N, bool GATED> struct TiledLinear {
         int row = index / token_tiles, part = m.first_part;
         if (!GATED)
             while (row >= tiles_of(part)) row -= tiles_of(part++);
-        return {part, row * RECORDS, index % token_tiles * N};
+        int n = index % token_tiles;
+        if constexpr (EXPERTS) {
+            uint4 t = load_words4((const ExpertTile*)(m.tiles + 4) + n);
+            return {part, row * RECORDS, (int)t.y, (int)t.z, (int)t.x};
+        }
+        return {part, row * RECORDS, n * N, rows, 0};
     }
 
     DEVICE void next() {
@@ -143,7 +155,7 @@ template <class F, int N, bool GATED> struct TiledLinear {
     DEVICE const u8* record(const LinearTile& tile, int warp, int chunk) const {
         const Part& part = m.linear.part[GATED ? warp / RECORDS : tile.part];
         int index = min(tile.rows + warp % RECORDS, part.tiles - 1);
-        return part.records + ((long)index * m.linear.chunks + chunk) * F::BYTES;
+        return part.records + ((long)(tile.expert * part.tiles + index) * m.linear.chunks + chunk) * F::BYTES;
     }
 
     DEVICE const u8* x_tile(const LinearTile& tile, int half_chunk) const {
@@ -178,7 +190,7 @@ template <class F, int N, bool GATED> struct TiledLinear {
         };
         if (first < total) {
             LinearTile t = tile(first);
-            early = min(stages, m.stages);
+            early = EXPERTS ? 0 : min(stages, m.stages);
             for (int i = 0; i < early; i++, next()) copy_records(t, chunk_begin + i * S::CHUNKS);
             slot = 0, round = 0;
         }
@@ -216,11 +228,11 @@ template <class F, int N, bool GATED> struct TiledLinear {
         int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
         wait_for_launches();
         for (int index = blockIdx.x / splits; index < tiles(); index += gridDim.x / splits) {
-            LinearTile t = tile(index);
             Sums<N> sums;
             sums.clear();
             multiply_chunks(sums, lane, warp);
             sums.finish();
+            LinearTile t = tile(index);
             if (SPLITS && splits > 1) {
                 if constexpr (SPLITS) add_splits(t, sums, lane, warp);
             } else if constexpr (STAGED) {
@@ -231,7 +243,7 @@ template <class F, int N, bool GATED> struct TiledLinear {
                 for (int j = 0; j < N / 8; j++)
 #pragma unroll
                     for (int i = 0; i < 2; i++)
-                        staged[(8 * j + lane % 4 * 2 + i) * PITCH + column] = to_half(gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row));
+                        staged[(8 * j + lane % 4 * 2 + i) * PITCH + column] = to_half(gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row, t.expert));
                 sync_threads<ROW_WARPS * 32>();
                 write_staged(t, staged, thread);
                 async_after_writes();
@@ -284,10 +296,10 @@ template <class F, int N, bool GATED> struct TiledLinear {
     }
 
     // A row of the gated value, in the unit of x of the next linear if it is written as halves.
-    DEVICE float gated(float gate, float other, int row) const {
+    DEVICE float gated(float gate, float other, int row, int expert) const {
         const LinearArgs& a = m.linear;
         if (row >= a.part[0].rows) return 0.f;
-        return activate(a.gated - 1, finished(a.part[0], gate, m.x_factor, row)) * finished(a.part[1], other, m.x_factor, row) * m.y_factor;
+        return activate(a.gated - 1, finished(a.part[0], gate, m.x_factor, row, expert), finished(a.part[1], other, m.x_factor, row, expert), a.limit) * m.y_factor;
     }
 
     // Staged halves to their places in tiles of x: four positions at a time.
@@ -295,7 +307,7 @@ template <class F, int N, bool GATED> struct TiledLinear {
         int begin = t.rows * TILE; // a multiple of 64
         for (int i = thread; i < N * 16; i += ROW_WARPS * 32) {
             int token = i / 16, n = i % 16;
-            if (t.first_token + token >= rows) continue;
+            if (t.first_token + token >= t.end_token) continue;
             int position = begin + n * 4;
             if (m.y_half.order == BITS_ORDER) position = (begin & ~127) + n / 2 * 16 + n % 2 * 8 + (begin / 64 & 1) * 4;
             u32 h[4];
@@ -305,13 +317,22 @@ template <class F, int N, bool GATED> struct TiledLinear {
         }
     }
 
+    // Where the rows of a token's value begin; that of an expert's, among those of the token's experts.
+    DEVICE float* y_of(const Part& part, int token) const {
+        if constexpr (EXPERTS) {
+            int pair = __ldcg(m.pairs + token), used = m.linear.experts.used;
+            return part.y + (long)(pair / used) * part.y_stride + pair % used * part.rows;
+        }
+        return part.y + (long)token * part.y_stride;
+    }
+
     // What is added to the rows of a warp for eight tokens.
     DEVICE void load_added(float (&added)[4], const LinearTile& t, int warp, int j, int lane) const {
         const LinearArgs& a = m.linear;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = (t.rows + warp) * TILE + lane / 4 + i / 2 * 8, k = t.first_token + 8 * j + lane % 4 * 2 + i % 2;
-            added[i] = !GATED && a.add.at && k < rows && r < a.part[0].rows ? load_float(a.add.at + k * a.add.stride + r) : 0.f;
+            added[i] = !GATED && !EXPERTS && a.add.at && k < t.end_token && r < a.part[0].rows ? load_float(a.add.at + k * a.add.stride + r) : 0.f;
         }
     }
 
@@ -323,10 +344,10 @@ template <class F, int N, bool GATED> struct TiledLinear {
             int row = (t.rows + warp % 4) * TILE + warp / 4 * 8 + g;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                if (token + i >= rows || row >= a.part[0].rows) continue;
-                float y = gated(d[i], d[2 + i], row);
+                if (token + i >= t.end_token || row >= a.part[0].rows) continue;
+                float y = gated(d[i], d[2 + i], row, t.expert);
                 if (m.y_half.at) *half_at(m.y_half, token + i, position_of_column(m.y_half.order, row)) = to_half(y);
-                else a.part[0].y[(long)(token + i) * a.part[0].y_stride + row] = y;
+                else y_of(a.part[0], token + i)[row] = y;
             }
             return;
         }
@@ -335,8 +356,8 @@ template <class F, int N, bool GATED> struct TiledLinear {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = row + i / 2 * 8, k = token + i % 2;
-            if (k >= rows || r >= part.rows) continue;
-            part.y[(long)k * part.y_stride + r] = finished(part, d[i], m.x_factor, r) + added[i];
+            if (k >= t.end_token || r >= part.rows) continue;
+            y_of(part, k)[r] = finished(part, d[i], m.x_factor, r, t.expert) + added[i];
         }
     }
 
@@ -401,7 +422,6 @@ template <class F, int N, bool GATED> struct TiledLinear {
     }
 
     DEVICE void run() {
-        begin_next_launch();
         if (threadIdx.x < 2 * m.stages) full[threadIdx.x].open(threadIdx.x < m.stages ? Gate::COPIERS : ROW_WARPS);
         __syncthreads();
         if (threadIdx.x / 32 >= ROW_WARPS) {

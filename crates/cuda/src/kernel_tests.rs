@@ -99,10 +99,16 @@ fn every_kernel_compiles_for_every_generation() {
                     (_, 0) => "linear",
                     _ => "linear of another format",
                 };
-                let key = KernelKey { format: format as i32, tokens, gated };
+                let key = KernelKey { format: format as i32, tokens, gated, experts: false };
                 sources.push((name, linear_source(&config, key).text()));
             }
         }
+    }
+    let experts =
+        KernelConfig { formats: vec![Layout::of(&tern_quant::Q4_K).unwrap()], ..KernelConfig::default() };
+    for (tokens, gated) in [(8, false), (48, true), (128, true)] {
+        let key = KernelKey { format: 0, tokens, gated, experts: true };
+        sources.push(("linear of another format", linear_source(&experts, key).text()));
     }
     for (i, shape) in shapes.iter().enumerate() {
         let cells = [KvCell::Half, KvCell::Int8, KvCell::Fp8][i % 3];
@@ -110,6 +116,7 @@ fn every_kernel_compiles_for_every_generation() {
         let kernels = KernelShape { head_dim, v_dim, group: queries, capped, cells, page_len: 32 };
         sources.push(("attention", kernels.source(227 << 10).text()));
     }
+    sources.push(("experts", Source::Experts.with(&[])));
     sources.push(("sample", Source::Sample.with(&[])));
     sources.push(("bandwidth", Source::Bandwidth.with(&[])));
     let architectures = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];

@@ -1,6 +1,7 @@
 //! Compiled graphs, and how their steps are launched.
 
 mod attention_plan;
+mod experts;
 mod fused_memory;
 mod fused_step;
 mod in_flight;

@@ -45,6 +45,9 @@ const LINEARS: [&str; 2] = [RECORD, PHASE];
 /// What attention of many tokens needs.
 const ATTENTION: [&str; 3] = [TAGGED, PHASE, PAGES];
 
+/// What routing needs.
+const EXPERTS: [&str; 1] = [TAGGED];
+
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
@@ -56,6 +59,8 @@ pub(crate) enum Source {
     PhaseLaunches,
     /// A linear phase of many tokens; a module for each format and tile.
     TiledLinear,
+    /// Mixtures of experts: everything but their products.
+    Experts,
     /// Attention of many tokens; a module for each shape of heads.
     PagedAttention,
     /// Sampling.
@@ -102,6 +107,7 @@ impl Source {
                 include_str!("../../kernels/paged_heads.cuh"),
                 include_str!("../../kernels/paged_attention.cu"),
             ],
+            Source::Experts => &[include_str!("../../kernels/experts.cu")],
             Source::Sample => &[include_str!("../../kernels/sample.cu")],
             Source::Bandwidth => &[include_str!("../../kernels/bandwidth.cu")],
         }
@@ -113,6 +119,7 @@ impl Source {
             Source::FusedStep | Source::FusedBatch | Source::PhaseLaunches => &PHASES,
             Source::TiledLinear => &LINEARS,
             Source::PagedAttention => &ATTENTION,
+            Source::Experts => &EXPERTS,
             Source::Sample | Source::Bandwidth => &[],
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
+use super::experts::has_experts;
 use super::fused_memory::{FusedMemory, RopeTable, is_staged};
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
@@ -61,7 +62,8 @@ impl FusedStep {
         let odd_heads = config.attentions.iter().any(|shape| !shape.fits_fused_step());
         let odd_pages = !config.page_len.is_multiple_of(KEYS);
         let halves = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_halves(l)));
-        if halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
+        // what is read before the experts are known would be wasted
+        if has_experts(phases) || halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
             return vec![];
         }
         SIZES.into_iter().filter(|&size| size == 1 || max_tokens > 1).collect()

@@ -6,6 +6,9 @@ use crate::shared::{MOST_SPLITS, WGMMA_TOKENS};
 /// Tokens of a tile: kernels are compiled for each of them.
 pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
 
+/// Rows of a tile of experts.
+pub(crate) const EXPERT_TILES: [usize; 5] = [8, 16, 32, 48, 128];
+
 /// The most tokens of a step that one tile holds: larger steps are compute-bound, and may have several tiles.
 pub(crate) const ONE_TILE: usize = 128;
 
@@ -23,6 +26,11 @@ const RESERVED: usize = 1024;
 /// The smallest tile that holds all rows; `None` if a step of so many rows has several.
 pub(crate) fn whole_tile(rows: usize) -> Option<usize> {
     TILE_TOKENS.into_iter().find(|&n| n >= rows && rows <= ONE_TILE)
+}
+
+/// The tokens that the launches of steps of up to `tokens` may be recorded for.
+pub(crate) fn recorded_tokens(tokens: usize) -> usize {
+    whole_tile(tokens).unwrap_or(tokens)
 }
 
 /// What a linear phase multiplies.
@@ -114,7 +122,7 @@ fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
 }
 
 /// Tokens of the tiles whose stages fit into shared memory.
-fn fitting(record: usize, limits: &Limits) -> Vec<usize> {
+pub(super) fn fitting(record: usize, limits: &Limits) -> Vec<usize> {
     // the sums of larger tiles do not fit into the registers of a block without warpgroups
     let most = if limits.warpgroups { usize::MAX } else { ONE_TILE };
     let fits = |n: &usize| *n <= most && stages(*n, record, limits).is_some();
@@ -150,11 +158,22 @@ impl LinearTiling {
                 tiles.div_ceil(limits.processors) * cost(n)
             })
         })?;
+        LinearTiling::of_tiles(size, tokens, rows.div_ceil(tokens), limits)
+    }
+
+    /// The tiling with up to `count` tiles of `tokens` each.
+    pub(crate) fn of_tiles(
+        size: LinearSize,
+        tokens: usize,
+        count: usize,
+        limits: &Limits,
+    ) -> Option<LinearTiling> {
         let stages = stages(tokens, size.record, limits)?;
-        let tiles = size.row_tiles * rows.div_ceil(tokens);
+        let tiles = size.row_tiles * count;
         let slots = limits.processors * Limits::blocks_per_processor(tokens);
-        let splits =
-            if limits.clusters && rows <= tokens && tokens < 256 { splits(size, tokens, slots) } else { 1 };
+        let small = (count == 1 && tokens < 256) || tokens < LARGE_TILE;
+        let size = LinearSize { row_tiles: tiles, ..size };
+        let splits = if limits.clusters && small { splits(size, tokens, slots) } else { 1 };
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
         let shared = stages * (stage_bytes(tokens, size.record) + 16);
         Some(LinearTiling { tokens, splits, stages, blocks, shared })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Step};
 
+use super::experts::{ExpertCounts, Experts, has_experts};
 use super::linear_tiling::{Limits, whole_tile};
 use super::paged_attention::{self, PagedAttention, PagedConfig};
 use super::strategy::{LaunchStrategy, StepSize};
@@ -43,7 +44,8 @@ impl PhasePlan<'_> {
             Some(kv) => PagedAttention::sources(device, &self.phases, kv),
             None => vec![],
         };
-        linears.into_iter().chain(attention).chain([phases]).collect()
+        let experts = has_experts(&self.phases).then(Experts::source);
+        linears.into_iter().chain(attention).chain([phases]).chain(experts).collect()
     }
 
     /// The pages, if the kernels of many tokens can attend to them.
@@ -97,7 +99,8 @@ impl LaunchStrategy for PhaseLaunches {
 
     fn launch(&mut self, size: StepSize) -> Result<()> {
         let items = self.kernels.attention.as_ref().map_or([0; 2], PagedAttention::items);
-        let Some(size) = recorded_size(size) else { return self.kernels.launch(size, items) };
+        let exact = self.kernels.experts.is_some(); // each token of a small step adds experts
+        let Some(size) = recorded_size(size, exact) else { return self.kernels.launch(size, items) };
         // few sizes: launches are recorded again when contexts have grown
         let step = RecordedStep {
             size,
@@ -115,10 +118,13 @@ impl LaunchStrategy for PhaseLaunches {
     }
 }
 
-/// The size that the launches of a step are recorded for: all steps of one tile share them. `None` for large steps.
-fn recorded_size(size: StepSize) -> Option<StepSize> {
+/// The size that the launches of a step are recorded for: all steps of one tile share them, or a power of two of the tokens of
+/// the smallest one. `None` for large steps.
+fn recorded_size(size: StepSize, exact: bool) -> Option<StepSize> {
     let outputs = if size.outputs == 0 { 0 } else { whole_tile(size.outputs)? };
-    Some(StepSize { tokens: whole_tile(size.tokens)?, outputs, longest: 0 })
+    let tile = whole_tile(size.tokens)?;
+    let tokens = if exact { tile.min(size.tokens.next_power_of_two()) } else { tile };
+    Some(StepSize { tokens, outputs, longest: 0 })
 }
 
 /// The kernels of all phases.
@@ -128,6 +134,7 @@ struct PhaseKernels {
     linears: TiledLinears,
     /// `None` if there is none, or if its heads have odd sizes.
     attention: Option<PagedAttention>,
+    experts: Option<Experts>,
     small_phase: Kernel,
     make_heads: Kernel,
     attend: Kernel,
@@ -157,6 +164,7 @@ impl PhaseKernels {
             passed.iter_mut().zip(&phases).for_each(|(passed, phase)| *passed &= !writes_floats(phase));
         }
         let linears = TiledLinears::new(device, compiler, config, &phases, inputs, max_tokens)?;
+        let experts = Experts::new(device, compiler, &phases, inputs, max_tokens)?;
         let module = compiler.module(Source::PhaseLaunches, &config.defines())?;
         let heads = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_bytes(a) } else { 0 });
         let make_heads = module.kernel("make_heads")?.with_shared_memory(heads.max().unwrap_or(0))?;
@@ -172,6 +180,7 @@ impl PhaseKernels {
             inputs,
             linears,
             attention,
+            experts,
             small_phase: module.kernel("run_small_phase")?,
             make_heads,
             attend: module.kernel("attend")?,
@@ -185,13 +194,24 @@ impl PhaseKernels {
     /// Launches all phases for steps of up to this size, with up to `items` of attention's work.
     fn launch(&self, size: StepSize, items: [usize; 2]) -> Result<()> {
         let mut attends = 0..;
+        self.experts.iter().for_each(Experts::begin);
         for (phase, passing) in &self.phases {
             let raw = phase.raw(0, 0);
             let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
             match phase.large() {
                 Some(LargePhase::Linear(l)) => {
                     let rows = if l.outputs_only != 0 { size.outputs } else { size.tokens };
-                    self.linears.launch(l, *passing, rows)?;
+                    let sorted = match (&self.experts, ExpertCounts::of(l)) {
+                        (Some(experts), Some(counts)) => Some(experts.sorted(&l.experts, counts, rows)?),
+                        _ => None,
+                    };
+                    self.linears.launch(l, *passing, rows, sorted)?;
+                }
+                Some(LargePhase::Route(args)) => {
+                    self.experts.as_ref().map_or(Ok(()), |e| e.route(args, size.tokens))?;
+                }
+                Some(LargePhase::Mix(args)) => {
+                    self.experts.as_ref().map_or(Ok(()), |e| e.mix(args, size.tokens))?;
                 }
                 Some(LargePhase::Attend(a)) => match (&self.attention, attends.next()) {
                     (Some(attention), Some(index)) => {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Graph, Op, Plan};
 
+use super::experts::ExpertCounts;
 use super::fused_memory::RopeTable;
+use super::linear_tiling::recorded_tokens;
 use super::strategy::StepSize;
 use super::tiled_linears::x_bytes;
 use super::{inputs, paged_attention};
@@ -27,7 +29,17 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) ->
         }
         _ => None,
     });
-    let x = x_bytes(Layout::chunks(widest), most.tokens);
+    let experts = graph.nodes.iter().filter_map(|n| match n.op {
+        Op::ExpertLinear { route, weight, .. } => {
+            let weight = graph.weight(weight);
+            let used = route.map_or(weight.experts, |route| graph.width(route) / 2);
+            let counts = ExpertCounts { experts: weight.experts, used };
+            let tokens = recorded_tokens(most.tokens);
+            Some(x_bytes(Layout::chunks(weight.cols), counts.rows(tokens)) + counts.bytes(tokens))
+        }
+        _ => None,
+    });
+    let x = x_bytes(Layout::chunks(widest), most.tokens).max(experts.max().unwrap_or(0));
     let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; as floats, and of several tokens as halves
     let sampling = Sampler::scratch_bytes(most.outputs, graph.vocab());
     x + attention.max().unwrap_or(0) + tagged * (4 + FRAGMENT_TOKENS * (4 + 3)) + sampling

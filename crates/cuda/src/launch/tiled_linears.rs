@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tern_graph::BackendError;
 
-use super::linear_tiling::{Limits, LinearSize, LinearTiling, tiles, whole_tile};
+use super::experts::{self, ExpertCounts, SortedRows};
+use super::linear_tiling::{Limits, LinearSize, LinearTiling, recorded_tokens, tiles, whole_tile};
 use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::lower::{KernelConfig, PASSED_FACTOR, order};
 use crate::shared::{CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs};
@@ -40,6 +41,7 @@ pub(crate) struct KernelKey {
     pub(crate) format: i32,
     pub(crate) tokens: usize,
     pub(crate) gated: bool,
+    pub(crate) experts: bool,
 }
 
 pub(super) struct TiledLinears {
@@ -94,9 +96,14 @@ impl TiledLinears {
             let kernel = compiler.module(source, &defines)?.kernel("tiled_linear")?;
             kernels.insert(key, kernel.with_shared_memory(limits.shared_memory)?);
         }
-        let chunks = linears(phases).map(|l| l.chunks as usize).max().unwrap_or(0);
+        let bytes = |l: &LinearArgs| {
+            x_bytes(
+                l.chunks as usize,
+                ExpertCounts::of(l).map_or(max_rows, |counts| counts.rows(recorded_tokens(max_rows))),
+            )
+        };
+        let bytes = linears(phases).map(bytes).max().unwrap_or(0) / 2 + READ_BEHIND;
         let prepare = compiler.module(Source::PhaseLaunches, &config.defines())?.kernel("prepare")?;
-        let bytes = x_bytes(chunks, max_rows) / 2 + READ_BEHIND;
         let (made, passed) = (device.allocate(bytes)?, device.allocate(bytes)?);
         Ok(TiledLinears { kernels, prepare, limits, made, passed, inputs })
     }
@@ -106,35 +113,63 @@ impl TiledLinears {
         half_x(&self.passed, rows, order)
     }
 
-    /// Launches a linear phase for up to `rows` rows.
-    pub(super) fn launch(&self, l: &LinearArgs, passing: Passing, rows: usize) -> Result<()> {
+    /// Launches a linear phase for up to `rows` rows; `sorted` are those of its experts.
+    pub(super) fn launch(
+        &self,
+        l: &LinearArgs,
+        passing: Passing,
+        rows: usize,
+        sorted: Option<SortedRows>,
+    ) -> Result<()> {
         if rows == 0 {
             return Ok(());
         }
+        let half_x = |memory: &Memory, order: i32| match ExpertCounts::of(l) {
+            None => half_x(memory, rows, order),
+            Some(counts) => {
+                let tokens = counts.rows(rows).next_multiple_of(ROWS) as i64;
+                HalfX { at: memory.pointer(), tokens, order, pad: 0 }
+            }
+        };
         let (x, factor) = match passing.x {
-            Some(factor) => (self.passed(rows, order(l)), factor),
+            Some(factor) => (half_x(&self.passed, order(l)), factor),
             None => {
-                let x = half_x(&self.made, rows, order(l));
+                let x = half_x(&self.made, order(l));
                 let factor = if l.norm.kind != 0 { 1.0 } else { PASSED_FACTOR };
-                let args = PrepareArgs { linear: *l, x, inputs: self.inputs, factor, pad: 0 };
-                // SAFETY: the struct is the kernel's; there is a block per row.
-                unsafe { self.prepare.launch(Grid::new(rows, 1, PREPARE_THREADS), &args)? };
+                let sorted = sorted.map_or(0, |s| s.rows);
+                let args = PrepareArgs { linear: *l, x, inputs: self.inputs, rows: sorted, factor, pad: 0 };
+                let blocks = rows * l.experts.x_parts.max(1) as usize;
+                // SAFETY: the struct is the kernel's; there is a block per row and part.
+                unsafe { self.prepare.launch(Grid::new(blocks, 1, PREPARE_THREADS), &args)? };
                 (x, factor)
             }
         };
         for run in runs(l) {
             let size = size(l, &run);
-            let tiling = self.tiling(size, rows)?;
-            let key =
-                KernelKey { format: l.part[run.start].format, tokens: tiling.tokens, gated: l.gated > 0 };
+            let tiling = match (ExpertCounts::of(l), sorted) {
+                (Some(counts), Some(sorted)) => {
+                    let tiles = counts.tiles(rows, sorted.tile);
+                    LinearTiling::of_tiles(size, sorted.tile, tiles, &self.limits)
+                }
+                _ => LinearTiling::of(size, rows, &self.limits),
+            };
+            let tiling = tiling.ok_or_else(no_space)?;
+            let key = KernelKey {
+                format: l.part[run.start].format,
+                tokens: tiling.tokens,
+                gated: l.gated > 0,
+                experts: sorted.is_some(),
+            };
             let kernel = self.kernels.get(&key).ok_or_else(|| {
                 BackendError::Other(format!("a linear of {} tokens was not compiled", tiling.tokens))
             })?;
             let args = TiledArgs {
                 linear: *l,
                 x,
-                y_half: passing.y.map(|order| self.passed(rows, order)).unwrap_or_default(),
+                y_half: passing.y.map(|order| half_x(&self.passed, order)).unwrap_or_default(),
                 inputs: self.inputs,
+                tiles: sorted.map_or(0, |s| s.tiles),
+                pairs: sorted.map_or(0, |s| s.pairs),
                 x_factor: 1.0 / factor,
                 y_factor: if passing.y.is_some() { PASSED_FACTOR } else { 1.0 },
                 first_part: run.start as i32,
@@ -153,10 +188,6 @@ impl TiledLinears {
             unsafe { kernel.launch(grid, &args)? };
         }
         Ok(())
-    }
-
-    fn tiling(&self, size: LinearSize, rows: usize) -> Result<LinearTiling> {
-        LinearTiling::of(size, rows, &self.limits).ok_or_else(no_space)
     }
 }
 
@@ -184,11 +215,20 @@ fn size(l: &LinearArgs, run: &Range<usize>) -> LinearSize {
 /// All kernels that steps of up to `max_rows` rows may need.
 fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
     let mut keys = vec![];
+    let expert_tiles = experts::tiles(phases, limits);
     for l in linears(phases) {
         for run in runs(l) {
             let (format, gated) = (l.part[run.start].format, l.gated > 0);
-            for tokens in tiles(size(l, &run).record, max_rows, limits) {
-                let key = KernelKey { format, tokens, gated };
+            let counts = ExpertCounts::of(l);
+            let tiles = match counts {
+                Some(counts) => {
+                    let most = counts.tile(recorded_tokens(max_rows), &expert_tiles);
+                    expert_tiles.iter().copied().filter(|n| Some(*n) <= most).collect()
+                }
+                None => tiles(size(l, &run).record, max_rows, limits),
+            };
+            for tokens in tiles {
+                let key = KernelKey { format, tokens, gated, experts: counts.is_some() };
                 if !keys.contains(&key) {
                     keys.push(key);
                 }
@@ -204,6 +244,7 @@ pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey) -> KernelSour
     defines.extend([
         (driver::TILE_TOKENS, key.tokens.to_string()),
         ("GATE", key.gated.to_string()),
+        ("OF_EXPERTS", key.experts.to_string()),
         ("BLOCKS_PER_PROCESSOR", Limits::blocks_per_processor(key.tokens).to_string()),
     ]);
     KernelSource { source: Source::TiledLinear, defines }

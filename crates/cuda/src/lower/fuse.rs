@@ -2,7 +2,9 @@
 //!
 //! Patterns (`patterns.rs`) make several nodes one phase; a node that fits no pattern is a phase by itself.
 
-use tern_graph::{Activation, Attention, BackendError, Graph, NormKind, Op, RopeStyle, Val, WeightId, Work};
+use tern_graph::{
+    Activation, Attention, BackendError, Graph, NormKind, Op, RopeStyle, Routing, Val, WeightId, Work,
+};
 
 use crate::shared::ElementKind;
 use crate::weights::Layout;
@@ -37,6 +39,35 @@ pub(crate) struct Linear {
     pub(crate) parts: Vec<Matrix>,
     pub(crate) gated: Option<Activation>,
     pub(crate) add: Option<Val>,
+    pub(crate) matrices: Matrices,
+}
+
+/// Which matrices of a weight a token is multiplied with; a part has the rows of one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Matrices {
+    /// The weight is one matrix.
+    One,
+    /// Those of the experts that this value has chosen.
+    Chosen(Val),
+    /// All, each with a part of x.
+    Each,
+}
+
+impl Matrices {
+    /// Of an `Op::ExpertLinear`.
+    pub(super) fn of(route: Option<Val>) -> Matrices {
+        route.map_or(Matrices::Each, Matrices::Chosen)
+    }
+
+    pub(crate) fn route(self) -> Option<Val> {
+        if let Matrices::Chosen(route) = self { Some(route) } else { None }
+    }
+}
+
+impl Linear {
+    pub(super) fn of(x: Val, parts: Vec<Matrix>) -> Linear {
+        Linear { x, gather: false, norm: None, parts, gated: None, add: None, matrices: Matrices::One }
+    }
 }
 
 /// Heads of q or k before attention.
@@ -78,6 +109,7 @@ pub(crate) enum Fused {
     FloatLinear {
         x: Val,
         matrix: Matrix,
+        matrices: Matrices,
     },
     Norm {
         x: Val,
@@ -91,7 +123,21 @@ pub(crate) enum Fused {
         out: Val,
     },
     Attend(Attend),
-    /// `by` is of a scale or a soft cap.
+    /// Chooses experts.
+    Route {
+        logits: Val,
+        bias: Option<WeightId>,
+        args: Routing,
+        out: Val,
+    },
+    /// `add + ` the weighted sum of the results of experts.
+    Mix {
+        x: Val,
+        route: Val,
+        add: Option<Val>,
+        out: Val,
+    },
+    /// `by` is of a scale, a soft cap or a clamped activation.
     Elements {
         a: Val,
         b: Option<Val>,
@@ -111,13 +157,18 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::Embed { out, .. } => (vec![], vec![*out]),
         Fused::Linear(l) => {
             let outs = if l.gated.is_some() { &l.parts[..1] } else { &l.parts[..] };
-            (l.add.iter().copied().chain([l.x]).collect(), outs.iter().map(|p| p.out).collect())
+            let reads = l.add.iter().copied().chain(l.matrices.route()).chain([l.x]);
+            (reads.collect(), outs.iter().map(|p| p.out).collect())
         }
-        Fused::FloatLinear { x, matrix } => (vec![*x], vec![matrix.out]),
+        Fused::FloatLinear { x, matrix, matrices } => {
+            (matrices.route().into_iter().chain([*x]).collect(), vec![matrix.out])
+        }
         Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out } => {
             (vec![*x], vec![*out])
         }
         Fused::Attend(a) => (vec![a.q.x, a.k.x, a.v], vec![a.out]),
+        Fused::Route { logits, out, .. } => (vec![*logits], vec![*out]),
+        Fused::Mix { x, route, add, out } => (add.iter().copied().chain([*x, *route]).collect(), vec![*out]),
         Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
     };
     Work { reads: reads.into_iter().map(|v| resolve_view(graph, v).0).collect(), writes }
@@ -134,13 +185,14 @@ pub(crate) fn resolve_view(graph: &Graph, v: Val) -> (Val, usize) {
     }
 }
 
-/// The kernels' number of an activation.
-pub(super) fn activation(act: Activation) -> Option<ElementKind> {
+/// The kernels' number of an activation, and its limit.
+pub(super) fn activation(act: Activation) -> (ElementKind, f32) {
     match act {
-        Activation::Silu => Some(ElementKind::Silu),
-        Activation::GeluTanh => Some(ElementKind::GeluTanh),
-        Activation::Relu2 => Some(ElementKind::Relu2),
-        Activation::SwigluOai | Activation::SwigluClamp(_) => None,
+        Activation::Silu => (ElementKind::Silu, 0.0),
+        Activation::GeluTanh => (ElementKind::GeluTanh, 0.0),
+        Activation::Relu2 => (ElementKind::Relu2, 0.0),
+        Activation::SwigluOai => (ElementKind::SwigluOai, Activation::OAI_LIMIT),
+        Activation::SwigluClamp(limit) => (ElementKind::SwigluClamp, limit),
     }
 }
 
@@ -194,11 +246,6 @@ impl Fuser<'_> {
         Ok(phases.into_iter().map(|phase| self.with_prologue(phase)).collect())
     }
 
-    fn unsupported(&self, node: Val) -> BackendError {
-        let (name, node) = (self.op(node).name(), node.index());
-        BackendError::Unsupported(format!("{name} (node {node}) has no CUDA kernel"))
-    }
-
     /// The phase of a node that no other absorbs; `None` for a view.
     fn alone(&mut self, out: Val) -> Result<Option<Fused>, BackendError> {
         let elements = |a, b, kind, by| Fused::Elements { a, b, kind, by, out };
@@ -215,10 +262,22 @@ impl Fuser<'_> {
                 Fused::Rope { x, head_dim, rope: Rope { table, style }, out }
             }
             Op::Gated { gate, up, act } => {
-                let kind = activation(act).ok_or_else(|| self.unsupported(out))?;
-                elements(gate, Some(up), kind, 0.0)
+                let (kind, limit) = activation(act);
+                elements(gate, Some(up), kind, limit)
             }
-            Op::Route { .. } | Op::ExpertLinear { .. } | Op::Mix { .. } => return Err(self.unsupported(out)),
+            Op::Route { logits, bias, args } => Fused::Route { logits, bias, args, out },
+            Op::ExpertLinear { x, route, weight, scale, bias } => {
+                let w = self.graph.weight(weight);
+                let matrix = Matrix { weight, scale, bias, first_row: 0, rows: w.rows / w.experts, out };
+                match (self.layout)(weight) {
+                    Some(_) => {
+                        let matrices = Matrices::of(route);
+                        Fused::Linear(Linear { matrices, ..Linear::of(x, vec![matrix]) })
+                    }
+                    None => Fused::FloatLinear { x, matrix, matrices: Matrices::of(route) },
+                }
+            }
+            Op::Mix { x, route } => Fused::Mix { x, route, add: None, out },
             Op::Add { a, b } => elements(a, Some(b), ElementKind::Add, 0.0),
             Op::Scale { x, by } => elements(x, None, ElementKind::Scale, by),
             Op::SoftCap { x, cap } => elements(x, None, ElementKind::SoftCap, cap),

@@ -3,16 +3,16 @@
 //!
 //! Everything here is numbers: no device is needed.
 
-use tern_graph::{BackendError, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
+use tern_graph::{BackendError, Gating, Graph, NormKind, Plan, RopeStyle, Routing, Val, WeightId};
 
 use super::attention_shape::AttentionShape;
-use super::fuse::{Attend, Fused, Heads, Linear, Matrix, Norm, activation, resolve_view};
+use super::fuse::{Attend, Fused, Heads, Linear, Matrices, Matrix, Norm, activation, resolve_view};
 use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
-    self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, FloatKind, FloatLinearArgs, HeadArgs, LinearArgs,
-    MOST_HEAD_DIM, MOST_PARTS, NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RowNormArgs, TILE,
-    View,
+    self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind, FloatLinearArgs, GatingKind,
+    HeadArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM, MOST_PARTS, MOST_USED_EXPERTS, MixArgs, NormArgs,
+    OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs, RowNormArgs, TILE, View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -98,7 +98,9 @@ impl Lowering<'_> {
         Ok(match fused {
             Fused::Embed { table, scale, out } => Phase::Embed(self.embed(*table, *scale, *out)),
             Fused::Linear(linear) => Phase::Linear(self.linear(linear)?),
-            Fused::FloatLinear { x, matrix } => Phase::FloatLinear(self.float_linear(*x, matrix)?),
+            Fused::FloatLinear { x, matrix, matrices } => {
+                Phase::FloatLinear(self.float_linear(*x, matrix, *matrices)?)
+            }
             Fused::Norm { x, norm, out } => Phase::Norm(RowNormArgs {
                 x: self.view(*x),
                 y: self.view(*out),
@@ -120,6 +122,16 @@ impl Lowering<'_> {
                 pad: 0,
             }),
             Fused::Attend(attend) => Phase::Attend(self.attend(attend)?),
+            Fused::Route { logits, bias, args, out } => Phase::Route(self.route(*logits, *bias, args, *out)?),
+            Fused::Mix { x, route, add, out } => Phase::Mix(MixArgs {
+                x: self.view(*x),
+                add: add.map(|v| self.view(v)).unwrap_or_default(),
+                y: self.out(*out),
+                route: self.out(*route).at,
+                inputs: 0,
+                used: self.width(*route) / 2,
+                width: self.width(*out),
+            }),
             Fused::Elements { a, b, kind, by, out } => Phase::Elements(ElementArgs {
                 a: self.view(*a),
                 b: b.map(|b| self.view(b)).unwrap_or_default(),
@@ -194,7 +206,7 @@ impl Lowering<'_> {
         EmbedArgs { table, y, chosen, factor, cols: cols as i32, chunks, format }
     }
 
-    fn float_linear(&self, x: Val, m: &Matrix) -> Result<FloatLinearArgs> {
+    fn float_linear(&self, x: Val, m: &Matrix, matrices: Matrices) -> Result<FloatLinearArgs> {
         let shape = self.graph.weight(m.weight);
         let WeightRef::Floats { at, kind } = self.addresses.weights[m.weight.index()] else {
             return Err(BackendError::Invalid(format!("{}: expected a matrix of floats", shape.name)));
@@ -205,10 +217,62 @@ impl Lowering<'_> {
             bias: self.vector(m.bias)?,
             scale: self.vector(m.scale)?,
             y: self.out(m.out),
-            rows: shape.rows as i32,
+            rows: m.rows as i32,
             cols: shape.cols as i32,
             kind: kind as i32,
             outputs_only: self.outputs_only(m.out),
+            experts: self.experts(x, m.weight, matrices)?,
+        })
+    }
+
+    fn route(&self, logits: Val, bias: Option<WeightId>, args: &Routing, out: Val) -> Result<RouteArgs> {
+        let (experts, used) = (self.graph.width(logits), args.used);
+        let groups = args.groups.map_or(0, |g| g.count);
+        if experts > MOST_EXPERTS || used > MOST_USED_EXPERTS || groups > 32 {
+            return Err(BackendError::Unsupported(format!(
+                "route: {used} of {experts} experts in {groups} groups, at most {MOST_USED_EXPERTS} of {MOST_EXPERTS} in \
+                 32 groups are supported"
+            )));
+        }
+        let gating = match args.gating {
+            Gating::Softmax => GatingKind::Softmax,
+            Gating::Sigmoid => GatingKind::Sigmoid,
+            Gating::ChosenSoftmax => GatingKind::ChosenSoftmax,
+            Gating::SqrtSoftplus => GatingKind::SqrtSoftplus,
+        };
+        Ok(RouteArgs {
+            logits: self.view(logits),
+            y: self.out(out),
+            bias: self.vector(bias)?,
+            inputs: 0,
+            experts: experts as i32,
+            used: used as i32,
+            gating: gating as i32,
+            groups: groups as i32,
+            used_groups: args.groups.map_or(0, |g| g.used) as i32,
+            renormalise: i32::from(args.renormalise),
+            scale: args.scale,
+            pad: 0,
+        })
+    }
+
+    /// The experts of a linear.
+    fn experts(&self, x: Val, weight: WeightId, matrices: Matrices) -> Result<ExpertArgs> {
+        if matrices == Matrices::One {
+            return Ok(ExpertArgs::default());
+        }
+        let (route, weight) = (matrices.route(), self.graph.weight(weight));
+        if weight.experts > MOST_EXPERTS {
+            let (name, experts) = (&weight.name, weight.experts);
+            let message = format!("{name}: {experts} experts, at most {MOST_EXPERTS} are supported on GPUs");
+            return Err(BackendError::Unsupported(message));
+        }
+        Ok(ExpertArgs {
+            route: route.map_or(0, |route| self.out(route).at),
+            experts: weight.experts as i32,
+            used: route.map_or(weight.experts as i32, |route| self.width(route) / 2),
+            x_parts: (self.graph.width(x) / weight.cols) as i32,
+            pad: 0,
         })
     }
 
@@ -230,12 +294,13 @@ impl Lowering<'_> {
             cols: cols as i32,
             chunks: chunks as i32,
             parts: parts.len() as i32,
-            gated: l.gated.and_then(activation).map_or(0, |kind| 1 + kind as i32),
+            gated: l.gated.map_or(0, |act| 1 + activation(act).0 as i32),
             outputs_only: self.outputs_only(l.parts[0].out),
             gather: i32::from(l.gather),
             signs: i32::from(self.config.formats[parts[0].format as usize].is_signs()),
-            pad: 0,
+            limit: l.gated.map_or(0.0, |act| activation(act).1),
             part,
+            experts: self.experts(l.x, l.parts[0].weight, l.matrices)?,
             passed: PassedArgs::default(),
         })
     }

@@ -2,7 +2,7 @@
 
 use tern_graph::{Graph, Work};
 
-use super::fuse::Fused;
+use super::fuse::{Fused, Matrices};
 use crate::shared::{BITS_ORDER, BYTES_ORDER, CHUNK, LinearArgs, Phase};
 
 /// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
@@ -31,10 +31,17 @@ pub(crate) fn passed_as_halves(graph: &Graph, fused: &[Fused], work: &[Work]) ->
             Fused::Attend(a) => a.out,
             _ => return false,
         };
+        let Some(Fused::Linear(next)) = fused.get(i + 1) else { return false };
+        // of experts: the sorted rows of one phase are those of the next
+        let (matrices, columns) = match &fused[i] {
+            Fused::Linear(l) => (l.matrices, l.parts[0].rows),
+            _ => (Matrices::One, graph.width(out)),
+        };
+        let alike = next.matrices == matrices && graph.weight(next.parts[0].weight).cols == columns;
         // columns beyond the last one of a chunk must be zero, and these phases do not write them
-        let whole = graph.width(out).is_multiple_of(CHUNK);
-        let next = matches!(fused.get(i + 1), Some(Fused::Linear(l)) if l.x == out && l.norm.is_none() && !l.gather && l.add != Some(out));
-        whole && next && reads(out) == 1
+        let whole = columns.is_multiple_of(CHUNK);
+        let reads_it = next.x == out && next.norm.is_none() && !next.gather && next.add != Some(out);
+        whole && alike && reads_it && reads(out) == 1
     };
     (0..fused.len()).map(passed).collect()
 }

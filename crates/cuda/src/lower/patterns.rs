@@ -3,7 +3,7 @@
 
 use tern_graph::{Activation, Attention, NormKind, Op, Val, WeightId};
 
-use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrix, Norm, Rope, activation};
+use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope};
 use crate::shared::{MOST_PARTS, TILE};
 use crate::weights::Layout;
 
@@ -27,6 +27,18 @@ impl Fuser<'_> {
         Some((x, Matrix { weight, scale, bias, first_row: 0, rows, out: v }))
     }
 
+    /// A linear of experts that is in no phase yet, and one expert's rows as a part.
+    pub(super) fn experts(&self, v: Val) -> Option<(Val, Matrices, Matrix)> {
+        let &Op::ExpertLinear { x, route, weight, scale, bias } = self.op(v) else { return None };
+        if self.absorbed[v.index()] {
+            return None;
+        }
+        (self.layout)(weight)?;
+        let w = self.graph.weight(weight);
+        let matrix = Matrix { weight, scale, bias, first_row: 0, rows: w.rows / w.experts, out: v };
+        Some((x, Matrices::of(route), matrix))
+    }
+
     /// The layout of a matrix that needs x as bits.
     fn bits(&self, weight: WeightId) -> Option<Layout> {
         (self.layout)(weight).filter(Layout::is_signs)
@@ -35,7 +47,7 @@ impl Fuser<'_> {
     /// Phases that absorb earlier nodes: a gate, a residual, attention.
     pub(super) fn absorbing(&mut self, v: Val) -> Option<Fused> {
         match *self.op(v) {
-            Op::Gated { gate, up, act } if activation(act).is_some() => self.gated(gate, up, act, v),
+            Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
             Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
             Op::Attend { q, k, v: value, layer, args } => {
                 let [q, k] = [q, k].map(|x| Heads { x, norm: None });
@@ -47,7 +59,7 @@ impl Fuser<'_> {
     }
 
     fn gated(&mut self, gate: Val, up: Val, act: Activation, out: Val) -> Option<Fused> {
-        let halves = match (self.op(gate), self.op(up)) {
+        let (x, matrices, parts) = match (self.op(gate), self.op(up)) {
             // two halves of one matrix
             (&Op::Columns { x: a, start: 0, len }, &Op::Columns { x: b, start, len: second }) if a == b => {
                 let whole = start == len && len == second && len.is_multiple_of(TILE);
@@ -55,30 +67,40 @@ impl Fuser<'_> {
                     self.readers[a.index()].len() == 2 && self.is_read_once(gate) && self.is_read_once(up);
                 let (x, m) = self.matrix(a).filter(|(_, m)| whole && alone && m.rows == 2 * len)?;
                 self.absorbed[a.index()] = true;
-                (x, [Matrix { rows: len, ..m }, Matrix { first_row: len, rows: len, ..m }])
+                (x, Matrices::One, [Matrix { rows: len, ..m }, Matrix { first_row: len, rows: len, ..m }])
             }
             _ => {
-                let ((x, first), (other, second)) = (self.matrix(gate)?, self.matrix(up)?);
+                let part = |v: Val| {
+                    let one = self.matrix(v).map(|(x, m)| (x, Matrices::One, m));
+                    one.or_else(|| self.experts(v))
+                };
+                let ((x, matrices, first), (other, others, second)) = (part(gate)?, part(up)?);
                 let alike = (self.layout)(first.weight) == (self.layout)(second.weight);
-                if x != other || !alike || !self.is_read_once(gate) || !self.is_read_once(up) {
+                let once = self.is_read_once(gate) && self.is_read_once(up);
+                if x != other || matrices != others || !alike || !once {
                     return None;
                 }
-                (x, [first, second])
+                (x, matrices, [first, second])
             }
         };
-        let (x, parts) = halves;
         self.absorbed[gate.index()] = true;
         self.absorbed[up.index()] = true;
         let parts = parts.map(|part| Matrix { out, ..part }).to_vec();
-        Some(Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: Some(act), add: None }))
+        Some(Fused::Linear(Linear { gated: Some(act), matrices, ..Linear::of(x, parts) }))
     }
 
-    /// `a + linear`
+    /// `a + linear`, or `a +` the sum of experts
     fn residual(&mut self, a: Val, linear: Val, out: Val) -> Option<Fused> {
+        if let Op::Mix { x, route } = *self.op(linear)
+            && self.is_read_once(linear)
+        {
+            self.absorbed[linear.index()] = true;
+            return Some(Fused::Mix { x, route, add: Some(a), out });
+        }
         let (x, part) = self.matrix(linear).filter(|_| self.is_read_once(linear))?;
         self.absorbed[linear.index()] = true;
         let parts = vec![Matrix { out, ..part }];
-        Some(Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: Some(a) }))
+        Some(Fused::Linear(Linear { add: Some(a), ..Linear::of(x, parts) }))
     }
 
     /// Attention, with the rotation and the norms that only it reads.
@@ -131,7 +153,7 @@ impl Fuser<'_> {
     /// A linear, and those with the same input.
     pub(super) fn linears(&mut self, x: Val, matrix: Matrix) -> Fused {
         let Some((_, first)) = self.matrix(matrix.out) else {
-            return Fused::FloatLinear { x, matrix };
+            return Fused::FloatLinear { x, matrix, matrices: Matrices::One };
         };
         self.absorbed[matrix.out.index()] = true;
         let mut parts = vec![first];
@@ -145,7 +167,7 @@ impl Fuser<'_> {
                 parts.push(part);
             }
         }
-        Fused::Linear(Linear { x, gather: false, norm: None, parts, gated: None, add: None })
+        Fused::Linear(Linear::of(x, parts))
     }
 
     /// Absorbs the norm before a linear, and the gather of output rows before the norm.

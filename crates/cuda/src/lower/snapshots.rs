@@ -67,7 +67,11 @@ fn line(phase: &Phase) -> String {
             let add = if a.add.at == 0 { String::new() } else { format!(" + {}", view(&a.add)) };
             let flags = LinearShape::of(a, 9216, 0).flags;
             let x = format!("{}{}", view(&a.x), norm(&a.norm));
-            let shape = format!("cols {} gated {} flags {flags:#b}", a.cols, a.gated);
+            let experts = match a.experts {
+                e if e.used == 0 => String::new(),
+                e => format!(" {} of {} experts by {:x}, x in {}", e.used, e.experts, e.route, e.x_parts),
+            };
+            let shape = format!("cols {} gated {} flags {flags:#b}{experts}", a.cols, a.gated);
             format!("linear {x}{add} {shape}{}", parts.collect::<String>())
         }
         Phase::FloatLinear(a) => {
@@ -87,6 +91,11 @@ fn line(phase: &Phase) -> String {
             let inputs = format!("q {} k {} v {}", heads(&a.q), heads(&a.k), view(&a.v));
             let shape = format!("{} heads, {} key heads, {} groups", a.heads, a.kv_heads, a.groups);
             format!("attend {inputs} pairs {} shape {}: {shape} -> {}", a.pairs, a.shape, view(&a.y))
+        }
+        Phase::Route(a) => format!("route {} {} of {} -> {}", view(&a.logits), a.used, a.experts, view(&a.y)),
+        Phase::Mix(a) => {
+            let add = if a.add.at == 0 { String::new() } else { format!(" + {}", view(&a.add)) };
+            format!("mix {} of {} by {:x}{add} -> {}", view(&a.x), a.used, a.route, view(&a.y))
         }
         Phase::Argmax(a) => format!("argmax {} -> {:x}", view(&a.logits), a.chosen),
     }

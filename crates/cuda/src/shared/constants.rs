@@ -53,6 +53,13 @@ shared_constants! {
     BITS_ORDER: i32 = 1;
     /// Blocks of a cluster that share the columns of a linear at most.
     MOST_SPLITS: usize = 4;
+    /// Experts of a linear at most, and of a token.
+    MOST_EXPERTS: usize = 1024;
+    MOST_USED_EXPERTS: usize = 32;
+    /// Sorted rows of an expert begin at a multiple of this: so many rows of x have their columns exchanged together.
+    EXPERT_ROWS: usize = 8;
+    /// Threads of the block that sorts the rows of experts.
+    SORT_THREADS: usize = 1024;
     /// The fewest tokens of a tile that a warpgroup multiplies together, on GPUs that can.
     WGMMA_TOKENS: usize = 24;
     /// Threads of a block that attends with one head of one token.
@@ -121,9 +128,15 @@ shared_enums! {
     /// A norm of rows or heads.
     NormKind { None as NORM_NONE, Rms as RMS, Layer as LAYER }
 
-    /// What an element-wise phase computes: an activation of a, times b, or one of the others.
+    /// How logits of experts become weights.
+    GatingKind {
+        Softmax as GATE_SOFTMAX, Sigmoid as GATE_SIGMOID, ChosenSoftmax as GATE_CHOSEN_SOFTMAX,
+        SqrtSoftplus as GATE_SQRT_SOFTPLUS,
+    }
+
+    /// What an element-wise phase computes: a gate of a and b, or one of the others.
     ElementKind {
-        Silu as SILU, GeluTanh as GELU_TANH, Relu2 as RELU2,
+        Silu as SILU, GeluTanh as GELU_TANH, Relu2 as RELU2, SwigluOai as SWIGLU_OAI, SwigluClamp as SWIGLU_CLAMP,
         Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
     }
 }

@@ -40,8 +40,35 @@ shared_structs! {
         linear: LinearArgs,
         x: HalfX,
         inputs: *const u32,
+        /// Of experts: the sorted row of each pair of a token and an expert (`kernels/experts.cu`).
+        rows: *const i32,
         /// On the values.
         factor: f32,
+        pad: i32,
+    }
+
+    /// Sorts the pairs of tokens and experts by expert (`kernels/experts.cu`).
+    SortArgs {
+        route: *const f32,
+        inputs: *const u32,
+        /// How many tiles there are, and from word 4 on the tiles.
+        tiles: *mut i32,
+        /// The pair of each sorted row.
+        pairs: *mut i32,
+        /// The sorted row of each pair.
+        rows: *mut i32,
+        experts: i32,
+        used: i32,
+        /// Rows of a tile.
+        tile: i32,
+        pad: i32,
+    }
+
+    /// Sorted rows of one expert.
+    ExpertTile {
+        expert: i32,
+        first: i32,
+        end: i32,
         pad: i32,
     }
 
@@ -52,6 +79,9 @@ shared_structs! {
         /// The gated value as x of the next linear phase, or nothing.
         y_half: HalfX,
         inputs: *const u32,
+        /// Of experts: their tiles, and the pair of each sorted row.
+        tiles: *const i32,
+        pairs: *const i32,
         /// The value of 1 in x.
         x_factor: f32,
         /// On the gated value.

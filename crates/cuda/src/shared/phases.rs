@@ -81,6 +81,18 @@ shared_structs! {
         pad: i32,
     }
 
+    /// The experts of a linear, or none.
+    ExpertArgs {
+        /// `[token][2 * used]`: ids, then weights
+        route: *const f32,
+        experts: i32,
+        /// Per token; 0 if there are no experts.
+        used: i32,
+        /// Parts of a row of x: one per expert of the token, or one for all.
+        x_parts: i32,
+        pad: i32,
+    }
+
     LinearArgs {
         x: View,
         /// Added to the result, or nothing.
@@ -95,8 +107,10 @@ shared_structs! {
         gather: i32,
         /// Formats of bits: all parts or none.
         signs: i32,
-        pad: i32,
+        /// Of a clamped activation.
+        limit: f32,
         part: [Part; MOST_PARTS],
+        experts: ExpertArgs,
         passed: PassedArgs,
     }
 
@@ -111,6 +125,7 @@ shared_structs! {
         /// A `FloatKind`.
         kind: i32,
         outputs_only: i32,
+        experts: ExpertArgs,
     }
 
     EmbedArgs {
@@ -210,6 +225,37 @@ shared_structs! {
         y_order: i32,
     }
 
+    /// Chooses the experts of each token.
+    RouteArgs {
+        logits: View,
+        y: View,
+        bias: *const f32,
+        inputs: *const u32,
+        experts: i32,
+        used: i32,
+        /// A `GatingKind`.
+        gating: i32,
+        /// Groups of experts, or 0, and how many of them a token uses.
+        groups: i32,
+        used_groups: i32,
+        renormalise: i32,
+        scale: f32,
+        pad: i32,
+    }
+
+    /// The weighted sum of the results of a token's experts, plus a value.
+    MixArgs {
+        x: View,
+        /// Added to the result, or nothing.
+        add: View,
+        y: View,
+        /// As `ExpertArgs::route`.
+        route: *const f32,
+        inputs: *const u32,
+        used: i32,
+        width: i32,
+    }
+
     /// The best token of each row; `best` and `places` are what blocks found: `[row][block]`.
     ArgmaxArgs {
         logits: View,
@@ -302,6 +348,8 @@ phases! {
     large {
         Linear(LinearArgs) as LINEAR, linear;
         Attend(AttendArgs) as ATTEND, attend;
+        Route(RouteArgs) as ROUTE, route;
+        Mix(MixArgs) as MIX, mix;
         Argmax(ArgmaxArgs) as ARGMAX, argmax;
     }
 }

@@ -17,17 +17,20 @@ pub(crate) struct Packing<'a> {
     pub(crate) factor: f32,
     tensor: &'a HostTensor,
     chunks: usize,
+    /// Rows of each matrix of the tensor, which begins with a whole tile.
+    rows: usize,
 }
 
 impl Packing<'_> {
-    /// `None` if the tensor's format has no layout.
-    pub(crate) fn new(tensor: &HostTensor) -> Option<Packing<'_>> {
+    /// Of a tensor of so many matrices, one below the other; `None` if its format has no layout.
+    pub(crate) fn new(tensor: &HostTensor, matrices: usize) -> Option<Packing<'_>> {
         let layout = Layout::of(tensor.quant())?;
         // scales that are halves in the file are kept as they are
         let kept = *tensor.quant() == F16 || (has_half_scales(tensor.quant()) && !layout.offsets);
         let largest = if kept { 1.0 } else { max_of_rows(tensor, |row| row.largest(&layout)) };
         let factor = if largest > 0.0 { 2f32.powi(largest.log2().ceil() as i32) } else { 1.0 };
-        Some(Packing { layout, factor, tensor, chunks: Layout::chunks(tensor.cols()) })
+        let (chunks, rows) = (Layout::chunks(tensor.cols()), tensor.rows() / matrices.max(1));
+        Some(Packing { layout, factor, tensor, chunks, rows })
     }
 
     /// Bytes of a tile.
@@ -37,7 +40,7 @@ impl Packing<'_> {
 
     /// Bytes of all tiles.
     pub(crate) fn bytes(&self) -> usize {
-        self.tensor.rows().div_ceil(TILE) * self.tile_bytes()
+        self.tensor.rows().checked_div(self.rows).unwrap_or(0) * self.rows.div_ceil(TILE) * self.tile_bytes()
     }
 
     /// Fills `records` with the tiles from `first` on; all processors share the work.
@@ -47,10 +50,14 @@ impl Packing<'_> {
             for (i, part) in records.chunks_mut(share * self.tile_bytes()).enumerate() {
                 scope.spawn(move || {
                     part.fill(0);
-                    let (mut row, first) = (Row::new(self.tensor), (first + i * share) * TILE);
-                    let rows = part.len() / self.tile_bytes() * TILE;
-                    for r in first..(first + rows).min(self.tensor.rows()) {
-                        self.put(part, r - first, row.read(self.tensor, r));
+                    let mut row = Row::new(self.tensor);
+                    let (tiles, first) = (self.rows.div_ceil(TILE), first + i * share);
+                    for r in 0..part.len() / self.tile_bytes() * TILE {
+                        let tile = first + r / TILE;
+                        let in_matrix = tile % tiles * TILE + r % TILE;
+                        if in_matrix < self.rows {
+                            self.put(part, r, row.read(self.tensor, tile / tiles * self.rows + in_matrix));
+                        }
                     }
                 });
             }
@@ -168,6 +175,7 @@ impl Row {
 mod tests {
     use tern_graph::Random;
     use tern_graph::cases::{UNLISTED, formats, random_tensor};
+    use tern_quant::Q8_0;
 
     use super::*;
 
@@ -223,7 +231,7 @@ mod tests {
         for quant in formats().filter(|q| Layout::of(q).is_some()) {
             let (rows, cols) = (21, 288usize.next_multiple_of(quant.block_len));
             let tensor = random_tensor("w", quant, rows, cols, rng).unwrap();
-            let packing = Packing::new(&tensor).unwrap_or_else(|| panic!("{quant} has no layout"));
+            let packing = Packing::new(&tensor, 1).unwrap_or_else(|| panic!("{quant} has no layout"));
             let mut records = vec![0xff; packing.bytes()];
             let (first, rest) = records.split_at_mut(packing.tile_bytes()); // piece by piece
             packing.fill(0, first);
@@ -236,6 +244,20 @@ mod tests {
                 let off = if exact { 0.0 } else { 2e-3 * most }; // its scales and offsets are halves
                 assert!((got - want).abs() <= off, "{quant} at {i}: {got}, want {want}");
             }
+        }
+    }
+
+    #[test]
+    fn every_matrix_of_a_tensor_begins_with_a_whole_tile() {
+        let tensor = random_tensor("w", &Q8_0, 3 * 21, 128, &mut Random::new(5)).unwrap();
+        let packing = Packing::new(&tensor, 3).unwrap();
+        let mut records = vec![0xff; packing.bytes()];
+        assert_eq!(records.len(), 3 * 2 * packing.tile_bytes());
+        packing.fill(0, &mut records);
+        let want = tensor.to_f32();
+        for (i, want) in want.iter().enumerate() {
+            let (matrix, row) = (i / 128 / 21, i / 128 % 21);
+            assert_eq!(weight(&packing, &records, matrix * 32 + row, i % 128), *want);
         }
     }
 

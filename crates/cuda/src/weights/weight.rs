@@ -37,8 +37,9 @@ impl Weight {
         roles: Roles,
     ) -> Result<Weight, BackendError> {
         let is_float = matches!(tensor.quant().codec, Codec::Float(_));
-        let packs = !is_float || (roles.matrix && !roles.vector); // packing reads a whole tensor: only if it is used
-        if let Some(packing) = packs.then(|| Packing::new(tensor)).flatten() {
+        let is_matrix = roles.matrix || roles.experts > 0;
+        let packs = !is_float || (is_matrix && !roles.vector); // packing reads a whole tensor: only if it is used
+        if let Some(packing) = packs.then(|| Packing::new(tensor, roles.experts)).flatten() {
             let tile = packing.tile_bytes();
             let records =
                 staging.upload(packing.bytes(), tile, |from, piece| packing.fill(from / tile, piece))?;

@@ -1,0 +1,219 @@
+//! Mixtures of experts: how many rows and tiles they have, and the launches beside their products (`kernels/experts.cu`).
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use tern_graph::BackendError;
+
+use super::linear_tiling::{EXPERT_TILES, Limits, fitting, recorded_tokens};
+use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
+use crate::shared::{
+    EXPERT_ROWS, ExpertArgs, ExpertTile, LinearArgs, MixArgs, PHASE_THREADS, PHASE_WARPS, Phase, RouteArgs,
+    SORT_THREADS, SortArgs,
+};
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// Words before the tiles.
+const TILES_AT: usize = 4;
+/// Bytes of a word.
+const WORD: usize = 4;
+
+/// How many experts there are, and how many a token uses. A pair is a token and one of its experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExpertCounts {
+    pub(crate) experts: usize,
+    pub(crate) used: usize,
+}
+
+impl ExpertCounts {
+    /// `None` if a linear has no experts.
+    pub(crate) fn of(l: &LinearArgs) -> Option<ExpertCounts> {
+        let ExpertArgs { experts, used, .. } = l.experts;
+        (used > 0).then_some(ExpertCounts { experts: experts as usize, used: used as usize })
+    }
+
+    /// Sorted rows at most: those of an expert begin at a multiple of `EXPERT_ROWS`.
+    pub(crate) fn rows(self, tokens: usize) -> usize {
+        let pairs = tokens * self.used;
+        pairs + self.experts.min(pairs) * (EXPERT_ROWS - 1)
+    }
+
+    /// Tiles of so many sorted rows at most: each has rows of one expert.
+    pub(crate) fn tiles(self, tokens: usize, tile: usize) -> usize {
+        let pairs = tokens * self.used;
+        pairs.min(pairs / tile + self.experts.min(pairs))
+    }
+
+    /// Rows of a tile, of those that kernels are compiled for: most experts have one tile.
+    pub(super) fn tile(self, tokens: usize, tiles: &[usize]) -> Option<usize> {
+        let mean = (tokens * self.used).div_ceil(self.experts);
+        tiles.iter().copied().find(|&n| n >= mean + mean / 2).or(tiles.last().copied())
+    }
+
+    /// Bytes of the sorted rows of steps of up to `tokens`.
+    pub(crate) fn bytes(self, tokens: usize) -> usize {
+        let tiles = self.tiles(tokens, EXPERT_TILES[0]) * size_of::<ExpertTile>();
+        TILES_AT * WORD + tiles + (self.rows(tokens) + tokens * self.used) * WORD
+    }
+}
+
+/// Where the sorted rows of a step are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SortedRows {
+    pub(super) tiles: u64,
+    pub(super) pairs: u64,
+    pub(super) rows: u64,
+    /// Rows of a tile.
+    pub(super) tile: usize,
+}
+
+/// The rows of a tile that all experts of a model have: those that fit each of their formats.
+pub(super) fn tiles(phases: &[Phase], limits: &Limits) -> Vec<usize> {
+    let fits = |n: &usize| {
+        phases.iter().all(|phase| match phase {
+            Phase::Linear(l) if l.experts.used > 0 => {
+                let parts = &l.part[..l.parts as usize];
+                parts.iter().all(|p| fitting(p.bytes as usize, limits).contains(n))
+            }
+            _ => true,
+        })
+    };
+    EXPERT_TILES.into_iter().filter(fits).collect()
+}
+
+/// Whether there are launches of experts among these phases.
+pub(super) fn has_experts(phases: &[Phase]) -> bool {
+    phases.iter().any(|phase| match phase {
+        Phase::Linear(l) => l.experts.used > 0,
+        Phase::Route(_) | Phase::Mix(_) => true,
+        _ => false,
+    })
+}
+
+/// The kernels of a model with experts.
+pub(super) struct Experts {
+    route: Kernel,
+    sort: Kernel,
+    mix: Kernel,
+    sorted: Memory,
+    tiles: Vec<usize>,
+    inputs: u64,
+    /// What was sorted last since experts were chosen.
+    current: Cell<Option<(u64, ExpertCounts)>>,
+}
+
+impl Experts {
+    /// The kernels that they need.
+    pub(super) fn source() -> KernelSource {
+        KernelSource { source: Source::Experts, defines: vec![] }
+    }
+
+    /// `None` if no linear has experts.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        compiler: &mut Compiler,
+        phases: &[Phase],
+        inputs: u64,
+        max_tokens: usize,
+    ) -> Result<Option<Experts>> {
+        if !has_experts(phases) {
+            return Ok(None);
+        }
+        let counts =
+            phases.iter().filter_map(|p| if let Phase::Linear(l) = p { ExpertCounts::of(l) } else { None });
+        let bytes = counts.map(|c| c.bytes(recorded_tokens(max_tokens))).max().unwrap_or(0);
+        let module = compiler.module(Source::Experts, &[])?;
+        Ok(Some(Experts {
+            route: module.kernel("route")?,
+            sort: module.kernel("sort_experts")?,
+            mix: module.kernel("mix")?,
+            sorted: device.allocate(bytes)?,
+            tiles: tiles(phases, &Limits::of(&device.facts)),
+            inputs,
+            current: Cell::new(None),
+        }))
+    }
+
+    /// The launches of a step begin: nothing is sorted yet.
+    pub(super) fn begin(&self) {
+        self.current.set(None);
+    }
+
+    pub(super) fn route(&self, args: &RouteArgs, tokens: usize) -> Result<()> {
+        self.current.set(None);
+        let args = RouteArgs { inputs: self.inputs, ..*args };
+        // SAFETY: the struct is the kernel's; there is a warp per token.
+        unsafe { self.route.launch(Grid::new(tokens.div_ceil(PHASE_WARPS), 1, PHASE_THREADS), &args) }
+    }
+
+    pub(super) fn mix(&self, args: &MixArgs, tokens: usize) -> Result<()> {
+        let args = MixArgs { inputs: self.inputs, ..*args };
+        let blocks = (args.width as usize).div_ceil(PHASE_THREADS);
+        // SAFETY: the struct is the kernel's; there is a thread per column of each token.
+        unsafe { self.mix.launch(Grid::new(blocks, tokens, PHASE_THREADS), &args) }
+    }
+
+    /// The sorted rows of a linear's experts, for steps of up to `tokens`. Linears of one route share them.
+    pub(super) fn sorted(
+        &self,
+        experts: &ExpertArgs,
+        counts: ExpertCounts,
+        tokens: usize,
+    ) -> Result<SortedRows> {
+        let none =
+            || BackendError::Unsupported("experts do not fit into the shared memory of this GPU".into());
+        let tile = counts.tile(tokens, &self.tiles).ok_or_else(none)?;
+        let tiles = self.sorted.pointer();
+        let pairs = tiles + (TILES_AT * WORD + counts.tiles(tokens, tile) * size_of::<ExpertTile>()) as u64;
+        let rows = pairs + (counts.rows(tokens) * WORD) as u64;
+        let current = Some((experts.route, counts));
+        if self.current.replace(current) != current {
+            let args = SortArgs {
+                route: experts.route,
+                inputs: self.inputs,
+                tiles,
+                pairs,
+                rows,
+                experts: experts.experts,
+                used: experts.used,
+                tile: tile as i32,
+                pad: 0,
+            };
+            // SAFETY: the struct is the kernel's, one block sorts, and its memory is that of `ExpertCounts::bytes`.
+            unsafe { self.sort.launch(Grid::new(1, 1, SORT_THREADS), &args)? };
+        }
+        Ok(SortedRows { tiles, pairs, rows, tile })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QWEN: ExpertCounts = ExpertCounts { experts: 128, used: 8 };
+
+    #[test]
+    fn most_experts_have_one_tile() {
+        let tile = |tokens| QWEN.tile(tokens, &EXPERT_TILES).unwrap();
+        assert_eq!([1, 32, 64, 128, 512, 2048].map(tile), [8, 8, 8, 16, 48, 128]);
+        assert_eq!(QWEN.tile(2048, &[8, 16]), Some(16)); // the largest that fits
+    }
+
+    /// However pairs are spread over experts, their tiles and rows fit.
+    #[test]
+    fn bounds_hold_for_any_routing() {
+        for tokens in [1, 2, 7, 33, 200] {
+            for tile in EXPERT_TILES {
+                for spread in [8, 9, 64, 128] {
+                    let pairs = tokens * QWEN.used;
+                    let mut counts = vec![0usize; spread];
+                    (0..pairs).for_each(|i| counts[i * i % spread] += 1);
+                    let tiles: usize = counts.iter().map(|c| c.div_ceil(tile)).sum();
+                    let rows: usize = counts.iter().map(|c| c.next_multiple_of(EXPERT_ROWS)).sum();
+                    assert!(tiles <= QWEN.tiles(tokens, tile) && rows <= QWEN.rows(tokens));
+                }
+            }
+        }
+    }
+}
