@@ -226,6 +226,9 @@ impl Fuser<'_> {
             Op::Columns { .. } if !self.readers[out.index()].is_empty() => return Ok(None),
             Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),
             Op::Outputs { x } => Fused::Outputs { x, out },
+            Op::Attend { args, sinks, .. } if sinks.is_some() || args.temperature.is_some() => {
+                return Err(self.unsupported(out));
+            }
             Op::Attend { layer, .. } => {
                 return Err(BackendError::Other(format!("attention of layer {layer} was not lowered")));
             }

@@ -37,7 +37,7 @@ impl Fuser<'_> {
         match *self.op(v) {
             Op::Gated { gate, up, act } if activation(act).is_some() => self.gated(gate, up, act, v),
             Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
-            Op::Attend { q, k, v: value, layer, args } => {
+            Op::Attend { q, k, v: value, layer, args, sinks: None } if args.temperature.is_none() => {
                 let [q, k] = [q, k].map(|x| Heads { x, norm: None });
                 Some(self.attend(Attend { q, k, v: value, rope: None, layer, args, out: v }))
             }
