@@ -97,23 +97,25 @@ impl Run<'_> {
         let graph = &self.program.graph;
         let Some(experts) = ExpertShape::of(graph, links[0].node) else { return self.refuse(links[0].node) };
         let tokens = self.rows(links[0].node);
-        let route = experts.route.map_or(&[][..], |r| self.read(r, 0, tokens * graph.width(r)));
-        workspace.parts.set(experts, tokens, route);
+        // the number of experts that may have parts: how many there are is unknown to a thread that arrives after the phase
+        let places = experts.count.min(tokens * experts.used);
         let unit = (PANELS * PANEL).min(experts.each.next_multiple_of(PANEL));
         let units = experts.each.div_ceil(unit); // per expert
         let bytes = |link: &Link| match graph.nodes[link.node].op {
             Op::ExpertLinear { weight, .. } => self.program.weight(weight).row_bytes(),
             _ => 0,
         };
-        let active = workspace.parts.active.len();
         let most = match links.iter().map(bytes).sum::<usize>() * unit {
             // whole experts, so that few threads gather the same rows
-            _ if workspace.parts.parts.len() >= GATHERED * active => units,
+            _ if tokens * experts.used >= GATHERED * places => units,
             bytes => (LINEAR_BYTES / bytes.max(1)).max(1),
         };
-        for range in share(active * units, 1, most) {
+        for range in share(places * units, 1, most) {
+            // only now: values are those of this phase as long as a thread has an item of it
+            let route = experts.route.map_or(&[][..], |r| self.read(r, 0, tokens * graph.width(r)));
+            workspace.parts.set(experts, tokens, route);
             let mut at = range.start;
-            while at < range.end {
+            while at < range.end.min(workspace.parts.active.len() * units) {
                 let (i, first) = (at / units, at % units);
                 let end = (i * units + units).min(range.end);
                 let columns = first * unit..((end - i * units) * unit).min(experts.each);

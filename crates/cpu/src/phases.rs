@@ -207,6 +207,7 @@ mod tests {
             scale: 0.25,
             window: None,
             softcap: None,
+            temperature: None,
         };
         let table = g.rope_table(RopeTable { freqs: vec![1.0; 8], magnitude: 1.0 });
         let embed = g.matrix("embed", 100, 64)?;

@@ -228,6 +228,7 @@ fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
                 wanted.extend([scale, bias]);
             }
             Op::Route { bias, .. } => wanted.push(bias),
+            Op::Attend { sinks, .. } => wanted.push(sinks),
             _ => {}
         }
     }

@@ -202,12 +202,13 @@ impl Run<'_> {
         workspace: &mut AttendWorkspace,
         share: impl Fn(usize) -> I,
     ) {
-        let (Op::Attend { q, layer, args, .. }, Some(kv)) =
+        let (Op::Attend { q, layer, args, sinks, .. }, Some(kv)) =
             (&self.program.graph.nodes[link.node].op, &self.program.kv)
         else {
             return self.refuse(link.node);
         };
-        let attend = Attend { kernels: self.kernels.attention, kv, layer: *layer, args };
+        let sinks = sinks.map(|s| self.program.vector(s));
+        let attend = Attend { kernels: self.kernels.attention, kv, layer: *layer, args, sinks };
         // with few groups of heads, each head is one item
         let (group, blocks) = (args.heads / args.kv_heads, &self.plan.blocks);
         let shared = blocks.len() * args.kv_heads >= self.workspaces.len();
@@ -321,7 +322,7 @@ impl Run<'_> {
         else {
             return self.refuse(link.node);
         };
-        let attend = Attend { kernels: self.kernels.attention, kv, layer: *layer, args };
+        let attend = Attend { kernels: self.kernels.attention, kv, layer: *layer, args, sinks: None };
         for item in at / args.head_dim..(at + len) / args.head_dim {
             let (row, head) = (item / args.kv_heads, item % args.kv_heads);
             let (slice, position) = self.plan.tokens[row];

@@ -138,11 +138,33 @@ fn rows_do_not_depend_on_the_batch() {
     }
 }
 
+/// With more threads than cores some arrive after a phase has ended, and must not read what later phases write.
+#[test]
+fn threads_that_are_late_do_not_change_the_results_of_experts() {
+    let case = cases::expert_mlp(&Q8_0, 40).unwrap();
+    let want = case.run(&mut Cpu::new(1).unwrap()).unwrap();
+    let mut cpu = Cpu::new(9).unwrap();
+    let mut run = case.prepare(&mut cpu).unwrap();
+    for _ in 0..100 {
+        let got: Vec<f32> = (0..case.steps.len()).flat_map(|i| run.step(i).unwrap()).collect();
+        assert!(got == want, "off by {}", case.distance(&got, &want));
+    }
+}
+
 /// The same for attention, whose tokens share the keys and values they read.
 #[test]
 fn attention_does_not_depend_on_the_size_of_steps() {
     for (heads, kv_heads, window) in [(6, 2, None), (6, 2, Some(19)), (3, 3, None), (4, 1, Some(3))] {
-        let args = Attention { heads, kv_heads, head_dim: 72, v_dim: 40, scale: 0.2, window, softcap: None };
+        let args = Attention {
+            heads,
+            kv_heads,
+            head_dim: 72,
+            v_dim: 40,
+            scale: 0.2,
+            window,
+            softcap: None,
+            temperature: None,
+        };
         for kernels in available() {
             let run = |lens: &[usize]| {
                 cases::attend(args, lens).unwrap().run(&mut Cpu::with_kernels(2, kernels).unwrap()).unwrap()
@@ -159,7 +181,16 @@ fn attention_does_not_depend_on_the_size_of_steps() {
 #[test]
 fn split_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
     for (heads, kv_heads, window) in [(4, 2, None), (2, 2, Some(600)), (2, 1, Some(40))] {
-        let args = Attention { heads, kv_heads, head_dim: 32, v_dim: 24, scale: 0.3, window, softcap: None };
+        let args = Attention {
+            heads,
+            kv_heads,
+            head_dim: 32,
+            v_dim: 24,
+            scale: 0.3,
+            window,
+            softcap: None,
+            temperature: None,
+        };
         for kernels in available() {
             let case = |lens: &[usize]| cases::attend(args, lens).unwrap();
             let run = |threads: usize, lens: &[usize]| {

@@ -223,7 +223,8 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         if (warp < G) {
             Quads<D> q;
             q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, workspace.made[warp]);
-            q.store(workspace.q[warp], CAPPED ? a.scale : a.scale * LOG2E);
+            float scale = scale_at(a, info.position[u.token]);
+            q.store(workspace.q[warp], CAPPED ? scale : scale * LOG2E);
         } else if (warp >= OWNERS && made < news) {
             int token = u.token - (news - 1) + made;
             bool own = token == u.token && u.group == 0;

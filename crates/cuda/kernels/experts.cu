@@ -25,27 +25,27 @@ DEVICE float expert_weight(const RouteArgs& a, float x, float most, float sum) {
     return x; // softmax over the chosen ones follows
 }
 
+// What a warp needs to choose experts.
+struct RouteWorkspace {
+    u32 keys[MOST_EXPERTS];
+    float logits[MOST_EXPERTS];
+};
+
 // A warp chooses the experts of one token.
-extern "C" __global__ void __launch_bounds__(PHASE_THREADS) route(const __grid_constant__ RouteArgs a) {
-    __shared__ u32 all_keys[PHASE_WARPS][MOST_EXPERTS];
-    begin_next_launch();
-    wait_for_launches();
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = blockIdx.x * PHASE_WARPS + warp;
-    if (token >= a.inputs[TOKENS]) return;
-    u32* keys = all_keys[warp];
-    const float* logits = row_of(a.logits, token);
-    float most = -INFINITY, sum = 0;
+DEVICE void choose(const RouteArgs& a, int token, RouteWorkspace& workspace) {
+    int lane = threadIdx.x % 32;
+    u32* keys = workspace.keys;
+    float *logits = workspace.logits, most = -INFINITY, sum = 0;
     bool finite = true;
-    for (int e = lane; e < a.experts; e += 32) {
-        float x = load_float(logits + e);
-        most = fmaxf(most, x), finite &= is_finite(x);
-    }
+#pragma unroll 4
+    for (int e = lane; e < a.experts; e += 32) logits[e] = load_float(row_of(a.logits, token) + e);
+    for (int e = lane; e < a.experts; e += 32) most = fmaxf(most, logits[e]), finite &= is_finite(logits[e]);
     most = warp_max(most), finite = __all_sync(0xffffffff, finite);
     if (a.gating == GATE_SOFTMAX)
-        for (int e = lane; e < a.experts; e += 32) sum += expf(load_float(logits + e) - most);
+        for (int e = lane; e < a.experts; e += 32) sum += expf(logits[e] - most);
     sum = warp_sum(sum);
     for (int e = lane; e < a.experts; e += 32)
-        keys[e] = score_key(expert_weight(a, load_float(logits + e), most, sum) + (a.bias ? a.bias[e] : 0.f));
+        keys[e] = score_key(expert_weight(a, logits[e], most, sum) + (a.bias ? a.bias[e] : 0.f));
     __syncwarp();
     if (a.groups > 0) { // lane g has group g
         int len = a.experts / a.groups;
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) route(const __grid_c
         for (int e = lane; e < a.experts; e += 32)
             if (keys[e] > key) key = keys[e], index = e;
         int best = warp_best(key, index);
-        if (lane == i) weight = expert_weight(a, load_float(logits + best), most, sum), y[i] = (float)best;
+        if (lane == i) weight = expert_weight(a, logits[best], most, sum), y[i] = (float)best;
         if (lane == best % 32) keys[best] = REMOVED;
         __syncwarp();
     }
@@ -87,44 +87,122 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) route(const __grid_c
     if (real) y[a.used + lane] = finite ? weight * a.scale : __int_as_float(0x7fffffff);
 }
 
-// One block: the sorted rows of all pairs, and the tiles of TILE_TOKENS rows that the products of experts have.
-extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_experts(const __grid_constant__ SortArgs a) {
-    __shared__ int next[MOST_EXPERTS], sums[2][SORT_THREADS / 32];
+extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * 32) route(const __grid_constant__ RouteArgs a) {
+    __shared__ RouteWorkspace workspaces[ROUTE_WARPS];
     begin_next_launch();
     wait_for_launches();
+    int warp = threadIdx.x / 32, token = blockIdx.x * ROUTE_WARPS + warp;
+    if (token < a.inputs[TOKENS]) choose(a, token, workspaces[warp]);
+}
+
+// One block: the sorted rows of all pairs, and the tiles of rows that the products of experts have.
+template <int THREADS> DEVICE void sort_pairs(const SortArgs& a, int* next, int (*sums)[2]) {
     int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, pairs = a.inputs[TOKENS] * a.used;
     auto expert_of = [&](int pair) {
         if (!a.route) return pair % a.used;
         // NaN is expert 0
         return max(0, min((int)load_float(a.route + (long)(pair / a.used) * 2 * a.used + pair % a.used), a.experts - 1));
     };
-    if (thread < MOST_EXPERTS) next[thread] = 0;
+    for (int e = thread; e < MOST_EXPERTS; e += THREADS) next[e] = 0;
     __syncthreads();
-    for (int pair = thread; pair < pairs; pair += SORT_THREADS) atomicAdd(&next[expert_of(pair)], 1);
+    for (int pair = thread; pair < pairs; pair += THREADS) atomicAdd(&next[expert_of(pair)], 1);
     __syncthreads();
-    // sums over the experts before this thread's: of rows, and of tiles
-    int count = thread < a.experts ? next[thread] : 0;
-    int rows = (count + EXPERT_ROWS - 1) / EXPERT_ROWS * EXPERT_ROWS, tiles = (count + a.tile - 1) / a.tile;
-    int row = rows, tile = tiles;
-    for (int step = 1; step < 32; step *= 2) {
-        int row_before = __shfl_up_sync(0xffffffff, row, step), tile_before = __shfl_up_sync(0xffffffff, tile, step);
-        if (lane >= step) row += row_before, tile += tile_before;
+    int rows_before = 0, tiles_before = 0;
+    for (int base = 0; base < a.experts; base += THREADS) {
+        // sums over the experts before this thread's: of rows, and of tiles
+        int expert = base + thread, count = expert < a.experts ? next[expert] : 0;
+        int rows = (count + EXPERT_ROWS - 1) / EXPERT_ROWS * EXPERT_ROWS, tiles = (count + a.tile - 1) / a.tile;
+        int row = rows, tile = tiles;
+        for (int step = 1; step < 32; step *= 2) {
+            int row_before = __shfl_up_sync(0xffffffff, row, step), tile_before = __shfl_up_sync(0xffffffff, tile, step);
+            if (lane >= step) row += row_before, tile += tile_before;
+        }
+        if (lane == 31) sums[warp][0] = row, sums[warp][1] = tile;
+        __syncthreads();
+        row += rows_before - rows, tile += tiles_before - tiles;
+        for (int w = 0; w < THREADS / 32; w++) {
+            if (w < warp) row += sums[w][0], tile += sums[w][1];
+            rows_before += sums[w][0], tiles_before += sums[w][1];
+        }
+        if (expert < a.experts) next[expert] = row;
+        for (int i = 0; i < tiles; i++) {
+            int first = row + i * a.tile;
+            ((ExpertTile*)(a.tiles + 4))[tile + i] = {expert, first, min(first + a.tile, row + count), 0};
+        }
+        __syncthreads();
     }
-    if (lane == 31) sums[0][warp] = row, sums[1][warp] = tile;
-    __syncthreads();
-    for (int w = 0; w < warp; w++) row += sums[0][w], tile += sums[1][w];
-    if (thread == SORT_THREADS - 1) *a.tiles = tile;
-    row -= rows, tile -= tiles;
-    if (thread < a.experts) next[thread] = row;
-    for (int i = 0; i < tiles; i++) {
-        int first = row + i * a.tile;
-        ((ExpertTile*)(a.tiles + 4))[tile + i] = {thread, first, min(first + a.tile, row + count), 0};
-    }
-    __syncthreads();
-    for (int pair = thread; pair < pairs; pair += SORT_THREADS) {
+    if (thread == 0) *a.tiles = tiles_before;
+    for (int pair = thread; pair < pairs; pair += THREADS) {
         int at = atomicAdd(&next[expert_of(pair)], 1);
         a.pairs[at] = pair, a.rows[pair] = at;
     }
+}
+
+extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_experts(const __grid_constant__ SortArgs a) {
+    __shared__ int next[MOST_EXPERTS], sums[SORT_THREADS / 32][2];
+    begin_next_launch();
+    wait_for_launches();
+    sort_pairs<SORT_THREADS>(a, next, sums);
+}
+
+// The logits of some experts for some tokens: a norm and a linear of f32. The last block of a small step also chooses the
+// experts and sorts their rows.
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_constant__ RouterArgs p) {
+    extern __shared__ __align__(16) u8 router_shared[];
+    __shared__ float scratch[32];
+    __shared__ u32 last;
+    begin_next_launch();
+    const RouteArgs& a = p.route;
+    const RouterLinear& r = a.router;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tokens = a.inputs[TOKENS], first = blockIdx.y * p.tokens;
+    int end = min(first + p.tokens, tokens), rows = blockIdx.x * p.experts;
+    float* x = (float*)router_shared; // [token][cols]
+    wait_for_launches();
+    for (int token = first; token < end; token++) {
+        float* to = x + (token - first) * r.cols;
+        float squares = 0, factor = 1;
+        for (int k = threadIdx.x; k < r.cols; k += PHASE_THREADS) {
+            float v = load_float(row_of(r.x, token) + k);
+            squares += v * v, to[k] = v;
+        }
+        if (r.norm.kind) {
+            factor = norm_factor(block_sum<PHASE_THREADS>(squares, scratch), r.cols, r.norm.eps);
+            sync_threads<PHASE_THREADS>();
+        }
+        for (int k = threadIdx.x; k < r.cols; k += PHASE_THREADS) to[k] *= factor * (r.norm.kind ? r.norm.weight[k] : 1.f);
+    }
+    __syncthreads();
+    for (int row = rows + warp; row < min(rows + p.experts, a.experts); row += PHASE_WARPS) {
+        float sums[ROUTER_TOKENS] = {};
+        const float* w = r.w + (long)row * r.cols;
+#pragma unroll 2
+        for (int k = lane * 4; k < r.cols; k += 128) {
+            float4 v = *(const float4*)(w + k);
+#pragma unroll
+            for (int t = 0; t < ROUTER_TOKENS; t++) {
+                if (first + t >= end) continue;
+                float4 u = *(const float4*)(x + t * r.cols + k);
+                sums[t] += v.x * u.x + v.y * u.y + (v.z * u.z + v.w * u.w);
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < ROUTER_TOKENS; t++) {
+            float sum = warp_sum(sums[t]);
+            if (lane == 0 && first + t < end) row_of(a.logits, first + t)[row] = r.bias ? sum + r.bias[row] : sum;
+        }
+    }
+    if (!p.arrivals) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(p.arrivals, 1);
+    __syncthreads();
+    if (last != gridDim.x * gridDim.y - 1) return;
+    __threadfence();
+    RouteWorkspace* workspaces = (RouteWorkspace*)router_shared;
+    for (int token = warp; token < tokens; token += PHASE_WARPS) choose(a, token, workspaces[warp]);
+    __syncthreads();
+    sort_pairs<PHASE_THREADS>(p.sort, (int*)router_shared, (int(*)[2])scratch);
+    if (threadIdx.x == 0) *p.arrivals = 0;
 }
 
 // The weighted sum of the results of a token's experts, plus a value.
@@ -135,6 +213,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) mix(const __grid_con
     if (token >= a.inputs[TOKENS] || k >= a.width) return;
     const float *x = row_of(a.x, token) + k, *weights = a.route + (long)token * 2 * a.used + a.used;
     float sum = 0;
+#pragma unroll 8
     for (int i = 0; i < a.used; i++) sum += load_float(weights + i) * load_float(x + (long)i * a.width);
     row_of(a.y, token)[k] = sum + (a.add.at ? load_float(row_of(a.add, token) + k) : 0.f);
 }

@@ -387,6 +387,14 @@ struct PagedAttention {
         return value;
     }
 
+    // The factor on the sums of a row: the inverse of its weight and that of the head's sink.
+    static DEVICE float factor_of(const AttendArgs& a, const Block& b, int row, float2 top) {
+        if (!a.sinks) return reciprocal(top.y) * SUM_FACTOR;
+        float sink = a.sinks[b.kv_head * G + b.first_head + min(row % HEADS, b.heads - 1)] * LOG2E, most = fmaxf(top.x, sink);
+        float keep = exp2_fast(top.x - most);
+        return keep * reciprocal(top.y * keep + exp2_fast(sink - most)) * SUM_FACTOR;
+    }
+
     // Combines the results of groups of warps and of splits: afterwards `sums` times `factors` is the output. False in all
     // splits but the last one to arrive.
     static DEVICE bool finish(const PagedAttendArgs& p, const Block& b, u8* shared, int thread) {
@@ -409,7 +417,7 @@ struct PagedAttention {
                 if (d == 0) *(float2*)(to + ROWS * V + row * 2) = top;
             } else {
                 if (KEY_WARPS > 1) *(float4*)own = value;
-                if (d == 0) factors[row] = reciprocal(top.y) * SUM_FACTOR;
+                if (d == 0) factors[row] = factor_of(p.attend, b, row, top);
             }
         }
         if (splits == 1) {
@@ -430,7 +438,7 @@ struct PagedAttention {
             *(float4*)(sums + row * SUM_STRIDE + d) =
                 combine(splits, [&](int n) { return __ldcg((const float2*)(partial + (long)n * PARTIAL + ROWS * V) + row); },
                         [&](int n) { return __ldcg((const float4*)(partial + (long)n * PARTIAL + row * V + d)); }, top);
-            if (d == 0) factors[row] = reciprocal(top.y) * SUM_FACTOR;
+            if (d == 0) factors[row] = factor_of(p.attend, b, row, top);
         }
         if (thread == 0) *arrival = 0;
         __syncthreads();

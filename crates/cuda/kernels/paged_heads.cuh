@@ -133,7 +133,8 @@ template <int D, int V, bool CAP, int CELL> struct PagedHeads {
         q.load(row_of(a.q.x, token) + head * D);
         q.norm(a.q);
         q.rotate(a, turn, scratch);
-        q.template store_halves<false, CELL != HALF_CELLS>(p.q + ((long)token * a.heads + head) * D, CAP ? a.scale : a.scale * LOG2E);
+        float scale = scale_at(a, position_of(p.inputs, token));
+        q.template store_halves<false, CELL != HALF_CELLS>(p.q + ((long)token * a.heads + head) * D, CAP ? scale : scale * LOG2E);
     }
 
     // Values in pages are finite, since masked keys multiply them by zero: if one is not, its key becomes NaN instead.

@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
     float query[MOST_DIMS], sum[MOST_DIMS] = {};
 #pragma unroll
     for (int i = 0; i < MOST_DIMS; i++) query[i] = i * 32 + lane < a.head_dim ? q[i * 32 + lane] : 0.f;
-    float most = -INFINITY, weight = 0;
+    float most = -INFINITY, weight = 0, scale = scale_at(a, position);
     int from = a.window > 0 ? max(0, position + 1 - a.window) : 0;
     for (int at = from + warp; at <= position; at += ATTEND_WARPS) {
         long slot = slot_of(a, pages, at, kv_head);
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
 #pragma unroll
         for (int i = 0; i < MOST_DIMS; i++)
             if (i * 32 + lane < a.head_dim) score += query[i] * to_float(key[i * 32 + lane]);
-        score = warp_sum(score) * a.scale;
+        score = warp_sum(score) * scale;
         if (a.softcap > 0) score = soft_capped(score, a.softcap);
         float next = fmaxf(most, score), base = next == -INFINITY ? 0.f : next; // all scores so far are -INFINITY
         float keep = expf(most - base), now = expf(score - base);
@@ -148,6 +148,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
     __syncthreads();
     float top = -INFINITY, total = 0;
     for (int w = 0; w < ATTEND_WARPS; w++) top = fmaxf(top, scratch[w][0]);
+    if (a.sinks) top = fmaxf(top, a.sinks[head]), total = expf(a.sinks[head] - top);
     for (int w = 0; w < ATTEND_WARPS; w++) total += scratch[w][1] * expf(scratch[w][0] - top);
     for (int d = threadIdx.x; d < a.v_dim; d += ATTEND_THREADS) {
         float y = 0;

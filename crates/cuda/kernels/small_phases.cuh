@@ -43,7 +43,20 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
 template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
     int lane = threadIdx.x % 32;
     float sums[ROWS][TOKENS_OF_WARP] = {};
-    for (int k = lane; k < a.cols; k += 32) {
+    bool by_four = a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
+#pragma unroll(16 / (ROWS + TOKENS_OF_WARP))
+    for (int k = lane * 4; by_four && k < a.cols; k += 128) {
+        float4 w[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) w[r] = *(const float4*)((const float*)a.w + (long)min(row + r, a.rows - 1) * a.cols + k);
+#pragma unroll
+        for (int t = 0; t < TOKENS_OF_WARP; t++) {
+            float4 x = load_floats4(row_of(a.x, min(token + t, tokens - 1)) + k);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) sums[r][t] += w[r].x * x.x + w[r].y * x.y + (w[r].z * x.z + w[r].w * x.w);
+        }
+    }
+    for (int k = lane; !by_four && k < a.cols; k += 32) {
         float w[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) w[r] = row + r < a.rows ? read_float(a.w, (long)(row + r) * a.cols + k, a.kind) : 0.f;
@@ -80,10 +93,11 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
         float_rows<1, 1>(one, row, token, token + 1);
     }
     if (e.used > 0) return;
-    int each = tokens < 8 ? 1 : 4, rows = (a.rows + each - 1) / each, at_once = tokens < 8 ? 4 : 8;
+    int each = tokens < 8 ? 1 : tokens < 256 ? 2 : 4, rows = (a.rows + each - 1) / each, at_once = tokens < 256 ? 4 : 8;
     for (int i = c.block * warps + threadIdx.x / 32; i < rows * ((tokens + at_once - 1) / at_once); i += c.blocks * warps) {
         int row = i % rows * each, token = i / rows * at_once;
         if (each == 1) float_rows<1, 4>(a, row, token, tokens);
+        else if (each == 2) float_rows<2, 4>(a, row, token, tokens);
         else float_rows<4, 8>(a, row, token, tokens);
     }
 }

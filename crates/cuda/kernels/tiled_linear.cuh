@@ -206,7 +206,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
                 }
                 copy_x(t, chunk);
             }
-            if (STAGED) { // a stage for what the warps write
+            if (STAGED && m.y_half.at) { // a stage for what the warps write
                 if (round) empty[slot].wait(round + 1 & 1);
 #if __CUDA_ARCH__ >= 900
                 if (lane == 0) full[slot].arrive();
@@ -235,7 +235,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
             LinearTile t = tile(index);
             if (SPLITS && splits > 1) {
                 if constexpr (SPLITS) add_splits(t, sums, lane, warp);
-            } else if constexpr (STAGED) {
+            } else if (STAGED && m.y_half.at) {
                 full[slot].wait(round & 1);
                 u16* staged = (u16*)stage();
                 int column = warp % 4 * 16 + warp / 4 * 8 + lane / 4, row = t.rows * TILE + column;

@@ -143,6 +143,14 @@ impl Metadata {
         })
     }
 
+    /// An array of bools, `None` if the key is missing.
+    pub fn optional_bools(&self, key: &str) -> Lookup<Option<&[bool]>> {
+        self.typed(key, "an array of bools", |v| match v {
+            Value::Bools(x) => Some(x.as_slice()),
+            _ => None,
+        })
+    }
+
     /// An array of whole numbers, or one number as an array of one; `None` if the key is missing.
     pub fn optional_usizes(&self, key: &str) -> Lookup<Option<Vec<usize>>> {
         self.typed(key, "whole numbers", |v| match v {

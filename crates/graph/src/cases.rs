@@ -263,6 +263,7 @@ pub fn timed() -> Result<Vec<Case>, GraphError> {
         scale: 0.088,
         window: None,
         softcap: None,
+        temperature: None,
     };
     for depth in [512, 4096] {
         cases.push(attend(args, &[depth, 1])?);

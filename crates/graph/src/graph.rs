@@ -256,6 +256,18 @@ impl Graph {
 
     /// See [`Op::Attend`]. Opens a new KV layer.
     pub fn attend(&mut self, q: Val, k: Val, v: Val, args: Attention) -> Result<Val> {
+        self.attend_with(q, k, v, args, None)
+    }
+
+    /// See [`Op::Attend`]. Opens a new KV layer.
+    pub fn attend_with(
+        &mut self,
+        q: Val,
+        k: Val,
+        v: Val,
+        args: Attention,
+        sinks: Option<WeightId>,
+    ) -> Result<Val> {
         let want = [
             ("q", q, args.heads * args.head_dim),
             ("k", k, args.kv_heads * args.head_dim),
@@ -273,11 +285,15 @@ impl Graph {
                 args.heads, args.kv_heads
             ));
         }
+        self.check_vector(sinks, args.heads)?;
+        if args.temperature.is_some_and(|t| t.length == 0) {
+            return fail("attend: a temperature that grows every 0 positions".into());
+        }
         let layer = self.kv.len();
         let (kv_heads, k_dim, v_dim) = (args.kv_heads, args.head_dim, args.v_dim);
         self.kv.push(KvLayer { kv_heads, k_dim, v_dim });
         let value = Value { width: args.heads * args.v_dim, outputs_only: false };
-        Ok(self.push(Op::Attend { q, k, v, layer, args }, value))
+        Ok(self.push(Op::Attend { q, k, v, layer, args, sinks }, value))
     }
 
     /// See [`Op::Gated`].

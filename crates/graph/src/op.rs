@@ -36,8 +36,9 @@ pub enum Op {
     Linear { x: Val, weight: WeightId, scale: Option<WeightId>, bias: Option<WeightId> },
     /// Rotates pairs inside each head by position times the table's frequencies.
     Rope { x: Val, head_dim: usize, style: RopeStyle, table: usize },
-    /// Stores k and v at the tokens' positions in KV layer `layer`, then attends. `[tokens, heads * v_dim]`
-    Attend { q: Val, k: Val, v: Val, layer: usize, args: Attention },
+    /// Stores k and v at the tokens' positions in KV layer `layer`, then attends; a head's sink is one more score, without
+    /// a value. `[tokens, heads * v_dim]`
+    Attend { q: Val, k: Val, v: Val, layer: usize, args: Attention, sinks: Option<WeightId> },
     /// `act(gate, up)`
     Gated { gate: Val, up: Val, act: Activation },
     /// The experts of each token: ids, as floats, and then their weights. `[tokens, 2 * used]`
@@ -154,6 +155,31 @@ pub struct Attention {
     pub window: Option<usize>,
     /// `cap * tanh(score / cap)` on the scaled scores.
     pub softcap: Option<f32>,
+    /// One more factor on the scores, which grows with the position of the query.
+    pub temperature: Option<Temperature>,
+}
+
+/// A factor that grows with the position: `1 + scale * ln(floor(position / length) + 1)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// Growth.
+    pub scale: f32,
+    /// Positions without growth.
+    pub length: usize,
+}
+
+impl Temperature {
+    /// The factor at a position.
+    pub fn at(self, position: usize) -> f32 {
+        1.0 + self.scale * ((position / self.length + 1) as f32).ln()
+    }
+}
+
+impl Attention {
+    /// The factor on the scores of a query.
+    pub fn scale_at(&self, position: usize) -> f32 {
+        self.scale * self.temperature.map_or(1.0, |t| t.at(position))
+    }
 }
 
 impl Op {
@@ -192,9 +218,9 @@ impl Op {
                 [vec![(weight, Role::Experts)], vectors(&[scale, bias])].concat()
             }
             Op::Route { bias, .. } => vectors(&[bias]),
+            Op::Attend { sinks, .. } => vectors(&[sinks]),
             Op::Rope { .. }
             | Op::Mix { .. }
-            | Op::Attend { .. }
             | Op::Gated { .. }
             | Op::Add { .. }
             | Op::Scale { .. }

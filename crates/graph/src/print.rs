@@ -56,11 +56,14 @@ impl fmt::Display for Graph {
                 Op::Rope { head_dim, style, table, .. } => {
                     write!(f, " head {head_dim} {style:?} table {table}")?;
                 }
-                Op::Attend { layer, args: a, .. } => {
+                Op::Attend { layer, args: a, sinks, .. } => {
                     write!(f, " layer {layer} heads {}/{} x {}", a.heads, a.kv_heads, a.head_dim)?;
                     write!(f, " scale {:.4}", a.scale)?;
                     a.window.map_or(Ok(()), |w| write!(f, " window {w}"))?;
                     a.softcap.map_or(Ok(()), |c| write!(f, " softcap {c}"))?;
+                    a.temperature
+                        .map_or(Ok(()), |t| write!(f, " temperature {} per {}", t.scale, t.length))?;
+                    sinks.map_or(Ok(()), |s| write!(f, " sinks {}", weight(s)))?;
                 }
                 Op::Gated { act, .. } => write!(f, " {act:?}")?,
                 Op::Scale { by, .. } => write!(f, " x {by:.4}")?,

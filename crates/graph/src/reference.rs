@@ -104,8 +104,9 @@ impl Reference {
                     }
                     out
                 }
-                Op::Attend { q, k, v, layer, args } => {
-                    attend(step, [get(*q), get(*k), get(*v)], kv, *layer, args)
+                Op::Attend { q, k, v, layer, args, sinks } => {
+                    let sinks = sinks.map(|s| weight(s).to_f32());
+                    attend(step, [get(*q), get(*k), get(*v)], kv, *layer, args, sinks.as_deref())
                 }
                 Op::Gated { gate, up, act } => {
                     get(*gate).iter().zip(get(*up)).map(|(g, u)| act.apply(*g, *u)).collect()
@@ -255,7 +256,14 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-fn attend(step: &Step, [q, k, v]: [&[f32]; 3], kv: &mut Kv, layer: usize, a: &crate::Attention) -> Vec<f32> {
+fn attend(
+    step: &Step,
+    [q, k, v]: [&[f32]; 3],
+    kv: &mut Kv,
+    layer: usize,
+    a: &crate::Attention,
+    sinks: Option<&[f32]>,
+) -> Vec<f32> {
     let (k_width, v_width) = (a.kv_heads * a.head_dim, a.kv_heads * a.v_dim);
     let mut out = Vec::with_capacity(step.tokens.len() * a.heads * a.v_dim);
     let mut row = 0;
@@ -274,13 +282,14 @@ fn attend(step: &Step, [q, k, v]: [&[f32]; 3], kv: &mut Kv, layer: usize, a: &cr
                 let query = &q[((row + i) * a.heads + h) * a.head_dim..][..a.head_dim];
                 let score = |p: usize| {
                     let key = &kv.keys[layer][slot(p) * k_width + group * a.head_dim..][..a.head_dim];
-                    let s = dot(query, key) * a.scale;
+                    let s = dot(query, key) * a.scale_at(position);
                     a.softcap.map_or(s, |cap| softcap(s, cap))
                 };
                 let scores: Vec<f32> = (first..=position).map(score).collect();
-                let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let sink = sinks.map(|s| s[h]);
+                let max = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
                 let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum: f32 = weights.iter().sum();
+                let sum = weights.iter().sum::<f32>() + sink.map_or(0.0, |s| (s - max).exp());
                 let mut head = vec![0.0; a.v_dim];
                 for (p, w) in (first..=position).zip(&weights) {
                     let value = &kv.values[layer][slot(p) * v_width + group * a.v_dim..][..a.v_dim];

@@ -6,8 +6,16 @@ use tern_graph::{
     NormKind, Output, PageTable, Reference, Roles, RopeStyle, RopeTable, Routing, Sample, Slice, Step, Val,
 };
 
-const ATTENTION: Attention =
-    Attention { heads: 4, kv_heads: 2, head_dim: 2, v_dim: 2, scale: 0.5, window: None, softcap: None };
+const ATTENTION: Attention = Attention {
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 2,
+    v_dim: 2,
+    scale: 0.5,
+    window: None,
+    softcap: None,
+    temperature: None,
+};
 
 /// A graph with a value of 8 columns.
 fn start() -> (Graph, Val) {

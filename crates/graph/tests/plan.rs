@@ -36,6 +36,7 @@ fn graph(choices: &[Choice]) -> Graph {
                     scale: 1.0,
                     window: None,
                     softcap: None,
+                    temperature: None,
                 };
                 g.attend(x, y, z, args).unwrap()
             }

@@ -35,6 +35,10 @@ pub enum Number {
     Float(f64),
     /// Several integers.
     Integers(&'static [i64]),
+    /// A bool.
+    Bool(bool),
+    /// One bool per layer: this pattern, repeated.
+    PerLayer(&'static [bool]),
 }
 
 impl Synthetic {

@@ -1,7 +1,8 @@
 //! The parts that decoders share: attention and the gated MLP of one layer.
 
-use tern_graph::{Activation, Attention, RopeStyle, Val};
+use tern_graph::{Activation, Attention, RopeStyle, Temperature, Val};
 
+use crate::experts::ExpertStyle;
 use crate::{Build, ModelError};
 
 /// How queries and keys are normalised.
@@ -30,6 +31,10 @@ pub(crate) struct AttentionStyle {
     pub(crate) scale: f32,
     /// Keys visible to a query, itself included.
     pub(crate) window: Option<usize>,
+    /// How scores grow with the position.
+    pub(crate) temperature: Option<Temperature>,
+    /// Each head has a sink.
+    pub(crate) sinks: bool,
 }
 
 impl Build<'_> {
@@ -41,7 +46,15 @@ impl Build<'_> {
         qk_norm: QkNorm,
     ) -> Result<AttentionStyle, ModelError> {
         let (table, scale) = (self.rope_table(base)?, self.attention_scale()?);
-        Ok(AttentionStyle { rope, table: Some(table), qk_norm, scale, window: None })
+        Ok(AttentionStyle {
+            rope,
+            table: Some(table),
+            qk_norm,
+            scale,
+            window: None,
+            temperature: None,
+            sinks: false,
+        })
     }
 
     /// The file's `attention.scale`, or `1 / sqrt(head_dim)`.
@@ -119,25 +132,49 @@ impl Build<'_> {
             scale: style.scale,
             window: style.window,
             softcap: self.keys().optional_f32("attn_logit_softcapping")?.filter(|cap| *cap != 0.0),
+            temperature: style.temperature,
         };
-        let out = self.graph.attend(q, k, v, args)?;
+        let sinks = match style.sinks {
+            true => Some(self.graph.vector(name("attn_sinks.weight"), c.heads)?),
+            false => None,
+        };
+        let out = self.graph.attend_with(q, k, v, args, sinks)?;
         self.linear(out, &name("attn_output"), c.width)
     }
 
     /// The gated MLP of one layer on a normalised value; gate and up may be one tensor. `[tokens, width]`
     pub(crate) fn gated_mlp(&mut self, x: Val, layer: usize, act: Activation) -> Result<Val, ModelError> {
-        let (width, ff) = (self.config.width, self.config.ff);
-        let name = |part: &str| format!("blk.{layer}.{part}");
-        let (gate, up) = if self.has(&name("ffn_gate.weight")) {
-            (self.linear(x, &name("ffn_gate"), ff)?, self.linear(x, &name("ffn_up"), ff)?)
-        } else if self.rows(&name("ffn_up.weight")) == Some(ff) {
-            return Err(ModelError::Tensor(format!("{} is missing", name("ffn_gate.weight"))));
+        let names = ["ffn_gate", "ffn_up", "ffn_down"].map(|part| format!("blk.{layer}.{part}"));
+        self.gated_mlp_of(x, names, self.config.ff, act)
+    }
+
+    /// The same with these names of gate, up and down, and `ff` columns inside.
+    pub(crate) fn gated_mlp_of(
+        &mut self,
+        x: Val,
+        [gate, up, down]: [String; 3],
+        ff: usize,
+        act: Activation,
+    ) -> Result<Val, ModelError> {
+        let missing = format!("{gate}.weight");
+        let (gate, up) = if self.has(&missing) {
+            (self.linear(x, &gate, ff)?, self.linear(x, &up, ff)?)
+        } else if self.rows(&format!("{up}.weight")) == Some(ff) {
+            return Err(ModelError::Tensor(format!("{missing} is missing")));
         } else {
-            let both = self.linear(x, &name("ffn_up"), 2 * ff)?; // [gate; up]
+            let both = self.linear(x, &up, 2 * ff)?; // [gate; up]
             (self.graph.columns(both, 0, ff)?, self.graph.columns(both, ff, ff)?)
         };
         let hidden = self.graph.gated(gate, up, act)?;
-        self.linear(hidden, &name("ffn_down"), width)
+        self.linear(hidden, &down, self.config.width)
+    }
+
+    /// The MLP of one layer: experts, or the gated one.
+    fn mlp(&mut self, x: Val, layer: usize, style: &LayerStyle) -> Result<Val, ModelError> {
+        match &style.experts {
+            Some(experts) if layer >= experts.first_layer => self.expert_mlp(x, layer, experts),
+            _ => self.gated_mlp(x, layer, style.activation),
+        }
     }
 
     /// A decoder whose layers are norm, attention, add, norm, gated MLP, add.
@@ -159,7 +196,7 @@ impl Build<'_> {
                 let y = if half == 0 {
                     self.attention(normed, layer, attention(layer))?
                 } else {
-                    self.gated_mlp(normed, layer, layers.activation)?
+                    self.mlp(normed, layer, layers)?
                 };
                 let mut y = self.norm_of_half(y, layer, half, layers.norms_after)?;
                 if layers.residual_scale != 1.0 {
@@ -204,6 +241,8 @@ pub(crate) struct LayerStyle {
     pub(crate) norms_after: Option<[&'static str; 2]>,
     /// The activation of the MLP.
     pub(crate) activation: Activation,
+    /// Experts instead of the MLP.
+    pub(crate) experts: Option<ExpertStyle>,
 }
 
 impl LayerStyle {
@@ -214,6 +253,7 @@ impl LayerStyle {
         norms_before: Some(["attn_norm", "ffn_norm"]),
         norms_after: None,
         activation: Activation::Silu,
+        experts: None,
     };
     /// Norms before and after them.
     pub(crate) const BOTH_NORMS: LayerStyle =

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use tern_formats::{Checkpoint, Metadata};
+use tern_formats::{Checkpoint, Metadata, MetadataError};
 use tern_graph::{Graph, Val, WeightId};
 
 use crate::ModelError;
@@ -36,12 +36,25 @@ pub struct Build<'a> {
     pub config: Config,
     metadata: &'a Metadata,
     source: &'a dyn Source,
-    consumed: HashSet<String>,
+    /// Tensors whose values are part of the graph.
+    pub(crate) consumed: HashSet<String>,
+    /// The architecture read the keys of experts.
+    pub(crate) reads_experts: bool,
+    /// Layers of the file from here on are not run.
+    pub(crate) skipped_from: Option<usize>,
 }
 
 impl<'a> Build<'a> {
     pub(crate) fn new(config: Config, metadata: &'a Metadata, source: &'a dyn Source) -> Build<'a> {
-        Build { graph: Graph::new(), config, metadata, source, consumed: HashSet::new() }
+        Build {
+            graph: Graph::new(),
+            config,
+            metadata,
+            source,
+            consumed: HashSet::new(),
+            reads_experts: false,
+            skipped_from: None,
+        }
     }
 
     /// The metadata under the architecture's prefix.
@@ -95,15 +108,34 @@ impl<'a> Build<'a> {
         Ok(self.graph.linear_with(x, weight, scale, bias)?)
     }
 
-    fn optional_vector(&mut self, name: String, len: usize) -> Result<Option<WeightId>, ModelError> {
+    /// A vector, if the source has it.
+    pub(crate) fn optional_vector(
+        &mut self,
+        name: String,
+        len: usize,
+    ) -> Result<Option<WeightId>, ModelError> {
         if !self.has(&name) {
             return Ok(None);
         }
         Ok(Some(self.graph.vector(name, len)?))
     }
 
-    /// The graph, and the names of tensors whose values are part of it.
-    pub(crate) fn finish(self) -> (Config, Graph, HashSet<String>) {
-        (self.config, self.graph, self.consumed)
+    /// The error of a missing key.
+    pub(crate) fn missing(&self, name: &str) -> ModelError {
+        ModelError::Metadata(MetadataError::Missing(self.keys().key(name)))
+    }
+
+    /// Omits the last layers of the file, which draft the next tokens.
+    pub(crate) fn skip_drafting_layers(&mut self) -> Result<(), ModelError> {
+        let drafting = self.keys().optional_usize("nextn_predict_layers")?.unwrap_or(0);
+        let all = self.config.layers;
+        let Some(layers) = all.checked_sub(drafting).filter(|layers| *layers > 0) else {
+            let key = self.keys().key("nextn_predict_layers");
+            let text = format!("`{key}` is {drafting}: want less than the {all} layers");
+            return Err(ModelError::Unsupported(text));
+        };
+        self.skipped_from = (drafting > 0).then_some(layers);
+        self.config.layers = layers;
+        Ok(())
     }
 }

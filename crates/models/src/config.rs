@@ -71,6 +71,33 @@ impl Keys<'_> {
         self.metadata.optional_str(&self.key(name))
     }
 
+    /// One value per layer; `None` if the key is missing.
+    pub(crate) fn bool_per_layer(&self, name: &str, layers: usize) -> Result<Option<Vec<bool>>, ModelError> {
+        let key = self.key(name);
+        let Some(values) = self.metadata.optional_bools(&key)? else { return Ok(None) };
+        self.check_layers(name, values.len(), layers)?;
+        Ok(Some(values[..layers].to_vec()))
+    }
+
+    /// One number, or one per layer; `None` if the key is missing.
+    pub(crate) fn f32_per_layer(&self, name: &str, layers: usize) -> Result<Option<Vec<f32>>, ModelError> {
+        let key = self.key(name);
+        if let Some(tern_formats::Value::Floats(values)) = self.metadata.get(&key) {
+            self.check_layers(name, values.len(), layers)?;
+            return Ok(Some(values[..layers].to_vec()));
+        }
+        Ok(self.optional_f32(name)?.map(|value| vec![value; layers]))
+    }
+
+    /// Files may have values for layers that are not run.
+    fn check_layers(&self, name: &str, values: usize, layers: usize) -> Result<(), ModelError> {
+        if values < layers {
+            let text = format!("`{}` has {values} values: want {layers}, one per layer", self.key(name));
+            return Err(ModelError::Unsupported(text));
+        }
+        Ok(())
+    }
+
     /// A number that files may also give per layer; layers that differ are refused.
     fn same_in_all_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
         let key = self.key(name);

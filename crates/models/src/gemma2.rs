@@ -40,6 +40,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         qk_norm: QkNorm::None,
         scale: 1.0 / (scale_dim as f32).sqrt(),
         window: layer.is_multiple_of(2).then_some(window),
+        temperature: None,
+        sinks: false,
     })?;
     b.softcap_logits(logits)
 }

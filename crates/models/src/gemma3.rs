@@ -38,6 +38,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
             qk_norm: QkNorm::Heads,
             scale: 1.0 / (scale_dim as f32).sqrt(),
             window: is_local.then_some(window),
+            temperature: None,
+            sinks: false,
         }
     })?;
     b.softcap_logits(logits)

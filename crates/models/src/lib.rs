@@ -9,17 +9,23 @@ mod config;
 mod ernie;
 mod error;
 mod exaone4;
+mod experts;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4moe;
+mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod llama;
+mod maple;
+mod mistral3;
 mod model;
 mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3moe;
 mod qwen3vl;
 mod rope;
 mod seed_oss;
@@ -33,7 +39,7 @@ pub use build::{Build, Source};
 pub use config::Config;
 pub use error::ModelError;
 pub use model::Model;
-pub use shapes::{SHAPES, Shape};
+pub use shapes::{SHAPES, Shape, ShapeExperts};
 pub use synth::{Synth, plain_tokenizer};
 
 /// Every architecture that Tern runs.
@@ -53,4 +59,10 @@ pub static ALL: &[&Arch] = &[
     &smollm3::SMOLLM3,
     &granite::GRANITE,
     &qwen3vl::QWEN3VL,
+    &qwen3moe::QWEN3MOE,
+    &granite::GRANITE_MOE,
+    &glm4moe::GLM4_MOE,
+    &gpt_oss::GPT_OSS,
+    &maple::MAPLE,
+    &mistral3::MISTRAL3,
 ];

@@ -1,7 +1,7 @@
 //! From a checkpoint to a graph with its weights, or an error that says why not.
 
 use tern_formats::{Checkpoint, Metadata, shown};
-use tern_graph::{Graph, HostTensor};
+use tern_graph::{Graph, HostTensor, Weight};
 
 use crate::build::{Build, Source};
 use crate::config::{Config, Keys};
@@ -22,6 +22,8 @@ pub struct Model {
     pub graph: Graph,
     /// Tensors whose values are part of the graph.
     consumed: std::collections::HashSet<String>,
+    /// Layers of the file from here on are not run.
+    skipped_from: Option<usize>,
 }
 
 impl Model {
@@ -37,14 +39,16 @@ impl Model {
         let table = source.shape("token_embd.weight");
         let [vocab, _] = table.ok_or_else(|| ModelError::Tensor("token_embd.weight is missing".into()))?;
         let keys = Keys { arch: arch.name, metadata };
-        if keys.optional_usize("expert_count")?.is_some_and(|n| n > 0) {
-            let text = format!("`{}`: mixtures of experts are not supported yet", keys.key("expert_count"));
-            return Err(ModelError::Unsupported(text));
-        }
+        let experts = keys.optional_usize("expert_count")?.unwrap_or(0);
         let mut build = Build::new(Config::read(keys, vocab, context)?, metadata, source);
         (arch.build)(&mut build)?;
-        let (config, graph, consumed) = build.finish();
-        Ok(Model { arch, config, graph, consumed })
+        let Build { config, graph, consumed, reads_experts, skipped_from, .. } = build;
+        if experts > 0 && !reads_experts {
+            let (key, name) = (keys.key("expert_count"), arch.name);
+            let text = format!("`{key}` is {experts}: want 0, experts of `{name}` models are not supported");
+            return Err(ModelError::Unsupported(text));
+        }
+        Ok(Model { arch, config, graph, consumed, skipped_from })
     }
 
     /// Context length that a model was trained for.
@@ -69,6 +73,7 @@ impl Model {
         let stray = checkpoint.tensors.keys().find(|name| {
             !known.contains(name.as_str())
                 && !self.consumed.contains(*name)
+                && !self.is_skipped(name)
                 && !IGNORED.iter().any(|part| name.contains(part))
         });
         if let Some(name) = stray {
@@ -78,13 +83,31 @@ impl Model {
                 shown(name)
             )));
         }
-        let find = |w: &tern_graph::Weight| {
+        let find = |w: &Weight| {
             let t = checkpoint.tensors.get(&w.name);
             let t = t.ok_or_else(|| ModelError::Tensor(format!("{} is missing", w.name)))?;
+            let dims = &t.dims;
             let t = host_tensor(t)?;
+            check_experts(w, dims)?;
             w.check_shape([t.rows(), t.cols()])?; // again in `Bindings::check`, but before anything is loaded
             Ok(t)
         };
         self.graph.weights.iter().map(find).collect()
     }
+
+    /// Whether a tensor is of a layer that is not run.
+    fn is_skipped(&self, name: &str) -> bool {
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        self.skipped_from.is_some_and(|first| layer.is_some_and(|layer| layer >= first))
+    }
+}
+
+/// Refuses matrices of experts of another number or shape.
+fn check_experts(w: &Weight, dims: &[u64]) -> Result<(), ModelError> {
+    let want = [w.experts, w.rows / w.experts, w.cols].map(|n| n as u64);
+    let file: Vec<u64> = dims.iter().rev().copied().collect();
+    if w.experts == 1 || file == want {
+        return Ok(());
+    }
+    Err(ModelError::Tensor(format!("{}: want {}, file has {file:?}", w.name, w.shape())))
 }

@@ -4,9 +4,8 @@ use tern_graph::RopeTable;
 
 use crate::{Build, ModelError};
 
-/// How YaRN blends by default; the architectures here read no other values.
-const YARN_BETA_FAST: f32 = 32.0;
-const YARN_BETA_SLOW: f32 = 1.0;
+/// How YaRN blends by default.
+const YARN_BETAS: [f32; 2] = [32.0, 1.0];
 
 /// How positions are stretched.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,7 +13,7 @@ pub(crate) enum Scaling {
     /// Frequencies divided by a factor (1 leaves them alone).
     Linear(f32),
     /// High frequencies kept, low ones divided, blended between.
-    Yarn { factor: f32, original_context: usize },
+    Yarn { factor: f32, original_context: usize, betas: [f32; 2], magnitude: f32 },
 }
 
 impl Build<'_> {
@@ -53,7 +52,15 @@ impl Build<'_> {
         let scaling = match keys.optional_str("rope.scaling.type")? {
             Some("none") => Scaling::Linear(1.0),
             None | Some("linear" | "longrope") => Scaling::Linear(factor),
-            Some("yarn") => Scaling::Yarn { factor, original_context },
+            Some("yarn") => {
+                let beta = |name: &str| keys.optional_f32(name);
+                let betas = [beta("rope.scaling.yarn_beta_fast")?, beta("rope.scaling.yarn_beta_slow")?];
+                let betas = [0, 1].map(|i| betas[i].filter(|b| *b > 0.0).unwrap_or(YARN_BETAS[i]));
+                // models with this key have the factor in the scale of the scores
+                let log_multiplier = keys.optional_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+                let magnitude = yarn_magnitude(factor, 1.0) / yarn_magnitude(factor, log_multiplier);
+                Scaling::Yarn { factor, original_context, betas, magnitude }
+            }
             Some(other) => {
                 let text = format!(
                     "`{}` is `{}`: want none, linear, yarn or longrope",
@@ -96,8 +103,8 @@ fn table(dims: usize, base: f32, scaling: Scaling, divisors: Option<&[f32]>, att
         let plain = base.powf(-2.0 * i as f32 / dims as f32) / divisors.map_or(1.0, |d| d[i]);
         match scaling {
             Scaling::Linear(factor) => plain / factor,
-            Scaling::Yarn { factor, original_context } => {
-                let (low, high) = yarn_range(dims, base, original_context);
+            Scaling::Yarn { factor, original_context, betas, .. } => {
+                let (low, high) = yarn_range(dims, base, original_context, betas);
                 let ramp = 1.0 - ((i as f32 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 plain / factor * (1.0 - ramp) + plain * ramp
             }
@@ -105,19 +112,24 @@ fn table(dims: usize, base: f32, scaling: Scaling, divisors: Option<&[f32]>, att
     };
     let magnitude = match scaling {
         Scaling::Linear(_) => attn_factor,
-        Scaling::Yarn { factor, .. } => attn_factor * (1.0 + 0.1 * factor.ln()),
+        Scaling::Yarn { magnitude, .. } => attn_factor * magnitude,
     };
     RopeTable { freqs: (0..dims / 2).map(freq).collect(), magnitude }
 }
 
+/// YaRN's factor on rotated columns.
+pub(crate) fn yarn_magnitude(factor: f32, multiplier: f32) -> f32 {
+    1.0 + 0.1 * multiplier * factor.max(1.0).ln()
+}
+
 /// The pairs between which YaRN blends.
-fn yarn_range(dims: usize, base: f32, original_context: usize) -> (f32, f32) {
+fn yarn_range(dims: usize, base: f32, original_context: usize, [fast, slow]: [f32; 2]) -> (f32, f32) {
     let pair = |beta: f32| {
         let turns = original_context as f32 / (beta * 2.0 * std::f32::consts::PI);
         dims as f32 * turns.ln() / (2.0 * base.ln())
     };
     let last = dims as f32 - 1.0;
-    (pair(YARN_BETA_FAST).floor().clamp(0.0, last), pair(YARN_BETA_SLOW).ceil().clamp(0.0, last))
+    (pair(fast).floor().clamp(0.0, last), pair(slow).ceil().clamp(0.0, last))
 }
 
 #[cfg(test)]
@@ -127,7 +139,9 @@ mod tests {
     #[test]
     fn yarn_keeps_high_frequencies_and_divides_low_ones() {
         let plain = table(128, 1e6, Scaling::Linear(1.0), None, 1.0);
-        let yarn = table(128, 1e6, Scaling::Yarn { factor: 4.0, original_context: 16384 }, None, 1.0);
+        let magnitude = yarn_magnitude(4.0, 1.0);
+        let yarn = Scaling::Yarn { factor: 4.0, original_context: 16384, betas: YARN_BETAS, magnitude };
+        let yarn = table(128, 1e6, yarn, None, 1.0);
         assert_eq!(plain.freqs[0], yarn.freqs[0]);
         assert!((plain.freqs[63] / yarn.freqs[63] - 4.0).abs() < 1e-5);
         assert!((yarn.magnitude - 1.138_629_4).abs() < 1e-6);

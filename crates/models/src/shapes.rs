@@ -35,6 +35,21 @@ pub struct Shape {
     pub yarn: usize,
     /// Epsilon of the norms.
     pub eps: f32,
+    /// Experts instead of the MLP.
+    pub experts: Option<ShapeExperts>,
+    /// The window of local layers, if not the tiny one of tests.
+    pub window: Option<usize>,
+}
+
+/// The experts of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShapeExperts {
+    /// Experts per layer.
+    pub count: usize,
+    /// Experts per token.
+    pub used: usize,
+    /// Columns inside each.
+    pub ff: usize,
 }
 
 const BONSAI_8B: Shape = Shape {
@@ -52,6 +67,8 @@ const BONSAI_8B: Shape = Shape {
     rope_base: 1e6,
     yarn: 4,
     eps: 1e-6,
+    experts: None,
+    window: None,
 };
 
 const TINY: Shape = Shape {
@@ -69,7 +86,11 @@ const TINY: Shape = Shape {
     rope_base: 1e4,
     yarn: 1,
     eps: 1e-6,
+    experts: None,
+    window: None,
 };
+
+const TINY_EXPERTS: Option<ShapeExperts> = Some(ShapeExperts { count: 8, used: 3, ff: 192 });
 
 /// Every shape by name. The tiny ones are for tests.
 pub static SHAPES: &[Shape] = &[
@@ -124,6 +145,67 @@ pub static SHAPES: &[Shape] = &[
         rope_base: 1e5,
         yarn: 1,
         eps: 1e-5,
+        experts: None,
+        window: None,
+    },
+    Shape {
+        name: "qwen3-30b-a3b",
+        arch: &crate::qwen3moe::QWEN3MOE,
+        layers: 48,
+        width: 2048,
+        ff: 6144,
+        kv_heads: 4,
+        context: 40_960,
+        yarn: 1,
+        experts: Some(ShapeExperts { count: 128, used: 8, ff: 768 }),
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "gpt-oss-20b",
+        arch: &crate::gpt_oss::GPT_OSS,
+        layers: 24,
+        width: 2880,
+        ff: 2880,
+        heads: 64,
+        head_dim: 64,
+        vocab: 201_088,
+        context: 131_072,
+        rope_base: 1.5e5,
+        yarn: 32,
+        eps: 1e-5,
+        experts: Some(ShapeExperts { count: 32, used: 4, ff: 2880 }),
+        window: Some(128),
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "maple-20b-a1b",
+        arch: &crate::maple::MAPLE,
+        layers: 24,
+        width: 2048,
+        ff: 6144,
+        heads: 16,
+        kv_heads: 4,
+        context: 32_768,
+        yarn: 1,
+        experts: Some(ShapeExperts { count: 256, used: 8, ff: 512 }),
+        window: Some(512),
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "moe-1b", // small enough for a few CPU cores
+        arch: &crate::qwen3moe::QWEN3MOE,
+        layers: 16,
+        width: 1024,
+        ff: 3072,
+        heads: 16,
+        kv_heads: 4,
+        head_dim: 64,
+        vocab: 32_768,
+        tied: true,
+        context: 8192,
+        yarn: 1,
+        experts: Some(ShapeExperts { count: 32, used: 4, ff: 512 }),
+        ..BONSAI_8B
     },
     TINY,
     Shape { name: "tiny-yarn", tied: false, yarn: 4, context: 1024, ..TINY },
@@ -156,6 +238,56 @@ pub static SHAPES: &[Shape] = &[
         layers: 5,
         head_dim: 32,
         tied: false,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-mixtral",
+        arch: &crate::llama::LLAMA,
+        head_dim: 32,
+        ff: 192,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-granitemoe",
+        arch: &crate::granite::GRANITE_MOE,
+        head_dim: 32,
+        ff: 192,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-glm4moe",
+        arch: &crate::glm4moe::GLM4_MOE,
+        head_dim: 32,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-gpt-oss",
+        arch: &crate::gpt_oss::GPT_OSS,
+        tied: false,
+        yarn: 4,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-maple",
+        arch: &crate::maple::MAPLE,
+        layers: 4,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape { name: "tiny-mistral3", arch: &crate::mistral3::MISTRAL3, tied: false, yarn: 4, ..TINY },
+    Shape {
+        name: "tiny-qwen3moe",
+        arch: &crate::qwen3moe::QWEN3MOE,
+        tied: false,
+        experts: TINY_EXPERTS,
         ..TINY
     },
     Shape { name: "tiny-granite", arch: &crate::granite::GRANITE, head_dim: 32, tied: false, ..TINY },
@@ -192,6 +324,11 @@ impl Shape {
             put("rope.scaling.factor", Value::Float(self.yarn as f64));
             put("rope.scaling.original_context_length", number(self.context / self.yarn));
         }
+        if let Some(experts) = self.experts {
+            put("expert_count", number(experts.count));
+            put("expert_used_count", number(experts.used));
+            put("expert_feed_forward_length", number(experts.ff));
+        }
         for (key, value) in self.arch.synthetic.keys {
             put(
                 key,
@@ -199,8 +336,15 @@ impl Shape {
                     Number::Integer(value) => Value::Uint(value),
                     Number::Float(value) => Value::Float(value),
                     Number::Integers(values) => Value::Ints(values.to_vec()),
+                    Number::Bool(value) => Value::Bool(value),
+                    Number::PerLayer(pattern) => {
+                        Value::Bools(pattern.iter().copied().cycle().take(self.layers).collect())
+                    }
                 },
             );
+        }
+        if let Some(window) = self.window {
+            put("attention.sliding_window", number(window));
         }
         m
     }

@@ -16,6 +16,10 @@ const DRAWN: usize = 32;
 /// Weights in a pool; larger tensors are drawn from it block by block, which is fast and random enough.
 const POOL: usize = 1 << 22;
 
+/// Matrices whose results are added to the residual stream.
+const ADDED: &[&str] =
+    &["attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight"];
+
 /// A shape and the format of its matrices.
 #[derive(Debug)]
 pub struct Synth {
@@ -59,7 +63,7 @@ impl Synth {
     fn format_of(&self, w: &Weight) -> &'static Quant {
         let candidates = [self.quant, &tern_quant::Q8_0, &tern_quant::F16];
         let fits = |q: &&'static Quant| w.cols.is_multiple_of(q.block_len);
-        if w.rows == 1 {
+        if w.rows == 1 || is_float(w) {
             &tern_quant::F32
         } else {
             candidates.into_iter().find(fits).unwrap_or(&tern_quant::F32)
@@ -74,10 +78,10 @@ impl Synth {
             .bytes()
             .fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
         let mut rng = Random::new(seed);
-        if w.rows == 1 {
+        if w.rows == 1 || w.name.ends_with(".bias") {
             let centre = if w.name.ends_with("bias") { 0.0 } else { 1.0 };
-            let values: Vec<f32> = rng.normals(w.cols, 0.1).iter().map(|x| x + centre).collect();
-            return Ok(HostTensor::from_f32(&w.name, 1, w.cols, &values));
+            let values: Vec<f32> = rng.normals(w.rows * w.cols, 0.1).iter().map(|x| x + centre).collect();
+            return Ok(HostTensor::from_f32(&w.name, w.rows, w.cols, &values));
         }
         let deviation = self.deviation(w);
         let data = if w.rows * w.cols <= POOL {
@@ -100,9 +104,7 @@ impl Synth {
     fn deviation(&self, w: &Weight) -> f32 {
         let layers = self.model.config.layers as f32;
         let gain = match w.name.as_str() {
-            n if n.ends_with("attn_output.weight") || n.ends_with("ffn_down.weight") => {
-                1.0 / (2.0 * layers).sqrt()
-            }
+            n if ADDED.iter().any(|part| n.ends_with(part)) => 1.0 / (2.0 * layers).sqrt(),
             "token_embd.weight" | "output.weight" => self.model.arch.synthetic.embedding_gain,
             _ => 1.0,
         };
@@ -145,7 +147,12 @@ impl Synth {
         let weights = self.model.graph.weights.clone();
         let mut writer = gguf::Writer::new(metadata);
         for w in &weights {
-            let dims = if w.rows == 1 { vec![w.cols as u64] } else { vec![w.cols as u64, w.rows as u64] };
+            let dims = match (w.rows, w.experts) {
+                (1, _) => vec![w.cols],
+                (rows, 1) => vec![w.cols, rows],
+                (rows, experts) => vec![w.cols, rows / experts, experts],
+            };
+            let dims: Vec<u64> = dims.into_iter().map(|n| n as u64).collect();
             writer.declare(&w.name, self.format_of(w), &dims)?;
         }
         let size = |q: &Quant, w: &Weight| q.tensor_bytes((w.rows * w.cols) as u64).unwrap_or(0);
@@ -159,6 +166,11 @@ impl Synth {
             Ok(())
         })
     }
+}
+
+/// Routers and the biases of experts are floats in all files.
+fn is_float(w: &Weight) -> bool {
+    w.name.ends_with(".bias") || w.name.ends_with("ffn_gate_inp.weight")
 }
 
 fn encoded(quant: &'static Quant, weights: &[f32]) -> Result<Vec<u8>, ModelError> {

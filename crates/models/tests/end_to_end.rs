@@ -22,7 +22,12 @@ const DISTANCE: f32 = 2e-3;
 
 /// A shape small enough for the reference.
 fn small(shape: &Shape) -> Shape {
-    let layers = if shape.arch.name == "gemma3" { 6 } else { 2 }; // gemma's sixth layer is its first global one
+    // the first layer with full attention
+    let layers = match shape.arch.name {
+        "gemma3" => 6,
+        "maple" => 4,
+        _ => 2,
+    };
     Shape { layers, vocab: 320, ..shape.clone() }
 }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
+use tern_graph::Weight;
 use tern_models::{Model, Shape, Synth};
 use tern_quant::Quant;
 
@@ -23,13 +24,14 @@ impl File {
 
     fn of_shape(shape: &Shape) -> File {
         let model = Model::build(&shape.metadata(), shape, None).unwrap();
-        let dims = |rows: usize, cols: usize| match rows {
-            1 => vec![cols as u64],
-            _ => vec![cols as u64, rows as u64],
+        let dims = |w: &Weight| match (w.rows, w.experts) {
+            (1, _) => vec![w.cols as u64],
+            (rows, 1) => vec![w.cols as u64, rows as u64],
+            (rows, experts) => vec![w.cols as u64, (rows / experts) as u64, experts as u64],
         };
         let tensors = model.graph.weights.iter().map(|w| {
             let quant = if w.rows == 1 { &tern_quant::F32 } else { &tern_quant::Q8_0 };
-            (w.name.clone(), quant, dims(w.rows, w.cols))
+            (w.name.clone(), quant, dims(w))
         });
         File { metadata: shape.metadata(), tensors: tensors.collect() }
     }
@@ -157,17 +159,90 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
     assert_eq!(
         with_key("general.architecture", Value::String("mamba".into())),
         "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, phi3, gemma2, olmo2, exaone4, glm4, \
-         seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl"
+         seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl, qwen3moe, granitemoe, glm4moe, \
+         gpt-oss, maple, mistral3"
     );
 }
 
 #[test]
-fn mixtures_of_experts_are_refused() {
+fn experts_of_an_architecture_that_has_none_are_refused() {
     assert_eq!(
         with_key("qwen3.expert_count", Value::Uint(8)),
-        "`qwen3.expert_count`: mixtures of experts are not supported yet"
+        "`qwen3.expert_count` is 8: want 0, experts of `qwen3` models are not supported"
     );
     assert_eq!(with_key("qwen3.expert_count", Value::Uint(0)), "accepted");
+}
+
+#[test]
+fn experts_that_do_not_fit_are_refused_with_both_numbers() {
+    let refusal = |edit: &dyn Fn(&mut File)| {
+        let mut file = File::of("tiny-qwen3moe");
+        edit(&mut file);
+        file.refusal()
+    };
+    let with_key = |key: &str, value: u64| {
+        refusal(&|f| drop(f.metadata.insert(format!("qwen3moe.{key}"), Value::Uint(value))))
+    };
+    assert_eq!(with_key("expert_count", 16), "blk.0.ffn_gate_inp.weight: want [16, 256], file has [8, 256]");
+    assert_eq!(with_key("expert_count", 0), "`qwen3moe.expert_count` is 0: want 1 to 4096");
+    assert_eq!(
+        with_key("expert_used_count", 9),
+        "`qwen3moe.expert_used_count` is 9: want 1 to the 8 experts"
+    );
+    assert_eq!(
+        with_key("expert_used_count", 0),
+        "`qwen3moe.expert_used_count` is 0: want 1 to the 8 experts"
+    );
+    assert_eq!(with_key("expert_gating_func", 5), "`qwen3moe.expert_gating_func` is 5: want 1 to 4");
+    assert_eq!(with_key("expert_group_count", 3), "route: 8 experts in 3 groups");
+    assert_eq!(
+        with_key("expert_feed_forward_length", 0),
+        "`qwen3moe.expert_feed_forward_length` is 0: want 1 to 16777216"
+    );
+    for key in ["expert_count", "expert_used_count"] {
+        let key = format!("qwen3moe.{key}");
+        let want = format!("metadata key `{key}` is missing");
+        assert_eq!(refusal(&|f| drop(f.metadata.remove(&key))), want);
+    }
+    for name in ["blk.0.ffn_gate_inp.weight", "blk.0.ffn_down_exps.weight"] {
+        assert_eq!(refusal(&|f| f.drop_tensor(name)), format!("{name} is missing"));
+    }
+    let shaped = |dims: &[u64]| refusal(&|f| f.tensor("blk.0.ffn_up_exps.weight").2 = dims.to_vec());
+    let want = |file: &str| format!("blk.0.ffn_up_exps.weight: want [8, 192, 256], file has {file}");
+    assert_eq!(shaped(&[256, 192, 4]), want("[4, 192, 256]"));
+    assert_eq!(shaped(&[256, 8, 192]), want("[192, 8, 256]"));
+    assert_eq!(shaped(&[256, 1536]), want("[1536, 256]"));
+    assert_eq!(
+        refusal(&|f| f.add("blk.0.ffn_gate.0.weight", &tern_quant::Q8_0, &[256, 192])),
+        "blk.0.ffn_gate.0.weight: experts in separate tensors are not supported; convert the model again"
+    );
+}
+
+#[test]
+fn layers_that_draft_are_not_run() {
+    let shape = Shape { layers: 3, vocab: 64, ..Shape::by_name("tiny-glm4moe").unwrap().clone() };
+    let mut file = File::of_shape(&shape);
+    file.add("blk.3.nextn.eh_proj.weight", &tern_quant::F32, &[512, 256]);
+    assert!(
+        file.refusal().starts_with("blk.3.nextn.eh_proj.weight: unexpected tensor"),
+        "{}",
+        file.refusal()
+    );
+    file.metadata.insert("glm4moe.block_count", Value::Uint(4));
+    file.metadata.insert("glm4moe.nextn_predict_layers", Value::Uint(1));
+    assert_eq!(file.refusal(), "accepted");
+    file.metadata.insert("glm4moe.nextn_predict_layers", Value::Uint(4));
+    assert_eq!(file.refusal(), "`glm4moe.nextn_predict_layers` is 4: want less than the 4 layers");
+}
+
+#[test]
+fn values_per_layer_must_be_enough() {
+    let mut file = File::of("tiny-maple");
+    file.metadata.insert("maple.attention.sliding_window_pattern", Value::Bools(vec![]));
+    let key = "maple.attention.sliding_window_pattern";
+    assert_eq!(file.refusal(), format!("`{key}` has 0 values: want 1, one per layer"));
+    file.metadata.remove(key);
+    assert_eq!(file.refusal(), format!("metadata key `{key}` is missing"));
 }
 
 #[test]

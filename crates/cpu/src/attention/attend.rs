@@ -11,6 +11,7 @@ use crate::attention::attend_plan::{PartialResults, SplitRun};
 use crate::attention::gemm::Gemm;
 use crate::attention::kv::{Kv, KvCell, Slot};
 use crate::attention::softmax::{SoftmaxStats, join};
+use crate::math::exp;
 use crate::vectors::Vector;
 
 /// The attention loops of one instruction set.
@@ -30,6 +31,8 @@ pub(crate) struct Attend<'a> {
     pub(crate) kv: &'a Kv,
     pub(crate) layer: usize,
     pub(crate) args: &'a Attention,
+    /// One more score per head.
+    pub(crate) sinks: Option<&'a [f32]>,
 }
 
 impl Attend<'_> {
@@ -75,7 +78,7 @@ impl Attend<'_> {
                 unsafe { (self.kernels.run)(self, block, run, workspace) };
                 workspace.join(v_dim);
             }
-            workspace.divide(v_dim);
+            workspace.divide(v_dim, self.sinks_of(block));
             return true;
         };
         let queries = block.tokens * heads;
@@ -103,8 +106,13 @@ impl Attend<'_> {
                 join(&mut workspace.totals[i], results, stats, &part[2..]);
             }
         }
-        workspace.divide(v_dim);
+        workspace.divide(v_dim, self.sinks_of(block));
         true
+    }
+
+    /// The sinks of a block's heads.
+    fn sinks_of(&self, block: &Block<'_>) -> Option<&[f32]> {
+        self.sinks.map(|sinks| &sinks[block.heads.clone()])
     }
 
     /// The runs with positions that a block attends to.
@@ -285,7 +293,8 @@ impl AttendWorkspace {
         self.results.resize(queries * a.v_dim, 0.0);
         for (i, scaled) in self.queries.chunks_exact_mut(a.head_dim).enumerate() {
             let query = query(i / heads, block.heads.start + i % heads);
-            scaled.iter_mut().zip(query).for_each(|(s, q)| *s = q * a.scale);
+            let scale = a.scale_at(block.position + i / heads);
+            scaled.iter_mut().zip(query).for_each(|(s, q)| *s = q * scale);
         }
     }
 
@@ -307,10 +316,11 @@ impl AttendWorkspace {
         }
     }
 
-    /// Divides the sums of weighted values by the sum of the weights.
-    fn divide(&mut self, v_dim: usize) {
-        for (results, total) in self.results.chunks_exact_mut(v_dim).zip(&self.totals) {
-            results.iter_mut().for_each(|r| *r /= total.sum);
+    /// Divides the sums of weighted values by the sum of the weights, with that of the head's sink.
+    fn divide(&mut self, v_dim: usize, sinks: Option<&[f32]>) {
+        for (i, (results, total)) in self.results.chunks_exact_mut(v_dim).zip(&self.totals).enumerate() {
+            let sink = sinks.map_or(0.0, |sinks| exp::<false>(sinks[i % sinks.len()] - total.max));
+            results.iter_mut().for_each(|r| *r /= total.sum + sink);
         }
     }
 }

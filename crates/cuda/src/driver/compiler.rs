@@ -46,7 +46,7 @@ const LINEARS: [&str; 2] = [RECORD, PHASE];
 const ATTENTION: [&str; 3] = [TAGGED, PHASE, PAGES];
 
 /// What routing needs.
-const EXPERTS: [&str; 1] = [TAGGED];
+const EXPERTS: [&str; 2] = [TAGGED, PHASE];
 
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -63,7 +63,15 @@ impl FusedStep {
         let odd_pages = !config.page_len.is_multiple_of(KEYS);
         let halves = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_halves(l)));
         // what is read before the experts are known would be wasted
-        if has_experts(phases) || halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
+        let sinks = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.sinks != 0));
+        if sinks
+            || has_experts(phases)
+            || halves
+            || odd_pairs
+            || odd_heads
+            || odd_pages
+            || ropes.len() > MOST_TABLES
+        {
             return vec![];
         }
         SIZES.into_iter().filter(|&size| size == 1 || max_tokens > 1).collect()

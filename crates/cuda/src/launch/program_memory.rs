@@ -35,7 +35,11 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) ->
             let used = route.map_or(weight.experts, |route| graph.width(route) / 2);
             let counts = ExpertCounts { experts: weight.experts, used };
             let tokens = recorded_tokens(most.tokens);
-            Some(x_bytes(Layout::chunks(weight.cols), counts.rows(tokens)) + counts.bytes(tokens))
+            Some(
+                x_bytes(Layout::chunks(weight.cols), counts.rows(tokens))
+                    + counts.bytes(tokens)
+                    + counts.logits_bytes(tokens),
+            )
         }
         _ => None,
     });

@@ -94,6 +94,19 @@ pub(crate) struct Attend {
     pub(crate) rope: Option<Rope>,
     pub(crate) layer: usize,
     pub(crate) args: Attention,
+    pub(crate) sinks: Option<WeightId>,
+    pub(crate) out: Val,
+}
+
+/// Chooses experts from logits, or from the results of a linear of f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Route {
+    /// Logits, or x of the router.
+    pub(crate) x: Val,
+    pub(crate) norm: Option<Norm>,
+    pub(crate) router: Option<Matrix>,
+    pub(crate) bias: Option<WeightId>,
+    pub(crate) args: Routing,
     pub(crate) out: Val,
 }
 
@@ -123,13 +136,7 @@ pub(crate) enum Fused {
         out: Val,
     },
     Attend(Attend),
-    /// Chooses experts.
-    Route {
-        logits: Val,
-        bias: Option<WeightId>,
-        args: Routing,
-        out: Val,
-    },
+    Route(Route),
     /// `add + ` the weighted sum of the results of experts.
     Mix {
         x: Val,
@@ -167,7 +174,7 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
             (vec![*x], vec![*out])
         }
         Fused::Attend(a) => (vec![a.q.x, a.k.x, a.v], vec![a.out]),
-        Fused::Route { logits, out, .. } => (vec![*logits], vec![*out]),
+        Fused::Route(r) => (vec![r.x], vec![r.out]),
         Fused::Mix { x, route, add, out } => (add.iter().copied().chain([*x, *route]).collect(), vec![*out]),
         Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
     };
@@ -265,7 +272,9 @@ impl Fuser<'_> {
                 let (kind, limit) = activation(act);
                 elements(gate, Some(up), kind, limit)
             }
-            Op::Route { logits, bias, args } => Fused::Route { logits, bias, args, out },
+            Op::Route { logits: x, bias, args } => {
+                Fused::Route(Route { x, norm: None, router: None, bias, args, out })
+            }
             Op::ExpertLinear { x, route, weight, scale, bias } => {
                 let w = self.graph.weight(weight);
                 let matrix = Matrix { weight, scale, bias, first_row: 0, rows: w.rows / w.experts, out };

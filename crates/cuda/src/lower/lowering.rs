@@ -3,16 +3,16 @@
 //!
 //! Everything here is numbers: no device is needed.
 
-use tern_graph::{BackendError, Gating, Graph, NormKind, Plan, RopeStyle, Routing, Val, WeightId};
+use tern_graph::{BackendError, Gating, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
 use super::attention_shape::AttentionShape;
-use super::fuse::{Attend, Fused, Heads, Linear, Matrices, Matrix, Norm, activation, resolve_view};
+use super::fuse::{Attend, Fused, Heads, Linear, Matrices, Matrix, Norm, Route, activation, resolve_view};
 use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
     self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind, FloatLinearArgs, GatingKind,
     HeadArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM, MOST_PARTS, MOST_USED_EXPERTS, MixArgs, NormArgs,
-    OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs, RowNormArgs, TILE, View,
+    OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs, RouterLinear, RowNormArgs, TILE, View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -122,7 +122,7 @@ impl Lowering<'_> {
                 pad: 0,
             }),
             Fused::Attend(attend) => Phase::Attend(self.attend(attend)?),
-            Fused::Route { logits, bias, args, out } => Phase::Route(self.route(*logits, *bias, args, *out)?),
+            Fused::Route(route) => Phase::Route(self.route(route)?),
             Fused::Mix { x, route, add, out } => Phase::Mix(MixArgs {
                 x: self.view(*x),
                 add: add.map(|v| self.view(v)).unwrap_or_default(),
@@ -225,8 +225,10 @@ impl Lowering<'_> {
         })
     }
 
-    fn route(&self, logits: Val, bias: Option<WeightId>, args: &Routing, out: Val) -> Result<RouteArgs> {
-        let (experts, used) = (self.graph.width(logits), args.used);
+    fn route(&self, r: &Route) -> Result<RouteArgs> {
+        let args = &r.args;
+        let experts = r.router.map_or(self.graph.width(r.x), |m| m.rows);
+        let used = args.used;
         let groups = args.groups.map_or(0, |g| g.count);
         if experts > MOST_EXPERTS || used > MOST_USED_EXPERTS || groups > 32 {
             return Err(BackendError::Unsupported(format!(
@@ -240,10 +242,21 @@ impl Lowering<'_> {
             Gating::ChosenSoftmax => GatingKind::ChosenSoftmax,
             Gating::SqrtSoftplus => GatingKind::SqrtSoftplus,
         };
+        let router = match &r.router {
+            None => RouterLinear::default(),
+            Some(m) => RouterLinear {
+                x: self.view(r.x),
+                norm: r.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?,
+                w: self.vector(Some(m.weight))?,
+                bias: self.vector(m.bias)?,
+                cols: self.width(r.x),
+                pad: 0,
+            },
+        };
         Ok(RouteArgs {
-            logits: self.view(logits),
-            y: self.out(out),
-            bias: self.vector(bias)?,
+            logits: if r.router.is_some() { View::default() } else { self.view(r.x) },
+            y: self.out(r.out),
+            bias: self.vector(r.bias)?,
             inputs: 0,
             experts: experts as i32,
             used: used as i32,
@@ -253,6 +266,7 @@ impl Lowering<'_> {
             renormalise: i32::from(args.renormalise),
             scale: args.scale,
             pad: 0,
+            router,
         })
     }
 
@@ -377,6 +391,9 @@ impl Lowering<'_> {
             groups: (args.heads / args.kv_heads / shape.queries) as i32,
             y_half: 0,
             y_order: 0,
+            sinks: self.vector(a.sinks)?,
+            growth: args.temperature.map_or(0.0, |t| t.scale),
+            growth_length: args.temperature.map_or(0, |t| t.length) as i32,
         })
     }
 }

@@ -1,10 +1,10 @@
 //! Patterns of nodes that become one phase: a norm before linears, linears of one input, a gate between two of them, a
 //! residual after one, and attention with the norms and rotations of its heads.
 
-use tern_graph::{Activation, Attention, NormKind, Op, Val, WeightId};
+use tern_graph::{Activation, Attention, NormKind, Op, Routing, Val, WeightId};
 
-use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope};
-use crate::shared::{MOST_PARTS, TILE};
+use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope, Route};
+use crate::shared::{MOST_PARTS, MOST_ROUTER_COLS, TILE};
 use crate::weights::Layout;
 
 impl Fuser<'_> {
@@ -49,10 +49,11 @@ impl Fuser<'_> {
         match *self.op(v) {
             Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
             Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
-            Op::Attend { q, k, v: value, layer, args } => {
+            Op::Attend { q, k, v: value, layer, args, sinks } => {
                 let [q, k] = [q, k].map(|x| Heads { x, norm: None });
-                Some(self.attend(Attend { q, k, v: value, rope: None, layer, args, out: v }))
+                Some(self.attend(Attend { q, k, v: value, rope: None, layer, args, sinks, out: v }))
             }
+            Op::Route { logits, bias, args } => self.route(logits, bias, args, v),
             // `alone` lists all ops
             _ => None,
         }
@@ -87,6 +88,19 @@ impl Fuser<'_> {
         self.absorbed[up.index()] = true;
         let parts = parts.map(|part| Matrix { out, ..part }).to_vec();
         Some(Fused::Linear(Linear { gated: Some(act), matrices, ..Linear::of(x, parts) }))
+    }
+
+    /// The choice of experts from the results of a linear of f32.
+    fn route(&mut self, logits: Val, bias: Option<WeightId>, args: Routing, out: Val) -> Option<Fused> {
+        let &Op::Linear { x, weight, scale: None, bias: router_bias } = self.op(logits) else { return None };
+        let (rows, cols) = (self.graph.weight(weight).rows, self.graph.weight(weight).cols);
+        let fits = cols.is_multiple_of(4) && cols <= MOST_ROUTER_COLS;
+        if !fits || !self.is_f32(weight) || !self.is_read_once(logits) || self.absorbed[logits.index()] {
+            return None;
+        }
+        self.absorbed[logits.index()] = true;
+        let router = Some(Matrix { weight, scale: None, bias: router_bias, first_row: 0, rows, out: logits });
+        Some(Fused::Route(Route { x, norm: None, router, bias, args, out }))
     }
 
     /// `a + linear`, or `a +` the sum of experts
@@ -136,14 +150,28 @@ impl Fuser<'_> {
         }
     }
 
-    /// A root-mean-square norm of whole rows that only linears of codes read: its factor can be applied to the products.
+    /// A root-mean-square norm of whole rows that only linears of codes and routers read: its factor can be applied to the
+    /// products.
     pub(super) fn is_prologue(&self, v: Val) -> bool {
         let &Op::Norm { weight, bias: None, kind: NormKind::Rms, .. } = self.op(v) else { return false };
-        let codes =
-            |&r: &Val| matches!(*self.op(r), Op::Linear { weight, .. } if (self.layout)(weight).is_some());
+        let codes = |&r: &Val| match *self.op(r) {
+            Op::Linear { weight, .. } => (self.layout)(weight).is_some() || self.is_router(r),
+            Op::ExpertLinear { weight, .. } => (self.layout)(weight).is_some(),
+            _ => false,
+        };
         let readers = &self.readers[v.index()];
         let whole = self.graph.weight(weight).cols == self.graph.width(v);
         whole && !readers.is_empty() && readers.iter().all(codes) && !self.absorbed[v.index()]
+    }
+
+    fn is_f32(&self, weight: WeightId) -> bool {
+        (self.layout)(weight).is_none() // floats of 16 bits have a layout as matrices
+    }
+
+    /// A linear that the choice of experts has absorbed.
+    fn is_router(&self, v: Val) -> bool {
+        let chooses = |&r: &Val| matches!(self.op(r), Op::Route { .. });
+        self.absorbed[v.index()] && self.readers[v.index()].iter().all(chooses)
     }
 
     pub(super) fn is_gather(&self, v: Val) -> bool {
@@ -172,6 +200,14 @@ impl Fuser<'_> {
 
     /// Absorbs the norm before a linear, and the gather of output rows before the norm.
     pub(super) fn with_prologue(&self, phase: Fused) -> Fused {
+        if let Fused::Route(mut route) = phase {
+            if let Op::Norm { x, weight, bias, eps, kind } = *self.op(route.x)
+                && self.absorbed[route.x.index()]
+            {
+                (route.x, route.norm) = (x, Some(Norm { weight, bias, eps, kind }));
+            }
+            return Fused::Route(route);
+        }
         let Fused::Linear(mut linear) = phase else { return phase };
         if let Op::Norm { x, weight, bias, eps, kind } = *self.op(linear.x)
             && self.absorbed[linear.x.index()]

@@ -92,7 +92,11 @@ fn line(phase: &Phase) -> String {
             let shape = format!("{} heads, {} key heads, {} groups", a.heads, a.kv_heads, a.groups);
             format!("attend {inputs} pairs {} shape {}: {shape} -> {}", a.pairs, a.shape, view(&a.y))
         }
-        Phase::Route(a) => format!("route {} {} of {} -> {}", view(&a.logits), a.used, a.experts, view(&a.y)),
+        Phase::Route(a) => {
+            let router = format!("{}{} x {:x}", view(&a.router.x), norm(&a.router.norm), a.router.w);
+            let logits = if a.router.w == 0 { view(&a.logits) } else { router };
+            format!("route {logits} {} of {} -> {}", a.used, a.experts, view(&a.y))
+        }
         Phase::Mix(a) => {
             let add = if a.add.at == 0 { String::new() } else { format!(" + {}", view(&a.add)) };
             format!("mix {} of {} by {:x}{add} -> {}", view(&a.x), a.used, a.route, view(&a.y))

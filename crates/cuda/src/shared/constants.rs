@@ -58,6 +58,12 @@ shared_constants! {
     MOST_USED_EXPERTS: usize = 32;
     /// Sorted rows of an expert begin at a multiple of this: so many rows of x have their columns exchanged together.
     EXPERT_ROWS: usize = 8;
+    /// Columns of a linear that computes logits of experts, at most: rows of x are in shared memory.
+    MOST_ROUTER_COLS: usize = 8192;
+    /// Tokens of a block that computes logits of experts, at most.
+    ROUTER_TOKENS: usize = 8;
+    /// Warps of a block that chooses experts, one per token.
+    ROUTE_WARPS: usize = 4;
     /// Threads of the block that sorts the rows of experts.
     SORT_THREADS: usize = 1024;
     /// The fewest tokens of a tile that a warpgroup multiplies together, on GPUs that can.

@@ -2,7 +2,7 @@
 
 use super::c_text::shared_structs;
 use super::constants::MOST_TABLES;
-use super::phases::{AttendArgs, LinearArgs, RawPhase};
+use super::phases::{AttendArgs, LinearArgs, RawPhase, RouteArgs};
 
 /// The structs in C.
 pub(super) fn c_text() -> String {
@@ -62,6 +62,17 @@ shared_structs! {
         /// Rows of a tile.
         tile: i32,
         pad: i32,
+    }
+
+    /// Computes the logits of experts; the last block also chooses and sorts if it has a counter.
+    RouterArgs {
+        route: RouteArgs,
+        sort: SortArgs,
+        /// Zero between launches, or nothing.
+        arrivals: *mut u32,
+        /// Experts and tokens of a block.
+        experts: i32,
+        tokens: i32,
     }
 
     /// Sorted rows of one expert.

@@ -207,6 +207,8 @@ shared_structs! {
         arrivals: *mut u32,
         /// In a fused step of several tokens: the result as x of the next linear, or nothing.
         y_half: *mut u16,
+        /// One more score of each head, without a value, or nothing.
+        sinks: *const f32,
         magnitude: f32,
         scale: f32,
         softcap: f32,
@@ -223,6 +225,20 @@ shared_structs! {
         groups: i32,
         /// Of `y_half`: `BYTES_ORDER` or `BITS_ORDER`.
         y_order: i32,
+        /// Scores are times `1 + growth * ln(position / growth_length + 1)`.
+        growth: f32,
+        growth_length: i32,
+    }
+
+    /// The norm and the linear whose results are logits of experts, or nothing.
+    RouterLinear {
+        x: View,
+        norm: NormArgs,
+        /// `[experts][cols]`
+        w: *const f32,
+        bias: *const f32,
+        cols: i32,
+        pad: i32,
     }
 
     /// Chooses the experts of each token.
@@ -241,6 +257,7 @@ shared_structs! {
         renormalise: i32,
         scale: f32,
         pad: i32,
+        router: RouterLinear,
     }
 
     /// The weighted sum of the results of a token's experts, plus a value.

@@ -38,6 +38,7 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
             scale: 1.0,
             window: None,
             softcap: None,
+            temperature: None,
         };
         let attended = g.attend(q, k, v, args).unwrap();
         let sum = g.add(x, attended).unwrap();

@@ -1,15 +1,18 @@
 //! Cases of attention.
 
 use super::{Case, INPUTS};
-use crate::{Attention, GraphError, KvCells, Output, PageTable, Random, Slice, Step};
+use crate::{
+    Attention, GraphError, HostTensor, KvCells, Op, Output, PageTable, Random, Slice, Step, Temperature,
+};
 
 /// Attention of one sequence, in steps of `lens` tokens.
 pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     let rng = &mut Random::new(2);
     let (w, c) = (args.window.unwrap_or(0), args.softcap.unwrap_or(0.0));
+    let (t, heads) = (args.temperature.map_or(0.0, |t| t.scale), args.heads);
     let name = format!(
-        "attend {}/{} heads x {} window {w} softcap {c} steps {lens:?}",
-        args.heads, args.kv_heads, args.head_dim
+        "attend {heads}/{} heads x {} window {w} softcap {c} temperature {t} steps {lens:?}",
+        args.kv_heads, args.head_dim
     );
     let mut case = Case::new(name, 2e-3); // keys and values are kept in f16
     let q = case.input("q", args.heads * args.head_dim, rng)?;
@@ -18,6 +21,18 @@ pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     case.graph.attend(q, k, v, args)?;
     case.sequence(lens, rng);
     case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].bytes_per_token(case.kv_cells);
+    Ok(case)
+}
+
+/// The same with a sink per head: small ones, large ones, and one that takes nearly all of the weight.
+fn sinks(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
+    let mut case = attend(args, lens)?;
+    case.name = format!("{} with sinks", case.name);
+    let sinks = [0.5, -3.0, 2.0, 30.0, -100.0, 1.0];
+    let id = case.matrix(HostTensor::from_f32("sinks", 1, args.heads, &sinks[..args.heads]))?;
+    if let Some(Op::Attend { sinks, .. }) = case.graph.nodes.last_mut().map(|node| &mut node.op) {
+        *sinks = Some(id);
+    }
     Ok(case)
 }
 
@@ -32,6 +47,7 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
         scale: 0.125,
         window: None,
         softcap: None,
+        temperature: None,
     };
     for (args, lens) in [
         (plain, vec![1, 1, 1]),
@@ -39,6 +55,7 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
         (Attention { kv_heads: 1, ..plain }, vec![5, 33, 1]),
         (Attention { heads: 6, kv_heads: 2, head_dim: 80, v_dim: 48, ..plain }, vec![17, 1, 9]),
         (Attention { window: Some(7), ..plain }, vec![20, 1, 30]),
+        (Attention { temperature: Some(Temperature { scale: 0.8, length: 6 }), ..plain }, vec![20, 1, 9]),
         (Attention { softcap: Some(5.0), scale: 1.0, ..plain }, vec![50, 1]),
         (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]), // long enough to be split, in odd groups
     ] {
@@ -53,6 +70,10 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
             cases.push(Case { kv_cells, tolerance, name: format!("{} {kv_cells:?}", case.name), ..case });
         }
     }
+    for lens in [vec![1, 40, 1], vec![600, 1]] {
+        cases.push(sinks(Attention { heads: 6, kv_heads: 2, window: Some(30), ..plain }, &lens)?);
+        cases.push(sinks(plain, &lens)?);
+    }
     cases.push(two_sequences()?);
     Ok(cases)
 }
@@ -61,8 +82,16 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
 fn two_sequences() -> Result<Case, GraphError> {
     let rng = &mut Random::new(5);
     let mut case = Case::new("two sequences, rows chosen".into(), 2e-3);
-    let args =
-        Attention { heads: 2, kv_heads: 1, head_dim: 32, v_dim: 32, scale: 0.2, window: None, softcap: None };
+    let args = Attention {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 32,
+        v_dim: 32,
+        scale: 0.2,
+        window: None,
+        softcap: None,
+        temperature: None,
+    };
     let q = case.input("q", 64, rng)?;
     let k = case.input("k", 32, rng)?;
     let v = case.input("v", 32, rng)?;
