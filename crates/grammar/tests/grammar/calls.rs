@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tern_engine::Constraint;
 use tern_grammar::Grammar;
-use tern_text::CallTexts;
+use tern_text::{ArgumentForm, CallTexts};
 
 use crate::validate::validate;
 use crate::vocabularies::{all, stories};
@@ -38,6 +38,7 @@ impl Shape {
             open: format!("{}{bracket}", outer.0),
             before_name: format!("{}{{\"name\": \"", inner.0),
             before_arguments: format!("\", \"{key}\": "),
+            arguments: ArgumentForm::Json,
             after_arguments: format!("}}{}", inner.1),
             separator: separator.into(),
             close: format!("{unbracket}{}", outer.1),
@@ -142,6 +143,7 @@ fn calls_may_be_named_outside_of_json() {
         open: String::new(),
         before_name: "call ".into(),
         before_arguments: " with ".into(),
+        arguments: ArgumentForm::Json,
         after_arguments: ".".into(),
         separator: " then ".into(),
         close: String::new(),
