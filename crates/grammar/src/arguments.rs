@@ -45,10 +45,12 @@ impl Writer<'_> {
     /// A text in Lark, with its control tokens as token ids.
     pub(crate) fn markup(&self, text: &str) -> String {
         let lark = |piece: &Piece<'_>| match piece {
-            Piece::Text(text) => literal(text),
-            Piece::Control(id) => format!("<[{id}]>"),
+            Piece::Text(text) => Some(literal(text)),
+            // an end token may follow every complete text
+            Piece::Control(id) if self.tokenizer.eog().contains(id) => None,
+            Piece::Control(id) => Some(format!("<[{id}]>")),
         };
-        self.pieces(text).iter().map(lark).collect::<Vec<_>>().join(" ")
+        self.pieces(text).iter().filter_map(lark).collect::<Vec<_>>().join(" ")
     }
 
     fn pieces<'t>(&self, text: &'t str) -> Vec<Piece<'t>> {

@@ -53,6 +53,10 @@ pub struct ChannelStyle {
     pub calls: &'static str,
     /// What ends a message.
     pub ends: &'static [&'static str],
+    /// The start of the header of the answer itself, up to its text; empty if it varies.
+    pub answer: &'static str,
+    /// The start of the header of a call, before what [`CallStyle::begin`] has; empty if headers do not distinguish calls.
+    pub call: &'static str,
 }
 
 /// Tool calls, written `open` call `separator` call .. `close`, each call between `begin` and `end`.

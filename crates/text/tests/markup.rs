@@ -43,7 +43,7 @@ const FUNCTION_CALL: &str = "<|function_call|>{\"name\": \"f\", \"arguments\": {
 const FUNCTION_TAG: &str = "<function=f>{}</function>";
 const FUNCTOOLS: &str = "functools[{\"name\": \"f\", \"arguments\": {}}]";
 const GRANITE: &str = "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]";
-const HARMONY: &str = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>";
+const HARMONY: &str = " to=functions.f <|constrain|>json<|message|>{}<|call|>";
 const SECTION: &str = "<|tool_calls_section_begin|><|tool_call_begin|>f<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>";
 const TOOLCALL: &str = "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>";
 const TOOL_CALLS_LINES: &str = "<tool_calls>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_calls>";

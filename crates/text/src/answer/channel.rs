@@ -41,7 +41,9 @@ pub(super) fn header(text: &str, style: &ChannelStyle) -> Header {
     }
     let Some(length) = header.find(style.message) else {
         let ended = style.ends.iter().any(|end| header.contains(end));
-        return if ended || header.len() > LONGEST { Header::Not } else { Header::Wait };
+        // the end may be a part of the marker
+        let long = header.len() >= LONGEST + style.message.len();
+        return if ended || long { Header::Not } else { Header::Wait };
     };
     let (header, length) = (&header[..length], text.len() - header.len() + length + style.message.len());
     if header.len() > LONGEST || style.ends.iter().any(|end| header.contains(end)) {

@@ -63,6 +63,8 @@ pub(super) const CHANNELS: &[(&[&str], ChannelStyle)] = &[
             reasoning: "<|channel|>analysis",
             calls: "to=functions.",
             ends: &["<|end|>", "<|call|>", "<|return|>"],
+            answer: "<|channel|>final<|message|>",
+            call: "<|channel|>commentary",
         },
     ),
     (
@@ -74,6 +76,8 @@ pub(super) const CHANNELS: &[(&[&str], ChannelStyle)] = &[
             reasoning: "to=self",
             calls: "",
             ends: &["<|eom|>", "<|eot|>"],
+            answer: " to=user<|message|>",
+            call: "",
         },
     ),
 ];

@@ -255,7 +255,7 @@ pub(super) const CALLS: &[CallRow] = &[
     ),
     // harmony: the header of a message names the function, see `ChannelStyle`
     row(&["<|channel|>commentary", "assistant to=", "functions.", "<|message|>"], {
-        named("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>")
+        named(" to=functions.", " <|constrain|>json<|message|>", "<|call|>")
     }),
     CallRow {
         has: &["<function=", "</function>"],

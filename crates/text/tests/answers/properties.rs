@@ -115,6 +115,7 @@ proptest! {
                 text += &content;
                 want.content = content;
             }
+            text += markup.channels.map_or("", |channels| channels.call);
             text += &written(&style, &calls);
             want.calls = calls;
         } else {
