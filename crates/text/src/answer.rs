@@ -157,7 +157,9 @@ impl AnswerParser {
         self.at = 0;
         match std::mem::replace(&mut self.state, State::Content) {
             // a truncated header
-            State::Header if self.channels.is_some_and(|style| style.is_marked(&rest)) => {}
+            State::Header
+                if self.channels.is_some_and(|style| style.markers().any(|marker| rest.contains(marker))) => {
+            }
             State::Start | State::Content | State::Header => self.out.end(Kind::Content, &rest),
             State::Reasoning => self.out.end(Kind::Reasoning, &rest),
             State::CallHeader(header) => match header.cut_off(&rest) {

@@ -43,10 +43,11 @@ fn harmony() {
 #[test]
 fn malformed_headers_are_content() {
     let markup = Markup::of(HARMONY);
-    for no_header in ["to=day", "<|start|>ass", "<|chan", "to=f <|channel|>x", "< to=f"] {
+    for no_header in ["to=day", "<|start|>ass", "<|chan", "< to=f"] {
         assert_eq!(read(&markup, "", no_header), said("", no_header, &[]));
     }
     // truncated
+    assert_eq!(read(&markup, "", " to=functions.f<|channel|>comm"), said("", "", &[]));
     for header in ["<|channel|>analysis", "<|start|>assistant", "<|start|>assistant to=functions.f"] {
         assert_eq!(read(&markup, "", &format!("a {header}")), said("", "a", &[]));
     }
