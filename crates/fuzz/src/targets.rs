@@ -1,5 +1,6 @@
 //! The fuzz targets: everything that parses untrusted input.
 
+mod answer;
 mod http;
 
 use std::path::Path;
@@ -30,6 +31,7 @@ pub(crate) static TARGETS: &[Target] = &[
     Target { name: "tokenizer", start: tokenizer, seeds: files, words: FILE_WORDS },
     Target { name: "template", start: template, seeds: Vec::new, words: TEMPLATE_WORDS },
     Target { name: "schema", start: schema, seeds: Vec::new, words: SCHEMA_WORDS },
+    Target { name: "answer", start: answer::start, seeds: Vec::new, words: answer::WORDS },
     Target { name: "http", start: http::start, seeds: Vec::new, words: HTTP_WORDS },
 ];
 

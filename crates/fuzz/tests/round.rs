@@ -34,6 +34,11 @@ fn schema() {
 }
 
 #[test]
+fn answer() {
+    round("answer");
+}
+
+#[test]
 fn http() {
     round("http");
 }

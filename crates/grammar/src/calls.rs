@@ -1,10 +1,10 @@
 //! A grammar for tool calls, in the syntax of the model.
 
 use serde_json::{Value, json};
-use tern_text::{CallTexts, Tokenizer};
+use tern_text::{ArgumentForm, CallTexts, Tokenizer};
 
+use crate::arguments::Writer;
 use crate::error::GrammarError;
-use crate::lark::literal;
 use crate::{limits, schema};
 
 /// The calls in Lark: the fixed texts of the syntax, with a name and its arguments between them.
@@ -25,29 +25,44 @@ pub(crate) fn lark(
     if found > limits::TEXT {
         return Err(GrammarError::Size { what: "list of tool names", found, limit: limits::TEXT });
     }
-    let markup = |text: &str| markup(text, tokenizer);
-    let CallTexts { open, before_name, before_arguments, after_arguments, separator, close } = texts;
+    let writer = Writer { tokenizer };
+    let CallTexts { open, before_name, before_arguments, arguments: form, after_arguments, separator, close } =
+        texts;
     // calls can only be repeated if a marker separates them
-    let marked = !separator.is_empty() && (!open.is_empty() || !before_name.is_empty());
+    let marked = match form {
+        ArgumentForm::Json => !separator.is_empty() && (!open.is_empty() || !before_name.is_empty()),
+        _ => !separator.is_empty() || !after_arguments.is_empty(),
+    };
     let more = if many && marked {
-        format!(" ({} call){{0,{}}}", markup(separator), limits::CALLS - 1)
+        format!(" ({} call){{0,{}}}", writer.markup(separator), limits::CALLS - 1)
     } else {
         String::new()
     };
     let names: Vec<String> = (0..tools.len()).map(|n| format!("call_{n}")).collect();
-    let mut grammar =
-        format!("start: {} call{more} {}\ncall: {}\n", markup(open), markup(close), names.join(" | "));
+    let mut grammar = format!(
+        "start: {} call{more} {}\ncall: {}\n",
+        writer.markup(open),
+        writer.markup(close),
+        names.join(" | ")
+    );
+    grammar += &writer.shared_rules(form);
     for (rule, (name, parameters)) in names.iter().zip(tools) {
-        let arguments = arguments(parameters)
+        let schema = arguments(parameters)
             .map_err(|error| GrammarError::Tool { name: name.clone(), error: Box::new(error) })?;
-        let spelled = Value::from(name.as_str()).to_string(); // as in JSON, with quotes
-        let spelled = &spelled[1..spelled.len() - 1];
-        grammar += &format!(
-            "{rule}: {} %json {} {}\n",
-            markup(&format!("{before_name}{spelled}{before_arguments}")),
-            schema::with_options(arguments),
-            markup(after_arguments),
-        );
+        let spelled = match form {
+            ArgumentForm::Json => {
+                let spelled = Value::from(name.as_str()).to_string(); // as in JSON, with quotes
+                spelled[1..spelled.len() - 1].to_string()
+            }
+            _ => name.clone(),
+        };
+        let before = writer.markup(&format!("{before_name}{spelled}{before_arguments}"));
+        let (inside, rules) = match form {
+            ArgumentForm::Json => (format!("%json {}", schema::with_options(schema)), String::new()),
+            ArgumentForm::Tags(tags) => writer.tags(tags, rule, &schema),
+            ArgumentForm::Literal(literal) => writer.literals(literal, rule, &schema),
+        };
+        grammar += &format!("{rule}: {before} {inside} {}\n{rules}", writer.markup(after_arguments));
     }
     Ok(grammar)
 }
@@ -62,23 +77,4 @@ fn arguments(parameters: &Value) -> Result<Value, GrammarError> {
         fields.entry("type").or_insert_with(|| "object".into());
     }
     Ok(cleaned)
-}
-
-/// A text in Lark, with its control tokens as token ids.
-fn markup(text: &str, tokenizer: &Tokenizer) -> String {
-    let mut parts = Vec::new();
-    let mut rest = text;
-    for id in tokenizer.encode(text, false, true) {
-        let Some(spelling) = tokenizer.token_text(id).filter(|_| tokenizer.is_control(id)) else { continue };
-        let Some((before, after)) = rest.split_once(spelling) else { continue };
-        if !before.is_empty() {
-            parts.push(literal(before));
-        }
-        parts.push(format!("<[{id}]>"));
-        rest = after;
-    }
-    if !rest.is_empty() {
-        parts.push(literal(rest));
-    }
-    parts.join(" ")
 }

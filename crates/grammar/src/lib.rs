@@ -25,6 +25,7 @@
 //! Deliberately absent: sampling, parsing of tool calls in generated text, validation of finished documents, and
 //! downloads: a schema that refers to another document is rejected.
 
+mod arguments;
 mod calls;
 mod compiler;
 mod constraint;

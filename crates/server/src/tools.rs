@@ -1,6 +1,9 @@
 //! The tools of a chat: which are offered, and which must be called.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use tern::text::ToolSchemas;
 
 use crate::Config;
 use crate::error::{ApiError, Result};
@@ -60,6 +63,12 @@ impl Tools {
     /// Whether the model may call tools.
     pub(crate) fn enabled(&self) -> bool {
         self.choice != ToolChoice::None
+    }
+
+    /// What is needed to parse calls, if the model may call tools.
+    pub(crate) fn schemas(&self) -> Option<Arc<ToolSchemas>> {
+        let functions = self.functions.iter().map(|(name, parameters)| (name.as_str(), parameters));
+        self.enabled().then(|| Arc::new(ToolSchemas::new(functions)))
     }
 
     /// The tools of which one must be called, if any.

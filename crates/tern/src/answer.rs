@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tern_engine::{Finish, Sampled};
-use tern_text::{AnswerParser, Decoder, Markup, Part, StopError, Tokenizer};
+use tern_text::{AnswerParser, Decoder, Markup, Part, StopError, Tokenizer, ToolSchemas};
 
 use crate::ToolCall;
 
@@ -25,8 +25,8 @@ pub struct ChatReading {
     pub markup: Markup,
     /// The end of the prompt, which may open reasoning.
     pub prompt_tail: String,
-    /// Whether tools may be called; otherwise calls are content.
-    pub tools: bool,
+    /// The tools that may be called; without them calls are content.
+    pub tools: Option<Arc<ToolSchemas>>,
     /// Whether more than one call may follow.
     pub many_calls: bool,
 }
@@ -96,9 +96,10 @@ impl AnswerReader {
             decoder = decoder.at_start_of_text();
         }
         if let Some(chat) = &reading.chat {
-            decoder = decoder.showing(chat.markup.texts(chat.tools));
+            decoder = decoder.showing(chat.markup.texts(chat.tools.is_some()));
         }
-        let parser = |chat: &ChatReading| AnswerParser::new(&chat.markup, &chat.prompt_tail, chat.tools);
+        let parser =
+            |chat: &ChatReading| AnswerParser::new(&chat.markup, &chat.prompt_tail, chat.tools.clone());
         Ok(AnswerReader {
             decoder,
             parser: reading.chat.as_ref().map(parser),

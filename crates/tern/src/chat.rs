@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 use tern_text::{CallStyle, Cancelled, ChatInput, ChatTemplate, ChatText, Markup, TemplateError};
 
+use crate::template_traits::{ContentShape, TemplateTraits};
 use crate::{Error, Model};
 
 /// The longest that a chat template may take; real ones take milliseconds.
@@ -56,16 +57,16 @@ impl Message {
     }
 
     /// As a template reads it.
-    fn to_value(&self, shape: ContentShape, arguments: Arguments) -> Value {
+    fn to_value(&self, traits: TemplateTraits, arguments: Arguments) -> Value {
         let mut out = Map::new();
         out.insert("role".into(), self.role.as_str().into());
-        let content = match shape {
+        let content = match traits.content_shape {
             ContentShape::Text => self.content.as_str().into(),
             ContentShape::Parts => json!([{"type": "text", "text": self.content}]),
         };
         out.insert("content".into(), content);
         let texts = [
-            ("reasoning_content", &self.reasoning),
+            (traits.reasoning_key, &self.reasoning),
             ("name", &self.name),
             ("tool_call_id", &self.tool_call_id),
         ];
@@ -141,14 +142,6 @@ enum Arguments {
     Text,
 }
 
-/// How a template reads the content of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ContentShape {
-    Text,
-    /// A list of parts: templates of models that also take images.
-    Parts,
-}
-
 /// A conversation that the model continues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chat {
@@ -210,14 +203,18 @@ impl Model {
             }
         }
         let calls = chat.messages.iter().any(|message| !message.tool_calls.is_empty());
-        let text = match self.render_with(template, chat, Arguments::Object, cancelled.clone()) {
-            // some templates write the arguments of earlier calls as they stand
-            Err(error) if calls && !matches!(error, TemplateError::Cancelled) => {
-                self.render_with(template, chat, Arguments::Text, cancelled).map_err(|_| error)?
-            }
-            rendered => rendered?,
-        };
-        Ok(RenderedChat { text, markup })
+        let mut text = self.render_with(template, chat, Arguments::Object, cancelled.clone());
+        if calls && text.as_ref().is_err_and(|error| !matches!(error, TemplateError::Cancelled)) {
+            // some templates write the arguments of earlier calls as they stand, and some reject reasoning beside content
+            let without = without_reasoning_beside_content(chat);
+            let others =
+                [(chat, Arguments::Text), (&without, Arguments::Object), (&without, Arguments::Text)];
+            let mut others = others
+                .into_iter()
+                .map(|(chat, arguments)| self.render_with(template, chat, arguments, cancelled.clone()));
+            text = others.find(Result::is_ok).unwrap_or(text);
+        }
+        Ok(RenderedChat { text: text?, markup })
     }
 
     fn render_with(
@@ -227,8 +224,10 @@ impl Model {
         arguments: Arguments,
         cancelled: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<ChatText, TemplateError> {
-        let value = |message: &Message| message.to_value(self.content_shape(), arguments);
+        let traits = self.template_traits();
+        let value = |message: &Message| message.to_value(traits, arguments);
         let messages: Vec<Value> = match self.takes_tools() {
+            true if traits.one_call => one_call_per_message(&chat.messages).iter().map(value).collect(),
             true => chat.messages.iter().map(value).collect(),
             // calls of earlier turns are part of the conversation even if this turn has no tools
             false => explain_tools(chat).iter().map(value).collect(),
@@ -244,6 +243,50 @@ impl Model {
             cancelled: Cancelled::when(move || cancelled() || start.elapsed() > RENDERING),
         })
     }
+}
+
+/// The conversation without the reasoning of messages that also have content and calls.
+fn without_reasoning_beside_content(chat: &Chat) -> Chat {
+    let mut chat = chat.clone();
+    for message in &mut chat.messages {
+        if !message.tool_calls.is_empty() && !message.content.is_empty() {
+            message.reasoning = None;
+        }
+    }
+    chat
+}
+
+/// The messages for a template that writes one call per message: several calls become several messages, each followed by
+/// its result.
+fn one_call_per_message(messages: &[Message]) -> Vec<Message> {
+    let mut out = Vec::new();
+    let mut rest = messages.iter().peekable();
+    while let Some(message) = rest.next() {
+        if message.tool_calls.len() < 2 {
+            out.push(message.clone());
+            continue;
+        }
+        let mut results = Vec::new();
+        while let Some(result) = rest.next_if(|next| next.role == "tool") {
+            results.push(result.clone());
+        }
+        for (at, call) in message.tool_calls.iter().enumerate() {
+            let tool_calls = vec![call.clone()];
+            out.push(match at {
+                0 => Message { tool_calls, ..message.clone() },
+                _ => Message { tool_calls, ..Message::new(&message.role, "") },
+            });
+            let answers = |result: &Message| result.tool_call_id.is_some() && result.tool_call_id == call.id;
+            // results without ids are in the order of the calls
+            let found = results.iter().position(answers);
+            let unnamed = || {
+                results.first().filter(|result| result.tool_call_id.is_none() || call.id.is_none()).map(|_| 0)
+            };
+            out.extend(found.or_else(unnamed).map(|at| results.remove(at)));
+        }
+        out.append(&mut results);
+    }
+    out
 }
 
 /// The conversation for a template that knows no tools: their description, calls and results become plain text.
@@ -267,32 +310,6 @@ fn explain_tools(chat: &Chat) -> Vec<Message> {
     out
 }
 
-/// Whether a conversation's text contains the word `needle`.
-fn shows_needle(template: &ChatTemplate, content: Value, tools: Option<Value>) -> bool {
-    let messages = json!([{"role": "user", "content": content}]);
-    let input = ChatInput { messages, tools, add_generation_prompt: true, ..ChatInput::default() };
-    template.render(&input).is_ok_and(|chat| chat.text.contains("needle"))
-}
-
-/// Whether a template shows tools to the model.
-pub(crate) fn takes_tools(template: &ChatTemplate) -> bool {
-    let tool = json!({"type": "function", "function": {
-        "name": "needle", "description": "", "parameters": {"type": "object", "properties": {}},
-    }});
-    [json!("hay"), json!([{"type": "text", "text": "hay"}])]
-        .into_iter()
-        .any(|content| shows_needle(template, content, Some(json!([tool]))))
-}
-
-/// A template that drops a plain text takes lists of parts only.
-pub(crate) fn content_shape(template: &ChatTemplate) -> ContentShape {
-    let shows = |content| shows_needle(template, content, None);
-    match !shows(json!("needle")) && shows(json!([{"type": "text", "text": "needle"}])) {
-        true => ContentShape::Parts,
-        false => ContentShape::Text,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,8 +330,24 @@ mod tests {
 
     #[test]
     fn templates_of_models_with_images_get_parts() {
-        let value = Message::user("a").to_value(ContentShape::Parts, Arguments::Object);
+        let traits = TemplateTraits { content_shape: ContentShape::Parts, ..TemplateTraits::default() };
+        let value = Message::user("a").to_value(traits, Arguments::Object);
         assert_eq!(value, json!({"role": "user", "content": [{"type": "text", "text": "a"}]}));
+    }
+
+    #[test]
+    fn several_calls_become_several_messages() {
+        let call = |id: &str| ToolCall { id: Some(id.into()), ..ToolCall::new("f", "{}") };
+        let calls = Message {
+            tool_calls: vec![call("a"), call("b")],
+            reasoning: Some("Hm.".into()),
+            ..Message::assistant("I look.")
+        };
+        let (one, two, other) = (Message::tool("1", "a"), Message::tool("2", "b"), Message::tool("3", "c"));
+        let messages = [calls.clone(), two.clone(), one.clone(), other.clone(), Message::user("Hi")];
+        let first = Message { tool_calls: vec![call("a")], ..calls };
+        let second = Message { tool_calls: vec![call("b")], ..Message::assistant("") };
+        assert_eq!(one_call_per_message(&messages), [first, one, second, two, other, Message::user("Hi")]);
     }
 
     #[test]

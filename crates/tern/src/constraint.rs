@@ -34,7 +34,8 @@ impl Model {
         chat: Option<ChatStart<'_>>,
     ) -> Result<CompiledConstraint, GrammarError> {
         let compiled = self.grammar_compiler().compile(grammar)?;
-        let preamble = chat.and_then(|chat| Preamble::new(self, chat));
+        let forced = matches!(grammar, Grammar::Calls { .. });
+        let preamble = chat.and_then(|chat| Preamble::new(self, chat, forced));
         Ok(CompiledConstraint { compiled, preamble })
     }
 }

@@ -44,6 +44,7 @@ mod progress;
 mod request;
 mod sampling;
 mod stream;
+mod template_traits;
 pub mod units;
 
 pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};

@@ -9,10 +9,10 @@ use tern_grammar::GrammarCompiler;
 use tern_graph::Backend;
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
-use crate::chat::{self, ContentShape};
 use crate::opened::OpenedModel;
 use crate::options::PAGE_LEN;
 use crate::progress::{Progress, Silent};
+use crate::template_traits::TemplateTraits;
 use crate::{Error, LoadOptions, PartialSampling};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
@@ -31,9 +31,8 @@ pub struct Model {
 struct Inner {
     parts: ModelParts,
     end_tokens: Arc<[u32]>,
-    content_shape: ContentShape,
     markup: Option<Markup>,
-    takes_tools: bool,
+    template_traits: TemplateTraits,
     grammar_compiler: OnceLock<GrammarCompiler>,
     load_time: Duration,
 }
@@ -115,9 +114,8 @@ impl Model {
         let template = parts.template.as_ref();
         let inner = Inner {
             end_tokens: parts.tokenizer.eog().iter().copied().collect(),
-            content_shape: template.map_or(ContentShape::Text, chat::content_shape),
             markup: template.map(ChatTemplate::markup),
-            takes_tools: template.is_some_and(chat::takes_tools),
+            template_traits: template.map(TemplateTraits::of).unwrap_or_default(),
             grammar_compiler: OnceLock::new(),
             load_time: start.elapsed(),
             parts,
@@ -152,11 +150,11 @@ impl Model {
 
     /// Whether its template shows tools to it; otherwise they are described in a system message.
     pub fn takes_tools(&self) -> bool {
-        self.inner.takes_tools
+        self.inner.template_traits.takes_tools
     }
 
-    pub(crate) fn content_shape(&self) -> ContentShape {
-        self.inner.content_shape
+    pub(crate) fn template_traits(&self) -> TemplateTraits {
+        self.inner.template_traits
     }
 
     /// The tokens that end a text.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tern_engine::Constraint;
-use tern_text::{CallStyle, ReasoningStyle, Tokenizer};
+use tern_text::{CallStyle, ChannelStyle, Markup, ReasoningStyle, Tokenizer};
 
 use crate::Model;
 
@@ -19,7 +19,10 @@ pub struct ChatStart<'a> {
 /// The token that starts a call; without one a call cannot be distinguished from an answer.
 pub fn call_token(tokenizer: &Tokenizer, style: &CallStyle) -> Option<u32> {
     let mark = if style.open.is_empty() { style.begin } else { style.open };
-    tokenizer.id_of(mark.trim_ascii())
+    let mark = mark.trim_ascii().lines().next()?;
+    let first =
+        || tokenizer.encode(mark, false, true).first().copied().filter(|&id| tokenizer.is_control(id));
+    tokenizer.id_of(mark).or_else(first)
 }
 
 /// The part of a text before the constraint applies.
@@ -30,6 +33,8 @@ pub(crate) struct Preamble {
     think: Option<u32>,
     /// The token that begins a call.
     call: Option<u32>,
+    /// How the messages of an answer begin, if it has several.
+    headers: Option<Headers>,
     /// What ends reasoning.
     end: Vec<u8>,
     /// The last bytes of the reasoning, fewer than its end marker has.
@@ -38,8 +43,70 @@ pub(crate) struct Preamble {
     end_tokens: Arc<[u32]>,
 }
 
+/// The headers of messages that may begin, as tokens, and what follows each.
+#[derive(Clone, Debug)]
+struct Headers {
+    /// Before the header of a message after the first.
+    start: Vec<u32>,
+    known: Vec<(Vec<u32>, State)>,
+    /// The tokens of the current header.
+    read: Vec<u32>,
+}
+
+impl Headers {
+    fn new(tokenizer: &Tokenizer, markup: &Markup, chat: ChatStart<'_>, forced: bool) -> Option<Headers> {
+        let style = markup.channels.filter(|style| !style.answer.is_empty())?;
+        let tokens = |text: &str| tokenizer.encode(text, false, true);
+        let mut known = Vec::new();
+        known.extend(markup.reasoning.map(|style| (tokens(style.begin), State::Reasoning)));
+        match (forced, style.call) {
+            // calls are in the text of an answer
+            (true, "") => known.push((tokens(style.answer), State::Constrained)),
+            (true, call) => known.push((tokens(call), State::Constrained)),
+            (false, call) => {
+                known.push((tokens(style.answer), State::Constrained));
+                known.extend(chat.calls.filter(|_| !call.is_empty()).map(|_| (tokens(call), State::Free)));
+            }
+        }
+        known.retain(|(tokens, _)| !tokens.is_empty());
+        Some(Headers { start: tokens(style.start), known, read: vec![] })
+    }
+
+    /// The tokens that may follow.
+    fn next(&self) -> impl Iterator<Item = u32> {
+        let read = &self.read;
+        let next = |(tokens, _): &(Vec<u32>, State)| {
+            tokens.strip_prefix(read.as_slice()).and_then(|rest| rest.first().copied())
+        };
+        self.known.iter().filter_map(next)
+    }
+
+    /// Takes a token; returns the state after a whole header.
+    fn take(&mut self, token: u32) -> Result<Option<State>, String> {
+        if !self.next().any(|next| next == token) {
+            return Err(format!("token {token} is not part of a header"));
+        }
+        self.read.push(token);
+        let Some(at) = self.known.iter().position(|(tokens, _)| *tokens == self.read) else {
+            return Ok(None);
+        };
+        self.read.clear();
+        let state = self.known[at].1;
+        if state == State::Reasoning {
+            // it does not reason twice, and the next message has its start
+            self.known.remove(at);
+            for (tokens, _) in &mut self.known {
+                tokens.splice(0..0, self.start.iter().copied());
+            }
+        }
+        Ok(Some(state))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// In the header of a message.
+    Header,
     /// The next token decides.
     Undecided,
     Reasoning,
@@ -50,25 +117,34 @@ enum State {
 
 impl Preamble {
     /// None if the constraint applies from the first token on.
-    pub(crate) fn new(model: &Model, chat: ChatStart<'_>) -> Option<Preamble> {
+    pub(crate) fn new(model: &Model, chat: ChatStart<'_>, forced: bool) -> Option<Preamble> {
         let tokenizer = model.tokenizer();
+        let headers = model.markup().and_then(|markup| {
+            let starts = |style: ChannelStyle| chat.prompt_tail.trim_ascii_end().ends_with(style.start);
+            Headers::new(tokenizer, &markup, chat, forced).filter(|_| markup.channels.is_some_and(starts))
+        });
         let style: Option<ReasoningStyle> = model.markup().and_then(|markup| markup.reasoning);
         let tail = chat.prompt_tail.trim_ascii_end();
         let ends_with =
             |mark: fn(&ReasoningStyle) -> &str| style.is_some_and(|style| tail.ends_with(mark(&style)));
-        let state = if ends_with(|style| style.begin) { State::Reasoning } else { State::Undecided };
+        let state = match headers {
+            Some(_) => State::Header,
+            None if ends_with(|style| style.begin) => State::Reasoning,
+            None => State::Undecided,
+        };
         let think = style.and_then(|style| tokenizer.id_of(style.begin));
         let preamble = Preamble {
             state,
             // a prompt that closed the reasoning asks for none
             think: think.filter(|_| state == State::Undecided && !ends_with(|style| style.end)),
             call: chat.calls.and_then(|style| call_token(tokenizer, &style)),
+            headers,
             end: style.map_or(vec![], |style| style.end.as_bytes().to_vec()),
             tail: vec![],
             tokenizer: Arc::clone(tokenizer),
             end_tokens: Arc::clone(model.end_tokens()),
         };
-        let waits = state == State::Reasoning || preamble.think.is_some() || preamble.call.is_some();
+        let waits = state != State::Undecided || preamble.think.is_some() || preamble.call.is_some();
         waits.then_some(preamble)
     }
 
@@ -90,7 +166,7 @@ impl Preamble {
     fn reason(&mut self, token: u32) {
         self.tail.extend_from_slice(self.tokenizer.token_bytes(token, true));
         if self.tail.windows(self.end.len().max(1)).any(|window| window == self.end) {
-            self.state = State::Undecided;
+            self.state = if self.headers.is_some() { State::Header } else { State::Undecided };
         }
         let keep = self.end.len().saturating_sub(1);
         self.tail.drain(..self.tail.len().saturating_sub(keep));
@@ -109,6 +185,15 @@ impl<C: Constraint> Constraint for AfterPreamble<C> {
             State::Constrained => self.constraint.mask(),
             State::Reasoning => Ok(self.preamble.all(false)),
             State::Free => Ok(self.preamble.all(true)),
+            State::Header => {
+                let mut mask = vec![0; self.preamble.tokenizer.vocab_size().div_ceil(32)];
+                for id in self.preamble.headers.iter().flat_map(Headers::next) {
+                    if let Some(word) = mask.get_mut(id as usize / 32) {
+                        *word |= 1 << (id % 32);
+                    }
+                }
+                Ok(mask)
+            }
             State::Undecided => {
                 let mut mask = self.constraint.mask()?;
                 for id in [self.preamble.think, self.preamble.call].into_iter().flatten() {
@@ -125,6 +210,14 @@ impl<C: Constraint> Constraint for AfterPreamble<C> {
         let preamble = &mut self.preamble;
         match preamble.state {
             State::Free => Ok(false),
+            State::Header => {
+                let state = preamble
+                    .headers
+                    .as_mut()
+                    .map_or(Ok(Some(State::Constrained)), |headers| headers.take(token))?;
+                preamble.state = state.unwrap_or(State::Header);
+                Ok(false)
+            }
             State::Constrained => self.constraint.accept(token),
             State::Reasoning => {
                 preamble.reason(token);
@@ -172,6 +265,7 @@ mod tests {
             state,
             think: Some(1),
             call: Some(2),
+            headers: None,
             end: b"</think>".to_vec(),
             tail: vec![],
             tokenizer,
@@ -190,6 +284,38 @@ mod tests {
         assert_eq!(constraint.accept(2), Ok(false));
         assert_eq!(constraint.mask().unwrap()[0], u32::MAX); // the call may end the text
         assert_eq!(constraint.accept(9), Ok(false));
+    }
+
+    #[test]
+    fn headers_of_messages_precede_the_constraint() {
+        let mut constraint = after_preamble(State::Header);
+        let tokenizer = Arc::clone(&constraint.preamble.tokenizer);
+        let source =
+            "<|channel|>analysis<|message|> <|end|> <|channel|>commentary <|start|>assistant to=functions.";
+        let markup = Markup::of(source);
+        let chat = ChatStart { prompt_tail: "<|start|>assistant", calls: None };
+        let headers = |forced| Headers::new(&tokenizer, &markup, chat, forced);
+        let tokens = |text: &str| tokenizer.encode(text, false, true);
+        let allowed = |mask: Vec<u32>, id: u32| mask[id as usize / 32] >> (id % 32) & 1 == 1;
+        for (forced, header) in [(false, "<|channel|>final<|message|>"), (true, "<|channel|>commentary")] {
+            for reasoning in ["", "<|channel|>analysis<|message|>Hm.<|end|>"] {
+                constraint.preamble.state = State::Header;
+                constraint.preamble.headers = headers(forced);
+                constraint.preamble.end = b"<|end|>".to_vec();
+                constraint.preamble.tail.clear();
+                let start = if reasoning.is_empty() { "" } else { "<|start|>assistant" };
+                let path = [tokens(reasoning), tokens(start), tokens(header)].concat();
+                for id in path {
+                    assert!(allowed(constraint.mask().unwrap(), id), "{forced} {reasoning} {id}");
+                    assert_eq!(constraint.accept(id), Ok(false));
+                }
+                assert_eq!(constraint.mask().unwrap()[0], 1 << 7);
+                assert_eq!(constraint.accept(7), Ok(true));
+            }
+            constraint.preamble.state = State::Header;
+            constraint.preamble.headers = headers(forced);
+            assert!(constraint.accept(7).is_err());
+        }
     }
 
     #[test]

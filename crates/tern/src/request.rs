@@ -1,10 +1,13 @@
 //! Requests to a model, and their answers: whole or streamed, blocking or async.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
 use tern_engine::{EngineError, Event, Sampling, TokenStream};
 use tern_grammar::Grammar;
+use tern_text::ToolSchemas;
 
 use crate::answer::{Answer, AnswerReader, ChatReading, Reading};
 use crate::preamble::ChatStart;
@@ -194,7 +197,7 @@ impl Model {
             Some(grammar) => {
                 let chat = reading.chat.as_ref().map(|chat| ChatStart {
                     prompt_tail: &chat.prompt_tail,
-                    calls: chat.markup.calls.filter(|_| chat.tools),
+                    calls: chat.markup.calls.filter(|_| chat.tools.is_some()),
                 });
                 Some(self.constraint(grammar, chat)?.shared())
             }
@@ -278,7 +281,7 @@ impl Model {
                 reading.chat = request.separate.then(|| ChatReading {
                     markup: rendered.markup,
                     prompt_tail: rendered.tail().to_owned(),
-                    tools: !chat.tools.is_empty(),
+                    tools: tool_schemas(&chat.tools),
                     many_calls: true,
                 });
                 self.tokenizer().encode_chat(&rendered.text)
@@ -286,6 +289,20 @@ impl Model {
         };
         Ok(Prepared { tokens, reading })
     }
+}
+
+/// The names and the argument schemas of tools; none without tools.
+fn tool_schemas(tools: &[Value]) -> Option<Arc<ToolSchemas>> {
+    let function = |tool: &'_ Value| {
+        let function = tool.get("function")?;
+        Some((
+            function.get("name")?.as_str()?.to_owned(),
+            function.get("parameters").cloned().unwrap_or_default(),
+        ))
+    };
+    let functions: Vec<(String, Value)> = tools.iter().filter_map(function).collect();
+    let schemas = || ToolSchemas::new(functions.iter().map(|(name, parameters)| (name.as_str(), parameters)));
+    (!tools.is_empty()).then(|| Arc::new(schemas()))
 }
 
 /// Waits for the vector of an embedding request.

@@ -1,14 +1,24 @@
 //! Incremental parsing of an answer into reasoning, content and tool calls.
 
 mod call_header;
+mod channel;
 mod json;
+mod literal;
+mod loose;
 mod output;
 mod part;
+mod tags;
+
+use std::sync::Arc;
 
 use self::call_header::{CallHeader, Verdict};
+use self::channel::{Header, Message};
 use self::json::{Event, Members, Nesting};
+use self::literal::{Literals, Progress};
 use self::output::{Kind, Output};
-use crate::markup::{CallStyle, Markup, ReasoningStyle};
+use self::tags::Tags;
+use crate::markup::{CallForm, CallStyle, ChannelStyle, Markup, ReasoningStyle};
+use crate::tool_schemas::ToolSchemas;
 
 pub use self::part::Part;
 
@@ -17,9 +27,11 @@ pub use self::part::Part;
 /// Only text that may still become markup is held back; if it does not, it is content.
 ///
 /// ```
-/// use tern_text::{AnswerParser, Markup, Part};
+/// use std::sync::Arc;
+/// use tern_text::{AnswerParser, Markup, Part, ToolSchemas};
 /// let markup = Markup::of("... </think> ... <tool_call>\n{\"name\": ...}\n</tool_call>");
-/// let mut answer = AnswerParser::new(&markup, "<|im_start|>assistant\n<think>\n", true);
+/// let tools = Some(Arc::new(ToolSchemas::default()));
+/// let mut answer = AnswerParser::new(&markup, "<|im_start|>assistant\n<think>\n", tools);
 /// assert_eq!(answer.push("Easy.\n</th"), [Part::Reasoning("Easy.".into())]);
 /// assert_eq!(answer.push("ink>\n\nHi <to"), [Part::Content("Hi".into())]);
 /// assert_eq!(answer.push("ol_call>{\"name\": \"now\", \"argum"), []);
@@ -36,13 +48,28 @@ pub use self::part::Part;
 pub struct AnswerParser {
     reasoning: Option<ReasoningStyle>,
     calls: Option<CallStyle>,
-    /// The markers to search for in content, and whether each starts a call.
-    markers: Vec<(&'static str, bool)>,
+    channels: Option<ChannelStyle>,
+    schemas: Arc<ToolSchemas>,
+    /// The markers to search for in content.
+    markers: Vec<&'static str>,
+    /// What each of them is.
+    kinds: Vec<Marker>,
     state: State,
     /// Text that is not processed yet: from `at` on.
     text: String,
     at: usize,
     out: Output,
+}
+
+/// What a marker in content is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Marker {
+    /// The start of a call.
+    Call,
+    /// The start of a message's header.
+    Header,
+    /// Not part of the content.
+    Dropped,
 }
 
 #[derive(Debug)]
@@ -51,29 +78,46 @@ enum State {
     Start,
     Reasoning,
     Content,
+    /// Possibly at the header of a message.
+    Header,
     /// Possibly at the start of a call.
     CallHeader(Box<CallHeader>),
     /// In a call's arguments, which may be a member of an object.
     Arguments(Nesting, bool),
+    /// In a call's arguments, which are not JSON.
+    Body(Box<Body>),
     /// In the object around the arguments, after them.
     Members(Members),
-    /// After a call, before the marker that ends it or another call.
-    AfterCall,
+    /// After a call and this many of the markers that end it, before the others or another call.
+    AfterCall(usize),
+}
+
+/// Arguments that are converted to JSON.
+#[derive(Debug)]
+enum Body {
+    Tags(Tags),
+    Literals(Literals),
 }
 
 impl AnswerParser {
     /// An answer to a prompt that ends with `prompt_tail`: a prompt may end inside reasoning.
     ///
-    /// Without `wants_tools` calls are not parsed, and their markup is content.
-    pub fn new(markup: &Markup, prompt_tail: &str, wants_tools: bool) -> AnswerParser {
-        let (reasoning, calls) = (markup.reasoning, markup.calls.filter(|_| wants_tools));
-        let mut markers = Vec::new();
+    /// Without `tools` calls are not parsed, and their markup is content.
+    pub fn new(markup: &Markup, prompt_tail: &str, tools: Option<Arc<ToolSchemas>>) -> AnswerParser {
+        let Markup { reasoning, channels, .. } = *markup;
+        let calls = markup.calls.filter(|_| tools.is_some());
+        let mut known = Vec::new();
         if let Some(style) = calls {
-            markers.push((style.begins(), true));
-            markers.extend(style.around().map(|text| (text, false)));
+            // headers name the function
+            let in_header = channels.is_some_and(|channels| !channels.calls.is_empty());
+            known.extend(style.begins().filter(|_| !in_header).map(|text| (text, Marker::Call)));
+            known.extend(style.around().map(|text| (text, Marker::Dropped)));
         }
-        markers.extend(reasoning.iter().flat_map(|style| style.dropped).map(|&text| (text, false)));
-        markers.retain(|(text, _)| !text.is_empty());
+        if let Some(style) = &channels {
+            known.extend(style.markers().map(|text| (text, Marker::Header)));
+            known.extend(style.ends.iter().map(|text| (*text, Marker::Dropped)));
+        }
+        known.extend(reasoning.iter().flat_map(|style| style.dropped).map(|&text| (text, Marker::Dropped)));
         let ends_with = |text: &str| prompt_tail.trim_ascii_end().ends_with(text);
         let state = match reasoning {
             Some(style) if ends_with(style.begin) => State::Reasoning,
@@ -81,7 +125,20 @@ impl AnswerParser {
         };
         let after_marker = reasoning.is_some_and(|style| ends_with(style.begin) || ends_with(style.end));
         let out = Output::new(after_marker);
-        AnswerParser { reasoning, calls, markers, state, text: String::new(), at: 0, out }
+        let (markers, kinds) = known.into_iter().unzip();
+        let schemas = tools.unwrap_or_default();
+        AnswerParser {
+            reasoning,
+            calls,
+            channels,
+            schemas,
+            markers,
+            kinds,
+            state,
+            text: String::new(),
+            at: 0,
+            out,
+        }
     }
 
     /// Adds the next piece of the answer and returns the parts that are certain now.
@@ -99,7 +156,11 @@ impl AnswerParser {
         self.text.clear();
         self.at = 0;
         match std::mem::replace(&mut self.state, State::Content) {
-            State::Start | State::Content => self.out.end(Kind::Content, &rest),
+            // a truncated header
+            State::Header
+                if self.channels.is_some_and(|style| style.markers().any(|marker| rest.contains(marker))) => {
+            }
+            State::Start | State::Content | State::Header => self.out.end(Kind::Content, &rest),
             State::Reasoning => self.out.end(Kind::Reasoning, &rest),
             State::CallHeader(header) => match header.cut_off(&rest) {
                 Some((name, arguments)) => {
@@ -111,7 +172,14 @@ impl AnswerParser {
                 None => self.out.end(Kind::Content, &rest),
             },
             State::Arguments(..) => self.out.arguments(&rest),
-            State::Members(_) | State::AfterCall => {}
+            State::Body(body) => {
+                let mut json = String::new();
+                if let Body::Tags(tags) = &*body {
+                    tags.cut_off(&rest, &mut json);
+                }
+                self.out.arguments(&json);
+            }
+            State::Members(_) | State::AfterCall(_) => {}
         }
         std::mem::take(&mut self.out.parts)
     }
@@ -123,10 +191,12 @@ impl AnswerParser {
             State::Start => self.start(),
             State::Reasoning => self.reason(),
             State::Content => self.content(),
+            State::Header => self.message_header(),
             State::CallHeader(header) => self.header(header),
             State::Arguments(nesting, object) => self.arguments(nesting, object),
+            State::Body(body) => self.body(body),
             State::Members(members) => self.members(members),
-            State::AfterCall => self.after_call(),
+            State::AfterCall(ended) => self.after_call(ended),
         };
         self.state = state;
         goes_on
@@ -150,12 +220,58 @@ impl AnswerParser {
             if style.begin.starts_with(body) {
                 return (State::Start, false);
             }
+            // empty reasoning whose beginning is omitted
+            if self.out.is_empty() && body.starts_with(style.end) {
+                self.at += style.end.len();
+                self.out.marker();
+                return (State::Start, true);
+            }
+            if self.out.is_empty() && style.end.starts_with(body) {
+                return (State::Start, false);
+            }
         }
-        match self.calls {
+        if let Some(style) = &self.channels {
+            let may_begin = |begin: &&str| begin.starts_with(body) || body.starts_with(*begin);
+            if style.headers.iter().chain([&style.start]).any(may_begin) {
+                return (State::Header, true);
+            }
+        }
+        match &self.calls {
             Some(style) if style.bare && body.starts_with(['{', '[']) => {
-                (State::CallHeader(Box::new(CallHeader::after(0, false))), true)
+                (State::CallHeader(Box::new(CallHeader::after(None, false, style))), true)
             }
             _ => (State::Content, true),
+        }
+    }
+
+    fn message_header(&mut self) -> (State, bool) {
+        let Some(style) = &self.channels else { return (State::Content, true) };
+        let rest = &self.text[self.at..];
+        let (message, length) = match channel::header(rest, style) {
+            Header::Wait => return (State::Header, false),
+            Header::Not => {
+                // the rest of its marker is no marker
+                let first = usize::from(style.is_marked(rest));
+                self.out.say(Kind::Content, &rest[..first]);
+                self.at += first;
+                return (State::Content, true);
+            }
+            Header::Of(message, length) => (message, length),
+        };
+        match message {
+            Message::Call(name) if self.calls.is_some() => {
+                (State::CallHeader(Box::new(CallHeader::named(name, length))), true)
+            }
+            Message::Reasoning if self.reasoning.is_some() => {
+                self.at += length;
+                self.out.marker();
+                (State::Reasoning, true)
+            }
+            _ => {
+                self.at += length;
+                self.out.marker();
+                (State::Content, true)
+            }
         }
     }
 
@@ -174,7 +290,7 @@ impl AnswerParser {
             }
         }
         let rest = &self.text[self.at..];
-        let (clear, found) = find(rest, &[(style.end, false)]);
+        let (clear, found) = find(rest, &[style.end]);
         self.out.say(Kind::Reasoning, &rest[..clear]);
         self.at += clear;
         if found.is_none() {
@@ -197,14 +313,18 @@ impl AnswerParser {
                 }
                 (State::Content, false)
             }
-            Some((marker, true)) => {
-                (State::CallHeader(Box::new(CallHeader::after(marker.len(), true))), true)
-            }
-            Some((marker, false)) => {
-                self.at += marker.len();
-                self.out.marker();
-                (State::Start, true)
-            }
+            Some(found) => match (self.kinds[found], &self.calls) {
+                (Marker::Header, _) => (State::Header, true),
+                (Marker::Call, Some(style)) => {
+                    let header = CallHeader::after(Some(self.markers[found]), true, style);
+                    (State::CallHeader(Box::new(header)), true)
+                }
+                _ => {
+                    self.at += self.markers[found].len();
+                    self.out.marker();
+                    (State::Start, true)
+                }
+            },
         }
     }
 
@@ -223,17 +343,32 @@ impl AnswerParser {
                 self.at += from;
                 (State::Arguments(Nesting::default(), object), true)
             }
+            Verdict::Body { name, from } => {
+                let mut json = String::new();
+                let body = match style.form {
+                    CallForm::Literal(literal) => Body::Literals(Literals::arguments(literal, &mut json)),
+                    CallForm::Tagged(tags) => {
+                        let ends = style.ends().collect();
+                        Body::Tags(Tags::new(tags, ends, &name, &self.schemas, &mut json))
+                    }
+                    _ => return (State::Content, true), // unreachable: other forms have JSON
+                };
+                self.out.call(name);
+                self.out.arguments(&json);
+                self.at += from;
+                (State::Body(Box::new(body)), true)
+            }
             Verdict::Whole { name, arguments, to, ended } => {
                 self.out.call(name);
                 self.out.arguments(&arguments);
                 self.at += to;
-                (if ended { State::AfterCall } else { State::Members(Members::after_value()) }, true)
+                (if ended { State::AfterCall(0) } else { State::Members(Members::after_value()) }, true)
             }
         }
     }
 
     fn arguments(&mut self, mut nesting: Nesting, object: bool) -> (State, bool) {
-        let end = self.calls.map_or("", |style| style.ends());
+        let end = self.calls.and_then(|style| style.ends().next()).unwrap_or("");
         let rest = &self.text[self.at..];
         for (at, byte) in rest.bytes().enumerate() {
             // unclosed arguments end at the end of the call
@@ -242,14 +377,17 @@ impl AnswerParser {
                 if found || end.starts_with(&rest[at..]) {
                     self.out.arguments(&rest[..at]);
                     self.at += at;
-                    return (if found { State::AfterCall } else { State::Arguments(nesting, object) }, found);
+                    return (
+                        if found { State::AfterCall(0) } else { State::Arguments(nesting, object) },
+                        found,
+                    );
                 }
             }
             if nesting.step(byte) {
                 self.out.arguments(&rest[..=at]);
                 self.at += at + 1;
                 return (
-                    if object { State::Members(Members::after_value()) } else { State::AfterCall },
+                    if object { State::Members(Members::after_value()) } else { State::AfterCall(0) },
                     true,
                 );
             }
@@ -265,40 +403,80 @@ impl AnswerParser {
                 None => return (State::Members(members), false),
                 Some(Event::End(at) | Event::Bad(at)) => {
                     self.at += at;
-                    return (State::AfterCall, true);
+                    return (State::AfterCall(0), true);
                 }
                 Some(Event::Value(..) | Event::ValueEnd(_)) => {}
             }
         }
     }
 
-    fn after_call(&mut self) -> (State, bool) {
+    fn body(&mut self, mut body: Box<Body>) -> (State, bool) {
+        let mut json = String::new();
+        let rest = &self.text[self.at..];
+        let (used, progress) = match &mut *body {
+            Body::Tags(tags) => tags.read(rest, &mut json),
+            Body::Literals(literals) => literals.read(rest, &mut json),
+        };
+        self.at += used;
+        if progress == Progress::Broken {
+            match &mut *body {
+                Body::Tags(tags) => tags.close(&mut json),
+                Body::Literals(literals) => literals.close(&mut json),
+            }
+        }
+        self.out.arguments(&json);
+        match progress {
+            Progress::More => (State::Body(body), false),
+            Progress::Done => (State::AfterCall(0), true),
+            Progress::Broken => (State::Content, true), // what follows is no argument, and not lost
+        }
+    }
+
+    fn after_call(&mut self, ended: usize) -> (State, bool) {
         let Some(style) = &self.calls else { return (State::Content, true) };
         let rest = &self.text[self.at..];
         // between calls, after a list, and surplus closing brackets
-        let body = rest.trim_start_matches([' ', '\n', '\r', '\t', ',', ';', '}', ']']);
+        let between: &[char] = match style.form {
+            _ if ended > 0 => &[' ', '\n', '\r', '\t'],
+            CallForm::Tagged(_) => &[' ', '\n', '\r', '\t'],
+            _ => &[' ', '\n', '\r', '\t', ',', ';', '}', ']'],
+        };
+        let body = rest.trim_start_matches(between);
         self.at += rest.len() - body.len();
-        let end = style.ends();
-        if body.is_empty() || end.starts_with(body) && body.len() < end.len() {
-            return (State::AfterCall, false);
+        if body.is_empty() {
+            return (State::AfterCall(ended), false);
         }
-        if body.starts_with('{') {
-            return (State::CallHeader(Box::new(CallHeader::after(0, !style.bare))), true);
+        for (at, end) in style.ends().enumerate().skip(ended) {
+            if body.starts_with(end) {
+                self.at += end.len();
+                let all = at + 1 == style.ends().count();
+                return (if all { State::Start } else { State::AfterCall(at + 1) }, true);
+            }
+            if end.starts_with(body) {
+                return (State::AfterCall(ended), false);
+            }
         }
-        if !end.is_empty() && body.starts_with(end) {
-            self.at += end.len();
+        let more = match style.form {
+            CallForm::Tagged(_) => false,
+            CallForm::Literal(_) => style.begin.is_empty() && ended == 0,
+            _ => ended == 0 && body.starts_with('{'),
+        };
+        if more {
+            // a name without a marker may also be content
+            let marked = !style.bare && !matches!(style.form, CallForm::Literal(_));
+            return (State::CallHeader(Box::new(CallHeader::after(None, marked, style))), true);
         }
         (State::Start, true)
     }
 }
 
 /// The first marker in a text, and the length of the text before it or before a partial marker at the end.
-fn find(text: &str, markers: &[(&'static str, bool)]) -> (usize, Option<(&'static str, bool)>) {
+fn find(text: &str, markers: &[&'static str]) -> (usize, Option<usize>) {
     for (at, _) in text.char_indices() {
         let rest = &text[at..];
-        let found = markers.iter().find(|(marker, _)| rest.starts_with(marker));
-        if found.is_some() || markers.iter().any(|(marker, _)| marker.starts_with(rest)) {
-            return (at, found.copied());
+        let found = markers.iter().position(|marker| rest.starts_with(marker));
+        if found.is_some() || markers.iter().any(|marker| marker.starts_with(rest)) {
+            return (at, found);
         }
     }
     (text.len(), None)

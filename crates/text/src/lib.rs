@@ -7,11 +7,16 @@ mod markup;
 mod stop;
 mod template;
 mod tokenizer;
+mod tool_schemas;
 
 pub use answer::{AnswerParser, Part};
 pub use decoder::Decoder;
 pub use detokenizer::Detokenizer;
-pub use markup::{CallForm, CallStyle, CallTexts, Markup, ReasoningStyle};
+pub use markup::{
+    ArgumentForm, CallForm, CallStyle, CallTexts, ChannelStyle, LiteralStyle, Markup, ReasoningStyle,
+    TagStyle, ValueKind,
+};
 pub use stop::{Passed, StopError, StopStrings};
 pub use template::{Cancelled, ChatInput, ChatTemplate, ChatText, TemplateError};
 pub use tokenizer::{EncodeError, EncodeLimit, Tokenizer, TokenizerError};
+pub use tool_schemas::{ToolSchemas, Types};

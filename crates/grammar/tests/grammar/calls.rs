@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use tern_engine::Constraint;
 use tern_grammar::Grammar;
-use tern_text::CallTexts;
+use tern_text::{ArgumentForm, CallTexts};
 
 use crate::validate::validate;
-use crate::vocabularies::{all, stories};
+use crate::vocabularies::{all, controls, stories};
 use crate::walk::{allowed, spell, walk};
 
 /// `BEGIN{"name": "the tool", "KEY": {...}}END`, or a list of such objects between one begin and one end.
@@ -38,6 +38,7 @@ impl Shape {
             open: format!("{}{bracket}", outer.0),
             before_name: format!("{}{{\"name\": \"", inner.0),
             before_arguments: format!("\", \"{key}\": "),
+            arguments: ArgumentForm::Json,
             after_arguments: format!("}}{}", inner.1),
             separator: separator.into(),
             close: format!("{unbracket}{}", outer.1),
@@ -142,6 +143,7 @@ fn calls_may_be_named_outside_of_json() {
         open: String::new(),
         before_name: "call ".into(),
         before_arguments: " with ".into(),
+        arguments: ArgumentForm::Json,
         after_arguments: ".".into(),
         separator: " then ".into(),
         close: String::new(),
@@ -154,6 +156,22 @@ fn calls_may_be_named_outside_of_json() {
             let (name, rest) = text.strip_prefix("call ").unwrap().split_once(" with ").unwrap();
             let arguments: Value = serde_json::from_str(rest.strip_suffix('.').unwrap()).unwrap();
             check(&json!({"name": name, "arguments": arguments}), "arguments");
+        }
+    }
+}
+
+/// An end token after a call ends the text, like any other.
+#[test]
+fn an_end_token_of_the_markup_is_not_required() {
+    let vocabulary = controls();
+    for end in ["", "<|im_end|>"] {
+        let texts = shape("x", end, "arguments", true).texts();
+        let compiled =
+            vocabulary.compiler.compile(&Grammar::Calls { texts, tools: tools(), many: false }).unwrap();
+        for seed in 0..10 {
+            let text = spell(vocabulary, &walk(vocabulary, &compiled, seed, &[]));
+            let calls: Vec<Value> = serde_json::from_str(text.strip_prefix("x").unwrap()).unwrap();
+            check(&calls[0], "arguments");
         }
     }
 }

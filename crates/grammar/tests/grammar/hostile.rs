@@ -149,6 +149,7 @@ fn hostile_schemas() {
         open: String::new(),
         before_name: "{\"n\": \"".into(),
         before_arguments: "\", \"a\": ".into(),
+        arguments: tern_text::ArgumentForm::Json,
         after_arguments: "}".into(),
         separator: String::new(),
         close: String::new(),

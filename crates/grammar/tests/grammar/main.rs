@@ -1,6 +1,8 @@
 //! Random texts under a grammar match it, and hostile grammars stay within the limits.
 
 #[cfg(test)]
+mod arguments;
+#[cfg(test)]
 mod calls;
 #[cfg(test)]
 mod hostile;

@@ -23,7 +23,7 @@ fn open(name: &'static str, path: &Path) -> Vocabulary {
 }
 
 /// One token per byte, and markers: control tokens, two of which are end tokens, and one ordinary token.
-fn bytes() -> Vocabulary {
+fn bytes(name: &'static str, controls: &[&str]) -> Vocabulary {
     let prints = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let others = (0x100..).filter_map(char::from_u32);
     let mut others = others.map(|c| c.to_string());
@@ -33,6 +33,8 @@ fn bytes() -> Vocabulary {
     tokens.extend(["<|endoftext|>", "<|im_end|>", "[TOOL_CALLS]", "<tool_call>"].map(String::from));
     let mut kinds = vec![1; 256];
     kinds.extend([3, 3, 3, 4]);
+    tokens.extend(controls.iter().map(|text| text.to_string()));
+    kinds.extend(controls.iter().map(|_| 3));
     let mut metadata = Metadata::default();
     metadata.insert("tokenizer.ggml.model", Value::String("gpt2".into()));
     metadata.insert("tokenizer.ggml.pre", Value::String("gpt-2".into()));
@@ -40,7 +42,7 @@ fn bytes() -> Vocabulary {
     metadata.insert("tokenizer.ggml.token_type", Value::Ints(kinds));
     metadata.insert("tokenizer.ggml.merges", Value::Strings([].into()));
     metadata.insert("tokenizer.ggml.eos_token_id", Value::Uint(256));
-    let vocabulary = make("bytes", &metadata);
+    let vocabulary = make(name, &metadata);
     assert_eq!(vocabulary.tokenizer.eog().len(), 2);
     vocabulary
 }
@@ -59,6 +61,24 @@ fn make(name: &'static str, metadata: &Metadata) -> Vocabulary {
     }
 }
 
+/// One token per byte, and the control tokens of styles of calls.
+pub(crate) fn controls() -> &'static Vocabulary {
+    static CONTROLS: OnceLock<Vocabulary> = OnceLock::new();
+    let texts = [
+        "｜DSML｜",
+        "<|open|>",
+        "<|close|>",
+        "<|sep|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|\"|>",
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+        "<minimax:tool_call>",
+    ];
+    CONTROLS.get_or_init(|| bytes("controls", &texts))
+}
+
 /// The vocabulary in the repository.
 pub(crate) fn stories() -> &'static Vocabulary {
     &all()[0]
@@ -69,7 +89,7 @@ pub(crate) fn all() -> &'static [Vocabulary] {
     static ALL: OnceLock<Vec<Vocabulary>> = OnceLock::new();
     ALL.get_or_init(|| {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tern/models");
-        let mut all = vec![open("stories", &models.join("tern-stories-1bit.gguf")), bytes()];
+        let mut all = vec![open("stories", &models.join("tern-stories-1bit.gguf")), bytes("bytes", &[])];
         let data = std::env::var_os("TERN_TEST_DATA").map(PathBuf::from);
         for (name, file) in
             [("SmolLM2", "smollm2-135m-instruct-q4_1.gguf"), ("TinyLlama", "tinyllama-iq2_xxs.gguf")]

@@ -96,7 +96,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let requests = (0..options.n).map(request).collect();
     let reading = ChatReading {
         markup: prompt.markup,
-        tools: chat.tools.enabled(),
+        tools: chat.tools.schemas(),
         many_calls: chat.tools.many(),
         prompt_tail: prompt.tail,
     };

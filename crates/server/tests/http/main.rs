@@ -27,6 +27,8 @@ mod refusals;
 #[cfg(test)]
 mod reply;
 #[cfg(test)]
+mod styles;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod tools;

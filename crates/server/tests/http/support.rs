@@ -22,6 +22,19 @@ pub(crate) use crate::reply::{Reply, parse};
 /// A template with roles only.
 pub(crate) const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";
 
+/// A template with tools and calls of elements.
+pub(crate) const CODER: &str = "{% if tools %}<tools>{{ tools | tojson }}<tool_call>\\n<function=f>\\n<parameter=a>{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}\
+    {% endfor %}<answer>";
+
+/// A template of harmony: one call per message, with the reasoning before it.
+pub(crate) const HARMONY: &str = "{% if tools %}{{ tools | tojson }}functions.{% endif %}{% for m in messages %}\
+    {% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}\
+    {% if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}\
+    <|start|>assistant to=functions.{{ m.tool_calls[0].function.name }}<|channel|>commentary json<|message|>\
+    {{ m.tool_calls[0].function.arguments | tojson }}<|call|>\
+    {% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}<|start|>assistant<answer>";
+
 /// A template with tools, Hermes's call markup, and reasoning if `enable_thinking` is set.
 pub(crate) const HERMES: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}\
     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}\

@@ -126,6 +126,12 @@ impl Members {
     }
 }
 
+/// Writes a text as the inside of a JSON string.
+pub(super) fn push_escaped(out: &mut String, text: &str) {
+    let quoted = serde_json::Value::from(text).to_string();
+    out.push_str(&quoted[1..quoted.len() - 1]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

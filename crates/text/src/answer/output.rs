@@ -17,6 +17,7 @@ pub(super) struct Output {
     /// Only whitespace since a marker: it is dropped.
     pub(super) after_marker: bool,
     calls: usize,
+    has_text: bool,
 }
 
 impl Output {
@@ -31,6 +32,7 @@ impl Output {
         let said = text.trim_ascii_end();
         if !said.is_empty() {
             self.after_marker = false;
+            self.has_text = true;
             self.give_space(kind);
             self.give(kind, said);
         }
@@ -71,6 +73,11 @@ impl Output {
         self.marker();
         self.parts.push(Part::CallBegin { index: self.calls, name });
         self.calls += 1;
+    }
+
+    /// Whether there was neither text nor a call.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_text && self.calls == 0
     }
 
     /// Whether there was a call.

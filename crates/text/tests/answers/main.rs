@@ -1,8 +1,24 @@
 //! Answers of every style, whole and divided into pieces at every position.
 
+mod elements;
+mod messages;
 mod properties;
 
-use tern_text::{AnswerParser, CallForm, CallStyle, Markup, Part};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tern_text::{
+    AnswerParser, ArgumentForm, CallForm, CallStyle, Markup, Part, TagStyle, ToolSchemas, ValueKind,
+};
+
+/// The tools of all answers below.
+fn tools() -> Option<Arc<ToolSchemas>> {
+    let properties = json!({
+        "city": {"type": "string"}, "days": {"type": "integer"}, "deep": {"type": "object"},
+        "list": {"type": "array"}, "ok": {"type": "boolean"}, "text": {"type": "string"},
+    });
+    Some(Arc::new(ToolSchemas::new([("weather", &json!({"properties": properties}))])))
+}
 
 /// The parsed answer, which must not depend on the pieces.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -32,7 +48,7 @@ impl Whole {
 }
 
 fn parse<'a>(markup: &Markup, prompt: &str, tools: bool, pieces: impl IntoIterator<Item = &'a str>) -> Whole {
-    let mut parser = AnswerParser::new(markup, prompt, tools);
+    let mut parser = AnswerParser::new(markup, prompt, crate::tools().filter(|_| tools));
     let mut whole = Whole::default();
     for piece in pieces {
         whole.add(parser.push(piece));
@@ -87,6 +103,8 @@ fn reasoning_and_content() {
         (closed, "\nB", said("", "B", &[])),
         (user, "A</think>B", said("", "A</think>B", &[])),
         ("", "<thi", said("", "<thi", &[])),
+        ("", "\n</think>\nB</think>", said("", "B</think>", &[])),
+        ("", "</thi", said("", "</thi", &[])),
         ("", " \n ", said("", " \n ", &[])),
         ("", "", said("", "", &[])),
     ] {
@@ -197,10 +215,10 @@ fn llama_and_generic_calls() {
         assert_eq!(parse(markup, "", false, [call]), said("", call, &[]));
     }
     // JSON that is not a call is not held back until its end
-    let mut parser = AnswerParser::new(&generic, "", true);
+    let mut parser = AnswerParser::new(&generic, "", tools());
     assert_eq!(parser.push("{\"city\": \"Bern"), [Part::Content("{\"city\": \"Bern".into())]);
     // arguments are streamed
-    let mut parser = AnswerParser::new(&llama, "", true);
+    let mut parser = AnswerParser::new(&llama, "", tools());
     assert_eq!(parser.push("{\"name\": \"f\", \"parameters\": {\"a").len(), 2);
     assert_eq!(parser.push("b"), [Part::CallArguments { index: 0, text: "b".into() }]);
 }
@@ -230,25 +248,12 @@ fn mistral_calls() {
     }
     assert_eq!(read(&new, "", "[TOOL_CALLS]f[ARGS]"), said("", "", &[("f", "")]));
     let long = format!("[TOOL_CALLS]{}", "x".repeat(300));
-    let mut parser = AnswerParser::new(&new, "", true);
+    let mut parser = AnswerParser::new(&new, "", tools());
     assert_eq!(parser.push(&long), [Part::Content(long)]);
 }
 
 #[test]
 fn other_calls() {
-    let harmony = Markup::of(HARMONY);
-    let think = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
-    assert_eq!(read(&harmony, "", &format!("{think}<|channel|>final<|message|>Hi")), said("Hm.", "Hi", &[]));
-    let calls = said("Hm.", "", &[("f", r#"{"a": 1}"#)]);
-    for call in [
-        r#"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>"#,
-        r#" to=functions.f<|channel|>commentary json<|message|>{"a": 1}"#,
-    ] {
-        assert_eq!(read(&harmony, "", &format!("{think}{call}")), calls);
-    }
-    let preamble = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant";
-    assert_eq!(read(&harmony, "", &format!("{preamble}{think}")), said("Hm.", "I look.", &[]));
-
     let deepseek = Markup::of(DEEPSEEK);
     let call = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>\
                 <｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
@@ -261,16 +266,42 @@ fn other_calls() {
     assert_eq!(read(&kimi, "", call), said("", "", &[("f", "{}")]));
 }
 
-/// Two calls in a style.
+/// Calls in a style.
 fn written(style: &CallStyle, calls: &[(String, String)]) -> String {
     let texts = style.texts();
     let call = |(name, arguments): &(String, String)| {
-        [&texts.before_name, name, &texts.before_arguments, arguments, &texts.after_arguments]
+        let members = || serde_json::from_str::<Map<String, Value>>(arguments).expect("an object");
+        let arguments = match texts.arguments {
+            ArgumentForm::Json => arguments.clone(),
+            ArgumentForm::Tags(tags) => {
+                members().into_iter().map(|(key, value)| element(&tags, &key, value)).collect()
+            }
+            ArgumentForm::Literal(literal) => {
+                let member = |(key, value): (String, Value)| match value {
+                    Value::String(text) if !literal.quote.is_empty() => {
+                        [key.as_str(), literal.assign, literal.quote, &text, literal.quote].concat()
+                    }
+                    value => format!("{key}{}{value}", literal.assign),
+                };
+                members().into_iter().map(member).collect::<Vec<_>>().join(",")
+            }
+        };
+        [&texts.before_name, name, &texts.before_arguments, &arguments, &texts.after_arguments]
             .map(String::as_str)
             .concat()
     };
     let calls: Vec<String> = calls.iter().map(call).collect();
     [texts.open, calls.join(&texts.separator), texts.close].concat()
+}
+
+fn element(tags: &TagStyle, key: &str, value: Value) -> String {
+    let (kind, value) = match value {
+        Value::String(text) => (ValueKind::String, text),
+        value => (ValueKind::Json, value.to_string()),
+    };
+    let after_key = tags.after_key.iter().find(|(_, told)| [ValueKind::Schema, kind].contains(told));
+    let (after_key, _) = after_key.expect("the style has this kind");
+    [tags.before_key, key, after_key, &value, tags.after_value].concat()
 }
 
 #[test]

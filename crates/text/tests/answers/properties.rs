@@ -1,11 +1,18 @@
 //! Properties of parsing, on random and hostile answers.
 
 use proptest::prelude::*;
-use tern_text::Markup;
+use serde_json::Value;
+use tern_text::{CallForm, Markup};
 
+use crate::elements::{
+    APERTUS, CODER, DSML, GEMMA, GLM, GLM_FLASH, LFM, LLAMA_4, MINIMAX, OLMO, SEED, SOLAR, XTML,
+};
 use crate::{DEEPSEEK, GENERIC, HARMONY, HERMES, KIMI, LLAMA, MISTRAL, NEMO, THINK, Whole, parse, written};
 
-const ALL: [&str; 9] = [THINK, HERMES, LLAMA, NEMO, MISTRAL, GENERIC, HARMONY, DEEPSEEK, KIMI];
+const ALL: [&str; 22] = [
+    THINK, HERMES, LLAMA, NEMO, MISTRAL, GENERIC, HARMONY, DEEPSEEK, KIMI, CODER, SEED, GLM, GLM_FLASH,
+    MINIMAX, DSML, XTML, GEMMA, LFM, OLMO, LLAMA_4, APERTUS, SOLAR,
+];
 
 fn markups() -> impl Strategy<Value = Markup> {
     prop::sample::select(ALL.to_vec()).prop_map(|text| Markup {
@@ -95,6 +102,9 @@ proptest! {
         calls in prop::collection::vec(("[a-z_]{1,9}", "[a-z\\\\\"{}<>日\n]{0,9}"), 0..3),
         sizes in prop::collection::vec(1..9_usize, 1..6),
     ) {
+        // the types of this tool's arguments are known
+        let tagged = matches!(markup.calls.map(|style| style.form), Some(CallForm::Tagged(_)));
+        let calls: Vec<_> = calls.into_iter().map(|(name, text)| (if tagged { "weather".into() } else { name }, text)).collect();
         let object = |text: &String| serde_json::json!({"text": text, "n": [1.5, null]}).to_string();
         let calls: Vec<(String, String)> = calls.iter().map(|(name, text)| (name.clone(), object(text))).collect();
         let style = markup.reasoning.unwrap();
@@ -105,26 +115,38 @@ proptest! {
                 text += &content;
                 want.content = content;
             }
+            text += markup.channels.map_or("", |channels| channels.call);
             text += &written(&style, &calls);
             want.calls = calls;
         } else {
             text += &content;
             want.content = content;
         }
-        prop_assert_eq!(parse(&markup, "", true, cut(&text, &sizes)), want);
+        let value = |(name, text): &(String, String)| (name.clone(), serde_json::from_str::<Value>(text).ok());
+        let parsed = parse(&markup, "", true, cut(&text, &sizes));
+        prop_assert_eq!((&parsed.reasoning, &parsed.content), (&want.reasoning, &want.content));
+        let calls = |whole: &Whole| whole.calls.iter().map(value).collect::<Vec<_>>();
+        prop_assert_eq!(calls(&parsed), calls(&want));
     }
 }
 
 #[test]
 fn hostile_answers_take_linear_time() {
     let start = std::time::Instant::now();
-    for text in [HERMES, GENERIC, MISTRAL, HARMONY, DEEPSEEK] {
+    for text in [HERMES, GENERIC, MISTRAL, HARMONY, DEEPSEEK, CODER, GLM, DSML, GEMMA, LFM] {
         let markup = Markup { reasoning: Markup::of(THINK).reasoning, ..Markup::of(text) };
         let texts = markup.calls.unwrap().texts();
         let begin = [texts.open.as_str(), &texts.before_name].concat();
-        for unit in
-            [" ", "<", "{\"a\":[", "{\"name\": ", &begin, &format!("{begin}f{}", texts.before_arguments)]
-        {
+        for unit in [
+            " ",
+            "<",
+            "{\"a\":[",
+            "{\"name\": ",
+            "a='",
+            "a:[",
+            &begin,
+            &format!("{begin}f{}", texts.before_arguments),
+        ] {
             let text = unit.repeat((1 << 17) / unit.len());
             for prompt in ["", "<think>"] {
                 parse(&markup, prompt, true, [text.as_str()]);
