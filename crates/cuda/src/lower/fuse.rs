@@ -218,7 +218,11 @@ impl Fuser<'_> {
                 let kind = activation(act).ok_or_else(|| self.unsupported(out))?;
                 elements(gate, Some(up), kind, 0.0)
             }
-            Op::Route { .. } | Op::ExpertLinear { .. } | Op::Mix { .. } => return Err(self.unsupported(out)),
+            Op::Route { .. }
+            | Op::ExpertLinear { .. }
+            | Op::Mix { .. }
+            | Op::HeadColumns { .. }
+            | Op::JoinHeads { .. } => return Err(self.unsupported(out)),
             Op::Add { a, b } => elements(a, Some(b), ElementKind::Add, 0.0),
             Op::Scale { x, by } => elements(x, None, ElementKind::Scale, by),
             Op::SoftCap { x, cap } => elements(x, None, ElementKind::SoftCap, cap),
