@@ -165,11 +165,13 @@ struct Reads {
 }
 
 impl Reads {
-    /// All weights except lookup tables, and the KV cache in the middle of the test.
+    /// All weights except lookup tables and experts that one token does not choose, and the KV cache in the middle of the
+    /// test.
     fn new(opened: &OpenedModel, args: &BenchArgs, decode: usize) -> Reads {
         let graph = &opened.model.graph;
-        let read = opened.tensors.iter().zip(graph.roles()).filter(|(_, roles)| roles.matrix || roles.vector);
-        let weights = read.map(|(tensor, _)| tensor.data().len() as u64).sum();
+        let read = opened.tensors.iter().zip(graph.roles()).zip(graph.experts_used());
+        let read = read.filter(|((_, roles), _)| roles.matrix || roles.vector || roles.experts > 0);
+        let weights = read.map(|((tensor, _), [used, all])| (tensor.data().len() / all * used) as u64).sum();
         let tokens = args.depth + decode / 2;
         Reads { weights, kv: (opened.kv_bytes_per_token() * tokens) as u64, bandwidth: None }
     }

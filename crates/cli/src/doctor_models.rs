@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use tern::engine::Capacity;
-use tern::graph::{Backend, Op, Random, cases, divergence, top_logprobs};
+use tern::graph::{Backend, Random, cases, divergence, top_logprobs};
 use tern::models::{SHAPES, Shape};
 use tern::quant::Quant;
 use tern::text::Tokenizer;
@@ -91,12 +91,11 @@ fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
 
 /// Compares one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed.
 fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
-    let has_experts = opened.model.graph.nodes.iter().any(|node| matches!(node.op, Op::Route { .. }));
     let want = logits(Device::Cpu.open(args.model.threads)?, opened, tokens, tokens.len())?;
     let compared = CHUNKS.map(|chunk| {
         let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()))?;
         let (same, clear) = same_tops(&want, &got);
-        let (what, kl, off, share) = if has_experts {
+        let (what, kl, off, share) = if opened.model.has_experts() {
             let rows = || want.iter().zip(&got);
             let kl = median(rows().map(|(want, got)| divergence(want, got)));
             let off = median(rows().map(|(want, got)| f64::from(cases::distance(got, want)))) as f32;

@@ -163,7 +163,13 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
         }
         (
             _,
-            Op::Embed { .. } | Op::Columns { .. } | Op::Outputs { .. } | Op::Route { .. } | Op::Mix { .. },
+            Op::Embed { .. }
+            | Op::Columns { .. }
+            | Op::Outputs { .. }
+            | Op::HeadColumns { .. }
+            | Op::JoinHeads { .. }
+            | Op::Route { .. }
+            | Op::Mix { .. },
         ) => Cut::Rows,
         (_, Op::Norm { weight, .. }) => Cut::Runs(graph.weight(*weight).cols),
         (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),

@@ -169,6 +169,25 @@ impl Run<'_> {
                     out.copy_from_slice(self.read(*x, row * from + start, width));
                 }
             }),
+            Op::HeadColumns { x, every, start, len: part } => self.finish(link, at, len, |out| {
+                let from = self.program.graph.width(*x);
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    let heads = self.read(*x, row * from, from).chunks_exact(*every);
+                    let parts = heads.zip(out.chunks_exact_mut(*part));
+                    parts.for_each(|(head, out)| out.copy_from_slice(&head[*start..start + part]));
+                }
+            }),
+            Op::JoinHeads { a, b, heads } => self.finish(link, at, len, |out| {
+                let [a_width, b_width] = [*a, *b].map(|v| self.program.graph.width(v));
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    let a = self.read(*a, row * a_width, a_width).chunks_exact(a_width / heads);
+                    let b = self.read(*b, row * b_width, b_width).chunks_exact(b_width / heads);
+                    for (out, (a, b)) in out.chunks_exact_mut(width / heads).zip(a.zip(b)) {
+                        out[..a.len()].copy_from_slice(a);
+                        out[a.len()..].copy_from_slice(b);
+                    }
+                }
+            }),
             Op::Outputs { x } => self.finish(link, at, len, |out| {
                 for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
                     out.copy_from_slice(self.read(*x, self.step.outputs[row].row * width, width));

@@ -158,19 +158,20 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_
     int end = min(first + p.tokens, tokens), rows = blockIdx.x * p.experts;
     float* x = (float*)router_shared; // [token][cols]
     wait_for_launches();
-    for (int token = first; token < end; token++) {
-        float* to = x + (token - first) * r.cols;
-        float squares = 0, factor = 1;
-        for (int k = threadIdx.x; k < r.cols; k += PHASE_THREADS) {
+    // a warp normalises a token, or all of them do
+    auto normalise = [&](int token, int from, int step, auto total) {
+        float *to = x + (token - first) * r.cols, squares = 0, factor = 1;
+#pragma unroll 8
+        for (int k = from; k < r.cols; k += step) {
             float v = load_float(row_of(r.x, token) + k);
             squares += v * v, to[k] = v;
         }
-        if (r.norm.kind) {
-            factor = norm_factor(block_sum<PHASE_THREADS>(squares, scratch), r.cols, r.norm.eps);
-            sync_threads<PHASE_THREADS>();
-        }
-        for (int k = threadIdx.x; k < r.cols; k += PHASE_THREADS) to[k] *= factor * (r.norm.kind ? r.norm.weight[k] : 1.f);
-    }
+        if (r.norm.kind) factor = norm_factor(total(squares), r.cols, r.norm.eps);
+#pragma unroll 8
+        for (int k = from; k < r.cols; k += step) to[k] *= factor * (r.norm.kind ? r.norm.weight[k] : 1.f);
+    };
+    if (p.tokens == 1 && first < end) normalise(first, threadIdx.x, PHASE_THREADS, [&](float sum) { return block_sum<PHASE_THREADS>(sum, scratch); });
+    for (int token = first + warp; p.tokens > 1 && token < end; token += PHASE_WARPS) normalise(token, lane, 32, [](float sum) { return warp_sum(sum); });
     __syncthreads();
     for (int row = rows + warp; row < min(rows + p.experts, a.experts); row += PHASE_WARPS) {
         float sums[ROUTER_TOKENS] = {};

@@ -182,6 +182,16 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
     }
 }
 
+template <int THREADS> DEVICE void run(const JoinHeadsArgs& a, const BlockContext& c) {
+    int each = a.a_len + a.b_len, width = a.heads * each;
+    long count = (long)rows_of(c.inputs, a.outputs_only) * width;
+    for (long i = (long)c.block * THREADS + threadIdx.x; i < count; i += (long)c.blocks * THREADS) {
+        int token = i / width, column = i % width, head = column / each, k = column % each;
+        const float* from = k < a.a_len ? row_of(a.a, token) + head * a.a_every + a.a_first + k : row_of(a.b, token) + head * a.b_len + k - a.a_len;
+        row_of(a.y, token)[column] = load_float(from);
+    }
+}
+
 template <int THREADS> DEVICE void run(const OutputsArgs& a, const BlockContext& c) {
     for (int row = c.block; row < c.inputs[OUTPUTS]; row += c.blocks) {
         const float* x = a.x.at + output_row(c.inputs, row) * a.x.stride;

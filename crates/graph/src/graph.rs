@@ -327,6 +327,31 @@ impl Graph {
         Ok(self.push(Op::Columns { x, start, len }, value))
     }
 
+    /// See [`Op::HeadColumns`].
+    pub fn head_columns(&mut self, x: Val, every: usize, start: usize, len: usize) -> Result<Val> {
+        let width = self.width(x);
+        if every == 0 || !width.is_multiple_of(every) || start + len > every {
+            let end = start + len;
+            return fail(format!("columns {start}..{end} of heads of {every} in a value of {width}"));
+        }
+        let value = Value { width: width / every * len, ..self.value(x) };
+        Ok(self.push(Op::HeadColumns { x, every, start, len }, value))
+    }
+
+    /// See [`Op::JoinHeads`].
+    pub fn join_heads(&mut self, a: Val, b: Val, heads: usize) -> Result<Val> {
+        let (first, second) = (self.value(a), self.value(b));
+        let fits = |width: usize| heads > 0 && width.is_multiple_of(heads);
+        if !fits(first.width) || !fits(second.width) || first.outputs_only != second.outputs_only {
+            return fail(format!(
+                "join_heads: {heads} heads in values of {} and {}",
+                first.width, second.width
+            ));
+        }
+        let value = Value { width: first.width + second.width, ..first };
+        Ok(self.push(Op::JoinHeads { a, b, heads }, value))
+    }
+
     /// See [`Op::Outputs`].
     pub fn outputs(&mut self, x: Val) -> Val {
         let value = Value { width: self.width(x), outputs_only: true };

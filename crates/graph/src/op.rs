@@ -62,6 +62,10 @@ pub enum Op {
     SoftCap { x: Val, cap: f32 },
     /// Columns `start .. start + len` of `x`.
     Columns { x: Val, start: usize, len: usize },
+    /// Columns `start .. start + len` of each `every` columns of `x`: a part of each head. `[tokens, heads * len]`
+    HeadColumns { x: Val, every: usize, start: usize, len: usize },
+    /// `heads` heads, each a head of `a` followed by one of `b`. `[tokens, cols(a) + cols(b)]`
+    JoinHeads { a: Val, b: Val, heads: usize },
     /// The rows that the step requests. `[outputs, cols(x)]`
     Outputs { x: Val },
 }
@@ -193,13 +197,14 @@ impl Op {
             | Op::Scale { x, .. }
             | Op::SoftCap { x, .. }
             | Op::Columns { x, .. }
+            | Op::HeadColumns { x, .. }
             | Op::Outputs { x } => vec![x],
             Op::Attend { q, k, v, .. } => vec![q, k, v],
             Op::Gated { gate, up, .. } => vec![gate, up],
             Op::Route { logits, .. } => vec![logits],
             Op::ExpertLinear { x, route, .. } => [x].into_iter().chain(route).collect(),
             Op::Mix { x, route } => vec![x, route],
-            Op::Add { a, b } => vec![a, b],
+            Op::Add { a, b } | Op::JoinHeads { a, b, .. } => vec![a, b],
         }
     }
 
@@ -226,6 +231,8 @@ impl Op {
             | Op::Scale { .. }
             | Op::SoftCap { .. }
             | Op::Columns { .. }
+            | Op::HeadColumns { .. }
+            | Op::JoinHeads { .. }
             | Op::Outputs { .. } => vec![],
         }
     }
@@ -246,6 +253,8 @@ impl Op {
             Op::Scale { .. } => "scale",
             Op::SoftCap { .. } => "softcap",
             Op::Columns { .. } => "columns",
+            Op::HeadColumns { .. } => "head_columns",
+            Op::JoinHeads { .. } => "join_heads",
             Op::Outputs { .. } => "outputs",
         }
     }

@@ -68,6 +68,10 @@ impl fmt::Display for Graph {
                 Op::Gated { act, .. } => write!(f, " {act:?}")?,
                 Op::Scale { by, .. } => write!(f, " x {by:.4}")?,
                 Op::SoftCap { cap, .. } => write!(f, " {cap}")?,
+                Op::HeadColumns { every, start, len, .. } => {
+                    write!(f, " {start}..{} of each {every}", start + len)?;
+                }
+                Op::JoinHeads { heads, .. } => write!(f, " heads {heads}")?,
                 Op::Columns { start, len, .. } => write!(f, " {start}..{}", start + len)?,
                 Op::Add { .. } | Op::Mix { .. } | Op::Outputs { .. } => {}
             }

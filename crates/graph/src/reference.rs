@@ -148,6 +148,13 @@ impl Reference {
                 Op::Columns { x, start, len } => {
                     get(*x).chunks(width(*x)).flat_map(|r| &r[*start..start + len]).copied().collect()
                 }
+                Op::HeadColumns { x, every, start, len } => {
+                    get(*x).chunks(*every).flat_map(|h| &h[*start..start + len]).copied().collect()
+                }
+                Op::JoinHeads { a, b, heads } => {
+                    let heads_of = |v: Val| get(v).chunks(width(v) / heads);
+                    heads_of(*a).zip(heads_of(*b)).flat_map(|(a, b)| a.iter().chain(b)).copied().collect()
+                }
                 Op::Outputs { x } => {
                     let w = width(*x);
                     step.outputs.iter().flat_map(|o| &get(*x)[o.row * w..(o.row + 1) * w]).copied().collect()

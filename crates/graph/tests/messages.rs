@@ -179,6 +179,24 @@ fn experts_that_do_not_fit() {
 }
 
 #[test]
+fn parts_of_heads_are_one_line_each() {
+    let (mut g, x) = start();
+    let part = g.head_columns(x, 4, 1, 3).unwrap();
+    g.join_heads(part, x, 2).unwrap();
+    let text = g.to_string();
+    assert!(
+        text.ends_with("%1 [6] = head_columns %0 1..4 of each 4\n%2 [14] = join_heads %1 %0 heads 2\n"),
+        "{text}"
+    );
+    let message = g.head_columns(x, 3, 0, 1).unwrap_err().to_string();
+    assert_eq!(message, "columns 0..1 of heads of 3 in a value of 8");
+    let message = g.head_columns(x, 4, 2, 3).unwrap_err().to_string();
+    assert_eq!(message, "columns 2..5 of heads of 4 in a value of 8");
+    let message = g.join_heads(part, x, 4).unwrap_err().to_string();
+    assert_eq!(message, "join_heads: 4 heads in values of 6 and 8");
+}
+
+#[test]
 fn ropes_that_do_not_fit() {
     let (mut g, x) = start();
     let table = g.rope_table(RopeTable { freqs: vec![1.0; 2], magnitude: 1.0 });

@@ -37,6 +37,8 @@ pub enum Number {
     Integers(&'static [i64]),
     /// A bool.
     Bool(bool),
+    /// A string.
+    Text(&'static str),
     /// One bool per layer: this pattern, repeated.
     PerLayer(&'static [bool]),
 }

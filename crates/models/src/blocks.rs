@@ -3,6 +3,7 @@
 use tern_graph::{Activation, Attention, RopeStyle, Temperature, Val};
 
 use crate::experts::ExpertStyle;
+use crate::latent::Latent;
 use crate::{Build, ModelError};
 
 /// How queries and keys are normalised.
@@ -35,6 +36,10 @@ pub(crate) struct AttentionStyle {
     pub(crate) temperature: Option<Temperature>,
     /// Each head has a sink.
     pub(crate) sinks: bool,
+    /// A norm of the result of all heads.
+    pub(crate) sub_norm: Option<&'static str>,
+    /// Keys and values are latent.
+    pub(crate) latent: Option<Latent>,
 }
 
 impl Build<'_> {
@@ -54,6 +59,8 @@ impl Build<'_> {
             window: None,
             temperature: None,
             sinks: false,
+            sub_norm: None,
+            latent: None,
         })
     }
 
@@ -73,6 +80,19 @@ impl Build<'_> {
         Ok(window)
     }
 
+    /// How scores grow with the position, if the file says so.
+    pub(crate) fn temperature(&self) -> Result<Option<Temperature>, ModelError> {
+        let keys = self.keys();
+        let scale = keys.optional_f32("attention.temperature_scale")?;
+        let Some(scale) = scale.filter(|scale| *scale != 0.0) else { return Ok(None) };
+        let name = "rope.scaling.original_context_length";
+        let length = keys.usize(name)?;
+        if length == 0 {
+            return Err(ModelError::Unsupported(format!("`{}` is 0: want 1 or more", keys.key(name))));
+        }
+        Ok(Some(Temperature { scale, length }))
+    }
+
     /// The soft cap of the logits, if the file has one.
     pub(crate) fn softcap_logits(&mut self, logits: Val) -> Result<(), ModelError> {
         if let Some(cap) = self.keys().optional_f32("final_logit_softcapping")?.filter(|cap| *cap != 0.0) {
@@ -88,6 +108,9 @@ impl Build<'_> {
         layer: usize,
         style: AttentionStyle,
     ) -> Result<Val, ModelError> {
+        if let Some(latent) = style.latent {
+            return self.latent_attention(x, layer, style, latent);
+        }
         let c = self.config.clone();
         let (q_width, k_width, v_width) =
             (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.v_dim);
@@ -138,23 +161,28 @@ impl Build<'_> {
             true => Some(self.graph.vector(name("attn_sinks.weight"), c.heads)?),
             false => None,
         };
-        let out = self.graph.attend_with(q, k, v, args, sinks)?;
+        let mut out = self.graph.attend_with(q, k, v, args, sinks)?;
+        if let Some(norm) = style.sub_norm {
+            out = self.norm(out, &name(norm), c.heads * c.v_dim)?;
+        }
         self.linear(out, &name("attn_output"), c.width)
     }
 
     /// The gated MLP of one layer on a normalised value; gate and up may be one tensor. `[tokens, width]`
-    pub(crate) fn gated_mlp(&mut self, x: Val, layer: usize, act: Activation) -> Result<Val, ModelError> {
-        let names = ["ffn_gate", "ffn_up", "ffn_down"].map(|part| format!("blk.{layer}.{part}"));
-        self.gated_mlp_of(x, names, self.config.ff, act)
+    pub(crate) fn gated_mlp(&mut self, x: Val, layer: usize, style: &LayerStyle) -> Result<Val, ModelError> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let names = ["ffn_gate", "ffn_up", "ffn_down"].map(name);
+        self.gated_mlp_of(x, names, self.config.ff, style.activation, style.sub_norm.map(name))
     }
 
-    /// The same with these names of gate, up and down, and `ff` columns inside.
+    /// The same with these names of gate, up and down, `ff` columns inside, and a norm of them if it has a name.
     pub(crate) fn gated_mlp_of(
         &mut self,
         x: Val,
         [gate, up, down]: [String; 3],
         ff: usize,
         act: Activation,
+        sub_norm: Option<String>,
     ) -> Result<Val, ModelError> {
         let missing = format!("{gate}.weight");
         let (gate, up) = if self.has(&missing) {
@@ -165,7 +193,10 @@ impl Build<'_> {
             let both = self.linear(x, &up, 2 * ff)?; // [gate; up]
             (self.graph.columns(both, 0, ff)?, self.graph.columns(both, ff, ff)?)
         };
-        let hidden = self.graph.gated(gate, up, act)?;
+        let mut hidden = self.graph.gated(gate, up, act)?;
+        if let Some(norm) = sub_norm {
+            hidden = self.norm(hidden, &norm, ff)?;
+        }
         self.linear(hidden, &down, self.config.width)
     }
 
@@ -173,7 +204,7 @@ impl Build<'_> {
     fn mlp(&mut self, x: Val, layer: usize, style: &LayerStyle) -> Result<Val, ModelError> {
         match &style.experts {
             Some(experts) if layer >= experts.first_layer => self.expert_mlp(x, layer, experts),
-            _ => self.gated_mlp(x, layer, style.activation),
+            _ => self.gated_mlp(x, layer, style),
         }
     }
 
@@ -243,6 +274,8 @@ pub(crate) struct LayerStyle {
     pub(crate) activation: Activation,
     /// Experts instead of the MLP.
     pub(crate) experts: Option<ExpertStyle>,
+    /// A norm inside the MLP, of the columns that its last matrix reads.
+    pub(crate) sub_norm: Option<&'static str>,
 }
 
 impl LayerStyle {
@@ -254,6 +287,7 @@ impl LayerStyle {
         norms_after: None,
         activation: Activation::Silu,
         experts: None,
+        sub_norm: None,
     };
     /// Norms before and after them.
     pub(crate) const BOTH_NORMS: LayerStyle =

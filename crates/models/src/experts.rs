@@ -116,7 +116,7 @@ impl Build<'_> {
             return Ok(mixed);
         }
         let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(name);
-        let shared = self.gated_mlp_of(x, names, style.shared_ff, style.activation)?;
+        let shared = self.gated_mlp_of(x, names, style.shared_ff, style.activation, None)?;
         Ok(self.graph.add(mixed, shared)?)
     }
 

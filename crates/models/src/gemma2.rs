@@ -42,6 +42,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         window: layer.is_multiple_of(2).then_some(window),
         temperature: None,
         sinks: false,
+        sub_norm: None,
+        latent: None,
     })?;
     b.softcap_logits(logits)
 }

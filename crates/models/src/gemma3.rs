@@ -40,6 +40,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
             window: is_local.then_some(window),
             temperature: None,
             sinks: false,
+            sub_norm: None,
+            latent: None,
         }
     })?;
     b.softcap_logits(logits)

@@ -3,9 +3,11 @@
 //! One file per architecture, one line in [`ALL`]. A model never sees a device.
 
 mod arch;
+mod bitnet;
 mod blocks;
 mod build;
 mod config;
+mod deepseek2;
 mod ernie;
 mod error;
 mod exaone4;
@@ -17,6 +19,7 @@ mod glm4moe;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod latent;
 mod llama;
 mod maple;
 mod mistral3;
@@ -65,4 +68,7 @@ pub static ALL: &[&Arch] = &[
     &gpt_oss::GPT_OSS,
     &maple::MAPLE,
     &mistral3::MISTRAL3,
+    &bitnet::BITNET,
+    &bitnet::BITNET_B158,
+    &deepseek2::DEEPSEEK2,
 ];

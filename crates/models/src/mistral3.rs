@@ -1,6 +1,6 @@
 //! Ministral 3 and Mistral Small 3: Llama, with scores that grow with the position.
 
-use tern_graph::{RopeStyle, Temperature};
+use tern_graph::RopeStyle;
 
 use crate::blocks::{AttentionStyle, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
@@ -23,20 +23,6 @@ pub(crate) static MISTRAL3: Arch = Arch {
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
     let style = b.uniform_style(RopeStyle::Interleaved, base, QkNorm::None)?;
-    let scale = b.keys().optional_f32("attention.temperature_scale")?.filter(|scale| *scale != 0.0);
-    let temperature = match scale {
-        Some(scale) => {
-            let key = "rope.scaling.original_context_length";
-            let length = b.keys().usize(key)?;
-            if length == 0 || !scale.is_finite() {
-                let (key, scale_key) = (b.keys().key(key), b.keys().key("attention.temperature_scale"));
-                let text =
-                    format!("`{key}` is {length} and `{scale_key}` is {scale}: want 1 or more, and a number");
-                return Err(ModelError::Unsupported(text));
-            }
-            Some(Temperature { scale, length })
-        }
-        None => None,
-    };
+    let temperature = b.temperature()?;
     b.pre_norm_decoder(AttentionStyle { temperature, ..style })
 }

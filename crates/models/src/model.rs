@@ -1,7 +1,7 @@
 //! From a checkpoint to a graph with its weights, or an error that says why not.
 
 use tern_formats::{Checkpoint, Metadata, shown};
-use tern_graph::{Graph, HostTensor, Weight};
+use tern_graph::{Graph, HostTensor, Op, Weight};
 
 use crate::build::{Build, Source};
 use crate::config::{Config, Keys};
@@ -27,6 +27,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// Whether tokens choose among experts.
+    pub fn has_experts(&self) -> bool {
+        self.graph.nodes.iter().any(|node| matches!(node.op, Op::Route { .. }))
+    }
+
     /// Builds the graph from metadata and the names and shapes of the tensors.
     ///
     /// `context` is the longest sequence of this run; by default, the context the model was trained for.

@@ -58,7 +58,10 @@ impl Build<'_> {
                 let betas = [0, 1].map(|i| betas[i].filter(|b| *b > 0.0).unwrap_or(YARN_BETAS[i]));
                 // models with this key have the factor in the scale of the scores
                 let log_multiplier = keys.optional_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
-                let magnitude = yarn_magnitude(factor, 1.0) / yarn_magnitude(factor, log_multiplier);
+                let magnitude = match self.config.arch.as_str() {
+                    "deepseek2" if log_multiplier != 0.0 => 1.0,
+                    _ => yarn_magnitude(factor, 1.0) / yarn_magnitude(factor, log_multiplier),
+                };
                 Scaling::Yarn { factor, original_context, betas, magnitude }
             }
             Some(other) => {
@@ -71,6 +74,14 @@ impl Build<'_> {
             }
         };
         Ok((scaling, attn_factor))
+    }
+
+    /// YaRN's factor on queries and on keys, for models that have it in the scale of the scores.
+    pub(crate) fn yarn_score_magnitude(&self) -> Result<f32, ModelError> {
+        let Scaling::Yarn { factor, .. } = self.rope_scaling()?.0 else { return Ok(1.0) };
+        // files have a tenth of the multiplier
+        let tenth = self.keys().optional_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+        Ok(yarn_magnitude(factor, if tenth == 0.0 { 1.0 } else { 10.0 * tenth }))
     }
 
     /// Divisors of the frequencies: llama3's one set, or longrope's choice by the context of this run.

@@ -282,6 +282,17 @@ pub static SHAPES: &[Shape] = &[
         experts: TINY_EXPERTS,
         ..TINY
     },
+    Shape {
+        name: "tiny-deepseek2",
+        arch: &crate::deepseek2::DEEPSEEK2,
+        kv_heads: 1,
+        tied: false,
+        yarn: 4,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape { name: "tiny-bitnet", arch: &crate::bitnet::BITNET, head_dim: 32, ..TINY },
+    Shape { name: "tiny-bitnet-b1.58", arch: &crate::bitnet::BITNET_B158, head_dim: 32, ..TINY },
     Shape { name: "tiny-mistral3", arch: &crate::mistral3::MISTRAL3, tied: false, yarn: 4, ..TINY },
     Shape {
         name: "tiny-qwen3moe",
@@ -337,6 +348,7 @@ impl Shape {
                     Number::Float(value) => Value::Float(value),
                     Number::Integers(values) => Value::Ints(values.to_vec()),
                     Number::Bool(value) => Value::Bool(value),
+                    Number::Text(value) => Value::String(value.into()),
                     Number::PerLayer(pattern) => {
                         Value::Bools(pattern.iter().copied().cycle().take(self.layers).collect())
                     }

@@ -133,9 +133,8 @@ impl Ready {
 }
 
 /// Two texts in one step, on pages that alternate: each gets the bits it gets alone.
-#[test]
-fn texts_in_one_step_do_not_affect_each_other() {
-    let (model, weights) = open(&small(Shape::by_name("tiny-gemma3").unwrap()), &tern_quant::Q4_K);
+fn texts_in_one_step(shape: &str) {
+    let (model, weights) = open(&small(Shape::by_name(shape).unwrap()), &tern_quant::Q4_K);
     let text = tokens(model.config.vocab);
     let (a, b) = (&text[..35], &text[3..POSITIONS]);
     let alone =
@@ -155,8 +154,13 @@ fn texts_in_one_step_do_not_affect_each_other() {
         carried: vec![],
     });
     let got_a = [first, both[..15].to_vec()].concat();
-    assert!(got_a == alone(a), "the text that goes on");
-    assert!(both[15..] == alone(b), "the text that begins");
+    assert!(got_a == alone(a), "{shape}: the text that goes on");
+    assert!(both[15..] == alone(b), "{shape}: the text that begins");
+}
+
+#[test]
+fn texts_in_one_step_do_not_affect_each_other() {
+    ["tiny-gemma3", "tiny-qwen3moe", "tiny-deepseek2"].into_iter().for_each(texts_in_one_step);
 }
 
 /// FNV-1a.

@@ -160,7 +160,7 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
         with_key("general.architecture", Value::String("mamba".into())),
         "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, phi3, gemma2, olmo2, exaone4, glm4, \
          seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl, qwen3moe, granitemoe, glm4moe, \
-         gpt-oss, maple, mistral3"
+         gpt-oss, maple, mistral3, bitnet, bitnet-b1.58, deepseek2"
     );
 }
 

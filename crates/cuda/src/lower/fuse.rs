@@ -152,6 +152,16 @@ pub(crate) enum Fused {
         by: f32,
         out: Val,
     },
+    /// Some columns of each head of `a`, and then those of the same head of `b`.
+    JoinHeads {
+        a: Val,
+        every: usize,
+        start: usize,
+        len: usize,
+        b: Option<Val>,
+        heads: usize,
+        out: Val,
+    },
     Outputs {
         x: Val,
         out: Val,
@@ -175,6 +185,7 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         }
         Fused::Attend(a) => (vec![a.q.x, a.k.x, a.v], vec![a.out]),
         Fused::Route(r) => (vec![r.x], vec![r.out]),
+        Fused::JoinHeads { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
         Fused::Mix { x, route, add, out } => (add.iter().copied().chain([*x, *route]).collect(), vec![*out]),
         Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
     };
@@ -287,6 +298,13 @@ impl Fuser<'_> {
                 }
             }
             Op::Mix { x, route } => Fused::Mix { x, route, add: None, out },
+            Op::HeadColumns { x: a, every, start, len } => {
+                Fused::JoinHeads { a, every, start, len, b: None, heads: self.graph.width(out) / len, out }
+            }
+            Op::JoinHeads { a, b, heads } => {
+                let every = self.graph.width(a) / heads;
+                Fused::JoinHeads { a, every, start: 0, len: every, b: Some(b), heads, out }
+            }
             Op::Add { a, b } => elements(a, Some(b), ElementKind::Add, 0.0),
             Op::Scale { x, by } => elements(x, None, ElementKind::Scale, by),
             Op::SoftCap { x, cap } => elements(x, None, ElementKind::SoftCap, cap),

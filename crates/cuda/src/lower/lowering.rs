@@ -11,8 +11,9 @@ use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
     self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind, FloatLinearArgs, GatingKind,
-    HeadArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM, MOST_PARTS, MOST_USED_EXPERTS, MixArgs, NormArgs,
-    OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs, RouterLinear, RowNormArgs, TILE, View,
+    HeadArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM, MOST_PARTS, MOST_USED_EXPERTS, MixArgs,
+    NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs, RouterLinear, RowNormArgs, TILE,
+    View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -139,6 +140,17 @@ impl Lowering<'_> {
                 by: *by,
                 what: *kind as i32,
                 width: self.width(*out),
+                outputs_only: self.outputs_only(*out),
+            }),
+            Fused::JoinHeads { a, every, start, len, b, heads, out } => Phase::JoinHeads(JoinHeadsArgs {
+                a: self.view(*a),
+                b: b.map(|b| self.view(b)).unwrap_or_default(),
+                y: self.out(*out),
+                heads: *heads as i32,
+                a_every: *every as i32,
+                a_first: *start as i32,
+                a_len: *len as i32,
+                b_len: b.map_or(0, |b| self.graph.width(b) / heads) as i32,
                 outputs_only: self.outputs_only(*out),
             }),
             Fused::Outputs { x, out } => {

@@ -86,6 +86,7 @@ fn line(phase: &Phase) -> String {
         Phase::Elements(a) => {
             format!("elements {} kind {} {} by {} -> {}", view(&a.a), a.what, view(&a.b), a.by, view(&a.y))
         }
+        Phase::JoinHeads(a) => format!("join heads {} {} -> {}", view(&a.a), view(&a.b), view(&a.y)),
         Phase::Outputs(a) => format!("output rows {} -> {}", view(&a.x), view(&a.y)),
         Phase::Attend(a) => {
             let inputs = format!("q {} k {} v {}", heads(&a.q), heads(&a.k), view(&a.v));

@@ -173,6 +173,20 @@ shared_structs! {
         outputs_only: i32,
     }
 
+    /// Of each head: `a_len` columns of a from `a_first` on, and then `b_len` of b.
+    JoinHeadsArgs {
+        a: View,
+        b: View,
+        y: View,
+        heads: i32,
+        /// Columns of a head of a.
+        a_every: i32,
+        a_first: i32,
+        a_len: i32,
+        b_len: i32,
+        outputs_only: i32,
+    }
+
     OutputsArgs {
         x: View,
         y: View,
@@ -359,6 +373,7 @@ phases! {
         Norm(RowNormArgs) as ROW_NORM, norm;
         Rope(RopeArgs) as ROPE, rope;
         Elements(ElementArgs) as ELEMENTS, elements;
+        JoinHeads(JoinHeadsArgs) as JOIN_HEADS, join_heads;
         Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
         Fragments(FragmentArgs) as FRAGMENTS, fragments;
     }

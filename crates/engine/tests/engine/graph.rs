@@ -8,16 +8,17 @@ use tern_engine::{
     Sampling, Scheduler,
 };
 use tern_graph::{
-    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, Program,
-    Random, Reference, Reserve, Roles, RopeStyle, RopeTable, Step, StepOutput, Ticket,
+    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Gating, Graph, HostTensor, KvCells,
+    Program, Random, Reference, Reserve, Roles, RopeStyle, RopeTable, Routing, Step, StepOutput, Ticket,
 };
 
 use crate::harness::{Scenario, alone, compare, run};
 
 const VOCAB: usize = 40;
 const WIDTH: usize = 16;
+const EXPERTS: usize = 5;
 
-/// Embed, one attention layer with rope, and an output matrix; nothing in it forgets the order of tokens.
+/// Embed, one attention layer with rope, experts, and an output matrix; nothing in it forgets the order of tokens.
 fn model() -> &'static (Graph, Vec<HostTensor>) {
     static MODEL: OnceLock<(Graph, Vec<HostTensor>)> = OnceLock::new();
     MODEL.get_or_init(|| {
@@ -42,13 +43,30 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
         };
         let attended = g.attend(q, k, v, args).unwrap();
         let sum = g.add(x, attended).unwrap();
+        let router = g.matrix("router", EXPERTS, WIDTH).unwrap();
+        let logits = g.linear(sum, router).unwrap();
+        let routing =
+            Routing { used: 2, gating: Gating::Softmax, groups: None, renormalise: true, scale: 1.0 };
+        let route = g.route(logits, None, routing).unwrap();
+        let experts = g.experts("experts", EXPERTS, WIDTH, WIDTH).unwrap();
+        let parts = g.expert_linear(sum, Some(route), experts).unwrap();
+        let mixed = g.mix(parts, route).unwrap();
+        let sum = g.add(sum, mixed).unwrap();
         let rows = g.outputs(sum);
         g.linear(rows, out).unwrap(); // [outputs, VOCAB]
         let rng = &mut Random::new(11);
         let mut random = |(name, rows): (&str, usize)| {
             HostTensor::from_f32(name, rows, WIDTH, &rng.normals(rows * WIDTH, 0.7))
         };
-        let shapes = [("table", VOCAB), ("q", WIDTH), ("k", 8), ("v", 8), ("out", VOCAB)];
+        let shapes = [
+            ("table", VOCAB),
+            ("q", WIDTH),
+            ("k", 8),
+            ("v", 8),
+            ("out", VOCAB),
+            ("router", EXPERTS),
+            ("experts", EXPERTS * WIDTH),
+        ];
         let tensors = shapes.map(&mut random).to_vec();
         (g, tensors)
     })
@@ -217,7 +235,7 @@ fn weights_that_do_not_match_the_graph_are_refused_by_name() {
         load(tensors, CAPACITY).err().map(|e| e.to_string()).unwrap_or_default()
     };
     assert_eq!(message(|t| t.swap(1, 2)), "q: want this tensor next, got k");
-    assert_eq!(message(|t| drop(t.pop())), "out: missing tensor");
+    assert_eq!(message(|t| drop(t.pop())), "experts: missing tensor");
     assert_eq!(message(|t| t.push(t[0].clone())), "table: the graph has no such weight");
     let tall = |t: &mut Vec<HostTensor>| t[3] = HostTensor::from_f32("v", 9, WIDTH, &[0.0; 9 * WIDTH]);
     assert_eq!(message(tall), "v: want [8, 16], file has [9, 16]");
@@ -231,7 +249,7 @@ fn progress_counts_the_stored_bytes() {
     let progress = |bytes| stored.push(bytes);
     GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), config(CAPACITY), progress).unwrap();
     let row = WIDTH as u64 * 4;
-    assert_eq!(stored, [40, 56, 64, 72, 112].map(|rows| rows * row));
+    assert_eq!(stored, [40, 56, 64, 72, 112, 117, 197].map(|rows| rows * row));
 }
 
 #[test]

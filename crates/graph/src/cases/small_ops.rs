@@ -69,6 +69,11 @@ pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
     small("scale", 1e-6, 100, |c, x, _, _| Ok(c.graph.scale(x, -0.3)))?;
     small("softcap", 1e-5, 100, |c, x, _, _| Ok(c.graph.softcap(x, 2.0)))?;
     small("columns", 1e-6, 100, |c, x, _, _| c.graph.columns(x, 13, 50))?;
+    small("head columns", 1e-6, 96, |c, x, _, _| c.graph.head_columns(x, 32, 7, 20))?;
+    small("join heads", 1e-6, 96, |c, x, y, _| {
+        let y = c.graph.columns(y, 5, 30)?;
+        c.graph.join_heads(x, y, 3)
+    })?;
     small("outputs", 1e-6, 100, |c, x, _, _| Ok(c.graph.outputs(x)))?;
     Ok(cases)
 }
