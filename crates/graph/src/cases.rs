@@ -247,12 +247,17 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Larger shapes worth timing: every format for one token and for many, and attention at two depths.
+/// Larger shapes worth timing: every format for one token and for many, experts, and attention at two depths.
 pub fn timed() -> Result<Vec<Case>, GraphError> {
     let mut cases = vec![];
     for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
         for tokens in [1, 64] {
             cases.push(linear(quant, 2048, 2048, tokens)?);
+        }
+    }
+    for quant in [&tern_quant::Q4_K, &tern_quant::MXFP4, &tern_quant::TQ2_0] {
+        for tokens in [1, 64] {
+            cases.push(expert_linear(quant, Experts { count: 32, used: 4, rows: 768, cols: 2048 }, tokens)?);
         }
     }
     let args = Attention {
