@@ -78,9 +78,14 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
         }
 }
 
-// A warp has one row for few tokens, so that many warps share the weights, and several for many.
+// A warp has one row for few tokens, so that many warps share the weights, and several for many. A fused step has few tokens and
+// no experts.
 template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
     int warps = THREADS / 32, tokens = rows_of(c.inputs, a.outputs_only);
+    if constexpr (THREADS != PHASE_THREADS) {
+        for (int i = c.block * warps + threadIdx.x / 32; i < a.rows * ((tokens + 3) / 4); i += c.blocks * warps) float_rows<1, 4>(a, i % a.rows, i / a.rows * 4, tokens);
+        return;
+    }
     const ExpertArgs& e = a.experts;
     for (int i = c.block * warps + threadIdx.x / 32; e.used > 0 && i < a.rows * tokens * e.used; i += c.blocks * warps) {
         int row = i % a.rows, token = i / a.rows / e.used, n = i / a.rows % e.used, expert = n; // n: the token's expert

@@ -10,8 +10,10 @@ use serde_json::json;
 use tern_engine::Constraint;
 use tern_formats::Checkpoint;
 use tern_grammar::{Grammar, GrammarCompiler};
-use tern_models::{Model, Shape, Synth, plain_tokenizer};
+use tern_models::{Model, Shape, ShapeExperts, Synth, plain_tokenizer};
 use tern_text::{ChatInput, ChatTemplate, Tokenizer};
+
+use crate::record::LONGEST;
 
 /// Runs one input. A bug shows as a panic, an abort or a timeout.
 pub(crate) type Run = Box<dyn FnMut(&[u8])>;
@@ -255,6 +257,7 @@ fn files() -> Vec<Vec<u8>> {
         kv_heads: 1,
         head_dim: 32,
         vocab: 270,
+        experts: s.experts.map(|_| ShapeExperts { count: 4, used: 2, ff: 32 }),
         ..s.clone()
     };
     let file = |shape: Shape| {
@@ -263,5 +266,5 @@ fn files() -> Vec<Vec<u8>> {
         synth.write(&plain_tokenizer(shape.vocab), &mut file, |_, _| ()).ok()?;
         Some(file)
     };
-    tiny.map(small).filter_map(file).collect()
+    tiny.map(small).filter_map(file).filter(|file| file.len() <= LONGEST).collect()
 }

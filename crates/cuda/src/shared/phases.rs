@@ -373,9 +373,9 @@ phases! {
         Norm(RowNormArgs) as ROW_NORM, norm;
         Rope(RopeArgs) as ROPE, rope;
         Elements(ElementArgs) as ELEMENTS, elements;
-        JoinHeads(JoinHeadsArgs) as JOIN_HEADS, join_heads;
         Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
         Fragments(FragmentArgs) as FRAGMENTS, fragments;
+        JoinHeads(JoinHeadsArgs) as JOIN_HEADS, join_heads;
     }
     large {
         Linear(LinearArgs) as LINEAR, linear;

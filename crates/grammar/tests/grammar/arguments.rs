@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tern_engine::Constraint;
 use tern_grammar::Grammar;
-use tern_text::{AnswerParser, ArgumentForm, Markup, Part, ToolSchemas, ValueKind};
+use tern_text::{AnswerParser, ArgumentForm, Markup, Part, Tokenizer, ToolSchemas, ValueKind};
 
 use crate::validate::validate;
 use crate::vocabularies::{all, controls};
@@ -97,6 +97,13 @@ fn arguments_have_the_syntax_of_the_model() {
     }
 }
 
+/// The tokens of a text, without the space that some tokenizers add before it.
+fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    let before = tokenizer.encode("\n", false, true);
+    let all = tokenizer.encode(&["\n", text].concat(), false, true);
+    all.strip_prefix(&before[..]).map_or_else(|| tokenizer.encode(text, false, true), <[u32]>::to_vec)
+}
+
 /// A text may contain anything but what ends it.
 #[test]
 fn strings_are_free_text() {
@@ -135,7 +142,7 @@ fn strings_are_free_text() {
                 ]
                 .concat();
                 let mut constraint = compiled.constraint();
-                let ids = tokenizer.encode(&answer, false, true);
+                let ids = encode(tokenizer, &answer);
                 for &id in &ids {
                     let mask = constraint.mask().unwrap();
                     assert!(allowed(&mask).contains(&id), "{style} in {}: {answer:?}", vocabulary.name);
