@@ -42,16 +42,10 @@ pub(crate) struct AttentionStyle {
     pub(crate) latent: Option<Latent>,
 }
 
-impl Build<'_> {
-    /// The style of a decoder whose layers are all alike, with full attention.
-    pub(crate) fn uniform_style(
-        &mut self,
-        rope: RopeStyle,
-        base: f32,
-        qk_norm: QkNorm,
-    ) -> Result<AttentionStyle, ModelError> {
-        let (table, scale) = (self.rope_table(base)?, self.attention_scale()?);
-        Ok(AttentionStyle {
+impl AttentionStyle {
+    /// Full attention.
+    pub(crate) fn full(rope: RopeStyle, table: usize, qk_norm: QkNorm, scale: f32) -> AttentionStyle {
+        AttentionStyle {
             rope,
             table: Some(table),
             qk_norm,
@@ -61,7 +55,20 @@ impl Build<'_> {
             sinks: false,
             sub_norm: None,
             latent: None,
-        })
+        }
+    }
+}
+
+impl Build<'_> {
+    /// The style of a decoder whose layers are all alike, with full attention.
+    pub(crate) fn uniform_style(
+        &mut self,
+        rope: RopeStyle,
+        base: f32,
+        qk_norm: QkNorm,
+    ) -> Result<AttentionStyle, ModelError> {
+        let (table, scale) = (self.rope_table(base)?, self.attention_scale()?);
+        Ok(AttentionStyle::full(rope, table, qk_norm, scale))
     }
 
     /// The file's `attention.scale`, or `1 / sqrt(head_dim)`.

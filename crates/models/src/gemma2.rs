@@ -34,16 +34,10 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         activation: Activation::GeluTanh,
         ..LayerStyle::BOTH_NORMS
     };
+    let scale = 1.0 / (scale_dim as f32).sqrt();
     let logits = b.decoder(&layers, |layer| AttentionStyle {
-        rope: RopeStyle::Halves,
-        table: Some(table),
-        qk_norm: QkNorm::None,
-        scale: 1.0 / (scale_dim as f32).sqrt(),
         window: layer.is_multiple_of(2).then_some(window),
-        temperature: None,
-        sinks: false,
-        sub_norm: None,
-        latent: None,
+        ..AttentionStyle::full(RopeStyle::Halves, table, QkNorm::None, scale)
     })?;
     b.softcap_logits(logits)
 }

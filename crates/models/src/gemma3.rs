@@ -30,19 +30,10 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         activation: Activation::GeluTanh,
         ..LayerStyle::BOTH_NORMS
     };
-    let logits = b.decoder(&layers, |layer| {
-        let is_local = !ends_run(layer, PATTERN);
-        AttentionStyle {
-            rope: RopeStyle::Halves,
-            table: Some(if is_local { local } else { global }),
-            qk_norm: QkNorm::Heads,
-            scale: 1.0 / (scale_dim as f32).sqrt(),
-            window: is_local.then_some(window),
-            temperature: None,
-            sinks: false,
-            sub_norm: None,
-            latent: None,
-        }
-    })?;
+    let style = |table| {
+        AttentionStyle::full(RopeStyle::Halves, table, QkNorm::Heads, 1.0 / (scale_dim as f32).sqrt())
+    };
+    let (full, local) = (style(global), AttentionStyle { window: Some(window), ..style(local) });
+    let logits = b.decoder(&layers, |layer| if ends_run(layer, PATTERN) { full } else { local })?;
     b.softcap_logits(logits)
 }

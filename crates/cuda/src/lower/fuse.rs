@@ -29,6 +29,20 @@ pub(crate) struct Matrix {
     pub(crate) out: Val,
 }
 
+impl Matrix {
+    /// All rows of a weight, or those of one of its experts.
+    pub(super) fn new(
+        graph: &Graph,
+        weight: WeightId,
+        scale: Option<WeightId>,
+        bias: Option<WeightId>,
+        out: Val,
+    ) -> Matrix {
+        let w = graph.weight(weight);
+        Matrix { weight, scale, bias, first_row: 0, rows: w.rows / w.experts, out }
+    }
+}
+
 /// Matrices of codes with one input: `add + (act(part 0) * part 1, or each part) (norm(x))`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Linear {
@@ -273,8 +287,7 @@ impl Fuser<'_> {
                 Fused::Norm { x, norm: Norm { weight, bias, eps, kind }, out }
             }
             Op::Linear { x, weight, scale, bias } => {
-                let rows = self.graph.weight(weight).rows;
-                self.linears(x, Matrix { weight, scale, bias, first_row: 0, rows, out })
+                self.linears(x, Matrix::new(self.graph, weight, scale, bias, out))
             }
             Op::Rope { x, head_dim, style, table } => {
                 Fused::Rope { x, head_dim, rope: Rope { table, style }, out }
@@ -287,14 +300,11 @@ impl Fuser<'_> {
                 Fused::Route(Route { x, norm: None, router: None, bias, args, out })
             }
             Op::ExpertLinear { x, route, weight, scale, bias } => {
-                let w = self.graph.weight(weight);
-                let matrix = Matrix { weight, scale, bias, first_row: 0, rows: w.rows / w.experts, out };
+                let (matrix, matrices) =
+                    (Matrix::new(self.graph, weight, scale, bias, out), Matrices::of(route));
                 match (self.layout)(weight) {
-                    Some(_) => {
-                        let matrices = Matrices::of(route);
-                        Fused::Linear(Linear { matrices, ..Linear::of(x, vec![matrix]) })
-                    }
-                    None => Fused::FloatLinear { x, matrix, matrices: Matrices::of(route) },
+                    Some(_) => Fused::Linear(Linear { matrices, ..Linear::of(x, vec![matrix]) }),
+                    None => Fused::FloatLinear { x, matrix, matrices },
                 }
             }
             Op::Mix { x, route } => Fused::Mix { x, route, add: None, out },

@@ -23,8 +23,7 @@ impl Fuser<'_> {
             return None;
         }
         (self.layout)(weight)?;
-        let rows = self.graph.weight(weight).rows;
-        Some((x, Matrix { weight, scale, bias, first_row: 0, rows, out: v }))
+        Some((x, Matrix::new(self.graph, weight, scale, bias, v)))
     }
 
     /// A linear of experts that is in no phase yet, and one expert's rows as a part.
@@ -34,9 +33,7 @@ impl Fuser<'_> {
             return None;
         }
         (self.layout)(weight)?;
-        let w = self.graph.weight(weight);
-        let matrix = Matrix { weight, scale, bias, first_row: 0, rows: w.rows / w.experts, out: v };
-        Some((x, Matrices::of(route), matrix))
+        Some((x, Matrices::of(route), Matrix::new(self.graph, weight, scale, bias, v)))
     }
 
     /// The layout of a matrix that needs x as bits.
@@ -93,13 +90,14 @@ impl Fuser<'_> {
     /// The choice of experts from the results of a linear of f32.
     fn route(&mut self, logits: Val, bias: Option<WeightId>, args: Routing, out: Val) -> Option<Fused> {
         let &Op::Linear { x, weight, scale: None, bias: router_bias } = self.op(logits) else { return None };
-        let (rows, cols) = (self.graph.weight(weight).rows, self.graph.weight(weight).cols);
+        let cols = self.graph.weight(weight).cols;
         let fits = cols.is_multiple_of(4) && cols <= MOST_ROUTER_COLS;
-        if !fits || !self.is_f32(weight) || !self.is_read_once(logits) || self.absorbed[logits.index()] {
+        let is_f32 = (self.layout)(weight).is_none(); // floats of 16 bits have a layout as matrices
+        if !fits || !is_f32 || !self.is_read_once(logits) || self.absorbed[logits.index()] {
             return None;
         }
         self.absorbed[logits.index()] = true;
-        let router = Some(Matrix { weight, scale: None, bias: router_bias, first_row: 0, rows, out: logits });
+        let router = Some(Matrix::new(self.graph, weight, None, router_bias, logits));
         Some(Fused::Route(Route { x, norm: None, router, bias, args, out }))
     }
 
@@ -164,10 +162,6 @@ impl Fuser<'_> {
         whole && !readers.is_empty() && readers.iter().all(codes) && !self.absorbed[v.index()]
     }
 
-    fn is_f32(&self, weight: WeightId) -> bool {
-        (self.layout)(weight).is_none() // floats of 16 bits have a layout as matrices
-    }
-
     /// A linear that the choice of experts has absorbed.
     fn is_router(&self, v: Val) -> bool {
         let chooses = |&r: &Val| matches!(self.op(r), Op::Route { .. });
@@ -198,22 +192,27 @@ impl Fuser<'_> {
         Fused::Linear(Linear::of(x, parts))
     }
 
-    /// Absorbs the norm before a linear, and the gather of output rows before the norm.
+    /// The norm that a value is the result of, and what it normalises, if the readers of the value absorb it.
+    fn absorbed_norm(&self, v: Val) -> Option<(Val, Norm)> {
+        match *self.op(v) {
+            Op::Norm { x, weight, bias, eps, kind } if self.absorbed[v.index()] => {
+                Some((x, Norm { weight, bias, eps, kind }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Absorbs the norm before a linear or a router, and the gather of output rows before the norm.
     pub(super) fn with_prologue(&self, phase: Fused) -> Fused {
         if let Fused::Route(mut route) = phase {
-            if let Op::Norm { x, weight, bias, eps, kind } = *self.op(route.x)
-                && self.absorbed[route.x.index()]
-            {
-                (route.x, route.norm) = (x, Some(Norm { weight, bias, eps, kind }));
+            if let Some((x, norm)) = self.absorbed_norm(route.x) {
+                (route.x, route.norm) = (x, Some(norm));
             }
             return Fused::Route(route);
         }
         let Fused::Linear(mut linear) = phase else { return phase };
-        if let Op::Norm { x, weight, bias, eps, kind } = *self.op(linear.x)
-            && self.absorbed[linear.x.index()]
-        {
-            linear.norm = Some(Norm { weight, bias, eps, kind });
-            linear.x = x;
+        if let Some((x, norm)) = self.absorbed_norm(linear.x) {
+            (linear.x, linear.norm) = (x, Some(norm));
             if let Op::Outputs { x: all } = *self.op(x)
                 && self.absorbed[x.index()]
             {
