@@ -205,16 +205,7 @@ mod tests {
     /// A typical layer, with an embedding before it and the output matrix after it.
     fn layer() -> Result<Graph, tern_graph::GraphError> {
         let mut g = Graph::new();
-        let args = Attention {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-            v_dim: 16,
-            scale: 0.25,
-            window: None,
-            softcap: None,
-            temperature: None,
-        };
+        let args = Attention::full(4, 2, 16, 0.25);
         let table = g.rope_table(RopeTable { freqs: vec![1.0; 8], magnitude: 1.0 });
         let embed = g.matrix("embed", 100, 64)?;
         let norms = [g.vector("norm", 64)?, g.vector("head norm", 16)?];

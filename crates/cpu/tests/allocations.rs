@@ -53,16 +53,7 @@ fn allocations(case: &cases::Case, kernels: &'static tern_cpu::Kernels, tokens: 
 /// The only test of this file: the allocations of others would be counted too.
 #[test]
 fn only_the_answer_is_allocated() {
-    let args = Attention {
-        heads: 6,
-        kv_heads: 2,
-        head_dim: 64,
-        v_dim: 64,
-        scale: 0.2,
-        window: None,
-        softcap: None,
-        temperature: None,
-    };
+    let args = Attention::full(6, 2, 64, 0.2);
     let mut all = vec![cases::attend(args, &[1]).unwrap()];
     for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
         all.push(cases::expert_mlp(quant, 1).unwrap());

@@ -155,16 +155,7 @@ fn threads_that_are_late_do_not_change_the_results_of_experts() {
 #[test]
 fn attention_does_not_depend_on_the_size_of_steps() {
     for (heads, kv_heads, window) in [(6, 2, None), (6, 2, Some(19)), (3, 3, None), (4, 1, Some(3))] {
-        let args = Attention {
-            heads,
-            kv_heads,
-            head_dim: 72,
-            v_dim: 40,
-            scale: 0.2,
-            window,
-            softcap: None,
-            temperature: None,
-        };
+        let args = Attention { v_dim: 40, window, ..Attention::full(heads, kv_heads, 72, 0.2) };
         for kernels in available() {
             let run = |lens: &[usize]| {
                 cases::attend(args, lens).unwrap().run(&mut Cpu::with_kernels(2, kernels).unwrap()).unwrap()
@@ -181,16 +172,7 @@ fn attention_does_not_depend_on_the_size_of_steps() {
 #[test]
 fn split_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
     for (heads, kv_heads, window) in [(4, 2, None), (2, 2, Some(600)), (2, 1, Some(40))] {
-        let args = Attention {
-            heads,
-            kv_heads,
-            head_dim: 32,
-            v_dim: 24,
-            scale: 0.3,
-            window,
-            softcap: None,
-            temperature: None,
-        };
+        let args = Attention { v_dim: 24, window, ..Attention::full(heads, kv_heads, 32, 0.3) };
         for kernels in available() {
             let case = |lens: &[usize]| cases::attend(args, lens).unwrap();
             let run = |threads: usize, lens: &[usize]| {

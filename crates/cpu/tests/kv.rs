@@ -13,16 +13,7 @@ fn case(args: Attention, lens: &[usize], cells: KvCells) -> cases::Case {
 #[test]
 fn bytes_are_near_the_reference_and_do_not_depend_on_the_size_of_steps() {
     for (heads, kv_heads, window) in [(6, 2, None), (4, 1, Some(19))] {
-        let args = Attention {
-            heads,
-            kv_heads,
-            head_dim: 72,
-            v_dim: 40,
-            scale: 0.2,
-            window,
-            softcap: None,
-            temperature: None,
-        };
+        let args = Attention { v_dim: 40, window, ..Attention::full(heads, kv_heads, 72, 0.2) };
         for kernels in available() {
             let error = |cells| {
                 let case = case(args, &[17, 43], cells);

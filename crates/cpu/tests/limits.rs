@@ -3,16 +3,7 @@
 use tern_cpu::{Cpu, MAX_THREADS};
 use tern_graph::{Attention, Backend, BackendError, Bindings, KvSpec, Reserve, cases};
 
-const ARGS: Attention = Attention {
-    heads: 4,
-    kv_heads: 2,
-    head_dim: 64,
-    v_dim: 64,
-    scale: 0.1,
-    window: None,
-    softcap: None,
-    temperature: None,
-};
+const ARGS: Attention = Attention::full(4, 2, 64, 0.1);
 
 /// The message of an out-of-memory error.
 fn message<T>(result: Result<T, BackendError>) -> String {

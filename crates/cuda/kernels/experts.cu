@@ -98,14 +98,10 @@ extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * 32) route(const __gri
 // One block: the sorted rows of all pairs, and the tiles of rows that the products of experts have.
 template <int THREADS> DEVICE void sort_pairs(const SortArgs& a, int* next, int (*sums)[2]) {
     int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, pairs = a.inputs[TOKENS] * a.used;
-    auto expert_of = [&](int pair) {
-        if (!a.route) return pair % a.used;
-        // NaN is expert 0
-        return max(0, min((int)load_float(a.route + (long)(pair / a.used) * 2 * a.used + pair % a.used), a.experts - 1));
-    };
+    auto expert_of_pair = [&](int pair) { return a.route ? expert_of(a.route, a.experts, a.used, pair / a.used, pair % a.used) : pair % a.used; };
     for (int e = thread; e < MOST_EXPERTS; e += THREADS) next[e] = 0;
     __syncthreads();
-    for (int pair = thread; pair < pairs; pair += THREADS) atomicAdd(&next[expert_of(pair)], 1);
+    for (int pair = thread; pair < pairs; pair += THREADS) atomicAdd(&next[expert_of_pair(pair)], 1);
     __syncthreads();
     int rows_before = 0, tiles_before = 0;
     for (int base = 0; base < a.experts; base += THREADS) {
@@ -133,7 +129,7 @@ template <int THREADS> DEVICE void sort_pairs(const SortArgs& a, int* next, int 
     }
     if (thread == 0) *a.tiles = tiles_before;
     for (int pair = thread; pair < pairs; pair += THREADS) {
-        int at = atomicAdd(&next[expert_of(pair)], 1);
+        int at = atomicAdd(&next[expert_of_pair(pair)], 1);
         a.pairs[at] = pair, a.rows[pair] = at;
     }
 }

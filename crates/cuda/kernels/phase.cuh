@@ -17,6 +17,11 @@ DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
     return id & CARRIED ? max(chosen[id & (CARRIED - 1)], 0) : id;
 }
 
+// The i-th expert of a token; NaN is expert 0.
+DEVICE int expert_of(const float* route, int experts, int used, int token, int i) {
+    return max(0, min((int)load_float(route + (long)token * 2 * used + i), experts - 1));
+}
+
 // Applies factor, scale and bias of a part to the sum of one of its rows; SCALE, BIAS: whether it may have them.
 template <bool SCALE = true, bool BIAS = true> DEVICE float finished(const Part& part, float sum, float factor, int row, int expert = 0) {
     sum *= factor * part.factor;

@@ -89,7 +89,7 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
     const ExpertArgs& e = a.experts;
     for (int i = c.block * warps + threadIdx.x / 32; e.used > 0 && i < a.rows * tokens * e.used; i += c.blocks * warps) {
         int row = i % a.rows, token = i / a.rows / e.used, n = i / a.rows % e.used, expert = n; // n: the token's expert
-        if (e.route) expert = max(0, min((int)load_float(e.route + (long)token * 2 * e.used + n), e.experts - 1));
+        if (e.route) expert = expert_of(e.route, e.experts, e.used, token, n);
         FloatLinearArgs one = a;
         one.w = (const u8*)a.w + (long)expert * a.rows * a.cols * (a.kind == F32 ? 4 : 2);
         one.x.at += e.x_parts > 1 ? n * a.cols : 0, one.y.at += n * a.rows;

@@ -260,16 +260,7 @@ pub fn timed() -> Result<Vec<Case>, GraphError> {
             cases.push(expert_linear(quant, Experts { count: 32, used: 4, rows: 768, cols: 2048 }, tokens)?);
         }
     }
-    let args = Attention {
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 128,
-        v_dim: 128,
-        scale: 0.088,
-        window: None,
-        softcap: None,
-        temperature: None,
-    };
+    let args = Attention::full(16, 8, 128, 0.088);
     for depth in [512, 4096] {
         cases.push(attend(args, &[depth, 1])?);
     }

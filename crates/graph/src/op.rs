@@ -180,6 +180,12 @@ impl Temperature {
 }
 
 impl Attention {
+    /// Keys and values of one size, all of them visible.
+    pub const fn full(heads: usize, kv_heads: usize, head_dim: usize, scale: f32) -> Attention {
+        let v_dim = head_dim;
+        Attention { heads, kv_heads, head_dim, v_dim, scale, window: None, softcap: None, temperature: None }
+    }
+
     /// The factor on the scores of a query.
     pub fn scale_at(&self, position: usize) -> f32 {
         self.scale * self.temperature.map_or(1.0, |t| t.at(position))

@@ -6,16 +6,7 @@ use tern_graph::{
     NormKind, Output, PageTable, Reference, Roles, RopeStyle, RopeTable, Routing, Sample, Slice, Step, Val,
 };
 
-const ATTENTION: Attention = Attention {
-    heads: 4,
-    kv_heads: 2,
-    head_dim: 2,
-    v_dim: 2,
-    scale: 0.5,
-    window: None,
-    softcap: None,
-    temperature: None,
-};
+const ATTENTION: Attention = Attention::full(4, 2, 2, 0.5);
 
 /// A graph with a value of 8 columns.
 fn start() -> (Graph, Val) {

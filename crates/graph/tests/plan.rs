@@ -27,17 +27,7 @@ fn graph(choices: &[Choice]) -> Graph {
             }
             3 if tokens => {
                 let dim = g.width(x);
-                let (heads, kv_heads) = (1, 1);
-                let args = Attention {
-                    heads,
-                    kv_heads,
-                    head_dim: dim,
-                    v_dim: dim,
-                    scale: 1.0,
-                    window: None,
-                    softcap: None,
-                    temperature: None,
-                };
+                let args = Attention::full(1, 1, dim, 1.0);
                 g.attend(x, y, z, args).unwrap()
             }
             4 => g.gated(x, y, Activation::Silu).unwrap(),

@@ -18,16 +18,7 @@ pub(crate) fn decoder() -> Graph {
         let v = g.norm(v, head_norm, 1e-6).unwrap();
         g.rope(v, 64, RopeStyle::Halves, turns).unwrap()
     });
-    let args = Attention {
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 64,
-        v_dim: 64,
-        scale: 0.1,
-        window: None,
-        softcap: None,
-        temperature: None,
-    };
+    let args = Attention::full(4, 2, 64, 0.1);
     let attended = g.attend(q, k, v, args).unwrap();
     let o = g.matrix("o", 256, 256).unwrap();
     let o = g.linear(attended, o).unwrap();

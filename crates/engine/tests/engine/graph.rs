@@ -31,16 +31,7 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
         let x = g.embed(table, 1.0); // [tokens, WIDTH]
         let [q, k, v] = [q, k, v].map(|w| g.linear(x, w).unwrap());
         let [q, k] = [q, k].map(|x| g.rope(x, 8, RopeStyle::Halves, rope).unwrap());
-        let args = Attention {
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 8,
-            v_dim: 8,
-            scale: 1.0,
-            window: None,
-            softcap: None,
-            temperature: None,
-        };
+        let args = Attention::full(2, 1, 8, 1.0);
         let attended = g.attend(q, k, v, args).unwrap();
         let sum = g.add(x, attended).unwrap();
         let router = g.matrix("router", EXPERTS, WIDTH).unwrap();

@@ -39,16 +39,7 @@ fn sinks(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
 /// All of them.
 pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
     let mut cases = vec![];
-    let plain = Attention {
-        heads: 4,
-        kv_heads: 4,
-        head_dim: 64,
-        v_dim: 64,
-        scale: 0.125,
-        window: None,
-        softcap: None,
-        temperature: None,
-    };
+    let plain = Attention::full(4, 4, 64, 0.125);
     for (args, lens) in [
         (plain, vec![1, 1, 1]),
         (plain, vec![40]),
@@ -82,16 +73,7 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
 fn two_sequences() -> Result<Case, GraphError> {
     let rng = &mut Random::new(5);
     let mut case = Case::new("two sequences, rows chosen".into(), 2e-3);
-    let args = Attention {
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 32,
-        v_dim: 32,
-        scale: 0.2,
-        window: None,
-        softcap: None,
-        temperature: None,
-    };
+    let args = Attention::full(2, 1, 32, 0.2);
     let q = case.input("q", 64, rng)?;
     let k = case.input("k", 32, rng)?;
     let v = case.input("v", 32, rng)?;

@@ -40,16 +40,7 @@ fn sequences(window: Option<usize>) -> Result<Case, GraphError> {
     let rng = &mut Random::new(7);
     let name = format!("eight sequences, window {}", window.unwrap_or(0));
     let mut case = Case::new(name, 2e-3);
-    let args = Attention {
-        heads: 8,
-        kv_heads: 2,
-        head_dim: 64,
-        v_dim: 64,
-        scale: 0.125,
-        window,
-        softcap: None,
-        temperature: None,
-    };
+    let args = Attention { window, ..Attention::full(8, 2, 64, 0.125) };
     let [q, k, v] = [("q", 8), ("k", 2), ("v", 2)].map(|(name, heads)| case.input(name, heads * 64, rng));
     case.graph.attend(q?, k?, v?, args)?;
     let mut lens = [3, 40, 1500, 17, 129, 1, 64, 700];

@@ -43,16 +43,7 @@ pub(super) fn not_finite() -> Result<Vec<Case>, GraphError> {
             }
         }
     }
-    let args = Attention {
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 64,
-        v_dim: 64,
-        scale: 0.1,
-        window: None,
-        softcap: None,
-        temperature: None,
-    };
+    let args = Attention::full(4, 2, 64, 0.1);
     for (name, table, softcap) in
         [("queries", 0, None), ("keys", 1, None), ("values", 2, None), ("keys", 1, Some(5.0))]
     {
