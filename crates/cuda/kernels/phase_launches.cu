@@ -45,7 +45,11 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
              float v[4];
              if (a.norm.kind) load(v, position), add(v);
          });
-    if (a.norm.kind) factor *= norm_factor(block_sum<PREPARE_THREADS>(sum, scratch), a.cols, a.norm.eps);
+    if (a.norm.kind) {
+        float of_norm = norm_factor(block_sum<PREPARE_THREADS>(sum, scratch), a.cols, a.norm.eps);
+        if (p.norm_factors && threadIdx.x == 0) p.norm_factors[t] = of_norm;
+        factor *= of_norm;
+    }
     auto store = [&](const float (&v)[4], int position) {
         float y[4];
 #pragma unroll

@@ -110,6 +110,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     int row_tiles, token_tiles;
     int rank, splits, chunk_begin, chunk_end;
     Gate *full, *empty;
+    float* norm_factors; // of x that was passed before its norm: on the sums of each token
     int slot = 0;
     u32 round = 0;
 
@@ -130,6 +131,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         splits = m.splits, rank = blockIdx.x % splits;
         chunk_begin = a.chunks * rank / splits, chunk_end = a.chunks * (rank + 1) / splits;
         full = (Gate*)(tiled_shared + m.stages * STAGE), empty = full + m.stages;
+        norm_factors = (float*)(empty + m.stages);
     }
 
     DEVICE int tiles() const { return row_tiles * token_tiles; }
@@ -218,6 +220,29 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
+    // Whether x and the value may be passed before their norm: steps of one tile.
+    static constexpr bool NORMS = !EXPERTS && N <= ONE_TILE;
+
+    // The factors on the sums of each token, if x was passed before its norm.
+    DEVICE void find_factors(int lane, int warp) const {
+        const PassedNorms& n = m.norms;
+        int count = m.linear.cols / TILE;
+        for (int token = warp; token < rows; token += ROW_WARPS) {
+            float squares = 0;
+            for (int i = lane * 4; i < count; i += 128) {
+                float4 v = load_floats4(n.x_squares + token * count + i);
+                squares += v.x + v.y + (v.z + v.w);
+            }
+            float factor = norm_factor(warp_sum(squares), m.linear.cols, m.linear.norm.eps);
+            if (lane == 0) norm_factors[token] = m.x_factor * factor / load_float(n.x_factors + token);
+            if (lane == 0 && blockIdx.x == 0) n.factors[token] = factor;
+        }
+        sync_threads<ROW_WARPS * 32>();
+    }
+
+    // The value of 1 in x of a token.
+    DEVICE float x_factor(int token) const { return NORMS && m.norms.x_squares && token < rows ? norm_factors[token] : m.x_factor; }
+
     // Whether there are too few tiles for all processors, so that blocks may share them.
     static constexpr bool SPLITS = N < 256;
     // Whether a gated tile is written through shared memory.
@@ -227,6 +252,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     DEVICE void consume() {
         int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
         wait_for_launches();
+        if (NORMS && m.norms.x_squares) find_factors(lane, warp);
         for (int index = blockIdx.x / splits; index < tiles(); index += gridDim.x / splits) {
             Sums<N> sums;
             sums.clear();
@@ -242,8 +268,10 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
 #pragma unroll
                 for (int j = 0; j < N / 8; j++)
 #pragma unroll
-                    for (int i = 0; i < 2; i++)
-                        staged[(8 * j + lane % 4 * 2 + i) * PITCH + column] = to_half(gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row, t.expert));
+                    for (int i = 0; i < 2; i++) {
+                        int token = 8 * j + lane % 4 * 2 + i;
+                        staged[token * PITCH + column] = to_half(gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row, t.first_token + token, t.expert));
+                    }
                 sync_threads<ROW_WARPS * 32>();
                 write_staged(t, staged, thread);
                 async_after_writes();
@@ -254,7 +282,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
                 static_assert(N / 8 % AT_ONCE == 0, "whole groups of columns");
 #pragma unroll
                 for (int j = 0; j < N / 8; j += AT_ONCE) {
-                    float added[AT_ONCE][4];
+                    Added added[AT_ONCE];
 #pragma unroll
                     for (int i = 0; i < AT_ONCE; i++) load_added(added[i], t, warp, j + i, lane);
 #pragma unroll
@@ -296,10 +324,11 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     }
 
     // A row of the gated value, in the unit of x of the next linear if it is written as halves.
-    DEVICE float gated(float gate, float other, int row, int expert) const {
+    DEVICE float gated(float gate, float other, int row, int token, int expert) const {
         const LinearArgs& a = m.linear;
         if (row >= a.part[0].rows) return 0.f;
-        return activate(a.gated - 1, finished(a.part[0], gate, m.x_factor, row, expert), finished(a.part[1], other, m.x_factor, row, expert), a.limit) * m.y_factor;
+        float factor = x_factor(token);
+        return activate(a.gated - 1, finished(a.part[0], gate, factor, row, expert), finished(a.part[1], other, factor, row, expert), a.limit) * m.y_factor;
     }
 
     // Staged halves to their places in tiles of x: four positions at a time.
@@ -326,18 +355,30 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         return part.y + (long)token * part.y_stride;
     }
 
-    // What is added to the rows of a warp for eight tokens.
-    DEVICE void load_added(float (&added)[4], const LinearTile& t, int warp, int j, int lane) const {
+    // What the rows of a warp for eight tokens need from memory, loaded early.
+    struct Added {
+        float value[4];
+        float weight[2], factor[2]; // of the next norm per row, of the last one per token
+    };
+
+    DEVICE void load_added(Added& added, const LinearTile& t, int warp, int j, int lane) const {
         const LinearArgs& a = m.linear;
+        int row = (t.rows + warp) * TILE + lane / 4, token = t.first_token + 8 * j + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int r = (t.rows + warp) * TILE + lane / 4 + i / 2 * 8, k = t.first_token + 8 * j + lane % 4 * 2 + i % 2;
-            added[i] = !GATED && !EXPERTS && a.add.at && k < t.end_token && r < a.part[0].rows ? load_float(a.add.at + k * a.add.stride + r) : 0.f;
+            int r = row + i / 2 * 8, k = token + i % 2;
+            added.value[i] = !GATED && !EXPERTS && a.add.at && k < t.end_token && r < a.part[0].rows ? load_float(a.add.at + k * a.add.stride + r) : 0.f;
+        }
+        if (GATED || !NORMS || !m.norms.y_squares) return;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            added.weight[i] = row + i * 8 < a.part[0].rows ? m.norms.y_weight[row + i * 8] : 0.f;
+            added.factor[i] = token + i < t.end_token ? load_float(m.norms.y_factors + token + i) * m.y_factor : 0.f;
         }
     }
 
     // Writes the rows of a warp for eight tokens.
-    DEVICE void write(const LinearTile& t, int warp, int j, const float (&d)[4], const float (&added)[4], int lane) const {
+    DEVICE void write(const LinearTile& t, int warp, int j, const float (&d)[4], const Added& added, int lane) const {
         const LinearArgs& a = m.linear;
         int g = lane / 4, token = t.first_token + 8 * j + lane % 4 * 2;
         if (GATED) {
@@ -345,7 +386,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 if (token + i >= t.end_token || row >= a.part[0].rows) continue;
-                float y = gated(d[i], d[2 + i], row, t.expert);
+                float y = gated(d[i], d[2 + i], row, token + i, t.expert);
                 if (m.y_half.at) *half_at(m.y_half, token + i, position_of_column(m.y_half.order, row)) = to_half(y);
                 else y_of(a.part[0], token + i)[row] = y;
             }
@@ -353,11 +394,24 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         }
         const Part& part = a.part[t.part];
         int row = (t.rows + warp) * TILE + g;
+        bool passes = NORMS && m.norms.y_squares;
+        float squares[2] = {0, 0};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = row + i / 2 * 8, k = token + i % 2;
             if (k >= t.end_token || r >= part.rows) continue;
-            y_of(part, k)[r] = finished(part, d[i], m.x_factor, r, t.expert) + added[i];
+            float y = finished(part, d[i], x_factor(k), r, t.expert) + added.value[i];
+            y_of(part, k)[r] = y;
+            if (!passes) continue;
+            *half_at(m.y_half, k, position_of_column(m.y_half.order, r)) = to_half(y * added.weight[i / 2] * added.factor[i % 2]);
+            squares[i % 2] += y * y;
+        }
+        if (!passes) return;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int step = 4; step < 32; step *= 2) squares[i] += __shfl_xor_sync(0xffffffff, squares[i], step);
+            if (g == 0 && token + i < t.end_token) m.norms.y_squares[(token + i) * part.tiles + t.rows + warp] = squares[i];
         }
     }
 
@@ -372,7 +426,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
         bool first = true;
         for (int from = rank * ROW_WARPS + warp; from < ROW_WARPS * COLUMNS; from += splits * ROW_WARPS * AT_ONCE) {
-            float added[AT_ONCE][4];
+            Added added[AT_ONCE];
             float4 d[AT_ONCE][MOST_SPLITS];
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++) load_added(added[n], t, unit(from, n) / COLUMNS, unit(from, n) % COLUMNS, lane);

@@ -8,6 +8,7 @@ mod in_flight;
 mod inputs;
 mod linear_tiling;
 mod paged_attention;
+mod passing;
 mod phase_launches;
 mod program;
 mod program_memory;

@@ -23,5 +23,7 @@ pub(crate) use kernel_config::{KernelConfig, intern};
 pub(crate) use linear_shape::PartShape;
 pub(crate) use linear_shape::{LinearShape, linear_defines};
 pub(crate) use lowering::{Addresses, ArgmaxScratch, AttentionScratch, KvAddresses, Lowering, TaggedMemory};
-pub(crate) use passed_halves::{PASSED_FACTOR, order, passed_as_halves, passed_factor};
+pub(crate) use passed_halves::{
+    NORMED_FACTOR, PASSED_FACTOR, order, passed_as_halves, passed_factor, passes_before_norm,
+};
 pub(crate) use tagged_values::TaggedValues;

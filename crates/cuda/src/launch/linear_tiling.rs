@@ -1,16 +1,13 @@
 //! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
 
 use crate::driver::DeviceFacts;
-use crate::shared::{MOST_SPLITS, WGMMA_TOKENS};
+use crate::shared::{MOST_SPLITS, ONE_TILE, WGMMA_TOKENS};
 
 /// Tokens of a tile: kernels are compiled for each of them.
 pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
 
 /// Rows of a tile of experts.
 pub(crate) const EXPERT_TILES: [usize; 5] = [8, 16, 32, 48, 128];
-
-/// The most tokens of a step that one tile holds: larger steps are compute-bound, and may have several tiles.
-pub(crate) const ONE_TILE: usize = 128;
 
 /// Rows of a tile, in records: 16 rows for each of eight warps.
 const TILE_RECORDS: usize = 8;
@@ -22,6 +19,8 @@ const LARGE_TILE: usize = 96;
 const OVERLAPPING_TOKENS: usize = 32;
 /// Bytes of shared memory that the driver keeps per block.
 const RESERVED: usize = 1024;
+/// Bytes of shared memory behind the ring: a factor per token.
+const FACTORS: usize = ONE_TILE * 4;
 
 /// The smallest tile that holds all rows; `None` if a step of so many rows has several.
 pub(crate) fn whole_tile(rows: usize) -> Option<usize> {
@@ -111,7 +110,7 @@ fn stage_bytes(tokens: usize, record: usize) -> usize {
 /// Stages of a ring; `None` if there is no space for two.
 fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
     let stage = stage_bytes(tokens, record) + 16; // two barriers each
-    let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED;
+    let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED - FACTORS;
     let fit = |blocks: usize| shared(blocks) / stage;
     let blocks = Limits::blocks_per_processor(tokens);
     // blocks of small tiles use half of it: those of the next launch begin meanwhile, and read their first records
@@ -175,7 +174,7 @@ impl LinearTiling {
         let size = LinearSize { row_tiles: tiles, ..size };
         let splits = if limits.clusters && small { splits(size, tokens, slots) } else { 1 };
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
-        let shared = stages * (stage_bytes(tokens, size.record) + 16);
+        let shared = stages * (stage_bytes(tokens, size.record) + 16) + FACTORS;
         Some(LinearTiling { tokens, splits, stages, blocks, shared })
     }
 }

@@ -9,11 +9,12 @@ use tern_graph::{BackendError, Step};
 use super::experts::{ExpertCounts, Experts, has_experts};
 use super::linear_tiling::{Limits, whole_tile};
 use super::paged_attention::{self, PagedAttention, PagedConfig};
+use super::passing::{Passed, Passing};
 use super::strategy::{LaunchStrategy, StepSize};
-use super::tiled_linears::{Passing, TiledLinears};
+use super::tiled_linears::TiledLinears;
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Source};
 use crate::kv::Kv;
-use crate::lower::{KernelConfig, order, passed_factor};
+use crate::lower::KernelConfig;
 use crate::shared::{
     ATTEND_THREADS, AttendArgs, KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
 };
@@ -27,8 +28,7 @@ const MOST_RECORDINGS: usize = 64;
 pub(crate) struct PhasePlan<'a> {
     pub(crate) config: &'a KernelConfig,
     pub(crate) phases: Vec<Phase>,
-    /// Phases whose value is passed as halves, see `passed_as_halves`.
-    pub(crate) passed: Vec<bool>,
+    pub(crate) passed: Passed,
     pub(crate) kv: Option<&'a Kv>,
     pub(crate) inputs: u64,
     pub(crate) max_tokens: usize,
@@ -161,21 +161,18 @@ impl PhaseKernels {
         if attention.is_none() {
             // the kernels for odd heads write floats
             let writes_floats = |phase: &Phase| matches!(phase, Phase::Attend(_));
-            passed.iter_mut().zip(&phases).for_each(|(passed, phase)| *passed &= !writes_floats(phase));
+            passed
+                .as_halves
+                .iter_mut()
+                .zip(&phases)
+                .for_each(|(passed, phase)| *passed &= !writes_floats(phase));
         }
         let linears = TiledLinears::new(device, compiler, config, &phases, inputs, max_tokens)?;
         let experts = Experts::new(device, compiler, &phases, inputs, max_tokens)?;
         let module = compiler.module(Source::PhaseLaunches, &config.defines())?;
         let heads = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_bytes(a) } else { 0 });
         let make_heads = module.kernel("make_heads")?.with_shared_memory(heads.max().unwrap_or(0))?;
-        let passings = (0..phases.len()).map(|i| Passing {
-            x: i.checked_sub(1).filter(|&before| passed[before]).map(|before| passed_factor(&phases[before])),
-            y: match phases.get(i + 1) {
-                Some(Phase::Linear(next)) if passed.get(i) == Some(&true) => Some(order(next)),
-                _ => None,
-            },
-        });
-        let passings: Vec<Passing> = passings.collect();
+        let passings = Passing::of(&phases, &passed);
         Ok(PhaseKernels {
             inputs,
             linears,
@@ -215,7 +212,7 @@ impl PhaseKernels {
                 }
                 Some(LargePhase::Attend(a)) => match (&self.attention, attends.next()) {
                     (Some(attention), Some(index)) => {
-                        let y = passing.y.map(|order| self.linears.passed(size.tokens, order));
+                        let y = passing.passed_order().map(|order| self.linears.passed(size.tokens, order));
                         attention.launch(index, a, y.unwrap_or_default(), size.tokens, items)?;
                     }
                     _ => self.attend(a, &args, size.tokens)?,

@@ -9,6 +9,7 @@ use tern_graph::{
 use super::fused_step::{FusedStep, FusedStepPlan};
 use super::in_flight::{InFlight, Running, StepBuffers};
 use super::inputs;
+use super::passing::Passed;
 use super::phase_launches::{PhaseLaunches, PhasePlan};
 use super::program_memory::{Needs, ProgramMemory};
 use super::strategy::{LaunchStrategy, StepSize, Strategies};
@@ -16,7 +17,7 @@ use crate::driver::{Compiler, Device};
 use crate::kv::Kv;
 use crate::lower::{
     BatchSources, Fused, KernelConfig, Lowering, PassedMemory, TaggedMemory, TaggedValues, fuse,
-    passed_as_halves, work,
+    passed_as_halves, passes_before_norm, work,
 };
 use crate::sampling::{Sampler, is_plain};
 use crate::shared::KvCell;
@@ -241,6 +242,8 @@ impl<'a> StrategyBuilder<'a> {
             }
         }
         let kv = self.kv;
+        let before_norm = (0..fused.len()).map(|i| passes_before_norm(self.lowering.graph, fused, i));
+        let passed = Passed { as_halves: passed, before_norm: before_norm.collect() };
         let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens };
         if max_tokens > 1 || most == 0 {
             self.compiler.load_all(&many.sources(self.device))?;

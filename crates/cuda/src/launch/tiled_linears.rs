@@ -8,8 +8,9 @@ use tern_graph::BackendError;
 
 use super::experts::{self, ExpertCounts, SortedRows};
 use super::linear_tiling::{Limits, LinearSize, LinearTiling, recorded_tokens, tiles, whole_tile};
+use super::passing::{NormMemory, Passing, XSource, YTarget};
 use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
-use crate::lower::{KernelConfig, PASSED_FACTOR, order};
+use crate::lower::{KernelConfig, NORMED_FACTOR, PASSED_FACTOR, order};
 use crate::shared::{CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs};
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -23,15 +24,6 @@ const READ_BEHIND: usize = ROWS * 128;
 /// Bytes of x as halves for linears of `chunks`: made by a launch of its own, or written by the phase before.
 pub(super) fn x_bytes(chunks: usize, tokens: usize) -> usize {
     2 * chunks * CHUNK * tokens.next_multiple_of(ROWS) * 2
-}
-
-/// Where a linear phase gets x from and passes its value to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Passing {
-    /// The factor on x that the phase before has written as halves; `None` if x has to be made.
-    pub(super) x: Option<f32>,
-    /// The order in which the next linear reads the gated value; `None` if it is written as floats.
-    pub(super) y: Option<i32>,
 }
 
 /// One kernel for each format, tile and kind.
@@ -48,10 +40,11 @@ pub(super) struct TiledLinears {
     kernels: HashMap<KernelKey, Kernel>,
     prepare: Kernel,
     limits: Limits,
-    /// x that is made.
+    /// x that has or had a norm: made by a launch, or written by the phase before.
     made: Memory,
     /// x that the phase before has written.
     passed: Memory,
+    norms: NormMemory,
     inputs: u64,
 }
 
@@ -105,7 +98,8 @@ impl TiledLinears {
         let bytes = linears(phases).map(bytes).max().unwrap_or(0) / 2 + READ_BEHIND;
         let prepare = compiler.module(Source::PhaseLaunches, &config.defines())?.kernel("prepare")?;
         let (made, passed) = (device.allocate(bytes)?, device.allocate(bytes)?);
-        Ok(TiledLinears { kernels, prepare, limits, made, passed, inputs })
+        let norms = NormMemory::new(device, linears(phases))?;
+        Ok(TiledLinears { kernels, prepare, limits, made, passed, norms, inputs })
     }
 
     /// Where a phase writes a value that is passed as halves, for a step of `rows`.
@@ -131,13 +125,22 @@ impl TiledLinears {
                 HalfX { at: memory.pointer(), tokens, order, pad: 0 }
             }
         };
+        let passing = passing.of_step(rows);
         let (x, factor) = match passing.x {
-            Some(factor) => (half_x(&self.passed, order(l)), factor),
-            None => {
+            XSource::Passed(factor) => (half_x(&self.passed, order(l)), factor),
+            XSource::BeforeNorm => (half_x(&self.made, order(l)), NORMED_FACTOR),
+            XSource::Made => {
                 let x = half_x(&self.made, order(l));
                 let factor = if l.norm.kind != 0 { 1.0 } else { PASSED_FACTOR };
-                let sorted = sorted.map_or(0, |s| s.rows);
-                let args = PrepareArgs { linear: *l, x, inputs: self.inputs, rows: sorted, factor, pad: 0 };
+                let args = PrepareArgs {
+                    linear: *l,
+                    x,
+                    inputs: self.inputs,
+                    norm_factors: self.norms.factors_of(passing, rows),
+                    rows: sorted.map_or(0, |s| s.rows),
+                    factor,
+                    pad: 0,
+                };
                 let blocks = rows * l.experts.x_parts.max(1) as usize;
                 // SAFETY: the struct is the kernel's; there is a block per row and part.
                 unsafe { self.prepare.launch(Grid::new(blocks, 1, PREPARE_THREADS), &args)? };
@@ -166,12 +169,21 @@ impl TiledLinears {
             let args = TiledArgs {
                 linear: *l,
                 x,
-                y_half: passing.y.map(|order| half_x(&self.passed, order)).unwrap_or_default(),
+                y_half: match passing.y {
+                    YTarget::Floats => HalfX::default(),
+                    YTarget::Passed { order } => half_x(&self.passed, order),
+                    YTarget::BeforeNorm { order, .. } => half_x(&self.made, order),
+                },
+                norms: self.norms.args(passing),
                 inputs: self.inputs,
                 tiles: sorted.map_or(0, |s| s.tiles),
                 pairs: sorted.map_or(0, |s| s.pairs),
                 x_factor: 1.0 / factor,
-                y_factor: if passing.y.is_some() { PASSED_FACTOR } else { 1.0 },
+                y_factor: match passing.y {
+                    YTarget::Floats => 1.0,
+                    YTarget::Passed { .. } => PASSED_FACTOR,
+                    YTarget::BeforeNorm { .. } => NORMED_FACTOR,
+                },
                 first_part: run.start as i32,
                 end_part: run.end as i32,
                 splits: tiling.splits as i32,

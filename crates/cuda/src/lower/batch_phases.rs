@@ -1,17 +1,14 @@
 //! The phases of a fused step of several tokens: linears get x as halves (`kernels/x_fragments.cuh`), from the phase before
 //! if it can pass them, or else from a phase of its own.
 
-use tern_graph::{Graph, NormKind};
+use tern_graph::Graph;
 
 use super::fuse::Fused;
-use super::passed_halves::{PASSED_FACTOR, order, passed_factor};
+use super::passed_halves::{NORMED_FACTOR, PASSED_FACTOR, order, passed_factor, passes_before_norm};
 use crate::shared::{
     BITS_ORDER, CHUNK, FRESH_X, FragmentArgs, LinearArgs, PASSED_IN_BITS_ORDER, PASSED_Y, PassedArgs, Phase,
     TILE,
 };
-
-/// On values that are about one, or were about one before something was added to them.
-const NORMED_FACTOR: f32 = 1.0 / 64.0;
 
 /// Memory of what phases pass, written once per step: no reader takes a half of the step before for one of this step.
 #[derive(Clone, Copy, Debug)]
@@ -58,19 +55,6 @@ pub(crate) struct BatchPhase {
     pub(crate) flags: i32,
     /// All blocks wait for each other before it.
     pub(crate) barrier: bool,
-}
-
-/// Whether the phase is a linear whose value is normalised by the linear behind it.
-fn passes_before_norm(graph: &Graph, fused: &[Fused], i: usize) -> bool {
-    let (Some(Fused::Linear(l)), Some(Fused::Linear(next))) = (fused.get(i), fused.get(i + 1)) else {
-        return false;
-    };
-    let out = l.parts[0].out;
-    l.gated.is_none()
-        && l.parts.len() == 1
-        && next.x == out
-        && next.norm.is_some_and(|norm| norm.kind == NormKind::Rms)
-        && graph.width(out).is_multiple_of(CHUNK)
 }
 
 /// What the phases of a step are made from.

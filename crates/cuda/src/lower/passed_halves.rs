@@ -1,6 +1,6 @@
 //! Values that a phase writes as halves, in the order in which the next linear reads them (`kernels/half_x.cuh`).
 
-use tern_graph::{Graph, Work};
+use tern_graph::{Graph, NormKind, Work};
 
 use super::fuse::{Fused, Matrices};
 use crate::shared::{BITS_ORDER, BYTES_ORDER, CHUNK, LinearArgs, Phase};
@@ -8,6 +8,9 @@ use crate::shared::{BITS_ORDER, BYTES_ORDER, CHUNK, LinearArgs, Phase};
 /// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
 /// values up to a million stay finite.
 pub(crate) const PASSED_FACTOR: f32 = 1.0 / 16.0;
+
+/// On values that are about one, or were about one before something was added to them.
+pub(crate) const NORMED_FACTOR: f32 = 1.0 / 64.0;
 
 /// The order of columns in x of a linear.
 pub(crate) fn order(l: &LinearArgs) -> i32 {
@@ -44,6 +47,21 @@ pub(crate) fn passed_as_halves(graph: &Graph, fused: &[Fused], work: &[Work]) ->
         whole && alike && reads_it && reads(out) == 1
     };
     (0..fused.len()).map(passed).collect()
+}
+
+/// Whether the phase is a linear whose value is normalised by the linear behind it: it is passed before its norm is known.
+pub(crate) fn passes_before_norm(graph: &Graph, fused: &[Fused], i: usize) -> bool {
+    let (Some(Fused::Linear(l)), Some(Fused::Linear(next))) = (fused.get(i), fused.get(i + 1)) else {
+        return false;
+    };
+    let out = l.parts[0].out;
+    l.gated.is_none()
+        && l.parts.len() == 1
+        && l.matrices == Matrices::One
+        && next.matrices == Matrices::One
+        && next.x == out
+        && next.norm.is_some_and(|norm| norm.kind == NormKind::Rms)
+        && graph.width(out).is_multiple_of(CHUNK)
 }
 
 #[cfg(test)]

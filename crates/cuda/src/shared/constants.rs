@@ -51,6 +51,8 @@ shared_constants! {
     BYTES_ORDER: i32 = 0;
     /// ... and for codes in bits.
     BITS_ORDER: i32 = 1;
+    /// The most tokens of a step that one tile of a linear holds: larger steps are compute-bound, and may have several tiles.
+    ONE_TILE: usize = 128;
     /// Blocks of a cluster that share the columns of a linear at most.
     MOST_SPLITS: usize = 4;
     /// Experts of a linear at most, and of a token.

@@ -35,11 +35,30 @@ shared_structs! {
         pad: i32,
     }
 
+    /// Norms of values that are passed before their squares are added: the factor of the last norm is on them, and the linear
+    /// phase behind applies the ratio of the factors to its sums.
+    PassedNorms {
+        /// Sums of squares of x: `[token][16 columns]`, or nothing if x is normalised.
+        x_squares: *const f32,
+        /// `[token]`: the factors on x.
+        x_factors: *const f32,
+        /// `[token]`: the factors of the phase's norm, for the next value.
+        factors: *mut f32,
+        /// Sums of squares of the value, or nothing if it is not passed so.
+        y_squares: *mut f32,
+        /// `[token]`: the factors on it.
+        y_factors: *const f32,
+        /// The weights of the next norm.
+        y_weight: *const f32,
+    }
+
     /// Makes x of a linear phase.
     PrepareArgs {
         linear: LinearArgs,
         x: HalfX,
         inputs: *const u32,
+        /// `[token]`: gets the factors of the norm, or nothing.
+        norm_factors: *mut f32,
         /// Of experts: the sorted row of each pair of a token and an expert (`kernels/experts.cu`).
         rows: *const i32,
         /// On the values.
@@ -87,15 +106,16 @@ shared_structs! {
     TiledArgs {
         linear: LinearArgs,
         x: HalfX,
-        /// The gated value as x of the next linear phase, or nothing.
+        /// The value as x of the next linear phase, or nothing.
         y_half: HalfX,
+        norms: PassedNorms,
         inputs: *const u32,
         /// Of experts: their tiles, and the pair of each sorted row.
         tiles: *const i32,
         pairs: *const i32,
         /// The value of 1 in x.
         x_factor: f32,
-        /// On the gated value.
+        /// On the value that is passed.
         y_factor: f32,
         first_part: i32,
         end_part: i32,

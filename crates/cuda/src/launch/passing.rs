@@ -1,0 +1,189 @@
+//! How linear phases of many tokens pass values to each other: as x of the next one, also before its norm is known.
+
+use std::sync::Arc;
+
+use tern_graph::BackendError;
+
+use crate::driver::{Device, Memory};
+use crate::lower::{order, passed_factor};
+use crate::shared::{LinearArgs, ONE_TILE, PassedNorms, Phase, TILE};
+
+/// Where a linear phase gets x from, and where its value goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passing {
+    pub(super) x: XSource,
+    pub(super) y: YTarget,
+    /// Norms of linears up to this one: each writes its factors where the one before the last did.
+    norms: usize,
+}
+
+/// Where x comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum XSource {
+    /// A launch makes it.
+    Made,
+    /// The phase before has written it, with this factor.
+    Passed(f32),
+    /// The linear before has written it, without its norm.
+    BeforeNorm,
+}
+
+/// Where the value goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum YTarget {
+    Floats,
+    /// x of the next linear, in this order of columns.
+    Passed {
+        order: i32,
+    },
+    /// Floats, and x of the next linear before its norm, which has these weights.
+    BeforeNorm {
+        order: i32,
+        weight: u64,
+    },
+}
+
+/// Which phases pass their values, see `passed_as_halves` and `passes_before_norm`.
+pub(crate) struct Passed {
+    pub(crate) as_halves: Vec<bool>,
+    pub(crate) before_norm: Vec<bool>,
+}
+
+impl Passing {
+    /// The passings of all phases.
+    pub(super) fn of(phases: &[Phase], passed: &Passed) -> Vec<Passing> {
+        let is_set = |list: &[bool], i: usize| list.get(i) == Some(&true);
+        let next = |i: usize| if let Some(Phase::Linear(l)) = phases.get(i + 1) { Some(l) } else { None };
+        let mut norms = 0;
+        let mut all: Vec<Passing> = vec![];
+        for (i, phase) in phases.iter().enumerate() {
+            let before = i.checked_sub(1);
+            let x = match before {
+                Some(before) if is_set(&passed.as_halves, before) => {
+                    XSource::Passed(passed_factor(&phases[before]))
+                }
+                Some(before) if matches!(all[before].y, YTarget::BeforeNorm { .. }) => XSource::BeforeNorm,
+                _ => XSource::Made,
+            };
+            norms += usize::from(matches!(phase, Phase::Linear(l) if has_norm(l)));
+            let y = match next(i) {
+                Some(next) if is_set(&passed.as_halves, i) => YTarget::Passed { order: order(next) },
+                // the factor of the last norm goes on it
+                Some(next) if is_set(&passed.before_norm, i) && norms > 0 && has_norm(next) => {
+                    YTarget::BeforeNorm { order: order(next), weight: next.norm.weight }
+                }
+                _ => YTarget::Floats,
+            };
+            all.push(Passing { x, y, norms });
+        }
+        all
+    }
+
+    /// The order in which the next linear reads the value; `None` if it is written as floats only.
+    pub(super) fn passed_order(self) -> Option<i32> {
+        if let YTarget::Passed { order } = self.y { Some(order) } else { None }
+    }
+
+    /// In steps of several tiles, launches apply norms.
+    pub(super) fn of_step(self, rows: usize) -> Passing {
+        if rows <= ONE_TILE {
+            return self;
+        }
+        let x = if self.x == XSource::BeforeNorm { XSource::Made } else { self.x };
+        let y = if matches!(self.y, YTarget::BeforeNorm { .. }) { YTarget::Floats } else { self.y };
+        Passing { x, y, ..self }
+    }
+}
+
+/// Whether a linear has a norm whose factors are kept: its x has the rows of the step.
+fn has_norm(l: &LinearArgs) -> bool {
+    l.norm.kind != 0 && l.gather == 0 && l.outputs_only == 0 && l.experts.used == 0
+}
+
+/// Sums of squares and factors of norms, in steps of one tile.
+pub(super) struct NormMemory {
+    /// `[token][16 columns]`
+    squares: Memory,
+    /// `[2][token]`
+    factors: Memory,
+}
+
+impl NormMemory {
+    pub(super) fn new<'a>(
+        device: &Arc<Device>,
+        linears: impl Iterator<Item = &'a LinearArgs>,
+    ) -> Result<NormMemory, BackendError> {
+        let columns = linears.map(|l| l.cols as usize).max().unwrap_or(0);
+        Ok(NormMemory {
+            squares: device.allocate(columns.div_ceil(TILE) * ONE_TILE * 4)?,
+            factors: device.allocate(2 * ONE_TILE * 4)?,
+        })
+    }
+
+    fn factors(&self, norm: usize) -> u64 {
+        self.factors.pointer() + (norm % 2 * ONE_TILE * 4) as u64
+    }
+
+    /// Where the launch that makes x of a linear writes the factors of its norm, or 0.
+    pub(super) fn factors_of(&self, passing: Passing, rows: usize) -> u64 {
+        if rows <= ONE_TILE && passing.norms > 0 { self.factors(passing.norms) } else { 0 }
+    }
+
+    /// What a linear needs.
+    pub(super) fn args(&self, passing: Passing) -> PassedNorms {
+        let mut args = PassedNorms::default();
+        if passing.x == XSource::BeforeNorm {
+            args.x_squares = self.squares.pointer();
+            args.x_factors = self.factors(passing.norms - 1);
+            args.factors = self.factors(passing.norms);
+        }
+        if let YTarget::BeforeNorm { weight, .. } = passing.y {
+            args.y_squares = self.squares.pointer();
+            args.y_factors = self.factors(passing.norms);
+            args.y_weight = weight;
+        }
+        args
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::{AttendArgs, NormArgs};
+
+    fn linear(norm: bool) -> LinearArgs {
+        let norm = NormArgs { kind: i32::from(norm), ..NormArgs::default() };
+        LinearArgs { norm, ..LinearArgs::default() }
+    }
+
+    #[test]
+    fn the_norms_of_a_layer_are_applied_behind_the_next_product() {
+        let [normed, plain] = [true, false].map(|norm| Phase::Linear(linear(norm)));
+        let attend = Phase::Attend(AttendArgs::default());
+        let head = Phase::Linear(LinearArgs { gather: 1, outputs_only: 1, ..linear(true) });
+        // q k v, attention, output, gate and up, down, twice; then the head, which gathers its rows
+        let layer = [normed, attend, plain, normed, plain];
+        let phases = [&layer[..], &layer[..], &[head]].concat();
+        let passed = Passed {
+            as_halves: [false, true, false, true, false].into_iter().cycle().take(11).collect(),
+            before_norm: [false, false, true, false, true].into_iter().cycle().take(11).collect(),
+        };
+        let all = Passing::of(&phases, &passed);
+        let before = |i: usize| all[i].x == XSource::BeforeNorm;
+        assert_eq!((0..11).filter(|&i| before(i)).collect::<Vec<_>>(), [3, 5, 8]);
+        let passes = |i: usize| matches!(all[i].y, YTarget::BeforeNorm { .. });
+        assert_eq!((0..11).filter(|&i| passes(i)).collect::<Vec<_>>(), [2, 4, 7]);
+        assert_eq!([0, 2, 3, 4, 5].map(|i| all[i].norms), [1, 1, 2, 2, 3]);
+        let large = all[3].of_step(ONE_TILE + 1);
+        assert_eq!(large.x, XSource::Made);
+        assert!(all[2].of_step(ONE_TILE + 1).y == YTarget::Floats);
+    }
+
+    #[test]
+    fn a_value_before_the_first_norm_is_not_passed() {
+        let phases = [false, true].map(|norm| Phase::Linear(linear(norm)));
+        let passed = Passed { as_halves: vec![false; 2], before_norm: vec![true, false] };
+        let all = Passing::of(&phases, &passed);
+        assert_eq!((all[0].y, all[1].x), (YTarget::Floats, XSource::Made));
+    }
+}
