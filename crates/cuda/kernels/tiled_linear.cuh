@@ -220,23 +220,32 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
-    // Whether x and the value may be passed before their norm: steps of one tile.
-    static constexpr bool NORMS = !EXPERTS && N <= ONE_TILE;
+    // Whether x and the value may be passed before their norm.
+    static constexpr bool NORMS = !EXPERTS && N <= NORMS_TOKENS;
 
     // The factors on the sums of each token, if x was passed before its norm.
     DEVICE void find_factors(int lane, int warp) const {
         const PassedNorms& n = m.norms;
         int count = m.linear.cols / TILE;
-        for (int token = warp; token < rows; token += ROW_WARPS) {
-            float squares = 0;
-            for (int i = lane * 4; i < count; i += 128) {
-                float4 v = load_floats4(n.x_squares + token * count + i);
-                squares += v.x + v.y + (v.z + v.w);
+        constexpr int EACH = N / ROW_WARPS; // tokens of a warp: all loads are in flight together
+        float squares[EACH] = {};
+        int first = warp * EACH, mine = min(first + lane % EACH, rows - 1);
+        float last = load_float(n.x_factors + mine);
+        for (int i = lane * 4; i < count; i += 128)
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                float4 v = load_floats4(n.x_squares + min(first + k, rows - 1) * count + i);
+                squares[k] += v.x + v.y + (v.z + v.w);
             }
-            float factor = norm_factor(warp_sum(squares), m.linear.cols, m.linear.norm.eps);
-            if (lane == 0) norm_factors[token] = m.x_factor * factor / load_float(n.x_factors + token);
-            if (lane == 0 && blockIdx.x == 0) n.factors[token] = factor;
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            float all = warp_sum(squares[k]);
+            if (lane == k) sum = all;
         }
+        float factor = norm_factor(sum, m.linear.cols, m.linear.norm.eps);
+        if (lane < EACH) norm_factors[first + lane] = m.x_factor * factor / last;
+        if (lane < EACH && first + lane < rows && blockIdx.x == 0) n.factors[first + lane] = factor;
         sync_threads<ROW_WARPS * 32>();
     }
 

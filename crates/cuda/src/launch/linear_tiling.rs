@@ -1,7 +1,7 @@
 //! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
 
 use crate::driver::DeviceFacts;
-use crate::shared::{MOST_SPLITS, ONE_TILE, WGMMA_TOKENS};
+use crate::shared::{MOST_SPLITS, NORMS_TOKENS, ONE_TILE, WGMMA_TOKENS};
 
 /// Tokens of a tile: kernels are compiled for each of them.
 pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
@@ -20,7 +20,7 @@ const OVERLAPPING_TOKENS: usize = 32;
 /// Bytes of shared memory that the driver keeps per block.
 const RESERVED: usize = 1024;
 /// Bytes of shared memory behind the ring: a factor per token.
-const FACTORS: usize = ONE_TILE * 4;
+const FACTORS: usize = NORMS_TOKENS * 4;
 
 /// The smallest tile that holds all rows; `None` if a step of so many rows has several.
 pub(crate) fn whole_tile(rows: usize) -> Option<usize> {

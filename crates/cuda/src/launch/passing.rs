@@ -6,7 +6,7 @@ use tern_graph::BackendError;
 
 use crate::driver::{Device, Memory};
 use crate::lower::{order, passed_factor};
-use crate::shared::{LinearArgs, ONE_TILE, PassedNorms, Phase, TILE};
+use crate::shared::{LinearArgs, NORMS_TOKENS, PassedNorms, Phase, TILE};
 
 /// Where a linear phase gets x from, and where its value goes.
 #[derive(Clone, Copy, Debug)]
@@ -84,9 +84,9 @@ impl Passing {
         if let YTarget::Passed { order } = self.y { Some(order) } else { None }
     }
 
-    /// In steps of several tiles, launches apply norms.
+    /// In larger steps, launches apply norms.
     pub(super) fn of_step(self, rows: usize) -> Passing {
-        if rows <= ONE_TILE {
+        if rows <= NORMS_TOKENS {
             return self;
         }
         let x = if self.x == XSource::BeforeNorm { XSource::Made } else { self.x };
@@ -100,7 +100,7 @@ fn has_norm(l: &LinearArgs) -> bool {
     l.norm.kind != 0 && l.gather == 0 && l.outputs_only == 0 && l.experts.used == 0
 }
 
-/// Sums of squares and factors of norms, in steps of one tile.
+/// Sums of squares and factors of norms, in steps of up to `NORMS_TOKENS`.
 pub(super) struct NormMemory {
     /// `[token][16 columns]`
     squares: Memory,
@@ -115,18 +115,18 @@ impl NormMemory {
     ) -> Result<NormMemory, BackendError> {
         let columns = linears.map(|l| l.cols as usize).max().unwrap_or(0);
         Ok(NormMemory {
-            squares: device.allocate(columns.div_ceil(TILE) * ONE_TILE * 4)?,
-            factors: device.allocate(2 * ONE_TILE * 4)?,
+            squares: device.allocate(columns.div_ceil(TILE) * NORMS_TOKENS * 4)?,
+            factors: device.allocate(2 * NORMS_TOKENS * 4)?,
         })
     }
 
     fn factors(&self, norm: usize) -> u64 {
-        self.factors.pointer() + (norm % 2 * ONE_TILE * 4) as u64
+        self.factors.pointer() + (norm % 2 * NORMS_TOKENS * 4) as u64
     }
 
     /// Where the launch that makes x of a linear writes the factors of its norm, or 0.
     pub(super) fn factors_of(&self, passing: Passing, rows: usize) -> u64 {
-        if rows <= ONE_TILE && passing.norms > 0 { self.factors(passing.norms) } else { 0 }
+        if rows <= NORMS_TOKENS && passing.norms > 0 { self.factors(passing.norms) } else { 0 }
     }
 
     /// What a linear needs.
@@ -174,9 +174,9 @@ mod tests {
         let passes = |i: usize| matches!(all[i].y, YTarget::BeforeNorm { .. });
         assert_eq!((0..11).filter(|&i| passes(i)).collect::<Vec<_>>(), [2, 4, 7]);
         assert_eq!([0, 2, 3, 4, 5].map(|i| all[i].norms), [1, 1, 2, 2, 3]);
-        let large = all[3].of_step(ONE_TILE + 1);
+        let large = all[3].of_step(NORMS_TOKENS + 1);
         assert_eq!(large.x, XSource::Made);
-        assert!(all[2].of_step(ONE_TILE + 1).y == YTarget::Floats);
+        assert!(all[2].of_step(NORMS_TOKENS + 1).y == YTarget::Floats);
     }
 
     #[test]
