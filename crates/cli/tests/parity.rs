@@ -1,6 +1,6 @@
-//! What llama.cpp said about the same files, position by position, beside what Tern says.
+//! What llama.cpp, or `transformers`, said about the same files, position by position, beside what Tern says.
 //!
-//! Fixtures are recorded by `scripts/oracle/llama.py`. Models that are not in the repository are looked for in
+//! Fixtures are recorded by `scripts/oracle/llama.py` and `scripts/oracle/bitnet.py`. Models that are not in the repository are looked for in
 //! the folder named by TERN_TEST_DATA and reported as skipped without it.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
@@ -121,8 +121,9 @@ fn position(row: &[f32]) -> Position {
 /// Runs `check` on every fixture whose model is available.
 fn for_each_model(exact: bool, mut check: impl FnMut(&str, &Value, &Checkpoint)) {
     let (mut seen, made) = (0, tempfile::tempdir().unwrap());
-    let mut paths: Vec<PathBuf> =
-        std::fs::read_dir(repository().join("fixtures/llama")).unwrap().map(|e| e.unwrap().path()).collect();
+    let folders = ["fixtures/llama", "fixtures/transformers"].map(|folder| repository().join(folder));
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let mut paths: Vec<PathBuf> = files.map(|e| e.unwrap().path()).collect();
     paths.sort();
     for path in paths {
         let name = path.file_stem().unwrap().to_str().unwrap();
@@ -169,7 +170,7 @@ fn the_cpu_agrees_with_llama_cpp() {
 }
 
 #[test]
-fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_llama_cpp() {
+fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_arithmetic() {
     for_each_model(true, |name, recorded, checkpoint| {
         let (mut to_reference, mut to_exact) = (Difference::default(), Difference::default());
         for text in recorded["texts"].as_array().unwrap() {
@@ -189,6 +190,7 @@ fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_llama_cpp() {
         );
         assert!(to_exact.mean_kl() < 1e-4, "{name}: {to_exact:?}");
         assert!(to_reference.mean_kl() < 1e-4, "{name}: {to_reference:?}");
+        assert_eq!(to_exact.clear_agree, to_exact.clear, "{name}: {to_exact:?}");
     });
 }
 

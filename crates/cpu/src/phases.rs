@@ -70,7 +70,7 @@ pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<C
         tables.map(|t| Chain { links: vec![link(Work::Rotations(t), 0)], cut: Cut::Alone }).collect();
     let mut phases = vec![];
     for (i, node) in graph.nodes.iter().enumerate() {
-        let stores = matches!(node.op, Op::Attend { .. }).then_some(Work::StoreKv);
+        let stores = matches!(node.op, Op::Attend { kv: Some(_), .. }).then_some(Work::StoreKv);
         for work in stores.into_iter().chain([Work::Compute]) {
             let link = link(work, i);
             let needs = needs(graph, link);
@@ -135,7 +135,7 @@ fn needs(graph: &Graph, link: Link) -> Vec<Thing> {
     let value = |v: &Val| Thing::Value(v.index());
     match (link.work, op) {
         (Work::Rotations(_), _) => vec![],
-        (Work::StoreKv, Op::Attend { k, v, .. }) => [k, v].map(value).to_vec(),
+        (Work::StoreKv, Op::Attend { kv: Some(kv), .. }) => [kv.k, kv.v].map(|v| value(&v)).to_vec(),
         (_, Op::Attend { q, layer, .. }) => vec![value(q), Thing::Kv(*layer)],
         (_, Op::Rope { x, table, .. }) => vec![value(x), Thing::Rotations(*table)],
         _ => op.inputs().iter().map(value).collect(),
@@ -171,7 +171,7 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
             | Op::Route { .. }
             | Op::Mix { .. },
         ) => Cut::Rows,
-        (_, Op::Norm { weight, .. }) => Cut::Runs(graph.weight(*weight).cols),
+        (_, Op::Norm { len, .. }) => Cut::Runs(*len),
         (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),
         (_, Op::Gated { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => Cut::Runs(1),
     }
@@ -191,7 +191,7 @@ fn both(a: Cut, b: Cut) -> Option<Cut> {
 /// Columns per row that some work processes.
 pub(crate) fn width(graph: &Graph, link: Link) -> usize {
     match (link.work, &graph.nodes[link.node]) {
-        (Work::StoreKv, Node { op: Op::Attend { k, .. }, .. }) => graph.width(*k),
+        (Work::StoreKv, Node { op: Op::Attend { kv: Some(kv), .. }, .. }) => graph.width(kv.k),
         (_, node) => node.value.width,
     }
 }

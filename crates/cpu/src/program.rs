@@ -131,7 +131,7 @@ impl Compiled {
                 quantizes && matches!(self.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }))
             }
             (Work::Quantize, _, Cut::Rows | Cut::Runs(_)) => quantizes,
-            (Work::StoreKv, Op::Attend { .. }, Cut::Rows | Cut::Runs(_)) => self.kv.is_some(),
+            (Work::StoreKv, Op::Attend { kv: Some(_), .. }, Cut::Rows | Cut::Runs(_)) => self.kv.is_some(),
             (Work::Compute, Op::Attend { .. }, Cut::Alone) => self.kv.is_some(),
             (Work::Compute, Op::Linear { x, .. }, Cut::Columns) => match self.kernels[link.node] {
                 Some(LinearKernel::F32(_)) => true,
@@ -223,7 +223,7 @@ fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
     let mut wanted = vec![];
     for node in &graph.nodes {
         match node.op {
-            Op::Norm { weight, bias, .. } => wanted.extend([Some(weight), bias]),
+            Op::Norm { weight, bias, .. } => wanted.extend([weight, bias]),
             Op::Linear { scale, bias, .. } | Op::ExpertLinear { scale, bias, .. } => {
                 wanted.extend([scale, bias]);
             }

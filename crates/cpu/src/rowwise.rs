@@ -6,7 +6,7 @@ use crate::kernels::Kernels;
 
 /// A norm over one group of columns.
 pub(crate) struct Norm<'a> {
-    pub(crate) weight: &'a [f32],
+    pub(crate) weight: Option<&'a [f32]>,
     pub(crate) bias: Option<&'a [f32]>,
     pub(crate) eps: f32,
     pub(crate) kind: NormKind,
@@ -24,8 +24,10 @@ impl Norm<'_> {
             }
         };
         let scale = 1.0 / (var + self.eps).sqrt();
-        for ((o, v), w) in out.iter_mut().zip(x).zip(self.weight) {
-            *o = (v - mean) * scale * w;
+        let each = out.iter_mut().zip(x);
+        match self.weight {
+            Some(weight) => each.zip(weight).for_each(|((o, v), w)| *o = (v - mean) * scale * w),
+            None => each.for_each(|(o, v)| *o = (v - mean) * scale),
         }
         if let Some(bias) = self.bias {
             out.iter_mut().zip(bias).for_each(|(o, b)| *o += b);

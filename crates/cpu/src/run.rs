@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tern_graph::{Op, RoutingWorkspace, Step, Val, softcap};
+use tern_graph::{KeysAndValues, Op, RoutingWorkspace, Step, Val, softcap};
 use tern_quant::INT_BLOCK;
 
 use crate::activations::gathered_rows::GatheredRows;
@@ -129,14 +129,13 @@ impl Run<'_> {
                     out.iter_mut().for_each(|x| *x *= scale);
                 }
             }),
-            Op::Norm { x, weight, bias, eps, kind } => {
-                let bias = bias.map(|b| self.program.vector(b));
-                let norm = Norm { weight: self.program.vector(*weight), bias, eps: *eps, kind: *kind };
-                let group = norm.weight.len();
+            Op::Norm { x, len: group, weight, bias, eps, kind } => {
+                let [weight, bias] = [weight, bias].map(|id| id.map(|id| self.program.vector(id)));
+                let norm = Norm { weight, bias, eps: *eps, kind: *kind };
                 self.finish(link, at, len, |out| {
-                    let groups = self.read(*x, at, len).chunks_exact(group);
+                    let groups = self.read(*x, at, len).chunks_exact(*group);
                     groups
-                        .zip(out.chunks_exact_mut(group))
+                        .zip(out.chunks_exact_mut(*group))
                         .for_each(|(x, out)| norm.apply(self.kernels, x, out));
                 });
             }
@@ -336,7 +335,7 @@ impl Run<'_> {
 
     /// Stores heads of keys, `len` columns from index `at` on, and the same heads of values.
     fn store_kv(&self, link: Link, at: usize, len: usize, workspace: &mut Vec<u16>) {
-        let (Op::Attend { k, v, layer, args, .. }, Some(kv)) =
+        let (Op::Attend { kv: Some(KeysAndValues { k, v }), layer, args, .. }, Some(kv)) =
             (&self.program.graph.nodes[link.node].op, &self.program.kv)
         else {
             return self.refuse(link.node);

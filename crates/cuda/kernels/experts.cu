@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_
 #pragma unroll
         for (int t = 0; t < ROUTER_TOKENS; t++) {
             float sum = warp_sum(sums[t]);
-            if (lane == 0 && first + t < end) row_of(a.logits, first + t)[row] = r.bias ? sum + r.bias[row] : sum;
+            if (lane == 0 && first + t < end) row_of(a.logits, first + t)[row] = (r.bias ? sum + r.bias[row] : sum) * r.factor;
         }
     }
     if (!p.arrivals) return;

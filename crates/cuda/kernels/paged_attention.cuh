@@ -31,18 +31,21 @@ template <int BYTES> struct Rows {
     static DEVICE u32 further(u32 address, int pieces) { return SWIZZLED ? (address ^ pieces % 8 * 16) + pieces / 8 * 128 : address + pieces * 16; }
 };
 
-// D, V: columns of key and value heads, multiples of 16. G: query heads of a key head. CELL: what pages hold.
+// D: columns of a key head, V: those of a value head that a block sums, of VALUES; both multiples of 16. The blocks that share a
+// value head compute the same scores. G: query heads of a key head. CELL: what pages hold.
 // QUERY_WARPS have ROW_TILES * 16 rows each; KEY_WARPS have the same rows and different keys. One of the two is 1.
 // KEYS of a tile, STAGES: tiles that are read ahead, and the one in use.
-template <int D, int V, int G, bool CAP, int CELL, int QUERY_WARPS, int ROW_TILES, int KEY_WARPS, int KEYS, int STAGES>
+template <int D, int VALUES, int V, int G, bool CAP, int CELL, int QUERY_WARPS, int ROW_TILES, int KEY_WARPS, int KEYS, int STAGES>
 struct PagedAttention {
     static constexpr int WARP_ROWS = ROW_TILES * 16, ROWS = QUERY_WARPS * WARP_ROWS, THREADS = QUERY_WARPS * KEY_WARPS * 32;
     static constexpr int HEAD_GROUPS = (G + ROWS - 1) / ROWS, HEADS = (G + HEAD_GROUPS - 1) / HEAD_GROUPS; // of a block
+    static constexpr int V_PARTS = VALUES / V; // blocks that share a value head
     static constexpr int CELL_BYTES = CELL == HALF_CELLS ? 2 : 1, STEPS = D / 16, KEY_TILES = KEYS / 8, V_TILES = V / 8;
     static constexpr int UNIT = PAGE_LEN % KEYS == 0 ? KEYS : PAGE_LEN % 32 == 0 ? 32 : 16, UNITS = KEYS / UNIT; // keys of one page
     static constexpr bool Q_STAYS = ROW_TILES * (STEPS * 4 + V / 2 + KEYS / 2) <= 210; // in registers
     static constexpr int BLOCKS = ROW_TILES == 1 && D <= 128 && V <= 128 && KEYS <= 32 ? 3 : 2; // of a processor, for their registers
     static_assert(D % 16 == 0 && V % 16 == 0 && PAGE_LEN % 16 == 0 && 64 % KEYS == 0, "fragments and pages are whole");
+    static_assert(V_PARTS * V == VALUES && (V_PARTS == 1 || V % 128 == 0), "parts of a value head are whole chunks of x");
     static_assert(QUERY_WARPS == 1 || KEY_WARPS == 1, "warps share rows or keys");
 
     // Sums are rescaled if a score exceeds the row's base by more than this power of two: p is a half.
@@ -70,12 +73,15 @@ struct PagedAttention {
     struct Block {
         AttendWork work;
         int kv_head, first_head, heads; // heads of the block, from `first_head` of the key head on
+        int first_value;                // the first of its columns of a value head
         int position, last;             // of the first and last token
         int begin, end;                 // keys of the block
         u32 pages; // where its page table is in the inputs
 
         DEVICE Block(const PagedAttendArgs& p, const AttendWork& item) : work(item) {
-            kv_head = blockIdx.y / HEAD_GROUPS, first_head = blockIdx.y % HEAD_GROUPS * HEADS, heads = min(HEADS, G - first_head);
+            int group = blockIdx.y / V_PARTS;
+            first_value = blockIdx.y % V_PARTS * V;
+            kv_head = group / HEAD_GROUPS, first_head = group % HEAD_GROUPS * HEADS, heads = min(HEADS, G - first_head);
             position = position_of(p.inputs, work.first_token), last = position + work.tokens - 1;
             int reach = reach_of(p.attend);
             begin = max((int)work.key_begin, max(0, position + 1 - reach) / KEYS * KEYS);
@@ -83,18 +89,18 @@ struct PagedAttention {
             pages = pages_of(p.inputs, work.first_token) - p.inputs;
         }
         DEVICE int rows() const { return work.tokens * HEADS; }
-        DEVICE int first_column() const { return (kv_head * G + first_head) * V; }
+        DEVICE int first_column() const { return (kv_head * G + first_head) * VALUES + first_value; } // of its first head
     };
 
     static DEVICE int first_row_of(int thread) { return thread / 32 % QUERY_WARPS * WARP_ROWS; }
 
-    // Copies rows of one page, [UNIT][BYTES], by a group of warps.
-    template <int BYTES> static DEVICE void copy_rows(u8* to, int first_row, const u8* from, int thread) {
+    // Copies BYTES of rows of one page, [UNIT][FROM], by a group of warps.
+    template <int BYTES, int FROM> static DEVICE void copy_rows(u8* to, int first_row, const u8* from, int thread) {
         constexpr int PIECES = BYTES / 16, GROUP = QUERY_WARPS * 32, COUNT = UNIT * PIECES;
 #pragma unroll
         for (int first = 0; first < COUNT; first += GROUP) {
             int i = first + thread;
-            if (COUNT % GROUP == 0 || i < COUNT) copy16(to + Rows<BYTES>::at(first_row + i / PIECES, i % PIECES), from + i * 16);
+            if (COUNT % GROUP == 0 || i < COUNT) copy16(to + Rows<BYTES>::at(first_row + i / PIECES, i % PIECES), from + i / PIECES * FROM + i % PIECES * 16);
         }
     }
 
@@ -122,8 +128,8 @@ struct PagedAttention {
 #pragma unroll
                 for (int u = 0; u < UNITS; u++) {
                     long slot = ((long)next[u] * p.attend.kv_heads + b.kv_head) * PAGE_LEN + (u32)unit(i, u) % PAGE_LEN;
-                    copy_rows<D * CELL_BYTES>(to, u * UNIT, (const u8*)p.attend.keys + slot * (D * CELL_BYTES), thread);
-                    copy_rows<V * CELL_BYTES>(to + VALUES_AT, u * UNIT, (const u8*)p.attend.values + slot * (V * CELL_BYTES), thread);
+                    copy_rows<D * CELL_BYTES, D * CELL_BYTES>(to, u * UNIT, (const u8*)p.attend.keys + slot * (D * CELL_BYTES), thread);
+                    copy_rows<V * CELL_BYTES, VALUES * CELL_BYTES>(to + VALUES_AT, u * UNIT, (const u8*)p.attend.values + (slot * VALUES + b.first_value) * CELL_BYTES, thread);
                     if constexpr (CELL != HALF_CELLS) {
                         int piece = thread % (UNIT / 4) * 4, which = thread / (UNIT / 4);
                         const float* scales = which ? p.value_scales : p.key_scales;
@@ -181,8 +187,10 @@ struct PagedAttention {
             for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
                 for (int n = 0; n < KEY_TILES; n++) s[r][n][0] = s[r][n][1] = s[r][n][2] = s[r][n][3] = 0;
+            // the addresses of all steps of a wide head would not fit into registers
+            constexpr int UNROLL = D > 256 ? 4 : STEPS;
             if constexpr (CELL == HALF_CELLS) {
-#pragma unroll
+#pragma unroll UNROLL
                 for (int step = 0; step < STEPS; step++) {
                     u32 a[ROW_TILES][4], b[4];
                     q_of(a, q_at, step);
@@ -197,7 +205,7 @@ struct PagedAttention {
                     }
                 }
             } else {
-#pragma unroll
+#pragma unroll UNROLL
                 for (int step = 0; step < STEPS; step += 2) { // two steps at once; the last may be alone, and what follows its row is not used
                     u32 a[2][ROW_TILES][4], b[4];
                     q_of(a[0], q_at, step);
@@ -455,17 +463,17 @@ struct PagedAttention {
                 if (head >= b.heads) continue;
                 float4 v = *(const float4*)(sums + row * SUM_STRIDE + d);
                 float by = factors[row];
-                *(float4*)(row_of(p.attend.y, b.work.first_token + token) + first + head * V + d) = {v.x * by, v.y * by, v.z * by, v.w * by};
+                *(float4*)(row_of(p.attend.y, b.work.first_token + token) + first + head * VALUES + d) = {v.x * by, v.y * by, v.z * by, v.w * by};
             }
             return;
         }
         auto output = [&](int token, int column) { // counted from `first`
-            int row = token * HEADS + column / V;
-            return sums[row * SUM_STRIDE + column % V] * factors[row];
+            int row = token * HEADS + column / VALUES;
+            return sums[row * SUM_STRIDE + column % VALUES] * factors[row];
         };
         if (order == BYTES_ORDER || (first % 128 == 0 && columns % 128 == 0)) { // the same columns and positions
             for (int i = thread; i < b.work.tokens * (columns / 8); i += THREADS) {
-                int token = i / (columns / 8), at = first + i % (columns / 8) * 8;
+                int token = i / (columns / 8), column = i % (columns / 8) * 8, at = first + column / V * VALUES + column % V;
                 u32 pairs[4];
 #pragma unroll
                 for (int j = 0; j < 4; j++)

@@ -87,7 +87,8 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
     float* scratch = (float*)(turn + max(a.pairs, 1)) + warp * a.head_dim;
     for (int i = threadIdx.x; i < a.pairs; i += PHASE_THREADS) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
     __syncthreads();
-    for (int i = warp; i < a.heads + 2 * a.kv_heads; i += PHASE_WARPS) {
+    int stored = a.v.at ? 2 * a.kv_heads : 0;
+    for (int i = warp; i < a.heads + stored; i += PHASE_WARPS) {
         if (i < a.heads) {
             float* ready = a.ready.at + token * a.ready.stride + i * a.head_dim;
             make_head<MOST_HEAD_DIM>(a.q, token, i, a, turn, scratch, [&](int k, float v) { ready[k] = v; });

@@ -127,7 +127,7 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
         float factor = norm_factor(block_sum<THREADS>(squares, c.scratch), a.group, a.norm.eps);
         sync_threads<THREADS>();
         for (int i = threadIdx.x; i < a.group; i += THREADS)
-            y[i] = (load_float(x + i) - mean) * factor * a.norm.weight[i] + (a.norm.bias ? a.norm.bias[i] : 0.f);
+            y[i] = (load_float(x + i) - mean) * factor * (a.norm.weight ? a.norm.weight[i] : 1.f) + (a.norm.bias ? a.norm.bias[i] : 0.f);
     }
 }
 

@@ -157,7 +157,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     DEVICE const u8* record(const LinearTile& tile, int warp, int chunk) const {
         const Part& part = m.linear.part[GATED ? warp / RECORDS : tile.part];
         int index = min(tile.rows + warp % RECORDS, part.tiles - 1);
-        return part.records + ((long)(tile.expert * part.tiles + index) * m.linear.chunks + chunk) * F::BYTES;
+        return part.records + ((long)(tile.expert * part.expert_tiles + index) * m.linear.chunks + chunk) * F::BYTES;
     }
 
     DEVICE const u8* x_tile(const LinearTile& tile, int half_chunk) const {

@@ -117,6 +117,13 @@ fn every_kernel_compiles_for_every_generation() {
         let kernels = KernelShape { head_dim, v_dim, group: queries, capped, cells, page_len: 32 };
         sources.push(("attention", kernels.source(227 << 10).text()));
     }
+    // heads that several blocks share, for GPUs with little and with much shared memory
+    for (head_dim, memory) in [(512, 99), (512, 227), (576, 227)] {
+        for cells in [KvCell::Half, KvCell::Int8] {
+            let kernels = KernelShape { head_dim, v_dim: 512, group: 8, capped: false, cells, page_len: 32 };
+            sources.push(("attention of wide heads", kernels.source(memory << 10).text()));
+        }
+    }
     sources.push(("experts", Source::Experts.with(&[])));
     sources.push(("sample", Source::Sample.with(&[])));
     sources.push(("bandwidth", Source::Bandwidth.with(&[])));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::op::{Activation, Attention, NormKind, Op, RopeStyle, Val, WeightId};
+use crate::op::{Activation, Attention, KeysAndValues, NormKind, Op, RopeStyle, Val, WeightId};
 use crate::{KvLayer, Roles};
 
 /// A weight that the graph reads: its name in the checkpoint and its shape.
@@ -203,13 +203,23 @@ impl Graph {
         eps: f32,
         kind: NormKind,
     ) -> Result<Val> {
-        let group = self.weight(weight).cols;
-        if group == 0 || !self.width(x).is_multiple_of(group) {
-            let name = &self.weight(weight).name;
-            return fail(format!("{name}: a norm of {group} columns on a value of {}", self.width(x)));
+        let Weight { name, cols: len, .. } = self.weight(weight);
+        let len = self.check_groups(name, x, *len)?;
+        self.check_vector(bias, len)?;
+        Ok(self.push(Op::Norm { x, len, weight: Some(weight), bias, eps, kind }, self.value(x)))
+    }
+
+    /// See [`Op::Norm`]. Root mean square, without a weight.
+    pub fn plain_norm(&mut self, x: Val, len: usize, eps: f32) -> Result<Val> {
+        let len = self.check_groups("norm", x, len)?;
+        Ok(self.push(Op::Norm { x, len, weight: None, bias: None, eps, kind: NormKind::Rms }, self.value(x)))
+    }
+
+    fn check_groups(&self, name: &str, x: Val, len: usize) -> Result<usize> {
+        if len == 0 || !self.width(x).is_multiple_of(len) {
+            return fail(format!("{name}: a norm of {len} columns on a value of {}", self.width(x)));
         }
-        self.check_vector(bias, group)?;
-        Ok(self.push(Op::Norm { x, weight, bias, eps, kind }, self.value(x)))
+        Ok(len)
     }
 
     /// See [`Op::Linear`].
@@ -268,32 +278,52 @@ impl Graph {
         args: Attention,
         sinks: Option<WeightId>,
     ) -> Result<Val> {
-        let want = [
-            ("q", q, args.heads * args.head_dim),
-            ("k", k, args.kv_heads * args.head_dim),
-            ("v", v, args.kv_heads * args.v_dim),
-        ];
-        for (name, value, width) in want {
-            self.check_tokens("attend", value)?;
-            if self.width(value) != width {
-                return fail(format!("attend: want {name} of {width} columns, got {}", self.width(value)));
+        self.check_heads("q", q, args.heads * args.head_dim)?;
+        self.check_heads("k", k, args.kv_heads * args.head_dim)?;
+        self.check_heads("v", v, args.kv_heads * args.v_dim)?;
+        self.check_attention(&args)?;
+        self.check_vector(sinks, args.heads)?;
+        let layer = self.kv.len();
+        self.kv.push(args.kv_layer());
+        let value = Value { width: args.heads * args.v_dim, outputs_only: false };
+        Ok(self.push(Op::Attend { q, kv: Some(KeysAndValues { k, v }), layer, args, sinks }, value))
+    }
+
+    /// See [`Op::Attend`]. Attends to the keys and values of a KV layer that an earlier node stores.
+    pub fn attend_to(&mut self, q: Val, layer: usize, args: Attention) -> Result<Val> {
+        self.check_heads("q", q, args.heads * args.head_dim)?;
+        self.check_attention(&args)?;
+        let (layers, wanted) = (self.kv.len(), args.kv_layer());
+        match self.kv.get(layer) {
+            None => return fail(format!("attend: KV layer {layer} of {layers}")),
+            Some(kv) if *kv != wanted => {
+                return fail(format!("attend: want {wanted}, KV layer {layer} has {kv}"));
             }
+            Some(_) => {}
         }
+        let value = Value { width: args.heads * args.v_dim, outputs_only: false };
+        Ok(self.push(Op::Attend { q, kv: None, layer, args, sinks: None }, value))
+    }
+
+    fn check_attention(&self, args: &Attention) -> Result<()> {
         if args.kv_heads == 0 || !args.heads.is_multiple_of(args.kv_heads) {
             return fail(format!(
                 "attend: {} heads are not a multiple of {} kv heads",
                 args.heads, args.kv_heads
             ));
         }
-        self.check_vector(sinks, args.heads)?;
         if args.temperature.is_some_and(|t| t.length == 0) {
             return fail("attend: a temperature that grows every 0 positions".into());
         }
-        let layer = self.kv.len();
-        let (kv_heads, k_dim, v_dim) = (args.kv_heads, args.head_dim, args.v_dim);
-        self.kv.push(KvLayer { kv_heads, k_dim, v_dim });
-        let value = Value { width: args.heads * args.v_dim, outputs_only: false };
-        Ok(self.push(Op::Attend { q, k, v, layer, args, sinks }, value))
+        Ok(())
+    }
+
+    fn check_heads(&self, name: &str, value: Val, width: usize) -> Result<()> {
+        self.check_tokens("attend", value)?;
+        if self.width(value) != width {
+            return fail(format!("attend: want {name} of {width} columns, got {}", self.width(value)));
+        }
+        Ok(())
     }
 
     /// See [`Op::Gated`].

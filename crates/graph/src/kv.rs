@@ -1,5 +1,7 @@
 //! The KV cache of a model: what a layer keeps per token, in which type, and in how many pages.
 
+use std::fmt;
+
 /// What one attention layer keeps per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayer {
@@ -9,6 +11,13 @@ pub struct KvLayer {
     pub k_dim: usize,
     /// Columns of a value head.
     pub v_dim: usize,
+}
+
+/// `2 kv heads of 64 and 64 columns`
+impl fmt::Display for KvLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} kv heads of {} and {} columns", self.kv_heads, self.k_dim, self.v_dim)
+    }
 }
 
 /// The type in which keys and values are kept.

@@ -27,7 +27,9 @@ pub use backend::{
 pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
 pub use kv::{KvCells, KvLayer, KvSpec};
 pub use mask::Mask;
-pub use op::{Activation, Attention, NormKind, Op, RopeStyle, Temperature, Val, WeightId, clamp, softcap};
+pub use op::{
+    Activation, Attention, KeysAndValues, NormKind, Op, RopeStyle, Temperature, Val, WeightId, clamp, softcap,
+};
 pub use page_table::PageTable;
 pub use plan::{Plan, Work};
 pub use random::Random;

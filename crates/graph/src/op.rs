@@ -1,6 +1,6 @@
 //! The ops. Every value is a matrix of f32 with one row per token; an op reads values of earlier nodes.
 
-use crate::{Role, Routing};
+use crate::{KvLayer, Role, Routing};
 
 /// A value: the result of the node with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,15 +30,15 @@ impl WeightId {
 pub enum Op {
     /// One row of `table` per token, times `scale`. `[tokens, cols(table)]`
     Embed { table: WeightId, scale: f32 },
-    /// Normalises each group of `len(weight)` columns: whole rows, or each head of a row.
-    Norm { x: Val, weight: WeightId, bias: Option<WeightId>, eps: f32, kind: NormKind },
+    /// Normalises each group of `len` columns, whole rows or each head of a row; without a weight the factor is 1.
+    Norm { x: Val, len: usize, weight: Option<WeightId>, bias: Option<WeightId>, eps: f32, kind: NormKind },
     /// `x * weight^T * scale + bias`. `[rows, rows(weight)]`
     Linear { x: Val, weight: WeightId, scale: Option<WeightId>, bias: Option<WeightId> },
     /// Rotates pairs inside each head by position times the table's frequencies.
     Rope { x: Val, head_dim: usize, style: RopeStyle, table: usize },
-    /// Stores k and v at the tokens' positions in KV layer `layer`, then attends; a head's sink is one more score, without
-    /// a value. `[tokens, heads * v_dim]`
-    Attend { q: Val, k: Val, v: Val, layer: usize, args: Attention, sinks: Option<WeightId> },
+    /// Stores keys and values at the tokens' positions in KV layer `layer`, then attends; without any, attends to those that
+    /// an earlier node has stored. A head's sink is one more score, without a value. `[tokens, heads * v_dim]`
+    Attend { q: Val, kv: Option<KeysAndValues>, layer: usize, args: Attention, sinks: Option<WeightId> },
     /// `act(gate, up)`
     Gated { gate: Val, up: Val, act: Activation },
     /// The experts of each token: ids, as floats, and then their weights. `[tokens, 2 * used]`
@@ -68,6 +68,15 @@ pub enum Op {
     JoinHeads { a: Val, b: Val, heads: usize },
     /// The rows that the step requests. `[outputs, cols(x)]`
     Outputs { x: Val },
+}
+
+/// What an attention stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeysAndValues {
+    /// Keys. `[tokens, kv_heads * head_dim]`
+    pub k: Val,
+    /// Values. `[tokens, kv_heads * v_dim]`
+    pub v: Val,
 }
 
 /// How a norm centres and scales.
@@ -186,6 +195,11 @@ impl Attention {
         Attention { heads, kv_heads, head_dim, v_dim, scale, window: None, softcap: None, temperature: None }
     }
 
+    /// What its KV layer keeps per token.
+    pub fn kv_layer(&self) -> KvLayer {
+        KvLayer { kv_heads: self.kv_heads, k_dim: self.head_dim, v_dim: self.v_dim }
+    }
+
     /// The factor on the scores of a query.
     pub fn scale_at(&self, position: usize) -> f32 {
         self.scale * self.temperature.map_or(1.0, |t| t.at(position))
@@ -205,7 +219,9 @@ impl Op {
             | Op::Columns { x, .. }
             | Op::HeadColumns { x, .. }
             | Op::Outputs { x } => vec![x],
-            Op::Attend { q, k, v, .. } => vec![q, k, v],
+            Op::Attend { q, kv, .. } => {
+                [q].into_iter().chain(kv.into_iter().flat_map(|kv| [kv.k, kv.v])).collect()
+            }
             Op::Gated { gate, up, .. } => vec![gate, up],
             Op::Route { logits, .. } => vec![logits],
             Op::ExpertLinear { x, route, .. } => [x].into_iter().chain(route).collect(),
@@ -221,7 +237,7 @@ impl Op {
         };
         match *self {
             Op::Embed { table, .. } => vec![(table, Role::Table)],
-            Op::Norm { weight, bias, .. } => vectors(&[Some(weight), bias]),
+            Op::Norm { weight, bias, .. } => vectors(&[weight, bias]),
             Op::Linear { weight, scale, bias, .. } => {
                 [vec![(weight, Role::Matrix)], vectors(&[scale, bias])].concat()
             }

@@ -33,8 +33,12 @@ impl fmt::Display for Graph {
                         write!(f, " x {scale:.4}")?;
                     }
                 }
-                Op::Norm { weight: w, bias, eps, kind, .. } => {
-                    write!(f, " {} {kind:?} eps {eps:e}", weight(*w))?;
+                Op::Norm { len, weight: w, bias, eps, kind, .. } => {
+                    w.map_or(Ok(()), |w| write!(f, " {}", weight(w)))?;
+                    if w.is_none() {
+                        write!(f, " of {len}")?;
+                    }
+                    write!(f, " {kind:?} eps {eps:e}")?;
                     bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
                 }
                 Op::Linear { weight: w, scale, bias, .. } => {
@@ -56,8 +60,9 @@ impl fmt::Display for Graph {
                 Op::Rope { head_dim, style, table, .. } => {
                     write!(f, " head {head_dim} {style:?} table {table}")?;
                 }
-                Op::Attend { layer, args: a, sinks, .. } => {
-                    write!(f, " layer {layer} heads {}/{} x {}", a.heads, a.kv_heads, a.head_dim)?;
+                Op::Attend { kv, layer, args: a, sinks, .. } => {
+                    let reads = if kv.is_none() { " to" } else { "" };
+                    write!(f, "{reads} layer {layer} heads {}/{} x {}", a.heads, a.kv_heads, a.head_dim)?;
                     write!(f, " scale {:.4}", a.scale)?;
                     a.window.map_or(Ok(()), |w| write!(f, " window {w}"))?;
                     a.softcap.map_or(Ok(()), |c| write!(f, " softcap {c}"))?;

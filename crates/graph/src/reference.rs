@@ -1,9 +1,9 @@
 //! The slow, obvious backend: f32 everywhere, one loop per op. All other backends are compared with it.
 
 use crate::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvLayer, KvSpec,
-    NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, Step, StepOutput, Ticket,
-    Val, Value, softcap,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KeysAndValues, KvLayer,
+    KvSpec, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, Step, StepOutput,
+    Ticket, Val, Value, softcap,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -79,10 +79,11 @@ impl Reference {
             let width = |v: Val| graph.width(v);
             let out = match &node.op {
                 Op::Embed { table, scale } => embed(weight(*table), &step.tokens, *scale),
-                Op::Norm { x, weight: w, bias, eps, kind } => {
-                    let (w, bias) = (weight(*w).to_f32(), bias.map(|b| weight(b).to_f32()));
+                Op::Norm { x, len, weight: w, bias, eps, kind } => {
+                    let [w, bias] = [w, bias].map(|id| id.map(|id| weight(id).to_f32()));
+                    let w = w.unwrap_or_else(|| vec![1.0; *len]);
                     let mut out = get(*x).to_vec();
-                    out.chunks_mut(w.len()).for_each(|g| apply_norm(g, &w, bias.as_deref(), *eps, *kind));
+                    out.chunks_mut(*len).for_each(|g| apply_norm(g, &w, bias.as_deref(), *eps, *kind));
                     out
                 }
                 Op::Linear { x, weight: w, scale, bias } => {
@@ -104,9 +105,13 @@ impl Reference {
                     }
                     out
                 }
-                Op::Attend { q, k, v, layer, args, sinks } => {
+                Op::Attend { q, kv: new, layer, args, sinks } => {
                     let sinks = sinks.map(|s| weight(s).to_f32());
-                    attend(step, [get(*q), get(*k), get(*v)], kv, *layer, args, sinks.as_deref())
+                    if let Some(KeysAndValues { k, v }) = new {
+                        store(step, get(*k), width(*k), &mut kv.keys[*layer], kv.page_len);
+                        store(step, get(*v), width(*v), &mut kv.values[*layer], kv.page_len);
+                    }
+                    attend(step, get(*q), kv, *layer, args, sinks.as_deref())
                 }
                 Op::Gated { gate, up, act } => {
                     get(*gate).iter().zip(get(*up)).map(|(g, u)| act.apply(*g, *u)).collect()
@@ -263,10 +268,21 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
+/// Stores one row per token at the tokens' positions.
+fn store(step: &Step, rows: &[f32], width: usize, to: &mut [f32], page_len: usize) {
+    let mut rows = rows.chunks(width);
+    for slice in &step.slices {
+        for (p, row) in (slice.position..slice.position + slice.len).zip(&mut rows) {
+            let slot = slice.pages[p / page_len] as usize * page_len + p % page_len;
+            to[slot * width..][..width].copy_from_slice(row);
+        }
+    }
+}
+
 fn attend(
     step: &Step,
-    [q, k, v]: [&[f32]; 3],
-    kv: &mut Kv,
+    q: &[f32],
+    kv: &Kv,
     layer: usize,
     a: &crate::Attention,
     sinks: Option<&[f32]>,
@@ -276,11 +292,6 @@ fn attend(
     let mut row = 0;
     for slice in &step.slices {
         let slot = |p: usize| slice.pages[p / kv.page_len] as usize * kv.page_len + p % kv.page_len;
-        for i in 0..slice.len {
-            let (at, from) = (slot(slice.position + i), row + i);
-            kv.keys[layer][at * k_width..][..k_width].copy_from_slice(&k[from * k_width..][..k_width]);
-            kv.values[layer][at * v_width..][..v_width].copy_from_slice(&v[from * v_width..][..v_width]);
-        }
         for i in 0..slice.len {
             let position = slice.position + i;
             let first = a.window.map_or(0, |w| (position + 1).saturating_sub(w));

@@ -31,7 +31,10 @@ fn a_graph_is_one_line_a_node() {
     let q = g.rope(x, 2, RopeStyle::Interleaved, turn).unwrap();
     let k = g.rope(k, 2, RopeStyle::Halves, turn).unwrap();
     let a = g.attend(q, k, v, Attention { window: Some(3), softcap: Some(50.0), ..ATTENTION }).unwrap();
+    let other = g.attend_to(q, 0, ATTENTION).unwrap();
+    let a = g.add(a, other).unwrap();
     let x = g.add(x, a).unwrap();
+    let x = g.plain_norm(x, 4, 1e-6).unwrap();
     let left = g.columns(x, 0, 4).unwrap();
     let right = g.columns(x, 4, 4).unwrap();
     let h = g.gated(left, right, Activation::GeluTanh).unwrap();
@@ -49,14 +52,17 @@ rope 0: 1 pairs, 1.0000e0 .. 1.0000e0, x 1.2500
 %5 [8] = rope %2 head 2 Interleaved table 0
 %6 [4] = rope %3 head 2 Halves table 0
 %7 [8] = attend %5 %6 %4 layer 0 heads 4/2 x 2 scale 0.5000 window 3 softcap 50
-%8 [8] = add %2 %7
-%9 [4] = columns %8 0..4
-%10 [4] = columns %8 4..8
-%11 [4] = gated %9 %10 GeluTanh
-%12 [4] = scale %11 x 2.5000
-%13 [outputs, 4] = outputs %12
-%14 [outputs, 4] = softcap %13 30
-%15 [8] = embed k [4, 8] x 2.0000
+%8 [8] = attend %5 to layer 0 heads 4/2 x 2 scale 0.5000
+%9 [8] = add %7 %8
+%10 [8] = add %2 %9
+%11 [8] = norm %10 of 4 Rms eps 1e-6
+%12 [4] = columns %11 0..4
+%13 [4] = columns %11 4..8
+%14 [4] = gated %12 %13 GeluTanh
+%15 [4] = scale %14 x 2.5000
+%16 [outputs, 4] = outputs %15
+%17 [outputs, 4] = softcap %16 30
+%18 [8] = embed k [4, 8] x 2.0000
 ";
     assert_eq!(g.to_string(), want);
     assert_eq!((g.vocab(), g.output_width()), (4, 8), "the shortest table bounds the ids");
@@ -85,6 +91,8 @@ fn norms_that_do_not_fit() {
     let empty = g.vector("empty", 0).unwrap();
     assert_eq!(g.norm(x, empty, 1e-6).unwrap_err().to_string(), "empty: a norm of 0 columns on a value of 8");
     assert!(g.norm(x, head, 1e-6).is_ok(), "each head on its own");
+    let plain = g.plain_norm(x, 3, 1e-6).unwrap_err().to_string();
+    assert_eq!(plain, "norm: a norm of 3 columns on a value of 8");
 }
 
 #[test]
@@ -212,6 +220,14 @@ fn attentions_that_do_not_fit() {
     let message = g.attend(q, kv6, kv6, uneven).unwrap_err().to_string();
     assert_eq!(message, "attend: 4 heads are not a multiple of 3 kv heads");
     assert!(g.kv.is_empty(), "what was refused keeps no KV");
+    assert_eq!(g.attend_to(q, 0, ATTENTION).unwrap_err().to_string(), "attend: KV layer 0 of 0");
+    g.attend(q, kv, kv, ATTENTION).unwrap();
+    let wide = Attention { heads: 2, kv_heads: 1, head_dim: 4, v_dim: 4, ..ATTENTION };
+    assert_eq!(
+        g.attend_to(q, 0, wide).unwrap_err().to_string(),
+        "attend: want 1 kv heads of 4 and 4 columns, KV layer 0 has 2 kv heads of 2 and 2 columns"
+    );
+    assert_eq!(g.attend_to(kv, 0, ATTENTION).unwrap_err().to_string(), "attend: want q of 8 columns, got 4");
 }
 
 #[test]

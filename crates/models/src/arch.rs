@@ -2,7 +2,7 @@
 
 use tern_formats::Metadata;
 
-use crate::{ALL, Build, ModelError};
+use crate::{ALL, Build, ModelError, Shape};
 
 /// One architecture.
 #[derive(Debug)]
@@ -22,6 +22,10 @@ pub struct Synthetic {
     pub tensors: &'static [&'static str],
     /// Metadata keys, without the architecture's prefix.
     pub keys: &'static [(&'static str, Number)],
+    /// The values of a tensor that is part of the graph itself, by its name.
+    pub constants: fn(&str, &Shape) -> Option<Vec<f32>>,
+    /// Mean of some vectors per layer, those of norms mostly, which is 1 otherwise.
+    pub means: &'static [(&'static str, f32)],
     /// Size of the embeddings, and so of the logits: with the factors of the architecture, layers must still matter.
     pub embedding_gain: f32,
 }
@@ -48,6 +52,8 @@ impl Synthetic {
     pub(crate) const PLAIN: Synthetic = Synthetic {
         tensors: &["ffn_gate.weight"],
         keys: &[],
+        constants: |_, _| None,
+        means: &[],
         embedding_gain: 3.0, // peaked distributions, as trained models have
     };
 

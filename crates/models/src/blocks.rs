@@ -4,7 +4,7 @@ use tern_graph::{Activation, Attention, RopeStyle, Temperature, Val};
 
 use crate::experts::ExpertStyle;
 use crate::latent::Latent;
-use crate::{Build, ModelError};
+use crate::{Build, Config, ModelError};
 
 /// How queries and keys are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,25 @@ pub(crate) struct AttentionStyle {
     pub(crate) sub_norm: Option<&'static str>,
     /// Keys and values are latent.
     pub(crate) latent: Option<Latent>,
+    /// The heads of this layer, if layers differ.
+    pub(crate) shape: Option<HeadShape>,
+    /// Values are normalised, without weights; a layer without a matrix of values has its keys, before their norm.
+    pub(crate) norms_values: bool,
+    /// The KV layer of an earlier layer, if this one has no keys and values.
+    pub(crate) kv_of: Option<usize>,
+}
+
+/// The heads of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadShape {
+    /// Query heads.
+    pub(crate) heads: usize,
+    /// Key and value heads.
+    pub(crate) kv_heads: usize,
+    /// Columns of a query or key head.
+    pub(crate) head_dim: usize,
+    /// Columns of a value head.
+    pub(crate) v_dim: usize,
 }
 
 impl AttentionStyle {
@@ -55,6 +74,9 @@ impl AttentionStyle {
             sinks: false,
             sub_norm: None,
             latent: None,
+            shape: None,
+            norms_values: false,
+            kv_of: None,
         }
     }
 }
@@ -118,61 +140,103 @@ impl Build<'_> {
         if let Some(latent) = style.latent {
             return self.latent_attention(x, layer, style, latent);
         }
-        let c = self.config.clone();
-        let (q_width, k_width, v_width) =
-            (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.v_dim);
+        let HeadShape { heads, kv_heads, head_dim, v_dim } = self.head_shape(style);
         let name = |part: &str| format!("blk.{layer}.{part}");
-        let [q, k, v] = if self.has(&name("attn_qkv.weight")) {
-            let all = self.linear(x, &name("attn_qkv"), q_width + k_width + v_width)?;
-            [
-                self.graph.columns(all, 0, q_width)?,
-                self.graph.columns(all, q_width, k_width)?,
-                self.graph.columns(all, q_width + k_width, v_width)?,
-            ]
-        } else {
-            [
-                self.linear(x, &name("attn_q"), q_width)?,
-                self.linear(x, &name("attn_k"), k_width)?,
-                self.linear(x, &name("attn_v"), v_width)?,
-            ]
-        };
-        let mut heads = [(q, "attn_q_norm", q_width), (k, "attn_k_norm", k_width)];
-        if matches!(style.qk_norm, QkNorm::Heads | QkNorm::Rows) {
-            for (x, norm, width) in &mut heads {
-                let len = if style.qk_norm == QkNorm::Rows { *width } else { c.head_dim };
-                *x = self.norm(*x, &name(norm), len)?;
-            }
-        }
-        if let Some(table) = style.table {
-            for (x, ..) in &mut heads {
-                *x = self.graph.rope(*x, c.head_dim, style.rope, table)?;
-            }
-        }
-        if style.qk_norm == QkNorm::RotatedHeads {
-            for (x, norm, _) in &mut heads {
-                *x = self.norm(*x, &name(norm), c.head_dim)?;
-            }
-        }
-        let [(q, ..), (k, ..)] = heads;
         let args = Attention {
-            heads: c.heads,
-            kv_heads: c.kv_heads,
-            head_dim: c.head_dim,
-            v_dim: c.v_dim,
+            heads,
+            kv_heads,
+            head_dim,
+            v_dim,
             scale: style.scale,
             window: style.window,
             softcap: self.keys().optional_f32("attn_logit_softcapping")?.filter(|cap| *cap != 0.0),
             temperature: style.temperature,
         };
-        let sinks = match style.sinks {
-            true => Some(self.graph.vector(name("attn_sinks.weight"), c.heads)?),
-            false => None,
+        let mut out = if let Some(kv_layer) = style.kv_of {
+            let q = self.linear(x, &name("attn_q"), heads * head_dim)?;
+            let [q] = self.ready_heads([(q, name("attn_q_norm"))], style)?;
+            self.ignore_keys_and_values(layer);
+            self.graph.attend_to(q, kv_layer, args)?
+        } else {
+            let [q, k, v] = self.queries_keys_values(x, layer, style)?;
+            let heads = [(q, name("attn_q_norm")), (k, name("attn_k_norm"))];
+            let [q, k] = self.ready_heads(heads, style)?;
+            let sinks = match style.sinks {
+                true => Some(self.graph.vector(name("attn_sinks.weight"), args.heads)?),
+                false => None,
+            };
+            self.graph.attend_with(q, k, v, args, sinks)?
         };
-        let mut out = self.graph.attend_with(q, k, v, args, sinks)?;
         if let Some(norm) = style.sub_norm {
-            out = self.norm(out, &name(norm), c.heads * c.v_dim)?;
+            out = self.norm(out, &name(norm), heads * v_dim)?;
         }
-        self.linear(out, &name("attn_output"), c.width)
+        self.linear(out, &name("attn_output"), self.config.width)
+    }
+
+    fn head_shape(&self, style: AttentionStyle) -> HeadShape {
+        let Config { heads, kv_heads, head_dim, v_dim, .. } = self.config;
+        style.shape.unwrap_or(HeadShape { heads, kv_heads, head_dim, v_dim })
+    }
+
+    /// Queries and keys before their norms and rotations, and values.
+    fn queries_keys_values(
+        &mut self,
+        x: Val,
+        layer: usize,
+        style: AttentionStyle,
+    ) -> Result<[Val; 3], ModelError> {
+        let HeadShape { heads, kv_heads, head_dim, v_dim } = self.head_shape(style);
+        let (q_width, k_width, v_width) = (heads * head_dim, kv_heads * head_dim, kv_heads * v_dim);
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        if self.has(&name("attn_qkv.weight")) {
+            let all = self.linear(x, &name("attn_qkv"), q_width + k_width + v_width)?;
+            return Ok([
+                self.graph.columns(all, 0, q_width)?,
+                self.graph.columns(all, q_width, k_width)?,
+                self.graph.columns(all, q_width + k_width, v_width)?,
+            ]);
+        }
+        let q = self.linear(x, &name("attn_q"), q_width)?;
+        let k = self.linear(x, &name("attn_k"), k_width)?;
+        if !style.norms_values {
+            return Ok([q, k, self.linear(x, &name("attn_v"), v_width)?]);
+        }
+        let v = if self.has(&name("attn_v.weight")) { self.linear(x, &name("attn_v"), v_width)? } else { k };
+        Ok([q, k, self.graph.plain_norm(v, v_dim, self.config.eps)?])
+    }
+
+    /// Heads of queries and keys with their norms, given by name, and rotations.
+    fn ready_heads<const N: usize>(
+        &mut self,
+        mut heads: [(Val, String); N],
+        style: AttentionStyle,
+    ) -> Result<[Val; N], ModelError> {
+        let head_dim = self.head_shape(style).head_dim;
+        if matches!(style.qk_norm, QkNorm::Heads | QkNorm::Rows) {
+            for (x, norm) in &mut heads {
+                let len = if style.qk_norm == QkNorm::Rows { self.graph.width(*x) } else { head_dim };
+                *x = self.norm(*x, norm, len)?;
+            }
+        }
+        if let Some(table) = style.table {
+            for (x, _) in &mut heads {
+                *x = self.graph.rope(*x, head_dim, style.rope, table)?;
+            }
+        }
+        if style.qk_norm == QkNorm::RotatedHeads {
+            for (x, norm) in &mut heads {
+                *x = self.norm(*x, norm, head_dim)?;
+            }
+        }
+        Ok(heads.map(|(x, _)| x))
+    }
+
+    /// Some files have matrices for keys and values in layers that do not use them.
+    fn ignore_keys_and_values(&mut self, layer: usize) {
+        let names = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"]
+            .map(|part| format!("blk.{layer}.{part}"));
+        let unused: Vec<_> = names.into_iter().filter(|name| self.has(name)).collect();
+        self.consumed.extend(unused);
     }
 
     /// The gated MLP of one layer on a normalised value; gate and up may be one tensor. `[tokens, width]`

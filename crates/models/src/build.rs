@@ -40,6 +40,8 @@ pub struct Build<'a> {
     pub(crate) consumed: HashSet<String>,
     /// The architecture read the keys of experts.
     pub(crate) reads_experts: bool,
+    /// The architecture read sizes that differ from layer to layer.
+    pub(crate) reads_layers: bool,
     /// Layers of the file from here on are not run.
     pub(crate) skipped_from: Option<usize>,
 }
@@ -53,6 +55,7 @@ impl<'a> Build<'a> {
             source,
             consumed: HashSet::new(),
             reads_experts: false,
+            reads_layers: false,
             skipped_from: None,
         }
     }

@@ -35,6 +35,9 @@ pub struct Config {
     pub vocab: usize,
 }
 
+/// Sizes that files may give per layer.
+const PER_LAYER: [&str; 3] = ["attention.head_count", "attention.head_count_kv", "feed_forward_length"];
+
 /// Keys under an architecture's prefix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys<'a> {
@@ -98,15 +101,39 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// A number that files may also give per layer; layers that differ are refused.
-    fn same_in_all_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
+    /// One number, or one per layer; `None` if the key is missing.
+    pub(crate) fn usize_per_layer(
+        &self,
+        name: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<usize>>, ModelError> {
+        let Some(mut values) = self.metadata.optional_usizes(&self.key(name))? else { return Ok(None) };
+        if let [one] = values[..] {
+            return Ok(Some(vec![one; layers]));
+        }
+        self.check_layers(name, values.len(), layers)?;
+        values.truncate(layers);
+        Ok(Some(values))
+    }
+
+    /// A number that files may also give per layer: that of the first one.
+    fn first_layer(&self, name: &str) -> Result<Option<usize>, ModelError> {
         let key = self.key(name);
         let Some(values) = self.metadata.optional_usizes(&key)? else { return Ok(None) };
-        match values.as_slice() {
-            [] => Err(ModelError::Metadata(MetadataError::Missing(key))),
-            [first, rest @ ..] if rest.iter().all(|x| x == first) => Ok(Some(*first)),
-            _ => Err(ModelError::Unsupported(format!("`{key}` differs from layer to layer"))),
+        let first = values.first().ok_or(MetadataError::Missing(key))?;
+        Ok(Some(*first))
+    }
+
+    /// Refuses sizes that differ from layer to layer.
+    pub(crate) fn check_alike(&self) -> Result<(), ModelError> {
+        for name in PER_LAYER {
+            let key = self.key(name);
+            let values = self.metadata.optional_usizes(&key)?.unwrap_or_default();
+            if values.windows(2).any(|pair| pair[0] != pair[1]) {
+                return Err(ModelError::Unsupported(format!("`{key}` differs from layer to layer")));
+            }
         }
+        Ok(())
     }
 }
 
@@ -115,10 +142,9 @@ impl Config {
     pub(crate) fn read(keys: Keys<'_>, vocab: usize, context: Option<usize>) -> Result<Config, ModelError> {
         let missing = |name: &str| ModelError::Metadata(MetadataError::Missing(keys.key(name)));
         let width = keys.usize("embedding_length")?;
-        let heads = keys
-            .same_in_all_layers("attention.head_count")?
-            .ok_or_else(|| missing("attention.head_count"))?;
-        let kv_heads = keys.same_in_all_layers("attention.head_count_kv")?.unwrap_or(heads);
+        let heads =
+            keys.first_layer("attention.head_count")?.ok_or_else(|| missing("attention.head_count"))?;
+        let kv_heads = keys.first_layer("attention.head_count_kv")?.unwrap_or(heads);
         let rope_dims = keys.optional_usize("rope.dimension_count")?;
         let head_dim = match keys.optional_usize("attention.key_length")? {
             Some(n) => n,
@@ -136,9 +162,7 @@ impl Config {
             arch: keys.arch.to_string(),
             layers: keys.usize("block_count")?,
             width,
-            ff: keys
-                .same_in_all_layers("feed_forward_length")?
-                .ok_or_else(|| missing("feed_forward_length"))?,
+            ff: keys.first_layer("feed_forward_length")?.ok_or_else(|| missing("feed_forward_length"))?,
             heads,
             kv_heads,
             head_dim,

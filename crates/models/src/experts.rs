@@ -96,28 +96,40 @@ impl Build<'_> {
         style: &ExpertStyle,
     ) -> Result<Val, ModelError> {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        if self.has(&name("ffn_gate.0.weight")) {
-            let text =
-                format!("{}: experts in separate tensors are not supported", name("ffn_gate.0.weight"));
-            return Err(ModelError::Tensor(format!("{text}; convert the model again")));
-        }
-        let ExpertStyle { count, ff, routing, .. } = *style;
+        let ExpertStyle { count, routing, .. } = *style;
         let logits = self.linear(x, &name("ffn_gate_inp"), count)?;
         let bias = self.optional_vector(name("exp_probs_b.bias"), count)?;
         let route = self.graph.route(logits, bias, routing)?;
-        let inner = [count, ff, self.config.width];
-        let gate = self.expert_linear(x, route, &name("ffn_gate_exps"), inner)?; // [tokens, used * ff]
-        let up = self.expert_linear(x, route, &name("ffn_up_exps"), inner)?;
-        let hidden = self.graph.gated(gate, up, style.activation)?;
-        let outer = [count, self.config.width, ff];
-        let parts = self.expert_linear(hidden, route, &name("ffn_down_exps"), outer)?;
-        let mixed = self.graph.mix(parts, route)?;
+        let mixed = self.chosen_experts(x, route, layer, style)?;
         if style.shared_ff == 0 {
             return Ok(mixed);
         }
         let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(name);
         let shared = self.gated_mlp_of(x, names, style.shared_ff, style.activation, None)?;
         Ok(self.graph.add(mixed, shared)?)
+    }
+
+    /// The weighted sum of the experts that a route has chosen; gate and up may be one tensor. `[tokens, width]`
+    pub(crate) fn chosen_experts(
+        &mut self,
+        x: Val,
+        route: Val,
+        layer: usize,
+        style: &ExpertStyle,
+    ) -> Result<Val, ModelError> {
+        let ExpertStyle { count, ff, .. } = *style;
+        let (width, name) = (self.config.width, |part: &str| format!("blk.{layer}.{part}"));
+        let (gate, up) = if self.has(&name("ffn_gate_up_exps.weight")) {
+            let both = self.expert_linear(x, route, &name("ffn_gate_up_exps"), [count, 2 * ff, width])?;
+            (self.graph.head_columns(both, 2 * ff, 0, ff)?, self.graph.head_columns(both, 2 * ff, ff, ff)?)
+        } else {
+            let inner = [count, ff, width];
+            let gate = self.expert_linear(x, route, &name("ffn_gate_exps"), inner)?; // [tokens, used * ff]
+            (gate, self.expert_linear(x, route, &name("ffn_up_exps"), inner)?)
+        };
+        let hidden = self.graph.gated(gate, up, style.activation)?;
+        let parts = self.expert_linear(hidden, route, &name("ffn_down_exps"), [count, width, ff])?;
+        Ok(self.graph.mix(parts, route)?)
     }
 
     /// A linear of experts, with `.bias` and `.scale` if the source has them. `[tokens, used * rows]`

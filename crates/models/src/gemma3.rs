@@ -23,7 +23,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
     let local_base = b.keys().optional_f32("rope.freq_base_swa")?.unwrap_or(LOCAL_ROPE_BASE);
     let window = b.window()?;
-    let (global, local) = (b.rope_table(base)?, b.plain_rope_table(local_base));
+    let (global, local) = (b.rope_table(base)?, b.plain_rope_table(local_base, c.rope_dims)?);
     let scale_dim = if c.layers == LAYERS_27B { c.width / c.heads } else { c.head_dim };
     let layers = LayerStyle {
         embedding_scale: (c.width as f32).sqrt(),

@@ -33,6 +33,7 @@ pub(crate) static GRANITE_MOE: Arch = Arch {
             ("expert_shared_feed_forward_length", Number::Integer(320)),
         ],
         embedding_gain: 1.0,
+        ..Synthetic::PLAIN
     },
 };
 

@@ -14,6 +14,7 @@ mod exaone4;
 mod experts;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
@@ -32,6 +33,7 @@ mod qwen3moe;
 mod qwen3vl;
 mod rope;
 mod seed_oss;
+mod separate_experts;
 mod shapes;
 mod smollm3;
 mod synth;
@@ -51,6 +53,7 @@ pub static ALL: &[&Arch] = &[
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &gemma3::GEMMA3,
+    &gemma4::GEMMA4,
     &phi3::PHI3,
     &gemma2::GEMMA2,
     &olmo2::OLMO2,

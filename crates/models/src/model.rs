@@ -5,6 +5,7 @@ use tern_graph::{Graph, HostTensor, Op, Weight};
 
 use crate::build::{Build, Source};
 use crate::config::{Config, Keys};
+use crate::separate_experts::{self, ExpertName};
 use crate::tensor::host_tensor;
 use crate::{Arch, ModelError};
 
@@ -47,7 +48,10 @@ impl Model {
         let experts = keys.optional_usize("expert_count")?.unwrap_or(0);
         let mut build = Build::new(Config::read(keys, vocab, context)?, metadata, source);
         (arch.build)(&mut build)?;
-        let Build { config, graph, consumed, reads_experts, skipped_from, .. } = build;
+        let Build { config, graph, consumed, reads_experts, reads_layers, skipped_from, .. } = build;
+        if !reads_layers {
+            keys.check_alike()?;
+        }
         if experts > 0 && !reads_experts {
             let (key, name) = (keys.key("expert_count"), arch.name);
             let text = format!("`{key}` is {experts}: want 0, experts of `{name}` models are not supported");
@@ -61,6 +65,13 @@ impl Model {
         Ok(Keys { arch: Arch::of(metadata)?.name, metadata }.usize("context_length")?)
     }
 
+    /// Tensors whose values are part of the graph, in order of their names.
+    pub(crate) fn constants(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.consumed.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Builds the graph of a checkpoint and checks every tensor against it.
     pub fn open(
         checkpoint: &Checkpoint,
@@ -71,7 +82,8 @@ impl Model {
         Ok((model, tensors))
     }
 
-    /// The graph's weights from a checkpoint, in order. Nothing is read yet: they are views of the file.
+    /// The graph's weights from a checkpoint, in order. Nothing is read yet: they are views of the file, except for experts in
+    /// separate tensors, which are copied.
     pub fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<HostTensor>, ModelError> {
         let known: std::collections::HashSet<&str> =
             self.graph.weights.iter().map(|w| w.name.as_str()).collect();
@@ -79,6 +91,7 @@ impl Model {
             !known.contains(name.as_str())
                 && !self.consumed.contains(*name)
                 && !self.is_skipped(name)
+                && !self.is_expert(name, checkpoint)
                 && !IGNORED.iter().any(|part| name.contains(part))
         });
         if let Some(name) = stray {
@@ -89,8 +102,10 @@ impl Model {
             )));
         }
         let find = |w: &Weight| {
-            let t = checkpoint.tensors.get(&w.name);
-            let t = t.ok_or_else(|| ModelError::Tensor(format!("{} is missing", w.name)))?;
+            let Some(t) = checkpoint.tensors.get(&w.name) else {
+                let stacked = separate_experts::stacked(checkpoint, w)?;
+                return stacked.ok_or_else(|| ModelError::Tensor(format!("{} is missing", w.name)));
+            };
             let dims = &t.dims;
             let t = host_tensor(t)?;
             check_experts(w, dims)?;
@@ -98,6 +113,15 @@ impl Model {
             Ok(t)
         };
         self.graph.weights.iter().map(find).collect()
+    }
+
+    /// Whether a tensor is one expert of a weight, in a file without the tensor of all of them.
+    fn is_expert(&self, name: &str, checkpoint: &Checkpoint) -> bool {
+        let of = |ExpertName { all, expert }: ExpertName| {
+            let of = |w: &Weight| w.name == all && expert < w.experts;
+            !checkpoint.tensors.contains_key(&all) && self.graph.weights.iter().any(of)
+        };
+        ExpertName::parse(name).is_some_and(of)
     }
 
     /// Whether a tensor is of a layer that is not run.

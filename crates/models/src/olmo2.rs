@@ -21,7 +21,10 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let local_base = b.keys().optional_f32("rope.freq_base_swa")?.unwrap_or(base);
     let local = match window {
         // local layers are rotated without scaling
-        Some(_) => AttentionStyle { table: Some(b.plain_rope_table(local_base)), window, ..full },
+        Some(_) => {
+            let table = b.plain_rope_table(local_base, b.config.rope_dims)?;
+            AttentionStyle { table: Some(table), window, ..full }
+        }
         None => full,
     };
     b.decoder(&LayerStyle::POST_NORM, |layer| if ends_run(layer, PATTERN) { full } else { local })?;

@@ -19,20 +19,25 @@ pub(crate) enum Scaling {
 impl Build<'_> {
     /// The table that metadata and rope factor tensors describe, for a rotation base.
     pub(crate) fn rope_table(&mut self, base: f32) -> Result<usize, ModelError> {
-        if !(base.is_finite() && base > 1.0) {
-            let key = self.keys().key("rope.freq_base");
-            return Err(ModelError::Unsupported(format!("`{key}` is {base}: want a number above 1")));
-        }
+        self.check_base("rope.freq_base", base)?;
         let (scaling, attn_factor) = self.rope_scaling()?;
         let divisors = self.rope_divisors()?;
         let table = table(self.config.rope_dims, base, scaling, divisors.as_deref(), attn_factor);
         Ok(self.graph.rope_table(table))
     }
 
-    /// The table of a base with no scaling at all.
-    pub(crate) fn plain_rope_table(&mut self, base: f32) -> usize {
-        let table = table(self.config.rope_dims, base, Scaling::Linear(1.0), None, 1.0);
-        self.graph.rope_table(table)
+    /// The table of the base of local layers, with no scaling at all, over `dims` columns.
+    pub(crate) fn plain_rope_table(&mut self, base: f32, dims: usize) -> Result<usize, ModelError> {
+        self.check_base("rope.freq_base_swa", base)?;
+        Ok(self.graph.rope_table(table(dims, base, Scaling::Linear(1.0), None, 1.0)))
+    }
+
+    fn check_base(&self, name: &str, base: f32) -> Result<(), ModelError> {
+        if !(base.is_finite() && base > 1.0) {
+            let key = self.keys().key(name);
+            return Err(ModelError::Unsupported(format!("`{key}` is {base}: want a number above 1")));
+        }
+        Ok(())
     }
 
     fn rope_scaling(&self) -> Result<(Scaling, f32), ModelError> {

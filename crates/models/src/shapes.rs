@@ -2,10 +2,10 @@
 
 use tern_formats::{Metadata, Value};
 
-use crate::{Arch, Number, Source};
+use crate::{Arch, Number, Source, Synthetic};
 
 /// The sizes of a model, without its weights.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Shape {
     /// The name on the command line.
     pub name: &'static str,
@@ -39,6 +39,8 @@ pub struct Shape {
     pub experts: Option<ShapeExperts>,
     /// The window of local layers, if not the tiny one of tests.
     pub window: Option<usize>,
+    /// What its file has beyond the common keys and tensors, if not the same as other shapes of the architecture.
+    pub synthetic: Option<&'static Synthetic>,
 }
 
 /// The experts of a shape.
@@ -69,6 +71,7 @@ const BONSAI_8B: Shape = Shape {
     eps: 1e-6,
     experts: None,
     window: None,
+    synthetic: None,
 };
 
 const TINY: Shape = Shape {
@@ -88,6 +91,7 @@ const TINY: Shape = Shape {
     eps: 1e-6,
     experts: None,
     window: None,
+    synthetic: None,
 };
 
 const TINY_EXPERTS: Option<ShapeExperts> = Some(ShapeExperts { count: 8, used: 3, ff: 192 });
@@ -147,6 +151,7 @@ pub static SHAPES: &[Shape] = &[
         eps: 1e-5,
         experts: None,
         window: None,
+        synthetic: None,
     },
     Shape {
         name: "qwen3-30b-a3b",
@@ -207,11 +212,38 @@ pub static SHAPES: &[Shape] = &[
         experts: Some(ShapeExperts { count: 32, used: 4, ff: 512 }),
         ..BONSAI_8B
     },
+    Shape {
+        name: "gemma4-26b-a4b",
+        arch: &crate::gemma4::GEMMA4,
+        layers: 30,
+        width: 2816,
+        ff: 2112,
+        heads: 16,
+        kv_heads: 8,
+        head_dim: 512,
+        vocab: 262_144,
+        tied: true,
+        context: 131_072,
+        yarn: 1,
+        experts: Some(ShapeExperts { count: 128, used: 8, ff: 704 }),
+        window: Some(1024),
+        synthetic: Some(&crate::gemma4::SIZES_26B),
+        ..BONSAI_8B
+    },
     TINY,
     Shape { name: "tiny-yarn", tied: false, yarn: 4, context: 1024, ..TINY },
     Shape { name: "tiny-llama", arch: &crate::llama::LLAMA, head_dim: 32, ..TINY },
     Shape { name: "tiny-qwen2", arch: &crate::qwen2::QWEN2, head_dim: 32, ..TINY },
     Shape { name: "tiny-gemma3", arch: &crate::gemma3::GEMMA3, layers: 7, kv_heads: 4, ..TINY },
+    Shape { name: "tiny-gemma4", arch: &crate::gemma4::GEMMA4, layers: 6, ..TINY },
+    Shape {
+        name: "tiny-gemma4-experts",
+        arch: &crate::gemma4::GEMMA4,
+        layers: 6,
+        experts: TINY_EXPERTS,
+        synthetic: Some(&crate::gemma4::WITH_EXPERTS),
+        ..TINY
+    },
     Shape { name: "tiny-phi3", arch: &crate::phi3::PHI3, head_dim: 32, tied: false, ..TINY },
     Shape { name: "tiny-qwen3vl", arch: &crate::qwen3vl::QWEN3VL, tied: false, ..TINY },
     Shape { name: "tiny-gemma2", arch: &crate::gemma2::GEMMA2, kv_heads: 4, ..TINY },
@@ -305,6 +337,11 @@ pub static SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
+    /// What its file has beyond the common keys and tensors.
+    pub fn synthetic(&self) -> &'static Synthetic {
+        self.synthetic.unwrap_or(&self.arch.synthetic)
+    }
+
     /// The shape with this name.
     pub fn by_name(name: &str) -> Option<&'static Shape> {
         SHAPES.iter().find(|s| s.name.eq_ignore_ascii_case(name))
@@ -340,7 +377,7 @@ impl Shape {
             put("expert_used_count", number(experts.used));
             put("expert_feed_forward_length", number(experts.ff));
         }
-        for (key, value) in self.arch.synthetic.keys {
+        for (key, value) in self.synthetic().keys {
             put(
                 key,
                 match *value {
@@ -370,12 +407,12 @@ impl Source for Shape {
         let exists = match part {
             "token_embd.weight" => true,
             "output.weight" => !self.tied,
-            part => self.arch.synthetic.tensors.contains(&part),
+            part => self.synthetic().tensors.contains(&part) || self.values(name).is_some(),
         };
         exists.then_some([self.vocab, self.width])
     }
 
-    fn values(&self, _: &str) -> Option<Vec<f32>> {
-        None
+    fn values(&self, name: &str) -> Option<Vec<f32>> {
+        (self.synthetic().constants)(name, self)
     }
 }

@@ -8,7 +8,7 @@ use tern_formats::{FormatError, Metadata, Value, gguf};
 use tern_graph::{HostTensor, Random, Weight};
 use tern_quant::{Dialect, Quant};
 
-use crate::{Model, ModelError, Shape};
+use crate::{Model, ModelError, Shape, Source, Synthetic};
 
 /// Weights that are drawn together at least: blocks of floats are short.
 const DRAWN: usize = 32;
@@ -28,6 +28,10 @@ pub struct Synth {
     /// The metadata of its file, without a tokenizer.
     pub metadata: Metadata,
     quant: &'static Quant,
+    /// Tensors whose values are part of the graph.
+    constants: Vec<HostTensor>,
+    means: &'static [(&'static str, f32)],
+    embedding_gain: f32,
     pools: HashMap<(&'static str, u32), Vec<u8>>,
 }
 
@@ -56,7 +60,13 @@ impl Synth {
     pub fn new(shape: &Shape, quant: &'static Quant, context: Option<usize>) -> Result<Synth, ModelError> {
         let metadata = shape.metadata();
         let model = Model::build(&metadata, shape, context)?;
-        Ok(Synth { model, metadata, quant, pools: HashMap::new() })
+        let constant = |name: &str| {
+            let values = shape.values(name)?;
+            Some(HostTensor::from_f32(name, 1, values.len(), &values))
+        };
+        let constants = model.constants().into_iter().filter_map(constant).collect();
+        let Synthetic { means, embedding_gain, .. } = *shape.synthetic();
+        Ok(Synth { model, metadata, quant, constants, means, embedding_gain, pools: HashMap::new() })
     }
 
     /// The format of one weight: vectors stay F32, and rows that do not divide into blocks get a finer format.
@@ -79,8 +89,11 @@ impl Synth {
             .fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
         let mut rng = Random::new(seed);
         if w.rows == 1 || w.name.ends_with(".bias") {
+            let mean =
+                self.means.iter().find(|(name, _)| w.name.ends_with(name)).map_or(1.0, |(_, mean)| *mean);
             let centre = if w.name.ends_with("bias") { 0.0 } else { 1.0 };
-            let values: Vec<f32> = rng.normals(w.rows * w.cols, 0.1).iter().map(|x| x + centre).collect();
+            let values = rng.normals(w.rows * w.cols, 0.1);
+            let values: Vec<f32> = values.iter().map(|x| (x + centre) * mean).collect();
             return Ok(HostTensor::from_f32(&w.name, w.rows, w.cols, &values));
         }
         let deviation = self.deviation(w);
@@ -105,7 +118,7 @@ impl Synth {
         let layers = self.model.config.layers as f32;
         let gain = match w.name.as_str() {
             n if ADDED.iter().any(|part| n.ends_with(part)) => 1.0 / (2.0 * layers).sqrt(),
-            "token_embd.weight" | "output.weight" => self.model.arch.synthetic.embedding_gain,
+            "token_embd.weight" | "output.weight" => self.embedding_gain,
             _ => 1.0,
         };
         gain / (w.cols as f32).sqrt()
@@ -155,11 +168,18 @@ impl Synth {
             let dims: Vec<u64> = dims.into_iter().map(|n| n as u64).collect();
             writer.declare(&w.name, self.format_of(w), &dims)?;
         }
+        for t in &self.constants {
+            writer.declare(t.name(), t.quant(), &[t.cols() as u64])?;
+        }
         let size = |q: &Quant, w: &Weight| q.tensor_bytes((w.rows * w.cols) as u64).unwrap_or(0);
-        let total: u64 = weights.iter().map(|w| size(self.format_of(w), w)).sum();
+        let constants = self.constants.iter().map(|t| t.data().len() as u64).sum::<u64>();
+        let total = constants + weights.iter().map(|w| size(self.format_of(w), w)).sum::<u64>();
         let mut done = 0;
         writer.write_to(out, |index, out| {
-            let tensor = self.tensor(&weights[index]).map_err(io::Error::other)?;
+            let tensor = match weights.get(index) {
+                Some(weight) => self.tensor(weight).map_err(io::Error::other)?,
+                None => self.constants[index - weights.len()].clone(),
+            };
             out.write_all(tensor.data())?;
             done += tensor.data().len() as u64;
             progress(done, total);

@@ -24,7 +24,7 @@ const DISTANCE: f32 = 2e-3;
 fn small(shape: &Shape) -> Shape {
     // the first layer with full attention
     let layers = match shape.arch.name {
-        "gemma3" => 6,
+        "gemma3" | "gemma4" => 6,
         "maple" => 4,
         _ => 2,
     };
@@ -160,7 +160,37 @@ fn texts_in_one_step(shape: &str) {
 
 #[test]
 fn texts_in_one_step_do_not_affect_each_other() {
-    ["tiny-gemma3", "tiny-qwen3moe", "tiny-deepseek2"].into_iter().for_each(texts_in_one_step);
+    ["tiny-gemma3", "tiny-gemma4", "tiny-gemma4-experts", "tiny-qwen3moe", "tiny-deepseek2"]
+        .into_iter()
+        .for_each(texts_in_one_step);
+}
+
+/// Old files have one tensor per expert: the model is the same.
+#[test]
+fn experts_in_separate_tensors_are_the_same_model() {
+    let shape = small(Shape::by_name("tiny-mixtral").unwrap());
+    let (model, want) = open(&shape, &tern_quant::Q8_0);
+    let mut tensors = vec![];
+    for (w, t) in model.graph.weights.iter().zip(&want) {
+        let dims =
+            |rows: usize| if rows == 1 { vec![w.cols as u64] } else { vec![w.cols as u64, rows as u64] };
+        if w.experts == 1 {
+            tensors.push((w.name.clone(), t.quant(), dims(w.rows), t.data().clone()));
+            continue;
+        }
+        let part = w.name.strip_suffix("_exps.weight").unwrap();
+        for (e, data) in t.data().chunks(t.data().len() / w.experts).enumerate() {
+            let name = format!("{part}.{e}.weight");
+            tensors.push((name, t.quant(), dims(w.rows / w.experts), data.to_vec().into()));
+        }
+    }
+    let mut writer = tern_formats::gguf::Writer::new(shape.metadata());
+    tensors.iter().for_each(|(name, quant, dims, _)| writer.declare(name, quant, dims).unwrap());
+    let mut file = vec![];
+    writer.write_to(&mut file, |i, out| out.write_all(&tensors[i].3)).unwrap();
+    let got = Model::open(&Checkpoint::from_bytes(file.into()).unwrap(), None).unwrap().1;
+    let same = |(a, b): (&HostTensor, &HostTensor)| a.name() == b.name() && a.data() == b.data();
+    assert!(got.len() == want.len() && got.iter().zip(&want).all(same));
 }
 
 /// FNV-1a.

@@ -3,7 +3,7 @@
 
 use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
 use tern_graph::Weight;
-use tern_models::{Model, Shape, Synth};
+use tern_models::{Model, Shape, Source, Synth};
 use tern_quant::Quant;
 
 /// A tensor to write: name, format, GGUF dims (columns first).
@@ -16,10 +16,11 @@ struct File {
 }
 
 impl File {
-    /// A valid file of a shape with one layer and 64 tokens.
+    /// A valid file of a shape with few layers and 64 tokens.
     fn of(name: &str) -> File {
-        let shape = Shape { layers: 1, vocab: 64, ..Shape::by_name(name).unwrap().clone() };
-        File::of_shape(&shape)
+        let shape = Shape::by_name(name).unwrap().clone();
+        let layers = if shape.arch.name == "gemma4" { 6 } else { 1 }; // the last ones share keys and values
+        File::of_shape(&Shape { layers, vocab: 64, ..shape })
     }
 
     fn of_shape(shape: &Shape) -> File {
@@ -33,7 +34,9 @@ impl File {
             let quant = if w.rows == 1 { &tern_quant::F32 } else { &tern_quant::Q8_0 };
             (w.name.clone(), quant, dims(w))
         });
-        File { metadata: shape.metadata(), tensors: tensors.collect() }
+        let factors = shape.values("rope_freqs.weight");
+        let factors = factors.map(|f| ("rope_freqs.weight".into(), &tern_quant::F32, vec![f.len() as u64]));
+        File { metadata: shape.metadata(), tensors: tensors.chain(factors).collect() }
     }
 
     fn tensor(&mut self, name: &str) -> &mut Wanted {
@@ -158,7 +161,7 @@ fn a_key_of_another_type_is_refused_with_its_value() {
 fn an_unknown_architecture_is_refused_with_the_known_ones() {
     assert_eq!(
         with_key("general.architecture", Value::String("mamba".into())),
-        "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, phi3, gemma2, olmo2, exaone4, glm4, \
+        "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, gemma4, phi3, gemma2, olmo2, exaone4, glm4, \
          seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl, qwen3moe, granitemoe, glm4moe, \
          gpt-oss, maple, mistral3, bitnet, bitnet-b1.58, deepseek2"
     );
@@ -214,7 +217,99 @@ fn experts_that_do_not_fit_are_refused_with_both_numbers() {
     assert_eq!(shaped(&[256, 1536]), want("[1536, 256]"));
     assert_eq!(
         refusal(&|f| f.add("blk.0.ffn_gate.0.weight", &tern_quant::Q8_0, &[256, 192])),
-        "blk.0.ffn_gate.0.weight: experts in separate tensors are not supported; convert the model again"
+        "blk.0.ffn_gate.0.weight: unexpected tensor in a `qwen3moe` model: results without it would be wrong"
+    );
+}
+
+#[test]
+fn experts_in_separate_tensors_must_be_complete_and_alike() {
+    let refusal = |edit: &dyn Fn(&mut File)| {
+        let mut file = File::of("tiny-mixtral");
+        for part in ["ffn_gate", "ffn_up", "ffn_down"] {
+            let (_, quant, dims) = file.tensor(&format!("blk.0.{part}_exps.weight")).clone();
+            file.drop_tensor(&format!("blk.0.{part}_exps.weight"));
+            (0..dims[2]).for_each(|e| file.add(&format!("blk.0.{part}.{e}.weight"), quant, &dims[..2]));
+        }
+        edit(&mut file);
+        file.refusal()
+    };
+    assert_eq!(refusal(&|_| ()), "accepted");
+    let name = "blk.0.ffn_up.5.weight";
+    assert_eq!(refusal(&|f| f.drop_tensor(name)), format!("{name} is missing"));
+    assert_eq!(
+        refusal(&|f| f.tensor(name).2 = vec![192, 256]),
+        format!("{name}: want [192, 256], file has [256, 192]")
+    );
+    assert_eq!(
+        refusal(&|f| f.tensor(name).1 = &tern_quant::Q4_0),
+        format!("{name}: want Q8_0 in all experts, file has Q4_0")
+    );
+    let ninth = "blk.0.ffn_up.8.weight";
+    let refused = refusal(&|f| f.add(ninth, &tern_quant::Q8_0, &[256, 192]));
+    assert!(refused.starts_with(&format!("{ninth}: unexpected tensor")), "{refused}");
+    let none = refusal(&|f| f.drop_tensor("blk.0.ffn_down.0.weight"));
+    assert!(none.contains("ffn_down"), "{none}");
+}
+
+#[test]
+fn gemma4_that_does_not_fit() {
+    let file = |name: &str, edit: &dyn Fn(&mut File)| {
+        let mut file = File::of(name);
+        edit(&mut file);
+        file.refusal()
+    };
+    let dense = |edit: &dyn Fn(&mut File)| file("tiny-gemma4", edit);
+    let experts = |edit: &dyn Fn(&mut File)| file("tiny-gemma4-experts", edit);
+    let key = |name: &str, value: Value| {
+        dense(&|f| drop(f.metadata.insert(format!("gemma4.{name}"), value.clone())))
+    };
+    assert_eq!((dense(&|_| ()), experts(&|_| ())), ("accepted".into(), "accepted".into()));
+    // matrices that a shared layer does not use
+    assert_eq!(dense(&|f| f.add("blk.4.attn_k.weight", &tern_quant::Q8_0, &[256, 128])), "accepted");
+    assert_eq!(
+        key("attention.shared_kv_layers", Value::Uint(6)),
+        "`gemma4.attention.shared_kv_layers` is 6: want less than the 6 layers"
+    );
+    assert_eq!(
+        key("attention.shared_kv_layers", Value::Uint(4)),
+        "layer 2 has no keys: want a layer without a window among the first 2"
+    );
+    assert_eq!(
+        key("attention.head_count_kv", Value::Ints(vec![4, 4, 2, 2, 4, 2])),
+        "attend: want 2 kv heads of 32 and 32 columns, KV layer 1 has 4 kv heads of 32 and 32 columns"
+    );
+    assert_eq!(
+        key("attention.head_count_kv", Value::Ints(vec![4, 3, 2, 4, 4, 2])),
+        "layer 1: 8 heads are not a multiple of 3 kv heads"
+    );
+    assert_eq!(
+        key("attention.head_count_kv", Value::Ints(vec![4, 4, 2])),
+        "`gemma4.attention.head_count_kv` has 3 values: want 6, one per layer"
+    );
+    assert_eq!(
+        key("feed_forward_length", Value::Ints(vec![512, 512, 0, 512, 512, 512])),
+        "`gemma4.feed_forward_length` of layer 2 is 0: want 1 to 16777216"
+    );
+    assert_eq!(
+        key("attention.value_length_swa", Value::Uint(16)),
+        "`gemma4.attention.key_length_swa` is 32 and `gemma4.attention.value_length_swa` is 16: want the same, 1 to 16384"
+    );
+    assert_eq!(key("rope.dimension_count_swa", Value::Uint(34)), "rope over 34 dimensions in heads of 32");
+    assert_eq!(
+        key("embedding_length_per_layer_input", Value::Uint(1 << 17)),
+        "`gemma4.embedding_length_per_layer_input` is 131072: want 0 to 65536"
+    );
+    for name in ["rope_freqs.weight", "per_layer_token_embd.weight", "blk.5.inp_gate.weight"] {
+        assert_eq!(dense(&|f| f.drop_tensor(name)), format!("{name} is missing"));
+    }
+    let scale = "blk.1.layer_output_scale.weight";
+    assert_eq!(dense(&|f| f.add(scale, &tern_quant::F32, &[2])), format!("{scale}: want [1], file has [2]"));
+    for name in ["blk.2.ffn_gate_inp.weight", "blk.2.ffn_gate_inp.scale", "blk.0.pre_ffw_norm_2.weight"] {
+        assert_eq!(experts(&|f| f.drop_tensor(name)), format!("{name} is missing"));
+    }
+    assert_eq!(
+        experts(&|f| f.tensor("blk.3.ffn_gate_up_exps.weight").2 = vec![256, 192, 8]),
+        "blk.3.ffn_gate_up_exps.weight: want [8, 384, 256], file has [8, 192, 256]"
     );
 }
 

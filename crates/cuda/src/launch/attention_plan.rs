@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use crate::shared::{AttendWork, WORK_HEADER};
+use crate::shared::{AttendWork, MOST_VALUE_COLS, WORK_HEADER};
 
 /// Query rows of a decode tile.
 pub(super) const DECODE_ROWS: usize = 16;
@@ -22,6 +22,10 @@ const BLOCKS_PER_PROCESSOR: usize = 4;
 /// definitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttentionTiles {
+    /// Columns of a value head that a block sums.
+    pub(super) v_part: usize,
+    /// Warps of a prefill block.
+    pub(super) prefill_warps: usize,
     /// Query rows of a prefill tile.
     pub(super) prefill_rows: usize,
     /// Keys that it reads at once.
@@ -38,10 +42,15 @@ impl AttentionTiles {
     /// `most_shared`: bytes of shared memory that a block should have at most, 99 KiB or more: what a block may have, or half of
     /// what a processor has (less 1 KiB per block), if that is less. Then two blocks fit on a Hopper processor.
     pub(super) fn of(head_dim: usize, v_dim: usize, cell_bytes: usize, most_shared: usize) -> AttentionTiles {
-        let prefill_rows = if head_dim > 192 || v_dim > 128 { 64 } else { MOST_PREFILL_ROWS };
-        // fewer keys where scores of 64 do not fit into registers beside the sums
-        let prefill_keys = if head_dim.max(v_dim) > 64 * cell_bytes { 32 } else { 64 };
-        let decode_warps = if head_dim + v_dim > 320 { 2 } else { 4 };
+        let wide = head_dim.max(v_dim) > MOST_VALUE_COLS;
+        let v_dim = v_dim / value_parts(v_dim); // of a block
+        let most_rows = if head_dim > 192 || v_dim > 128 { 64 } else { MOST_PREFILL_ROWS };
+        // fewer keys where scores of 64 do not fit into registers beside the sums, or 32 keys into shared memory
+        let prefill_keys = match head_dim.max(v_dim) {
+            _ if wide => 16,
+            dim if dim > 64 * cell_bytes => 32,
+            _ => 64,
+        };
         let scales = if cell_bytes == 1 { 8 } else { 0 };
         let stage =
             |keys: usize| keys * (row_bytes(head_dim * cell_bytes) + row_bytes(v_dim * cell_bytes) + scales);
@@ -50,17 +59,33 @@ impl AttentionTiles {
             let pipeline = rows * row_bytes(head_dim * 2) + groups * stages;
             pipeline.max(groups * rows * (v_dim + 8) * 4) + groups * rows * 8 + rows * 4 + 16
         };
-        let decode_shared = |stages: usize| shared(DECODE_ROWS, decode_warps, stages * stage(16));
-        let decode_stages = [4, 3].into_iter().find(|&n| decode_shared(n) <= most_shared).unwrap_or(2);
+        let prefill_shared = |rows: usize| shared(rows, 1, 2 * stage(prefill_keys));
+        let prefill_rows =
+            if wide && prefill_shared(most_rows) > most_shared { most_rows / 2 } else { most_rows };
+        let decode_shared = |warps: usize, stages: usize| shared(DECODE_ROWS, warps, stages * stage(16));
+        let decode_warps = match head_dim + v_dim {
+            _ if wide && decode_shared(2, 2) > most_shared => 1,
+            321.. => 2,
+            _ => 4,
+        };
+        let fits = |stages: &usize| decode_shared(decode_warps, *stages) <= most_shared;
+        let decode_stages = [4, 3].into_iter().find(fits).unwrap_or(2);
         AttentionTiles {
+            v_part: v_dim,
+            prefill_warps: if prefill_rows < 64 { 2 } else { 4 },
             prefill_rows,
             prefill_keys,
-            prefill_shared: shared(prefill_rows, 1, 2 * stage(prefill_keys)),
+            prefill_shared: prefill_shared(prefill_rows),
             decode_warps,
             decode_stages,
-            decode_shared: decode_shared(decode_stages),
+            decode_shared: decode_shared(decode_warps, decode_stages),
         }
     }
+}
+
+/// Blocks that share a value head.
+pub(super) fn value_parts(v_dim: usize) -> usize {
+    v_dim.div_ceil(MOST_VALUE_COLS)
 }
 
 /// Bytes of a row in shared memory: `Rows::STRIDE` of `kernels/paged_attention.cuh`.
@@ -79,13 +104,16 @@ pub(super) struct PagedShape {
     pub(super) window: usize,
     /// Query rows of a prefill tile.
     pub(super) prefill_rows: usize,
+    /// Blocks that share a value head.
+    pub(super) value_parts: usize,
     pub(super) processors: usize,
 }
 
 impl PagedShape {
-    /// Blocks of a work item, one per key head and group of its query heads: the grid's second dimension.
+    /// Blocks of a work item, one per key head, group of its query heads and part of its value head: the grid's second
+    /// dimension.
     pub(super) fn blocks_per_item(&self, kind: TileKind) -> usize {
-        self.kv_heads * self.group.div_ceil(self.rows(kind))
+        self.kv_heads * self.group.div_ceil(self.rows(kind)) * self.value_parts
     }
 
     /// Query rows of a tile.
@@ -230,7 +258,7 @@ mod tests {
     use super::*;
 
     fn shape(group: usize, window: usize) -> PagedShape {
-        PagedShape { kv_heads: 8, group, window, prefill_rows: 128, processors: 132 }
+        PagedShape { kv_heads: 8, group, window, prefill_rows: 128, value_parts: 1, processors: 132 }
     }
 
     fn planned(slices: &[(usize, usize)], shape: &PagedShape) -> AttentionPlan {
@@ -337,6 +365,15 @@ mod tests {
                 let tiles = AttentionTiles::of(head_dim, v_dim, cell_bytes, most);
                 assert!(tiles.prefill_shared <= 99 * 1024, "{head_dim}, {v_dim}: {tiles:?}");
                 assert!(tiles.decode_shared <= most, "{head_dim}, {v_dim}: {tiles:?}");
+            }
+        }
+        for (head_dim, v_dim, most) in [(512, 512, 99), (512, 512, 113), (576, 512, 99), (576, 512, 113)] {
+            for cell_bytes in [1, 2] {
+                let tiles = AttentionTiles::of(head_dim, v_dim, cell_bytes, most * 1024);
+                assert!(
+                    tiles.prefill_shared.max(tiles.decode_shared) <= most * 1024,
+                    "{head_dim}: {tiles:?}"
+                );
             }
         }
         let tiles = AttentionTiles::of(128, 128, 2, 113 * 1024);

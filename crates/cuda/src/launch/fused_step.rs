@@ -64,7 +64,10 @@ impl FusedStep {
         let halves = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_halves(l)));
         // what is read before the experts are known would be wasted
         let sinks = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.sinks != 0));
+        // keys of the step itself are taken from the values of the phase
+        let shared = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.v.at == 0));
         if sinks
+            || shared
             || has_experts(phases)
             || halves
             || odd_pairs

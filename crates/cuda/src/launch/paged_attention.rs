@@ -6,12 +6,14 @@ use tern_graph::{BackendError, Step};
 
 use super::attention_plan::{
     AttentionPlan, AttentionTiles, DECODE_ROWS, MOST_PREFILL_ROWS, PagedShape, TileKind, WorkList,
-    most_items, most_partials,
+    most_items, most_partials, value_parts,
 };
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::kv::Kv;
 use crate::lower::intern;
-use crate::shared::{AttendArgs, HalfX, KvCell, PagedAttendArgs, Phase, WORK_AT};
+use crate::shared::{
+    AttendArgs, HalfX, KvCell, MOST_HEAD_DIM, MOST_VALUE_COLS, PagedAttendArgs, Phase, WORK_AT,
+};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -58,9 +60,11 @@ impl KernelShape {
             ("PAGE_LEN", page_len.to_string()),
             ("HEAD_DIM", head_dim.to_string()),
             ("V_DIM", v_dim.to_string()),
+            ("V_PART", tiles.v_part.to_string()),
             ("QUERY_GROUP", group.to_string()),
             ("CAPPED", capped.to_string()),
             ("CELLS", (*cells as i32).to_string()),
+            ("PREFILL_WARPS", tiles.prefill_warps.to_string()),
             ("PREFILL_ROWS", tiles.prefill_rows.to_string()),
             ("PREFILL_KEYS", tiles.prefill_keys.to_string()),
             ("PREFILL_SHARED", tiles.prefill_shared.to_string()),
@@ -130,15 +134,16 @@ fn attends(phases: &[Phase]) -> impl Iterator<Item = &AttendArgs> {
 
 /// Whether the kernels can run all attention phases: heads are read in whole fragments, with 16-byte loads.
 pub(super) fn fits(phases: &[Phase], page_len: usize) -> bool {
-    let whole = |n: i32| n % 16 == 0 && n <= 256;
+    let whole = |n: i32| n % 16 == 0 && n <= MOST_VALUE_COLS as i32;
+    let wide = |n: i32, part: usize| n % part as i32 == 0 && n <= MOST_HEAD_DIM as i32;
     let aligned = |at: u64, stride: i64| at.is_multiple_of(16) && stride % 4 == 0;
     page_len.is_multiple_of(16)
         && attends(phases).all(|a| {
             let views = [&a.q.x, &a.k.x, &a.v];
-            whole(a.head_dim)
-                && whole(a.v_dim)
-                && a.heads / a.kv_heads <= 64
-                && views.iter().all(|v| aligned(v.at, v.stride))
+            let wide = wide(a.head_dim, 16) && wide(a.v_dim, MOST_VALUE_COLS);
+            let narrow = whole(a.head_dim) && whole(a.v_dim);
+            let group = a.heads / a.kv_heads;
+            (narrow && group <= 64 || wide && group <= 32) && views.iter().all(|v| aligned(v.at, v.stride))
         })
 }
 
@@ -188,6 +193,7 @@ impl PagedAttention {
                 group: shape.group,
                 window: a.window as usize,
                 prefill_rows: tiles.prefill_rows,
+                value_parts: value_parts(shape.v_dim),
                 processors: device.facts.processors,
             };
             let plan = plans.iter().position(|p| p.shape == paged).unwrap_or(plans.len());
@@ -259,14 +265,15 @@ impl PagedAttention {
             inputs: self.inputs,
             ..PagedAttendArgs::default()
         };
-        let heads = ((a.heads + a.kv_heads) as usize).div_ceil(HEADS_WARPS);
+        let stored = if a.v.at == 0 { 0 } else { a.kv_heads };
+        let heads = ((a.heads + stored) as usize).div_ceil(HEADS_WARPS);
         let grid = Grid { shared: 36 * kernels.shape.head_dim, ..Grid::new(tokens, heads, HEADS_WARPS * 32) };
         // SAFETY: the struct is the kernel's; there is a block for some heads of each token.
         unsafe { kernels.make_heads.launch(grid, &args)? };
         let tiles = &kernels.tiles;
         let launches = [
             (TileKind::Decode, &kernels.decode, tiles.decode_warps * 32, tiles.decode_shared),
-            (TileKind::Prefill, &kernels.prefill, 128, tiles.prefill_shared),
+            (TileKind::Prefill, &kernels.prefill, tiles.prefill_warps * 32, tiles.prefill_shared),
         ];
         for (i, (kind, kernel, threads, shared)) in launches.into_iter().enumerate() {
             if items[i] == 0 {

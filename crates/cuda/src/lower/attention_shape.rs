@@ -2,7 +2,7 @@
 
 use tern_graph::Attention;
 
-use crate::shared::{KEYS, MOST_NEW, MOST_QUERIES, OWNERS};
+use crate::shared::{KEYS, MOST_NEW, MOST_QUERIES, MOST_VALUE_COLS, OWNERS};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionShape {
@@ -24,9 +24,9 @@ impl AttentionShape {
         AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries, capped }
     }
 
-    /// The fused step reads heads in pieces of eight columns.
+    /// The fused step reads heads in pieces of eight columns, and has whole heads in registers.
     pub(crate) fn fits_fused_step(&self) -> bool {
-        self.head_dim.is_multiple_of(8) && self.v_dim.is_multiple_of(8)
+        [self.head_dim, self.v_dim].iter().all(|n| n.is_multiple_of(8) && *n <= MOST_VALUE_COLS)
     }
 
     /// Bytes of shared memory that a block needs at most; `kernels/attend.cuh` asserts that they suffice.

@@ -12,7 +12,9 @@ use crate::weights::Layout;
 /// A norm of rows or heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {
-    pub(crate) weight: WeightId,
+    /// Columns that are normalised together.
+    pub(crate) len: usize,
+    pub(crate) weight: Option<WeightId>,
     pub(crate) bias: Option<WeightId>,
     pub(crate) eps: f32,
     pub(crate) kind: NormKind,
@@ -99,12 +101,19 @@ pub(crate) struct Rope {
     pub(crate) style: RopeStyle,
 }
 
+/// Keys and values that attention stores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StoredHeads {
+    pub(crate) k: Heads,
+    pub(crate) v: Val,
+}
+
 /// Attention, with the norm and rotation of its heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Attend {
     pub(crate) q: Heads,
-    pub(crate) k: Heads,
-    pub(crate) v: Val,
+    /// `None` if it reads what another one stores.
+    pub(crate) stored: Option<StoredHeads>,
     pub(crate) rope: Option<Rope>,
     pub(crate) layer: usize,
     pub(crate) args: Attention,
@@ -119,6 +128,8 @@ pub(crate) struct Route {
     pub(crate) x: Val,
     pub(crate) norm: Option<Norm>,
     pub(crate) router: Option<Matrix>,
+    /// On the results of the router.
+    pub(crate) factor: f32,
     pub(crate) bias: Option<WeightId>,
     pub(crate) args: Routing,
     pub(crate) out: Val,
@@ -197,7 +208,10 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out } => {
             (vec![*x], vec![*out])
         }
-        Fused::Attend(a) => (vec![a.q.x, a.k.x, a.v], vec![a.out]),
+        Fused::Attend(a) => {
+            let stored = a.stored.into_iter().flat_map(|s| [s.k.x, s.v]);
+            ([a.q.x].into_iter().chain(stored).collect(), vec![a.out])
+        }
         Fused::Route(r) => (vec![r.x], vec![r.out]),
         Fused::JoinHeads { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
         Fused::Mix { x, route, add, out } => (add.iter().copied().chain([*x, *route]).collect(), vec![*out]),
@@ -283,8 +297,8 @@ impl Fuser<'_> {
         let elements = |a, b, kind, by| Fused::Elements { a, b, kind, by, out };
         Ok(Some(match *self.op(out) {
             Op::Embed { table, scale } => Fused::Embed { table, scale, out },
-            Op::Norm { x, weight, bias, eps, kind } => {
-                Fused::Norm { x, norm: Norm { weight, bias, eps, kind }, out }
+            Op::Norm { x, len, weight, bias, eps, kind } => {
+                Fused::Norm { x, norm: Norm { len, weight, bias, eps, kind }, out }
             }
             Op::Linear { x, weight, scale, bias } => {
                 self.linears(x, Matrix::new(self.graph, weight, scale, bias, out))
@@ -297,7 +311,7 @@ impl Fuser<'_> {
                 elements(gate, Some(up), kind, limit)
             }
             Op::Route { logits: x, bias, args } => {
-                Fused::Route(Route { x, norm: None, router: None, bias, args, out })
+                Fused::Route(Route { x, norm: None, router: None, factor: 1.0, bias, args, out })
             }
             Op::ExpertLinear { x, route, weight, scale, bias } => {
                 let (matrix, matrices) =
@@ -351,8 +365,8 @@ mod tests {
                     if l.gated.is_some() { ", gated" } else { "" },
                     if l.add.is_some() { ", added" } else { "" }
                 ),
-                Fused::Attend(Attend { q, k, rope, .. }) => {
-                    format!("attend {} {} {}", q.norm.is_some(), k.norm.is_some(), rope.is_some())
+                Fused::Attend(Attend { q, stored: Some(stored), rope, .. }) => {
+                    format!("attend {} {} {}", q.norm.is_some(), stored.k.norm.is_some(), rope.is_some())
                 }
                 Fused::Embed { .. } => "embed".into(),
                 other => format!("{other:?}"),

@@ -106,7 +106,7 @@ impl Lowering<'_> {
                 x: self.view(*x),
                 y: self.view(*out),
                 norm: self.norm(norm)?,
-                group: self.graph.weight(norm.weight).cols as i32,
+                group: norm.len as i32,
                 width: self.width(*out),
                 outputs_only: self.outputs_only(*out),
                 pad: 0,
@@ -202,7 +202,7 @@ impl Lowering<'_> {
             NormKind::Rms => shared::NormKind::Rms,
             NormKind::Layer => shared::NormKind::Layer,
         };
-        let (weight, bias) = (self.vector(Some(norm.weight))?, self.vector(norm.bias)?);
+        let (weight, bias) = (self.vector(norm.weight)?, self.vector(norm.bias)?);
         Ok(NormArgs { weight, bias, eps: norm.eps, kind: kind as i32 })
     }
 
@@ -262,7 +262,7 @@ impl Lowering<'_> {
                 w: self.vector(Some(m.weight))?,
                 bias: self.vector(m.bias)?,
                 cols: self.width(r.x),
-                pad: 0,
+                factor: r.factor,
             },
         };
         Ok(RouteArgs {
@@ -336,8 +336,9 @@ impl Lowering<'_> {
     }
 
     fn part(&mut self, m: &Matrix, chunks: usize) -> Result<Part> {
+        let shape = self.graph.weight(m.weight);
         let WeightRef::Records { at, layout, factor } = self.addresses.weights[m.weight.index()] else {
-            let name = &self.graph.weight(m.weight).name;
+            let name = &shape.name;
             return Err(BackendError::Invalid(format!("{name}: expected a matrix of codes")));
         };
         let (y, bytes, bias) = (self.out(m.out), layout.bytes(), self.vector(m.bias)?);
@@ -353,7 +354,7 @@ impl Lowering<'_> {
             bytes: bytes as i32,
             factor: factor / layout.unit(),
             y_mask: y.mask,
-            pad: 0,
+            expert_tiles: (shape.rows / shape.experts).div_ceil(TILE) as i32,
         })
     }
 
@@ -379,8 +380,8 @@ impl Lowering<'_> {
         let shape = AttentionShape::of(args);
         Ok(AttendArgs {
             q: self.heads(&a.q)?,
-            k: self.heads(&a.k)?,
-            v: self.view(a.v),
+            k: a.stored.map_or(Ok(HeadArgs::default()), |s| self.heads(&s.k))?,
+            v: a.stored.map(|s| self.view(s.v)).unwrap_or_default(),
             y: self.out(a.out),
             ready,
             freqs: a.rope.map_or(0, |rope| self.addresses.rope_tables[rope.table]),

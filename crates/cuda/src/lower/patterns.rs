@@ -1,9 +1,9 @@
 //! Patterns of nodes that become one phase: a norm before linears, linears of one input, a gate between two of them, a
 //! residual after one, and attention with the norms and rotations of its heads.
 
-use tern_graph::{Activation, Attention, NormKind, Op, Routing, Val, WeightId};
+use tern_graph::{Activation, Attention, KeysAndValues, NormKind, Op, Routing, Val, WeightId};
 
-use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope, Route};
+use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope, Route, StoredHeads};
 use crate::shared::{MOST_PARTS, MOST_ROUTER_COLS, TILE};
 use crate::weights::Layout;
 
@@ -46,9 +46,10 @@ impl Fuser<'_> {
         match *self.op(v) {
             Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
             Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
-            Op::Attend { q, k, v: value, layer, args, sinks } => {
-                let [q, k] = [q, k].map(|x| Heads { x, norm: None });
-                Some(self.attend(Attend { q, k, v: value, rope: None, layer, args, sinks, out: v }))
+            Op::Attend { q, kv, layer, args, sinks } => {
+                let heads = |x| Heads { x, norm: None };
+                let stored = kv.map(|KeysAndValues { k, v }| StoredHeads { k: heads(k), v });
+                Some(self.attend(Attend { q: heads(q), stored, rope: None, layer, args, sinks, out: v }))
             }
             Op::Route { logits, bias, args } => self.route(logits, bias, args, v),
             // `alone` lists all ops
@@ -66,6 +67,19 @@ impl Fuser<'_> {
                 let (x, m) = self.matrix(a).filter(|(_, m)| whole && alone && m.rows == 2 * len)?;
                 self.absorbed[a.index()] = true;
                 (x, Matrices::One, [Matrix { rows: len, ..m }, Matrix { first_row: len, rows: len, ..m }])
+            }
+            // the same of each expert
+            (
+                &Op::HeadColumns { x: a, every, start: 0, len },
+                &Op::HeadColumns { x: b, every: other, start, len: second },
+            ) if (a, every) == (b, other) => {
+                let whole = start == len && len == second && every == 2 * len && len.is_multiple_of(TILE);
+                let alone =
+                    self.readers[a.index()].len() == 2 && self.is_read_once(gate) && self.is_read_once(up);
+                let fits = |m: &Matrix| whole && alone && m.rows == every && m.bias.is_none();
+                let (x, matrices, m) = self.experts(a).filter(|(_, _, m)| fits(m))?;
+                self.absorbed[a.index()] = true;
+                (x, matrices, [Matrix { rows: len, ..m }, Matrix { first_row: len, rows: len, ..m }])
             }
             _ => {
                 let part = |v: Val| {
@@ -89,6 +103,10 @@ impl Fuser<'_> {
 
     /// The choice of experts from the results of a linear of f32.
     fn route(&mut self, logits: Val, bias: Option<WeightId>, args: Routing, out: Val) -> Option<Fused> {
+        let (logits, factor, scaled) = match *self.op(logits) {
+            Op::Scale { x, by } if self.is_read_once(logits) => (x, by, Some(logits)),
+            _ => (logits, 1.0, None),
+        };
         let &Op::Linear { x, weight, scale: None, bias: router_bias } = self.op(logits) else { return None };
         let cols = self.graph.weight(weight).cols;
         let fits = cols.is_multiple_of(4) && cols <= MOST_ROUTER_COLS;
@@ -96,9 +114,9 @@ impl Fuser<'_> {
         if !fits || !is_f32 || !self.is_read_once(logits) || self.absorbed[logits.index()] {
             return None;
         }
-        self.absorbed[logits.index()] = true;
+        [logits].into_iter().chain(scaled).for_each(|v| self.absorbed[v.index()] = true);
         let router = Some(Matrix::new(self.graph, weight, None, router_bias, logits));
-        Some(Fused::Route(Route { x, norm: None, router, bias, args, out }))
+        Some(Fused::Route(Route { x, norm: None, router, factor, bias, args, out }))
     }
 
     /// `a + linear`, or `a +` the sum of experts
@@ -117,32 +135,33 @@ impl Fuser<'_> {
 
     /// Attention, with the rotation and the norms that only it reads.
     fn attend(&mut self, attend: Attend) -> Fused {
-        let Attend { q, k, args, .. } = attend;
+        let Attend { q, stored, args, .. } = attend;
         let rotated = |v: Val| match *self.op(v) {
             Op::Rope { x, head_dim, style, table } if head_dim == args.head_dim && self.is_read_once(v) => {
                 Some((x, Rope { table, style }))
             }
             _ => None,
         };
-        let (mut heads, mut rope) = ([q.x, k.x], None);
-        if let (Some((q0, first)), Some((k0, second))) = (rotated(q.x), rotated(k.x))
-            && first == second
-        {
-            (heads, rope) = ([q0, k0], Some(first));
-            self.absorbed[q.x.index()] = true;
-            self.absorbed[k.x.index()] = true;
+        let given: Vec<Val> = [q.x].into_iter().chain(stored.map(|s| s.k.x)).collect();
+        let plain: Option<Vec<_>> = given.iter().map(|&v| rotated(v)).collect();
+        let (mut heads, mut rope) = (given.clone(), None);
+        if let Some(plain) = plain.filter(|all| all.iter().all(|(_, rope)| *rope == all[0].1)) {
+            given.iter().for_each(|v| self.absorbed[v.index()] = true);
+            (heads, rope) = (plain.iter().map(|(x, _)| *x).collect(), Some(plain[0].1));
         }
-        let [q, k] = heads.map(|v| self.normed_heads(v, &args));
-        Fused::Attend(Attend { q, k, rope, ..attend })
+        let mut heads = heads.into_iter().map(|v| self.normed_heads(v, &args));
+        let q = heads.next().unwrap_or(q);
+        let stored = stored.map(|s| StoredHeads { k: heads.next().unwrap_or(s.k), ..s });
+        Fused::Attend(Attend { q, stored, rope, ..attend })
     }
 
     fn normed_heads(&mut self, v: Val, args: &Attention) -> Heads {
         match *self.op(v) {
-            Op::Norm { x, weight, bias: None, eps, kind: NormKind::Rms }
-                if self.graph.weight(weight).cols == args.head_dim && self.is_read_once(v) =>
+            Op::Norm { x, len, weight: weight @ Some(_), bias: None, eps, kind: kind @ NormKind::Rms }
+                if len == args.head_dim && self.is_read_once(v) =>
             {
                 self.absorbed[v.index()] = true;
-                Heads { x, norm: Some(Norm { weight, bias: None, eps, kind: NormKind::Rms }) }
+                Heads { x, norm: Some(Norm { len, weight, bias: None, eps, kind }) }
             }
             _ => Heads { x: v, norm: None },
         }
@@ -151,20 +170,25 @@ impl Fuser<'_> {
     /// A root-mean-square norm of whole rows that only linears of codes and routers read: its factor can be applied to the
     /// products.
     pub(super) fn is_prologue(&self, v: Val) -> bool {
-        let &Op::Norm { weight, bias: None, kind: NormKind::Rms, .. } = self.op(v) else { return false };
+        let &Op::Norm { len, weight: Some(_), bias: None, kind: NormKind::Rms, .. } = self.op(v) else {
+            return false;
+        };
         let codes = |&r: &Val| match *self.op(r) {
             Op::Linear { weight, .. } => (self.layout)(weight).is_some() || self.is_router(r),
             Op::ExpertLinear { weight, .. } => (self.layout)(weight).is_some(),
             _ => false,
         };
         let readers = &self.readers[v.index()];
-        let whole = self.graph.weight(weight).cols == self.graph.width(v);
+        let whole = len == self.graph.width(v);
         whole && !readers.is_empty() && readers.iter().all(codes) && !self.absorbed[v.index()]
     }
 
     /// A linear that the choice of experts has absorbed.
     fn is_router(&self, v: Val) -> bool {
-        let chooses = |&r: &Val| matches!(self.op(r), Op::Route { .. });
+        let chooses = |&r: &Val| match self.op(r) {
+            Op::Scale { .. } => self.absorbed[r.index()], // only routers absorb one
+            op => matches!(op, Op::Route { .. }),
+        };
         self.absorbed[v.index()] && self.readers[v.index()].iter().all(chooses)
     }
 
@@ -195,8 +219,8 @@ impl Fuser<'_> {
     /// The norm that a value is the result of, and what it normalises, if the readers of the value absorb it.
     fn absorbed_norm(&self, v: Val) -> Option<(Val, Norm)> {
         match *self.op(v) {
-            Op::Norm { x, weight, bias, eps, kind } if self.absorbed[v.index()] => {
-                Some((x, Norm { weight, bias, eps, kind }))
+            Op::Norm { x, len, weight, bias, eps, kind } if self.absorbed[v.index()] => {
+                Some((x, Norm { len, weight, bias, eps, kind }))
             }
             _ => None,
         }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use tern_graph::{Graph, NormKind, Plan, RopeStyle, RopeTable, Val, Work};
+use tern_graph::{
+    Activation, Attention, Gating, Graph, NormKind, Plan, RopeStyle, RopeTable, Routing, Val, Work,
+};
 use tern_quant::{Q1_0, Q4_K, Quant};
 
 use super::fuse::{fuse, work};
@@ -62,7 +64,12 @@ fn line(phase: &Phase) -> String {
         Phase::Linear(a) => {
             let parts = a.part[..a.parts as usize].iter().map(|p| {
                 let to = view(&View { at: p.y, stride: i64::from(p.y_stride), mask: p.y_mask, pad: 0 });
-                format!("\n    {:x} format {} rows {} tiles {} -> {to}", p.records, p.format, p.rows, p.tiles)
+                let of =
+                    if p.expert_tiles == p.tiles { String::new() } else { format!(" of {}", p.expert_tiles) };
+                format!(
+                    "\n    {:x} format {} rows {} tiles {}{of} -> {to}",
+                    p.records, p.format, p.rows, p.tiles
+                )
             });
             let add = if a.add.at == 0 { String::new() } else { format!(" + {}", view(&a.add)) };
             let flags = LinearShape::of(a, 9216, 0).flags;
@@ -94,7 +101,9 @@ fn line(phase: &Phase) -> String {
             format!("attend {inputs} pairs {} shape {}: {shape} -> {}", a.pairs, a.shape, view(&a.y))
         }
         Phase::Route(a) => {
-            let router = format!("{}{} x {:x}", view(&a.router.x), norm(&a.router.norm), a.router.w);
+            let r = &a.router;
+            let by = if r.factor == 1.0 { String::new() } else { format!(" x {}", r.factor) };
+            let router = format!("{}{} x {:x}{by}", view(&r.x), norm(&r.norm), r.w);
             let logits = if a.router.w == 0 { view(&a.logits) } else { router };
             format!("route {logits} {} of {} -> {}", a.used, a.experts, view(&a.y))
         }
@@ -140,6 +149,47 @@ fn a_decoder_with_mixed_matrices() {
         _ => Some(&Q4_K),
     };
     insta::assert_snapshot!("decoder_mixed", lowered(&decoder(), mixed, true));
+}
+
+/// Values with a norm of their own, a layer that reads the keys of another, and experts beside a router with a factor.
+#[test]
+fn a_layer_with_shared_keys_and_joined_experts() {
+    let mut g = Graph::new();
+    let table = g.matrix("embed", 512, 256).unwrap();
+    let x = g.embed(table, 1.0);
+    let [norm, head_norm] = [("norm", 256), ("head_norm", 64)].map(|(n, len)| g.vector(n, len).unwrap());
+    let turns = g.rope_table(RopeTable { freqs: vec![1.0; 32], magnitude: 1.0 });
+    let normed = g.norm(x, norm, 1e-6).unwrap();
+    let [q, other_q, k] = [("q", 256), ("other q", 256), ("k", 128)].map(|(name, rows)| {
+        let w = g.matrix(name, rows, 256).unwrap();
+        g.linear(normed, w).unwrap()
+    });
+    let v = g.plain_norm(k, 64, 1e-6).unwrap();
+    let [q, other_q, k] = [q, other_q, k].map(|v| {
+        let v = g.norm(v, head_norm, 1e-6).unwrap();
+        g.rope(v, 64, RopeStyle::Halves, turns).unwrap()
+    });
+    let args = Attention::full(4, 2, 64, 1.0);
+    let first = g.attend(q, k, v, args).unwrap();
+    let second = g.attend_to(other_q, 0, args).unwrap();
+    let x = g.add(first, second).unwrap();
+    let router = g.matrix("router", 8, 256).unwrap();
+    let normed = g.norm(x, norm, 1e-6).unwrap();
+    let logits = g.linear(normed, router).unwrap();
+    let logits = g.scale(logits, 0.25);
+    let gating = Gating::Softmax;
+    let routing = Routing { used: 2, gating, groups: None, renormalise: true, scale: 1.0 };
+    let route = g.route(logits, None, routing).unwrap();
+    let both = g.experts("gate_up", 8, 256, 256).unwrap();
+    let both = g.expert_linear(x, Some(route), both).unwrap();
+    let [gate, up] = [0, 128].map(|start| g.head_columns(both, 256, start, 128).unwrap());
+    let h = g.gated(gate, up, Activation::GeluTanh).unwrap();
+    let down = g.experts("down", 8, 256, 128).unwrap();
+    let down = g.expert_linear(h, Some(route), down).unwrap();
+    let mixed = g.mix(down, route).unwrap();
+    g.outputs(mixed);
+    let format = |name: &str| if name == "router" { None } else { Some(&Q4_K) };
+    insta::assert_snapshot!("shared_and_joined", lowered(&g, format, false));
 }
 
 #[test]

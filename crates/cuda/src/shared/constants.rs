@@ -30,7 +30,9 @@ shared_constants! {
     /// Rotary tables of one model at most.
     MOST_TABLES: usize = 4;
     /// Columns of a key or value head at most.
-    MOST_HEAD_DIM: usize = 256;
+    MOST_HEAD_DIM: usize = 576;
+    /// Columns of a value head that a block sums in registers at most; wider heads are shared by several blocks.
+    MOST_VALUE_COLS: usize = 256;
 
     /// Query heads of a unit of attention at most: columns of the matrix unit.
     MOST_QUERIES: usize = 8;

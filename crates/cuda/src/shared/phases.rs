@@ -45,7 +45,8 @@ shared_structs! {
         /// On all scales and offsets.
         factor: f32,
         y_mask: u32,
-        pad: i32,
+        /// Tiles from one expert to the next: those of all rows of the matrix.
+        expert_tiles: i32,
     }
 
     /// What a linear gets and passes as halves in a fused step of several tokens (`kernels/x_fragments.cuh`).
@@ -205,6 +206,7 @@ shared_structs! {
 
     AttendArgs {
         q: HeadArgs,
+        /// Nothing, as `v`, if it reads what another phase stores.
         k: HeadArgs,
         v: View,
         y: View,
@@ -252,7 +254,8 @@ shared_structs! {
         w: *const f32,
         bias: *const f32,
         cols: i32,
-        pad: i32,
+        /// On the logits.
+        factor: f32,
     }
 
     /// Chooses the experts of each token.

@@ -49,6 +49,8 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
         (Attention { temperature: Some(Temperature { scale: 0.8, length: 6 }), ..plain }, vec![20, 1, 9]),
         (Attention { softcap: Some(5.0), scale: 1.0, ..plain }, vec![50, 1]),
         (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]), // long enough to be split, in odd groups
+        (Attention { kv_heads: 2, head_dim: 512, v_dim: 512, scale: 0.05, ..plain }, vec![37, 1, 3, 600]),
+        (Attention { kv_heads: 1, head_dim: 576, v_dim: 512, scale: 0.05, ..plain }, vec![20, 1]),
     ] {
         cases.push(attend(args, &lens)?);
     }
@@ -65,8 +67,31 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
         cases.push(sinks(Attention { heads: 6, kv_heads: 2, window: Some(30), ..plain }, &lens)?);
         cases.push(sinks(plain, &lens)?);
     }
+    for lens in [vec![1, 1, 1], vec![20, 1, 30]] {
+        cases.push(shared(plain, &lens)?);
+        cases.push(shared(Attention { heads: 6, kv_heads: 2, head_dim: 80, v_dim: 48, ..plain }, &lens)?);
+    }
     cases.push(two_sequences()?);
     Ok(cases)
+}
+
+/// Two attentions to the same keys and values, the second one with other queries and a window; another layer is between them.
+fn shared(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(6);
+    let (heads, dim) = (args.heads, args.head_dim);
+    let name = format!("attend {heads}/{} heads x {dim} to keys of another, steps {lens:?}", args.kv_heads);
+    let mut case = Case::new(name, 2e-3);
+    let [q, other_q] = ["q", "other q"].map(|name| case.input(name, args.heads * args.head_dim, rng));
+    let [k, other_k] = ["k", "other k"].map(|name| case.input(name, args.kv_heads * args.head_dim, rng));
+    let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
+    let (q, other_q) = (q?, other_q?);
+    let first = case.graph.attend(q, k?, v, args)?;
+    let between = case.graph.attend(other_q, other_k?, v, args)?;
+    let second = case.graph.attend_to(other_q, 0, Attention { window: Some(9), ..args })?;
+    let sum = case.graph.add(first, between)?;
+    case.graph.add(sum, second)?;
+    case.sequence(lens, rng);
+    Ok(case)
 }
 
 /// Two sequences in one step, at different positions, with only some rows requested.

@@ -47,6 +47,12 @@ pub(super) fn experts() -> Result<Vec<Case>, GraphError> {
             cases.push(expert_mlp(quant, tokens)?);
         }
     }
+    for quant in [&Q1_0, &Q4_K, &tern_quant::BF16] {
+        for tokens in [1, 5, 60] {
+            cases.push(joined_experts(quant, tokens)?);
+        }
+    }
+    cases.push(router()?);
     cases.push(heads(&Q8_0)?);
     Ok(cases)
 }
@@ -102,6 +108,45 @@ pub fn expert_mlp(quant: &'static Quant, tokens: usize) -> Result<Case, GraphErr
     let up = linear(&mut case, "up", x, [ff, width])?;
     let hidden = case.graph.gated(gate, up, Activation::SwigluOai)?;
     let down = linear(&mut case, "down", hidden, [width, ff])?;
+    let mixed = case.graph.mix(down, route)?;
+    case.graph.add(x, mixed)?;
+    case.sequence(&[tokens, 1], rng);
+    Ok(case)
+}
+
+/// A router with its own norm, and a factor on its logits.
+fn router() -> Result<Case, GraphError> {
+    let rng = &mut Random::new(16);
+    let (count, width) = (24, 256);
+    let mut case = Case::new("a router with a norm and a factor".into(), 1e-5);
+    let x = case.input("x", width, rng)?;
+    let norm = case.matrix(HostTensor::from_f32("norm", 1, width, &rng.normals(width, 1.0)))?;
+    let router = case.matrix(random_tensor("router", &tern_quant::F32, count, width, rng)?)?;
+    let normed = case.graph.norm(x, norm, 1e-6)?;
+    let logits = case.graph.linear(normed, router)?;
+    let logits = case.graph.scale(logits, 0.3);
+    case.graph.route(logits, None, ROUTING)?;
+    case.sequence(&[40, 1, 3], rng);
+    Ok(case)
+}
+
+/// Experts with gate and up in one tensor.
+fn joined_experts(quant: &'static Quant, tokens: usize) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(15);
+    let (count, width, ff) = (7, 256, 256);
+    let name =
+        format!("mlp of experts with gate and up in one {} tokens {tokens}", quant.name.to_lowercase());
+    let mut case = Case::new(name, 3.0 * tolerance(quant).max(1e-4));
+    let x = case.input("x", width, rng)?;
+    let logits = case.input("logits", count, rng)?;
+    let route = case.graph.route(logits, None, ROUTING)?;
+    let both = case.experts(random_tensor("gate_up", quant, count * 2 * ff, width, rng)?, count)?;
+    let both = case.graph.expert_linear(x, Some(route), both)?;
+    let gate = case.graph.head_columns(both, 2 * ff, 0, ff)?;
+    let up = case.graph.head_columns(both, 2 * ff, ff, ff)?;
+    let hidden = case.graph.gated(gate, up, Activation::GeluTanh)?;
+    let down = case.experts(random_tensor("down", quant, count * width, ff, rng)?, count)?;
+    let down = case.graph.expert_linear(hidden, Some(route), down)?;
     let mixed = case.graph.mix(down, route)?;
     case.graph.add(x, mixed)?;
     case.sequence(&[tokens, 1], rng);

@@ -37,6 +37,7 @@ pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
         let w = c.matrix(HostTensor::from_f32("w", 1, 64, &rng.normals(64, 1.0)))?;
         c.graph.norm(x, w, 1e-5)
     })?;
+    small("norm rms of heads, without a weight", 1e-5, 192, |c, x, _, _| c.graph.plain_norm(x, 48, 1e-3))?;
     small("norm layer", 1e-5, 96, |c, x, _, rng| {
         let w = c.matrix(HostTensor::from_f32("w", 1, 96, &rng.normals(96, 1.0)))?;
         let b = c.matrix(HostTensor::from_f32("b", 1, 96, &rng.normals(96, 1.0)))?;
