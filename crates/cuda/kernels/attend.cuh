@@ -106,6 +106,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         Unit unit; // here and not in registers while keys are read
         int news, takers;
         int not_finite[MOST_NEW]; // whether the value is not finite
+        float sinks[G];           // as scores
     };
     static_assert(sizeof(Workspace) <= WORKSPACE && WORKSPACE <= ARENA, "the host has reserved shared memory for it");
 
@@ -221,6 +222,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Workspace& workspace) {
         int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_NEW;
         if (warp < G) {
+            if (a.sinks && threadIdx.x % 32 == 0) workspace.sinks[warp] = a.sinks[(u.kv_head * a.groups + u.group) * G + warp] * LOG2E;
             Quads<D> q;
             q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, workspace.made[warp]);
             float scale = scale_at(a, info.position[u.token]);
@@ -303,7 +305,12 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         float2* split_tops = (float2*)(partial + u.splits * G * V);
         float* y = row_of(a.y, u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
-            float by = reciprocal(top.y), four[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
+            float by = reciprocal(top.y);
+            if (a.sinks) { // one more score, without a value
+                float sink = workspace.sinks[i / V], most = fmaxf(top.x, sink), keep = exp2_fast(top.x - most);
+                by = keep * reciprocal(top.y * keep + exp2_fast(sink - most));
+            }
+            float four[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
             if (TOKENS_AT_ONCE > 1 && a.y_half) {
                 store_fragment4(a.y_half, a.y_order, u.token, (u.kv_head * a.groups + u.group) * G * V + i, four, epoch);
             } else {

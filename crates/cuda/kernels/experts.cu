@@ -1,90 +1,16 @@
 // Mixtures of experts: the experts of each token (route), the tokens of each expert (sort_experts), and the sum of their results (mix).
-// They equal Op::Route and Op::Mix of graph/reference.rs; the products of experts are in tiled_linear.cu.
+// They equal Op::Route and Op::Mix of graph/reference.rs; the products of experts are in tiled_linear.cu, and how a token's
+// experts are chosen is in choose.cuh.
 //
 // A pair is a token and one of its experts, with the index token * used + i. Sorted rows are the pairs by expert; the rows of an
 // expert begin at a multiple of EXPERT_ROWS.
 
-// Scores as integers in their order: removed ones first, then NaN.
-constexpr u32 REMOVED = 0, SCORE_NAN = 1;
-DEVICE u32 score_key(float score) {
-    u32 bits = __float_as_uint(score);
-    return score != score ? SCORE_NAN : bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-// The best of all lanes' keys; the lower index of equal ones.
-DEVICE int warp_best(u32 key, int index) {
-    u64 best = (u64)key << 32 | (u32)~index;
-    for (int step = 16; step > 0; step /= 2) best = max(best, (u64)__shfl_xor_sync(0xffffffff, best, step));
-    return (int)~(u32)best;
-}
-
-DEVICE float expert_weight(const RouteArgs& a, float x, float most, float sum) {
-    if (a.gating == GATE_SOFTMAX) return expf(x - most) / sum;
-    if (a.gating == GATE_SIGMOID) return 1.f / (1.f + expf(-x));
-    if (a.gating == GATE_SQRT_SOFTPLUS) return sqrtf(x > 20.f ? x : log1pf(expf(x)));
-    return x; // softmax over the chosen ones follows
-}
-
-// What a warp needs to choose experts.
-struct RouteWorkspace {
-    u32 keys[MOST_EXPERTS];
-    float logits[MOST_EXPERTS];
-};
-
-// A warp chooses the experts of one token.
-DEVICE void choose(const RouteArgs& a, int token, RouteWorkspace& workspace) {
-    int lane = threadIdx.x % 32;
-    u32* keys = workspace.keys;
-    float *logits = workspace.logits, most = -INFINITY, sum = 0;
-    bool finite = true;
+// The experts of one token, by a warp.
+DEVICE void route_token(const RouteArgs& a, int token, RouteWorkspace& workspace) {
+    float* y = row_of(a.y, token);
 #pragma unroll 4
-    for (int e = lane; e < a.experts; e += 32) logits[e] = load_float(row_of(a.logits, token) + e);
-    for (int e = lane; e < a.experts; e += 32) most = fmaxf(most, logits[e]), finite &= is_finite(logits[e]);
-    most = warp_max(most), finite = __all_sync(0xffffffff, finite);
-    if (a.gating == GATE_SOFTMAX)
-        for (int e = lane; e < a.experts; e += 32) sum += expf(logits[e] - most);
-    sum = warp_sum(sum);
-    for (int e = lane; e < a.experts; e += 32)
-        keys[e] = score_key(expert_weight(a, logits[e], most, sum) + (a.bias ? a.bias[e] : 0.f));
-    __syncwarp();
-    if (a.groups > 0) { // lane g has group g
-        int len = a.experts / a.groups;
-        float first = -INFINITY, second = -INFINITY;
-        for (int i = 0; lane < a.groups && i < len; i++) {
-            u32 key = keys[lane * len + i];
-            float score = key == SCORE_NAN ? -INFINITY : __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
-            second = fmaxf(second, fminf(score, first)), first = fmaxf(first, score);
-        }
-        u32 key = lane < a.groups ? score_key(len == 1 ? first : first + second) : REMOVED, kept = 0;
-        for (int i = 0; i < a.used_groups; i++) {
-            int best = warp_best(key, lane);
-            kept |= 1u << best;
-            if (lane == best) key = REMOVED;
-        }
-        for (int e = lane; e < a.experts; e += 32)
-            if (!(kept >> e / len & 1)) keys[e] = REMOVED;
-        __syncwarp();
-    }
-    float *y = row_of(a.y, token), weight = 0; // lane i has the weight of expert i
-    for (int i = 0; i < a.used; i++) {
-        u32 key = REMOVED;
-        int index = a.experts - 1;
-        for (int e = lane; e < a.experts; e += 32)
-            if (keys[e] > key) key = keys[e], index = e;
-        int best = warp_best(key, index);
-        if (lane == i) weight = expert_weight(a, logits[best], most, sum), y[i] = (float)best;
-        if (lane == best % 32) keys[best] = REMOVED;
-        __syncwarp();
-    }
-    bool real = lane < a.used;
-    if (a.gating == GATE_CHOSEN_SOFTMAX) {
-        float top = warp_max(real ? weight : -INFINITY);
-        weight = real ? expf(weight - top) : 0.f;
-        weight /= warp_sum(weight);
-    }
-    float total = warp_sum(real ? weight : 0.f);
-    if (a.renormalise) weight /= fmaxf(total, 6.1035156e-5f);
-    if (real) y[a.used + lane] = finite ? weight * a.scale : __int_as_float(0x7fffffff);
+    for (int e = threadIdx.x % 32; e < a.experts; e += 32) workspace.logits[e] = load_float(row_of(a.logits, token) + e);
+    choose(a, workspace, [&](int i, int expert, float weight) { y[i] = (float)expert, y[a.used + i] = weight; });
 }
 
 extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * 32) route(const __grid_constant__ RouteArgs a) {
@@ -92,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * 32) route(const __gri
     begin_next_launch();
     wait_for_launches();
     int warp = threadIdx.x / 32, token = blockIdx.x * ROUTE_WARPS + warp;
-    if (token < a.inputs[TOKENS]) choose(a, token, workspaces[warp]);
+    if (token < a.inputs[TOKENS]) route_token(a, token, workspaces[warp]);
 }
 
 // One block: the sorted rows of all pairs, and the tiles of rows that the products of experts have.
@@ -196,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_
     if (last != gridDim.x * gridDim.y - 1) return;
     __threadfence();
     RouteWorkspace* workspaces = (RouteWorkspace*)router_shared;
-    for (int token = warp; token < tokens; token += PHASE_WARPS) choose(a, token, workspaces[warp]);
+    for (int token = warp; token < tokens; token += PHASE_WARPS) route_token(a, token, workspaces[warp]);
     __syncthreads();
     sort_pairs<PHASE_THREADS>(p.sort, (int*)router_shared, (int(*)[2])scratch);
     if (threadIdx.x == 0) *p.arrivals = 0;

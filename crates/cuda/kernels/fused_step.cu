@@ -4,9 +4,9 @@
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head, query
 // heads of a unit, whether scores have a soft cap, floats of a split, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
 // slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written
-// together), OFFSET_SUMS, MOST_PAIRS, offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
+// together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase chooses experts), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
 
-static_assert(LARGE_PHASES == 5, "the switch of `step` has a case for each of them but those of experts, which have their own launches");
+static_assert(LARGE_PHASES == 5, "the switch of `step` has a case for each of them but sums of experts, which are part of a linear");
 
 DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);
@@ -30,6 +30,9 @@ DEVICE void step(const StepArgs& args) {
     }
 #if TOKENS_AT_ONCE > 1
     if (threadIdx.x < FRAGMENT_TOKENS) BatchMemory().norms[threadIdx.x] = 1; // before the first norm
+#endif
+#if ROUTES
+    if (threadIdx.x == 0) choice_of_step().count = 0;
 #endif
     Gate* gates = (Gate*)(shared + AT_GATES);
     if (threadIdx.x < SLOTS) gates[threadIdx.x].open(Gate::COPIERS), gates[SLOTS + threadIdx.x].open(WARPS);
@@ -70,6 +73,9 @@ DEVICE void step(const StepArgs& args) {
                 }
                 break;
             }
+#if ROUTES
+            case ROUTE: route(p); break;
+#endif
             case ARGMAX: {
                 const ArgmaxArgs& a = phase.argmax;
                 for (int row = 0; row < info.outputs; row++) argmax_share(a, row, scratch, block, blocks);

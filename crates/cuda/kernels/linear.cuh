@@ -4,6 +4,9 @@
 // Each block has some tiles of 16 rows. The warps of a block share the chunks of a tile: warp w has chunks w, w + 16, ... of
 // every tile, so it prepares these chunks of x for itself and waits for no other warp until the warps' partial sums of the
 // rows are added.
+//
+// Of experts it equals Op::ExpertLinear, and with Op::Mix behind it: the sum of the results of experts times their weights is then
+// one product with the values of all experts, each times the weight of its expert.
 
 // x of a phase in shared memory.
 struct X {
@@ -48,8 +51,15 @@ template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, 
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
-    auto column = [&](int round) { return chunk_of(round) * 128 + lane % 16 * 8; };
-    auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column(round) < L::COLS); };
+    auto chunk_in_matrix = [&](int round) { return L::MIX ? chunk_of(round) % L::MATRIX_CHUNKS : chunk_of(round); };
+    auto chosen_of = [&](int round) { return L::MIX ? chunk_of(round) / L::MATRIX_CHUNKS : 0; }; // mixed: the index of the chunk's expert
+    auto column_in_matrix = [&](int round) { return chunk_in_matrix(round) * 128 + lane % 16 * 8; };
+    auto column = [&](int round) { return chosen_of(round) * L::COLS + column_in_matrix(round); };
+    auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column_in_matrix(round) < L::COLS); };
+    auto expert_factor = [&](int round) {
+        int i = min(chosen_of(round), L::USED - 1), expert = choice_of_step().expert[i];
+        return choice_of_step().weight[i] * (L::SCALE && a.part[0].scale ? a.part[0].scale[expert] : 1.f);
+    };
     const float *from = row_of(a.x, L::GATHER ? info.output_row[0] : 0), *norm_weight = a.norm.weight; // in registers: phases are in shared memory
     float squares = 0;
     Awaited<2> awaited;
@@ -64,10 +74,12 @@ template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, 
 #pragma unroll
     for (int round = 0; round < L::ROUNDS; round += 2) {
         float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
+        float mix = L::MIX ? expert_factor(round) : 1.f;
         awaited.wait(from + column(round), L::X_MASK, epoch);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             v[i] = there(round) ? untagged(awaited.bits[i], L::X_MASK) : 0.f;
+            if (L::MIX && there(round)) v[i] *= mix;
             if (L::NORM) {
                 squares += v[i] * v[i];
                 v[i] = there(round) ? v[i] * by[i] : 0.f;
@@ -207,27 +219,42 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
     }
 }
 
-// The sum of all warps' partial sums of a row, in a fixed order, with factor, scale and bias.
-template <class L> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row) {
-    return finished<L::SCALE, L::BIAS>(part, sum_of_warps([&](int w) { return shares[w * 16]; }), factor, row);
+// The sum of all warps' partial sums of a row, in a fixed order, with factor, scale and bias; `expert` has the row. A mixed x has the
+// scales of experts already.
+template <class L> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row, int expert) {
+    return finished<L::SCALE && !L::MIX, L::BIAS && !L::MIX>(part, sum_of_warps([&](int w) { return shares[w * 16]; }), factor, row, expert);
 }
 
-// Writes the rows of `units` units from the block's unit `from` on. `added` is already loaded for the first row of a thread.
-template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, Added<L>& added) {
+// The biases of the chosen experts on a row of their sum, times their weights.
+template <class L> DEVICE float mixed_bias(const Part& part, int row) {
+    float sum = 0;
+    const Choice& choice = choice_of_step();
+#pragma unroll
+    for (int i = 0; i < L::USED; i++) sum += choice.weight[i] * part.bias[(long)choice.expert[i] * part.rows + row];
+    return sum;
+}
+
+// Writes the rows of `units` units from the block's unit `from` on. `added` and `bias`, of a sum of experts, are already loaded for
+// the first row of a thread.
+template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, Added<L>& added, float bias) {
     for (int i = threadIdx.x; i < units * 16; i += THREADS) {
         int r = i % 16, unit = i / 16, tile;
         const Part& part = a.part[L::find((from + unit) * L::EACH, tile)];
-        int row = tile * 16 + r;
+        int row = tile * 16 + r, index = 0, expert = 0;
         if (row >= part.rows) continue;
+        if (L::USED > 0 && !L::MIX) index = L::chosen_of((from + unit) * L::EACH), expert = choice_of_step().expert[index];
         const float* add = a.add.at + row;
-        if (L::ADD && (from > 0 || i >= THREADS)) added.load(add);
+        bool again = from > 0 || i >= THREADS;
+        if (L::ADD && again) added.load(add);
+        if (L::MIX && L::BIAS && again) bias = mixed_bias<L>(part, row);
         float factor = 1;
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[w]; }) * (1.f / L::COLS) + a.norm.eps);
         const float* shares = x.shares + unit * L::EACH * SHARE_FLOATS + r;
-        float y = whole_row<L>(part, shares, factor, row);
-        if (L::GATED) y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row), a.limit);
+        float y = whole_row<L>(part, shares, factor, row, expert);
+        if (L::GATED) y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row, expert), a.limit);
+        if (L::MIX && L::BIAS) y += bias;
         if (L::ADD) y += added.get(add, epoch);
-        store_tagged(part.y + row, y, part.y_mask, epoch);
+        store_tagged(part.y + index * part.rows + row, y, part.y_mask, epoch);
     }
 }
 
@@ -242,7 +269,9 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     u32 epoch = info.epoch;
     Added<L> added; // most phases have one row per thread: load what is added to it now
     int row = L::first_unit() * 16 + threadIdx.x;
-    if (L::ADD && threadIdx.x < units * 16 && row < a.part[0].rows) added.load(a.add.at + row);
+    bool real = threadIdx.x < units * 16 && row < a.part[0].rows;
+    if (L::ADD && real) added.load(a.add.at + row);
+    float bias = L::MIX && L::BIAS && real ? mixed_bias<L>(a.part[0], row) : 0.f;
     prepare_x<L>(a, info, x, epoch);
     __syncwarp();
     XRegisters<L> held(x, lane, warp);
@@ -254,7 +283,7 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
             run_tiles<typename decltype(format)::Is, L, decltype(count)::VALUE>(ring, held, x, out, lane, warp);
         });
         sync_threads<THREADS>();
-        write_rows<L>(a, from, now, x, epoch, added);
+        write_rows<L>(a, from, now, x, epoch, added, bias);
     }
     return ring;
 }

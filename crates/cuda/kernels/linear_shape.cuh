@@ -9,13 +9,18 @@ template <int FORMAT, int ROWS> struct PartShape {
     static constexpr int TILES = (ROWS + TILE - 1) / TILE;
 };
 
-// GATED: 0, or 1 + the activation between the first part and the second. PER_SLOT: rounds in a slot of the ring.
-template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, class C_> struct LinearShape {
+// GATED: 0, or 1 + the activation between the first part and the second. PER_SLOT: rounds in a slot of the ring. USED: the chosen
+// experts, or 0. A part is then the matrix of one expert, and the phase has one part, or two gated ones. Either each expert has its
+// rows of the result, in the order in which they were chosen, or their results are added (MIX): then x and the chunks of a tile are
+// those of the first expert, of the second, ...
+template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, class B_, class C_> struct LinearShape {
     typedef A_ A;
     typedef B_ B;
     typedef C_ C;
-    static constexpr int COLS = COLS_, GATED = GATED_, PER_SLOT = PER_SLOT_;
-    static constexpr int CHUNKS = (COLS + CHUNK - 1) / CHUNK, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round each warp has a chunk
+    static constexpr int COLS = COLS_, GATED = GATED_, PER_SLOT = PER_SLOT_, USED = USED_;
+    static constexpr bool MIX = FLAGS & MIXED;
+    static constexpr int MATRIX_CHUNKS = (COLS + CHUNK - 1) / CHUNK; // of a row of one matrix
+    static constexpr int CHUNKS = MIX ? USED * MATRIX_CHUNKS : MATRIX_CHUNKS, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round each warp has a chunk
     static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
     static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, OUTPUTS = FLAGS & OUTPUTS_ONLY;
@@ -30,18 +35,20 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
     static constexpr int AT_LEAST = FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
 
     // A block's units are tiles, or pairs of tiles of two gated parts.
-    static constexpr int UNITS = GATED ? A::TILES : A::TILES + B::TILES + C::TILES, EACH = GATED ? 2 : 1;
+    static constexpr int MATRIX_UNITS = GATED ? A::TILES : A::TILES + B::TILES + C::TILES, EACH = GATED ? 2 : 1;
+    static constexpr int UNITS = USED > 0 && !MIX ? USED * MATRIX_UNITS : MATRIX_UNITS;
     static constexpr int SHARE = UNITS / BLOCKS, EXTRA = UNITS % BLOCKS;
     static DEVICE int first_unit() { return blockIdx.x * SHARE + min((int)blockIdx.x, EXTRA); }
     static DEVICE int units() { return SHARE + ((int)blockIdx.x < EXTRA); }
 
+    // Of experts with rows of their own: the index among the chosen ones of the expert that the block's tile `i` belongs to.
+    static DEVICE int chosen_of(int i) { return (first_unit() + i / EACH) / MATRIX_UNITS; }
+
     // The part and the tile in it of the block's tile `i`, in the order of the ring.
     static DEVICE int find(int i, int& tile) {
-        if (GATED) {
-            tile = first_unit() + i / 2;
-            return i % 2;
-        }
-        tile = first_unit() + i;
+        tile = first_unit() + i / EACH;
+        if (UNITS != MATRIX_UNITS) tile %= MATRIX_UNITS;
+        if (GATED) return i % 2;
         if (B::TILES == 0 || tile < A::TILES) return 0;
         tile -= A::TILES;
         if (C::TILES == 0 || tile < B::TILES) return 1;
@@ -51,6 +58,15 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, class A_, class B_, c
 
     // Two tiles of one format are computed together, with alternating pieces: more independent work.
     static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
+
+    // The chunks of a mixed tile that come from one expert: `index` is that of the expert among the chosen ones, `first` and `end` are
+    // chunks of the tile. The chunks of a slot begin at `from` and end before `to`.
+    struct Run { int index, first, end; };
+    static DEVICE int runs(int from, int to) { return (to - 1) / MATRIX_CHUNKS - from / MATRIX_CHUNKS + 1; }
+    static DEVICE Run run_of(int from, int to, int i) {
+        int index = from / MATRIX_CHUNKS + i;
+        return {index, max(from, index * MATRIX_CHUNKS), min(to, (index + 1) * MATRIX_CHUNKS)};
+    }
 
     // The block's tile and the piece of it in slot `i`: slots are in the order in which warps empty them.
     static DEVICE int tile_of_slot(int i, int& piece) {

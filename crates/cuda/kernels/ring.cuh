@@ -15,6 +15,29 @@ struct Info {
 };
 static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
 
+// The experts that the token has chosen last, in shared memory: written by the phase that routes, in every block.
+struct Choice {
+    int expert[MOST_USED_EXPERTS];
+    float weight[MOST_USED_EXPERTS];
+    u32 count; // how many choices this step has made; it is written last
+    u32 pad[3];
+
+    // Makes the choice known to the reading warp; by one lane, after all lanes of its warp have written it.
+    DEVICE void publish() {
+        asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(&count)), "r"(count + 1) : "memory");
+    }
+    // Waits for the `n`-th choice. It cannot be replaced by the next one while this block has not read what it was made for.
+    DEVICE void wait_for(u32 n) const {
+        for (u32 seen = 0;;) {
+            asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(seen) : "r"((u32)__cvta_generic_to_shared(&count)) : "memory");
+            if (seen >= n) return;
+            __nanosleep(32);
+        }
+    }
+};
+static_assert(sizeof(Choice) == CHOICE_BYTES, "the host has reserved shared memory for it");
+DEVICE Choice& choice_of_step() { return *(Choice*)(shared + AT_CHOICE); }
+
 DEVICE const Info& info_of_step() { return *(const Info*)(shared + AT_INFO); }
 DEVICE const Phase& phase_at_hand(int p) { return ((const Phase*)(shared + AT_WINDOW))[p % WINDOW]; }
 
@@ -121,6 +144,7 @@ struct Units {
 // values that blocks pass to each other do not queue behind more.
 struct Reader {
     Ring ring;
+    u32 choices; // the phases so far that choose experts
 
     // Whether a slot may be filled: it is empty, and the slot `flying` before it is full.
     static DEVICE bool may_fill(Ring slot, int flying) {
@@ -169,16 +193,64 @@ struct Reader {
     static constexpr int AT_ONCE = SLOTS < 32 ? SLOTS : 32;
 
     template <class L> DEVICE void read_linear(const LinearArgs& a) {
-        int lane = threadIdx.x % 32, slots = L::units() * L::EACH * L::PIECES;
+        int slots = L::units() * L::EACH * L::PIECES;
         // weights of norms: each block prefetches some, so that they are in L2 when all blocks read them
         if (L::NORM)
             for (int i = blockIdx.x * 32; i < L::COLS; i += BLOCKS * 32) prefetch(a.norm.weight + i);
+        if (L::USED > 0 && slots > 0) choice_of_step().wait_for(choices); // no weights are read before the experts are known
+        if constexpr (L::MIX) read_mixed<L>(a, slots);
+        else read_tiles<L>(a, slots);
+    }
+
+    template <class L> DEVICE void read_tiles(const LinearArgs& a, int slots) {
+        int lane = threadIdx.x % 32;
         for (int n = 0; n < slots; n += AT_ONCE) {
-            int tile, piece, part = L::find(L::tile_of_slot(min(n + lane, slots - 1), piece), tile), chunk = piece * L::PER_SLOT * WARPS;
+            int tile, piece, i = L::tile_of_slot(min(n + lane, slots - 1), piece), part = L::find(i, tile), chunk = piece * L::PER_SLOT * WARPS;
             int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::PER_SLOT * WARPS) * record;
+            if (L::USED > 0) tile += choice_of_step().expert[L::chosen_of(i)] * a.part[part].expert_tiles;
             fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes, nullptr, 0);
         }
     }
+
+    // Tiles whose chunks come from all chosen experts: a slot has several runs of them.
+    template <class L> DEVICE void read_mixed(const LinearArgs& a, int slots) {
+        constexpr int RECORD = L::A::F::BYTES;
+        const Choice& choice = choice_of_step();
+        const u8* records = a.part[0].records;
+        for (int n = 0; n < slots; n++, ring.next()) {
+            int tile, piece;
+            L::find(L::tile_of_slot(n, piece), tile);
+            int from = piece * L::PER_SLOT * WARPS, to = min(L::CHUNKS, from + L::PER_SLOT * WARPS), runs = L::runs(from, to);
+            auto at = [&](const typename L::Run& run) {
+                return records + (((long)choice.expert[run.index] * a.part[0].expert_tiles + tile) * L::MATRIX_CHUNKS + run.first - run.index * L::MATRIX_CHUNKS) * RECORD;
+            };
+            wait_to_fill(ring, L::FLYING);
+#if __CUDA_ARCH__ >= 900
+            if (threadIdx.x % 32 == 0) ring.full().expect((to - from) * RECORD);
+            __syncwarp();
+            for (int i = threadIdx.x % 32; i < runs; i += 32) {
+                typename L::Run run = L::run_of(from, to, i);
+                ring.full().copy(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
+            }
+            __syncwarp();
+#else
+            for (int i = 0; i < runs; i++) {
+                typename L::Run run = L::run_of(from, to, i);
+                ring.full().copy(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
+            }
+            ring.full().copied();
+#endif
+        }
+    }
+
+#if ROUTES
+    // The rows of a router that this block multiplies.
+    DEVICE void prefetch_router(const RouterLinear& r, int experts) {
+        for (int row = blockIdx.x; r.w && row < experts; row += BLOCKS)
+            for (int k = threadIdx.x % 32 * 32; k < r.cols; k += 32 * 32) prefetch(r.w + (long)row * r.cols + k);
+        for (int k = blockIdx.x * 32; r.norm.kind && k < r.cols; k += BLOCKS * 32) prefetch(r.norm.weight + k);
+    }
+#endif
 
     DEVICE void read_keys(const AttendArgs& a, const Info& info) {
         Unit u;
@@ -214,6 +286,9 @@ struct Reader {
             }
             __syncwarp();
             if (phase.kind == ATTEND) read_keys(phase.attend, info);
+#if ROUTES
+            if (phase.kind == ROUTE) choices++, prefetch_router(phase.route.router, phase.route.experts);
+#endif
             if (phase.kind != LINEAR || (phase.linear.outputs_only && info.outputs == 0)) continue;
             switch (phase.shape) {
 #define CASE(n, ...) case n: read_linear<__VA_ARGS__>(phase.linear); break;

@@ -4,8 +4,16 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::driver::{Nvrtc, SearchPaths, Source, compile_options};
-use crate::launch::{FusedMemory, KernelKey, KernelShape, Ring, RopeTable, linear_source};
-use crate::lower::{AttentionShape, KernelConfig, LinearShape, PartShape, linear_defines};
+use tern_graph::{Activation, Gating};
+use tern_quant::{MXFP4, Q4_K, Quant, TQ2_0};
+
+use crate::launch::{
+    FusedMemory, FusedSource, FusedStepPlan, KernelKey, KernelShape, Ring, RopeTable, linear_source,
+};
+use crate::lower::{
+    AttentionShape, ExpertSizes, KernelConfig, LinearShape, Lowered, PartShape, Strategy, expert_decoder_of,
+    linear_defines, lower,
+};
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, FRESH_X, KvCell, NORMED, PASSED_Y, SCALED, STAGED_X, X_TAGGED,
 };
@@ -16,6 +24,16 @@ const SAVED: usize = 256;
 
 fn spilled(line: &str) -> Option<usize> {
     line.split_once(" bytes spill stores")?.0.rsplit(' ').next()?.parse().ok()
+}
+
+/// The fused step of one token of a decoder with experts, on an H200.
+fn expert_step(format: &'static Quant, sizes: ExpertSizes) -> String {
+    let graph = expert_decoder_of(sizes);
+    let codes = |name: &str| (name != "router" && !name.ends_with(".bias")).then_some(format);
+    let Lowered { config, phases } = lower(&graph, codes, Strategy::FusedStep);
+    let ropes = [RopeTable { at: 0, pairs: 32 }];
+    let plan = FusedStepPlan { tokens: 1, config: &config, phases: &phases, ropes: &ropes, inputs: 0 };
+    FusedSource::of(&plan, 132, 227 << 10).unwrap().kernel.text()
 }
 
 /// Every kernel compiles for every generation of GPUs, without a GPU, and spills few registers.
@@ -125,6 +143,22 @@ fn every_kernel_compiles_for_every_generation() {
         }
     }
     sources.push(("experts", Source::Experts.with(&[])));
+    // as gpt-oss, Qwen 3 and GLM with scales, and Maple
+    let oai = ExpertSizes::SMALL;
+    let silu = ExpertSizes {
+        count: 128,
+        used: 8,
+        ff: 768,
+        gating: Gating::Softmax,
+        activation: Activation::Silu,
+        biased: false,
+        shared: false,
+    };
+    let sigmoid = ExpertSizes { gating: Gating::Sigmoid, shared: true, ..silu };
+    let clamped = ExpertSizes { activation: Activation::SwigluClamp(0.8), used: 4, ff: 512, ..silu };
+    for (format, sizes) in [(&MXFP4, oai), (&Q4_K, silu), (&Q4_K, sigmoid), (&TQ2_0, clamped)] {
+        sources.push(("one token, other formats", expert_step(format, sizes)));
+    }
     sources.push(("sample", Source::Sample.with(&[])));
     sources.push(("bandwidth", Source::Bandwidth.with(&[])));
     let architectures = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];

@@ -24,6 +24,8 @@ pub(crate) use strategy::StepSize;
 #[cfg(test)]
 pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};
 #[cfg(test)]
+pub(crate) use fused_step::{FusedSource, FusedStepPlan};
+#[cfg(test)]
 pub(crate) use paged_attention::KernelShape;
 #[cfg(test)]
 pub(crate) use tiled_linears::{KernelKey, linear_source};

@@ -11,9 +11,12 @@ mod passed_halves;
 mod patterns;
 #[cfg(test)]
 mod snapshots;
+mod step_phases;
 mod tagged_values;
 #[cfg(test)]
 mod test_graphs;
+#[cfg(test)]
+mod test_lowering;
 
 pub(crate) use attention_shape::AttentionShape;
 pub(crate) use batch_phases::{BatchPhase, BatchSources, PassedMemory};
@@ -26,4 +29,9 @@ pub(crate) use lowering::{Addresses, ArgmaxScratch, AttentionScratch, KvAddresse
 pub(crate) use passed_halves::{
     NORMED_FACTOR, PASSED_FACTOR, order, passed_as_halves, passed_factor, passes_before_norm,
 };
+pub(crate) use step_phases::StepPhases;
 pub(crate) use tagged_values::TaggedValues;
+#[cfg(test)]
+pub(crate) use test_graphs::{ExpertSizes, expert_decoder_of};
+#[cfg(test)]
+pub(crate) use test_lowering::{Lowered, Strategy, lower};

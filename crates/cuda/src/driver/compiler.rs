@@ -24,6 +24,7 @@ const COMMON: &str = include_str!("../../kernels/common.cuh");
 const RECORD: &str = include_str!("../../kernels/record.cuh");
 const TAGGED: &str = include_str!("../../kernels/tagged.cuh");
 const PHASE: &str = include_str!("../../kernels/phase.cuh");
+const CHOOSE: &str = include_str!("../../kernels/choose.cuh");
 const PAGES: &str = include_str!("../../kernels/pages.cuh");
 
 /// The sources of phases, in order.
@@ -46,7 +47,7 @@ const LINEARS: [&str; 2] = [RECORD, PHASE];
 const ATTENTION: [&str; 3] = [TAGGED, PHASE, PAGES];
 
 /// What routing needs.
-const EXPERTS: [&str; 2] = [TAGGED, PHASE];
+const EXPERTS: [&str; 3] = [TAGGED, PHASE, CHOOSE];
 
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +79,8 @@ impl Source {
                 include_str!("../../kernels/step_linear.cuh"),
                 include_str!("../../kernels/linear.cuh"),
                 include_str!("../../kernels/attend.cuh"),
+                CHOOSE,
+                include_str!("../../kernels/route.cuh"),
                 include_str!("../../kernels/fused_step.cu"),
             ],
             Source::FusedBatch => &[

@@ -2,7 +2,10 @@
 
 use crate::driver::Define;
 use crate::lower::KernelConfig;
-use crate::shared::{CHUNK, FRAGMENT_TOKENS, LinearArgs, Phase, RawPhase, SHARE_STRIDE, TILE, WARPS, WINDOW};
+use crate::shared::{
+    CHOICE_BYTES, CHUNK, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase, RawPhase, SHARE_STRIDE, TILE,
+    WARPS, WINDOW,
+};
 
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
@@ -21,6 +24,8 @@ const GATES: usize = 2 * MOST_SLOTS * 8;
 const WARP_FLOATS: usize = WARPS * FRAGMENT_TOKENS * 4;
 /// Of several tokens: the factor on the sums of a phase, and of the last norm, per token.
 const FACTORS: usize = 2 * FRAGMENT_TOKENS * 4;
+/// What choosing experts needs in the arena: a key and a logit of each.
+const CHOOSING: usize = MOST_EXPERTS * 8;
 /// Bytes of x that may be staged in shared memory.
 const MOST_STAGED: usize = 96 * 1024;
 
@@ -41,6 +46,8 @@ pub(crate) struct FusedMemory {
     linear: Vec<(&'static str, usize)>,
     arena: usize,
     most_pairs: usize,
+    /// Whether a phase chooses experts.
+    routes: bool,
 }
 
 /// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and several tiles
@@ -85,11 +92,11 @@ impl FusedMemory {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
         let round = |l: &LinearArgs| {
             let bytes = l.part[..l.parts as usize].iter().map(|p| p.bytes as usize);
-            bytes.max().unwrap_or(0) * WARPS.min(l.chunks as usize)
+            bytes.max().unwrap_or(0) * WARPS.min(l.step_chunks())
         };
         let slots = linears().map(round).chain(config.attentions.iter().map(|s| s.slot()));
         let linear = if tokens == 1 {
-            let chunks = linears().map(|l| l.chunks as usize).max().unwrap_or(0);
+            let chunks = linears().map(LinearArgs::step_chunks).max().unwrap_or(0);
             vec![
                 ("AT_X", chunks * 256),
                 ("AT_SCALES", (chunks * 4).next_multiple_of(16)),
@@ -101,19 +108,23 @@ impl FusedMemory {
             vec![("AT_X", staged), ("AT_SHARES", held_tiles(tokens) * WARPS * tokens * SHARE_STRIDE * 4)]
         };
         let attention = config.attentions.iter().map(|s| s.workspace()).max().unwrap_or(0);
-        let arena = linear.iter().map(|part| part.1).sum::<usize>().max(attention).next_multiple_of(16);
+        let routes = phases.iter().any(|p| matches!(p, Phase::Route(_)));
+        let choosing = if routes { CHOOSING } else { 0 };
+        let linears_bytes = linear.iter().map(|part| part.1).sum::<usize>();
+        let arena = linears_bytes.max(attention).max(choosing).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.pairs).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
         let slot = slots.max().unwrap_or(0).max(LEAST_SLOT).next_multiple_of(128);
-        FusedMemory { tokens, slot, turns, linear, arena, most_pairs }
+        FusedMemory { tokens, slot, turns, linear, arena, most_pairs, routes }
     }
 
     /// The parts of shared memory behind the ring.
-    fn parts(&self) -> [(&'static str, usize); 7] {
+    fn parts(&self) -> [(&'static str, usize); 8] {
         [
             ("AT_WINDOW", WINDOW_BYTES),
             ("AT_GATES", GATES),
             ("AT_INFO", info_bytes(self.tokens)),
+            ("AT_CHOICE", if self.routes { CHOICE_BYTES } else { 0 }),
             ("AT_WARP_FLOATS", WARP_FLOATS),
             ("AT_FACTORS", FACTORS),
             ("AT_TURNS", self.turns),
@@ -158,6 +169,7 @@ impl FusedMemory {
             ("ARENA", self.arena),
             ("INFO_BYTES", info_bytes(self.tokens)),
             ("MOST_PAIRS", self.most_pairs),
+            ("ROUTES", usize::from(self.routes)),
         ]);
         all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }

@@ -62,22 +62,14 @@ impl FusedStep {
         let odd_heads = config.attentions.iter().any(|shape| !shape.fits_fused_step());
         let odd_pages = !config.page_len.is_multiple_of(KEYS);
         let halves = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_halves(l)));
-        // what is read before the experts are known would be wasted
-        let sinks = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.sinks != 0));
         // keys of the step itself are taken from the values of the phase
         let shared = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.v.at == 0));
-        if sinks
-            || shared
-            || has_experts(phases)
-            || halves
-            || odd_pairs
-            || odd_heads
-            || odd_pages
-            || ropes.len() > MOST_TABLES
-        {
+        if shared || halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
             return vec![];
         }
-        SIZES.into_iter().filter(|&size| size == 1 || max_tokens > 1).collect()
+        // several tokens have different experts
+        let most = if has_experts(phases) { 1 } else { max_tokens };
+        SIZES.into_iter().filter(|&size| size == 1 || most > 1).collect()
     }
 
     /// Begins to compile it; `None` if the step does not fit into shared memory. `tagged` has the values that its phases pass.
@@ -87,30 +79,46 @@ impl FusedStep {
         plan: &FusedStepPlan<'_>,
         tagged: Vec<Memory>,
     ) -> Result<Option<FusedStep>> {
-        let FusedStepPlan { tokens, config, ropes, .. } = *plan;
+        let FusedStepPlan { tokens, ropes, .. } = *plan;
         let blocks = device.facts.processors;
-        let phases: Vec<Phase> = plan.phases.iter().map(|p| p.phase).collect();
-        let memory = FusedMemory::new(config, &phases, ropes, tokens, blocks);
-        let Some(ring) = memory.ring(device.facts.shared_memory) else { return Ok(None) };
-        let (shapes, raw) = raw_phases(plan, ring.slot, blocks);
-        let linears = linear_defines(&shapes, blocks);
-        let defines = [config.defines(), memory.defines(ring), linears].concat();
-        let source = if tokens == 1 { Source::FusedStep } else { Source::FusedBatch };
-        let kernel = compiler.begin(&KernelSource { source, defines });
-        let table = device.upload(bytemuck::cast_slice(&raw))?;
+        let Some(text) = FusedSource::of(plan, blocks, device.facts.shared_memory) else { return Ok(None) };
+        let kernel = compiler.begin(&text.kernel);
+        let table = device.upload(bytemuck::cast_slice(&text.phases))?;
         let mut args = StepArgs {
             phases: table.pointer(),
             inputs: plan.inputs,
             tables: ropes.len() as i32,
-            count: raw.len() as i32,
+            count: text.phases.len() as i32,
             ..StepArgs::default()
         };
         for (i, rope) in ropes.iter().enumerate() {
             (args.freqs[i], args.pairs[i]) = (rope.at, rope.pairs as i32);
         }
-        let grid = Grid { shared: memory.bytes(ring), ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
+        let grid = Grid { shared: text.shared, ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
         let kernel = StepKernel::Compiling(kernel);
         Ok(Some(FusedStep { tokens, kernel, args, grid, tagged, last_tokens: 0, _phases: table }))
+    }
+}
+
+/// The kernel of a fused step before it is compiled.
+pub(crate) struct FusedSource {
+    pub(crate) kernel: KernelSource,
+    phases: Vec<RawPhase>,
+    /// Bytes of shared memory of a block.
+    shared: usize,
+}
+
+impl FusedSource {
+    /// For a GPU of so many multiprocessors with so many bytes of shared memory; `None` if the step does not fit.
+    pub(crate) fn of(plan: &FusedStepPlan<'_>, blocks: usize, shared_memory: usize) -> Option<FusedSource> {
+        let FusedStepPlan { tokens, config, ropes, .. } = *plan;
+        let phases: Vec<Phase> = plan.phases.iter().map(|p| p.phase).collect();
+        let memory = FusedMemory::new(config, &phases, ropes, tokens, blocks);
+        let ring = memory.ring(shared_memory)?;
+        let (shapes, phases) = raw_phases(plan, ring.slot, blocks);
+        let defines = [config.defines(), memory.defines(ring), linear_defines(&shapes, blocks)].concat();
+        let source = if tokens == 1 { Source::FusedStep } else { Source::FusedBatch };
+        Some(FusedSource { kernel: KernelSource { source, defines }, phases, shared: memory.bytes(ring) })
     }
 }
 

@@ -16,7 +16,7 @@ use super::strategy::{LaunchStrategy, StepSize, Strategies};
 use crate::driver::{Compiler, Device};
 use crate::kv::Kv;
 use crate::lower::{
-    BatchSources, Fused, KernelConfig, Lowering, PassedMemory, TaggedMemory, TaggedValues, fuse,
+    BatchSources, Fused, KernelConfig, Lowering, PassedMemory, StepPhases, TaggedMemory, TaggedValues, fuse,
     passed_as_halves, passes_before_norm, work,
 };
 use crate::sampling::{Sampler, is_plain};
@@ -75,9 +75,13 @@ impl Compiled {
             tagged: None,
             config: KernelConfig { page_len, ..KernelConfig::default() },
         };
-        let tagged = TaggedValues::of(graph, &fused, &work, &plan);
+        let step = StepPhases::of(graph, &fused).and_then(|phases| {
+            let tagged = TaggedValues::of(graph, &phases.fused, &phases.work, &plan);
+            phases.are_passed(graph, &tagged).then_some((phases, tagged))
+        });
         let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv: kv.as_deref() };
-        let strategies = builder.build(&fused, &work, &tagged, most.tokens)?;
+        let step = step.as_ref().map(|(phases, tagged)| StepParts { phases, tagged });
+        let strategies = builder.build(&fused, &work, step, most.tokens)?;
         let sampler = if value.outputs_only {
             Some(Sampler::new(device, compiler, most.outputs, value.width)?)
         } else {
@@ -190,6 +194,13 @@ fn wants_logits(output: &Output) -> bool {
     output.logits || output.sample.as_ref().is_some_and(|s| s.params.logprobs.is_some())
 }
 
+/// What fused steps are built from.
+#[derive(Clone, Copy)]
+struct StepParts<'a> {
+    phases: &'a StepPhases,
+    tagged: &'a TaggedValues,
+}
+
 /// Builds the launch strategies of a program.
 struct StrategyBuilder<'a> {
     device: &'a Arc<Device>,
@@ -206,7 +217,7 @@ impl<'a> StrategyBuilder<'a> {
         &mut self,
         fused: &[Fused],
         work: &[Work],
-        tagged: &'a TaggedValues,
+        step: Option<StepParts<'a>>,
         max_tokens: usize,
     ) -> Result<Strategies> {
         let phases = self.lowering.phases(fused)?;
@@ -215,17 +226,19 @@ impl<'a> StrategyBuilder<'a> {
         // keys and values of a fused step are halves
         let halves = self.kv.is_none_or(|kv| kv.cells == KvCell::Half);
         let sizes = FusedStep::sizes(&config, &phases, ropes, max_tokens);
-        let sizes = if halves { sizes } else { vec![] };
         let passed = passed_as_halves(self.lowering.graph, fused, work);
         let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
         let mut most = 0;
-        for tokens in sizes {
+        let fused_steps = step.filter(|_| halves).into_iter();
+        for (StepParts { phases: step, tagged }, tokens) in
+            fused_steps.flat_map(|step| sizes.iter().map(move |tokens| (step, *tokens)))
+        {
             let values = self.device.allocate(tagged.bytes(tokens))?;
             self.lowering.tagged = Some(TaggedMemory { values: tagged, at: values.pointer(), tokens });
             let sources = BatchSources {
                 graph: self.lowering.graph,
-                fused,
-                phases: &self.lowering.phases(fused)?,
+                fused: &step.fused,
+                phases: &self.lowering.phases(&step.fused)?,
                 passed: &passed,
                 barriers: &tagged.barriers,
             };

@@ -33,7 +33,7 @@ impl AttentionShape {
     pub(crate) fn workspace(&self) -> usize {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
-        let floats = (OWNERS + MOST_NEW) * d + (takers + MOST_NEW) * g * 2 + takers * g * v;
+        let floats = (OWNERS + MOST_NEW) * d + (takers + MOST_NEW) * g * 2 + takers * g * v + g;
         floats * 4 + (g * (d + 8) + MOST_NEW * (d + v)) * 2 + 80
     }
 

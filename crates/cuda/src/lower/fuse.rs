@@ -65,6 +65,8 @@ pub(crate) enum Matrices {
     One,
     /// Those of the experts that this value has chosen.
     Chosen(Val),
+    /// The same, and their results are added with the weights of the choice: in a fused step.
+    Mixed(Val),
     /// All, each with a part of x.
     Each,
 }
@@ -76,7 +78,10 @@ impl Matrices {
     }
 
     pub(crate) fn route(self) -> Option<Val> {
-        if let Matrices::Chosen(route) = self { Some(route) } else { None }
+        match self {
+            Matrices::Chosen(route) | Matrices::Mixed(route) => Some(route),
+            Matrices::One | Matrices::Each => None,
+        }
     }
 }
 

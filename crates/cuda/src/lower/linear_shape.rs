@@ -1,18 +1,21 @@
 //! What a linear is compiled for in the fused step: everything but its addresses (`kernels/linear_shape.cuh`).
 
 use crate::shared::{
-    ADD_TAGGED, ADDED, BIASED, GATHERED, LinearArgs, MOST_PARTS, NORMED, OUTPUTS_ONLY, SCALED, WARPS,
+    ADD_TAGGED, ADDED, BIASED, GATHERED, LinearArgs, MIXED, MOST_PARTS, NORMED, OUTPUTS_ONLY, SCALED, WARPS,
     X_TAGGED,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinearShape {
+    /// Of one matrix.
     pub(crate) cols: i32,
     /// Bits from `NORMED` on.
     pub(crate) flags: i32,
     pub(crate) gated: i32,
     /// Rounds of records in a slot of the ring; in a round every warp has one.
     pub(crate) per_slot: usize,
+    /// The experts of a token; 0 if there are none.
+    pub(crate) used: i32,
     /// Unused parts have no rows.
     pub(crate) parts: [PartShape; MOST_PARTS],
 }
@@ -29,14 +32,14 @@ impl LinearShape {
     pub(crate) fn new(cols: i32, per_slot: usize, parts: &[PartShape]) -> LinearShape {
         let mut all = [PartShape { rows: 0, ..parts[0] }; MOST_PARTS];
         all[..parts.len()].copy_from_slice(parts);
-        LinearShape { cols, flags: 0, gated: 0, per_slot, parts: all }
+        LinearShape { cols, flags: 0, gated: 0, per_slot, used: 0, parts: all }
     }
 
     /// The shape of a linear whose records come in slots of `slot` bytes. `more` are flags that are not in its arguments.
     pub(crate) fn of(l: &LinearArgs, slot: usize, more: i32) -> LinearShape {
         let parts = &l.part[..l.parts as usize];
         let largest = parts.iter().map(|p| p.bytes as usize).max().unwrap_or(1);
-        let (rounds, fit) = ((l.chunks as usize).div_ceil(WARPS), (slot / (WARPS * largest)).max(1));
+        let (rounds, fit) = (l.step_chunks().div_ceil(WARPS), (slot / (WARPS * largest)).max(1));
         let flags = [
             (NORMED, l.norm.kind != 0),
             (ADDED, l.add.at != 0),
@@ -46,18 +49,21 @@ impl LinearShape {
             (ADD_TAGGED, l.add.mask != 0),
             (BIASED, parts.iter().any(|p| p.bias != 0)),
             (SCALED, parts.iter().any(|p| p.scale != 0)),
+            (MIXED, l.experts.mixed != 0),
         ];
         let shapes: Vec<_> = parts.iter().map(|p| PartShape { format: p.format, rows: p.rows }).collect();
         LinearShape {
             flags: more + flags.iter().filter(|flag| flag.1).map(|flag| flag.0).sum::<i32>(),
             gated: l.gated,
+            used: l.experts.used,
             ..LinearShape::new(l.cols, rounds.div_ceil(rounds.div_ceil(fit)), &shapes)
         }
     }
 
     fn c_text(&self) -> String {
         let parts = self.parts.map(|p| format!("PartShape<{}, {}>", p.format, p.rows)).join(", ");
-        format!("LinearShape<{}, {}, {}, {}, {parts}>", self.cols, self.flags, self.gated, self.per_slot)
+        let LinearShape { cols, flags, gated, per_slot, used, .. } = self;
+        format!("LinearShape<{cols}, {flags}, {gated}, {per_slot}, {used}, {parts}>")
     }
 }
 
@@ -87,7 +93,7 @@ mod tests {
         assert_eq!(per_slot(4096, 100), 1);
         assert_eq!(
             LinearShape::of(&linear(4096), 9216, 0).c_text(),
-            "LinearShape<4096, 0, 0, 2, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"
+            "LinearShape<4096, 0, 0, 2, 0, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"
         );
     }
 }

@@ -265,8 +265,13 @@ impl Lowering<'_> {
                 factor: r.factor,
             },
         };
+        let logits = match (&r.router, self.tagged) {
+            (None, _) => self.view(r.x),
+            (Some(m), Some(_)) => self.out(m.out), // of a fused step
+            (Some(_), None) => View::default(),
+        };
         Ok(RouteArgs {
-            logits: if r.router.is_some() { View::default() } else { self.view(r.x) },
+            logits,
             y: self.out(r.out),
             bias: self.vector(r.bias)?,
             inputs: 0,
@@ -298,7 +303,7 @@ impl Lowering<'_> {
             experts: weight.experts as i32,
             used: route.map_or(weight.experts as i32, |route| self.width(route) / 2),
             x_parts: (self.graph.width(x) / weight.cols) as i32,
-            pad: 0,
+            mixed: i32::from(matches!(matrices, Matrices::Mixed(_))),
         })
     }
 

@@ -2,58 +2,23 @@
 
 use std::fmt::Write;
 
-use tern_graph::{
-    Activation, Attention, Gating, Graph, NormKind, Plan, RopeStyle, RopeTable, Routing, Val, Work,
-};
+use tern_graph::{Activation, Attention, Gating, Graph, NormKind, RopeStyle, RopeTable, Routing, Val};
 use tern_quant::{Q1_0, Q4_K, Quant};
 
-use super::fuse::{fuse, work};
-use super::test_graphs::decoder;
-use super::{
-    Addresses, ArgmaxScratch, AttentionScratch, KernelConfig, KvAddresses, LinearShape, Lowering,
-    TaggedMemory, TaggedValues,
-};
-use crate::shared::{FloatKind, HeadArgs, NormArgs, Phase, View};
-use crate::weights::{Layout, WeightRef};
+use super::test_graphs::{decoder, expert_decoder};
+use super::test_lowering::{Lowered, Strategy, lower};
+use super::{BatchPhase, LinearShape};
+use crate::shared::{HeadArgs, NormArgs, Phase, View};
 
 /// The phases of a graph whose matrices have these formats, `None` for floats.
-fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, tagged: bool) -> String {
-    let weights = graph.weights.iter().enumerate().map(|(i, weight)| {
-        let at = (i as u64 + 1) << 20;
-        match format(&weight.name).filter(|_| weight.rows > 1).and_then(Layout::of) {
-            Some(layout) => WeightRef::Records { at, layout, factor: 1.0 },
-            None => WeightRef::Floats { at, kind: FloatKind::F32 },
-        }
-    });
-    let weights: Vec<WeightRef> = weights.collect();
-    let fused = fuse(graph, |id| match weights[id.index()] {
-        WeightRef::Records { layout, .. } => Some(layout),
-        WeightRef::Floats { .. } => None,
-    });
-    let fused = fused.unwrap();
-    let work: Vec<Work> = fused.iter().map(|phase| work(graph, phase)).collect();
-    let plan = Plan::of(graph, &work);
-    let values = TaggedValues::of(graph, &fused, &work, &plan);
-    let addresses = Addresses {
-        slots: (1..=plan.width.len() as u64).map(|s| s << 12).collect(),
-        weights,
-        rope_tables: (0..graph.ropes.len() as u64).map(|t| 0xf000 + 0x100 * t).collect(),
-        kv: vec![KvAddresses { keys: 0xa000_0000, values: 0xb000_0000 }; graph.kv.len()],
-        attention: AttentionScratch { ready: 0xe000, partial: 0xe100, arrivals: 0xe200 },
-        argmax: Some(ArgmaxScratch { values: 0xd000, ids: 0xd100 }),
-        sampled: 0xd200,
-    };
-    let tagged = tagged.then_some(TaggedMemory { values: &values, at: 0xc000_0000, tokens: 1 });
-    let config = KernelConfig { page_len: 32, ..KernelConfig::default() };
-    let mut lowering = Lowering { graph, plan: &plan, addresses: &addresses, tagged, config };
-    let phases = lowering.phases(&fused).unwrap();
+fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, strategy: Strategy) -> String {
+    let Lowered { config, phases } = lower(graph, format, strategy);
     let mut text = String::new();
-    for (name, value) in lowering.config.defines() {
+    for (name, value) in config.defines() {
         writeln!(text, "{name} = {value}").unwrap();
     }
-    for (i, phase) in phases.iter().enumerate() {
-        let barrier = if values.barriers.get(i).is_none_or(|b| *b) { "barrier, " } else { "" };
-        writeln!(text, "{barrier}{}", line(phase)).unwrap();
+    for BatchPhase { phase, barrier, .. } in &phases {
+        writeln!(text, "{}{}", if *barrier { "barrier, " } else { "" }, line(phase)).unwrap();
     }
     text
 }
@@ -76,6 +41,9 @@ fn line(phase: &Phase) -> String {
             let x = format!("{}{}", view(&a.x), norm(&a.norm));
             let experts = match a.experts {
                 e if e.used == 0 => String::new(),
+                e if e.mixed != 0 => {
+                    format!(" added {} of {} experts, x in {}", e.used, e.experts, e.x_parts)
+                }
                 e => format!(" {} of {} experts by {:x}, x in {}", e.used, e.experts, e.route, e.x_parts),
             };
             let shape = format!("cols {} gated {} flags {flags:#b}{experts}", a.cols, a.gated);
@@ -98,13 +66,18 @@ fn line(phase: &Phase) -> String {
         Phase::Attend(a) => {
             let inputs = format!("q {} k {} v {}", heads(&a.q), heads(&a.k), view(&a.v));
             let shape = format!("{} heads, {} key heads, {} groups", a.heads, a.kv_heads, a.groups);
-            format!("attend {inputs} pairs {} shape {}: {shape} -> {}", a.pairs, a.shape, view(&a.y))
+            let sinks = if a.sinks == 0 { String::new() } else { format!(" sinks {:x}", a.sinks) };
+            format!("attend {inputs}{sinks} pairs {} shape {}: {shape} -> {}", a.pairs, a.shape, view(&a.y))
         }
         Phase::Route(a) => {
             let r = &a.router;
             let by = if r.factor == 1.0 { String::new() } else { format!(" x {}", r.factor) };
             let router = format!("{}{} x {:x}{by}", view(&r.x), norm(&r.norm), r.w);
-            let logits = if a.router.w == 0 { view(&a.logits) } else { router };
+            let logits = match (a.router.w, a.logits.at) {
+                (0, _) => view(&a.logits),
+                (_, 0) => router,
+                _ => format!("{router} -> {}", view(&a.logits)),
+            };
             format!("route {logits} {} of {} -> {}", a.used, a.experts, view(&a.y))
         }
         Phase::Mix(a) => {
@@ -133,12 +106,12 @@ fn heads(h: &HeadArgs) -> String {
 
 #[test]
 fn a_decoder_of_codes() {
-    insta::assert_snapshot!("decoder", lowered(&decoder(), |_| Some(&Q4_K), true));
+    insta::assert_snapshot!("decoder", lowered(&decoder(), |_| Some(&Q4_K), Strategy::FusedStep));
 }
 
 #[test]
 fn a_decoder_without_tags() {
-    insta::assert_snapshot!("decoder_untagged", lowered(&decoder(), |_| Some(&Q4_K), false));
+    insta::assert_snapshot!("decoder_untagged", lowered(&decoder(), |_| Some(&Q4_K), Strategy::Launches));
 }
 
 #[test]
@@ -148,7 +121,22 @@ fn a_decoder_with_mixed_matrices() {
         "v" => Some(&Q1_0),
         _ => Some(&Q4_K),
     };
-    insta::assert_snapshot!("decoder_mixed", lowered(&decoder(), mixed, true));
+    insta::assert_snapshot!("decoder_mixed", lowered(&decoder(), mixed, Strategy::FusedStep));
+}
+
+/// Matrices of codes but for the router.
+fn of_experts(name: &str) -> Option<&'static Quant> {
+    (name != "router" && !name.ends_with(".bias")).then_some(&Q4_K)
+}
+
+#[test]
+fn a_decoder_of_experts() {
+    insta::assert_snapshot!("experts", lowered(&expert_decoder(), of_experts, Strategy::FusedStep));
+}
+
+#[test]
+fn a_decoder_of_experts_in_launches() {
+    insta::assert_snapshot!("experts_launches", lowered(&expert_decoder(), of_experts, Strategy::Launches));
 }
 
 /// Values with a norm of their own, a layer that reads the keys of another, and experts beside a router with a factor.
@@ -189,7 +177,7 @@ fn a_layer_with_shared_keys_and_joined_experts() {
     let mixed = g.mix(down, route).unwrap();
     g.outputs(mixed);
     let format = |name: &str| if name == "router" { None } else { Some(&Q4_K) };
-    insta::assert_snapshot!("shared_and_joined", lowered(&g, format, false));
+    insta::assert_snapshot!("shared_and_joined", lowered(&g, format, Strategy::Launches));
 }
 
 #[test]
@@ -206,5 +194,5 @@ fn ops_that_fit_no_pattern() {
     let scaled = g.scale(sum, 0.5);
     let capped = g.softcap(scaled, 30.0);
     g.outputs(capped);
-    insta::assert_snapshot!("no_pattern", lowered(&g, |_| None, true));
+    insta::assert_snapshot!("no_pattern", lowered(&g, |_| None, Strategy::FusedStep));
 }

@@ -19,8 +19,8 @@ pub(crate) struct TaggedValues {
 }
 
 impl TaggedValues {
-    /// Tags what the embedding, linears and attention write and only linears and attention read. `work` is what the
-    /// phases read and write.
+    /// Tags what the embedding, linears, routers and attention write and only linears, routers and attention read. `work` is what
+    /// the phases read and write.
     pub(crate) fn of(graph: &Graph, fused: &[Fused], work: &[Work], plan: &Plan) -> TaggedValues {
         let (mut written, mut read_untagged) =
             (vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]);
@@ -81,7 +81,7 @@ struct Tags {
 impl Tags {
     fn of(phase: &Fused) -> Tags {
         match phase {
-            Fused::Linear(_) | Fused::Attend(_) => Tags { reads: true, writes: true },
+            Fused::Linear(_) | Fused::Attend(_) | Fused::Route(_) => Tags { reads: true, writes: true },
             Fused::Embed { .. } => Tags { reads: false, writes: true },
             // other phases read and write values without tags, behind a barrier
             _ => Tags { reads: false, writes: false },

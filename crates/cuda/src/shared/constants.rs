@@ -63,6 +63,8 @@ shared_constants! {
     /// Experts of a linear at most, and of a token.
     MOST_EXPERTS: usize = 1024;
     MOST_USED_EXPERTS: usize = 32;
+    /// Bytes of the experts that a fused step has chosen: ids, weights, and a counter in 16 bytes.
+    CHOICE_BYTES: usize = MOST_USED_EXPERTS * 8 + 16;
     /// Sorted rows of an expert begin at a multiple of this: so many rows of x have their columns exchanged together.
     EXPERT_ROWS: usize = 8;
     /// Columns of a linear that computes logits of experts, at most: rows of x are in shared memory.
@@ -92,8 +94,10 @@ shared_constants! {
     ADD_TAGGED: i32 = 32;
     /// ... has a bias, ...
     BIASED: i32 = 64;
-    /// ... has a scale.
+    /// ... has a scale, ...
     SCALED: i32 = 128;
+    /// ... adds the results of experts with their weights.
+    MIXED: i32 = 4096;
     /// In a fused step of several tokens: x was normalised before, ...
     FRESH_X: i32 = 256;
     /// ... x is staged in shared memory, ...

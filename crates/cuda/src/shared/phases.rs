@@ -91,7 +91,8 @@ shared_structs! {
         used: i32,
         /// Parts of a row of x: one per expert of the token, or one for all.
         x_parts: i32,
-        pad: i32,
+        /// Whether the results of a token's experts are added with their weights: only in a fused step.
+        mixed: i32,
     }
 
     LinearArgs {
@@ -298,6 +299,14 @@ shared_structs! {
         chosen: *mut i32,
         width: i32,
         pad: i32,
+    }
+}
+
+impl LinearArgs {
+    /// Chunks of a row of x as a fused step multiplies it: those of all chosen experts if their results are added.
+    pub(crate) fn step_chunks(&self) -> usize {
+        let matrices = if self.experts.mixed != 0 { self.experts.used } else { 1 };
+        (self.chunks * matrices) as usize
     }
 }
 
