@@ -96,8 +96,9 @@ struct PagedAttention {
 
     // Copies BYTES of rows of one page, [UNIT][FROM], by a group of warps.
     template <int BYTES, int FROM> static DEVICE void copy_rows(u8* to, int first_row, const u8* from, int thread) {
-        constexpr int PIECES = BYTES / 16, GROUP = QUERY_WARPS * 32, COUNT = UNIT * PIECES;
-#pragma unroll
+        constexpr int PIECES = BYTES / 16, GROUP = QUERY_WARPS * 32, COUNT = UNIT * PIECES, COPIES = (COUNT + GROUP - 1) / GROUP;
+        constexpr int UNROLL = D > 256 ? 4 : COPIES; // the addresses of all copies of a wide head would not fit into registers
+#pragma unroll UNROLL
         for (int first = 0; first < COUNT; first += GROUP) {
             int i = first + thread;
             if (COUNT % GROUP == 0 || i < COUNT) copy16(to + Rows<BYTES>::at(first_row + i / PIECES, i % PIECES), from + i / PIECES * FROM + i % PIECES * 16);

@@ -293,11 +293,11 @@ impl Graph {
     pub fn attend_to(&mut self, q: Val, layer: usize, args: Attention) -> Result<Val> {
         self.check_heads("q", q, args.heads * args.head_dim)?;
         self.check_attention(&args)?;
-        let (layers, wanted) = (self.kv.len(), args.kv_layer());
+        let (layers, kept) = (self.kv.len(), args.kv_layer());
         match self.kv.get(layer) {
             None => return fail(format!("attend: KV layer {layer} of {layers}")),
-            Some(kv) if *kv != wanted => {
-                return fail(format!("attend: want {wanted}, KV layer {layer} has {kv}"));
+            Some(kv) if *kv != kept => {
+                return fail(format!("attend: want {kept}, KV layer {layer} has {kv}"));
             }
             Some(_) => {}
         }
