@@ -4,7 +4,7 @@ use tern_graph::{Activation, Attention, Gating, Graph, RopeStyle, RopeTable, Rou
 
 /// A decoder of one layer, with its output matrix.
 pub(crate) fn decoder() -> Graph {
-    decoder_with(false, |g, x| {
+    decoder_with(256, false, |g, x| {
         let [gate, up] = ["gate", "up"].map(|name| {
             let w = g.matrix(name, 512, 256).unwrap();
             g.linear(x, w).unwrap()
@@ -18,6 +18,8 @@ pub(crate) fn decoder() -> Graph {
 /// The experts of a decoder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertSizes {
+    /// Columns of the residual stream.
+    pub(crate) width: usize,
     pub(crate) count: usize,
     pub(crate) used: usize,
     /// Columns inside each expert.
@@ -33,6 +35,7 @@ pub(crate) struct ExpertSizes {
 impl ExpertSizes {
     /// As gpt-oss has them, but few.
     pub(crate) const SMALL: ExpertSizes = ExpertSizes {
+        width: 256,
         count: 16,
         used: 2,
         ff: 320,
@@ -50,9 +53,9 @@ pub(crate) fn expert_decoder() -> Graph {
 
 /// A decoder of one layer with experts.
 pub(crate) fn expert_decoder_of(sizes: ExpertSizes) -> Graph {
-    let ExpertSizes { count, used, ff, gating, activation, biased, shared } = sizes;
-    decoder_with(biased, |g, x| {
-        let router = g.matrix("router", count, 256).unwrap();
+    let ExpertSizes { width, count, used, ff, gating, activation, biased, shared } = sizes;
+    decoder_with(width, biased, |g, x| {
+        let router = g.matrix("router", count, width).unwrap();
         let logits = g.linear(x, router).unwrap();
         let routing = Routing { used, gating, groups: None, renormalise: true, scale: 1.0 };
         let route = g.route(logits, None, routing).unwrap();
@@ -62,30 +65,30 @@ pub(crate) fn expert_decoder_of(sizes: ExpertSizes) -> Graph {
             let scale = shared.then(|| g.vector(format!("{name}.scale"), count).unwrap());
             g.expert_linear_with(x, Some(route), w, scale, bias).unwrap()
         };
-        let gate = experts(g, "gate", x, [ff, 256]);
-        let up = experts(g, "up", x, [ff, 256]);
+        let gate = experts(g, "gate", x, [ff, width]);
+        let up = experts(g, "up", x, [ff, width]);
         let h = g.gated(gate, up, activation).unwrap();
-        let parts = experts(g, "down", h, [256, ff]);
+        let parts = experts(g, "down", h, [width, ff]);
         let mixed = g.mix(parts, route).unwrap();
         if !shared {
             return mixed;
         }
-        let w = g.matrix("shared", 256, 256).unwrap();
+        let w = g.matrix("shared", width, width).unwrap();
         let all = g.linear(x, w).unwrap();
         g.add(mixed, all).unwrap()
     })
 }
 
-/// A decoder of one layer with this MLP, whose attention may have sinks.
-fn decoder_with(sinks: bool, mlp: impl Fn(&mut Graph, Val) -> Val) -> Graph {
+/// A decoder of one layer and so many columns with this MLP, whose attention may have sinks.
+fn decoder_with(width: usize, sinks: bool, mlp: impl Fn(&mut Graph, Val) -> Val) -> Graph {
     let mut g = Graph::new();
-    let table = g.matrix("embed", 512, 256).unwrap();
+    let table = g.matrix("embed", 512, width).unwrap();
     let turns = g.rope_table(RopeTable { freqs: vec![1.0; 32], magnitude: 1.0 });
     let mut x = g.embed(table, 1.0);
-    let [norm, head_norm] = [("norm", 256), ("head_norm", 64)].map(|(n, len)| g.vector(n, len).unwrap());
+    let [norm, head_norm] = [("norm", width), ("head_norm", 64)].map(|(n, len)| g.vector(n, len).unwrap());
     let normed = g.norm(x, norm, 1e-6).unwrap();
     let [q, k, v] = [("q", 256), ("k", 128), ("v", 128)].map(|(name, rows)| {
-        let w = g.matrix(name, rows, 256).unwrap();
+        let w = g.matrix(name, rows, width).unwrap();
         g.linear(normed, w).unwrap()
     });
     let [q, k] = [q, k].map(|v| {
@@ -95,7 +98,7 @@ fn decoder_with(sinks: bool, mlp: impl Fn(&mut Graph, Val) -> Val) -> Graph {
     let args = Attention::full(4, 2, 64, 0.1);
     let sinks = sinks.then(|| g.vector("sinks", 4).unwrap());
     let attended = g.attend_with(q, k, v, args, sinks).unwrap();
-    let o = g.matrix("o", 256, 256).unwrap();
+    let o = g.matrix("o", width, 256).unwrap();
     let o = g.linear(attended, o).unwrap();
     x = g.add(x, o).unwrap();
     let normed = g.norm(x, norm, 1e-6).unwrap();
