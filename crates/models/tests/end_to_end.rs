@@ -51,7 +51,8 @@ fn logits(
     chunk: usize,
 ) -> Vec<Vec<f32>> {
     let pages = POSITIONS.div_ceil(PAGE_LEN);
-    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk };
+    let capacity =
+        Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window: None };
     let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
     let weights = weights.iter().cloned();
     let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ()).unwrap();
@@ -145,10 +146,7 @@ fn texts_in_one_step(shape: &str) {
     // the rest of `a` and all of `b` in one step
     let rest = [&a[20..], b].concat();
     let both = ready.step(Step {
-        slices: vec![
-            Slice { len: 15, position: 20, pages: even.into() },
-            Slice { len: b.len(), position: 0, pages: odd.into() },
-        ],
+        slices: vec![Slice::new(15, 20, even), Slice::new(b.len(), 0, odd)],
         outputs: (0..rest.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
         tokens: rest,
         carried: vec![],

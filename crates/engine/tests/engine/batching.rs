@@ -57,7 +57,13 @@ fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capaci
             let limits =
                 Limits { max_seqs, max_context: largest + 1, max_waiting: scenarios.len(), step_millis: 0 };
             let pages = largest.div_ceil(page_len) + spare;
-            let capacity = Capacity { pages, page_len, max_tokens: max_seqs + chunk, max_outputs: max_seqs };
+            let capacity = Capacity {
+                pages,
+                page_len,
+                max_tokens: max_seqs + chunk,
+                max_outputs: max_seqs,
+                window: None,
+            };
             (scenarios, limits, capacity)
         },
     )
@@ -95,7 +101,7 @@ fn scenarios(prompts: &[usize], max_tokens: usize) -> Vec<Scenario> {
 #[test]
 fn a_cache_too_small_for_all_preempts_and_still_gives_the_same_text() {
     let limits = Limits { max_seqs: 4, max_context: 64, max_waiting: 9, step_millis: 0 };
-    let capacity = Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4 };
+    let capacity = Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4, window: None };
     let scenarios = scenarios(&[8, 8, 8, 8], 30);
     let scripted = || ScriptedRunner::new(VOCAB, capacity);
     for mut runner in [scripted(), scripted().running_ahead()] {
@@ -117,7 +123,7 @@ fn the_text_alone_is_the_script_applied_to_itself() {
     for _ in 0..20 {
         history.push(total(&history));
     }
-    let capacity = Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1 };
+    let capacity = Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1, window: None };
     let mut runner = ScriptedRunner::answering(VOCAB, capacity, move |history, _| Some(total(history)));
     assert_eq!(alone(&mut runner, &Scenario::new(request)).unwrap().text, history[3..]);
 }
