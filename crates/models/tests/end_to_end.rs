@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_cpu::Cpu;
-use tern_engine::{Capacity, GraphRunner, RunnerConfig};
+use tern_engine::{Capacity, GraphRunner, RunnerConfig, WindowPages};
 use tern_formats::{Checkpoint, Metadata};
 use tern_graph::{
     Backend, Bindings, Graph, HostTensor, KvCells, KvSpec, Output, Random, Reference, Reserve, Slice, Step,
@@ -51,8 +51,12 @@ fn logits(
     chunk: usize,
 ) -> Vec<Vec<f32>> {
     let pages = POSITIONS.div_ceil(PAGE_LEN);
-    let capacity =
-        Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window: None };
+    // in small steps, layers with a window have their own pages, which are used in turn
+    let window = model.graph.window().filter(|_| chunk < POSITIONS).map(|tokens| WindowPages {
+        tokens,
+        pages: WindowPages::in_turn(tokens, PAGE_LEN, chunk).min(pages),
+    });
+    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window };
     let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
     let weights = weights.iter().cloned();
     let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ()).unwrap();

@@ -161,16 +161,19 @@ fn a_prefix_whose_window_is_lost_is_found_as_far_as_one_is_there() {
     pages.give_back(&mut a);
     assert_eq!(pages.revive(&tokens).pages.len(), 6);
 
-    let mut pages = windowed(16, 2, (5, 5));
+    let mut pages = windowed(16, 2, (3, 5));
     let mut a = held(&mut pages, &tokens[..8]);
     pages.remember(&mut a, &tokens[..6]); // pages 0 to 2 have a content
     pages.give_back(&mut a);
     let mut other = PageList::default();
-    assert!(pages.grow(&mut other, 6, 6)); // the pages without a content, and the last one with one
+    assert!(pages.grow(&mut other, 6, 6)); // the two pages without a content, and the one that was released first
     assert_eq!(pages.window_counts(), [2, 2, 5]);
-    let b = pages.revive(&tokens);
-    assert_eq!((b.pages.len(), b.released), (2, 0), "the third page is lost");
-    pages.check([&other, &b]).unwrap();
+    let b = pages.revive(&tokens[..5]);
+    assert_eq!((b.pages.len(), b.released), (2, 1));
+    assert!(pages.grow(&mut other, 8, 8)); // the only free page, which was the third one's
+    let c = pages.revive(&tokens);
+    assert_eq!((c.pages.len(), c.released), (2, 1), "the third page is lost");
+    pages.check([&other, &b, &c]).unwrap();
 }
 
 #[test]
