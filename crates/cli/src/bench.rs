@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, Want};
+use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, Want, WindowPages};
 use tern::graph::{Random, Sample};
 use tern::{Context, OpenedModel, PAGE_LEN};
 
@@ -34,6 +34,8 @@ impl Test {
 struct Bench {
     runner: GraphRunner,
     pages_each: usize,
+    /// Pages per stream in layers with a window, if they have their own.
+    window_each: usize,
     streams: usize,
     /// Tokens of a step of the prompt.
     step_tokens: usize,
@@ -44,12 +46,16 @@ struct Bench {
 impl Bench {
     fn entry(&mut self, stream: usize, position: usize, len: usize, sample: bool) -> Entry {
         let first = stream * self.pages_each;
+        let pages = (position + len).div_ceil(PAGE_LEN);
+        // pages of layers with a window are used in turn
+        let window_page = |page: usize| (stream * self.window_each + page % self.window_each.max(1)) as u32;
         Entry {
             id: stream as u64,
             tokens: (0..len).map(|_| self.random.below(self.vocab) as u32).collect(),
             carried: None,
             position,
-            pages: (first..first + (position + len).div_ceil(PAGE_LEN)).map(|p| p as u32).collect(),
+            pages: (first..first + pages).map(|p| p as u32).collect(),
+            window_pages: (0..pages).map(window_page).collect(),
             want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
         }
     }
@@ -108,17 +114,29 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let mut backend = args.model.backend()?;
     let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prefill is not bound by memory
     let step_tokens = backend.info().step_tokens.min(longest.max(1));
+    let window = opened.model.graph.window();
+    // two steps may be in flight
+    let window_each =
+        window.map_or(0, |tokens| WindowPages::in_turn(tokens, PAGE_LEN, 2 * step_tokens).min(pages_each));
     let capacity = Capacity {
         pages: pages_each * most_streams,
         page_len: PAGE_LEN,
         max_tokens: step_tokens.max(most_streams),
         max_outputs: most_streams,
+        window: window.map(|tokens| WindowPages { tokens, pages: window_each * most_streams }),
     };
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let device = runner.backend().info().name;
-    let mut bench =
-        Bench { runner, pages_each, streams: most_streams, step_tokens, random: Random::new(1), vocab };
+    let mut bench = Bench {
+        runner,
+        pages_each,
+        window_each,
+        streams: most_streams,
+        step_tokens,
+        random: Random::new(1),
+        vocab,
+    };
 
     let mut tests = vec![];
     let steps = args.repeat as u64 + 1;
@@ -173,7 +191,7 @@ impl Reads {
         let read = read.filter(|((_, roles), _)| roles.matrix || roles.vector || roles.experts > 0);
         let weights = read.map(|((tensor, _), [used, all])| (tensor.data().len() / all * used) as u64).sum();
         let tokens = args.depth + decode / 2;
-        Reads { weights, kv: (opened.kv_bytes_per_token() * tokens) as u64, bandwidth: None }
+        Reads { weights, kv: opened.kv_bytes_seen(tokens), bandwidth: None }
     }
 
     fn step(&self, streams: usize) -> f64 {

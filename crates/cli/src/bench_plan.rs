@@ -45,6 +45,7 @@ fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
         page_len: PAGE_LEN,
         max_tokens: 4096.max(seqs),
         max_outputs: seqs,
+        window: None,
     };
     let mut scheduler = Scheduler::new(limits, capacity)?;
     let steady = if prompts { seqs - 1 } else { seqs };

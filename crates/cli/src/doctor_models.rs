@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use tern::engine::Capacity;
+use tern::engine::{Capacity, WindowPages};
 use tern::graph::{Backend, Random, cases, divergence, top_logprobs};
 use tern::models::{SHAPES, Shape};
 use tern::quant::Quant;
@@ -91,9 +91,9 @@ fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
 
 /// Compares one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed.
 fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
-    let want = logits(Device::Cpu.open(args.model.threads)?, opened, tokens, tokens.len())?;
+    let want = logits(Device::Cpu.open(args.model.threads)?, opened, tokens, tokens.len(), false)?;
     let compared = CHUNKS.map(|chunk| {
-        let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()))?;
+        let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()), true)?;
         let (same, clear) = same_tops(&want, &got);
         let (what, kl, off, share) = if opened.model.has_experts() {
             let rows = || want.iter().zip(&got);
@@ -111,15 +111,22 @@ fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult
     compared.into_iter().collect()
 }
 
-/// The logits after every token, computed in chunks. `[positions][vocab]`
+/// The logits after every token, computed in chunks; `window`: layers with a window have their own pages.
+/// `[positions][vocab]`
 fn logits(
     backend: Box<dyn Backend>,
     opened: &OpenedModel,
     tokens: &[u32],
     chunk: usize,
+    window: bool,
 ) -> CliResult<Vec<Vec<f32>>> {
     let pages = tokens.len().div_ceil(PAGE_LEN);
-    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk };
+    // as few pages of layers with a window as a step of a chunk needs: the sequence uses them in turn
+    let window = window.then(|| opened.model.graph.window()).flatten().map(|tokens| WindowPages {
+        tokens,
+        pages: WindowPages::in_turn(tokens, PAGE_LEN, chunk).min(pages),
+    });
+    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window };
     let mut runner = opened.clone().runner(backend, capacity, &Silent)?;
     runner.finish_compiling()?;
     let mut rows = vec![];

@@ -86,8 +86,10 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &mut Plan) -> CliResult<Outc
     };
     // scarce, so that sequences are preempted
     let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
+    let max_outputs = plan.streams;
     let capacity =
-        Capacity { pages, page_len: PAGE_LEN, max_tokens: sizes.step_tokens, max_outputs: plan.streams };
+        Capacity { pages, page_len: PAGE_LEN, max_tokens: sizes.step_tokens, max_outputs, window: None };
+    let capacity = capacity.with_window(&opened.model.graph);
     let mut runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let monitor = StepMonitor::new();

@@ -148,13 +148,18 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
         args.served_model_name.clone()
     };
     if !args.model.quiet {
+        let capacity = model.handle().capacity();
+        let window = capacity.window.map_or(String::new(), |window| {
+            let tokens = units::thousands((window.pages * capacity.page_len) as u64);
+            format!(" ({tokens} in window layers)")
+        });
         eprintln!(
-            "tern: {} is ready after {:.1} s: up to {} sequences of {} tokens at once, KV cache of {} tokens",
+            "tern: {} is ready after {:.1} s: up to {} sequences of {} tokens at once, KV cache of {} tokens{window}",
             names[0],
             model.load_time().as_secs_f64(),
             limits.max_seqs,
             units::thousands(limits.max_context as u64),
-            units::thousands(model.handle().capacity().kv_tokens() as u64),
+            units::thousands(capacity.kv_tokens() as u64),
         );
     }
     let defaults = args.sampling.sampling().or(model.recommended());

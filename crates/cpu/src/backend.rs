@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, Program, Reserve,
-    Roles, Step, StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvSize, Program,
+    Reserve, Roles, Step, StepOutput, Ticket,
 };
 
 use crate::activations::gathered_rows::GatheredRows;
@@ -118,8 +118,8 @@ impl Cpu {
         let Some(compiled) = self.programs.get(program.0 as usize) else {
             return fail(format!("program {} was not compiled here", program.0));
         };
-        let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
-        step.check(compiled.graph.vocab(), pages, page_len)?;
+        let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
+        step.check(compiled.graph.vocab(), kv)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         self.plan.set(step, compiled.kv.as_deref());
         let (kernels, workspaces, plan) = (self.kernels, &self.workspaces, &self.plan);
@@ -188,9 +188,7 @@ impl Backend for Cpu {
         let weights: Vec<_> = bindings.weights.iter().filter_map(|b| self.stored(*b)).cloned().collect();
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
-            Some(Some(Stored::Kv(kv))) if kv.layers.iter().map(|l| l.shape).eq(graph.kv.iter().copied()) => {
-                Some(Arc::clone(kv))
-            }
+            Some(Some(Stored::Kv(kv))) if kv.spec.fits(graph) => Some(Arc::clone(kv)),
             _ => return Err(fail("the KV cache does not match the graph's attention layers")),
         };
         let Bindings { max_tokens, max_outputs, .. } = *bindings;

@@ -230,7 +230,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         } else if (warp >= OWNERS && made < news) {
             int token = u.token - (news - 1) + made;
             bool own = token == u.token && u.group == 0;
-            long slot = own ? slot_of(a, info.pages[token], info.position[token], u.kv_head) : 0;
+            long slot = own ? slot_of(a, info.pages_of(a, token), info.position[token], u.kv_head) : 0;
             if (warp < OWNERS + MOST_NEW) {
                 Quads<D> k;
                 k.make(a.k, token, u.kv_head, info.epoch, a, turns + token * MOST_PAIRS, workspace.made[warp]);
@@ -252,7 +252,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     static DEVICE void score_new(const AttendArgs& a, const Info& info, bool seen, Workspace& workspace) {
         int lane = threadIdx.x % 32, made = threadIdx.x / 32 - OWNERS;
         if (workspace.not_finite[made] && made == workspace.news - 1 && workspace.unit.group == 0 && lane == 0)
-            a.keys[slot_of(a, info.pages[workspace.unit.token], info.position[workspace.unit.token], workspace.unit.kv_head) * D] = 0x7fff;
+            a.keys[slot_of(a, info.pages_of(a, workspace.unit.token), info.position[workspace.unit.token], workspace.unit.kv_head) * D] = 0x7fff;
         float scores[G] = {};
 #pragma unroll
         for (int n = 0; n < Quads<D>::N; n++) {

@@ -19,9 +19,9 @@ DEVICE void step(const StepArgs& args) {
     for (int i = threadIdx.x; i < min(WINDOW - 1, args.count) * PIECES; i += THREADS) if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
     if (threadIdx.x < TOKENS_AT_ONCE) {
         int t = threadIdx.x;
-        if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch;
+        if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch, info.window_tables = inputs[WINDOW_PAGES_AT] - inputs[PAGES_AT];
         if (t < inputs[TOKENS]) {
-            info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t);
+            info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t, 0);
             int before = 0; // tokens of one sequence are consecutive
             while (before < t && inputs[inputs[SLICES_AT] + t - before - 1] == inputs[inputs[SLICES_AT] + t]) before++;
             info.first[t] = info.position[t] - before;

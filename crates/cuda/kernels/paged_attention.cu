@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(HEADS_WARPS * 32) make_heads_half(c
     bool real = token < rows_of(p.inputs, false); // the host wrote the inputs: there is no kernel to wait for
     for (int i = threadIdx.x; real && i < a.pairs; i += HEADS_WARPS * 32) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
     bool key = a.v.at && head >= a.heads && head < a.heads + a.kv_heads;
-    long slot = real && key ? slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head - a.heads) : 0;
+    long slot = real && key ? slot_of(a, pages_of(p.inputs, token, a.windowed), position_of(p.inputs, token), head - a.heads) : 0;
     __syncthreads();
     wait_for_launches();
     if (!real) return;

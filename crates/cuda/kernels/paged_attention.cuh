@@ -86,7 +86,7 @@ struct PagedAttention {
             int reach = reach_of(p.attend);
             begin = max((int)work.key_begin, max(0, position + 1 - reach) / KEYS * KEYS);
             end = min((int)work.key_end, last + 1);
-            pages = pages_of(p.inputs, work.first_token) - p.inputs;
+            pages = pages_of(p.inputs, work.first_token, p.attend.windowed) - p.inputs;
         }
         DEVICE int rows() const { return work.tokens * HEADS; }
         DEVICE int first_column() const { return (kv_head * G + first_head) * VALUES + first_value; } // of its first head

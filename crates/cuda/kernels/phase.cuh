@@ -7,8 +7,9 @@
 DEVICE int rows_of(const u32* inputs, int outputs_only) { return inputs[outputs_only ? OUTPUTS : TOKENS]; }
 DEVICE int position_of(const u32* inputs, int token) { return inputs[inputs[POSITIONS_AT] + token]; }
 DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[OUTPUT_ROWS_AT] + output]; }
-DEVICE const u32* pages_of(const u32* inputs, int token) {
-    return inputs + inputs[PAGES_AT] + inputs[inputs[SLICES_AT] + token] * inputs[TABLE_STRIDE];
+// `windowed`: of layers with a window, in which entries before the window of the slice's first token are any page.
+DEVICE const u32* pages_of(const u32* inputs, int token, int windowed) {
+    return inputs + inputs[windowed ? WINDOW_PAGES_AT : PAGES_AT] + inputs[inputs[SLICES_AT] + token] * inputs[TABLE_STRIDE];
 }
 // A token id; a carried one is an output of the step before.
 DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {

@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
             make_head<MOST_HEAD_DIM>(a.q, token, i, a, turn, scratch, [&](int k, float v) { ready[k] = v; });
         } else {
             int head = (i - a.heads) % a.kv_heads;
-            long slot = slot_of(a, pages_of(p.inputs, token), position_of(p.inputs, token), head);
+            long slot = slot_of(a, pages_of(p.inputs, token, a.windowed), position_of(p.inputs, token), head);
             u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
             if (i < a.heads + a.kv_heads) {
                 bool finite = true; // of the value: if it is not, the key becomes NaN, see score_new in attend.cuh
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
     int token = blockIdx.x, head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int position = position_of(p.inputs, token);
-    const u32* pages = pages_of(p.inputs, token);
+    const u32* pages = pages_of(p.inputs, token, a.windowed);
     const float* q = a.ready.at + token * a.ready.stride + head * a.head_dim;
     float query[MOST_DIMS], sum[MOST_DIMS] = {};
 #pragma unroll

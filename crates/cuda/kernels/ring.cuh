@@ -8,10 +8,12 @@ extern __shared__ __align__(16) u8 shared[];
 struct Info {
     int tokens, outputs;
     u32 epoch;
-    int pad;
+    int window_tables; // words from the page table of a token to that of layers with a window
     const u32* pages[TOKENS_AT_ONCE];
     int position[TOKENS_AT_ONCE], output_row[TOKENS_AT_ONCE];
     int first[TOKENS_AT_ONCE]; // the first position of the token's sequence that this step computes
+
+    DEVICE const u32* pages_of(const AttendArgs& a, int token) const { return pages[token] + (a.windowed ? window_tables : 0); }
 };
 static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
 
@@ -256,7 +258,7 @@ struct Reader {
         Unit u;
         int lane = threadIdx.x % 32;
         for (Units units; units.next(u, a, info);) {
-            const u32* pages = info.pages[u.token];
+            const u32* pages = info.pages_of(a, u.token);
             auto page = [&](int n) { // of the lane's slot
                 int key = u.begin + (n + lane) * KEYS;
                 return key < u.end ? pages[key / PAGE_LEN] : 0;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, KvSpec, Plan, Program,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, KvSize, Plan, Program,
     Reserve, Roles, Step, StepOutput, Ticket,
 };
 
@@ -71,8 +71,8 @@ impl Cuda {
 
     fn start(&mut self, program: Program, step: &Step) -> Result<InFlight> {
         let compiled = self.compiled(program)?;
-        let (pages, page_len) = compiled.kv.as_ref().map_or((0, 0), |kv| (kv.pages, kv.page_len));
-        step.check(compiled.vocab, pages, page_len)?;
+        let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
+        step.check(compiled.vocab, kv)?;
         step.check_size(compiled.most.tokens, compiled.most.outputs)?;
         compiled.submit(step)
     }
@@ -106,26 +106,22 @@ impl Backend for Cuda {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv(KvSpec { layers, cells, pages, page_len }) = what;
-        let (cell, bytes) = match cells {
+        let Reserve::Kv(spec) = what;
+        let (cell, bytes) = match spec.cells {
             KvCells::F16 => (KvCell::Half, 2),
             KvCells::Int8 => (KvCell::Int8, 1),
             KvCells::Fp8 => (KvCell::Fp8, 1),
         };
-        let room = |heads: usize, bytes: usize| self.device.allocate(pages * page_len * heads * bytes);
-        let memory = layers
-            .iter()
-            .map(|l| {
-                let keys = room(l.kv_heads, l.k_dim * bytes)?;
-                let values = room(l.kv_heads, l.v_dim * bytes)?;
-                let scales = match cell {
-                    KvCell::Half => None,
-                    _ => Some([room(l.kv_heads, 4)?, room(l.kv_heads, 4)?]),
-                };
-                Ok(KvMemory { keys, values, scales })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let kv = Kv { layers: layers.clone(), pages: *pages, page_len: *page_len, cells: cell, memory };
+        let layers = spec.layers.iter().enumerate().map(|(i, l)| {
+            let slots = spec.pages_of(i) * spec.page_len * l.kv_heads;
+            let room = |bytes: usize| self.device.allocate(slots * bytes);
+            let scales = match cell {
+                KvCell::Half => None,
+                _ => Some([room(4)?, room(4)?]),
+            };
+            Ok(KvMemory { keys: room(l.k_dim * bytes)?, values: room(l.v_dim * bytes)?, scales })
+        });
+        let kv = Kv { spec: spec.clone(), cells: cell, memory: layers.collect::<Result<Vec<_>>>()? };
         Ok(self.add(Stored::Kv(Arc::new(kv))))
     }
 
@@ -148,7 +144,7 @@ impl Backend for Cuda {
         let weights = weights.collect::<Result<Vec<_>>>()?;
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
-            Some(Some(Stored::Kv(kv))) if kv.layers == graph.kv => Some(Arc::clone(kv)),
+            Some(Some(Stored::Kv(kv))) if kv.spec.fits(graph) => Some(Arc::clone(kv)),
             _ => {
                 return Err(BackendError::Invalid(
                     "the KV pages were reserved for other attention layers".into(),

@@ -1,6 +1,6 @@
 //! The KV cache on the device.
 
-use tern_graph::KvLayer;
+use tern_graph::KvSpec;
 
 use crate::driver::Memory;
 use crate::launch::KvScales;
@@ -8,9 +8,7 @@ use crate::shared::KvCell;
 
 /// Pages of keys and values.
 pub(crate) struct Kv {
-    pub(crate) layers: Vec<KvLayer>,
-    pub(crate) pages: usize,
-    pub(crate) page_len: usize,
+    pub(crate) spec: KvSpec,
     pub(crate) cells: KvCell,
     /// One entry per layer.
     pub(crate) memory: Vec<KvMemory>,

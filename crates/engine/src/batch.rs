@@ -27,6 +27,8 @@ pub struct Entry {
     pub position: usize,
     /// The sequence's KV pages.
     pub pages: PageTable,
+    /// The same for layers with a window, if they have their own pages; 0 if the entry's tokens do not see the page.
+    pub window_pages: PageTable,
     /// What the runner returns for it.
     pub want: Want,
 }
@@ -104,7 +106,9 @@ impl Batch {
             step.tokens.extend(&e.tokens);
             step.carried.extend(e.carried.map(|output| Carried { token: first, output }));
             let last = step.tokens.len() - 1;
-            step.slices.push(Slice { len: e.tokens.len(), position: e.position, pages: e.pages.clone() });
+            let window_pages = e.window_pages.clone();
+            let slice = Slice::new(e.tokens.len(), e.position, e.pages.clone());
+            step.slices.push(Slice { window_pages, ..slice });
             let hidden = |row| Output { row, sample: None, logits: true };
             match &e.want {
                 Want::Nothing => {}
@@ -121,6 +125,8 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
+    use tern_graph::KvSize;
+
     use super::*;
 
     #[test]
@@ -131,7 +137,7 @@ mod tests {
             position,
             pages: pages.to_vec().into(),
             want,
-            carried: None,
+            ..Entry::default()
         };
         let sample = || Want::Token(Sample::default(), None);
         let batch = Batch {
@@ -150,7 +156,7 @@ mod tests {
         assert_eq!(step.positions().collect::<Vec<_>>(), [4, 0, 1, 2, 0, 1]);
         assert_eq!(*step.slices[0].pages, [2, 0]);
         assert_eq!(rows(&step), [0, 5]);
-        step.check(8, 4, 4).unwrap();
+        step.check(8, KvSize { page_len: 4, pages: 4, window_pages: None }).unwrap();
         let step = batch.to_step(Entry::needs_hidden);
         assert_eq!((rows(&step), step.tokens.len()), (vec![0, 1, 3], 4));
         // the third entry's token was the second sample

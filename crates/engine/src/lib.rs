@@ -7,7 +7,7 @@
 //! ```
 //! use tern_engine::{Capacity, Engine, Event, Finish, Limits, Request, ScriptedRunner};
 //!
-//! let runner = ScriptedRunner::new(1000, Capacity { pages: 64, page_len: 16, max_tokens: 64, max_outputs: 8 });
+//! let runner = ScriptedRunner::new(1000, Capacity { pages: 64, page_len: 16, max_tokens: 64, max_outputs: 8, window: None });
 //! let limits = Limits { max_seqs: 8, max_context: 256, max_waiting: 100, step_millis: 0 };
 //! let engine = Engine::start(Box::new(runner), limits)?;
 //! let events: Vec<Event> = engine.generate(Request::new(vec![1, 2, 3], 5))?.collect();
@@ -30,6 +30,7 @@ mod handle;
 mod limits;
 mod pace;
 mod pages;
+mod pool;
 mod request;
 mod runner;
 mod scheduler;
@@ -37,14 +38,14 @@ mod scripted;
 mod sequence;
 
 pub use batch::{Answer, Batch, Entry, Want};
-pub use capacity::Capacity;
+pub use capacity::{Capacity, WindowPages};
 pub use constraint::{Constraint, SharedConstraint};
 pub use engine::Engine;
 pub use error::{EngineError, Fault};
 
 pub use handle::{Handle, InFlight, TokenStream};
 pub use limits::Limits;
-pub use pages::{PageList, Pages};
+pub use pages::{Need, PageList, Pages};
 pub use request::{Event, Finish, Pooling, Request, RequestId};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, Stats};

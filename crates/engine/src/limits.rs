@@ -70,7 +70,8 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits { max_seqs: 2, max_context: 32, max_waiting: 1, step_millis: 0 };
-    const CAPACITY: Capacity = Capacity { pages: 3, page_len: 4, max_tokens: 8, max_outputs: 4 };
+    const CAPACITY: Capacity =
+        Capacity { pages: 3, page_len: 4, max_tokens: 8, max_outputs: 4, window: None };
 
     fn message(result: Result<(), EngineError>) -> String {
         result.map_or_else(|e| e.to_string(), |()| "ok".into())

@@ -3,42 +3,47 @@
 //! A full page has a content: its tokens after the content of the page before it, so one content stands for a whole
 //! prefix. Contents are found by hash and compared in full, so a hit is never wrong. A free page keeps its content until
 //! it is used for another: a later prompt may revive it.
+//!
+//! Layers with a window may have their own pages. A sequence holds those that its next token sees; what falls out of the
+//! window is released, and keeps its content as well. A prefix is found if all its pages are there, and those of its end
+//! that the window covers.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use tern_graph::PageTable;
 
-use crate::EngineError;
+use crate::pool::Pool;
+use crate::{Capacity, EngineError};
 
 /// All pages of an engine: the only place that allocates and frees them.
 #[derive(Clone, Debug)]
 pub struct Pages {
     page_len: usize,
-    pages: Vec<Page>,
-    /// Free pages, by when they were released; those without a content come first.
-    free: BTreeSet<(u64, u32)>,
-    /// Pages by the hash of their content.
-    known: HashMap<u64, u32>,
-    /// Free pages with a content.
-    cached: usize,
-    /// Numbers contents and releases.
-    counter: u64,
+    /// Pages of layers that keep all tokens. Every content has one.
+    full: Pool,
+    window: Option<WindowPool>,
+    /// Contents by name.
+    contents: HashMap<u64, Content>,
+    /// Names of contents by hash.
+    known: HashMap<u64, u64>,
+    /// Names given so far; none is used twice.
+    names: u64,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Page {
-    holders: u32,
-    /// When it was released, if it is free.
-    released: u64,
-    content: Option<Content>,
+/// Pages of layers with a window.
+#[derive(Clone, Debug)]
+struct WindowPool {
+    /// Keys that a token sees, itself included.
+    tokens: usize,
+    /// Pages that the keys of one token are in, at most.
+    span: usize,
+    pool: Pool,
 }
 
 /// The tokens of a page after everything before them.
 #[derive(Clone, Debug)]
 struct Content {
-    /// Identifies this content; never used twice.
-    name: u64,
     hash: u64,
     /// The name of the content before it; 0 at the start of a sequence.
     after: u64,
@@ -50,33 +55,58 @@ struct Content {
 pub struct PageList {
     /// In the order of positions.
     pub pages: PageTable,
-    /// How many of them, from the first, have a content.
+    /// The same for layers with a window, if they have their own pages.
+    pub window_pages: PageTable,
+    /// How many entries of `window_pages`, from the first, are released and 0.
+    released: usize,
+    /// How many pages, from the first, have a content.
     known: usize,
     /// The name of the last one's content.
     name: u64,
 }
 
+/// Free pages that a sequence needs to start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Of layers that keep all tokens.
+    pub pages: usize,
+    /// Of layers with a window.
+    pub window_pages: usize,
+}
+
+impl PageList {
+    /// How many of its pages, from the first, have a content.
+    pub fn prefix(&self) -> usize {
+        self.known
+    }
+}
+
 impl Pages {
-    /// `total` free pages of `page_len` tokens.
-    pub fn new(total: usize, page_len: usize) -> Pages {
+    /// All pages of a runner, free.
+    pub fn new(capacity: &Capacity) -> Pages {
+        let window = capacity.window.map(|window| WindowPool {
+            tokens: window.tokens,
+            span: window.span(capacity.page_len),
+            pool: Pool::new(window.pages),
+        });
         Pages {
-            page_len,
-            pages: vec![Page::default(); total],
-            free: (0..total as u32).map(|page| (0, page)).collect(),
+            page_len: capacity.page_len,
+            full: Pool::new(capacity.pages),
+            window,
+            contents: HashMap::new(),
             known: HashMap::new(),
-            cached: 0,
-            counter: 0,
+            names: 0,
         }
     }
 
     /// Free pages, with or without a content.
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.full.free()
     }
 
     /// Free pages that a prompt may revive.
     pub fn cached(&self) -> usize {
-        self.cached
+        self.full.cached()
     }
 
     /// Tokens per page.
@@ -86,148 +116,227 @@ impl Pages {
 
     /// Pages in total.
     pub fn total(&self) -> usize {
-        self.pages.len()
+        self.full.total()
     }
 
-    /// Free pages that a new sequence of these tokens needs.
-    pub fn need(&self, tokens: &[u32]) -> usize {
-        let shared = self.find(tokens).filter(|&page| self.pages[page as usize].holders > 0).count();
-        tokens.len().div_ceil(self.page_len) - shared
+    /// Pages of layers with a window: free ones, free ones with a content, and all.
+    pub fn window_counts(&self) -> [usize; 3] {
+        self.window.as_ref().map_or([0; 3], |w| [w.pool.free(), w.pool.cached(), w.pool.total()])
+    }
+
+    /// Free pages that a new sequence of these tokens needs; `revives`: it may start with a cached prefix.
+    pub fn need(&self, tokens: &[u32], revives: bool) -> Need {
+        let prefix = if revives { self.find(tokens) } else { vec![] };
+        let blocks = tokens.len().div_ceil(self.page_len);
+        let held = |pool: &Pool, contents: &[u64]| {
+            contents.iter().filter_map(|c| pool.find(*c)).filter(|page| pool.is_held(*page)).count()
+        };
+        let window_pages = self.window.as_ref().map_or(0, |window| {
+            blocks.min(window.span)
+                - held(&window.pool, &prefix[self.first_seen(prefix.len() * self.page_len)..])
+        });
+        Need { pages: blocks - held(&self.full, &prefix), window_pages }
+    }
+
+    /// Whether so many pages are free, and `spare` more of each kind.
+    pub fn has(&self, need: Need, spare: usize) -> bool {
+        let window_free = self.window.as_ref().map_or(usize::MAX, |window| window.pool.free());
+        self.full.free() >= need.pages + spare && window_free >= need.window_pages.saturating_add(spare)
     }
 
     /// Acquires the longest cached prefix of `tokens`, except the page of the last one: one token must be computed to
     /// sample from.
     pub fn revive(&mut self, tokens: &[u32]) -> PageList {
-        let pages: Vec<u32> = self.find(tokens).collect();
-        for &page in &pages {
-            self.hold(page);
+        let prefix = self.find(tokens);
+        let pages: Vec<u32> = prefix.iter().filter_map(|content| self.full.find(*content)).collect();
+        pages.iter().for_each(|page| self.full.hold(*page));
+        let released = self.first_seen(prefix.len() * self.page_len).min(prefix.len());
+        let mut window_pages = vec![];
+        if let Some(window) = &mut self.window {
+            window_pages.resize(released, 0);
+            window_pages.extend(prefix[released..].iter().filter_map(|content| window.pool.find(*content)));
+            window_pages[released..].iter().for_each(|page| window.pool.hold(*page));
         }
-        let last = pages.last().and_then(|&page| self.pages[page as usize].content.as_ref());
-        PageList { known: pages.len(), name: last.map_or(0, |content| content.name), pages: pages.into() }
+        let name = prefix.last().copied().unwrap_or(0);
+        let (pages, window_pages) = (pages.into(), window_pages.into());
+        PageList { pages, window_pages, released, known: prefix.len(), name }
     }
 
-    /// Adds pages to `held` until they hold `tokens` tokens; without enough free pages nothing changes.
+    /// Exchanges the pages of a sequence of these tokens, nothing of which was computed since it acquired them, for a longer
+    /// cached prefix, if there is one now and its pages are free.
+    pub fn revive_longer(&mut self, held: &mut PageList, tokens: &[u32]) {
+        let prefix = self.find(tokens);
+        let first_seen = self.first_seen(prefix.len() * self.page_len).min(prefix.len());
+        let fits = self.window.as_ref().is_none_or(|WindowPool { pool, .. }| {
+            let pages = prefix[first_seen..].iter().filter_map(|content| pool.find(*content));
+            pages.filter(|page| !pool.is_held(*page)).count() < pool.free() // and one for the next token
+        });
+        if prefix.len() <= held.known || !fits {
+            return;
+        }
+        self.give_back(held);
+        *held = self.revive(tokens);
+        let next = held.pages.len() * self.page_len + 1;
+        let grown = self.grow(held, tokens.len(), next);
+        debug_assert!(grown, "it held as many pages before");
+    }
+
+    /// Adds pages to `held` until they hold `tokens` tokens, and `window_tokens` in layers with a window; without enough
+    /// free pages nothing changes.
     #[must_use = "the pages may have run out"]
-    pub fn grow(&mut self, held: &mut PageList, tokens: usize) -> bool {
+    pub fn grow(&mut self, held: &mut PageList, tokens: usize, window_tokens: usize) -> bool {
         let more = tokens.div_ceil(self.page_len).saturating_sub(held.pages.len());
-        if more > self.free.len() {
+        let window_more = window_tokens.div_ceil(self.page_len).saturating_sub(held.window_pages.len());
+        if !self.has(Need { pages: more, window_pages: window_more }, 0) {
             return false;
         }
         for _ in 0..more {
-            let Some(&(_, page)) = self.free.first() else { return false };
-            self.hold(page);
-            if let Some(content) = self.pages[page as usize].content.take() {
-                self.known.remove(&content.hash);
+            let Some(taken) = self.full.take() else { return false };
+            held.pages.make_mut().push(taken.page);
+            if let Some(lost) = taken.lost {
+                self.forget(lost);
             }
-            held.pages.make_mut().push(page);
         }
+        self.grow_window(held, window_tokens);
         true
     }
 
-    /// Caches the contents of all full pages among the first `tokens.len()` tokens, which have been computed.
+    /// Adds pages of layers with a window to `held` until they hold `tokens` tokens, or none is free; returns how many of the
+    /// tokens fit.
+    pub fn grow_window(&mut self, held: &mut PageList, tokens: usize) -> usize {
+        let Some(window) = &mut self.window else { return tokens };
+        while held.window_pages.len() * self.page_len < tokens
+            && let Some(taken) = window.pool.take()
+        {
+            held.window_pages.make_mut().push(taken.page);
+        }
+        tokens.min(held.window_pages.len() * self.page_len)
+    }
+
+    /// Whether `held` has pages for so many tokens, and `window_tokens` in layers with a window.
+    pub fn covers(&self, held: &PageList, tokens: usize, window_tokens: usize) -> bool {
+        let window = self.window.is_none() || held.window_pages.len() * self.page_len >= window_tokens;
+        window && held.pages.len() * self.page_len >= tokens
+    }
+
+    /// Caches the contents of all full pages among the first `tokens.len()` tokens, which have been computed, and releases
+    /// what the tokens after them do not see.
     ///
     /// A page whose content exists already is replaced by the existing page, so that each content is kept once.
     pub fn remember(&mut self, held: &mut PageList, tokens: &[u32]) {
         for at in held.known..(tokens.len() / self.page_len).min(held.pages.len()) {
             let full = &tokens[at * self.page_len..(at + 1) * self.page_len];
             let hash = hash(held.name, full);
-            let own = held.pages[at];
-            match self.known.get(&hash).copied() {
-                Some(page) if self.has(page, held.name, full) => {
-                    self.hold(page);
-                    held.pages.make_mut()[at] = page;
-                    self.release(own);
-                }
-                Some(_) => return, // a hash collision: this sequence's pages are not cached
+            let name = match self.known.get(&hash).copied() {
+                Some(name) if self.is_content(name, held.name, full) => name,
+                Some(_) => break, // a hash collision: this sequence's pages are not cached
                 None => {
-                    self.counter += 1;
-                    let content = Content { name: self.counter, hash, after: held.name, tokens: full.into() };
-                    self.pages[own as usize].content = Some(content);
-                    self.known.insert(hash, own);
+                    self.names += 1;
+                    self.contents.insert(self.names, Content { hash, after: held.name, tokens: full.into() });
+                    self.known.insert(hash, self.names);
+                    self.names
                 }
+            };
+            keep(&mut self.full, &mut held.pages, at, name);
+            if let Some(window) = &mut self.window
+                && (held.released..held.window_pages.len()).contains(&at)
+            {
+                keep(&mut window.pool, &mut held.window_pages, at, name);
             }
-            held.known = at + 1;
-            let content = self.pages[held.pages[at] as usize].content.as_ref();
-            held.name = content.map_or(0, |content| content.name);
+            (held.known, held.name) = (at + 1, name);
         }
+        self.slide(held, tokens.len());
+    }
+
+    /// Releases pages that neither the token at `position` nor any after it sees.
+    fn slide(&mut self, held: &mut PageList, position: usize) {
+        let first = self.first_seen(position).min(held.window_pages.len());
+        let Some(window) = &mut self.window else { return };
+        if first <= held.released {
+            return;
+        }
+        for page in &mut held.window_pages.make_mut()[held.released..first] {
+            window.pool.release(std::mem::take(page));
+        }
+        held.released = first;
     }
 
     /// Releases all of `held`.
     pub fn give_back(&mut self, held: &mut PageList) {
+        let PageList { pages, window_pages, released, .. } = std::mem::take(held);
         // in reverse, so that a prefix stays cached longer than what follows it
-        for page in std::mem::take(held).pages.iter().rev() {
-            self.release(*page);
+        pages.iter().rev().for_each(|page| self.full.release(*page));
+        if let Some(window) = &mut self.window {
+            window_pages[released..].iter().rev().for_each(|page| window.pool.release(*page));
         }
     }
 
     /// Checks that every page is held as often as it occurs in `held`, and free exactly if it does not occur.
     pub fn check<'a>(&self, held: impl IntoIterator<Item = &'a PageList>) -> Result<(), EngineError> {
         let broken = |text: String| Err(EngineError::Broken(text));
-        let mut times = vec![0u32; self.pages.len()];
-        for &page in held.into_iter().flat_map(|held| held.pages.iter()) {
-            match times.get_mut(page as usize) {
-                Some(n) => *n += 1,
-                None => return broken(format!("page {page} of {} does not exist", self.pages.len())),
-            }
+        let held: Vec<&PageList> = held.into_iter().collect();
+        self.full.check("page", held.iter().flat_map(|held| held.pages.iter().copied()))?;
+        let (contents, known) = (self.contents.len(), self.known.len());
+        let kept = self.full.contents().filter(|name| self.contents.contains_key(name)).count();
+        if (contents, known) != (kept, kept) || self.full.contents().count() != kept {
+            return broken(format!("{contents} contents and {known} hashes of {kept} pages"));
         }
-        for (i, (page, times)) in self.pages.iter().zip(times).enumerate() {
-            if page.holders != times {
-                return broken(format!("page {i} is held {times} times, and {} were counted", page.holders));
-            }
-            let free = self.free.contains(&(page.released, i as u32));
-            if free != (times == 0) {
-                let is = if free { "free" } else { "not free" };
-                return broken(format!("page {i} is held {times} times and {is}"));
-            }
-            if let Some(content) = &page.content
-                && self.known.get(&content.hash) != Some(&(i as u32))
-            {
-                return broken(format!("page {i} has a content that is not in the index"));
-            }
+        let Some(window) = &self.window else { return Ok(()) };
+        let of_window = held.iter().flat_map(|held| held.window_pages[held.released..].iter().copied());
+        window.pool.check("window page", of_window)?;
+        match window.pool.contents().find(|name| !self.contents.contains_key(name)) {
+            Some(name) => broken(format!("a window page has content {name}, which no page has")),
+            None => Ok(()),
         }
-        let (free, contents) = (self.free.len(), self.pages.iter().filter(|p| p.content.is_some()).count());
-        if free != self.pages.iter().filter(|p| p.holders == 0).count() || contents != self.known.len() {
-            return broken(format!("{free} pages are free and {} known, of {contents}", self.known.len()));
-        }
-        Ok(())
     }
 
-    /// The pages of the longest cached prefix, without the page of the last token.
-    fn find(&self, tokens: &[u32]) -> impl Iterator<Item = u32> {
+    /// The contents of the longest cached prefix, without the page of the last token.
+    fn find(&self, tokens: &[u32]) -> Vec<u64> {
         let before_last = &tokens[..tokens.len().saturating_sub(1)];
-        before_last.chunks_exact(self.page_len).scan(0, |after, full| {
-            let page = *self.known.get(&hash(*after, full))?;
-            if !self.has(page, *after, full) {
-                return None;
+        let contents = before_last.chunks_exact(self.page_len).scan(0, |after, full| {
+            let name = *self.known.get(&hash(*after, full))?;
+            let found = self.is_content(name, *after, full);
+            *after = name;
+            found.then_some(name)
+        });
+        let mut contents: Vec<u64> = contents.collect();
+        let Some(window) = &self.window else { return contents };
+        let (mut present, mut longest) = (0, 0); // window pages in a row up to here, and the longest prefix that has enough
+        for (i, content) in contents.iter().enumerate() {
+            present = if window.pool.find(*content).is_some() { present + 1 } else { 0 };
+            if i + 1 - self.first_seen((i + 1) * self.page_len) <= present {
+                longest = i + 1;
             }
-            *after = self.pages[page as usize].content.as_ref()?.name;
-            Some(page)
-        })
-    }
-
-    fn has(&self, page: u32, after: u64, tokens: &[u32]) -> bool {
-        let content = self.pages[page as usize].content.as_ref();
-        content.is_some_and(|c| c.after == after && *c.tokens == *tokens)
-    }
-
-    fn hold(&mut self, number: u32) {
-        let page = &mut self.pages[number as usize];
-        if page.holders == 0 {
-            self.free.remove(&(page.released, number));
-            self.cached -= usize::from(page.content.is_some());
         }
-        page.holders += 1;
+        contents.truncate(longest);
+        contents
     }
 
-    fn release(&mut self, number: u32) {
-        self.counter += 1;
-        let page = &mut self.pages[number as usize];
-        page.holders -= 1;
-        if page.holders == 0 {
-            page.released = if page.content.is_some() { self.counter } else { 0 };
-            self.cached += usize::from(page.content.is_some());
-            self.free.insert((page.released, number));
+    /// The first page of a layer with a window that the token at `position` sees; 0 without such layers.
+    fn first_seen(&self, position: usize) -> usize {
+        self.window.as_ref().map_or(0, |w| (position + 1).saturating_sub(w.tokens) / self.page_len)
+    }
+
+    fn is_content(&self, name: u64, after: u64, tokens: &[u32]) -> bool {
+        self.contents.get(&name).is_some_and(|c| c.after == after && *c.tokens == *tokens)
+    }
+
+    /// Drops a content whose page is used for another.
+    fn forget(&mut self, name: u64) {
+        if let Some(content) = self.contents.remove(&name) {
+            self.known.remove(&content.hash);
         }
+        if let Some(window) = &mut self.window {
+            window.pool.forget(name);
+        }
+    }
+}
+
+/// Gives the page at `at` its content, or replaces it by the page that has it.
+fn keep(pool: &mut Pool, table: &mut PageTable, at: usize, content: u64) {
+    let (own, page) = (table[at], pool.keep(table[at], content));
+    if page != own {
+        table.make_mut()[at] = page;
     }
 }
 
@@ -237,113 +346,4 @@ fn hash(after: u64, tokens: &[u32]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn held(pages: &mut Pages, tokens: &[u32]) -> PageList {
-        let mut held = pages.revive(tokens);
-        assert!(pages.grow(&mut held, tokens.len()));
-        held
-    }
-
-    #[test]
-    fn pages_are_allocated_once_and_released() {
-        let mut pages = Pages::new(4, 16);
-        let (mut a, mut b) = (PageList::default(), PageList::default());
-        assert!(pages.grow(&mut a, 17));
-        assert!(pages.grow(&mut b, 16));
-        assert_eq!((&*a.pages, &*b.pages, pages.free()), ([0, 1].as_slice(), [2].as_slice(), 1));
-        assert!(!pages.grow(&mut b, 49), "one page is free, two are needed");
-        assert!(pages.grow(&mut a, 32), "held pages count");
-        pages.check([&a, &b]).unwrap();
-        pages.give_back(&mut a);
-        pages.check([&b]).unwrap();
-        assert_eq!((pages.free(), a.pages.len()), (3, 0));
-    }
-
-    #[test]
-    fn a_lost_or_doubled_page_is_detected() {
-        let mut pages = Pages::new(3, 16);
-        assert!(pages.grow(&mut PageList::default(), 16));
-        let message = |held: &[u32]| {
-            pages
-                .check([&PageList { pages: held.to_vec().into(), ..PageList::default() }])
-                .unwrap_err()
-                .to_string()
-        };
-        assert_eq!(message(&[]), "the engine stopped: page 0 is held 0 times, and 1 were counted");
-        assert_eq!(message(&[0, 2]), "the engine stopped: page 2 is held 1 times, and 0 were counted");
-        assert_eq!(message(&[3]), "the engine stopped: page 3 of 3 does not exist");
-    }
-
-    #[test]
-    fn a_prefix_is_shared_while_held_and_revived_after_release() {
-        let mut pages = Pages::new(8, 2);
-        let tokens = [1, 2, 3, 4, 5];
-        let mut a = held(&mut pages, &tokens);
-        pages.remember(&mut a, &tokens);
-        assert_eq!(pages.need(&tokens), 1, "two full pages are shared");
-        let mut b = held(&mut pages, &[1, 2, 3, 9]);
-        assert_eq!((b.pages[0], b.pages[1] == a.pages[1]), (a.pages[0], false));
-        pages.check([&a, &b]).unwrap();
-        pages.give_back(&mut a);
-        pages.give_back(&mut b);
-        assert_eq!((pages.free(), pages.cached()), (8, 2));
-        let c = pages.revive(&tokens);
-        assert_eq!((c.pages.len(), c.known), (2, 2));
-        assert_eq!(
-            pages.revive(&[3, 4, 5]).pages.len(),
-            0,
-            "the same tokens at another place are another content"
-        );
-    }
-
-    #[test]
-    fn the_page_of_the_last_token_is_always_computed() {
-        let mut pages = Pages::new(8, 2);
-        let mut a = held(&mut pages, &[1, 2, 3, 4]);
-        pages.remember(&mut a, &[1, 2, 3, 4]);
-        assert_eq!(pages.revive(&[1, 2, 3, 4]).pages.len(), 1);
-    }
-
-    #[test]
-    fn equal_contents_become_one_page() {
-        let mut pages = Pages::new(8, 2);
-        let tokens = [1, 2, 3, 4, 5];
-        let (mut a, mut b) = (held(&mut pages, &tokens), held(&mut pages, &tokens));
-        pages.remember(&mut a, &tokens[..4]);
-        pages.remember(&mut b, &tokens[..4]);
-        assert_eq!((&a.pages[..2], pages.free()), (&b.pages[..2], 8 - 4));
-        pages.check([&a, &b]).unwrap();
-    }
-
-    #[test]
-    fn contents_with_the_same_hash_share_no_page() {
-        // the same tokens after another content, and other tokens after the same one
-        for (tokens, collides) in [([1, 2, 1, 2, 5], 1), ([7, 8, 3, 4, 5], 0)] {
-            let mut pages = Pages::new(8, 2);
-            let mut a = held(&mut pages, &[1, 2, 9]);
-            pages.remember(&mut a, &[1, 2]);
-            let mut b = held(&mut pages, &tokens);
-            pages.remember(&mut b, &tokens[..2 * collides]);
-            let full = &tokens[2 * collides..][..2];
-            pages.known.insert(hash(b.name, full), a.pages[0]);
-            let (before, found) = (b.clone(), pages.find(&tokens).count());
-            pages.remember(&mut b, &tokens);
-            assert_eq!((b.pages, found), (before.pages, collides), "{full:?} is not the content of page 0");
-            assert_eq!(b.known, collides, "it is not cached");
-        }
-    }
-
-    #[test]
-    fn what_follows_is_evicted_before_the_prefix() {
-        let mut pages = Pages::new(3, 2);
-        let tokens = [1, 2, 3, 4, 5, 6];
-        let mut a = held(&mut pages, &tokens);
-        pages.remember(&mut a, &tokens);
-        pages.give_back(&mut a);
-        let mut other = held(&mut pages, &[9, 9]);
-        assert_eq!(pages.revive(&[1, 2, 3, 4, 5, 6, 7]).pages.len(), 2);
-        pages.give_back(&mut other);
-    }
-}
+mod tests;

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    Backend, Bindings, Buffer, Graph, HostTensor, KvCells, KvSpec, OutputRow, PageTable, Program, Reserve,
+    Backend, Bindings, Buffer, Graph, HostTensor, KvCells, OutputRow, PageTable, Program, Reserve, Slice,
     Step, Ticket, all_finite,
 };
 
-use crate::{Answer, Batch, Capacity, EngineError, Entry, Want};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Want, WindowPages};
 
 /// Turns a batch into answers.
 pub trait Runner: Send {
@@ -93,10 +93,9 @@ impl GraphRunner {
     ) -> Result<GraphRunner, EngineError> {
         let RunnerConfig { capacity, kv_cells: cells } = config;
         capacity.check()?;
-        let Capacity { pages, page_len, max_tokens, max_outputs } = capacity;
+        let Capacity { max_tokens, max_outputs, .. } = capacity;
         // before the weights: a device that is too small fails at once
-        let kv = KvSpec { layers: graph.kv.clone(), cells, pages, page_len };
-        let kv = Some(backend.reserve(&Reserve::Kv(kv))?);
+        let kv = Some(backend.reserve(&Reserve::Kv(capacity.kv_spec(graph, cells)))?);
         let mut tensors = tensors.into_iter();
         let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
         for (want, roles) in graph.weights.iter().zip(graph.roles()) {
@@ -134,16 +133,26 @@ impl GraphRunner {
     ///
     /// Overwrites the first pages, so nothing else may be in flight.
     pub fn logits(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
-        let Capacity { pages, page_len, max_tokens, max_outputs } = self.capacity;
+        let Capacity { pages, page_len, max_tokens, max_outputs, window } = self.capacity;
         let need = self.capacity.pages_for(tokens.len());
         if need > pages {
             return Err(EngineError::Pages { need, page_len, pages });
         }
         let pages: PageTable = (0..need as u32).collect();
-        let chunk = max_outputs.min(max_tokens);
+        let mut chunk = max_outputs.min(max_tokens);
+        // pages that have left the window are used again, in turn: a step and what it sees must fit them
+        let window_pages: PageTable =
+            (0..need as u32).map(|page| window.map_or(0, |w| page % w.pages as u32)).collect();
+        if let Some(window) = window.filter(|window| window.pages < need) {
+            let fits = |step: &usize| WindowPages::in_turn(window.tokens, page_len, *step) <= window.pages;
+            chunk = (1..=chunk).rev().find(fits).unwrap_or(1);
+        }
         for (i, part) in tokens.chunks(chunk).enumerate() {
             let first = i * chunk;
-            let ticket = self.backend.submit(self.program, Step::all_logits(part, first, pages.clone()))?;
+            let slice = Slice::new(part.len(), first, pages.clone());
+            let slices = vec![Slice { window_pages: window_pages.clone(), ..slice }];
+            let step = Step { slices, ..Step::all_logits(part, first, PageTable::default()) };
+            let ticket = self.backend.submit(self.program, step)?;
             for (row, out) in self.backend.collect(ticket)?.rows.iter().enumerate() {
                 let position = first + row;
                 let Some(logits) = &out.logits else {

@@ -27,6 +27,12 @@ pub struct Stats {
     pub pages_cached: usize,
     /// Pages in total.
     pub pages_total: usize,
+    /// Free pages of layers with a window; 0 if they have no pages of their own.
+    pub window_pages_free: usize,
+    /// Those of them with a cached prefix.
+    pub window_pages_cached: usize,
+    /// Pages of layers with a window in total.
+    pub window_pages_total: usize,
     /// Tokens reported, without end tokens.
     pub tokens_generated: u64,
     /// Tokens of the prompts whose prefill is complete, each prompt counted once.
@@ -65,7 +71,7 @@ impl Scheduler {
         Ok(Scheduler {
             limits,
             capacity,
-            pages: Pages::new(capacity.pages, capacity.page_len),
+            pages: Pages::new(&capacity),
             running: vec![],
             waiting: VecDeque::new(),
             arrivals: 0,
@@ -111,11 +117,11 @@ impl Scheduler {
             if grant == 0 {
                 continue;
             }
-            // since it acquired its pages, others may have computed its prefix
-            if sequence.fresh && !sequence.acquire_pages(&mut self.pages) {
+            sequence.look_for_prefix(&mut self.pages);
+            grant = sequence.grow_window(&mut self.pages, grant.min(sequence.pending()));
+            if grant == 0 {
                 continue;
             }
-            grant = grant.min(sequence.pending());
             if sequence.start() {
                 self.done.started_tokens += sequence.prompt_len() as u64;
                 self.done.cached_tokens += sequence.computed as u64;
@@ -170,12 +176,16 @@ impl Scheduler {
 
     /// The counts.
     pub fn stats(&self) -> Stats {
+        let [window_pages_free, window_pages_cached, window_pages_total] = self.pages.window_counts();
         Stats {
             running: self.running.len(),
             waiting: self.waiting.len(),
             pages_free: self.pages.free(),
             pages_cached: self.pages.cached(),
             pages_total: self.pages.total(),
+            window_pages_free,
+            window_pages_cached,
+            window_pages_total,
             ..self.done
         }
     }
@@ -190,7 +200,7 @@ impl Scheduler {
         let mut grants = vec![0; self.running.len()];
         let mut prompts = vec![];
         for (i, sequence) in self.running.iter().enumerate() {
-            if sequence.held.pages.len() < self.capacity.pages_for(sequence.length()) {
+            if !self.pages.covers(&sequence.held, sequence.length(), sequence.next_length()) {
                 continue; // the last sequence found no page and skips this step
             }
             match sequence.pending() {
@@ -215,14 +225,14 @@ impl Scheduler {
         grants
     }
 
-    /// Acquires the page that each running sequence needs for its newest token, preempting the last ones if necessary;
+    /// Acquires the pages that each running sequence needs for its newest token, preempting the last ones if necessary;
     /// false if the one to preempt is in flight.
     fn grow_pages(&mut self) -> bool {
         let mut i = 0;
         while i < self.running.len() {
             let sequence = &mut self.running[i];
-            let length = sequence.length();
-            if self.pages.grow(&mut sequence.held, length) {
+            let (length, next_length) = (sequence.length(), sequence.next_length());
+            if self.pages.grow(&mut sequence.held, length, next_length) {
                 i += 1;
             } else if i + 1 == self.running.len() {
                 break; // the last sequence keeps its pages and skips this step
@@ -257,7 +267,7 @@ impl Scheduler {
         let Some(first) = self.waiting.front() else { return false };
         // each running sequence may soon need one more page and should not have to preempt the new one for it
         let spare = self.running.len();
-        if self.pages.free() < first.need(&self.pages) + spare {
+        if !self.pages.has(first.need(&self.pages), spare) {
             return false;
         }
         let Some(mut sequence) = self.waiting.pop_front() else { return false };

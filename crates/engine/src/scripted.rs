@@ -12,11 +12,16 @@ type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 ///
 /// It keeps which token was written to which slot of which page and nothing about requests. A scheduler that mixes up
 /// pages, positions or recomputation therefore changes the text, or reads a slot that was never written.
+///
+/// If the capacity has pages of layers with a window, a slot of theirs keeps what a layer's keys depend on, all tokens up to
+/// the position. Each token reads its window, and anything else in it fails the batch.
 pub struct ScriptedRunner {
     vocab: usize,
     capacity: Capacity,
     /// `[page][slot]`
     written: HashMap<u32, Vec<Option<u32>>>,
+    /// Hashes of all tokens up to a position, in pages of layers with a window. `[page][slot]`
+    window_written: HashMap<u32, Vec<Option<u64>>>,
     script: Box<Script>,
     ahead: bool,
     /// The samples of the last batch, for carried tokens of the next.
@@ -46,6 +51,7 @@ impl ScriptedRunner {
             vocab,
             capacity,
             written: HashMap::new(),
+            window_written: HashMap::new(),
             script: Box::new(answer),
             ahead: false,
             sampled: vec![],
@@ -81,6 +87,48 @@ impl ScriptedRunner {
         Ok(())
     }
 
+    /// What the window's pages hold of each token of a history: all tokens up to it.
+    fn prefixes(history: &[u32]) -> Vec<u64> {
+        let prefixes = history.iter().scan(0, |hash, &token| {
+            *hash = Random::new(*hash ^ u64::from(token)).next_u64();
+            Some(*hash)
+        });
+        prefixes.collect()
+    }
+
+    fn window_slot(&self, entry: &Entry, position: usize) -> Result<(u32, usize), EngineError> {
+        let (page_len, pages) = (self.capacity.page_len, self.capacity.window.map_or(0, |w| w.pages));
+        let page = entry.window_pages.get(position / page_len).filter(|page| (**page as usize) < pages);
+        let page = page.ok_or_else(|| fault(entry, format!("no window page for position {position}")))?;
+        Ok((*page, position % page_len))
+    }
+
+    fn write_window(&mut self, entry: &Entry) -> Result<(), EngineError> {
+        if self.capacity.window.is_none() {
+            return Ok(());
+        }
+        let prefixes = ScriptedRunner::prefixes(&self.history(entry)?);
+        for (position, prefix) in prefixes.iter().enumerate().skip(entry.position) {
+            let ((page, slot), page_len) = (self.window_slot(entry, position)?, self.capacity.page_len);
+            self.window_written.entry(page).or_insert_with(|| vec![None; page_len])[slot] = Some(*prefix);
+        }
+        Ok(())
+    }
+
+    /// Reads the window of every token of an entry: the first one sees the oldest keys, the others all that follow.
+    fn check_window(&self, entry: &Entry, history: &[u32]) -> Result<(), EngineError> {
+        let Some(window) = self.capacity.window else { return Ok(()) };
+        let first = (entry.position + 1).saturating_sub(window.tokens);
+        for (position, prefix) in ScriptedRunner::prefixes(history).iter().enumerate().skip(first) {
+            let (page, slot) = self.window_slot(entry, position)?;
+            let found = self.window_written.get(&page).and_then(|slots| slots[slot]);
+            if found != Some(*prefix) {
+                return Err(fault(entry, format!("position {position} of the window holds something else")));
+            }
+        }
+        Ok(())
+    }
+
     fn history(&self, entry: &Entry) -> Result<Vec<u32>, EngineError> {
         let read = |position| {
             let (page, slot) = self.slot(entry, position)?;
@@ -98,6 +146,7 @@ impl ScriptedRunner {
 
     fn answer(&mut self, entry: &Entry) -> Result<Answer, EngineError> {
         let history = self.history(entry)?;
+        self.check_window(entry, &history)?;
         let sample = match &entry.want {
             Want::Nothing => return Ok(Answer::Nothing),
             Want::Token(sample, _) => sample,
@@ -166,6 +215,7 @@ impl Runner for ScriptedRunner {
             }
             self.write(entry)?;
         }
+        entries.iter().try_for_each(|e| self.write_window(e))?;
         let answers: Vec<Answer> = entries.iter().map(|e| self.answer(e)).collect::<Result<_, _>>()?;
         let samples = entries.iter().zip(&answers).filter(|(e, _)| e.sample().is_some());
         let id = |answer: &Answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
@@ -204,13 +254,14 @@ mod tests {
     use tern_graph::Sampling;
 
     use super::*;
+    use crate::WindowPages;
 
-    const PAIRS: Capacity = Capacity { pages: 8, page_len: 2, max_tokens: 8, max_outputs: 8 };
+    const PAIRS: Capacity = Capacity { pages: 8, page_len: 2, max_tokens: 8, max_outputs: 8, window: None };
 
     fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
         let (tokens, pages) = (tokens.to_vec(), pages.to_vec().into());
         let want = Want::Token(Sample::default(), None);
-        Entry { id: 1, tokens, carried: None, position, pages, want }
+        Entry { id: 1, tokens, position, pages, want, ..Entry::default() }
     }
 
     fn next(runner: &mut ScriptedRunner, entries: Vec<Entry>) -> Result<Vec<u32>, String> {
@@ -236,6 +287,21 @@ mod tests {
         assert_eq!(message(vec![entry(&[1], 2, &[0])]), "request 1: no page for position 2");
         let twice = vec![entry(&[1], 0, &[5]), entry(&[1], 0, &[5])];
         assert_eq!(message(twice), "request 1: page 5 is written in this batch already");
+    }
+
+    #[test]
+    fn a_window_page_that_others_have_overwritten_is_detected_while_it_is_seen() {
+        let capacity = Capacity { window: Some(WindowPages { tokens: 3, pages: 4 }), ..PAIRS };
+        let runner = &mut ScriptedRunner::new(1000, capacity);
+        let with = |entry: Entry, window: &[u32]| Entry { window_pages: window.to_vec().into(), ..entry };
+        let mut step = |entry, window| next(runner, vec![with(entry, window)]).map(|_| ());
+        step(entry(&[1, 2, 3, 4], 0, &[0, 1]), &[0, 1]).unwrap();
+        step(entry(&[7, 8], 0, &[4]), &[0]).unwrap(); // another sequence takes the first page
+        step(entry(&[5], 4, &[0, 1, 2]), &[0, 1, 2]).unwrap(); // positions 2 to 4
+        let other = "request 1: position 1 of the window holds something else";
+        assert_eq!(step(entry(&[4, 5], 3, &[0, 1, 2]), &[0, 1, 2]).unwrap_err(), other);
+        let none = "request 1: no window page for position 4";
+        assert_eq!(step(entry(&[5], 4, &[0, 1, 2]), &[0, 1]).unwrap_err(), none);
     }
 
     #[test]

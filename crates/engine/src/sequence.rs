@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tern_graph::{Mask, Sampled, Sampling, Seen, all_finite};
 
-use crate::pages::{PageList, Pages};
+use crate::pages::{Need, PageList, Pages};
 use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Want};
 
 /// A request and its progress.
@@ -97,24 +97,48 @@ impl Sequence {
         self.tokens.len() - self.prompt_len
     }
 
+    /// The tokens before its next step and the first of the step: layers with a window have pages for these at least.
+    pub(crate) fn next_length(&self) -> usize {
+        (self.planned + 1).min(self.length())
+    }
+
     /// Free pages that it needs to start.
-    pub(crate) fn need(&self, pages: &Pages) -> usize {
-        if self.reads_all() { self.tokens.len().div_ceil(pages.page_len()) } else { pages.need(&self.tokens) }
+    pub(crate) fn need(&self, pages: &Pages) -> Need {
+        pages.need(&self.tokens, !self.reads_all())
     }
 
     /// Acquires pages for all known tokens, starting with the cached prefix; false, with none acquired, if there are not
     /// enough.
     pub(crate) fn acquire_pages(&mut self, pages: &mut Pages) -> bool {
-        pages.give_back(&mut self.held);
-        self.held = if self.reads_all() { PageList::default() } else { pages.revive(&self.tokens) };
-        self.computed = self.held.pages.len() * pages.page_len();
-        self.planned = self.computed;
-        self.fresh = true;
-        let grown = pages.grow(&mut self.held, self.tokens.len());
+        if !self.reads_all() {
+            self.held = pages.revive(&self.tokens);
+        }
+        self.start_after_prefix(pages);
+        let (length, next_length) = (self.tokens.len(), self.next_length());
+        let grown = pages.grow(&mut self.held, length, next_length);
         if !grown {
             self.release_pages(pages);
         }
         grown
+    }
+
+    /// Looks for its prefix again, if nothing was planned since it acquired its pages: others may have computed it.
+    pub(crate) fn look_for_prefix(&mut self, pages: &mut Pages) {
+        if self.fresh && !self.reads_all() {
+            pages.revive_longer(&mut self.held, &self.tokens);
+            self.start_after_prefix(pages);
+        }
+    }
+
+    fn start_after_prefix(&mut self, pages: &Pages) {
+        self.computed = self.held.prefix() * pages.page_len();
+        self.planned = self.computed;
+        self.fresh = true;
+    }
+
+    /// Acquires pages of layers with a window for its next `grant` tokens, or for as many as there are pages.
+    pub(crate) fn grow_window(&mut self, pages: &mut Pages, grant: usize) -> usize {
+        pages.grow_window(&mut self.held, self.planned + grant).saturating_sub(self.planned)
     }
 
     /// Releases the pages: what they hold is computed again later, or found in the prefix cache. Nothing may be in flight.
@@ -164,7 +188,8 @@ impl Sequence {
         }
         self.planned = end;
         self.fresh = false;
-        Entry { id: self.id, tokens, carried, position, pages: self.held.pages.clone(), want }
+        let (pages, window_pages) = (self.held.pages.clone(), self.held.window_pages.clone());
+        Entry { id: self.id, tokens, carried, position, pages, window_pages, want }
     }
 
     /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Graph, HostTensor, KvCells, KvSpec, PageTable, Roles, Sample, Sampled};
+use crate::{Graph, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled};
 
 /// A stored tensor or reserved memory, by number; valid for the backend that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -209,6 +209,9 @@ pub struct Slice {
     pub position: usize,
     /// The sequence's KV pages.
     pub pages: PageTable,
+    /// Its pages in the layers with a window, if they have their own. Entries of pages that lie before the window of the
+    /// slice's first token are any page of the cache: what they hold has no effect.
+    pub window_pages: PageTable,
 }
 
 /// A requested row.
@@ -238,12 +241,24 @@ pub struct OutputRow {
     pub logits: Option<Vec<f32>>,
 }
 
+impl Slice {
+    /// Tokens of a sequence all of whose layers have the same pages.
+    pub fn new(len: usize, position: usize, pages: impl Into<PageTable>) -> Slice {
+        Slice { len, position, pages: pages.into(), window_pages: PageTable::default() }
+    }
+
+    /// The page table of layers that have the window's (`KvSpec::window`), or of the others.
+    pub fn table(&self, windowed: bool) -> &PageTable {
+        if windowed { &self.window_pages } else { &self.pages }
+    }
+}
+
 impl Step {
     /// One sequence's tokens from `position` on, with the logits of every row.
     pub fn all_logits(tokens: &[u32], position: usize, pages: impl Into<PageTable>) -> Step {
         Step {
             tokens: tokens.to_vec(),
-            slices: vec![Slice { len: tokens.len(), position, pages: pages.into() }],
+            slices: vec![Slice::new(tokens.len(), position, pages)],
             outputs: (0..tokens.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
             carried: vec![],
         }
@@ -255,7 +270,7 @@ impl Step {
     }
 
     /// Refuses a step that does not fit its graph: token ids, slices, pages and rows all in range.
-    pub fn check(&self, vocab: usize, pages: usize, page_len: usize) -> Result<()> {
+    pub fn check(&self, vocab: usize, kv: KvSize) -> Result<()> {
         let fail = |text: String| Err(BackendError::Invalid(text));
         if self.tokens.is_empty() {
             return fail("a step has no tokens".into());
@@ -267,16 +282,19 @@ impl Step {
         if covered != self.tokens.len() {
             return fail(format!("slices cover {covered} of {} tokens", self.tokens.len()));
         }
-        for s in &self.slices {
-            if page_len > 0 && s.pages.len() * page_len < s.position + s.len {
-                return fail(format!(
-                    "{} pages of {page_len} do not hold position {}",
-                    s.pages.len(),
-                    s.position + s.len - 1
-                ));
+        let tables = [(false, "pages", Some(kv.pages)), (true, "window pages", kv.window_pages)];
+        let tables = tables.iter().flat_map(|(windowed, name, pages)| {
+            pages.iter().flat_map(move |pages| self.slices.iter().map(move |s| (s, *windowed, *name, *pages)))
+        });
+        for (s, windowed, name, pages) in tables {
+            let (table, page_len) = (s.table(windowed), kv.page_len);
+            if page_len > 0 && table.len() * page_len < s.position + s.len {
+                let (has, last) = (table.len(), s.position + s.len - 1);
+                return fail(format!("{has} {name} of {page_len} do not hold position {last}"));
             }
-            if let Some(p) = s.pages.iter().find(|&&p| p as usize >= pages) {
-                return fail(format!("page {p} is outside the {pages} reserved"));
+            if let Some(p) = table.iter().find(|&&p| p as usize >= pages) {
+                let of = if windowed { " for windows" } else { "" };
+                return fail(format!("page {p} is outside the {pages} reserved{of}"));
             }
         }
         if let Some(o) = self.outputs.iter().find(|o| o.row >= self.tokens.len()) {

@@ -9,6 +9,7 @@ mod linears;
 mod not_finite;
 mod small_ops;
 mod unlisted;
+mod windows;
 
 use tern_quant::Quant;
 
@@ -19,7 +20,7 @@ pub use unlisted::UNLISTED;
 
 use crate::{
     Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells, KvSpec,
-    PageTable, Random, Reference, Reserve, Step, Val, all_finite,
+    PageTable, Random, Reference, Reserve, Step, Val, WindowLayers, all_finite,
 };
 
 /// Tokens per KV page in the cases.
@@ -112,13 +113,17 @@ impl Case {
     /// Stores, reserves and compiles; then steps can be run one at a time.
     pub fn prepare<'a>(&'a self, backend: &'a mut dyn Backend) -> Result<Prepared<'a>, BackendError> {
         let weights = self.store(backend)?;
-        let pages =
-            self.steps.iter().flat_map(|s| &s.slices).flat_map(|s| s.pages.iter()).max().map_or(0, |p| p + 1);
+        let pages = |windowed: bool| {
+            let slices = self.steps.iter().flat_map(|s| &s.slices);
+            slices.flat_map(|s| s.table(windowed).iter()).max().map_or(0, |p| *p as usize + 1)
+        };
+        let window = WindowLayers { layers: self.graph.window_layers(), pages: pages(true) };
         let kv = KvSpec {
             layers: self.graph.kv.clone(),
             cells: self.kv_cells,
-            pages: pages as usize,
+            pages: pages(false),
             page_len: PAGE_LEN,
+            window: (window.pages > 0).then_some(window),
         };
         let kv = Some(backend.reserve(&Reserve::Kv(kv))?);
         let max_tokens = self.steps.iter().map(|s| s.tokens.len()).max().unwrap_or(1);
@@ -244,6 +249,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     cases.extend(experts::experts()?);
     cases.extend(batches::batches()?);
     cases.extend(not_finite::not_finite()?);
+    cases.extend(windows::windows()?);
     Ok(cases)
 }
 

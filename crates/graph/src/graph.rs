@@ -174,6 +174,28 @@ impl Graph {
         graph.value(head).outputs_only.then_some(graph)
     }
 
+    /// The keys that any reader of a KV layer sees, one entry per layer: the largest window, or `None` if one sees all.
+    pub fn windows(&self) -> Vec<Option<usize>> {
+        let mut windows = vec![Some(0); self.kv.len()];
+        for node in &self.nodes {
+            if let Op::Attend { layer, args, .. } = &node.op {
+                windows[*layer] = windows[*layer].zip(args.window).map(|(a, b)| a.max(b));
+            }
+        }
+        windows
+    }
+
+    /// The largest window of the layers that have one; `None` if all see all keys.
+    pub fn window(&self) -> Option<usize> {
+        self.windows().into_iter().flatten().max()
+    }
+
+    /// The layers with a window, which may have their own pages.
+    pub fn window_layers(&self) -> Vec<usize> {
+        let windows = self.windows().into_iter().enumerate();
+        windows.filter_map(|(layer, window)| window.map(|_| layer)).collect()
+    }
+
     /// Rows of the embedding table: token ids must be below.
     pub fn vocab(&self) -> usize {
         let tables = self.nodes.iter().filter_map(|n| match n.op {

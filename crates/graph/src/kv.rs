@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::Graph;
+
 /// What one attention layer keeps per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayer {
@@ -33,7 +35,7 @@ pub enum KvCells {
     Fp8,
 }
 
-/// A KV cache to reserve: `pages` pages of `page_len` tokens for every layer.
+/// A KV cache to reserve: pages of `page_len` tokens, `pages` of them for every layer that is not in `window`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvSpec {
     /// The graph's attention layers, in order.
@@ -44,6 +46,29 @@ pub struct KvSpec {
     pub pages: usize,
     /// Tokens per page.
     pub page_len: usize,
+    /// Layers with their own pages and page tables, which lose the pages that fall out of the layers' window; without it,
+    /// all layers keep all tokens.
+    pub window: Option<WindowLayers>,
+}
+
+/// The layers of a graph that attend to a window, and their pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WindowLayers {
+    /// Indices of the layers.
+    pub layers: Vec<usize>,
+    /// Number of pages.
+    pub pages: usize,
+}
+
+/// The page tables of a KV cache, as a step must fill them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvSize {
+    /// Tokens per page.
+    pub page_len: usize,
+    /// Pages of layers that keep all tokens.
+    pub pages: usize,
+    /// Pages of the layers with a window, if they have their own.
+    pub window_pages: Option<usize>,
 }
 
 impl KvLayer {
@@ -58,9 +83,34 @@ impl KvLayer {
 }
 
 impl KvSpec {
+    /// Whether a graph can use it: the same layers, and those in `window` are read through a window only.
+    pub fn fits(&self, graph: &Graph) -> bool {
+        let windows = graph.windows();
+        self.layers == graph.kv && (0..windows.len()).all(|i| !self.is_windowed(i) || windows[i].is_some())
+    }
+
+    /// Whether a layer has the page tables of the window.
+    pub fn is_windowed(&self, layer: usize) -> bool {
+        self.window.as_ref().is_some_and(|window| window.layers.contains(&layer))
+    }
+
+    /// Pages of a layer.
+    pub fn pages_of(&self, layer: usize) -> usize {
+        self.window.as_ref().filter(|_| self.is_windowed(layer)).map_or(self.pages, |window| window.pages)
+    }
+
+    /// What a step needs to know of it.
+    pub fn size(&self) -> KvSize {
+        let window_pages = self.window.as_ref().map(|window| window.pages);
+        KvSize { page_len: self.page_len, pages: self.pages, window_pages }
+    }
+
     /// Bytes of all pages; `None` if they exceed 64 bits.
     pub fn bytes(&self) -> Option<u64> {
-        let token: usize = self.layers.iter().map(|layer| layer.bytes_per_token(self.cells)).sum();
-        (token as u64).checked_mul(self.pages as u64)?.checked_mul(self.page_len as u64)
+        let layers = self.layers.iter().enumerate().map(|(i, layer)| {
+            let page = (layer.bytes_per_token(self.cells) as u64).checked_mul(self.page_len as u64)?;
+            page.checked_mul(self.pages_of(i) as u64)
+        });
+        layers.reduce(|sum, bytes| sum?.checked_add(bytes?)).unwrap_or(Some(0))
     }
 }

@@ -25,7 +25,7 @@ pub use backend::{
     Reserve, Slice, Step, StepOutput, Ticket,
 };
 pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
-pub use kv::{KvCells, KvLayer, KvSpec};
+pub use kv::{KvCells, KvLayer, KvSize, KvSpec, WindowLayers};
 pub use mask::Mask;
 pub use op::{
     Activation, Attention, KeysAndValues, NormKind, Op, RopeStyle, Temperature, Val, WeightId, clamp, softcap,

@@ -2,7 +2,7 @@
 
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KeysAndValues, KvLayer,
-    KvSpec, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, Step, StepOutput,
+    KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, Step, StepOutput,
     Ticket, Val, Value, softcap,
 };
 
@@ -30,12 +30,13 @@ struct Compiled {
 }
 
 /// Keys and values in f32. `[layer][page * page_len + slot][kv_heads * dim]`
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Kv {
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
-    pages: usize,
-    page_len: usize,
+    /// Whether a layer has the page tables of the window. `[layer]`
+    windowed: Vec<bool>,
+    size: KvSize,
 }
 
 impl Reference {
@@ -54,12 +55,10 @@ impl Reference {
     fn run(&mut self, program: usize, step: &Step) -> Result<StepOutput> {
         let mut kv = match self.programs[program].kv {
             Some(b) => match &mut self.buffers[b.0 as usize] {
-                Stored::Kv(kv) => {
-                    std::mem::replace(kv, Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 })
-                }
+                Stored::Kv(kv) => std::mem::take(kv),
                 Stored::Tensor(_) => return Err(BackendError::Invalid("the KV buffer is a tensor".into())),
             },
-            None => Kv { keys: vec![], values: vec![], pages: 0, page_len: 0 },
+            None => Kv::default(),
         };
         let result = self.run_with(program, step, &mut kv);
         if let Some(b) = self.programs[program].kv {
@@ -70,7 +69,7 @@ impl Reference {
 
     fn run_with(&self, program: usize, step: &Step, kv: &mut Kv) -> Result<StepOutput> {
         let Compiled { graph, weights, .. } = &self.programs[program];
-        step.check(graph.vocab(), kv.pages, kv.page_len)?;
+        step.check(graph.vocab(), kv.size)?;
         let weight = |id: crate::WeightId| self.tensor(weights[id.index()]);
         let positions: Vec<usize> = step.positions().collect();
         let mut values: Vec<Vec<f32>> = Vec::with_capacity(graph.nodes.len()); // [rows, width] each
@@ -108,8 +107,10 @@ impl Reference {
                 Op::Attend { q, kv: new, layer, args, sinks } => {
                     let sinks = sinks.map(|s| weight(s).to_f32());
                     if let Some(KeysAndValues { k, v }) = new {
-                        store(step, get(*k), width(*k), &mut kv.keys[*layer], kv.page_len);
-                        store(step, get(*v), width(*v), &mut kv.values[*layer], kv.page_len);
+                        let (windowed, page_len) = (kv.windowed[*layer], kv.size.page_len);
+                        let slots: Vec<usize> = slots(step, windowed, page_len).collect();
+                        store(&slots, get(*k), width(*k), &mut kv.keys[*layer]);
+                        store(&slots, get(*v), width(*v), &mut kv.values[*layer]);
                     }
                     attend(step, get(*q), kv, *layer, args, sinks.as_deref())
                 }
@@ -268,14 +269,18 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Stores one row per token at the tokens' positions.
-fn store(step: &Step, rows: &[f32], width: usize, to: &mut [f32], page_len: usize) {
-    let mut rows = rows.chunks(width);
-    for slice in &step.slices {
-        for (p, row) in (slice.position..slice.position + slice.len).zip(&mut rows) {
-            let slot = slice.pages[p / page_len] as usize * page_len + p % page_len;
-            to[slot * width..][..width].copy_from_slice(row);
-        }
+/// Where the tokens of a step are in a layer's pages.
+fn slots(step: &Step, windowed: bool, page_len: usize) -> impl Iterator<Item = usize> {
+    step.slices.iter().flat_map(move |slice| {
+        let positions = slice.position..slice.position + slice.len;
+        positions.map(move |p| slice.table(windowed)[p / page_len] as usize * page_len + p % page_len)
+    })
+}
+
+/// Stores one row per token.
+fn store(slots: &[usize], rows: &[f32], width: usize, to: &mut [f32]) {
+    for (slot, row) in slots.iter().zip(rows.chunks(width)) {
+        to[slot * width..][..width].copy_from_slice(row);
     }
 }
 
@@ -291,7 +296,8 @@ fn attend(
     let mut out = Vec::with_capacity(step.tokens.len() * a.heads * a.v_dim);
     let mut row = 0;
     for slice in &step.slices {
-        let slot = |p: usize| slice.pages[p / kv.page_len] as usize * kv.page_len + p % kv.page_len;
+        let (pages, page_len) = (slice.table(kv.windowed[layer]), kv.size.page_len);
+        let slot = |p: usize| pages[p / page_len] as usize * page_len + p % page_len;
         for i in 0..slice.len {
             let position = slice.position + i;
             let first = a.window.map_or(0, |w| (position + 1).saturating_sub(w));
@@ -337,12 +343,15 @@ impl Backend for Reference {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv(KvSpec { layers, pages, page_len, .. }) = what;
+        let Reserve::Kv(spec) = what;
         let zeros = |width: fn(&KvLayer) -> usize| {
-            layers.iter().map(|l| vec![0.0; pages * page_len * l.kv_heads * width(l)]).collect()
+            let layers = spec.layers.iter().enumerate();
+            let slots = |layer: usize| spec.pages_of(layer) * spec.page_len;
+            layers.map(|(i, l)| vec![0.0; slots(i) * l.kv_heads * width(l)]).collect()
         };
         let (keys, values) = (zeros(|l| l.k_dim), zeros(|l| l.v_dim));
-        self.buffers.push(Stored::Kv(Kv { keys, values, pages: *pages, page_len: *page_len }));
+        let windowed = (0..spec.layers.len()).map(|layer| spec.is_windowed(layer)).collect();
+        self.buffers.push(Stored::Kv(Kv { keys, values, windowed, size: spec.size() }));
         Ok(Buffer(self.buffers.len() as u32 - 1))
     }
 

@@ -3,7 +3,8 @@
 
 use tern_graph::{
     Activation, Attention, Backend, Bindings, Carried, ExpertGroups, Gating, Graph, HostTensor, KvCells,
-    NormKind, Output, PageTable, Reference, Roles, RopeStyle, RopeTable, Routing, Sample, Slice, Step, Val,
+    KvSize, NormKind, Output, PageTable, Reference, Roles, RopeStyle, RopeTable, Routing, Sample, Slice,
+    Step, Val,
 };
 
 const ATTENTION: Attention = Attention::full(4, 2, 2, 0.5);
@@ -246,10 +247,7 @@ fn pairs_that_do_not_fit() {
 fn step() -> Step {
     Step {
         tokens: vec![1, 2, 3, 9],
-        slices: vec![
-            Slice { len: 3, position: 14, pages: [3, 0].into() },
-            Slice { len: 1, position: 0, pages: [1].into() },
-        ],
+        slices: vec![Slice::new(3, 14, [3, 0]), Slice::new(1, 0, [1])],
         outputs: vec![
             Output { row: 2, sample: None, logits: true },
             Output { row: 3, sample: None, logits: false },
@@ -260,12 +258,13 @@ fn step() -> Step {
 
 #[test]
 fn steps_that_do_not_fit() {
-    assert_eq!(step().check(10, 4, 16), Ok(()));
+    let kv = KvSize { page_len: 16, pages: 4, window_pages: None };
+    assert_eq!(step().check(10, kv), Ok(()));
     assert_eq!(step().positions().collect::<Vec<_>>(), [14, 15, 16, 0]);
     let message = |edit: fn(&mut Step)| {
         let mut step = step();
         edit(&mut step);
-        step.check(10, 4, 16).unwrap_err().to_string()
+        step.check(10, kv).unwrap_err().to_string()
     };
     assert_eq!(message(|s| *s = Step::default()), "a step has no tokens");
     assert_eq!(message(|s| s.tokens[2] = 10), "token id 10 is outside the vocabulary of 10");
@@ -279,6 +278,16 @@ fn steps_that_do_not_fit() {
     assert_eq!(message(|s| s.slices[1].pages.make_mut()[0] = 4), "page 4 is outside the 4 reserved");
     assert_eq!(message(|s| s.outputs[1].row = 4), "output row 4 of 4 tokens");
     assert_eq!(message(|s| s.carried = vec![Carried { token: 4, output: 0 }]), "carried token 4 of 4 tokens");
+
+    let kv = KvSize { window_pages: Some(2), ..kv };
+    let message = |tables: [&[u32]; 2]| {
+        let mut step = step();
+        step.slices.iter_mut().zip(tables).for_each(|(s, pages)| s.window_pages = pages.to_vec().into());
+        step.check(10, kv).map_err(|e| e.to_string())
+    };
+    assert_eq!(message([&[0, 1], &[0]]), Ok(()));
+    assert_eq!(message([&[0, 1], &[]]), Err("0 window pages of 16 do not hold position 0".into()));
+    assert_eq!(message([&[0, 2], &[0]]), Err("page 2 is outside the 2 reserved for windows".into()));
 }
 
 /// Logits that are the embedding of a token itself: the best token after any is the one with the largest column.
@@ -352,7 +361,7 @@ fn a_weight_has_the_roles_of_all_ops_that_read_it() {
 fn a_step_without_kv_needs_no_pages() {
     let mut step = step();
     step.slices.iter_mut().for_each(|s| s.pages = PageTable::default());
-    assert_eq!(step.check(10, 0, 0), Ok(()));
+    assert_eq!(step.check(10, KvSize::default()), Ok(()));
 }
 
 #[test]

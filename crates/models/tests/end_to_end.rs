@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_cpu::Cpu;
-use tern_engine::{Capacity, GraphRunner, RunnerConfig};
+use tern_engine::{Capacity, GraphRunner, RunnerConfig, WindowPages};
 use tern_formats::{Checkpoint, Metadata};
 use tern_graph::{
     Backend, Bindings, Graph, HostTensor, KvCells, KvSpec, Output, Random, Reference, Reserve, Slice, Step,
@@ -51,7 +51,12 @@ fn logits(
     chunk: usize,
 ) -> Vec<Vec<f32>> {
     let pages = POSITIONS.div_ceil(PAGE_LEN);
-    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk };
+    // in small steps, layers with a window have their own pages, which are used in turn
+    let window = model.graph.window().filter(|_| chunk < POSITIONS).map(|tokens| WindowPages {
+        tokens,
+        pages: WindowPages::in_turn(tokens, PAGE_LEN, chunk).min(pages),
+    });
+    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window };
     let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
     let weights = weights.iter().cloned();
     let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ()).unwrap();
@@ -145,10 +150,7 @@ fn texts_in_one_step(shape: &str) {
     // the rest of `a` and all of `b` in one step
     let rest = [&a[20..], b].concat();
     let both = ready.step(Step {
-        slices: vec![
-            Slice { len: 15, position: 20, pages: even.into() },
-            Slice { len: b.len(), position: 0, pages: odd.into() },
-        ],
+        slices: vec![Slice::new(15, 20, even), Slice::new(b.len(), 0, odd)],
         outputs: (0..rest.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
         tokens: rest,
         carried: vec![],

@@ -138,7 +138,7 @@ impl Metrics {
 }
 
 /// Name, type, help and value of the engine's metrics.
-fn engine_metrics(engine: &Engine<'_>) -> [(&'static str, &'static str, &'static str, f64); 15] {
+fn engine_metrics(engine: &Engine<'_>) -> [(&'static str, &'static str, &'static str, f64); 18] {
     let stats = &engine.stats;
     let total = stats.pages_total.max(1) as f64;
     let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
@@ -183,6 +183,24 @@ fn engine_metrics(engine: &Engine<'_>) -> [(&'static str, &'static str, &'static
         ),
         ("tern:kv_pages_cached", "gauge", "Free KV pages with cached prefixes.", stats.pages_cached as f64),
         ("tern:kv_pages_used", "gauge", "KV pages in use.", used),
+        (
+            "tern:kv_window_pages_total",
+            "gauge",
+            "KV pages of window layers; 0 if the model has none.",
+            stats.window_pages_total as f64,
+        ),
+        (
+            "tern:kv_window_pages_free",
+            "gauge",
+            "KV pages of window layers not in use, including cached ones.",
+            stats.window_pages_free as f64,
+        ),
+        (
+            "tern:kv_window_pages_cached",
+            "gauge",
+            "Free KV pages of window layers with cached prefixes.",
+            stats.window_pages_cached as f64,
+        ),
     ]
 }
 

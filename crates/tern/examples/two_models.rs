@@ -30,5 +30,11 @@ fn main() -> Result<(), Error> {
 
 /// KV pages and step sizes, for a program that works with token ids.
 fn capacity() -> tern::engine::Capacity {
-    tern::engine::Capacity { pages: 16, page_len: tern::PAGE_LEN, max_tokens: 64, max_outputs: 1 }
+    tern::engine::Capacity {
+        pages: 16,
+        page_len: tern::PAGE_LEN,
+        max_tokens: 64,
+        max_outputs: 1,
+        window: None,
+    }
 }

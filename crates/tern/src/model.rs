@@ -200,13 +200,13 @@ fn start_engine(
     let info = backend.info();
     let free = info.memory_free.saturating_sub(opened.weight_bytes());
     let step_tokens = options.step_tokens.unwrap_or(info.step_tokens);
-    let page_bytes = opened.kv_bytes_per_token() * PAGE_LEN;
-    let capacity = Capacity {
-        pages: options.kv_memory.pages(seqs, context, page_bytes, free),
-        page_len: PAGE_LEN,
-        max_tokens: step_tokens.min(context.saturating_mul(seqs)).max(seqs),
-        max_outputs: seqs,
+    let max_tokens = step_tokens.min(context.saturating_mul(seqs)).max(seqs);
+    let sized = |pages: usize| {
+        let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window: None };
+        sizes.with_window(&opened.model.graph)
     };
+    let bytes = |pages| opened.kv_bytes(&sized(pages));
+    let capacity = sized(options.kv_memory.pages(seqs, context, bytes, free));
     let runner = opened.runner(backend, capacity, progress)?;
     let LoadOptions { max_seqs, max_waiting, step_millis, .. } = *options;
     Ok(Engine::start(Box::new(runner), Limits { max_seqs, max_context: context, max_waiting, step_millis })?)

@@ -131,9 +131,16 @@ impl OpenedModel {
         self.tensors.iter().map(|t| t.data().len() as u64).sum()
     }
 
-    /// Bytes of the keys and values of one token.
-    pub fn kv_bytes_per_token(&self) -> usize {
-        self.model.graph.kv.iter().map(|layer| layer.bytes_per_token(self.kv_cells)).sum()
+    /// Bytes of a KV cache.
+    pub fn kv_bytes(&self, capacity: &Capacity) -> u64 {
+        capacity.kv_spec(&self.model.graph, self.kv_cells).bytes().unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of the keys and values that one token sees after `tokens` others.
+    pub fn kv_bytes_seen(&self, tokens: usize) -> u64 {
+        let layers = self.model.graph.kv.iter().zip(self.model.graph.windows());
+        let seen = |window: Option<usize>| window.map_or(tokens, |window| window.min(tokens)) as u64;
+        layers.map(|(layer, window)| layer.bytes_per_token(self.kv_cells) as u64 * seen(window)).sum()
     }
 
     /// The format that most of the weights are in.
@@ -150,11 +157,11 @@ impl OpenedModel {
 
     /// What it will take on a device.
     pub fn memory(&self, backend: &dyn Backend, capacity: Capacity) -> MemoryPlan {
-        let kv_tokens = capacity.kv_tokens();
         MemoryPlan {
             weights: self.weight_bytes(),
-            kv: (self.kv_bytes_per_token() as u64).saturating_mul(kv_tokens as u64),
-            kv_tokens,
+            kv: self.kv_bytes(&capacity),
+            kv_tokens: capacity.kv_tokens(),
+            window_tokens: capacity.window.map(|window| window.pages.saturating_mul(capacity.page_len)),
             scratch: backend.scratch(&self.model.graph, capacity.max_tokens, capacity.max_outputs),
         }
     }

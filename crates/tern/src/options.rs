@@ -9,6 +9,9 @@ use crate::Device;
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
 
+/// KV pages at most.
+const MOST_PAGES: usize = u32::MAX as usize;
+
 /// How a model is loaded. The defaults suit a program that embeds a model.
 ///
 /// ```
@@ -81,18 +84,35 @@ pub enum KvMemory {
 }
 
 impl KvMemory {
-    /// Pages for `seqs` sequences of `context` tokens.
-    pub(crate) fn pages(self, seqs: usize, context: usize, page_bytes: usize, free: u64) -> usize {
-        let page_bytes = page_bytes.max(1);
+    /// Pages for `seqs` sequences of `context` tokens; `bytes` returns what a KV cache of so many pages takes, with the pages
+    /// of layers with a window, which are fewer.
+    pub(crate) fn pages(self, seqs: usize, context: usize, bytes: impl Fn(usize) -> u64, free: u64) -> usize {
+        let one = context.div_ceil(PAGE_LEN);
+        let all = one.saturating_mul(seqs);
         match self {
-            KvMemory::Auto => {
-                let one = context.div_ceil(PAGE_LEN);
-                (one * seqs).min(((free / 2) as usize / page_bytes).max(one))
-            }
+            KvMemory::Auto => most_within(free / 2, one, all, bytes),
             KvMemory::Pages(pages) => pages,
-            KvMemory::Bytes(bytes) => (bytes as usize / page_bytes).max(1),
+            KvMemory::Bytes(given) => {
+                // more than all sequences need, for the prefix cache, unless pages take no memory
+                let most = if bytes(MOST_PAGES) > given { MOST_PAGES } else { all };
+                most_within(given, 1, most, bytes)
+            }
         }
     }
+}
+
+/// The largest number of pages that takes at most `limit` bytes, from `least`, even if that takes more, to `most`.
+fn most_within(limit: u64, least: usize, most: usize, bytes: impl Fn(usize) -> u64) -> usize {
+    let (mut fits, mut most) = (least, most.max(least));
+    while fits < most {
+        let middle = fits + (most - fits).div_ceil(2);
+        if bytes(middle) <= limit {
+            fits = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    fits
 }
 
 impl Default for LoadOptions {
@@ -121,12 +141,21 @@ mod tests {
 
     #[test]
     fn the_kv_cache_fits_what_it_is_given() {
-        let pages = |memory: KvMemory, free| memory.pages(4, 100, 1000, free);
+        let pages = |memory: KvMemory, free| memory.pages(4, 100, |pages| pages as u64 * 1000, free);
         assert_eq!(pages(KvMemory::Auto, 1 << 30), 16); // four sequences of four pages
         assert_eq!(pages(KvMemory::Auto, 12_000), 6); // half of what is free
         assert_eq!(pages(KvMemory::Auto, 0), 4); // at least one sequence
         assert_eq!(pages(KvMemory::Pages(7), 0), 7);
         assert_eq!(pages(KvMemory::Bytes(9_999), 0), 9);
         assert_eq!(pages(KvMemory::Bytes(1), 0), 1);
+        assert_eq!(pages(KvMemory::Bytes(u64::MAX), 0), 16); // memory for any number of pages: all sequences
+
+        // layers with a window have at most five pages
+        let bytes = |pages: usize| pages as u64 * 100 + pages.min(5) as u64 * 900;
+        let pages = |memory: KvMemory, free| memory.pages(4, 100, bytes, free);
+        assert_eq!(pages(KvMemory::Auto, 12_000), 15); // 1,500 and 4,500 bytes
+        assert_eq!(pages(KvMemory::Auto, 11_000), 10);
+        assert_eq!(pages(KvMemory::Bytes(4_999), 0), 4);
+        assert_eq!(pages(KvMemory::Bytes(1_004_500), 0), 10_000);
     }
 }

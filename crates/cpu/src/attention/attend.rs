@@ -49,8 +49,9 @@ impl Attend<'_> {
         value: &[f32],
         workspace: &mut Vec<u16>,
     ) {
-        let (layer, page_len) = (&self.kv.layers[self.layer], self.kv.page_len);
-        let at = Slot { page: slice.pages[position / page_len], head, slot: position % page_len };
+        let (layer, page_len) = (&self.kv.layers[self.layer], self.kv.page_len());
+        let page = slice.table(layer.windowed)[position / page_len];
+        let at = Slot { page, head, slot: position % page_len };
         // SAFETY: the contract of this function.
         unsafe {
             self.kv.store(self.kernels.store_f16, key, &layer.keys, &at, workspace);
@@ -134,7 +135,7 @@ impl Attend<'_> {
     ) {
         // SAFETY: the contract of this function.
         unsafe {
-            match self.kv.cells {
+            match self.kv.spec.cells {
                 KvCells::F16 => self.run_of::<V, u16>(block, run, workspace),
                 KvCells::Int8 | KvCells::Fp8 => self.run_of::<V, i8>(block, run, workspace),
             }
@@ -149,14 +150,16 @@ impl Attend<'_> {
         workspace: &mut AttendWorkspace,
     ) {
         let (kv, layer, a) = (self.kv, &self.kv.layers[self.layer], self.args);
-        let (page_len, stride) = (kv.page_len, kv.run_len());
+        let (page_len, stride) = (kv.page_len(), kv.run_len());
         let (heads, queries) = (block.heads.len(), block.tokens * block.heads.len());
         let kv_head = block.heads.start / (a.heads / a.kv_heads);
         let base = run * stride;
         let (last, end) = (block.position + block.tokens - 1, base + stride);
         let seen = self.first(block.position).max(base)..end.min(last + 1);
         let pages = seen.start / page_len..seen.end.div_ceil(page_len);
-        let page_of = |p: usize| block.slice.pages[p];
+        // only those that the first token sees: earlier entries may name pages of other sequences
+        let table = block.slice.table(layer.windowed);
+        let page_of = |p: usize| table[p];
         workspace.part[..queries * a.v_dim].fill(0.0);
 
         for p in pages.clone() {

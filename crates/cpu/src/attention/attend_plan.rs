@@ -66,7 +66,7 @@ impl AttendPlan {
     pub(crate) fn reserve(&mut self, graph: &Graph, kv: Option<&Kv>, tokens: usize) -> Result<(), Refused> {
         self.tokens.reserve(tokens.saturating_sub(self.tokens.len()));
         self.blocks.reserve((tokens + PARTS).saturating_sub(self.blocks.len()));
-        let runs = kv.map_or(0, |kv| (kv.pages * kv.page_len).div_ceil(kv.run_len()));
+        let runs = kv.map_or(0, |kv| (kv.spec.pages * kv.page_len()).div_ceil(kv.run_len()));
         if runs > 1 {
             self.parts.reserve(graph, PARTS.min(tokens * runs))?;
         }

@@ -1,4 +1,5 @@
-//! KV pages: a page holds `page_len` tokens of every layer, head by head, as halves or as bytes.
+//! KV pages: a page holds `page_len` tokens of every layer, head by head, as halves or as bytes. Layers with a window may have
+//! their own pages, which follow those of the others.
 
 use tern_graph::{KvCells, KvLayer, KvSpec};
 
@@ -12,34 +13,46 @@ const RUN: usize = 512;
 
 /// Keys and values of all layers.
 pub(crate) struct Kv {
-    pub(crate) cells: KvCells,
-    pub(crate) pages: usize,
-    pub(crate) page_len: usize,
+    pub(crate) spec: KvSpec,
     pub(crate) layers: Vec<LayerKv>,
-    halves: Pages<u16>,
-    bytes: Pages<i8>,
+    halves: Shared<u16>,
+    bytes: Shared<i8>,
     /// The scale of each slot of bytes: `[kv_head][slot]`
-    scales: Pages<f32>,
+    scales: Shared<f32>,
 }
 
 /// A layer's cells in a page: keys `[kv_head][dim][slot]`, so that a vector holds one column of many keys, and values
 /// `[kv_head][slot][dim]`.
 pub(crate) struct LayerKv {
-    pub(crate) shape: KvLayer,
+    /// Whether it has the page tables of the window.
+    pub(crate) windowed: bool,
     pub(crate) keys: Side,
     pub(crate) values: Side,
 }
 
 /// Keys or values of one layer.
 pub(crate) struct Side {
-    cells: KvCells,
     dim: usize,
     /// A slot's numbers are `page_len` cells apart, as those of keys are.
     spread: bool,
-    /// Index of the first cell in a page.
+    cells: Place,
+    scales: Place,
+}
+
+/// Where the cells or scales of one side are.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// Index of the first one in page 0.
     first: usize,
-    /// Index of the first scale in a page.
-    first_scale: usize,
+    /// How many a page has.
+    each: usize,
+}
+
+impl Place {
+    #[inline(always)]
+    fn at(self, page: u32, index: usize) -> usize {
+        self.first + page as usize * self.each + index
+    }
 }
 
 /// One slot of a head.
@@ -49,41 +62,59 @@ pub(crate) struct Slot {
     pub(crate) slot: usize,
 }
 
-/// The cells of one type, page after page, so that the used ones are contiguous.
-pub(crate) struct Pages<C> {
-    each: usize,
-    all: Shared<C>,
+/// What the pages of a group of layers have: cells, and scales if the cells need them.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    cells: usize,
+    scales: usize,
 }
 
 impl Kv {
     /// Pages whose bytes fit a `usize`.
     pub(crate) fn new(spec: &KvSpec) -> Result<Kv, Refused> {
-        let KvSpec { ref layers, cells: kind, pages, page_len } = *spec;
-        let [mut halves, mut bytes, mut scales] = [0; 3];
-        let mut side = |shape: &KvLayer, dim: usize, spread: bool| {
-            let slots = page_len * shape.kv_heads;
-            let (cells, new_scales) = match kind {
-                KvCells::F16 => (&mut halves, 0),
-                KvCells::Int8 | KvCells::Fp8 => (&mut bytes, slots), // no fp8 is reserved
-            };
-            let side = Side { cells: kind, dim, spread, first: *cells, first_scale: scales };
-            (*cells, scales) = (*cells + slots * dim, scales + new_scales);
-            side
+        let scaled = spec.cells != KvCells::F16;
+        // of a page of layers that keep all tokens, and of one of layers with a window
+        let mut each = [Counts::default(); 2];
+        let mut side = |shape: &KvLayer, dim: usize, spread: bool, windowed: bool| {
+            let (slots, counts) = (spec.page_len * shape.kv_heads, &mut each[usize::from(windowed)]);
+            let [cells, scales] =
+                [counts.cells, counts.scales].map(|first| Place { first, ..Place::default() });
+            counts.cells += slots * dim;
+            counts.scales += if scaled { slots } else { 0 };
+            Side { dim, spread, cells, scales }
         };
-        let layers = layers.iter().map(|shape| LayerKv {
-            shape: *shape,
-            keys: side(shape, shape.k_dim, true),
-            values: side(shape, shape.v_dim, false),
+        let layers = spec.layers.iter().enumerate().map(|(i, shape)| {
+            let windowed = spec.is_windowed(i);
+            let keys = side(shape, shape.k_dim, true, windowed);
+            LayerKv { windowed, keys, values: side(shape, shape.v_dim, false, windowed) }
         });
-        let layers = layers.collect();
-        let (halves, bytes, scales) =
-            (Pages::new(halves, pages)?, Pages::new(bytes, pages)?, Pages::new(scales, pages)?);
-        Ok(Kv { cells: kind, pages, page_len, layers, halves, bytes, scales })
+        let mut layers: Vec<LayerKv> = layers.collect();
+        let pages = [spec.pages, spec.window.as_ref().map_or(0, |window| window.pages)];
+        let before = Counts { cells: each[0].cells * pages[0], scales: each[0].scales * pages[0] };
+        for layer in &mut layers {
+            let (begins, each) =
+                if layer.windowed { (before, each[1]) } else { (Counts::default(), each[0]) };
+            for side in [&mut layer.keys, &mut layer.values] {
+                side.cells = Place { first: side.cells.first + begins.cells, each: each.cells };
+                side.scales = Place { first: side.scales.first + begins.scales, each: each.scales };
+            }
+        }
+        let cells = before.cells + each[1].cells * pages[1];
+        let scales = before.scales + each[1].scales * pages[1];
+        let (halves, bytes) = if scaled { (0, cells) } else { (cells, 0) }; // no fp8 is reserved
+        let (halves, bytes, scales) = (zeroed(halves)?, zeroed(bytes)?, zeroed(scales)?);
+        Ok(Kv { spec: spec.clone(), layers, halves, bytes, scales })
+    }
+
+    /// Tokens per page.
+    #[inline(always)]
+    pub(crate) fn page_len(&self) -> usize {
+        self.spec.page_len
     }
 
     /// Positions per run: whole pages, and the same in every step.
     pub(crate) fn run_len(&self) -> usize {
-        (RUN / self.page_len).max(1) * self.page_len
+        (RUN / self.page_len()).max(1) * self.page_len()
     }
 
     /// A head's cells in a page; `C` must be the cache's cell type.
@@ -92,10 +123,10 @@ impl Kv {
     /// No thread writes them before the next barrier.
     #[inline(always)]
     pub(crate) unsafe fn page<C: KvCell>(&self, side: &Side, page: u32, head: usize) -> &[C] {
-        let (pages, len) = (C::pages(self), self.page_len * side.dim);
-        let first = pages.at(page, side.first + head * len);
+        let len = self.page_len() * side.dim;
+        let first = side.cells.at(page, head * len);
         // SAFETY: the contract of this function.
-        unsafe { pages.all.get(first..first + len) }
+        unsafe { C::cells(self).get(first..first + len) }
     }
 
     /// The scales of their slots, if the cell type has them.
@@ -104,9 +135,9 @@ impl Kv {
     /// That of [`Kv::page`].
     #[inline(always)]
     pub(crate) unsafe fn scales(&self, side: &Side, page: u32, head: usize) -> Option<&[f32]> {
-        let first = self.scales.at(page, side.first_scale + head * self.page_len);
+        let first = side.scales.at(page, head * self.page_len());
         // SAFETY: the contract of this function.
-        (side.cells != KvCells::F16).then(|| unsafe { self.scales.all.get(first..first + self.page_len) })
+        (self.spec.cells != KvCells::F16).then(|| unsafe { self.scales.get(first..first + self.page_len()) })
     }
 
     /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value, whose numbers are adjacent.
@@ -121,13 +152,13 @@ impl Kv {
         at: &Slot,
         workspace: &mut Vec<u16>,
     ) {
-        let (stride, of_slot) = if side.spread { (self.page_len, 1) } else { (1, side.dim) };
-        let first = side.first + at.head * self.page_len * side.dim + at.slot * of_slot;
+        let (stride, of_slot) = if side.spread { (self.page_len(), 1) } else { (1, side.dim) };
+        let first = side.cells.at(at.page, at.head * self.page_len() * side.dim + at.slot * of_slot);
         // SAFETY: the contract of this function.
         unsafe {
-            match side.cells {
+            match self.spec.cells {
                 KvCells::F16 => {
-                    let (halves, first) = (&self.halves.all, self.halves.at(at.page, first));
+                    let halves = &self.halves;
                     if !side.spread {
                         return store_f16(x, halves.get_mut(first..first + x.len()));
                     }
@@ -136,49 +167,41 @@ impl Kv {
                     workspace.iter().enumerate().for_each(|(i, half)| halves.set(first + i * stride, *half));
                 }
                 KvCells::Int8 | KvCells::Fp8 => {
-                    let (bytes, first) = (&self.bytes.all, self.bytes.at(at.page, first));
+                    let bytes = &self.bytes;
                     let most = largest(x);
                     let by = if most > 0.0 { 127.0 / most } else { 0.0 };
                     for (i, x) in x.iter().enumerate() {
                         bytes.set(first + i * stride, (x * by).round() as i8); // not finite: 0, with a scale that is not finite
                     }
-                    let scale = side.first_scale + at.head * self.page_len + at.slot;
-                    self.scales.all.set(self.scales.at(at.page, scale), most / 127.0);
+                    let scale = side.scales.at(at.page, at.head * self.page_len() + at.slot);
+                    self.scales.set(scale, most / 127.0);
                 }
             }
         }
     }
 }
 
-impl<C: Zeroed> Pages<C> {
-    /// Zeroed memory, which is not allocated until it is used; in large pages, since a step reads all over it.
-    fn new(each: usize, pages: usize) -> Result<Pages<C>, Refused> {
-        let bytes = each * pages * size_of::<C>();
-        let all = Shared::<C>::aligned(each * pages, if bytes >= LARGE { LARGE } else { LINE })?;
-        want_large_pages(all.pointer().addr(), bytes);
-        Ok(Pages { each, all })
-    }
-}
-
-impl<C> Pages<C> {
-    fn at(&self, page: u32, cell: usize) -> usize {
-        page as usize * self.each + cell
-    }
+/// Zeroed memory, which is not allocated until it is used; in large pages, since a step reads all over it.
+fn zeroed<C: Zeroed>(count: usize) -> Result<Shared<C>, Refused> {
+    let bytes = count * size_of::<C>();
+    let all = Shared::<C>::aligned(count, if bytes >= LARGE { LARGE } else { LINE })?;
+    want_large_pages(all.pointer().addr(), bytes);
+    Ok(all)
 }
 
 /// The cell type of a page.
 pub(crate) trait KvCell: Cell {
-    fn pages(kv: &Kv) -> &Pages<Self>;
+    fn cells(kv: &Kv) -> &Shared<Self>;
 }
 
 impl KvCell for u16 {
-    fn pages(kv: &Kv) -> &Pages<u16> {
+    fn cells(kv: &Kv) -> &Shared<u16> {
         &kv.halves
     }
 }
 
 impl KvCell for i8 {
-    fn pages(kv: &Kv) -> &Pages<i8> {
+    fn cells(kv: &Kv) -> &Shared<i8> {
         &kv.bytes
     }
 }

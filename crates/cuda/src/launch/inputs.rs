@@ -1,27 +1,31 @@
 //! The inputs of a step as the kernels read them: a header, then arrays.
 
-use tern_graph::Step;
+use tern_graph::{KvSize, Step};
 
 use super::strategy::StepSize;
 use crate::shared::{
     CARRIED_BIT, IDS_AT, INPUTS_HEADER, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT, SLICES_AT,
-    TABLE_STRIDE, TOKENS,
+    TABLE_STRIDE, TOKENS, WINDOW_PAGES_AT,
 };
 
 /// Words of page tables that are reserved whatever the number of sequences.
 const SMALL_TABLES: usize = 1 << 20;
 
-/// Words that are reserved for the inputs of steps of this size, with page tables of up to `pages`. A step has a slice per
-/// sequence, and at most one sequence per output; more are possible if their tables are small.
-pub(super) fn reserved_words(size: StepSize, pages: usize) -> usize {
-    let tables = (size.tokens * pages).min((size.outputs * pages).max(SMALL_TABLES));
-    INPUTS_HEADER + 3 * size.tokens + size.outputs + tables
+/// Words that are reserved for the inputs of steps of this size, with page tables of up to `kv.pages` entries. A step has a
+/// slice per sequence, and at most one sequence per output; more are possible if their tables are small.
+pub(super) fn reserved_words(size: StepSize, kv: KvSize) -> usize {
+    let tables = (size.tokens * kv.pages).min((size.outputs * kv.pages).max(SMALL_TABLES));
+    let kinds = if kv.window_pages.is_some() { 2 } else { 1 };
+    INPUTS_HEADER + 3 * size.tokens + size.outputs + kinds * tables
 }
 
-/// The words of a step's inputs.
-pub(super) fn pack(step: &Step) -> Vec<u32> {
+/// The words of a step's inputs; `windowed`: layers with a window have their own page tables.
+pub(super) fn pack(step: &Step, windowed: bool) -> Vec<u32> {
     let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
-    let stride = step.slices.iter().map(|s| s.pages.len()).max().unwrap_or(0);
+    // tables of both kinds have an entry per page of the sequence
+    let kinds: &[bool] = if windowed { &[false, true] } else { &[false] };
+    let tables = || kinds.iter().flat_map(|kind| step.slices.iter().map(|s| s.table(*kind)));
+    let stride = tables().map(|table| table.len()).max().unwrap_or(0);
     let ids = INPUTS_HEADER;
     let mut words = vec![0; INPUTS_HEADER];
     words[IDS_AT] = ids as u32;
@@ -29,6 +33,8 @@ pub(super) fn pack(step: &Step) -> Vec<u32> {
     words[SLICES_AT] = (ids + 2 * tokens) as u32;
     words[OUTPUT_ROWS_AT] = (ids + 3 * tokens) as u32;
     words[PAGES_AT] = (ids + 3 * tokens + outputs) as u32;
+    let window_tables = if windowed { step.slices.len() * stride } else { 0 };
+    words[WINDOW_PAGES_AT] = words[PAGES_AT] + window_tables as u32;
     (words[TABLE_STRIDE], words[TOKENS], words[OUTPUTS]) = (stride as u32, tokens as u32, outputs as u32);
     words.extend(&step.tokens);
     for carried in &step.carried {
@@ -37,9 +43,9 @@ pub(super) fn pack(step: &Step) -> Vec<u32> {
     words.extend(step.positions().map(|p| p as u32));
     words.extend((0..).zip(&step.slices).flat_map(|(i, s)| std::iter::repeat_n(i, s.len)));
     words.extend(step.outputs.iter().map(|o| o.row as u32));
-    for slice in &step.slices {
-        words.extend(&*slice.pages);
-        words.extend(std::iter::repeat_n(0, stride - slice.pages.len()));
+    for table in tables() {
+        words.extend(&**table);
+        words.extend(std::iter::repeat_n(0, stride - table.len()));
     }
     words
 }
@@ -51,25 +57,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tables_of_windows_follow_the_others() {
+        let slice = |len, position, pages: &[u32], window_pages: &[u32]| Slice {
+            window_pages: window_pages.to_vec().into(),
+            ..Slice::new(len, position, pages.to_vec())
+        };
+        let step = Step {
+            tokens: vec![7, 9],
+            slices: vec![slice(1, 5, &[4], &[1]), slice(1, 40, &[8, 2], &[0, 3, 5])],
+            ..Step::default()
+        };
+        let words = pack(&step, true);
+        assert_eq!((words[PAGES_AT], words[WINDOW_PAGES_AT], words[TABLE_STRIDE]), (22, 28, 3));
+        assert_eq!(words[22..], [4, 0, 0, 8, 2, 0, 1, 0, 0, 0, 3, 5]);
+        let kv = KvSize { page_len: 32, pages: 9, window_pages: Some(6) };
+        assert!(words.len() <= reserved_words(StepSize { tokens: 2, outputs: 0, longest: 1 }, kv));
+    }
+
+    #[test]
     fn arrays_follow_the_header_in_its_order() {
-        let slice = |position, len, pages: Vec<u32>| Slice { position, len, pages: pages.into() };
+        let slice = |position, len, pages: Vec<u32>| Slice::new(len, position, pages);
         let step = Step {
             tokens: vec![7, 0, 9],
             carried: vec![Carried { token: 1, output: 3 }],
             slices: vec![slice(5, 2, vec![4]), slice(40, 1, vec![8, 2])],
             outputs: vec![Output { row: 2, ..Output::default() }],
         };
-        let words = pack(&step);
+        let kv = |pages| KvSize { page_len: 32, pages, window_pages: None };
+        let words = pack(&step, false);
         assert_eq!(words[..8], [16, 19, 22, 25, 26, 2, 3, 1]);
-        assert_eq!(words[8..16], [0; 8]); // the counter of barriers begins at 0
+        assert_eq!(words[8..16], [0, 0, 26, 0, 0, 0, 0, 0]); // the counter of barriers begins at 0
         assert_eq!(words[16..19], [7, 1 << 31 | 3, 9]);
         assert_eq!(words[19..22], [5, 6, 40]);
         assert_eq!(words[22..25], [0, 0, 1]);
         assert_eq!(words[25..26], [2]);
         assert_eq!(words[26..], [4, 0, 8, 2]); // one table per slice, padded
-        assert!(words.len() <= reserved_words(StepSize { tokens: 3, outputs: 1, longest: 2 }, 2));
+        assert!(words.len() <= reserved_words(StepSize { tokens: 3, outputs: 1, longest: 2 }, kv(2)));
         // 128 sequences of 8,192 tokens: not 2,048 tables
         let most = StepSize { tokens: 2048, outputs: 128, longest: 2048 };
-        assert!(reserved_words(most, 32_768) < 129 * 32_768);
+        assert!(reserved_words(most, kv(32_768)) < 129 * 32_768);
     }
 }

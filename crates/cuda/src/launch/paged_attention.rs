@@ -42,7 +42,7 @@ impl KernelShape {
             group: (a.heads / a.kv_heads) as usize,
             capped: a.softcap > 0.0,
             cells: kv.cells,
-            page_len: kv.page_len,
+            page_len: kv.spec.page_len,
         }
     }
 

@@ -50,7 +50,7 @@ impl PhasePlan<'_> {
 
     /// The pages, if the kernels of many tokens can attend to them.
     fn paged(&self) -> Option<&Kv> {
-        self.kv.filter(|kv| paged_attention::fits(&self.phases, kv.page_len))
+        self.kv.filter(|kv| paged_attention::fits(&self.phases, kv.spec.page_len))
     }
 }
 

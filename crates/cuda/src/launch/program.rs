@@ -67,7 +67,7 @@ impl Compiled {
         let plan = Plan::of(graph, &work);
         let needs = Needs { graph, plan: &plan, fused: &fused, weights, kv: kv.as_deref(), most };
         let memory = ProgramMemory::new(device, &needs)?;
-        let page_len = kv.as_ref().map_or(0, |kv| kv.page_len);
+        let page_len = kv.as_ref().map_or(0, |kv| kv.spec.page_len);
         let lowering = Lowering {
             graph,
             plan: &plan,
@@ -122,7 +122,8 @@ impl Compiled {
             Some(buffers) => buffers,
             None => StepBuffers::new(&self.device, self.memory.inputs.len(), self.memory.sampled.len())?,
         };
-        let mut words = inputs::pack(step);
+        let windowed = self.kv.as_ref().is_some_and(|kv| kv.spec.window.is_some());
+        let mut words = inputs::pack(step, windowed);
         let strategy = self.strategies.of(size)?;
         strategy.plan(step, &mut words);
         let (needed, reserved) = (words.len() * 4, self.memory.inputs.len());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_graph::{BackendError, Graph, Op, Plan};
+use tern_graph::{BackendError, Graph, KvSize, Op, Plan};
 
 use super::experts::ExpertCounts;
 use super::fused_memory::RopeTable;
@@ -79,7 +79,7 @@ impl ProgramMemory {
         let slots = (0..plan.width.len())
             .map(|s| device.allocate(plan.room(s, most.tokens, most.outputs) * 4))
             .collect::<Result<Vec<_>>>()?;
-        let pages = needs.kv.map_or(0, |kv| kv.pages);
+        let pages = needs.kv.map_or(KvSize::default(), |kv| kv.spec.size());
         let mut attentions = vec![];
         for phase in needs.fused {
             if let Fused::Attend(attend) = phase {
@@ -112,8 +112,13 @@ impl ProgramMemory {
         let tables = tables.collect::<Result<Vec<_>>>()?;
         let ropes = tables.iter().zip(&graph.ropes);
         let ropes = ropes.map(|(at, table)| RopeTable { at: at.pointer(), pairs: table.freqs.len() });
-        let kv = needs.kv.map_or(&[][..], |kv| &kv.memory);
-        let kv = kv.iter().map(|m| KvAddresses { keys: m.keys.pointer(), values: m.values.pointer() });
+        let kv =
+            needs.kv.into_iter().flat_map(|kv| kv.memory.iter().enumerate().map(move |(i, m)| (i, m, kv)));
+        let kv = kv.map(|(layer, m, kv)| KvAddresses {
+            keys: m.keys.pointer(),
+            values: m.values.pointer(),
+            windowed: kv.spec.is_windowed(layer),
+        });
         let addresses = Addresses {
             slots: slots.iter().map(Memory::pointer).collect(),
             weights: needs.weights.iter().map(|w| w.by_address()).collect(),

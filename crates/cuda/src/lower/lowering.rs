@@ -40,6 +40,8 @@ pub(crate) struct Addresses {
 pub(crate) struct KvAddresses {
     pub(crate) keys: u64,
     pub(crate) values: u64,
+    /// Whether its pages are in the tables of layers with a window.
+    pub(crate) windowed: bool,
 }
 
 /// Scratch that all attention phases share.
@@ -412,6 +414,8 @@ impl Lowering<'_> {
             sinks: self.vector(a.sinks)?,
             growth: args.temperature.map_or(0.0, |t| t.scale),
             growth_length: args.temperature.map_or(0, |t| t.length) as i32,
+            windowed: i32::from(kv.windowed),
+            pad: 0,
         })
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn lower(
         slots: (1..=plan.width.len() as u64).map(|s| s << 12).collect(),
         weights,
         rope_tables: (0..graph.ropes.len() as u64).map(|t| 0xf000 + 0x100 * t).collect(),
-        kv: vec![KvAddresses { keys: 0xa000_0000, values: 0xb000_0000 }; graph.kv.len()],
+        kv: vec![KvAddresses { keys: 0xa000_0000, values: 0xb000_0000, windowed: false }; graph.kv.len()],
         attention: AttentionScratch { ready: 0xe000, partial: 0xe100, arrivals: 0xe200 },
         argmax: Some(ArgmaxScratch { values: 0xd000, ids: 0xd100 }),
         sampled: 0xd200,

@@ -129,6 +129,8 @@ shared_constants! {
     BARRIER: usize = 8;
     /// Where the table of attention's work lists is, in words: where each of them begins.
     WORK_AT: usize = 9;
+    /// Where page tables of layers with a window begin; those of all layers, if these have no pages of their own.
+    WINDOW_PAGES_AT: usize = 10;
     /// Words of a work list before its items; the first is how many there are.
     WORK_HEADER: usize = 8;
     /// The bit of a token id that is an output of the step before; the other bits are its index.

@@ -245,6 +245,9 @@ shared_structs! {
         /// Scores are times `1 + growth * ln(position / growth_length + 1)`.
         growth: f32,
         growth_length: i32,
+        /// Whether its pages are in the tables of layers with a window (1) or of the others (0).
+        windowed: i32,
+        pad: i32,
     }
 
     /// The norm and the linear whose results are logits of experts, or nothing.

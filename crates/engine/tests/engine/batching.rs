@@ -2,7 +2,7 @@
 
 use crate::harness::{Scenario, alone, compare, run};
 use proptest::prelude::*;
-use tern_engine::{Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner};
+use tern_engine::{Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner, WindowPages};
 
 const VOCAB: usize = 50;
 
@@ -50,17 +50,30 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 /// Scenarios, and sizes with which each fits alone but often no two at the same time.
 fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capacity)> {
     let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize);
-    (prop::collection::vec(scenario(), 1..10), sizes).prop_map(
-        |(scenarios, (max_seqs, chunk, page_len, spare))| {
+    // half of the runs have layers with a window, whose pages are as few as one sequence needs, or some more
+    let window = prop::option::of((1..30usize, 0..12usize));
+    (prop::collection::vec(scenario(), 1..10), sizes, window).prop_map(
+        |(scenarios, (max_seqs, chunk, page_len, spare), window)| {
             let fed = |g: &Scenario| g.request.prompt.len() + g.request.max_tokens - 1; // more than a vector needs
             let largest = scenarios.iter().map(fed).max().unwrap_or(1);
             let limits =
                 Limits { max_seqs, max_context: largest + 1, max_waiting: scenarios.len(), step_millis: 0 };
             let pages = largest.div_ceil(page_len) + spare;
-            let capacity = Capacity { pages, page_len, max_tokens: max_seqs + chunk, max_outputs: max_seqs };
+            let capacity = Capacity {
+                pages,
+                page_len,
+                max_tokens: max_seqs + chunk,
+                max_outputs: max_seqs,
+                window: window.map(|(tokens, more)| window_pages(tokens, page_len, pages, more)),
+            };
             (scenarios, limits, capacity)
         },
     )
+}
+
+/// Pages for a window of so many tokens: as few as one sequence of up to `pages` pages needs, and some more.
+fn window_pages(tokens: usize, page_len: usize, pages: usize, more: usize) -> WindowPages {
+    WindowPages { tokens, pages: (WindowPages::in_turn(tokens, page_len, 1) + more).min(pages) }
 }
 
 proptest! {
@@ -76,7 +89,8 @@ proptest! {
             let (outcomes, _) = run((limits, capacity), &mut runner, &scenarios, &budgets).map_err(TestCaseError::fail)?;
             prop_assert_eq!(outcomes.len(), scenarios.len());
             for (scenario, together) in scenarios.iter().zip(&outcomes) {
-                let alone = alone(&mut scripted(), scenario).map_err(TestCaseError::fail)?;
+                let mut roomy = ScriptedRunner::new(VOCAB, Capacity { window: None, ..capacity });
+                let alone = alone(&mut roomy, scenario).map_err(TestCaseError::fail)?;
                 let ended = together.finish.is_some() || !together.vector.is_empty();
                 prop_assert!(scenario.cancelled.is_some() || ended);
                 compare(&alone, together, scenario).map_err(TestCaseError::fail)?;
@@ -95,7 +109,7 @@ fn scenarios(prompts: &[usize], max_tokens: usize) -> Vec<Scenario> {
 #[test]
 fn a_cache_too_small_for_all_preempts_and_still_gives_the_same_text() {
     let limits = Limits { max_seqs: 4, max_context: 64, max_waiting: 9, step_millis: 0 };
-    let capacity = Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4 };
+    let capacity = Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4, window: None };
     let scenarios = scenarios(&[8, 8, 8, 8], 30);
     let scripted = || ScriptedRunner::new(VOCAB, capacity);
     for mut runner in [scripted(), scripted().running_ahead()] {
@@ -117,7 +131,7 @@ fn the_text_alone_is_the_script_applied_to_itself() {
     for _ in 0..20 {
         history.push(total(&history));
     }
-    let capacity = Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1 };
+    let capacity = Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1, window: None };
     let mut runner = ScriptedRunner::answering(VOCAB, capacity, move |history, _| Some(total(history)));
     assert_eq!(alone(&mut runner, &Scenario::new(request)).unwrap().text, history[3..]);
 }

@@ -143,7 +143,8 @@ pub(crate) fn run(
         scheduler.check().map_err(|e| e.to_string())?;
     }
     let stats = scheduler.stats();
-    if stats.pages_free != capacity.pages {
+    let window_pages = capacity.window.map_or(0, |window| window.pages);
+    if (stats.pages_free, stats.window_pages_free) != (capacity.pages, window_pages) {
         return Err(format!("pages are missing at the end: {stats:?}"));
     }
     Ok((outcomes.into_values().collect(), stats))

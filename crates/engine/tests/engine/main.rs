@@ -12,3 +12,5 @@ mod handle;
 mod harness;
 #[cfg(test)]
 mod scheduler;
+#[cfg(test)]
+mod windows;

@@ -109,7 +109,7 @@ fn two_sequences() -> Result<Case, GraphError> {
     case.steps.push(Step::all_logits(&ids(18, rng), 0, a.clone()));
     let both = Step {
         tokens: ids(20, rng),
-        slices: vec![Slice { len: 1, position: 18, pages: a }, Slice { len: 19, position: 0, pages: b }],
+        slices: vec![Slice::new(1, 18, a), Slice::new(19, 0, b)],
         outputs: [19, 0, 4].map(|row| Output { row, sample: None, logits: true }).to_vec(),
         carried: vec![],
     };

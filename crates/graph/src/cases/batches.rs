@@ -60,13 +60,12 @@ fn sequences(window: Option<usize>) -> Result<Case, GraphError> {
         });
     };
     for (len, pages) in lens.iter().zip(&tables) {
-        step(vec![Slice { len: *len, position: 0, pages: pages.clone() }]);
+        step(vec![Slice::new(*len, 0, pages.clone())]);
     }
     // (sequence, tokens): all, two, and drafts of three
     let all: Vec<(usize, usize)> = (0..8).map(|s| (s, 1)).collect();
     for tokens in [all.clone(), vec![(2, 1), (5, 1)], vec![(7, 4), (0, 1), (2, 3)], all] {
-        let slices =
-            tokens.iter().map(|&(s, len)| Slice { len, position: lens[s], pages: tables[s].clone() });
+        let slices = tokens.iter().map(|&(s, len)| Slice::new(len, lens[s], tables[s].clone()));
         step(slices.collect());
         tokens.iter().for_each(|&(s, len)| lens[s] += len);
     }

@@ -63,10 +63,7 @@ pub(super) fn not_finite() -> Result<Vec<Case>, GraphError> {
             for (i, id) in [6, 3, 7, 8].into_iter().enumerate() {
                 case.steps.push(Step {
                     tokens: vec![id, 5],
-                    slices: vec![
-                        Slice { len: 1, position: 18 + i, pages: first.clone() },
-                        Slice { len: 1, position: 5 + i, pages: other.clone() },
-                    ],
+                    slices: vec![Slice::new(1, 18 + i, first.clone()), Slice::new(1, 5 + i, other.clone())],
                     ..Step::all_logits(&[id, 5], 0, [])
                 });
             }

@@ -42,7 +42,8 @@ pub(crate) const HERMES: &str = "{% if tools %}<tools>{{ tools | tojson }}</tool
     {% endfor %}{% endfor %}{% if enable_thinking %}<go><think>{# ends with </think> #}{% else %}<answer>{% endif %}";
 
 pub(crate) const LIMITS: Limits = Limits { max_seqs: 8, max_context: 512, max_waiting: 8, step_millis: 0 };
-pub(crate) const CAPACITY: Capacity = Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8 };
+pub(crate) const CAPACITY: Capacity =
+    Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8, window: None };
 
 /// What a test may change.
 pub(crate) struct Setup {
