@@ -14,7 +14,7 @@ use tern::Device;
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchWhat};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
-pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs};
+pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
 use crate::values::{self, MaxTokens, Seed, positive};
 
 /// Language models at the speed of memory.
@@ -70,8 +70,8 @@ pub(crate) struct ModelArgs {
     /// Model org/repo[:QUANT] on the Hugging Face hub (also -hf)
     #[arg(long, value_name = "REPO", conflicts_with = "model")]
     pub(crate) hf: Option<String>,
-    /// Context length in tokens, prompt and answer together; 0 is the trained context [default: the trained context, at
-    /// most 8192]
+    /// Context length in tokens, prompt and answer together; 0 is the trained context, as far as memory allows [default:
+    /// the trained context, at most 8192; `serve`: 0]
     #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = values::context,
         allow_negative_numbers = true)]
     pub(crate) context: Option<usize>,

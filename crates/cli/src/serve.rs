@@ -4,12 +4,12 @@ use std::net::TcpListener as StdListener;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tern::{KvMemory, LoadOptions, Model, Pooling, units};
-use tern_server::{Config, ServedModel, Server};
+use tern::{Context, KvMemory, LoadOptions, Model, Pooling, units};
+use tern_server::{Config, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::{PoolingArg, ServeArgs};
+use crate::args::{PoolingArg, ServeArgs, UnknownArg};
 use crate::error::{CliError, CliResult};
 use crate::{process, runtime, trace};
 
@@ -122,6 +122,10 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
         max_body: args.max_body.map_or(defaults.max_body, mebibytes),
         max_bodies: args.max_bodies.map_or(defaults.max_bodies, mebibytes),
         max_connections: process::raise_open_files(args.max_connections.unwrap_or(defaults.max_connections)),
+        unknown_parameters: match args.unknown_parameters {
+            UnknownArg::Refuse => UnknownParameters::Refuse,
+            UnknownArg::Ignore => UnknownParameters::Ignore,
+        },
         max_connections_per_peer: args.max_connections_per_peer.unwrap_or(defaults.max_connections_per_peer),
         ..defaults
     }
@@ -138,7 +142,7 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
             PoolingArg::Mean => Pooling::Mean,
             PoolingArg::Last => Pooling::Last,
         }),
-        ..args.model.usual_options()
+        ..args.model.options(Context::TRAINED)
     };
     let model = Model::load_showing(args.model.name("smollm2"), &options, &args.model.progress())?;
     let limits = model.handle().limits();
@@ -153,7 +157,7 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
             names[0],
             model.load_time().as_secs_f64(),
             limits.max_seqs,
-            units::thousands(limits.max_context as u64),
+            units::thousands(model.context() as u64),
             units::thousands(model.handle().capacity().kv_tokens() as u64),
         );
     }

@@ -23,6 +23,7 @@ mod failure;
 mod generation;
 mod hosts;
 mod ids;
+mod ignored;
 mod json;
 mod messages;
 mod metrics;
@@ -39,7 +40,7 @@ mod state;
 mod text_lists;
 mod tools;
 
-pub use config::Config;
+pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
 pub use model::ServedModel;
 pub use server::Server;

@@ -8,26 +8,15 @@ use tern::engine::Sampling;
 use crate::Config;
 use crate::error::{ApiError, Result};
 use crate::ids::random;
+use crate::ignored::Object;
 use crate::model::ServedModel;
 use crate::params::{Params, Unparsed, integer, tokens};
 
-/// Parameters that have no effect on the reply.
-const IGNORED: &[&str] = &[
-    "cache_prompt",
-    "metadata",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "request_id",
-    "safety_identifier",
-    "service_tier",
-    "spaces_between_special_tokens",
-    "store",
-    "user",
-];
-
-/// All parameters are parsed except ignored ones.
-pub(crate) const UNPARSED: Unparsed = Unparsed { ignored: IGNORED, listed: None, keep: 0 };
+/// How the bodies of requests are parsed.
+pub(crate) fn unparsed(config: &Config) -> Unparsed {
+    let unknown = config.unknown_parameters;
+    Unparsed { ignored: Object::Body.ignored(), unknown, ..Unparsed::default() }
+}
 
 /// Parameters of other servers, with the only value that is supported.
 const ONLY: &[(&str, bool)] = &[
@@ -98,8 +87,11 @@ impl Options {
 
 /// `max_completion_tokens` is the newer name.
 fn length(params: &mut Params) -> Result<Option<usize>> {
-    let old = params.integer("max_tokens", 1, i64::MAX)?;
-    let new = params.integer("max_completion_tokens", 1, i64::MAX)?;
+    let mut length = |name| match params.take(name) {
+        Some(given) if integer(&given) == Some(-1) => Ok(None), // llama.cpp's clients: no limit
+        given => params.check_integer(name, given, 1, i64::MAX),
+    };
+    let (old, new) = (length("max_tokens")?, length("max_completion_tokens")?);
     match (old, new) {
         (Some(old), Some(new)) if old != new => {
             let message = format!(
@@ -198,11 +190,8 @@ fn streaming(params: &mut Params) -> Result<Option<Streaming>> {
     let Some(mut options) = params.object("stream_options")? else {
         return Ok(stream.then(Streaming::default));
     };
-    if !stream {
-        return Err(ApiError::bad("stream_options", "stream_options: requires stream to be true"));
-    }
     let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
     let usage = options.bool("include_usage")?.unwrap_or(false);
-    options.finish(&["include_obfuscation"], &[])?;
-    Ok(Some(Streaming { usage, usage_always: usage && usage_always }))
+    options.finish(Object::StreamOptions, &[])?;
+    Ok(stream.then_some(Streaming { usage, usage_always: usage && usage_always }))
 }

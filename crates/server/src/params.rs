@@ -6,7 +6,9 @@ use axum::http::StatusCode;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::config::UnknownParameters;
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::json::{JsonError, MAX_VALUES, Values};
 use crate::text_lists::{Listed, Lister};
 
@@ -17,6 +19,8 @@ pub(crate) struct Params {
     listed: Option<Listed>,
     /// The path of the object in the request: empty or `tools[0].`
     path: String,
+    /// What happens to members that nobody takes.
+    unknown: UnknownParameters,
 }
 
 /// Members of a body that are not parsed to JSON values.
@@ -28,6 +32,8 @@ pub(crate) struct Unparsed {
     pub(crate) listed: Option<&'static str>,
     /// Maximum number of texts kept of `listed`.
     pub(crate) keep: usize,
+    /// What happens to members that nobody takes, in the body and in all objects within it.
+    pub(crate) unknown: UnknownParameters,
 }
 
 impl Params {
@@ -52,10 +58,12 @@ impl Params {
         self.listed.take().ok_or_else(|| self.missing(name))
     }
 
-    /// A nested object with the path `path`.
-    pub(crate) fn of(value: Value, path: &str) -> Result<Params> {
+    /// An object of the same request with the path `path`.
+    pub(crate) fn nested(&self, value: Value, path: &str) -> Result<Params> {
         match value {
-            Value::Object(map) => Ok(Params { map, listed: None, path: format!("{path}.") }),
+            Value::Object(map) => {
+                Ok(Params { map, listed: None, path: format!("{path}."), unknown: self.unknown })
+            }
             other => Err(ApiError::expected(path, "an object", &other)),
         }
     }
@@ -102,7 +110,7 @@ impl Params {
     /// A nested object.
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Params>> {
         let path = self.name(name);
-        self.take(name).map(|value| Params::of(value, &path)).transpose()
+        self.take(name).map(|value| self.nested(value, &path)).transpose()
     }
 
     pub(crate) fn number(&mut self, name: &str, low: f64, high: f64) -> Result<Option<f32>> {
@@ -114,7 +122,19 @@ impl Params {
     }
 
     pub(crate) fn integer(&mut self, name: &str, low: i64, high: i64) -> Result<Option<i64>> {
-        let Some(value) = self.take(name) else { return Ok(None) };
+        let value = self.take(name);
+        self.check_integer(name, value, low, high)
+    }
+
+    /// As [`Params::integer`], for a member that was taken.
+    pub(crate) fn check_integer(
+        &self,
+        name: &str,
+        value: Option<Value>,
+        low: i64,
+        high: i64,
+    ) -> Result<Option<i64>> {
+        let Some(value) = value else { return Ok(None) };
         match integer(&value) {
             Some(number) if (low..=high).contains(&number) => Ok(Some(number)),
             _ if high == i64::MAX && low == i64::MIN => {
@@ -140,18 +160,25 @@ impl Params {
         self.map
     }
 
-    /// Refuses members that were not taken, except for `ignored` ones.
-    pub(crate) fn finish(mut self, ignored: &[&str], refused: &[(&str, &str)]) -> Result<()> {
+    /// Refuses members that were not taken, except for those that are ignored in such an object. A member of `refused`
+    /// is always refused, with the reason.
+    pub(crate) fn finish(mut self, object: Object, refused: &[(&str, &str)]) -> Result<()> {
+        let ignored = object.ignored();
         self.map.retain(|name, value| !value.is_null() && !ignored.contains(&name.as_str()));
-        let Some(name) = self.map.keys().next() else { return Ok(()) };
-        let path = self.name(name);
-        match refused.iter().find(|(known, _)| known == name) {
-            Some((_, why)) => Err(ApiError::bad(path.clone(), format!("{path}: {why}"))),
-            None => {
-                Err(ApiError::bad(path.clone(), format!("unknown parameter: {path:?}"))
-                    .code("unknown_parameter"))
+        for name in self.map.keys() {
+            let path = self.name(name);
+            if let Some((_, why)) = refused.iter().find(|(known, _)| known == name) {
+                return Err(ApiError::bad(path.clone(), format!("{path}: {why}")));
+            }
+            match self.unknown {
+                UnknownParameters::Refuse => {
+                    let message = format!("unknown parameter: {path:?}");
+                    return Err(ApiError::bad(path, message).code("unknown_parameter"));
+                }
+                UnknownParameters::Ignore => tracing::warn!(parameter = %path, "unknown parameter ignored"),
             }
         }
+        Ok(())
     }
 }
 
@@ -170,7 +197,8 @@ impl<'de> Visitor<'de> for Body<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> std::result::Result<Params, A::Error> {
         let Body { unparsed, values } = self;
-        let mut params = Params { map: Map::new(), listed: None, path: String::new() };
+        let mut params =
+            Params { map: Map::new(), listed: None, path: String::new(), unknown: unparsed.unknown };
         while let Some(name) = members.next_key::<String>()? {
             if unparsed.ignored.contains(&name.as_str()) {
                 members.next_value::<IgnoredAny>()?;
@@ -236,20 +264,22 @@ mod tests {
         let mut e = p.object("e").unwrap().unwrap();
         assert_eq!(e.string("f").unwrap_err().message, "e.f: expected a string, got true");
         assert_eq!(e.required_string("g").unwrap_err().message, "missing required parameter: \"e.g\"");
-        p.finish(&[], &[]).unwrap();
+        p.finish(Object::Body, &[]).unwrap();
     }
 
     #[test]
     fn remaining_members_are_ignored_or_refused_by_name() {
         let left = || params(json!({"user": "me", "none": null, "foo": 1}));
-        let error = left().finish(&["user"], &[]).unwrap_err();
+        let error = left().finish(Object::Body, &[]).unwrap_err();
         assert_eq!(
             (error.message.as_str(), error.param.as_deref()),
             ("unknown parameter: \"foo\"", Some("foo"))
         );
-        let error = left().finish(&["user"], &[("foo", "is not supported")]).unwrap_err();
-        assert_eq!(error.message, "foo: is not supported");
-        left().finish(&["user", "foo"], &[]).unwrap();
+        let refused = &[("foo", "is not supported")];
+        assert_eq!(left().finish(Object::Body, refused).unwrap_err().message, "foo: is not supported");
+        let ignoring = || Params { unknown: UnknownParameters::Ignore, ..left() };
+        ignoring().finish(Object::Body, &[]).unwrap();
+        assert!(ignoring().finish(Object::Body, refused).is_err());
     }
 
     #[test]

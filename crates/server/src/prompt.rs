@@ -10,6 +10,7 @@ use tern::text::{Markup, TemplateError};
 use crate::Config;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::messages;
 use crate::model::ServedModel;
 use crate::params::Params;
@@ -46,7 +47,7 @@ impl Chat {
         if messages.len() > config.max_messages {
             return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
         }
-        let messages = messages::convert(messages)?;
+        let messages = messages::convert(messages, params)?;
         let (tools, offered) = Tools::take(params, config)?;
         let conversation = tern::Chat {
             tools: if tools.enabled() { offered } else { vec![] },
@@ -90,7 +91,18 @@ fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String
     if bytes > config.max_template_kwargs {
         return Err(ApiError::too_many("chat_template_kwargs", bytes, config.max_template_kwargs, "bytes"));
     }
-    if let Some(effort) = params.string("reasoning_effort")? {
+    let mut effort = params.string("reasoning_effort")?;
+    // OpenRouter's form
+    if let Some(mut reasoning) = params.object("reasoning")? {
+        effort = effort.or(reasoning.string("effort")?);
+        if reasoning.bool("enabled")? == Some(false) {
+            effort.get_or_insert_with(|| "none".into());
+        }
+        reasoning.integer("max_tokens", 1, i64::MAX)?;
+        reasoning.bool("exclude")?;
+        reasoning.finish(Object::Reasoning, &[])?;
+    }
+    if let Some(effort) = effort {
         if effort.len() > 32 {
             return Err(ApiError::expected("reasoning_effort", "at most 32 bytes", &effort.into()));
         }

@@ -7,6 +7,7 @@ use tern::text::ToolSchemas;
 
 use crate::Config;
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::json::size_and_depth;
 use crate::params::Params;
 
@@ -54,7 +55,7 @@ impl Tools {
             return Err(ApiError::too_many("tools", depth, config.max_tool_depth, "levels of nesting"));
         }
         let functions: Result<Vec<_>> =
-            offered.iter().enumerate().map(|(at, tool)| function(tool, at)).collect();
+            offered.iter().enumerate().map(|(at, tool)| function(tool, at, params)).collect();
         let functions = functions?;
         let choice = choice(params.take("tool_choice"), &functions)?;
         Ok((Tools { functions, choice, many }, offered))
@@ -89,16 +90,15 @@ impl Tools {
 }
 
 /// The name and the schema of a tool.
-fn function(tool: &Value, at: usize) -> Result<(String, Value)> {
-    let path = format!("tools[{at}]");
-    let mut tool = Params::of(tool.clone(), &path)?;
+fn function(tool: &Value, at: usize, body: &Params) -> Result<(String, Value)> {
+    let mut tool = body.nested(tool.clone(), &format!("tools[{at}]"))?;
     let kind = tool.required_string("type")?;
     if kind != "function" {
         return Err(ApiError::expected(&tool.name("type"), "\"function\"", &kind.into()));
     }
     let missing = tool.missing("function");
     let mut function = tool.object("function")?.ok_or(missing)?;
-    tool.finish(&[], &[])?;
+    tool.finish(Object::Tool, &[])?;
     let name = function.required_string("name")?;
     let known = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(known) {
@@ -112,7 +112,7 @@ fn function(tool: &Value, at: usize) -> Result<(String, Value)> {
     if !parameters.is_object() {
         return Err(ApiError::expected(&function.name("parameters"), "an object", &parameters));
     }
-    function.finish(&[], &[])?;
+    function.finish(Object::Function, &[])?;
     Ok((name, parameters))
 }
 

@@ -10,7 +10,7 @@ use tern_graph::Backend;
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
 use crate::opened::OpenedModel;
-use crate::options::PAGE_LEN;
+use crate::options::{Context, PAGE_LEN};
 use crate::progress::{Progress, Silent};
 use crate::template_traits::TemplateTraits;
 use crate::{Error, LoadOptions, PartialSampling};
@@ -201,8 +201,9 @@ fn start_engine(
     let free = info.memory_free.saturating_sub(opened.weight_bytes());
     let step_tokens = options.step_tokens.unwrap_or(info.step_tokens);
     let page_bytes = opened.kv_bytes_per_token() * PAGE_LEN;
+    let exact = matches!(options.context, Context::Exactly(_));
     let capacity = Capacity {
-        pages: options.kv_memory.pages(seqs, context, page_bytes, free),
+        pages: options.kv_memory.pages(seqs, context, exact, page_bytes, free),
         page_len: PAGE_LEN,
         max_tokens: step_tokens.min(context.saturating_mul(seqs)).max(seqs),
         max_outputs: seqs,

@@ -9,6 +9,9 @@ use crate::Device;
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
 
+/// Tokens that every sequence may expect to have, and the default context of programs.
+const USUAL_CONTEXT: usize = 8192;
+
 /// How a model is loaded. The defaults suit a program that embeds a model.
 ///
 /// ```
@@ -51,7 +54,7 @@ pub struct LoadOptions {
 /// Tokens that one sequence may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
-    /// The trained context, but at most this.
+    /// The trained context, but at most this, and at most what the KV cache holds.
     AtMost(usize),
     /// This many; an error if the model was trained for fewer.
     Exactly(usize),
@@ -72,7 +75,8 @@ impl Context {
 /// The memory of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvMemory {
-    /// Every sequence in full, within half of the free memory of the device; at least one sequence.
+    /// Every sequence with 8192 tokens, or one in full if that is more, within half of the free memory of the device.
+    /// An exact context is reserved for at least one sequence.
     Auto,
     /// This many pages of [`PAGE_LEN`] tokens.
     Pages(usize),
@@ -81,13 +85,21 @@ pub enum KvMemory {
 }
 
 impl KvMemory {
-    /// Pages for `seqs` sequences of `context` tokens.
-    pub(crate) fn pages(self, seqs: usize, context: usize, page_bytes: usize, free: u64) -> usize {
+    /// Pages for `seqs` sequences of `context` tokens, of which a device with `free` bytes may hold fewer.
+    pub(crate) fn pages(
+        self,
+        seqs: usize,
+        context: usize,
+        exact: bool,
+        page_bytes: usize,
+        free: u64,
+    ) -> usize {
         let page_bytes = page_bytes.max(1);
         match self {
             KvMemory::Auto => {
                 let one = context.div_ceil(PAGE_LEN);
-                (one * seqs).min(((free / 2) as usize / page_bytes).max(one))
+                let all = one.min(USUAL_CONTEXT / PAGE_LEN).saturating_mul(seqs).max(one);
+                all.min(((free / 2) as usize / page_bytes).max(if exact { one } else { 1 }))
             }
             KvMemory::Pages(pages) => pages,
             KvMemory::Bytes(bytes) => (bytes as usize / page_bytes).max(1),
@@ -100,7 +112,7 @@ impl Default for LoadOptions {
         LoadOptions {
             device: Device::Auto,
             threads: None,
-            context: Context::AtMost(8192),
+            context: Context::AtMost(USUAL_CONTEXT),
             kv_cells: KvCells::F16,
             kv_memory: KvMemory::Auto,
             max_seqs: 8,
@@ -121,12 +133,18 @@ mod tests {
 
     #[test]
     fn the_kv_cache_fits_what_it_is_given() {
-        let pages = |memory: KvMemory, free| memory.pages(4, 100, 1000, free);
+        let pages = |memory: KvMemory, free| memory.pages(4, 100, true, 1000, free);
         assert_eq!(pages(KvMemory::Auto, 1 << 30), 16); // four sequences of four pages
         assert_eq!(pages(KvMemory::Auto, 12_000), 6); // half of what is free
         assert_eq!(pages(KvMemory::Auto, 0), 4); // at least one sequence
         assert_eq!(pages(KvMemory::Pages(7), 0), 7);
         assert_eq!(pages(KvMemory::Bytes(9_999), 0), 9);
         assert_eq!(pages(KvMemory::Bytes(1), 0), 1);
+        // a trained context is used as far as memory allows
+        let trained = |context, free| KvMemory::Auto.pages(4, context, false, 1000, free);
+        assert_eq!(trained(100, 6000), 3);
+        assert_eq!(trained(100, 0), 1);
+        assert_eq!(trained(16_384, 1 << 40), 1024); // four sequences of 8192
+        assert_eq!(trained(131_072, 1 << 40), 4096); // one in full
     }
 }

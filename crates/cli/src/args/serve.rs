@@ -36,7 +36,7 @@ pub(crate) struct ServeArgs {
     /// Maximum queued requests; further requests are rejected with 429
     #[arg(long, help_heading = "Batching", value_name = "N", default_value_t = 256)]
     pub(crate) max_queue: usize,
-    /// KV cache pages of 32 tokens [default: every sequence in full, within half of the free memory]
+    /// KV cache pages of 32 tokens [default: 8192 tokens per sequence, or one in full, within half of the free memory]
     #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
     pub(crate) kv_pages: Option<usize>,
     /// Maximum number of tokens per step [default: 2048 on a GPU, 512 on the CPU]
@@ -67,6 +67,10 @@ pub(crate) struct ServeArgs {
     /// Maximum number of open connections per IPv4 address or IPv6 /64 network; a proxy is one address [default: 1024]
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
     pub(crate) max_connections_per_peer: Option<usize>,
+    /// Parameters of requests that the server does not know: refuse them with 400, or ignore them with a warning in the
+    /// log
+    #[arg(long, help_heading = "Limits", value_name = "HOW", default_value = "refuse")]
+    pub(crate) unknown_parameters: UnknownArg,
     /// Origin whose pages may call the server, or `*`; may be repeated
     #[arg(long, help_heading = "Access", value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
@@ -123,6 +127,12 @@ impl LogLevel {
 pub(crate) enum LogFormat {
     Text,
     Json,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum UnknownArg {
+    Refuse,
+    Ignore,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -21,8 +21,9 @@ use crate::constraint::{self, RequestedGrammar};
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
+use crate::ignored::Object;
 use crate::model::ServedModel;
-use crate::options::{Options, UNPARSED};
+use crate::options::{Options, unparsed};
 use crate::params::Params;
 use crate::prepare::Cancel;
 use crate::prompt::{Chat, model_name};
@@ -49,14 +50,14 @@ pub(super) async fn chat(
 
 /// Validates a request and does all its work that precedes the engine.
 fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
-    let mut params = Params::parse(body, UNPARSED)?;
+    let mut params = Params::parse(body, unparsed(config))?;
     let model = model_name(&mut params, served)?;
     let chat = Chat::take(&mut params, config)?;
     let mut options = Options::take(&mut params, served, config)?;
     options.sampling.logprobs = logprobs(&mut params, config)?;
     let requested = constraint::take(&mut params)?;
     modalities(&mut params)?;
-    params.finish(&[], REFUSED)?;
+    params.finish(Object::Body, REFUSED)?;
 
     let prompt = chat.prompt(&Encoder::new(served, cancel, "messages"))?;
     let max_tokens = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;

@@ -19,8 +19,9 @@ use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::generation::Job;
+use crate::ignored::Object;
 use crate::model::ServedModel;
-use crate::options::{Options, UNPARSED};
+use crate::options::{Options, unparsed};
 use crate::params::{Params, Unparsed};
 use crate::prepare::Cancel;
 use crate::prompt::model_name;
@@ -61,7 +62,7 @@ pub(super) async fn completions(
 }
 
 fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
-    let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..UNPARSED };
+    let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let mut options = Options::take(&mut params, served, config)?;
@@ -74,7 +75,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     }
     let add_special = params.bool("add_special_tokens")?.unwrap_or(true);
     let prompt = params.listed("prompt")?;
-    params.finish(&[], REFUSED)?;
+    params.finish(Object::Body, REFUSED)?;
 
     let encoder = Encoder::new(served, cancel, "prompt");
     let prompts = prompts(prompt, &encoder, config, PromptOptions { n: options.n, echo, add_special })?;
@@ -82,8 +83,8 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let constraint = requested.map(|requested| requested.compile(served, None)).transpose()?;
     let mut requests = Vec::with_capacity(prompts.len() * options.n);
     for prompt in &prompts {
-        let left = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
-        let max_tokens = options.max_tokens.unwrap_or(left.min(DEFAULT_MAX_TOKENS));
+        let requested = options.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+        let max_tokens = served.model.max_tokens(prompt.tokens.len(), Some(requested))?;
         requests.extend((0..options.n).map(|text| Request {
             prompt: prompt.tokens.clone(),
             max_tokens,

@@ -15,8 +15,9 @@ use crate::access::RequestLog;
 use crate::choice_streams::ChoiceStreams;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::model::ServedModel;
-use crate::options::UNPARSED;
+use crate::options::unparsed;
 use crate::params::{Params, Unparsed};
 use crate::prepare::Cancel;
 use crate::prompt::model_name;
@@ -104,7 +105,7 @@ fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
 }
 
 fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Job> {
-    let unparsed = Unparsed { listed: Some("input"), keep: config.max_inputs, ..UNPARSED };
+    let unparsed = Unparsed { listed: Some("input"), keep: config.max_inputs, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let base64 = match params.string("encoding_format")?.as_deref() {
@@ -115,7 +116,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let dimensions = params.integer("dimensions", 1, i64::MAX)?.map(|d| d as usize);
     let priority = params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32;
     let input = params.listed("input")?;
-    params.finish(&[], &[])?;
+    params.finish(Object::Body, &[])?;
     let inputs = inputs(input, &Encoder::new(served, cancel, "input"), config)?;
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
         return Err(ApiError::bad("input", format!("input: text {at} must not be empty")));
