@@ -61,12 +61,13 @@ pub(crate) enum Command {
 }
 
 /// Which model, and how it is run.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelArgs {
-    /// Model to run: a name (`tern list`), a file, a folder, or org/repo[:QUANT] on the Hugging Face hub
+    /// Model to run: a name (`tern list`), a file, a folder, or org/repo[:QUANT] on the Hugging Face hub; `serve` accepts
+    /// several
     #[arg(short, long, value_name = "MODEL")]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Vec<String>,
     /// Model org/repo[:QUANT] on the Hugging Face hub (also -hf)
     #[arg(long, value_name = "REPO", conflicts_with = "model")]
     pub(crate) hf: Option<String>,

@@ -1,14 +1,17 @@
-//! `tern serve`: the OpenAI-compatible server.
+//! `tern serve`: the server.
+
+mod library;
 
 use std::net::TcpListener as StdListener;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tern::{Context, KvMemory, LoadOptions, Model, Pooling, units};
-use tern_server::{Config, ServedModel, Server, UnknownParameters};
+use tern_server::{Config, KeepModels, Library, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::library::LocalLibrary;
 use crate::args::{PoolingArg, ServeArgs, UnknownArg};
 use crate::error::{CliError, CliResult};
 use crate::{process, runtime, trace};
@@ -30,9 +33,45 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
             eprintln!("tern: anyone who can reach {address} may use it; set --api-key to require a key");
         }
     }
-    let (server, quiet) = (Server::new(config(&args, keys)), args.model.quiet);
-    let ended = serve_on(server, listener, quiet, move || load(&args));
+    let (config, quiet) = (config(&args, keys), args.model.quiet);
+    let ended = match LocalLibrary::of(&args) {
+        Some(library) => {
+            let models = library.list();
+            if !quiet {
+                let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+                eprintln!("tern: models that are loaded on request: {}", names.join(", "));
+            }
+            serve_library(Server::of_library(config, library, keep(&args)), listener, quiet)
+        }
+        None => serve_on(Server::new(config), listener, quiet, move || {
+            let target = args.model.name("smollm2");
+            let names = match args.served_model_name.as_slice() {
+                [] => vec![short_name(target)],
+                names => names.to_vec(),
+            };
+            load(&args, target, names)
+        }),
+    };
     drop(tracing);
+    ended
+}
+
+/// How the models of a library are kept.
+fn keep(args: &ServeArgs) -> KeepModels {
+    KeepModels {
+        keep_alive: u64::try_from(args.keep_alive).ok().map(Duration::from_secs),
+        memory: args.memory.map(|gib| (gib * f64::from(1 << 30)) as u64),
+    }
+}
+
+/// Serves the models of a library until a signal.
+fn serve_library(server: Server, listener: StdListener, quiet: bool) -> CliResult<()> {
+    let runtime = runtime::start()?;
+    let ended = runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        Ok(server.serve(listener, stop_signal(quiet)).await?)
+    });
+    runtime.shutdown_timeout(BLOCKING_GRACE);
     ended
 }
 
@@ -131,7 +170,8 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     }
 }
 
-fn load(args: &ServeArgs) -> CliResult<ServedModel> {
+/// Loads a model under these names.
+fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedModel> {
     let options = LoadOptions {
         max_seqs: args.max_num_seqs,
         max_waiting: args.max_queue,
@@ -144,13 +184,8 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
         }),
         ..args.model.options(Context::TRAINED)
     };
-    let model = Model::load_showing(args.model.name("smollm2"), &options, &args.model.progress())?;
+    let model = Model::load_showing(target, &options, &args.model.progress())?;
     let limits = model.handle().limits();
-    let names = if args.served_model_name.is_empty() {
-        vec![short_name(model.name())]
-    } else {
-        args.served_model_name.clone()
-    };
     if !args.model.quiet {
         eprintln!(
             "tern: {} is ready after {:.1} s: up to {} sequences of {} tokens at once, KV cache of {} tokens",

@@ -67,6 +67,10 @@ pub struct Config {
     pub max_template_kwargs: usize,
     /// Maximum inputs per embedding request.
     pub max_inputs: usize,
+    /// Maximum stored responses; the oldest are dropped.
+    pub max_stored_responses: usize,
+    /// Maximum bytes of all stored responses, as JSON.
+    pub max_stored_bytes: usize,
     /// What happens to unknown parameters.
     pub unknown_parameters: UnknownParameters,
 }
@@ -111,6 +115,8 @@ impl Default for Config {
             max_tool_depth: 64,
             max_template_kwargs: 16 << 10,
             max_inputs: 2048,
+            max_stored_responses: 1024,
+            max_stored_bytes: 64 << 20,
             unknown_parameters: UnknownParameters::Refuse,
         }
     }

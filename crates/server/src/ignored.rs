@@ -22,6 +22,8 @@ pub(crate) enum Object {
     Reasoning,
     /// `response_format`, `structured_outputs`
     Format,
+    /// `options` of Ollama's API: how its server would load the model.
+    OllamaOptions,
 }
 
 /// All fields that are skipped.
@@ -97,6 +99,25 @@ pub(crate) const IGNORED: &[(Object, &[&str])] = &[
     (Object::StreamOptions, &["include_obfuscation"]),
     (Object::Reasoning, &["context", "generate_summary", "mode", "summary"]),
     (Object::Format, &["disable_fallback"]),
+    (
+        Object::OllamaOptions,
+        &[
+            "embedding_only",
+            "f16_kv",
+            "logits_all",
+            "low_vram",
+            "main_gpu",
+            "num_batch",
+            "num_ctx",
+            "num_gpu",
+            "num_keep",
+            "num_thread",
+            "numa",
+            "use_mlock",
+            "use_mmap",
+            "vocab_only",
+        ],
+    ),
 ];
 
 impl Object {

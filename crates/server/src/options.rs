@@ -7,6 +7,7 @@ use tern::engine::Sampling;
 
 use crate::Config;
 use crate::error::{ApiError, Result};
+use crate::generation::Usage;
 use crate::ids::random;
 use crate::ignored::Object;
 use crate::model::ServedModel;
@@ -42,7 +43,6 @@ pub(crate) struct Options {
     pub(crate) priority: i32,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
-    pub(crate) stream: Option<Streaming>,
 }
 
 /// How a reply is streamed.
@@ -74,7 +74,6 @@ impl Options {
             end_tokens: end_tokens(params, served, max_tokens)?,
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
-            stream: streaming(params)?,
         })
     }
 
@@ -140,23 +139,24 @@ fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
 }
 
 fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
+    let name = params.name("stop");
     let stops = match params.take("stop") {
         None => vec![],
         Some(Value::Array(stops)) => stops,
         Some(one) => vec![one],
     };
     if stops.len() > config.max_stops {
-        return Err(ApiError::too_many("stop", stops.len(), config.max_stops, "strings"));
+        return Err(ApiError::too_many(&name, stops.len(), config.max_stops, "strings"));
     }
     let stop = |stop: Value| match stop {
         Value::String(text) if text.is_empty() => {
-            Err(ApiError::bad("stop", "stop: strings must not be empty"))
+            Err(ApiError::bad(&*name, format!("{name}: strings must not be empty")))
         }
         Value::String(text) if text.len() > config.max_stop_bytes => {
-            Err(ApiError::too_many("stop", text.len(), config.max_stop_bytes, "bytes in a string"))
+            Err(ApiError::too_many(&name, text.len(), config.max_stop_bytes, "bytes in a string"))
         }
         Value::String(text) => Ok(text),
-        other => Err(ApiError::expected("stop", "a string or an array of strings", &other)),
+        other => Err(ApiError::expected(&name, "a string or an array of strings", &other)),
     };
     stops.into_iter().map(stop).collect()
 }
@@ -185,13 +185,21 @@ fn end_tokens(params: &mut Params, served: &ServedModel, max_tokens: Option<usiz
     Ok(own.chain(more).collect())
 }
 
-fn streaming(params: &mut Params) -> Result<Option<Streaming>> {
-    let stream = params.bool("stream")?.unwrap_or(false);
-    let Some(mut options) = params.object("stream_options")? else {
-        return Ok(stream.then(Streaming::default));
-    };
-    let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
-    let usage = options.bool("include_usage")?.unwrap_or(false);
-    options.finish(Object::StreamOptions, &[])?;
-    Ok(stream.then_some(Streaming { usage, usage_always: usage && usage_always }))
+impl Streaming {
+    /// The usage in a chunk with a piece of text: absent, null or set.
+    pub(crate) fn usage_of_piece(self, usage: Usage) -> Option<Option<Usage>> {
+        self.usage.then(|| self.usage_always.then_some(usage))
+    }
+
+    /// None if the reply is not streamed.
+    pub(crate) fn take(params: &mut Params) -> Result<Option<Streaming>> {
+        let stream = params.bool("stream")?.unwrap_or(false);
+        let Some(mut options) = params.object("stream_options")? else {
+            return Ok(stream.then(Streaming::default));
+        };
+        let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
+        let usage = options.bool("include_usage")?.unwrap_or(false);
+        options.finish(Object::StreamOptions, &[])?;
+        Ok(stream.then_some(Streaming { usage, usage_always: usage && usage_always }))
+    }
 }

@@ -21,6 +21,15 @@ pub(crate) struct Params {
     path: String,
     /// What happens to members that nobody takes.
     unknown: UnknownParameters,
+    /// Members that were renamed, and what the request calls them.
+    renamed: Vec<Renamed>,
+}
+
+/// A member that another API has under another name.
+#[derive(Clone, Copy)]
+struct Renamed {
+    from: &'static str,
+    to: &'static str,
 }
 
 /// Members of a body that are not parsed to JSON values.
@@ -28,6 +37,8 @@ pub(crate) struct Params {
 pub(crate) struct Unparsed {
     /// Skipped.
     pub(crate) ignored: &'static [&'static str],
+    /// Of these, not skipped.
+    pub(crate) kept: &'static [&'static str],
     /// Taken with [`Params::listed`].
     pub(crate) listed: Option<&'static str>,
     /// Maximum number of texts kept of `listed`.
@@ -62,15 +73,30 @@ impl Params {
     pub(crate) fn nested(&self, value: Value, path: &str) -> Result<Params> {
         match value {
             Value::Object(map) => {
-                Ok(Params { map, listed: None, path: format!("{path}."), unknown: self.unknown })
+                let (path, unknown) = (format!("{path}."), self.unknown);
+                Ok(Params { map, listed: None, path, unknown, renamed: vec![] })
             }
             other => Err(ApiError::expected(path, "an object", &other)),
         }
     }
 
-    /// The full path of a member.
+    /// Takes the member `from` as `to`; errors use the name `from`.
+    pub(crate) fn rename(&mut self, from: &'static str, to: &'static str) {
+        self.renamed.push(Renamed { from, to });
+        if let Some(value) = self.map.swap_remove(from) {
+            self.map.insert(to.to_owned(), value);
+        }
+    }
+
+    /// A member that is not taken.
+    pub(crate) fn peek(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The full path of a member, as the request has it.
     pub(crate) fn name(&self, name: &str) -> String {
-        format!("{}{name}", self.path)
+        let renamed = self.renamed.iter().find(|renamed| renamed.to == name);
+        format!("{}{}", self.path, renamed.map_or(name, |renamed| renamed.from))
     }
 
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
@@ -197,10 +223,16 @@ impl<'de> Visitor<'de> for Body<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> std::result::Result<Params, A::Error> {
         let Body { unparsed, values } = self;
-        let mut params =
-            Params { map: Map::new(), listed: None, path: String::new(), unknown: unparsed.unknown };
+        let mut params = Params {
+            map: Map::new(),
+            listed: None,
+            path: String::new(),
+            unknown: unparsed.unknown,
+            renamed: vec![],
+        };
         while let Some(name) = members.next_key::<String>()? {
-            if unparsed.ignored.contains(&name.as_str()) {
+            let kept = unparsed.kept.contains(&name.as_str());
+            if unparsed.ignored.contains(&name.as_str()) && !kept {
                 members.next_value::<IgnoredAny>()?;
             } else if unparsed.listed == Some(name.as_str()) {
                 let listed = members.next_value_seed(Lister { keep: unparsed.keep, values })?;

@@ -8,11 +8,21 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{ModelArgs, PartialSamplingArgs, YEAR};
 use crate::values::{self, positive};
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The model, as after -m [default: smollm2]
+    /// The model, as after -m [default: every model of `tern list`, loaded on request]
     #[arg(value_name = "MODEL", conflicts_with_all = ["model", "hf"])]
     pub(crate) name: Option<String>,
+    /// Folder whose models are loaded on request
+    #[arg(long, help_heading = "Model and device", value_name = "FOLDER", conflicts_with_all = ["name", "model", "hf"])]
+    pub(crate) models: Option<PathBuf>,
+    /// Seconds that an idle model stays loaded, if there are several; -1 is until its memory is needed
+    #[arg(long, help_heading = "Model and device", value_name = "SECONDS", default_value_t = 300,
+        allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=YEAR as i64))]
+    pub(crate) keep_alive: i64,
+    /// Maximum memory of all loaded models in GiB; idle ones are dropped for a new one [default: the free memory]
+    #[arg(long, help_heading = "Model and device", value_name = "GIB")]
+    pub(crate) memory: Option<f64>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Address to listen on; 0.0.0.0 is every interface of this machine
@@ -88,7 +98,7 @@ pub(crate) struct ServeArgs {
 }
 
 /// Where a server logs to.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct LogArgs {
     /// Log level on stderr; `info` writes one line per request

@@ -8,15 +8,13 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::Config;
 use crate::access::RequestLog;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::ignored::Object;
-use crate::model::ServedModel;
 use crate::options::unparsed;
 use crate::params::{Params, Unparsed};
-use crate::prepare::{Cancel, Prepare};
+use crate::prepare::{Preparation, Prepare};
 use crate::prompt::{Chat, model_name};
 use crate::state::App;
 
@@ -55,7 +53,8 @@ async fn answer(app: &App, log: &RequestLog, body: Body, make: Prepare<Vec<u8>>)
     Ok(super::json_text(text))
 }
 
-fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Vec<u8>> {
+fn tokens_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
+    let Preparation { body, served, config, cancel, .. } = *preparation;
     let mut params = Params::parse(body, unparsed(config))?;
     model_name(&mut params, served)?;
     let tokenizer = served.model.tokenizer();
@@ -91,7 +90,8 @@ fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel
     })
 }
 
-fn text_of(body: &[u8], served: &ServedModel, config: &Config, _cancel: &Cancel) -> Result<Vec<u8>> {
+fn text_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
+    let Preparation { body, served, config, .. } = *preparation;
     let mut params = Params::parse(body, Unparsed { listed: Some("tokens"), ..unparsed(config) })?;
     model_name(&mut params, served)?;
     let ids = params.listed("tokens")?.tokens("tokens")?;
