@@ -442,8 +442,8 @@ def test_agents():
         """The weather in a city."""
         return f"22 C in {city}"
 
-    settings = agents.ModelSettings(temperature=0, max_tokens=60)
-    agent = agents.Agent(name="a", instructions="Answer briefly.", model=MODEL, model_settings=settings)
+    settings = agents.ModelSettings(temperature=0, max_tokens=600)  # a stream that ends at the limit is an error there
+    agent = agents.Agent(name="a", model=MODEL, model_settings=settings)
     settings = agents.ModelSettings(temperature=0, max_tokens=60, tool_choice="required", parallel_tool_calls=False)
     caller = agents.Agent(name="b", model=MODEL, model_settings=settings, tools=[get_weather])
 
@@ -456,6 +456,82 @@ def test_agents():
         want(items[:2] == ["tool_call_item", "tool_call_output_item"], items)
 
     asyncio.run(runs())
+
+
+def test_ai_sdk():
+    """`@ai-sdk/openai` uses the Responses API by default, and refers to stored items."""
+    script = """
+import { createOpenAI } from "@ai-sdk/openai";
+import { generateText, streamText, tool, jsonSchema } from "ai";
+const [url, key, model] = process.argv.slice(2);
+const openai = createOpenAI({ baseURL: url + "/v1", apiKey: key });
+const question = "What is the capital of France?";
+const one = await generateText({ model: openai(model), prompt: question, maxOutputTokens: 16 });
+if (!one.text) throw new Error("no text");
+let text = "";
+for await (const piece of streamText({ model: openai(model), prompt: question, maxOutputTokens: 16 }).textStream) text += piece;
+if (!text) throw new Error("no streamed text");
+const messages = [{ role: "user", content: question }, ...one.response.messages, { role: "user", content: "Why?" }];
+await generateText({ model: openai(model), messages, maxOutputTokens: 8 });
+const weather = tool({ description: "The weather", inputSchema: jsonSchema(JSON.parse(process.argv[5])), execute: async () => "22 C" });
+const called = await generateText({ model: openai(model), prompt: "What is the weather in Oslo?", tools: { weather }, toolChoice: "required", maxOutputTokens: 100 });
+if (called.toolCalls[0].toolName !== "weather") throw new Error("no call");
+const chat = await generateText({ model: openai.chat(model), prompt: question, maxOutputTokens: 16 });
+if (!chat.text) throw new Error("no chat text");
+"""
+    with tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE, delete=False) as file:
+        file.write(script)
+    try:
+        command = ["node", file.name, URL, KEY, MODEL, json.dumps(CITY)]
+        done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=120)
+        want(done.returncode == 0, done.stderr[-1500:])
+    finally:
+        os.unlink(file.name)
+
+
+def test_recorded_events():
+    """Events that this model does not cause, as the server's own tests recorded them."""
+    folder = Path(__file__).resolve().parent.parent / "fixtures" / "clients"
+    read = lambda name: [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    if importlib.util.find_spec("openai"):
+        from openai.types.responses import ResponseStreamEvent
+
+        kinds = {typed(ResponseStreamEvent, event).type for event in read("responses.jsonl")}
+        want({"response.reasoning_text.delta", "response.custom_tool_call_input.done"} <= kinds, kinds)
+    if importlib.util.find_spec("anthropic"):
+        from anthropic.types import RawMessageStreamEvent
+
+        kinds = {typed(RawMessageStreamEvent, e).type for e in read("messages.jsonl") if e["type"] != "ping"}
+        want("content_block_delta" in kinds, kinds)
+
+
+def test_docs_examples():
+    """Every `curl` of docs/serving.md succeeds, or fails if the documentation shows an error."""
+    docs = (Path(__file__).resolve().parent.parent / "docs" / "serving.md").read_text()
+    ran = 0
+    for block in docs.split("```console\n")[1:]:
+        block = block.split("```")[0]
+        for example in block.split("$ ")[1:]:
+            # those about keys, host names and loading need another server
+            if not example.startswith("curl") or "localhost:8080" not in example or any(word in example for word in ("/ready", "/health", " -H ")):
+                continue
+            lines = example.splitlines()
+            end = next((i for i, line in enumerate(lines) if example_ends("\n".join(lines[: i + 1]))), len(lines))
+            command, shown = "\n".join(lines[: end + 1]), "\n".join(lines[end + 1 :])
+            command = command.replace("localhost:8080", URL).replace("http://http://", "http://")
+            command = command.replace("curl ", f"curl --max-time 60 -H 'Authorization: Bearer {KEY}' ", 1)
+            command = command.replace('"smollm2', f'"{MODEL}').replace("/smollm2", f"/{MODEL}")
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90)
+            want(done.returncode == 0, command, done.stderr)
+            fails = lambda text: text.lstrip().startswith(('{"error"', '{"type":"error"'))
+            want(fails(done.stdout) == fails(shown), command, done.stdout[:500])
+            ran += 1
+    want(ran > 30, f"{ran} examples")
+
+
+def example_ends(text):
+    """Whether a command is complete: its quotes are closed and its last line does not continue."""
+    return text.count("'") % 2 == 0 and not text.endswith("\\")
 
 
 def main():
