@@ -2,8 +2,8 @@
 
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
-TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`; the browser is Debian's
-`chromium` with `chromium-driver`. Missing tools are skipped with a message, or fail the run with --all.
+TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its folder `clients`
+another one with the packages of `clients_test.py`; the browser is Debian's `chromium` with `chromium-driver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse
@@ -97,6 +97,12 @@ def main():
             want(get(url + path, key="wrong")[0] == 401, f"{path} with a wrong key")
         if has("openai", package("openai")):
             run("openai client", [python, HERE / "openai_test.py", "--url", url, "--api-key", KEY])
+        clients = Path(args.tools or "") / "clients"
+        if has("clients", args.tools and (clients / "bin/python").exists()):
+            command = [clients / "bin/python", HERE / "clients_test.py", "--url", url, "--api-key", KEY]
+            run("clients", [*command, "--node", clients, *(["--all"] if args.all else [])])
+            # the newest version of the package too
+            run("responses", [python, HERE / "clients_test.py", "--url", url, "--api-key", KEY, "--only", "responses"])
         table = subprocess.run([args.tern, "top", url, "--once", "--api-key", KEY], capture_output=True, text=True)
         want("running" in table.stdout, table)
         print(table.stdout)

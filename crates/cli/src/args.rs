@@ -14,7 +14,7 @@ use tern::Device;
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchWhat};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
-pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs};
+pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
 use crate::values::{self, MaxTokens, Seed, positive};
 
 /// Language models at the speed of memory.
@@ -61,17 +61,18 @@ pub(crate) enum Command {
 }
 
 /// Which model, and how it is run.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelArgs {
-    /// Model to run: a name (`tern list`), a file, a folder, or org/repo[:QUANT] on the Hugging Face hub
+    /// Model to run: a name (`tern list`), a file, a folder, or org/repo[:QUANT] on the Hugging Face hub; `serve` accepts
+    /// several
     #[arg(short, long, value_name = "MODEL")]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Vec<String>,
     /// Model org/repo[:QUANT] on the Hugging Face hub (also -hf)
     #[arg(long, value_name = "REPO", conflicts_with = "model")]
     pub(crate) hf: Option<String>,
-    /// Context length in tokens, prompt and answer together; 0 is the trained context [default: the trained context, at
-    /// most 8192]
+    /// Context length in tokens, prompt and answer together; 0 is the trained context, as far as memory allows [default:
+    /// the trained context, at most 8192; `serve`: 0]
     #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = values::context,
         allow_negative_numbers = true)]
     pub(crate) context: Option<usize>,

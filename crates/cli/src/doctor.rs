@@ -57,7 +57,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     if args.stress {
         return doctor_stress::all(args, &mut out);
     }
-    match args.model.model.as_ref().or(args.model.hf.as_ref()) {
+    match args.model.given() {
         Some(name) => doctor_models::real(args, name, &mut out),
         None => Ok(()),
     }

@@ -39,7 +39,7 @@ pub(crate) fn all(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let time = Duration::from_secs(args.seconds);
     let plan = Plan { streams: args.streams, time, seed: args.seed, tie, hang: HANG };
     let mut rows = vec![];
-    let named = args.synthetic.is_empty() || args.model.model.is_some() || args.model.hf.is_some();
+    let named = args.synthetic.is_empty() || args.model.given().is_some();
     let specs = named.then_some(None).into_iter().chain(args.synthetic.iter().map(Some));
     for spec in specs {
         let name = spec.map_or_else(|| args.model.name("stories").to_string(), String::clone);

@@ -9,7 +9,7 @@ use tern::graph::{Backend, DeviceInfo};
 use tern::{Context, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progress, units};
 
 use crate::args::{KvType, ModelArgs};
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 
 /// Loads that take at least this long are reported with their speed.
 const SLOW_LOAD: Duration = Duration::from_secs(1);
@@ -102,7 +102,23 @@ pub(crate) fn count_bar(label: &str, total: u64) -> ProgressBar {
 impl ModelArgs {
     /// The name after -m or -hf.
     pub(crate) fn name<'a>(&'a self, default: &'a str) -> &'a str {
-        self.model.as_deref().or(self.hf.as_deref()).unwrap_or(default)
+        self.given().unwrap_or(default)
+    }
+
+    /// The same if it is given.
+    pub(crate) fn given(&self) -> Option<&str> {
+        self.model.first().or(self.hf.as_ref()).map(String::as_str)
+    }
+
+    /// Refuses several models, which only a server has.
+    pub(crate) fn check_one(&self) -> CliResult<()> {
+        match self.model.as_slice() {
+            [] | [_] => Ok(()),
+            models => Err(CliError::message(format!(
+                "--model: one model expected, got {}: only `tern serve` has several",
+                models.join(", ")
+            ))),
+        }
     }
 
     /// The flags as load options, for one sequence; `context` is used if -c is not given.

@@ -87,13 +87,17 @@ fn long_flags(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsSt
 
 fn dispatch(cli: Cli) -> CliResult<()> {
     match cli.command {
-        Command::Run(args) => run::run(&args),
+        Command::Run(args) => {
+            args.model.check_one()?;
+            run::run(&args)
+        }
         Command::Chat(mut args) => {
-            args.model.model = args.model.model.or(args.name.take());
+            args.model.model.extend(args.name.take());
+            args.model.check_one()?;
             chat::chat(&args)
         }
         Command::Serve(mut args) => {
-            args.model.model = args.model.model.or(args.name.take());
+            args.model.model.extend(args.name.take());
             serve::serve(*args)
         }
         Command::Top(args) => top::top(&args),
@@ -103,11 +107,20 @@ fn dispatch(cli: Cli) -> CliResult<()> {
             Some(BenchWhat::Ops(ops)) => bench_ops::bench_ops(ops),
             Some(BenchWhat::Plan(plan)) => bench_plan::bench_plan(plan),
             Some(BenchWhat::Serve(serve)) => bench_serve::bench_serve(serve),
-            None => bench::bench(&args),
+            None => {
+                args.model.check_one()?;
+                bench::bench(&args)
+            }
         },
-        Command::Perplexity(args) => perplexity::perplexity(&args),
+        Command::Perplexity(args) => {
+            args.model.check_one()?;
+            perplexity::perplexity(&args)
+        }
         Command::Synth(args) => synth::synth(&args),
-        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Doctor(args) => {
+            args.model.check_one()?;
+            doctor::doctor(&args)
+        }
         Command::Pull { name } => models::pull(&name),
         Command::List => models::list(),
     }

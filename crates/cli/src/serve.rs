@@ -1,15 +1,18 @@
-//! `tern serve`: the OpenAI-compatible server.
+//! `tern serve`: the server.
+
+mod library;
 
 use std::net::TcpListener as StdListener;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tern::{KvMemory, LoadOptions, Model, Pooling, units};
-use tern_server::{Config, ServedModel, Server};
+use tern::{Context, KvMemory, LoadOptions, Model, Pooling, units};
+use tern_server::{Config, KeepModels, Library, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::{PoolingArg, ServeArgs};
+use self::library::LocalLibrary;
+use crate::args::{PoolingArg, ServeArgs, UnknownArg};
 use crate::error::{CliError, CliResult};
 use crate::{process, runtime, trace};
 
@@ -30,9 +33,45 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
             eprintln!("tern: anyone who can reach {address} may use it; set --api-key to require a key");
         }
     }
-    let (server, quiet) = (Server::new(config(&args, keys)), args.model.quiet);
-    let ended = serve_on(server, listener, quiet, move || load(&args));
+    let (config, quiet) = (config(&args, keys), args.model.quiet);
+    let ended = match LocalLibrary::of(&args) {
+        Some(library) => {
+            let models = library.list();
+            if !quiet {
+                let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+                eprintln!("tern: models that are loaded on request: {}", names.join(", "));
+            }
+            serve_library(Server::of_library(config, library, keep(&args)), listener, quiet)
+        }
+        None => serve_on(Server::new(config), listener, quiet, move || {
+            let target = args.model.name("smollm2");
+            let names = match args.served_model_name.as_slice() {
+                [] => vec![short_name(target)],
+                names => names.to_vec(),
+            };
+            load(&args, target, names)
+        }),
+    };
     drop(tracing);
+    ended
+}
+
+/// How the models of a library are kept.
+fn keep(args: &ServeArgs) -> KeepModels {
+    KeepModels {
+        keep_alive: u64::try_from(args.keep_alive).ok().map(Duration::from_secs),
+        memory: args.memory.map(|gib| (gib * f64::from(1 << 30)) as u64),
+    }
+}
+
+/// Serves the models of a library until a signal.
+fn serve_library(server: Server, listener: StdListener, quiet: bool) -> CliResult<()> {
+    let runtime = runtime::start()?;
+    let ended = runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        Ok(server.serve(listener, stop_signal(quiet)).await?)
+    });
+    runtime.shutdown_timeout(BLOCKING_GRACE);
     ended
 }
 
@@ -122,12 +161,17 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
         max_body: args.max_body.map_or(defaults.max_body, mebibytes),
         max_bodies: args.max_bodies.map_or(defaults.max_bodies, mebibytes),
         max_connections: process::raise_open_files(args.max_connections.unwrap_or(defaults.max_connections)),
+        unknown_parameters: match args.unknown_parameters {
+            UnknownArg::Refuse => UnknownParameters::Refuse,
+            UnknownArg::Ignore => UnknownParameters::Ignore,
+        },
         max_connections_per_peer: args.max_connections_per_peer.unwrap_or(defaults.max_connections_per_peer),
         ..defaults
     }
 }
 
-fn load(args: &ServeArgs) -> CliResult<ServedModel> {
+/// Loads a model under these names.
+fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedModel> {
     let options = LoadOptions {
         max_seqs: args.max_num_seqs,
         max_waiting: args.max_queue,
@@ -138,15 +182,10 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
             PoolingArg::Mean => Pooling::Mean,
             PoolingArg::Last => Pooling::Last,
         }),
-        ..args.model.usual_options()
+        ..args.model.options(Context::TRAINED)
     };
-    let model = Model::load_showing(args.model.name("smollm2"), &options, &args.model.progress())?;
+    let model = Model::load_showing(target, &options, &args.model.progress())?;
     let limits = model.handle().limits();
-    let names = if args.served_model_name.is_empty() {
-        vec![short_name(model.name())]
-    } else {
-        args.served_model_name.clone()
-    };
     if !args.model.quiet {
         let capacity = model.handle().capacity();
         let window = capacity.window.map_or(String::new(), |window| {
@@ -158,7 +197,7 @@ fn load(args: &ServeArgs) -> CliResult<ServedModel> {
             names[0],
             model.load_time().as_secs_f64(),
             limits.max_seqs,
-            units::thousands(limits.max_context as u64),
+            units::thousands(model.context() as u64),
             units::thousands(capacity.kv_tokens() as u64),
         );
     }

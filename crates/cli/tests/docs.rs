@@ -82,7 +82,7 @@ fn serving_lists_every_route() {
     let route = |line: &str| {
         let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
         let method = handler.split_once('(')?.0.to_uppercase();
-        Some(format!("{method} {}", path.replace("{*id}", "NAME")))
+        Some(format!("{method} {}", path.replace("{*id}", "NAME").replace("{id}", "ID")))
     };
     let want: BTreeSet<String> = source.lines().filter_map(route).collect();
     assert!(want.contains("GET /health"), "{want:?}");

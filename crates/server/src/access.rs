@@ -15,7 +15,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use tracing::field::Empty;
 use tracing::{Instrument, Level, Span};
 
-use crate::error::{ApiError, ErrorMessage};
+use crate::error::ApiError;
 use crate::ids;
 use crate::state::App;
 
@@ -66,8 +66,8 @@ pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, nex
     line.status = Some(response.status().as_u16());
     // a body that will not be read counts as sent
     line.complete = head || response.body().is_end_stream();
-    if let Some(ErrorMessage(message)) = response.extensions_mut().remove() {
-        line.log.fields().error = Some(message);
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        line.log.fields().error = Some(error.message);
     }
     if let Ok(id) = HeaderValue::from_str(&line.id) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -196,7 +196,7 @@ mod tests {
     async fn a_panic_is_a_500_response() {
         let response = catch_panic(async { panic!("on purpose") }).await;
         assert_eq!(response.status(), 500);
-        let app = App::new(crate::Config::default());
+        let app = App::new(crate::Config::default(), crate::registry::Registry::one());
         let error = app.work(1, || -> crate::error::Result<()> { panic!("on purpose") }).await.unwrap_err();
         assert_eq!(error.status, 500);
     }

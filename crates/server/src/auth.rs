@@ -8,6 +8,9 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::ApiError;
 
+/// Anthropic's header.
+const X_API_KEY: &str = "x-api-key";
+
 /// The accepted keys, as hashes so that every comparison has the same length.
 pub(crate) struct Keys(Vec<[u8; 32]>);
 
@@ -16,12 +19,15 @@ impl Keys {
         Keys(keys.iter().map(|key| hash(key.as_bytes())).collect())
     }
 
-    /// Whether the headers contain a key: as a bearer token, or as the password of any user.
+    /// Whether the headers contain a key: as a bearer token, as the password of any user, or in `x-api-key`.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
         if self.0.is_empty() {
             return true;
         }
-        let given = headers.get(header::AUTHORIZATION).and_then(given);
+        let given = match headers.get(X_API_KEY) {
+            Some(key) => Some(key.as_bytes().to_vec()),
+            None => headers.get(header::AUTHORIZATION).and_then(given),
+        };
         // an empty key is never accepted
         let Some(given) = given.filter(|given| !given.is_empty()) else { return false };
         let given = hash(&given);
@@ -52,7 +58,7 @@ fn given(header: &HeaderValue) -> Option<Vec<u8>> {
 
 /// The 401 response, which makes a browser prompt for a password.
 pub(crate) fn refusal() -> Response {
-    let message = "missing or invalid API key: send `Authorization: Bearer KEY`";
+    let message = "missing or invalid API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`";
     let error = ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key");
     let mut response = error.into_response();
     for scheme in ["Basic realm=\"tern\", charset=\"UTF-8\"", "Bearer realm=\"tern\""] {
@@ -86,6 +92,11 @@ mod tests {
             assert!(!admits(bad), "{bad}");
         }
         assert!(!keys.admit(&HeaderMap::new()));
+        for (key, admitted) in [("first", true), ("firs", false), ("", false)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(X_API_KEY, HeaderValue::from_static(key));
+            assert_eq!(keys.admit(&headers), admitted, "{key}");
+        }
         assert!(Keys::new(&[]).admit(&HeaderMap::new()));
     }
 }

@@ -67,6 +67,22 @@ pub struct Config {
     pub max_template_kwargs: usize,
     /// Maximum inputs per embedding request.
     pub max_inputs: usize,
+    /// Maximum stored responses; the oldest are dropped.
+    pub max_stored_responses: usize,
+    /// Maximum bytes of all stored responses, as JSON.
+    pub max_stored_bytes: usize,
+    /// What happens to unknown parameters.
+    pub unknown_parameters: UnknownParameters,
+}
+
+/// What happens to parameters that the server does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownParameters {
+    /// The request is refused, with the parameter's name.
+    #[default]
+    Refuse,
+    /// They are ignored, with a warning in the log.
+    Ignore,
 }
 
 impl Default for Config {
@@ -99,6 +115,9 @@ impl Default for Config {
             max_tool_depth: 64,
             max_template_kwargs: 16 << 10,
             max_inputs: 2048,
+            max_stored_responses: 1024,
+            max_stored_bytes: 64 << 20,
+            unknown_parameters: UnknownParameters::Refuse,
         }
     }
 }

@@ -6,6 +6,7 @@ use tern::grammar::{Grammar, GrammarError};
 use tern::{ChatStart, CompiledConstraint};
 
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::json::Values;
 use crate::model::ServedModel;
 use crate::params::{Params, parsed};
@@ -40,7 +41,7 @@ pub(crate) fn take(params: &mut Params) -> Result<Option<RequestedGrammar>> {
                 return Err(ApiError::bad(&*path, format!("{path}: only false is supported")));
             }
         }
-        outputs.finish(&["disable_fallback"], &[])?;
+        outputs.finish(Object::Format, &[])?;
     }
     for (name, kind) in [
         ("guided_json", Kind::Json),
@@ -110,7 +111,7 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
             named.string("description")?;
             named.bool("strict")?; // always strict
             let schema = named.take("schema").ok_or_else(|| named.missing("schema"))?;
-            named.finish(&[], &[])?;
+            named.finish(Object::Format, &[])?;
             Some(Grammar::JsonSchema(schema))
         }
         _ => {
@@ -118,7 +119,7 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
             return Err(ApiError::expected("response_format.type", expected, &kind.into()));
         }
     };
-    format.finish(&[], &[])?;
+    format.finish(Object::Format, &[])?;
     Ok(grammar)
 }
 

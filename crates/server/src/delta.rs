@@ -13,6 +13,8 @@ pub(crate) struct Delta {
     pub(crate) token_ids: Option<Vec<u32>>,
     /// The finish reason, if the choice has ended.
     pub(crate) finish: Option<&'static str>,
+    /// The index of the stop string that ended it.
+    pub(crate) stop: Option<usize>,
 }
 
 /// A token with its log-probability and those of the most probable ones.
@@ -37,6 +39,7 @@ impl Delta {
             logprobs: delta.tokens.iter().find_map(|token| TokenLogprob::new(token, tokenizer)),
             token_ids: token_ids.then(|| delta.tokens.iter().map(|token| token.id).collect()),
             parts: delta.parts,
+            stop: delta.stop,
             finish: delta.finish.map(tern::FinishReason::as_str),
         }
     }

@@ -133,10 +133,6 @@ impl From<EngineError> for ApiError {
     }
 }
 
-/// The message of an error, for the access log.
-#[derive(Clone)]
-pub(crate) struct ErrorMessage(pub(crate) String);
-
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::from(self.json().to_string()));
@@ -146,7 +142,8 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response.extensions_mut().insert(ErrorMessage(self.message));
+        // for the access log, and for APIs with another shape
+        response.extensions_mut().insert(self);
         response
     }
 }

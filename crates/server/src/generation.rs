@@ -191,7 +191,7 @@ impl Generation<'_> {
     }
 
     fn begin(&mut self, at: usize, cached: usize) {
-        self.app.metrics.queued(self.started.elapsed());
+        self.app.metrics.queued(self.served.id(), self.started.elapsed());
         // the other choices of a prompt find it in the cache because the first one put it there
         if at.is_multiple_of(self.n) {
             self.cached_tokens += cached;
@@ -202,13 +202,13 @@ impl Generation<'_> {
     fn count_token(&mut self, at: usize) {
         let now = Instant::now();
         match self.last_token_at[at].replace(now) {
-            Some(before) => self.app.metrics.between_tokens(now - before),
+            Some(before) => self.app.metrics.between_tokens(self.served.id(), now - before),
             None => {
                 let mut fields = self.log.fields();
                 if fields.first_token.is_none() {
                     let after = now - self.log.start;
                     fields.first_token = Some(after);
-                    self.app.metrics.first_token(after);
+                    self.app.metrics.first_token(self.served.id(), after);
                 }
             }
         }
@@ -228,7 +228,7 @@ impl Drop for Generation<'_> {
     fn drop(&mut self) {
         let generated_tokens = self.generated();
         self.log.fields().generated_tokens = generated_tokens;
-        self.app.metrics.finished(Finished {
+        let request = Finished {
             reason: match self.reason {
                 _ if self.open > 0 => "abort",
                 "tool_calls" => "stop",
@@ -237,6 +237,7 @@ impl Drop for Generation<'_> {
             took: self.log.start.elapsed(),
             prompt_tokens: self.prompt_tokens,
             generated_tokens,
-        });
+        };
+        self.app.metrics.finished(self.served.id(), request);
     }
 }

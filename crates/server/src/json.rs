@@ -117,6 +117,11 @@ impl<'de> Visitor<'de> for &Values {
     }
 }
 
+/// A number with the shortest decimal that is this `f32`.
+pub(crate) fn decimal(number: f32) -> Value {
+    number.to_string().parse::<f64>().unwrap_or(f64::from(number)).into()
+}
+
 /// The size of a value as JSON in bytes, and the nesting depth of its arrays and objects.
 pub(crate) fn size_and_depth(value: &Value) -> (usize, usize) {
     struct Count(usize);

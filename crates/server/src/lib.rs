@@ -1,6 +1,7 @@
-//! An HTTP server for one model, compatible with the OpenAI API.
+//! An HTTP server for models, compatible with the APIs of OpenAI, Anthropic and Ollama.
 //!
-//! [`Server`] listens; a [`Loader`] hands over the [`ServedModel`] once it is loaded; [`Config`] holds the keys and limits.
+//! [`Server`] listens; a [`Loader`] hands over the [`ServedModel`] once it is loaded, or a [`Library`] loads those that are
+//! requested; [`Config`] holds the keys and limits.
 //! A request body is read whole, parsed parameter by parameter (`params`), turned into engine requests on a blocking
 //! thread (`routes`, `prompt`, `options`), and followed token by token (`choice_streams`, `generation`).
 //!
@@ -10,21 +11,27 @@
 mod access;
 mod auth;
 mod body;
+mod chat_request;
 mod choice_streams;
 mod client_io;
+mod clock;
 mod config;
 mod connection;
 mod connection_slots;
 mod constraint;
+mod conversation;
 mod delta;
 mod encode;
 mod error;
+mod error_shape;
 mod failure;
+mod frames;
 mod generation;
 mod hosts;
 mod ids;
+mod ignored;
 mod json;
-mod messages;
+mod library;
 mod metrics;
 mod model;
 mod options;
@@ -32,16 +39,21 @@ mod params;
 mod prepare;
 mod probe;
 mod prompt;
+mod registry;
+mod response_store;
+mod response_stream;
 mod routes;
 mod server;
-mod sse;
 mod state;
 mod text_lists;
+mod text_request;
 mod tools;
 
-pub use config::Config;
+pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
+pub use library::{Library, LibraryModel};
 pub use model::ServedModel;
+pub use registry::KeepModels;
 pub use server::Server;
 pub use state::Loader;
 

@@ -25,9 +25,18 @@ const TOKENS: &[f64] = &[
     100000.0, 200000.0,
 ];
 
-/// What the server counts, in addition to the engine's statistics.
-pub(crate) struct Metrics(Mutex<Counted>);
+/// What the server counts, in addition to the engines' statistics.
+#[derive(Default)]
+pub(crate) struct Metrics(Mutex<Counts>);
 
+#[derive(Default)]
+struct Counts {
+    /// By the model's name.
+    models: BTreeMap<String, Counted>,
+    responses: BTreeMap<u16, u64>,
+}
+
+/// The requests of one model.
 struct Counted {
     first_token: Histogram,
     between_tokens: Histogram,
@@ -36,7 +45,6 @@ struct Counted {
     prompt_tokens: Histogram,
     generated_tokens: Histogram,
     finished: BTreeMap<&'static str, u64>,
-    responses: BTreeMap<u16, u64>,
 }
 
 /// A finished request.
@@ -49,8 +57,7 @@ pub(crate) struct Finished {
 }
 
 /// The state of the engine when the metrics are read.
-pub(crate) struct Engine<'a> {
-    pub(crate) model: &'a str,
+pub(crate) struct Engine {
     pub(crate) stats: Stats,
     /// It has not ended and is not stuck.
     pub(crate) up: bool,
@@ -58,9 +65,9 @@ pub(crate) struct Engine<'a> {
     pub(crate) step: Duration,
 }
 
-impl Metrics {
-    pub(crate) fn new() -> Metrics {
-        Metrics(Mutex::new(Counted {
+impl Counted {
+    fn new() -> Counted {
+        Counted {
             first_token: Histogram::new(FIRST_TOKEN),
             between_tokens: Histogram::new(BETWEEN_TOKENS),
             request: Histogram::new(REQUEST),
@@ -68,77 +75,105 @@ impl Metrics {
             prompt_tokens: Histogram::new(TOKENS),
             generated_tokens: Histogram::new(TOKENS),
             finished: ["stop", "length", "abort", "error"].map(|reason| (reason, 0)).into(),
-            responses: BTreeMap::new(),
-        }))
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn first_token(&self, model: &str, after: Duration) {
+        self.count(model, |counted| counted.first_token.add(after.as_secs_f64()));
     }
 
-    pub(crate) fn first_token(&self, after: Duration) {
-        self.lock().first_token.add(after.as_secs_f64());
+    pub(crate) fn between_tokens(&self, model: &str, gap: Duration) {
+        self.count(model, |counted| counted.between_tokens.add(gap.as_secs_f64()));
     }
 
-    pub(crate) fn between_tokens(&self, gap: Duration) {
-        self.lock().between_tokens.add(gap.as_secs_f64());
+    pub(crate) fn queued(&self, model: &str, time: Duration) {
+        self.count(model, |counted| counted.queue.add(time.as_secs_f64()));
     }
 
-    pub(crate) fn queued(&self, time: Duration) {
-        self.lock().queue.add(time.as_secs_f64());
-    }
-
-    pub(crate) fn finished(&self, request: Finished) {
-        let mut counted = self.lock();
-        *counted.finished.entry(request.reason).or_default() += 1;
-        counted.request.add(request.took.as_secs_f64());
-        counted.prompt_tokens.add(request.prompt_tokens as f64);
-        counted.generated_tokens.add(request.generated_tokens as f64);
+    pub(crate) fn finished(&self, model: &str, request: Finished) {
+        self.count(model, |counted| {
+            *counted.finished.entry(request.reason).or_default() += 1;
+            counted.request.add(request.took.as_secs_f64());
+            counted.prompt_tokens.add(request.prompt_tokens as f64);
+            counted.generated_tokens.add(request.generated_tokens as f64);
+        });
     }
 
     pub(crate) fn response(&self, status: u16) {
         *self.lock().responses.entry(status).or_default() += 1;
     }
 
-    /// All metrics as text.
-    pub(crate) fn text(&self, engine: Option<Engine<'_>>) -> String {
-        let counted = self.lock();
+    fn count(&self, model: &str, add: impl FnOnce(&mut Counted)) {
+        let mut counts = self.lock();
+        if !counts.models.contains_key(model) {
+            counts.models.insert(model.to_owned(), Counted::new());
+        }
+        if let Some(counted) = counts.models.get_mut(model) {
+            add(counted);
+        }
+    }
+
+    /// All metrics as text; `engines` are those of loaded models, by name.
+    pub(crate) fn text(&self, engines: &[(&str, Engine)]) -> String {
+        for (model, _) in engines {
+            self.count(model, |_| {}); // a loaded model has all metrics
+        }
+        let counts = self.lock();
         let mut page = Page::default();
         page.family("tern:http_responses_total", "counter", "HTTP responses by status code.");
-        for (status, count) in &counted.responses {
+        for (status, count) in &counts.responses {
             page.sample("", &[("code", &status.to_string())], count);
         }
-        let Some(engine) = engine else { return page.text };
-        let name = [("model_name", engine.model)];
-        for (metric, kind, help, value) in engine_metrics(&engine) {
-            page.family(metric, kind, help);
-            page.sample("", &name, value);
+        let tables: Vec<_> = engines.iter().map(|(model, engine)| (*model, engine_metrics(engine))).collect();
+        for at in 0..tables.first().map_or(0, |(_, table)| table.len()) {
+            for (first, (model, table)) in tables.iter().enumerate() {
+                let (metric, kind, help, value) = table[at];
+                if first == 0 {
+                    page.family(metric, kind, help);
+                }
+                page.sample("", &[("model_name", model)], value);
+            }
+        }
+        if counts.models.is_empty() {
+            return page.text;
         }
         page.family("vllm:request_success_total", "counter", "Finished requests by reason.");
-        for (reason, count) in &counted.finished {
-            page.sample("", &[name[0], ("finished_reason", reason)], count);
+        for (model, counted) in &counts.models {
+            for (reason, count) in &counted.finished {
+                page.sample("", &[("model_name", model), ("finished_reason", reason)], count);
+            }
         }
-        for (metric, help, histogram) in [
-            ("vllm:time_to_first_token_seconds", "Time to first token.", &counted.first_token),
-            (
-                "vllm:inter_token_latency_seconds",
-                "Time between two tokens of a sequence.",
-                &counted.between_tokens,
-            ),
-            ("vllm:e2e_request_latency_seconds", "Time from request to last token.", &counted.request),
-            ("vllm:request_queue_time_seconds", "Time a sequence waited in the queue.", &counted.queue),
-            ("vllm:request_prompt_tokens", "Prompt tokens of a request.", &counted.prompt_tokens),
-            ("vllm:request_generation_tokens", "Generated tokens of a request.", &counted.generated_tokens),
-        ] {
+        for (metric, help, histogram) in HISTOGRAMS {
             page.family(metric, "histogram", help);
-            page.histogram(&name, histogram);
+            for (model, counted) in &counts.models {
+                page.histogram(&[("model_name", model)], histogram(counted));
+            }
         }
         page.text
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counted> {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Selects a histogram of a model.
+type Select = fn(&Counted) -> &Histogram;
+
+/// Name, help and values of the histograms.
+const HISTOGRAMS: [(&str, &str, Select); 6] = [
+    ("vllm:time_to_first_token_seconds", "Time to first token.", |c| &c.first_token),
+    ("vllm:inter_token_latency_seconds", "Time between two tokens of a sequence.", |c| &c.between_tokens),
+    ("vllm:e2e_request_latency_seconds", "Time from request to last token.", |c| &c.request),
+    ("vllm:request_queue_time_seconds", "Time a sequence waited in the queue.", |c| &c.queue),
+    ("vllm:request_prompt_tokens", "Prompt tokens of a request.", |c| &c.prompt_tokens),
+    ("vllm:request_generation_tokens", "Generated tokens of a request.", |c| &c.generated_tokens),
+];
+
 /// Name, type, help and value of the engine's metrics.
-fn engine_metrics(engine: &Engine<'_>) -> [(&'static str, &'static str, &'static str, f64); 18] {
+fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str, f64); 18] {
     let stats = &engine.stats;
     let total = stats.pages_total.max(1) as f64;
     let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
@@ -264,16 +299,17 @@ mod tests {
 
     #[test]
     fn the_page_has_names_labels_and_growing_buckets() {
-        let metrics = Metrics::new();
-        metrics.first_token(Duration::from_millis(5));
-        metrics.first_token(Duration::from_millis(300));
-        metrics.first_token(Duration::from_secs(9999));
+        let metrics = Metrics::default();
+        let model = "a\"b";
+        metrics.first_token(model, Duration::from_millis(5));
+        metrics.first_token(model, Duration::from_millis(300));
+        metrics.first_token(model, Duration::from_secs(9999));
         metrics.response(200);
         let took = Duration::from_secs(1);
-        metrics.finished(Finished { reason: "stop", took, prompt_tokens: 3, generated_tokens: 4 });
+        metrics.finished(model, Finished { reason: "stop", took, prompt_tokens: 3, generated_tokens: 4 });
         let stats = Stats { pages_total: 10, pages_free: 4, running: 2, ..Stats::default() };
         let step = Duration::from_millis(1500);
-        let text = metrics.text(Some(Engine { model: "a\"b", stats, up: false, step }));
+        let text = metrics.text(&[(model, Engine { stats, up: false, step })]);
         for line in [
             "# TYPE vllm:num_requests_running gauge",
             "vllm:num_requests_running{model_name=\"a\\\"b\"} 2",

@@ -20,6 +20,17 @@ impl ServedModel {
         Sampling { temperature: 1.0, ..Sampling::default() }
     }
 
+    /// Whether requests may use this name; Ollama's clients append a tag.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        let has = |name: &str| self.names.iter().any(|known| known == name);
+        has(name) || name.strip_suffix(":latest").is_some_and(has)
+    }
+
+    /// Memory of its device that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.model.facts().map_or(0, |facts| facts.memory)
+    }
+
     pub(crate) fn id(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
     }

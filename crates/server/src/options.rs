@@ -7,27 +7,17 @@ use tern::engine::Sampling;
 
 use crate::Config;
 use crate::error::{ApiError, Result};
+use crate::generation::Usage;
 use crate::ids::random;
+use crate::ignored::Object;
 use crate::model::ServedModel;
 use crate::params::{Params, Unparsed, integer, tokens};
 
-/// Parameters that have no effect on the reply.
-const IGNORED: &[&str] = &[
-    "cache_prompt",
-    "metadata",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "request_id",
-    "safety_identifier",
-    "service_tier",
-    "spaces_between_special_tokens",
-    "store",
-    "user",
-];
-
-/// All parameters are parsed except ignored ones.
-pub(crate) const UNPARSED: Unparsed = Unparsed { ignored: IGNORED, listed: None, keep: 0 };
+/// How the bodies of requests are parsed.
+pub(crate) fn unparsed(config: &Config) -> Unparsed {
+    let unknown = config.unknown_parameters;
+    Unparsed { ignored: Object::Body.ignored(), unknown, ..Unparsed::default() }
+}
 
 /// Parameters of other servers, with the only value that is supported.
 const ONLY: &[(&str, bool)] = &[
@@ -53,7 +43,6 @@ pub(crate) struct Options {
     pub(crate) priority: i32,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
-    pub(crate) stream: Option<Streaming>,
 }
 
 /// How a reply is streamed.
@@ -85,7 +74,6 @@ impl Options {
             end_tokens: end_tokens(params, served, max_tokens)?,
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
-            stream: streaming(params)?,
         })
     }
 
@@ -98,8 +86,11 @@ impl Options {
 
 /// `max_completion_tokens` is the newer name.
 fn length(params: &mut Params) -> Result<Option<usize>> {
-    let old = params.integer("max_tokens", 1, i64::MAX)?;
-    let new = params.integer("max_completion_tokens", 1, i64::MAX)?;
+    let mut length = |name| match params.take(name) {
+        Some(given) if integer(&given) == Some(-1) => Ok(None), // llama.cpp's clients: no limit
+        given => params.check_integer(name, given, 1, i64::MAX),
+    };
+    let (old, new) = (length("max_tokens")?, length("max_completion_tokens")?);
     match (old, new) {
         (Some(old), Some(new)) if old != new => {
             let message = format!(
@@ -148,23 +139,24 @@ fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
 }
 
 fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
+    let name = params.name("stop");
     let stops = match params.take("stop") {
         None => vec![],
         Some(Value::Array(stops)) => stops,
         Some(one) => vec![one],
     };
     if stops.len() > config.max_stops {
-        return Err(ApiError::too_many("stop", stops.len(), config.max_stops, "strings"));
+        return Err(ApiError::too_many(&name, stops.len(), config.max_stops, "strings"));
     }
     let stop = |stop: Value| match stop {
         Value::String(text) if text.is_empty() => {
-            Err(ApiError::bad("stop", "stop: strings must not be empty"))
+            Err(ApiError::bad(&*name, format!("{name}: strings must not be empty")))
         }
         Value::String(text) if text.len() > config.max_stop_bytes => {
-            Err(ApiError::too_many("stop", text.len(), config.max_stop_bytes, "bytes in a string"))
+            Err(ApiError::too_many(&name, text.len(), config.max_stop_bytes, "bytes in a string"))
         }
         Value::String(text) => Ok(text),
-        other => Err(ApiError::expected("stop", "a string or an array of strings", &other)),
+        other => Err(ApiError::expected(&name, "a string or an array of strings", &other)),
     };
     stops.into_iter().map(stop).collect()
 }
@@ -193,16 +185,21 @@ fn end_tokens(params: &mut Params, served: &ServedModel, max_tokens: Option<usiz
     Ok(own.chain(more).collect())
 }
 
-fn streaming(params: &mut Params) -> Result<Option<Streaming>> {
-    let stream = params.bool("stream")?.unwrap_or(false);
-    let Some(mut options) = params.object("stream_options")? else {
-        return Ok(stream.then(Streaming::default));
-    };
-    if !stream {
-        return Err(ApiError::bad("stream_options", "stream_options: requires stream to be true"));
+impl Streaming {
+    /// The usage in a chunk with a piece of text: absent, null or set.
+    pub(crate) fn usage_of_piece(self, usage: Usage) -> Option<Option<Usage>> {
+        self.usage.then(|| self.usage_always.then_some(usage))
     }
-    let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
-    let usage = options.bool("include_usage")?.unwrap_or(false);
-    options.finish(&["include_obfuscation"], &[])?;
-    Ok(Some(Streaming { usage, usage_always: usage && usage_always }))
+
+    /// None if the reply is not streamed.
+    pub(crate) fn take(params: &mut Params) -> Result<Option<Streaming>> {
+        let stream = params.bool("stream")?.unwrap_or(false);
+        let Some(mut options) = params.object("stream_options")? else {
+            return Ok(stream.then(Streaming::default));
+        };
+        let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
+        let usage = options.bool("include_usage")?.unwrap_or(false);
+        options.finish(Object::StreamOptions, &[])?;
+        Ok(stream.then_some(Streaming { usage, usage_always: usage && usage_always }))
+    }
 }

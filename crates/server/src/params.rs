@@ -6,7 +6,9 @@ use axum::http::StatusCode;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::config::UnknownParameters;
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::json::{JsonError, MAX_VALUES, Values};
 use crate::text_lists::{Listed, Lister};
 
@@ -17,6 +19,17 @@ pub(crate) struct Params {
     listed: Option<Listed>,
     /// The path of the object in the request: empty or `tools[0].`
     path: String,
+    /// What happens to members that nobody takes.
+    unknown: UnknownParameters,
+    /// Members that were renamed, and what the request calls them.
+    renamed: Vec<Renamed>,
+}
+
+/// A member that another API has under another name.
+#[derive(Clone, Copy)]
+struct Renamed {
+    from: &'static str,
+    to: &'static str,
 }
 
 /// Members of a body that are not parsed to JSON values.
@@ -24,10 +37,14 @@ pub(crate) struct Params {
 pub(crate) struct Unparsed {
     /// Skipped.
     pub(crate) ignored: &'static [&'static str],
+    /// Of these, not skipped.
+    pub(crate) kept: &'static [&'static str],
     /// Taken with [`Params::listed`].
     pub(crate) listed: Option<&'static str>,
     /// Maximum number of texts kept of `listed`.
     pub(crate) keep: usize,
+    /// What happens to members that nobody takes, in the body and in all objects within it.
+    pub(crate) unknown: UnknownParameters,
 }
 
 impl Params {
@@ -52,17 +69,34 @@ impl Params {
         self.listed.take().ok_or_else(|| self.missing(name))
     }
 
-    /// A nested object with the path `path`.
-    pub(crate) fn of(value: Value, path: &str) -> Result<Params> {
+    /// An object of the same request with the path `path`.
+    pub(crate) fn nested(&self, value: Value, path: &str) -> Result<Params> {
         match value {
-            Value::Object(map) => Ok(Params { map, listed: None, path: format!("{path}.") }),
+            Value::Object(map) => {
+                let (path, unknown) = (format!("{path}."), self.unknown);
+                Ok(Params { map, listed: None, path, unknown, renamed: vec![] })
+            }
             other => Err(ApiError::expected(path, "an object", &other)),
         }
     }
 
-    /// The full path of a member.
+    /// Takes the member `from` as `to`; errors use the name `from`.
+    pub(crate) fn rename(&mut self, from: &'static str, to: &'static str) {
+        self.renamed.push(Renamed { from, to });
+        if let Some(value) = self.map.swap_remove(from) {
+            self.map.insert(to.to_owned(), value);
+        }
+    }
+
+    /// A member that is not taken.
+    pub(crate) fn peek(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The full path of a member, as the request has it.
     pub(crate) fn name(&self, name: &str) -> String {
-        format!("{}{name}", self.path)
+        let renamed = self.renamed.iter().find(|renamed| renamed.to == name);
+        format!("{}{}", self.path, renamed.map_or(name, |renamed| renamed.from))
     }
 
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
@@ -102,7 +136,7 @@ impl Params {
     /// A nested object.
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Params>> {
         let path = self.name(name);
-        self.take(name).map(|value| Params::of(value, &path)).transpose()
+        self.take(name).map(|value| self.nested(value, &path)).transpose()
     }
 
     pub(crate) fn number(&mut self, name: &str, low: f64, high: f64) -> Result<Option<f32>> {
@@ -114,7 +148,19 @@ impl Params {
     }
 
     pub(crate) fn integer(&mut self, name: &str, low: i64, high: i64) -> Result<Option<i64>> {
-        let Some(value) = self.take(name) else { return Ok(None) };
+        let value = self.take(name);
+        self.check_integer(name, value, low, high)
+    }
+
+    /// As [`Params::integer`], for a member that was taken.
+    pub(crate) fn check_integer(
+        &self,
+        name: &str,
+        value: Option<Value>,
+        low: i64,
+        high: i64,
+    ) -> Result<Option<i64>> {
+        let Some(value) = value else { return Ok(None) };
         match integer(&value) {
             Some(number) if (low..=high).contains(&number) => Ok(Some(number)),
             _ if high == i64::MAX && low == i64::MIN => {
@@ -140,18 +186,25 @@ impl Params {
         self.map
     }
 
-    /// Refuses members that were not taken, except for `ignored` ones.
-    pub(crate) fn finish(mut self, ignored: &[&str], refused: &[(&str, &str)]) -> Result<()> {
+    /// Refuses members that were not taken, except for those that are ignored in such an object. A member of `refused`
+    /// is always refused, with the reason.
+    pub(crate) fn finish(mut self, object: Object, refused: &[(&str, &str)]) -> Result<()> {
+        let ignored = object.ignored();
         self.map.retain(|name, value| !value.is_null() && !ignored.contains(&name.as_str()));
-        let Some(name) = self.map.keys().next() else { return Ok(()) };
-        let path = self.name(name);
-        match refused.iter().find(|(known, _)| known == name) {
-            Some((_, why)) => Err(ApiError::bad(path.clone(), format!("{path}: {why}"))),
-            None => {
-                Err(ApiError::bad(path.clone(), format!("unknown parameter: {path:?}"))
-                    .code("unknown_parameter"))
+        for name in self.map.keys() {
+            let path = self.name(name);
+            if let Some((_, why)) = refused.iter().find(|(known, _)| known == name) {
+                return Err(ApiError::bad(path.clone(), format!("{path}: {why}")));
+            }
+            match self.unknown {
+                UnknownParameters::Refuse => {
+                    let message = format!("unknown parameter: {path:?}");
+                    return Err(ApiError::bad(path, message).code("unknown_parameter"));
+                }
+                UnknownParameters::Ignore => tracing::warn!(parameter = %path, "unknown parameter ignored"),
             }
         }
+        Ok(())
     }
 }
 
@@ -170,9 +223,16 @@ impl<'de> Visitor<'de> for Body<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> std::result::Result<Params, A::Error> {
         let Body { unparsed, values } = self;
-        let mut params = Params { map: Map::new(), listed: None, path: String::new() };
+        let mut params = Params {
+            map: Map::new(),
+            listed: None,
+            path: String::new(),
+            unknown: unparsed.unknown,
+            renamed: vec![],
+        };
         while let Some(name) = members.next_key::<String>()? {
-            if unparsed.ignored.contains(&name.as_str()) {
+            let kept = unparsed.kept.contains(&name.as_str());
+            if unparsed.ignored.contains(&name.as_str()) && !kept {
                 members.next_value::<IgnoredAny>()?;
             } else if unparsed.listed == Some(name.as_str()) {
                 let listed = members.next_value_seed(Lister { keep: unparsed.keep, values })?;
@@ -236,20 +296,22 @@ mod tests {
         let mut e = p.object("e").unwrap().unwrap();
         assert_eq!(e.string("f").unwrap_err().message, "e.f: expected a string, got true");
         assert_eq!(e.required_string("g").unwrap_err().message, "missing required parameter: \"e.g\"");
-        p.finish(&[], &[]).unwrap();
+        p.finish(Object::Body, &[]).unwrap();
     }
 
     #[test]
     fn remaining_members_are_ignored_or_refused_by_name() {
         let left = || params(json!({"user": "me", "none": null, "foo": 1}));
-        let error = left().finish(&["user"], &[]).unwrap_err();
+        let error = left().finish(Object::Body, &[]).unwrap_err();
         assert_eq!(
             (error.message.as_str(), error.param.as_deref()),
             ("unknown parameter: \"foo\"", Some("foo"))
         );
-        let error = left().finish(&["user"], &[("foo", "is not supported")]).unwrap_err();
-        assert_eq!(error.message, "foo: is not supported");
-        left().finish(&["user", "foo"], &[]).unwrap();
+        let refused = &[("foo", "is not supported")];
+        assert_eq!(left().finish(Object::Body, refused).unwrap_err().message, "foo: is not supported");
+        let ignoring = || Params { unknown: UnknownParameters::Ignore, ..left() };
+        ignoring().finish(Object::Body, &[]).unwrap();
+        assert!(ignoring().finish(Object::Body, refused).is_err());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::StatusCode;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout_at;
@@ -16,6 +17,9 @@ use crate::access::RequestLog;
 use crate::body::read;
 use crate::error::{ApiError, Result};
 use crate::model::ServedModel;
+use crate::params::{Params, Unparsed};
+use crate::registry::Registry;
+use crate::response_store::ResponseStore;
 use crate::state::{App, Stop};
 
 /// Bodies up to this size have separate workers, so that they never wait for larger ones.
@@ -82,30 +86,70 @@ impl Cancel {
     }
 }
 
+/// A body, and what its preparation may use.
+pub(crate) struct Preparation<'a> {
+    pub(crate) body: &'a [u8],
+    pub(crate) served: &'a ServedModel,
+    pub(crate) config: &'a Config,
+    pub(crate) cancel: &'a Cancel,
+    pub(crate) responses: &'a Arc<ResponseStore>,
+}
+
 /// Turns a body into what a route needs.
-pub(crate) type Prepare<T> = fn(&[u8], &ServedModel, &Config, &Cancel) -> Result<T>;
+pub(crate) type Prepare<T> = fn(&Preparation<'_>) -> Result<T>;
+
+/// The model that a body names.
+fn requested_model(body: &[u8]) -> Result<Option<String>> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        model: Option<Value>,
+        /// In older requests of Ollama's API.
+        name: Option<Value>,
+    }
+    match serde_json::from_slice(body).map(|Named { model, name }| model.or(name)) {
+        Ok(Some(Value::String(name))) => Ok(Some(name)),
+        Ok(None | Some(Value::Null)) => Ok(None),
+        Ok(Some(other)) => Err(ApiError::expected("model", "a string", &other)),
+        // the error of a body that is not JSON, or not an object
+        Err(_) => Params::parse(body, Unparsed::default()).map(|_| None),
+    }
+}
 
 impl App {
-    /// Reads a body and prepares it for the loaded model, within the request's deadline.
+    /// Reads a body and prepares it for the model that it names, within the request's deadline.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
         log: &RequestLog,
         body: Body,
         prepare: Prepare<T>,
     ) -> Result<(Arc<ServedModel>, T)> {
-        let served = self.served()?;
         self.fault().map_or(Ok(()), Err)?;
+        let only = match &self.registry {
+            Registry::One(_) => Some(self.registry.model(None).await?), // before the body is read
+            Registry::Many(_) => None,
+        };
         // dropped with this future when the client disconnects or the deadline passes
         let (cancel, _guard) = Cancel::new(self, log);
         let deadline = cancel.deadline;
         let prepared = async {
-            let body = read(body, &self.config, &self.bodies).await?;
-            let (config, model) = (self.config.clone(), Arc::clone(&served));
-            self.work(body.len(), move || {
+            let body = Arc::new(read(body, &self.config, &self.bodies).await?);
+            let served = match only {
+                Some(served) => served,
+                None => {
+                    let text = Arc::clone(&body);
+                    let name = self.work(body.len(), move || requested_model(&text)).await?;
+                    self.registry.model(name.as_deref()).await?
+                }
+            };
+            let (config, model, responses) =
+                (self.config.clone(), Arc::clone(&served), Arc::clone(&self.responses));
+            let bytes = body.len();
+            let prepared = self.work(bytes, move || {
                 cancel.check()?;
-                prepare(&body, &model, &config, &cancel)
-            })
-            .await
+                let (body, served, config) = (&**body, &*model, &config);
+                prepare(&Preparation { body, served, config, cancel: &cancel, responses: &responses })
+            });
+            Ok((served, prepared.await?))
         };
         let in_time = async {
             match deadline {
@@ -115,11 +159,10 @@ impl App {
                     .unwrap_or_else(|_| Err(ApiError::timeout(self.timeout()))),
             }
         };
-        let prepared = tokio::select! {
-            prepared = in_time => prepared?,
-            () = self.stopped(Stop::Now) => return Err(ApiError::shutting_down()),
-        };
-        Ok((served, prepared))
+        tokio::select! {
+            prepared = in_time => prepared,
+            () = self.stopped(Stop::Now) => Err(ApiError::shutting_down()),
+        }
     }
 
     /// Runs the CPU-bound work for a body of `bytes` bytes on a blocking thread.

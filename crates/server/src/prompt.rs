@@ -2,17 +2,19 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::http::StatusCode;
 use serde_json::{Map, Value};
-use tern::Error;
+use tern::engine::EngineError;
 use tern::text::{Markup, TemplateError};
+use tern::{Error, Message};
 
 use crate::Config;
+use crate::conversation;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
-use crate::messages;
+use crate::ignored::Object;
 use crate::model::ServedModel;
 use crate::params::Params;
+use crate::registry::unknown_model;
 use crate::tools::Tools;
 
 /// A conversation and the rules for its tools.
@@ -46,14 +48,24 @@ impl Chat {
         if messages.len() > config.max_messages {
             return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
         }
-        let messages = messages::convert(messages)?;
+        let messages = conversation::convert(messages, params)?;
         let (tools, offered) = Tools::take(params, config)?;
+        Ok(Chat::new(messages, tools, offered, template_variables(params, config)?))
+    }
+
+    /// A conversation of any API. `offered` are the tools as a template takes them.
+    pub(crate) fn new(
+        messages: Vec<Message>,
+        tools: Tools,
+        offered: Vec<Value>,
+        template_variables: Map<String, Value>,
+    ) -> Chat {
         let conversation = tern::Chat {
             tools: if tools.enabled() { offered } else { vec![] },
-            template_variables: template_variables(params, config)?,
+            template_variables,
             ..tern::Chat::new(messages)
         };
-        Ok(Chat { conversation, tools })
+        Chat { conversation, tools }
     }
 
     /// Sets whether the prompt ends with the start of an assistant message.
@@ -64,33 +76,80 @@ impl Chat {
 
     /// Renders and tokenizes the conversation.
     pub(crate) fn prompt(&self, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
-        encoder.cancel.check()?;
-        let cancel = encoder.cancel.clone();
-        let rendered = encoder.served.model.render(&self.conversation, move || cancel.is_cancelled());
-        let rendered = rendered.map_err(|error| match error {
-            Error::NoChatTemplate(_) => {
-                let message = "this model has no chat template: use /v1/completions";
-                ApiError::bad("messages", message).code("no_chat_template")
+        prompt(&self.conversation, encoder)
+    }
+
+    /// The same without the oldest messages if the whole conversation exceeds the context. The system message is kept,
+    /// and results of calls that are dropped are dropped too.
+    pub(crate) fn newest_prompt(&self, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
+        let context = encoder.served.model.context();
+        let messages = &self.conversation.messages;
+        let first = messages.iter().take_while(|message| message.role == "system").count();
+        let attempt = |dropped: usize| {
+            let mut chat = self.conversation.clone();
+            chat.messages.drain(first..first + dropped);
+            while chat.messages.get(first).is_some_and(|message| message.role == "tool") {
+                chat.messages.remove(first);
             }
-            Error::UnknownCallFormat => ApiError::bad("tools", error.to_string()),
-            Error::Template(TemplateError::Cancelled) if encoder.cancel.is_cancelled() => {
-                encoder.cancel.error()
+            prompt(&chat, encoder).and_then(|prompt| match prompt.tokens.len() {
+                tokens if tokens < context => Ok(prompt),
+                prompt => Err(EngineError::Context { prompt, max_tokens: 1, max_context: context }.into()),
+            })
+        };
+        match attempt(0) {
+            Err(error) if error.code == Some("context_length_exceeded") => {}
+            whole => return whole,
+        }
+        // the last message is kept; the fewest that must be dropped are between these numbers
+        let (mut too_few, mut enough) = (0, messages.len().saturating_sub(first + 1));
+        let mut best = attempt(enough)?;
+        while too_few + 1 < enough {
+            let middle = (too_few + enough) / 2;
+            match attempt(middle) {
+                Ok(prompt) => (best, enough) = (prompt, middle),
+                Err(_) => too_few = middle,
             }
-            error => ApiError::bad("messages", error.to_string()),
-        })?;
-        let tokens = encoder.chat(&rendered.text)?;
-        Ok(ChatPrompt { tokens, tail: rendered.tail().to_owned(), markup: rendered.markup })
+        }
+        Ok(best)
     }
 }
 
+fn prompt(conversation: &tern::Chat, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
+    encoder.cancel.check()?;
+    let cancel = encoder.cancel.clone();
+    let rendered = encoder.served.model.render(conversation, move || cancel.is_cancelled());
+    let rendered = rendered.map_err(|error| match error {
+        Error::NoChatTemplate(_) => {
+            let message = "this model has no chat template: use /v1/completions";
+            ApiError::bad("messages", message).code("no_chat_template")
+        }
+        Error::UnknownCallFormat => ApiError::bad("tools", error.to_string()),
+        Error::Template(TemplateError::Cancelled) if encoder.cancel.is_cancelled() => encoder.cancel.error(),
+        error => ApiError::bad("messages", error.to_string()),
+    })?;
+    let tokens = encoder.chat(&rendered.text)?;
+    Ok(ChatPrompt { tokens, tail: rendered.tail().to_owned(), markup: rendered.markup })
+}
+
 /// Extra variables of the template.
-fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String, Value>> {
+pub(crate) fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String, Value>> {
     let mut kwargs = params.object("chat_template_kwargs")?.map(Params::into_map).unwrap_or_default();
     let bytes = Value::from(kwargs.clone()).to_string().len();
     if bytes > config.max_template_kwargs {
         return Err(ApiError::too_many("chat_template_kwargs", bytes, config.max_template_kwargs, "bytes"));
     }
-    if let Some(effort) = params.string("reasoning_effort")? {
+    let mut effort = params.string("reasoning_effort")?;
+    // OpenRouter's form
+    if let Some(mut reasoning) = params.object("reasoning")? {
+        effort = effort.or(reasoning.string("effort")?);
+        if reasoning.bool("enabled")? == Some(false) {
+            effort.get_or_insert_with(|| "none".into());
+        }
+        reasoning.integer("max_tokens", 1, i64::MAX)?;
+        reasoning.bool("exclude")?;
+        reasoning.finish(Object::Reasoning, &[])?;
+    }
+    if let Some(effort) = effort {
         if effort.len() > 32 {
             return Err(ApiError::expected("reasoning_effort", "at most 32 bytes", &effort.into()));
         }
@@ -107,14 +166,7 @@ fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String
 pub(crate) fn model_name(params: &mut Params, served: &ServedModel) -> Result<String> {
     match params.string("model")? {
         None => Ok(served.id().to_owned()),
-        Some(name) if served.names.contains(&name) => Ok(name),
-        Some(name) => Err(unknown_model(&name, served)),
+        Some(name) if served.has_name(&name) => Ok(name),
+        Some(name) => Err(unknown_model(&name, served.id())),
     }
-}
-
-pub(crate) fn unknown_model(name: &str, served: &ServedModel) -> ApiError {
-    let name: String = name.chars().take(100).collect();
-    let message = format!("the model {name:?} does not exist; this server has {:?}", served.id());
-    let error = ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found");
-    ApiError { param: Some("model".into()), ..error }
 }

@@ -5,9 +5,12 @@ mod completions;
 mod deliver;
 mod embeddings;
 mod health;
+mod messages;
 mod models;
+mod ollama;
 mod page;
 mod reply_header;
+mod responses;
 mod tokens;
 
 use std::sync::Arc;
@@ -16,15 +19,15 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use serde::Serialize;
 
 use crate::error::ApiError;
 use crate::hosts::{self, Hosts};
 use crate::state::App;
-use crate::{access, auth};
+use crate::{access, auth, error_shape};
 
 /// All routes.
 pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
@@ -35,8 +38,27 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/metrics", get(health::metrics))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
+        .route("/models/load", post(models::load))
+        .route("/models/unload", post(models::unload))
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/{id}", get(responses::one))
+        .route("/v1/responses/{id}", delete(responses::delete))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/embed", post(ollama::embed))
+        .route("/api/embeddings", post(ollama::embeddings))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/show", post(ollama::show))
+        .route("/api/version", get(ollama::version))
+        .route("/api/pull", post(ollama::pull))
+        .route("/api/delete", delete(ollama::delete))
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
@@ -44,6 +66,7 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(app), gate))
         .layer(from_fn_with_state(Arc::new(hosts), hosts::layer))
+        .layer(from_fn(error_shape::layer))
         .layer(from_fn_with_state(Arc::clone(app), access::layer))
         .with_state(Arc::clone(app))
 }
@@ -71,8 +94,11 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
     let mut response = if preflight && origin.is_some() {
         let mut response = StatusCode::NO_CONTENT.into_response();
         for (name, value) in [
-            (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, OPTIONS"),
-            (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-request-id"),
+            (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE, OPTIONS"),
+            (
+                header::ACCESS_CONTROL_ALLOW_HEADERS,
+                "authorization, content-type, x-request-id, x-api-key, anthropic-version, anthropic-beta",
+            ),
             (header::ACCESS_CONTROL_MAX_AGE, "600"),
         ] {
             response.headers_mut().insert(name, HeaderValue::from_static(value));

@@ -11,8 +11,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::connection_slots::ConnectionSlots;
 use crate::hosts::Hosts;
+use crate::registry::Registry;
 use crate::state::{App, Loader, Stop};
-use crate::{Config, ServeError, connection, routes};
+use crate::{Config, KeepModels, Library, ServeError, connection, routes};
 
 /// How long requests that are ended by a drain may take to send their error.
 const FINAL_GRACE: Duration = Duration::from_secs(1);
@@ -21,7 +22,10 @@ const HEALTH_ONLY: usize = 64;
 /// Delay after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// An HTTP server for one model.
+/// Interval of the search for idle models.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// An HTTP server for one model, or for the models of a library.
 ///
 /// It can listen before the model is loaded: until [`Loader::ready`], every `/v1` route responds with 503.
 ///
@@ -43,7 +47,12 @@ pub struct Server {
 impl Server {
     /// A server without a model.
     pub fn new(config: Config) -> Server {
-        Server { app: Arc::new(App::new(config)) }
+        Server { app: Arc::new(App::new(config, Registry::one())) }
+    }
+
+    /// A server for the models of a library, each of which is loaded when it is first requested.
+    pub fn of_library(config: Config, library: impl Library, keep: KeepModels) -> Server {
+        Server { app: Arc::new(App::new(config, Registry::many(Arc::new(library), keep))) }
     }
 
     /// The loader, which may be used on any thread.
@@ -79,11 +88,16 @@ impl Server {
             }
         });
         let slots = Arc::<ConnectionSlots>::default();
+        let mut sweep = tokio::time::interval(SWEEP);
         let mut health_only = VecDeque::<AbortHandle>::new();
         let ended = loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 Some(_) = connections.join_next() => continue,
+                _ = sweep.tick() => {
+                    app.registry.sweep();
+                    continue;
+                }
                 ended = &mut end => break ended,
             };
             match accepted {

@@ -1,20 +1,21 @@
-//! State shared by all requests: configuration, the model once it is loaded, metrics, and the progress of a shutdown.
+//! State shared by all requests: configuration, the models, metrics, and the progress of a shutdown.
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use tern::engine::{EngineError, Fault};
 use tokio::sync::watch;
 
 use crate::Config;
 use crate::auth::Keys;
 use crate::body::HeldBytes;
-use crate::error::{ApiError, Result};
-use crate::failure::{self, ServeError};
+use crate::error::ApiError;
+use crate::failure::ServeError;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::prepare::Workers;
 use crate::probe::Probe;
+use crate::registry::{self, Phase, Registry};
+use crate::response_store::ResponseStore;
 
 /// Shared by all requests.
 pub(crate) struct App {
@@ -22,17 +23,11 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     pub(crate) metrics: Metrics,
     pub(crate) probe: tokio::sync::Mutex<Probe>,
-    phase: watch::Sender<Phase>,
+    pub(crate) registry: Registry,
     stop: watch::Sender<Stop>,
     pub(crate) workers: Workers,
     pub(crate) bodies: Arc<HeldBytes>,
-}
-
-#[derive(Clone)]
-enum Phase {
-    Loading,
-    Ready(Arc<ServedModel>),
-    Failed(String),
+    pub(crate) responses: Arc<ResponseStore>,
 }
 
 /// The progress of a shutdown.
@@ -46,43 +41,29 @@ pub(crate) enum Stop {
 }
 
 impl App {
-    pub(crate) fn new(config: Config) -> App {
+    pub(crate) fn new(config: Config, registry: Registry) -> App {
         App {
             keys: Keys::new(&config.api_keys),
-            metrics: Metrics::new(),
+            metrics: Metrics::default(),
             probe: tokio::sync::Mutex::new(Probe::default()),
-            phase: watch::Sender::new(Phase::Loading),
+            registry,
             stop: watch::Sender::new(Stop::No),
             workers: Workers::new(),
             bodies: Arc::default(),
+            responses: Arc::new(ResponseStore::new(config.max_stored_responses, config.max_stored_bytes)),
             config,
         }
     }
 
-    /// The model, or why it is not available.
-    pub(crate) fn served(&self) -> Result<Arc<ServedModel>> {
-        match &*self.phase.borrow() {
-            Phase::Ready(served) => Ok(Arc::clone(served)),
-            Phase::Loading => {
-                let message = "the model is loading";
-                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("loading").retry(2))
-            }
-            Phase::Failed(why) => Err((&ServeError::Load(why.clone())).into()),
-        }
-    }
-
-    /// Why the process should be restarted: loading failed, or the engine has ended or is stuck.
+    /// Why the process should be restarted: loading failed, or an engine has ended or is stuck.
     pub(crate) fn fault(&self) -> Option<ApiError> {
-        match &*self.phase.borrow() {
-            Phase::Ready(served) => failure::fault(served.model.handle(), self.config.stall_timeout),
-            Phase::Loading => None,
-            Phase::Failed(why) => Some((&ServeError::Load(why.clone())).into()),
-        }
+        registry::fault(&self.registry, self.config.stall_timeout)
     }
 
-    /// Waits until no request can be served any more, and returns why.
+    /// Waits until no request can be served any more, and returns why. Models of a library are replaced instead.
     pub(crate) async fn failure(&self) -> ServeError {
-        let mut phase = self.phase.subscribe();
+        let Registry::One(slot) = &self.registry else { return std::future::pending().await };
+        let mut phase = slot.phase.subscribe();
         let settled =
             phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await.map(|phase| phase.clone());
         match settled {
@@ -125,7 +106,9 @@ impl App {
     }
 
     fn enter(&self, phase: Phase) {
-        self.phase.send_replace(phase);
+        if let Registry::One(slot) = &self.registry {
+            slot.phase.send_replace(phase);
+        }
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Delta {
     pub tokens: Vec<Sampled>,
     /// Why the text ends here.
     pub finish: Option<FinishReason>,
+    /// The index of the stop string that ended it, if one did.
+    pub stop: Option<usize>,
 }
 
 impl Delta {
@@ -127,6 +129,7 @@ impl AnswerReader {
         let dropped = self.drop_further_calls(&mut delta);
         if passed.stop.is_some() || dropped {
             delta.finish = Some(self.reason(FinishReason::Stop));
+            delta.stop = passed.stop;
         }
         let has_news = has_logprob || delta.finish.is_some() || !delta.parts.is_empty();
         has_news.then(|| Delta { tokens: std::mem::take(&mut self.pending), ..delta })
@@ -141,7 +144,7 @@ impl AnswerReader {
         };
         let rest = self.decoder.finish();
         let tokens = std::mem::take(&mut self.pending);
-        let mut delta = Delta { parts: self.parse(&rest, true), tokens, finish: None };
+        let mut delta = Delta { parts: self.parse(&rest, true), tokens, ..Delta::default() };
         self.drop_further_calls(&mut delta);
         delta.finish = Some(self.reason(reason));
         Some(delta)

@@ -54,7 +54,7 @@ pub use device::Device;
 pub use error::Error;
 pub use machine::threads;
 pub use memory::MemoryPlan;
-pub use model::{Model, ModelParts};
+pub use model::{Model, ModelFacts, ModelParts};
 pub use opened::{OpenedModel, STORIES, inspect_checkpoint, open_checkpoint, pull};
 pub use options::{Context, KvMemory, LoadOptions, PAGE_LEN};
 pub use preamble::{ChatStart, call_token};

@@ -9,8 +9,9 @@ use tern_grammar::GrammarCompiler;
 use tern_graph::Backend;
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
+use crate::memory::MemoryPlan;
 use crate::opened::OpenedModel;
-use crate::options::PAGE_LEN;
+use crate::options::{Context, PAGE_LEN};
 use crate::progress::{Progress, Silent};
 use crate::template_traits::TemplateTraits;
 use crate::{Error, LoadOptions, PartialSampling};
@@ -35,6 +36,24 @@ struct Inner {
     template_traits: TemplateTraits,
     grammar_compiler: OnceLock<GrammarCompiler>,
     load_time: Duration,
+    facts: Option<ModelFacts>,
+}
+
+/// What is known of a loaded model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Its architecture, such as `llama`.
+    pub arch: String,
+    /// The format that most of its weights are in.
+    pub format: &'static str,
+    /// The number of its weights.
+    pub parameters: u64,
+    /// The context that it was trained for.
+    pub context_trained: usize,
+    /// The size of its hidden states.
+    pub width: usize,
+    /// Bytes of its device that it takes: weights, KV cache and scratch memory.
+    pub memory: u64,
 }
 
 /// The parts of a model, for programs with their own engine.
@@ -99,18 +118,27 @@ impl Model {
             progress.warn(&format!("ignored: {e}"));
             PartialSampling::default()
         });
-        let handle = start_engine(opened, backend, options, progress)?;
+        let facts = ModelFacts {
+            arch: opened.model.config.arch.to_string(),
+            format: opened.main_format(),
+            parameters: opened.tensors.iter().map(|t| (t.rows() * t.cols()) as u64).sum(),
+            context_trained: opened.model.config.context_trained,
+            width: opened.model.config.width,
+            memory: 0,
+        };
+        let (handle, plan) = start_engine(opened, backend, options, progress)?;
+        let facts = ModelFacts { memory: plan.total(), ..facts };
         let tokenizer = Arc::new(tokenizer);
         let parts = ModelParts { name, handle, tokenizer, template, pooling, recommended };
-        Ok(Model::from_parts_after(start, parts))
+        Ok(Model::from_parts_after(start, parts, Some(facts)))
     }
 
     /// A model whose engine runs already.
     pub fn from_parts(parts: ModelParts) -> Model {
-        Model::from_parts_after(Instant::now(), parts)
+        Model::from_parts_after(Instant::now(), parts, None)
     }
 
-    fn from_parts_after(start: Instant, parts: ModelParts) -> Model {
+    fn from_parts_after(start: Instant, parts: ModelParts, facts: Option<ModelFacts>) -> Model {
         let template = parts.template.as_ref();
         let inner = Inner {
             end_tokens: parts.tokenizer.eog().iter().copied().collect(),
@@ -118,6 +146,7 @@ impl Model {
             template_traits: template.map(TemplateTraits::of).unwrap_or_default(),
             grammar_compiler: OnceLock::new(),
             load_time: start.elapsed(),
+            facts,
             parts,
         };
         Model { inner: Arc::new(inner) }
@@ -172,6 +201,11 @@ impl Model {
         self.inner.parts.recommended
     }
 
+    /// What is known of its file and its memory; none if its engine was started elsewhere.
+    pub fn facts(&self) -> Option<&ModelFacts> {
+        self.inner.facts.as_ref()
+    }
+
     /// How long loading took.
     pub fn load_time(&self) -> Duration {
         self.inner.load_time
@@ -195,7 +229,7 @@ fn start_engine(
     backend: Box<dyn Backend>,
     options: &LoadOptions,
     progress: &dyn Progress,
-) -> Result<Handle, Error> {
+) -> Result<(Handle, MemoryPlan), Error> {
     let (context, seqs) = (opened.context(), options.max_seqs);
     let info = backend.info();
     let free = info.memory_free.saturating_sub(opened.weight_bytes());
@@ -205,11 +239,14 @@ fn start_engine(
         let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window: None };
         sizes.with_window(&opened.model.graph)
     };
+    let exact = matches!(options.context, Context::Exactly(_));
     let bytes = |pages| opened.kv_bytes(&sized(pages));
-    let capacity = sized(options.kv_memory.pages(seqs, context, bytes, free));
+    let capacity = sized(options.kv_memory.pages(seqs, context, exact, bytes, free));
+    let memory = opened.memory(&*backend, capacity);
     let runner = opened.runner(backend, capacity, progress)?;
     let LoadOptions { max_seqs, max_waiting, step_millis, .. } = *options;
-    Ok(Engine::start(Box::new(runner), Limits { max_seqs, max_context: context, max_waiting, step_millis })?)
+    let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis };
+    Ok((Engine::start(Box::new(runner), limits)?, memory))
 }
 
 /// The given chat template, or the model's own if it has one.

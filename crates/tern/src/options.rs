@@ -12,6 +12,9 @@ pub const PAGE_LEN: usize = 32;
 /// KV pages at most.
 const MOST_PAGES: usize = u32::MAX as usize;
 
+/// Tokens that every sequence may expect to have, and the default context of programs.
+const USUAL_CONTEXT: usize = 8192;
+
 /// How a model is loaded. The defaults suit a program that embeds a model.
 ///
 /// ```
@@ -54,7 +57,7 @@ pub struct LoadOptions {
 /// Tokens that one sequence may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
-    /// The trained context, but at most this.
+    /// The trained context, but at most this, and at most what the KV cache holds.
     AtMost(usize),
     /// This many; an error if the model was trained for fewer.
     Exactly(usize),
@@ -75,7 +78,8 @@ impl Context {
 /// The memory of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvMemory {
-    /// Every sequence in full, within half of the free memory of the device; at least one sequence.
+    /// Every sequence with 8192 tokens, or one in full if that is more, within half of the free memory of the device.
+    /// An exact context is reserved for at least one sequence.
     Auto,
     /// This many pages of [`PAGE_LEN`] tokens.
     Pages(usize),
@@ -84,13 +88,20 @@ pub enum KvMemory {
 }
 
 impl KvMemory {
-    /// Pages for `seqs` sequences of `context` tokens; `bytes` returns what a KV cache of so many pages takes, with the pages
-    /// of layers with a window, which are fewer.
-    pub(crate) fn pages(self, seqs: usize, context: usize, bytes: impl Fn(usize) -> u64, free: u64) -> usize {
+    /// Pages for `seqs` sequences of `context` tokens, of which a device with `free` bytes may hold fewer; `bytes` returns what a KV
+    /// cache of so many pages takes, with the pages of layers with a window, which are fewer.
+    pub(crate) fn pages(
+        self,
+        seqs: usize,
+        context: usize,
+        exact: bool,
+        bytes: impl Fn(usize) -> u64,
+        free: u64,
+    ) -> usize {
         let one = context.div_ceil(PAGE_LEN);
-        let all = one.saturating_mul(seqs);
+        let all = one.min(USUAL_CONTEXT / PAGE_LEN).saturating_mul(seqs).max(one);
         match self {
-            KvMemory::Auto => most_within(free / 2, one, all, bytes),
+            KvMemory::Auto => most_within(free / 2, if exact { one } else { 1 }, all, bytes),
             KvMemory::Pages(pages) => pages,
             KvMemory::Bytes(given) => {
                 // more than all sequences need, for the prefix cache, unless pages take no memory
@@ -120,7 +131,7 @@ impl Default for LoadOptions {
         LoadOptions {
             device: Device::Auto,
             threads: None,
-            context: Context::AtMost(8192),
+            context: Context::AtMost(USUAL_CONTEXT),
             kv_cells: KvCells::F16,
             kv_memory: KvMemory::Auto,
             max_seqs: 8,
@@ -141,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_kv_cache_fits_what_it_is_given() {
-        let pages = |memory: KvMemory, free| memory.pages(4, 100, |pages| pages as u64 * 1000, free);
+        let pages = |memory: KvMemory, free| memory.pages(4, 100, true, |pages| pages as u64 * 1000, free);
         assert_eq!(pages(KvMemory::Auto, 1 << 30), 16); // four sequences of four pages
         assert_eq!(pages(KvMemory::Auto, 12_000), 6); // half of what is free
         assert_eq!(pages(KvMemory::Auto, 0), 4); // at least one sequence
@@ -152,10 +163,17 @@ mod tests {
 
         // layers with a window have at most five pages
         let bytes = |pages: usize| pages as u64 * 100 + pages.min(5) as u64 * 900;
-        let pages = |memory: KvMemory, free| memory.pages(4, 100, bytes, free);
+        let pages = |memory: KvMemory, free| memory.pages(4, 100, true, bytes, free);
         assert_eq!(pages(KvMemory::Auto, 12_000), 15); // 1,500 and 4,500 bytes
         assert_eq!(pages(KvMemory::Auto, 11_000), 10);
         assert_eq!(pages(KvMemory::Bytes(4_999), 0), 4);
         assert_eq!(pages(KvMemory::Bytes(1_004_500), 0), 10_000);
+        // a trained context is used as far as memory allows
+        let trained =
+            |context, free| KvMemory::Auto.pages(4, context, false, |pages| pages as u64 * 1000, free);
+        assert_eq!(trained(100, 6000), 3);
+        assert_eq!(trained(100, 0), 1);
+        assert_eq!(trained(16_384, 1 << 40), 1024); // four sequences of 8192
+        assert_eq!(trained(131_072, 1 << 40), 4096); // one in full
     }
 }

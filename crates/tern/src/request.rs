@@ -247,11 +247,12 @@ impl Model {
         Ok(vectors)
     }
 
-    /// How many tokens may follow a prompt: what was requested, or what the context leaves.
+    /// How many tokens may follow a prompt: what was requested, within what the context leaves. A prompt that leaves
+    /// nothing is an error.
     pub fn max_tokens(&self, prompt: usize, requested: Option<usize>) -> Result<usize, EngineError> {
         let max_context = self.context();
         match (requested, max_context.saturating_sub(prompt)) {
-            (Some(tokens), 1..) => Ok(tokens), // the engine refuses what is too much
+            (Some(tokens), left @ 1..) => Ok(tokens.min(left)),
             (requested, 0) => {
                 Err(EngineError::Context { prompt, max_tokens: requested.unwrap_or(1), max_context })
             }

@@ -18,5 +18,5 @@ pub use markup::{
 };
 pub use stop::{Passed, StopError, StopStrings};
 pub use template::{Cancelled, ChatInput, ChatTemplate, ChatText, TemplateError};
-pub use tokenizer::{EncodeError, EncodeLimit, Tokenizer, TokenizerError};
+pub use tokenizer::{EncodeError, EncodeLimit, FillTokens, Tokenizer, TokenizerError};
 pub use tool_schemas::{ToolSchemas, Types};

@@ -8,6 +8,7 @@ mod byte_level;
 mod covers;
 mod encoding;
 mod error;
+mod fill;
 mod load;
 mod merge;
 mod pre;
@@ -31,6 +32,7 @@ use self::wordpiece::WordPiece;
 
 pub use self::encoding::{EncodeError, EncodeLimit};
 pub use self::error::TokenizerError;
+pub use self::fill::FillTokens;
 
 /// A vocabulary with its encoding rules.
 pub struct Tokenizer {
@@ -43,6 +45,7 @@ pub struct Tokenizer {
     covers: Option<Covers>,
     template: Option<String>,
     named_templates: Vec<(String, String)>,
+    fill: Option<FillTokens>,
     warnings: Vec<String>,
 }
 
@@ -246,6 +249,11 @@ impl Tokenizer {
     /// Whether `encode` with `add_special` adds BOS.
     pub fn add_bos(&self) -> bool {
         self.add.bos && self.roles.bos.is_some()
+    }
+
+    /// The tokens with which the model fills a gap, if it has them.
+    pub fn fill_tokens(&self) -> Option<FillTokens> {
+        self.fill
     }
 
     /// The chat template.

@@ -8,11 +8,21 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{ModelArgs, PartialSamplingArgs, YEAR};
 use crate::values::{self, positive};
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The model, as after -m [default: smollm2]
+    /// The model, as after -m [default: every model of `tern list`, loaded on request]
     #[arg(value_name = "MODEL", conflicts_with_all = ["model", "hf"])]
     pub(crate) name: Option<String>,
+    /// Folder whose models are loaded on request
+    #[arg(long, help_heading = "Model and device", value_name = "FOLDER", conflicts_with_all = ["name", "model", "hf"])]
+    pub(crate) models: Option<PathBuf>,
+    /// Seconds that an idle model stays loaded, if there are several; -1 is until its memory is needed
+    #[arg(long, help_heading = "Model and device", value_name = "SECONDS", default_value_t = 300,
+        allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=YEAR as i64))]
+    pub(crate) keep_alive: i64,
+    /// Maximum memory of all loaded models in GiB; idle ones are dropped for a new one [default: the free memory]
+    #[arg(long, help_heading = "Model and device", value_name = "GIB")]
+    pub(crate) memory: Option<f64>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Address to listen on; 0.0.0.0 is every interface of this machine
@@ -36,7 +46,7 @@ pub(crate) struct ServeArgs {
     /// Maximum queued requests; further requests are rejected with 429
     #[arg(long, help_heading = "Batching", value_name = "N", default_value_t = 256)]
     pub(crate) max_queue: usize,
-    /// KV cache pages of 32 tokens [default: every sequence in full, within half of the free memory]
+    /// KV cache pages of 32 tokens [default: 8192 tokens per sequence, or one in full, within half of the free memory]
     #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
     pub(crate) kv_pages: Option<usize>,
     /// Maximum number of tokens per step [default: 2048 on a GPU, 512 on the CPU]
@@ -67,6 +77,10 @@ pub(crate) struct ServeArgs {
     /// Maximum number of open connections per IPv4 address or IPv6 /64 network; a proxy is one address [default: 1024]
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
     pub(crate) max_connections_per_peer: Option<usize>,
+    /// Parameters of requests that the server does not know: refuse them with 400, or ignore them with a warning in the
+    /// log
+    #[arg(long, help_heading = "Limits", value_name = "HOW", default_value = "refuse")]
+    pub(crate) unknown_parameters: UnknownArg,
     /// Origin whose pages may call the server, or `*`; may be repeated
     #[arg(long, help_heading = "Access", value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
@@ -84,7 +98,7 @@ pub(crate) struct ServeArgs {
 }
 
 /// Where a server logs to.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct LogArgs {
     /// Log level on stderr; `info` writes one line per request
@@ -123,6 +137,12 @@ impl LogLevel {
 pub(crate) enum LogFormat {
     Text,
     Json,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum UnknownArg {
+    Refuse,
+    Ignore,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

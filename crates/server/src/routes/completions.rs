@@ -8,8 +8,6 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use tern::engine::Request;
-use tern::{CompiledConstraint, Reading};
 
 use self::reply::{PromptEcho, Reply};
 use super::deliver::Prepared;
@@ -18,14 +16,14 @@ use crate::access::RequestLog;
 use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
-use crate::generation::Job;
-use crate::model::ServedModel;
-use crate::options::{Options, UNPARSED};
+use crate::ignored::Object;
+use crate::options::{Options, Streaming, unparsed};
 use crate::params::{Params, Unparsed};
-use crate::prepare::Cancel;
+use crate::prepare::Preparation;
 use crate::prompt::model_name;
 use crate::state::App;
 use crate::text_lists::{Listed, Text};
+use crate::text_request::TextRequest;
 
 /// OpenAI's documented default of `max_tokens`.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -60,8 +58,9 @@ pub(super) async fn completions(
     prepared.deliver(app, served, log).await
 }
 
-fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Prepared<Reply>> {
-    let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..UNPARSED };
+fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
+    let Preparation { body, served, config, cancel, .. } = *preparation;
+    let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let mut options = Options::take(&mut params, served, config)?;
@@ -74,34 +73,23 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     }
     let add_special = params.bool("add_special_tokens")?.unwrap_or(true);
     let prompt = params.listed("prompt")?;
-    params.finish(&[], REFUSED)?;
+    let streaming = Streaming::take(&mut params)?;
+    params.finish(Object::Body, REFUSED)?;
 
     let encoder = Encoder::new(served, cancel, "prompt");
     let prompts = prompts(prompt, &encoder, config, PromptOptions { n: options.n, echo, add_special })?;
-    cancel.check()?;
-    let constraint = requested.map(|requested| requested.compile(served, None)).transpose()?;
-    let mut requests = Vec::with_capacity(prompts.len() * options.n);
-    for prompt in &prompts {
-        let left = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
-        let max_tokens = options.max_tokens.unwrap_or(left.min(DEFAULT_MAX_TOKENS));
-        requests.extend((0..options.n).map(|text| Request {
-            prompt: prompt.tokens.clone(),
-            max_tokens,
-            sampling: options.sampling(text),
-            end_tokens: Arc::clone(&options.end_tokens),
-            priority: options.priority,
-            constraint: constraint.as_ref().map(CompiledConstraint::shared),
-            pooling: None,
-        }));
-    }
+    options.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
+    let (n, token_ids) = (options.n, options.token_ids);
+    let tokens = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect();
+    let job = TextRequest { prompts: tokens, options, grammar: requested }.job(&encoder)?;
     let prompt_echo = |prompt: Prompt| {
-        let token_ids = options.token_ids.then_some(prompt.tokens);
-        std::iter::repeat_n(PromptEcho { text: prompt.text.unwrap_or_default(), token_ids }, options.n)
+        let token_ids = token_ids.then_some(prompt.tokens);
+        std::iter::repeat_n(PromptEcho { text: prompt.text.unwrap_or_default(), token_ids }, n)
     };
-    let shape = Reply::new(model, logprobs.is_some(), prompts.into_iter().flat_map(prompt_echo).collect());
-    let reading = Reading { stops: options.stops, ..Reading::default() };
-    let job = Job { requests, n: options.n, reading, token_ids: options.token_ids };
-    Ok(Prepared { job, shape, stream: options.stream })
+    let mut shape =
+        Reply::new(model, logprobs.is_some(), prompts.into_iter().flat_map(prompt_echo).collect());
+    shape.streaming = streaming.unwrap_or_default();
+    Ok(Prepared { job, shape, stream: streaming.is_some() })
 }
 
 fn prompts(

@@ -7,38 +7,49 @@ use serde::Serialize;
 
 use crate::access::RequestLog;
 use crate::delta::Delta;
-use crate::error::Result;
+use crate::error::{ApiError, Result};
+use crate::frames::{Frames, Framing};
 use crate::generation::{Job, RequestScope, Started, Usage};
 use crate::model::ServedModel;
-use crate::options::Streaming;
-use crate::sse::{self, Events};
+use crate::response_stream::{self, FrameSender, StreamFormat};
 use crate::state::App;
 
-/// The JSON shape of a route's replies.
-pub(super) trait Shape: Send + Sync + 'static {
+/// The shape of a route's replies. Every API has its own; the generation is the same.
+pub(super) trait Shape: Send + 'static {
+    /// How a streamed reply is framed.
+    const FRAMING: Framing = Framing::Events;
+
     /// Adds a piece of a choice to the whole reply.
     fn add(&mut self, at: usize, delta: Delta);
 
     /// The whole reply.
     fn whole(&mut self, usage: Usage) -> impl Serialize;
 
-    /// The chunks that stream a piece of a choice. `usage` is absent, null or set.
-    fn chunks(
-        &mut self,
-        at: usize,
-        delta: Delta,
-        usage: Option<Option<Usage>>,
-    ) -> Vec<impl Serialize + Send + Sync>;
+    /// What is sent before the first piece.
+    fn begin(&mut self, _usage: Usage, _out: &mut Frames) {}
 
-    /// The last chunk, which contains only the usage.
-    fn usage_chunk(&self, usage: Usage) -> impl Serialize + Send + Sync;
+    /// Streams a piece of a choice.
+    fn piece(&mut self, at: usize, delta: Delta, usage: Usage, out: &mut Frames);
+
+    /// Ends the stream.
+    fn end(&mut self, usage: Usage, out: &mut Frames);
+
+    /// Ends the stream with an error.
+    fn fail(&mut self, error: &ApiError, out: &mut Frames) {
+        Self::error(error, out);
+    }
+
+    /// An error of a stream whose state is lost.
+    fn error(error: &ApiError, out: &mut Frames) {
+        out.data(&error.json());
+    }
 }
 
 /// A validated request.
 pub(super) struct Prepared<S> {
     pub(super) job: Job,
     pub(super) shape: S,
-    pub(super) stream: Option<Streaming>,
+    pub(super) stream: bool,
 }
 
 impl<S: Shape> Prepared<S> {
@@ -51,15 +62,21 @@ impl<S: Shape> Prepared<S> {
     ) -> Result<Response> {
         let scope = RequestScope { app: &app, served: &served, log: &log };
         let started = self.job.start(&scope)?;
-        match self.stream {
-            None => whole(&scope, started, self.shape).await,
-            Some(streaming) => Ok(sse::response(app.config.keep_alive, move |events| async move {
-                let scope = RequestScope { app: &app, served: &served, log: &log };
-                if let Err(error) = stream(&scope, started, self.shape, streaming, &events).await {
-                    events.error(&error).await;
-                }
-            })),
+        if !self.stream {
+            return whole(&scope, started, self.shape).await;
         }
+        let mut on_panic = Frames::default();
+        S::error(&ApiError::internal(), &mut on_panic);
+        let format = StreamFormat { framing: S::FRAMING, keep_alive: app.config.keep_alive, on_panic };
+        let mut shape = self.shape;
+        Ok(response_stream::response(format, move |sender| async move {
+            let scope = RequestScope { app: &app, served: &served, log: &log };
+            if let Err(error) = stream(&scope, started, &mut shape, &sender).await {
+                let mut frames = Frames::default();
+                shape.fail(&error, &mut frames);
+                sender.send(frames).await;
+            }
+        }))
     }
 }
 
@@ -75,21 +92,21 @@ async fn whole(scope: &RequestScope<'_>, started: Started, mut shape: impl Shape
 async fn stream(
     scope: &RequestScope<'_>,
     started: Started,
-    mut shape: impl Shape,
-    streaming: Streaming,
-    events: &Events,
+    shape: &mut impl Shape,
+    sender: &FrameSender,
 ) -> Result<()> {
     let mut generation = started.generation(scope)?;
+    let mut frames = Frames::default();
+    shape.begin(generation.usage(), &mut frames);
+    sender.send(frames).await;
     while let Some(next) = generation.next().await {
         let (at, delta) = next?;
-        let usage = streaming.usage.then(|| streaming.usage_always.then(|| generation.usage()));
-        for chunk in shape.chunks(at, delta, usage) {
-            events.send(&chunk).await;
-        }
+        let mut frames = Frames::default();
+        shape.piece(at, delta, generation.usage(), &mut frames);
+        sender.send(frames).await;
     }
-    if streaming.usage {
-        events.send(&shape.usage_chunk(generation.usage())).await;
-    }
-    events.done().await;
+    let mut frames = Frames::default();
+    shape.end(generation.usage(), &mut frames);
+    sender.send(frames).await;
     Ok(())
 }

@@ -15,10 +15,11 @@ use crate::access::RequestLog;
 use crate::choice_streams::ChoiceStreams;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::model::ServedModel;
-use crate::options::UNPARSED;
+use crate::options::unparsed;
 use crate::params::{Params, Unparsed};
-use crate::prepare::Cancel;
+use crate::prepare::Preparation;
 use crate::prompt::model_name;
 use crate::state::{App, Stop};
 use crate::text_lists::{Listed, Text};
@@ -37,16 +38,7 @@ pub(super) async fn embeddings(
 ) -> Result<Response> {
     let (served, job) = app.prepare(&log, body, prepare).await?;
     let prompt_tokens: usize = job.requests.iter().map(|request| request.prompt.len()).sum();
-    log.fields().prompt_tokens = prompt_tokens;
-    let work = run(&app, &served, job.requests);
-    let vectors = match app.config.request_timeout {
-        None => work.await?,
-        Some(limit) => match tokio::time::timeout_at((log.start + limit).into(), work).await {
-            Ok(vectors) => vectors?,
-            Err(_) => return Err(ApiError::timeout(app.timeout())),
-        },
-    };
-    log.fields().finish = Some("stop");
+    let vectors = run_in_time(&app, &served, &log, job.requests).await?;
     if let Some(requested) = job.dimensions
         && let Some(size) = vectors.iter().map(Vec::len).find(|size| *size != requested)
     {
@@ -73,6 +65,26 @@ fn entry(index: usize, vector: &[f32], base64: bool) -> Value {
         false => json!(vector),
     };
     json!({"object": "embedding", "index": index, "embedding": embedding})
+}
+
+/// The vectors of requests, within the request's deadline.
+pub(super) async fn run_in_time(
+    app: &App,
+    served: &ServedModel,
+    log: &RequestLog,
+    requests: Vec<Request>,
+) -> Result<Vec<Vec<f32>>> {
+    log.fields().prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    let work = run(app, served, requests);
+    let vectors = match app.config.request_timeout {
+        None => work.await?,
+        Some(limit) => match tokio::time::timeout_at((log.start + limit).into(), work).await {
+            Ok(vectors) => vectors?,
+            Err(_) => return Err(ApiError::timeout(app.timeout())),
+        },
+    };
+    log.fields().finish = Some("stop");
+    Ok(vectors)
 }
 
 async fn run(app: &App, served: &ServedModel, requests: Vec<Request>) -> Result<Vec<Vec<f32>>> {
@@ -103,8 +115,9 @@ fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     vector
 }
 
-fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Job> {
-    let unparsed = Unparsed { listed: Some("input"), keep: config.max_inputs, ..UNPARSED };
+fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
+    let Preparation { body, served, config, cancel, .. } = *preparation;
+    let unparsed = Unparsed { listed: Some("input"), keep: config.max_inputs, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let base64 = match params.string("encoding_format")?.as_deref() {
@@ -115,7 +128,7 @@ fn prepare(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) 
     let dimensions = params.integer("dimensions", 1, i64::MAX)?.map(|d| d as usize);
     let priority = params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32;
     let input = params.listed("input")?;
-    params.finish(&[], &[])?;
+    params.finish(Object::Body, &[])?;
     let inputs = inputs(input, &Encoder::new(served, cancel, "input"), config)?;
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
         return Err(ApiError::bad("input", format!("input: text {at} must not be empty")));

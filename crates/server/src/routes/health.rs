@@ -10,7 +10,10 @@ use axum::response::Response;
 use serde_json::json;
 
 use crate::error::{ApiError, Result};
+use crate::failure;
 use crate::metrics::Engine;
+use crate::model::ServedModel;
+use crate::registry::Registry;
 use crate::state::{App, Stop};
 
 /// Succeeds also during loading and draining: it fails only if a restart would help.
@@ -27,7 +30,9 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Response> {
     if app.stopping() > Stop::No {
         return Err(ApiError::shutting_down());
     }
-    let served = app.served()?;
+    // the models of a library are loaded when they are requested
+    let Registry::One(_) = &app.registry else { return Ok(super::json(&json!({"status": "ready"}))) };
+    let served = app.registry.model(None).await?;
     let (interval, deadline) = (app.config.ready_interval, app.config.ready_deadline);
     // concurrent requests wait for the same check
     let checked = app.probe.lock().await.check(&served, interval, deadline).await;
@@ -40,14 +45,14 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Response> {
 }
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let served = app.served().ok();
-    let engine = served.as_ref().map(|served| Engine {
-        model: served.id(),
+    let loaded = app.registry.loaded();
+    let engine = |served: &'_ Arc<ServedModel>| Engine {
         stats: served.model.handle().stats(),
-        up: app.fault().is_none(),
+        up: failure::fault(served.model.handle(), app.config.stall_timeout).is_none(),
         step: served.model.handle().in_flight().map_or(Duration::ZERO, |step| step.age()),
-    });
-    let mut response = Response::new(Body::from(app.metrics.text(engine)));
+    };
+    let engines: Vec<(&str, Engine)> = loaded.iter().map(|served| (served.id(), engine(served))).collect();
+    let mut response = Response::new(Body::from(app.metrics.text(&engines)));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response

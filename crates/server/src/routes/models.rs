@@ -1,63 +1,163 @@
-//! `/v1/models`: the served model under each of its names.
+//! `/v1/models`: the models and whether they are loaded; routes to load and unload them.
 
 use std::sync::Arc;
 
+use axum::Extension;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::Serialize;
 
 use super::json;
-use crate::error::Result;
+use crate::access::RequestLog;
+use crate::error::{ApiError, Result};
+use crate::ignored::Object;
+use crate::library::LibraryModel;
 use crate::model::ServedModel;
-use crate::prompt::unknown_model;
+use crate::options::unparsed;
+use crate::params::Params;
+use crate::prepare::Preparation;
+use crate::prompt::model_name;
+use crate::registry::{Phase, Registry, unknown_model};
 use crate::state::App;
 
 #[derive(Serialize)]
-struct List<'a> {
+struct List {
     object: &'static str,
-    data: Vec<Entry<'a>>,
+    data: Vec<Entry>,
 }
 
 #[derive(Serialize)]
-struct Entry<'a> {
-    id: &'a str,
+struct Entry {
+    id: String,
     object: &'static str,
     created: u64,
     owned_by: &'static str,
     /// The id of which this name is an alias.
-    root: &'a str,
-    max_model_len: usize,
-    /// `completion`, and `chat` if the model has a chat template.
-    capabilities: &'static [&'static str],
+    root: String,
+    /// Known once the model is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<usize>,
+    /// `completion`, and `chat` if the model has a chat template; known once it is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capabilities: Option<&'static [&'static str]>,
+    status: Status,
 }
 
-impl<'a> Entry<'a> {
-    fn new(id: &'a str, served: &'a ServedModel) -> Entry<'a> {
+#[derive(Serialize)]
+struct Status {
+    /// `loaded`, `loading`, `unloaded` or `failed`.
+    value: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Entry {
+    fn loaded(id: &str, served: &ServedModel) -> Entry {
         Entry {
-            id,
+            id: id.to_owned(),
             object: "model",
             created: served.created,
             owned_by: "tern",
-            root: served.id(),
-            max_model_len: served.model.context(),
-            capabilities: match served.model.template() {
+            root: served.id().to_owned(),
+            max_model_len: Some(served.model.context()),
+            capabilities: Some(match served.model.template() {
                 Some(_) => &["completion", "chat"],
                 None => &["completion"],
-            },
+            }),
+            status: Status { value: "loaded", error: None },
+        }
+    }
+
+    /// A model of the library, whose slot is in this phase.
+    fn of_library(model: LibraryModel, phase: Option<Phase>) -> Entry {
+        let (value, error) = match phase {
+            Some(Phase::Ready(served)) => return Entry::loaded(&model.name, &served),
+            None => ("unloaded", None),
+            Some(Phase::Loading) => ("loading", None),
+            Some(Phase::Failed(why)) => ("failed", Some(why)),
+        };
+        Entry {
+            root: model.name.clone(),
+            id: model.name,
+            object: "model",
+            created: model.modified,
+            owned_by: "tern",
+            max_model_len: None,
+            capabilities: None,
+            status: Status { value, error },
+        }
+    }
+}
+
+/// All models under all their names.
+async fn entries(app: &App) -> Result<Vec<Entry>> {
+    match &app.registry {
+        Registry::One(_) => {
+            let served = app.registry.model(None).await?;
+            Ok(served.names.iter().map(|name| Entry::loaded(name, &served)).collect())
+        }
+        Registry::Many(many) => {
+            let library = Arc::clone(&many.library);
+            let models = app.work(0, move || Ok(library.list())).await?;
+            let slots = app.registry.slots();
+            let phase = |name: &str| {
+                slots.iter().find(|slot| slot.name == name).map(|slot| slot.phase.borrow().clone())
+            };
+            let entry = |model: LibraryModel| {
+                let phase = phase(&model.name);
+                Entry::of_library(model, phase)
+            };
+            Ok(models.into_iter().map(entry).collect())
         }
     }
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response> {
-    let served = app.served()?;
-    let data = served.names.iter().map(|name| Entry::new(name, &served)).collect();
-    Ok(json(&List { object: "list", data }))
+    Ok(json(&List { object: "list", data: entries(&app).await? }))
 }
 
 pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response> {
-    let served = app.served()?;
-    match served.names.iter().find(|name| **name == id) {
-        Some(name) => Ok(json(&Entry::new(name, &served))),
-        None => Err(unknown_model(&id, &served)),
+    let entries = entries(&app).await?;
+    let untagged = id.strip_suffix(":latest").unwrap_or(&id);
+    match entries.iter().find(|entry| entry.id == id || entry.id == untagged) {
+        Some(entry) => Ok(json(entry)),
+        None => {
+            let names: Vec<&str> = entries.iter().map(|entry| entry.root.as_str()).collect();
+            let mut names = names;
+            names.dedup();
+            Err(unknown_model(&id, &names.join(", ")))
+        }
     }
+}
+
+/// `/models/load`: loads a model of the library before it is requested.
+pub(super) async fn load(
+    State(app): State<Arc<App>>,
+    Extension(log): Extension<RequestLog>,
+    body: Body,
+) -> Result<Response> {
+    let (served, ()) = app.prepare(&log, body, |preparation| only_model(preparation).map(|_| ())).await?;
+    Ok(json(&Entry::loaded(served.id(), &served)))
+}
+
+/// `/models/unload`: drops a model of the library; running requests keep it until they end.
+pub(super) async fn unload(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
+    let body = crate::body::read(body, &app.config, &app.bodies).await?;
+    let mut params = Params::parse(&body, unparsed(&app.config))?;
+    let name = params.required_string("model")?;
+    params.finish(Object::Body, &[])?;
+    if matches!(app.registry, Registry::One(_)) {
+        return Err(ApiError::bad("model", "the only model of a server cannot be unloaded"));
+    }
+    let unloaded = app.registry.unload(&name);
+    Ok(json(&serde_json::json!({"success": unloaded})))
+}
+
+/// A body with nothing but the model's name.
+fn only_model(preparation: &Preparation<'_>) -> Result<String> {
+    let mut params = Params::parse(preparation.body, unparsed(preparation.config))?;
+    let name = model_name(&mut params, preparation.served)?;
+    params.finish(Object::Body, &[])?;
+    Ok(name)
 }

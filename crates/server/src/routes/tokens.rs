@@ -8,13 +8,13 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::Config;
 use crate::access::RequestLog;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
-use crate::model::ServedModel;
+use crate::ignored::Object;
+use crate::options::unparsed;
 use crate::params::{Params, Unparsed};
-use crate::prepare::{Cancel, Prepare};
+use crate::prepare::{Preparation, Prepare};
 use crate::prompt::{Chat, model_name};
 use crate::state::App;
 
@@ -53,8 +53,9 @@ async fn answer(app: &App, log: &RequestLog, body: Body, make: Prepare<Vec<u8>>)
     Ok(super::json_text(text))
 }
 
-fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel) -> Result<Vec<u8>> {
-    let mut params = Params::parse(body, Unparsed::default())?;
+fn tokens_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
+    let Preparation { body, served, config, cancel, .. } = *preparation;
+    let mut params = Params::parse(body, unparsed(config))?;
     model_name(&mut params, served)?;
     let tokenizer = served.model.tokenizer();
     let add_special = params.bool("add_special_tokens")?;
@@ -70,13 +71,13 @@ fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel
     let encoder = Encoder { max_tokens: usize::MAX, ..Encoder::new(served, cancel, "prompt") };
     let tokens = match text {
         Some(text) => {
-            params.finish(&[], &[])?;
+            params.finish(Object::Body, &[])?;
             encoder.text(&text, add_special.unwrap_or(true))?
         }
         None => {
             let generation_prompt = params.bool("add_generation_prompt")?.unwrap_or(true);
             let chat = Chat::take(&mut params, config)?.with_generation_prompt(generation_prompt);
-            params.finish(&[], &[])?;
+            params.finish(Object::Body, &[])?;
             chat.prompt(&encoder)?.tokens
         }
     };
@@ -89,11 +90,12 @@ fn tokens_of(body: &[u8], served: &ServedModel, config: &Config, cancel: &Cancel
     })
 }
 
-fn text_of(body: &[u8], served: &ServedModel, _config: &Config, _cancel: &Cancel) -> Result<Vec<u8>> {
-    let mut params = Params::parse(body, Unparsed { listed: Some("tokens"), ..Unparsed::default() })?;
+fn text_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
+    let Preparation { body, served, config, .. } = *preparation;
+    let mut params = Params::parse(body, Unparsed { listed: Some("tokens"), ..unparsed(config) })?;
     model_name(&mut params, served)?;
     let ids = params.listed("tokens")?.tokens("tokens")?;
-    params.finish(&[], &[])?;
+    params.finish(Object::Body, &[])?;
     let tokenizer = served.model.tokenizer();
     if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_size()) {
         let vocab = tokenizer.vocab_size();

@@ -15,17 +15,27 @@ mod fuzz;
 #[cfg(test)]
 mod hosts;
 #[cfg(test)]
+mod library;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod log;
 #[cfg(test)]
+mod messages;
+#[cfg(test)]
 mod monitoring;
 #[cfg(test)]
+mod ollama;
+#[cfg(test)]
 mod preparation;
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
 mod reply;
+#[cfg(test)]
+mod responses;
 #[cfg(test)]
 mod styles;
 #[cfg(test)]

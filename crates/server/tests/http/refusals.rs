@@ -1,7 +1,7 @@
 //! Every refusal: status, message and the parameter at fault.
 
 use serde_json::{Value, json};
-use tern_server::Config;
+use tern_server::{Config, UnknownParameters};
 
 use crate::support::{Setup, Site};
 
@@ -83,11 +83,6 @@ fn chats() {
             "top_logprobs: expected an integer from 0 to 20, got 21",
             Some("top_logprobs"),
         ),
-        (
-            with("stream_options", json!({})),
-            "stream_options: requires stream to be true",
-            Some("stream_options"),
-        ),
         (with("best_of", json!(2)), "best_of: must be equal to n", Some("best_of")),
         (with("suffix", json!("x")), "suffix: fill-in-the-middle is not supported", Some("suffix")),
         (with("audio", json!({})), "audio: audio output is not supported", Some("audio")),
@@ -148,15 +143,8 @@ fn chats() {
             "chat template variable \"messages\" cannot be replaced",
             Some("messages"),
         ),
-        (
-            with("max_tokens", json!(1000)),
-            "12 prompt tokens and 1000 to generate do not fit the context of 512",
-            Some("max_tokens"),
-        ),
     ];
     check(&site, "/v1/chat/completions", cases);
-    let reply = site.post("/v1/chat/completions", with("max_tokens", json!(1000)));
-    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
     let regex = site.post("/v1/chat/completions", with("guided_regex", json!("a(")));
     assert_eq!((regex.status, &regex.json()["error"]["param"]), (400, &json!("guided_regex")));
     let long = site.chat(&"word ".repeat(1000), json!({}));
@@ -244,6 +232,46 @@ fn embeddings_and_tokens() {
 }
 
 #[test]
+fn more_tokens_than_fit_are_clamped() {
+    let site = Site::new(Setup::default());
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "say:endless"}]})),
+        ("/v1/completions", json!({"prompt": "say:endless<answer>"})),
+    ] {
+        for (name, tokens) in
+            [("max_tokens", json!(1000)), ("max_tokens", json!(-1)), ("max_completion_tokens", json!(513))]
+        {
+            let mut body = body.clone();
+            body[name] = tokens.clone();
+            let reply = site.post(path, body).json();
+            if tokens == -1 && path == "/v1/completions" {
+                assert_eq!(reply["usage"]["completion_tokens"], 16, "{reply}"); // as without the parameter
+                continue;
+            }
+            let usage = &reply["usage"];
+            assert_eq!(reply["choices"][0]["finish_reason"], "length", "{reply}");
+            assert_eq!(usage["total_tokens"], 512, "{reply}");
+        }
+    }
+    let full = json!({"prompt": vec![5; 512], "max_tokens": 1});
+    let reply = site.post("/v1/completions", full);
+    assert_eq!(reply.message(), "512 prompt tokens and 1 to generate do not fit the context of 512");
+    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
+}
+
+#[test]
+fn unknown_parameters_are_ignored_if_configured() {
+    let config = Config { unknown_parameters: UnknownParameters::Ignore, ..Config::default() };
+    let site = Site::new(Setup { config, ..Setup::default() });
+    let message =
+        json!({"role": "user", "content": [{"type": "text", "text": "say:ok", "x": 1}], "mood": "good"});
+    let reply = site.post("/v1/chat/completions", json!({"messages": [message], "num_beams": 4}));
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "ok", "{}", reply.text);
+    let reply = site.chat("ok", json!({"functions": []}));
+    assert_eq!(reply.status, 400, "known and unsupported parameters are still refused");
+}
+
+#[test]
 fn parameters_without_effect_are_accepted() {
     let site = Site::new(Setup::default());
     let more = json!({
@@ -251,9 +279,21 @@ fn parameters_without_effect_are_accepted() {
         "prompt_cache_key": "k", "parallel_tool_calls": true, "logit_bias": {"5": -100}, "tool_choice": "auto",
         "temperature": null, "stop": null, "foo": null, "best_of": 1, "modalities": ["text"], "n": 1.0, "top_k": -1,
         "response_format": {"type": "text"}, "priority": 5, "repeat_penalty": 1.1, "reasoning_effort": "low",
+        "verbosity": "low", "usage": {"include": true}, "timestamp": 5, "stream_options": {"include_usage": true},
+        "max_tokens": -1, "reasoning": {"effort": "low"}, "cache_control": {"type": "ephemeral"},
         "skip_special_tokens": true, "seed": -5, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1,
     });
     let reply = site.chat("fine", more);
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
+    let part = json!({"type": "text", "text": "say:fine", "cache_control": {"type": "ephemeral"}});
+    let messages = json!([
+        {"role": "assistant", "content": "a", "reasoning_details": [], "timestamp": 1, "tool_calls": [
+            {"id": "a", "index": 0, "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": null},
+        {"role": "user", "content": [part], "cache_control": {"type": "ephemeral"}},
+    ]);
+    let tools = json!([{"type": "function", "cache_control": {}, "function": {"name": "f", "strict": true}}]);
+    let reply = site.post("/v1/chat/completions", json!({"messages": messages, "tools": tools}));
     assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
 }
 

@@ -14,7 +14,7 @@ use tern::engine::{
 use tern::formats::Checkpoint;
 use tern::text::{ChatTemplate, Tokenizer};
 use tern::{Model, ModelParts, PartialSampling};
-use tern_server::{Config, Loader, ServeError, ServedModel, Server};
+use tern_server::{Config, KeepModels, Library, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
 pub(crate) use crate::reply::{Reply, parse};
@@ -66,6 +66,42 @@ pub(crate) struct Site {
     pub(crate) faults: Arc<Faults>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+/// An engine that repeats what the prompt says.
+pub(crate) struct SiteModel {
+    pub(crate) handle: Handle,
+    tokenizer: Arc<Tokenizer>,
+    faults: Arc<Faults>,
+}
+
+impl SiteModel {
+    pub(crate) fn new(limits: Limits) -> SiteModel {
+        let tokenizer = tokenizer();
+        let faults = Arc::<Faults>::default();
+        let script = parrot(Arc::clone(&tokenizer), Arc::clone(&faults));
+        let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
+        let runner = Parrot { script, faults: Arc::clone(&faults) };
+        let handle = Engine::start(Box::new(runner), limits).unwrap();
+        SiteModel { handle, tokenizer, faults }
+    }
+
+    /// The model with a template.
+    pub(crate) fn served(&self, template: Option<&str>) -> ServedModel {
+        ServedModel {
+            names: vec!["parrot".into(), "org/parrot".into()],
+            created: 1_700_000_000,
+            model: Model::from_parts(ModelParts {
+                name: "parrot".into(),
+                handle: self.handle.clone(),
+                tokenizer: Arc::clone(&self.tokenizer),
+                template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
+                pooling: Pooling::Mean,
+                recommended: PartialSampling::default(),
+            }),
+            defaults: ServedModel::openai_defaults(),
+        }
+    }
 }
 
 /// Faults that a test triggers while the model runs.
@@ -169,31 +205,24 @@ impl Site {
 
     /// The model with a template.
     pub(crate) fn model(&self, template: Option<&str>) -> ServedModel {
-        ServedModel {
-            names: vec!["parrot".into(), "org/parrot".into()],
-            created: 1_700_000_000,
-            model: Model::from_parts(ModelParts {
-                name: "parrot".into(),
-                handle: self.handle.clone(),
-                tokenizer: Arc::clone(&self.tokenizer),
-                template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
-                pooling: Pooling::Mean,
-                recommended: PartialSampling::default(),
-            }),
-            defaults: ServedModel::openai_defaults(),
-        }
+        let (handle, tokenizer) = (self.handle.clone(), Arc::clone(&self.tokenizer));
+        SiteModel { handle, tokenizer, faults: Arc::clone(&self.faults) }.served(template)
     }
 
     /// A server whose model is not loaded yet.
     pub(crate) fn loading(setup: Setup) -> (Site, Loader) {
-        let tokenizer = tokenizer();
-        let faults = Arc::<Faults>::default();
-        let script = parrot(Arc::clone(&tokenizer), Arc::clone(&faults));
-        let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
-        let runner = Parrot { script, faults: Arc::clone(&faults) };
-        let handle = Engine::start(Box::new(runner), setup.limits).unwrap();
         let server = Server::new(setup.config);
         let loader = server.loader();
+        (Site::serving(server, SiteModel::new(setup.limits)), loader)
+    }
+
+    /// A server for the models of a library.
+    pub(crate) fn of_library(config: Config, library: impl Library, keep: KeepModels) -> Site {
+        Site::serving(Server::of_library(config, library, keep), SiteModel::new(LIMITS))
+    }
+
+    fn serving(server: Server, model: SiteModel) -> Site {
+        let SiteModel { handle, tokenizer, faults } = model;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -208,7 +237,7 @@ impl Site {
                 server.serve(listener, shutdown).await
             })
         });
-        (Site { addr, handle, tokenizer, faults, stop: Some(stop), thread: Some(thread) }, loader)
+        Site { addr, handle, tokenizer, faults, stop: Some(stop), thread: Some(thread) }
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {

@@ -4,6 +4,7 @@ use tern_formats::{Metadata, Value};
 
 use super::bpe::Bpe;
 use super::covers::Covers;
+use super::fill::FillTokens;
 use super::special::{Markers, Roles};
 use super::spm::Spm;
 use super::vocab::{Spelling, Vocab};
@@ -73,6 +74,7 @@ impl Tokenizer {
         // characters whose bytes have no tokens are dropped
         let left_out = left_out.filter(|bytes| spelling == Spelling::ByteLevel || bytes.is_empty());
         let left_out = left_out.filter(|_| !markers.take_spaces());
+        let fill = FillTokens::read(metadata, &vocab)?;
         Ok(Tokenizer {
             covers: left_out.map(|left_out| Covers::new(&vocab, spelling, left_out)),
             vocab,
@@ -81,6 +83,7 @@ impl Tokenizer {
             markers,
             add,
             template: metadata.optional_str("tokenizer.chat_template")?.map(str::to_owned),
+            fill,
             named_templates: metadata.iter().filter_map(named).collect(),
             warnings,
         })

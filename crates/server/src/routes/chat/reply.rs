@@ -8,18 +8,27 @@ use tern::text::Part;
 use super::super::deliver::Shape;
 use super::super::reply_header::{ReplyHeader, ReplyId};
 use crate::delta::{Delta, TokenLogprob};
+use crate::frames::Frames;
 use crate::generation::Usage;
 use crate::ids::call_id;
+use crate::options::Streaming;
 
 /// A chat completion under construction.
 pub(super) struct Reply {
     id: ReplyId,
-    logprobs: bool,
+    contents: ReplyContents,
     /// The prompt's tokens, if requested and not sent yet.
     prompt_token_ids: Option<Vec<u32>>,
     choices: Vec<Choice>,
     /// Choices whose first chunk was sent.
     begun: BTreeSet<usize>,
+}
+
+/// What a reply contains besides the text.
+#[derive(Clone, Copy)]
+pub(super) struct ReplyContents {
+    pub(super) logprobs: bool,
+    pub(super) streaming: Streaming,
 }
 
 #[derive(Serialize)]
@@ -124,10 +133,10 @@ struct FunctionDelta {
 }
 
 impl Reply {
-    pub(super) fn new(model: String, logprobs: bool, prompt_token_ids: Option<Vec<u32>>) -> Reply {
+    pub(super) fn new(model: String, contents: ReplyContents, prompt_token_ids: Option<Vec<u32>>) -> Reply {
         Reply {
             id: ReplyId::new("chatcmpl-", model),
-            logprobs,
+            contents,
             prompt_token_ids,
             choices: vec![],
             begun: BTreeSet::new(),
@@ -137,7 +146,7 @@ impl Reply {
     fn choice(&mut self, at: usize) -> &mut Choice {
         while self.choices.len() <= at {
             let index = self.choices.len();
-            let logprobs = self.logprobs.then(Logprobs::default);
+            let logprobs = self.contents.logprobs.then(Logprobs::default);
             let message = Message { role: "assistant", ..Message::default() };
             self.choices.push(Choice { index, message, logprobs, ..Choice::default() });
         }
@@ -195,13 +204,9 @@ impl Shape for Reply {
     }
 
     /// The first chunk has the role, the last one the finish reason.
-    fn chunks(
-        &mut self,
-        at: usize,
-        delta: Delta,
-        usage: Option<Option<Usage>>,
-    ) -> Vec<impl Serialize + Send + Sync> {
-        let logprobs = self.logprobs;
+    fn piece(&mut self, at: usize, delta: Delta, usage: Usage, out: &mut Frames) {
+        let ReplyContents { logprobs, streaming } = self.contents;
+        let usage = streaming.usage_of_piece(usage);
         let mut choices = Vec::new();
         let mut token_ids = delta.token_ids;
         let mut push = |delta, logprobs, finish_reason, token_ids| {
@@ -221,13 +226,16 @@ impl Shape for Reply {
             push(ChunkDelta::default(), None, delta.finish, token_ids.take());
         }
         let mut prompt = self.prompt_token_ids.take();
-        let this = &*self;
-        let chunk = |choice| Chunk { prompt_token_ids: prompt.take(), ..this.chunk(vec![choice], usage) };
-        choices.into_iter().map(chunk).collect()
+        for choice in choices {
+            out.data(&Chunk { prompt_token_ids: prompt.take(), ..self.chunk(vec![choice], usage) });
+        }
     }
 
-    fn usage_chunk(&self, usage: Usage) -> impl Serialize + Send + Sync {
-        self.chunk(vec![], Some(Some(usage)))
+    fn end(&mut self, usage: Usage, out: &mut Frames) {
+        if self.contents.streaming.usage {
+            out.data(&self.chunk(vec![], Some(Some(usage))));
+        }
+        out.done();
     }
 }
 

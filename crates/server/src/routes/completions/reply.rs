@@ -7,12 +7,16 @@ use tern::text::Part;
 use super::super::deliver::Shape;
 use super::super::reply_header::{ReplyHeader, ReplyId};
 use crate::delta::{Delta, TokenLogprob};
+use crate::frames::Frames;
 use crate::generation::Usage;
+use crate::json::decimal;
+use crate::options::Streaming;
 
 /// A completion under construction.
 pub(super) struct Reply {
     id: ReplyId,
     logprobs: bool,
+    pub(super) streaming: Streaming,
     /// Per choice, taken by its first piece.
     echoes: Vec<PromptEcho>,
     choices: Vec<Choice>,
@@ -64,11 +68,12 @@ impl Reply {
             |index| Choice { index, logprobs: logprobs.then(Logprobs::default), ..Choice::default() };
         let choices = (0..echoes.len()).map(choice).collect();
         let offsets = vec![0; echoes.len()];
-        Reply { id: ReplyId::new("cmpl-", model), logprobs, echoes, choices, offsets }
+        let (id, streaming) = (ReplyId::new("cmpl-", model), Streaming::default());
+        Reply { id, logprobs, streaming, echoes, choices, offsets }
     }
 
     /// A piece of a choice; the first one includes the prompt if requested.
-    fn piece(&mut self, at: usize, delta: Delta) -> Choice {
+    fn choice(&mut self, at: usize, delta: Delta) -> Choice {
         let PromptEcho { mut text, token_ids: prompt_token_ids } = std::mem::take(&mut self.echoes[at]);
         for part in delta.parts {
             if let Part::Content(more) = part {
@@ -85,9 +90,7 @@ impl Reply {
         self.offsets[at] += token.token.token.chars().count();
         let mut top = Map::new();
         for best in token.top_logprobs.into_iter().chain([token.token.clone()]) {
-            // the shortest decimal of the f32
-            let logprob: f64 = best.logprob.to_string().parse().unwrap_or(f64::from(best.logprob));
-            top.insert(best.token, logprob.into());
+            top.insert(best.token, decimal(best.logprob));
         }
         Logprobs {
             tokens: vec![token.token.token],
@@ -104,7 +107,7 @@ impl Reply {
 
 impl Shape for Reply {
     fn add(&mut self, at: usize, delta: Delta) {
-        let piece = self.piece(at, delta);
+        let piece = self.choice(at, delta);
         let choice = &mut self.choices[at];
         choice.text.push_str(&piece.text);
         choice.finish_reason = piece.finish_reason;
@@ -125,17 +128,15 @@ impl Shape for Reply {
         self.completion(choices, Some(Some(usage)))
     }
 
-    fn chunks(
-        &mut self,
-        at: usize,
-        delta: Delta,
-        usage: Option<Option<Usage>>,
-    ) -> Vec<impl Serialize + Send + Sync> {
-        let piece = self.piece(at, delta);
-        vec![self.completion(vec![piece], usage)]
+    fn piece(&mut self, at: usize, delta: Delta, usage: Usage, out: &mut Frames) {
+        let choice = self.choice(at, delta);
+        out.data(&self.completion(vec![choice], self.streaming.usage_of_piece(usage)));
     }
 
-    fn usage_chunk(&self, usage: Usage) -> impl Serialize + Send + Sync {
-        self.completion(vec![], Some(Some(usage)))
+    fn end(&mut self, usage: Usage, out: &mut Frames) {
+        if self.streaming.usage {
+            out.data(&self.completion(vec![], Some(Some(usage))));
+        }
+        out.done();
     }
 }

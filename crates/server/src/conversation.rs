@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tern::{Message, ToolCall};
 
 use crate::error::{ApiError, Result};
+use crate::ignored::Object;
 use crate::json::{JsonError, Values};
 use crate::params::{Params, json_error};
 
@@ -22,18 +23,14 @@ const ROLES: &[Role] = &[
     Role { name: "tool", known_as: "tool", members: &["name", "tool_call_id"] },
 ];
 
-/// Members of earlier replies that clients send back and that do not reach the model.
-const IGNORED: &[&str] = &["annotations", "id", "refusal"];
-
 /// Validates and converts the messages of a request.
-pub(crate) fn convert(messages: Vec<Value>) -> Result<Vec<Message>> {
+pub(crate) fn convert(messages: Vec<Value>, body: &Params) -> Result<Vec<Message>> {
     let values = Values::new(); // one limit for the arguments of all earlier calls
-    let convert = |(at, message)| convert_one(message, &format!("messages[{at}]"), &values);
+    let convert = |(at, message)| convert_one(body.nested(message, &format!("messages[{at}]"))?, &values);
     messages.into_iter().enumerate().map(convert).collect()
 }
 
-fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
-    let mut message = Params::of(message, path)?;
+fn convert_one(mut message: Params, values: &Values) -> Result<Message> {
     let given = message.required_string("role")?;
     let Some(role) = ROLES.iter().find(|role| role.name == given) else {
         let names: Vec<&str> = ROLES.iter().map(|role| role.name).collect();
@@ -46,8 +43,8 @@ fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
     let assistant = role.name == "assistant";
     let calls = if assistant { message.array("tool_calls")?.unwrap_or_default() } else { vec![] };
     let content = match message.take("content") {
-        Some(content) => content_text(content, &message.name("content"))?,
-        None if assistant => String::new(),
+        Some(content) => content_text(content, &message)?,
+        None if assistant || role.name == "tool" => String::new(),
         None => return Err(message.missing("content")),
     };
     // some servers use this name
@@ -66,10 +63,11 @@ fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
     };
     let path = message.name("tool_calls");
     for (at, call) in calls.into_iter().enumerate() {
-        out.tool_calls.push(convert_call(call, &format!("{path}[{at}]"), values)?);
+        let call = message.nested(call, &format!("{path}[{at}]"))?;
+        out.tool_calls.push(convert_call(call, values)?);
     }
     message.finish(
-        IGNORED,
+        Object::Message,
         &[
             ("audio", "audio is not supported"),
             ("function_call", "no longer part of the API, use tool_calls"),
@@ -79,30 +77,33 @@ fn convert_one(message: Value, path: &str, values: &Values) -> Result<Message> {
 }
 
 /// A string, or text parts joined with line feeds as other servers do.
-fn content_text(content: Value, path: &str) -> Result<String> {
+fn content_text(content: Value, message: &Params) -> Result<String> {
+    let path = message.name("content");
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
-        other => return Err(ApiError::expected(path, "a string or an array of parts", &other)),
+        other => return Err(ApiError::expected(&path, "a string or an array of parts", &other)),
     };
     let part = |(at, part): (usize, Value)| {
-        let mut part = Params::of(part, &format!("{path}[{at}]"))?;
+        let mut part = message.nested(part, &format!("{path}[{at}]"))?;
         let kind = part.required_string("type")?;
-        if kind != "text" {
-            let name = part.name("type");
-            let message = format!("{name}: only \"text\" is supported, got {kind:?}");
-            return Err(ApiError::bad(name, message));
-        }
-        let text = part.required_string("text")?;
-        part.finish(&["annotations"], &[])?;
+        let text = match kind.as_str() {
+            "text" => part.required_string("text")?,
+            "refusal" => part.required_string("refusal")?,
+            _ => {
+                let name = part.name("type");
+                let message = format!("{name}: only \"text\" is supported, got {kind:?}");
+                return Err(ApiError::bad(name, message));
+            }
+        };
+        part.finish(Object::Part, &[])?;
         Ok(text)
     };
     let texts: Result<Vec<String>> = parts.into_iter().enumerate().map(part).collect();
     Ok(texts?.join("\n"))
 }
 
-fn convert_call(call: Value, path: &str, values: &Values) -> Result<ToolCall> {
-    let mut call = Params::of(call, path)?;
+fn convert_call(mut call: Params, values: &Values) -> Result<ToolCall> {
     let kind = call.string("type")?.unwrap_or_else(|| "function".into());
     if kind != "function" {
         return Err(ApiError::expected(&call.name("type"), "\"function\"", &kind.into()));
@@ -110,32 +111,42 @@ fn convert_call(call: Value, path: &str, values: &Values) -> Result<ToolCall> {
     let id = call.string("id")?;
     let missing = call.missing("function");
     let mut function = call.object("function")?.ok_or(missing)?;
-    call.finish(&["index"], &[])?;
+    call.finish(Object::Call, &[])?;
     let name = function.required_string("name")?;
-    let (arguments, parsed) = match function.take("arguments") {
+    let arguments = function.take("arguments");
+    let (arguments, parsed) = arguments_of(arguments, &function.name("arguments"), values)?;
+    function.finish(Object::Call, &[])?;
+    Ok(ToolCall { id, name, arguments, parsed })
+}
+
+/// The arguments of an earlier call as text, and parsed if they are an object.
+pub(crate) fn arguments_of(
+    arguments: Option<Value>,
+    path: &str,
+    values: &Values,
+) -> Result<(String, Option<Value>)> {
+    Ok(match arguments {
         None => ("{}".into(), Some(json!({}))),
         Some(Value::String(text)) => match values.parse(&text) {
             Ok(object @ Value::Object(_)) => (text, Some(object)),
-            Err(error @ JsonError::TooMany) => return Err(json_error(error, &function.name("arguments"))),
+            Err(error @ JsonError::TooMany) => return Err(json_error(error, path)),
             _ if text.trim().is_empty() => (text, Some(json!({}))),
             // anything else is passed to the template as text
             _ => (text, None),
         },
         Some(object @ Value::Object(_)) => (object.to_string(), Some(object)),
-        Some(other) => {
-            return Err(ApiError::expected(&function.name("arguments"), "a string of JSON", &other));
-        }
-    };
-    function.finish(&[], &[])?;
-    Ok(ToolCall { id, name, arguments, parsed })
+        Some(other) => return Err(ApiError::expected(path, "a string of JSON", &other)),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::Unparsed;
 
     fn converted(messages: Value) -> Result<Vec<Message>> {
-        convert(messages.as_array().unwrap().clone())
+        let body = Params::parse(b"{}", Unparsed::default()).unwrap();
+        convert(messages.as_array().unwrap().clone(), &body)
     }
 
     #[test]

@@ -1,0 +1,200 @@
+//! `/api/chat` and `/api/generate`: conversations and texts.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::{Value, json};
+use tern::Message;
+
+use super::super::deliver::Prepared;
+use super::parameters::{self, KeepAlive};
+use super::reply::{Form, Reply, created_at};
+use super::take_name;
+use crate::access::RequestLog;
+use crate::chat_request::ChatRequest;
+use crate::conversation;
+use crate::encode::Encoder;
+use crate::error::{ApiError, Result};
+use crate::ignored::Object;
+use crate::model::ServedModel;
+use crate::options::unparsed;
+use crate::params::Params;
+use crate::prepare::{Preparation, Prepare};
+use crate::prompt::{Chat, model_name};
+use crate::state::App;
+use crate::text_request::TextRequest;
+use crate::tools::Tools;
+
+/// Parameters that are not supported, and why.
+const REFUSED: &[(&str, &str)] = &[
+    ("context", "send the conversation to /api/chat instead of the context of an earlier reply"),
+    ("height", "image generation is not supported"),
+    ("steps", "image generation is not supported"),
+    ("template", "the model's own template is used"),
+    ("width", "image generation is not supported"),
+];
+
+/// A prepared request. Without a prompt or messages it only loads or unloads the model.
+struct OllamaRequest {
+    prepared: Option<Prepared<Reply>>,
+    keep_alive: KeepAlive,
+    model: String,
+    form: Form,
+}
+
+pub(in super::super) async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(log): Extension<RequestLog>,
+    body: Body,
+) -> Result<Response> {
+    respond(app, log, body, prepare_chat).await
+}
+
+pub(in super::super) async fn generate(
+    State(app): State<Arc<App>>,
+    Extension(log): Extension<RequestLog>,
+    body: Body,
+) -> Result<Response> {
+    respond(app, log, body, prepare_text).await
+}
+
+async fn respond(
+    app: Arc<App>,
+    log: RequestLog,
+    body: Body,
+    prepare: Prepare<OllamaRequest>,
+) -> Result<Response> {
+    let (served, request) = app.prepare(&log, body, prepare).await?;
+    match request.keep_alive {
+        KeepAlive::Default => {}
+        KeepAlive::For(time) => app.registry.keep(&served, Some(time)),
+        KeepAlive::Forever => app.registry.keep(&served, None),
+    }
+    match request.prepared {
+        Some(prepared) => prepared.deliver(app, served, log).await,
+        None => Ok(super::super::json(&loaded(&request))),
+    }
+}
+
+/// The reply to a request without a prompt.
+fn loaded(request: &OllamaRequest) -> Value {
+    let unloads = matches!(request.keep_alive, KeepAlive::For(time) if time.is_zero());
+    let mut reply = json!({
+        "model": request.model, "created_at": created_at(), "done": true,
+        "done_reason": if unloads { "unload" } else { "load" },
+    });
+    match request.form {
+        Form::Chat => reply["message"] = json!({"role": "assistant", "content": ""}),
+        Form::Generate => reply["response"] = "".into(),
+    }
+    reply
+}
+
+/// The parameters that both routes have.
+struct Common {
+    params: Params,
+    model: String,
+    stream: bool,
+    keep_alive: KeepAlive,
+}
+
+fn common(preparation: &Preparation<'_>) -> Result<Common> {
+    let mut params = Params::parse(preparation.body, unparsed(preparation.config))?;
+    take_name(&mut params);
+    let model = model_name(&mut params, preparation.served)?;
+    let stream = params.bool("stream")?.unwrap_or(true);
+    let keep_alive = parameters::keep_alive(&mut params)?;
+    for name in ["truncate", "shift"] {
+        params.bool(name)?; // how Ollama shortens a conversation; here it must fit
+    }
+    Ok(Common { params, model, stream, keep_alive })
+}
+
+fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
+    let Preparation { served, config, cancel, .. } = *preparation;
+    let Common { mut params, model, stream, keep_alive } = common(preparation)?;
+    let form = Form::Chat;
+    let messages = params.array("messages")?.unwrap_or_default();
+    let options = parameters::options(&mut params, served, config)?;
+    let grammar = parameters::format(&mut params)?;
+    let variables = parameters::think(&mut params)?;
+    let (tools, offered) = Tools::take(&mut params, config)?;
+    if messages.len() > config.max_messages {
+        return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
+    }
+    let messages: Result<Vec<Value>> = messages.into_iter().enumerate().map(adapted).collect();
+    let messages = conversation::convert(messages?, &params)?;
+    params.finish(Object::Body, REFUSED)?;
+    if messages.is_empty() {
+        return Ok(OllamaRequest { prepared: None, keep_alive, model, form });
+    }
+    let logprobs = options.sampling.logprobs.is_some();
+    let chat = Chat::new(messages, tools, offered, variables);
+    let request = ChatRequest { chat, options, grammar, truncate: false };
+    let job = request.job(&Encoder::new(served, cancel, "messages"))?.job;
+    let shape = Reply::new(form, model.clone(), logprobs);
+    Ok(OllamaRequest { prepared: Some(Prepared { job, shape, stream }), keep_alive, model, form })
+}
+
+/// A message with the names that the OpenAI API has for its members.
+fn adapted((at, mut message): (usize, Value)) -> Result<Value> {
+    let Value::Object(members) = &mut message else { return Ok(message) };
+    for (from, to) in [("thinking", "reasoning_content"), ("tool_name", "name")] {
+        if let Some(value) = members.swap_remove(from) {
+            members.insert(to.into(), value);
+        }
+    }
+    match members.swap_remove("images") {
+        Some(Value::Array(images)) if !images.is_empty() => {
+            let param = format!("messages[{at}].images");
+            Err(ApiError::bad(&*param, format!("{param}: images are not supported")))
+        }
+        _ => Ok(message),
+    }
+}
+
+fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
+    let Preparation { served, config, cancel, .. } = *preparation;
+    let Common { mut params, model, stream, keep_alive } = common(preparation)?;
+    let form = Form::Generate;
+    let prompt = params.string("prompt")?.unwrap_or_default();
+    let system = params.string("system")?.filter(|text| !text.is_empty());
+    let suffix = params.string("suffix")?.filter(|text| !text.is_empty());
+    let raw = params.bool("raw")?.unwrap_or(false);
+    if params.array("images")?.is_some_and(|images| !images.is_empty()) {
+        return Err(ApiError::bad("images", "images: images are not supported"));
+    }
+    // an empty template is the model's own
+    if params.peek("template").is_some_and(|template| template == "") {
+        params.take("template");
+    }
+    let options = parameters::options(&mut params, served, config)?;
+    let grammar = parameters::format(&mut params)?;
+    let variables = parameters::think(&mut params)?;
+    params.finish(Object::Body, REFUSED)?;
+    if prompt.is_empty() && system.is_none() && suffix.is_none() {
+        return Ok(OllamaRequest { prepared: None, keep_alive, model, form });
+    }
+    let logprobs = options.sampling.logprobs.is_some();
+    let encoder = Encoder::new(served, cancel, "prompt");
+    let job = if raw || suffix.is_some() || !has_template(served) {
+        let tokens = match &suffix {
+            Some(suffix) => encoder.fill(&prompt, suffix)?,
+            None => encoder.text(&prompt, true)?,
+        };
+        TextRequest { prompts: vec![&tokens], options, grammar }.job(&encoder)?
+    } else {
+        let messages = system.map(Message::system).into_iter().chain([Message::user(prompt)]).collect();
+        let chat = Chat::new(messages, Tools::default(), vec![], variables);
+        ChatRequest { chat, options, grammar, truncate: false }.job(&encoder)?.job
+    };
+    let shape = Reply::new(form, model.clone(), logprobs);
+    Ok(OllamaRequest { prepared: Some(Prepared { job, shape, stream }), keep_alive, model, form })
+}
+
+fn has_template(served: &ServedModel) -> bool {
+    served.model.template().is_some()
+}

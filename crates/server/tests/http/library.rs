@@ -1,0 +1,155 @@
+//! Several models in one server: loaded on request, dropped when idle or for memory, independent of each other.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tern_server::{Config, KeepModels, Library, LibraryModel, ServedModel};
+
+use crate::support::{PLAIN, Site, SiteModel, wait_until};
+
+/// Models `a` and `b`; `broken` cannot be loaded.
+#[derive(Clone, Default)]
+struct Shelf {
+    loads: Arc<AtomicUsize>,
+    /// The engines that were started, by name.
+    started: Arc<Mutex<HashMap<String, SiteModel>>>,
+    deleted: Arc<Mutex<Vec<String>>>,
+}
+
+impl Library for Shelf {
+    fn list(&self) -> Vec<LibraryModel> {
+        let model = |name: &str| LibraryModel { name: name.into(), bytes: 1000, modified: 1_700_000_000 };
+        ["a", "b", "broken"].map(model).into()
+    }
+
+    fn find(&self, name: &str) -> Option<String> {
+        self.list().into_iter().map(|model| model.name).find(|known| known == name)
+    }
+
+    fn load(&self, name: &str) -> Result<ServedModel, String> {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        if name == "broken" {
+            return Err("broken: not a GGUF file".into());
+        }
+        let model = SiteModel::new(crate::support::LIMITS);
+        let served = ServedModel { names: vec![name.into()], ..model.served(Some(PLAIN)) };
+        self.started.lock().unwrap().insert(name.into(), model);
+        Ok(served)
+    }
+
+    fn pull(&self, name: &str, progress: &dyn tern::Progress) -> Result<(), String> {
+        progress.begin(name, Some(10));
+        progress.at(10);
+        progress.end();
+        if name == "nowhere" { Err("nowhere: not found".into()) } else { Ok(()) }
+    }
+
+    fn delete(&self, name: &str) -> Result<(), String> {
+        self.deleted.lock().unwrap().push(name.into());
+        Ok(())
+    }
+}
+
+fn site(shelf: &Shelf, keep_alive: Option<Duration>, memory: Option<u64>) -> Site {
+    Site::of_library(Config::default(), shelf.clone(), KeepModels { keep_alive, memory })
+}
+
+fn say(site: &Site, model: &str) -> Value {
+    site.chat("hi", json!({"model": model})).json()
+}
+
+fn statuses(site: &Site) -> Vec<String> {
+    let list = site.get("/v1/models").json();
+    let status = |entry: &Value| entry["status"]["value"].as_str().unwrap().to_owned();
+    list["data"].as_array().unwrap().iter().map(status).collect()
+}
+
+#[test]
+fn models_are_loaded_when_they_are_requested() {
+    let shelf = Shelf::default();
+    let site = site(&shelf, None, None);
+    assert_eq!(statuses(&site), ["unloaded", "unloaded", "unloaded"]);
+    assert_eq!((site.get("/health").status, site.get("/ready").status), (200, 200));
+    assert_eq!(say(&site, "b")["choices"][0]["message"]["content"], "hi");
+    assert_eq!(say(&site, "b:latest")["model"], "b:latest");
+    assert_eq!(statuses(&site), ["unloaded", "loaded", "unloaded"]);
+    // without a name: a model that is loaded
+    assert_eq!(site.chat("hi", json!({})).json()["model"], "b");
+    assert_eq!(shelf.loads.load(Ordering::Relaxed), 1);
+    let broken = site.chat("hi", json!({"model": "broken"}));
+    assert_eq!(
+        (broken.status, broken.message().as_str()),
+        (503, "the model could not be loaded: broken: not a GGUF file")
+    );
+    assert_eq!(say(&site, "b")["choices"][0]["message"]["content"], "hi");
+    let unknown = site.chat("hi", json!({"model": "c"}));
+    assert_eq!(unknown.message(), "the model \"c\" does not exist; this server has \"a, b, broken\"");
+    assert_eq!(site.post("/v1/chat/completions", json!([])).status, 400);
+    assert_eq!(site.get("/v1/models/a").json()["status"]["value"], "unloaded");
+    let metrics = site.get("/metrics").text;
+    assert!(
+        metrics.contains("vllm:request_success_total{model_name=\"b\",finished_reason=\"stop\"} 4"),
+        "{metrics}"
+    );
+    assert_eq!(site.post("/models/load", json!({"model": "a"})).json()["status"]["value"], "loaded");
+    assert_eq!(site.post("/models/unload", json!({"model": "a"})).json()["success"], true);
+    assert_eq!(statuses(&site)[0], "unloaded");
+}
+
+#[test]
+fn idle_models_are_dropped_and_busy_ones_are_not() {
+    let shelf = Shelf::default();
+    let site = site(&shelf, Some(Duration::from_millis(50)), None);
+    let body =
+        json!({"model": "a", "stream": true, "messages": [{"role": "user", "content": "say:endless"}]});
+    let busy = site.open("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+    wait_until(|| statuses(&site)[0] == "loaded");
+    say(&site, "b");
+    wait_until(|| statuses(&site)[1] == "unloaded");
+    assert_eq!(statuses(&site)[0], "loaded");
+    drop(busy);
+    wait_until(|| statuses(&site)[0] == "unloaded");
+    let kept = json!({"model": "a", "keep_alive": -1, "stream": false});
+    site.post("/api/generate", kept);
+    std::thread::sleep(Duration::from_millis(1200)); // two sweeps
+    assert_eq!(statuses(&site)[0], "loaded");
+    site.post("/api/generate", json!({"model": "a", "keep_alive": 0}));
+    wait_until(|| statuses(&site)[0] == "unloaded");
+}
+
+#[test]
+fn an_engine_that_ends_is_replaced_and_touches_no_other_model() {
+    let shelf = Shelf::default();
+    let site = site(&shelf, None, None);
+    say(&site, "a");
+    say(&site, "b");
+    shelf.started.lock().unwrap()["a"].handle.shutdown();
+    assert_eq!(say(&site, "b")["choices"][0]["message"]["content"], "hi");
+    assert_eq!(say(&site, "a")["choices"][0]["message"]["content"], "hi");
+    assert_eq!(shelf.loads.load(Ordering::Relaxed), 3);
+    assert_eq!(site.get("/health").status, 200);
+}
+
+#[test]
+fn downloads_report_their_progress_and_models_are_deleted() {
+    let shelf = Shelf::default();
+    let site = site(&shelf, None, None);
+    let lines = |name: &str| -> Vec<Value> {
+        let text = site.post("/api/pull", json!({"model": name})).text;
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let reports = lines("a");
+    assert_eq!(reports.first().unwrap()["status"], "pulling manifest");
+    assert!(reports.iter().any(|report| report["completed"] == 10 && report["total"] == 10), "{reports:?}");
+    assert_eq!(reports.last().unwrap(), &json!({"status": "success"}));
+    assert_eq!(lines("nowhere").last().unwrap(), &json!({"error": "nowhere: not found"}));
+    let whole = site.post("/api/pull", json!({"model": "a", "stream": false}));
+    assert_eq!(whole.json(), json!({"status": "success"}));
+    let delete =
+        |name: &str| site.send("DELETE", "/api/delete", &[], json!({"model": name}).to_string().as_bytes());
+    assert_eq!((delete("a").status, delete("nobody").status), (200, 404));
+    assert_eq!(*shelf.deleted.lock().unwrap(), ["a"]);
+}
