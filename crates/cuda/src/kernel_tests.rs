@@ -144,7 +144,7 @@ fn every_kernel_compiles_for_every_generation() {
     }
     sources.push(("experts", Source::Experts.with(&[])));
     // as gpt-oss, Qwen 3 and GLM with scales, and Maple
-    let oai = ExpertSizes { width: 2880, count: 32, used: 4, ff: 2880, ..ExpertSizes::SMALL };
+    let oai = ExpertSizes { width: 2048, count: 32, used: 4, ff: 2880, ..ExpertSizes::SMALL };
     let silu = ExpertSizes {
         width: 2048,
         count: 128,

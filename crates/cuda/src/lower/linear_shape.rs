@@ -76,7 +76,7 @@ pub(crate) fn linear_defines(shapes: &[LinearShape], blocks: usize) -> Vec<(&'st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::Part;
+    use crate::shared::{ExpertArgs, Part};
 
     #[test]
     fn rounds_are_spread_evenly_over_slots() {
@@ -95,5 +95,17 @@ mod tests {
             LinearShape::of(&linear(4096), 9216, 0).c_text(),
             "LinearShape<4096, 0, 0, 2, 0, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"
         );
+    }
+
+    #[test]
+    fn the_chunks_of_added_experts_follow_each_other() {
+        let experts = ExpertArgs { experts: 32, used: 4, x_parts: 4, mixed: 1, ..ExpertArgs::default() };
+        let mut l = LinearArgs { cols: 2880, chunks: 23, parts: 1, experts, ..LinearArgs::default() };
+        l.part[0] = Part { bytes: 288, rows: 2880, ..Part::default() };
+        let shape = LinearShape::of(&l, 2 * 16 * 288, 0);
+        assert_eq!((l.step_chunks(), shape.cols, shape.used, shape.flags), (92, 2880, 4, MIXED));
+        assert_eq!(shape.per_slot, 2); // six rounds of the chunks of all experts
+        l.experts.mixed = 0;
+        assert_eq!((l.step_chunks(), LinearShape::of(&l, 9216, 0).flags), (23, 0));
     }
 }
