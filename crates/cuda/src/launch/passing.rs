@@ -125,8 +125,8 @@ impl NormMemory {
     }
 
     /// Where the launch that makes x of a linear writes the factors of its norm, or 0.
-    pub(super) fn factors_of(&self, passing: Passing, rows: usize) -> u64 {
-        if rows <= NORMS_TOKENS && passing.norms > 0 { self.factors(passing.norms) } else { 0 }
+    pub(super) fn factors_of(&self, l: &LinearArgs, passing: Passing, rows: usize) -> u64 {
+        if rows <= NORMS_TOKENS && has_norm(l) { self.factors(passing.norms) } else { 0 }
     }
 
     /// What a linear needs.

@@ -136,7 +136,7 @@ impl TiledLinears {
                     linear: *l,
                     x,
                     inputs: self.inputs,
-                    norm_factors: self.norms.factors_of(passing, rows),
+                    norm_factors: self.norms.factors_of(l, passing, rows),
                     rows: sorted.map_or(0, |s| s.rows),
                     factor,
                     pad: 0,

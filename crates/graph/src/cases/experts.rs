@@ -47,9 +47,9 @@ pub(super) fn experts() -> Result<Vec<Case>, GraphError> {
             cases.push(expert_mlp(quant, tokens)?);
         }
     }
-    for quant in [&Q1_0, &Q4_K, &tern_quant::BF16] {
+    for (quant, ff) in [(&Q1_0, 256), (&Q4_K, 256), (&tern_quant::BF16, 256), (&Q8_0, 192)] {
         for tokens in [1, 5, 60] {
-            cases.push(joined_experts(quant, tokens)?);
+            cases.push(joined_experts(quant, ff, tokens)?);
         }
     }
     cases.push(router()?);
@@ -131,11 +131,11 @@ fn router() -> Result<Case, GraphError> {
 }
 
 /// Experts with gate and up in one tensor.
-fn joined_experts(quant: &'static Quant, tokens: usize) -> Result<Case, GraphError> {
+fn joined_experts(quant: &'static Quant, ff: usize, tokens: usize) -> Result<Case, GraphError> {
     let rng = &mut Random::new(15);
-    let (count, width, ff) = (7, 256, 256);
-    let name =
-        format!("mlp of experts with gate and up in one {} tokens {tokens}", quant.name.to_lowercase());
+    let (count, width) = (7, 256);
+    let quant_name = quant.name.to_lowercase();
+    let name = format!("mlp of experts of {ff} with gate and up in one {quant_name} tokens {tokens}");
     let mut case = Case::new(name, 3.0 * tolerance(quant).max(1e-4));
     let x = case.input("x", width, rng)?;
     let logits = case.input("logits", count, rng)?;
