@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import urllib.error
@@ -487,6 +488,58 @@ if (!chat.text) throw new Error("no chat text");
         want(done.returncode == 0, done.stderr[-1500:])
     finally:
         os.unlink(file.name)
+
+
+def test_lm_eval():
+    """A local task of log-likelihoods, and one of generation, without a data set of the hub."""
+    os.environ["HF_DATASETS_OFFLINE"] = "1"
+    os.environ["OPENAI_API_KEY"] = KEY
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [{"q": "The capital of France is", "choices": [" Paris", " a potato"], "gold": 0}] * 2
+        Path(folder, "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        task = f"""
+task: tern_choice
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {folder}/data.jsonl}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{q}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: gold
+target_delimiter: ""
+metric_list: [{{metric: acc}}]
+"""
+        Path(folder, "choice.yaml").write_text(task)
+        model = f"model={MODEL},base_url={URL}/v1/completions,tokenizer_backend=remote,num_concurrent=1,max_retries=1"
+        command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", model]
+        command += ["--include_path", folder, "--tasks", "tern_choice", "--output_path", folder]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=110, env={**os.environ, "HF_HOME": folder})
+        want(done.returncode == 0, done.stderr[-2000:])
+        results = json.loads(next(Path(folder).rglob("results_*.json")).read_text())["results"]
+        want(results["tern_choice"]["acc,none"] == 1.0, results)
+
+
+def test_fairness():
+    """One client with many requests does not starve another."""
+    many, done, lock = 96, [], threading.Lock()
+
+    def ask(user):
+        body = {"model": MODEL, "prompt": f"{user} says", "max_tokens": 48, "ignore_eos": True, "user": user[0]}
+        fetch("/v1/completions", body)
+        with lock:
+            done.append(user)
+
+    threads = [threading.Thread(target=ask, args=(f"m{i}",)) for i in range(many)]
+    [thread.start() for thread in threads]
+    while len(done) < many // 16:  # the queue is full of them
+        time.sleep(0.01)
+    start = time.monotonic()
+    ask("o")
+    took, before = time.monotonic() - start, done.index("o")
+    [thread.join() for thread in threads]
+    total = time.monotonic() - start
+    print(f"        one request beside {many} of another client: {took:.1f} s of {total:.1f} s, {before} finished before it")
+    want(before < many * 0.8, f"{before} of {many} requests finished first")
 
 
 def test_recorded_events():

@@ -15,6 +15,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use tracing::field::Empty;
 use tracing::{Instrument, Level, Span};
 
+use crate::auth;
 use crate::error::ApiError;
 use crate::ids;
 use crate::state::App;
@@ -25,6 +26,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 #[derive(Clone)]
 pub(crate) struct RequestLog {
     pub(crate) start: Instant,
+    /// The hash of the client's API key.
+    pub(crate) key: u64,
     fields: Arc<Mutex<LogFields>>,
 }
 
@@ -40,8 +43,8 @@ pub(crate) struct LogFields {
 }
 
 impl RequestLog {
-    pub(crate) fn new() -> RequestLog {
-        RequestLog { start: Instant::now(), fields: Arc::default() }
+    pub(crate) fn new(key: u64) -> RequestLog {
+        RequestLog { start: Instant::now(), key, fields: Arc::default() }
     }
 
     pub(crate) fn fields(&self) -> MutexGuard<'_, LogFields> {
@@ -52,7 +55,7 @@ impl RequestLog {
 /// Adds an id, a span and a log to the request, turns a panic into a 500 response, and logs the end.
 pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = request_id(&request);
-    let log = RequestLog::new();
+    let log = RequestLog::new(auth::client(request.headers()));
     request.extensions_mut().insert(log.clone());
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let head = request.method() == Method::HEAD;

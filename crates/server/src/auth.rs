@@ -1,5 +1,7 @@
 //! API keys, compared in constant time.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -35,6 +37,16 @@ impl Keys {
         let found = self.0.iter().fold(Choice::from(0), |found, key| found | key.ct_eq(&given));
         found.into()
     }
+}
+
+/// A number for the client's key, whether it is accepted or not; 0 without one.
+pub(crate) fn client(headers: &HeaderMap) -> u64 {
+    let key = headers.get(X_API_KEY).or_else(|| headers.get(header::AUTHORIZATION));
+    key.map_or(0, |key| {
+        let mut hasher = DefaultHasher::new();
+        key.as_bytes().hash(&mut hasher);
+        hasher.finish()
+    })
 }
 
 fn hash(key: &[u8]) -> [u8; 32] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tern::engine::Request;
 use tern::grammar::Grammar;
 use tern::text::CallStyle;
-use tern::{ChatReading, ChatStart, CompiledConstraint, Reading, call_token};
+use tern::{ChatReading, ChatStart, Reading, call_token};
 
 use crate::constraint::RequestedGrammar;
 use crate::encode::Encoder;
@@ -69,7 +69,7 @@ impl ChatRequest {
             sampling: options.sampling(choice),
             end_tokens: Arc::clone(&options.end_tokens),
             priority: options.priority,
-            constraint: constraint.as_ref().map(CompiledConstraint::shared),
+            constraint: served.model.constrained(&options.rules, constraint.as_ref()),
             pooling: None,
         };
         let requests = (0..options.n).map(request).collect();
@@ -80,7 +80,8 @@ impl ChatRequest {
             prompt_tail: prompt.tail,
         };
         let reading = Reading { stops: options.stops, is_answer: true, chat: Some(reading) };
-        let job = Job { requests, n: options.n, reading, token_ids: options.token_ids };
+        let Options { n, token_ids, user, .. } = options;
+        let job = Job { requests, n, reading, token_ids, forced: vec![], user };
         Ok(ChatJob { job, prompt: prompt.tokens })
     }
 }

@@ -10,6 +10,7 @@ use tokio::time::sleep_until;
 
 use crate::access::RequestLog;
 use crate::choice_streams::ChoiceStreams;
+use crate::clients::{ClientKey, ClientTurn};
 use crate::delta::Delta;
 use crate::error::{ApiError, Result};
 use crate::metrics::Finished;
@@ -32,6 +33,10 @@ pub(crate) struct Job {
     pub(crate) reading: Reading,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
+    /// Tokens of the prompt that each choice generates to score them; none if empty.
+    pub(crate) forced: Vec<usize>,
+    /// The client's user.
+    pub(crate) user: Option<String>,
 }
 
 /// Tokens of a request, in OpenAI's shape.
@@ -68,6 +73,10 @@ pub(crate) struct Generation<'a> {
     n: usize,
     started: Instant,
     prompt_tokens: usize,
+    /// Tokens of prompts that are generated, per prompt and in all choices.
+    scored: Scored,
+    /// Counts this request among its client's.
+    _turn: ClientTurn,
     cached_tokens: usize,
     log: RequestLog,
     /// Choices that have not ended.
@@ -85,7 +94,17 @@ pub(crate) struct Started {
     token_ids: bool,
     n: usize,
     prompt_tokens: usize,
+    scored: Scored,
+    turn: ClientTurn,
     count: usize,
+}
+
+/// Prompt tokens that are generated, to score them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scored {
+    /// Counted once per prompt.
+    prompts: usize,
+    choices: usize,
 }
 
 impl Job {
@@ -95,10 +114,16 @@ impl Job {
         let prompts = self.requests.iter().step_by(self.n.max(1));
         let prompt_tokens = prompts.map(|request| request.prompt.len()).sum();
         scope.log.fields().prompt_tokens = prompt_tokens;
-        let streams = ChoiceStreams::start(scope.served.model.handle(), self.requests, self.n);
+        let Job { mut requests, reading, token_ids, n, forced, user } = self;
+        let scored = Scored { prompts: forced.iter().step_by(n.max(1)).sum(), choices: forced.iter().sum() };
+        // a client with many requests waits behind one with few
+        let turn = scope.app.clients.enter(ClientKey { key: scope.log.key, user }, count);
+        for request in &mut requests {
+            request.priority = turn.priority(request.priority);
+        }
+        let streams = ChoiceStreams::start(scope.served.model.handle(), requests, n);
         let streams = streams.map_err(|error| scope.app.refusal(error))?;
-        let Job { reading, token_ids, n, .. } = self;
-        Ok(Started { streams, reading, token_ids, n: n.max(1), prompt_tokens, count })
+        Ok(Started { streams, reading, token_ids, n: n.max(1), prompt_tokens, scored, turn, count })
     }
 }
 
@@ -126,6 +151,8 @@ impl Started {
             n: self.n,
             started: Instant::now(),
             prompt_tokens: self.prompt_tokens,
+            scored: self.scored,
+            _turn: self.turn,
             cached_tokens: 0,
             log: log.clone(),
             open: self.count,
@@ -175,12 +202,13 @@ impl Generation<'_> {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        let completion_tokens = self.generated();
+        let completion_tokens = self.generated().saturating_sub(self.scored.choices);
+        let prompt_tokens = self.prompt_tokens + self.scored.prompts;
         let reasoning_tokens = self.answers.iter().map(AnswerReader::reasoning_tokens).sum();
         Usage {
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens,
             completion_tokens,
-            total_tokens: self.prompt_tokens + completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: self.cached_tokens },
             completion_tokens_details: CompletionDetails { reasoning_tokens },
         }

@@ -14,6 +14,7 @@ mod body;
 mod chat_request;
 mod choice_streams;
 mod client_io;
+mod clients;
 mod clock;
 mod config;
 mod connection;

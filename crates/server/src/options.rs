@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tern::TokenRules;
 use tern::engine::Sampling;
 
 use crate::Config;
@@ -16,7 +17,7 @@ use crate::params::{Params, Unparsed, integer, tokens};
 /// How the bodies of requests are parsed.
 pub(crate) fn unparsed(config: &Config) -> Unparsed {
     let unknown = config.unknown_parameters;
-    Unparsed { ignored: Object::Body.ignored(), unknown, ..Unparsed::default() }
+    Unparsed { ignored: Object::Body.ignored(), kept: &["user"], unknown, ..Unparsed::default() }
 }
 
 /// Parameters of other servers, with the only value that is supported.
@@ -40,6 +41,10 @@ pub(crate) struct Options {
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
     pub(crate) end_tokens: Arc<[u32]>,
+    /// A minimum length and excluded words.
+    pub(crate) rules: TokenRules,
+    /// The client's user, for fairness.
+    pub(crate) user: Option<String>,
     pub(crate) priority: i32,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
@@ -66,12 +71,22 @@ impl Options {
             return Err(ApiError::bad("best_of", "best_of: must be equal to n"));
         }
         let max_tokens = length(params)?;
+        let min_tokens = params.integer("min_tokens", 0, i64::MAX)?.unwrap_or(0) as usize;
+        // a fixed length: end tokens must not end the sequence earlier
+        let fixed_length = min_tokens > 0 && Some(min_tokens) == max_tokens;
+        let min_tokens = if fixed_length { 0 } else { min_tokens };
         Ok(Options {
             n,
             max_tokens,
             sampling: sampling(params, served, config)?,
             stops: stops(params, config)?,
-            end_tokens: end_tokens(params, served, max_tokens)?,
+            end_tokens: end_tokens(params, served, fixed_length)?,
+            rules: TokenRules {
+                min_tokens,
+                bad_words: bad_words(params, served, config)?,
+                ..TokenRules::default()
+            },
+            user: params.take("user").and_then(|user| user.as_str().map(str::to_owned)),
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
         })
@@ -161,23 +176,35 @@ fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
     stops.into_iter().map(stop).collect()
 }
 
+/// `bad_words`: each as it is encoded at the start of a text and after a space.
+fn bad_words(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Arc<[Vec<u32>]>> {
+    let words = params.array("bad_words")?.unwrap_or_default();
+    if words.len() > config.max_stops {
+        return Err(ApiError::too_many("bad_words", words.len(), config.max_stops, "words"));
+    }
+    let mut sequences = Vec::new();
+    for word in &words {
+        let word = match word.as_str() {
+            Some(text) if !text.trim().is_empty() && text.len() <= config.max_stop_bytes => text,
+            _ => return Err(ApiError::expected("bad_words", "an array of words", word)),
+        };
+        for text in [word.to_owned(), format!(" {}", word.trim_start())] {
+            sequences.push(served.model.tokenizer().encode(&text, false, false));
+        }
+    }
+    sequences.sort();
+    sequences.dedup();
+    Ok(sequences.into())
+}
+
 /// The tokens that end a sequence: the model's and the request's.
-fn end_tokens(params: &mut Params, served: &ServedModel, max_tokens: Option<usize>) -> Result<Arc<[u32]>> {
+fn end_tokens(params: &mut Params, served: &ServedModel, fixed_length: bool) -> Result<Arc<[u32]>> {
     let more = params.array("stop_token_ids")?.unwrap_or_default();
     if more.len() > 1024 {
         return Err(ApiError::too_many("stop_token_ids", more.len(), 1024, "tokens"));
     }
     let more = tokens(&more, "stop_token_ids")?;
-    let mut ignore_eos = params.bool("ignore_eos")?.unwrap_or(false);
-    match params.take("min_tokens") {
-        None => {}
-        Some(least) if integer(&least) == Some(0) => {}
-        // a fixed length: end tokens must not end the sequence earlier
-        Some(least) if integer(&least).is_some_and(|least| Some(least as usize) == max_tokens) => {
-            ignore_eos = true
-        }
-        Some(least) => return Err(ApiError::expected("min_tokens", "0 or the value of max_tokens", &least)),
-    }
+    let ignore_eos = params.bool("ignore_eos")?.unwrap_or(false) || fixed_length;
     if more.is_empty() && !ignore_eos {
         return Ok(Arc::clone(served.model.end_tokens()));
     }

@@ -1,10 +1,12 @@
 //! The routes, and the layers that all of them share.
 
+mod about;
 mod chat;
 mod completions;
 mod deliver;
 mod embeddings;
 mod health;
+mod infill;
 mod messages;
 mod models;
 mod ollama;
@@ -28,6 +30,45 @@ use crate::error::ApiError;
 use crate::hosts::{self, Hosts};
 use crate::state::App;
 use crate::{access, auth, error_shape};
+
+/// The routes, for their description; a test compares them with [`router`].
+const ROUTES: &[(&str, &str)] = &[
+    ("get", "/"),
+    ("get", "/health"),
+    ("get", "/ready"),
+    ("get", "/metrics"),
+    ("get", "/v1/models"),
+    ("get", "/v1/models/{*id}"),
+    ("post", "/models/load"),
+    ("post", "/models/unload"),
+    ("post", "/v1/chat/completions"),
+    ("post", "/v1/completions"),
+    ("post", "/v1/responses"),
+    ("post", "/v1/responses/input_tokens"),
+    ("get", "/v1/responses/{id}"),
+    ("delete", "/v1/responses/{id}"),
+    ("get", "/v1/responses/{id}/input_items"),
+    ("post", "/v1/messages"),
+    ("post", "/v1/messages/count_tokens"),
+    ("post", "/api/chat"),
+    ("post", "/api/generate"),
+    ("post", "/api/embed"),
+    ("post", "/api/embeddings"),
+    ("get", "/api/tags"),
+    ("get", "/api/ps"),
+    ("post", "/api/show"),
+    ("get", "/api/version"),
+    ("post", "/api/pull"),
+    ("delete", "/api/delete"),
+    ("post", "/v1/embeddings"),
+    ("post", "/infill"),
+    ("get", "/version"),
+    ("get", "/props"),
+    ("get", "/tokenizer_info"),
+    ("get", "/openapi.json"),
+    ("post", "/tokenize"),
+    ("post", "/detokenize"),
+];
 
 /// All routes.
 pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
@@ -60,6 +101,11 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/api/pull", post(ollama::pull))
         .route("/api/delete", delete(ollama::delete))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/infill", post(infill::infill))
+        .route("/version", get(about::version))
+        .route("/props", get(about::props))
+        .route("/tokenizer_info", get(about::tokenizer_info))
+        .route("/openapi.json", get(about::openapi))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .fallback(unknown)
@@ -143,4 +189,20 @@ fn json_text(text: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_every_route() {
+        let source = include_str!("routes.rs");
+        let route = |line: &'static str| {
+            let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
+            Some((handler.split_once('(')?.0, path))
+        };
+        let routes: Vec<(&str, &str)> = source.lines().filter_map(route).collect();
+        assert_eq!(ROUTES, routes);
+    }
 }

@@ -1,6 +1,6 @@
 //! Constrained answers: a compiled grammar, and when in an answer it begins to apply.
 
-use tern_engine::SharedConstraint;
+use tern_engine::{Constraint, SharedConstraint};
 use tern_grammar::{CompiledGrammar, Grammar, GrammarError};
 
 use crate::Model;
@@ -19,6 +19,17 @@ impl CompiledConstraint {
         match self.preamble.clone() {
             None => SharedConstraint::new(constraint),
             Some(preamble) => SharedConstraint::new(AfterPreamble { constraint, preamble }),
+        }
+    }
+}
+
+impl CompiledConstraint {
+    /// The same, for a constraint around it.
+    pub(crate) fn boxed(&self) -> Box<dyn Constraint> {
+        let constraint = self.compiled.constraint();
+        match self.preamble.clone() {
+            None => Box::new(constraint),
+            Some(preamble) => Box::new(AfterPreamble { constraint, preamble }),
         }
     }
 }

@@ -45,6 +45,7 @@ mod request;
 mod sampling;
 mod stream;
 mod template_traits;
+mod token_rules;
 pub mod units;
 
 pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};
@@ -66,6 +67,7 @@ pub use tern_engine::{Pooling, Sampled, Sampling};
 pub use tern_grammar::Grammar;
 pub use tern_graph::KvCells;
 pub use tern_text::Part;
+pub use token_rules::TokenRules;
 
 // The crates below, for programs that need more than a `Model`.
 pub use tern_cpu as cpu;

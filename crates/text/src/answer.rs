@@ -8,6 +8,7 @@ mod loose;
 mod output;
 mod part;
 mod tags;
+mod whole_calls;
 
 use std::sync::Arc;
 
@@ -88,6 +89,8 @@ enum State {
     Body(Box<Body>),
     /// In the object around the arguments, after them.
     Members(Members),
+    /// At text that may consist of calls without markup.
+    WholeCalls,
     /// After a call and this many of the markers that end it, before the others or another call.
     AfterCall(usize),
 }
@@ -152,6 +155,19 @@ impl AnswerParser {
 
     /// Ends the answer and returns the parts held back.
     pub fn finish(&mut self) -> Vec<Part> {
+        if matches!(self.state, State::WholeCalls) {
+            self.state = State::Content;
+            match whole_calls::parse(&self.text[self.at..], &self.schemas) {
+                Some(calls) => {
+                    self.at = self.text.len();
+                    for call in calls {
+                        self.out.call(call.name);
+                        self.out.arguments(&call.arguments);
+                    }
+                }
+                None => while self.step() {}, // it may have markers
+            }
+        }
         let rest = self.text.split_off(self.at);
         self.text.clear();
         self.at = 0;
@@ -160,7 +176,9 @@ impl AnswerParser {
             State::Header
                 if self.channels.is_some_and(|style| style.markers().any(|marker| rest.contains(marker))) => {
             }
-            State::Start | State::Content | State::Header => self.out.end(Kind::Content, &rest),
+            State::Start | State::Content | State::Header | State::WholeCalls => {
+                self.out.end(Kind::Content, &rest)
+            }
             State::Reasoning => self.out.end(Kind::Reasoning, &rest),
             State::CallHeader(header) => match header.cut_off(&rest) {
                 Some((name, arguments)) => {
@@ -196,6 +214,7 @@ impl AnswerParser {
             State::Arguments(nesting, object) => self.arguments(nesting, object),
             State::Body(body) => self.body(body),
             State::Members(members) => self.members(members),
+            State::WholeCalls => self.whole_calls(),
             State::AfterCall(ended) => self.after_call(ended),
         };
         self.state = state;
@@ -240,7 +259,19 @@ impl AnswerParser {
             Some(style) if style.bare && body.starts_with(['{', '[']) => {
                 (State::CallHeader(Box::new(CallHeader::after(None, false, style))), true)
             }
+            // whatever the template says, many models write their calls as plain objects
+            Some(_) if self.out.is_without_content() && body.starts_with(['{', '[', '`']) => {
+                (State::WholeCalls, true)
+            }
             _ => (State::Content, true),
+        }
+    }
+
+    /// Holds text back while it may consist of calls; the end decides.
+    fn whole_calls(&mut self) -> (State, bool) {
+        match whole_calls::may_begin(&self.text[self.at..], &self.schemas) {
+            true => (State::WholeCalls, false),
+            false => (State::Content, true),
         }
     }
 

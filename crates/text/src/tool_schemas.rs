@@ -127,6 +127,16 @@ impl ToolSchemas {
         }
     }
 
+    /// Whether there is a tool of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tools.contains_key(name)
+    }
+
+    /// Whether the name of a tool begins with this text.
+    pub(crate) fn begins(&self, text: &str) -> bool {
+        self.tools.keys().any(|name| name.starts_with(text))
+    }
+
     /// The types of an argument: any, if it is unknown.
     pub(crate) fn types(&self, tool: &str, argument: &str) -> Types {
         self.tools.get(tool).and_then(|types| types.get(argument)).copied().unwrap_or(Types::ANY)

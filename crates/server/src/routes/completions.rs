@@ -31,7 +31,6 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("messages", "use /v1/chat/completions for conversations"),
-    ("suffix", "fill-in-the-middle is not supported"),
     ("tools", "use /v1/chat/completions for tools"),
 ];
 
@@ -47,6 +46,8 @@ struct PromptOptions {
     n: usize,
     echo: bool,
     add_special: bool,
+    /// The text after the gap that the model fills.
+    suffix: Option<String>,
 }
 
 pub(super) async fn completions(
@@ -68,23 +69,35 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
     options.sampling.logprobs = logprobs.map(|top| top as usize);
     let requested = constraint::take(&mut params)?;
     let echo = params.bool("echo")?.unwrap_or(false);
-    if echo && logprobs.is_some() {
-        return Err(ApiError::bad("echo", "echo: cannot be combined with logprobs"));
+    let scored = echo && logprobs.is_some();
+    if scored && !options.stops.is_empty() {
+        return Err(ApiError::bad("stop", "stop: cannot be combined with echo and logprobs"));
     }
+    let suffix = params.string("suffix")?.filter(|text| !text.is_empty());
     let add_special = params.bool("add_special_tokens")?.unwrap_or(true);
     let prompt = params.listed("prompt")?;
     let streaming = Streaming::take(&mut params)?;
     params.finish(Object::Body, REFUSED)?;
 
     let encoder = Encoder::new(served, cancel, "prompt");
-    let prompts = prompts(prompt, &encoder, config, PromptOptions { n: options.n, echo, add_special })?;
+    let prompts =
+        prompts(prompt, &encoder, config, PromptOptions { n: options.n, echo, add_special, suffix })?;
     options.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     let (n, token_ids) = (options.n, options.token_ids);
     let tokens = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect();
-    let job = TextRequest { prompts: tokens, options, grammar: requested }.job(&encoder)?;
+    let job = TextRequest { prompts: tokens, options, grammar: requested, scored }.job(&encoder)?;
+    let tokenizer = served.model.tokenizer();
     let prompt_echo = |prompt: Prompt| {
+        // of a scored prompt the first token is not generated
+        let first = prompt.tokens.first().copied().filter(|_| scored);
+        let bytes = |id, special| String::from_utf8_lossy(tokenizer.token_bytes(id, special)).into_owned();
+        let text = match first {
+            Some(id) => bytes(id, false), // a control token has no text
+            None => prompt.text.unwrap_or_default(),
+        };
+        let first = first.map(|id| bytes(id, true));
         let token_ids = token_ids.then_some(prompt.tokens);
-        std::iter::repeat_n(PromptEcho { text: prompt.text.unwrap_or_default(), token_ids }, n)
+        std::iter::repeat_n(PromptEcho { text, scored: first, token_ids }, n)
     };
     let mut shape =
         Reply::new(model, logprobs.is_some(), prompts.into_iter().flat_map(prompt_echo).collect());
@@ -105,10 +118,16 @@ fn prompts(
         _ => Ok(()),
     };
     let prompt = |text| match text {
-        Text::String(text) => Ok(Prompt {
-            tokens: encoder.text(&text, options.add_special)?,
-            text: options.echo.then_some(text),
-        }),
+        Text::String(text) => {
+            let tokens = match &options.suffix {
+                Some(suffix) => encoder.fill(&text, suffix)?,
+                None => encoder.text(&text, options.add_special)?,
+            };
+            Ok(Prompt { tokens, text: options.echo.then_some(text) })
+        }
+        Text::Tokens(_) if options.suffix.is_some() => {
+            Err(ApiError::bad("suffix", "suffix: requires a prompt of text"))
+        }
         Text::Tokens(ids) => {
             let tokens = encoder.tokens(ids)?;
             let text = options.echo.then(|| encoder.served.model.tokenizer().decode(&tokens, false));

@@ -112,3 +112,35 @@ fn embeddings_are_normalized_in_both_encodings() {
     assert_eq!(embed(json!({"input": many}))["data"].as_array().unwrap().len(), 40);
     site.wait_until_idle();
 }
+
+#[test]
+fn prompts_are_scored_with_echo_and_logprobs() {
+    let site = Site::new(Setup::default());
+    let prompt = "say:a b<answer>";
+    let tokens = site.tokenizer.encode(prompt, true, true);
+    let body = json!({"prompt": prompt, "echo": true, "logprobs": 1, "max_tokens": 2});
+    let reply = site.post("/v1/completions", body).json();
+    let logprobs = &reply["choices"][0]["logprobs"];
+    assert_eq!(reply["usage"]["prompt_tokens"], tokens.len(), "{reply}");
+    assert_eq!(reply["usage"]["completion_tokens"], 2);
+    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), tokens.len() + 2);
+    assert_eq!(logprobs["token_logprobs"][0], json!(null));
+    assert!(reply["choices"][0]["text"].as_str().unwrap().starts_with(prompt), "{reply}");
+}
+
+#[test]
+fn a_minimum_length_and_words_are_enforced() {
+    let site = Site::new(Setup::default());
+    let reply = site.post(
+        "/v1/completions",
+        json!({"prompt": "a", "min_tokens": 2, "bad_words": ["x"], "max_tokens": 4}),
+    );
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let bad = site.post("/v1/completions", json!({"prompt": "a", "bad_words": [""]}));
+    assert_eq!(bad.message(), "bad_words: expected an array of words, got \"\"");
+    let none = site.post("/infill", json!({"input_prefix": "a", "input_suffix": "b"}));
+    assert_eq!(none.json()["error"]["code"], "no_fill_tokens");
+    for path in ["/version", "/props", "/tokenizer_info", "/openapi.json"] {
+        assert_eq!(site.get(path).status, 200, "{path}");
+    }
+}

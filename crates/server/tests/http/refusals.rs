@@ -177,7 +177,7 @@ fn completions() {
             "prompt: 200 choices (prompts times n) exceed the limit of 128",
             Some("prompt"),
         ),
-        (with("suffix", json!("b")), "suffix: fill-in-the-middle is not supported", Some("suffix")),
+        (with("suffix", json!("b")), "suffix: this model has no fill-in-the-middle tokens", Some("suffix")),
         (with("tools", json!([])), "tools: use /v1/chat/completions for tools", Some("tools")),
         (
             with("logprobs", json!(true)),
@@ -185,9 +185,9 @@ fn completions() {
             Some("logprobs"),
         ),
         (
-            json!({"prompt": "a", "echo": true, "logprobs": 1}),
-            "echo: cannot be combined with logprobs",
-            Some("echo"),
+            json!({"prompt": "a", "echo": true, "logprobs": 1, "stop": "b"}),
+            "stop: cannot be combined with echo and logprobs",
+            Some("stop"),
         ),
     ];
     check(&site, "/v1/completions", cases);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::chat::{choice, hermes, joined, site};
-use crate::support::{Setup, Site};
+use crate::support::{HERMES, Setup, Site};
 
 fn tool(name: &str) -> Value {
     let parameters = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]});
@@ -121,4 +121,45 @@ fn tools_become_text_if_the_template_has_none() {
         text.contains("<system>s\\n\\nYou can call") && text.contains("\\\"name\\\":\\\"add\\\""),
         "{text}"
     );
+}
+
+#[test]
+fn an_answer_that_is_nothing_but_calls_is_a_call_without_markup() {
+    let site = Site::new(Setup { template: Some(HERMES), ..Setup::default() });
+    let tools = json!([{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}]);
+    let choice = |say: &str, more: Value| {
+        let mut body = json!({"tools": tools});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        site.chat(say, body).json()["choices"][0].clone()
+    };
+    let two =
+        "```json\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n{\"name\": \"g\", \"arguments\": {}}\n```";
+    let called = choice(two, json!({}));
+    assert_eq!(called["finish_reason"], "tool_calls", "{called}");
+    assert_eq!(
+        (&called["message"]["content"], &called["message"]["tool_calls"][1]["function"]["name"]),
+        (&Value::Null, &json!("g"))
+    );
+    assert_eq!(called["message"]["tool_calls"][0]["function"]["arguments"], "{\"x\":1}");
+    let one = choice(two, json!({"parallel_tool_calls": false}));
+    assert_eq!(one["message"]["tool_calls"].as_array().unwrap().len(), 1);
+    // after reasoning, too
+    let reasoned =
+        choice(&format!("Hm.</think>{two}"), json!({"chat_template_kwargs": {"enable_thinking": true}}));
+    assert_eq!(
+        (&reasoned["message"]["reasoning_content"], &reasoned["finish_reason"]),
+        (&json!("Hm."), &json!("tool_calls"))
+    );
+    for text in
+        ["{\"name\": \"h\", \"arguments\": {}}", "{\"name\": \"f\", \"arguments\": {}} is a call.", "[1, 2]"]
+    {
+        let said = choice(text, json!({}));
+        assert_eq!((&said["message"]["content"], &said["finish_reason"]), (&json!(text), &json!("stop")));
+    }
+    let cut = choice(two, json!({"max_tokens": 12}));
+    assert_eq!((&cut["finish_reason"], &cut["message"]["tool_calls"]), (&json!("length"), &Value::Null));
+    // nothing is held back that cannot become a call
+    let body = json!({"stream": true, "tools": tools, "messages": [{"role": "user", "content": "say:{\"city\": \"Oslo\"}"}]});
+    let events = site.post("/v1/chat/completions", body).events();
+    assert!(events.iter().filter(|event| event["choices"][0]["delta"]["content"].is_string()).count() > 4);
 }

@@ -18,6 +18,7 @@ pub(super) struct Output {
     pub(super) after_marker: bool,
     calls: usize,
     has_text: bool,
+    has_content: bool,
 }
 
 impl Output {
@@ -33,6 +34,7 @@ impl Output {
         if !said.is_empty() {
             self.after_marker = false;
             self.has_text = true;
+            self.has_content |= matches!(kind, Kind::Content);
             self.give_space(kind);
             self.give(kind, said);
         }
@@ -78,6 +80,11 @@ impl Output {
     /// Whether there was neither text nor a call.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_text && self.calls == 0
+    }
+
+    /// Whether there was neither content nor a call; there may be reasoning.
+    pub(super) fn is_without_content(&self) -> bool {
+        !self.has_content && self.calls == 0
     }
 
     /// Whether there was a call.

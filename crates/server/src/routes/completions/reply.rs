@@ -29,6 +29,8 @@ pub(super) struct Reply {
 pub(super) struct PromptEcho {
     /// Empty without `echo`.
     pub(super) text: String,
+    /// The first token of a prompt whose log-probabilities are reported: it has none.
+    pub(super) scored: Option<String>,
     pub(super) token_ids: Option<Vec<u32>>,
 }
 
@@ -57,9 +59,18 @@ struct Choice {
 #[derive(Clone, Default, Serialize)]
 struct Logprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Vec<Map<String, Value>>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
     text_offset: Vec<usize>,
+}
+
+impl Logprobs {
+    fn append(&mut self, more: Logprobs) {
+        self.tokens.extend(more.tokens);
+        self.token_logprobs.extend(more.token_logprobs);
+        self.top_logprobs.extend(more.top_logprobs);
+        self.text_offset.extend(more.text_offset);
+    }
 }
 
 impl Reply {
@@ -74,13 +85,29 @@ impl Reply {
 
     /// A piece of a choice; the first one includes the prompt if requested.
     fn choice(&mut self, at: usize, delta: Delta) -> Choice {
-        let PromptEcho { mut text, token_ids: prompt_token_ids } = std::mem::take(&mut self.echoes[at]);
+        let PromptEcho { mut text, scored, token_ids: prompt_token_ids } =
+            std::mem::take(&mut self.echoes[at]);
+        if scored.is_some() {
+            self.offsets[at] = text.chars().count();
+        }
         for part in delta.parts {
             if let Part::Content(more) = part {
                 text.push_str(&more);
             }
         }
-        let logprobs = delta.logprobs.filter(|_| self.logprobs).map(|token| self.logprobs(at, token));
+        let mut logprobs = scored.map(|first| Logprobs {
+            tokens: vec![first],
+            token_logprobs: vec![None],
+            top_logprobs: vec![None],
+            text_offset: vec![0],
+        });
+        if let Some(token) = delta.logprobs.filter(|_| self.logprobs) {
+            let more = self.logprobs(at, token);
+            match &mut logprobs {
+                Some(logprobs) => logprobs.append(more),
+                None => logprobs = Some(more),
+            }
+        }
         let (finish_reason, token_ids) = (delta.finish, delta.token_ids);
         Choice { index: at, text, logprobs, finish_reason, token_ids, prompt_token_ids }
     }
@@ -94,8 +121,8 @@ impl Reply {
         }
         Logprobs {
             tokens: vec![token.token.token],
-            token_logprobs: vec![token.token.logprob],
-            top_logprobs: vec![top],
+            token_logprobs: vec![Some(token.token.logprob)],
+            top_logprobs: vec![Some(top)],
             text_offset: vec![offset],
         }
     }
@@ -116,10 +143,7 @@ impl Shape for Reply {
         }
         choice.prompt_token_ids = choice.prompt_token_ids.take().or(piece.prompt_token_ids);
         if let (Some(all), Some(more)) = (&mut choice.logprobs, piece.logprobs) {
-            all.tokens.extend(more.tokens);
-            all.token_logprobs.extend(more.token_logprobs);
-            all.top_logprobs.extend(more.top_logprobs);
-            all.text_offset.extend(more.text_offset);
+            all.append(more);
         }
     }
 

@@ -69,10 +69,11 @@ async fn embedded(
     let (served, request) = app.prepare(log, body, prepare).await?;
     let prompt_tokens: usize = request.requests.iter().map(|request| request.prompt.len()).sum();
     let vectors = run_in_time(app, &served, log, request.requests).await?;
-    if let Some(wanted) = request.dimensions
-        && let Some(size) = vectors.iter().map(Vec::len).find(|size| *size != wanted)
+    if let Some(requested) = request.dimensions
+        && let Some(size) = vectors.iter().map(Vec::len).find(|size| *size != requested)
     {
-        let message = format!("dimensions: expected {size}, the size of this model's vectors, got {wanted}");
+        let message =
+            format!("dimensions: expected {size}, the size of this model's vectors, got {requested}");
         return Err(ApiError::bad("dimensions", message));
     }
     Ok(Embedded { model: request.model, vectors, prompt_tokens })

@@ -1,0 +1,63 @@
+//! What the server is: `/version`, `/props`, `/tokenizer_info` and `/openapi.json`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use crate::FINGERPRINT;
+use crate::error::Result;
+use crate::json::decimal;
+use crate::state::App;
+
+pub(super) async fn version() -> Response {
+    super::json(&json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// The default model's settings, in llama.cpp's shape.
+pub(super) async fn props(State(app): State<Arc<App>>) -> Result<Response> {
+    let served = app.registry.model(None).await?;
+    let (model, defaults) = (&served.model, &served.defaults);
+    let settings = json!({
+        "n_ctx": model.context(),
+        "params": {
+            "temperature": decimal(defaults.temperature), "top_k": defaults.top_k, "top_p": decimal(defaults.top_p),
+            "min_p": decimal(defaults.min_p), "repeat_penalty": decimal(defaults.repetition),
+        },
+    });
+    Ok(super::json(&json!({
+        "default_generation_settings": settings, "total_slots": model.handle().limits().max_seqs,
+        "model_alias": served.id(), "model_path": model.name(),
+        "chat_template": model.tokenizer().chat_template().unwrap_or_default(),
+        "modalities": {"vision": false, "audio": false}, "build_info": FINGERPRINT,
+    })))
+}
+
+/// The default model's special tokens and template, in vLLM's shape.
+pub(super) async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Response> {
+    let served = app.registry.model(None).await?;
+    let tokenizer = served.model.tokenizer();
+    let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
+    Ok(super::json(&json!({
+        "tokenizer_class": "tern", "vocab_size": tokenizer.vocab_size(), "bos_token": text(tokenizer.bos()),
+        "eos_token": text(tokenizer.eos()), "pad_token": null, "add_bos_token": tokenizer.add_bos(),
+        "chat_template": tokenizer.chat_template(),
+    })))
+}
+
+/// The routes and their methods. Bodies are those of the APIs' own specifications.
+pub(super) async fn openapi() -> Response {
+    let mut paths = Map::new();
+    for (method, path) in super::ROUTES {
+        let operation = json!({"summary": format!("{} {path}", method.to_uppercase()), "responses": {"200": {"description": "OK"}}});
+        let entry = paths.entry(path.replace("{*id}", "{id}")).or_insert_with(|| json!({}));
+        entry[*method] = operation;
+        if path.contains("{") {
+            let id = json!({"name": "id", "in": "path", "required": true, "schema": {"type": "string"}});
+            entry[*method]["parameters"] = Value::Array(vec![id]);
+        }
+    }
+    let info = json!({"title": "Tern", "version": env!("CARGO_PKG_VERSION")});
+    super::json(&json!({"openapi": "3.1.0", "info": info, "paths": paths}))
+}

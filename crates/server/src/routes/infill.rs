@@ -1,0 +1,101 @@
+//! `/infill`: the text of a gap, in llama.cpp's shape.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tern::text::Part;
+
+use super::deliver::{Prepared, Shape};
+use crate::access::RequestLog;
+use crate::delta::Delta;
+use crate::encode::Encoder;
+use crate::error::Result;
+use crate::frames::Frames;
+use crate::generation::Usage;
+use crate::ignored::Object;
+use crate::options::{Options, unparsed};
+use crate::params::Params;
+use crate::prepare::Preparation;
+use crate::prompt::model_name;
+use crate::state::App;
+use crate::text_request::TextRequest;
+
+/// The text of a gap.
+struct Filled {
+    model: String,
+    content: String,
+    finish: Option<&'static str>,
+}
+
+pub(super) async fn infill(
+    State(app): State<Arc<App>>,
+    Extension(log): Extension<RequestLog>,
+    body: Body,
+) -> Result<Response> {
+    let (served, prepared) = app.prepare(&log, body, prepare).await?;
+    prepared.deliver(app, served, log).await
+}
+
+fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Filled>> {
+    let Preparation { body, served, config, cancel, .. } = *preparation;
+    let mut params = Params::parse(body, unparsed(config))?;
+    params.rename("n_predict", "max_tokens");
+    let model = model_name(&mut params, served)?;
+    let before = params.string("input_prefix")?.unwrap_or_default();
+    let after = params.string("input_suffix")?.unwrap_or_default();
+    // text between the prefix and the gap
+    let prompt = params.string("prompt")?.unwrap_or_default();
+    let stream = params.bool("stream")?.unwrap_or(false);
+    let options = Options::take(&mut params, served, config)?;
+    params.finish(Object::Body, &[("input_extra", "other files are not supported")])?;
+    let encoder = Encoder::new(served, cancel, "input_prefix");
+    let tokens = encoder.fill(&format!("{before}{prompt}"), &after)?;
+    let job = TextRequest { prompts: vec![&tokens], options, grammar: None, scored: false }.job(&encoder)?;
+    Ok(Prepared { job, shape: Filled { model, content: String::new(), finish: None }, stream })
+}
+
+impl Filled {
+    fn text(&mut self, delta: Delta) -> String {
+        self.finish = delta.finish.or(self.finish);
+        let text = |part| match part {
+            Part::Content(text) => Some(text),
+            _ => None,
+        };
+        delta.parts.into_iter().filter_map(text).collect()
+    }
+
+    fn last(&self, content: &str, usage: Usage) -> serde_json::Value {
+        let stop_type = if self.finish == Some("length") { "limit" } else { "eos" };
+        json!({
+            "content": content, "stop": true, "stop_type": stop_type, "model": self.model,
+            "tokens_predicted": usage.completion_tokens, "tokens_evaluated": usage.prompt_tokens,
+        })
+    }
+}
+
+impl Shape for Filled {
+    fn add(&mut self, _at: usize, delta: Delta) {
+        let text = self.text(delta);
+        self.content.push_str(&text);
+    }
+
+    fn whole(&mut self, usage: Usage) -> impl Serialize {
+        self.last(&self.content, usage)
+    }
+
+    fn piece(&mut self, _at: usize, delta: Delta, _usage: Usage, out: &mut Frames) {
+        let text = self.text(delta);
+        if !text.is_empty() {
+            out.data(&json!({"content": text, "stop": false}));
+        }
+    }
+
+    fn end(&mut self, usage: Usage, out: &mut Frames) {
+        out.data(&self.last("", usage));
+    }
+}

@@ -1,0 +1,134 @@
+//! Rules on tokens besides a grammar: tokens that are given, a minimum length, and words that must not occur.
+
+use std::sync::Arc;
+
+use tern_engine::{Constraint, SharedConstraint};
+
+use crate::Model;
+use crate::constraint::CompiledConstraint;
+
+/// Rules on the tokens of a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenRules {
+    /// The text begins with these. Their log-probabilities are reported like those of any other token, which scores them.
+    pub forced: Arc<[u32]>,
+    /// End tokens are excluded until this many tokens follow the forced ones.
+    pub min_tokens: usize,
+    /// Sequences of tokens that do not occur after the forced ones.
+    pub bad_words: Arc<[Vec<u32>]>,
+}
+
+impl TokenRules {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.forced.is_empty() && self.min_tokens == 0 && self.bad_words.is_empty()
+    }
+}
+
+impl Model {
+    /// The state of one more text that follows the rules and a compiled constraint; none if there are neither.
+    pub fn constrained(
+        &self,
+        rules: &TokenRules,
+        constraint: Option<&CompiledConstraint>,
+    ) -> Option<SharedConstraint> {
+        if rules.is_empty() {
+            return constraint.map(CompiledConstraint::shared);
+        }
+        Some(SharedConstraint::new(Ruled {
+            rules: rules.clone(),
+            inner: constraint.map(CompiledConstraint::boxed),
+            end_tokens: Arc::clone(self.end_tokens()),
+            vocab: self.tokenizer().vocab_size(),
+            forced: 0,
+            text: vec![],
+        }))
+    }
+}
+
+/// The state of one text.
+struct Ruled {
+    rules: TokenRules,
+    inner: Option<Box<dyn Constraint>>,
+    end_tokens: Arc<[u32]>,
+    vocab: usize,
+    /// Forced tokens so far.
+    forced: usize,
+    /// The tokens after them.
+    text: Vec<u32>,
+}
+
+impl Ruled {
+    fn all(&self) -> Vec<u32> {
+        let mut mask = vec![u32::MAX; self.vocab.div_ceil(32)];
+        if let Some(last) = mask.last_mut().filter(|_| !self.vocab.is_multiple_of(32)) {
+            *last = (1 << (self.vocab % 32)) - 1;
+        }
+        mask
+    }
+}
+
+fn clear(mask: &mut [u32], token: u32) {
+    if let Some(word) = mask.get_mut(token as usize / 32) {
+        *word &= !(1 << (token % 32));
+    }
+}
+
+impl Constraint for Ruled {
+    fn mask(&mut self) -> Result<Vec<u32>, String> {
+        if let Some(&token) = self.rules.forced.get(self.forced) {
+            let mut mask = vec![0; self.vocab.div_ceil(32)];
+            if let Some(word) = mask.get_mut(token as usize / 32) {
+                *word |= 1 << (token % 32);
+            }
+            return Ok(mask);
+        }
+        let mut mask = match &mut self.inner {
+            Some(inner) => inner.mask()?,
+            None => self.all(),
+        };
+        if self.text.len() < self.rules.min_tokens {
+            self.end_tokens.iter().for_each(|&token| clear(&mut mask, token));
+        }
+        for word in self.rules.bad_words.iter() {
+            if let Some((&last, before)) = word.split_last()
+                && self.text.ends_with(before)
+            {
+                clear(&mut mask, last);
+            }
+        }
+        Ok(mask)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<bool, String> {
+        if self.forced < self.rules.forced.len() {
+            self.forced += 1;
+            return Ok(false);
+        }
+        self.text.push(token);
+        self.inner.as_mut().map_or(Ok(false), |inner| inner.accept(token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_forced_then_restricted() {
+        let rules =
+            TokenRules { forced: [5, 0].into(), min_tokens: 2, bad_words: [vec![3], vec![1, 2]].into() };
+        let (end_tokens, text) = ([0].into(), vec![]);
+        let mut ruled = Ruled { rules, inner: None, end_tokens, vocab: 7, forced: 0, text };
+        for (mask, token) in [
+            (0b10_0000, 5), // forced, also the end token
+            (0b00_0001, 0),
+            (0b111_0110, 1), // no end, no 3
+            (0b111_0010, 4), // and no 2 after 1
+            (0b111_0111, 2), // the end, and 2 again
+        ] {
+            assert_eq!(ruled.mask().unwrap(), [mask]);
+            assert_eq!(ruled.accept(token), Ok(false));
+        }
+    }
+}
