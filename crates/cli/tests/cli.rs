@@ -143,10 +143,6 @@ fn prompts_that_do_not_fit_the_context_are_refused_with_the_numbers() {
         said(&["-c", "5", "-n", "1", PROMPT]),
         "5 prompt tokens and 1 to generate do not fit the context of 5"
     );
-    assert_eq!(
-        said(&["-n", "252", PROMPT]),
-        "5 prompt tokens and 252 to generate do not fit the context of 256"
-    );
     assert_eq!(said(&["-c", "257", PROMPT]), "-c 257: exceeds the model's trained context of 256 tokens");
 }
 
