@@ -510,7 +510,7 @@ target_delimiter: ""
 metric_list: [{{metric: acc}}]
 """
         Path(folder, "choice.yaml").write_text(task)
-        model = f"model={MODEL},base_url={URL}/v1/completions,tokenizer_backend=remote,num_concurrent=1,max_retries=1"
+        model = f"model={MODEL},base_url={URL}/v1/completions,tokenizer_backend=remote,auth_token={KEY},num_concurrent=1,max_retries=1"
         command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", model]
         command += ["--include_path", folder, "--tasks", "tern_choice", "--output_path", folder]
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, env={**os.environ, "HF_HOME": folder})
