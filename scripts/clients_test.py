@@ -50,8 +50,9 @@ def refused(kind, call, *words):
     try:
         answer = call()
     except kind as error:
+        text = f"{error} {getattr(error, 'body', '')}"  # newer versions of `openai` print the message only
         for word in words:
-            want(word in str(error), "want", repr(word), "in", str(error))
+            want(word in text, "want", repr(word), "in", text)
         return error
     raise AssertionError(f"want {kind.__name__}, got {answer}")
 
