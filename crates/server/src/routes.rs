@@ -26,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde::Serialize;
 
+use self::deliver::generating;
 use crate::error::ApiError;
 use crate::hosts::{self, Hosts};
 use crate::state::App;
@@ -81,14 +82,14 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/v1/models/{*id}", get(models::one))
         .route("/models/load", post(models::load))
         .route("/models/unload", post(models::unload))
-        .route("/v1/chat/completions", post(chat::chat))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/responses", post(responses::create))
+        .route("/v1/chat/completions", post(generating(chat::prepare)))
+        .route("/v1/completions", post(generating(completions::prepare)))
+        .route("/v1/responses", post(generating(responses::prepare)))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route("/v1/responses/{id}", get(responses::one))
         .route("/v1/responses/{id}", delete(responses::delete))
         .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages", post(generating(messages::prepare)))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/api/chat", post(ollama::chat))
         .route("/api/generate", post(ollama::generate))
@@ -101,7 +102,7 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/api/pull", post(ollama::pull))
         .route("/api/delete", delete(ollama::delete))
         .route("/v1/embeddings", post(embeddings::embeddings))
-        .route("/infill", post(infill::infill))
+        .route("/infill", post(generating(infill::prepare)))
         .route("/version", get(about::version))
         .route("/props", get(about::props))
         .route("/tokenizer_info", get(about::tokenizer_info))

@@ -2,17 +2,9 @@
 
 mod reply;
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::response::Response;
-
 use self::reply::{Reply, ReplyContents};
 use super::deliver::Prepared;
 use crate::Config;
-use crate::access::RequestLog;
 use crate::chat_request::{ChatJob, ChatRequest};
 use crate::constraint;
 use crate::encode::Encoder;
@@ -22,7 +14,6 @@ use crate::options::{Options, Streaming, unparsed};
 use crate::params::Params;
 use crate::prepare::Preparation;
 use crate::prompt::{Chat, model_name};
-use crate::state::App;
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
@@ -33,17 +24,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("web_search_options", "web search is not supported"),
 ];
 
-pub(super) async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(log): Extension<RequestLog>,
-    body: Body,
-) -> Result<Response> {
-    let (served, prepared) = app.prepare(&log, body, prepare).await?;
-    prepared.deliver(app, served, log).await
-}
-
 /// Validates a request and does all its work that precedes the engine.
-fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
+pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
     let mut params = Params::parse(body, unparsed(config))?;
     let model = model_name(&mut params, served)?;

@@ -2,17 +2,9 @@
 
 mod reply;
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::response::Response;
-
 use self::reply::{PromptEcho, Reply};
 use super::deliver::Prepared;
 use crate::Config;
-use crate::access::RequestLog;
 use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
@@ -21,7 +13,6 @@ use crate::options::{Options, Streaming, unparsed};
 use crate::params::{Params, Unparsed};
 use crate::prepare::Preparation;
 use crate::prompt::model_name;
-use crate::state::App;
 use crate::text_lists::{Listed, Text};
 use crate::text_request::TextRequest;
 
@@ -50,16 +41,7 @@ struct PromptOptions {
     suffix: Option<String>,
 }
 
-pub(super) async fn completions(
-    State(app): State<Arc<App>>,
-    Extension(log): Extension<RequestLog>,
-    body: Body,
-) -> Result<Response> {
-    let (served, prepared) = app.prepare(&log, body, prepare).await?;
-    prepared.deliver(app, served, log).await
-}
-
-fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
+pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
     let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;

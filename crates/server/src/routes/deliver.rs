@@ -1,7 +1,11 @@
 //! From a validated request to its response: whole, or streamed during generation.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
@@ -11,6 +15,7 @@ use crate::error::{ApiError, Result};
 use crate::frames::{Frames, Framing};
 use crate::generation::{Job, RequestScope, Started, Usage};
 use crate::model::ServedModel;
+use crate::prepare::Prepare;
 use crate::response_stream::{self, FrameSender, StreamFormat};
 use crate::state::App;
 
@@ -50,6 +55,21 @@ pub(super) struct Prepared<S> {
     pub(super) job: Job,
     pub(super) shape: S,
     pub(super) stream: bool,
+}
+
+/// A response that is computed.
+type Responding = Pin<Box<dyn Future<Output = Result<Response>> + Send>>;
+
+/// The handler of a route that generates text: `prepare` validates a request and does all its work that precedes the engine.
+pub(super) fn generating<S: Shape>(
+    prepare: Prepare<Prepared<S>>,
+) -> impl Fn(State<Arc<App>>, Extension<RequestLog>, Body) -> Responding + Clone + Send + Sync + 'static {
+    move |State(app), Extension(log), body| {
+        Box::pin(async move {
+            let (served, prepared) = app.prepare(&log, body, prepare).await?;
+            prepared.deliver(app, served, log).await
+        })
+    }
 }
 
 impl<S: Shape> Prepared<S> {

@@ -1,17 +1,10 @@
 //! `/infill`: the text of a gap, in llama.cpp's shape.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 use tern::text::Part;
 
 use super::deliver::{Prepared, Shape};
-use crate::access::RequestLog;
 use crate::delta::Delta;
 use crate::encode::Encoder;
 use crate::error::Result;
@@ -22,26 +15,16 @@ use crate::options::{Options, unparsed};
 use crate::params::Params;
 use crate::prepare::Preparation;
 use crate::prompt::model_name;
-use crate::state::App;
 use crate::text_request::TextRequest;
 
 /// The text of a gap.
-struct Filled {
+pub(super) struct Filled {
     model: String,
     content: String,
     finish: Option<&'static str>,
 }
 
-pub(super) async fn infill(
-    State(app): State<Arc<App>>,
-    Extension(log): Extension<RequestLog>,
-    body: Body,
-) -> Result<Response> {
-    let (served, prepared) = app.prepare(&log, body, prepare).await?;
-    prepared.deliver(app, served, log).await
-}
-
-fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Filled>> {
+pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Filled>> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
     let mut params = Params::parse(body, unparsed(config))?;
     params.rename("n_predict", "max_tokens");

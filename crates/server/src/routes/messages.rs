@@ -19,16 +19,7 @@ use crate::error::Result;
 use crate::prepare::Preparation;
 use crate::state::App;
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    Extension(log): Extension<RequestLog>,
-    body: Body,
-) -> Result<Response> {
-    let (served, prepared) = app.prepare(&log, body, prepare).await?;
-    prepared.deliver(app, served, log).await
-}
-
-fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<reply::Reply>> {
+pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<reply::Reply>> {
     let request = request::take(preparation, true)?;
     let encoder = Encoder::new(preparation.served, preparation.cancel, "messages");
     let stops = request.chat.options.stops.clone();

@@ -22,16 +22,7 @@ use crate::prepare::Preparation;
 use crate::response_store::StoredResponse;
 use crate::state::App;
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    Extension(log): Extension<RequestLog>,
-    body: Body,
-) -> Result<Response> {
-    let (served, prepared) = app.prepare(&log, body, prepare).await?;
-    prepared.deliver(app, served, log).await
-}
-
-fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<reply::Reply>> {
+pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<reply::Reply>> {
     let request = request::take(preparation)?;
     let encoder = Encoder::new(preparation.served, preparation.cancel, "input");
     let job = request.chat.job(&encoder)?.job;

@@ -14,7 +14,7 @@ use crate::ids::call_id;
 use crate::options::Streaming;
 
 /// A chat completion under construction.
-pub(super) struct Reply {
+pub(in crate::routes) struct Reply {
     id: ReplyId,
     contents: ReplyContents,
     /// The prompt's tokens, if requested and not sent yet.

@@ -13,7 +13,7 @@ use crate::json::decimal;
 use crate::options::Streaming;
 
 /// A completion under construction.
-pub(super) struct Reply {
+pub(in crate::routes) struct Reply {
     id: ReplyId,
     logprobs: bool,
     pub(super) streaming: Streaming,

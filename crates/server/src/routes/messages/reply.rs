@@ -13,7 +13,7 @@ use crate::generation::Usage;
 use crate::ids;
 
 /// A message.
-pub(super) struct Reply {
+pub(in crate::routes) struct Reply {
     id: String,
     model: String,
     /// The request's stop sequences.

@@ -36,7 +36,7 @@ pub(super) struct ReplyOptions {
 }
 
 /// A response.
-pub(super) struct Reply {
+pub(in crate::routes) struct Reply {
     id: String,
     created_at: u64,
     /// The fields that repeat the request.
