@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tern_graph::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvSize, Program,
-    Reserve, Roles, Step, StepOutput, Ticket,
+    Reserve, Roles, StateSpec, Step, StepOutput, Ticket,
 };
 
 use crate::activations::gathered_rows::GatheredRows;
@@ -16,8 +16,9 @@ use crate::instruction_sets::available;
 use crate::kernels::Kernels;
 use crate::memory::free::FreeMemory;
 use crate::memory::lines::{Refused, release};
-use crate::program::Compiled;
+use crate::program::{Compiled, Memory, StepSize};
 use crate::run::{Run, Scratch};
+use crate::state::State;
 use crate::threads::{Pool, Task};
 use crate::weight::Weight;
 
@@ -44,6 +45,7 @@ pub struct Cpu {
 enum Stored {
     Tensor(Weight),
     Kv(Arc<Kv>),
+    State(Arc<State>),
 }
 
 impl Cpu {
@@ -113,13 +115,22 @@ impl Cpu {
         })
     }
 
+    fn reserve_state(&mut self, spec: &StateSpec) -> Result<Buffer> {
+        let want = spec.bytes().unwrap_or(u64::MAX);
+        let what = || format!("state of {} sequences", spec.slots);
+        check_free(want, what)?;
+        let state = State::new(spec).map_err(|_| too_little(want, what))?;
+        Ok(self.add(Stored::State(Arc::new(state))))
+    }
+
     fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
         let fail = |text: String| Err(BackendError::Invalid(text));
         let Some(compiled) = self.programs.get(program.0 as usize) else {
             return fail(format!("program {} was not compiled here", program.0));
         };
         let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
-        step.check(compiled.graph.vocab(), kv)?;
+        let slots = compiled.state.as_ref().map(|state| state.spec.slots);
+        step.check(compiled.graph.vocab(), kv, slots)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         self.plan.set(step, compiled.kv.as_deref());
         let (kernels, workspaces, plan) = (self.kernels, &self.workspaces, &self.plan);
@@ -164,7 +175,10 @@ impl Backend for Cpu {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv(spec) = what;
+        let spec = match what {
+            Reserve::Kv(spec) => spec,
+            Reserve::State(spec) => return self.reserve_state(spec),
+        };
         if !self.kv_cells().contains(&spec.cells) {
             let message = "fp8 KV cache: supported on GPUs only, use int8 on the CPU";
             return Err(BackendError::Unsupported(message.into()));
@@ -191,6 +205,11 @@ impl Backend for Cpu {
             Some(Some(Stored::Kv(kv))) if kv.spec.fits(graph) => Some(Arc::clone(kv)),
             _ => return Err(fail("the KV cache does not match the graph's attention layers")),
         };
+        let state = match bindings.state.map(|b| self.buffers.get(b.0 as usize)) {
+            None if graph.states.is_empty() => None,
+            Some(Some(Stored::State(state))) if state.spec.fits(graph) => Some(Arc::clone(state)),
+            _ => return Err(fail("the state slots do not match the graph's recurrent layers")),
+        };
         let Bindings { max_tokens, max_outputs, .. } = *bindings;
         let want = self.scratch(graph, max_tokens, max_outputs);
         let what = || format!("scratch for steps of {} tokens", max_tokens);
@@ -201,8 +220,9 @@ impl Backend for Cpu {
             let workspace = workspace.get_mut().unwrap_or_else(PoisonError::into_inner);
             workspace.gathered.reserve(graph, max_tokens).map_err(refused)?;
         }
+        let most = StepSize { tokens: max_tokens, outputs: max_outputs };
         let compiled =
-            Compiled::new(graph, weights, kv, max_tokens, max_outputs, self.kernels).map_err(refused)?;
+            Compiled::new(graph, weights, Memory { kv, state }, most, self.kernels).map_err(refused)?;
         if let Some(node) = compiled.unsupported() {
             return Err(unsupported(graph, node));
         }

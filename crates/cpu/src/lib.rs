@@ -21,6 +21,7 @@ mod product;
 mod program;
 mod rowwise;
 mod run;
+mod state;
 mod sync;
 mod threads;
 mod vectors;

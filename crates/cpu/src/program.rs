@@ -15,6 +15,7 @@ use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::memory::lines::Refused;
 use crate::memory::shared::Shared;
 use crate::phases::{Chain, Cut, Link, Work, phases, plan};
+use crate::state::State;
 use crate::weight::Weight;
 
 /// Largest number of columns that share a scale; the columns a thread takes at a time are a multiple of it.
@@ -31,6 +32,7 @@ pub(crate) struct Compiled {
     /// The kernel of each linear node.
     pub(crate) kernels: Vec<Option<LinearKernel>>,
     pub(crate) kv: Option<Arc<Kv>>,
+    pub(crate) state: Option<Arc<State>>,
     pub(crate) max_tokens: usize,
     pub(crate) max_outputs: usize,
     plan: Plan,
@@ -46,13 +48,25 @@ pub(crate) struct Compiled {
     pub(crate) rotations: Vec<Shared<f32>>,
 }
 
+/// What the steps of a program write to.
+pub(crate) struct Memory {
+    pub(crate) kv: Option<Arc<Kv>>,
+    pub(crate) state: Option<Arc<State>>,
+}
+
+/// The largest step of a program.
+#[derive(Clone, Copy)]
+pub(crate) struct StepSize {
+    pub(crate) tokens: usize,
+    pub(crate) outputs: usize,
+}
+
 impl Compiled {
     pub(crate) fn new(
         graph: &Graph,
         weights: Vec<Weight>,
-        kv: Option<Arc<Kv>>,
-        max_tokens: usize,
-        max_outputs: usize,
+        Memory { kv, state }: Memory,
+        StepSize { tokens: max_tokens, outputs: max_outputs }: StepSize,
         kernels: &Kernels,
     ) -> Result<Compiled, Refused> {
         let [roundings, gathered] = [false, true].map(|experts| roundings(graph, &weights, experts));
@@ -90,6 +104,7 @@ impl Compiled {
             graph: graph.clone(),
             weights,
             kv,
+            state,
             max_tokens,
             max_outputs,
             plan,

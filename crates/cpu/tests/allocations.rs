@@ -36,7 +36,7 @@ fn allocations(case: &cases::Case, kernels: &'static tern_cpu::Kernels, tokens: 
     let weights = case.store(&mut cpu).expect("memory for weights");
     let kv = KvSpec { layers: case.graph.kv.clone(), pages: 4, page_len: 16, ..KvSpec::default() };
     let kv = cpu.reserve(&Reserve::Kv(kv)).expect("memory for pages");
-    let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 32, max_outputs: 32 };
+    let bindings = Bindings { weights: &weights, kv: Some(kv), state: None, max_tokens: 32, max_outputs: 32 };
     let program = cpu.compile(&case.graph, &bindings).expect("a program");
     let mut taken = usize::MAX;
     for _ in 0..12 {

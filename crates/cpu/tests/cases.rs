@@ -122,7 +122,8 @@ fn rows_do_not_depend_on_the_batch() {
             let weights = case.store(&mut cpu).unwrap();
             let kv =
                 cpu.reserve(&Reserve::Kv(KvSpec { pages: 4, page_len: 16, ..KvSpec::default() })).unwrap();
-            let bindings = Bindings { weights: &weights, kv: Some(kv), max_tokens: 50, max_outputs: 50 };
+            let bindings =
+                Bindings { weights: &weights, kv: Some(kv), state: None, max_tokens: 50, max_outputs: 50 };
             let program = cpu.compile(&case.graph, &bindings).unwrap();
             let mut run = |tokens: &[u32]| {
                 let ticket = cpu.submit(program, Step::all_logits(tokens, 0, vec![0, 1, 2, 3])).unwrap();

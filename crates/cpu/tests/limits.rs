@@ -34,7 +34,7 @@ fn scratch_that_no_memory_holds_is_refused() {
     let case = cases::linear(&tern_quant::Q8_0, 64, 512, 1).unwrap();
     let mut cpu = Cpu::new(1).unwrap();
     let weights = case.store(&mut cpu).unwrap();
-    let bindings = Bindings { weights: &weights, kv: None, max_tokens: 1 << 40, max_outputs: 1 };
+    let bindings = Bindings { weights: &weights, kv: None, state: None, max_tokens: 1 << 40, max_outputs: 1 };
     let many = message(cpu.compile(&case.graph, &bindings));
     assert!(many.starts_with("scratch for steps of 1099511627776 tokens takes "), "{many}");
     assert!(many.contains(" MiB are free"), "{many}");

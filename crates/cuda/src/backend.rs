@@ -72,7 +72,7 @@ impl Cuda {
     fn start(&mut self, program: Program, step: &Step) -> Result<InFlight> {
         let compiled = self.compiled(program)?;
         let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
-        step.check(compiled.vocab, kv)?;
+        step.check(compiled.vocab, kv, None)?;
         step.check_size(compiled.most.tokens, compiled.most.outputs)?;
         compiled.submit(step)
     }
@@ -106,7 +106,10 @@ impl Backend for Cuda {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv(spec) = what;
+        let spec = match what {
+            Reserve::Kv(spec) => spec,
+            Reserve::State(_) => return Err(no_state()),
+        };
         let (cell, bytes) = match spec.cells {
             KvCells::F16 => (KvCell::Half, 2),
             KvCells::Int8 => (KvCell::Int8, 1),
@@ -137,6 +140,9 @@ impl Backend for Cuda {
             _ => None,
         };
         bindings.check(graph, |b| stored(b).map(|w| w.1))?;
+        if !graph.states.is_empty() {
+            return Err(no_state());
+        }
         let weights = bindings.weights.iter().map(|b| {
             let weight = stored(*b).map(|w| Arc::clone(w.0));
             weight.ok_or_else(|| BackendError::Invalid(format!("buffer {} is no weight", b.0)))
@@ -193,4 +199,8 @@ impl Backend for Cuda {
     fn read_bandwidth(&mut self) -> Option<f64> {
         bandwidth::measure(&self.device, &mut self.compiler).ok()
     }
+}
+
+fn no_state() -> BackendError {
+    BackendError::Unsupported("state layers are not supported on this device yet".into())
 }

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(step.positions().collect::<Vec<_>>(), [4, 0, 1, 2, 0, 1]);
         assert_eq!(*step.slices[0].pages, [2, 0]);
         assert_eq!(rows(&step), [0, 5]);
-        step.check(8, KvSize { page_len: 4, pages: 4, window_pages: None }).unwrap();
+        step.check(8, KvSize { page_len: 4, pages: 4, window_pages: None }, None).unwrap();
         let step = batch.to_step(Entry::needs_hidden);
         assert_eq!((rows(&step), step.tokens.len()), (vec![0, 1, 3], 4));
         // the third entry's token was the second sample

@@ -112,7 +112,7 @@ impl GraphRunner {
         if let Some(extra) = tensors.next() {
             return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name())));
         }
-        let bindings = Bindings { weights: &weights, kv, max_tokens, max_outputs };
+        let bindings = Bindings { weights: &weights, kv, state: None, max_tokens, max_outputs };
         let program = backend.compile(graph, &bindings)?;
         let (vocab, hidden) = (graph.vocab(), graph.hidden());
         let hidden_program = None;
@@ -248,6 +248,7 @@ impl GraphRunner {
         let bindings = Bindings {
             weights: &self.weights,
             kv: self.kv,
+            state: None,
             max_tokens: self.capacity.max_tokens,
             max_outputs: self.capacity.max_tokens,
         };

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::{Graph, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled};
+use crate::state::check_slots;
+use crate::{
+    Graph, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled, StateSlots, StateSpec,
+};
 
 /// A stored tensor or reserved memory, by number; valid for the backend that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,6 +149,8 @@ pub struct DeviceInfo {
 pub enum Reserve {
     /// A KV cache.
     Kv(KvSpec),
+    /// The state of recurrent layers.
+    State(StateSpec),
 }
 
 /// The buffers and sizes that a graph is compiled for.
@@ -155,6 +160,8 @@ pub struct Bindings<'a> {
     pub weights: &'a [Buffer],
     /// The reserved KV pages; a graph without attention needs none.
     pub kv: Option<Buffer>,
+    /// The reserved state slots; a graph without recurrent layers needs none.
+    pub state: Option<Buffer>,
     /// Maximum number of tokens in a step.
     pub max_tokens: usize,
     /// Maximum number of outputs in a step.
@@ -212,6 +219,8 @@ pub struct Slice {
     /// Its pages in the layers with a window, if they have their own. Entries of pages that lie before the window of the
     /// slice's first token are any page of the cache: what they hold has no effect.
     pub window_pages: PageTable,
+    /// Its state slots, if the graph has recurrent layers.
+    pub state: Option<StateSlots>,
 }
 
 /// A requested row.
@@ -244,7 +253,7 @@ pub struct OutputRow {
 impl Slice {
     /// Tokens of a sequence all of whose layers have the same pages.
     pub fn new(len: usize, position: usize, pages: impl Into<PageTable>) -> Slice {
-        Slice { len, position, pages: pages.into(), window_pages: PageTable::default() }
+        Slice { len, position, pages: pages.into(), window_pages: PageTable::default(), state: None }
     }
 
     /// The page table of layers that have the window's (`KvSpec::window`), or of the others.
@@ -269,8 +278,9 @@ impl Step {
         self.slices.iter().flat_map(|s| s.position..s.position + s.len)
     }
 
-    /// Refuses a step that does not fit its graph: token ids, slices, pages and rows all in range.
-    pub fn check(&self, vocab: usize, kv: KvSize) -> Result<()> {
+    /// Refuses a step that does not fit its graph: token ids, slices, pages, state slots and rows all in range.
+    /// `state_slots` is the number of reserved slots, `None` if the graph has no recurrent layers.
+    pub fn check(&self, vocab: usize, kv: KvSize, state_slots: Option<usize>) -> Result<()> {
         let fail = |text: String| Err(BackendError::Invalid(text));
         if self.tokens.is_empty() {
             return fail("a step has no tokens".into());
@@ -297,6 +307,7 @@ impl Step {
                 return fail(format!("page {p} is outside the {pages} reserved{of}"));
             }
         }
+        check_slots(&self.slices, state_slots)?;
         if let Some(o) = self.outputs.iter().find(|o| o.row >= self.tokens.len()) {
             return fail(format!("output row {} of {} tokens", o.row, self.tokens.len()));
         }

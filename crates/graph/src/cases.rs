@@ -20,7 +20,7 @@ pub use unlisted::UNLISTED;
 
 use crate::{
     Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells, KvSpec,
-    PageTable, Random, Reference, Reserve, Step, Val, WindowLayers, all_finite,
+    PageTable, Random, Reference, Reserve, StateSpec, Step, Val, WindowLayers, all_finite,
 };
 
 /// Tokens per KV page in the cases.
@@ -127,7 +127,17 @@ impl Case {
         };
         let kv = Some(backend.reserve(&Reserve::Kv(kv))?);
         let max_tokens = self.steps.iter().map(|s| s.tokens.len()).max().unwrap_or(1);
-        let bindings = Bindings { weights: &weights, kv, max_tokens, max_outputs: max_tokens };
+        let slots = self.steps.iter().flat_map(|s| &s.slices).filter_map(|s| s.state);
+        let slots =
+            slots.flat_map(|s| s.read.into_iter().chain([s.write])).max().map_or(0, |s| s as usize + 1);
+        let state = match self.graph.states.is_empty() {
+            true => None,
+            false => {
+                let spec = StateSpec { layers: self.graph.states.clone(), slots };
+                Some(backend.reserve(&Reserve::State(spec))?)
+            }
+        };
+        let bindings = Bindings { weights: &weights, kv, state, max_tokens, max_outputs: max_tokens };
         let program = backend.compile(&self.graph, &bindings)?;
         backend.finish_compiling(program)?;
         Ok(Prepared { case: self, backend, program })

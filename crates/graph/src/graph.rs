@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::op::{Activation, Attention, KeysAndValues, NormKind, Op, RopeStyle, Val, WeightId};
-use crate::{KvLayer, Roles};
+use crate::{KvLayer, Roles, StateLayer};
 
 /// A weight that the graph reads: its name in the checkpoint and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub struct Graph {
     pub ropes: Vec<RopeTable>,
     /// KV layers by index.
     pub kv: Vec<KvLayer>,
+    /// State layers by index.
+    pub states: Vec<StateLayer>,
     by_name: HashMap<String, WeightId>,
 }
 

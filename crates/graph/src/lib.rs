@@ -18,6 +18,7 @@ mod routing;
 mod sample;
 mod sampling;
 mod seen;
+mod state;
 mod tensor;
 
 pub use backend::{
@@ -39,4 +40,5 @@ pub use routing::{ExpertGroups, Gating, Routing, RoutingWorkspace};
 pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
 pub use sampling::{Sampling, SamplingError};
 pub use seen::Seen;
+pub use state::{StateLayer, StateSlots, StateSpec};
 pub use tensor::HostTensor;

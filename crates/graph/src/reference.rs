@@ -2,8 +2,8 @@
 
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KeysAndValues, KvLayer,
-    KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, Step, StepOutput,
-    Ticket, Val, Value, softcap,
+    KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, StateSpec, Step,
+    StepOutput, Ticket, Val, Value, softcap,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -20,6 +20,7 @@ pub struct Reference {
 enum Stored {
     Tensor(HostTensor),
     Kv(Kv),
+    State(State),
 }
 
 #[derive(Debug)]
@@ -27,6 +28,7 @@ struct Compiled {
     graph: Graph,
     weights: Vec<Buffer>,
     kv: Option<Buffer>,
+    state: Option<Buffer>,
 }
 
 /// Keys and values in f32. `[layer][page * page_len + slot][kv_heads * dim]`
@@ -39,6 +41,13 @@ struct Kv {
     size: KvSize,
 }
 
+/// State in f32. `[layer][slot * floats]`
+#[derive(Clone, Debug, Default)]
+struct State {
+    layers: Vec<Vec<f32>>,
+    slots: usize,
+}
+
 impl Reference {
     /// A reference with nothing stored.
     pub fn new() -> Reference {
@@ -48,28 +57,37 @@ impl Reference {
     fn tensor(&self, b: Buffer) -> &HostTensor {
         match &self.buffers[b.0 as usize] {
             Stored::Tensor(t) => t,
-            Stored::Kv(_) => unreachable!("compile checked that weights are tensors"),
+            Stored::Kv(_) | Stored::State(_) => unreachable!("compile checked that weights are tensors"),
         }
     }
 
+    fn buffer(&mut self, b: Option<Buffer>) -> Option<&mut Stored> {
+        b.map(|b| &mut self.buffers[b.0 as usize])
+    }
+
     fn run(&mut self, program: usize, step: &Step) -> Result<StepOutput> {
-        let mut kv = match self.programs[program].kv {
-            Some(b) => match &mut self.buffers[b.0 as usize] {
-                Stored::Kv(kv) => std::mem::take(kv),
-                Stored::Tensor(_) => return Err(BackendError::Invalid("the KV buffer is a tensor".into())),
-            },
-            None => Kv::default(),
-        };
-        let result = self.run_with(program, step, &mut kv);
-        if let Some(b) = self.programs[program].kv {
-            self.buffers[b.0 as usize] = Stored::Kv(kv);
+        let Compiled { kv: kv_buffer, state: state_buffer, .. } = self.programs[program];
+        let (mut kv, mut state) = (Kv::default(), State::default());
+        if let Some(Stored::Kv(stored)) = self.buffer(kv_buffer) {
+            kv = std::mem::take(stored);
+        }
+        if let Some(Stored::State(stored)) = self.buffer(state_buffer) {
+            state = std::mem::take(stored);
+        }
+        let result = self.run_with(program, step, &mut kv, &mut state);
+        if let Some(Stored::Kv(stored)) = self.buffer(kv_buffer) {
+            *stored = kv;
+        }
+        if let Some(Stored::State(stored)) = self.buffer(state_buffer) {
+            *stored = state;
         }
         result
     }
 
-    fn run_with(&self, program: usize, step: &Step, kv: &mut Kv) -> Result<StepOutput> {
+    fn run_with(&self, program: usize, step: &Step, kv: &mut Kv, state: &mut State) -> Result<StepOutput> {
         let Compiled { graph, weights, .. } = &self.programs[program];
-        step.check(graph.vocab(), kv.size)?;
+        let state_slots = (!graph.states.is_empty()).then_some(state.slots);
+        step.check(graph.vocab(), kv.size, state_slots)?;
         let weight = |id: crate::WeightId| self.tensor(weights[id.index()]);
         let positions: Vec<usize> = step.positions().collect();
         let mut values: Vec<Vec<f32>> = Vec::with_capacity(graph.nodes.len()); // [rows, width] each
@@ -343,7 +361,14 @@ impl Backend for Reference {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let Reserve::Kv(spec) = what;
+        let spec = match what {
+            Reserve::Kv(spec) => spec,
+            Reserve::State(StateSpec { layers, slots }) => {
+                let layers = layers.iter().map(|layer| vec![0.0; layer.floats * slots]).collect();
+                self.buffers.push(Stored::State(State { layers, slots: *slots }));
+                return Ok(Buffer(self.buffers.len() as u32 - 1));
+            }
+        };
         let zeros = |width: fn(&KvLayer) -> usize| {
             let layers = spec.layers.iter().enumerate();
             let slots = |layer: usize| spec.pages_of(layer) * spec.page_len;
@@ -366,11 +391,20 @@ impl Backend for Reference {
             Some(Stored::Tensor(t)) => Some([t.rows(), t.cols()]),
             _ => None,
         })?;
-        if !graph.kv.is_empty() && bindings.kv.is_none() {
+        let stored = |b: Option<Buffer>| b.and_then(|b| self.buffers.get(b.0 as usize));
+        let (kv, state) = (stored(bindings.kv), stored(bindings.state));
+        if !graph.kv.is_empty() && !matches!(kv, Some(Stored::Kv(kv)) if kv.keys.len() == graph.kv.len()) {
             return Err(BackendError::Invalid("a graph with attention needs KV pages".into()));
         }
-        let (weights, kv) = (bindings.weights.to_vec(), bindings.kv);
-        self.programs.push(Compiled { graph: graph.clone(), weights, kv });
+        let fits = |state: &State| {
+            let floats = graph.states.iter().map(|layer| layer.floats * state.slots);
+            state.layers.iter().map(Vec::len).eq(floats)
+        };
+        if !graph.states.is_empty() && !matches!(state, Some(Stored::State(state)) if fits(state)) {
+            return Err(BackendError::Invalid("a graph with recurrent layers needs state slots".into()));
+        }
+        let Bindings { kv, state, .. } = *bindings;
+        self.programs.push(Compiled { graph: graph.clone(), weights: bindings.weights.to_vec(), kv, state });
         Ok(Program(self.programs.len() as u32 - 1))
     }
 

@@ -259,12 +259,12 @@ fn step() -> Step {
 #[test]
 fn steps_that_do_not_fit() {
     let kv = KvSize { page_len: 16, pages: 4, window_pages: None };
-    assert_eq!(step().check(10, kv), Ok(()));
+    assert_eq!(step().check(10, kv, None), Ok(()));
     assert_eq!(step().positions().collect::<Vec<_>>(), [14, 15, 16, 0]);
     let message = |edit: fn(&mut Step)| {
         let mut step = step();
         edit(&mut step);
-        step.check(10, kv).unwrap_err().to_string()
+        step.check(10, kv, None).unwrap_err().to_string()
     };
     assert_eq!(message(|s| *s = Step::default()), "a step has no tokens");
     assert_eq!(message(|s| s.tokens[2] = 10), "token id 10 is outside the vocabulary of 10");
@@ -283,7 +283,7 @@ fn steps_that_do_not_fit() {
     let message = |tables: [&[u32]; 2]| {
         let mut step = step();
         step.slices.iter_mut().zip(tables).for_each(|(s, pages)| s.window_pages = pages.to_vec().into());
-        step.check(10, kv).map_err(|e| e.to_string())
+        step.check(10, kv, None).map_err(|e| e.to_string())
     };
     assert_eq!(message([&[0, 1], &[0]]), Ok(()));
     assert_eq!(message([&[0, 1], &[]]), Err("0 window pages of 16 do not hold position 0".into()));
@@ -302,7 +302,7 @@ fn a_carried_token_is_the_one_that_the_step_before_sampled() {
     rows[12..].fill(f32::NAN); // after 3 no token can be sampled
     let mut backend = Reference::new();
     let weights = [backend.store(&HostTensor::from_f32("table", 4, 4, &rows), graph.roles()[0]).unwrap()];
-    let bindings = Bindings { weights: &weights, kv: None, max_tokens: 4, max_outputs: 4 };
+    let bindings = Bindings { weights: &weights, kv: None, state: None, max_tokens: 4, max_outputs: 4 };
     let programs = [(); 2].map(|()| backend.compile(&graph, &bindings).unwrap());
     // one slice of these tokens, each of which samples the next
     let step = |tokens: &[u32], carried: &[(usize, usize)]| Step {
@@ -361,7 +361,7 @@ fn a_weight_has_the_roles_of_all_ops_that_read_it() {
 fn a_step_without_kv_needs_no_pages() {
     let mut step = step();
     step.slices.iter_mut().for_each(|s| s.pages = PageTable::default());
-    assert_eq!(step.check(10, KvSize::default()), Ok(()));
+    assert_eq!(step.check(10, KvSize::default(), None), Ok(()));
 }
 
 #[test]

@@ -125,7 +125,7 @@ impl Ready {
         let kv = KvSpec { layers: graph.kv.clone(), pages, page_len: PAGE_LEN, ..KvSpec::default() };
         let kv = Some(backend.reserve(&Reserve::Kv(kv)).unwrap());
         let most = 2 * POSITIONS;
-        let bindings = Bindings { weights: &weights, kv, max_tokens: most, max_outputs: most };
+        let bindings = Bindings { weights: &weights, kv, state: None, max_tokens: most, max_outputs: most };
         let program = backend.compile(graph, &bindings).unwrap();
         Ready { backend, program }
     }
