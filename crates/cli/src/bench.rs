@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, Want, WindowPages};
+use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, StateSlots, Want, WindowPages};
 use tern::graph::{Random, Sample};
 use tern::{Context, OpenedModel, PAGE_LEN};
 
@@ -56,6 +56,7 @@ impl Bench {
             position,
             pages: (first..first + pages).map(|p| p as u32).collect(),
             window_pages: (0..pages).map(window_page).collect(),
+            state: self.runner.capacity().state.map(|_| StateSlots::in_place(stream as u32, position)),
             want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
         }
     }
@@ -124,7 +125,9 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
         max_tokens: step_tokens.max(most_streams),
         max_outputs: most_streams,
         window: window.map(|tokens| WindowPages { tokens, pages: window_each * most_streams }),
+        state: None,
     };
+    let capacity = capacity.with_slots(&opened.model.graph, most_streams);
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let device = runner.backend().info().name;

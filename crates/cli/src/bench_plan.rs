@@ -46,6 +46,7 @@ fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
         max_tokens: 4096.max(seqs),
         max_outputs: seqs,
         window: None,
+        state: None,
     };
     let mut scheduler = Scheduler::new(limits, capacity)?;
     let steady = if prompts { seqs - 1 } else { seqs };

@@ -127,7 +127,9 @@ fn logits(
         tokens,
         pages: WindowPages::in_turn(tokens, PAGE_LEN, chunk).min(pages),
     });
-    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window };
+    let capacity =
+        Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window, state: None };
+    let capacity = capacity.with_slots(&opened.model.graph, 1);
     let mut runner = opened.clone().runner(backend, capacity, &Silent)?;
     runner.finish_compiling()?;
     let mut rows = vec![];

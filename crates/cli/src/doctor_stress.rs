@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tern::engine::{Capacity, Engine, Limits};
+use tern::engine::{Capacity, Engine, Limits, StateCapacity};
 use tern::{Context, OpenedModel, PAGE_LEN, units};
 
 use crate::args::DoctorArgs;
@@ -14,6 +14,8 @@ use crate::stress::{Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepM
 const CONTEXT: usize = 1024;
 /// KV pages per stream: fewer than long requests need, so that some are preempted.
 const STREAM_PAGES: usize = 4;
+/// Snapshots of the state of recurrent layers: few, so that some are dropped.
+const SNAPSHOTS: usize = 8;
 /// A difference with a smaller gap, in nats or as a fraction of a draw, is a near tie on devices whose arithmetic depends on
 /// the step size: a GPU rounds activations to 15 bits in steps of one token and to 10 or 11 in larger ones, which moves a
 /// logit of the 8B shape by some thousandths. On the CPU nothing depends on it.
@@ -87,9 +89,17 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &mut Plan) -> CliResult<Outc
     // scarce, so that sequences are preempted
     let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
     let max_outputs = plan.streams;
-    let capacity =
-        Capacity { pages, page_len: PAGE_LEN, max_tokens: sizes.step_tokens, max_outputs, window: None };
-    let capacity = capacity.with_window(&opened.model.graph);
+    let capacity = Capacity {
+        pages,
+        page_len: PAGE_LEN,
+        max_tokens: sizes.step_tokens,
+        max_outputs,
+        window: None,
+        state: None,
+    };
+    let graph = &opened.model.graph;
+    let slots = StateCapacity::PER_SEQUENCE * plan.streams + SNAPSHOTS;
+    let capacity = capacity.with_window(graph).with_slots(graph, slots);
     let mut runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let monitor = StepMonitor::new();

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 use tern::cpu::Cpu;
+use tern::engine::StateCapacity;
 use tern::formats::{Checkpoint, Value, escaped, shown};
 use tern::graph::{Backend, KvCells};
 use tern::models::Model;
@@ -70,6 +71,9 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
             writeln!(out, "\nmemory")?;
             writeln!(out, "  weights               {}", units::bytes(need.weights))?;
             writeln!(out, "  KV per 1,000 tokens   {}", units::bytes(need.kv_per_1000_tokens))?;
+            if need.state_per_sequence > 0 {
+                writeln!(out, "  state per sequence    {}", units::bytes(need.state_per_sequence))?;
+            }
             writeln!(
                 out,
                 "  scratch               {} for steps of {} tokens",
@@ -86,6 +90,8 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
 struct MemoryNeed {
     weights: u64,
     kv_per_1000_tokens: u64,
+    /// Of recurrent layers: two slots.
+    state_per_sequence: u64,
     /// For steps of `step_tokens`.
     scratch: u64,
     step_tokens: usize,
@@ -99,6 +105,7 @@ impl MemoryNeed {
         Ok(MemoryNeed {
             weights: checkpoint.total_bytes(),
             kv_per_1000_tokens: 1000 * kv as u64,
+            state_per_sequence: StateCapacity::PER_SEQUENCE as u64 * model.graph.state_bytes(),
             scratch: cpu.scratch(&model.graph, step_tokens, 1),
             step_tokens,
         })
@@ -144,9 +151,13 @@ fn to_json(
         .iter()
         .map(|f| json!({ "path": f.path, "bytes": f.bytes, "version": f.version, "alignment": f.alignment }));
     let memory = model.as_ref().ok().and_then(|model| {
-        let MemoryNeed { weights, kv_per_1000_tokens, scratch, .. } =
-            MemoryNeed::new(checkpoint, model).ok()?;
-        Some(json!({ "weights": weights, "kv_per_1000_tokens": kv_per_1000_tokens, "scratch": scratch }))
+        let need = MemoryNeed::new(checkpoint, model).ok()?;
+        Some(json!({
+            "weights": need.weights,
+            "kv_per_1000_tokens": need.kv_per_1000_tokens,
+            "state_per_sequence": need.state_per_sequence,
+            "scratch": need.scratch,
+        }))
     });
     json!({
         "files": files.collect::<Vec<_>>(),

@@ -41,8 +41,9 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
         max_tokens: tokens_per_step,
         max_outputs: tokens_per_step.min(64),
         window: None,
+        state: None,
     };
-    let capacity = capacity.with_window(&opened.model.graph);
+    let capacity = capacity.with_window(&opened.model.graph).with_slots(&opened.model.graph, 1);
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     let bar = load::count_bar("scoring", chunks as u64);
     let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);

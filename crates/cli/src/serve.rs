@@ -176,6 +176,7 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
         max_seqs: args.max_num_seqs,
         max_waiting: args.max_queue,
         kv_memory: args.kv_pages.map_or(KvMemory::Auto, KvMemory::Pages),
+        state_cache: args.state_cache.map(|mib| mebibytes(mib) as u64),
         step_tokens: args.max_batch_tokens,
         step_millis: args.step_millis,
         pooling: args.pooling.map(|pooling| match pooling {

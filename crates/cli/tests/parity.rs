@@ -80,7 +80,9 @@ fn positions(text: &Value) -> Vec<Position> {
 fn logits(checkpoint: &Checkpoint, backend: Box<dyn Backend>, tokens: &[u32]) -> Vec<Vec<f32>> {
     let (model, tensors) = Model::open(checkpoint, None).unwrap();
     let pages = tokens.len().div_ceil(16);
-    let capacity = Capacity { pages, page_len: 16, max_tokens: 32, max_outputs: 32, window: None };
+    let capacity =
+        Capacity { pages, page_len: 16, max_tokens: 32, max_outputs: 32, window: None, state: None };
+    let capacity = capacity.with_slots(&model.graph, 1);
     let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
     let mut runner = GraphRunner::new(backend, &model.graph, tensors, config, |_| ()).unwrap();
     let mut rows = vec![];

@@ -1,6 +1,6 @@
 //! What one step computes: which tokens of which sequences, on which KV pages.
 
-use tern_graph::{Carried, Output, PageTable, Sample, Sampled, Slice, Step};
+use tern_graph::{Carried, Output, PageTable, Sample, Sampled, Slice, StateSlots, Step};
 
 use crate::{Pooling, RequestId, SharedConstraint};
 
@@ -29,6 +29,8 @@ pub struct Entry {
     pub pages: PageTable,
     /// The same for layers with a window, if they have their own pages; 0 if the entry's tokens do not see the page.
     pub window_pages: PageTable,
+    /// Its state slots, if the model has recurrent layers.
+    pub state: Option<StateSlots>,
     /// What the runner returns for it.
     pub want: Want,
 }
@@ -108,7 +110,7 @@ impl Batch {
             let last = step.tokens.len() - 1;
             let window_pages = e.window_pages.clone();
             let slice = Slice::new(e.tokens.len(), e.position, e.pages.clone());
-            step.slices.push(Slice { window_pages, ..slice });
+            step.slices.push(Slice { window_pages, state: e.state, ..slice });
             let hidden = |row| Output { row, sample: None, logits: true };
             match &e.want {
                 Want::Nothing => {}

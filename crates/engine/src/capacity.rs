@@ -1,6 +1,6 @@
-//! What a runner has room for: the KV pages it reserved and the largest step it was compiled for.
+//! What a runner has room for: the KV pages and state slots it reserved and the largest step it was compiled for.
 
-use tern_graph::{Graph, KvCells, KvSpec, WindowLayers};
+use tern_graph::{Graph, KvCells, KvSpec, StateSpec, WindowLayers};
 
 use crate::EngineError;
 
@@ -20,6 +20,22 @@ pub struct Capacity {
     pub max_outputs: usize,
     /// The pages of layers with a window, if they have their own; otherwise all layers keep all tokens.
     pub window: Option<WindowPages>,
+    /// The slots of recurrent layers, if there are any.
+    pub state: Option<StateCapacity>,
+}
+
+/// The slots that hold the state of recurrent layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateCapacity {
+    /// Slots in total: [`StateCapacity::PER_SEQUENCE`] per sequence that runs at the same time, and more for snapshots.
+    pub slots: usize,
+    /// Bytes per slot, of all layers.
+    pub bytes: u64,
+}
+
+impl StateCapacity {
+    /// Slots that a sequence holds at most: the state after its newest step and the one before it.
+    pub const PER_SEQUENCE: usize = 2;
 }
 
 /// The pages of layers with a window.
@@ -56,6 +72,17 @@ impl Capacity {
         Capacity { window: Some(WindowPages { tokens, pages }), ..self }
     }
 
+    /// The same with so many state slots, if the graph has recurrent layers.
+    pub fn with_slots(self, graph: &Graph, slots: usize) -> Capacity {
+        let state = StateCapacity { slots: slots.min(u32::MAX as usize), bytes: graph.state_bytes() };
+        Capacity { state: (!graph.states.is_empty()).then_some(state), ..self }
+    }
+
+    /// The state of a graph with these slots; `None` if it has no recurrent layers.
+    pub fn state_spec(&self, graph: &Graph) -> Option<StateSpec> {
+        self.state.map(|state| StateSpec { layers: graph.states.clone(), slots: state.slots })
+    }
+
     /// The KV cache of a graph with these pages.
     pub fn kv_spec(&self, graph: &Graph, cells: KvCells) -> KvSpec {
         let layers = || graph.window_layers();
@@ -81,8 +108,12 @@ impl Capacity {
             let want = format!("{least} or more for a window of {}", window.tokens);
             return Err(EngineError::range("window pages", want, window.pages));
         }
-        let most = u32::MAX as usize;
-        match [("pages", self.pages), ("window pages", window.pages)].into_iter().find(|(_, n)| *n > most) {
+        let (most, slots) = (u32::MAX as usize, self.state.map_or(1, |state| state.slots));
+        if slots == 0 {
+            return Err(EngineError::range("state slots", "1 or more", slots));
+        }
+        let counts = [("pages", self.pages), ("window pages", window.pages), ("state slots", slots)];
+        match counts.into_iter().find(|(_, n)| *n > most) {
             Some((name, got)) => Err(EngineError::range(name, format!("at most {most}"), got)),
             None => Ok(()),
         }
@@ -91,6 +122,11 @@ impl Capacity {
     /// Pages that hold `tokens` tokens.
     pub fn pages_for(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.page_len)
+    }
+
+    /// Sequences that have enough state slots to run at the same time.
+    pub(crate) fn sequences(&self) -> usize {
+        self.state.map_or(usize::MAX, |state| state.slots / StateCapacity::PER_SEQUENCE)
     }
 
     /// Tokens that all pages hold together.

@@ -7,7 +7,7 @@
 //! ```
 //! use tern_engine::{Capacity, Engine, Event, Finish, Limits, Request, ScriptedRunner};
 //!
-//! let runner = ScriptedRunner::new(1000, Capacity { pages: 64, page_len: 16, max_tokens: 64, max_outputs: 8, window: None });
+//! let runner = ScriptedRunner::new(1000, Capacity { pages: 64, page_len: 16, max_tokens: 64, max_outputs: 8, window: None, state: None });
 //! let limits = Limits { max_seqs: 8, max_context: 256, max_waiting: 100, step_millis: 0 };
 //! let engine = Engine::start(Box::new(runner), limits)?;
 //! let events: Vec<Event> = engine.generate(Request::new(vec![1, 2, 3], 5))?.collect();
@@ -36,9 +36,11 @@ mod runner;
 mod scheduler;
 mod scripted;
 mod sequence;
+mod slots;
+mod snapshots;
 
 pub use batch::{Answer, Batch, Entry, Want};
-pub use capacity::{Capacity, WindowPages};
+pub use capacity::{Capacity, StateCapacity, WindowPages};
 pub use constraint::{Constraint, SharedConstraint};
 pub use engine::Engine;
 pub use error::{EngineError, Fault};
@@ -50,4 +52,4 @@ pub use request::{Event, Finish, Pooling, Request, RequestId};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, Stats};
 pub use scripted::ScriptedRunner;
-pub use tern_graph::{Mask, PageTable, Sample, Sampled, Sampling, SamplingError};
+pub use tern_graph::{Mask, PageTable, Sample, Sampled, Sampling, SamplingError, StateSlots};

@@ -1,12 +1,12 @@
 //! The policy of an engine: how many requests run and wait, and which can ever be served.
 
-use crate::{Capacity, EngineError, Request};
+use crate::{Capacity, EngineError, Request, StateCapacity};
 
 /// How an engine uses the [`Capacity`] of its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Sequences that run at the same time; at most the runner's `max_tokens` and `max_outputs`, so that every step
-    /// can advance each of them.
+    /// can advance each of them. Fewer run if there are not enough state slots.
     pub max_seqs: usize,
     /// Tokens in a sequence, prompt and generated together.
     pub max_context: usize,
@@ -29,7 +29,13 @@ impl Limits {
         if let Some((name, got)) = sizes.into_iter().find(|(_, size)| *size < self.max_seqs) {
             return Err(EngineError::range(name, format!("max_seqs ({}) or more", self.max_seqs), got));
         }
-        Ok(())
+        match capacity.state.filter(|_| capacity.sequences() == 0) {
+            Some(state) => {
+                let want = format!("{} or more", StateCapacity::PER_SEQUENCE);
+                Err(EngineError::range("state slots", want, state.slots))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses a request that can never be served, whatever else runs.
@@ -71,7 +77,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { max_seqs: 2, max_context: 32, max_waiting: 1, step_millis: 0 };
     const CAPACITY: Capacity =
-        Capacity { pages: 3, page_len: 4, max_tokens: 8, max_outputs: 4, window: None };
+        Capacity { pages: 3, page_len: 4, max_tokens: 8, max_outputs: 4, window: None, state: None };
 
     fn message(result: Result<(), EngineError>) -> String {
         result.map_or_else(|e| e.to_string(), |()| "ok".into())
@@ -80,12 +86,16 @@ mod tests {
     #[test]
     fn limits_that_run_nothing_are_refused() {
         let seqs = |max_seqs| Limits { max_seqs, ..LIMITS };
+        let slots = |slots| Capacity { state: Some(StateCapacity { slots, bytes: 1 }), ..CAPACITY };
         for (limits, capacity, want) in [
             (LIMITS, CAPACITY, "ok"),
             (LIMITS, Capacity { page_len: 0, ..CAPACITY }, "page_len: want 1 or more, got 0"),
             (seqs(0), CAPACITY, "max_seqs: want 1 or more, got 0"),
             (seqs(9), CAPACITY, "max_tokens: want max_seqs (9) or more, got 8"),
             (seqs(5), CAPACITY, "max_outputs: want max_seqs (5) or more, got 4"),
+            (LIMITS, slots(2), "ok"),
+            (LIMITS, slots(1), "state slots: want 2 or more, got 1"),
+            (LIMITS, slots(0), "state slots: want 1 or more, got 0"),
         ] {
             assert_eq!(message(limits.check(&capacity)), want);
         }

@@ -7,22 +7,29 @@
 //! Layers with a window may have their own pages. A sequence holds those that its next token sees; what falls out of the
 //! window is released, and keeps its content as well. A prefix is found if all its pages are there, and those of its end
 //! that the window covers.
+//!
+//! Models with recurrent layers continue from a state, so their prefixes also need a snapshot at their end, which has the
+//! content of the last page.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use tern_graph::PageTable;
+use tern_graph::{PageTable, StateSlots};
 
 use crate::pool::Pool;
+use crate::slots::{HeldState, SlotCounts, Slots, Snapshot};
+use crate::snapshots::Marks;
 use crate::{Capacity, EngineError};
 
-/// All pages of an engine: the only place that allocates and frees them.
+/// All pages and state slots of an engine: the only place that allocates and frees them.
 #[derive(Clone, Debug)]
 pub struct Pages {
     page_len: usize,
     /// Pages of layers that keep all tokens. Every content has one.
     full: Pool,
     window: Option<WindowPool>,
+    /// States of recurrent layers.
+    slots: Option<Slots>,
     /// Contents by name.
     contents: HashMap<u64, Content>,
     /// Names of contents by hash.
@@ -50,7 +57,7 @@ struct Content {
     tokens: Box<[u32]>,
 }
 
-/// The pages of one sequence.
+/// The pages and state slots of one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageList {
     /// In the order of positions.
@@ -63,6 +70,20 @@ pub struct PageList {
     known: usize,
     /// The name of the last one's content.
     name: u64,
+    state: HeldState,
+    /// Where snapshots are taken; `None` without recurrent layers.
+    marks: Option<Marks>,
+    /// The position of the last snapshot, or of the one that it began with.
+    snapshot: usize,
+}
+
+/// The cached prefix of some tokens.
+#[derive(Debug, Default)]
+struct Prefix {
+    /// The contents of its pages.
+    contents: Vec<u64>,
+    /// Pages that are cached: more than `contents` if no window or snapshot is at their end.
+    cached: usize,
 }
 
 /// Free pages that a sequence needs to start.
@@ -79,6 +100,11 @@ impl PageList {
     pub fn prefix(&self) -> usize {
         self.known
     }
+
+    /// Where the next step from `position`, which could go up to `end`, stops; `last` is the end of what is known.
+    pub(crate) fn stop(&self, position: usize, end: usize, last: usize) -> usize {
+        self.marks.map_or(end, |marks| marks.stop(position, end, last))
+    }
 }
 
 impl Pages {
@@ -93,6 +119,7 @@ impl Pages {
             page_len: capacity.page_len,
             full: Pool::new(capacity.pages),
             window,
+            slots: capacity.state.map(|state| Slots::new(state.slots)),
             contents: HashMap::new(),
             known: HashMap::new(),
             names: 0,
@@ -124,9 +151,14 @@ impl Pages {
         self.window.as_ref().map_or([0; 3], |w| [w.pool.free(), w.pool.cached(), w.pool.total()])
     }
 
+    /// State slots; zeros without recurrent layers.
+    pub(crate) fn slot_counts(&self) -> SlotCounts {
+        self.slots.as_ref().map_or(SlotCounts::default(), Slots::counts)
+    }
+
     /// Free pages that a new sequence of these tokens needs; `revives`: it may start with a cached prefix.
     pub fn need(&self, tokens: &[u32], revives: bool) -> Need {
-        let prefix = if revives { self.find(tokens) } else { vec![] };
+        let prefix = if revives { self.find(tokens).contents } else { vec![] };
         let blocks = tokens.len().div_ceil(self.page_len);
         let held = |pool: &Pool, contents: &[u64]| {
             contents.iter().filter_map(|c| pool.find(*c)).filter(|page| pool.is_held(*page)).count()
@@ -147,7 +179,7 @@ impl Pages {
     /// Acquires the longest cached prefix of `tokens`, except the page of the last one: one token must be computed to
     /// sample from.
     pub fn revive(&mut self, tokens: &[u32]) -> PageList {
-        let prefix = self.find(tokens);
+        let Prefix { contents: prefix, cached } = self.find(tokens);
         let pages: Vec<u32> = prefix.iter().filter_map(|content| self.full.find(*content)).collect();
         pages.iter().for_each(|page| self.full.hold(*page));
         let released = self.first_seen(prefix.len() * self.page_len).min(prefix.len());
@@ -158,14 +190,18 @@ impl Pages {
             window_pages[released..].iter().for_each(|page| window.pool.hold(*page));
         }
         let name = prefix.last().copied().unwrap_or(0);
-        let (pages, window_pages) = (pages.into(), window_pages.into());
-        PageList { pages, window_pages, released, known: prefix.len(), name }
+        let state = self.slots.as_mut().map_or(HeldState::default(), |slots| slots.restore(name));
+        let (pages, window_pages, known) = (pages.into(), window_pages.into(), prefix.len());
+        let snapshot = known * self.page_len;
+        let marks = |_: &Slots| Marks::new(self.page_len, tokens.len(), known, cached);
+        let marks = self.slots.as_ref().map(marks);
+        PageList { pages, window_pages, released, known, name, state, marks, snapshot }
     }
 
     /// Exchanges the pages of a sequence of these tokens, nothing of which was computed since it acquired them, for a longer
     /// cached prefix, if there is one now and its pages are free.
     pub fn revive_longer(&mut self, held: &mut PageList, tokens: &[u32]) {
-        let prefix = self.find(tokens);
+        let prefix = self.find(tokens).contents;
         let first_seen = self.first_seen(prefix.len() * self.page_len).min(prefix.len());
         let fits = self.window.as_ref().is_none_or(|WindowPool { pool, .. }| {
             let pages = prefix[first_seen..].iter().filter_map(|content| pool.find(*content));
@@ -261,9 +297,28 @@ impl Pages {
         held.released = first;
     }
 
+    /// The state slots of a sequence's next step, if there are recurrent layers; `in_flight`: the step before it is.
+    pub(crate) fn next_slots(&mut self, held: &mut PageList, in_flight: bool) -> Option<StateSlots> {
+        self.slots.as_mut()?.next(&mut held.state, in_flight)
+    }
+
+    /// Takes a snapshot of the state after the first `computed` tokens if their last page, which is cached, ends there.
+    pub(crate) fn take_snapshot(&mut self, held: &mut PageList, computed: usize, in_flight: bool) {
+        let (Some(slots), Some(marks)) = (&mut self.slots, held.marks) else { return };
+        if computed <= held.snapshot || computed != held.known * self.page_len {
+            return;
+        }
+        let before = std::mem::replace(&mut held.snapshot, computed);
+        let (stays, last_stays) = (marks.stays(computed, before), marks.last_stays(computed, before));
+        slots.snapshot(&mut held.state, Snapshot { name: held.name, in_flight, stays, last_stays });
+    }
+
     /// Releases all of `held`.
     pub fn give_back(&mut self, held: &mut PageList) {
-        let PageList { pages, window_pages, released, .. } = std::mem::take(held);
+        let PageList { pages, window_pages, released, mut state, .. } = std::mem::take(held);
+        if let Some(slots) = &mut self.slots {
+            slots.release(&mut state);
+        }
         // in reverse, so that a prefix stays cached longer than what follows it
         pages.iter().rev().for_each(|page| self.full.release(*page));
         if let Some(window) = &mut self.window {
@@ -271,7 +326,7 @@ impl Pages {
         }
     }
 
-    /// Checks that every page is held as often as it occurs in `held`, and free exactly if it does not occur.
+    /// Checks that every page and slot is held as often as it occurs in `held`, and free exactly if it does not occur.
     pub fn check<'a>(&self, held: impl IntoIterator<Item = &'a PageList>) -> Result<(), EngineError> {
         let broken = |text: String| Err(EngineError::Broken(text));
         let held: Vec<&PageList> = held.into_iter().collect();
@@ -280,6 +335,12 @@ impl Pages {
         let kept = self.full.contents().filter(|name| self.contents.contains_key(name)).count();
         if (contents, known) != (kept, kept) || self.full.contents().count() != kept {
             return broken(format!("{contents} contents and {known} hashes of {kept} pages"));
+        }
+        if let Some(slots) = &self.slots {
+            slots.check(held.iter().map(|held| &held.state))?;
+            if let Some(name) = slots.contents().find(|name| !self.contents.contains_key(name)) {
+                return broken(format!("a state slot has content {name}, which no page has"));
+            }
         }
         let Some(window) = &self.window else { return Ok(()) };
         let of_window = held.iter().flat_map(|held| held.window_pages[held.released..].iter().copied());
@@ -290,8 +351,8 @@ impl Pages {
         }
     }
 
-    /// The contents of the longest cached prefix, without the page of the last token.
-    fn find(&self, tokens: &[u32]) -> Vec<u64> {
+    /// The longest cached prefix, without the page of the last token: the window before its end exists, and a snapshot there.
+    fn find(&self, tokens: &[u32]) -> Prefix {
         let before_last = &tokens[..tokens.len().saturating_sub(1)];
         let contents = before_last.chunks_exact(self.page_len).scan(0, |after, full| {
             let name = *self.known.get(&hash(*after, full))?;
@@ -300,16 +361,18 @@ impl Pages {
             found.then_some(name)
         });
         let mut contents: Vec<u64> = contents.collect();
-        let Some(window) = &self.window else { return contents };
-        let (mut present, mut longest) = (0, 0); // window pages in a row up to here, and the longest prefix that has enough
+        let cached = contents.len();
+        let (mut present, mut longest) = (0, 0); // window pages in a row up to here, and the longest prefix that has all
         for (i, content) in contents.iter().enumerate() {
-            present = if window.pool.find(*content).is_some() { present + 1 } else { 0 };
-            if i + 1 - self.first_seen((i + 1) * self.page_len) <= present {
+            let in_window = self.window.as_ref().is_none_or(|window| window.pool.find(*content).is_some());
+            present = if in_window { present + 1 } else { 0 };
+            let window = i + 1 - self.first_seen((i + 1) * self.page_len) <= present;
+            if window && self.slots.as_ref().is_none_or(|slots| slots.has(*content)) {
                 longest = i + 1;
             }
         }
         contents.truncate(longest);
-        contents
+        Prefix { contents, cached }
     }
 
     /// The first page of a layer with a window that the token at `position` sees; 0 without such layers.
@@ -328,6 +391,9 @@ impl Pages {
         }
         if let Some(window) = &mut self.window {
             window.pool.forget(name);
+        }
+        if let Some(slots) = &mut self.slots {
+            slots.forget(name);
         }
     }
 }

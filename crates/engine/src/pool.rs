@@ -1,4 +1,5 @@
-//! The pages behind one kind of page table: which are free, in which order they are used again, and which content each has.
+//! The pages behind one kind of page table, or the slots of states: which are free, in which order they are used again, and
+//! which content each has.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -58,7 +59,16 @@ impl Pool {
     }
 
     pub(crate) fn is_held(&self, page: u32) -> bool {
-        self.pages[page as usize].holders > 0
+        self.holders(page) > 0
+    }
+
+    /// How often a page is held.
+    pub(crate) fn holders(&self, page: u32) -> usize {
+        self.pages[page as usize].holders as usize
+    }
+
+    pub(crate) fn has_content(&self, page: u32) -> bool {
+        self.pages[page as usize].content.is_some()
     }
 
     /// Holds the page that was released first, without its content.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tern_graph::{
     Backend, Bindings, Buffer, Graph, HostTensor, KvCells, OutputRow, PageTable, Program, Reserve, Slice,
-    Step, Ticket, all_finite,
+    StateSlots, Step, Ticket, all_finite,
 };
 
 use crate::{Answer, Batch, Capacity, EngineError, Entry, Want, WindowPages};
@@ -28,7 +28,7 @@ pub trait Runner: Send {
         self.collect()
     }
 
-    /// KV pages and the largest step.
+    /// KV pages, state slots and the largest step.
     fn capacity(&self) -> Capacity;
 
     /// Token ids must be below; the default accepts any.
@@ -40,13 +40,13 @@ pub trait Runner: Send {
 /// What a [`GraphRunner`] is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerConfig {
-    /// KV pages to reserve and the largest step to compile for.
+    /// KV pages and state slots to reserve and the largest step to compile for.
     pub capacity: Capacity,
     /// The type of keys and values.
     pub kv_cells: KvCells,
 }
 
-/// A compiled graph with its weights and KV pages on a backend.
+/// A compiled graph with its weights, KV pages and state slots on a backend.
 pub struct GraphRunner {
     backend: Box<dyn Backend>,
     program: Program,
@@ -55,6 +55,7 @@ pub struct GraphRunner {
     hidden_program: Option<Program>,
     weights: Vec<Buffer>,
     kv: Option<Buffer>,
+    state: Option<Buffer>,
     capacity: Capacity,
     vocab: usize,
     /// The oldest first.
@@ -80,7 +81,7 @@ enum Rows {
 }
 
 impl GraphRunner {
-    /// Reserves the KV pages, stores the weights and compiles the graph.
+    /// Reserves the KV pages and state slots, stores the weights and compiles the graph.
     ///
     /// `tensors` have the names and the order of `graph.weights`; they are taken one at a time, and `progress` is called
     /// after each with the bytes stored so far.
@@ -96,6 +97,13 @@ impl GraphRunner {
         let Capacity { max_tokens, max_outputs, .. } = capacity;
         // before the weights: a device that is too small fails at once
         let kv = Some(backend.reserve(&Reserve::Kv(capacity.kv_spec(graph, cells)))?);
+        let state = match capacity.state_spec(graph) {
+            Some(spec) => Some(backend.reserve(&Reserve::State(spec))?),
+            None if graph.states.is_empty() => None,
+            None => {
+                return Err(EngineError::Load("the graph has recurrent layers and needs state slots".into()));
+            }
+        };
         let mut tensors = tensors.into_iter();
         let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
         for (want, roles) in graph.weights.iter().zip(graph.roles()) {
@@ -112,7 +120,7 @@ impl GraphRunner {
         if let Some(extra) = tensors.next() {
             return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name())));
         }
-        let bindings = Bindings { weights: &weights, kv, state: None, max_tokens, max_outputs };
+        let bindings = Bindings { weights: &weights, kv, state, max_tokens, max_outputs };
         let program = backend.compile(graph, &bindings)?;
         let (vocab, hidden) = (graph.vocab(), graph.hidden());
         let hidden_program = None;
@@ -123,6 +131,7 @@ impl GraphRunner {
             hidden_program,
             weights,
             kv,
+            state,
             capacity,
             vocab,
             in_flight: VecDeque::new(),
@@ -131,9 +140,9 @@ impl GraphRunner {
 
     /// The logits after every token of one fresh sequence: `each(position, row)`, in order.
     ///
-    /// Overwrites the first pages, so nothing else may be in flight.
+    /// Overwrites the first pages and the first state slot, so nothing else may be in flight.
     pub fn logits(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
-        let Capacity { pages, page_len, max_tokens, max_outputs, window } = self.capacity;
+        let Capacity { pages, page_len, max_tokens, max_outputs, window, state } = self.capacity;
         let need = self.capacity.pages_for(tokens.len());
         if need > pages {
             return Err(EngineError::Pages { need, page_len, pages });
@@ -150,7 +159,8 @@ impl GraphRunner {
         for (i, part) in tokens.chunks(chunk).enumerate() {
             let first = i * chunk;
             let slice = Slice::new(part.len(), first, pages.clone());
-            let slices = vec![Slice { window_pages: window_pages.clone(), ..slice }];
+            let state = state.map(|_| StateSlots::in_place(0, first));
+            let slices = vec![Slice { window_pages: window_pages.clone(), state, ..slice }];
             let step = Step { slices, ..Step::all_logits(part, first, PageTable::default()) };
             let ticket = self.backend.submit(self.program, step)?;
             for (row, out) in self.backend.collect(ticket)?.rows.iter().enumerate() {
@@ -248,7 +258,7 @@ impl GraphRunner {
         let bindings = Bindings {
             weights: &self.weights,
             kv: self.kv,
-            state: None,
+            state: self.state,
             max_tokens: self.capacity.max_tokens,
             max_outputs: self.capacity.max_tokens,
         };

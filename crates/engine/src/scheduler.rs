@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::sequence::Sequence;
-use crate::{Answer, Batch, Capacity, EngineError, Event, Limits, Pages, Request, RequestId};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Event, Limits, Pages, Request, RequestId};
 
 /// Prompts in prefill at the same time; with more, each would finish later.
 const UNFINISHED_PROMPTS: usize = 8;
@@ -33,6 +33,18 @@ pub struct Stats {
     pub window_pages_cached: usize,
     /// Pages of layers with a window in total.
     pub window_pages_total: usize,
+    /// Slots for the state of recurrent layers; 0 if the model has none.
+    pub state_slots_total: usize,
+    /// Those of them that no sequence holds, with or without a snapshot.
+    pub state_slots_free: usize,
+    /// Those of them that are snapshots.
+    pub state_snapshots: usize,
+    /// Bytes per slot.
+    pub state_slot_bytes: u64,
+    /// Snapshots taken.
+    pub snapshots_taken: u64,
+    /// Prompts that started after a snapshot.
+    pub snapshot_hits: u64,
     /// Tokens reported, without end tokens.
     pub tokens_generated: u64,
     /// Tokens of the prompts whose prefill is complete, each prompt counted once.
@@ -118,16 +130,19 @@ impl Scheduler {
                 continue;
             }
             sequence.look_for_prefix(&mut self.pages);
-            grant = sequence.grow_window(&mut self.pages, grant.min(sequence.pending()));
+            grant = sequence.until_stop(grant.min(sequence.pending()));
+            grant = sequence.grow_window(&mut self.pages, grant);
             if grant == 0 {
                 continue;
             }
             if sequence.start() {
                 self.done.started_tokens += sequence.prompt_len() as u64;
                 self.done.cached_tokens += sequence.computed as u64;
+                self.done.snapshot_hits += u64::from(self.capacity.state.is_some() && sequence.computed > 0);
                 batch.started.push((sequence.id, sequence.computed));
             }
-            let entry = sequence.next_entry(grant, samples);
+            let state = sequence.next_slots(&mut self.pages);
+            let entry = Entry { state, ..sequence.next_entry(grant, samples) };
             samples += usize::from(entry.sample().is_some());
             batch.entries.push(entry);
         }
@@ -150,7 +165,7 @@ impl Scheduler {
                 self.done.prompt_tokens += sequence.prompt_len() as u64;
             }
             self.done.tokens_generated += (sequence.generated() - before) as u64;
-            self.pages.remember(&mut sequence.held, &sequence.tokens[..sequence.computed]);
+            sequence.remember(&mut self.pages);
         }
         self.done.steps += 1;
         self.sweep();
@@ -177,6 +192,7 @@ impl Scheduler {
     /// The counts.
     pub fn stats(&self) -> Stats {
         let [window_pages_free, window_pages_cached, window_pages_total] = self.pages.window_counts();
+        let slots = self.pages.slot_counts();
         Stats {
             running: self.running.len(),
             waiting: self.waiting.len(),
@@ -186,11 +202,16 @@ impl Scheduler {
             window_pages_free,
             window_pages_cached,
             window_pages_total,
+            state_slots_total: slots.total,
+            state_slots_free: slots.free,
+            state_snapshots: slots.snapshots,
+            state_slot_bytes: self.capacity.state.map_or(0, |state| state.bytes),
+            snapshots_taken: slots.taken,
             ..self.done
         }
     }
 
-    /// Checks that every page is free or held by a running sequence.
+    /// Checks that every page and state slot is free or held by a running sequence.
     pub fn check(&self) -> Result<(), EngineError> {
         self.pages.check(self.running.iter().map(|s| &s.held))
     }
@@ -218,7 +239,8 @@ impl Scheduler {
         let others = others.into_iter().map(|i| (i, usize::MAX));
         for (i, most) in [(first, budget.div_ceil(2))].into_iter().chain(others).chain([(first, usize::MAX)])
         {
-            let grant = (self.running[i].pending() - grants[i]).min(most).min(budget);
+            let wanted = self.running[i].until_stop(self.running[i].pending());
+            let grant = (wanted - grants[i]).min(most).min(budget);
             grants[i] += grant;
             budget -= grant;
         }
@@ -258,10 +280,12 @@ impl Scheduler {
         self.waiting.insert(at, sequence);
     }
 
-    /// Starts the first waiting sequence, if fewer than `max_seqs` run and there are pages for all its known tokens.
+    /// Starts the first waiting sequence, if fewer than `max_seqs` run and there are pages for all its known tokens and state
+    /// slots.
     fn admit(&mut self) -> bool {
         let prompts = self.running.iter().filter(|s| s.pending() > 1).count();
-        if self.running.len() >= self.limits.max_seqs || prompts >= UNFINISHED_PROMPTS {
+        let most = self.limits.max_seqs.min(self.capacity.sequences());
+        if self.running.len() >= most || prompts >= UNFINISHED_PROMPTS {
             return false;
         }
         let Some(first) = self.waiting.front() else { return false };

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use tern_graph::{Random, Sample, Sampled};
+use tern_graph::{Random, Sample, Sampled, StateSlots};
 
 use crate::{Answer, Batch, Capacity, EngineError, Entry, Runner, Want};
 
@@ -14,7 +14,9 @@ type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 /// pages, positions or recomputation therefore changes the text, or reads a slot that was never written.
 ///
 /// If the capacity has pages of layers with a window, a slot of theirs keeps what a layer's keys depend on, all tokens up to
-/// the position. Each token reads its window, and anything else in it fails the batch.
+/// the position. Each token reads its window, and anything else in it fails the batch. If it has state slots, a slot
+/// keeps the same, computed from the slot that is read: a state of other tokens than those in the pages, of another position
+/// or of a slot that was never written fails the batch.
 pub struct ScriptedRunner {
     vocab: usize,
     capacity: Capacity,
@@ -22,6 +24,8 @@ pub struct ScriptedRunner {
     written: HashMap<u32, Vec<Option<u32>>>,
     /// Hashes of all tokens up to a position, in pages of layers with a window. `[page][slot]`
     window_written: HashMap<u32, Vec<Option<u64>>>,
+    /// Hashes of all tokens that a state was computed from, by slot.
+    states: HashMap<u32, u64>,
     script: Box<Script>,
     ahead: bool,
     /// The samples of the last batch, for carried tokens of the next.
@@ -52,6 +56,7 @@ impl ScriptedRunner {
             capacity,
             written: HashMap::new(),
             window_written: HashMap::new(),
+            states: HashMap::new(),
             script: Box::new(answer),
             ahead: false,
             sampled: vec![],
@@ -90,10 +95,39 @@ impl ScriptedRunner {
     /// What the window's pages hold of each token of a history: all tokens up to it.
     fn prefixes(history: &[u32]) -> Vec<u64> {
         let prefixes = history.iter().scan(0, |hash, &token| {
-            *hash = Random::new(*hash ^ u64::from(token)).next_u64();
+            *hash = mixed(*hash, token);
             Some(*hash)
         });
         prefixes.collect()
+    }
+
+    /// Computes the state after an entry's tokens from the one before them, and compares it with the pages.
+    fn write_state(&mut self, entry: &Entry) -> Result<(), EngineError> {
+        let Some(capacity) = self.capacity.state else { return Ok(()) };
+        let Some(StateSlots { read, write }) = entry.state else {
+            return Err(fault(entry, "no state slots".into()));
+        };
+        if let Some(slot) = read.into_iter().chain([write]).find(|slot| *slot as usize >= capacity.slots) {
+            return Err(fault(entry, format!("state slot {slot} of {}", capacity.slots)));
+        }
+        let before = match read {
+            None if entry.position > 0 => return Err(fault(entry, "no state is read".into())),
+            None => 0,
+            Some(slot) => *self
+                .states
+                .get(&slot)
+                .ok_or_else(|| fault(entry, format!("state slot {slot} is read and was never written")))?,
+        };
+        let history = self.history(entry)?;
+        if before != history[..entry.position].iter().fold(0, |state, token| mixed(state, *token)) {
+            let (position, slot) = (entry.position, read.unwrap_or(0));
+            return Err(fault(
+                entry,
+                format!("state slot {slot} is not the state before position {position}"),
+            ));
+        }
+        self.states.insert(write, entry.tokens.iter().fold(before, |state, token| mixed(state, *token)));
+        Ok(())
     }
 
     fn window_slot(&self, entry: &Entry, position: usize) -> Result<(u32, usize), EngineError> {
@@ -179,6 +213,24 @@ impl ScriptedRunner {
     }
 }
 
+/// Refuses entries that write the same slot, or one that another reads: their order in a step is not defined.
+fn check_slots(entries: &[Entry]) -> Result<(), EngineError> {
+    for entry in entries {
+        let Some(StateSlots { write, .. }) = entry.state else { continue };
+        let uses = |state: StateSlots| state.write == write || state.read == Some(write);
+        let mut others = entries.iter().filter(|other| other.id != entry.id);
+        if let Some(other) = others.find(|other| other.state.is_some_and(uses)) {
+            return Err(fault(entry, format!("request {} uses state slot {write}, too", other.id)));
+        }
+    }
+    Ok(())
+}
+
+/// A state or a hash of a prefix, after one more token.
+fn mixed(before: u64, token: u32) -> u64 {
+    Random::new(before ^ u64::from(token)).next_u64()
+}
+
 fn hidden(tokens: &[u32], position: usize) -> Vec<f32> {
     let sum: u32 = tokens.iter().sum();
     let turned: usize = (position..).zip(tokens).map(|(at, &id)| at * id as usize).sum();
@@ -216,6 +268,8 @@ impl Runner for ScriptedRunner {
             self.write(entry)?;
         }
         entries.iter().try_for_each(|e| self.write_window(e))?;
+        check_slots(&entries)?;
+        entries.iter().try_for_each(|e| self.write_state(e))?;
         let answers: Vec<Answer> = entries.iter().map(|e| self.answer(e)).collect::<Result<_, _>>()?;
         let samples = entries.iter().zip(&answers).filter(|(e, _)| e.sample().is_some());
         let id = |answer: &Answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
@@ -245,7 +299,7 @@ fn hashed(history: &[u32], sample: &Sample, vocab: usize) -> u32 {
     let seen = sample.seen.counts().iter().flat_map(|&(id, times)| [id, times]);
     let draw = (sample.params.temperature > 0.0).then(|| sample.draw.to_bits());
     let words = history.iter().copied().chain(seen).chain(draw);
-    let mix = words.fold(0, |hash: u64, word| Random::new(hash ^ u64::from(word)).next_u64());
+    let mix = words.fold(0, mixed);
     Random::new(mix).below(vocab) as u32
 }
 
@@ -254,9 +308,10 @@ mod tests {
     use tern_graph::Sampling;
 
     use super::*;
-    use crate::WindowPages;
+    use crate::{StateCapacity, WindowPages};
 
-    const PAIRS: Capacity = Capacity { pages: 8, page_len: 2, max_tokens: 8, max_outputs: 8, window: None };
+    const PAIRS: Capacity =
+        Capacity { pages: 8, page_len: 2, max_tokens: 8, max_outputs: 8, window: None, state: None };
 
     fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
         let (tokens, pages) = (tokens.to_vec(), pages.to_vec().into());
@@ -302,6 +357,32 @@ mod tests {
         assert_eq!(step(entry(&[4, 5], 3, &[0, 1, 2]), &[0, 1, 2]).unwrap_err(), other);
         let none = "request 1: no window page for position 4";
         assert_eq!(step(entry(&[5], 4, &[0, 1, 2]), &[0, 1]).unwrap_err(), none);
+    }
+
+    #[test]
+    fn a_state_of_other_tokens_or_of_another_position_is_detected() {
+        let state = Some(StateCapacity { slots: 4, bytes: 1 });
+        let runner = &mut ScriptedRunner::new(1000, Capacity { state, ..PAIRS });
+        let with = |entry: Entry, read, write| Entry { state: Some(StateSlots { read, write }), ..entry };
+        let whole = next(runner, vec![with(entry(&[1, 2, 3, 4], 0, &[0, 1]), None, 0)]);
+        let mut step = |entries| next(runner, entries);
+        assert_eq!(
+            step(vec![with(entry(&[3, 4], 2, &[0, 1]), None, 0)]).unwrap_err(),
+            "request 1: no state is read"
+        );
+        assert_eq!(step(vec![entry(&[1], 0, &[2])]).unwrap_err(), "request 1: no state slots");
+        let never = "request 1: state slot 3 is read and was never written";
+        assert_eq!(step(vec![with(entry(&[3], 2, &[0, 1]), Some(3), 1)]).unwrap_err(), never);
+        step(vec![with(entry(&[1, 2], 0, &[2]), None, 1)]).unwrap();
+        // a snapshot after two tokens is no snapshot after three or one
+        let wrong = "request 1: state slot 1 is not the state before position 3";
+        assert_eq!(step(vec![with(entry(&[4], 3, &[0, 1]), Some(1), 2)]).unwrap_err(), wrong);
+        let wrong = "request 1: state slot 1 is not the state before position 1";
+        assert_eq!(step(vec![with(entry(&[2], 1, &[2]), Some(1), 2)]).unwrap_err(), wrong);
+        assert_eq!(step(vec![with(entry(&[3, 4], 2, &[2, 3]), Some(1), 2)]), whole);
+        let other = Entry { id: 2, ..entry(&[5], 0, &[5]) };
+        let both = vec![with(entry(&[3, 4], 2, &[2, 3]), Some(1), 2), with(other, None, 1)];
+        assert_eq!(step(both).unwrap_err(), "request 2: request 1 uses state slot 1, too");
     }
 
     #[test]

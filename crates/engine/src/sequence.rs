@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_graph::{Mask, Sampled, Sampling, Seen, all_finite};
+use tern_graph::{Mask, Sampled, Sampling, Seen, StateSlots, all_finite};
 
 use crate::pages::{Need, PageList, Pages};
 use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Want};
@@ -136,6 +136,23 @@ impl Sequence {
         self.fresh = true;
     }
 
+    /// The tokens of its next step, of `grant` that it could have: prefill stops where snapshots of the state are taken.
+    pub(crate) fn until_stop(&self, grant: usize) -> usize {
+        self.held.stop(self.planned, self.planned + grant, self.length()) - self.planned
+    }
+
+    /// The state slots of its next step, if there are recurrent layers.
+    pub(crate) fn next_slots(&mut self, pages: &mut Pages) -> Option<StateSlots> {
+        let in_flight = self.is_in_flight();
+        pages.next_slots(&mut self.held, in_flight)
+    }
+
+    /// Caches the pages that are full now, and the state if it is at the end of one.
+    pub(crate) fn remember(&mut self, pages: &mut Pages) {
+        pages.remember(&mut self.held, &self.tokens[..self.computed]);
+        pages.take_snapshot(&mut self.held, self.computed, self.planned > self.computed);
+    }
+
     /// Acquires pages of layers with a window for its next `grant` tokens, or for as many as there are pages.
     pub(crate) fn grow_window(&mut self, pages: &mut Pages, grant: usize) -> usize {
         pages.grow_window(&mut self.held, self.planned + grant).saturating_sub(self.planned)
@@ -165,7 +182,7 @@ impl Sequence {
     }
 
     /// The next `grant` tokens, in a batch with `samples` samples before it; after the last known token something is
-    /// requested from the runner.
+    /// requested from the runner. Its state slots are [`Sequence::next_slots`].
     pub(crate) fn next_entry(&mut self, grant: usize, samples: usize) -> Entry {
         let (position, end) = (self.planned, self.planned + grant);
         let last = end == self.tokens.len() + self.unknown;
@@ -189,7 +206,7 @@ impl Sequence {
         self.planned = end;
         self.fresh = false;
         let (pages, window_pages) = (self.held.pages.clone(), self.held.window_pages.clone());
-        Entry { id: self.id, tokens, carried, position, pages, window_pages, want }
+        Entry { id: self.id, tokens, carried, position, pages, window_pages, state: None, want }
     }
 
     /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them

@@ -34,8 +34,14 @@ const PAGE_LEN: usize = 32;
 /// The fewest bytes that planning, converting and applying one step allocates: a step that fills a page needs more.
 fn bytes_per_step(depth: usize, sampling: &Sampling) -> usize {
     let pages = SEQS * (depth + 100).div_ceil(PAGE_LEN);
-    let capacity =
-        Capacity { pages, page_len: PAGE_LEN, max_tokens: SEQS * depth, max_outputs: SEQS, window: None };
+    let capacity = Capacity {
+        pages,
+        page_len: PAGE_LEN,
+        max_tokens: SEQS * depth,
+        max_outputs: SEQS,
+        window: None,
+        state: None,
+    };
     let limits = Limits { max_seqs: SEQS, max_context: depth + 100, max_waiting: 0, step_millis: 0 };
     let mut scheduler = Scheduler::new(limits, capacity).expect("valid sizes");
     for id in 0..SEQS as u32 {

@@ -56,7 +56,9 @@ fn logits(
         tokens,
         pages: WindowPages::in_turn(tokens, PAGE_LEN, chunk).min(pages),
     });
-    let capacity = Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window };
+    let capacity =
+        Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window, state: None };
+    let capacity = capacity.with_slots(&model.graph, 1);
     let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
     let weights = weights.iter().cloned();
     let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ()).unwrap();

@@ -173,10 +173,11 @@ const HISTOGRAMS: [(&str, &str, Select); 6] = [
 ];
 
 /// Name, type, help and value of the engine's metrics.
-fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str, f64); 18] {
+fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str, f64); 25] {
     let stats = &engine.stats;
     let total = stats.pages_total.max(1) as f64;
     let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
+    let state_bytes = |slots: usize| slots as f64 * stats.state_slot_bytes as f64;
     [
         ("vllm:num_requests_running", "gauge", "Sequences that are running.", stats.running as f64),
         (
@@ -235,6 +236,38 @@ fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str
             "gauge",
             "Free KV pages of window layers with cached prefixes.",
             stats.window_pages_cached as f64,
+        ),
+        (
+            "tern:state_slots_total",
+            "gauge",
+            "Slots for the state of recurrent layers; 0 if the model has none.",
+            stats.state_slots_total as f64,
+        ),
+        (
+            "tern:state_slots_free",
+            "gauge",
+            "State slots not in use, including those with a snapshot.",
+            stats.state_slots_free as f64,
+        ),
+        ("tern:state_bytes", "gauge", "Memory of all state slots.", state_bytes(stats.state_slots_total)),
+        (
+            "tern:state_snapshots",
+            "gauge",
+            "State slots with a snapshot of a cached prefix.",
+            stats.state_snapshots as f64,
+        ),
+        (
+            "tern:state_snapshot_bytes",
+            "gauge",
+            "Memory of the state slots with a snapshot.",
+            state_bytes(stats.state_snapshots),
+        ),
+        ("tern:state_snapshots_taken_total", "counter", "Snapshots taken.", stats.snapshots_taken as f64),
+        (
+            "tern:state_snapshot_hits_total",
+            "counter",
+            "Prompts that started after a snapshot.",
+            stats.snapshot_hits as f64,
         ),
     ]
 }

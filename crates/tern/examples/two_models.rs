@@ -36,5 +36,6 @@ fn capacity() -> tern::engine::Capacity {
         max_tokens: 64,
         max_outputs: 1,
         window: None,
+        state: None,
     }
 }

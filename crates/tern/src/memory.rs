@@ -15,6 +15,10 @@ pub struct MemoryPlan {
     pub kv_tokens: usize,
     /// Tokens that it holds in layers with a window, if they have their own pages.
     pub window_tokens: Option<usize>,
+    /// The state of recurrent layers.
+    pub state: u64,
+    /// Slots of it: for running sequences, and for snapshots.
+    pub state_slots: usize,
     /// The scratch memory of a step.
     pub scratch: u64,
 }
@@ -22,12 +26,12 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.weights.saturating_add(self.kv).saturating_add(self.scratch)
+        [self.kv, self.state, self.scratch].into_iter().fold(self.weights, u64::saturating_add)
     }
 }
 
 /// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with layers with a window `KV 1.0 MiB for 4,096 tokens (1,024 in
-/// window layers)`.
+/// window layers)`, with recurrent layers also `state 190.0 MiB in 10 slots`.
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -39,6 +43,10 @@ impl fmt::Display for MemoryPlan {
         )?;
         if let Some(tokens) = self.window_tokens {
             write!(f, " ({} in window layers)", units::thousands(tokens as u64))?;
+        }
+        if self.state_slots > 0 {
+            let slots = units::thousands(self.state_slots as u64);
+            write!(f, ", state {} in {slots} slots", units::bytes(self.state))?;
         }
         write!(f, ", scratch {}", units::bytes(self.scratch))
     }

@@ -235,10 +235,14 @@ fn start_engine(
     let free = info.memory_free.saturating_sub(opened.weight_bytes());
     let step_tokens = options.step_tokens.unwrap_or(info.step_tokens);
     let max_tokens = step_tokens.min(context.saturating_mul(seqs)).max(seqs);
+    let graph = &opened.model.graph;
+    let slots = options.state_slots(graph.state_bytes(), free);
     let sized = |pages: usize| {
-        let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window: None };
-        sizes.with_window(&opened.model.graph)
+        let (window, state) = (None, None);
+        let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window, state };
+        sizes.with_window(graph).with_slots(graph, slots)
     };
+    let free = free.saturating_sub(opened.state_bytes(&sized(1)));
     let exact = matches!(options.context, Context::Exactly(_));
     let bytes = |pages| opened.kv_bytes(&sized(pages));
     let capacity = sized(options.kv_memory.pages(seqs, context, exact, bytes, free));

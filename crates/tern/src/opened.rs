@@ -136,6 +136,11 @@ impl OpenedModel {
         capacity.kv_spec(&self.model.graph, self.kv_cells).bytes().unwrap_or(u64::MAX)
     }
 
+    /// Bytes of the state of recurrent layers.
+    pub fn state_bytes(&self, capacity: &Capacity) -> u64 {
+        capacity.state.map_or(0, |state| state.bytes.saturating_mul(state.slots as u64))
+    }
+
     /// Bytes of the keys and values that one token sees after `tokens` others.
     pub fn kv_bytes_seen(&self, tokens: usize) -> u64 {
         let layers = self.model.graph.kv.iter().zip(self.model.graph.windows());
@@ -162,6 +167,8 @@ impl OpenedModel {
             kv: self.kv_bytes(&capacity),
             kv_tokens: capacity.kv_tokens(),
             window_tokens: capacity.window.map(|window| window.pages.saturating_mul(capacity.page_len)),
+            state: self.state_bytes(&capacity),
+            state_slots: capacity.state.map_or(0, |state| state.slots),
             scratch: backend.scratch(&self.model.graph, capacity.max_tokens, capacity.max_outputs),
         }
     }

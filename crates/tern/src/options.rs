@@ -1,6 +1,6 @@
 //! How a model is loaded.
 
-use tern_engine::Pooling;
+use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
@@ -14,6 +14,9 @@ const MOST_PAGES: usize = u32::MAX as usize;
 
 /// Tokens that every sequence may expect to have, and the default context of programs.
 const USUAL_CONTEXT: usize = 8192;
+
+/// Snapshots of recurrent layers per sequence in the prefix cache: a few turns of as many conversations.
+const SNAPSHOTS_PER_SEQUENCE: usize = 8;
 
 /// How a model is loaded. The defaults suit a program that embeds a model.
 ///
@@ -36,6 +39,9 @@ pub struct LoadOptions {
     pub kv_cells: KvCells,
     /// The memory of the KV cache.
     pub kv_memory: KvMemory,
+    /// Bytes of snapshots of recurrent layers in the prefix cache, beyond the state of running sequences. If not set, eight
+    /// snapshots per sequence, within an eighth of the free memory of the device.
+    pub state_cache: Option<u64>,
     /// Sequences that run at once.
     pub max_seqs: usize,
     /// Maximum number of queued requests; further ones are refused.
@@ -126,6 +132,18 @@ fn most_within(limit: u64, least: usize, most: usize, bytes: impl Fn(usize) -> u
     fits
 }
 
+impl LoadOptions {
+    /// State slots of `slot` bytes each, on a device with `free` bytes: for all sequences, or for as many as a quarter of the
+    /// memory is enough for, and for snapshots.
+    pub(crate) fn state_slots(&self, slot: u64, free: u64) -> usize {
+        let of = |bytes: u64| usize::try_from(bytes / slot.max(1)).unwrap_or(usize::MAX);
+        let all = self.max_seqs.saturating_mul(StateCapacity::PER_SEQUENCE);
+        let running = of(free / 4).clamp(StateCapacity::PER_SEQUENCE, all.max(StateCapacity::PER_SEQUENCE));
+        let usual = self.max_seqs.saturating_mul(SNAPSHOTS_PER_SEQUENCE).min(of(free / 8));
+        running.saturating_add(self.state_cache.map_or(usual, of))
+    }
+}
+
 impl Default for LoadOptions {
     fn default() -> LoadOptions {
         LoadOptions {
@@ -134,6 +152,7 @@ impl Default for LoadOptions {
             context: Context::AtMost(USUAL_CONTEXT),
             kv_cells: KvCells::F16,
             kv_memory: KvMemory::Auto,
+            state_cache: None,
             max_seqs: 8,
             max_waiting: 1024,
             step_tokens: None,
@@ -149,6 +168,18 @@ impl Default for LoadOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn state_fits_what_it_is_given() {
+        let slots = |state_cache, free| {
+            LoadOptions { state_cache, max_seqs: 4, ..LoadOptions::default() }.state_slots(100, free)
+        };
+        assert_eq!(slots(None, 1 << 30), 8 + 32); // two for each of four sequences, and eight snapshots
+        assert_eq!(slots(None, 8000), 8 + 10);
+        assert_eq!(slots(None, 2000), 5 + 2); // two sequences at once
+        assert_eq!(slots(None, 0), 2);
+        assert_eq!([slots(Some(0), 8000), slots(Some(5099), 8000)], [8, 8 + 50]);
+    }
 
     #[test]
     fn the_kv_cache_fits_what_it_is_given() {

@@ -49,6 +49,10 @@ pub(crate) struct ServeArgs {
     /// KV cache pages of 32 tokens [default: 8192 tokens per sequence, or one in full, within half of the free memory]
     #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
     pub(crate) kv_pages: Option<usize>,
+    /// Memory of snapshots of recurrent layers in the prefix cache, in MiB, beyond the state of running sequences [default: 8
+    /// snapshots per sequence, within an eighth of the free memory]
+    #[arg(long, help_heading = "Batching", value_name = "MIB")]
+    pub(crate) state_cache: Option<usize>,
     /// Maximum number of tokens per step [default: 2048 on a GPU, 512 on the CPU]
     #[arg(long, help_heading = "Batching", alias = "max-num-batched-tokens", value_name = "N", value_parser = positive)]
     pub(crate) max_batch_tokens: Option<usize>,

@@ -56,7 +56,8 @@ fn model(lost: bool) -> ServedModel {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tern/models/tern-stories-1bit.gguf");
     let tokenizer = Tokenizer::from_metadata(&Checkpoint::open(file.as_ref()).unwrap().metadata).unwrap();
     let limits = Limits { max_seqs: 2, max_context: 64, max_waiting: 2, step_millis: 0 };
-    let capacity = Capacity { pages: 16, page_len: 8, max_tokens: 64, max_outputs: 2, window: None };
+    let capacity =
+        Capacity { pages: 16, page_len: 8, max_tokens: 64, max_outputs: 2, window: None, state: None };
     let script = ScriptedRunner::new(tokenizer.vocab_size(), capacity);
     let runner = Failing { script, steps: 0, lost };
     ServedModel {

@@ -6,8 +6,14 @@ use super::*;
 use tern::engine::{Answer, Batch, Capacity, Engine, EngineError, Entry, Limits, Runner, ScriptedRunner};
 
 const PAGE_LEN: usize = 4;
-const CAPACITY: Capacity =
-    Capacity { pages: 24, page_len: PAGE_LEN, max_tokens: 16, max_outputs: PLAN.streams, window: None };
+const CAPACITY: Capacity = Capacity {
+    pages: 24,
+    page_len: PAGE_LEN,
+    max_tokens: 16,
+    max_outputs: PLAN.streams,
+    window: None,
+    state: None,
+};
 const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_tokens: 16 };
 const PLAN: Plan =
     Plan { streams: 6, time: Duration::from_millis(600), seed: 7, tie: 0.0, hang: Duration::from_secs(20) };

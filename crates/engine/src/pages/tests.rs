@@ -4,13 +4,13 @@ use super::*;
 use crate::WindowPages;
 
 fn sized(pages: usize, page_len: usize) -> Pages {
-    Pages::new(&Capacity { pages, page_len, max_tokens: 1, max_outputs: 1, window: None })
+    Pages::new(&Capacity { pages, page_len, max_tokens: 1, max_outputs: 1, window: None, state: None })
 }
 
 /// The same with a window of these tokens and pages.
 fn windowed(pages: usize, page_len: usize, window: (usize, usize)) -> Pages {
     let window = Some(WindowPages { tokens: window.0, pages: window.1 });
-    Pages::new(&Capacity { pages, page_len, max_tokens: 1, max_outputs: 1, window })
+    Pages::new(&Capacity { pages, page_len, max_tokens: 1, max_outputs: 1, window, state: None })
 }
 
 fn held(pages: &mut Pages, tokens: &[u32]) -> PageList {
@@ -106,7 +106,7 @@ fn contents_with_the_same_hash_share_no_page() {
         pages.remember(&mut b, &tokens[..2 * collides]);
         let full = &tokens[2 * collides..][..2];
         pages.known.insert(hash(b.name, full), a.name);
-        let (before, found) = (b.clone(), pages.find(&tokens).len());
+        let (before, found) = (b.clone(), pages.find(&tokens).contents.len());
         pages.remember(&mut b, &tokens);
         assert_eq!((b.pages, found), (before.pages, collides), "{full:?} is not the content of page 0");
         assert_eq!(b.known, collides, "it is not cached");

@@ -2,7 +2,7 @@
 
 use crate::harness::{Scenario, alone, compare, run};
 use proptest::prelude::*;
-use tern_engine::{Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner, WindowPages};
+use tern_engine::{Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner, StateCapacity, WindowPages};
 
 const VOCAB: usize = 50;
 
@@ -52,8 +52,10 @@ fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capaci
     let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize);
     // half of the runs have layers with a window, whose pages are as few as one sequence needs, or some more
     let window = prop::option::of((1..30usize, 0..12usize));
-    (prop::collection::vec(scenario(), 1..10), sizes, window).prop_map(
-        |(scenarios, (max_seqs, chunk, page_len, spare), window)| {
+    // and half have recurrent layers, with slots for two sequences at least, or enough for many snapshots
+    let slots = prop::option::of(2..24usize);
+    (prop::collection::vec(scenario(), 1..10), sizes, window, slots).prop_map(
+        |(scenarios, (max_seqs, chunk, page_len, spare), window, slots)| {
             let fed = |g: &Scenario| g.request.prompt.len() + g.request.max_tokens - 1; // more than a vector needs
             let largest = scenarios.iter().map(fed).max().unwrap_or(1);
             let limits =
@@ -65,6 +67,7 @@ fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capaci
                 max_tokens: max_seqs + chunk,
                 max_outputs: max_seqs,
                 window: window.map(|(tokens, more)| window_pages(tokens, page_len, pages, more)),
+                state: slots.map(|slots| StateCapacity { slots, bytes: 1 }),
             };
             (scenarios, limits, capacity)
         },
@@ -89,7 +92,7 @@ proptest! {
             let (outcomes, _) = run((limits, capacity), &mut runner, &scenarios, &budgets).map_err(TestCaseError::fail)?;
             prop_assert_eq!(outcomes.len(), scenarios.len());
             for (scenario, together) in scenarios.iter().zip(&outcomes) {
-                let mut roomy = ScriptedRunner::new(VOCAB, Capacity { window: None, ..capacity });
+                let mut roomy = ScriptedRunner::new(VOCAB, Capacity { window: None, state: None, ..capacity });
                 let alone = alone(&mut roomy, scenario).map_err(TestCaseError::fail)?;
                 let ended = together.finish.is_some() || !together.vector.is_empty();
                 prop_assert!(scenario.cancelled.is_some() || ended);
@@ -109,7 +112,8 @@ fn scenarios(prompts: &[usize], max_tokens: usize) -> Vec<Scenario> {
 #[test]
 fn a_cache_too_small_for_all_preempts_and_still_gives_the_same_text() {
     let limits = Limits { max_seqs: 4, max_context: 64, max_waiting: 9, step_millis: 0 };
-    let capacity = Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4, window: None };
+    let capacity =
+        Capacity { pages: 12, page_len: 4, max_tokens: 16, max_outputs: 4, window: None, state: None };
     let scenarios = scenarios(&[8, 8, 8, 8], 30);
     let scripted = || ScriptedRunner::new(VOCAB, capacity);
     for mut runner in [scripted(), scripted().running_ahead()] {
@@ -131,7 +135,8 @@ fn the_text_alone_is_the_script_applied_to_itself() {
     for _ in 0..20 {
         history.push(total(&history));
     }
-    let capacity = Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1, window: None };
+    let capacity =
+        Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1, window: None, state: None };
     let mut runner = ScriptedRunner::answering(VOCAB, capacity, move |history, _| Some(total(history)));
     assert_eq!(alone(&mut runner, &Scenario::new(request)).unwrap().text, history[3..]);
 }

@@ -102,7 +102,8 @@ impl Backend for Ahead {
     }
 }
 
-const CAPACITY: Capacity = Capacity { pages: 8, page_len: 4, max_tokens: 8, max_outputs: 8, window: None };
+const CAPACITY: Capacity =
+    Capacity { pages: 8, page_len: 4, max_tokens: 8, max_outputs: 8, window: None, state: None };
 
 fn config(capacity: Capacity) -> RunnerConfig {
     RunnerConfig { capacity, kv_cells: KvCells::F16 }
@@ -148,12 +149,12 @@ proptest! {
         let max_tokens = max_seqs + chunk;
         let pages = 27usize.div_ceil(page_len) + spare;
         let limits = Limits { max_seqs, max_context: 28, max_waiting: 9, step_millis: 0 };
-        let capacity = Capacity { pages, page_len, max_tokens, max_outputs: max_tokens, window: None };
+        let capacity = Capacity { pages, page_len, max_tokens, max_outputs: max_tokens, window: None, state: None };
         for mut both in runners(capacity) {
             let (outcomes, _) =
                 run((limits, capacity), &mut both, &scenarios, &[max_tokens, 3]).map_err(TestCaseError::fail)?;
             for (scenario, together) in scenarios.iter().zip(&outcomes) {
-                let mut roomy = runner(Capacity { pages: 28, page_len, max_tokens: 28, max_outputs: 28, window: None });
+                let mut roomy = runner(Capacity { pages: 28, page_len, max_tokens: 28, max_outputs: 28, window: None, state: None });
                 let alone = alone(&mut roomy, scenario).map_err(TestCaseError::fail)?;
                 compare(&alone, together, scenario).map_err(TestCaseError::fail)?;
             }
@@ -201,7 +202,14 @@ fn a_vector_is_the_hidden_state_pooled_however_it_is_chunked() {
     for (pooling, want) in [(Pooling::Mean, &mean), (Pooling::Last, &rows[6])] {
         for budget in [3, 16] {
             let limits = Limits { max_seqs: 3, max_context: 16, max_waiting: 0, step_millis: 0 };
-            let capacity = Capacity { pages: 16, page_len: 2, max_tokens: 16, max_outputs: 16, window: None };
+            let capacity = Capacity {
+                pages: 16,
+                page_len: 2,
+                max_tokens: 16,
+                max_outputs: 16,
+                window: None,
+                state: None,
+            };
             // a text in the same batch, and the same prompt before it: neither changes the embedding
             let scenarios = [
                 Scenario::new(Request::new(prompt.clone(), 4)),
@@ -250,7 +258,8 @@ fn a_sequence_without_a_finite_logit_fails_alone() {
     values[5 * WIDTH..6 * WIDTH].fill(f32::NAN); // token 5
     tensors[0] = HostTensor::from_f32("table", VOCAB, WIDTH, &values);
     let limits = Limits { max_seqs: 2, max_context: 16, max_waiting: 0, step_millis: 0 };
-    let capacity = Capacity { pages: 8, page_len: 4, max_tokens: 16, max_outputs: 16, window: None };
+    let capacity =
+        Capacity { pages: 8, page_len: 4, max_tokens: 16, max_outputs: 16, window: None, state: None };
     let mut runner = load(tensors, capacity).unwrap();
     let mut scheduler = Scheduler::new(limits, capacity).unwrap();
     scheduler.add(1, Request::new(vec![1, 5], 3)).unwrap();
@@ -265,7 +274,8 @@ fn a_sequence_without_a_finite_logit_fails_alone() {
 #[test]
 fn a_batch_larger_than_compiled_for_is_refused() {
     let limits = Limits { max_seqs: 3, max_context: 16, max_waiting: 0, step_millis: 0 };
-    let capacity = Capacity { pages: 8, page_len: 4, max_tokens: 9, max_outputs: 9, window: None };
+    let capacity =
+        Capacity { pages: 8, page_len: 4, max_tokens: 9, max_outputs: 9, window: None, state: None };
     let mut scheduler = Scheduler::new(limits, capacity).unwrap();
     (0..3).for_each(|id| scheduler.add(id, Request::new(vec![1; 3], 3)).unwrap());
     let batch = scheduler.plan(16);
@@ -282,7 +292,8 @@ fn a_batch_larger_than_compiled_for_is_refused() {
 fn a_backend_that_loses_its_device_ends_the_engine() {
     let (graph, tensors) = model();
     let limits = Limits { max_seqs: 2, max_context: 16, max_waiting: 0, step_millis: 0 };
-    let capacity = Capacity { pages: 8, page_len: 4, max_tokens: 4, max_outputs: 4, window: None };
+    let capacity =
+        Capacity { pages: 8, page_len: 4, max_tokens: 4, max_outputs: 4, window: None, state: None };
     let ahead = Box::new(Ahead(Reference::new(), 3));
     let runner = GraphRunner::new(ahead, graph, tensors.clone(), config(capacity), |_| ()).unwrap();
     let engine = Engine::start(Box::new(runner), limits).unwrap();

@@ -17,7 +17,7 @@ use crate::harness::{Scenario, alone};
 
 pub(crate) const LIMITS: Limits = Limits { max_seqs: 3, max_context: 64, max_waiting: 1, step_millis: 0 };
 pub(crate) const CAPACITY: Capacity =
-    Capacity { pages: 40, page_len: 4, max_tokens: 8, max_outputs: 3, window: None };
+    Capacity { pages: 40, page_len: 4, max_tokens: 8, max_outputs: 3, window: None, state: None };
 
 pub(crate) fn scripted() -> ScriptedRunner {
     ScriptedRunner::new(50, CAPACITY)

@@ -144,8 +144,10 @@ pub(crate) fn run(
     }
     let stats = scheduler.stats();
     let window_pages = capacity.window.map_or(0, |window| window.pages);
-    if (stats.pages_free, stats.window_pages_free) != (capacity.pages, window_pages) {
-        return Err(format!("pages are missing at the end: {stats:?}"));
+    let slots = capacity.state.map_or(0, |state| state.slots);
+    let free = (stats.pages_free, stats.window_pages_free, stats.state_slots_free);
+    if free != (capacity.pages, window_pages, slots) {
+        return Err(format!("pages or slots are missing at the end: {stats:?}"));
     }
     Ok((outcomes.into_values().collect(), stats))
 }

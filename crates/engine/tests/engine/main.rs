@@ -13,4 +13,6 @@ mod harness;
 #[cfg(test)]
 mod scheduler;
 #[cfg(test)]
+mod state;
+#[cfg(test)]
 mod windows;

@@ -6,7 +6,8 @@ use tern_engine::{
 };
 
 const LIMITS: Limits = Limits { max_seqs: 3, max_context: 64, max_waiting: 2, step_millis: 0 };
-const CAPACITY: Capacity = Capacity { pages: 16, page_len: 4, max_tokens: 8, max_outputs: 4, window: None };
+const CAPACITY: Capacity =
+    Capacity { pages: 16, page_len: 4, max_tokens: 8, max_outputs: 4, window: None, state: None };
 
 fn scheduler(limits: Limits, prompts: &[usize]) -> Scheduler {
     with_capacity(limits, CAPACITY, prompts)

@@ -87,7 +87,7 @@ fn numbers(count: u32, by: u32) -> Vec<u32> {
 #[test]
 fn a_long_sequence_holds_the_pages_of_its_window_only() {
     let window = Some(WindowPages { tokens: 10, pages: 90 });
-    let capacity = Capacity { pages: 100, page_len: 4, max_tokens: 8, max_outputs: 1, window };
+    let capacity = Capacity { pages: 100, page_len: 4, max_tokens: 8, max_outputs: 1, window, state: None };
     for (prompt, max_tokens) in [(1, 350), (350, 1), (150, 200)] {
         let (_, most) = one_by_one(capacity, &[numbers(prompt, 7)], max_tokens);
         // 9 tokens before a step of 8, from the middle of a page on
@@ -98,7 +98,7 @@ fn a_long_sequence_holds_the_pages_of_its_window_only() {
 #[test]
 fn the_next_turn_finds_the_turns_before_it() {
     let window = Some(WindowPages { tokens: 10, pages: 12 });
-    let capacity = Capacity { pages: 100, page_len: 4, max_tokens: 16, max_outputs: 1, window };
+    let capacity = Capacity { pages: 100, page_len: 4, max_tokens: 16, max_outputs: 1, window, state: None };
     let long = numbers(120, 3);
     let turns = [long[..60].to_vec(), long[..90].to_vec(), long.clone()];
     assert_eq!(one_by_one(capacity, &turns, 1).0, [0, 60, 88]);
@@ -111,7 +111,7 @@ fn the_next_turn_finds_the_turns_before_it() {
 fn few_window_pages_preempt_and_still_give_the_same_text() {
     // the window of one sequence has up to four pages
     let window = Some(WindowPages { tokens: 10, pages: 9 });
-    let capacity = Capacity { pages: 60, page_len: 4, max_tokens: 16, max_outputs: 4, window };
+    let capacity = Capacity { pages: 60, page_len: 4, max_tokens: 16, max_outputs: 4, window, state: None };
     let scenarios: Vec<Scenario> = (1..5).map(|i| Scenario::new(Request::new(numbers(8, i), 40))).collect();
     let mut preemptions = 0;
     for mut scripted in
@@ -131,14 +131,15 @@ fn few_window_pages_preempt_and_still_give_the_same_text() {
 fn sizes_of_windows_follow_the_sequences_and_never_exceed_the_other_pages() {
     let (graph, _) = model();
     let sized = |pages, max_outputs| {
-        let sizes = Capacity { pages, page_len: 4, max_tokens: 16, max_outputs, window: None };
+        let sizes = Capacity { pages, page_len: 4, max_tokens: 16, max_outputs, window: None, state: None };
         sizes.with_window(graph).window
     };
     // two pages per window, four windows per sequence, and two steps of four pages
     assert_eq!(sized(1000, 1), Some(WindowPages { tokens: WINDOW, pages: 16 }));
     assert_eq!(sized(1000, 8), Some(WindowPages { tokens: WINDOW, pages: 72 }));
     assert_eq!(sized(10, 8), Some(WindowPages { tokens: WINDOW, pages: 10 }));
-    let capacity = Capacity { pages: 9, page_len: 4, max_tokens: 1, max_outputs: 1, window: None };
+    let capacity =
+        Capacity { pages: 9, page_len: 4, max_tokens: 1, max_outputs: 1, window: None, state: None };
     let small = |tokens, pages| Capacity { window: Some(WindowPages { tokens, pages }), ..capacity }.check();
     let message = small(10, 3).unwrap_err().to_string();
     assert_eq!(message, "window pages: want 4 or more for a window of 10, got 3");
@@ -151,7 +152,8 @@ fn logits_are_the_same_with_pages_used_in_turn() {
     let tokens = numbers(60, 11);
     let logits = |window_pages: Option<usize>, chunk: usize| {
         let window = window_pages.map(|pages| WindowPages { tokens: WINDOW, pages });
-        let capacity = Capacity { pages: 15, page_len: 4, max_tokens: chunk, max_outputs: chunk, window };
+        let capacity =
+            Capacity { pages: 15, page_len: 4, max_tokens: chunk, max_outputs: chunk, window, state: None };
         let mut rows = vec![];
         runner(capacity).logits(&tokens, |_, row| rows.push(row.to_vec())).unwrap();
         rows
@@ -178,13 +180,13 @@ proptest! {
         let (pages, max_tokens) = (35usize.div_ceil(page_len) + 4, max_seqs + chunk);
         let few = (WindowPages::in_turn(WINDOW, page_len, 1) + more).min(pages);
         let window = Some(WindowPages { tokens: WINDOW, pages: few });
-        let capacity = Capacity { pages, page_len, max_tokens, max_outputs: max_tokens, window };
+        let capacity = Capacity { pages, page_len, max_tokens, max_outputs: max_tokens, window, state: None };
         let (outcomes, _) =
             run((limits(max_seqs), capacity), &mut runner(capacity), &scenarios, &[max_tokens, 3])
                 .map_err(TestCaseError::fail)?;
         for (scenario, together) in scenarios.iter().zip(&outcomes) {
             let mut roomy =
-                runner(Capacity { pages: 36, page_len, max_tokens: 36, max_outputs: 36, window: None });
+                runner(Capacity { pages: 36, page_len, max_tokens: 36, max_outputs: 36, window: None, state: None });
             let alone = alone(&mut roomy, scenario).map_err(TestCaseError::fail)?;
             compare(&alone, together, scenario).map_err(TestCaseError::fail)?;
         }

@@ -18,7 +18,7 @@ const TEMPLATE: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endi
     <tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{% endfor %}<answer>";
 const LIMITS: Limits = Limits { max_seqs: 8, max_context: 256, max_waiting: 256, step_millis: 0 };
 const CAPACITY: Capacity =
-    Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8, window: None };
+    Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8, window: None, state: None };
 
 /// A server on a port of this machine, with a scripted model.
 pub(crate) fn start() -> Run {

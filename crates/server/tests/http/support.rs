@@ -43,7 +43,7 @@ pub(crate) const HERMES: &str = "{% if tools %}<tools>{{ tools | tojson }}</tool
 
 pub(crate) const LIMITS: Limits = Limits { max_seqs: 8, max_context: 512, max_waiting: 8, step_millis: 0 };
 pub(crate) const CAPACITY: Capacity =
-    Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8, window: None };
+    Capacity { pages: 256, page_len: 8, max_tokens: 256, max_outputs: 8, window: None, state: None };
 
 /// What a test may change.
 pub(crate) struct Setup {

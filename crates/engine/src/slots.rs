@@ -1,0 +1,157 @@
+//! State slots: which sequence reads and writes which slot, and which slots are snapshots.
+//!
+//! Recurrent layers keep a state of fixed size per sequence, in a slot. A step reads the state before its tokens from one
+//! slot and writes the state after them to the same or to another one. A snapshot is a slot with a content, the name of
+//! the page that ends where the state does; it is never written again, so taking and restoring it copies nothing. A free
+//! slot keeps its snapshot until it is used for another state, the least recently used first.
+
+use tern_graph::StateSlots;
+
+use crate::EngineError;
+use crate::pool::Pool;
+
+/// All state slots of an engine: the only place that allocates and frees them.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots {
+    pool: Pool,
+    /// Snapshots taken so far.
+    taken: u64,
+}
+
+/// The slots of one sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeldState {
+    /// The state after all tokens that are computed or in flight; `None` is the state at position 0.
+    now: Option<u32>,
+    /// What the newest step read, if it wrote another slot: the state to return to while that step is in flight.
+    before: Option<u32>,
+    /// The content of the last snapshot that it took itself, if the next one replaces it.
+    replaceable: Option<u64>,
+}
+
+/// A snapshot to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// Its content.
+    pub(crate) name: u64,
+    /// A step after the one that wrote the state is in flight.
+    pub(crate) in_flight: bool,
+    /// It stays when the sequence takes the next one.
+    pub(crate) stays: bool,
+    /// The one before it stays, too.
+    pub(crate) last_stays: bool,
+}
+
+/// Counts of slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotCounts {
+    pub(crate) total: usize,
+    /// Held by no sequence, with or without a snapshot.
+    pub(crate) free: usize,
+    /// Snapshots, held or not.
+    pub(crate) snapshots: usize,
+    /// Snapshots taken so far.
+    pub(crate) taken: u64,
+}
+
+impl Slots {
+    /// So many slots, free.
+    pub(crate) fn new(total: usize) -> Slots {
+        Slots { pool: Pool::new(total), taken: 0 }
+    }
+
+    pub(crate) fn counts(&self) -> SlotCounts {
+        let Slots { pool, taken } = self;
+        let snapshots = pool.contents().count();
+        SlotCounts { total: pool.total(), free: pool.free(), snapshots, taken: *taken }
+    }
+
+    /// Whether there is a snapshot with this content.
+    pub(crate) fn has(&self, name: u64) -> bool {
+        self.pool.find(name).is_some()
+    }
+
+    /// A sequence that continues after a snapshot; zeros if there is none.
+    pub(crate) fn restore(&mut self, name: u64) -> HeldState {
+        let now = self.pool.find(name);
+        now.into_iter().for_each(|slot| self.pool.hold(slot));
+        HeldState { now, ..HeldState::default() }
+    }
+
+    /// The slots of a sequence's next step; `in_flight`: the step before it is. `None` if no slot is free, which cannot be
+    /// with [`crate::StateCapacity::PER_SEQUENCE`] slots per sequence.
+    pub(crate) fn next(&mut self, held: &mut HeldState, in_flight: bool) -> Option<StateSlots> {
+        let read = held.now;
+        let before = held.before.take();
+        // in place, unless the state is needed again: because it is a snapshot, or because the step in flight, which writes it,
+        // may turn out to be the last one that counts
+        if let Some(now) = held.now
+            && !in_flight
+            && self.is_private(now)
+        {
+            before.into_iter().for_each(|slot| self.pool.release(slot));
+            return Some(StateSlots { read, write: now });
+        }
+        let write = match before {
+            Some(slot) if self.is_private(slot) => slot,
+            other => {
+                other.into_iter().for_each(|slot| self.pool.release(slot));
+                self.pool.take()?.page
+            }
+        };
+        held.before = held.now.replace(write);
+        Some(StateSlots { read, write })
+    }
+
+    /// Makes the state after the last step that was applied a snapshot, instead of the last one that may be replaced.
+    pub(crate) fn snapshot(&mut self, held: &mut HeldState, snapshot: Snapshot) {
+        let Snapshot { name, in_flight, stays, last_stays } = snapshot;
+        let state = if in_flight { &mut held.before } else { &mut held.now };
+        let Some(own) = *state else { return };
+        let known = self.pool.find(name).is_some();
+        *state = Some(self.pool.keep(own, name));
+        self.taken += u64::from(!known);
+        let last = held.replaceable.take();
+        if !known && !stays {
+            held.replaceable = Some(name);
+        }
+        if let Some(last) = last.filter(|last| *last != name && !last_stays) {
+            self.drop_unused(last, held);
+        }
+    }
+
+    /// Drops a snapshot that no other sequence reads.
+    fn drop_unused(&mut self, name: u64, held: &HeldState) {
+        let Some(slot) = self.pool.find(name) else { return };
+        let own = [held.now, held.before].into_iter().flatten().filter(|held| *held == slot).count();
+        if self.pool.holders(slot) == own {
+            self.pool.forget(name);
+        }
+    }
+
+    /// Drops a snapshot whose page is used for another content.
+    pub(crate) fn forget(&mut self, name: u64) {
+        self.pool.forget(name);
+    }
+
+    /// Releases all of `held`.
+    pub(crate) fn release(&mut self, held: &mut HeldState) {
+        let HeldState { now, before, .. } = std::mem::take(held);
+        before.into_iter().chain(now).for_each(|slot| self.pool.release(slot));
+    }
+
+    /// Checks that every slot is held as often as it occurs in `held`, and free exactly if it does not occur.
+    pub(crate) fn check<'a>(&self, held: impl Iterator<Item = &'a HeldState>) -> Result<(), EngineError> {
+        self.pool.check("state slot", held.flat_map(|held| [held.now, held.before]).flatten())
+    }
+
+    /// Contents of all snapshots.
+    pub(crate) fn contents(&self) -> impl Iterator<Item = u64> {
+        self.pool.contents()
+    }
+
+    /// Whether the only sequence that holds a slot may write it.
+    fn is_private(&self, slot: u32) -> bool {
+        self.pool.holders(slot) == 1 && !self.pool.has_content(slot)
+    }
+}
