@@ -9,7 +9,7 @@
 //! that the window covers.
 //!
 //! Models with recurrent layers continue from a state, so their prefixes also need a snapshot at their end, which has the
-//! content of the last page.
+//! content of the last page. The end of a text, which is not a full page, is cached for them, too (`tail.rs`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use tern_graph::{PageTable, StateSlots};
 
 use crate::pool::Pool;
-use crate::slots::{HeldState, SlotCounts, Slots, Snapshot};
+use crate::slots::{HeldState, NextStep, SlotCounts, Slots, Snapshot};
 use crate::snapshots::Marks;
 use crate::{Capacity, EngineError};
 
@@ -73,17 +73,8 @@ pub struct PageList {
     state: HeldState,
     /// Where snapshots are taken; `None` without recurrent layers.
     marks: Option<Marks>,
-    /// The position of the last snapshot, or of the one that it began with.
+    /// The position of the last snapshot, or where it began.
     snapshot: usize,
-}
-
-/// The cached prefix of some tokens.
-#[derive(Debug, Default)]
-struct Prefix {
-    /// The contents of its pages.
-    contents: Vec<u64>,
-    /// Pages that are cached: more than `contents` if no window or snapshot is at their end.
-    cached: usize,
 }
 
 /// Free pages that a sequence needs to start.
@@ -99,6 +90,11 @@ impl PageList {
     /// How many of its pages, from the first, have a content.
     pub fn prefix(&self) -> usize {
         self.known
+    }
+
+    /// How many tokens of the sequence were cached when it acquired its pages, if nothing was computed since.
+    pub(crate) fn start(&self) -> usize {
+        self.snapshot
     }
 
     /// Where the next step from `position`, which could go up to `end`, stops; `last` is the end of what is known.
@@ -179,35 +175,38 @@ impl Pages {
     /// Acquires the longest cached prefix of `tokens`, except the page of the last one: one token must be computed to
     /// sample from.
     pub fn revive(&mut self, tokens: &[u32]) -> PageList {
-        let Prefix { contents: prefix, cached } = self.find(tokens);
-        let pages: Vec<u32> = prefix.iter().filter_map(|content| self.full.find(*content)).collect();
+        let found = self.find(tokens);
+        let (start, prefix) = (found.tokens(self.page_len), &found.contents);
+        let mut pages: Vec<u32> = prefix.iter().filter_map(|content| self.full.find(*content)).collect();
         pages.iter().for_each(|page| self.full.hold(*page));
-        let released = self.first_seen(prefix.len() * self.page_len).min(prefix.len());
+        let released = self.first_seen(start).min(prefix.len());
         let mut window_pages = vec![];
         if let Some(window) = &mut self.window {
             window_pages.resize(released, 0);
             window_pages.extend(prefix[released..].iter().filter_map(|content| window.pool.find(*content)));
             window_pages[released..].iter().for_each(|page| window.pool.hold(*page));
         }
-        let name = prefix.last().copied().unwrap_or(0);
-        let state = self.slots.as_mut().map_or(HeldState::default(), |slots| slots.restore(name));
-        let (pages, window_pages, known) = (pages.into(), window_pages.into(), prefix.len());
-        let snapshot = known * self.page_len;
-        let marks = |_: &Slots| Marks::new(self.page_len, tokens.len(), known, cached);
+        let (known, name) = (prefix.len(), prefix.last().copied().unwrap_or(0));
+        let end = found.tail.map_or(name, |tail| tail.name);
+        let state = self.slots.as_mut().map_or(HeldState::default(), |slots| slots.restore(end, start));
+        pages.extend(found.tail.and_then(|tail| self.take_tail(tail)));
+        let marks = |_: &Slots| Marks::new(self.page_len, tokens.len(), known, found.cached);
         let marks = self.slots.as_ref().map(marks);
-        PageList { pages, window_pages, released, known, name, state, marks, snapshot }
+        let (pages, window_pages) = (pages.into(), window_pages.into());
+        PageList { pages, window_pages, released, known, name, state, marks, snapshot: start }
     }
 
     /// Exchanges the pages of a sequence of these tokens, nothing of which was computed since it acquired them, for a longer
     /// cached prefix, if there is one now and its pages are free.
     pub fn revive_longer(&mut self, held: &mut PageList, tokens: &[u32]) {
-        let prefix = self.find(tokens).contents;
+        let found = self.find(tokens);
+        let prefix = &found.contents;
         let first_seen = self.first_seen(prefix.len() * self.page_len).min(prefix.len());
         let fits = self.window.as_ref().is_none_or(|WindowPool { pool, .. }| {
             let pages = prefix[first_seen..].iter().filter_map(|content| pool.find(*content));
             pages.filter(|page| !pool.is_held(*page)).count() < pool.free() // and one for the next token
         });
-        if prefix.len() <= held.known || !fits {
+        if found.tokens(self.page_len) <= held.start() || !fits {
             return;
         }
         self.give_back(held);
@@ -266,12 +265,7 @@ impl Pages {
             let name = match self.known.get(&hash).copied() {
                 Some(name) if self.is_content(name, held.name, full) => name,
                 Some(_) => break, // a hash collision: this sequence's pages are not cached
-                None => {
-                    self.names += 1;
-                    self.contents.insert(self.names, Content { hash, after: held.name, tokens: full.into() });
-                    self.known.insert(hash, self.names);
-                    self.names
-                }
+                None => self.name_content(Content { hash, after: held.name, tokens: full.into() }),
             };
             keep(&mut self.full, &mut held.pages, at, name);
             if let Some(window) = &mut self.window
@@ -297,20 +291,21 @@ impl Pages {
         held.released = first;
     }
 
-    /// The state slots of a sequence's next step, if there are recurrent layers; `in_flight`: the step before it is.
-    pub(crate) fn next_slots(&mut self, held: &mut PageList, in_flight: bool) -> Option<StateSlots> {
-        self.slots.as_mut()?.next(&mut held.state, in_flight)
+    /// The state slots of a sequence's next step, if there are recurrent layers.
+    pub(crate) fn next_slots(&mut self, held: &mut PageList, step: NextStep) -> Option<StateSlots> {
+        self.slots.as_mut()?.next(&mut held.state, step)
     }
 
     /// Takes a snapshot of the state after the first `computed` tokens if their last page, which is cached, ends there.
-    pub(crate) fn take_snapshot(&mut self, held: &mut PageList, computed: usize, in_flight: bool) {
+    pub(crate) fn take_snapshot(&mut self, held: &mut PageList, computed: usize) {
         let (Some(slots), Some(marks)) = (&mut self.slots, held.marks) else { return };
         if computed <= held.snapshot || computed != held.known * self.page_len {
             return;
         }
         let before = std::mem::replace(&mut held.snapshot, computed);
         let (stays, last_stays) = (marks.stays(computed, before), marks.last_stays(computed, before));
-        slots.snapshot(&mut held.state, Snapshot { name: held.name, in_flight, stays, last_stays });
+        let snapshot = Snapshot { name: held.name, position: computed, stays, last_stays };
+        slots.snapshot(&mut held.state, snapshot);
     }
 
     /// Releases all of `held`.
@@ -351,33 +346,16 @@ impl Pages {
         }
     }
 
-    /// The longest cached prefix, without the page of the last token: the window before its end exists, and a snapshot there.
-    fn find(&self, tokens: &[u32]) -> Prefix {
-        let before_last = &tokens[..tokens.len().saturating_sub(1)];
-        let contents = before_last.chunks_exact(self.page_len).scan(0, |after, full| {
-            let name = *self.known.get(&hash(*after, full))?;
-            let found = self.is_content(name, *after, full);
-            *after = name;
-            found.then_some(name)
-        });
-        let mut contents: Vec<u64> = contents.collect();
-        let cached = contents.len();
-        let (mut present, mut longest) = (0, 0); // window pages in a row up to here, and the longest prefix that has all
-        for (i, content) in contents.iter().enumerate() {
-            let in_window = self.window.as_ref().is_none_or(|window| window.pool.find(*content).is_some());
-            present = if in_window { present + 1 } else { 0 };
-            let window = i + 1 - self.first_seen((i + 1) * self.page_len) <= present;
-            if window && self.slots.as_ref().is_none_or(|slots| slots.has(*content)) {
-                longest = i + 1;
-            }
-        }
-        contents.truncate(longest);
-        Prefix { contents, cached }
-    }
-
     /// The first page of a layer with a window that the token at `position` sees; 0 without such layers.
     fn first_seen(&self, position: usize) -> usize {
         self.window.as_ref().map_or(0, |w| (position + 1).saturating_sub(w.tokens) / self.page_len)
+    }
+
+    fn name_content(&mut self, content: Content) -> u64 {
+        self.names += 1;
+        self.known.insert(content.hash, self.names);
+        self.contents.insert(self.names, content);
+        self.names
     }
 
     fn is_content(&self, name: u64, after: u64, tokens: &[u32]) -> bool {
@@ -411,5 +389,7 @@ fn hash(after: u64, tokens: &[u32]) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((after, tokens))
 }
 
+mod prefix;
+mod tail;
 #[cfg(test)]
 mod tests;

@@ -141,7 +141,7 @@ impl Scheduler {
                 self.done.snapshot_hits += u64::from(self.capacity.state.is_some() && sequence.computed > 0);
                 batch.started.push((sequence.id, sequence.computed));
             }
-            let state = sequence.next_slots(&mut self.pages);
+            let state = sequence.next_slots(&mut self.pages, grant);
             let entry = Entry { state, ..sequence.next_entry(grant, samples) };
             samples += usize::from(entry.sample().is_some());
             batch.entries.push(entry);
@@ -304,7 +304,7 @@ impl Scheduler {
 
     fn sweep(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.finished) {
-            self.pages.give_back(&mut sequence.held);
+            sequence.release_pages(&mut self.pages);
         }
     }
 }

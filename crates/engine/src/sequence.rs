@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tern_graph::{Mask, Sampled, Sampling, Seen, StateSlots, all_finite};
 
 use crate::pages::{Need, PageList, Pages};
+use crate::slots::NextStep;
 use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Want};
 
 /// A request and its progress.
@@ -26,6 +27,7 @@ pub(crate) struct Sequence {
     /// Nothing was planned since it acquired its pages.
     pub(crate) fresh: bool,
     pub(crate) finished: bool,
+    failed: bool,
     /// Whether it was in a step before.
     started: bool,
     prompt_len: usize,
@@ -54,6 +56,7 @@ impl Sequence {
             held: PageList::default(),
             fresh: true,
             finished: false,
+            failed: false,
             started: false,
             prompt_len: tokens.len(),
             counted: tokens.len(),
@@ -113,7 +116,7 @@ impl Sequence {
         if !self.reads_all() {
             self.held = pages.revive(&self.tokens);
         }
-        self.start_after_prefix(pages);
+        self.start_after_prefix();
         let (length, next_length) = (self.tokens.len(), self.next_length());
         let grown = pages.grow(&mut self.held, length, next_length);
         if !grown {
@@ -126,12 +129,12 @@ impl Sequence {
     pub(crate) fn look_for_prefix(&mut self, pages: &mut Pages) {
         if self.fresh && !self.reads_all() {
             pages.revive_longer(&mut self.held, &self.tokens);
-            self.start_after_prefix(pages);
+            self.start_after_prefix();
         }
     }
 
-    fn start_after_prefix(&mut self, pages: &Pages) {
-        self.computed = self.held.prefix() * pages.page_len();
+    fn start_after_prefix(&mut self) {
+        self.computed = self.held.start();
         self.planned = self.computed;
         self.fresh = true;
     }
@@ -141,16 +144,19 @@ impl Sequence {
         self.held.stop(self.planned, self.planned + grant, self.length()) - self.planned
     }
 
-    /// The state slots of its next step, if there are recurrent layers.
-    pub(crate) fn next_slots(&mut self, pages: &mut Pages) -> Option<StateSlots> {
-        let in_flight = self.is_in_flight();
-        pages.next_slots(&mut self.held, in_flight)
+    /// The state slots of its next step of `grant` tokens, if there are recurrent layers.
+    pub(crate) fn next_slots(&mut self, pages: &mut Pages, grant: usize) -> Option<StateSlots> {
+        let step = NextStep { in_flight: self.is_in_flight(), end: self.planned + grant };
+        pages.next_slots(&mut self.held, step)
     }
 
-    /// Caches the pages that are full now, and the state if it is at the end of one.
+    /// Caches the pages that are full now, and the state if it is at the end of one; nothing of a sequence that failed, whose
+    /// values may not be finite.
     pub(crate) fn remember(&mut self, pages: &mut Pages) {
-        pages.remember(&mut self.held, &self.tokens[..self.computed]);
-        pages.take_snapshot(&mut self.held, self.computed, self.planned > self.computed);
+        if !self.failed {
+            pages.remember(&mut self.held, &self.tokens[..self.computed]);
+            pages.take_snapshot(&mut self.held, self.computed);
+        }
     }
 
     /// Acquires pages of layers with a window for its next `grant` tokens, or for as many as there are pages.
@@ -158,8 +164,11 @@ impl Sequence {
         pages.grow_window(&mut self.held, self.planned + grant).saturating_sub(self.planned)
     }
 
-    /// Releases the pages: what they hold is computed again later, or found in the prefix cache. Nothing may be in flight.
+    /// Releases the pages: what they hold is computed again later, or found in the prefix cache.
     pub(crate) fn release_pages(&mut self, pages: &mut Pages) {
+        if !self.failed {
+            pages.keep_tail(&mut self.held, &self.tokens[..self.computed]);
+        }
         pages.give_back(&mut self.held);
         self.computed = 0;
         self.planned = 0;
@@ -278,6 +287,7 @@ impl Sequence {
 
     fn end(&mut self, event: Event, emit: &mut impl FnMut(Event)) {
         self.finished = true;
+        self.failed = matches!(event, Event::Failed(_));
         emit(event);
     }
 }

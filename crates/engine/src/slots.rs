@@ -2,7 +2,7 @@
 //!
 //! Recurrent layers keep a state of fixed size per sequence, in a slot. A step reads the state before its tokens from one
 //! slot and writes the state after them to the same or to another one. A snapshot is a slot with a content, the name of
-//! the page that ends where the state does; it is never written again, so taking and restoring it copies nothing. A free
+//! the page whose last token it is the state after; it is never written again, so taking and restoring it copies nothing. A free
 //! slot keeps its snapshot until it is used for another state, the least recently used first.
 
 use tern_graph::StateSlots;
@@ -22,11 +22,18 @@ pub(crate) struct Slots {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeldState {
     /// The state after all tokens that are computed or in flight; `None` is the state at position 0.
-    now: Option<u32>,
+    now: Option<State>,
     /// What the newest step read, if it wrote another slot: the state to return to while that step is in flight.
-    before: Option<u32>,
+    before: Option<State>,
     /// The content of the last snapshot that it took itself, if the next one replaces it.
     replaceable: Option<u64>,
+}
+
+/// A state: where it is, and after how many tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    slot: u32,
+    position: usize,
 }
 
 /// A snapshot to take.
@@ -34,12 +41,21 @@ pub(crate) struct HeldState {
 pub(crate) struct Snapshot {
     /// Its content.
     pub(crate) name: u64,
-    /// A step after the one that wrote the state is in flight.
-    pub(crate) in_flight: bool,
+    /// After how many tokens.
+    pub(crate) position: usize,
     /// It stays when the sequence takes the next one.
     pub(crate) stays: bool,
     /// The one before it stays, too.
     pub(crate) last_stays: bool,
+}
+
+/// The next step of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NextStep {
+    /// The step before it is in flight.
+    pub(crate) in_flight: bool,
+    /// The position after its last token.
+    pub(crate) end: usize,
 }
 
 /// Counts of slots.
@@ -71,45 +87,44 @@ impl Slots {
         self.pool.find(name).is_some()
     }
 
-    /// A sequence that continues after a snapshot; zeros if there is none.
-    pub(crate) fn restore(&mut self, name: u64) -> HeldState {
-        let now = self.pool.find(name);
-        now.into_iter().for_each(|slot| self.pool.hold(slot));
+    /// A sequence that continues after a snapshot of so many tokens; zeros if there is none.
+    pub(crate) fn restore(&mut self, name: u64, position: usize) -> HeldState {
+        let now = self.pool.find(name).map(|slot| State { slot, position });
+        now.into_iter().for_each(|state| self.pool.hold(state.slot));
         HeldState { now, ..HeldState::default() }
     }
 
-    /// The slots of a sequence's next step; `in_flight`: the step before it is. `None` if no slot is free, which cannot be
-    /// with [`crate::StateCapacity::PER_SEQUENCE`] slots per sequence.
-    pub(crate) fn next(&mut self, held: &mut HeldState, in_flight: bool) -> Option<StateSlots> {
-        let read = held.now;
-        let before = held.before.take();
+    /// The slots of a sequence's next step. `None` if no slot is free, which cannot be with
+    /// [`crate::StateCapacity::PER_SEQUENCE`] slots per sequence.
+    pub(crate) fn next(&mut self, held: &mut HeldState, step: NextStep) -> Option<StateSlots> {
+        let read = held.now.map(|state| state.slot);
+        let before = held.before.take().map(|state| state.slot);
         // in place, unless the state is needed again: because it is a snapshot, or because the step in flight, which writes it,
         // may turn out to be the last one that counts
-        if let Some(now) = held.now
-            && !in_flight
-            && self.is_private(now)
-        {
-            before.into_iter().for_each(|slot| self.pool.release(slot));
-            return Some(StateSlots { read, write: now });
-        }
-        let write = match before {
-            Some(slot) if self.is_private(slot) => slot,
-            other => {
-                other.into_iter().for_each(|slot| self.pool.release(slot));
-                self.pool.take()?.page
+        let in_place = read.filter(|slot| !step.in_flight && self.is_private(*slot));
+        let write = match (in_place, before) {
+            (None, Some(slot)) if self.is_private(slot) => slot,
+            (in_place, before) => {
+                before.into_iter().for_each(|slot| self.pool.release(slot));
+                match in_place {
+                    Some(slot) => slot,
+                    None => self.pool.take()?.page,
+                }
             }
         };
-        held.before = held.now.replace(write);
+        let before = held.now.replace(State { slot: write, position: step.end });
+        held.before = before.filter(|state| state.slot != write);
         Some(StateSlots { read, write })
     }
 
-    /// Makes the state after the last step that was applied a snapshot, instead of the last one that may be replaced.
-    pub(crate) fn snapshot(&mut self, held: &mut HeldState, snapshot: Snapshot) {
-        let Snapshot { name, in_flight, stays, last_stays } = snapshot;
-        let state = if in_flight { &mut held.before } else { &mut held.now };
-        let Some(own) = *state else { return };
-        let known = self.pool.find(name).is_some();
-        *state = Some(self.pool.keep(own, name));
+    /// Makes the state at a position a snapshot, instead of the last one that may be replaced; false if the sequence does not
+    /// hold that state.
+    pub(crate) fn snapshot(&mut self, held: &mut HeldState, snapshot: Snapshot) -> bool {
+        let Snapshot { name, position, stays, last_stays } = snapshot;
+        let states = [&mut held.now, &mut held.before].into_iter().flatten();
+        let Some(state) = states.into_iter().find(|state| state.position == position) else { return false };
+        let known = self.has(name);
+        state.slot = self.pool.keep(state.slot, name);
         self.taken += u64::from(!known);
         let last = held.replaceable.take();
         if !known && !stays {
@@ -118,12 +133,13 @@ impl Slots {
         if let Some(last) = last.filter(|last| *last != name && !last_stays) {
             self.drop_unused(last, held);
         }
+        true
     }
 
     /// Drops a snapshot that no other sequence reads.
     fn drop_unused(&mut self, name: u64, held: &HeldState) {
         let Some(slot) = self.pool.find(name) else { return };
-        let own = [held.now, held.before].into_iter().flatten().filter(|held| *held == slot).count();
+        let own = [held.now, held.before].into_iter().flatten().filter(|state| state.slot == slot).count();
         if self.pool.holders(slot) == own {
             self.pool.forget(name);
         }
@@ -137,12 +153,13 @@ impl Slots {
     /// Releases all of `held`.
     pub(crate) fn release(&mut self, held: &mut HeldState) {
         let HeldState { now, before, .. } = std::mem::take(held);
-        before.into_iter().chain(now).for_each(|slot| self.pool.release(slot));
+        before.into_iter().chain(now).for_each(|state| self.pool.release(state.slot));
     }
 
     /// Checks that every slot is held as often as it occurs in `held`, and free exactly if it does not occur.
     pub(crate) fn check<'a>(&self, held: impl Iterator<Item = &'a HeldState>) -> Result<(), EngineError> {
-        self.pool.check("state slot", held.flat_map(|held| [held.now, held.before]).flatten())
+        let states = held.flat_map(|held| [held.now, held.before]).flatten();
+        self.pool.check("state slot", states.map(|state| state.slot))
     }
 
     /// Contents of all snapshots.

@@ -1,8 +1,8 @@
 //! Where snapshots of the state are taken, and which of them stay.
 //!
-//! A snapshot lies at a page border, because a prefix is found in full pages only. Whenever a step ends at one, the state
-//! there becomes a snapshot, which the next one of the same sequence replaces: what remains in the end is the last border
-//! of the answer, where the next turn continues. Prefill makes its steps end at page borders, and at two more positions
+//! A snapshot that several texts can continue from lies at a page border, because they share full pages only. Whenever a step
+//! ends at one, the state there becomes a snapshot, which the next one of the same sequence replaces: what remains in the end
+//! is the last border of the answer (and its very end, see `pages/tail.rs`). Prefill makes its steps end at page borders, and at two more positions
 //! whose snapshots stay: where the prompt leaves the cached pages (what the prompts before that point have in common is
 //! likely to come again), and shortly before the end of the prompt (the next turn may omit the reasoning, and with it
 //! everything from the end of this prompt on). Of the other borders at which steps end, a logarithmic number stays: the

@@ -78,7 +78,7 @@ fn numbers(count: usize, seed: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * 7 + i / 11 + seed * 13) % VOCAB) as u32).collect()
 }
 
-/// Tokens after the prefix that was found in full pages.
+/// Tokens after the prefix that was found.
 fn computed(prompt: &[u32], reply: &Reply) -> usize {
     prompt.len() - reply.cached
 }
@@ -91,13 +91,8 @@ fn every_turn_of_a_conversation_computes_its_new_tokens_only() {
         for turn in 0..10 {
             let reply = served.answer(Request::new(history.clone(), 20 + turn));
             if turn > 0 {
-                // the question, the last token of the answer, which was not computed, and what is not in a full page
-                let new = 12 + 1;
-                assert!(
-                    computed(&history, &reply) < new + PAGE,
-                    "turn {turn}, ahead: {ahead}: {}",
-                    reply.cached
-                );
+                // the question, and the last token of the answer, which was not computed
+                assert_eq!(computed(&history, &reply), 12 + 1, "turn {turn}, ahead: {ahead}");
             }
             history.extend(reply.text);
             history.extend(numbers(12, turn));
@@ -105,6 +100,24 @@ fn every_turn_of_a_conversation_computes_its_new_tokens_only() {
         let stats = served.stats();
         assert_eq!((stats.snapshot_hits, stats.state_slots_free), (9, 14));
         assert!(stats.state_snapshots <= 14 && stats.snapshots_taken > 20, "{stats:?}");
+    }
+}
+
+#[test]
+fn the_end_of_an_answer_is_continued_once_and_then_found_at_the_last_page() {
+    for ahead in [false, true] {
+        let mut served = Served::new(capacity(14), ahead);
+        let prompt = numbers(102, 1);
+        let request = Request { end_tokens: [0, 1, 2, 3, 4].into(), ..Request::new(prompt.clone(), 90) };
+        let text = [prompt, served.answer(request).text].concat();
+        let border = text.len() / PAGE * PAGE;
+        assert!(border < text.len(), "{} tokens", text.len());
+        let cached = [2, 3, 4].map(|i| {
+            let next = [text.clone(), numbers(20, i)].concat();
+            served.answer(Request::new(next, 1)).cached
+        });
+        // the end token was sampled, not fed; all tokens before it are computed
+        assert_eq!(cached, [text.len(), border, border], "ahead: {ahead}");
     }
 }
 
@@ -171,7 +184,7 @@ fn snapshots_are_bounded_and_the_least_recently_used_is_dropped() {
 fn a_long_answer_leaves_few_snapshots() {
     let mut served = Served::new(capacity(40), true);
     served.answer(Request::new(numbers(9, 1), 1200));
-    // after 2, 4, 8, ... 128 pages, and the last one
+    // after 2, 4, 8, ... 128 pages, and the last one, which is the end
     assert_eq!((served.stats().state_snapshots, served.stats().snapshots_taken), (8, 150));
     let mut served = Served::new(capacity(40), false);
     let prompt = numbers(2000, 1);

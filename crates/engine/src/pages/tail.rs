@@ -1,0 +1,58 @@
+//! The end of a text: the tokens after its last full page, and the state after them.
+//!
+//! With recurrent layers a conversation would otherwise continue at the last page border and compute up to a page again.
+//! Full pages are shared, a tail is not: the sequence that continues writes the rest of the page, so the tail leaves the cache
+//! with it. A prompt that goes on in another way finds the page borders before it.
+
+use super::{Content, PageList, Pages, hash};
+use crate::slots::Snapshot;
+
+/// A cached end of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tail {
+    /// The content of its page and its snapshot.
+    pub(super) name: u64,
+    /// Tokens; fewer than a page has.
+    pub(super) len: usize,
+}
+
+impl Pages {
+    /// Caches the end of `tokens`, which are computed, before their pages are released.
+    pub(crate) fn keep_tail(&mut self, held: &mut PageList, tokens: &[u32]) {
+        let Some(tail) = tokens.get(held.known * self.page_len..) else { return };
+        let Some(&page) = held.pages.get(held.known) else { return };
+        // a window would need its last pages, too
+        if tail.is_empty() || tail.len() >= self.page_len || self.window.is_some() {
+            return;
+        }
+        let hash = hash(held.name, tail);
+        let Some(slots) = self.slots.as_mut().filter(|_| !self.known.contains_key(&hash)) else { return };
+        let (name, position) = (self.names + 1, tokens.len());
+        let snapshot = Snapshot { name, position, stays: true, last_stays: true };
+        if slots.snapshot(&mut held.state, snapshot) {
+            let named = self.name_content(Content { hash, after: held.name, tokens: tail.into() });
+            debug_assert_eq!(named, name, "the next name");
+            self.full.keep(page, name);
+        }
+    }
+
+    /// The longest cached text that ends in the page after the content `after`, and that `tokens` continue.
+    pub(super) fn find_tail(&self, after: u64, tokens: &[u32]) -> Option<Tail> {
+        let slots = self.slots.as_ref()?;
+        let lens = (1..self.page_len.min(tokens.len() + 1)).rev();
+        let tail = |len: usize| {
+            let name = *self.known.get(&hash(after, &tokens[..len]))?;
+            (self.is_content(name, after, &tokens[..len]) && slots.has(name)).then_some(Tail { name, len })
+        };
+        lens.filter_map(tail).next()
+    }
+
+    /// Holds the page of a tail, which leaves the cache.
+    pub(super) fn take_tail(&mut self, tail: Tail) -> Option<u32> {
+        let page = self.full.find(tail.name)?;
+        self.full.hold(page);
+        self.full.forget(tail.name);
+        self.forget(tail.name);
+        Some(page)
+    }
+}
