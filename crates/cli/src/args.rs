@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tern::Device;
+use tern::{Device, ExpertPlacement};
 
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchWhat};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
@@ -85,6 +85,10 @@ pub(crate) struct ModelArgs {
     /// Device: cpu, cuda, cuda:N, or auto for the GPU if there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
+    /// Where the experts of a mixture of experts are: device; cpu for host memory, where the CPU computes them while a GPU runs
+    /// the rest; cpu:N for those of the first N layers; auto for as few layers in host memory as the GPU requires
+    #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]
+    pub(crate) experts: ExpertPlacement,
     /// Flag of llama.cpp, refused with advice (also -ngl)
     #[arg(long = "n-gpu-layers", alias = "gpu-layers", value_name = "N", hide = true, value_parser = values::gpu_layers,
         allow_negative_numbers = true)]

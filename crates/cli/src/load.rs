@@ -126,6 +126,7 @@ impl ModelArgs {
         LoadOptions {
             device: self.device,
             threads: self.threads,
+            experts: self.experts,
             context: match self.context {
                 None => context,
                 Some(0) => Context::TRAINED,

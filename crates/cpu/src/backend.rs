@@ -19,7 +19,8 @@ use crate::memory::lines::{Refused, release};
 use crate::program::{Compiled, Memory, StepSize};
 use crate::run::{Run, Scratch};
 use crate::state::State;
-use crate::threads::{Pool, Task};
+use crate::sync::SPINS;
+use crate::threads::{NoThreads, Pool, Task};
 use crate::weight::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -55,12 +56,25 @@ impl Cpu {
         Cpu::with_kernels(threads, available()[0])
     }
 
+    /// The same for steps that follow each other after the pauses in which a GPU works: threads sleep later.
+    pub fn beside_a_gpu(threads: usize) -> Result<Cpu> {
+        Cpu::open(threads, available()[0], |threads| Pool::with_idle_spins(threads, 40 * SPINS))
+    }
+
     /// A chosen instruction set out of [`available`].
     pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Result<Cpu> {
+        Cpu::open(threads, kernels, Pool::new)
+    }
+
+    fn open(
+        threads: usize,
+        kernels: &'static Kernels,
+        start: impl FnOnce(usize) -> std::result::Result<Pool, NoThreads>,
+    ) -> Result<Cpu> {
         if threads > MAX_THREADS {
             return Err(BackendError::Invalid(format!("{threads} threads: at most {MAX_THREADS}")));
         }
-        let pool = Pool::new(threads).map_err(|e| BackendError::Unsupported(e.to_string()))?;
+        let pool = start(threads).map_err(|e| BackendError::Unsupported(e.to_string()))?;
         let workspaces = (0..pool.threads()).map(|_| Mutex::default()).collect();
         Ok(Cpu {
             kernels,
@@ -132,6 +146,7 @@ impl Cpu {
         let slots = compiled.state.as_ref().map(|state| state.spec.slots);
         step.check(compiled.graph.vocab(), kv, slots)?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
+        step.check_inputs(&compiled.input_widths)?;
         self.plan.set(step, compiled.kv.as_deref());
         let (kernels, workspaces, plan) = (self.kernels, &self.workspaces, &self.plan);
         let run = Run { program: compiled, kernels, step, plan, workspaces, refused: OnceLock::new() };
@@ -220,9 +235,9 @@ impl Backend for Cpu {
             let workspace = workspace.get_mut().unwrap_or_else(PoisonError::into_inner);
             workspace.gathered.reserve(graph, max_tokens).map_err(refused)?;
         }
-        let most = StepSize { tokens: max_tokens, outputs: max_outputs };
-        let compiled =
-            Compiled::new(graph, weights, Memory { kv, state }, most, self.kernels).map_err(refused)?;
+        let (most, others) = (StepSize { tokens: max_tokens, outputs: max_outputs }, &self.programs);
+        let compiled = Compiled::new(graph, weights, Memory { kv, state }, most, self.kernels, others)
+            .map_err(refused)?;
         if let Some(node) = compiled.unsupported() {
             return Err(unsupported(graph, node));
         }

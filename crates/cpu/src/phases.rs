@@ -169,7 +169,9 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
             | Op::HeadColumns { .. }
             | Op::JoinHeads { .. }
             | Op::Route { .. }
-            | Op::Mix { .. },
+            | Op::Mix { .. }
+            | Op::Input { .. }
+            | Op::HostExperts { .. },
         ) => Cut::Rows,
         (_, Op::Norm { len, .. }) => Cut::Runs(*len),
         (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),

@@ -14,6 +14,7 @@ use crate::dot::{LinearKernel, Packed};
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::memory::lines::Refused;
 use crate::memory::shared::Shared;
+use crate::memory::value_memory::{SlotSize, ValueMemory};
 use crate::phases::{Chain, Cut, Link, Work, phases, plan};
 use crate::state::State;
 use crate::weight::Weight;
@@ -35,10 +36,10 @@ pub(crate) struct Compiled {
     pub(crate) state: Option<Arc<State>>,
     pub(crate) max_tokens: usize,
     pub(crate) max_outputs: usize,
+    /// Columns of each input of a step.
+    pub(crate) input_widths: Vec<usize>,
     plan: Plan,
-    values: Vec<Shared<f32>>,
-    /// Quantized activations per slot: of few rows, and of many.
-    ints: Vec<Option<(QuantizedRowsBuffer, TokenTilesBuffer)>>,
+    memory: Arc<ValueMemory>,
     /// How each node's value is quantized, if a linear reads it as integers.
     pub(crate) roundings: Vec<Option<Rounding>>,
     /// How the rows that experts gather from each node's value are quantized.
@@ -68,6 +69,7 @@ impl Compiled {
         Memory { kv, state }: Memory,
         StepSize { tokens: max_tokens, outputs: max_outputs }: StepSize,
         kernels: &Kernels,
+        others: &[Compiled],
     ) -> Result<Compiled, Refused> {
         let [roundings, gathered] = [false, true].map(|experts| roundings(graph, &weights, experts));
         let phases = phases(graph, &roundings);
@@ -78,13 +80,14 @@ impl Compiled {
             .zip(&plan.slot)
             .filter(|(r, _)| r.is_some())
             .for_each(|(_, slot)| needs[*slot] = true);
-        let slot_len = |s: usize| plan.room(s, max_tokens, max_outputs);
-        let ints = |s: usize| {
-            let [(few, outputs), (many, many_outputs)] =
-                rows_in_integers(kernels.tiles, max_tokens, max_outputs);
-            let few = QuantizedRowsBuffer::new(plan.room(s, few, outputs))?;
-            Ok((few, TokenTilesBuffer::new(plan.room(s, many, many_outputs))?))
-        };
+        let [(few, few_outputs), (many, many_outputs)] =
+            rows_in_integers(kernels.tiles, max_tokens, max_outputs);
+        let quantized = |s: usize| [plan.room(s, few, few_outputs), plan.room(s, many, many_outputs)];
+        let sizes = needs.iter().enumerate().map(|(s, needs)| SlotSize {
+            floats: plan.room(s, max_tokens, max_outputs),
+            quantized: needs.then(|| quantized(s)),
+        });
+        let memory = ValueMemory::of(sizes.collect(), others.iter().map(|other| &other.memory))?;
         let whole_tiles = matches!(kernels.tiles, Some(Tiles { quantize: QuantizeTiles::Whole(_), .. }));
         let phases = |many: [bool; 2]| with_ints(graph, &phases, &roundings, many.map(|m| m && whole_tiles));
         let phases = [false, true].map(|tokens| [false, true].map(|outputs| phases([tokens, outputs])));
@@ -93,14 +96,12 @@ impl Compiled {
             phases,
             vectors: vectors(graph, &weights),
             kernels: linear_kernels(graph, &weights, kernels),
-            values: (0..needs.len()).map(|s| Shared::new(slot_len(s))).collect::<Result<_, _>>()?,
-            ints: (0..needs.len())
-                .map(|s| needs[s].then(|| ints(s)).transpose())
-                .collect::<Result<_, _>>()?,
+            memory,
             roundings,
             gathered,
             tiles: kernels.tiles,
             rotations: graph.ropes.iter().map(turns).collect::<Result<_, _>>()?,
+            input_widths: graph.input_widths(),
             graph: graph.clone(),
             weights,
             kv,
@@ -156,7 +157,11 @@ impl Compiled {
             (Work::Compute, Op::ExpertLinear { .. }, Cut::Experts { .. }) => {
                 self.kernels[link.node].is_some()
             }
-            (Work::Compute, Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. }, _) => false,
+            (
+                Work::Compute,
+                Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. } | Op::HostExperts { .. },
+                _,
+            ) => false,
             (Work::Compute, _, Cut::Columns | Cut::Experts { .. } | Cut::Rows | Cut::Runs(_)) => true,
             (_, _, Cut::Alone | Cut::Columns | Cut::Experts { .. } | Cut::Rows | Cut::Runs(_)) => false,
         };
@@ -177,12 +182,12 @@ impl Compiled {
 
     /// The memory of a node's value.
     pub(crate) fn value(&self, node: usize) -> &Shared<f32> {
-        &self.values[self.plan.slot[node]]
+        self.memory.floats(self.plan.slot[node])
     }
 
     /// The quantized activations of a node's value: of few rows, and of many.
     pub(crate) fn ints(&self, node: usize) -> Option<&(QuantizedRowsBuffer, TokenTilesBuffer)> {
-        self.ints[self.plan.slot[node]].as_ref()
+        self.memory.quantized(self.plan.slot[node])
     }
 
     /// A weight by id.

@@ -209,8 +209,13 @@ impl Run<'_> {
                     }
                 }
             }),
-            // linears are split by columns, and attention by itself
-            Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. } => self.refuse(link.node),
+            Op::Input { index } => self.finish(link, at, len, |out| {
+                out.copy_from_slice(&self.step.inputs[*index][at..at + len]);
+            }),
+            // linears are split by columns, and attention by itself; all experts are in the memory of the host
+            Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. } | Op::HostExperts { .. } => {
+                self.refuse(link.node);
+            }
         }
     }
 

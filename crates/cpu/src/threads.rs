@@ -35,6 +35,7 @@ struct Line<T>(T);
 /// State shared by the threads.
 struct State {
     threads: usize,
+    idle_spins: usize,
     current: Mutex<Current>,
     wake: Condvar,
     /// The number of `current`, for spinning threads; which job they enter is decided under the lock.
@@ -118,9 +119,15 @@ pub(crate) enum Whose {
 impl Pool {
     /// A pool of `threads` threads; an error if the system cannot start all of them.
     pub(crate) fn new(threads: usize) -> Result<Pool, NoThreads> {
+        Pool::with_idle_spins(threads, SPINS)
+    }
+
+    /// The same with this number of spins before a thread without a job sleeps.
+    pub(crate) fn with_idle_spins(threads: usize, idle_spins: usize) -> Result<Pool, NoThreads> {
         let threads = threads.max(1);
         let state = Arc::new(State {
             threads,
+            idle_spins,
             current: Mutex::new(Current { number: 0, job: None, stop: false }),
             wake: Condvar::new(),
             number: AtomicUsize::new(0),
@@ -203,7 +210,7 @@ impl State {
     /// Waits for a job that this thread has not seen, and enters it; `None` when the pool ends.
     fn enter(&self, seen: &mut usize) -> Option<Job<'static>> {
         loop {
-            for _ in 0..SPINS {
+            for _ in 0..self.idle_spins {
                 if self.number.load(Ordering::Relaxed) != *seen {
                     break;
                 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostTensor, KvCells, KvSize, Plan, Program,
-    Reserve, Roles, Step, StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostOpsHandle, HostTensor, KvCells, KvSize,
+    Plan, Program, Reserve, Roles, Step, StepOutput, Ticket,
 };
 
 use crate::bandwidth;
@@ -29,6 +29,8 @@ pub struct Cuda {
     programs: Vec<Compiled>,
     in_flight: Vec<Submitted>,
     steps: u64,
+    /// What computes the ops that graphs leave to the host.
+    host_ops: Option<HostOpsHandle>,
     /// The fault that destroyed the context; every later step fails with it.
     lost: Option<BackendError>,
 }
@@ -60,6 +62,7 @@ impl Cuda {
             programs: vec![],
             in_flight: vec![],
             steps: 0,
+            host_ops: None,
             lost: None,
         })
     }
@@ -74,6 +77,7 @@ impl Cuda {
         let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
         step.check(compiled.vocab, kv, None)?;
         step.check_size(compiled.most.tokens, compiled.most.outputs)?;
+        step.check_inputs(&compiled.input_widths)?;
         compiled.submit(step)
     }
 
@@ -159,7 +163,8 @@ impl Backend for Cuda {
         };
         let (tokens, outputs) = (bindings.max_tokens, bindings.max_outputs);
         let most = StepSize { tokens, outputs, longest: tokens };
-        let compiled = Compiled::new(&self.device, &mut self.compiler, graph, &weights, kv, most)?;
+        let (compiler, host_ops) = (&mut self.compiler, self.host_ops.clone());
+        let compiled = Compiled::new(&self.device, compiler, graph, &weights, kv, most, host_ops)?;
         self.programs.push(compiled);
         Ok(Program(self.programs.len() as u32 - 1))
     }
@@ -182,6 +187,15 @@ impl Backend for Cuda {
         let Submitted { program, step, .. } = self.in_flight.swap_remove(index);
         let output = self.compiled(program)?.collect(step);
         self.check_context(output)
+    }
+
+    fn runs_host_ops(&self) -> bool {
+        true
+    }
+
+    fn set_host_ops(&mut self, ops: HostOpsHandle) -> Result<()> {
+        self.host_ops = Some(ops);
+        Ok(())
     }
 
     fn finish_compiling(&mut self, program: Program) -> Result<()> {

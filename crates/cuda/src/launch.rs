@@ -4,6 +4,7 @@ mod attention_plan;
 mod experts;
 mod fused_memory;
 mod fused_step;
+mod host_phases;
 mod in_flight;
 mod inputs;
 mod linear_tiling;

@@ -4,6 +4,7 @@
 mod attention_shape;
 mod batch_phases;
 mod fuse;
+mod host_phases;
 mod kernel_config;
 mod linear_shape;
 mod lowering;
@@ -21,6 +22,7 @@ mod test_lowering;
 pub(crate) use attention_shape::AttentionShape;
 pub(crate) use batch_phases::{BatchPhase, BatchSources, PassedMemory};
 pub(crate) use fuse::{Fused, fuse, work};
+pub(crate) use host_phases::{HostOp, HostStep, without_host};
 pub(crate) use kernel_config::{KernelConfig, intern};
 #[cfg(test)]
 pub(crate) use linear_shape::PartShape;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::state::check_slots;
 use crate::{
-    Graph, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled, StateSlots, StateSpec,
+    Graph, HostOpsHandle, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled, StateSlots,
+    StateSpec,
 };
 
 /// A stored tensor or reserved memory, by number; valid for the backend that returned it.
@@ -120,6 +121,16 @@ pub trait Backend: Send {
         &[KvCells::F16, KvCells::Int8]
     }
 
+    /// Whether it runs graphs with [`crate::Op::HostExperts`].
+    fn runs_host_ops(&self) -> bool {
+        false
+    }
+
+    /// What computes the values of [`crate::Op::HostExperts`] in steps of programs that are compiled from now on.
+    fn set_host_ops(&mut self, _ops: HostOpsHandle) -> Result<()> {
+        Err(BackendError::Unsupported(format!("{} does not run ops on the host", self.info().name)))
+    }
+
     /// Waits for what a program compiles in the background; steps before that may be slower.
     fn finish_compiling(&mut self, _program: Program) -> Result<()> {
         Ok(())
@@ -196,6 +207,8 @@ pub struct Step {
     pub outputs: Vec<Output>,
     /// Tokens sampled by the step before. The placeholder in `tokens` is used only if no token could be sampled.
     pub carried: Vec<Carried>,
+    /// The rows of each [`crate::Op::Input`], by its index. `[inputs][tokens * width]`
+    pub inputs: Vec<Vec<f32>>,
 }
 
 /// A token that is not known yet: it is sampled by the step before, of the same program.
@@ -269,7 +282,7 @@ impl Step {
             tokens: tokens.to_vec(),
             slices: vec![Slice::new(tokens.len(), position, pages)],
             outputs: (0..tokens.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
-            carried: vec![],
+            ..Step::default()
         }
     }
 
@@ -334,6 +347,19 @@ impl Step {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a step whose input rows do not have these columns ([`Graph::input_widths`]).
+    pub fn check_inputs(&self, widths: &[usize]) -> Result<()> {
+        let tokens = self.tokens.len();
+        let sizes = self.inputs.iter().map(Vec::len);
+        if sizes.eq(widths.iter().map(|width| width * tokens)) {
+            return Ok(());
+        }
+        let (want, got) = (widths.len(), self.inputs.iter().map(Vec::len).collect::<Vec<_>>());
+        Err(BackendError::Invalid(format!(
+            "a step of {tokens} tokens: want {want} inputs of {widths:?} columns, got {got:?} values"
+        )))
     }
 
     /// Refuses a step that is larger than its program was compiled for.

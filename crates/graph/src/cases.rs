@@ -5,6 +5,7 @@
 mod attention;
 mod batches;
 mod experts;
+mod inputs;
 mod linears;
 mod not_finite;
 mod small_ops;
@@ -256,6 +257,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     }
     cases.extend(attention::attentions()?);
     cases.extend(small_ops::small_ops()?);
+    cases.extend(inputs::inputs()?);
     cases.extend(experts::experts()?);
     cases.extend(batches::batches()?);
     cases.extend(not_finite::not_finite()?);

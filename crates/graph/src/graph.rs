@@ -87,7 +87,7 @@ pub struct Graph {
     pub kv: Vec<KvLayer>,
     /// State layers by index.
     pub states: Vec<StateLayer>,
-    by_name: HashMap<String, WeightId>,
+    pub(crate) by_name: HashMap<String, WeightId>,
 }
 
 impl Graph {
@@ -198,13 +198,13 @@ impl Graph {
         windows.filter_map(|(layer, window)| window.map(|_| layer)).collect()
     }
 
-    /// Rows of the embedding table: token ids must be below.
+    /// Rows of the embedding table: token ids must be below. Without one they have no effect.
     pub fn vocab(&self) -> usize {
         let tables = self.nodes.iter().filter_map(|n| match n.op {
             Op::Embed { table, .. } => Some(self.weight(table).rows),
             _ => None,
         });
-        tables.min().unwrap_or(0)
+        tables.min().unwrap_or(usize::MAX)
     }
 
     /// See [`Op::Embed`].
@@ -410,6 +410,23 @@ impl Graph {
     pub fn outputs(&mut self, x: Val) -> Val {
         let value = Value { width: self.width(x), outputs_only: true };
         self.push(Op::Outputs { x }, value)
+    }
+
+    /// See [`Op::Input`].
+    pub fn input(&mut self, index: usize, width: usize) -> Val {
+        self.push(Op::Input { index }, Value { width, outputs_only: false })
+    }
+
+    /// Columns of each input of a step, by index.
+    pub fn input_widths(&self) -> Vec<usize> {
+        let mut widths = vec![];
+        for node in &self.nodes {
+            if let Op::Input { index } = node.op {
+                widths.resize(widths.len().max(index + 1), 0);
+                widths[index] = node.value.width;
+            }
+        }
+        widths
     }
 
     pub(crate) fn push(&mut self, op: Op, value: Value) -> Val {

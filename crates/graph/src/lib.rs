@@ -3,8 +3,11 @@
 
 mod backend;
 pub mod cases;
+mod expert_split;
 mod experts;
 mod graph;
+mod host_experts;
+mod host_ops;
 mod kv;
 mod mask;
 mod op;
@@ -25,7 +28,10 @@ pub use backend::{
     Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
     Reserve, Slice, Step, StepOutput, Ticket,
 };
+pub use expert_split::{ExpertPiece, ExpertSplit};
 pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
+pub use host_experts::HostExperts;
+pub use host_ops::{HostOps, HostOpsHandle, HostRows};
 pub use kv::{KvCells, KvLayer, KvSize, KvSpec, WindowLayers};
 pub use mask::Mask;
 pub use op::{

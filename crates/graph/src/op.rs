@@ -68,6 +68,11 @@ pub enum Op {
     JoinHeads { a: Val, b: Val, heads: usize },
     /// The rows that the step requests. `[outputs, cols(x)]`
     Outputs { x: Val },
+    /// Rows that are given with the step (`Step::inputs`). `[tokens, width]`
+    Input { index: usize },
+    /// Experts that the host computes while a device runs the step: route, linears and mix of a piece (`ExpertSplit`).
+    /// `[tokens, cols(x)]`
+    HostExperts { x: Val, logits: Val, piece: usize },
 }
 
 /// What an attention stores.
@@ -209,8 +214,13 @@ impl Attention {
 impl Op {
     /// The values this op reads.
     pub fn inputs(&self) -> Vec<Val> {
-        match *self {
-            Op::Embed { .. } => vec![],
+        self.clone().inputs_mut().into_iter().map(|v| *v).collect()
+    }
+
+    /// The same, to replace them.
+    pub(crate) fn inputs_mut(&mut self) -> Vec<&mut Val> {
+        match self {
+            Op::Embed { .. } | Op::Input { .. } => vec![],
             Op::Norm { x, .. }
             | Op::Linear { x, .. }
             | Op::Rope { x, .. }
@@ -220,32 +230,38 @@ impl Op {
             | Op::HeadColumns { x, .. }
             | Op::Outputs { x } => vec![x],
             Op::Attend { q, kv, .. } => {
-                [q].into_iter().chain(kv.into_iter().flat_map(|kv| [kv.k, kv.v])).collect()
+                [q].into_iter().chain(kv.iter_mut().flat_map(|kv| [&mut kv.k, &mut kv.v])).collect()
             }
             Op::Gated { gate, up, .. } => vec![gate, up],
             Op::Route { logits, .. } => vec![logits],
             Op::ExpertLinear { x, route, .. } => [x].into_iter().chain(route).collect(),
             Op::Mix { x, route } => vec![x, route],
             Op::Add { a, b } | Op::JoinHeads { a, b, .. } => vec![a, b],
+            Op::HostExperts { x, logits, .. } => vec![x, logits],
         }
     }
 
     /// The weights this op reads, and how.
     pub fn weights(&self) -> Vec<(WeightId, Role)> {
-        let vectors = |ids: &[Option<WeightId>]| -> Vec<(WeightId, Role)> {
-            ids.iter().flatten().map(|id| (*id, Role::Vector)).collect()
-        };
-        match *self {
+        self.clone().weights_mut().into_iter().map(|(id, role)| (*id, role)).collect()
+    }
+
+    /// The same, to replace them.
+    pub(crate) fn weights_mut(&mut self) -> Vec<(&mut WeightId, Role)> {
+        fn vectors(ids: Vec<&mut Option<WeightId>>) -> Vec<(&mut WeightId, Role)> {
+            ids.into_iter().flatten().map(|id| (id, Role::Vector)).collect()
+        }
+        match self {
             Op::Embed { table, .. } => vec![(table, Role::Table)],
-            Op::Norm { weight, bias, .. } => vectors(&[weight, bias]),
+            Op::Norm { weight, bias, .. } => vectors(vec![weight, bias]),
             Op::Linear { weight, scale, bias, .. } => {
-                [vec![(weight, Role::Matrix)], vectors(&[scale, bias])].concat()
+                [(weight, Role::Matrix)].into_iter().chain(vectors(vec![scale, bias])).collect()
             }
             Op::ExpertLinear { weight, scale, bias, .. } => {
-                [vec![(weight, Role::Experts)], vectors(&[scale, bias])].concat()
+                [(weight, Role::Experts)].into_iter().chain(vectors(vec![scale, bias])).collect()
             }
-            Op::Route { bias, .. } => vectors(&[bias]),
-            Op::Attend { sinks, .. } => vectors(&[sinks]),
+            Op::Route { bias, .. } => vectors(vec![bias]),
+            Op::Attend { sinks, .. } => vectors(vec![sinks]),
             Op::Rope { .. }
             | Op::Mix { .. }
             | Op::Gated { .. }
@@ -255,6 +271,8 @@ impl Op {
             | Op::Columns { .. }
             | Op::HeadColumns { .. }
             | Op::JoinHeads { .. }
+            | Op::Input { .. }
+            | Op::HostExperts { .. }
             | Op::Outputs { .. } => vec![],
         }
     }
@@ -278,6 +296,8 @@ impl Op {
             Op::HeadColumns { .. } => "head_columns",
             Op::JoinHeads { .. } => "join_heads",
             Op::Outputs { .. } => "outputs",
+            Op::Input { .. } => "input",
+            Op::HostExperts { .. } => "host_experts",
         }
     }
 }

@@ -78,6 +78,8 @@ impl fmt::Display for Graph {
                 }
                 Op::JoinHeads { heads, .. } => write!(f, " heads {heads}")?,
                 Op::Columns { start, len, .. } => write!(f, " {start}..{}", start + len)?,
+                Op::Input { index } => write!(f, " {index}")?,
+                Op::HostExperts { piece, .. } => write!(f, " piece {piece}")?,
                 Op::Add { .. } | Op::Mix { .. } | Op::Outputs { .. } => {}
             }
             writeln!(f)?;

@@ -1,19 +1,22 @@
 //! The slow, obvious backend: f32 everywhere, one loop per op. All other backends are compared with it.
 
+use std::sync::PoisonError;
+
 use crate::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KeysAndValues, KvLayer,
-    KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable, RoutingWorkspace, StateSpec, Step,
-    StepOutput, Ticket, Val, Value, softcap,
+    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostOpsHandle, HostRows,
+    HostTensor, KeysAndValues, KvLayer, KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable,
+    RoutingWorkspace, StateSpec, Step, StepOutput, Ticket, Val, Value, softcap,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// The reference interpreter.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Reference {
     buffers: Vec<Stored>,
     programs: Vec<Compiled>,
     finished: Finished,
+    host_ops: Option<HostOpsHandle>,
 }
 
 #[derive(Debug)]
@@ -65,6 +68,13 @@ impl Reference {
         b.map(|b| &mut self.buffers[b.0 as usize])
     }
 
+    fn on_host(&self, piece: usize, rows: HostRows<'_>, out: &mut [f32]) -> Result<()> {
+        let Some(ops) = &self.host_ops else {
+            return Err(BackendError::Invalid("host_experts: no ops of the host are set".into()));
+        };
+        ops.lock().unwrap_or_else(PoisonError::into_inner).compute(piece, rows, out)
+    }
+
     fn run(&mut self, program: usize, step: &Step) -> Result<StepOutput> {
         let Compiled { kv: kv_buffer, state: state_buffer, .. } = self.programs[program];
         let (mut kv, mut state) = (Kv::default(), State::default());
@@ -88,6 +98,7 @@ impl Reference {
         let Compiled { graph, weights, .. } = &self.programs[program];
         let state_slots = (!graph.states.is_empty()).then_some(state.slots);
         step.check(graph.vocab(), kv.size, state_slots)?;
+        step.check_inputs(&graph.input_widths())?;
         let weight = |id: crate::WeightId| self.tensor(weights[id.index()]);
         let positions: Vec<usize> = step.positions().collect();
         let mut values: Vec<Vec<f32>> = Vec::with_capacity(graph.nodes.len()); // [rows, width] each
@@ -182,6 +193,13 @@ impl Reference {
                 Op::Outputs { x } => {
                     let w = width(*x);
                     step.outputs.iter().flat_map(|o| &get(*x)[o.row * w..(o.row + 1) * w]).copied().collect()
+                }
+                Op::Input { index } => step.inputs[*index].clone(),
+                Op::HostExperts { x, logits, piece } => {
+                    let mut out = vec![0.0; positions.len() * node.value.width];
+                    let rows = HostRows { tokens: positions.len(), x: get(*x), logits: get(*logits) };
+                    self.on_host(*piece, rows, &mut out)?;
+                    out
                 }
             };
             values.push(out);
@@ -406,6 +424,15 @@ impl Backend for Reference {
         let Bindings { kv, state, .. } = *bindings;
         self.programs.push(Compiled { graph: graph.clone(), weights: bindings.weights.to_vec(), kv, state });
         Ok(Program(self.programs.len() as u32 - 1))
+    }
+
+    fn runs_host_ops(&self) -> bool {
+        true
+    }
+
+    fn set_host_ops(&mut self, ops: HostOpsHandle) -> Result<()> {
+        self.host_ops = Some(ops);
+        Ok(())
     }
 
     fn submit(&mut self, program: Program, mut step: Step) -> Result<Ticket> {

@@ -252,7 +252,7 @@ fn step() -> Step {
             Output { row: 2, sample: None, logits: true },
             Output { row: 3, sample: None, logits: false },
         ],
-        carried: vec![],
+        ..Step::default()
     }
 }
 
@@ -312,6 +312,7 @@ fn a_carried_token_is_the_one_that_the_step_before_sampled() {
             .map(|row| Output { row, sample: Some(Sample::default()), logits: false })
             .collect(),
         carried: carried.iter().map(|&(token, output)| Carried { token, output }).collect(),
+        ..Step::default()
     };
     let mut run = |program: usize, step: Step| {
         let ticket = backend.submit(programs[program], step).map_err(|e| e.to_string())?;

@@ -32,6 +32,45 @@ pub(crate) static DEEPSEEK2: Arch = Arch {
     },
 };
 
+/// What a file of DeepSeek-V2-Lite has: one matrix of queries, and experts that are chosen by softmax without groups.
+pub(crate) static V2_LITE: Synthetic = Synthetic {
+    tensors: &["attn_q.weight", "ffn_gate.weight", "ffn_gate_shexp.weight"],
+    keys: &[
+        ("attention.key_length", Number::Integer(512 + 64)),
+        ("attention.value_length", Number::Integer(512)),
+        ("attention.key_length_mla", Number::Integer(128 + 64)),
+        ("attention.value_length_mla", Number::Integer(128)),
+        ("attention.kv_lora_rank", Number::Integer(512)),
+        ("rope.dimension_count", Number::Integer(64)),
+        ("rope.scaling.yarn_log_multiplier", Number::Float(0.0707)),
+        ("leading_dense_block_count", Number::Integer(1)),
+        ("expert_shared_count", Number::Integer(2)),
+        ("expert_gating_func", Number::Integer(1)),
+        ("expert_weights_scale", Number::Float(1.0)),
+    ],
+    ..Synthetic::PLAIN
+};
+
+/// What a file of GLM 4.7 Flash has.
+pub(crate) static GLM_FLASH: Synthetic = Synthetic {
+    tensors: &["ffn_gate.weight", "ffn_gate_shexp.weight", "exp_probs_b.bias"],
+    keys: &[
+        ("attention.key_length", Number::Integer(512 + 64)),
+        ("attention.value_length", Number::Integer(512)),
+        ("attention.key_length_mla", Number::Integer(192 + 64)),
+        ("attention.value_length_mla", Number::Integer(256)),
+        ("attention.kv_lora_rank", Number::Integer(512)),
+        ("attention.q_lora_rank", Number::Integer(768)),
+        ("rope.dimension_count", Number::Integer(64)),
+        ("leading_dense_block_count", Number::Integer(1)),
+        ("expert_shared_count", Number::Integer(1)),
+        ("expert_gating_func", Number::Integer(2)),
+        ("expert_weights_norm", Number::Bool(true)),
+        ("expert_weights_scale", Number::Float(1.8)),
+    ],
+    ..Synthetic::PLAIN
+};
+
 /// Layers and vocabulary of GLM 4.7 Flash, whose first files do not name their gating.
 const GLM_FLASH_LAYERS: [usize; 2] = [47, 48];
 const GLM_FLASH_VOCAB: usize = 154_880;

@@ -213,6 +213,38 @@ pub static SHAPES: &[Shape] = &[
         ..BONSAI_8B
     },
     Shape {
+        name: "deepseek-v2-lite",
+        arch: &crate::deepseek2::DEEPSEEK2,
+        layers: 27,
+        width: 2048,
+        ff: 10_944,
+        heads: 16,
+        kv_heads: 1,
+        vocab: 102_400,
+        context: 163_840,
+        rope_base: 1e4,
+        yarn: 40,
+        experts: Some(ShapeExperts { count: 64, used: 6, ff: 1408 }),
+        synthetic: Some(&crate::deepseek2::V2_LITE),
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "glm-4.7-flash",
+        arch: &crate::deepseek2::DEEPSEEK2,
+        layers: 47,
+        width: 2048,
+        ff: 10_240,
+        heads: 20,
+        kv_heads: 1,
+        vocab: 154_880,
+        context: 202_752,
+        yarn: 1,
+        eps: 1e-5,
+        experts: Some(ShapeExperts { count: 64, used: 4, ff: 1536 }),
+        synthetic: Some(&crate::deepseek2::GLM_FLASH),
+        ..BONSAI_8B
+    },
+    Shape {
         name: "gemma4-26b-a4b",
         arch: &crate::gemma4::GEMMA4,
         layers: 30,

@@ -155,7 +155,7 @@ fn texts_in_one_step(shape: &str) {
         slices: vec![Slice::new(15, 20, even), Slice::new(b.len(), 0, odd)],
         outputs: (0..rest.len()).map(|row| Output { row, sample: None, logits: true }).collect(),
         tokens: rest,
-        carried: vec![],
+        ..Step::default()
     });
     let got_a = [first, both[..15].to_vec()].concat();
     assert!(got_a == alone(a), "{shape}: the text that goes on");

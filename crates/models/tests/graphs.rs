@@ -292,3 +292,23 @@ fn rope_refusals() {
     incomplete.metadata.remove("phi3.rope.scaling.original_context_length");
     assert_eq!(refusal(&incomplete), "metadata key `phi3.rope.scaling.original_context_length` is missing");
 }
+
+/// Numbers of weights as published, in billions, and bytes of KV cache per token: a row of 576 and one of 512 columns per layer.
+#[test]
+fn shapes_with_latent_attention_have_the_size_of_their_models() {
+    for (name, billions, kv) in
+        [("deepseek-v2-lite", 15.7, 27 * 2 * 1088), ("glm-4.7-flash", 29.9, 47 * 2 * 1088)]
+    {
+        let shape = Shape::by_name(name).unwrap();
+        let model = Model::build(&shape.metadata(), shape, None).unwrap();
+        let weights: usize = model.graph.weights.iter().map(|w| w.rows * w.cols).sum();
+        assert!((weights as f64 / 1e9 - billions).abs() < 0.1, "{name}: {weights} weights");
+        let bytes = model.graph.kv.iter().map(|layer| layer.bytes_per_token(tern_graph::KvCells::F16));
+        assert_eq!(bytes.sum::<usize>(), kv, "{name}");
+        assert_eq!(
+            model.graph.expert_layers(),
+            shape.layers - 1,
+            "{name}: all layers but the first have experts"
+        );
+    }
+}

@@ -53,11 +53,23 @@ pub enum Error {
         /// The model.
         name: String,
         /// What it needs.
-        plan: MemoryPlan,
+        plan: Box<MemoryPlan>,
         /// The device.
         device: String,
         /// Bytes that the device has.
         total: u64,
+    },
+    /// More layers than have experts were requested for host memory.
+    #[error(
+        "{name}: experts of {requested} layers were requested for the CPU, {available} layers have experts"
+    )]
+    ExpertLayers {
+        /// The model.
+        name: String,
+        /// Layers that were requested.
+        requested: usize,
+        /// Layers that have experts.
+        available: usize,
     },
     /// The recommended sampling parameters of the model are invalid.
     #[error("recommended sampling parameters of {name}: {reason}")]

@@ -18,7 +18,7 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | choose a device, a context, the memory of the KV cache | [`LoadOptions`] |
+//! | choose a device, a context, the memory of the KV cache, where experts are | [`LoadOptions`] |
 //! | continue a text, answer a conversation | [`Model::generate`], [`Model::chat`], [`Model::stream`] |
 //! | constrain an answer to a JSON schema, a regex, choices | [`Request::constraint`], [`Grammar`] |
 //! | get log-probabilities | [`Request::logprobs`] |
@@ -34,6 +34,7 @@ mod constraint;
 mod device;
 pub mod environment;
 mod error;
+mod experts;
 mod machine;
 mod memory;
 mod model;
@@ -53,8 +54,9 @@ pub use chat::{Chat, Message, RenderedChat, ToolCall};
 pub use constraint::CompiledConstraint;
 pub use device::Device;
 pub use error::Error;
+pub use experts::ExpertPlacement;
 pub use machine::threads;
-pub use memory::MemoryPlan;
+pub use memory::{HostMemory, MemoryPlan};
 pub use model::{Model, ModelFacts, ModelParts};
 pub use opened::{OpenedModel, STORIES, inspect_checkpoint, open_checkpoint, pull};
 pub use options::{Context, KvMemory, LoadOptions, PAGE_LEN};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::units;
 
-/// Bytes that a model needs on its device.
+/// Bytes that a model needs on its device, and of the host's memory for a device that has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// The weights.
@@ -21,17 +21,31 @@ pub struct MemoryPlan {
     pub state_slots: usize,
     /// The scratch memory of a step.
     pub scratch: u64,
+    /// What it takes of the host's memory beside that.
+    pub host: Option<HostMemory>,
+}
+
+/// Experts in host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostMemory {
+    /// Layers whose experts are there.
+    pub layers: usize,
+    /// Layers that have experts.
+    pub all_layers: usize,
+    /// Bytes of their weights.
+    pub weights: u64,
 }
 
 impl MemoryPlan {
-    /// All of it.
+    /// All of it on the device.
     pub fn total(&self) -> u64 {
         [self.kv, self.state, self.scratch].into_iter().fold(self.weights, u64::saturating_add)
     }
 }
 
 /// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with layers with a window `KV 1.0 MiB for 4,096 tokens (1,024 in
-/// window layers)`, with recurrent layers also `state 190.0 MiB in 10 slots`.
+/// window layers)`, with recurrent layers also `state 190.0 MiB in 10 slots`, with experts in host memory `; experts of 12 of 48 layers
+/// in host memory, 4.2 GiB`.
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -48,6 +62,8 @@ impl fmt::Display for MemoryPlan {
             let slots = units::thousands(self.state_slots as u64);
             write!(f, ", state {} in {slots} slots", units::bytes(self.state))?;
         }
-        write!(f, ", scratch {}", units::bytes(self.scratch))
+        write!(f, ", scratch {}", units::bytes(self.scratch))?;
+        let Some(HostMemory { layers, all_layers, weights }) = self.host else { return Ok(()) };
+        write!(f, "; experts of {layers} of {all_layers} layers in host memory, {}", units::bytes(weights))
     }
 }

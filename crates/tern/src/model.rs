@@ -11,10 +11,10 @@ use tern_text::{ChatTemplate, Markup, Tokenizer};
 
 use crate::memory::MemoryPlan;
 use crate::opened::OpenedModel;
-use crate::options::{Context, PAGE_LEN};
+use crate::options::{Context, KvMemory, PAGE_LEN, USUAL_CONTEXT};
 use crate::progress::{Progress, Silent};
 use crate::template_traits::TemplateTraits;
-use crate::{Error, LoadOptions, PartialSampling};
+use crate::{Error, ExpertPlacement, LoadOptions, PartialSampling};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
 ///
@@ -232,22 +232,33 @@ fn start_engine(
 ) -> Result<(Handle, MemoryPlan), Error> {
     let (context, seqs) = (opened.context(), options.max_seqs);
     let info = backend.info();
-    let free = info.memory_free.saturating_sub(opened.weight_bytes());
     let step_tokens = options.step_tokens.unwrap_or(info.step_tokens);
     let max_tokens = step_tokens.min(context.saturating_mul(seqs)).max(seqs);
     let graph = &opened.model.graph;
-    let slots = options.state_slots(graph.state_bytes(), free);
-    let sized = |pages: usize| {
-        let (window, state) = (None, None);
-        let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window, state };
-        sizes.with_window(graph).with_slots(graph, slots)
-    };
-    let free = free.saturating_sub(opened.state_bytes(&sized(1)));
     let exact = matches!(options.context, Context::Exactly(_));
-    let bytes = |pages| opened.kv_bytes(&sized(pages));
-    let capacity = sized(options.kv_memory.pages(seqs, context, exact, bytes, free));
-    let memory = opened.memory(&*backend, capacity);
-    let runner = opened.runner(backend, capacity, progress)?;
+    // with so many bytes of weights on the device
+    let sizes = |weights: u64, least_pages: usize| {
+        let free = info.memory_free.saturating_sub(weights);
+        let slots = options.state_slots(graph.state_bytes(), free);
+        let sized = |pages: usize| {
+            let (window, state) = (None, None);
+            let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window, state };
+            sizes.with_window(graph).with_slots(graph, slots)
+        };
+        let free = free.saturating_sub(opened.state_bytes(&sized(1)));
+        let bytes = |pages| opened.kv_bytes(&sized(pages));
+        sized(options.kv_memory.pages(seqs, context, exact, bytes, free).max(least_pages))
+    };
+    // experts leave the device rather than the usual context of one sequence
+    let least = match options.kv_memory {
+        KvMemory::Auto => context.min(USUAL_CONTEXT).div_ceil(PAGE_LEN),
+        KvMemory::Pages(_) | KvMemory::Bytes(_) => 0,
+    };
+    let layers = opened.host_layers(&*backend, |weights| sizes(weights, least))?;
+    let capacity = sizes(opened.device_bytes(layers)?, 0);
+    let memory = opened.memory(&*backend, capacity, layers)?;
+    let experts = if layers > 0 { ExpertPlacement::Host(Some(layers)) } else { ExpertPlacement::Device };
+    let runner = OpenedModel { experts, ..opened }.runner(backend, capacity, progress)?;
     let LoadOptions { max_seqs, max_waiting, step_millis, .. } = *options;
     let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis };
     Ok((Engine::start(Box::new(runner), limits)?, memory))

@@ -10,9 +10,8 @@ use tern_hub::Source;
 use tern_models::{Model as Architecture, Shape, Synth};
 use tern_quant::Quant;
 
-use crate::memory::MemoryPlan;
 use crate::progress::{Downloads, Progress, Work};
-use crate::{Error, LoadOptions, environment};
+use crate::{Error, ExpertPlacement, LoadOptions, environment};
 
 /// Our own native 1-bit model, inside the library, so that the first try needs no download.
 pub static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
@@ -30,6 +29,10 @@ pub struct OpenedModel {
     pub tensors: Vec<HostTensor>,
     /// The type of cached keys and values.
     pub kv_cells: KvCells,
+    /// Where its experts are.
+    pub experts: ExpertPlacement,
+    /// CPU threads for experts in host memory; one per core if not set.
+    pub threads: Option<usize>,
 }
 
 /// Opens the file of a model, which is fetched first if it has a name and is missing.
@@ -85,8 +88,9 @@ impl OpenedModel {
             return Err(Error::Context { name: name.to_string(), requested, trained });
         }
         let (model, tensors) = Architecture::open(&checkpoint, Some(requested))?;
-        let (name, metadata, kv_cells) = (name.to_string(), checkpoint.metadata, options.kv_cells);
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells })
+        let (name, metadata) = (name.to_string(), checkpoint.metadata);
+        let LoadOptions { kv_cells, experts, threads, .. } = *options;
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads })
     }
 
     /// A model with random weights in the shape of a known one, such as `bonsai-8b:q1_0`.
@@ -117,8 +121,9 @@ impl OpenedModel {
             progress.at(done);
         }
         let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
-        let (metadata, model, kv_cells) = (synth.metadata, synth.model, options.kv_cells);
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells })
+        let (metadata, model) = (synth.metadata, synth.model);
+        let LoadOptions { kv_cells, experts, threads, .. } = *options;
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads })
     }
 
     /// Tokens that one sequence may have.
@@ -160,19 +165,6 @@ impl OpenedModel {
         counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
     }
 
-    /// What it will take on a device.
-    pub fn memory(&self, backend: &dyn Backend, capacity: Capacity) -> MemoryPlan {
-        MemoryPlan {
-            weights: self.weight_bytes(),
-            kv: self.kv_bytes(&capacity),
-            kv_tokens: capacity.kv_tokens(),
-            window_tokens: capacity.window.map(|window| window.pages.saturating_mul(capacity.page_len)),
-            state: self.state_bytes(&capacity),
-            state_slots: capacity.state.map_or(0, |state| state.slots),
-            scratch: backend.scratch(&self.model.graph, capacity.max_tokens, capacity.max_outputs),
-        }
-    }
-
     /// Loads the model on a device, or fails if it does not fit. Most programs use [`crate::Model::start`].
     pub fn runner(
         self,
@@ -180,17 +172,20 @@ impl OpenedModel {
         capacity: Capacity,
         progress: &dyn Progress,
     ) -> Result<GraphRunner, Error> {
-        let (info, plan) = (backend.info(), self.memory(&*backend, capacity));
+        let layers = self.host_layers(&*backend, |_| capacity)?;
+        let (info, plan) = (backend.info(), self.memory(&*backend, capacity, layers)?);
         if plan.total() > info.memory_total {
             let (name, device, total) = (self.name, info.name, info.memory_total);
-            return Err(Error::Memory { name, plan, device, total });
+            return Err(Error::Memory { name, plan: plan.into(), device, total });
         }
-        progress.plan(&self, &plan, &info);
-        let _work = Work::begin(progress, "loading", plan.weights);
+        let backend = self.with_host_layers(backend, layers)?;
+        progress.plan(&self, &plan, &backend.info());
+        let weights = self.weight_bytes();
+        let _work = Work::begin(progress, "loading", weights);
         let config = RunnerConfig { capacity, kv_cells: self.kv_cells };
         let stored = |bytes| {
             progress.at(bytes);
-            if bytes >= plan.weights {
+            if bytes >= weights {
                 progress.continues("preparing kernels"); // a GPU's are compiled for the model the first time
             }
         };

@@ -4,7 +4,7 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::Device;
+use crate::{Device, ExpertPlacement};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -13,7 +13,7 @@ pub const PAGE_LEN: usize = 32;
 const MOST_PAGES: usize = u32::MAX as usize;
 
 /// Tokens that every sequence may expect to have, and the default context of programs.
-const USUAL_CONTEXT: usize = 8192;
+pub(crate) const USUAL_CONTEXT: usize = 8192;
 
 /// Snapshots of recurrent layers per sequence in the prefix cache: a few turns of as many conversations.
 const SNAPSHOTS_PER_SEQUENCE: usize = 8;
@@ -35,6 +35,8 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// Tokens that one sequence may have, prompt and answer together.
     pub context: Context,
+    /// Where the experts of a mixture of experts are.
+    pub experts: ExpertPlacement,
     /// The type of cached keys and values.
     pub kv_cells: KvCells,
     /// The memory of the KV cache.
@@ -150,6 +152,7 @@ impl Default for LoadOptions {
             device: Device::Auto,
             threads: None,
             context: Context::AtMost(USUAL_CONTEXT),
+            experts: ExpertPlacement::Auto,
             kv_cells: KvCells::F16,
             kv_memory: KvMemory::Auto,
             state_cache: None,

@@ -3,3 +3,4 @@
 pub(crate) mod free;
 pub(crate) mod lines;
 pub(crate) mod shared;
+pub(crate) mod value_memory;

@@ -29,6 +29,17 @@ impl Device {
         Ok(memory)
     }
 
+    /// Copies bytes to the device, in stream order. They may be changed once this returns.
+    ///
+    /// # Safety
+    ///
+    /// The device has as many bytes at `to`.
+    pub(crate) unsafe fn write_at(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        // SAFETY: by the contract; a copy out of pageable memory has read it when it returns.
+        let code = unsafe { cu::cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.stream) };
+        check(code, || format!("copying {} bytes to the GPU", bytes.len()))
+    }
+
     /// Allocates memory and copies these bytes into it.
     pub(crate) fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory> {
         let memory = self.allocate(bytes.len())?;
@@ -161,6 +172,42 @@ impl Pinned {
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the allocation has this length and is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.bytes) }
+    }
+}
+
+impl Pinned {
+    /// Copies bytes of the device to offset `to`, in stream order.
+    ///
+    /// # Safety
+    ///
+    /// The device has these bytes at `from`.
+    pub(crate) unsafe fn copy_from(&mut self, to: usize, from: u64, bytes: usize) -> Result<()> {
+        self.fits(to, bytes)?;
+        // SAFETY: the range was checked, and pinned memory waits for the stream before it is freed.
+        let code = unsafe { cu::cuMemcpyDtoHAsync_v2(self.at.byte_add(to), from, bytes, self.device.stream) };
+        check(code, || format!("copying {bytes} bytes from the GPU"))
+    }
+
+    /// Copies the first bytes to the device, in stream order; they must not be changed before the copy is done.
+    ///
+    /// # Safety
+    ///
+    /// The device has these bytes at `to`.
+    pub(crate) unsafe fn copy_to(&self, to: u64, bytes: usize) -> Result<()> {
+        self.fits(0, bytes)?;
+        // SAFETY: as for `copy_from`.
+        let code = unsafe { cu::cuMemcpyHtoDAsync_v2(to, self.at, bytes, self.device.stream) };
+        check(code, || format!("copying {bytes} bytes to the GPU"))
+    }
+
+    fn fits(&self, from: usize, len: usize) -> Result<()> {
+        match from.checked_add(len) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(BackendError::Invalid(format!(
+                "{len} bytes at {from}: outside {} bytes of pinned memory",
+                self.bytes
+            ))),
+        }
     }
 }
 

@@ -82,6 +82,7 @@ mod tests {
             carried: vec![Carried { token: 1, output: 3 }],
             slices: vec![slice(5, 2, vec![4]), slice(40, 1, vec![8, 2])],
             outputs: vec![Output { row: 2, ..Output::default() }],
+            ..Step::default()
         };
         let kv = |pages| KvSize { page_len: 32, pages, window_pages: None };
         let words = pack(&step, false);

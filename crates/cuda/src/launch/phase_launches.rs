@@ -2,11 +2,13 @@
 //! they do.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tern_graph::{BackendError, Step};
 
 use super::experts::{ExpertCounts, Experts, has_experts};
+use super::host_phases::HostPhases;
 use super::linear_tiling::{Limits, whole_tile};
 use super::paged_attention::{self, PagedAttention, PagedConfig};
 use super::passing::{Passed, Passing};
@@ -32,6 +34,8 @@ pub(crate) struct PhasePlan<'a> {
     pub(crate) kv: Option<&'a Kv>,
     pub(crate) inputs: u64,
     pub(crate) max_tokens: usize,
+    /// What the host does between launches.
+    pub(crate) host: Option<HostPhases>,
 }
 
 impl PhasePlan<'_> {
@@ -58,7 +62,11 @@ impl PhasePlan<'_> {
 pub(crate) struct PhaseLaunches {
     kernels: PhaseKernels,
     max_tokens: usize,
-    recorded: HashMap<RecordedStep, Recording>,
+    /// The launches of each segment that has some.
+    recorded: HashMap<RecordedStep, Vec<Option<Recording>>>,
+    host: Option<HostPhases>,
+    /// The phases between two host phases.
+    segments: Vec<Range<usize>>,
     device: Arc<Device>,
 }
 
@@ -74,12 +82,36 @@ impl PhaseLaunches {
     pub(crate) fn new(
         device: &Arc<Device>,
         compiler: &mut Compiler,
-        plan: PhasePlan<'_>,
+        mut plan: PhasePlan<'_>,
     ) -> Result<PhaseLaunches> {
-        let max_tokens = plan.max_tokens;
+        let (max_tokens, phases) = (plan.max_tokens, plan.phases.len());
+        let host = plan.host.take();
+        let segments = segments(host.as_ref().map_or(vec![], HostPhases::cuts), phases);
         let kernels = PhaseKernels::new(device, compiler, plan)?;
-        Ok(PhaseLaunches { kernels, max_tokens, recorded: HashMap::new(), device: Arc::clone(device) })
+        let (recorded, device) = (HashMap::new(), Arc::clone(device));
+        Ok(PhaseLaunches { kernels, max_tokens, recorded, host, segments, device })
     }
+
+    /// Submits all segments, with the phases of the host between them.
+    fn alternate(
+        &mut self,
+        tokens: usize,
+        mut submit: impl FnMut(&PhaseKernels, usize, Range<usize>) -> Result<()>,
+    ) -> Result<()> {
+        for (index, segment) in self.segments.iter().enumerate() {
+            submit(&self.kernels, index, segment.clone())?;
+            if let Some(host) = self.host.as_mut().filter(|_| index + 1 < self.segments.len()) {
+                host.run(index, tokens)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ranges of phases between these cuts.
+fn segments(cuts: Vec<usize>, phases: usize) -> Vec<Range<usize>> {
+    let begins = [0].into_iter().chain(cuts.clone());
+    begins.zip(cuts.into_iter().chain([phases])).map(|(begin, end)| begin..end).collect()
 }
 
 impl LaunchStrategy for PhaseLaunches {
@@ -95,12 +127,18 @@ impl LaunchStrategy for PhaseLaunches {
         if let Some(attention) = &mut self.kernels.attention {
             attention.plan(step, words);
         }
+        if let Some(host) = &mut self.host {
+            host.plan(step);
+        }
     }
 
     fn launch(&mut self, size: StepSize) -> Result<()> {
         let items = self.kernels.attention.as_ref().map_or([0; 2], PagedAttention::items);
         let exact = self.kernels.experts.is_some(); // each token of a small step adds experts
-        let Some(size) = recorded_size(size, exact) else { return self.kernels.launch(size, items) };
+        let tokens = size.tokens;
+        let Some(size) = recorded_size(size, exact) else {
+            return self.alternate(tokens, |kernels, _, phases| kernels.launch(size, items, phases));
+        };
         // few sizes: launches are recorded again when contexts have grown
         let step = RecordedStep {
             size,
@@ -111,10 +149,19 @@ impl LaunchStrategy for PhaseLaunches {
                 self.device.wait()?; // a step in flight may be one of them
                 self.recorded.clear();
             }
-            let recording = self.device.record(|| self.kernels.launch(size, step.items))?;
-            self.recorded.insert(step, recording);
+            let record = |phases: &Range<usize>| {
+                let launch = || self.kernels.launch(size, step.items, phases.clone());
+                (!phases.is_empty()).then(|| self.device.record(launch)).transpose()
+            };
+            let recordings = self.segments.iter().map(record).collect::<Result<Vec<_>>>()?;
+            self.recorded.insert(step, recordings);
         }
-        self.recorded[&step].submit()
+        let recordings = std::mem::take(&mut self.recorded);
+        let submitted = self.alternate(tokens, |_, index, _| {
+            recordings[&step][index].as_ref().map_or(Ok(()), Recording::submit)
+        });
+        self.recorded = recordings;
+        submitted
     }
 }
 
@@ -188,11 +235,12 @@ impl PhaseKernels {
         })
     }
 
-    /// Launches all phases for steps of up to this size, with up to `items` of attention's work.
-    fn launch(&self, size: StepSize, items: [usize; 2]) -> Result<()> {
-        let mut attends = 0..;
+    /// Launches some phases for steps of up to this size, with up to `items` of attention's work.
+    fn launch(&self, size: StepSize, items: [usize; 2], phases: Range<usize>) -> Result<()> {
+        let earlier = self.phases[..phases.start].iter();
+        let mut attends = earlier.filter(|(phase, _)| matches!(phase, Phase::Attend(_))).count()..;
         self.experts.iter().for_each(Experts::begin);
-        for (phase, passing) in &self.phases {
+        for (phase, passing) in &self.phases[phases] {
             let raw = phase.raw(0, 0);
             let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
             match phase.large() {
@@ -253,4 +301,15 @@ impl PhaseKernels {
 /// Shared memory of the kernel that makes heads: cosines and sines, and one head per warp.
 fn heads_bytes(a: &AttendArgs) -> usize {
     (a.pairs.max(1) as usize * 2 + PHASE_WARPS * a.head_dim as usize) * 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_phases_cut_the_launches() {
+        assert_eq!(segments(vec![], 7).first(), Some(&(0..7)));
+        assert_eq!(segments(vec![0, 3, 3, 7], 7), [0..0, 0..3, 3..3, 3..7, 7..7]);
+    }
 }

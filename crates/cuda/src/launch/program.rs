@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use tern_graph::{
-    BackendError, Graph, Output, OutputRow, Plan, Sampled, Step, StepOutput, Value, WeightId, Work,
+    BackendError, Graph, HostOpsHandle, Output, OutputRow, Plan, Sampled, Step, StepOutput, Value, WeightId,
+    Work,
 };
 
 use super::fused_step::{FusedStep, FusedStepPlan};
+use super::host_phases::HostPhases;
 use super::in_flight::{InFlight, Running, StepBuffers};
 use super::inputs;
 use super::passing::Passed;
@@ -17,7 +19,7 @@ use crate::driver::{Compiler, Device};
 use crate::kv::Kv;
 use crate::lower::{
     BatchSources, Fused, KernelConfig, Lowering, PassedMemory, StepPhases, TaggedMemory, TaggedValues, fuse,
-    passed_as_halves, passes_before_norm, work,
+    passed_as_halves, passes_before_norm, without_host, work,
 };
 use crate::sampling::{Sampler, is_plain};
 use crate::shared::KvCell;
@@ -39,6 +41,8 @@ pub(crate) struct Compiled {
     buffers: Vec<StepBuffers>,
     device: Arc<Device>,
     pub(crate) vocab: usize,
+    /// Columns of each input of a step.
+    pub(crate) input_widths: Vec<usize>,
     pub(crate) kv: Option<Arc<Kv>>,
     /// The largest step that it is compiled for.
     pub(crate) most: StepSize,
@@ -54,6 +58,7 @@ impl Compiled {
         weights: &[Arc<Weight>],
         kv: Option<Arc<Kv>>,
         most: StepSize,
+        host_ops: Option<HostOpsHandle>,
     ) -> Result<Compiled> {
         let Some(node) = graph.nodes.last() else {
             return Err(BackendError::Invalid("the graph has no nodes".into()));
@@ -65,6 +70,7 @@ impl Compiled {
         })?;
         let work: Vec<_> = fused.iter().map(|phase| work(graph, phase)).collect();
         let plan = Plan::of(graph, &work);
+        let (fused, host) = without_host(fused);
         let needs = Needs { graph, plan: &plan, fused: &fused, weights, kv: kv.as_deref(), most };
         let memory = ProgramMemory::new(device, &needs)?;
         let page_len = kv.as_ref().map_or(0, |kv| kv.spec.page_len);
@@ -75,13 +81,15 @@ impl Compiled {
             tagged: None,
             config: KernelConfig { page_len, ..KernelConfig::default() },
         };
-        let step = StepPhases::of(graph, &fused).and_then(|phases| {
+        let host = HostPhases::new(device, lowering.host_ops(&host)?, host_ops, most.tokens)?;
+        // a fused step does not wait for the host
+        let step = StepPhases::of(graph, &fused).filter(|_| host.is_none()).and_then(|phases| {
             let tagged = TaggedValues::of(graph, &phases.fused, &phases.work, &plan);
             phases.are_passed(graph, &tagged).then_some((phases, tagged))
         });
         let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv: kv.as_deref() };
         let step = step.as_ref().map(|(phases, tagged)| StepParts { phases, tagged });
-        let strategies = builder.build(&fused, &work, step, most.tokens)?;
+        let strategies = builder.build(&fused, &work, step, host, most.tokens)?;
         let sampler = if value.outputs_only {
             Some(Sampler::new(device, compiler, most.outputs, value.width)?)
         } else {
@@ -96,6 +104,7 @@ impl Compiled {
             buffers: vec![],
             device: Arc::clone(device),
             vocab: graph.vocab(),
+            input_widths: graph.input_widths(),
             kv,
             most,
             _weights: weights.to_vec(),
@@ -219,6 +228,7 @@ impl<'a> StrategyBuilder<'a> {
         fused: &[Fused],
         work: &[Work],
         step: Option<StepParts<'a>>,
+        host: Option<HostPhases>,
         max_tokens: usize,
     ) -> Result<Strategies> {
         let phases = self.lowering.phases(fused)?;
@@ -258,7 +268,7 @@ impl<'a> StrategyBuilder<'a> {
         let kv = self.kv;
         let before_norm = (0..fused.len()).map(|i| passes_before_norm(self.lowering.graph, fused, i));
         let passed = Passed { as_halves: passed, before_norm: before_norm.collect() };
-        let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens };
+        let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens, host };
         if max_tokens > 1 || most == 0 {
             self.compiler.load_all(&many.sources(self.device))?;
             list.push(Box::new(PhaseLaunches::new(self.device, self.compiler, many)?));

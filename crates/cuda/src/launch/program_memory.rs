@@ -45,7 +45,7 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) ->
     });
     let x = x_bytes(Layout::chunks(widest), most.tokens).max(experts.max().unwrap_or(0));
     let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum(); // at most; as floats, and of several tokens as halves
-    let sampling = Sampler::scratch_bytes(most.outputs, graph.vocab());
+    let sampling = Sampler::scratch_bytes(most.outputs, graph.output_width());
     x + attention.max().unwrap_or(0) + tagged * (4 + FRAGMENT_TOKENS * (4 + 3)) + sampling
 }
 

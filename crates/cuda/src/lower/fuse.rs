@@ -6,6 +6,7 @@ use tern_graph::{
     Activation, Attention, BackendError, Graph, NormKind, Op, RopeStyle, Routing, Val, WeightId, Work,
 };
 
+use super::host_phases::{HostPhase, receive_late};
 use crate::shared::ElementKind;
 use crate::weights::Layout;
 
@@ -196,6 +197,8 @@ pub(crate) enum Fused {
         x: Val,
         out: Val,
     },
+    /// What the host does between launches.
+    Host(HostPhase),
 }
 
 /// What a phase reads and writes, for the plan of its memory.
@@ -221,6 +224,7 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::JoinHeads { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
         Fused::Mix { x, route, add, out } => (add.iter().copied().chain([*x, *route]).collect(), vec![*out]),
         Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
+        Fused::Host(host) => (host.reads(), host.writes()),
     };
     Work { reads: reads.into_iter().map(|v| resolve_view(graph, v).0).collect(), writes }
 }
@@ -294,7 +298,8 @@ impl Fuser<'_> {
                 None => phases.extend(self.alone(v)?),
             }
         }
-        Ok(phases.into_iter().map(|phase| self.with_prologue(phase)).collect())
+        let phases = phases.into_iter().map(|phase| self.with_prologue(phase)).collect();
+        Ok(receive_late(self.graph, phases))
     }
 
     /// The phase of a node that no other absorbs; `None` for a view.
@@ -341,6 +346,8 @@ impl Fuser<'_> {
             Op::Columns { .. } if !self.readers[out.index()].is_empty() => return Ok(None),
             Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),
             Op::Outputs { x } => Fused::Outputs { x, out },
+            Op::Input { index } => Fused::Host(HostPhase::Write { index, out }),
+            Op::HostExperts { x, logits, piece } => Fused::Host(HostPhase::Send { x, logits, piece, out }),
             Op::Attend { layer, .. } => {
                 return Err(BackendError::Other(format!("attention of layer {layer} was not lowered")));
             }

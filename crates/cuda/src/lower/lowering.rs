@@ -159,11 +159,14 @@ impl Lowering<'_> {
                 let (x, y) = (self.view(*x), self.view(*out));
                 Phase::Outputs(OutputsArgs { x, y, width: self.width(*out), pad: 0 })
             }
+            Fused::Host(host) => {
+                return Err(BackendError::Other(format!("{host:?}: the host has no kernels")));
+            }
         })
     }
 
     /// Where a value is read: in its own rows, or in columns of another value's.
-    fn view(&self, v: Val) -> View {
+    pub(super) fn view(&self, v: Val) -> View {
         let (base, first) = resolve_view(self.graph, v);
         let out = self.out(base);
         View { at: out.at + first as u64 * 4, ..out }

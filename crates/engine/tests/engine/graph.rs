@@ -8,8 +8,9 @@ use tern_engine::{
     Sampling, Scheduler,
 };
 use tern_graph::{
-    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Gating, Graph, HostTensor, KvCells,
-    Program, Random, Reference, Reserve, Roles, RopeStyle, RopeTable, Routing, Step, StepOutput, Ticket,
+    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Gating, Graph, HostExperts, HostTensor,
+    KvCells, Program, Random, Reference, Reserve, Roles, RopeStyle, RopeTable, Routing, Step, StepOutput,
+    Ticket,
 };
 
 use crate::harness::{Scenario, alone, compare, run};
@@ -117,12 +118,15 @@ fn runner(capacity: Capacity) -> GraphRunner {
     load(model().1.clone(), capacity).unwrap()
 }
 
-/// One that runs ahead and one that does not.
-fn runners(capacity: Capacity) -> [GraphRunner; 2] {
+/// One that does not run ahead, one that does, and one whose experts are on a second backend.
+fn runners(capacity: Capacity) -> [GraphRunner; 3] {
     let ahead = Box::new(Ahead(Reference::new(), usize::MAX));
     let (graph, tensors) = model();
-    let ahead = GraphRunner::new(ahead, graph, tensors.clone(), config(capacity), |_| ());
-    [runner(capacity), ahead.unwrap()]
+    let host = HostExperts::new(Box::new(Reference::new()), Box::new(Reference::new()), graph, 1).unwrap();
+    let on = |backend: Box<dyn Backend>| {
+        GraphRunner::new(backend, graph, tensors.clone(), config(capacity), |_| ()).unwrap()
+    };
+    [runner(capacity), on(ahead), on(Box::new(host))]
 }
 
 fn scenario() -> impl Strategy<Value = Scenario> {

@@ -111,7 +111,7 @@ fn two_sequences() -> Result<Case, GraphError> {
         tokens: ids(20, rng),
         slices: vec![Slice::new(1, 18, a), Slice::new(19, 0, b)],
         outputs: [19, 0, 4].map(|row| Output { row, sample: None, logits: true }).to_vec(),
-        carried: vec![],
+        ..Step::default()
     };
     case.steps.push(both);
     Ok(case)

@@ -56,7 +56,7 @@ fn sequences(window: Option<usize>) -> Result<Case, GraphError> {
             tokens: (0..count).map(|_| rng.below(INPUTS) as u32).collect(),
             slices,
             outputs: (0..count).map(|row| Output { row, sample: None, logits: true }).collect(),
-            carried: vec![],
+            ..Step::default()
         });
     };
     for (len, pages) in lens.iter().zip(&tables) {

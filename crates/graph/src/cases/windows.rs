@@ -60,7 +60,7 @@ fn released(args: Attention, window: usize) -> Result<Case, GraphError> {
             tokens: broken.map(id).collect(),
             slices,
             outputs: (0..count).map(|row| Output { row, sample: None, logits: true }).collect(),
-            carried: vec![],
+            ..Step::default()
         });
     };
     // sequence, position and tokens: a prompt in two chunks, then both sequences together, then the long one alone
