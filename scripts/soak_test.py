@@ -2,8 +2,8 @@
 
     python3 scripts/soak_test.py --url http://127.0.0.1:8080 [--api-key KEY] [--clients 64] [--seconds 120] [--pid PID]
 
-With the server's process id it also checks the memory. Fails if any response is unexpected, a KV page is not freed,
-or the memory keeps growing. Needs the PyPI package `httpx`.
+With the server's process id it also checks the memory. Fails if any response is unexpected, a KV page or a state slot is
+not freed, or the memory keeps growing. Needs the PyPI package `httpx`.
 """
 
 import argparse
@@ -43,6 +43,7 @@ class Soak:
         self.unexpected = []
         self.tokens = 0
         self.first = []  # seconds to the first token
+        self.cached, self.prompts = 0, 0  # tokens of the prompts of next turns
         self.end = time.monotonic() + args.seconds
         headers = {"Authorization": f"Bearer {args.api_key}"}
         limits = httpx.Limits(max_connections=None)
@@ -96,6 +97,19 @@ class Soak:
                     break
         self.outcomes["left"] += 1
 
+    async def go_on(self, body, said, rng):
+        """The next turn of a conversation."""
+        turns = [{"role": "assistant", "content": said}, {"role": "user", "content": rng.choice(WORDS)}]
+        body = {**body, "messages": [*body["messages"], *turns], "max_tokens": 16}
+        answer = await self.http.post("/v1/chat/completions", json=body)
+        if answer.status_code == 200:
+            usage = answer.json()["usage"]
+            self.cached += usage["prompt_tokens_details"]["cached_tokens"]
+            self.prompts += usage["prompt_tokens"]
+        elif answer.status_code != 429:
+            self.unexpected.append(f"next turn: {answer.status_code} {answer.text[:200]}")
+        self.outcomes["next turns"] += 1
+
     async def stay(self, rng):
         body = self.request(rng)
         start = time.monotonic()
@@ -110,6 +124,8 @@ class Soak:
                 return
             self.tokens += usage["completion_tokens"]
             self.outcomes["answered"] += 1
+            if usage["total_tokens"] < 200:
+                await self.go_on(body, answer.json()["choices"][0]["message"]["content"], rng)
             return
         done, first = False, None
         async with self.http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -169,6 +185,14 @@ class Soak:
             half, most = self.first[len(self.first) // 2], self.first[int(len(self.first) * 0.99)]
             print(f"first token after {half:.2f} s (half), {most:.2f} s (99 %)")
         print(f"{m['vllm:num_preemptions_total']:.0f} preemptions, KV use at the end {m['vllm:kv_cache_usage_perc']}")
+        if self.prompts:
+            print(f"next turns: {self.cached} of {self.prompts} prompt tokens were cached")
+        slots, snapshots = m["tern:state_slots_total"], m["tern:state_snapshots"]
+        if slots:
+            hits = m["tern:state_snapshot_hits_total"]
+            print(f"{slots:.0f} state slots, {snapshots:.0f} snapshots at the end, {hits:.0f} prompts began with one")
+        if m["tern:state_slots_free"] != slots:
+            self.unexpected.append(f"state slots in use at the end: {dict(m)}")
         if m["vllm:kv_cache_usage_perc"] != 0 or m["vllm:num_requests_running"] != 0:
             self.unexpected.append(f"at the end {dict(m)}")
         if len(memory) >= 8:

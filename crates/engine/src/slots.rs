@@ -172,3 +172,54 @@ impl Slots {
         self.pool.holders(slot) == 1 && !self.pool.has_content(slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(slots: &mut Slots, held: &mut HeldState, end: usize, in_flight: bool) -> (Option<u32>, u32) {
+        let StateSlots { read, write } = slots.next(held, NextStep { in_flight, end }).unwrap();
+        (read, write)
+    }
+
+    fn named(name: u64, position: usize) -> Snapshot {
+        Snapshot { name, position, stays: false, last_stays: false }
+    }
+
+    #[test]
+    fn a_state_is_updated_in_place_unless_it_is_in_flight_or_a_snapshot() {
+        let (mut slots, mut held) = (Slots::new(3), HeldState::default());
+        assert_eq!(step(&mut slots, &mut held, 4, false), (None, 0));
+        assert_eq!(step(&mut slots, &mut held, 5, false), (Some(0), 0));
+        assert_eq!(step(&mut slots, &mut held, 6, true), (Some(0), 1), "5 is in flight");
+        assert_eq!(step(&mut slots, &mut held, 7, true), (Some(1), 0), "by turns");
+        assert!(slots.snapshot(&mut held, named(9, 6)));
+        assert!(!slots.snapshot(&mut held, named(8, 5)), "that state is not there any more");
+        assert_eq!(step(&mut slots, &mut held, 8, true), (Some(0), 2), "1 is a snapshot");
+        slots.release(&mut held);
+        slots.check([].into_iter()).unwrap();
+        assert_eq!(slots.counts(), SlotCounts { total: 3, free: 3, snapshots: 1, taken: 1 });
+    }
+
+    #[test]
+    fn a_snapshot_is_read_by_several_and_replaced_by_the_sequence_that_took_it() {
+        let mut slots = Slots::new(6);
+        let mut first = HeldState::default();
+        step(&mut slots, &mut first, 4, false);
+        assert!(slots.snapshot(&mut first, named(1, 4)));
+        let (mut second, mut third) = (slots.restore(1, 4), slots.restore(1, 4));
+        assert_eq!(step(&mut slots, &mut second, 5, false), (Some(0), 1));
+        assert_eq!(step(&mut slots, &mut third, 5, false), (Some(0), 2));
+        step(&mut slots, &mut first, 8, false);
+        assert!(slots.snapshot(&mut first, named(2, 8)));
+        assert!(slots.has(1), "others hold it");
+        slots.release(&mut second);
+        slots.release(&mut third);
+        step(&mut slots, &mut first, 12, false);
+        assert!(slots.snapshot(&mut first, named(3, 12)));
+        assert!(slots.has(1) && !slots.has(2) && slots.has(3));
+        slots.check([&first].into_iter()).unwrap();
+        let lost = slots.check([].into_iter()).unwrap_err().to_string();
+        assert!(lost.contains("state slot"), "{lost}");
+    }
+}

@@ -341,6 +341,8 @@ mod tests {
         let took = Duration::from_secs(1);
         metrics.finished(model, Finished { reason: "stop", took, prompt_tokens: 3, generated_tokens: 4 });
         let stats = Stats { pages_total: 10, pages_free: 4, running: 2, ..Stats::default() };
+        let slots = Stats { state_slots_total: 9, state_slots_free: 6, state_snapshots: 5, ..stats };
+        let stats = Stats { state_slot_bytes: 1000, snapshots_taken: 70, snapshot_hits: 30, ..slots };
         let step = Duration::from_millis(1500);
         let text = metrics.text(&[(model, Engine { stats, up: false, step })]);
         for line in [
@@ -355,6 +357,13 @@ mod tests {
             "tern:http_responses_total{code=\"200\"} 1",
             "tern:engine_up{model_name=\"a\\\"b\"} 0",
             "tern:engine_step_seconds{model_name=\"a\\\"b\"} 1.5",
+            "tern:state_slots_total{model_name=\"a\\\"b\"} 9",
+            "tern:state_slots_free{model_name=\"a\\\"b\"} 6",
+            "tern:state_bytes{model_name=\"a\\\"b\"} 9000",
+            "tern:state_snapshots{model_name=\"a\\\"b\"} 5",
+            "tern:state_snapshot_bytes{model_name=\"a\\\"b\"} 5000",
+            "tern:state_snapshots_taken_total{model_name=\"a\\\"b\"} 70",
+            "tern:state_snapshot_hits_total{model_name=\"a\\\"b\"} 30",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }

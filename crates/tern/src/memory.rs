@@ -67,3 +67,29 @@ impl fmt::Display for MemoryPlan {
         write!(f, "; experts of {layers} of {all_layers} layers in host memory, {}", units::bytes(weights))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_has_all_parts_of_the_memory() {
+        let mib = 1 << 20;
+        let (kv, kv_tokens, window_tokens) = (4 * mib, 4096, None);
+        let plan = MemoryPlan {
+            weights: 9 * mib,
+            kv,
+            kv_tokens,
+            window_tokens,
+            state: 0,
+            state_slots: 0,
+            scratch: mib,
+            host: None,
+        };
+        assert_eq!(plan.to_string(), "weights 9.0 MiB, KV 4.0 MiB for 4,096 tokens, scratch 1.0 MiB");
+        let plan = MemoryPlan { window_tokens: Some(512), state: 20 * mib, state_slots: 10, ..plan };
+        let text = "weights 9.0 MiB, KV 4.0 MiB for 4,096 tokens (512 in window layers), state 20.0 MiB in 10 slots, \
+                    scratch 1.0 MiB";
+        assert_eq!((plan.to_string().as_str(), plan.total()), (text, 34 * mib));
+    }
+}
