@@ -1,5 +1,5 @@
 //! A model of the ring in `kernels/ring.cuh`, under random schedules: in any order of warps and loads the step ends, and
-//! every warp reads the slot that it waited for.
+//! every warp reads the slot that it waited for, and weights of experts are read for the choice that they belong to.
 //!
 //! Barriers are modelled as in shared memory, where a wait sees only the parity of a round: a wait for a round that is
 //! already two rounds back never ends.
@@ -14,17 +14,32 @@ const WARPS: usize = 4;
 enum Phase {
     /// Tiles of `pieces` slots, two tiles at a time with alternating slots.
     Linear { tiles: usize, pieces: usize },
+    /// The same of the experts that were chosen last.
+    Experts { tiles: usize, pieces: usize },
     /// Slots of keys, each for one warp.
     Attend { slots: usize },
+    /// Chooses experts; nothing is read through the ring.
+    Route,
+}
+
+impl Phase {
+    fn tiles_and_pieces(self) -> Option<(usize, usize)> {
+        match self {
+            Phase::Linear { tiles, pieces } | Phase::Experts { tiles, pieces } => Some((tiles, pieces)),
+            Phase::Attend { .. } | Phase::Route => None,
+        }
+    }
 }
 
 /// Which of the slots that may be filled the reader fills.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Order {
+enum Filling {
     /// Those before the first that may not, as `Reader::fill` does.
     InOrder,
     /// All of them.
     AnyOrder,
+    /// In order, without `Choice::wait_for`.
+    WithoutChoice,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +50,8 @@ enum Op {
     Release { slot: usize, arrivals: usize },
     /// All warps wait for each other.
     Barrier,
+    /// `Choice::publish`, by one warp.
+    Publish,
 }
 
 /// A barrier of shared memory.
@@ -69,11 +86,13 @@ struct Batch {
     first: usize,
     count: usize,
     flying: usize,
+    /// The number of the choice that its experts are of, from 1 on.
+    choice: Option<usize>,
 }
 
 struct Ring {
     slots: usize,
-    order: Order,
+    filling: Filling,
     full: Vec<Gate>,
     empty: Vec<Gate>,
     /// The slot of the step that each slot of the ring holds.
@@ -85,27 +104,39 @@ struct Ring {
     filled: Vec<bool>,
     warps: Vec<Vec<Op>>,
     at: [usize; WARPS],
+    /// Choices so far.
+    published: usize,
+    /// Whether a slot was filled for another choice than its own.
+    confused: bool,
 }
 
 impl Ring {
-    fn new(slots: usize, phases: &[Phase], order: Order) -> Ring {
+    fn new(slots: usize, phases: &[Phase], filling: Filling) -> Ring {
         let takers = (1..=WARPS).rev().find(|n| slots.is_multiple_of(*n)).unwrap_or(1);
-        let (mut warps, mut batches, mut next) = (vec![vec![]; WARPS], vec![], 0);
+        let (mut warps, mut batches, mut next, mut choices) = (vec![vec![]; WARPS], vec![], 0, 0);
         for phase in phases {
             let (count, flying) = match *phase {
-                Phase::Linear { tiles, pieces } => (tiles * pieces, 2.min(slots - 1)),
+                Phase::Linear { tiles, pieces } | Phase::Experts { tiles, pieces } => {
+                    (tiles * pieces, 2.min(slots - 1))
+                }
                 Phase::Attend { slots: keys } => (keys, 8.min(slots - 1)),
+                Phase::Route => (0, 1),
             };
+            choices += usize::from(matches!(phase, Phase::Route));
+            let choice = matches!(phase, Phase::Experts { .. }).then_some(choices);
             for (w, ops) in warps.iter_mut().enumerate() {
+                if let Some((tiles, pieces)) = phase.tiles_and_pieces() {
+                    linear(ops, next, tiles, pieces, slots);
+                }
                 match *phase {
-                    Phase::Linear { tiles, pieces } => linear(ops, next, tiles, pieces, slots),
+                    Phase::Route if w == 0 => ops.push(Op::Publish),
                     Phase::Attend { slots: keys } if w < takers => {
                         let mine = (w..keys).step_by(takers).map(|i| next + i);
                         ops.extend(
                             mine.flat_map(|i| [Op::Wait(i), Op::Release { slot: i, arrivals: WARPS }]),
                         );
                     }
-                    Phase::Attend { .. } => {}
+                    Phase::Attend { .. } | Phase::Linear { .. } | Phase::Experts { .. } | Phase::Route => {}
                 }
                 ops.push(Op::Barrier);
             }
@@ -114,12 +145,13 @@ impl Ring {
                 first: next + n,
                 count: slots.min(32).min(count - n),
                 flying,
+                choice,
             }));
             next += count;
         }
         Ring {
             slots,
-            order,
+            filling,
             full: vec![Gate::new(1); slots],
             empty: vec![Gate::new(WARPS); slots],
             holds: vec![None; slots],
@@ -129,6 +161,8 @@ impl Ring {
             batch: 0,
             warps,
             at: [0; WARPS],
+            published: 0,
+            confused: false,
         }
     }
 
@@ -142,7 +176,13 @@ impl Ring {
 
     /// One iteration of the loop in `Reader::fill`; false if it has to wait.
     fn read(&mut self) -> bool {
-        let Some(&Batch { first, count, flying }) = self.batches.get(self.batch) else { return false };
+        let Some(&Batch { first, count, flying, choice }) = self.batches.get(self.batch) else {
+            return false;
+        };
+        let waits = self.filling != Filling::WithoutChoice;
+        if waits && choice.is_some_and(|n| self.published < n) {
+            return false;
+        }
         let Some(open) = self.filled.iter().position(|f| !f) else { return false };
         if !self.may_fill(first + open, flying) {
             return false;
@@ -158,7 +198,8 @@ impl Ring {
                 self.holds[slot] = None;
                 self.loading.push(first + i);
                 self.filled[i] = true;
-            } else if self.order == Order::InOrder {
+                self.confused |= choice.is_some_and(|n| self.published != n);
+            } else if self.filling != Filling::AnyOrder {
                 break;
             }
         }
@@ -193,6 +234,7 @@ impl Ring {
                 );
             }
             Some(&Op::Release { slot: n, arrivals }) => self.empty[n % self.slots].arrive(arrivals),
+            Some(Op::Publish) => self.published += 1,
             Some(Op::Barrier) => {
                 let here =
                     |w: usize| self.warps[w].get(self.at[w]).is_some_and(|op| matches!(op, Op::Barrier));
@@ -207,7 +249,7 @@ impl Ring {
         true
     }
 
-    /// Whether the step ends under a random schedule.
+    /// Whether the step ends under a random schedule, with the weights of the right experts.
     fn ends(mut self, random: &mut Random) -> bool {
         loop {
             // a warp, the reader, or memory
@@ -218,7 +260,8 @@ impl Ring {
                 _ => self.compute(who - 2),
             });
             if !moved {
-                return self.batch == self.batches.len()
+                return !self.confused
+                    && self.batch == self.batches.len()
                     && self.at.iter().zip(&self.warps).all(|(at, ops)| *at == ops.len());
             }
         }
@@ -256,13 +299,33 @@ fn layers(random: &mut Random, count: usize) -> Vec<Phase> {
     (0..count).flat_map(|_| layer(tiles)).collect()
 }
 
-/// How many of the schedules never end.
-fn stuck(order: Order, slots: usize, schedules: usize) -> usize {
+/// Layers with experts, of which this block may have no tiles: the choice, gate and up, down.
+fn expert_layers(random: &mut Random, count: usize) -> Vec<Phase> {
+    let (keys, pieces) = (random.below(12), 1 + random.below(6));
+    let tiles = [1, 1, 0, 0].map(|least: usize| least + random.below(3));
+    let layer = [
+        Phase::Linear { tiles: tiles[0], pieces: 1 },
+        Phase::Attend { slots: keys },
+        Phase::Linear { tiles: tiles[1], pieces: 1 },
+        Phase::Route,
+        Phase::Experts { tiles: 2 * tiles[2], pieces: 1 },
+        Phase::Experts { tiles: tiles[3], pieces },
+    ];
+    layer.repeat(count)
+}
+
+/// How many of the schedules never end, or read weights of other experts.
+fn failures(
+    filling: Filling,
+    slots: usize,
+    schedules: usize,
+    layers: fn(&mut Random, usize) -> Vec<Phase>,
+) -> usize {
     let mut random = Random::new(slots as u64);
     (0..schedules)
         .filter(|_| {
             let phases = layers(&mut random, 3);
-            !Ring::new(slots, &phases, order).ends(&mut random)
+            !Ring::new(slots, &phases, filling).ends(&mut random)
         })
         .count()
 }
@@ -270,11 +333,22 @@ fn stuck(order: Order, slots: usize, schedules: usize) -> usize {
 #[test]
 fn a_step_ends_whatever_the_order_of_warps_and_loads() {
     for slots in [2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 32] {
-        assert_eq!(stuck(Order::InOrder, slots, 2_000), 0, "{slots} slots");
+        assert_eq!(failures(Filling::InOrder, slots, 2_000, layers), 0, "{slots} slots");
+        assert_eq!(failures(Filling::InOrder, slots, 2_000, expert_layers), 0, "{slots} slots, experts");
     }
 }
 
 #[test]
 fn filling_slots_out_of_order_can_deadlock() {
-    assert!(stuck(Order::AnyOrder, 8, 2_000) > 0);
+    assert!(failures(Filling::AnyOrder, 8, 2_000, layers) > 0);
+}
+
+#[test]
+fn weights_of_experts_are_read_after_their_choice_and_before_the_next() {
+    // without the wait, slots are filled before the choice is known
+    assert!(failures(Filling::WithoutChoice, 8, 2_000, expert_layers) > 0);
+    // a choice that the other warps make only after they have used it
+    let mut ring = Ring::new(8, &[Phase::Experts { tiles: 1, pieces: 1 }, Phase::Route], Filling::InOrder);
+    ring.batches[0].choice = Some(1);
+    assert!(!ring.ends(&mut Random::new(2)));
 }
