@@ -3,6 +3,7 @@
 mod bench;
 mod bench_serve;
 mod doctor;
+mod samplers;
 mod serve;
 
 use std::convert::Infallible;
@@ -14,6 +15,7 @@ use tern::{Device, ExpertPlacement};
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchWhat};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
+pub(crate) use self::samplers::SamplerArgs;
 pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
 use crate::values::{self, MaxTokens, Seed, positive};
 
@@ -152,6 +154,8 @@ pub(crate) struct SamplingArgs {
     /// Add BIAS to the logit of token ID; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = values::bias)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
+    #[command(flatten)]
+    pub(crate) samplers: SamplerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -174,6 +178,9 @@ pub(crate) struct RunArgs {
     /// End the text before this string; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+    /// File with a grammar that the text must follow: GBNF (llama.cpp) or Lark
+    #[arg(long, value_name = "FILE")]
+    pub(crate) grammar_file: Option<PathBuf>,
     /// Continue after the model's end tokens
     #[arg(long)]
     pub(crate) ignore_eos: bool,

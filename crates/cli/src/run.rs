@@ -1,11 +1,12 @@
 //! `tern run`: one prompt, one answer.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::Instant;
 
 use serde_json::json;
 use tern::text::StopStrings;
-use tern::{Answer, Delta, FinishReason, Message, Model, Request, TextStream, units};
+use tern::{Answer, Delta, FinishReason, Grammar, Message, Model, Request, TextStream, units};
 
 use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
@@ -133,6 +134,12 @@ fn names_a_model(prompt: &str) -> bool {
             || FAMILIES.iter().any(of_family))
 }
 
+fn read_grammar(file: &Path) -> CliResult<Grammar> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| CliError::message(format!("--grammar-file {}: {e}", file.display())))?;
+    Ok(Grammar::of_text(text))
+}
+
 pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     args.sampling.check()?;
     StopStrings::new(args.stop.clone())?;
@@ -147,6 +154,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         "-" => stdin::whole()?,
         prompt => stdin::joined(prompt, &stdin::piped()?),
     };
+    let constraint = args.grammar_file.as_deref().map(read_grammar).transpose()?;
     let model = args.model.load(default)?;
     let is_chat = !args.raw && model.template().is_some();
     if args.system.is_some() && !is_chat {
@@ -163,6 +171,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         max_tokens: args.max_tokens.0,
         stops: args.stop.clone(),
         ignore_end: args.ignore_eos,
+        constraint,
         separate: false,
         ..args.sampling.apply(request)
     };

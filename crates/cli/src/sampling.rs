@@ -1,8 +1,9 @@
 //! Sampling parameters from flags.
 
-use tern::{PartialSampling, Request, Sampling};
+use tern::engine::{Dry, Mirostat, MirostatVersion, Xtc};
+use tern::{Model, PartialSampling, Request, Sampling};
 
-use crate::args::{PartialSamplingArgs, SamplingArgs};
+use crate::args::{PartialSamplingArgs, SamplerArgs, SamplingArgs};
 use crate::error::CliResult;
 
 impl PartialSamplingArgs {
@@ -25,6 +26,7 @@ impl SamplingArgs {
         Request {
             sampling: self.partial.sampling(),
             base: self.base(),
+            dry_breakers: self.samplers.breakers(),
             seed: self.seed.and_then(|seed| seed.0),
             ..request
         }
@@ -35,7 +37,45 @@ impl SamplingArgs {
             frequency: self.frequency_penalty,
             presence: self.presence_penalty,
             bias: self.logit_bias.clone(),
-            ..Sampling::default()
+            ..self.samplers.over(Sampling::default())
+        }
+    }
+}
+
+impl SamplerArgs {
+    /// Sets them; the breakers of DRY need a model and are not set.
+    pub(crate) fn over(&self, base: Sampling) -> Sampling {
+        let version = match self.mirostat {
+            0 => None,
+            1 => Some(MirostatVersion::One),
+            _ => Some(MirostatVersion::Two),
+        };
+        Sampling {
+            top_n_sigma: self.top_n_sigma,
+            typical_p: self.typical_p,
+            xtc: Xtc { probability: self.xtc_probability, threshold: self.xtc_threshold },
+            dry: Dry {
+                multiplier: self.dry_multiplier,
+                base: self.dry_base,
+                allowed_length: self.dry_allowed_length,
+                // -1 is all
+                last_n: usize::try_from(self.dry_penalty_last_n).unwrap_or(usize::MAX),
+                ..Dry::default()
+            },
+            mirostat: version.map(|version| Mirostat {
+                version,
+                tau: self.mirostat_tau,
+                eta: self.mirostat_eta,
+            }),
+            ..base
+        }
+    }
+
+    /// The texts that end a repetition.
+    pub(crate) fn breakers(&self) -> Vec<String> {
+        match self.dry_sequence_breaker.as_slice() {
+            [] => Model::BREAKERS.map(String::from).into(),
+            texts => texts.to_vec(),
         }
     }
 }

@@ -22,7 +22,7 @@ const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     process::return_freed_memory();
     let keys = api_keys(&args)?;
-    args.sampling.sampling().over(ServedModel::openai_defaults()).check()?;
+    args.samplers.over(args.sampling.sampling().over(ServedModel::openai_defaults())).check()?;
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;
@@ -202,11 +202,14 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
             units::thousands(capacity.kv_tokens() as u64),
         );
     }
-    let defaults = args.sampling.sampling().or(model.recommended());
+    let defaults = args.sampling.sampling().or(model.recommended()).over(ServedModel::openai_defaults());
+    let mut defaults = args.samplers.over(defaults);
+    // also if DRY is off: a request may set its multiplier alone
+    defaults.dry.breakers = model.breakers(args.samplers.breakers().iter().map(String::as_str));
     Ok(ServedModel {
         names,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-        defaults: defaults.over(ServedModel::openai_defaults()),
+        defaults,
         model,
     })
 }

@@ -52,4 +52,7 @@ pub use request::{Event, Finish, Pooling, Request, RequestId};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, Stats};
 pub use scripted::ScriptedRunner;
-pub use tern_graph::{Mask, PageTable, Sample, Sampled, Sampling, SamplingError, StateSlots};
+pub use tern_graph::{
+    Breakers, Dry, Mask, Mirostat, MirostatVersion, PageTable, Sample, Sampled, Sampling, SamplingError,
+    StateSlots, Xtc,
+};

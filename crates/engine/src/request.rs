@@ -24,6 +24,8 @@ pub struct Request {
     pub priority: i32,
     /// Which tokens may come next.
     pub constraint: Option<SharedConstraint>,
+    /// The first tokens that are generated are a prompt of this length: they do not count as generated for sampling.
+    pub scored: usize,
     /// Compute the hidden state of the prompt; nothing is generated.
     pub pooling: Option<Pooling>,
 }
@@ -47,6 +49,7 @@ impl Request {
             end_tokens: Arc::new([]),
             priority: 0,
             constraint: None,
+            scored: 0,
             pooling: None,
         }
     }

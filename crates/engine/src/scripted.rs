@@ -209,7 +209,8 @@ impl ScriptedRunner {
     fn report(&self, id: u32, logprobs: Option<usize>) -> Sampled {
         let Some(count) = logprobs else { return Sampled { id, ..Sampled::default() } };
         let nth = |i: usize| (((id as usize + i) % self.vocab.max(1)) as u32, -(i as f32));
-        Sampled { id, logprob: Some(0.0), top: (0..count.min(self.vocab)).map(nth).collect() }
+        let top = (0..count.min(self.vocab)).map(nth).collect();
+        Sampled { id, logprob: Some(0.0), top, rank: Some(1), ..Sampled::default() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_graph::{Mask, Sampled, Sampling, Seen, StateSlots, all_finite};
+use tern_graph::{History, Mask, Sampled, Sampling, Seen, StateSlots, all_finite};
 
 use crate::pages::{Need, PageList, Pages};
 use crate::slots::NextStep;
@@ -34,6 +34,8 @@ pub(crate) struct Sequence {
     /// Without its prompt and sampling parameters, which are `tokens` and `sampling`.
     request: Request,
     sampling: Arc<Sampling>,
+    /// The state of mirostat after the last token.
+    mirostat: Option<f32>,
     /// Kept only if the penalties look at it: the first `counted` tokens.
     seen: Seen,
     counted: usize,
@@ -63,6 +65,7 @@ impl Sequence {
             tokens,
             request,
             sampling,
+            mirostat: None,
             seen,
             sum: vec![],
         }
@@ -91,7 +94,7 @@ impl Sequence {
     /// Whether its next token can be planned only when the one in flight is known: because sampling depends on it, or
     /// because two would be unknown.
     pub(crate) fn must_wait(&self) -> bool {
-        let depends = self.request.constraint.is_some() || self.sampling.has_penalties();
+        let depends = self.request.constraint.is_some() || self.sampling.depends_on_text();
         self.pending() > 0 && (self.unknown > 1 || self.unknown > 0 && depends)
     }
 
@@ -202,7 +205,8 @@ impl Sequence {
             Some(pooling) => Entry::pooled(pooling, last),
             None if last => {
                 self.count();
-                let mut sample = self.sampling.at(end, &self.seen);
+                let history = History { tokens: &self.tokens, seen: &self.seen, mirostat: self.mirostat };
+                let mut sample = self.sampling.at(end, history);
                 sample.mask = self.request.constraint.as_ref().map(|_| Mask::pending());
                 Want::Token(sample, self.request.constraint.clone())
             }
@@ -222,7 +226,10 @@ impl Sequence {
     /// would copy them.
     fn count(&mut self) {
         if self.sampling.has_penalties() {
-            self.tokens[self.counted..].iter().for_each(|&id| self.seen.add(id));
+            let prompt = self.prompt_len + self.request.scored;
+            for (at, &id) in self.tokens.iter().enumerate().skip(self.counted) {
+                if at < prompt { self.seen.see(id) } else { self.seen.add(id) }
+            }
             self.counted = self.tokens.len();
         }
     }
@@ -262,6 +269,8 @@ impl Sequence {
             Err(why) => return self.end(Event::Failed(EngineError::Constraint(why)), emit),
         };
         self.tokens.push(sampled.id);
+        // tokens that are scored were not chosen
+        self.mirostat = sampled.mirostat.filter(|_| self.generated() > self.request.scored);
         emit(Event::Token(sampled.clone()));
         if complete {
             self.end(Event::Done(Finish::Complete), emit);
@@ -294,7 +303,7 @@ impl Sequence {
 
 #[cfg(test)]
 mod tests {
-    use tern_graph::Sample;
+    use tern_graph::{Dry, Mirostat, MirostatVersion, Sample};
 
     use super::*;
     use crate::{Constraint, SharedConstraint};
@@ -380,5 +389,36 @@ mod tests {
         sequence.advance(&entry, &Answer::Token(Sampled { id: 2, ..Sampled::default() }), &mut |_| ());
         let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
+    }
+
+    #[test]
+    fn scored_tokens_do_not_count_as_generated() {
+        let sampling = Sampling { frequency: 1.0, ..Sampling::default() };
+        let request = Request { sampling, scored: 2, ..Request::new(vec![4], 9) };
+        let mut sequence = Sequence::new(1, 1, request);
+        for id in [2, 7, 2] {
+            let entry = sequence.next_entry(1, 0);
+            let sampled = Sampled { id, mirostat: Some(3.0), ..Sampled::default() };
+            sequence.advance(&entry, &Answer::Token(sampled), &mut |_| ());
+            assert_eq!(sequence.mirostat, (sequence.generated() == 3).then_some(3.0));
+        }
+        let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
+        assert_eq!(seen, Some(vec![(2, 1), (4, 0), (7, 0)]));
+    }
+
+    #[test]
+    fn sampling_that_depends_on_the_text_waits_for_the_token_in_flight() {
+        let waits = |sampling: Sampling| {
+            let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4], 9) });
+            sequence.next_entry(1, 0);
+            sequence.must_wait()
+        };
+        let off = Sampling::default;
+        let mirostat = Mirostat { version: MirostatVersion::Two, tau: 5.0, eta: 0.1 };
+        assert!(!waits(off()));
+        assert!(!waits(Sampling { typical_p: 0.5, top_n_sigma: 1.0, ..off() }));
+        assert!(waits(Sampling { dry: Dry { multiplier: 0.8, ..Dry::default() }, ..off() }));
+        assert!(waits(Sampling { mirostat: Some(mirostat), ..off() }));
+        assert!(waits(Sampling { presence: 0.1, ..off() }));
     }
 }

@@ -6,14 +6,14 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory};
 use tern_text::Tokenizer;
 
-use crate::constraint::CompiledGrammar;
+use crate::constraint::{CompiledGrammar, TextMatcher};
 use crate::error::{GrammarError, first_line};
-use crate::grammar::Grammar;
+use crate::gbnf::GbnfMatcher;
+use crate::grammar::{Grammar, Translated};
 use crate::limits;
 use crate::slots::Slots;
 use crate::vocabulary::Vocabulary;
@@ -86,11 +86,19 @@ impl GrammarCompiler {
 }
 
 impl Ready {
-    fn compile(&self, grammar: TopLevelGrammar) -> Result<CompiledGrammar, String> {
+    /// A grammar that accepts no text fails here, not while generating.
+    fn compile(&self, grammar: Translated) -> Result<CompiledGrammar, String> {
         let work = || {
-            let mut matcher = Matcher::new(self.factory.create_parser(grammar));
-            // a grammar that accepts no text fails here, not while generating
-            matcher.compute_mask().map_err(|error| why(&error.to_string()))?;
+            let matcher = match grammar {
+                Translated::Parser(grammar) => {
+                    let mut matcher = Matcher::new(self.factory.create_parser(grammar));
+                    matcher.compute_mask().map_err(|error| why(&error.to_string()))?;
+                    TextMatcher::Parser(Box::new(matcher))
+                }
+                Translated::Gbnf(rules) => {
+                    TextMatcher::Gbnf(Box::new(GbnfMatcher::new(rules, Arc::clone(&self.vocabulary))?))
+                }
+            };
             Ok(CompiledGrammar { matcher, tokens: self.vocabulary.tokenizer().vocab_size() })
         };
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the parser failed".into()))

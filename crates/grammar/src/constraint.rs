@@ -6,18 +6,29 @@ use llguidance::Matcher;
 use tern_engine::Constraint;
 
 use crate::error::first_line;
+use crate::gbnf::GbnfMatcher;
 
 /// A compiled grammar. Each sequence needs its own [`GrammarConstraint`].
 pub struct CompiledGrammar {
-    pub(crate) matcher: Matcher,
+    pub(crate) matcher: TextMatcher,
     /// Size of the vocabulary.
     pub(crate) tokens: usize,
+}
+
+/// What follows a text: the parser, or the automaton of a GBNF grammar.
+pub(crate) enum TextMatcher {
+    Parser(Box<Matcher>),
+    Gbnf(Box<GbnfMatcher>),
 }
 
 impl CompiledGrammar {
     /// The constraint of a new sequence.
     pub fn constraint(&self) -> GrammarConstraint {
-        GrammarConstraint { matcher: self.matcher.deep_clone(), tokens: self.tokens }
+        let matcher = match &self.matcher {
+            TextMatcher::Parser(matcher) => TextMatcher::Parser(Box::new(matcher.deep_clone())),
+            TextMatcher::Gbnf(matcher) => TextMatcher::Gbnf(matcher.clone()),
+        };
+        GrammarConstraint { matcher, tokens: self.tokens }
     }
 }
 
@@ -29,24 +40,32 @@ impl std::fmt::Debug for CompiledGrammar {
 
 /// The state of one sequence in a grammar.
 pub struct GrammarConstraint {
-    matcher: Matcher,
+    matcher: TextMatcher,
     tokens: usize,
 }
 
 impl Constraint for GrammarConstraint {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         let matcher = &mut self.matcher;
-        let mask = guarded(|| matcher.compute_mask_or_eos().map_err(|error| error.to_string()))?;
-        let mut words = mask.as_slice().to_vec();
+        let mut words = guarded(|| match matcher {
+            TextMatcher::Parser(matcher) => {
+                let mask = matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
+                Ok(mask.as_slice().to_vec())
+            }
+            TextMatcher::Gbnf(matcher) => matcher.mask(),
+        })?;
         words.truncate(self.tokens.div_ceil(32));
         Ok(words)
     }
 
     fn accept(&mut self, token: u32) -> Result<bool, String> {
         let matcher = &mut self.matcher;
-        guarded(|| {
-            matcher.consume_token(token).map_err(|error| error.to_string())?;
-            Ok(matcher.is_stopped())
+        guarded(|| match matcher {
+            TextMatcher::Parser(matcher) => {
+                matcher.consume_token(token).map_err(|error| error.to_string())?;
+                Ok(matcher.is_stopped())
+            }
+            TextMatcher::Gbnf(matcher) => matcher.accept(token),
         })
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tern_text::{CallTexts, Tokenizer};
 
 use crate::error::GrammarError;
+use crate::gbnf::{Rules, is_gbnf};
 use crate::{calls, lark, limits, schema};
 
 /// What the whole text must match.
@@ -18,6 +19,8 @@ pub enum Grammar {
     Regex(String),
     /// A grammar in llguidance's variant of Lark; its first rule is `start`.
     Lark(String),
+    /// A grammar of llama.cpp; the rule of the whole text is `root`.
+    Gbnf(String),
     /// One of these texts.
     Choice(Vec<String>),
     /// Tool calls.
@@ -31,21 +34,38 @@ pub enum Grammar {
     },
 }
 
+/// What a grammar is compiled from.
+pub(crate) enum Translated {
+    Parser(TopLevelGrammar),
+    Gbnf(Rules),
+}
+
 impl Grammar {
+    /// A grammar as text: GBNF if a line defines a rule by `::=`, otherwise Lark.
+    pub fn of_text(text: String) -> Grammar {
+        if is_gbnf(&text) { Grammar::Gbnf(text) } else { Grammar::Lark(text) }
+    }
+
     /// Its name in errors.
     pub(crate) fn noun(&self) -> &'static str {
         match self {
             Grammar::JsonObject | Grammar::JsonSchema(_) => "JSON schema",
             Grammar::Regex(_) => "regex",
             Grammar::Lark(_) => "Lark grammar",
+            Grammar::Gbnf(_) => "GBNF grammar",
             Grammar::Choice(_) => "choice",
             Grammar::Calls { .. } => "list of tools",
         }
     }
 
     /// Checks everything that can be checked without the parser, and translates it.
-    pub(crate) fn translate(&self, tokenizer: &Tokenizer) -> Result<TopLevelGrammar, GrammarError> {
-        match self {
+    pub(crate) fn translate(&self, tokenizer: &Tokenizer) -> Result<Translated, GrammarError> {
+        let parser = match self {
+            Grammar::Gbnf(text) => {
+                check_text("GBNF grammar", text)?;
+                let invalid = |why| GrammarError::Invalid { what: "GBNF grammar", why };
+                return Rules::new(text).map(Translated::Gbnf).map_err(invalid);
+            }
             Grammar::JsonObject => {
                 Ok(TopLevelGrammar::from_json_schema(schema::with_options(json!({"type": "object"}))))
             }
@@ -65,7 +85,8 @@ impl Grammar {
             Grammar::Calls { texts, tools, many } => {
                 calls::lark(texts, tools, *many, tokenizer).map(TopLevelGrammar::from_lark)
             }
-        }
+        };
+        parser.map(Translated::Parser)
     }
 }
 

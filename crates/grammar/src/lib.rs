@@ -1,8 +1,8 @@
-//! Constrained decoding: text that follows a JSON schema, a regex, a Lark grammar, a list of choices or a tool call.
+//! Constrained decoding: text that follows a JSON schema, a regex, a Lark or GBNF grammar, a list of choices or a tool call.
 //!
 //! [`GrammarCompiler::compile`] turns a [`Grammar`] into a [`CompiledGrammar`] for one vocabulary; each sequence gets
 //! its own [`GrammarConstraint`] from it, which gives the mask of allowed tokens step by step. The parser is
-//! `llguidance`. This crate adapts our vocabulary to it and bounds untrusted input in size, depth, time and memory; a
+//! `llguidance`, except for GBNF. This crate adapts our vocabulary to it and bounds untrusted input in size, depth, time and memory; a
 //! schema keyword that would be ignored is an error.
 //!
 //! ```
@@ -30,6 +30,7 @@ mod calls;
 mod compiler;
 mod constraint;
 mod error;
+mod gbnf;
 mod grammar;
 mod lark;
 mod limits;

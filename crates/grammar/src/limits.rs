@@ -26,6 +26,16 @@ pub(crate) const TOOLS: usize = 128;
 pub(crate) const CALLS: usize = 16;
 /// `patternProperties` per object: every pair of them is compared.
 pub(crate) const PATTERNS: usize = 16;
+/// Repetitions of an item of a GBNF grammar.
+pub(crate) const REPETITIONS: usize = 2000;
+/// Items of a GBNF grammar, with all repetitions.
+pub(crate) const GBNF_ITEMS: usize = 200_000;
+/// Places of a GBNF grammar at which a text may be at the same time.
+pub(crate) const GBNF_PLACES: usize = 2000;
+/// States of a GBNF grammar that are known at the same time, of 1 to 2 kB.
+pub(crate) const GBNF_STATES: usize = 20_000;
+/// Places of a GBNF grammar that are visited for one mask: less than half a second.
+pub(crate) const GBNF_WORK: usize = 2_000_000;
 
 /// Grammars compiled at the same time.
 pub(crate) const COMPILING: usize = 4;

@@ -3,6 +3,7 @@
 
 mod backend;
 pub mod cases;
+mod dry;
 mod expert_split;
 mod experts;
 mod graph;
@@ -28,6 +29,7 @@ pub use backend::{
     Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
     Reserve, Slice, Step, StepOutput, Ticket,
 };
+pub use dry::{Breakers, Dry};
 pub use expert_split::{ExpertPiece, ExpertSplit};
 pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
 pub use host_experts::HostExperts;
@@ -44,7 +46,7 @@ pub use reference::Reference;
 pub use role::{Role, Roles};
 pub use routing::{ExpertGroups, Gating, Routing, RoutingWorkspace};
 pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
-pub use sampling::{Sampling, SamplingError};
+pub use sampling::{History, Mirostat, MirostatVersion, Sampling, SamplingError, Xtc};
 pub use seen::Seen;
 pub use state::{StateLayer, StateSlots, StateSpec};
 pub use tensor::HostTensor;

@@ -2,8 +2,9 @@
 //!
 //! A row with a NaN or an infinity gives no token, whatever the parameters.
 //!
-//! Order: mask, bias and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw depends on the
-//! request's seed and the position, so a replayed, preempted or differently batched request gives the same text.
+//! Order: mask, bias, DRY and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw depends on the
+//! request's seed and the position, so a replayed, preempted or differently batched request gives the same text. Filters
+//! that only the host has are in `filters.rs`.
 //!
 //! After the temperature, a token has a weight, an integer of at most 2^30. The best come first by weight, and the
 //! lowest id first among equal weights: top-k keeps the k best, top-p the fewest best that together weigh at least
@@ -11,6 +12,7 @@
 //! passes `floor(draw * total)`.
 
 mod choice;
+mod filters;
 
 use std::sync::Arc;
 
@@ -25,8 +27,14 @@ pub struct Sample {
     pub seen: Seen,
     /// The tokens that may be chosen; all without it.
     pub mask: Option<Mask>,
+    /// What DRY subtracts from logits, by token.
+    pub repetitions: Vec<(u32, f32)>,
+    /// The state of mirostat; none before the first token.
+    pub mirostat: Option<f32>,
     /// The draw, in [0, 1).
     pub draw: f32,
+    /// Another one, which decides whether XTC excludes tokens.
+    pub coin: f32,
 }
 
 impl From<Sampling> for Sample {
@@ -44,6 +52,10 @@ pub struct Sampled {
     pub logprob: Option<f32>,
     /// The best tokens and their log-probabilities, best first, if requested.
     pub top: Vec<(u32, f32)>,
+    /// Its rank by probability, the best is 1, if log-probabilities are requested.
+    pub rank: Option<u32>,
+    /// The state of mirostat after it.
+    pub mirostat: Option<f32>,
 }
 
 impl Sample {
@@ -52,17 +64,27 @@ impl Sample {
         if !all_finite(logits) {
             return None;
         }
-        let id = if self.changes_logits() {
+        let chosen = if self.changes_logits() {
             let mut own = logits.to_vec();
             self.adjust(&mut own);
-            choice::choose(self, &own)?
+            self.choose(&own)?
         } else {
-            choice::choose(self, logits)?
+            self.choose(logits)?
         };
-        let Some(count) = self.params.logprobs else { return Some(Sampled { id, ..Sampled::default() }) };
-        let log_sum = log_sum_exp(logits);
-        let logprob = Some(logits[id as usize] - log_sum);
-        Some(Sampled { id, logprob, top: top_logprobs(logits, count) })
+        let filters::Chosen { id, mirostat } = chosen;
+        let plain = Sampled { id, mirostat, ..Sampled::default() };
+        let Some(count) = self.params.logprobs else { return Some(plain) };
+        let logit = logits[id as usize];
+        let logprob = Some(logit - log_sum_exp(logits));
+        let rank = Some(1 + logits.iter().filter(|&&x| x > logit).count() as u32);
+        Some(Sampled { logprob, rank, top: top_logprobs(logits, count), ..plain })
+    }
+
+    fn choose(&self, logits: &[f32]) -> Option<filters::Chosen> {
+        match self.params.needs_host() {
+            true => filters::choose(self, logits),
+            false => choice::choose(self, logits).map(|id| filters::Chosen { id, mirostat: None }),
+        }
     }
 
     /// Whether penalties change any logit.
@@ -70,9 +92,16 @@ impl Sample {
         !self.seen.counts().is_empty() && self.params.has_penalties()
     }
 
-    /// Whether a mask, biases or penalties change any logit.
+    /// Whether a mask, biases, DRY or penalties change any logit.
     pub fn changes_logits(&self) -> bool {
-        !self.params.bias.is_empty() || self.has_penalties() || self.mask.is_some()
+        let adds = !self.params.bias.is_empty() || !self.repetitions.is_empty();
+        adds || self.has_penalties() || self.mask.is_some()
+    }
+
+    /// What is added to logits, in order: the biases, then DRY.
+    pub fn added(&self) -> impl Iterator<Item = (u32, f32)> {
+        let repetitions = self.repetitions.iter().map(|&(id, penalty)| (id, -penalty));
+        self.params.bias.iter().copied().chain(repetitions)
     }
 
     /// The lowest weight that min-p keeps, from 1 to 2^30, the weight of the best token.
@@ -84,7 +113,7 @@ impl Sample {
         if let Some(mask) = &self.mask {
             mask.apply(logits);
         }
-        for &(id, by) in &self.params.bias {
+        for (id, by) in self.added() {
             if let Some(x) = logits.get_mut(id as usize) {
                 *x += by;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Random, Sample, Seen};
+use crate::{Dry, Random, Sample, Seen};
 
 /// How tokens are chosen. The default is greedy with every penalty off.
 ///
@@ -24,6 +24,16 @@ pub struct Sampling {
     pub frequency: f32,
     /// Subtracted from a logit once if the token was generated; 0 is off.
     pub presence: f32,
+    /// Drop tokens whose logit is more than this many standard deviations below the best one; 0 keeps all.
+    pub top_n_sigma: f32,
+    /// Keep the tokens whose surprise is closest to the expected one until their probabilities pass this; 1 keeps all.
+    pub typical_p: f32,
+    /// Excludes the most probable tokens at random.
+    pub xtc: Xtc,
+    /// A penalty on tokens that continue a repetition.
+    pub dry: Dry,
+    /// Replaces top-k, top-p, min-p and the other filters by a target for the surprise of tokens.
+    pub mirostat: Option<Mirostat>,
     /// Added to single logits.
     pub bias: Vec<(u32, f32)>,
     /// The same seed gives the same text, however the request is batched, chunked or preempted.
@@ -42,11 +52,70 @@ impl Default for Sampling {
             repetition: 1.0,
             frequency: 0.0,
             presence: 0.0,
+            top_n_sigma: 0.0,
+            typical_p: 1.0,
+            xtc: Xtc::default(),
+            dry: Dry::default(),
+            mirostat: None,
             bias: vec![],
             seed: 0,
             logprobs: None,
         }
     }
+}
+
+/// XTC ("exclude top choices"): with some probability, all tokens above a threshold but the least probable of them are
+/// excluded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xtc {
+    /// How often; 0 is off.
+    pub probability: f32,
+    /// Tokens of at least this probability; above 0.5 there is at most one, and nothing is excluded.
+    pub threshold: f32,
+}
+
+impl Default for Xtc {
+    fn default() -> Xtc {
+        Xtc { probability: 0.0, threshold: 0.1 }
+    }
+}
+
+/// Mirostat: how many tokens are kept follows from the surprise of the tokens so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mirostat {
+    /// The algorithm.
+    pub version: MirostatVersion,
+    /// The target of the surprise, in bits.
+    pub tau: f32,
+    /// How fast the state follows.
+    pub eta: f32,
+}
+
+impl Mirostat {
+    /// The usual target.
+    pub const TAU: f32 = 5.0;
+    /// The usual rate.
+    pub const ETA: f32 = 0.1;
+}
+
+/// The two algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirostatVersion {
+    /// Keeps as many tokens as follow from an estimate by Zipf's law.
+    One,
+    /// Keeps tokens up to a surprise.
+    Two,
+}
+
+/// What sampling knows of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct History<'a> {
+    /// All tokens, with the prompt's; only needed by DRY.
+    pub tokens: &'a [u32],
+    /// How often each was generated; only needed by penalties.
+    pub seen: &'a Seen,
+    /// The state of mirostat after the last token; none before the first.
+    pub mirostat: Option<f32>,
 }
 
 /// A sampling parameter outside its range.
@@ -83,6 +152,26 @@ const RANGES: &[Range] = &[
     },
     Range { name: "frequency", get: |s| s.frequency, low: -2.0, high: 2.0, want: "-2 to 2" },
     Range { name: "presence", get: |s| s.presence, low: -2.0, high: 2.0, want: "-2 to 2" },
+    Range { name: "top_n_sigma", get: |s| s.top_n_sigma, low: 0.0, high: f32::MAX, want: "0 or more" },
+    Range { name: "typical_p", get: |s| s.typical_p, low: 0.0, high: 1.0, want: "0 to 1" },
+    Range { name: "xtc_probability", get: |s| s.xtc.probability, low: 0.0, high: 1.0, want: "0 to 1" },
+    Range { name: "xtc_threshold", get: |s| s.xtc.threshold, low: 0.0, high: 1.0, want: "0 to 1" },
+    Range { name: "dry_multiplier", get: |s| s.dry.multiplier, low: 0.0, high: f32::MAX, want: "0 or more" },
+    Range { name: "dry_base", get: |s| s.dry.base, low: 1.0, high: f32::MAX, want: "1 or more" },
+    Range {
+        name: "mirostat_tau",
+        get: |s| s.mirostat.map_or(0.0, |m| m.tau),
+        low: 0.0,
+        high: f32::MAX,
+        want: "0 or more",
+    },
+    Range {
+        name: "mirostat_eta",
+        get: |s| s.mirostat.map_or(0.0, |m| m.eta),
+        low: 0.0,
+        high: 1.0,
+        want: "0 to 1",
+    },
 ];
 
 impl Sampling {
@@ -103,21 +192,30 @@ impl Sampling {
         }
     }
 
-    /// How the token at `position` is chosen, after the tokens in `seen`.
-    pub fn at(self: &Arc<Sampling>, position: usize, seen: &Seen) -> Sample {
+    /// How the token at `position` is chosen, after the tokens of `history`.
+    pub fn at(self: &Arc<Sampling>, position: usize, history: History<'_>) -> Sample {
+        let mut random = self.random(position);
         Sample {
             params: Arc::clone(self),
-            seen: if self.has_penalties() { seen.clone() } else { Seen::default() },
+            seen: if self.has_penalties() { history.seen.clone() } else { Seen::default() },
             mask: None,
-            draw: self.draw(position),
+            repetitions: self.dry.penalties(history.tokens),
+            mirostat: history.mirostat,
+            draw: random.uniform(),
+            coin: random.uniform(),
         }
     }
 
-    /// A number in [0, 1) that depends on the seed and the position only.
+    /// The draw of the token at `position`.
     pub fn draw(&self, position: usize) -> f32 {
+        self.random(position).uniform()
+    }
+
+    /// Numbers in [0, 1) that depend on the seed and the position only.
+    fn random(&self, position: usize) -> Random {
         // the seed is mixed first, or neighbouring seeds would share draws at neighbouring positions
         let stream = Random::new(self.seed).next_u64();
-        Random::new(stream ^ position as u64).uniform()
+        Random::new(stream ^ position as u64)
     }
 
     /// Whether the best token is taken, whatever the draw.
@@ -125,9 +223,20 @@ impl Sampling {
         self.temperature <= 0.0 || self.top_k == 1
     }
 
-    /// Whether a choice depends on the tokens seen.
+    /// Whether tokens are counted: for repetition, frequency and presence.
     pub fn has_penalties(&self) -> bool {
         self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
+    }
+
+    /// Whether a choice depends on the tokens before it.
+    pub fn depends_on_text(&self) -> bool {
+        self.has_penalties() || self.dry.is_on() || self.mirostat.is_some()
+    }
+
+    /// Whether a filter is set that only the host has: devices return the logits, from which the host samples.
+    pub fn needs_host(&self) -> bool {
+        let filters = self.top_n_sigma > 0.0 || self.typical_p < 1.0 || self.xtc.probability > 0.0;
+        (filters || self.mirostat.is_some()) && !self.is_greedy()
     }
 }
 
@@ -147,6 +256,23 @@ mod tests {
             (Sampling { repetition: 0.0, ..off() }, "repetition: want more than 0, got 0"),
             (Sampling { frequency: 3.0, ..off() }, "frequency: want -2 to 2, got 3"),
             (Sampling { presence: f32::NAN, ..off() }, "presence: want -2 to 2, got NaN"),
+            (Sampling { typical_p: 1.1, ..off() }, "typical_p: want 0 to 1, got 1.1"),
+            (Sampling { top_n_sigma: -1.0, ..off() }, "top_n_sigma: want 0 or more, got -1"),
+            (
+                Sampling { xtc: Xtc { probability: 2.0, threshold: 0.1 }, ..off() },
+                "xtc_probability: want 0 to 1, got 2",
+            ),
+            (
+                Sampling { dry: Dry { base: 0.5, ..Dry::default() }, ..off() },
+                "dry_base: want 1 or more, got 0.5",
+            ),
+            (
+                Sampling {
+                    mirostat: Some(Mirostat { version: MirostatVersion::Two, tau: 5.0, eta: f32::NAN }),
+                    ..off()
+                },
+                "mirostat_eta: want 0 to 1, got NaN",
+            ),
             (Sampling { bias: vec![(7, 101.0)], ..off() }, "bias: want -100 to 100, got 101 for token 7"),
         ] {
             assert_eq!(sampling.check().unwrap_err().to_string(), want);
@@ -156,8 +282,10 @@ mod tests {
 
     #[test]
     fn the_default_is_the_default_sample() {
-        let sample = Arc::new(Sampling::default()).at(3, &Seen::new(&[1, 2]));
-        assert_eq!(Sample { draw: 0.0, ..sample }, Sample::default());
+        let seen = Seen::new(&[1, 2]);
+        let sample =
+            Arc::new(Sampling::default()).at(3, History { tokens: &[1, 2], seen: &seen, mirostat: None });
+        assert_eq!(Sample { draw: 0.0, coin: 0.0, ..sample }, Sample::default());
     }
 
     #[test]
@@ -176,6 +304,18 @@ mod tests {
         let sampling = Arc::new(Sampling { presence: 0.5, ..Sampling::default() });
         let mut seen = Seen::new(&[9, 2, 9]);
         [2, 2, 5].into_iter().for_each(|id| seen.add(id));
-        assert_eq!(sampling.at(6, &seen).seen.counts(), [(2, 2), (5, 1), (9, 0)]);
+        let history = History { tokens: &[9, 2, 9, 2, 2, 5], seen: &seen, mirostat: None };
+        assert_eq!(sampling.at(6, history).seen.counts(), [(2, 2), (5, 1), (9, 0)]);
+    }
+
+    #[test]
+    fn repetitions_are_penalised_only_if_dry_is_on() {
+        let history = History { tokens: &[1, 2, 3, 1, 2], seen: &Seen::default(), mirostat: Some(3.0) };
+        let dry = Dry { multiplier: 0.8, ..Dry::default() };
+        let on = Arc::new(Sampling { dry, ..Sampling::default() });
+        let sample = on.at(5, history);
+        assert_eq!((sample.repetitions, sample.mirostat), (vec![(3, 0.8)], Some(3.0)));
+        assert!(on.depends_on_text() && !on.needs_host());
+        assert_eq!(Arc::new(Sampling::default()).at(5, history).repetitions, []);
     }
 }

@@ -15,6 +15,14 @@ impl Seen {
         ids.into_iter().map(|id| (id, 0)).collect::<Vec<_>>().into()
     }
 
+    /// Adds a token that was not generated.
+    pub fn see(&mut self, id: u32) {
+        let counts = Arc::make_mut(self.0.get_or_insert_default());
+        if let Err(at) = counts.binary_search_by_key(&id, |(id, _)| *id) {
+            counts.insert(at, (id, 0));
+        }
+    }
+
     /// Counts one more generated token.
     pub fn add(&mut self, id: u32) {
         let counts = Arc::make_mut(self.0.get_or_insert_default());

@@ -1,8 +1,5 @@
 //! A chat in the terms of no API: what every chat route makes of its body, and the job that follows from it.
 
-use std::sync::Arc;
-
-use tern::engine::Request;
 use tern::grammar::Grammar;
 use tern::text::CallStyle;
 use tern::{ChatReading, ChatStart, Reading, call_token};
@@ -13,6 +10,7 @@ use crate::error::{ApiError, Result};
 use crate::generation::Job;
 use crate::options::Options;
 use crate::prompt::Chat;
+use crate::scoring::PromptRequests;
 use crate::tools::ToolChoice;
 
 /// A validated chat.
@@ -38,7 +36,7 @@ impl ChatRequest {
         let ChatRequest { chat, options, grammar, truncate } = self;
         let served = encoder.served;
         let prompt = if truncate { chat.newest_prompt(encoder)? } else { chat.prompt(encoder)? };
-        let max_tokens = served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?;
+        served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?; // before a constraint is compiled
         let grammar = match chat.tools.forced() {
             None => grammar,
             Some(tools) => {
@@ -63,25 +61,17 @@ impl ChatRequest {
         let start = || Some(ChatStart { prompt_tail: &prompt.tail, calls });
         encoder.cancel.check()?;
         let constraint = grammar.map(|requested| requested.compile(served, start())).transpose()?;
-        let request = |choice| Request {
-            prompt: prompt.tokens.clone(),
-            max_tokens,
-            sampling: options.sampling(choice),
-            end_tokens: Arc::clone(&options.end_tokens),
-            priority: options.priority,
-            constraint: served.model.constrained(&options.rules, constraint.as_ref()),
-            pooling: None,
-        };
-        let requests = (0..options.n).map(request).collect();
+        let PromptRequests { requests, scored } =
+            options.requests(served, &prompt.tokens, constraint.as_ref())?;
         let reading = ChatReading {
             markup: prompt.markup,
             tools: chat.tools.schemas(),
             many_calls: chat.tools.many(),
             prompt_tail: prompt.tail,
         };
-        let reading = Reading { stops: options.stops, is_answer: true, chat: Some(reading) };
-        let Options { n, token_ids, user, .. } = options;
-        let job = Job { requests, n, reading, token_ids, forced: vec![], user };
+        let reading =
+            Reading { stops: options.stops.clone(), is_answer: !chat.continues(), chat: Some(reading) };
+        let job = Job { scored: vec![scored; requests.len()], requests, ..Job::new(options, reading) };
         Ok(ChatJob { job, prompt: prompt.tokens })
     }
 }

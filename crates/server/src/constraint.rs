@@ -18,7 +18,7 @@ pub(crate) struct RequestedGrammar {
     pub(crate) param: &'static str,
 }
 
-/// The constraint of a request: `response_format`, `structured_outputs` or `guided_*`.
+/// The constraint of a request: `response_format`, `structured_outputs`, `guided_*` or llama.cpp's `grammar`.
 pub(crate) fn take(params: &mut Params) -> Result<Option<RequestedGrammar>> {
     let mut requested = Vec::new();
     if let Some(format) = params.object("response_format")? {
@@ -27,9 +27,12 @@ pub(crate) fn take(params: &mut Params) -> Result<Option<RequestedGrammar>> {
         );
     }
     if let Some(mut outputs) = params.object("structured_outputs")? {
-        for (name, kind) in
-            [("json", Kind::Json), ("regex", Kind::Regex), ("choice", Kind::Choice), ("grammar", Kind::Lark)]
-        {
+        for (name, kind) in [
+            ("json", Kind::Json),
+            ("regex", Kind::Regex),
+            ("choice", Kind::Choice),
+            ("grammar", Kind::Grammar),
+        ] {
             requested.extend(kind.take(&mut outputs, name, "structured_outputs")?);
         }
         if outputs.bool("json_object")?.unwrap_or(false) {
@@ -47,7 +50,8 @@ pub(crate) fn take(params: &mut Params) -> Result<Option<RequestedGrammar>> {
         ("guided_json", Kind::Json),
         ("guided_regex", Kind::Regex),
         ("guided_choice", Kind::Choice),
-        ("guided_grammar", Kind::Lark),
+        ("guided_grammar", Kind::Grammar),
+        ("grammar", Kind::Grammar),
     ] {
         requested.extend(kind.take(params, name, name)?);
     }
@@ -69,7 +73,8 @@ enum Kind {
     Json,
     Regex,
     Choice,
-    Lark,
+    /// Lark or GBNF.
+    Grammar,
 }
 
 impl Kind {
@@ -84,7 +89,7 @@ impl Kind {
                 schema => schema.map(Grammar::JsonSchema),
             },
             Kind::Regex => params.string(name)?.map(Grammar::Regex),
-            Kind::Lark => params.string(name)?.map(Grammar::Lark),
+            Kind::Grammar => params.string(name)?.map(Grammar::of_text),
             Kind::Choice => {
                 let text = |value: Value| match value {
                     Value::String(text) => Ok(text),

@@ -11,10 +11,12 @@ use tokio::time::sleep_until;
 use crate::access::RequestLog;
 use crate::choice_streams::ChoiceStreams;
 use crate::clients::{ClientKey, ClientTurn};
-use crate::delta::Delta;
+use crate::delta::{Delta, Report};
 use crate::error::{ApiError, Result};
 use crate::metrics::Finished;
 use crate::model::ServedModel;
+use crate::options::Options;
+use crate::scoring::{PromptScores, Scoring};
 use crate::state::{App, Stop};
 
 /// The app, the model and the log of one request.
@@ -33,8 +35,11 @@ pub(crate) struct Job {
     pub(crate) reading: Reading,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
-    /// Tokens of the prompt that each choice generates to score them; none if empty.
-    pub(crate) forced: Vec<usize>,
+    /// How many most probable tokens are reported for each token of the text, if log-probabilities are.
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) scoring: Scoring,
+    /// Tokens of the prompt that each choice generates to score them.
+    pub(crate) scored: Vec<usize>,
     /// The client's user.
     pub(crate) user: Option<String>,
 }
@@ -68,6 +73,9 @@ pub(crate) struct Generation<'a> {
     served: &'a ServedModel,
     answers: Vec<AnswerReader>,
     token_ids: bool,
+    logprobs: Option<usize>,
+    /// Per choice.
+    prompts: Vec<PromptScores>,
     /// When each choice produced its last token.
     last_token_at: Vec<Option<Instant>>,
     n: usize,
@@ -92,6 +100,8 @@ pub(crate) struct Started {
     streams: ChoiceStreams,
     reading: Reading,
     token_ids: bool,
+    logprobs: Option<usize>,
+    prompts: Vec<PromptScores>,
     n: usize,
     prompt_tokens: usize,
     scored: Scored,
@@ -104,18 +114,37 @@ pub(crate) struct Started {
 struct Scored {
     /// Counted once per prompt.
     prompts: usize,
-    choices: usize,
+    /// Those that the answers contain, in all choices.
+    echoed: usize,
 }
 
 impl Job {
+    /// A job without requests.
+    pub(crate) fn new(options: Options, reading: Reading) -> Job {
+        Job {
+            requests: vec![],
+            n: options.n,
+            reading,
+            token_ids: options.token_ids,
+            logprobs: options.sampling.logprobs,
+            scoring: options.scoring,
+            scored: vec![],
+            user: options.user,
+        }
+    }
+
     /// Submits the job to the engine.
     pub(crate) fn start(self, scope: &RequestScope<'_>) -> Result<Started> {
         let count = self.requests.len();
         let prompts = self.requests.iter().step_by(self.n.max(1));
         let prompt_tokens = prompts.map(|request| request.prompt.len()).sum();
         scope.log.fields().prompt_tokens = prompt_tokens;
-        let Job { mut requests, reading, token_ids, n, forced, user } = self;
-        let scored = Scored { prompts: forced.iter().step_by(n.max(1)).sum(), choices: forced.iter().sum() };
+        let Job { mut requests, reading, token_ids, n, logprobs, scoring, scored, user } = self;
+        let prompts = scored.iter().map(|&scored| PromptScores::new(scoring, scored)).collect();
+        let scored = Scored {
+            prompts: scored.iter().step_by(n.max(1)).sum(),
+            echoed: if scoring.echoed { scored.iter().sum() } else { 0 },
+        };
         // a client with many requests waits behind one with few
         let turn = scope.app.clients.enter(ClientKey { key: scope.log.key, user }, count);
         for request in &mut requests {
@@ -123,7 +152,8 @@ impl Job {
         }
         let streams = ChoiceStreams::start(scope.served.model.handle(), requests, n);
         let streams = streams.map_err(|error| scope.app.refusal(error))?;
-        Ok(Started { streams, reading, token_ids, n: n.max(1), prompt_tokens, scored, turn, count })
+        let n = n.max(1);
+        Ok(Started { streams, reading, token_ids, logprobs, prompts, n, prompt_tokens, scored, turn, count })
     }
 }
 
@@ -147,6 +177,8 @@ impl Started {
             served,
             answers,
             token_ids: self.token_ids,
+            logprobs: self.logprobs,
+            prompts: self.prompts,
             last_token_at: vec![None; self.count],
             n: self.n,
             started: Instant::now(),
@@ -180,6 +212,9 @@ impl Generation<'_> {
                 }
                 Event::Token(sampled) => {
                     self.count_token(at);
+                    if !self.prompts[at].take(&sampled, self.served.model.tokenizer()) {
+                        continue;
+                    }
                     let Some(delta) = self.answers[at].token(sampled) else { continue };
                     delta
                 }
@@ -190,7 +225,13 @@ impl Generation<'_> {
                 Event::Failed(error) => return Some(Err(self.fail(error.into()))),
                 Event::Embedding(_) => return Some(Err(self.fail(ApiError::internal()))),
             };
-            let delta = Delta::new(delta, self.served.model.tokenizer(), self.token_ids);
+            let report = Report {
+                tokenizer: self.served.model.tokenizer(),
+                logprobs: self.logprobs,
+                token_ids: self.token_ids,
+            };
+            let mut delta = Delta::new(delta, &report);
+            delta.prompt_logprobs = self.prompts[at].complete();
             if let Some(reason) = delta.finish {
                 self.streams.end(at);
                 self.open -= 1;
@@ -202,7 +243,7 @@ impl Generation<'_> {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        let completion_tokens = self.generated().saturating_sub(self.scored.choices);
+        let completion_tokens = self.generated().saturating_sub(self.scored.echoed);
         let prompt_tokens = self.prompt_tokens + self.scored.prompts;
         let reasoning_tokens = self.answers.iter().map(AnswerReader::reasoning_tokens).sum();
         Usage {

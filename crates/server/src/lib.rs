@@ -44,6 +44,8 @@ mod registry;
 mod response_store;
 mod response_stream;
 mod routes;
+mod samplers;
+mod scoring;
 mod server;
 mod state;
 mod text_lists;

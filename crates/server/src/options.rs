@@ -13,6 +13,8 @@ use crate::ids::random;
 use crate::ignored::Object;
 use crate::model::ServedModel;
 use crate::params::{Params, Unparsed, integer, tokens};
+use crate::samplers;
+use crate::scoring::Scoring;
 
 /// How the bodies of requests are parsed.
 pub(crate) fn unparsed(config: &Config) -> Unparsed {
@@ -22,8 +24,6 @@ pub(crate) fn unparsed(config: &Config) -> Unparsed {
 
 /// Parameters of other servers, with the only value that is supported.
 const ONLY: &[(&str, bool)] = &[
-    ("add_generation_prompt", true),
-    ("continue_final_message", false),
     ("include_reasoning", true),
     ("include_stop_str_in_output", false),
     ("return_tokens_as_token_ids", false),
@@ -48,6 +48,8 @@ pub(crate) struct Options {
     pub(crate) priority: i32,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
+    /// What is reported of the prompts; set by routes that can.
+    pub(crate) scoring: Scoring,
 }
 
 /// How a reply is streamed.
@@ -89,6 +91,7 @@ impl Options {
             user: params.take("user").and_then(|user| user.as_str().map(str::to_owned)),
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
+            scoring: Scoring::default(),
         })
     }
 
@@ -121,7 +124,7 @@ fn sampling(params: &mut Params, served: &ServedModel, config: &Config) -> Resul
     let defaults = &served.defaults;
     let repetition = params.number("repetition_penalty", 0.01, 10.0)?;
     let repeat = params.number("repeat_penalty", 0.01, 10.0)?;
-    Ok(Sampling {
+    let sampling = Sampling {
         temperature: params.number("temperature", 0.0, 2.0)?.unwrap_or(defaults.temperature),
         top_p: params.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
         // vLLM's clients send -1 for all tokens
@@ -132,8 +135,9 @@ fn sampling(params: &mut Params, served: &ServedModel, config: &Config) -> Resul
         presence: params.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
         bias: logit_bias(params, config)?,
         seed: params.integer("seed", i64::MIN, i64::MAX)?.map_or_else(random, |seed| seed as u64),
-        logprobs: None,
-    })
+        ..Sampling::default()
+    };
+    samplers::take(params, served, config, sampling)
 }
 
 fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
@@ -210,6 +214,16 @@ fn end_tokens(params: &mut Params, served: &ServedModel, fixed_length: bool) -> 
     }
     let own = served.model.end_tokens().iter().copied().filter(|_| !ignore_eos);
     Ok(own.chain(more).collect())
+}
+
+/// `prompt_logprobs` are part of whole replies only.
+pub(crate) fn refuse_streamed(prompt_logprobs: Option<usize>, streaming: Option<Streaming>) -> Result<()> {
+    match (prompt_logprobs, streaming) {
+        (Some(_), Some(_)) => {
+            Err(ApiError::bad("prompt_logprobs", "prompt_logprobs: cannot be combined with stream"))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Streaming {

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 use tern::engine::EngineError;
 use tern::text::{Markup, TemplateError};
-use tern::{Error, Message};
+use tern::{ChatEnd, Error, Message};
 
 use crate::Config;
 use crate::conversation;
@@ -50,7 +50,9 @@ impl Chat {
         }
         let messages = conversation::convert(messages, params)?;
         let (tools, offered) = Tools::take(params, config)?;
-        Ok(Chat::new(messages, tools, offered, template_variables(params, config)?))
+        let mut chat = Chat::new(messages, tools, offered, template_variables(params, config)?);
+        chat.conversation.end = end(params)?;
+        Ok(chat)
     }
 
     /// A conversation of any API. `offered` are the tools as a template takes them.
@@ -68,10 +70,9 @@ impl Chat {
         Chat { conversation, tools }
     }
 
-    /// Sets whether the prompt ends with the start of an assistant message.
-    pub(crate) fn with_generation_prompt(mut self, add_generation_prompt: bool) -> Chat {
-        self.conversation.add_generation_prompt = add_generation_prompt;
-        self
+    /// Whether the model continues the last message.
+    pub(crate) fn continues(&self) -> bool {
+        self.conversation.end == ChatEnd::LastMessage
     }
 
     /// Renders and tokenizes the conversation.
@@ -129,6 +130,21 @@ fn prompt(conversation: &tern::Chat, encoder: &Encoder<'_>) -> Result<ChatPrompt
     })?;
     let tokens = encoder.chat(&rendered.text)?;
     Ok(ChatPrompt { tokens, tail: rendered.tail().to_owned(), markup: rendered.markup })
+}
+
+/// Where the prompt ends: `add_generation_prompt` and `continue_final_message`.
+fn end(params: &mut Params) -> Result<ChatEnd> {
+    let generation_prompt = params.bool("add_generation_prompt")?;
+    match (params.bool("continue_final_message")?.unwrap_or(false), generation_prompt) {
+        (true, Some(true)) => {
+            let message =
+                "continue_final_message: cannot be combined with add_generation_prompt, set one of them";
+            Err(ApiError::bad("continue_final_message", message))
+        }
+        (true, _) => Ok(ChatEnd::LastMessage),
+        (false, Some(false)) => Ok(ChatEnd::Messages),
+        (false, _) => Ok(ChatEnd::Answer),
+    }
 }
 
 /// Extra variables of the template.

@@ -1,5 +1,7 @@
 //! Conversations: typed messages, and the text that a model's chat template makes of them.
 
+mod continuation;
+
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
@@ -151,8 +153,20 @@ pub struct Chat {
     pub tools: Vec<Value>,
     /// Variables for the template, such as `enable_thinking`.
     pub template_variables: Map<String, Value>,
-    /// Whether the prompt ends where the assistant's answer begins.
-    pub add_generation_prompt: bool,
+    /// Where the prompt ends.
+    pub end: ChatEnd,
+}
+
+/// Where the prompt of a conversation ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChatEnd {
+    /// Where the assistant's answer begins.
+    #[default]
+    Answer,
+    /// After the last message.
+    Messages,
+    /// Inside the last message, after its content: the model continues it.
+    LastMessage,
 }
 
 impl Chat {
@@ -162,7 +176,7 @@ impl Chat {
             messages: messages.into_iter().collect(),
             tools: vec![],
             template_variables: Map::new(),
-            add_generation_prompt: true,
+            end: ChatEnd::default(),
         }
     }
 }
@@ -174,11 +188,16 @@ pub struct RenderedChat {
     pub text: ChatText,
     /// How reasoning and calls are marked in the answer.
     pub markup: Markup,
+    /// The marker of the reasoning that the last message has begun and the model continues.
+    open_reasoning: Option<&'static str>,
 }
 
 impl RenderedChat {
     /// The end of the prompt, which may open reasoning.
     pub fn tail(&self) -> &str {
+        if let Some(marker) = self.open_reasoning {
+            return marker;
+        }
         let text = &self.text.text;
         let from = (text.len().saturating_sub(TAIL)..).find(|&at| text.is_char_boundary(at));
         &text[from.unwrap_or(text.len())..]
@@ -214,7 +233,14 @@ impl Model {
                 .map(|(chat, arguments)| self.render_with(template, chat, arguments, cancelled.clone()));
             text = others.find(Result::is_ok).unwrap_or(text);
         }
-        Ok(RenderedChat { text: text?, markup })
+        let mut text = text?;
+        let mut open_reasoning = None;
+        if chat.end == ChatEnd::LastMessage {
+            let last = chat.messages.last().ok_or(Error::CannotContinue("there is none"))?;
+            continuation::cut(&mut text, last).map_err(Error::CannotContinue)?;
+            open_reasoning = continuation::open_reasoning(&last.content, markup.reasoning);
+        }
+        Ok(RenderedChat { text, markup, open_reasoning })
     }
 
     fn render_with(
@@ -237,7 +263,7 @@ impl Model {
         template.render(&ChatInput {
             messages: messages.into(),
             tools,
-            add_generation_prompt: chat.add_generation_prompt,
+            add_generation_prompt: chat.end == ChatEnd::Answer,
             now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64,
             kwargs: chat.template_variables.clone(),
             cancelled: Cancelled::when(move || cancelled() || start.elapsed() > RENDERING),

@@ -82,6 +82,9 @@ pub enum Error {
     /// A conversation for a model without a chat template.
     #[error("{0} has no chat template")]
     NoChatTemplate(String),
+    /// The last message was to be continued.
+    #[error("the last message cannot be continued: {0}")]
+    CannotContinue(&'static str),
     /// Tools for a model whose tool calls cannot be recognised.
     #[error("tools: the format of this model's tool calls is unknown")]
     UnknownCallFormat,

@@ -29,6 +29,7 @@
 //! This crate is the only one that composes the others; the command `tern` and its server are built on it.
 
 mod answer;
+mod breakers;
 mod chat;
 mod constraint;
 mod device;
@@ -50,7 +51,7 @@ mod token_rules;
 pub mod units;
 
 pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};
-pub use chat::{Chat, Message, RenderedChat, ToolCall};
+pub use chat::{Chat, ChatEnd, Message, RenderedChat, ToolCall};
 pub use constraint::CompiledConstraint;
 pub use device::Device;
 pub use error::Error;

@@ -12,7 +12,7 @@ use tern_text::ToolSchemas;
 use crate::answer::{Answer, AnswerReader, ChatReading, Reading};
 use crate::preamble::ChatStart;
 use crate::stream::TextStream;
-use crate::{Chat, Error, Message, Model, PartialSampling};
+use crate::{Chat, ChatEnd, Error, Message, Model, PartialSampling};
 
 /// What is to be continued.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,8 +42,10 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Sampling parameters that differ from the model's.
     pub sampling: PartialSampling,
-    /// Penalties, bias and log-probabilities; the fields of `sampling` and `seed` go before its own.
+    /// Penalties, bias, further filters and log-probabilities; the fields of `sampling` and `seed` go before its own.
     pub base: Sampling,
+    /// What ends a repetition, if `base` has DRY on.
+    pub dry_breakers: Vec<String>,
     /// The same seed gives the same text; taken from the clock if not set.
     pub seed: Option<u64>,
     /// Strings that end the text; they are no part of it.
@@ -65,6 +67,7 @@ impl Request {
             max_tokens: None,
             sampling: PartialSampling::default(),
             base: Sampling::default(),
+            dry_breakers: Model::BREAKERS.map(String::from).into(),
             seed: None,
             stops: vec![],
             constraint: None,
@@ -263,7 +266,12 @@ impl Model {
     /// All sampling parameters of a request.
     pub fn sampling(&self, request: &Request) -> Sampling {
         let chosen = request.sampling.or(self.recommended()).or(PartialSampling::USUAL);
-        Sampling { seed: request.seed.unwrap_or_else(random_seed), ..chosen.over(request.base.clone()) }
+        let mut sampling = chosen.over(request.base.clone());
+        sampling.seed = request.seed.unwrap_or_else(random_seed);
+        if sampling.dry.is_on() {
+            sampling.dry.breakers = self.breakers(request.dry_breakers.iter().map(String::as_str));
+        }
+        sampling
     }
 
     /// The tokens of a conversation.
@@ -278,7 +286,7 @@ impl Model {
             Input::Tokens(tokens) => tokens.clone(),
             Input::Chat(chat) => {
                 let rendered = self.render(chat, || false)?;
-                reading.is_answer = true;
+                reading.is_answer = chat.end != ChatEnd::LastMessage;
                 reading.chat = request.separate.then(|| ChatReading {
                     markup: rendered.markup,
                     prompt_tail: rendered.tail().to_owned(),

@@ -3,10 +3,11 @@
 
 use std::sync::Mutex;
 
+use tern::engine::{Dry, Mirostat, MirostatVersion, Xtc};
 use tern::graph::DeviceInfo;
 use tern::{
     Context, Device, Error, FinishReason, Grammar, KvMemory, LoadOptions, MemoryPlan, Message, Model,
-    OpenedModel, Progress, Request,
+    OpenedModel, Progress, Request, Sampling,
 };
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
@@ -161,4 +162,60 @@ fn a_load_reports_its_memory_before_and_its_bytes_meanwhile() {
     assert!(plan.kv <= 1 << 20 && plan.kv_tokens == model.handle().capacity().kv_tokens());
     let (total, done) = *reports.bytes.lock().unwrap();
     assert_eq!((total, done), (plan.weights, plan.weights));
+}
+
+/// A request with these samplers.
+fn sampled(sampling: Sampling) -> Request {
+    Request {
+        base: sampling,
+        ..Request::text("The dog said: \"No.\" The cat said: \"No.\" The dog said: \"No.\"")
+            .max_tokens(40)
+            .seed(3)
+    }
+}
+
+#[test]
+fn samplers_change_the_text_and_the_same_seed_repeats_it() {
+    let model = model();
+    let off = Sampling::default;
+    let text = |sampling: Sampling| model.generate(sampled(sampling)).unwrap().text;
+    let mirostat = |version| Some(Mirostat { version, tau: 2.0, eta: 0.3 });
+    let dry = Dry { multiplier: 5.0, allowed_length: 0, ..Dry::default() };
+    let plain = text(off());
+    for sampling in [
+        Sampling { dry, ..off() },
+        Sampling { xtc: Xtc { probability: 1.0, threshold: 0.05 }, ..off() },
+        Sampling { typical_p: 0.2, ..off() },
+        Sampling { top_n_sigma: 0.1, ..off() },
+        Sampling { mirostat: mirostat(MirostatVersion::One), ..off() },
+        Sampling { mirostat: mirostat(MirostatVersion::Two), ..off() },
+    ] {
+        let changed = text(sampling.clone());
+        assert_ne!(changed, plain, "{sampling:?}");
+        assert_eq!(text(sampling), changed);
+    }
+    // greedy: only DRY has an effect
+    let greedy = |sampling: Sampling| model.generate(sampled(sampling).temperature(0.0)).unwrap().text;
+    let filters = Sampling { typical_p: 0.2, mirostat: mirostat(MirostatVersion::Two), ..off() };
+    assert_eq!(greedy(filters), greedy(off()));
+    let dry = Dry { multiplier: 5.0, allowed_length: 0, ..Dry::default() };
+    assert_ne!(greedy(Sampling { dry, ..off() }), greedy(off()));
+}
+
+#[test]
+fn samplers_give_the_same_text_beside_others() {
+    let model = model();
+    let samplings = [
+        Sampling { dry: Dry { multiplier: 1.0, ..Dry::default() }, typical_p: 0.9, ..Sampling::default() },
+        Sampling { xtc: Xtc { probability: 0.5, threshold: 0.1 }, ..Sampling::default() },
+        Sampling {
+            mirostat: Some(Mirostat { version: MirostatVersion::Two, tau: 3.0, eta: 0.2 }),
+            ..Sampling::default()
+        },
+    ];
+    let alone: Vec<String> =
+        samplings.iter().map(|s| model.generate(sampled(s.clone())).unwrap().text).collect();
+    let streams: Vec<_> = samplings.iter().map(|s| model.stream(sampled(s.clone())).unwrap()).collect();
+    let together: Vec<String> = streams.into_iter().map(|stream| stream.wait().unwrap().text).collect();
+    assert_eq!(together, alone);
 }

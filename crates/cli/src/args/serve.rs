@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{ModelArgs, PartialSamplingArgs, YEAR};
+use super::{ModelArgs, PartialSamplingArgs, SamplerArgs, YEAR};
 use crate::values::{self, positive};
 
 #[derive(Clone, Debug, Args)]
@@ -97,6 +97,8 @@ pub(crate) struct ServeArgs {
     pub(crate) pooling: Option<PoolingArg>,
     #[command(flatten)]
     pub(crate) sampling: PartialSamplingArgs,
+    #[command(flatten)]
+    pub(crate) samplers: SamplerArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tern_graph::{
-    BackendError, Graph, HostOpsHandle, Output, OutputRow, Plan, Sampled, Step, StepOutput, Value, WeightId,
-    Work,
+    BackendError, Graph, HostOpsHandle, Output, OutputRow, Plan, Sample, Sampled, Step, StepOutput, Value,
+    WeightId, Work,
 };
 
 use super::fused_step::{FusedStep, FusedStepPlan};
@@ -199,9 +199,10 @@ impl Compiled {
     }
 }
 
-/// Log-probabilities are computed on the host, from whole rows.
+/// Log-probabilities are computed on the host, from whole rows, and so is sampling with filters that no kernel has.
 fn wants_logits(output: &Output) -> bool {
-    output.logits || output.sample.as_ref().is_some_and(|s| s.params.logprobs.is_some())
+    let needs = |sample: &Sample| sample.params.logprobs.is_some() || sample.params.needs_host();
+    output.logits || output.sample.as_ref().is_some_and(needs)
 }
 
 /// What fused steps are built from.

@@ -120,9 +120,9 @@ impl SampleRow {
             (row.mask, row.mask_words) = (words.len() as u32, bits.len() as u32);
             words.extend_from_slice(bits);
         }
-        if !params.bias.is_empty() {
+        let bias: Vec<(u32, u32)> = sample.added().map(|(id, by)| (id, by.to_bits())).collect();
+        if !bias.is_empty() {
             row.what |= ADJUSTED;
-            let bias = params.bias.iter().map(|&(id, by)| (id, by.to_bits())).collect();
             (row.bias, row.bias_count) = put_pairs(words, bias, width);
         }
         if sample.has_penalties() {
@@ -167,18 +167,21 @@ mod tests {
             params: Arc::new(params),
             seen: vec![(2, 1), (7, 0), (900, 4)].into(),
             mask: Some(Mask::allowing([1, 33], 40)),
+            repetitions: vec![(3, 0.5), (900, 1.0)],
             draw: 0.25,
+            ..Sample::default()
         };
         let words = pack([None, Some(&sample)].into_iter(), 40);
         assert_eq!(words[..ROW], [0; ROW]);
         let [half, p, draw, repetition] = [0.5f32, 0.9, 0.25, 1.1].map(f32::to_bits);
-        let [frequency, presence, up, down, more] = [0.2f32, 0.3, 1.5, -1.0, 2.0].map(f32::to_bits);
+        let [frequency, presence, up, down, more, dry] =
+            [0.2f32, 0.3, 1.5, -1.0, 2.0, -0.5].map(f32::to_bits);
         let what = CHOOSE | MASKED | ADJUSTED;
-        let row = [what, 40, 1 << 29, half, p, draw, repetition, frequency, presence, 40, 2, 34, 3, 32, 2, 0];
+        let row = [what, 40, 1 << 29, half, p, draw, repetition, frequency, presence, 42, 2, 34, 4, 32, 2, 0];
         assert_eq!(words[ROW..2 * ROW], row);
         assert_eq!(words[32..34], [2, 2]); // bits 1 and 33
-        assert_eq!(words[34..40], [3, down, 9, up, 9, more]);
-        assert_eq!(words[40..], [2, 1, 7, 0]);
+        assert_eq!(words[34..42], [3, down, 3, dry, 9, up, 9, more]);
+        assert_eq!(words[42..], [2, 1, 7, 0]);
     }
 
     #[test]

@@ -5,6 +5,8 @@ mod arguments;
 #[cfg(test)]
 mod calls;
 #[cfg(test)]
+mod gbnf;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod random_schemas;

@@ -23,7 +23,7 @@ pub(super) fn choose(sample: &Sample, logits: &[f32]) -> Option<u32> {
 }
 
 /// The best token; the lowest id among equals. `None` if no logit is finite or +inf.
-fn argmax(logits: &[f32]) -> Option<u32> {
+pub(super) fn argmax(logits: &[f32]) -> Option<u32> {
     let mut best = (f32::NEG_INFINITY, None);
     for (i, run) in logits.chunks(RUN).enumerate() {
         let max = highest(run);
@@ -56,7 +56,7 @@ const ROUND: f32 = 12_582_912.0;
 ///
 /// No operation may be fused with the next or done in another precision.
 #[inline]
-fn weight(d: f32) -> u32 {
+pub(super) fn weight(d: f32) -> u32 {
     let d = if d > -25.0 { d } else { -25.0 }; // weighs nothing
     let shifted = d * LOG2_E + ROUND;
     let n = shifted - ROUND;

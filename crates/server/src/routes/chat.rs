@@ -10,17 +10,18 @@ use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::ignored::Object;
-use crate::options::{Options, Streaming, unparsed};
+use crate::options::{Options, Streaming, refuse_streamed, unparsed};
 use crate::params::Params;
 use crate::prepare::Preparation;
 use crate::prompt::{Chat, model_name};
+use crate::scoring::Scoring;
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("audio", "audio output is not supported"),
     ("function_call", "no longer part of the API, use tool_choice"),
     ("functions", "no longer part of the API, use tools"),
-    ("suffix", "fill-in-the-middle is not supported"),
+    ("suffix", "a chat has none, use /v1/completions or /infill"),
     ("web_search_options", "web search is not supported"),
 ];
 
@@ -33,7 +34,9 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
     let mut options = Options::take(&mut params, served, config)?;
     options.sampling.logprobs = logprobs(&mut params, config)?;
     let grammar = constraint::take(&mut params)?;
+    options.scoring.prompt_logprobs = Scoring::take_prompt_logprobs(&mut params, config)?;
     let streaming = Streaming::take(&mut params)?;
+    refuse_streamed(options.scoring.prompt_logprobs, streaming)?;
     modalities(&mut params)?;
     params.finish(Object::Body, REFUSED)?;
 

@@ -9,10 +9,11 @@ use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::ignored::Object;
-use crate::options::{Options, Streaming, unparsed};
+use crate::options::{Options, Streaming, refuse_streamed, unparsed};
 use crate::params::{Params, Unparsed};
 use crate::prepare::Preparation;
 use crate::prompt::model_name;
+use crate::scoring::Scoring;
 use crate::text_lists::{Listed, Text};
 use crate::text_request::TextRequest;
 
@@ -52,6 +53,8 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
     let requested = constraint::take(&mut params)?;
     let echo = params.bool("echo")?.unwrap_or(false);
     let scored = echo && logprobs.is_some();
+    let prompt_logprobs = Scoring::take_prompt_logprobs(&mut params, config)?;
+    options.scoring = Scoring { echoed: scored, prompt_logprobs };
     if scored && !options.stops.is_empty() {
         return Err(ApiError::bad("stop", "stop: cannot be combined with echo and logprobs"));
     }
@@ -59,6 +62,7 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
     let add_special = params.bool("add_special_tokens")?.unwrap_or(true);
     let prompt = params.listed("prompt")?;
     let streaming = Streaming::take(&mut params)?;
+    refuse_streamed(prompt_logprobs, streaming)?;
     params.finish(Object::Body, REFUSED)?;
 
     let encoder = Encoder::new(served, cancel, "prompt");
@@ -67,7 +71,7 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
     options.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     let (n, token_ids) = (options.n, options.token_ids);
     let tokens = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect();
-    let job = TextRequest { prompts: tokens, options, grammar: requested, scored }.job(&encoder)?;
+    let job = TextRequest { prompts: tokens, options, grammar: requested }.job(&encoder)?;
     let tokenizer = served.model.tokenizer();
     let prompt_echo = |prompt: Prompt| {
         // of a scored prompt the first token is not generated

@@ -38,7 +38,7 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Filled>>
     params.finish(Object::Body, &[("input_extra", "other files are not supported")])?;
     let encoder = Encoder::new(served, cancel, "input_prefix");
     let tokens = encoder.fill(&format!("{before}{prompt}"), &after)?;
-    let job = TextRequest { prompts: vec![&tokens], options, grammar: None, scored: false }.job(&encoder)?;
+    let job = TextRequest { prompts: vec![&tokens], options, grammar: None }.job(&encoder)?;
     Ok(Prepared { job, shape: Filled { model, content: String::new(), finish: None }, stream })
 }
 

@@ -75,8 +75,7 @@ fn tokens_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
             encoder.text(&text, add_special.unwrap_or(true))?
         }
         None => {
-            let generation_prompt = params.bool("add_generation_prompt")?.unwrap_or(true);
-            let chat = Chat::take(&mut params, config)?.with_generation_prompt(generation_prompt);
+            let chat = Chat::take(&mut params, config)?;
             params.finish(Object::Body, &[])?;
             chat.prompt(&encoder)?.tokens
         }

@@ -265,6 +265,8 @@ fn constraints_apply_after_reasoning() {
         (json!({"guided_regex": "n[aeiou]"}), "no"),
         (json!({"guided_choice": ["maybe", "no"]}), "no"),
         (json!({"guided_grammar": "start: \"n\" \"o\""}), "no"),
+        (json!({"grammar": "root ::= \"n\" o\no ::= \"o\""}), "no"),
+        (json!({"structured_outputs": {"grammar": "root ::= \"no\""}}), "no"),
         (json!({"guided_json": "{\"const\": \"no\"}"}), "\"no\""),
     ] {
         assert_eq!(content(site.chat(want, more.clone())), want, "{more}");

@@ -28,6 +28,7 @@ mod monitoring;
 mod ollama;
 #[cfg(test)]
 mod preparation;
+mod prompts;
 #[cfg(test)]
 mod recorded;
 #[cfg(test)]

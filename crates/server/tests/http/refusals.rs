@@ -84,7 +84,11 @@ fn chats() {
             Some("top_logprobs"),
         ),
         (with("best_of", json!(2)), "best_of: must be equal to n", Some("best_of")),
-        (with("suffix", json!("x")), "suffix: fill-in-the-middle is not supported", Some("suffix")),
+        (
+            with("suffix", json!("x")),
+            "suffix: a chat has none, use /v1/completions or /infill",
+            Some("suffix"),
+        ),
         (with("audio", json!({})), "audio: audio output is not supported", Some("audio")),
         (with("modalities", json!(["audio"])), "modalities: only \"text\" is supported", Some("modalities")),
         (with("functions", json!([])), "functions: no longer part of the API, use tools", Some("functions")),

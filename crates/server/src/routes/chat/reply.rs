@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+use serde_json::Value;
 use tern::text::Part;
 
 use super::super::deliver::Shape;
@@ -19,6 +20,8 @@ pub(in crate::routes) struct Reply {
     contents: ReplyContents,
     /// The prompt's tokens, if requested and not sent yet.
     prompt_token_ids: Option<Vec<u32>>,
+    /// Of the prompt, if requested.
+    prompt_logprobs: Option<Vec<Value>>,
     choices: Vec<Choice>,
     /// Choices whose first chunk was sent.
     begun: BTreeSet<usize>,
@@ -39,6 +42,8 @@ struct Completion<'a> {
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<&'a [Value]>,
 }
 
 #[derive(Default, Serialize)]
@@ -138,6 +143,7 @@ impl Reply {
             id: ReplyId::new("chatcmpl-", model),
             contents,
             prompt_token_ids,
+            prompt_logprobs: None,
             choices: vec![],
             begun: BTreeSet::new(),
         }
@@ -160,6 +166,7 @@ impl Reply {
 
 impl Shape for Reply {
     fn add(&mut self, at: usize, delta: Delta) {
+        self.prompt_logprobs = self.prompt_logprobs.take().or(delta.prompt_logprobs);
         let choice = self.choice(at);
         let message = &mut choice.message;
         for part in delta.parts {
@@ -200,6 +207,7 @@ impl Shape for Reply {
             choices: &self.choices,
             usage,
             prompt_token_ids: self.prompt_token_ids.as_deref(),
+            prompt_logprobs: self.prompt_logprobs.as_deref(),
         }
     }
 

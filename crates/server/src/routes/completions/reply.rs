@@ -54,6 +54,8 @@ struct Choice {
     token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<Vec<Value>>,
 }
 
 #[derive(Clone, Default, Serialize)]
@@ -108,8 +110,15 @@ impl Reply {
                 None => logprobs = Some(more),
             }
         }
-        let (finish_reason, token_ids) = (delta.finish, delta.token_ids);
-        Choice { index: at, text, logprobs, finish_reason, token_ids, prompt_token_ids }
+        Choice {
+            index: at,
+            text,
+            logprobs,
+            finish_reason: delta.finish,
+            token_ids: delta.token_ids,
+            prompt_token_ids,
+            prompt_logprobs: delta.prompt_logprobs,
+        }
     }
 
     fn logprobs(&mut self, at: usize, token: TokenLogprob) -> Logprobs {
@@ -142,6 +151,7 @@ impl Shape for Reply {
             choice.token_ids.get_or_insert_default().extend(ids);
         }
         choice.prompt_token_ids = choice.prompt_token_ids.take().or(piece.prompt_token_ids);
+        choice.prompt_logprobs = choice.prompt_logprobs.take().or(piece.prompt_logprobs);
         if let (Some(all), Some(more)) = (&mut choice.logprobs, piece.logprobs) {
             all.append(more);
         }

@@ -185,7 +185,7 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
             Some(suffix) => encoder.fill(&prompt, suffix)?,
             None => encoder.text(&prompt, true)?,
         };
-        TextRequest { prompts: vec![&tokens], options, grammar, scored: false }.job(&encoder)?
+        TextRequest { prompts: vec![&tokens], options, grammar }.job(&encoder)?
     } else {
         let messages = system.map(Message::system).into_iter().chain([Message::user(prompt)]).collect();
         let chat = Chat::new(messages, Tools::default(), vec![], variables);
