@@ -9,7 +9,6 @@ have a chat template; what it says does not matter, only that each client unders
 validated with the clients' own typed models, and must not have fields that the models do not know.
 """
 
-import argparse
 import asyncio
 import importlib.util
 import json
@@ -20,10 +19,12 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+import checks
+from checks import refused, want
 
 URL = KEY = MODEL = NODE = ""
 QUESTION = "What is the capital of France?"
@@ -39,22 +40,6 @@ CITY = {
     "required": ["city"],
     "additionalProperties": False,
 }
-
-
-def want(condition, *words):
-    if not condition:
-        raise AssertionError(" ".join(str(word) for word in words))
-
-
-def refused(kind, call, *words):
-    try:
-        answer = call()
-    except kind as error:
-        text = f"{error} {getattr(error, 'body', '')}"  # newer versions of `openai` print the message only
-        for word in words:
-            want(word in text, "want", repr(word), "in", text)
-        return error
-    raise AssertionError(f"want {kind.__name__}, got {answer}")
 
 
 def send(path, body=None, method=None, **headers):
@@ -588,40 +573,24 @@ def example_ends(text):
     return text.count("'") % 2 == 0 and not text.endswith("\\")
 
 
+def missing(name):
+    """The package that a check needs and that is not installed."""
+    if name.startswith("test_ai_sdk"):
+        return None if NODE and shutil.which("node") else "@ai-sdk/openai"
+    packages = ["openai", "anthropic", "ollama", "litellm", "langchain_openai", "agents", "lm_eval"]
+    package = next((p for p in packages if name[5:].startswith(p)), None)
+    return package if package and importlib.util.find_spec(package) is None else None
+
+
 def main():
     global URL, KEY, MODEL, NODE
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--url", required=True)
-    options.add_argument("--api-key", default="none")
+    options = checks.options(__doc__)
     options.add_argument("--node", default="", help="a folder with node_modules")
-    options.add_argument("--only", default="", help="run the checks whose name contains this")
     options.add_argument("--all", action="store_true", help="fail if a package is missing")
     args = options.parse_args()
     URL, KEY, NODE = args.url.rstrip("/"), args.api_key, args.node
     MODEL = fetch("/v1/models")["data"][0]["id"]
-    packages = ["openai", "anthropic", "ollama", "litellm", "langchain_openai", "agents", "lm_eval"]
-    failed = 0
-    for name, check in list(globals().items()):
-        if not name.startswith("test_") or args.only not in name:
-            continue
-        package = next((p for p in packages if name[5:].startswith(p)), None)
-        missing = package and importlib.util.find_spec(package) is None
-        if name.startswith("test_ai_sdk"):
-            package, missing = "@ai-sdk/openai", not (NODE and shutil.which("node"))
-        if missing and not args.all:
-            print(f"skipped {name[5:]}: {package} is not installed")
-            continue
-        start = time.monotonic()
-        try:
-            want(not missing, f"{package} is not installed")
-            check()
-            print(f"ok      {name[5:]} ({time.monotonic() - start:.1f} s)")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {name[5:]}")
-            traceback.print_exc(limit=-3, file=sys.stdout)
-        sys.stdout.flush()
-    sys.exit(f"{failed} checks failed" if failed else 0)
+    checks.run(globals(), args.only, missing, args.all)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ Every function named `test_...` is one check. The model behind the server must h
 not matter, only that the client understands it. Needs the PyPI package `openai`.
 """
 
-import argparse
 import asyncio
 import json
 import re
 import sys
 import time
-import traceback
 import urllib.request
+
+import checks
+from checks import refused, want
 
 try:
     import openai
@@ -46,21 +47,6 @@ def client(**changes):
 
 def chat(**params):
     return client().chat.completions.create(**{"model": MODEL, "messages": HELLO, "max_tokens": 12, **params})
-
-
-def want(condition, *words):
-    if not condition:
-        raise AssertionError(" ".join(str(word) for word in words))
-
-
-def refused(kind, call, *words):
-    try:
-        answer = call()
-    except kind as error:
-        for word in words:
-            want(word in str(error), "want", repr(word), "in", str(error))
-        return error
-    raise AssertionError(f"want {kind.__name__}, got {answer}")
 
 
 def metric(name):
@@ -280,27 +266,10 @@ def test_a_prompt_is_remembered():
 
 def main():
     global URL, KEY, MODEL
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--url", required=True)
-    options.add_argument("--api-key", default="none")
-    options.add_argument("--only", default="", help="run the checks whose name contains this")
-    args = options.parse_args()
+    args = checks.options(__doc__).parse_args()
     URL, KEY = args.url.rstrip("/"), args.api_key
     MODEL = client().models.list().data[0].id
-    failed = 0
-    for name, check in list(globals().items()):
-        if not name.startswith("test_") or args.only not in name:
-            continue
-        start = time.monotonic()
-        try:
-            check()
-            print(f"ok      {name[5:]} ({time.monotonic() - start:.1f} s)")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {name[5:]}")
-            traceback.print_exc(limit=-3, file=sys.stdout)
-        sys.stdout.flush()
-    sys.exit(f"{failed} checks failed" if failed else 0)
+    checks.run(globals(), args.only)
 
 
 if __name__ == "__main__":

@@ -69,10 +69,10 @@ impl Parser<'_> {
         eats
     }
 
-    /// The line of the next character that is not space.
+    /// The line of the next character.
     fn line(&self) -> usize {
         let read = self.text.len() - self.rest.as_str().len();
-        1 + self.text[..read].trim_end_matches('\n').matches('\n').count()
+        1 + self.text[..read].matches('\n').count()
     }
 
     /// Space and comments; line breaks only if `lines`.
