@@ -219,7 +219,7 @@ impl Engine {
         match command {
             Command::Add { id, request, stream } => {
                 self.streams.insert(id, stream);
-                if let Err(error) = self.scheduler.add(id, request) {
+                if let Err(error) = self.scheduler.add(id, *request) {
                     self.tell(id, Event::Failed(error));
                 }
             }

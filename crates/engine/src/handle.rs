@@ -54,7 +54,7 @@ impl Handle {
         let id = state.next_id;
         state.next_id += 1;
         state.stats.waiting += 1;
-        state.inbox.push(Command::Add { id, request, stream });
+        state.inbox.push(Command::Add { id, request: Box::new(request), stream });
         drop(state);
         shared.wake.notify_one();
         Ok(TokenStream { id, events, ended: false, owner: Arc::clone(&self.owner) })
@@ -214,7 +214,7 @@ impl Drop for Owner {
 
 /// A command for the engine thread.
 pub(crate) enum Command {
-    Add { id: RequestId, request: Request, stream: UnboundedSender<Event> },
+    Add { id: RequestId, request: Box<Request>, stream: UnboundedSender<Event> },
     Cancel(RequestId),
 }
 

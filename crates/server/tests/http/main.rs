@@ -28,6 +28,7 @@ mod monitoring;
 mod ollama;
 #[cfg(test)]
 mod preparation;
+#[cfg(test)]
 mod prompts;
 #[cfg(test)]
 mod recorded;
