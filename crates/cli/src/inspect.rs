@@ -26,9 +26,7 @@ struct FormatUse {
 pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     let checkpoint = inspect_checkpoint(&args.file, &Bars::default())?;
     // a file that cannot be run can still be inspected
-    let runnable = checkpoint.check_runnable().map_err(|e| e.to_string());
-    let model =
-        runnable.and_then(|()| Model::open(&checkpoint, None).map(|m| m.0).map_err(|e| e.to_string()));
+    let model = Model::open(&checkpoint, None).map(|m| m.0).map_err(|e| e.to_string());
     let formats = formats(&checkpoint);
     let mut out = std::io::stdout().lock();
     if args.json {

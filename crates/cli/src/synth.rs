@@ -15,7 +15,7 @@ pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
     let (mut shape, quant) = Synth::parse(&args.spec)?;
     let tokenizer = match &args.vocab {
         Some(path) => {
-            let metadata = Checkpoint::open_for_inspection(path)?.metadata;
+            let metadata = Checkpoint::open(path)?.metadata;
             shape.vocab = metadata.strings("tokenizer.ggml.tokens")?.len();
             metadata
         }

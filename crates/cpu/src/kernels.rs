@@ -7,6 +7,7 @@ use crate::activations::quantized_rows::{QuantizedRowsMut, Rounding};
 use crate::activations::token_tiles::{TileRow, TokenTilesMut};
 use crate::attention::attend::AttentionKernels;
 use crate::dot::LinearKernel;
+use crate::recurrent::{ConvToken, StateToken};
 
 /// One instruction set's version of every vectorised loop.
 ///
@@ -24,6 +25,12 @@ pub struct Kernels {
     pub(crate) quantize: fn(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>),
     /// `None` if there are no kernels for tiles of tokens.
     pub(crate) tiles: Option<Tiles>,
+    /// One token of a recurrent op, on a block of columns of its state: [`crate::recurrent::advance`]
+    pub(crate) advance: fn(state: &mut [f32], token: &StateToken<'_>, out: &mut [f32]),
+    /// One token of a convolution: [`crate::recurrent::convolve`]
+    pub(crate) convolve: fn(token: &ConvToken<'_>, out: &mut [f32]),
+    /// Hadamard transforms of blocks: [`crate::rotation::hadamard`]
+    pub(crate) hadamard: fn(x: &mut [f32], block: usize),
     /// `sum(x)` and `sum(x^2)`
     pub(crate) sums: fn(&[f32]) -> (f32, f32),
 }

@@ -19,6 +19,8 @@ mod memory;
 mod phases;
 mod product;
 mod program;
+mod recurrent;
+mod rotation;
 mod rowwise;
 mod run;
 mod state;

@@ -38,6 +38,9 @@ pub(crate) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) 
             let (g, u) = clamp(g, u, limit);
             *o = g / (1.0 + exp::<false>(-g)) * u;
         }),
+        Activation::Sigmoid => each.for_each(|(o, (&g, &u))| *o = u / (1.0 + exp::<false>(-g))),
+        Activation::Product => each.for_each(|(o, (&g, &u))| *o = g * u),
+        Activation::Relu => each.for_each(|(o, (&g, &u))| *o = (g.max(0.0) + g * 0.0) * u),
         Activation::Relu2 => each.for_each(|(o, (&g, &u))| *o = g * g.max(0.0) * u),
     }
 }

@@ -3,7 +3,7 @@
 //! A thread runs all ops of a chain on one part before it takes the next: gate, up and the activation on some columns;
 //! norm, rotation and storing on some heads. Intermediate values stay in its cache, and no barrier is needed.
 
-use tern_graph::{Graph, Node, Op, Plan, Val, Work as Made};
+use tern_graph::{Graph, Node, Op, Plan, Rotation, Val, Work as Made};
 
 use crate::activations::quantized_rows::Rounding;
 
@@ -157,13 +157,18 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
     match (link.work, &graph.nodes[link.node].op) {
         (Work::StoreKv, Op::Attend { args, .. }) => Cut::Runs(args.head_dim),
         (_, Op::Linear { .. }) => Cut::Columns,
-        (_, Op::Attend { .. }) => Cut::Alone,
+        (_, Op::Attend { .. } | Op::Conv { .. } | Op::Delta { .. } | Op::Scan { .. }) => Cut::Alone,
+        (_, Op::Rotate { rotation, .. }) => match &graph.rotations[*rotation] {
+            Rotation { heads: Some(_), .. } => Cut::Rows,
+            Rotation { block, .. } => Cut::Runs(*block),
+        },
         (_, Op::ExpertLinear { route, weight, .. }) => {
             Cut::Experts { route: route.map(Val::index), count: graph.weight(*weight).experts }
         }
         (
             _,
             Op::Embed { .. }
+            | Op::GateRows { .. }
             | Op::Columns { .. }
             | Op::Outputs { .. }
             | Op::HeadColumns { .. }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tern_graph::{Graph, HostTensor, Op, Plan, RopeTable, WeightId};
+use tern_graph::{Graph, HostTensor, Op, Plan, Role, RopeTable, WeightId};
 use tern_quant::INT_BLOCK;
 
 use crate::activations::quantized_rows::{QuantizedRowsBuffer, Rounding};
@@ -149,6 +149,14 @@ impl Compiled {
             (Work::Quantize, _, Cut::Rows | Cut::Runs(_)) => quantizes,
             (Work::StoreKv, Op::Attend { kv: Some(_), .. }, Cut::Rows | Cut::Runs(_)) => self.kv.is_some(),
             (Work::Compute, Op::Attend { .. }, Cut::Alone) => self.kv.is_some(),
+            (Work::Compute, Op::Conv { .. } | Op::Delta { .. } | Op::Scan { .. }, Cut::Alone) => {
+                self.state.is_some()
+            }
+            (Work::Compute, Op::Rotate { rotation, inverse: true, .. }, _)
+                if self.graph.rotations[*rotation].heads.is_some() =>
+            {
+                false
+            }
             (Work::Compute, Op::Linear { x, .. }, Cut::Columns) => match self.kernels[link.node] {
                 Some(LinearKernel::F32(_)) => true,
                 Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)) => self.ints(x.index()).is_some(),
@@ -159,7 +167,13 @@ impl Compiled {
             }
             (
                 Work::Compute,
-                Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. } | Op::HostExperts { .. },
+                Op::Linear { .. }
+                | Op::ExpertLinear { .. }
+                | Op::Attend { .. }
+                | Op::Conv { .. }
+                | Op::Delta { .. }
+                | Op::Scan { .. }
+                | Op::HostExperts { .. },
                 _,
             ) => false,
             (Work::Compute, _, Cut::Columns | Cut::Experts { .. } | Cut::Rows | Cut::Runs(_)) => true,
@@ -240,19 +254,19 @@ fn roundings(graph: &Graph, weights: &[Weight], experts: bool) -> Vec<Option<Rou
 }
 
 fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
-    let mut wanted = vec![];
+    let wanted = graph.nodes.iter().flat_map(|node| node.op.weights());
+    let wanted = wanted.filter(|(_, role)| *role == Role::Vector);
+    let mut vectors: HashMap<_, _> =
+        wanted.map(|(id, _)| (id, weights[id.index()].tensor.to_f32())).collect();
     for node in &graph.nodes {
-        match node.op {
-            Op::Norm { weight, bias, .. } => wanted.extend([weight, bias]),
-            Op::Linear { scale, bias, .. } | Op::ExpertLinear { scale, bias, .. } => {
-                wanted.extend([scale, bias]);
-            }
-            Op::Route { bias, .. } => wanted.push(bias),
-            Op::Attend { sinks, .. } => wanted.push(sinks),
-            _ => {}
-        }
+        let Op::Conv { weight, .. } = node.op else { continue };
+        // taps of adjacent columns side by side: [taps, width]
+        let (rows, taps) = (graph.weight(weight).rows, graph.weight(weight).cols);
+        let by_column = weights[weight.index()].tensor.to_f32();
+        let by_tap = (0..taps).flat_map(|tap| (0..rows).map(move |row| row * taps + tap));
+        vectors.insert(weight, by_tap.map(|i| by_column[i]).collect());
     }
-    wanted.into_iter().flatten().map(|id| (id, weights[id.index()].tensor.to_f32())).collect()
+    vectors
 }
 
 fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
@@ -270,6 +284,7 @@ fn quantizes_its_value(op: &Op, span: usize) -> bool {
     match op {
         Op::Attend { args, .. } => args.v_dim.is_multiple_of(span),
         Op::Linear { .. } | Op::ExpertLinear { .. } => false,
+        Op::Conv { .. } | Op::Delta { .. } | Op::Scan { .. } => false,
         _ => true,
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tern_graph::{KeysAndValues, Op, RoutingWorkspace, Step, Val, softcap};
+use tern_graph::{KeysAndValues, Op, RoutingWorkspace, Step, Val, sigmoid, softcap};
 use tern_quant::INT_BLOCK;
 
 use crate::activations::gathered_rows::GatheredRows;
@@ -14,6 +14,8 @@ use crate::experts::PartsByExpert;
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::phases::{Cut, Link, Work, width};
 use crate::program::{Compiled, MAX_SPAN};
+use crate::recurrent::RecurrentScratch;
+use crate::rotation::rotate as rotate_basis;
 use crate::rowwise::{Norm, rotate, rotation};
 use crate::threads::{Task, Whose, Worker};
 
@@ -77,6 +79,9 @@ impl Run<'_> {
             (Work::Rotations(table), _) => self.rotations(table, share(self.plan.tokens.len())),
             (Work::QuantizeTiles, _) => self.quantize_tiles(link.node, share),
             (Work::Compute, Op::Attend { .. }) => self.attend(link, &mut workspace.attend, share),
+            (Work::Compute, Op::Conv { .. } | Op::Delta { .. } | Op::Scan { .. }) => {
+                self.recurrent(link, &mut workspace.recurrent, share);
+            }
             (Work::StoreKv | Work::Quantize | Work::Compute, _) => self.refuse(link.node),
         }
     }
@@ -131,12 +136,13 @@ impl Run<'_> {
             }),
             Op::Norm { x, len: group, weight, bias, eps, kind } => {
                 let [weight, bias] = [weight, bias].map(|id| id.map(|id| self.program.vector(id)));
-                let norm = Norm { weight, bias, eps: *eps, kind: *kind };
                 self.finish(link, at, len, |out| {
                     let groups = self.read(*x, at, len).chunks_exact(*group);
-                    groups
-                        .zip(out.chunks_exact_mut(*group))
-                        .for_each(|(x, out)| norm.apply(self.kernels, x, out));
+                    for (i, (x, out)) in groups.zip(out.chunks_exact_mut(*group)).enumerate() {
+                        // one weight for all groups, or one per group of a row
+                        let weight = weight.map(|w| &w[(at + i * group) % w.len()..][..*group]);
+                        Norm { weight, bias, eps: *eps, kind: *kind }.apply(self.kernels, x, out);
+                    }
                 });
             }
             Op::Rope { x, head_dim, style, table } => self.finish(link, at, len, |out| {
@@ -212,10 +218,25 @@ impl Run<'_> {
             Op::Input { index } => self.finish(link, at, len, |out| {
                 out.copy_from_slice(&self.step.inputs[*index][at..at + len]);
             }),
-            // linears are split by columns, and attention by itself; all experts are in the memory of the host
-            Op::Linear { .. } | Op::ExpertLinear { .. } | Op::Attend { .. } | Op::HostExperts { .. } => {
-                self.refuse(link.node);
-            }
+            Op::GateRows { x, gate } => self.finish(link, at, len, |out| {
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    let gate = sigmoid(self.read(*gate, row, 1)[0]);
+                    out.iter_mut().zip(self.read(*x, row * width, width)).for_each(|(o, x)| *o = x * gate);
+                }
+            }),
+            Op::Rotate { x, rotation, inverse } => self.finish(link, at, len, |out| {
+                let (rotation, x) = (&self.program.graph.rotations[*rotation], self.read(*x, at, len));
+                rotate_basis(rotation, *inverse, self.kernels.hadamard, (at, x), out);
+            }),
+            // linears are split by columns, and attention and recurrent ops by themselves; all experts are in the memory of
+            // the host
+            Op::Linear { .. }
+            | Op::ExpertLinear { .. }
+            | Op::Attend { .. }
+            | Op::Conv { .. }
+            | Op::Delta { .. }
+            | Op::Scan { .. }
+            | Op::HostExperts { .. } => self.refuse(link.node),
         }
     }
 
@@ -273,7 +294,7 @@ impl Run<'_> {
     }
 
     /// Fills part of a link's value, and quantizes it if the link says so.
-    fn finish(&self, link: Link, at: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
+    pub(crate) fn finish(&self, link: Link, at: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
         // SAFETY: see `work`.
         fill(unsafe { self.program.value(link.node).get_mut(at..at + len) });
         if link.with_ints {
@@ -365,6 +386,7 @@ pub(crate) struct Scratch {
     pub(crate) unpacked: Workspace,
     pub(crate) parts: PartsByExpert,
     pub(crate) gathered: GatheredRows,
+    recurrent: RecurrentScratch,
 }
 
 /// The part of it for ops on rows.

@@ -9,7 +9,6 @@ use crate::memory::shared::Shared;
 pub(crate) struct State {
     pub(crate) spec: StateSpec,
     /// `[slots, floats]` per layer.
-    #[expect(dead_code, reason = "no op reads it yet")]
     pub(crate) layers: Vec<Shared<f32>>,
 }
 

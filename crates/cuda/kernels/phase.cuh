@@ -36,6 +36,9 @@ DEVICE float activate(int act, float gate, float up, float limit) {
     if (act == SILU) return silu(gate, 1.f) * up;
     if (act == GELU_TANH) return 0.5f * gate * (1.f + tanhf(0.7978846f * gate * (1.f + 0.044715f * gate * gate))) * up;
     if (act == RELU2) return gate * fmaxf(gate, 0.f) * up;
+    if (act == SIGMOID) return up * reciprocal(1.f + exp2_fast(gate * -1.4426950408889634f));
+    if (act == PRODUCT) return gate * up;
+    if (act == RELU) return (fmaxf(gate, 0.f) + gate * 0.f) * up;
     // what is not finite becomes NaN
     gate = fminf(gate, limit) + gate * 0.f, up = fminf(fmaxf(up, -limit), limit) + up * 0.f;
     return act == SWIGLU_OAI ? silu(gate, 1.702f) * (up + 1.f) : silu(gate, 1.f) * up;

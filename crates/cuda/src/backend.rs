@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tern_graph::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostOpsHandle, HostTensor, KvCells, KvSize,
-    Plan, Program, Reserve, Roles, Step, StepOutput, Ticket,
+    Op, Plan, Program, Reserve, Roles, Step, StepOutput, Ticket, WeightId,
 };
 
 use crate::bandwidth;
@@ -146,6 +146,11 @@ impl Backend for Cuda {
         bindings.check(graph, |b| stored(b).map(|w| w.1))?;
         if !graph.states.is_empty() {
             return Err(no_state());
+        }
+        let by_group = |w: Option<WeightId>| w.is_some_and(|w| graph.weight(w).rows > 1);
+        if graph.nodes.iter().any(|n| matches!(n.op, Op::Norm { weight, .. } if by_group(weight))) {
+            let message = "norms with a weight per group are not supported on this device yet";
+            return Err(BackendError::Unsupported(message.into()));
         }
         let weights = bindings.weights.iter().map(|b| {
             let weight = stored(*b).map(|w| Arc::clone(w.0));

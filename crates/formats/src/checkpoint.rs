@@ -46,17 +46,6 @@ impl Checkpoint {
 
     /// Like [`Self::open`], with the given [`Access`].
     pub fn open_as(path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
-        let checkpoint = Self::read(path, access)?;
-        checkpoint.check_runnable().map_err(|e| e.at(path))?;
-        Ok(checkpoint)
-    }
-
-    /// Like [`Self::open`], but also opens models that can be described and not run.
-    pub fn open_for_inspection(path: &Path) -> Result<Checkpoint, FormatError> {
-        Self::read(path, Access::default())
-    }
-
-    fn read(path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
         let path = match path.is_dir() {
             true => &folder::model_in(path)?,
             false => path,
@@ -78,17 +67,7 @@ impl Checkpoint {
     pub fn from_bytes(bytes: Bytes) -> Result<Checkpoint, FormatError> {
         let shard = Shard::parse(None, bytes)?;
         split::check_whole(&shard)?;
-        let checkpoint = merge(vec![shard])?;
-        checkpoint.check_runnable()?;
-        Ok(checkpoint)
-    }
-
-    /// Fails if a metadata key says that the weights need a transformation that is not supported.
-    pub fn check_runnable(&self) -> Result<(), FormatError> {
-        match self.metadata.iter().find(|(key, _)| key.starts_with("prism.")) {
-            Some((key, _)) => Err(FormatError::Rotated(key.into())),
-            None => Ok(()),
-        }
+        merge(vec![shard])
     }
 
     /// Bytes of all tensors.

@@ -81,9 +81,6 @@ pub enum FormatError {
     /// Type 42 with offsets that match several block sizes.
     #[error("type id 42 is ambiguous: the offsets in the file match {}", .0.join(" and "))]
     AmbiguousReading(Vec<String>),
-    /// Weights in a rotated basis, which is not supported: the key that says so.
-    #[error("metadata key `{}`: weights in a rotated basis are not supported", shown(.0))]
-    Rotated(String),
 
     /// The shards do not form one model.
     #[error(transparent)]

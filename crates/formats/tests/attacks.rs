@@ -197,12 +197,3 @@ fn unknown_type_ids() {
         assert_eq!(refusal(bytes), format!("tensor `t`: type id {id} is unknown"));
     }
 }
-
-#[test]
-fn weights_in_a_rotated_basis() {
-    let bytes = Raw::new(3, 0, 1).pair("prism.hadamard.version", 4, &[1, 0, 0, 0]).0;
-    assert_eq!(
-        refusal(bytes),
-        "metadata key `prism.hadamard.version`: weights in a rotated basis are not supported"
-    );
-}

@@ -94,17 +94,6 @@ fn a_folder_opens_its_only_model() {
 }
 
 #[test]
-fn a_rotated_model_opens_only_for_inspection() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("m.gguf");
-    fs::write(&path, file(&[("prism.hadamard.block_size", Value::Uint(1024))], &[])).unwrap();
-    let sentence = "metadata key `prism.hadamard.block_size`: weights in a rotated basis are not supported";
-    assert_eq!(refusal(&path), format!("{}: {sentence}", path.display()));
-    let shown = Checkpoint::open_for_inspection(&path).unwrap();
-    assert_eq!(shown.metadata.usize("prism.hadamard.block_size"), Ok(1024));
-}
-
-#[test]
 fn a_file_of_many_gigabytes_is_not_read() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("large.gguf");

@@ -8,6 +8,7 @@ mod experts;
 mod inputs;
 mod linears;
 mod not_finite;
+mod recurrent;
 mod small_ops;
 mod unlisted;
 mod windows;
@@ -17,6 +18,7 @@ use tern_quant::Quant;
 pub use attention::attend;
 pub use experts::{Experts, expert_linear, expert_mlp};
 pub use linears::{linear, two_linears};
+pub use recurrent::{delta, delta_layer};
 pub use unlisted::UNLISTED;
 
 use crate::{
@@ -262,6 +264,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     cases.extend(batches::batches()?);
     cases.extend(not_finite::not_finite()?);
     cases.extend(windows::windows()?);
+    cases.extend(recurrent::recurrent()?);
     Ok(cases)
 }
 
@@ -282,5 +285,7 @@ pub fn timed() -> Result<Vec<Case>, GraphError> {
     for depth in [512, 4096] {
         cases.push(attend(args, &[depth, 1])?);
     }
+    cases.push(delta(&[64, 1])?);
+    cases.push(delta(&[1, 256])?);
     Ok(cases)
 }

@@ -19,7 +19,7 @@ impl Graph {
         let Some(rows) = rows.checked_mul(experts).filter(|_| experts > 0) else {
             return fail(format!("{name}: {experts} experts of {rows} rows"));
         };
-        self.declare(Weight { name, rows, cols, experts })
+        self.declare(Weight { name, rows, cols, experts, rotation: None })
     }
 
     /// See [`Op::Route`].
@@ -60,7 +60,9 @@ impl Graph {
         bias: Option<WeightId>,
     ) -> Result<Val> {
         self.check_tokens("expert_linear", x)?;
-        let Weight { name, rows, cols, experts } = self.weight(weight);
+        let rotation = self.weight(weight).rotation;
+        let x = self.rotated(x, rotation)?;
+        let Weight { name, rows, cols, experts, .. } = self.weight(weight);
         let (name, each, cols, experts) = (name.clone(), rows / experts, *cols, *experts);
         let used = match route {
             Some(route) => {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::op::{Activation, Attention, KeysAndValues, NormKind, Op, RopeStyle, Val, WeightId};
-use crate::{KvLayer, Roles, StateLayer};
+use crate::{Basis, KvLayer, Roles, Rotation, StateLayer};
 
 /// A weight that the graph reads: its name in the checkpoint and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Weight {
     pub cols: usize,
     /// Matrices, one below the other; 1 for most weights.
     pub experts: usize,
+    /// The rotation in which it is stored, an index into [`Graph::rotations`].
+    pub rotation: Option<usize>,
 }
 
 impl Weight {
@@ -87,6 +89,11 @@ pub struct Graph {
     pub kv: Vec<KvLayer>,
     /// State layers by index.
     pub states: Vec<StateLayer>,
+    /// Rotations of weights by index.
+    pub rotations: Vec<Rotation>,
+    /// Bases of weights, and the basis of each name.
+    pub(crate) bases: Vec<Basis>,
+    pub(crate) rotated: HashMap<String, usize>,
     pub(crate) by_name: HashMap<String, WeightId>,
 }
 
@@ -98,10 +105,16 @@ impl Graph {
 
     /// Declares a matrix of the checkpoint; the same name is the same weight.
     pub fn matrix(&mut self, name: impl Into<String>, rows: usize, cols: usize) -> Result<WeightId> {
-        self.declare(Weight { name: name.into(), rows, cols, experts: 1 })
+        self.declare(Weight { name: name.into(), rows, cols, experts: 1, rotation: None })
+    }
+
+    pub(crate) fn is_declared(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
     }
 
     pub(crate) fn declare(&mut self, weight: Weight) -> Result<WeightId> {
+        let rotation = self.rotation_of(&weight.name, weight.cols)?;
+        let weight = Weight { rotation, ..weight };
         if let Some(&id) = self.by_name.get(&weight.name) {
             let w = self.weight(id);
             if *w != weight {
@@ -209,8 +222,12 @@ impl Graph {
 
     /// See [`Op::Embed`].
     pub fn embed(&mut self, table: WeightId, scale: f32) -> Val {
-        let width = self.weight(table).cols;
-        self.push(Op::Embed { table, scale }, Value { width, outputs_only: false })
+        let Weight { cols: width, rotation, .. } = *self.weight(table);
+        let x = self.push(Op::Embed { table, scale }, Value { width, outputs_only: false });
+        match rotation {
+            Some(rotation) => self.push(Op::Rotate { x, rotation, inverse: true }, self.value(x)),
+            None => x,
+        }
     }
 
     /// See [`Op::Norm`].
@@ -227,8 +244,11 @@ impl Graph {
         eps: f32,
         kind: NormKind,
     ) -> Result<Val> {
-        let Weight { name, cols: len, .. } = self.weight(weight);
+        let Weight { name, rows, cols: len, .. } = self.weight(weight);
         let len = self.check_groups(name, x, *len)?;
+        if *rows != 1 && rows * len != self.width(x) {
+            return fail(format!("{name}: {rows} norms of {len} columns on a value of {}", self.width(x)));
+        }
         self.check_vector(bias, len)?;
         Ok(self.push(Op::Norm { x, len, weight: Some(weight), bias, eps, kind }, self.value(x)))
     }
@@ -259,6 +279,8 @@ impl Graph {
         scale: Option<WeightId>,
         bias: Option<WeightId>,
     ) -> Result<Val> {
+        let rotation = self.weight(weight).rotation;
+        let x = self.rotated(x, rotation)?;
         let w = self.weight(weight);
         if w.cols != self.width(x) {
             return fail(format!(

@@ -16,8 +16,10 @@ mod page_table;
 mod plan;
 mod print;
 mod random;
+mod recurrent;
 mod reference;
 mod role;
+mod rotation;
 mod routing;
 mod sample;
 mod sampling;
@@ -42,8 +44,12 @@ pub use op::{
 pub use page_table::PageTable;
 pub use plan::{Plan, Work};
 pub use random::Random;
+pub use recurrent::{
+    DeltaRule, DeltaWeights, KeyHeads, MAX_TAPS, ScanWeights, SelectiveScan, sigmoid, softplus,
+};
 pub use reference::Reference;
 pub use role::{Role, Roles};
+pub use rotation::{Basis, HeadOrder, Rotation};
 pub use routing::{ExpertGroups, Gating, Routing, RoutingWorkspace};
 pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
 pub use sampling::{History, Mirostat, MirostatVersion, Sampling, SamplingError, Xtc};

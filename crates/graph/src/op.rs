@@ -1,6 +1,6 @@
 //! The ops. Every value is a matrix of f32 with one row per token; an op reads values of earlier nodes.
 
-use crate::{KvLayer, Role, Routing};
+use crate::{DeltaRule, DeltaWeights, KvLayer, Role, Routing, ScanWeights, SelectiveScan};
 
 /// A value: the result of the node with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,17 @@ pub enum Op {
     HeadColumns { x: Val, every: usize, start: usize, len: usize },
     /// `heads` heads, each a head of `a` followed by one of `b`. `[tokens, cols(a) + cols(b)]`
     JoinHeads { a: Val, b: Val, heads: usize },
+    /// A causal convolution of each column with its own taps, one row of `weight` per column, the last tap for the token
+    /// itself; plus a bias, and then SiLU if `silu`. State layer `layer` has the rows before. `[tokens, cols(x)]`
+    Conv { x: Val, weight: WeightId, bias: Option<WeightId>, layer: usize, silu: bool },
+    /// A gated delta rule, see [`DeltaRule`]. `[tokens, v_heads * v_dim]`
+    Delta { qkv: Val, decay: Val, beta: Val, weights: DeltaWeights, layer: usize, args: DeltaRule },
+    /// A Mamba-2 scan, see [`SelectiveScan`]. `[tokens, heads * head_dim]`
+    Scan { xbc: Val, dt: Val, weights: ScanWeights, layer: usize, args: SelectiveScan },
+    /// `x * sigmoid(gate)`, with one gate per row.
+    GateRows { x: Val, gate: Val },
+    /// Rotates each group of columns, or rotates it back, see [`crate::Rotation`].
+    Rotate { x: Val, rotation: usize, inverse: bool },
     /// The rows that the step requests. `[outputs, cols(x)]`
     Outputs { x: Val },
     /// Rows that are given with the step (`Step::inputs`). `[tokens, width]`
@@ -115,6 +126,12 @@ pub enum Activation {
     SwigluOai,
     /// Silu with the gate at most this, and `up` within it on both sides.
     SwigluClamp(f32),
+    /// `sigmoid(gate) * up`
+    Sigmoid,
+    /// `gate * up`
+    Product,
+    /// `max(gate, 0) * up`
+    Relu,
 }
 
 impl Activation {
@@ -140,6 +157,9 @@ impl Activation {
                 let (gate, up) = clamp(gate, up, limit);
                 silu(gate, 1.0) * up
             }
+            Activation::Sigmoid => up / (1.0 + (-gate).exp()),
+            Activation::Product => gate * up,
+            Activation::Relu => (gate.max(0.0) + gate * 0.0) * up,
         }
     }
 }
@@ -228,6 +248,8 @@ impl Op {
             | Op::SoftCap { x, .. }
             | Op::Columns { x, .. }
             | Op::HeadColumns { x, .. }
+            | Op::Conv { x, .. }
+            | Op::Rotate { x, .. }
             | Op::Outputs { x } => vec![x],
             Op::Attend { q, kv, .. } => {
                 [q].into_iter().chain(kv.iter_mut().flat_map(|kv| [&mut kv.k, &mut kv.v])).collect()
@@ -236,6 +258,9 @@ impl Op {
             Op::Route { logits, .. } => vec![logits],
             Op::ExpertLinear { x, route, .. } => [x].into_iter().chain(route).collect(),
             Op::Mix { x, route } => vec![x, route],
+            Op::Delta { qkv, decay, beta, .. } => vec![qkv, decay, beta],
+            Op::Scan { xbc, dt, .. } => vec![xbc, dt],
+            Op::GateRows { x, gate } => vec![x, gate],
             Op::Add { a, b } | Op::JoinHeads { a, b, .. } => vec![a, b],
             Op::HostExperts { x, logits, .. } => vec![x, logits],
         }
@@ -262,6 +287,15 @@ impl Op {
             }
             Op::Route { bias, .. } => vectors(vec![bias]),
             Op::Attend { sinks, .. } => vectors(vec![sinks]),
+            Op::Conv { weight, bias, .. } => {
+                [(weight, Role::Vector)].into_iter().chain(vectors(vec![bias])).collect()
+            }
+            Op::Delta { weights: DeltaWeights { rate, bias }, .. } => {
+                [rate, bias].map(|id| (id, Role::Vector)).into()
+            }
+            Op::Scan { weights: ScanWeights { rate, bias, skip }, .. } => {
+                [rate, bias, skip].map(|id| (id, Role::Vector)).into()
+            }
             Op::Rope { .. }
             | Op::Mix { .. }
             | Op::Gated { .. }
@@ -273,6 +307,8 @@ impl Op {
             | Op::JoinHeads { .. }
             | Op::Input { .. }
             | Op::HostExperts { .. }
+            | Op::GateRows { .. }
+            | Op::Rotate { .. }
             | Op::Outputs { .. } => vec![],
         }
     }
@@ -295,6 +331,11 @@ impl Op {
             Op::Columns { .. } => "columns",
             Op::HeadColumns { .. } => "head_columns",
             Op::JoinHeads { .. } => "join_heads",
+            Op::Conv { .. } => "conv",
+            Op::Delta { .. } => "delta",
+            Op::Scan { .. } => "scan",
+            Op::GateRows { .. } => "gate_rows",
+            Op::Rotate { .. } => "rotate",
             Op::Outputs { .. } => "outputs",
             Op::Input { .. } => "input",
             Op::HostExperts { .. } => "host_experts",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Graph, Op, WeightId};
+use crate::{DeltaWeights, Graph, Op, ScanWeights, WeightId};
 
 /// One line per node: `%3 [1536] = linear %2, blk.0.attn_q.weight [1536, 512]`.
 impl fmt::Display for Graph {
@@ -80,7 +80,26 @@ impl fmt::Display for Graph {
                 Op::Columns { start, len, .. } => write!(f, " {start}..{}", start + len)?,
                 Op::Input { index } => write!(f, " {index}")?,
                 Op::HostExperts { piece, .. } => write!(f, " piece {piece}")?,
-                Op::Add { .. } | Op::Mix { .. } | Op::Outputs { .. } => {}
+                Op::Conv { weight: w, bias, layer, silu, .. } => {
+                    write!(f, " {} state {layer}{}", weight(*w), if *silu { " silu" } else { "" })?;
+                    bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
+                }
+                Op::Delta { weights: DeltaWeights { rate, bias }, layer, args: a, .. } => {
+                    write!(f, " {} + {} state {layer}", weight(*rate), weight(*bias))?;
+                    write!(f, " heads {}/{}", a.v_heads, a.k_heads)?;
+                    write!(f, " {:?} x {}/{} eps {:e}", a.key_heads, a.v_dim, a.k_dim, a.eps)?;
+                }
+                Op::Scan { weights: ScanWeights { rate, bias, skip }, layer, args: a, .. } => {
+                    write!(f, " {} + {}", weight(*rate), weight(*bias))?;
+                    write!(f, " skip {} state {layer}", weight(*skip))?;
+                    write!(f, " heads {} x {} groups {} x {}", a.heads, a.head_dim, a.groups, a.state_dim)?;
+                }
+                Op::Rotate { rotation, inverse, .. } => {
+                    let r = &self.rotations[*rotation];
+                    write!(f, "{} blocks {}", if *inverse { " back" } else { "" }, r.block)?;
+                    r.heads.map_or(Ok(()), |h| write!(f, " heads {} x {}", h.outer, h.inner))?;
+                }
+                Op::GateRows { .. } | Op::Add { .. } | Op::Mix { .. } | Op::Outputs { .. } => {}
             }
             writeln!(f)?;
         }

@@ -5,8 +5,10 @@ use std::sync::PoisonError;
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostOpsHandle, HostRows,
     HostTensor, KeysAndValues, KvLayer, KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable,
-    RoutingWorkspace, StateSpec, Step, StepOutput, Ticket, Val, Value, softcap,
+    RoutingWorkspace, StateSpec, Step, StepOutput, Ticket, Val, Value, sigmoid, softcap,
 };
+
+mod recurrent;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -111,7 +113,10 @@ impl Reference {
                     let [w, bias] = [w, bias].map(|id| id.map(|id| weight(id).to_f32()));
                     let w = w.unwrap_or_else(|| vec![1.0; *len]);
                     let mut out = get(*x).to_vec();
-                    out.chunks_mut(*len).for_each(|g| apply_norm(g, &w, bias.as_deref(), *eps, *kind));
+                    for (i, g) in out.chunks_mut(*len).enumerate() {
+                        let w = &w[i * len % w.len()..][..*len]; // one weight, or one per group
+                        apply_norm(g, w, bias.as_deref(), *eps, *kind);
+                    }
                     out
                 }
                 Op::Linear { x, weight: w, scale, bias } => {
@@ -189,6 +194,30 @@ impl Reference {
                 Op::JoinHeads { a, b, heads } => {
                     let heads_of = |v: Val| get(v).chunks(width(v) / heads);
                     heads_of(*a).zip(heads_of(*b)).flat_map(|(a, b)| a.iter().chain(b)).copied().collect()
+                }
+                Op::Conv { x, weight: w, bias, layer, silu } => {
+                    let [w, bias] = [Some(*w), *bias].map(|id| id.map(|id| weight(id).to_f32()));
+                    let conv = recurrent::Conv { taps: w.unwrap_or_default(), bias, silu: *silu };
+                    conv.run(&step.slices, get(*x), width(*x), &mut state.layers[*layer])
+                }
+                Op::Delta { qkv, decay, beta, weights: w, layer, args } => {
+                    let inputs = [get(*qkv), get(*decay), get(*beta)];
+                    let weights = [w.rate, w.bias].map(|id| weight(id).to_f32());
+                    recurrent::delta(&step.slices, inputs, &weights, args, &mut state.layers[*layer])
+                }
+                Op::Scan { xbc, dt, weights: w, layer, args } => {
+                    let weights = [w.rate, w.bias, w.skip].map(|id| weight(id).to_f32());
+                    let inputs = [get(*xbc), get(*dt)];
+                    recurrent::scan(&step.slices, inputs, &weights, args, &mut state.layers[*layer])
+                }
+                Op::GateRows { x, gate } => {
+                    let rows = get(*x).chunks(width(*x)).zip(get(*gate));
+                    rows.flat_map(|(row, gate)| row.iter().map(|x| x * sigmoid(*gate))).collect()
+                }
+                Op::Rotate { x, rotation, inverse } => {
+                    let (rotation, mut out) = (&graph.rotations[*rotation], get(*x).to_vec());
+                    out.chunks_mut(rotation.width()).for_each(|group| rotation.apply(group, *inverse));
+                    out
                 }
                 Op::Outputs { x } => {
                     let w = width(*x);

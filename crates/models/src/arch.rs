@@ -28,6 +28,8 @@ pub struct Synthetic {
     pub means: &'static [(&'static str, f32)],
     /// Size of the embeddings, and so of the logits: with the factors of the architecture, layers must still matter.
     pub embedding_gain: f32,
+    /// Columns of the blocks in which matrices are rotated, if the file has rotated ones.
+    pub rotated: Option<usize>,
 }
 
 /// The value of a metadata key.
@@ -55,6 +57,7 @@ impl Synthetic {
         constants: |_, _| None,
         means: &[],
         embedding_gain: 3.0, // peaked distributions, as trained models have
+        rotated: None,
     };
 
     /// Plain, with biases on q, k and v.

@@ -46,6 +46,8 @@ pub(crate) struct AttentionStyle {
     pub(crate) norms_values: bool,
     /// The KV layer of an earlier layer, if this one has no keys and values.
     pub(crate) kv_of: Option<usize>,
+    /// Each head of queries is followed by a gate of the head's result.
+    pub(crate) gated: bool,
 }
 
 /// The heads of a layer.
@@ -77,6 +79,7 @@ impl AttentionStyle {
             shape: None,
             norms_values: false,
             kv_of: None,
+            gated: false,
         }
     }
 }
@@ -152,13 +155,18 @@ impl Build<'_> {
             softcap: self.keys().optional_f32("attn_logit_softcapping")?.filter(|cap| *cap != 0.0),
             temperature: style.temperature,
         };
+        let mut gate = None;
         let mut out = if let Some(kv_layer) = style.kv_of {
             let q = self.linear(x, &name("attn_q"), heads * head_dim)?;
             let [q] = self.ready_heads([(q, name("attn_q_norm"))], style)?;
             self.ignore_keys_and_values(layer);
             self.graph.attend_to(q, kv_layer, args)?
         } else {
-            let [q, k, v] = self.queries_keys_values(x, layer, style)?;
+            let [mut q, k, v] = self.queries_keys_values(x, layer, style)?;
+            if style.gated {
+                gate = Some(self.graph.head_columns(q, 2 * head_dim, head_dim, head_dim)?);
+                q = self.graph.head_columns(q, 2 * head_dim, 0, head_dim)?;
+            }
             let heads = [(q, name("attn_q_norm")), (k, name("attn_k_norm"))];
             let [q, k] = self.ready_heads(heads, style)?;
             let sinks = match style.sinks {
@@ -167,6 +175,9 @@ impl Build<'_> {
             };
             self.graph.attend_with(q, k, v, args, sinks)?
         };
+        if let Some(gate) = gate {
+            out = self.graph.gated(gate, out, Activation::Sigmoid)?;
+        }
         if let Some(norm) = style.sub_norm {
             out = self.norm(out, &name(norm), heads * v_dim)?;
         }
@@ -186,7 +197,8 @@ impl Build<'_> {
         style: AttentionStyle,
     ) -> Result<[Val; 3], ModelError> {
         let HeadShape { heads, kv_heads, head_dim, v_dim } = self.head_shape(style);
-        let (q_width, k_width, v_width) = (heads * head_dim, kv_heads * head_dim, kv_heads * v_dim);
+        let q_width = heads * head_dim * if style.gated { 2 } else { 1 };
+        let (k_width, v_width) = (kv_heads * head_dim, kv_heads * v_dim);
         let name = |part: &str| format!("blk.{layer}.{part}");
         if self.has(&name("attn_qkv.weight")) {
             let all = self.linear(x, &name("attn_qkv"), q_width + k_width + v_width)?;
@@ -291,15 +303,21 @@ impl Build<'_> {
         layers: &LayerStyle,
         attention: impl Fn(usize) -> AttentionStyle,
     ) -> Result<Val, ModelError> {
+        self.decoder_of(layers, |b, x, layer| b.attention(x, layer, attention(layer)))
+    }
+
+    /// A decoder, with attention or what a layer has instead of it, on normalised values. Returns the logits.
+    pub(crate) fn decoder_of(
+        &mut self,
+        layers: &LayerStyle,
+        mixer: impl Fn(&mut Self, Val, usize) -> Result<Val, ModelError>,
+    ) -> Result<Val, ModelError> {
         let mut x = self.embed(layers.embedding_scale)?;
         for layer in 0..self.config.layers {
             for half in 0..2 {
                 let normed = self.norm_of_half(x, layer, half, layers.norms_before)?;
-                let y = if half == 0 {
-                    self.attention(normed, layer, attention(layer))?
-                } else {
-                    self.mlp(normed, layer, layers)?
-                };
+                let y =
+                    if half == 0 { mixer(self, normed, layer)? } else { self.mlp(normed, layer, layers)? };
                 let mut y = self.norm_of_half(y, layer, half, layers.norms_after)?;
                 if layers.residual_scale != 1.0 {
                     y = self.graph.scale(y, layers.residual_scale);

@@ -92,7 +92,8 @@ impl<'a> Build<'a> {
     /// The final norm and the head; a file without `output.weight` uses the embedding table again.
     pub(crate) fn head(&mut self, x: Val) -> Result<Val, ModelError> {
         let x = self.graph.outputs(x);
-        let x = self.norm(x, "output_norm", self.config.width)?;
+        let norm = if self.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
+        let x = self.norm(x, norm, self.config.width)?;
         let name = if self.has("output.weight") { "output" } else { "token_embd" };
         self.linear(x, name, self.config.vocab)
     }

@@ -58,6 +58,11 @@ impl Keys<'_> {
         self.metadata.optional_usize(&self.key(name))
     }
 
+    /// One number or several; `None` if the key is missing.
+    pub(crate) fn usizes(&self, name: &str) -> Result<Option<Vec<usize>>, MetadataError> {
+        self.metadata.optional_usizes(&self.key(name))
+    }
+
     pub(crate) fn f32(&self, name: &str) -> Result<f32, MetadataError> {
         self.metadata.f32(&self.key(name))
     }
@@ -116,11 +121,12 @@ impl Keys<'_> {
         Ok(Some(values))
     }
 
-    /// A number that files may also give per layer: that of the first one.
+    /// A number that files may also give per layer: that of the first layer that has any.
     fn first_layer(&self, name: &str) -> Result<Option<usize>, ModelError> {
         let key = self.key(name);
         let Some(values) = self.metadata.optional_usizes(&key)? else { return Ok(None) };
-        let first = values.first().ok_or(MetadataError::Missing(key))?;
+        let first = values.iter().find(|n| **n > 0).or(values.first());
+        let first = first.ok_or(MetadataError::Missing(key))?;
         Ok(Some(*first))
     }
 
@@ -155,6 +161,7 @@ impl Config {
             {
                 width / heads
             }
+            None if heads == 0 => 0,
             None => return Err(missing("attention.key_length")),
         };
         let context_trained = keys.usize("context_length")?;
@@ -162,7 +169,13 @@ impl Config {
             arch: keys.arch.to_string(),
             layers: keys.usize("block_count")?,
             width,
-            ff: keys.first_layer("feed_forward_length")?.ok_or_else(|| missing("feed_forward_length"))?,
+            // files whose layers all have experts may have no other length
+            ff: match keys.first_layer("feed_forward_length")? {
+                Some(ff) => ff,
+                None => keys
+                    .optional_usize("expert_feed_forward_length")?
+                    .ok_or_else(|| missing("feed_forward_length"))?,
+            },
             heads,
             kv_heads,
             head_dim,
@@ -189,8 +202,11 @@ impl Config {
             ("attention.value_length", self.v_dim, 1 << 14),
             ("context_length", self.context_trained, 1 << 30),
         ];
+        // models of recurrent layers alone have no attention and no MLP
+        let recurrent = keys.optional_usize("ssm.inner_size")?.is_some();
+        let may_be_0 = |name: &str| recurrent && (name.starts_with("attention.") || name.starts_with("feed"));
         for (name, size, most) in sizes {
-            if size == 0 || size > most {
+            if (size == 0 && !may_be_0(name)) || size > most {
                 let text = format!("`{}` is {size}: want 1 to {most}", keys.key(name));
                 return Err(ModelError::Unsupported(text));
             }
@@ -199,7 +215,7 @@ impl Config {
             let key = keys.key("attention.layer_norm_rms_epsilon");
             return Err(ModelError::Unsupported(format!("`{key}` is {}: want 0 or more", self.eps)));
         }
-        if !self.heads.is_multiple_of(self.kv_heads) {
+        if self.heads > 0 && !self.heads.is_multiple_of(self.kv_heads) {
             let text = format!("{} heads are not a multiple of {} kv heads", self.heads, self.kv_heads);
             return Err(ModelError::Unsupported(text));
         }

@@ -105,7 +105,11 @@ impl Build<'_> {
             return Ok(mixed);
         }
         let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(name);
-        let shared = self.gated_mlp_of(x, names, style.shared_ff, style.activation, None)?;
+        let mut shared = self.gated_mlp_of(x, names, style.shared_ff, style.activation, None)?;
+        if self.has(&name("ffn_gate_inp_shexp.weight")) {
+            let gate = self.linear(x, &name("ffn_gate_inp_shexp"), 1)?;
+            shared = self.graph.gate_rows(shared, gate)?;
+        }
         Ok(self.graph.add(mixed, shared)?)
     }
 

@@ -28,6 +28,7 @@ const SHARED_KV: Synthetic = Synthetic {
     // scores have no factor, and the logits of a router are divided by the root of the width
     means: &[("attn_q_norm.weight", 0.15), ("ffn_gate_inp.scale", 16.0)],
     embedding_gain: 1.0,
+    rotated: None,
 };
 
 /// As the 26B: experts beside the MLP, and keys that are values too.

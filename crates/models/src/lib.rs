@@ -8,6 +8,7 @@ mod blocks;
 mod build;
 mod config;
 mod deepseek2;
+mod delta_net;
 mod ernie;
 mod error;
 mod exaone4;
@@ -21,15 +22,20 @@ mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod latent;
+mod lfm2;
 mod llama;
+mod mamba;
 mod maple;
 mod mistral3;
 mod model;
 mod olmo2;
 mod phi3;
+mod prism;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3moe;
+mod qwen3next;
 mod qwen3vl;
 mod rope;
 mod seed_oss;
@@ -74,4 +80,10 @@ pub static ALL: &[&Arch] = &[
     &bitnet::BITNET,
     &bitnet::BITNET_B158,
     &deepseek2::DEEPSEEK2,
+    &qwen35::QWEN35,
+    &qwen35::QWEN35_MOE,
+    &qwen3next::QWEN3_NEXT,
+    &lfm2::LFM2,
+    &lfm2::LFM2_MOE,
+    &mamba::MAMBA2,
 ];

@@ -5,6 +5,7 @@ use tern_graph::{Graph, HostTensor, Op, Weight};
 
 use crate::build::{Build, Source};
 use crate::config::{Config, Keys};
+use crate::prism;
 use crate::separate_experts::{self, ExpertName};
 use crate::tensor::host_tensor;
 use crate::{Arch, ModelError};
@@ -47,7 +48,12 @@ impl Model {
         let keys = Keys { arch: arch.name, metadata };
         let experts = keys.optional_usize("expert_count")?.unwrap_or(0);
         let mut build = Build::new(Config::read(keys, vocab, context)?, metadata, source);
+        prism::rotate_weights(&mut build, metadata)?;
         (arch.build)(&mut build)?;
+        if let Some(name) = build.graph.unread_rotations().next() {
+            let text = format!("{}: stored rotated, and not read by a `{}` model", shown(name), arch.name);
+            return Err(ModelError::Unsupported(text));
+        }
         let Build { config, graph, consumed, reads_experts, reads_layers, skipped_from, .. } = build;
         if !reads_layers {
             keys.check_alike()?;

@@ -2,7 +2,7 @@
 
 use tern_formats::{Metadata, Value};
 
-use crate::{Arch, Number, Source, Synthetic};
+use crate::{Arch, Model, Number, Source, Synthetic, prism};
 
 /// The sizes of a model, without its weights.
 #[derive(Clone, Debug)]
@@ -93,6 +93,26 @@ const TINY: Shape = Shape {
     window: None,
     synthetic: None,
 };
+
+const QWEN35_0_8B: Shape = Shape {
+    name: "qwen3.5-0.8b",
+    arch: &crate::qwen35::QWEN35,
+    layers: 24,
+    width: 1024,
+    ff: 3584,
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 256,
+    vocab: 248_320,
+    tied: true,
+    context: 262_144,
+    rope_base: 1e7,
+    yarn: 1,
+    synthetic: Some(&crate::qwen35::SIZES_0_8B),
+    ..BONSAI_8B
+};
+
+const TINY_QWEN35: Shape = Shape { name: "tiny-qwen35", arch: &crate::qwen35::QWEN35, layers: 4, ..TINY };
 
 const TINY_EXPERTS: Option<ShapeExperts> = Some(ShapeExperts { count: 8, used: 3, ff: 192 });
 
@@ -262,7 +282,56 @@ pub static SHAPES: &[Shape] = &[
         synthetic: Some(&crate::gemma4::SIZES_26B),
         ..BONSAI_8B
     },
+    QWEN35_0_8B,
+    Shape {
+        name: "bonsai-27b",
+        layers: 64,
+        width: 5120,
+        ff: 17_408,
+        heads: 24,
+        kv_heads: 4,
+        tied: false,
+        synthetic: Some(&crate::qwen35::SIZES_27B),
+        ..QWEN35_0_8B
+    },
+    Shape {
+        name: "bonsai2-27b",
+        layers: 64,
+        width: 5120,
+        ff: 17_408,
+        heads: 24,
+        kv_heads: 4,
+        tied: false,
+        synthetic: Some(&crate::qwen35::ROTATED_27B),
+        ..QWEN35_0_8B
+    },
     TINY,
+    TINY_QWEN35,
+    Shape { name: "tiny-bonsai2", tied: false, synthetic: Some(&crate::qwen35::ROTATED_TINY), ..TINY_QWEN35 },
+    Shape {
+        name: "tiny-qwen35moe",
+        arch: &crate::qwen35::QWEN35_MOE,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY_QWEN35
+    },
+    Shape {
+        name: "tiny-qwen3next",
+        arch: &crate::qwen3next::QWEN3_NEXT,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY_QWEN35
+    },
+    Shape { name: "tiny-lfm2", arch: &crate::lfm2::LFM2, layers: 4, head_dim: 32, ..TINY },
+    Shape {
+        name: "tiny-lfm2moe",
+        arch: &crate::lfm2::LFM2_MOE,
+        layers: 4,
+        head_dim: 32,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape { name: "tiny-mamba2", arch: &crate::mamba::MAMBA2, tied: false, ..TINY },
     Shape { name: "tiny-yarn", tied: false, yarn: 4, context: 1024, ..TINY },
     Shape { name: "tiny-llama", arch: &crate::llama::LLAMA, head_dim: 32, ..TINY },
     Shape { name: "tiny-qwen2", arch: &crate::qwen2::QWEN2, head_dim: 32, ..TINY },
@@ -381,6 +450,16 @@ impl Shape {
 
     /// The metadata of such a model, without a tokenizer.
     pub fn metadata(&self) -> Metadata {
+        let mut m = self.plain_metadata();
+        if let Some(block) = self.synthetic().rotated
+            && let Ok(model) = Model::build(&m, self, None)
+        {
+            prism::synthetic_keys(&model.graph, block, &mut m);
+        }
+        m
+    }
+
+    fn plain_metadata(&self) -> Metadata {
         let mut m = Metadata::default();
         m.insert("general.architecture", Value::String(self.arch.name.into()));
         m.insert("general.name", Value::String("Random weights".into()));

@@ -17,8 +17,14 @@ const DRAWN: usize = 32;
 const POOL: usize = 1 << 22;
 
 /// Matrices whose results are added to the residual stream.
-const ADDED: &[&str] =
-    &["attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight"];
+const ADDED: &[&str] = &[
+    "attn_output.weight",
+    "ffn_down.weight",
+    "ffn_down_exps.weight",
+    "ffn_down_shexp.weight",
+    "ssm_out.weight",
+    "out_proj.weight",
+];
 
 /// A shape and the format of its matrices.
 #[derive(Debug)]
@@ -73,7 +79,7 @@ impl Synth {
     fn format_of(&self, w: &Weight) -> &'static Quant {
         let candidates = [self.quant, &tern_quant::Q8_0, &tern_quant::F16];
         let fits = |q: &&'static Quant| w.cols.is_multiple_of(q.block_len);
-        if w.rows == 1 || is_float(w) {
+        if is_vector(w) || is_float(w) {
             &tern_quant::F32
         } else {
             candidates.into_iter().find(fits).unwrap_or(&tern_quant::F32)
@@ -88,7 +94,7 @@ impl Synth {
             .bytes()
             .fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
         let mut rng = Random::new(seed);
-        if w.rows == 1 || w.name.ends_with(".bias") {
+        if is_vector(w) || w.name.ends_with(".bias") {
             let mean =
                 self.means.iter().find(|(name, _)| w.name.ends_with(name)).map_or(1.0, |(_, mean)| *mean);
             let centre = if w.name.ends_with("bias") { 0.0 } else { 1.0 };
@@ -188,9 +194,17 @@ impl Synth {
     }
 }
 
-/// Routers and the biases of experts are floats in all files.
+/// Routers, convolutions and the biases of experts are floats in all files.
 fn is_float(w: &Weight) -> bool {
-    w.name.ends_with(".bias") || w.name.ends_with("ffn_gate_inp.weight")
+    const FLOATS: &[&str] =
+        &[".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "conv1d.weight", "conv.weight"];
+    FLOATS.iter().any(|part| w.name.ends_with(part))
+}
+
+/// Vectors, as norms are; the gate of shared experts is a matrix of one row.
+fn is_vector(w: &Weight) -> bool {
+    (w.rows == 1 || w.cols == 1 || w.name.ends_with("ssm_norm.weight"))
+        && !w.name.ends_with("ffn_gate_inp_shexp.weight")
 }
 
 fn encoded(quant: &'static Quant, weights: &[f32]) -> Result<Vec<u8>, ModelError> {

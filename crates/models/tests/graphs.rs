@@ -10,7 +10,11 @@ use tern_models::{Model, ModelError, SHAPES, Shape, Source};
 /// A small version of a shape, so that its text is short.
 fn small(name: &str) -> Shape {
     let shape = Shape::by_name(name).unwrap().clone();
-    let layers = if shape.arch.name == "gemma4" { 6 } else { 1 }; // the last ones share keys and values
+    let layers = match shape.arch.name {
+        "gemma4" => 6, // the last ones share keys and values
+        "qwen35" | "qwen35moe" | "qwen3next" | "lfm2" | "lfm2moe" => 2, // recurrent layers and others
+        _ => 1,
+    };
     Shape { layers, width: 64, ff: 96, heads: 4, kv_heads: 2, head_dim: 16, vocab: 100, ..shape }
 }
 

@@ -31,7 +31,8 @@ impl File {
             (rows, experts) => vec![w.cols as u64, (rows / experts) as u64, experts as u64],
         };
         let tensors = model.graph.weights.iter().map(|w| {
-            let quant = if w.rows == 1 { &tern_quant::F32 } else { &tern_quant::Q8_0 };
+            let whole = w.rows > 1 && w.cols.is_multiple_of(tern_quant::Q8_0.block_len);
+            let quant = if whole { &tern_quant::Q8_0 } else { &tern_quant::F32 };
             (w.name.clone(), quant, dims(w))
         });
         let factors = shape.values("rope_freqs.weight");
@@ -163,7 +164,8 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
         with_key("general.architecture", Value::String("mamba".into())),
         "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, gemma4, phi3, gemma2, olmo2, exaone4, glm4, \
          seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl, qwen3moe, granitemoe, glm4moe, \
-         gpt-oss, maple, mistral3, bitnet, bitnet-b1.58, deepseek2"
+         gpt-oss, maple, mistral3, bitnet, bitnet-b1.58, deepseek2, qwen35, qwen35moe, qwen3next, \
+         lfm2, lfm2moe, mamba2"
     );
 }
 

@@ -46,7 +46,7 @@ pub fn open_checkpoint(
 
 /// Opens the file of a model to look at it, also if it cannot be run.
 pub fn inspect_checkpoint(name: &str, progress: &dyn Progress) -> Result<Checkpoint, Error> {
-    open_by(name, &LoadOptions::default(), progress, Checkpoint::open_for_inspection)
+    open_by(name, &LoadOptions::default(), progress, Checkpoint::open)
 }
 
 /// Downloads a model, or checks that the local copy is complete and current.

@@ -6,6 +6,8 @@ use crate::attention::softmax::softmax;
 use crate::dot::portable::scalar;
 use crate::kernels::Kernels;
 use crate::math;
+use crate::recurrent;
+use crate::rotation;
 use crate::vectors::Plain;
 
 pub(super) static SCALAR: Kernels = Kernels {
@@ -22,5 +24,8 @@ pub(super) static SCALAR: Kernels = Kernels {
     gated: math::gated,
     quantize: quantized_rows::quantize,
     tiles: None,
+    advance: recurrent::advance::<false>,
+    convolve: recurrent::convolve::<false>,
+    hadamard: rotation::hadamard,
     sums: math::sums,
 };

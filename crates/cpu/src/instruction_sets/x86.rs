@@ -12,6 +12,8 @@ use crate::attention::softmax::SoftmaxStats;
 use crate::dot::x86;
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::math;
+use crate::recurrent::{self, ConvToken, StateToken};
+use crate::rotation;
 
 /// Plain loops compiled again for a wider instruction set.
 macro_rules! widened {
@@ -33,6 +35,19 @@ macro_rules! widened {
             }
 
             #[target_feature(enable = $features)]
+            unsafe fn advance_wide(state: &mut [f32], token: &StateToken<'_>, out: &mut [f32]) {
+                recurrent::advance::<true>(state, token, out);
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn convolve_wide(token: &ConvToken<'_>, out: &mut [f32]) {
+                recurrent::convolve::<true>(token, out);
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn hadamard_wide(x: &mut [f32], block: usize) {
+                rotation::hadamard(x, block);
+            }
+
+            #[target_feature(enable = $features)]
             pub(super) unsafe fn attend(
                 attend: &Attend<'_>,
                 block: &Block<'_>,
@@ -43,7 +58,7 @@ macro_rules! widened {
                 unsafe { attend.run::<$vector>(block, run, workspace) }
             }
 
-            // SAFETY (all three): `available` lists these kernels only where the features were detected.
+            // SAFETY (all): `available` lists these kernels only where the features were detected.
             pub(super) fn softmax(x: &mut [f32], cap: Option<f32>) -> SoftmaxStats {
                 // SAFETY: as above.
                 unsafe { softmax_wide(x, cap) }
@@ -55,6 +70,18 @@ macro_rules! widened {
             pub(super) fn sums(x: &[f32]) -> (f32, f32) {
                 // SAFETY: as above.
                 unsafe { sums_wide(x) }
+            }
+            pub(super) fn advance(state: &mut [f32], token: &StateToken<'_>, out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { advance_wide(state, token, out) }
+            }
+            pub(super) fn convolve(token: &ConvToken<'_>, out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { convolve_wide(token, out) }
+            }
+            pub(super) fn hadamard(x: &mut [f32], block: usize) {
+                // SAFETY: as above.
+                unsafe { hadamard_wide(x, block) }
             }
         }
     };
@@ -83,6 +110,9 @@ static AVX2: Kernels = Kernels {
     gated: avx2::gated,
     quantize: quantize_avx2,
     tiles: Some(Tiles { from: 8, lanes: 8, quantize: QuantizeTiles::Whole(x86::avx2::quantize_lanes) }),
+    advance: avx2::advance,
+    convolve: avx2::convolve,
+    hadamard: avx2::hadamard,
     sums: avx2::sums,
 };
 
@@ -97,6 +127,9 @@ static AVX512: Kernels = Kernels {
     gated: avx512::gated,
     quantize: x86::avx512::quantize::quantize,
     tiles: None,
+    advance: avx512::advance,
+    convolve: avx512::convolve,
+    hadamard: avx512::hadamard,
     sums: avx512::sums,
 };
 

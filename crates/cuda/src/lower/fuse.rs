@@ -248,6 +248,9 @@ pub(super) fn activation(act: Activation) -> (ElementKind, f32) {
         Activation::Relu2 => (ElementKind::Relu2, 0.0),
         Activation::SwigluOai => (ElementKind::SwigluOai, Activation::OAI_LIMIT),
         Activation::SwigluClamp(limit) => (ElementKind::SwigluClamp, limit),
+        Activation::Sigmoid => (ElementKind::Sigmoid, 0.0),
+        Activation::Product => (ElementKind::Product, 0.0),
+        Activation::Relu => (ElementKind::Relu, 0.0),
     }
 }
 
@@ -348,6 +351,14 @@ impl Fuser<'_> {
             Op::Outputs { x } => Fused::Outputs { x, out },
             Op::Input { index } => Fused::Host(HostPhase::Write { index, out }),
             Op::HostExperts { x, logits, piece } => Fused::Host(HostPhase::Send { x, logits, piece, out }),
+            Op::Conv { .. }
+            | Op::Delta { .. }
+            | Op::Scan { .. }
+            | Op::GateRows { .. }
+            | Op::Rotate { .. } => {
+                let name = self.op(out).name();
+                return Err(BackendError::Unsupported(format!("{name} is not supported on this device yet")));
+            }
             Op::Attend { layer, .. } => {
                 return Err(BackendError::Other(format!("attention of layer {layer} was not lowered")));
             }

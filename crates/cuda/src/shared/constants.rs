@@ -156,6 +156,6 @@ shared_enums! {
     /// What an element-wise phase computes: a gate of a and b, or one of the others.
     ElementKind {
         Silu as SILU, GeluTanh as GELU_TANH, Relu2 as RELU2, SwigluOai as SWIGLU_OAI, SwigluClamp as SWIGLU_CLAMP,
-        Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
+        Sigmoid as SIGMOID, Product as PRODUCT, Relu as RELU, Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
     }
 }

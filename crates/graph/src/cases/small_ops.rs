@@ -66,6 +66,17 @@ pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
         c.graph.gated(x, y, Activation::SwigluOai)
     })?;
     small("gated swiglu clamp", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::SwigluClamp(0.7)))?;
+    small("gated sigmoid", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Sigmoid))?;
+    small("gated product", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Product))?;
+    small("gated relu", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Relu))?;
+    small("gate rows", 1e-5, 100, |c, x, y, _| {
+        let gate = c.graph.columns(y, 3, 1)?;
+        c.graph.gate_rows(x, gate)
+    })?;
+    small("norm rms with a weight per group", 1e-5, 192, |c, x, _, rng| {
+        let w = c.matrix(HostTensor::from_f32("w", 4, 48, &rng.normals(192, 1.0)))?;
+        c.graph.norm(x, w, 1e-5)
+    })?;
     small("add", 1e-6, 100, |c, x, y, _| c.graph.add(x, y))?;
     small("scale", 1e-6, 100, |c, x, _, _| Ok(c.graph.scale(x, -0.3)))?;
     small("softcap", 1e-5, 100, |c, x, _, _| Ok(c.graph.softcap(x, 2.0)))?;

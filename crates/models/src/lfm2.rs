@@ -1,0 +1,68 @@
+//! LFM2, dense or with experts: most layers are a short convolution between two gates, the others attention.
+
+use tern_graph::{Activation, Gating, RopeStyle, Val};
+
+use crate::blocks::{AttentionStyle, HeadShape, LayerStyle, QkNorm};
+use crate::{Arch, Build, ModelError, Number, Synthetic};
+
+pub(crate) static LFM2: Arch = Arch {
+    name: "lfm2",
+    build,
+    synthetic: Synthetic {
+        tensors: &["ffn_gate.weight", "token_embd_norm.weight"],
+        keys: &[
+            ("attention.head_count_kv", Number::Integers(&[0, 2, 0, 2])),
+            ("shortconv.l_cache", Number::Integer(3)),
+        ],
+        ..Synthetic::PLAIN
+    },
+};
+
+pub(crate) static LFM2_MOE: Arch = Arch {
+    name: "lfm2moe",
+    build,
+    synthetic: Synthetic {
+        tensors: &["ffn_gate.weight", "token_embd_norm.weight", "exp_probs_b.bias"],
+        keys: &[
+            ("attention.head_count_kv", Number::Integers(&[0, 2, 0, 2])),
+            ("shortconv.l_cache", Number::Integer(3)),
+            ("leading_dense_block_count", Number::Integer(1)),
+            ("expert_gating_func", Number::Integer(2)),
+        ],
+        ..Synthetic::PLAIN
+    },
+};
+
+fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
+    b.reads_layers = true;
+    let taps = b.keys().usize("shortconv.l_cache")?;
+    let kv_heads = b.keys().usize_per_layer("attention.head_count_kv", b.config.layers)?;
+    let kv_heads = kv_heads.ok_or_else(|| b.missing("attention.head_count_kv"))?;
+    let base = b.keys().f32("rope.freq_base")?;
+    let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::Heads)?;
+    let layers =
+        LayerStyle { experts: b.optional_expert_style(Gating::Sigmoid, true)?, ..LayerStyle::PRE_NORM };
+    b.decoder_of(&layers, |b, x, layer| match kv_heads[layer] {
+        0 => b.short_conv(x, layer, taps),
+        kv_heads => {
+            let (heads, head_dim, v_dim) = (b.config.heads, b.config.head_dim, b.config.v_dim);
+            let shape = Some(HeadShape { heads, kv_heads, head_dim, v_dim });
+            b.attention(x, layer, AttentionStyle { shape, ..style })
+        }
+    })?;
+    Ok(())
+}
+
+impl Build<'_> {
+    /// A convolution of a gated value, gated again. `[tokens, width]`
+    fn short_conv(&mut self, x: Val, layer: usize, taps: usize) -> Result<Val, ModelError> {
+        let (width, name) = (self.config.width, |part: &str| format!("blk.{layer}.shortconv.{part}"));
+        let all = self.linear(x, &name("in_proj"), 3 * width)?; // [gate, gate after, value]
+        let [before, after, value] = [0, 1, 2].map(|i| self.graph.columns(all, i * width, width));
+        let x = self.graph.gated(before?, value?, Activation::Product)?;
+        let conv = self.graph.matrix(name("conv.weight"), width, taps)?;
+        let x = self.graph.conv(x, conv, None, false)?;
+        let x = self.graph.gated(after?, x, Activation::Product)?;
+        self.linear(x, &name("out_proj"), width)
+    }
+}

@@ -1,0 +1,59 @@
+//! Qwen 3 Next: the layers of Qwen 3.5 with experts, whose decays and strengths are one matrix, key head by key head.
+
+use tern_graph::{Gating, KeyHeads, RopeStyle};
+
+use crate::blocks::{AttentionStyle, LayerStyle, QkNorm};
+use crate::{Arch, Build, ModelError, Number, Synthetic};
+
+pub(crate) static QWEN3_NEXT: Arch = Arch {
+    name: "qwen3next",
+    build,
+    synthetic: Synthetic {
+        tensors: &["ffn_gate_shexp.weight", "ffn_gate_inp_shexp.weight"],
+        keys: &[
+            ("rope.dimension_count", Number::Integer(16)),
+            ("full_attention_interval", Number::Integer(2)),
+            ("ssm.conv_kernel", Number::Integer(4)),
+            ("ssm.state_size", Number::Integer(32)),
+            ("ssm.group_count", Number::Integer(2)),
+            ("ssm.time_step_rank", Number::Integer(6)),
+            ("ssm.inner_size", Number::Integer(192)),
+            ("expert_shared_feed_forward_length", Number::Integer(160)),
+        ],
+        means: crate::qwen35::MEANS,
+        ..Synthetic::PLAIN
+    },
+};
+
+fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
+    b.skip_drafting_layers()?;
+    let net = b.delta_net(KeyHeads::Grouped)?;
+    let recurrent = b.recurrent_layers()?;
+    let base = b.keys().f32("rope.freq_base")?;
+    let (table, scale) = (b.rope_table(base)?, b.attention_scale()?);
+    let style = AttentionStyle {
+        gated: true,
+        ..AttentionStyle::full(RopeStyle::Halves, table, QkNorm::Heads, scale)
+    };
+    let layers = LayerStyle {
+        norms_before: Some(["attn_norm", "post_attention_norm"]),
+        experts: Some(b.expert_style(Gating::Softmax, true)?),
+        ..LayerStyle::PRE_NORM
+    };
+    b.decoder_of(&layers, |b, x, layer| {
+        if !recurrent[layer] {
+            return b.attention(x, layer, style);
+        }
+        let (rule, name) = (net.rule, |part: &str| format!("blk.{layer}.{part}"));
+        if b.has(&name("ssm_in.weight")) {
+            let text = format!("{}: old files of qwen3next are not supported, convert again", name("ssm_in"));
+            return Err(ModelError::Unsupported(text));
+        }
+        let each = rule.v_heads / rule.k_heads; // [strengths, decays] of each key head
+        let both = b.linear(x, &name("ssm_ba"), 2 * rule.v_heads)?;
+        let beta = b.graph.head_columns(both, 2 * each, 0, each)?;
+        let decay = b.graph.head_columns(both, 2 * each, each, each)?;
+        b.delta_layer(x, layer, &net, [decay, beta])
+    })?;
+    Ok(())
+}
