@@ -11,6 +11,8 @@ mod handle;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod hybrid;
+#[cfg(test)]
 mod scheduler;
 #[cfg(test)]
 mod state;
