@@ -5,6 +5,7 @@
     scripts/browser_test.py --url http://127.0.0.1:8080 --screenshots DIR    and leave pictures of it in DIR
     scripts/browser_test.py --url http://127.0.0.1:8080 --api-key KEY        for a server that wants a key
     scripts/browser_test.py --url http://127.0.0.1:8080 --no-template        for one whose model only continues texts
+    scripts/browser_test.py --url http://127.0.0.1:8080 --several            for one with several models, none loaded
 
 Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver) and the Python package selenium.
 Any chat model works if its answers have a few dozen tokens. Every wait has a timeout; all checks take less than two minutes.
@@ -702,6 +703,33 @@ def continues_texts(page: Page) -> str:
     return page.texts()[1][:40]
 
 
+def picks_models(page: Page) -> str:
+    """Several models: each is selected by name, loaded by its first message, and still selected after a reload."""
+    listed = lambda: json.loads(page.fetch("/v1/models")[0])["data"]
+    names = [model["id"] for model in listed()]
+    want(len(names) > 1, f"want a server with several models, got {names}")
+    page.open()
+    page.until(lambda: page.find("#models").is_displayed(), "the picker is shown")
+    want(not page.find("#model").is_displayed(), "a name is shown beside the picker")
+    options = lambda: page.js("return [...byId('models').options].map(option => [option.value, option.textContent])")
+    want([value for value, _ in options()] == names, f"the picker has {options()}, the server {names}")
+    want(all("(unloaded)" in label for _, label in options()), f"nothing is loaded, but the picker shows {options()}")
+    for name in (names[1], names[0]):
+        page.js("const p = byId('models'); p.value = arguments[0]; p.dispatchEvent(new Event('change'))", name)
+        want(page.js("return document.title").startswith(name), f"the title is not {name}'s")
+        page.set_parameter("max_tokens", "8")
+        page.send("One")
+        page.settled()
+        want(page.texts()[-1].strip(), f"{name} gave no answer: {page.find('.message:last-child').text!r}")
+        loaded = [model["id"] for model in listed() if model["status"]["value"] == "loaded"]
+        want(name in loaded, f"{name} was selected, but {loaded} are loaded")
+        page.until(lambda: dict(options())[name] == name, f"the picker shows that {name} is loaded")
+    page.picture("models")
+    page.open()
+    page.until(lambda: page.js("return byId('models').value") == names[0], "the selected model is remembered")
+    return ", ".join(names)
+
+
 CHECKS = [
     opens,
     streams,
@@ -728,13 +756,15 @@ def main() -> int:
     parser.add_argument("--api-key", help="the key the server was started with")
     parser.add_argument("--screenshots", type=Path, help="folder for pictures of the page")
     parser.add_argument("--no-template", action="store_true", help="the server's model has no chat template")
+    parser.add_argument("--several", action="store_true", help="the server has several models, and none is loaded")
     arguments = parser.parse_args()
     if arguments.screenshots:
         arguments.screenshots.mkdir(parents=True, exist_ok=True)
     page, name, begin = None, "start", time.monotonic()
     try:
         page = Page(arguments.url, arguments.api_key, arguments.screenshots)
-        for check in [continues_texts, stays_at_home] if arguments.no_template else CHECKS:
+        checks = [continues_texts, stays_at_home] if arguments.no_template else CHECKS
+        for check in [picks_models] if arguments.several else checks:
             name, start = check.__name__.replace("_", " "), time.monotonic()
             found = check(page)
             print(f"{name}: passed in {time.monotonic() - start:.1f} s ({found})", flush=True)

@@ -113,6 +113,8 @@ def main():
             run("browser", [python, HERE / "browser_test.py", "--url", url])
         with server(args.tern, "stories", key=None) as (url, pid, lines):
             run("browser, no template", [python, HERE / "browser_test.py", "--url", url, "--no-template"])
+        with server(args.tern, args.model, "-m", "stories", key=None) as (url, pid, lines):
+            run("browser, several models", [python, HERE / "browser_test.py", "--url", url, "--several"])
     if has("httpx", package("httpx")):
         small = ["--kv-pages", "64", "--max-num-seqs", "16", "-c", "1024", "--log", "warn"]
         with server(args.tern, args.model, *small, key=None) as (url, pid, lines):
