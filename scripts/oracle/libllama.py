@@ -143,6 +143,11 @@ SIGNATURES = {
     "llama_decode": (C.c_int32, [C.c_void_p, Batch]),
     "llama_synchronize": (None, [C.c_void_p]),
     "llama_get_logits": (C.POINTER(C.c_float), [C.c_void_p]),
+    "llama_get_embeddings_seq": (C.POINTER(C.c_float), [C.c_void_p, C.c_int32]),
+    "llama_get_embeddings_ith": (C.POINTER(C.c_float), [C.c_void_p, C.c_int32]),
+    "llama_pooling_type": (C.c_int32, [C.c_void_p]),
+    "llama_model_n_embd_out": (C.c_int32, [C.c_void_p]),
+    "llama_model_n_cls_out": (C.c_uint32, [C.c_void_p]),
 }
 
 
@@ -212,7 +217,7 @@ class Library:
 class Model:
     """One GGUF and one context: a single sequence, started over by `clear`."""
 
-    def __init__(self, library: Library, path: Path, *, n_ctx: int, threads: int = 2, kv: str = "f16", flash: str = "off"):
+    def __init__(self, library: Library, path: Path, *, n_ctx: int, threads: int = 2, kv: str = "f16", flash: str = "off", embeddings: bool = False):
         self.c = library.c
         mark = len(library.log)
         self.model = self.c.llama_model_load_from_file(str(path).encode(), self.c.llama_model_default_params())
@@ -225,7 +230,8 @@ class Model:
         self.add_eos = self.c.llama_vocab_get_add_eos(self.vocab)
         params = self.c.llama_context_default_params()
         params.n_ctx = n_ctx
-        params.n_batch = n_ctx
+        params.n_batch = params.n_ubatch = n_ctx  # an encoder reads a text whole
+        params.embeddings = embeddings
         params.n_outputs_max_per_seq = 0  # no limit: the default of 1 gives the last position only
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = GGML_TYPE[kv]
@@ -266,6 +272,18 @@ class Model:
         status = self.c.llama_decode(self.context, Batch(n_tokens=n, token=(C.c_int32 * n)(*ids), logits=wanted))
         if status != 0:
             raise SystemExit(f"llama_decode of {n} tokens: status {status}")
+
+    def embed(self, ids: list[int]) -> np.ndarray:
+        """The pooled vector of a text, its scores, or a row per token, as the model's file says."""
+        self.clear()
+        self.feed(ids, outputs_from=0)
+        pooling = self.c.llama_pooling_type(self.context)
+        if pooling == 0:
+            width = self.c.llama_model_n_embd_out(self.model)
+            rows = [self.c.llama_get_embeddings_ith(self.context, i) for i in range(len(ids))]
+            return np.stack([np.ctypeslib.as_array(row, (width,)).copy() for row in rows])
+        width = self.c.llama_model_n_cls_out(self.model) if pooling == 4 else self.c.llama_model_n_embd_out(self.model)
+        return np.ctypeslib.as_array(self.c.llama_get_embeddings_seq(self.context, 0), (width,)).copy()
 
     def sync(self) -> None:
         self.c.llama_synchronize(self.context)

@@ -4,6 +4,7 @@
     llama.py record                                every fixture of the table below, into fixtures/llama/
     llama.py record --only smollm2 --exact         one of them with exact arithmetic, into smollm2-exact.json
     llama.py record MODEL.gguf --name NAME         one more model, into fixtures/llama/NAME.json
+    llama.py embed MODEL.gguf ...                  vectors or scores of encoders, with f32 weights, into fixtures/embeddings/
     llama.py perplexity MODEL TEXT --ctx N --chunks K
     llama.py bench MODEL -p 128 -n 128 -t 2
 
@@ -173,6 +174,33 @@ def record(args: argparse.Namespace) -> None:
         record_one(library, path, entry.name, entry.prompts, args)
 
 
+def embed(args: argparse.Namespace) -> None:
+    """Vectors of texts of random tokens, one shorter than a page and one longer than the windows of tiny models.
+
+    A fixture has model, sha256, oracle, and texts: [{tokens, vector}]; a vector is what the file's pooling gives, not
+    normalised, or the scores of a classifier. Weights are f32 and nothing is rounded to 8 bits.
+    """
+    library = Library(args.lib, args.backend or PORTABLE)
+    for path in args.models:
+        with tempfile.TemporaryDirectory() as scratch:
+            read = Path(scratch) / path.name
+            library.dequantize(path, read)
+            model = Model(library, read, n_ctx=256, threads=args.threads, kv="f32", flash=args.flash, embeddings=True)
+        rng = random.Random(0)
+        texts = [[rng.randrange(model.n_vocab) for _ in range(length)] for length in (7, 45)]
+        fixture = {
+            "model": path.name,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "oracle": {"package": library.package, "version": library.version, "backend": library.backend, "flash": args.flash},
+            "texts": [{"tokens": tokens, "vector": [float(f"{x:.6g}") for x in model.embed(tokens).ravel().tolist()]} for tokens in texts],
+        }
+        model.close()
+        args.out.mkdir(parents=True, exist_ok=True)
+        written = laid_out(fixture)
+        (args.out / f"{path.stem}.json").write_text(written)
+        say(f"{path.stem}: {len(written):,} bytes; {fixture['texts'][1]['vector'][:4]}")
+
+
 def perplexity(args: argparse.Namespace) -> None:
     """Perplexity as llama.cpp's `llama-perplexity` defines it.
 
@@ -269,6 +297,10 @@ def main() -> None:
     sub.add_argument("--steps", type=int, default=32, help="greedy steps")
     sub.add_argument("--ctx", type=int, default=256)
     sub.add_argument("--limit", type=int, default=FILE_LIMIT, help="refuse to write a larger file")
+
+    sub = verb("embed", embed, "off", "write fixtures of embeddings and scores")
+    sub.add_argument("models", nargs="+", type=Path)
+    sub.add_argument("--out", type=Path, default=REPOSITORY / "fixtures" / "embeddings", help="folder to write into")
 
     sub = verb("perplexity", perplexity, "auto", "score a text as llama-perplexity does")
     sub.add_argument("model", type=Path)

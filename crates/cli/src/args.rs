@@ -5,6 +5,7 @@ mod bench_serve;
 mod doctor;
 mod samplers;
 mod serve;
+mod texts;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::samplers::SamplerArgs;
 pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
+pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
 use crate::values::{self, MaxTokens, Seed, positive};
 
 /// Language models at the speed of memory.
@@ -42,6 +44,10 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show the contents of a model file and the memory it needs
     Inspect(InspectArgs),
+    /// Print a vector per line of text, or how similar the lines are
+    Embed(EmbedArgs),
+    /// Sort lines of text by their relevance for a query
+    Rerank(RerankArgs),
     /// Convert stdin to token ids, or back
     Tokenize(TokenizeArgs),
     /// Measure prompt and decode speed; `bench serve` measures a server under load

@@ -11,6 +11,7 @@ macro_rules! eprintln {
 
 mod args;
 mod bench;
+mod bench_embed;
 mod bench_ops;
 mod bench_plan;
 mod bench_serve;
@@ -21,6 +22,7 @@ mod conversation;
 mod doctor;
 mod doctor_models;
 mod doctor_stress;
+mod embed;
 mod error;
 mod in_parallel;
 mod inspect;
@@ -28,6 +30,7 @@ mod load;
 mod models;
 mod perplexity;
 mod process;
+mod rerank;
 mod run;
 mod runtime;
 mod sampling;
@@ -102,10 +105,22 @@ fn dispatch(cli: Cli) -> CliResult<()> {
         }
         Command::Top(args) => top::top(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Embed(args) => {
+            args.model.check_one()?;
+            embed::embed(&args)
+        }
+        Command::Rerank(args) => {
+            args.model.check_one()?;
+            rerank::rerank(&args)
+        }
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Bench(args) => match &args.what {
             Some(BenchWhat::Ops(ops)) => bench_ops::bench_ops(ops),
             Some(BenchWhat::Plan(plan)) => bench_plan::bench_plan(plan),
+            Some(BenchWhat::Embed(embed)) => {
+                embed.model.check_one()?;
+                bench_embed::bench_embed(embed)
+            }
             Some(BenchWhat::Serve(serve)) => bench_serve::bench_serve(serve),
             None => {
                 args.model.check_one()?;

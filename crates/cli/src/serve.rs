@@ -6,6 +6,7 @@ use std::net::TcpListener as StdListener;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tern::engine::WholeRows;
 use tern::{Context, KvMemory, LoadOptions, Model, Pooling, units};
 use tern_server::{Config, KeepModels, Library, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
@@ -170,6 +171,15 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     }
 }
 
+/// The pooling of a flag.
+pub(crate) fn pooling(arg: PoolingArg) -> Pooling {
+    match arg {
+        PoolingArg::Mean => Pooling::Mean,
+        PoolingArg::Cls => Pooling::Whole(WholeRows::First),
+        PoolingArg::Last => Pooling::Last,
+    }
+}
+
 /// Loads a model under these names.
 fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedModel> {
     let options = LoadOptions {
@@ -179,10 +189,7 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
         state_cache: args.state_cache.map(|mib| mebibytes(mib) as u64),
         step_tokens: args.max_batch_tokens,
         step_millis: args.step_millis,
-        pooling: args.pooling.map(|pooling| match pooling {
-            PoolingArg::Mean => Pooling::Mean,
-            PoolingArg::Last => Pooling::Last,
-        }),
+        pooling: args.pooling.map(pooling),
         ..args.model.options(Context::TRAINED)
     };
     let model = Model::load_showing(target, &options, &args.model.progress())?;

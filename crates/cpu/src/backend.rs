@@ -145,6 +145,7 @@ impl Cpu {
         let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
         let slots = compiled.state.as_ref().map(|state| state.spec.slots);
         step.check(compiled.graph.vocab(), kv, slots)?;
+        step.check_sequences(compiled.graph.sequence_rules())?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         step.check_inputs(&compiled.input_widths)?;
         self.plan.set(step, compiled.kv.as_deref());

@@ -1,6 +1,6 @@
 //! The kernels of one instruction set: what each of `instruction_sets` provides.
 
-use tern_graph::Activation;
+use tern_graph::{Activation, Function};
 use tern_quant::Quant;
 
 use crate::activations::quantized_rows::{QuantizedRowsMut, Rounding};
@@ -21,6 +21,8 @@ pub struct Kernels {
     pub(crate) attention: AttentionKernels,
     /// `act(gate) * up`
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
+    /// A function of each value.
+    pub(crate) apply: fn(Function, x: &[f32], out: &mut [f32]),
     /// Quantizes activations.
     pub(crate) quantize: fn(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>),
     /// `None` if there are no kernels for tiles of tokens.

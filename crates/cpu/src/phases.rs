@@ -147,7 +147,7 @@ fn follow(cut: Cut, graph: &Graph, link: Link, own: Cut) -> Option<Cut> {
     match cut {
         // elementwise ops
         Cut::Columns | Cut::Experts { .. } if smallest(graph, link) == Cut::Runs(1) => Some(cut),
-        _ if matches!(graph.nodes[link.node].op, Op::Outputs { .. }) => None,
+        _ if matches!(graph.nodes[link.node].op, Op::Outputs { .. } | Op::Means { .. }) => None,
         _ => both(cut, own).filter(|cut| !matches!(cut, Cut::Columns | Cut::Experts { .. })),
     }
 }
@@ -169,8 +169,10 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
             _,
             Op::Embed { .. }
             | Op::GateRows { .. }
+            | Op::AddRow { .. }
             | Op::Columns { .. }
             | Op::Outputs { .. }
+            | Op::Means { .. }
             | Op::HeadColumns { .. }
             | Op::JoinHeads { .. }
             | Op::Route { .. }
@@ -180,7 +182,9 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
         ) => Cut::Rows,
         (_, Op::Norm { len, .. }) => Cut::Runs(*len),
         (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),
-        (_, Op::Gated { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => Cut::Runs(1),
+        (_, Op::Gated { .. } | Op::Apply { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => {
+            Cut::Runs(1)
+        }
     }
 }
 

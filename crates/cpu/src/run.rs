@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tern_graph::{KeysAndValues, Op, RoutingWorkspace, Step, Val, sigmoid, softcap};
+use tern_graph::{KeysAndValues, Op, RoutingWorkspace, Step, TableRow, Val, sigmoid, softcap};
 use tern_quant::INT_BLOCK;
 
 use crate::activations::gathered_rows::GatheredRows;
@@ -134,6 +134,18 @@ impl Run<'_> {
                     out.iter_mut().for_each(|x| *x *= scale);
                 }
             }),
+            Op::AddRow { x, table, row } => self.finish(link, at, len, |out| {
+                let x = self.read(*x, at, len).chunks_exact(width);
+                for ((token, out), x) in rows().zip(out.chunks_exact_mut(width)).zip(x) {
+                    let position = self.plan.tokens[token].1;
+                    let row = if *row == TableRow::Position { position } else { 0 };
+                    self.program.weight(*table).decode_row(row, out);
+                    out.iter_mut().zip(x).for_each(|(o, x)| *o += x);
+                }
+            }),
+            Op::Apply { x, function } => self.finish(link, at, len, |out| {
+                (self.kernels.apply)(*function, self.read(*x, at, len), out);
+            }),
             Op::Norm { x, len: group, weight, bias, eps, kind } => {
                 let [weight, bias] = [weight, bias].map(|id| id.map(|id| self.program.vector(id)));
                 self.finish(link, at, len, |out| {
@@ -196,6 +208,19 @@ impl Run<'_> {
             Op::Outputs { x } => self.finish(link, at, len, |out| {
                 for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
                     out.copy_from_slice(self.read(*x, self.step.outputs[row].row * width, width));
+                }
+            }),
+            Op::Means { x } => self.finish(link, at, len, |out| {
+                for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
+                    let last = self.step.outputs[row].row;
+                    let position = self.plan.tokens[last].1; // sequences are whole
+                    out.fill(0.0);
+                    for x in
+                        self.read(*x, (last - position) * width, (position + 1) * width).chunks_exact(width)
+                    {
+                        out.iter_mut().zip(x).for_each(|(o, x)| *o += x);
+                    }
+                    out.iter_mut().for_each(|o| *o /= (position + 1) as f32);
                 }
             }),
             Op::Route { logits, bias, args } => self.finish(link, at, len, |out| {

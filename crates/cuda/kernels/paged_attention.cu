@@ -1,7 +1,7 @@
 // Attention of many tokens, for one shape of attention.
 //
 // Defined by the host: PAGE_LEN, HEAD_DIM, V_DIM, V_PART (columns of a value head per block), QUERY_GROUP (query heads of a key head), CAPPED (whether scores have a soft
-// cap), CELLS (what pages hold), and what AttentionTiles of src/launch/attention_plan.rs decides: PREFILL_WARPS, PREFILL_ROWS,
+// cap), SLOPED (whether they decrease with the distance of the key), CELLS (what pages hold), and what AttentionTiles of src/launch/attention_plan.rs decides: PREFILL_WARPS, PREFILL_ROWS,
 // PREFILL_KEYS, PREFILL_SHARED, DECODE_WARPS, DECODE_STAGES and DECODE_SHARED.
 
 constexpr int HEADS_WARPS = 8;

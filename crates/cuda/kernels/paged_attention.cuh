@@ -85,7 +85,7 @@ struct PagedAttention {
             position = position_of(p.inputs, work.first_token), last = position + work.tokens - 1;
             int reach = reach_of(p.attend);
             begin = max((int)work.key_begin, max(0, position + 1 - reach) / KEYS * KEYS);
-            end = min((int)work.key_end, last + 1);
+            end = min((int)work.key_end, last + 1 + p.attend.after);
             pages = pages_of(p.inputs, work.first_token, p.attend.windowed) - p.inputs;
         }
         DEVICE int rows() const { return work.tokens * HEADS; }
@@ -259,13 +259,14 @@ struct PagedAttention {
         }
 
         // Sets scores of keys that a row does not see to -INFINITY.
-        static DEVICE void mask(float (&s)[ROW_TILES][KEY_TILES][4], const Block& b, int key, int reach) {
+        static DEVICE void mask(float (&s)[ROW_TILES][KEY_TILES][4], const Block& b, int key, int reach, int after) {
             int thread = fixed_thread(), lane = thread % 32, first_row = first_row_of(thread); // not in registers while keys are read
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    int most = b.position + (first_row + r * 16 + half * 8 + lane / 4) / HEADS - key, least = most + 1 - reach;
+                    int own = b.position + (first_row + r * 16 + half * 8 + lane / 4) / HEADS - key;
+                    int most = min(own + after, b.end - 1 - key), least = own + 1 - reach;
 #pragma unroll
                     for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
@@ -273,6 +274,24 @@ struct PagedAttention {
                             int k = n * 8 + lane % 4 * 2 + i;
                             if (k > most || k < least) s[r][n][half * 2 + i] = -INFINITY;
                         }
+                }
+        }
+
+        // Subtracts the distance of each key times the slope of the row's head, in powers of two.
+        static DEVICE void slope(float (&s)[ROW_TILES][KEY_TILES][4], const Block& b, int key, const AttendArgs& a) {
+            int thread = fixed_thread(), lane = thread % 32, first_row = first_row_of(thread), power = 1 << (31 - __clz(a.heads));
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int row = first_row + r * 16 + half * 8 + lane / 4, own = b.position + row / HEADS - key;
+                    int head = b.kv_head * G + b.first_head + min(row % HEADS, b.heads - 1);
+                    float exponent = head < power ? (head + 1.f) / power : (2.f * (head - power) + 1.f) / (2 * power);
+                    float by = exp2f(-a.alibi * exponent) * LOG2E;
+#pragma unroll
+                    for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+                        for (int i = 0; i < 2; i++) s[r][n][half * 2 + i] -= by * abs(own - (n * 8 + lane % 4 * 2 + i));
                 }
         }
 
@@ -324,8 +343,9 @@ struct PagedAttention {
                             if constexpr (CAP) s[r][n][i] = capped(s[r][n][i], args.softcap);
                         }
                 }
-            bool whole = key + KEYS - 1 <= b.position && key > b.last - reach_of(args);
-            if (!whole) mask(s, b, key, reach_of(args));
+            if constexpr (SLOPED) slope(s, b, key, args);
+            bool whole = key + KEYS - 1 <= min(b.position + args.after, b.end - 1) && key > b.last - reach_of(args);
+            if (!whole) mask(s, b, key, reach_of(args), args.after);
             raise(s);
             u32 p[ROW_TILES][KEYS / 16][4];
 #pragma unroll

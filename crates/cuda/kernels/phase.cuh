@@ -35,6 +35,7 @@ DEVICE float activate(int act, float gate, float up, float limit) {
     auto silu = [](float x, float alpha) { return x * reciprocal(1.f + exp2_fast(x * (alpha * -1.4426950408889634f))); };
     if (act == SILU) return silu(gate, 1.f) * up;
     if (act == GELU_TANH) return 0.5f * gate * (1.f + tanhf(0.7978846f * gate * (1.f + 0.044715f * gate * gate))) * up;
+    if (act == GELU) return 0.5f * gate * (1.f + erff(gate * 0.70710678f)) * up;
     if (act == RELU2) return gate * fmaxf(gate, 0.f) * up;
     if (act == SIGMOID) return up * reciprocal(1.f + exp2_fast(gate * -1.4426950408889634f));
     if (act == PRODUCT) return gate * up;

@@ -25,7 +25,7 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
     int tokens = c.inputs[TOKENS], shares = max(1, c.blocks / tokens);
     for (int i = c.block; i < tokens * shares; i += c.blocks) {
         int token = i / shares, first = i % shares * THREADS + threadIdx.x, step = shares * THREADS;
-        u32 row = token_id(c.inputs, a.chosen, token);
+        u32 row = a.rows == TOKEN_ROWS ? token_id(c.inputs, a.chosen, token) : a.rows == POSITION_ROWS ? position_of(c.inputs, token) : 0;
         for (int k = first; k < a.cols; k += step) {
             float x;
             switch (a.format) {
@@ -34,6 +34,7 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
 #undef CASE
                 default: x = read_float(a.table, (long)row * a.cols + k, -1 - a.format) * a.factor;
             }
+            if (a.add.at) x += load_float(row_of(a.add, token) + k);
             store_tagged(row_of(a.y, token) + k, x, a.y.mask, c.epoch);
         }
     }
@@ -182,7 +183,8 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
         if (e.what < ADD) y = activate(e.what, x, other, e.by);
         else if (e.what == ADD) y = x + other;
         else if (e.what == SCALE) y = x * e.by;
-        else y = soft_capped(x, e.by);
+        else if (e.what == SOFTCAP) y = soft_capped(x, e.by);
+        else y = activate(e.what == APPLY_GELU ? GELU : GELU_TANH, x, 1.f, 0.f);
         e.y.at[row * e.y.stride + k] = y;
     }
 }
@@ -199,8 +201,13 @@ template <int THREADS> DEVICE void run(const JoinHeadsArgs& a, const BlockContex
 
 template <int THREADS> DEVICE void run(const OutputsArgs& a, const BlockContext& c) {
     for (int row = c.block; row < c.inputs[OUTPUTS]; row += c.blocks) {
-        const float* x = a.x.at + output_row(c.inputs, row) * a.x.stride;
-        for (int k = threadIdx.x; k < a.width; k += THREADS) a.y.at[row * a.y.stride + k] = load_float(x + k);
+        int last = output_row(c.inputs, row), count = a.mean ? position_of(c.inputs, last) + 1 : 1; // sequences are whole
+        const float* x = a.x.at + (last - count + 1) * a.x.stride;
+        for (int k = threadIdx.x; k < a.width; k += THREADS) {
+            float sum = 0;
+            for (int i = 0; i < count; i++) sum += load_float(x + i * a.x.stride + k);
+            a.y.at[row * a.y.stride + k] = sum / count;
+        }
     }
 }
 

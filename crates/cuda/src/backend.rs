@@ -76,6 +76,7 @@ impl Cuda {
         let compiled = self.compiled(program)?;
         let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
         step.check(compiled.vocab, kv, None)?;
+        step.check_sequences(compiled.sequence_rules)?;
         step.check_size(compiled.most.tokens, compiled.most.outputs)?;
         step.check_inputs(&compiled.input_widths)?;
         compiled.submit(step)

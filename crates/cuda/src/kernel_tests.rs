@@ -36,23 +36,52 @@ fn expert_step(format: &'static Quant, sizes: ExpertSizes) -> String {
     FusedSource::of(&plan, 132, 227 << 10).unwrap().kernel.text()
 }
 
-/// Every kernel compiles for every generation of GPUs, without a GPU, and spills few registers.
-#[test]
-fn every_kernel_compiles_for_every_generation() {
+/// The compiler of TERN_TEST_TOOLS, or a line that says why a test is skipped.
+fn nvrtc(test: &str) -> Option<Nvrtc> {
     let Some(tools) = std::env::var_os("TERN_TEST_TOOLS").map(PathBuf::from) else {
-        println!("skipped: every_kernel_compiles_for_every_generation (TERN_TEST_TOOLS is not set)");
-        return;
+        println!("skipped: {test} (TERN_TEST_TOOLS is not set)");
+        return None;
     };
     let pythons = fs::read_dir(tools.join("lib")).into_iter().flatten().flatten();
     let site_packages = pythons.map(|e| e.path().join("site-packages")).collect();
-    let paths = SearchPaths { toolkits: vec![], site_packages };
-    let nvrtc = match Nvrtc::open(&paths) {
-        Ok(nvrtc) => nvrtc,
+    match Nvrtc::open(&SearchPaths { toolkits: vec![], site_packages }) {
+        Ok(nvrtc) => Some(nvrtc),
         Err(why) => {
-            println!("skipped: every_kernel_compiles_for_every_generation ({why})");
-            return;
+            println!("skipped: {test} ({why})");
+            None
         }
-    };
+    }
+}
+
+/// Compiles a kernel, and checks that it spills few registers.
+fn compile(nvrtc: &Nvrtc, name: &str, source: &str, architecture: &str) {
+    let mut options = compile_options(architecture);
+    options.push("--ptxas-options=-v".into());
+    let (_, log) = nvrtc.compile(name, source, &options).unwrap();
+    let most = log.lines().filter_map(spilled).max().unwrap_or(0);
+    let defines: Vec<&str> = source.lines().take_while(|l| l.starts_with("#define")).collect();
+    assert!(most <= SAVED, "{name} for {architecture} spills {most} bytes: {defines:?}");
+}
+
+/// Attention of encoders: heads of 32 columns, and slopes.
+#[test]
+fn attention_of_encoders_compiles() {
+    let Some(nvrtc) = nvrtc("attention_of_encoders_compiles") else { return };
+    for (head_dim, sloped) in [(32, false), (64, true)] {
+        let cells = KvCell::Half;
+        let kernels =
+            KernelShape { head_dim, v_dim: head_dim, group: 1, capped: false, sloped, cells, page_len: 32 };
+        let source = kernels.source(227 << 10).text();
+        ["sm_80", "sm_90a"]
+            .iter()
+            .for_each(|generation| compile(&nvrtc, "attention of encoders", &source, generation));
+    }
+}
+
+/// Every kernel compiles for every generation of GPUs, without a GPU, and spills few registers.
+#[test]
+fn every_kernel_compiles_for_every_generation() {
+    let Some(nvrtc) = nvrtc("every_kernel_compiles_for_every_generation") else { return };
     let mut formats = vec![];
     for layout in tern_quant::ALL.iter().filter_map(|quant| Layout::of(quant)) {
         if !formats.contains(&layout) && !layout.is_halves() {
@@ -132,13 +161,22 @@ fn every_kernel_compiles_for_every_generation() {
     for (i, shape) in shapes.iter().enumerate() {
         let cells = [KvCell::Half, KvCell::Int8, KvCell::Fp8][i % 3];
         let AttentionShape { head_dim, v_dim, queries, capped } = *shape;
-        let kernels = KernelShape { head_dim, v_dim, group: queries, capped, cells, page_len: 32 };
+        let kernels =
+            KernelShape { head_dim, v_dim, group: queries, capped, sloped: false, cells, page_len: 32 };
         sources.push(("attention", kernels.source(227 << 10).text()));
     }
     // heads that several blocks share, for GPUs with little and with much shared memory
     for (head_dim, memory) in [(512, 99), (512, 227), (576, 227)] {
         for cells in [KvCell::Half, KvCell::Int8] {
-            let kernels = KernelShape { head_dim, v_dim: 512, group: 8, capped: false, cells, page_len: 32 };
+            let kernels = KernelShape {
+                head_dim,
+                v_dim: 512,
+                group: 8,
+                capped: false,
+                sloped: false,
+                cells,
+                page_len: 32,
+            };
             sources.push(("attention of wide heads", kernels.source(memory << 10).text()));
         }
     }
@@ -180,13 +218,7 @@ fn every_kernel_compiles_for_every_generation() {
                     if again {
                         continue;
                     }
-                    let mut options = compile_options(architecture);
-                    options.push("--ptxas-options=-v".into());
-                    let (_, log) = nvrtc.compile(name, source, &options).unwrap();
-                    let most = log.lines().filter_map(spilled).max().unwrap_or(0);
-                    let defines: Vec<&str> =
-                        source.lines().take_while(|l| l.starts_with("#define")).collect();
-                    assert!(most <= SAVED, "{name} for {architecture} spills {most} bytes: {defines:?}");
+                    compile(nvrtc, name, source, architecture);
                 }
             });
         }

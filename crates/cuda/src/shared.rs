@@ -34,13 +34,13 @@ mod tests {
     View x;
     View y;
     int width;
-    int pad;
+    int mean;
 };
 static_assert(sizeof(OutputsArgs) == 56, \"OutputsArgs has 56 bytes on the host\");
 static_assert(__INTADDR__(&((OutputsArgs*)0)->x) == 0, \"OutputsArgs.x is at 0 on the host\");
 static_assert(__INTADDR__(&((OutputsArgs*)0)->y) == 24, \"OutputsArgs.y is at 24 on the host\");
 static_assert(__INTADDR__(&((OutputsArgs*)0)->width) == 48, \"OutputsArgs.width is at 48 on the host\");
-static_assert(__INTADDR__(&((OutputsArgs*)0)->pad) == 52, \"OutputsArgs.pad is at 52 on the host\");
+static_assert(__INTADDR__(&((OutputsArgs*)0)->mean) == 52, \"OutputsArgs.mean is at 52 on the host\");
 ";
         assert!(header().contains(text));
     }

@@ -2,7 +2,7 @@
 
 use tern_graph::{Carried, Output, PageTable, Sample, Sampled, Slice, StateSlots, Step};
 
-use crate::{Pooling, RequestId, SharedConstraint};
+use crate::{Pooling, RequestId, SharedConstraint, WholeRows};
 
 /// The work of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,6 +47,8 @@ pub enum Want {
     Sum,
     /// The hidden state of the last token.
     Last,
+    /// Rows of a text that is whole.
+    Whole(WholeRows),
 }
 
 /// What a runner returned for an entry; `Nothing` also if a value was not finite or no token was allowed.
@@ -57,14 +59,14 @@ pub enum Answer {
     Nothing,
     /// For [`Want::Token`].
     Token(Sampled),
-    /// For [`Want::Sum`] and [`Want::Last`].
+    /// For [`Want::Sum`], [`Want::Last`] and [`Want::Whole`].
     Hidden(Vec<f32>),
 }
 
 impl Entry {
     /// Whether hidden states are requested instead of a token.
     pub fn needs_hidden(&self) -> bool {
-        matches!(self.want, Want::Sum | Want::Last)
+        matches!(self.want, Want::Sum | Want::Last | Want::Whole(_))
     }
 
     /// How a token is sampled, if one is requested.
@@ -88,6 +90,7 @@ impl Entry {
             Pooling::Mean => Want::Sum,
             Pooling::Last if last => Want::Last,
             Pooling::Last => Want::Nothing,
+            Pooling::Whole(rows) => Want::Whole(rows),
         }
     }
 }
@@ -117,8 +120,9 @@ impl Batch {
                 Want::Token(sample, _) => {
                     step.outputs.push(Output { row: last, sample: Some(sample.clone()), logits: false });
                 }
-                Want::Sum => step.outputs.extend((first..=last).map(hidden)),
-                Want::Last => step.outputs.push(hidden(last)),
+                Want::Sum | Want::Whole(WholeRows::Each) => step.outputs.extend((first..=last).map(hidden)),
+                Want::Last | Want::Whole(WholeRows::Last) => step.outputs.push(hidden(last)),
+                Want::Whole(WholeRows::First) => step.outputs.push(hidden(first)),
             }
         }
         step

@@ -62,6 +62,17 @@ pub enum EngineError {
         /// Sequences that may wait.
         max_waiting: usize,
     },
+    /// A text to embed that the model cannot read.
+    #[error("the text has {tokens} tokens, this model reads at most {max_tokens}")]
+    TextTooLong {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens of a text at most.
+        max_tokens: usize,
+    },
+    /// The model computes vectors or scores.
+    #[error("this model computes embeddings or scores of texts, it does not generate text")]
+    NoText,
     /// An id is used twice.
     #[error("request {0} exists already")]
     Duplicate(u64),
@@ -114,6 +125,8 @@ impl EngineError {
             | EngineError::Token { .. }
             | EngineError::Context { .. }
             | EngineError::Pages { .. }
+            | EngineError::TextTooLong { .. }
+            | EngineError::NoText
             | EngineError::Constraint(_) => Fault::Request,
             EngineError::QueueFull { .. } => Fault::Busy,
             EngineError::Duplicate(_)

@@ -64,6 +64,7 @@ impl Handle {
     pub fn admit(&self, request: &Request) -> Result<(), EngineError> {
         let Sizes { limits, capacity, .. } = self.owner.shared.sizes;
         limits.admit(request, &capacity)?;
+        self.owner.shared.check_kind(request)?;
         self.owner.shared.check_tokens(request)
     }
 
@@ -93,6 +94,11 @@ impl Handle {
     /// The step that the engine is working on; `None` while it is idle.
     pub fn in_flight(&self) -> Option<InFlight> {
         self.owner.shared.lock().in_flight
+    }
+
+    /// Whether the model generates text; otherwise it computes vectors or scores of texts.
+    pub fn generates(&self) -> bool {
+        self.owner.shared.sizes.generates
     }
 
     /// How many requests run and wait, and how long they may be.
@@ -225,6 +231,8 @@ pub(crate) struct Sizes {
     pub(crate) capacity: Capacity,
     /// Token ids are below.
     pub(crate) vocab: usize,
+    /// Whether tokens can be generated.
+    pub(crate) generates: bool,
 }
 
 /// Shared by handles, streams and the engine thread.
@@ -288,6 +296,14 @@ impl Shared {
     pub(crate) fn sleep<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let nothing = |state: &mut State| state.inbox.is_empty() && !state.stopping;
         self.wake.wait_while(state, nothing).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses what the model does not compute.
+    fn check_kind(&self, request: &Request) -> Result<(), EngineError> {
+        if !self.sizes.generates && request.pooling.is_none() {
+            return Err(EngineError::NoText);
+        }
+        Ok(())
     }
 
     /// A token outside the vocabulary would fail the whole step, with every sequence in it.

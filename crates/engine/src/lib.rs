@@ -48,7 +48,7 @@ pub use error::{EngineError, Fault};
 pub use handle::{Handle, InFlight, TokenStream};
 pub use limits::Limits;
 pub use pages::{Need, PageList, Pages};
-pub use request::{Event, Finish, Pooling, Request, RequestId};
+pub use request::{Event, Finish, Pooling, Request, RequestId, WholeRows};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, Stats};
 pub use scripted::ScriptedRunner;

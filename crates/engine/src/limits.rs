@@ -1,6 +1,6 @@
 //! The policy of an engine: how many requests run and wait, and which can ever be served.
 
-use crate::{Capacity, EngineError, Request, StateCapacity};
+use crate::{Capacity, EngineError, Pooling, Request, StateCapacity};
 
 /// How an engine uses the [`Capacity`] of its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,14 @@ impl Limits {
             return Err(EngineError::range("max_tokens", "1 or more", max_tokens));
         }
         request.sampling.check()?;
-        let total = prompt.saturating_add(max_tokens);
+        // a vector needs no place for a token after the text
+        let total = if request.pooling.is_some() { prompt } else { prompt.saturating_add(max_tokens) };
+        if total > self.max_context && request.pooling.is_some() {
+            return Err(EngineError::TextTooLong { tokens: prompt, max_tokens: self.max_context });
+        }
+        if matches!(request.pooling, Some(Pooling::Whole(_))) && prompt > capacity.max_tokens {
+            return Err(EngineError::TextTooLong { tokens: prompt, max_tokens: capacity.max_tokens });
+        }
         if total > self.max_context {
             return Err(EngineError::Context { prompt, max_tokens, max_context: self.max_context });
         }

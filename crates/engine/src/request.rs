@@ -37,6 +37,19 @@ pub enum Pooling {
     Mean,
     /// The last one.
     Last,
+    /// The model reads the text whole, in one step, and computes what is wanted itself: rows of these tokens.
+    Whole(WholeRows),
+}
+
+/// The tokens of a text whose rows a model that reads it whole returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WholeRows {
+    /// The first one.
+    First,
+    /// The last one.
+    Last,
+    /// All of them, one after the other in the vector.
+    Each,
 }
 
 impl Request {

@@ -7,7 +7,7 @@ use tern_graph::{
     StateSlots, Step, Ticket, all_finite,
 };
 
-use crate::{Answer, Batch, Capacity, EngineError, Entry, Want, WindowPages};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Want, WholeRows, WindowPages};
 
 /// Turns a batch into answers.
 pub trait Runner: Send {
@@ -30,6 +30,11 @@ pub trait Runner: Send {
 
     /// KV pages, state slots and the largest step.
     fn capacity(&self) -> Capacity;
+
+    /// Whether it samples tokens; otherwise it computes vectors of texts only.
+    fn generates(&self) -> bool {
+        true
+    }
 
     /// Token ids must be below; the default accepts any.
     fn vocab(&self) -> usize {
@@ -58,6 +63,7 @@ pub struct GraphRunner {
     state: Option<Buffer>,
     capacity: Capacity,
     vocab: usize,
+    generates: bool,
     /// The oldest first.
     in_flight: VecDeque<Submitted>,
 }
@@ -76,8 +82,10 @@ enum Rows {
     Token,
     /// One hidden state.
     Last,
-    /// This many hidden states.
+    /// The sum of this many hidden states.
     Sum(usize),
+    /// This many hidden states, one after the other.
+    Each(usize),
 }
 
 impl GraphRunner {
@@ -94,7 +102,10 @@ impl GraphRunner {
     ) -> Result<GraphRunner, EngineError> {
         let RunnerConfig { capacity, kv_cells: cells } = config;
         capacity.check()?;
-        let Capacity { max_tokens, max_outputs, .. } = capacity;
+        let Capacity { max_tokens, mut max_outputs, .. } = capacity;
+        if graph.vectors {
+            max_outputs = max_tokens; // every token may have a vector
+        }
         // before the weights: a device that is too small fails at once
         let kv = Some(backend.reserve(&Reserve::Kv(capacity.kv_spec(graph, cells)))?);
         let state = match capacity.state_spec(graph) {
@@ -123,7 +134,7 @@ impl GraphRunner {
         let bindings = Bindings { weights: &weights, kv, state, max_tokens, max_outputs };
         let program = backend.compile(graph, &bindings)?;
         let (vocab, hidden) = (graph.vocab(), graph.hidden());
-        let hidden_program = None;
+        let hidden_program = graph.vectors.then_some(program);
         Ok(GraphRunner {
             backend,
             program,
@@ -134,6 +145,7 @@ impl GraphRunner {
             state,
             capacity,
             vocab,
+            generates: !graph.vectors,
             in_flight: VecDeque::new(),
         })
     }
@@ -223,6 +235,10 @@ impl Runner for GraphRunner {
     fn vocab(&self) -> usize {
         self.vocab
     }
+
+    fn generates(&self) -> bool {
+        self.generates
+    }
 }
 
 impl GraphRunner {
@@ -273,8 +289,9 @@ impl Rows {
         match entry.want {
             Want::Nothing => Rows::Nothing,
             Want::Token(..) => Rows::Token,
-            Want::Last => Rows::Last,
+            Want::Last | Want::Whole(WholeRows::First | WholeRows::Last) => Rows::Last,
             Want::Sum => Rows::Sum(entry.tokens.len()),
+            Want::Whole(WholeRows::Each) => Rows::Each(entry.tokens.len()),
         }
     }
 
@@ -288,6 +305,10 @@ impl Rows {
             Rows::Nothing => Answer::Nothing,
             Rows::Token => texts.next().and_then(|r| r.sampled).map_or(Answer::Nothing, Answer::Token),
             Rows::Last => Rows::hidden(hidden.next().and_then(|r| r.logits)),
+            Rows::Each(count) => {
+                let rows: Vec<f32> = hidden.take(count).filter_map(|r| r.logits).flatten().collect();
+                Rows::hidden(Some(rows))
+            }
             Rows::Sum(count) => {
                 let rows = hidden.take(count).filter_map(|r| r.logits);
                 let sum = rows.reduce(|mut sum, row| {

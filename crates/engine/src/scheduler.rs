@@ -165,7 +165,9 @@ impl Scheduler {
                 self.done.prompt_tokens += sequence.prompt_len() as u64;
             }
             self.done.tokens_generated += (sequence.generated() - before) as u64;
-            sequence.remember(&mut self.pages);
+            if !sequence.is_whole() {
+                sequence.remember(&mut self.pages);
+            }
         }
         self.done.steps += 1;
         self.sweep();
@@ -226,9 +228,16 @@ impl Scheduler {
             }
             match sequence.pending() {
                 0 => {} // its last token is in flight
+                // the first whole text runs even if it exceeds the budget: it fits a step
+                whole if sequence.is_whole() => {
+                    if whole <= budget || grants.iter().all(|grant| *grant == 0) {
+                        grants[i] = whole;
+                        budget = budget.saturating_sub(whole);
+                    }
+                }
                 1 => {
                     grants[i] = 1;
-                    budget -= 1;
+                    budget = budget.saturating_sub(1);
                 }
                 _ => prompts.push(i),
             }
@@ -283,7 +292,7 @@ impl Scheduler {
     /// Starts the first waiting sequence, if fewer than `max_seqs` run and there are pages for all its known tokens and state
     /// slots.
     fn admit(&mut self) -> bool {
-        let prompts = self.running.iter().filter(|s| s.pending() > 1).count();
+        let prompts = self.running.iter().filter(|s| s.pending() > 1 && !s.is_whole()).count();
         let most = self.limits.max_seqs.min(self.capacity.sequences());
         if self.running.len() >= most || prompts >= UNFINISHED_PROMPTS {
             return false;

@@ -186,7 +186,7 @@ impl ScriptedRunner {
             Want::Token(sample, _) => sample,
             // two columns that depend on the tokens and on their order
             Want::Sum => return Ok(Answer::Hidden(hidden(&history[entry.position..], entry.position))),
-            Want::Last => {
+            Want::Last | Want::Whole(_) => {
                 let last = history.len() - 1;
                 return Ok(Answer::Hidden(hidden(&history[last..], last)));
             }

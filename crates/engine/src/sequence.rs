@@ -178,9 +178,14 @@ impl Sequence {
         self.sum.clear();
     }
 
-    /// A mean needs the hidden state of every token, also of cached ones.
+    /// A mean needs the hidden state of every token, also of cached ones; a text that is whole has nothing cached.
     fn reads_all(&self) -> bool {
-        self.request.pooling == Some(Pooling::Mean)
+        matches!(self.request.pooling, Some(Pooling::Mean | Pooling::Whole(_)))
+    }
+
+    /// Whether all its tokens must be in one step.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.request.pooling, Some(Pooling::Whole(_)))
     }
 
     /// Marks it as started; true the first time.
@@ -243,6 +248,7 @@ impl Sequence {
             (Want::Nothing, _) => {}
             (Want::Token(..), Answer::Token(sampled)) => self.take(sampled, emit),
             (Want::Sum | Want::Last, Answer::Hidden(row)) => self.pool(row, emit),
+            (Want::Whole(_), Answer::Hidden(row)) => self.end(Event::Embedding(row.clone()), emit),
             (Want::Token(sample, _), _) => {
                 // nothing could be sampled: either no token was allowed, or a logit was not finite
                 let why = match sample.mask.as_ref().map(Mask::wait) {
@@ -254,7 +260,7 @@ impl Sequence {
                 };
                 self.end(Event::Failed(why), emit);
             }
-            (Want::Sum | Want::Last, _) => self.end(Event::Failed(not_finite), emit),
+            (Want::Sum | Want::Last | Want::Whole(_), _) => self.end(Event::Failed(not_finite), emit),
         }
     }
 

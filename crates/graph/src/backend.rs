@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::state::check_slots;
 use crate::{
-    Graph, HostOpsHandle, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled, StateSlots,
-    StateSpec,
+    Graph, HostOpsHandle, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled,
+    SequenceRules, StateSlots, StateSpec,
 };
 
 /// A stored tensor or reserved memory, by number; valid for the backend that returned it.
@@ -326,6 +326,19 @@ impl Step {
         }
         match self.carried.iter().find(|c| c.token >= self.tokens.len()) {
             Some(c) => fail(format!("carried token {} of {} tokens", c.token, self.tokens.len())),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses sequences that the graph cannot read.
+    pub fn check_sequences(&self, rules: SequenceRules) -> Result<()> {
+        let fail = |text: String| Err(BackendError::Invalid(text));
+        let last = self.slices.iter().map(|s| s.position + s.len).max().unwrap_or(0);
+        if let Some(rows) = rules.positions.filter(|rows| last > *rows) {
+            return fail(format!("position {} is outside the {rows} of the model", last - 1));
+        }
+        match self.slices.iter().find(|s| rules.whole && s.position > 0) {
+            Some(s) => fail(format!("a slice begins at position {}: sequences must be whole", s.position)),
             None => Ok(()),
         }
     }

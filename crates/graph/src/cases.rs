@@ -11,6 +11,7 @@ mod not_finite;
 mod recurrent;
 mod small_ops;
 mod unlisted;
+mod whole_sequences;
 mod windows;
 
 use tern_quant::Quant;
@@ -265,6 +266,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     cases.extend(not_finite::not_finite()?);
     cases.extend(windows::windows()?);
     cases.extend(recurrent::recurrent()?);
+    cases.extend(whole_sequences::whole_sequences()?);
     Ok(cases)
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::op::{Activation, Attention, KeysAndValues, NormKind, Op, RopeStyle, Val, WeightId};
+use crate::op::{
+    Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Val, WeightId,
+};
 use crate::{Basis, KvLayer, Roles, Rotation, StateLayer};
 
 /// A weight that the graph reads: its name in the checkpoint and its shape.
@@ -69,6 +71,15 @@ pub struct RopeTable {
     pub magnitude: f32,
 }
 
+/// What the sequences of a step must be like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SequenceRules {
+    /// Positions must be below: the rows of the smallest table of positions.
+    pub positions: Option<usize>,
+    /// All tokens of a sequence are in one step, since tokens see later ones; nothing is kept after it.
+    pub whole: bool,
+}
+
 /// A shape that does not fit, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -94,6 +105,8 @@ pub struct Graph {
     /// Bases of weights, and the basis of each name.
     pub(crate) bases: Vec<Basis>,
     pub(crate) rotated: HashMap<String, usize>,
+    /// Rows of the result are vectors or scores, not logits of the vocabulary.
+    pub vectors: bool,
     pub(crate) by_name: HashMap<String, WeightId>,
 }
 
@@ -194,7 +207,8 @@ impl Graph {
         let mut windows = vec![Some(0); self.kv.len()];
         for node in &self.nodes {
             if let Op::Attend { layer, args, .. } = &node.op {
-                windows[*layer] = windows[*layer].zip(args.window).map(|(a, b)| a.max(b));
+                let window = args.window.filter(|_| args.causal); // other windows hold later keys too
+                windows[*layer] = windows[*layer].zip(window).map(|(a, b)| a.max(b));
             }
         }
         windows
@@ -228,6 +242,35 @@ impl Graph {
             Some(rotation) => self.push(Op::Rotate { x, rotation, inverse: true }, self.value(x)),
             None => x,
         }
+    }
+
+    /// What the sequences of a step must be like.
+    pub fn sequence_rules(&self) -> SequenceRules {
+        let tables = self.nodes.iter().filter_map(|n| match n.op {
+            Op::AddRow { table, row: TableRow::Position, .. } => Some(self.weight(table).rows),
+            _ => None,
+        });
+        let mut ops = self.nodes.iter().map(|n| &n.op);
+        let whole = ops.any(|op| match op {
+            Op::Attend { args, .. } => !args.causal,
+            op => matches!(op, Op::Means { .. }),
+        });
+        SequenceRules { positions: tables.min(), whole }
+    }
+
+    /// See [`Op::AddRow`].
+    pub fn add_row(&mut self, x: Val, table: WeightId, row: TableRow) -> Result<Val> {
+        self.check_tokens("add_row", x)?;
+        let Weight { name, rows, cols, .. } = self.weight(table);
+        if *cols != self.width(x) || *rows == 0 {
+            return fail(format!("{name}: rows of {cols} columns on a value of {}", self.width(x)));
+        }
+        Ok(self.push(Op::AddRow { x, table, row }, self.value(x)))
+    }
+
+    /// See [`Op::Apply`].
+    pub fn apply(&mut self, x: Val, function: Function) -> Val {
+        self.push(Op::Apply { x, function }, self.value(x))
     }
 
     /// See [`Op::Norm`].
@@ -329,10 +372,27 @@ impl Graph {
         self.check_heads("v", v, args.kv_heads * args.v_dim)?;
         self.check_attention(&args)?;
         self.check_vector(sinks, args.heads)?;
-        let layer = self.kv.len();
-        self.kv.push(args.kv_layer());
+        let layer = self.kv_layer_of(&args);
         let value = Value { width: args.heads * args.v_dim, outputs_only: false };
         Ok(self.push(Op::Attend { q, kv: Some(KeysAndValues { k, v }), layer, args, sinks }, value))
+    }
+
+    /// A new KV layer. Attentions that are not causal keep nothing for later steps: those of one shape share a layer.
+    fn kv_layer_of(&mut self, args: &Attention) -> usize {
+        let kept = args.kv_layer();
+        let shared = |layer: usize| {
+            let nodes = self.nodes.iter();
+            let mut readers = nodes.filter_map(|n| match &n.op {
+                Op::Attend { layer: of, args, .. } if *of == layer => Some(args),
+                _ => None,
+            });
+            self.kv[layer] == kept && readers.all(|args| !args.causal)
+        };
+        if let Some(layer) = (0..self.kv.len()).find(|layer| !args.causal && shared(*layer)) {
+            return layer;
+        }
+        self.kv.push(kept);
+        self.kv.len() - 1
     }
 
     /// See [`Op::Attend`]. Attends to the keys and values of a KV layer that an earlier node stores.
@@ -352,6 +412,9 @@ impl Graph {
     }
 
     fn check_attention(&self, args: &Attention) -> Result<()> {
+        if args.alibi.is_some() && (args.causal || args.softcap.is_some()) {
+            return fail("attend: slopes are for attention that is not causal and has no soft cap".into());
+        }
         if args.kv_heads == 0 || !args.heads.is_multiple_of(args.kv_heads) {
             return fail(format!(
                 "attend: {} heads are not a multiple of {} kv heads",
@@ -449,6 +512,13 @@ impl Graph {
             }
         }
         widths
+    }
+
+    /// See [`Op::Means`].
+    pub fn means(&mut self, x: Val) -> Result<Val> {
+        self.check_tokens("means", x)?;
+        let value = Value { width: self.width(x), outputs_only: true };
+        Ok(self.push(Op::Means { x }, value))
     }
 
     pub(crate) fn push(&mut self, op: Op, value: Value) -> Val {

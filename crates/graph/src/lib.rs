@@ -33,13 +33,14 @@ pub use backend::{
 };
 pub use dry::{Breakers, Dry};
 pub use expert_split::{ExpertPiece, ExpertSplit};
-pub use graph::{Graph, GraphError, Node, RopeTable, Value, Weight};
+pub use graph::{Graph, GraphError, Node, RopeTable, SequenceRules, Value, Weight};
 pub use host_experts::HostExperts;
 pub use host_ops::{HostOps, HostOpsHandle, HostRows};
 pub use kv::{KvCells, KvLayer, KvSize, KvSpec, WindowLayers};
 pub use mask::Mask;
 pub use op::{
-    Activation, Attention, KeysAndValues, NormKind, Op, RopeStyle, Temperature, Val, WeightId, clamp, softcap,
+    Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Temperature, Val,
+    WeightId, clamp, softcap,
 };
 pub use page_table::PageTable;
 pub use plan::{Plan, Work};

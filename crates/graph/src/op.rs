@@ -1,5 +1,7 @@
 //! The ops. Every value is a matrix of f32 with one row per token; an op reads values of earlier nodes.
 
+use std::ops::Range;
+
 use crate::{DeltaRule, DeltaWeights, KvLayer, Role, Routing, ScanWeights, SelectiveScan};
 
 /// A value: the result of the node with this index.
@@ -30,6 +32,8 @@ impl WeightId {
 pub enum Op {
     /// One row of `table` per token, times `scale`. `[tokens, cols(table)]`
     Embed { table: WeightId, scale: f32 },
+    /// `x` plus a row of `table`: that of the token's position, or its first one. `[tokens, cols(table)]`
+    AddRow { x: Val, table: WeightId, row: TableRow },
     /// Normalises each group of `len` columns, whole rows or each head of a row; without a weight the factor is 1.
     Norm { x: Val, len: usize, weight: Option<WeightId>, bias: Option<WeightId>, eps: f32, kind: NormKind },
     /// `x * weight^T * scale + bias`. `[rows, rows(weight)]`
@@ -39,6 +43,8 @@ pub enum Op {
     /// Stores keys and values at the tokens' positions in KV layer `layer`, then attends; without any, attends to those that
     /// an earlier node has stored. A head's sink is one more score, without a value. `[tokens, heads * v_dim]`
     Attend { q: Val, kv: Option<KeysAndValues>, layer: usize, args: Attention, sinks: Option<WeightId> },
+    /// A function of each value.
+    Apply { x: Val, function: Function },
     /// `act(gate, up)`
     Gated { gate: Val, up: Val, act: Activation },
     /// The experts of each token: ids, as floats, and then their weights. `[tokens, 2 * used]`
@@ -84,6 +90,8 @@ pub enum Op {
     /// Experts that the host computes while a device runs the step: route, linears and mix of a piece (`ExpertSplit`).
     /// `[tokens, cols(x)]`
     HostExperts { x: Val, logits: Val, piece: usize },
+    /// The mean of the rows of a sequence up to each row that the step requests; sequences are whole. `[outputs, cols(x)]`
+    Means { x: Val },
 }
 
 /// What an attention stores.
@@ -93,6 +101,15 @@ pub struct KeysAndValues {
     pub k: Val,
     /// Values. `[tokens, kv_heads * v_dim]`
     pub v: Val,
+}
+
+/// Which row of a table is added to a token's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableRow {
+    /// That of the token's position: learned positions.
+    Position,
+    /// The first one: token types of a text without parts.
+    First,
 }
 
 /// How a norm centres and scales.
@@ -120,6 +137,8 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh form, times `up`.
     GeluTanh,
+    /// GELU by the error function, times `up`.
+    Gelu,
     /// `max(gate, 0)^2 * up`
     Relu2,
     /// `g * sigmoid(1.702 * g) * (u + 1)`, where g is the gate, at most 7, and u is `up`, from -7 to 7.
@@ -148,6 +167,7 @@ impl Activation {
             Activation::GeluTanh => {
                 0.5 * gate * (1.0 + (0.797_884_6 * gate * (1.0 + 0.044_715 * gate * gate)).tanh()) * up
             }
+            Activation::Gelu => gelu(gate) * up,
             Activation::Relu2 => gate * gate.max(0.0) * up, // not `max` twice, which would turn a NaN into 0
             Activation::SwigluOai => {
                 let (gate, up) = clamp(gate, up, Activation::OAI_LIMIT);
@@ -162,6 +182,44 @@ impl Activation {
             Activation::Relu => (gate.max(0.0) + gate * 0.0) * up,
         }
     }
+}
+
+/// A function of one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// `x * (1 + erf(x / sqrt(2))) / 2`
+    Gelu,
+    /// GELU in its tanh form.
+    GeluTanh,
+    /// `tanh(x)`; NaN if `x` is not finite.
+    Tanh,
+}
+
+impl Function {
+    /// The function itself, as the reference computes it.
+    pub fn apply(self, x: f32) -> f32 {
+        match self {
+            Function::Gelu => gelu(x),
+            Function::GeluTanh => Activation::GeluTanh.apply(x, 1.0),
+            Function::Tanh => softcap(x, 1.0),
+        }
+    }
+}
+
+/// GELU by the error function, whose series converges fast enough where it is not 1 in f32.
+fn gelu(x: f32) -> f32 {
+    let z = f64::from(x) * std::f64::consts::FRAC_1_SQRT_2;
+    let erf = if z.abs() < 4.0 {
+        let (mut sum, mut power) = (z, z);
+        for n in 1..80 {
+            power *= -z * z / f64::from(n);
+            sum += power / f64::from(2 * n + 1);
+        }
+        sum * std::f64::consts::FRAC_2_SQRT_PI
+    } else {
+        z.signum()
+    };
+    (0.5 * f64::from(x) * (1.0 + erf)) as f32
 }
 
 /// The gate at most `limit`, and `up` within it on both sides; values that are not finite become NaN.
@@ -189,12 +247,16 @@ pub struct Attention {
     pub v_dim: usize,
     /// Factor on the scores.
     pub scale: f32,
-    /// Keys visible to a query, itself included; `None` is all.
+    /// A query sees no keys after it; otherwise it sees all tokens of its sequence, which must be in one step.
+    pub causal: bool,
+    /// Keys visible to a query, itself included; `None` is all. Without a causal order, half of them on each side.
     pub window: Option<usize>,
     /// `cap * tanh(score / cap)` on the scaled scores.
     pub softcap: Option<f32>,
     /// One more factor on the scores, which grows with the position of the query.
     pub temperature: Option<Temperature>,
+    /// Scores decrease with the distance of the key, by a slope per head that follows from this number.
+    pub alibi: Option<f32>,
 }
 
 /// A factor that grows with the position: `1 + scale * ln(floor(position / length) + 1)`.
@@ -217,7 +279,39 @@ impl Attention {
     /// Keys and values of one size, all of them visible.
     pub const fn full(heads: usize, kv_heads: usize, head_dim: usize, scale: f32) -> Attention {
         let v_dim = head_dim;
-        Attention { heads, kv_heads, head_dim, v_dim, scale, window: None, softcap: None, temperature: None }
+        Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            v_dim,
+            scale,
+            causal: true,
+            window: None,
+            softcap: None,
+            temperature: None,
+            alibi: None,
+        }
+    }
+
+    /// The positions that a query sees, of a sequence whose tokens up to `end` are known.
+    #[inline(always)]
+    pub fn visible(&self, position: usize, end: usize) -> Range<usize> {
+        match (self.causal, self.window) {
+            (true, window) => window.map_or(0, |w| (position + 1).saturating_sub(w))..position + 1,
+            (false, None) => 0..end,
+            (false, Some(w)) => position.saturating_sub(w / 2)..end.min(position + w / 2 + 1),
+        }
+    }
+
+    /// What a head's score loses per position of distance.
+    pub fn slope(&self, head: usize) -> f32 {
+        let Some(alibi) = self.alibi else { return 0.0 };
+        let power = 1 << self.heads.ilog2(); // heads beyond a power of two have slopes between those of the others
+        if head < power {
+            (-alibi * (head + 1) as f32 / power as f32).exp2()
+        } else {
+            (-alibi * (2 * (head - power) + 1) as f32 / (2 * power) as f32).exp2()
+        }
     }
 
     /// What its KV layer keeps per token.
@@ -242,6 +336,8 @@ impl Op {
         match self {
             Op::Embed { .. } | Op::Input { .. } => vec![],
             Op::Norm { x, .. }
+            | Op::AddRow { x, .. }
+            | Op::Apply { x, .. }
             | Op::Linear { x, .. }
             | Op::Rope { x, .. }
             | Op::Scale { x, .. }
@@ -250,6 +346,7 @@ impl Op {
             | Op::HeadColumns { x, .. }
             | Op::Conv { x, .. }
             | Op::Rotate { x, .. }
+            | Op::Means { x }
             | Op::Outputs { x } => vec![x],
             Op::Attend { q, kv, .. } => {
                 [q].into_iter().chain(kv.iter_mut().flat_map(|kv| [&mut kv.k, &mut kv.v])).collect()
@@ -277,7 +374,7 @@ impl Op {
             ids.into_iter().flatten().map(|id| (id, Role::Vector)).collect()
         }
         match self {
-            Op::Embed { table, .. } => vec![(table, Role::Table)],
+            Op::Embed { table, .. } | Op::AddRow { table, .. } => vec![(table, Role::Table)],
             Op::Norm { weight, bias, .. } => vectors(vec![weight, bias]),
             Op::Linear { weight, scale, bias, .. } => {
                 [(weight, Role::Matrix)].into_iter().chain(vectors(vec![scale, bias])).collect()
@@ -298,6 +395,7 @@ impl Op {
             }
             Op::Rope { .. }
             | Op::Mix { .. }
+            | Op::Apply { .. }
             | Op::Gated { .. }
             | Op::Add { .. }
             | Op::Scale { .. }
@@ -309,6 +407,7 @@ impl Op {
             | Op::HostExperts { .. }
             | Op::GateRows { .. }
             | Op::Rotate { .. }
+            | Op::Means { .. }
             | Op::Outputs { .. } => vec![],
         }
     }
@@ -317,10 +416,12 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "embed",
+            Op::AddRow { .. } => "add_row",
             Op::Norm { .. } => "norm",
             Op::Linear { .. } => "linear",
             Op::Rope { .. } => "rope",
             Op::Attend { .. } => "attend",
+            Op::Apply { .. } => "apply",
             Op::Gated { .. } => "gated",
             Op::Route { .. } => "route",
             Op::ExpertLinear { .. } => "expert_linear",
@@ -339,6 +440,7 @@ impl Op {
             Op::Outputs { .. } => "outputs",
             Op::Input { .. } => "input",
             Op::HostExperts { .. } => "host_experts",
+            Op::Means { .. } => "means",
         }
     }
 }

@@ -64,12 +64,18 @@ impl fmt::Display for Graph {
                     let reads = if kv.is_none() { " to" } else { "" };
                     write!(f, "{reads} layer {layer} heads {}/{} x {}", a.heads, a.kv_heads, a.head_dim)?;
                     write!(f, " scale {:.4}", a.scale)?;
+                    if !a.causal {
+                        write!(f, " not causal")?;
+                    }
                     a.window.map_or(Ok(()), |w| write!(f, " window {w}"))?;
+                    a.alibi.map_or(Ok(()), |a| write!(f, " alibi {a}"))?;
                     a.softcap.map_or(Ok(()), |c| write!(f, " softcap {c}"))?;
                     a.temperature
                         .map_or(Ok(()), |t| write!(f, " temperature {} per {}", t.scale, t.length))?;
                     sinks.map_or(Ok(()), |s| write!(f, " sinks {}", weight(s)))?;
                 }
+                Op::AddRow { table, row, .. } => write!(f, " {} {row:?}", weight(*table))?,
+                Op::Apply { function, .. } => write!(f, " {function:?}")?,
                 Op::Gated { act, .. } => write!(f, " {act:?}")?,
                 Op::Scale { by, .. } => write!(f, " x {by:.4}")?,
                 Op::SoftCap { cap, .. } => write!(f, " {cap}")?,
@@ -99,7 +105,11 @@ impl fmt::Display for Graph {
                     write!(f, "{} blocks {}", if *inverse { " back" } else { "" }, r.block)?;
                     r.heads.map_or(Ok(()), |h| write!(f, " heads {} x {}", h.outer, h.inner))?;
                 }
-                Op::GateRows { .. } | Op::Add { .. } | Op::Mix { .. } | Op::Outputs { .. } => {}
+                Op::GateRows { .. }
+                | Op::Add { .. }
+                | Op::Mix { .. }
+                | Op::Outputs { .. }
+                | Op::Means { .. } => {}
             }
             writeln!(f)?;
         }

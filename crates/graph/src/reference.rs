@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostOpsHandle, HostRows,
     HostTensor, KeysAndValues, KvLayer, KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable,
-    RoutingWorkspace, StateSpec, Step, StepOutput, Ticket, Val, Value, sigmoid, softcap,
+    RoutingWorkspace, StateSpec, Step, StepOutput, TableRow, Ticket, Val, Value, sigmoid, softcap,
 };
 
 mod recurrent;
@@ -101,6 +101,7 @@ impl Reference {
         let state_slots = (!graph.states.is_empty()).then_some(state.slots);
         step.check(graph.vocab(), kv.size, state_slots)?;
         step.check_inputs(&graph.input_widths())?;
+        step.check_sequences(graph.sequence_rules())?;
         let weight = |id: crate::WeightId| self.tensor(weights[id.index()]);
         let positions: Vec<usize> = step.positions().collect();
         let mut values: Vec<Vec<f32>> = Vec::with_capacity(graph.nodes.len()); // [rows, width] each
@@ -109,6 +110,17 @@ impl Reference {
             let width = |v: Val| graph.width(v);
             let out = match &node.op {
                 Op::Embed { table, scale } => embed(weight(*table), &step.tokens, *scale),
+                Op::AddRow { x, table, row } => {
+                    let mut added = vec![0.0; width(*x)];
+                    let mut out = get(*x).to_vec();
+                    for (out, &position) in out.chunks_mut(width(*x)).zip(&positions) {
+                        let row = if *row == TableRow::Position { position } else { 0 };
+                        weight(*table).decode_row(row, &mut added);
+                        out.iter_mut().zip(&added).for_each(|(o, a)| *o += a);
+                    }
+                    out
+                }
+                Op::Apply { x, function } => get(*x).iter().map(|x| function.apply(*x)).collect(),
                 Op::Norm { x, len, weight: w, bias, eps, kind } => {
                     let [w, bias] = [w, bias].map(|id| id.map(|id| weight(id).to_f32()));
                     let w = w.unwrap_or_else(|| vec![1.0; *len]);
@@ -229,6 +241,15 @@ impl Reference {
                     let rows = HostRows { tokens: positions.len(), x: get(*x), logits: get(*logits) };
                     self.on_host(*piece, rows, &mut out)?;
                     out
+                }
+                Op::Means { x } => {
+                    let w = width(*x);
+                    let mean = |row: usize| {
+                        let count = positions[row] + 1; // sequences are whole
+                        let rows = &get(*x)[(row + 1 - count) * w..(row + 1) * w];
+                        (0..w).map(move |col| rows.iter().skip(col).step_by(w).sum::<f32>() / count as f32)
+                    };
+                    step.outputs.iter().flat_map(|o| mean(o.row)).collect()
                 }
             };
             values.push(out);
@@ -365,22 +386,23 @@ fn attend(
         let slot = |p: usize| pages[p / page_len] as usize * page_len + p % page_len;
         for i in 0..slice.len {
             let position = slice.position + i;
-            let first = a.window.map_or(0, |w| (position + 1).saturating_sub(w));
+            let visible = a.visible(position, slice.position + slice.len);
             for h in 0..a.heads {
                 let group = h / (a.heads / a.kv_heads);
                 let query = &q[((row + i) * a.heads + h) * a.head_dim..][..a.head_dim];
                 let score = |p: usize| {
                     let key = &kv.keys[layer][slot(p) * k_width + group * a.head_dim..][..a.head_dim];
                     let s = dot(query, key) * a.scale_at(position);
+                    let s = s - a.slope(h) * position.abs_diff(p) as f32;
                     a.softcap.map_or(s, |cap| softcap(s, cap))
                 };
-                let scores: Vec<f32> = (first..=position).map(score).collect();
+                let scores: Vec<f32> = visible.clone().map(score).collect();
                 let sink = sinks.map(|s| s[h]);
                 let max = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
                 let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
                 let sum = weights.iter().sum::<f32>() + sink.map_or(0.0, |s| (s - max).exp());
                 let mut head = vec![0.0; a.v_dim];
-                for (p, w) in (first..=position).zip(&weights) {
+                for (p, w) in visible.clone().zip(&weights) {
                     let value = &kv.values[layer][slot(p) * v_width + group * a.v_dim..][..a.v_dim];
                     head.iter_mut().zip(value).for_each(|(o, x)| *o += w / sum * x);
                 }

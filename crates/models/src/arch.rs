@@ -26,6 +26,8 @@ pub struct Synthetic {
     pub constants: fn(&str, &Shape) -> Option<Vec<f32>>,
     /// Mean of some vectors per layer, those of norms mostly, which is 1 otherwise.
     pub means: &'static [(&'static str, f32)],
+    /// Its norms are layer norms.
+    pub has_layer_norms: bool,
     /// Size of the embeddings, and so of the logits: with the factors of the architecture, layers must still matter.
     pub embedding_gain: f32,
     /// Columns of the blocks in which matrices are rotated, if the file has rotated ones.
@@ -56,6 +58,7 @@ impl Synthetic {
         keys: &[],
         constants: |_, _| None,
         means: &[],
+        has_layer_norms: false,
         embedding_gain: 3.0, // peaked distributions, as trained models have
         rotated: None,
     };

@@ -4,6 +4,7 @@ use tern_graph::{Activation, Attention, RopeStyle, Temperature, Val};
 
 use crate::experts::ExpertStyle;
 use crate::latent::Latent;
+use crate::pooling::Pooling;
 use crate::{Build, Config, ModelError};
 
 /// How queries and keys are normalised.
@@ -30,6 +31,8 @@ pub(crate) struct AttentionStyle {
     pub(crate) qk_norm: QkNorm,
     /// Factor on the scores.
     pub(crate) scale: f32,
+    /// A query sees no keys after it.
+    pub(crate) causal: bool,
     /// Keys visible to a query, itself included.
     pub(crate) window: Option<usize>,
     /// How scores grow with the position.
@@ -71,6 +74,7 @@ impl AttentionStyle {
             table: Some(table),
             qk_norm,
             scale,
+            causal: true,
             window: None,
             temperature: None,
             sinks: false,
@@ -151,9 +155,11 @@ impl Build<'_> {
             head_dim,
             v_dim,
             scale: style.scale,
+            causal: style.causal,
             window: style.window,
             softcap: self.keys().optional_f32("attn_logit_softcapping")?.filter(|cap| *cap != 0.0),
             temperature: style.temperature,
+            alibi: None,
         };
         let mut gate = None;
         let mut out = if let Some(kv_layer) = style.kv_of {
@@ -215,6 +221,13 @@ impl Build<'_> {
         }
         let v = if self.has(&name("attn_v.weight")) { self.linear(x, &name("attn_v"), v_width)? } else { k };
         Ok([q, k, self.graph.plain_norm(v, v_dim, self.config.eps)?])
+    }
+
+    /// Queries and keys before their norms and rotations, and values, of layers that are all alike.
+    pub(crate) fn heads_of(&mut self, x: Val, layer: usize) -> Result<[Val; 3], ModelError> {
+        let style =
+            AttentionStyle { table: None, ..AttentionStyle::full(RopeStyle::Halves, 0, QkNorm::None, 1.0) };
+        self.queries_keys_values(x, layer, style)
     }
 
     /// Heads of queries and keys with their norms, given by name, and rotations.
@@ -306,8 +319,30 @@ impl Build<'_> {
         self.decoder_of(layers, |b, x, layer| b.attention(x, layer, attention(layer)))
     }
 
+    /// The layers of a decoder as an encoder, whose rows become vectors.
+    pub(crate) fn encoder(
+        &mut self,
+        layers: &LayerStyle,
+        attention: impl Fn(usize) -> AttentionStyle,
+        pooling: Pooling,
+    ) -> Result<(), ModelError> {
+        let x = self.layers(layers, |b, x, layer| b.attention(x, layer, attention(layer)))?;
+        let x = self.norm(x, "output_norm", self.config.width)?;
+        self.pooled(x, pooling)
+    }
+
     /// A decoder, with attention or what a layer has instead of it, on normalised values. Returns the logits.
     pub(crate) fn decoder_of(
+        &mut self,
+        layers: &LayerStyle,
+        mixer: impl Fn(&mut Self, Val, usize) -> Result<Val, ModelError>,
+    ) -> Result<Val, ModelError> {
+        let x = self.layers(layers, mixer)?;
+        self.head(x)
+    }
+
+    /// The embeddings and all layers. `[tokens, width]`
+    fn layers(
         &mut self,
         layers: &LayerStyle,
         mixer: impl Fn(&mut Self, Val, usize) -> Result<Val, ModelError>,
@@ -325,7 +360,7 @@ impl Build<'_> {
                 x = self.graph.add(x, y)?;
             }
         }
-        self.head(x)
+        Ok(x)
     }
 
     /// The norm of a half of a layer, attention (0) or the MLP (1), if it has one.

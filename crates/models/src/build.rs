@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use tern_formats::{Checkpoint, Metadata, MetadataError};
-use tern_graph::{Graph, Val, WeightId};
+use tern_graph::{Function, Graph, Val, WeightId};
 
-use crate::ModelError;
 use crate::config::{Config, Keys};
 use crate::tensor::host_tensor;
+use crate::{ModelError, VectorRows, Vectors};
 
 /// Where weights come from: a checkpoint, or a shape that has no weights yet.
 pub trait Source {
@@ -44,6 +44,8 @@ pub struct Build<'a> {
     pub(crate) reads_layers: bool,
     /// Layers of the file from here on are not run.
     pub(crate) skipped_from: Option<usize>,
+    /// The model computes these instead of logits.
+    pub(crate) vectors: Option<Vectors>,
 }
 
 impl<'a> Build<'a> {
@@ -57,6 +59,7 @@ impl<'a> Build<'a> {
             reads_experts: false,
             reads_layers: false,
             skipped_from: None,
+            vectors: None,
         }
     }
 
@@ -75,6 +78,11 @@ impl<'a> Build<'a> {
         self.source.shape(name).map(|[rows, _]| rows)
     }
 
+    /// Rows of the table of token types.
+    pub(crate) fn token_types(&self) -> Result<usize, ModelError> {
+        Ok(self.metadata.usize("tokenizer.ggml.token_type_count")?)
+    }
+
     /// The values of a small tensor that goes into the graph itself (rope factors).
     pub(crate) fn values(&mut self, name: &str) -> Option<Vec<f32>> {
         let values = self.source.values(name)?;
@@ -89,11 +97,16 @@ impl<'a> Build<'a> {
         Ok(self.graph.embed(table, scale))
     }
 
-    /// The final norm and the head; a file without `output.weight` uses the embedding table again.
+    /// The final norm and the head; a file without `output.weight` uses the embedding table again, and one with a classifier has
+    /// that instead.
     pub(crate) fn head(&mut self, x: Val) -> Result<Val, ModelError> {
         let x = self.graph.outputs(x);
         let norm = if self.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
         let x = self.norm(x, norm, self.config.width)?;
+        if self.has("cls.output.weight") {
+            self.classifier(x, VectorRows::Last, Function::Tanh)?;
+            return Ok(self.graph.val(self.graph.nodes.len() - 1));
+        }
         let name = if self.has("output.weight") { "output" } else { "token_embd" };
         self.linear(x, name, self.config.vocab)
     }

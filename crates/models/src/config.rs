@@ -79,6 +79,10 @@ impl Keys<'_> {
         self.metadata.optional_str(&self.key(name))
     }
 
+    pub(crate) fn optional_strings(&self, name: &str) -> Result<Option<&[String]>, MetadataError> {
+        self.metadata.optional_strings(&self.key(name))
+    }
+
     /// One value per layer; `None` if the key is missing.
     pub(crate) fn bool_per_layer(&self, name: &str, layers: usize) -> Result<Option<Vec<bool>>, ModelError> {
         let key = self.key(name);
@@ -181,7 +185,10 @@ impl Config {
             head_dim,
             v_dim: keys.optional_usize("attention.value_length")?.unwrap_or(head_dim),
             rope_dims: rope_dims.unwrap_or(head_dim),
-            eps: keys.f32("attention.layer_norm_rms_epsilon")?,
+            eps: match keys.optional_f32("attention.layer_norm_epsilon")? {
+                Some(eps) => eps,
+                None => keys.f32("attention.layer_norm_rms_epsilon")?,
+            },
             context_trained,
             context: context.unwrap_or(context_trained),
             vocab,

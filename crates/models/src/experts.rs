@@ -137,7 +137,7 @@ impl Build<'_> {
     }
 
     /// A linear of experts, with `.bias` and `.scale` if the source has them. `[tokens, used * rows]`
-    fn expert_linear(
+    pub(crate) fn expert_linear(
         &mut self,
         x: Val,
         route: Val,

@@ -54,14 +54,10 @@ impl Build<'_> {
         let q = self.graph.join_heads(q_plain, q_rotated, heads)?; // [tokens, heads * (rank + rotated)]
         let k = self.graph.join_heads(value, k_rotated, 1)?;
         let args = Attention {
-            heads,
-            kv_heads: 1,
-            head_dim: rank + rotated,
             v_dim: rank,
-            scale: style.scale,
             window: style.window,
-            softcap: None,
             temperature: style.temperature,
+            ..Attention::full(heads, 1, rank + rotated, style.scale)
         };
         let out = self.graph.attend(q, k, value, args)?;
         let v_b = self.graph.experts(name("attn_v_b.weight"), heads, v_dim, rank)?;

@@ -3,6 +3,7 @@
 //! One file per architecture, one line in [`ALL`]. A model never sees a device.
 
 mod arch;
+mod bert;
 mod bitnet;
 mod blocks;
 mod build;
@@ -11,11 +12,13 @@ mod deepseek2;
 mod delta_net;
 mod ernie;
 mod error;
+mod eurobert;
 mod exaone4;
 mod experts;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod gemma_embedding;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
@@ -28,8 +31,10 @@ mod mamba;
 mod maple;
 mod mistral3;
 mod model;
+mod modern_bert;
 mod olmo2;
 mod phi3;
+mod pooling;
 mod prism;
 mod qwen2;
 mod qwen3;
@@ -50,6 +55,7 @@ pub use build::{Build, Source};
 pub use config::Config;
 pub use error::ModelError;
 pub use model::Model;
+pub use pooling::{VectorKind, VectorRows, Vectors};
 pub use shapes::{SHAPES, Shape, ShapeExperts};
 pub use synth::{Synth, plain_tokenizer};
 
@@ -86,4 +92,13 @@ pub static ALL: &[&Arch] = &[
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
     &mamba::MAMBA2,
+    &bert::BERT,
+    &bert::NOMIC_BERT,
+    &bert::NOMIC_BERT_MOE,
+    &bert::JINA_BERT_V2,
+    &bert::JINA_BERT_V3,
+    &modern_bert::MODERN_BERT,
+    &gemma_embedding::GEMMA_EMBEDDING,
+    &eurobert::EUROBERT,
+    &eurobert::LLAMA_EMBED,
 ];

@@ -8,7 +8,7 @@ use crate::config::{Config, Keys};
 use crate::prism;
 use crate::separate_experts::{self, ExpertName};
 use crate::tensor::host_tensor;
-use crate::{Arch, ModelError};
+use crate::{Arch, ModelError, Vectors};
 
 /// Tensors that no graph needs.
 const IGNORED: &[&str] = &[".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale"];
@@ -22,6 +22,8 @@ pub struct Model {
     pub config: Config,
     /// Its graph.
     pub graph: Graph,
+    /// What it computes instead of logits, if it does.
+    pub vectors: Option<Vectors>,
     /// Tensors whose values are part of the graph.
     consumed: std::collections::HashSet<String>,
     /// Layers of the file from here on are not run.
@@ -54,7 +56,9 @@ impl Model {
             let text = format!("{}: stored rotated, and not read by a `{}` model", shown(name), arch.name);
             return Err(ModelError::Unsupported(text));
         }
-        let Build { config, graph, consumed, reads_experts, reads_layers, skipped_from, .. } = build;
+        let Build { config, mut graph, consumed, reads_experts, reads_layers, skipped_from, vectors, .. } =
+            build;
+        graph.vectors = vectors.is_some();
         if !reads_layers {
             keys.check_alike()?;
         }
@@ -63,7 +67,7 @@ impl Model {
             let text = format!("`{key}` is {experts}: want 0, experts of `{name}` models are not supported");
             return Err(ModelError::Unsupported(text));
         }
-        Ok(Model { arch, config, graph, consumed, skipped_from })
+        Ok(Model { arch, config, graph, vectors, consumed, skipped_from })
     }
 
     /// Context length that a model was trained for.

@@ -217,6 +217,22 @@ pub static SHAPES: &[Shape] = &[
         ..BONSAI_8B
     },
     Shape {
+        name: "minilm-l6", // all-MiniLM-L6-v2
+        arch: &crate::bert::BERT,
+        layers: 6,
+        width: 384,
+        ff: 1536,
+        heads: 12,
+        kv_heads: 12,
+        head_dim: 32,
+        vocab: 30_522,
+        tied: true,
+        context: 512,
+        yarn: 1,
+        eps: 1e-12,
+        ..BONSAI_8B
+    },
+    Shape {
         name: "moe-1b", // small enough for a few CPU cores
         arch: &crate::qwen3moe::QWEN3MOE,
         layers: 16,
@@ -434,6 +450,43 @@ pub static SHAPES: &[Shape] = &[
         experts: TINY_EXPERTS,
         ..TINY
     },
+    Shape { name: "tiny-bert", arch: &crate::bert::BERT, kv_heads: 8, head_dim: 32, ..TINY },
+    Shape {
+        name: "tiny-bert-rank",
+        arch: &crate::bert::BERT,
+        kv_heads: 8,
+        head_dim: 32,
+        synthetic: Some(&crate::bert::RANKING),
+        ..TINY
+    },
+    Shape { name: "tiny-nomic-bert", arch: &crate::bert::NOMIC_BERT, kv_heads: 8, head_dim: 32, ..TINY },
+    Shape {
+        name: "tiny-nomic-bert-moe",
+        arch: &crate::bert::NOMIC_BERT_MOE,
+        kv_heads: 8,
+        head_dim: 32,
+        experts: Some(ShapeExperts { count: 8, used: 2, ff: 512 }),
+        ..TINY
+    },
+    Shape { name: "tiny-jina-bert-v2", arch: &crate::bert::JINA_BERT_V2, kv_heads: 8, head_dim: 32, ..TINY },
+    Shape { name: "tiny-jina-bert-v3", arch: &crate::bert::JINA_BERT_V3, kv_heads: 8, head_dim: 32, ..TINY },
+    Shape {
+        name: "tiny-modern-bert",
+        arch: &crate::modern_bert::MODERN_BERT,
+        layers: 4,
+        kv_heads: 8,
+        head_dim: 32,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-gemma-embedding",
+        arch: &crate::gemma_embedding::GEMMA_EMBEDDING,
+        layers: 7,
+        kv_heads: 4,
+        ..TINY
+    },
+    Shape { name: "tiny-eurobert", arch: &crate::eurobert::EUROBERT, head_dim: 32, ..TINY },
+    Shape { name: "tiny-llama-embed", arch: &crate::eurobert::LLAMA_EMBED, head_dim: 32, ..TINY },
     Shape { name: "tiny-granite", arch: &crate::granite::GRANITE, head_dim: 32, tied: false, ..TINY },
 ];
 
@@ -475,7 +528,9 @@ impl Shape {
         put("attention.head_count_kv", number(self.kv_heads));
         put("attention.key_length", number(self.head_dim));
         put("attention.value_length", number(self.head_dim));
-        put("attention.layer_norm_rms_epsilon", Value::Float(f64::from(self.eps)));
+        let encoder = self.arch.synthetic.has_layer_norms;
+        let eps = if encoder { "attention.layer_norm_epsilon" } else { "attention.layer_norm_rms_epsilon" };
+        put(eps, Value::Float(f64::from(self.eps)));
         put("rope.dimension_count", number(self.head_dim));
         put("rope.freq_base", Value::Float(f64::from(self.rope_base)));
         if self.yarn > 1 {
@@ -505,6 +560,9 @@ impl Shape {
         }
         if let Some(window) = self.window {
             put("attention.sliding_window", number(window));
+        }
+        if self.synthetic().tensors.contains(&"token_types.weight") {
+            m.insert("tokenizer.ggml.token_type_count", Value::Uint(2));
         }
         m
     }

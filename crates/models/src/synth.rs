@@ -194,10 +194,17 @@ impl Synth {
     }
 }
 
-/// Routers, convolutions and the biases of experts are floats in all files.
+/// Routers, convolutions, the biases of experts and tables that are added to embeddings are floats in all files.
 fn is_float(w: &Weight) -> bool {
-    const FLOATS: &[&str] =
-        &[".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "conv1d.weight", "conv.weight"];
+    const FLOATS: &[&str] = &[
+        ".bias",
+        "ffn_gate_inp.weight",
+        "ffn_gate_inp_shexp.weight",
+        "conv1d.weight",
+        "conv.weight",
+        "token_types.weight",
+        "position_embd.weight",
+    ];
     FLOATS.iter().any(|part| w.name.ends_with(part))
 }
 

@@ -90,7 +90,11 @@ fn check(name: &str, model: &(Model, Vec<HostTensor>)) {
 #[test]
 fn every_architecture_runs_as_the_reference_does() {
     for shape in SHAPES.iter().filter(|s| s.name.starts_with("tiny-")) {
-        check(shape.name, &open(&small(shape), &tern_quant::Q8_0));
+        let model = open(&small(shape), &tern_quant::Q8_0);
+        // encoders have no logits: see encoders.rs
+        if model.0.vectors.is_none() {
+            check(shape.name, &model);
+        }
     }
 }
 

@@ -22,9 +22,39 @@ impl<'a> Encoder<'a> {
         Encoder { served, cancel, param, max_tokens: served.model.context() }
     }
 
+    /// For texts to embed or score: what the model reads at most.
+    pub(crate) fn of_texts(served: &'a ServedModel, cancel: &'a Cancel, param: &'static str) -> Encoder<'a> {
+        Encoder { max_tokens: served.model.longest_text(), ..Encoder::new(served, cancel, param) }
+    }
+
     /// The tokens of a plain text.
     pub(crate) fn text(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.within(text, |limit| self.served.model.tokenizer().encode_within(text, add_special, true, limit))
+    }
+
+    /// The tokens of a text to embed; with `truncate`, those that do not fit the context are omitted, except the ones that end
+    /// every text.
+    pub(crate) fn fitting(&self, text: &str, add_special: bool, truncate: bool) -> Result<Vec<u32>> {
+        if !truncate {
+            return self.text(text, add_special);
+        }
+        let whole = Encoder { max_tokens: usize::MAX, ..*self }.text(text, add_special)?;
+        Ok(self.shortened(whole))
+    }
+
+    /// Tokens without those that do not fit the context.
+    pub(crate) fn shortened(&self, mut tokens: Vec<u32>) -> Vec<u32> {
+        let most = self.max_tokens;
+        if tokens.len() <= most || most == 0 {
+            return tokens;
+        }
+        let ends = self.served.model.tokenizer().encode("", true, false);
+        let last = ends.last().copied().filter(|last| tokens.last() == Some(last));
+        tokens.truncate(most);
+        if let Some(last) = last {
+            tokens[most - 1] = last;
+        }
+        tokens
     }
 
     /// The tokens of a text with a gap, for models that fill it.

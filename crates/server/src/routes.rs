@@ -12,7 +12,11 @@ mod models;
 mod ollama;
 mod page;
 mod reply_header;
+mod rerank;
 mod responses;
+mod results;
+mod score;
+mod scoring;
 mod tokens;
 
 use std::sync::Arc;
@@ -62,6 +66,11 @@ const ROUTES: &[(&str, &str)] = &[
     ("post", "/api/pull"),
     ("delete", "/api/delete"),
     ("post", "/v1/embeddings"),
+    ("post", "/v1/rerank"),
+    ("post", "/v2/rerank"),
+    ("post", "/rerank"),
+    ("post", "/v1/score"),
+    ("post", "/score"),
     ("post", "/infill"),
     ("get", "/version"),
     ("get", "/props"),
@@ -102,6 +111,11 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/api/pull", post(ollama::pull))
         .route("/api/delete", delete(ollama::delete))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/rerank", post(rerank::rerank))
+        .route("/v2/rerank", post(rerank::rerank))
+        .route("/rerank", post(rerank::rerank))
+        .route("/v1/score", post(score::score))
+        .route("/score", post(score::score))
         .route("/infill", post(generating(infill::prepare)))
         .route("/version", get(about::version))
         .route("/props", get(about::props))

@@ -85,6 +85,9 @@ pub enum Error {
     /// The last message was to be continued.
     #[error("the last message cannot be continued: {0}")]
     CannotContinue(&'static str),
+    /// Documents for a model that does not score them.
+    #[error("{0} is no reranker: it has neither a classifier nor a template that asks for yes or no")]
+    NoReranker(String),
     /// Tools for a model whose tool calls cannot be recognised.
     #[error("tools: the format of this model's tool calls is unknown")]
     UnknownCallFormat,

@@ -44,6 +44,7 @@ mod options;
 mod preamble;
 mod progress;
 mod request;
+mod rerank;
 mod sampling;
 mod stream;
 mod template_traits;
@@ -63,7 +64,8 @@ pub use opened::{OpenedModel, STORIES, inspect_checkpoint, open_checkpoint, pull
 pub use options::{Context, KvMemory, LoadOptions, PAGE_LEN};
 pub use preamble::{ChatStart, call_token};
 pub use progress::{Progress, Silent};
-pub use request::{Input, Request};
+pub use request::{Input, Request, normalized};
+pub use rerank::{Pair, RerankTemplate, Reranker, ScoreResult};
 pub use sampling::PartialSampling;
 pub use stream::TextStream;
 pub use tern_engine::{Pooling, Sampled, Sampling};

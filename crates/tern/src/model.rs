@@ -3,10 +3,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tern_engine::{Capacity, Engine, Handle, Limits, Pooling};
+use tern_engine::{Capacity, Engine, Handle, Limits, Pooling, WholeRows};
 use tern_formats::Metadata;
 use tern_grammar::GrammarCompiler;
 use tern_graph::Backend;
+use tern_models::{Model as Architecture, VectorRows};
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
 use crate::memory::MemoryPlan;
@@ -14,7 +15,7 @@ use crate::opened::OpenedModel;
 use crate::options::{Context, KvMemory, PAGE_LEN, USUAL_CONTEXT};
 use crate::progress::{Progress, Silent};
 use crate::template_traits::TemplateTraits;
-use crate::{Error, ExpertPlacement, LoadOptions, PartialSampling};
+use crate::{Error, ExpertPlacement, LoadOptions, PartialSampling, Reranker};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
 ///
@@ -68,6 +69,8 @@ pub struct ModelParts {
     pub template: Option<ChatTemplate>,
     /// How its hidden states become an embedding.
     pub pooling: Pooling,
+    /// How it scores documents for a query; without it, it cannot.
+    pub reranker: Option<Reranker>,
     /// The sampling parameters that its file recommends.
     pub recommended: PartialSampling,
 }
@@ -112,8 +115,9 @@ impl Model {
         let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
         tokenizer.warnings().iter().for_each(|warning| progress.warn(warning));
         let template = chat_template(&tokenizer, options.chat_template.as_deref())?;
-        let pooling = pooling(options.pooling, &opened.metadata, &opened.model.config.arch)?;
+        let pooling = pooling(options.pooling, &opened.model, &opened.metadata)?;
         let name = opened.name.clone();
+        let reranker = Reranker::of(&opened.metadata, &name, opened.model.vectors, &tokenizer)?;
         let recommended = PartialSampling::of_model(&name, &opened.metadata).unwrap_or_else(|e| {
             progress.warn(&format!("ignored: {e}"));
             PartialSampling::default()
@@ -129,7 +133,7 @@ impl Model {
         let (handle, plan) = start_engine(opened, backend, options, progress)?;
         let facts = ModelFacts { memory: plan.total(), ..facts };
         let tokenizer = Arc::new(tokenizer);
-        let parts = ModelParts { name, handle, tokenizer, template, pooling, recommended };
+        let parts = ModelParts { name, handle, tokenizer, template, pooling, reranker, recommended };
         Ok(Model::from_parts_after(start, parts, Some(facts)))
     }
 
@@ -150,6 +154,10 @@ impl Model {
             parts,
         };
         Model { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn parts(&self) -> &ModelParts {
+        &self.inner.parts
     }
 
     /// The name it was loaded by.
@@ -218,11 +226,22 @@ impl Model {
         handle.limits().max_context.min(handle.capacity().kv_tokens().saturating_add(1))
     }
 
+    /// Tokens of a text to embed or score at most.
+    pub fn longest_text(&self) -> usize {
+        let handle = self.handle();
+        let capacity = handle.capacity();
+        let step = if matches!(self.pooling(), Pooling::Whole(_)) { capacity.max_tokens } else { usize::MAX };
+        handle.limits().max_context.min(capacity.kv_tokens()).min(step)
+    }
+
     /// What compiles constraints. The first call sorts the vocabulary, so it blocks.
     pub fn grammar_compiler(&self) -> &GrammarCompiler {
         self.inner.grammar_compiler.get_or_init(|| GrammarCompiler::new(Arc::clone(self.tokenizer())))
     }
 }
+
+/// Texts that a model which reads them whole has at once, at least: short ones fill a step together.
+const TEXTS_IN_STEP: usize = 256;
 
 fn start_engine(
     opened: OpenedModel,
@@ -230,8 +249,11 @@ fn start_engine(
     options: &LoadOptions,
     progress: &dyn Progress,
 ) -> Result<(Handle, MemoryPlan), Error> {
-    let (context, seqs) = (opened.context(), options.max_seqs);
     let info = backend.info();
+    if opened.model.graph.sequence_rules().whole {
+        return start_encoder(opened, backend, options, progress);
+    }
+    let (context, seqs) = (opened.context(), options.max_seqs);
     let step_tokens = options.step_tokens.unwrap_or(info.step_tokens);
     let max_tokens = step_tokens.min(context.saturating_mul(seqs)).max(seqs);
     let graph = &opened.model.graph;
@@ -264,6 +286,27 @@ fn start_engine(
     Ok((Engine::start(Box::new(runner), limits)?, memory))
 }
 
+/// An engine that reads texts whole: a step holds the longest text, or many short ones, and nothing is kept after it.
+fn start_encoder(
+    opened: OpenedModel,
+    backend: Box<dyn Backend>,
+    options: &LoadOptions,
+    progress: &dyn Progress,
+) -> Result<(Handle, MemoryPlan), Error> {
+    let context = opened.context();
+    let max_tokens = options.step_tokens.unwrap_or(backend.info().step_tokens.max(context));
+    let max_seqs = options.max_seqs.max(TEXTS_IN_STEP).min(max_tokens);
+    // of the step in flight, of the next one, and what each running text may need
+    let pages = 2 * max_tokens.div_ceil(PAGE_LEN) + 3 * max_seqs;
+    let capacity =
+        Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: max_seqs, window: None, state: None };
+    let memory = opened.memory(&*backend, capacity, 0)?;
+    let runner = opened.runner(backend, capacity, progress)?;
+    let LoadOptions { max_waiting, .. } = *options;
+    let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis: 0 };
+    Ok((Engine::start(Box::new(runner), limits)?, memory))
+}
+
 /// The given chat template, or the model's own if it has one.
 fn chat_template(tokenizer: &Tokenizer, given: Option<&str>) -> Result<Option<ChatTemplate>, Error> {
     let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or("");
@@ -271,8 +314,18 @@ fn chat_template(tokenizer: &Tokenizer, given: Option<&str>) -> Result<Option<Ch
     Ok(Some(ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))?))
 }
 
-/// The requested pooling, or the file's (3 is the last token), or the mean.
-fn pooling(requested: Option<Pooling>, metadata: &Metadata, arch: &str) -> Result<Pooling, Error> {
-    let file = metadata.optional_usize(&format!("{arch}.pooling_type"))?;
+/// The pooling of a model that computes vectors, or of one that generates text: the requested one, the file's (3 is the last
+/// token), or the mean.
+fn pooling(requested: Option<Pooling>, model: &Architecture, metadata: &Metadata) -> Result<Pooling, Error> {
+    if let Some(vectors) = model.vectors {
+        let whole = model.graph.sequence_rules().whole;
+        return Ok(match vectors.rows {
+            VectorRows::Last if !whole => Pooling::Last,
+            VectorRows::First => Pooling::Whole(WholeRows::First),
+            VectorRows::Last => Pooling::Whole(WholeRows::Last),
+            VectorRows::Each => Pooling::Whole(WholeRows::Each),
+        });
+    }
+    let file = metadata.optional_usize(&format!("{}.pooling_type", model.config.arch))?;
     Ok(requested.unwrap_or(if file == Some(3) { Pooling::Last } else { Pooling::Mean }))
 }

@@ -314,6 +314,15 @@ fn tool_schemas(tools: &[Value]) -> Option<Arc<ToolSchemas>> {
     (!tools.is_empty()).then(|| Arc::new(schemas()))
 }
 
+/// A vector of the same direction and of length one.
+pub fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+    vector
+}
+
 /// Waits for the vector of an embedding request.
 fn embedding(stream: TokenStream) -> Result<Vec<f32>, Error> {
     for event in stream {

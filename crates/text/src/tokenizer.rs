@@ -1,10 +1,11 @@
 //! Encoding text to tokens and decoding, with the vocabulary of a checkpoint.
 //!
-//! Implemented here instead of with a tokenizer library: GGUF vocabularies have four models with their own exact rules
+//! Implemented here instead of with a tokenizer library: GGUF vocabularies have five models with their own exact rules
 //! (which bytes merge first, what a marker is), and each is a page of code.
 
 mod bpe;
 mod byte_level;
+mod char_map;
 mod covers;
 mod encoding;
 mod error;
@@ -15,6 +16,7 @@ mod pre;
 mod special;
 mod split;
 mod spm;
+mod unigram;
 mod vocab;
 mod wordpiece;
 
@@ -27,6 +29,7 @@ use self::covers::Covers;
 use self::encoding::Encoding;
 use self::special::{Markers, Part, Read, Roles};
 use self::spm::Spm;
+use self::unigram::Unigram;
 use self::vocab::{Kind, Vocab};
 use self::wordpiece::WordPiece;
 
@@ -52,6 +55,7 @@ pub struct Tokenizer {
 enum Model {
     Bpe(Bpe),
     Spm(Spm),
+    Unigram(Unigram),
     WordPiece(WordPiece),
 }
 
@@ -121,6 +125,9 @@ impl Tokenizer {
                 }
                 (Part::Text(text), Model::Bpe(bpe)) => bpe.encode(&self.vocab, text, out)?,
                 (Part::Text(text), Model::WordPiece(pieces)) => pieces.encode(&self.vocab, text, out)?,
+                (Part::Text(text), Model::Unigram(unigram)) => {
+                    unigram.encode(&self.vocab, text, self.add.space, out)?;
+                }
                 (Part::Text(text), Model::Spm(spm)) => {
                     spm.encode(&self.vocab, text, self.add.space && after_marker, out)?;
                 }
@@ -134,6 +141,19 @@ impl Tokenizer {
             out.ids.extend(self.roles.sep);
         }
         Ok(())
+    }
+
+    /// The tokens of two texts that are read together, with the tokens between them and at the end that the model was trained
+    /// with: `[CLS] first [SEP] second [SEP]`, or `<s> first </s></s> second </s>`. Control tokens are not recognised.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Vec<u32> {
+        let end = self.roles.eos.filter(|_| self.add.eos);
+        let between = self.roles.sep.filter(|_| self.add.sep);
+        let mut ids: Vec<u32> = self.roles.bos.filter(|_| self.add.bos).into_iter().collect();
+        ids.extend(self.encode(first, false, false));
+        ids.extend(end.into_iter().chain(between));
+        ids.extend(self.encode(second, false, false));
+        ids.extend(end.or(between));
+        ids
     }
 
     /// The tokens of a conversation that a chat template rendered.
@@ -184,7 +204,7 @@ impl Tokenizer {
     /// Whether a decoded text starts with the space that [`Self::encode`] adds.
     pub fn strips_space(&self) -> bool {
         match self.model {
-            Model::Spm(_) => self.add.space,
+            Model::Spm(_) | Model::Unigram(_) => self.add.space,
             Model::WordPiece(_) => true,
             Model::Bpe(_) => false,
         }

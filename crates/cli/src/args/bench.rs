@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use tern::Device;
 
-use super::{BenchServeArgs, ModelArgs};
+use super::{BenchEmbedArgs, BenchServeArgs, ModelArgs};
 use crate::values::{self, positive};
 
 #[derive(Debug, Args)]
@@ -49,6 +49,8 @@ pub(crate) enum BenchWhat {
     Ops(BenchOpsArgs),
     /// Measure the scheduler alone
     Plan(BenchPlanArgs),
+    /// Measure embeddings of a model that reads texts whole
+    Embed(BenchEmbedArgs),
     /// Measure a server with the OpenAI API under load: throughput and latencies
     Serve(Box<BenchServeArgs>),
 }

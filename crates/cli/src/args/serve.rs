@@ -154,5 +154,8 @@ pub(crate) enum UnknownArg {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum PoolingArg {
     Mean,
+    /// The first token
+    Cls,
+    /// The last token
     Last,
 }

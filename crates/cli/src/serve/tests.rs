@@ -69,6 +69,7 @@ fn model(lost: bool) -> ServedModel {
             tokenizer: Arc::new(tokenizer),
             template: None,
             pooling: Pooling::Mean,
+            reranker: None,
             recommended: PartialSampling::default(),
         }),
         defaults: ServedModel::openai_defaults(),

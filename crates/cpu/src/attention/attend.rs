@@ -119,7 +119,8 @@ impl Attend<'_> {
     /// The runs with positions that a block attends to.
     fn runs(&self, block: &Block<'_>) -> Range<usize> {
         let run = self.kv.run_len();
-        self.first(block.position) / run..(block.position + block.tokens).div_ceil(run)
+        let seen = self.seen(block);
+        seen.start / run..seen.end.div_ceil(run)
     }
 
     /// One run of a block: fills `workspace.part` and `workspace.stats` for all queries.
@@ -154,8 +155,9 @@ impl Attend<'_> {
         let (heads, queries) = (block.heads.len(), block.tokens * block.heads.len());
         let kv_head = block.heads.start / (a.heads / a.kv_heads);
         let base = run * stride;
-        let (last, end) = (block.position + block.tokens - 1, base + stride);
-        let seen = self.first(block.position).max(base)..end.min(last + 1);
+        let end = base + stride;
+        let seen = self.seen(block);
+        let seen = seen.start.max(base)..seen.end.min(end);
         let pages = seen.start / page_len..seen.end.div_ceil(page_len);
         // only those that the first token sees: earlier entries may name pages of other sequences
         let table = block.slice.table(layer.windowed);
@@ -194,16 +196,24 @@ impl Attend<'_> {
         }
         for i in 0..queries {
             let position = block.position + i / heads;
-            let (from, to) = (self.first(position).max(base), end.min(position + 1));
+            let visible = self.visible(block, position);
+            let (from, to) = (visible.start.max(base), end.min(visible.end));
             if from >= to {
                 workspace.stats[i] = SoftmaxStats::NONE;
                 continue;
             }
             let scores = &mut workspace.scores[i * stride..][from - base..to - base];
+            if a.alibi.is_some() {
+                let slope = a.slope(block.heads.start + i % heads);
+                for (p, score) in (from..to).zip(scores.iter_mut()) {
+                    *score -= slope * position.abs_diff(p) as f32;
+                }
+            }
             workspace.stats[i] = (self.kernels.softmax)(scores, a.softcap);
         }
         // positions that all tokens attend to
-        let (all_from, all_to) = (self.first(last), block.position + 1);
+        let all_from = self.visible(block, block.position + block.tokens - 1).start;
+        let all_to = self.visible(block, block.position).end;
         for p in pages.clone() {
             // SAFETY: the contract of this function.
             let (cells, next, scales) = unsafe {
@@ -221,8 +231,8 @@ impl Attend<'_> {
             // tokens are computed together if all of them attend to the same positions
             for (part, together) in [(start..from, 1), (from..to, block.tokens), (to..end, 1)] {
                 for t in (0..block.tokens).step_by(together) {
-                    let position = block.position + t;
-                    let (from, to) = (part.start.max(self.first(position)), part.end.min(position + 1));
+                    let visible = self.visible(block, block.position + t);
+                    let (from, to) = (part.start.max(visible.start), part.end.min(visible.end));
                     if from >= to {
                         continue;
                     }
@@ -246,9 +256,17 @@ impl Attend<'_> {
         }
     }
 
-    /// The first position that a token at `position` attends to.
-    fn first(&self, position: usize) -> usize {
-        self.args.window.map_or(0, |w| (position + 1).saturating_sub(w))
+    /// The positions that a token of a block at `position` attends to.
+    #[inline(always)]
+    fn visible(&self, block: &Block<'_>, position: usize) -> Range<usize> {
+        self.args.visible(position, block.slice.position + block.slice.len)
+    }
+
+    /// The positions that any token of a block attends to.
+    #[inline(always)]
+    fn seen(&self, block: &Block<'_>) -> Range<usize> {
+        let last = block.position + block.tokens - 1;
+        self.visible(block, block.position).start..self.visible(block, last).end
     }
 }
 

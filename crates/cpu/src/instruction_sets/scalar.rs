@@ -22,6 +22,7 @@ pub(super) static SCALAR: Kernels = Kernels {
         store_f16: scalar::store_f16,
     },
     gated: math::gated,
+    apply: math::apply,
     quantize: quantized_rows::quantize,
     tiles: None,
     advance: recurrent::advance::<false>,

@@ -4,7 +4,7 @@
 //! Every `unsafe` function of this module requires the instruction set it is named for; `vectorised` lists the kernels only
 //! if the processor has it.
 
-use tern_graph::Activation;
+use tern_graph::{Activation, Function};
 
 use crate::activations::quantized_rows::{self, QuantizedRowsMut, Rounding};
 use crate::attention::attend::{Attend, AttendWorkspace, AttentionKernels, Block};
@@ -28,6 +28,10 @@ macro_rules! widened {
             #[target_feature(enable = $features)]
             unsafe fn gated_wide(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
                 math::gated(act, gate, up, out);
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn apply_wide(function: Function, x: &[f32], out: &mut [f32]) {
+                math::apply(function, x, out);
             }
             #[target_feature(enable = $features)]
             unsafe fn sums_wide(x: &[f32]) -> (f32, f32) {
@@ -66,6 +70,10 @@ macro_rules! widened {
             pub(super) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
                 // SAFETY: as above.
                 unsafe { gated_wide(act, gate, up, out) }
+            }
+            pub(super) fn apply(function: Function, x: &[f32], out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { apply_wide(function, x, out) }
             }
             pub(super) fn sums(x: &[f32]) -> (f32, f32) {
                 // SAFETY: as above.
@@ -108,6 +116,7 @@ static AVX2: Kernels = Kernels {
         store_f16: x86::floats::store_f16,
     },
     gated: avx2::gated,
+    apply: avx2::apply,
     quantize: quantize_avx2,
     tiles: Some(Tiles { from: 8, lanes: 8, quantize: QuantizeTiles::Whole(x86::avx2::quantize_lanes) }),
     advance: avx2::advance,
@@ -125,6 +134,7 @@ static AVX512: Kernels = Kernels {
         store_f16: x86::floats::store_f16,
     },
     gated: avx512::gated,
+    apply: avx512::apply,
     quantize: x86::avx512::quantize::quantize,
     tiles: None,
     advance: avx512::advance,

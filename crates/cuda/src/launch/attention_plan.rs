@@ -100,8 +100,10 @@ pub(super) struct PagedShape {
     pub(super) kv_heads: usize,
     /// Query heads of a key head.
     pub(super) group: usize,
-    /// Keys that a token sees, or 0 for all.
+    /// Keys up to a token's own that it sees, or 0 for all.
     pub(super) window: usize,
+    /// Keys after a token that it sees.
+    pub(super) after: usize,
     /// Query rows of a prefill tile.
     pub(super) prefill_rows: usize,
     /// Blocks that share a value head.
@@ -221,7 +223,7 @@ impl WorkList {
 
 /// The tiles of this kind.
 fn tiles(slices: &[(usize, usize)], shape: &PagedShape, kind: TileKind) -> impl Iterator<Item = Tile> {
-    let (window, each) = (shape.window, shape.tile_tokens(kind));
+    let (window, after, each) = (shape.window, shape.after, shape.tile_tokens(kind));
     let first_tokens = slices.iter().scan(0, |next, &(_, len)| {
         *next += len;
         Some(*next - len)
@@ -232,7 +234,8 @@ fn tiles(slices: &[(usize, usize)], shape: &PagedShape, kind: TileKind) -> impl 
                 let tokens = each.min(len - at);
                 let seen = if window > 0 { (position + at + 1).saturating_sub(window) } else { 0 };
                 let begin = seen / KEY_ALIGN * KEY_ALIGN;
-                Tile { first_token: first + at, tokens, begin, end: position + at + tokens }
+                let end = position + len.min(at + tokens + after);
+                Tile { first_token: first + at, tokens, begin, end }
             })
         },
     )
@@ -258,7 +261,15 @@ mod tests {
     use super::*;
 
     fn shape(group: usize, window: usize) -> PagedShape {
-        PagedShape { kv_heads: 8, group, window, prefill_rows: 128, value_parts: 1, processors: 132 }
+        PagedShape {
+            kv_heads: 8,
+            group,
+            window,
+            after: 0,
+            prefill_rows: 128,
+            value_parts: 1,
+            processors: 132,
+        }
     }
 
     fn planned(slices: &[(usize, usize)], shape: &PagedShape) -> AttentionPlan {
@@ -277,14 +288,15 @@ mod tests {
             for i in 0..len {
                 let (token, at) = ((first + i) as u32, position + i);
                 let from = if shape.window > 0 { (at + 1).saturating_sub(shape.window) } else { 0 };
-                let mut seen = vec![0; at + 1];
+                let to = (at + 1 + shape.after).min(position + len);
+                let mut seen = vec![0; to];
                 let of = items.iter().filter(|w| w.first_token <= token && token < w.first_token + w.tokens);
                 for w in of {
                     assert!(w.key_begin.is_multiple_of(64), "a split begins at {}", w.key_begin);
                     assert!(
                         w.first_token >= first as u32 && (w.first_token + w.tokens) as usize <= first + len
                     );
-                    for key in w.key_begin.max(from as u32)..w.key_end.min(at as u32 + 1) {
+                    for key in w.key_begin.max(from as u32)..w.key_end.min(to as u32) {
                         seen[key as usize] += 1;
                     }
                 }
@@ -302,6 +314,16 @@ mod tests {
                 check_coverage(&[(0, 1), (14, 1), (1000, 1), (9999, 1)], &shape);
                 check_coverage(&[(0, 300), (1000, 5), (77, 1), (500, 33), (63, 2)], &shape);
                 check_coverage(&[(20_000, 1)], &shape);
+            }
+        }
+    }
+
+    #[test]
+    fn keys_after_a_token_are_covered_up_to_the_end_of_its_sequence() {
+        for (window, after) in [(0, crate::shared::ALL_KEYS), (1, 0), (65, 64), (301, 300)] {
+            for group in [1, 4] {
+                let shape = PagedShape { after, ..shape(group, window) };
+                check_coverage(&[(0, 300), (0, 5), (0, 1), (0, 8192), (0, 63)], &shape);
             }
         }
     }

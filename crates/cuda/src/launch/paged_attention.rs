@@ -30,6 +30,8 @@ pub(crate) struct KernelShape {
     /// Query heads of a key head.
     pub(crate) group: usize,
     pub(crate) capped: bool,
+    /// Scores decrease with the distance of the key.
+    pub(crate) sloped: bool,
     pub(crate) cells: KvCell,
     pub(crate) page_len: usize,
 }
@@ -41,6 +43,7 @@ impl KernelShape {
             v_dim: a.v_dim as usize,
             group: (a.heads / a.kv_heads) as usize,
             capped: a.softcap > 0.0,
+            sloped: a.alibi > 0.0,
             cells: kv.cells,
             page_len: kv.spec.page_len,
         }
@@ -55,7 +58,7 @@ impl KernelShape {
 
     pub(crate) fn source(&self, shared_memory: usize) -> KernelSource {
         let tiles = self.tiles(shared_memory);
-        let KernelShape { head_dim, v_dim, group, capped, cells, page_len } = self;
+        let KernelShape { head_dim, v_dim, group, capped, sloped, cells, page_len } = self;
         let defines = vec![
             ("PAGE_LEN", page_len.to_string()),
             ("HEAD_DIM", head_dim.to_string()),
@@ -63,6 +66,7 @@ impl KernelShape {
             ("V_PART", tiles.v_part.to_string()),
             ("QUERY_GROUP", group.to_string()),
             ("CAPPED", capped.to_string()),
+            ("SLOPED", sloped.to_string()),
             ("CELLS", (*cells as i32).to_string()),
             ("PREFILL_WARPS", tiles.prefill_warps.to_string()),
             ("PREFILL_ROWS", tiles.prefill_rows.to_string()),
@@ -192,6 +196,7 @@ impl PagedAttention {
                 kv_heads: a.kv_heads as usize,
                 group: shape.group,
                 window: a.window as usize,
+                after: a.after as usize,
                 prefill_rows: tiles.prefill_rows,
                 value_parts: value_parts(shape.v_dim),
                 processors: device.facts.processors,

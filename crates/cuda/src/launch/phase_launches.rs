@@ -204,6 +204,11 @@ impl PhaseKernels {
             let message = "KV cache of 8 bits: the heads of this model have odd sizes, use f16";
             return Err(BackendError::Unsupported(message.into()));
         }
+        let sees_later = |phase: &Phase| matches!(phase, Phase::Attend(a) if a.after > 0);
+        if attention.is_none() && plan.phases.iter().any(sees_later) {
+            let message = "attention that is not causal: the heads of this model have odd sizes, use the CPU";
+            return Err(BackendError::Unsupported(message.into()));
+        }
         let PhasePlan { config, phases, mut passed, inputs, max_tokens, .. } = plan;
         if attention.is_none() {
             // the kernels for odd heads write floats

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tern_graph::{
-    BackendError, Graph, HostOpsHandle, Output, OutputRow, Plan, Sample, Sampled, Step, StepOutput, Value,
-    WeightId, Work,
+    BackendError, Graph, HostOpsHandle, Output, OutputRow, Plan, Sample, Sampled, SequenceRules, Step,
+    StepOutput, Value, WeightId, Work,
 };
 
 use super::fused_step::{FusedStep, FusedStepPlan};
@@ -43,6 +43,7 @@ pub(crate) struct Compiled {
     pub(crate) vocab: usize,
     /// Columns of each input of a step.
     pub(crate) input_widths: Vec<usize>,
+    pub(crate) sequence_rules: SequenceRules,
     pub(crate) kv: Option<Arc<Kv>>,
     /// The largest step that it is compiled for.
     pub(crate) most: StepSize,
@@ -105,6 +106,7 @@ impl Compiled {
             device: Arc::clone(device),
             vocab: graph.vocab(),
             input_widths: graph.input_widths(),
+            sequence_rules: graph.sequence_rules(),
             kv,
             most,
             _weights: weights.to_vec(),
@@ -241,7 +243,9 @@ impl<'a> StrategyBuilder<'a> {
         let passed = passed_as_halves(self.lowering.graph, fused, work);
         let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
         let mut most = 0;
-        let fused_steps = step.filter(|_| halves).into_iter();
+        // whole sequences have more tokens, and their layers share keys and values: phases must end one by one
+        let whole = self.lowering.graph.sequence_rules().whole;
+        let fused_steps = step.filter(|_| halves && !whole).into_iter();
         for (StepParts { phases: step, tagged }, tokens) in
             fused_steps.flat_map(|step| sizes.iter().map(move |tokens| (step, *tokens)))
         {

@@ -3,11 +3,12 @@
 //! Patterns (`patterns.rs`) make several nodes one phase; a node that fits no pattern is a phase by itself.
 
 use tern_graph::{
-    Activation, Attention, BackendError, Graph, NormKind, Op, RopeStyle, Routing, Val, WeightId, Work,
+    Activation, Attention, BackendError, Function, Graph, NormKind, Op, RopeStyle, Routing, TableRow, Val,
+    WeightId, Work,
 };
 
 use super::host_phases::{HostPhase, receive_late};
-use crate::shared::ElementKind;
+use crate::shared::{ElementKind, TableRows};
 use crate::weights::Layout;
 
 /// A norm of rows or heads.
@@ -146,7 +147,9 @@ pub(crate) struct Route {
 pub(crate) enum Fused {
     Embed {
         table: WeightId,
+        rows: TableRows,
         scale: f32,
+        add: Option<Val>,
         out: Val,
     },
     Linear(Linear),
@@ -193,8 +196,10 @@ pub(crate) enum Fused {
         heads: usize,
         out: Val,
     },
+    /// Rows that the step requests, or the means of the rows up to them.
     Outputs {
         x: Val,
+        mean: bool,
         out: Val,
     },
     /// What the host does between launches.
@@ -204,7 +209,7 @@ pub(crate) enum Fused {
 /// What a phase reads and writes, for the plan of its memory.
 pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
     let (reads, writes) = match phase {
-        Fused::Embed { out, .. } => (vec![], vec![*out]),
+        Fused::Embed { add, out, .. } => (add.iter().copied().collect(), vec![*out]),
         Fused::Linear(l) => {
             let outs = if l.gated.is_some() { &l.parts[..1] } else { &l.parts[..] };
             let reads = l.add.iter().copied().chain(l.matrices.route()).chain([l.x]);
@@ -213,7 +218,7 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::FloatLinear { x, matrix, matrices } => {
             (matrices.route().into_iter().chain([*x]).collect(), vec![matrix.out])
         }
-        Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out } => {
+        Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out, .. } => {
             (vec![*x], vec![*out])
         }
         Fused::Attend(a) => {
@@ -245,6 +250,7 @@ pub(super) fn activation(act: Activation) -> (ElementKind, f32) {
     match act {
         Activation::Silu => (ElementKind::Silu, 0.0),
         Activation::GeluTanh => (ElementKind::GeluTanh, 0.0),
+        Activation::Gelu => (ElementKind::Gelu, 0.0),
         Activation::Relu2 => (ElementKind::Relu2, 0.0),
         Activation::SwigluOai => (ElementKind::SwigluOai, Activation::OAI_LIMIT),
         Activation::SwigluClamp(limit) => (ElementKind::SwigluClamp, limit),
@@ -309,7 +315,21 @@ impl Fuser<'_> {
     fn alone(&mut self, out: Val) -> Result<Option<Fused>, BackendError> {
         let elements = |a, b, kind, by| Fused::Elements { a, b, kind, by, out };
         Ok(Some(match *self.op(out) {
-            Op::Embed { table, scale } => Fused::Embed { table, scale, out },
+            Op::Embed { table, scale } => {
+                Fused::Embed { table, rows: TableRows::Token, scale, add: None, out }
+            }
+            Op::AddRow { x, table, row } => {
+                let rows = match row {
+                    TableRow::Position => TableRows::Position,
+                    TableRow::First => TableRows::First,
+                };
+                Fused::Embed { table, rows, scale: 1.0, add: Some(x), out }
+            }
+            Op::Apply { x, function } => match function {
+                Function::Gelu => elements(x, None, ElementKind::ApplyGelu, 0.0),
+                Function::GeluTanh => elements(x, None, ElementKind::ApplyGeluTanh, 0.0),
+                Function::Tanh => elements(x, None, ElementKind::SoftCap, 1.0),
+            },
             Op::Norm { x, len, weight, bias, eps, kind } => {
                 Fused::Norm { x, norm: Norm { len, weight, bias, eps, kind }, out }
             }
@@ -348,7 +368,8 @@ impl Fuser<'_> {
             // readers use the columns in place; a result is copied
             Op::Columns { .. } if !self.readers[out.index()].is_empty() => return Ok(None),
             Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),
-            Op::Outputs { x } => Fused::Outputs { x, out },
+            Op::Outputs { x } => Fused::Outputs { x, mean: false, out },
+            Op::Means { x } => Fused::Outputs { x, mean: true, out },
             Op::Input { index } => Fused::Host(HostPhase::Write { index, out }),
             Op::HostExperts { x, logits, piece } => Fused::Host(HostPhase::Send { x, logits, piece, out }),
             Op::Conv { .. }

@@ -10,10 +10,10 @@ use super::fuse::{Attend, Fused, Heads, Linear, Matrices, Matrix, Norm, Route, a
 use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
-    self, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind, FloatLinearArgs, GatingKind,
-    HeadArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM, MOST_PARTS, MOST_USED_EXPERTS, MixArgs,
-    NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs, RouterLinear, RowNormArgs, TILE,
-    View,
+    self, ALL_KEYS, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind, FloatLinearArgs,
+    GatingKind, HeadArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM, MOST_PARTS,
+    MOST_USED_EXPERTS, MixArgs, NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs,
+    RouterLinear, RowNormArgs, TILE, View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -99,7 +99,11 @@ impl Lowering<'_> {
 
     fn phase(&mut self, fused: &Fused) -> Result<Phase> {
         Ok(match fused {
-            Fused::Embed { table, scale, out } => Phase::Embed(self.embed(*table, *scale, *out)),
+            Fused::Embed { table, rows, scale, add, out } => Phase::Embed(EmbedArgs {
+                add: add.map(|v| self.view(v)).unwrap_or_default(),
+                rows: *rows as i32,
+                ..self.embed(*table, *scale, *out)
+            }),
             Fused::Linear(linear) => Phase::Linear(self.linear(linear)?),
             Fused::FloatLinear { x, matrix, matrices } => {
                 Phase::FloatLinear(self.float_linear(*x, matrix, *matrices)?)
@@ -155,9 +159,9 @@ impl Lowering<'_> {
                 b_len: b.map_or(0, |b| self.graph.width(b) / heads) as i32,
                 outputs_only: self.outputs_only(*out),
             }),
-            Fused::Outputs { x, out } => {
+            Fused::Outputs { x, mean, out } => {
                 let (x, y) = (self.view(*x), self.view(*out));
-                Phase::Outputs(OutputsArgs { x, y, width: self.width(*out), pad: 0 })
+                Phase::Outputs(OutputsArgs { x, y, width: self.width(*out), mean: i32::from(*mean) })
             }
             Fused::Host(host) => {
                 return Err(BackendError::Other(format!("{host:?}: the host has no kernels")));
@@ -220,7 +224,7 @@ impl Lowering<'_> {
         };
         let (y, cols, chosen) = (self.out(out), self.graph.width(out), self.addresses.sampled);
         let chunks = Layout::chunks(cols) as i32;
-        EmbedArgs { table, y, chosen, factor, cols: cols as i32, chunks, format }
+        EmbedArgs { table, y, chosen, factor, cols: cols as i32, chunks, format, ..EmbedArgs::default() }
     }
 
     fn float_linear(&self, x: Val, m: &Matrix, matrices: Matrices) -> Result<FloatLinearArgs> {
@@ -383,6 +387,11 @@ impl Lowering<'_> {
             let message = format!("attend: heads of {dim} columns, at most {MOST_HEAD_DIM} are supported");
             return Err(BackendError::Unsupported(message));
         }
+        let (window, after) = match (args.causal, args.window) {
+            (true, window) => (window.unwrap_or(0), 0),
+            (false, None) => (0, ALL_KEYS),
+            (false, Some(window)) => (window / 2 + 1, window / 2),
+        };
         let scratch = self.addresses.attention;
         let ready =
             View { at: scratch.ready, stride: (args.heads * args.head_dim) as i64, ..View::default() };
@@ -406,7 +415,7 @@ impl Lowering<'_> {
             kv_heads: args.kv_heads as i32,
             head_dim: args.head_dim as i32,
             v_dim: args.v_dim as i32,
-            window: args.window.unwrap_or(0) as i32,
+            window: window as i32,
             pairs: table.map_or(0, |t| t.freqs.len()) as i32,
             interleaved: i32::from(a.rope.is_some_and(|rope| rope.style == RopeStyle::Interleaved)),
             table: a.rope.map_or(0, |rope| rope.table) as i32,
@@ -418,6 +427,8 @@ impl Lowering<'_> {
             growth: args.temperature.map_or(0.0, |t| t.scale),
             growth_length: args.temperature.map_or(0, |t| t.length) as i32,
             windowed: i32::from(kv.windowed),
+            after: after as i32,
+            alibi: args.alibi.unwrap_or(0.0),
             pad: 0,
         })
     }

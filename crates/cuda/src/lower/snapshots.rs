@@ -62,7 +62,10 @@ fn line(phase: &Phase) -> String {
             format!("elements {} kind {} {} by {} -> {}", view(&a.a), a.what, view(&a.b), a.by, view(&a.y))
         }
         Phase::JoinHeads(a) => format!("join heads {} {} -> {}", view(&a.a), view(&a.b), view(&a.y)),
-        Phase::Outputs(a) => format!("output rows {} -> {}", view(&a.x), view(&a.y)),
+        Phase::Outputs(a) => {
+            let what = if a.mean != 0 { "means" } else { "output rows" };
+            format!("{what} {} -> {}", view(&a.x), view(&a.y))
+        }
         Phase::Attend(a) => {
             let inputs = format!("q {} k {} v {}", heads(&a.q), heads(&a.k), view(&a.v));
             let shape = format!("{} heads, {} key heads, {} groups", a.heads, a.kv_heads, a.groups);

@@ -43,6 +43,9 @@ shared_constants! {
     /// Keys of a split of attention at least: fewer are not worth a second block.
     SPLIT_KEYS: usize = 512;
 
+    /// More keys than any sequence has: of attention that is not causal and has no window.
+    ALL_KEYS: usize = 1 << 29;
+
     /// Threads of a block of the kernels for one phase.
     PHASE_THREADS: usize = 256;
     /// Its warps.
@@ -147,6 +150,9 @@ shared_enums! {
     /// A norm of rows or heads.
     NormKind { None as NORM_NONE, Rms as RMS, Layer as LAYER }
 
+    /// Which row of a table a token reads: that of its id, of its position, or the first one.
+    TableRows { Token as TOKEN_ROWS, Position as POSITION_ROWS, First as FIRST_ROW }
+
     /// How logits of experts become weights.
     GatingKind {
         Softmax as GATE_SOFTMAX, Sigmoid as GATE_SIGMOID, ChosenSoftmax as GATE_CHOSEN_SOFTMAX,
@@ -155,7 +161,8 @@ shared_enums! {
 
     /// What an element-wise phase computes: a gate of a and b, or one of the others.
     ElementKind {
-        Silu as SILU, GeluTanh as GELU_TANH, Relu2 as RELU2, SwigluOai as SWIGLU_OAI, SwigluClamp as SWIGLU_CLAMP,
+        Silu as SILU, GeluTanh as GELU_TANH, Gelu as GELU, Relu2 as RELU2, SwigluOai as SWIGLU_OAI, SwigluClamp as SWIGLU_CLAMP,
         Sigmoid as SIGMOID, Product as PRODUCT, Relu as RELU, Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
+        ApplyGelu as APPLY_GELU, ApplyGeluTanh as APPLY_GELU_TANH,
     }
 }

@@ -140,6 +140,11 @@ shared_structs! {
         chunks: i32,
         /// The index of a format of codes, or -1 - a `FloatKind`.
         format: i32,
+        /// Added to the row, or nothing.
+        add: View,
+        /// A `TableRows`.
+        rows: i32,
+        pad: i32,
     }
 
     RowNormArgs {
@@ -193,7 +198,8 @@ shared_structs! {
         x: View,
         y: View,
         width: i32,
-        pad: i32,
+        /// Whether results are means of the rows of a sequence up to the requested one.
+        mean: i32,
     }
 
     /// Norm and rotation of the heads of q or k on their way into attention.
@@ -247,6 +253,10 @@ shared_structs! {
         growth_length: i32,
         /// Whether its pages are in the tables of layers with a window (1) or of the others (0).
         windowed: i32,
+        /// Keys after a token that it sees: 0 if attention is causal.
+        after: i32,
+        /// Scores decrease with the distance of the key by the head's slope, which follows from this number; 0 if they do not.
+        alibi: f32,
         pad: i32,
     }
 

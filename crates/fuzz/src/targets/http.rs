@@ -48,6 +48,7 @@ fn serve() -> Result<SocketAddr, String> {
             tokenizer,
             template: Some(template),
             pooling: Pooling::Mean,
+            reranker: None,
             recommended: PartialSampling::default(),
         }),
         defaults: ServedModel::openai_defaults(),

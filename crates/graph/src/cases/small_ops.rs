@@ -3,7 +3,7 @@
 use tern_quant::Quant;
 
 use super::{Case, INPUTS, random_tensor};
-use crate::{Activation, GraphError, HostTensor, NormKind, Random, RopeStyle, RopeTable, Val};
+use crate::{Activation, Function, GraphError, HostTensor, NormKind, Random, RopeStyle, RopeTable, Val};
 
 /// Rows of a table in one format.
 pub(super) fn embed(quant: &'static Quant) -> Result<Case, GraphError> {
@@ -18,7 +18,7 @@ pub(super) fn embed(quant: &'static Quant) -> Result<Case, GraphError> {
 /// All others.
 pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
     let rng = &mut Random::new(4);
-    let mut cases = vec![];
+    let (mut cases, mut applied) = (vec![], vec![]);
     let mut small = |name: &str, tolerance: f32, width: usize, build: Build| -> Result<(), GraphError> {
         let mut case = Case::new(name.into(), tolerance);
         let x = case.input("x", width, rng)?;
@@ -59,6 +59,20 @@ pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
     })?;
     small("gated silu", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Silu))?;
     small("gated gelu", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::GeluTanh))?;
+    small("gated gelu by erf", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Gelu))?;
+    for (name, function) in [
+        ("apply gelu", Function::Gelu),
+        ("apply gelu in its tanh form", Function::GeluTanh),
+        ("apply tanh", Function::Tanh),
+    ] {
+        let mut case = Case::new(name.into(), 1e-5);
+        let rng = &mut Random::new(11);
+        let x = case.input("x", 1003, rng)?;
+        let x = case.graph.scale(x, 2.0); // also where the functions are nearly constant
+        case.graph.apply(x, function);
+        case.sequence(&[5, 1], rng);
+        applied.push(case);
+    }
     small("gated relu2", 1e-5, 100, |c, x, y, _| c.graph.gated(x, y, Activation::Relu2))?;
     small("gated swiglu oai", 1e-5, 100, |c, x, y, _| {
         let x = c.graph.scale(x, 5.0); // beyond its limit
@@ -87,6 +101,7 @@ pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
         c.graph.join_heads(x, y, 3)
     })?;
     small("outputs", 1e-6, 100, |c, x, _, _| Ok(c.graph.outputs(x)))?;
+    cases.extend(applied);
     Ok(cases)
 }
 

@@ -8,11 +8,13 @@ use axum::extract::State;
 use axum::response::Response;
 use base64::Engine as _;
 use serde_json::{Value, json};
-use tern::engine::{Event, Request};
+use tern::engine::{Event, Request, WholeRows};
+use tern::{Pooling, Reranker};
+
+use super::results::results;
 
 use crate::Config;
 use crate::access::RequestLog;
-use crate::choice_streams::ChoiceStreams;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::ignored::Object;
@@ -21,7 +23,7 @@ use crate::options::unparsed;
 use crate::params::{Params, Unparsed};
 use crate::prepare::Preparation;
 use crate::prompt::model_name;
-use crate::state::{App, Stop};
+use crate::state::App;
 use crate::text_lists::{Listed, Text};
 
 struct Job {
@@ -38,14 +40,8 @@ pub(super) async fn embeddings(
 ) -> Result<Response> {
     let (served, job) = app.prepare(&log, body, prepare).await?;
     let prompt_tokens: usize = job.requests.iter().map(|request| request.prompt.len()).sum();
-    let vectors = run_in_time(&app, &served, &log, job.requests).await?;
-    if let Some(requested) = job.dimensions
-        && let Some(size) = vectors.iter().map(Vec::len).find(|size| *size != requested)
-    {
-        let message =
-            format!("dimensions: expected {size}, the size of this model's vectors, got {requested}");
-        return Err(ApiError::bad("dimensions", message));
-    }
+    let mut vectors = vectors(&app, &served, &log, job.requests).await?;
+    shorten(&mut vectors, job.dimensions)?;
     let base64 = job.base64;
     let data: Vec<Value> = (0..).zip(&vectors).map(|(index, vector)| entry(index, vector, base64)).collect();
     Ok(super::json(&json!({
@@ -67,52 +63,52 @@ fn entry(index: usize, vector: &[f32], base64: bool) -> Value {
     json!({"object": "embedding", "index": index, "embedding": embedding})
 }
 
-/// The vectors of requests, within the request's deadline.
-pub(super) async fn run_in_time(
+/// The vectors of requests, normalized to length one.
+pub(super) async fn vectors(
     app: &App,
     served: &ServedModel,
     log: &RequestLog,
     requests: Vec<Request>,
 ) -> Result<Vec<Vec<f32>>> {
-    log.fields().prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
-    let work = run(app, served, requests);
-    let vectors = match app.config.request_timeout {
-        None => work.await?,
-        Some(limit) => match tokio::time::timeout_at((log.start + limit).into(), work).await {
-            Ok(vectors) => vectors?,
-            Err(_) => return Err(ApiError::timeout(app.timeout())),
-        },
+    let of = |event: Event| match event {
+        Event::Embedding(vector) => Some(tern::normalized(vector)),
+        _ => None,
     };
-    log.fields().finish = Some("stop");
-    Ok(vectors)
+    results(app, served, log, requests, 1, of).await
 }
 
-async fn run(app: &App, served: &ServedModel, requests: Vec<Request>) -> Result<Vec<Vec<f32>>> {
-    let mut vectors = vec![vec![]; requests.len()];
-    let streams = ChoiceStreams::start(served.model.handle(), requests, 1);
-    let mut streams = streams.map_err(|error| app.refusal(error))?;
-    let mut stop = std::pin::pin!(app.stopped(Stop::Now));
-    loop {
-        let event = tokio::select! {
-            event = streams.next() => event,
-            () = stop.as_mut() => return Err(ApiError::shutting_down()),
-        };
-        match event {
-            None => return Ok(vectors),
-            Some((at, Event::Embedding(vector))) => vectors[at] = normalized(vector),
-            Some((_, Event::Failed(error))) => return Err(error.into()),
-            Some((_, Event::Done(_))) => return Err(ApiError::shutting_down()),
-            Some((_, Event::Started { .. } | Event::Token(_))) => {}
+/// Shortens vectors to the requested number of dimensions, as models with nested representations allow, and normalizes them
+/// again.
+pub(super) fn shorten(vectors: &mut [Vec<f32>], dimensions: Option<usize>) -> Result<()> {
+    let Some(requested) = dimensions else { return Ok(()) };
+    for vector in vectors {
+        let size = vector.len();
+        if requested > size {
+            let message = format!(
+                "dimensions: expected at most {size}, the size of this model's vectors, got {requested}"
+            );
+            return Err(ApiError::bad("dimensions", message));
+        }
+        if requested < size {
+            vector.truncate(requested);
+            *vector = tern::normalized(std::mem::take(vector));
         }
     }
+    Ok(())
 }
 
-fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
-    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-    if length > 0.0 {
-        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
-    }
-    vector
+/// Refuses a model that scores pairs instead of texts, or whose pooling leaves a row per token.
+pub(super) fn check_embeds(served: &ServedModel) -> Result<()> {
+    let why = match (served.model.reranker(), served.model.pooling()) {
+        (Some(Reranker::Classifier | Reranker::TemplateClassifier(_)), _) => {
+            "this model scores pairs of texts: use /v1/rerank or /v1/score"
+        }
+        (_, Pooling::Whole(WholeRows::Each)) => {
+            "the file of this model does not say how its rows become one vector: start the server with --pooling"
+        }
+        _ => return Ok(()),
+    };
+    Err(ApiError::bad("model", format!("model: {why}")).code("no_embeddings"))
 }
 
 fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
@@ -127,9 +123,11 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     };
     let dimensions = params.integer("dimensions", 1, i64::MAX)?.map(|d| d as usize);
     let priority = params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32;
+    let truncate = params.bool("truncate")?.unwrap_or(false);
     let input = params.listed("input")?;
     params.finish(Object::Body, &[])?;
-    let inputs = inputs(input, &Encoder::new(served, cancel, "input"), config)?;
+    check_embeds(served)?;
+    let inputs = inputs(input, &Encoder::of_texts(served, cancel, "input"), truncate, config)?;
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
         return Err(ApiError::bad("input", format!("input: text {at} must not be empty")));
     }
@@ -137,7 +135,7 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }
 
-fn inputs(given: Listed, encoder: &Encoder<'_>, config: &Config) -> Result<Vec<Vec<u32>>> {
+fn inputs(given: Listed, encoder: &Encoder<'_>, truncate: bool, config: &Config) -> Result<Vec<Vec<u32>>> {
     let check = |inputs: usize| match inputs {
         _ if inputs > config.max_inputs => {
             Err(ApiError::too_many("input", inputs, config.max_inputs, "inputs"))
@@ -145,7 +143,8 @@ fn inputs(given: Listed, encoder: &Encoder<'_>, config: &Config) -> Result<Vec<V
         _ => Ok(()),
     };
     let encode = |text| match text {
-        Text::String(text) => encoder.text(&text, true),
+        Text::String(text) => encoder.fitting(&text, true, truncate),
+        Text::Tokens(ids) if truncate => Ok(encoder.shortened(ids)),
         Text::Tokens(ids) => encoder.tokens(ids),
     };
     given.texts("input", check)?.into_iter().map(encode).collect()

@@ -37,6 +37,8 @@ mod refusals;
 #[cfg(test)]
 mod reply;
 #[cfg(test)]
+mod reranking;
+#[cfg(test)]
 mod responses;
 #[cfg(test)]
 mod styles;

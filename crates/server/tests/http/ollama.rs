@@ -108,7 +108,7 @@ fn models_and_embeddings() {
     let embedded = site.post("/api/embed", json!({"model": "parrot", "input": ["a", "b"]})).json();
     assert_eq!(embedded["embeddings"].as_array().unwrap().len(), 2);
     let long = site.post("/api/embed", json!({"input": "word ".repeat(3000)})).json();
-    assert_eq!(long["prompt_eval_count"], 511, "a long text is truncated: {long}");
+    assert_eq!(long["prompt_eval_count"], 512, "a long text is truncated: {long}");
     assert_eq!(
         site.post("/api/embed", json!({"input": "word ".repeat(3000), "truncate": false})).status,
         400

@@ -212,7 +212,7 @@ fn embeddings_and_tokens() {
         ),
         (
             json!({"input": "a", "dimensions": 7}),
-            "dimensions: expected 2, the size of this model's vectors, got 7",
+            "dimensions: expected at most 2, the size of this model's vectors, got 7",
             Some("dimensions"),
         ),
     ];

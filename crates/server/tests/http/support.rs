@@ -13,7 +13,7 @@ use tern::engine::{
 };
 use tern::formats::Checkpoint;
 use tern::text::{ChatTemplate, Tokenizer};
-use tern::{Model, ModelParts, PartialSampling};
+use tern::{Model, ModelParts, PartialSampling, Reranker};
 use tern_server::{Config, KeepModels, Library, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
@@ -50,11 +50,12 @@ pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) limits: Limits,
     pub(crate) template: Option<&'static str>,
+    pub(crate) reranker: Option<Reranker>,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { config: Config::default(), limits: LIMITS, template: Some(PLAIN) }
+        Setup { config: Config::default(), limits: LIMITS, template: Some(PLAIN), reranker: None }
     }
 }
 
@@ -73,6 +74,7 @@ pub(crate) struct SiteModel {
     pub(crate) handle: Handle,
     tokenizer: Arc<Tokenizer>,
     faults: Arc<Faults>,
+    reranker: Option<Reranker>,
 }
 
 impl SiteModel {
@@ -83,7 +85,7 @@ impl SiteModel {
         let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
         let runner = Parrot { script, faults: Arc::clone(&faults) };
         let handle = Engine::start(Box::new(runner), limits).unwrap();
-        SiteModel { handle, tokenizer, faults }
+        SiteModel { handle, tokenizer, faults, reranker: None }
     }
 
     /// The model with a template.
@@ -97,6 +99,7 @@ impl SiteModel {
                 tokenizer: Arc::clone(&self.tokenizer),
                 template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
                 pooling: Pooling::Mean,
+                reranker: self.reranker.clone(),
                 recommended: PartialSampling::default(),
             }),
             defaults: ServedModel::openai_defaults(),
@@ -197,16 +200,20 @@ fn parrot(
 impl Site {
     /// A server with its model.
     pub(crate) fn new(setup: Setup) -> Site {
-        let template = setup.template;
+        let (template, reranker) = (setup.template, setup.reranker.clone());
         let (site, loader) = Site::loading(setup);
-        loader.ready(site.model(template));
+        loader.ready(site.model_with(template, reranker));
         site
     }
 
     /// The model with a template.
     pub(crate) fn model(&self, template: Option<&str>) -> ServedModel {
+        self.model_with(template, None)
+    }
+
+    fn model_with(&self, template: Option<&str>, reranker: Option<Reranker>) -> ServedModel {
         let (handle, tokenizer) = (self.handle.clone(), Arc::clone(&self.tokenizer));
-        SiteModel { handle, tokenizer, faults: Arc::clone(&self.faults) }.served(template)
+        SiteModel { handle, tokenizer, faults: Arc::clone(&self.faults), reranker }.served(template)
     }
 
     /// A server whose model is not loaded yet.
@@ -222,7 +229,7 @@ impl Site {
     }
 
     fn serving(server: Server, model: SiteModel) -> Site {
-        let SiteModel { handle, tokenizer, faults } = model;
+        let SiteModel { handle, tokenizer, faults, .. } = model;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();

@@ -7,6 +7,7 @@ use super::covers::Covers;
 use super::fill::FillTokens;
 use super::special::{Markers, Roles};
 use super::spm::Spm;
+use super::unigram::Unigram;
 use super::vocab::{Spelling, Vocab};
 use super::wordpiece::WordPiece;
 use super::{Add, Model, Tokenizer, TokenizerError, pre};
@@ -27,7 +28,7 @@ impl Tokenizer {
                 "default"
             }
             ("gemma4", _) => "gemma4",
-            ("llama" | "bert", _) => "default",
+            ("llama" | "bert" | "t5", _) => "default",
             (other, _) => return Err(TokenizerError::Model(other.into())),
         };
         let pre = pre::find(pre).ok_or_else(|| TokenizerError::Pre(pre.into()))?;
@@ -35,12 +36,14 @@ impl Tokenizer {
         let mut vocab = Vocab::read(metadata, &mut warnings)?;
         let defaults = match model {
             "llama" => Roles { bos: Some(1), eos: Some(2), unknown: Some(0), ..Roles::default() },
+            "t5" => Roles { eos: Some(1), unknown: Some(2), ..Roles::default() },
             "bert" => Roles { bos: Some(101), sep: Some(102), unknown: Some(100), ..Roles::default() },
             _ => Roles::default(),
         };
         let roles = Roles::read(metadata, &mut vocab, defaults, &mut warnings)?;
         let (spelling, mut add) = match model {
             "llama" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: false, space: true }),
+            "t5" => (Spelling::SpaceMark, Add { bos: false, eos: true, sep: false, space: true }),
             "bert" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: true, space: false }),
             _ => (pre.spelling, Add { bos: pre.add_bos, eos: false, sep: false, space: false }),
         };
@@ -59,6 +62,7 @@ impl Tokenizer {
         let markers = Markers::new(metadata, &vocab)?;
         let model = match model {
             "llama" => Model::Spm(Spm::read(metadata, &vocab, roles.unknown)?),
+            "t5" => Model::Unigram(Unigram::read(metadata, &vocab, roles.unknown)?),
             "bert" => Model::WordPiece(WordPiece::read(metadata, &vocab, roles.unknown)?),
             _ => Model::Bpe(Bpe::read(metadata, &vocab, pre, &mut warnings)?),
         };
@@ -69,6 +73,8 @@ impl Tokenizer {
         let left_out = match &model {
             Model::Bpe(bpe) => Some(bpe.left_out()),
             Model::Spm(spm) => spm.covers_all().then(Vec::new),
+            // spaces are merged, and unknown characters of any number are one token
+            Model::Unigram(_) => None,
             Model::WordPiece(_) => None, // spaces are dropped, and a word of any length may be one unknown token
         };
         // characters whose bytes have no tokens are dropped

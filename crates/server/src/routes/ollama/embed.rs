@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tern::engine::Request;
 
-use super::super::embeddings::run_in_time;
+use super::super::embeddings::{check_embeds, shorten, vectors};
 use super::parameters;
 use super::take_name;
 use crate::access::RequestLog;
@@ -68,14 +68,8 @@ async fn embedded(
 ) -> Result<Embedded> {
     let (served, request) = app.prepare(log, body, prepare).await?;
     let prompt_tokens: usize = request.requests.iter().map(|request| request.prompt.len()).sum();
-    let vectors = run_in_time(app, &served, log, request.requests).await?;
-    if let Some(requested) = request.dimensions
-        && let Some(size) = vectors.iter().map(Vec::len).find(|size| *size != requested)
-    {
-        let message =
-            format!("dimensions: expected {size}, the size of this model's vectors, got {requested}");
-        return Err(ApiError::bad("dimensions", message));
-    }
+    let mut vectors = vectors(app, &served, log, request.requests).await?;
+    shorten(&mut vectors, request.dimensions)?;
     Ok(Embedded { model: request.model, vectors, prompt_tokens })
 }
 
@@ -117,16 +111,10 @@ fn take(
     parameters::keep_alive(&mut params)?;
     params.take("options");
     params.finish(Object::Body, &[])?;
-    let encoder = Encoder::new(served, cancel, param);
+    check_embeds(served)?;
+    let encoder = Encoder::of_texts(served, cancel, param);
     let encode = |text: &String| {
-        let tokens = if truncate {
-            let mut tokens =
-                Encoder { max_tokens: usize::MAX, ..Encoder::new(served, cancel, param) }.text(text, true)?;
-            tokens.truncate(encoder.max_tokens.saturating_sub(1)); // the engine keeps room for one token
-            tokens
-        } else {
-            encoder.text(text, true)?
-        };
+        let tokens = encoder.fitting(text, true, truncate)?;
         match tokens.is_empty() {
             true => Err(ApiError::bad(param, format!("{param}: texts must not be empty"))),
             false => Ok(Request::embed(tokens, served.model.pooling())),

@@ -1,0 +1,93 @@
+//! Encoders as a program uses them: all-MiniLM-L6-v2 as sentence-transformers computes it, and tiny random models.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use serde_json::Value;
+use tern::engine::EngineError;
+use tern::models::{Shape, Synth, plain_tokenizer};
+use tern::{Device, Error, LoadOptions, Model, normalized};
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+fn options() -> LoadOptions {
+    LoadOptions { device: Device::Cpu, threads: Some(2), ..LoadOptions::default() }
+}
+
+#[test]
+fn minilm_is_that_of_sentence_transformers() {
+    let folder = std::env::var_os("TERN_TEST_DATA").unwrap_or_default();
+    let file = std::path::Path::new(&folder).join("all-minilm-l6-v2-f32.gguf");
+    if !file.exists() {
+        println!("skipped: no {}", file.display());
+        return;
+    }
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/embeddings/all-minilm-l6-v2.json");
+    let fixture: Value = serde_json::from_str(&std::fs::read_to_string(fixture).unwrap()).unwrap();
+    let recorded = fixture["texts"].as_array().unwrap();
+    let texts: Vec<&str> = recorded.iter().map(|text| text["text"].as_str().unwrap()).collect();
+    let model = Model::load_with(file.to_str().unwrap(), &options()).unwrap();
+    let vectors: Vec<Vec<f32>> =
+        model.embed_all(texts.iter().copied()).unwrap().into_iter().map(normalized).collect();
+    for ((text, recorded), vector) in texts.iter().zip(recorded).zip(&vectors) {
+        let tokens: Vec<u32> = serde_json::from_value(recorded["tokens"].clone()).unwrap();
+        assert_eq!(model.tokenizer().encode(text, true, true), tokens, "{text}");
+        let want: Vec<f32> = serde_json::from_value(recorded["vector"].clone()).unwrap();
+        let cosine = dot(vector, &want);
+        println!("{cosine:.7} {text}");
+        assert!(cosine > 0.9999, "{text}: cosine {cosine}");
+    }
+    // the similarities that the model's page shows
+    for (other, want) in [(1, 0.695), (2, 0.943), (3, 0.257)] {
+        let got = dot(&vectors[0], &vectors[other]);
+        assert!((got - want).abs() < 6e-4, "{}: {got}, published {want}", texts[other]);
+    }
+    let long = "word ".repeat(600);
+    match model.embed_all([&*long]) {
+        Err(Error::Engine(EngineError::TextTooLong { tokens: 602, max_tokens: 512 })) => {}
+        other => panic!("{other:?}"),
+    }
+    match model.generate("a") {
+        Err(Error::Engine(EngineError::NoText)) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A file of a tiny random model.
+fn tiny(shape: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+    let shape = Shape::by_name(shape).unwrap();
+    let mut synth = Synth::new(shape, tern::quant::by_name("q8_0").unwrap(), None).unwrap();
+    synth.write(&plain_tokenizer(shape.vocab), file.as_file_mut(), |_, _| ()).unwrap();
+    file
+}
+
+#[test]
+fn many_texts_of_all_lengths_have_the_vectors_that_they_have_alone() {
+    let file = tiny("tiny-bert");
+    let model = Model::load_with(file.path().to_str().unwrap(), &options()).unwrap();
+    let texts: Vec<String> = (0..300).map(|i| "some text ".repeat(i % 23 + 1) + &i.to_string()).collect();
+    let all = model.embed_all(texts.iter().map(String::as_str)).unwrap();
+    assert_eq!(all.len(), 300);
+    for at in [0, 7, 123, 299] {
+        let alone = model.embed_all([&*texts[at]]).unwrap().remove(0);
+        assert!(alone == all[at], "text {at}");
+    }
+    let stats = model.handle().stats();
+    assert!(stats.steps < 100, "{} steps: texts must share steps", stats.steps);
+    assert_eq!((stats.pages_free, stats.cached_tokens), (stats.pages_total, 0));
+}
+
+#[test]
+fn documents_are_scored_in_their_order_whatever_runs_beside_them() {
+    let file = tiny("tiny-bert-rank");
+    let model = Model::load_with(file.path().to_str().unwrap(), &options()).unwrap();
+    let documents: Vec<String> = (0..40).map(|i| format!("document {i} {}", "word ".repeat(i))).collect();
+    let scores = model.rerank("a query", documents.iter().map(String::as_str), None).unwrap();
+    assert_eq!(scores.len(), 40);
+    let alone = model.rerank("a query", [&*documents[17]], None).unwrap();
+    assert_eq!(alone[0], scores[17]);
+    assert!(scores.windows(2).any(|pair| pair[0] != pair[1]));
+    let generates = Model::load_with("stories", &options()).unwrap();
+    assert!(matches!(generates.rerank("a", ["b"], None), Err(Error::NoReranker(_))));
+}
