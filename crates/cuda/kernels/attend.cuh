@@ -222,7 +222,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Workspace& workspace) {
         int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_NEW;
         if (warp < G) {
-            if (a.sinks && threadIdx.x % 32 == 0) workspace.sinks[warp] = a.sinks[(u.kv_head * a.groups + u.group) * G + warp] * LOG2E;
+            if (SINKS && a.sinks && threadIdx.x % 32 == 0) workspace.sinks[warp] = a.sinks[(u.kv_head * a.groups + u.group) * G + warp] * LOG2E;
             Quads<D> q;
             q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, workspace.made[warp]);
             float scale = scale_at(a, info.position[u.token]);
@@ -306,7 +306,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         float* y = row_of(a.y, u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
             float by = reciprocal(top.y);
-            if (a.sinks) { // one more score, without a value
+            if (SINKS && a.sinks) { // one more score, without a value
                 float sink = workspace.sinks[i / V], most = fmaxf(top.x, sink), keep = exp2_fast(top.x - most);
                 by = keep * reciprocal(top.y * keep + exp2_fast(sink - most));
             }

@@ -4,7 +4,8 @@
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head, query
 // heads of a unit, whether scores have a soft cap, floats of a split, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
 // slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written
-// together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase chooses experts), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
+// together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase chooses experts), SINKS and WINDOWS (whether
+// attention has them), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
 
 static_assert(LARGE_PHASES == 5, "the switch of `step` has a case for each of them but sums of experts, which are part of a linear");
 

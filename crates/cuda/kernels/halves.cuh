@@ -4,6 +4,13 @@
 // Shifts left by any amount, also a negative one.
 DEVICE u32 shifted(u32 x, int left) { return left >= 0 ? x << left : x >> -left; }
 
+// (x & mask) ^ by in one instruction: the compiler makes two of them if both are constants.
+DEVICE u32 masked_xor(u32 x, u32 mask, u32 by) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(x), "r"(mask), "r"(by));
+    return result;
+}
+
 // The words of one lane for one row of a plane: of row g, or of row g + 8.
 template <int B> DEVICE void load_row(u32* words, const u8* plane, int lane, int second) {
     if constexpr (B == 1) {
@@ -78,10 +85,18 @@ template <class F> struct RowHalves {
                 first = one(bit), second = one(bit - 1);
             }
         } else {
-            u32 bytes = codes<F>(words, low, t) ^ 0x80808080u; // plus 128: below the exponent of 1024 it is 1024 + 128 + the code
             u32 by = scale[t * 16 / F::GROUP];
-            first = half2_add(__byte_perm(bytes, 0x64646464u, 0x4140), 0xe480e480u);
-            second = half2_add(__byte_perm(bytes, 0x64646464u, 0x4342), 0xe480e480u);
+            if constexpr (F::BITS == 4 && F::LOW == 0) { // of each byte, the upper half in even steps and the lower one in odd steps
+                auto pair = [&](u32 word) { // below the exponent of 1024; the code plus 8
+                    if (t % 2 == 0) return half2_add(masked_xor(word, 0x00f000f0u, 0x64806480u), 0xe480e480u);
+                    return half2_fma(masked_xor(word, 0x000f000fu, 0x64086408u), 0x4c004c00u, 0xf408f408u); // times 16
+                };
+                first = pair(words[t / 2]), second = pair(words[t / 2] >> 8);
+            } else {
+                u32 bytes = codes<F>(words, low, t) ^ 0x80808080u; // plus 128: below the exponent of 1024 it is 1024 + 128 + the code
+                first = half2_add(__byte_perm(bytes, 0x64646464u, 0x4240), 0xe480e480u);
+                second = half2_add(__byte_perm(bytes, 0x64646464u, 0x4341), 0xe480e480u);
+            }
             if constexpr (F::OFFSETS) {
                 first = half2_fma(first, by, offset[t * 16 / F::GROUP]), second = half2_fma(second, by, offset[t * 16 / F::GROUP]);
             } else {

@@ -1,7 +1,7 @@
 // The layout of weights on the device.
 //
-// A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g + 8][4
-// columns]. Codes are signed, at the top of their byte: BITS in the
+// A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g + 8][columns 4 q,
+// 4 q + 2, 4 q + 1, 4 q + 3]. Codes are signed, at the top of their byte: BITS in the
 // first plane, LOW more in a second. Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q, as the
 // matrix unit takes it. A lane has rows g and g + 8; a warp reads 16 bytes per lane at a time. After the codes come the
 // scales, a pair of halves (rows g and g + 8) per group, and as many offsets if the format has them.
@@ -113,6 +113,6 @@ template <class F> DEVICE float coded_weight(const u8* record, int row, int k) {
 
 // One weight of a record: for embeddings.
 template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
-    if constexpr (F::FLOATS) return to_float(*(const u16*)(record + (k / 16 * 32 + row % 8 * 4 + k / 4 % 4) * 16 + row / 8 * 8 + k % 4 * 2));
+    if constexpr (F::FLOATS) return to_float(*(const u16*)(record + (k / 16 * 32 + row % 8 * 4 + k / 4 % 4) * 16 + row / 8 * 8 + (k % 2 * 2 + k / 2 % 2) * 2));
     else return coded_weight<F>(record, row, k);
 }

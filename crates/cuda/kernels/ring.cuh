@@ -13,7 +13,7 @@ struct Info {
     int position[TOKENS_AT_ONCE], output_row[TOKENS_AT_ONCE];
     int first[TOKENS_AT_ONCE]; // the first position of the token's sequence that this step computes
 
-    DEVICE const u32* pages_of(const AttendArgs& a, int token) const { return pages[token] + (a.windowed ? window_tables : 0); }
+    DEVICE const u32* pages_of(const AttendArgs& a, int token) const { return pages[token] + (WINDOWS && a.windowed ? window_tables : 0); }
 };
 static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
 

@@ -1,5 +1,5 @@
 // A linear phase for many tokens. Defined by the host: FORMAT (an index of FORMATS), TILE_TOKENS, GATE (whether it is gated),
-// OF_EXPERTS (whether it is of experts), BLOCKS_PER_PROCESSOR.
+// OF_EXPERTS (whether it is of experts), ROW_WARPS (warps that multiply), BLOCKS_PER_PROCESSOR.
 
 typedef TiledLinear<FormatOf<FORMAT>::Is, TILE_TOKENS, GATE, OF_EXPERTS> Linear;
 

@@ -1,12 +1,10 @@
 // y = x * w^T for many tokens: equals Op::Linear, Op::Gated and Op::Add of graph/reference.rs on x as halves (half_x.cuh).
 //
 // A block computes 128 rows of w (64 of a gate and 64 of its partner) for N tokens: eight warps have 16 rows each, as the
-// matrix unit's first operand, in registers; tokens are its second operand, in shared memory. One more warp copies records and x
+// matrix unit's first operand, in registers; tokens are its second operand, in shared memory. Gated tiles may have twelve warps. One more warp copies records and x
 // of a chunk of columns into a ring of stages. The blocks of a cluster share the chunks of a tile, and add their sums at the end.
 //
 // Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
-
-constexpr int ROW_WARPS = 8;
 
 // Copies by the copy engine that follow see this thread's writes to shared memory.
 DEVICE void async_after_writes() {
@@ -19,9 +17,12 @@ DEVICE void async_after_writes() {
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
-// Of a tile of x: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh.
-DEVICE u64 matrix_descriptor(const u8* tile) {
-    return (u64)(shared_address(tile) >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+// Of a tile of x at an offset: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh. The words are separate: sums of 64
+// bits would take more instructions than the products.
+DEVICE u64 matrix_descriptor(u32 tile, int offset) {
+    u64 descriptor;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"((tile >> 4) + (1 << 16) + offset / 16), "r"(1 << 30 | 64));
+    return descriptor;
 }
 #endif
 
@@ -46,10 +47,10 @@ template <int N> struct Sums {
             u32 a[8][4];
 #pragma unroll
             for (int t = 0; t < 8; t++) first.pairs(a[t][0], a[t][2], t), second.pairs(a[t][1], a[t][3], t);
-            u64 tile = matrix_descriptor(x);
+            u32 tile = shared_address(x);
             wgmma_fence();
 #pragma unroll
-            for (int t = 0; t < 8; t++) Wgmma<N>::multiply(d, a[t], tile + (t / 4 * N * 128 + t % 4 * 32) / 16);
+            for (int t = 0; t < 8; t++) Wgmma<N>::multiply(d, a[t], matrix_descriptor(tile, t / 4 * N * 128 + t % 4 * 32));
             wgmma_commit();
             wgmma_wait<0>();
             return;
@@ -102,7 +103,11 @@ template <class F, int N> struct Stages {
 struct LinearTile { int part, rows, first_token, end_token, expert; }; // rows: the first one, in records
 
 template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
+    // Whether a gated tile is written through shared memory.
+    static constexpr bool STAGED = GATED && N >= STAGED_TOKENS;
     static constexpr int RECORDS = GATED ? ROW_WARPS / 2 : ROW_WARPS; // of a part in a tile
+    static_assert(ROW_WARPS == 8 || (GATED && !STAGED), "other tiles have 128 rows");
+    static constexpr int COLUMNS = N / 8; // groups of eight tokens
     typedef Stages<F, N> S;
     static constexpr int STAGE = S::BYTES;
     const TiledArgs& m;
@@ -110,7 +115,10 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     int row_tiles, token_tiles;
     int rank, splits, chunk_begin, chunk_end;
     Gate *full, *empty;
-    float* norm_factors; // of x that was passed before its norm: on the sums of each token
+    Gate* received;      // the sums of the other blocks of the cluster
+    float* norm_factors; // [token]: on the sums of x that was passed before its norm
+    float* squares;      // [warp][token]: of the value's rows
+    float4* sums_of_ranks; // [group of eight tokens][warp][rank][lane]: of the groups that this block adds and writes
     int slot = 0;
     u32 round = 0;
 
@@ -128,10 +136,13 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
             rows = rows_of(m.inputs, a.outputs_only);
             token_tiles = (rows + N - 1) / N;
         }
-        splits = m.splits, rank = blockIdx.x % splits;
+        splits = m.splits, rank = blockIdx.x & splits - 1;
         chunk_begin = a.chunks * rank / splits, chunk_end = a.chunks * (rank + 1) / splits;
         full = (Gate*)(tiled_shared + m.stages * STAGE), empty = full + m.stages;
-        norm_factors = (float*)(empty + m.stages);
+        received = empty + m.stages;
+        sums_of_ranks = (float4*)(received + 2);
+        norm_factors = (float*)(sums_of_ranks + (adds_sums() ? (COLUMNS + splits - 1 & -splits) * ROW_WARPS * 32 : 0));
+        squares = norm_factors + N;
     }
 
     DEVICE int tiles() const { return row_tiles * token_tiles; }
@@ -224,28 +235,25 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     static constexpr bool NORMS = !EXPERTS && N <= NORMS_TOKENS;
 
     // The factors on the sums of each token, if x was passed before its norm.
-    DEVICE void find_factors(int lane, int warp) const {
+    DEVICE void find_factors(int thread) const {
         const PassedNorms& n = m.norms;
-        int count = m.linear.cols / TILE;
-        constexpr int EACH = N / ROW_WARPS; // tokens of a warp: all loads are in flight together
-        float squares[EACH] = {};
-        int first = warp * EACH, mine = min(first + lane % EACH, rows - 1);
-        float last = load_float(n.x_factors + mine);
-        for (int i = lane * 4; i < count; i += 128)
-#pragma unroll
-            for (int k = 0; k < EACH; k++) {
-                float4 v = load_floats4(n.x_squares + min(first + k, rows - 1) * count + i);
-                squares[k] += v.x + v.y + (v.z + v.w);
-            }
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            float all = warp_sum(squares[k]);
-            if (lane == k) sum = all;
+        constexpr int PARTS = N <= 32 ? ROW_WARPS : ROW_WARPS * 32 / N; // of the squares of a token: loads that are in flight together
+        int token = thread % N;
+        float last = load_float(n.x_factors + min(token, rows - 1)), sum = 0;
+        if (thread < PARTS * N && token < rows) {
+#pragma unroll 8
+            for (int chunk = thread / N; chunk < m.linear.chunks; chunk += PARTS) sum += load_float(n.x_squares + chunk * NORMS_TOKENS + token);
+            squares[thread] = sum;
         }
-        float factor = norm_factor(sum, m.linear.cols, m.linear.norm.eps);
-        if (lane < EACH) norm_factors[first + lane] = m.x_factor * factor / last;
-        if (lane < EACH && first + lane < rows && blockIdx.x == 0) n.factors[first + lane] = factor;
+        sync_threads<ROW_WARPS * 32>();
+        if (thread < min(rows, N)) {
+            sum = 0;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) sum += squares[part * N + thread];
+            float factor = norm_factor(sum, m.linear.cols, m.linear.norm.eps);
+            norm_factors[thread] = m.x_factor * factor / last;
+            if (blockIdx.x == 0) n.factors[thread] = factor;
+        }
         sync_threads<ROW_WARPS * 32>();
     }
 
@@ -254,22 +262,22 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
 
     // Whether there are too few tiles for all processors, so that blocks may share them.
     static constexpr bool SPLITS = N < 256;
-    // Whether a gated tile is written through shared memory.
-    static constexpr bool STAGED = GATED && N >= 64;
+    // Whether sums go through shared memory to the block that writes them: also its own, unless two of a lane are one value.
+    DEVICE bool adds_sums() const { return SPLITS && (!GATED || splits > 1); }
     static constexpr int PITCH = 66; // halves of a staged token: 64 columns, in different banks
 
     DEVICE void consume() {
         int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
         wait_for_launches();
-        if (NORMS && m.norms.x_squares) find_factors(lane, warp);
+        if (NORMS && m.norms.x_squares) find_factors(thread);
         for (int index = blockIdx.x / splits; index < tiles(); index += gridDim.x / splits) {
             Sums<N> sums;
             sums.clear();
             multiply_chunks(sums, lane, warp);
             sums.finish();
             LinearTile t = tile(index);
-            if (SPLITS && splits > 1) {
-                if constexpr (SPLITS) add_splits(t, sums, lane, warp);
+            if (adds_sums()) {
+                if constexpr (SPLITS) add_sums(t, sums, thread, lane, warp);
             } else if (STAGED && m.y_half.at) {
                 full[slot].wait(round & 1);
                 u16* staged = (u16*)stage();
@@ -305,8 +313,8 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     DEVICE void load_rows(RowHalves<F>& first, RowHalves<F>& second, int chunk, int lane, int warp) const {
         const u8* records = stage() + S::X + chunk * F::BYTES;
         if (GATED) {
-            first.load(records + warp % 4 * S::RECORDS, lane, warp / 4);
-            second.load(records + (4 + warp % 4) * S::RECORDS, lane, warp / 4);
+            first.load(records + warp % RECORDS * S::RECORDS, lane, warp / RECORDS);
+            second.load(records + (RECORDS + warp % RECORDS) * S::RECORDS, lane, warp / RECORDS);
         } else {
             first.load(records + warp * S::RECORDS, lane, 0);
             second.load(records + warp * S::RECORDS, lane, 1);
@@ -386,12 +394,14 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
-    // Writes the rows of a warp for eight tokens.
-    DEVICE void write(const LinearTile& t, int warp, int j, const float (&d)[4], const Added& added, int lane) const {
+    DEVICE bool passes_before_norm() const { return NORMS && !GATED && m.norms.y_squares; }
+
+    // Writes the rows of a warp for eight tokens; what is passed before its norm to `staged`: [token][16 rows].
+    DEVICE void write(const LinearTile& t, int warp, int j, const float (&d)[4], const Added& added, int lane, u16* staged = nullptr) const {
         const LinearArgs& a = m.linear;
         int g = lane / 4, token = t.first_token + 8 * j + lane % 4 * 2;
         if (GATED) {
-            int row = (t.rows + warp % 4) * TILE + warp / 4 * 8 + g;
+            int row = (t.rows + warp % RECORDS) * TILE + warp / RECORDS * 8 + g;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 if (token + i >= t.end_token || row >= a.part[0].rows) continue;
@@ -403,8 +413,8 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         }
         const Part& part = a.part[t.part];
         int row = (t.rows + warp) * TILE + g;
-        bool passes = NORMS && m.norms.y_squares;
-        float squares[2] = {0, 0};
+        bool passes = staged && passes_before_norm();
+        float of_token[2] = {0, 0}; // squares
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = row + i / 2 * 8, k = token + i % 2;
@@ -412,64 +422,95 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
             float y = finished(part, d[i], x_factor(k), r, t.expert) + added.value[i];
             y_of(part, k)[r] = y;
             if (!passes) continue;
-            *half_at(m.y_half, k, position_of_column(m.y_half.order, r)) = to_half(y * added.weight[i / 2] * added.factor[i % 2]);
-            squares[i % 2] += y * y;
+            staged[(lane % 4 * 2 + i % 2) * TILE + r % TILE] = to_half(y * added.weight[i / 2] * added.factor[i % 2]);
+            of_token[i % 2] += y * y;
         }
         if (!passes) return;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
 #pragma unroll
-            for (int step = 4; step < 32; step *= 2) squares[i] += __shfl_xor_sync(0xffffffff, squares[i], step);
-            if (g == 0 && token + i < t.end_token) m.norms.y_squares[(token + i) * part.tiles + t.rows + warp] = squares[i];
+            for (int step = 4; step < 32; step *= 2) of_token[i] += __shfl_xor_sync(0xffffffff, of_token[i], step);
+            if (g == 0) squares[warp * N + 8 * j + lane % 4 * 2 + i] = of_token[i];
         }
     }
 
-    // The blocks of a cluster add their sums: each has some of the units, which are the rows of a warp for eight tokens.
-    DEVICE void add_splits(const LinearTile& t, Sums<N>& sums, int lane, int warp) {
-#if __CUDA_ARCH__ >= 900
-        constexpr int COLUMNS = N / 8, AT_ONCE = COLUMNS < 4 ? 1 : 2;
-        float4* shares = (float4*)tiled_shared; // [warp][COLUMNS][lane]; all stages have been read
+    // The squares of a tile, of the tokens that this block has written. The value's rows are whole tiles.
+    DEVICE void add_squares(const LinearTile& t, int thread) const {
         sync_threads<ROW_WARPS * 32>();
+        if (thread >= min(rows, N) || (thread / 8 & splits - 1) != rank) return;
+        float sum = 0;
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++) shares[(warp * COLUMNS + j) * 32 + lane] = *(float4*)(sums.d + 4 * j);
-        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-        bool first = true;
-        for (int from = rank * ROW_WARPS + warp; from < ROW_WARPS * COLUMNS; from += splits * ROW_WARPS * AT_ONCE) {
+        for (int w = 0; w < ROW_WARPS; w++) sum += squares[w * N + thread];
+        m.norms.y_squares[t.rows / ROW_WARPS * NORMS_TOKENS + thread] = sum;
+    }
+
+    // The blocks of a cluster add their sums: each those of some groups of eight tokens, which the others send it.
+    DEVICE void add_sums(const LinearTile& t, Sums<N>& sums, int thread, int lane, int warp) {
+        constexpr int AT_ONCE = COLUMNS < 8 ? 1 : 2; // what is added is loaded for some groups together
+        int shift = splits >> 1; // splits are 1, 2 or 4
+        auto place = [&](int j) { return sums_of_ranks + ((j >> shift) * ROW_WARPS + warp << shift) * 32 + lane; };
+#if __CUDA_ARCH__ >= 900
+        if (splits > 1) {
+            asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); // all blocks can receive
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++)
+                if ((j & splits - 1) == rank) place(j)[rank * 32] = *(float4*)sums.d4(j);
+                else send(j & splits - 1, place(j) + rank * 32, sums.d4(j));
+        } else
+#endif
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) *place(j) = *(float4*)sums.d4(j);
+#pragma unroll 1
+        for (int from = rank; from < COLUMNS; from += splits * AT_ONCE) {
             Added added[AT_ONCE];
-            float4 d[AT_ONCE][MOST_SPLITS];
 #pragma unroll
-            for (int n = 0; n < AT_ONCE; n++) load_added(added[n], t, unit(from, n) / COLUMNS, unit(from, n) % COLUMNS, lane);
-            if (first) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-            first = false;
-#pragma unroll
-            for (int n = 0; n < AT_ONCE; n++)
-#pragma unroll
-                for (int r = 0; r < MOST_SPLITS; r++)
-                    if (r < splits) d[n][r] = load_of_rank(shares + unit(from, n) * 32 + lane, r);
+            for (int n = 0; n < AT_ONCE; n++) load_added(added[n], t, warp, min(from + n * splits, COLUMNS - 1), lane);
+            if (splits > 1 && from == rank) received->wait(0);
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++) {
+                int j = from + n * splits;
+                if (j >= COLUMNS) break;
                 float total[4] = {};
-#pragma unroll
-                for (int r = 0; r < MOST_SPLITS; r++)
-                    if (r < splits) total[0] += d[n][r].x, total[1] += d[n][r].y, total[2] += d[n][r].z, total[3] += d[n][r].w;
-                if (from + n * splits * ROW_WARPS < ROW_WARPS * COLUMNS) write(t, unit(from, n) / COLUMNS, unit(from, n) % COLUMNS, total, added[n], lane);
+                for (int r = 0; r < splits; r++) {
+                    float4 d = place(j)[r * 32];
+                    total[0] += d.x, total[1] += d.y, total[2] += d.z, total[3] += d.w;
+                }
+                __syncwarp(); // then the memory is used again
+                write(t, warp, j, total, added[n], lane, (u16*)(place(j) - lane));
             }
         }
-        if (first) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
+        if (!passes_before_norm()) return;
+        add_squares(t, thread);
+        write_passed(t, thread);
+        if (splits == 1) sync_threads<ROW_WARPS * 32>(); // the next tile uses the memory again
     }
 
-    // A warp's n-th unit from `from` on; the last one again behind the end.
-    DEVICE int unit(int from, int n) const { return min(from + n * splits * ROW_WARPS, ROW_WARPS * (N / 8) - 1); }
+    // Values before their norm to their places in x of the next linear, eight positions at a time: a tile is a chunk.
+    DEVICE void write_passed(const LinearTile& t, int thread) const {
+        int begin = t.rows * TILE;
+#pragma unroll 1
+        for (int i = thread; rank + i / 128 * splits < COLUMNS; i += ROW_WARPS * 32) {
+            int group = i / 128, in_group = i / 16 % 8, piece = i % 16; // of a token: sixteen pieces
+            int token = t.first_token + (rank + group * splits) * 8 + in_group, position = begin + piece * 8;
+            if (token >= t.end_token) continue;
+            u32 h[8];
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                int row = column_at(m.y_half.order, position + k) - begin;
+                h[k] = ((const u16*)(sums_of_ranks + (group * ROW_WARPS + row / TILE) * splits * 32))[in_group * TILE + row % TILE];
+            }
+            *(uint4*)half_at(m.y_half, token, position) = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16};
+        }
+    }
 
 #if __CUDA_ARCH__ >= 900
-    static DEVICE float4 load_of_rank(const float4* at, int rank) {
-        u32 remote;
-        float4 v;
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(at)), "r"(rank));
-        asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(remote));
-        return v;
+    // Four floats to the same place of a block of the cluster.
+    DEVICE void send(int to, const float4* at, const float (&v)[4]) const {
+        u32 there, gate;
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(to));
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(gate) : "r"(received->at()), "r"(to));
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+            ::"r"(there), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(gate) : "memory");
     }
 #endif
 
@@ -486,7 +527,16 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
 
     DEVICE void run() {
         if (threadIdx.x < 2 * m.stages) full[threadIdx.x].open(threadIdx.x < m.stages ? Gate::COPIERS : ROW_WARPS);
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x == 0 && splits > 1) { // the groups that this block adds
+            received->open(1);
+            received->expect((COLUMNS - rank + splits - 1) / splits * (splits - 1) * ROW_WARPS * 512);
+        }
         __syncthreads();
+        if (splits > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#else
+        __syncthreads();
+#endif
         if (threadIdx.x / 32 >= ROW_WARPS) {
             take_registers<40, false>();
             if (threadIdx.x / 32 == ROW_WARPS) produce();
@@ -495,10 +545,8 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
             consume();
         }
 #if __CUDA_ARCH__ >= 900
-        if (splits > 1 && threadIdx.x / 32 == ROW_WARPS && (int)blockIdx.x / splits < tiles()) { // the copying warp takes part in both barriers of the cluster
-            asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-            asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-        }
+        // those that have not waited yet: a block of a cluster without a tile, and the copying warps
+        if (splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)blockIdx.x / splits >= tiles())) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
     }
 };

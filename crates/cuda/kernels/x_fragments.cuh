@@ -9,7 +9,7 @@ constexpr int FRAGMENT_CHUNK = FRAGMENT_TOKENS * CHUNK; // halves
 DEVICE u16* fragment_at(u16* x, int order, int token, int column) {
     int chunk = column / CHUNK, c = column % CHUNK;
     int q = c >> 5, step = c >> 1 & 7, place = (c & 1) << 1 | (c >> 4 & 1);
-    if (order == BYTES_ORDER) q = c >> 2 & 3, step = c >> 4, place = c & 3;
+    if (order == BYTES_ORDER) q = c >> 2 & 3, step = c >> 4, place = (c & 1) << 1 | (c >> 1 & 1);
     return x + chunk * FRAGMENT_CHUNK + ((step / 2 * FRAGMENT_TOKENS + token) * 4 + q) * 8 + step % 2 * 4 + place;
 }
 
@@ -35,5 +35,5 @@ DEVICE void store_fragment(u16* at, float x, u32 epoch) {
 DEVICE void store_fragment4(u16* x, int order, int token, int column, const float (&v)[4], u32 epoch) {
     u16* at = fragment_at(x, order, token, column);
 #pragma unroll
-    for (int i = 0; i < 4; i++) store_fragment(at + (order == BYTES_ORDER ? i : 2 * i), v[i], epoch);
+    for (int i = 0; i < 4; i++) store_fragment(at + (order == BYTES_ORDER ? (i & 1) << 1 | i >> 1 : 2 * i), v[i], epoch);
 }

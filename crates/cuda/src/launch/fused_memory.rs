@@ -3,8 +3,8 @@
 use crate::driver::Define;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    CHOICE_BYTES, CHUNK, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase, RawPhase, SHARE_STRIDE, TILE,
-    WARPS, WINDOW,
+    AttendArgs, CHOICE_BYTES, CHUNK, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase, RawPhase,
+    SHARE_STRIDE, TILE, WARPS, WINDOW,
 };
 
 /// Slots of the ring at most.
@@ -48,6 +48,10 @@ pub(crate) struct FusedMemory {
     most_pairs: usize,
     /// Whether a phase chooses experts.
     routes: bool,
+    /// Whether attention has sinks.
+    sinks: bool,
+    /// Whether attention has windows with pages of their own.
+    windows: bool,
 }
 
 /// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and several tiles
@@ -115,7 +119,10 @@ impl FusedMemory {
         let most_pairs = ropes.iter().map(|r| r.pairs).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
         let slot = slots.max().unwrap_or(0).max(LEAST_SLOT).next_multiple_of(128);
-        FusedMemory { tokens, slot, turns, linear, arena, most_pairs, routes }
+        let attends =
+            |is: fn(&AttendArgs) -> bool| phases.iter().any(|p| matches!(p, Phase::Attend(a) if is(a)));
+        let (sinks, windows) = (attends(|a| a.sinks != 0), attends(|a| a.windowed != 0));
+        FusedMemory { tokens, slot, turns, linear, arena, most_pairs, routes, sinks, windows }
     }
 
     /// The parts of shared memory behind the ring.
@@ -170,6 +177,8 @@ impl FusedMemory {
             ("INFO_BYTES", info_bytes(self.tokens)),
             ("MOST_PAIRS", self.most_pairs),
             ("ROUTES", usize::from(self.routes)),
+            ("SINKS", usize::from(self.sinks)),
+            ("WINDOWS", usize::from(self.windows)),
         ]);
         all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }

@@ -1,7 +1,7 @@
 //! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
 
 use crate::driver::DeviceFacts;
-use crate::shared::{MOST_SPLITS, NORMS_TOKENS, ONE_TILE, WGMMA_TOKENS};
+use crate::shared::{MOST_SPLITS, NORMS_TOKENS, ONE_TILE, STAGED_TOKENS, WGMMA_TOKENS};
 
 /// Tokens of a tile: kernels are compiled for each of them.
 pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
@@ -11,16 +11,18 @@ pub(crate) const EXPERT_TILES: [usize; 5] = [8, 16, 32, 48, 128];
 
 /// Rows of a tile, in records: 16 rows for each of eight warps.
 const TILE_RECORDS: usize = 8;
+/// Rows of a tall tile, which only gated linears have.
+const TALL_RECORDS: usize = 12;
 /// Stages of a ring at most: more are not filled in time.
 const MOST_STAGES: usize = 8;
 /// The fewest tokens of a tile in steps of several tiles.
 const LARGE_TILE: usize = 96;
 /// The most tokens of a tile that take so little time that the start of the next launch counts.
 const OVERLAPPING_TOKENS: usize = 32;
+/// The time in which the blocks of a cluster add the sums of a large tile, in chunks.
+const EXCHANGE: usize = 4;
 /// Bytes of shared memory that the driver keeps per block.
 const RESERVED: usize = 1024;
-/// Bytes of shared memory behind the ring: a factor per token.
-const FACTORS: usize = NORMS_TOKENS * 4;
 
 /// The smallest tile that holds all rows; `None` if a step of so many rows has several.
 pub(crate) fn whole_tile(rows: usize) -> Option<usize> {
@@ -37,6 +39,8 @@ pub(crate) fn recorded_tokens(tokens: usize) -> usize {
 pub(crate) struct LinearSize {
     /// Tiles of rows, of all parts.
     pub(crate) row_tiles: usize,
+    /// Tall tiles, if they are possible.
+    pub(crate) tall_tiles: Option<usize>,
     /// Chunks of columns.
     pub(crate) chunks: usize,
     /// Bytes of a record.
@@ -44,9 +48,32 @@ pub(crate) struct LinearSize {
 }
 
 impl LinearSize {
-    /// The tiles of rows of a part that has `records` of them; a gated tile has rows of two parts.
-    pub(crate) fn row_tiles(records: usize, gated: bool) -> usize {
-        records.div_ceil(if gated { TILE_RECORDS / 2 } else { TILE_RECORDS })
+    /// The size of parts that have so many records of rows each.
+    pub(crate) fn of_parts(records: impl Iterator<Item = usize>, chunks: usize, record: usize) -> LinearSize {
+        let row_tiles = records.map(|n| n.div_ceil(TILE_RECORDS)).sum();
+        LinearSize { row_tiles, tall_tiles: None, chunks, record }
+    }
+
+    /// The size of a gate and its partner, of so many records of rows each: a tile has rows of both.
+    pub(crate) fn of_gated(records: usize, chunks: usize, record: usize) -> LinearSize {
+        let tiles = |of_tile: usize| records.div_ceil(of_tile / 2);
+        LinearSize { row_tiles: tiles(TILE_RECORDS), tall_tiles: Some(tiles(TALL_RECORDS)), chunks, record }
+    }
+
+    /// The tall tiles, if the multiprocessor with the most rows has fewer of them so.
+    fn better_tall_tiles(&self, tokens: usize, limits: &Limits) -> Option<usize> {
+        let most_rows = |tiles: usize, records: usize| tiles.div_ceil(limits.processors) * records;
+        let better = |tall: usize| {
+            let several = self.row_tiles > limits.processors; // otherwise blocks share the tiles
+            several && most_rows(tall, TALL_RECORDS) < most_rows(self.row_tiles, TILE_RECORDS)
+        };
+        let fits = || stages(tokens, self.record, TALL_RECORDS, 1, limits).is_some();
+        self.tall_tiles.filter(|&tall| tokens < STAGED_TOKENS && better(tall) && fits())
+    }
+
+    /// Warps that multiply the tiles of a step of one tile of so many tokens.
+    pub(crate) fn row_warps(&self, tokens: usize, limits: &Limits) -> usize {
+        if self.better_tall_tiles(tokens, limits).is_some() { TALL_RECORDS } else { TILE_RECORDS }
     }
 }
 
@@ -70,13 +97,13 @@ impl Limits {
     }
 
     /// Threads of a block: with warpgroups, a whole one copies for large tiles (`THREADS_OF_BLOCK` of the kernel).
-    pub(crate) fn threads(&self, tokens: usize) -> usize {
-        TILE_RECORDS * 32 + if self.warpgroups && tokens >= 128 { 128 } else { 32 }
+    pub(crate) fn threads(&self, tiling: &LinearTiling) -> usize {
+        tiling.row_warps * 32 + if self.warpgroups && tiling.tokens >= 128 { 128 } else { 32 }
     }
 
     /// Blocks that a multiprocessor is to run at the same time.
-    pub(crate) fn blocks_per_processor(tokens: usize) -> usize {
-        if tokens < 96 { 2 } else { 1 }
+    pub(crate) fn blocks_per_processor(tokens: usize, row_warps: usize) -> usize {
+        if tokens < LARGE_TILE && row_warps == TILE_RECORDS { 2 } else { 1 }
     }
 }
 
@@ -85,6 +112,8 @@ impl Limits {
 pub(crate) struct LinearTiling {
     /// Tokens of a tile.
     pub(crate) tokens: usize,
+    /// Warps that multiply, 16 rows each.
+    pub(crate) row_warps: usize,
     /// Blocks that share the columns of a tile.
     pub(crate) splits: usize,
     pub(crate) stages: usize,
@@ -103,16 +132,24 @@ fn stage_chunks(tokens: usize, record: usize) -> usize {
 }
 
 /// Bytes of a stage, as `Stages` of the kernel.
-fn stage_bytes(tokens: usize, record: usize) -> usize {
-    (stage_chunks(tokens, record) * (tokens * 256 + TILE_RECORDS * record)).next_multiple_of(1024)
+fn stage_bytes(tokens: usize, record: usize, row_warps: usize) -> usize {
+    (stage_chunks(tokens, record) * (tokens * 256 + row_warps * record)).next_multiple_of(1024)
+}
+
+/// Bytes of shared memory behind the ring: a gate; the sums of all blocks of a cluster for a share of the tokens; a factor per
+/// token, and its squares per warp.
+fn behind_ring(tokens: usize, splits: usize, row_warps: usize) -> usize {
+    let groups = if tokens < 256 { (tokens / 8).next_multiple_of(splits) } else { 0 };
+    let factors = if tokens <= NORMS_TOKENS { (1 + row_warps) * tokens * 4 } else { 0 };
+    16 + groups * row_warps * 512 + factors
 }
 
 /// Stages of a ring; `None` if there is no space for two.
-fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
-    let stage = stage_bytes(tokens, record) + 16; // two barriers each
-    let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED - FACTORS;
-    let fit = |blocks: usize| shared(blocks) / stage;
-    let blocks = Limits::blocks_per_processor(tokens);
+fn stages(tokens: usize, record: usize, row_warps: usize, splits: usize, limits: &Limits) -> Option<usize> {
+    let stage = stage_bytes(tokens, record, row_warps) + 16; // two barriers each
+    let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED;
+    let fit = |blocks: usize| shared(blocks).saturating_sub(behind_ring(tokens, splits, row_warps)) / stage;
+    let blocks = Limits::blocks_per_processor(tokens, row_warps);
     // blocks of small tiles use half of it: those of the next launch begin meanwhile, and read their first records
     let enough = if tokens < WGMMA_TOKENS { 3 } else { 2 }; // products of a warpgroup overlap with loads
     let overlapping = Some(fit(2 * blocks)).filter(|n| tokens <= OVERLAPPING_TOKENS && *n >= enough);
@@ -124,7 +161,7 @@ fn stages(tokens: usize, record: usize, limits: &Limits) -> Option<usize> {
 pub(super) fn fitting(record: usize, limits: &Limits) -> Vec<usize> {
     // the sums of larger tiles do not fit into the registers of a block without warpgroups
     let most = if limits.warpgroups { usize::MAX } else { ONE_TILE };
-    let fits = |n: &usize| *n <= most && stages(*n, record, limits).is_some();
+    let fits = |n: &usize| *n <= most && stages(*n, record, TILE_RECORDS, 1, limits).is_some();
     TILE_TOKENS.into_iter().filter(fits).collect()
 }
 
@@ -167,15 +204,19 @@ impl LinearTiling {
         count: usize,
         limits: &Limits,
     ) -> Option<LinearTiling> {
-        let stages = stages(tokens, size.record, limits)?;
-        let tiles = size.row_tiles * count;
-        let slots = limits.processors * Limits::blocks_per_processor(tokens);
-        let small = (count == 1 && tokens < 256) || tokens < LARGE_TILE;
+        let tall = size.better_tall_tiles(tokens, limits).filter(|_| count == 1);
+        let row_warps = if tall.is_some() { TALL_RECORDS } else { TILE_RECORDS };
+        let tiles = tall.unwrap_or(size.row_tiles) * count;
         let size = LinearSize { row_tiles: tiles, ..size };
-        let splits = if limits.clusters && small { splits(size, tokens, slots) } else { 1 };
+        let small = tall.is_none() && ((count == 1 && tokens < 256) || tokens < LARGE_TILE);
+        let splits = if limits.clusters && small { splits(size, tokens, limits.processors) } else { 1 };
+        let stages = |splits| Some((splits, stages(tokens, size.record, row_warps, splits, limits)?));
+        let (splits, stages) = stages(splits).or_else(|| stages(1))?;
+        let slots = limits.processors * Limits::blocks_per_processor(tokens, row_warps);
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
-        let shared = stages * (stage_bytes(tokens, size.record) + 16) + FACTORS;
-        Some(LinearTiling { tokens, splits, stages, blocks, shared })
+        let shared = stages * (stage_bytes(tokens, size.record, row_warps) + 16)
+            + behind_ring(tokens, splits, row_warps);
+        Some(LinearTiling { tokens, row_warps, splits, stages, blocks, shared })
     }
 }
 
@@ -189,13 +230,23 @@ fn cost(tokens: usize) -> usize {
     }
 }
 
-/// Blocks that share a tile, so that all multiprocessors have work. Adding the sums of large tiles costs more than it gains.
-fn splits(size: LinearSize, tokens: usize, slots: usize) -> usize {
-    let most = if tokens >= 96 { MOST_SPLITS / 2 } else { MOST_SPLITS };
-    // reading large records is bound by memory, which more blocks use better
-    let slots = if size.record >= 2048 && tokens < 96 { slots * 3 / 2 } else { slots };
-    let fits = |s: &usize| size.row_tiles * s <= slots && size.chunks >= 2 * s;
-    [4, 2].into_iter().filter(|s| *s <= most).find(fits).unwrap_or(1)
+/// Blocks that share a tile, so that all multiprocessors have work.
+fn splits(size: LinearSize, tokens: usize, processors: usize) -> usize {
+    let possible = |s: &usize| size.chunks >= 2 * s;
+    // two blocks of small tiles run at the same time; reading large records is bound by memory, which more blocks use better
+    let slots = match tokens {
+        LARGE_TILE.. => processors,
+        _ if size.record >= 2048 => 3 * processors,
+        _ => 2 * processors,
+    };
+    let most = if tokens >= LARGE_TILE { MOST_SPLITS / 2 } else { MOST_SPLITS }; // adding large sums takes longer
+    let fits = |s: &usize| *s <= most && size.row_tiles * s <= slots && possible(s);
+    let balanced = || {
+        // the multiprocessor with the most blocks takes less time, in chunks
+        let time = |s: usize| (size.row_tiles * s).div_ceil(processors) * size.chunks / s;
+        (tokens >= STAGED_TOKENS && possible(&2) && time(2) + EXCHANGE < time(1)).then_some(2)
+    };
+    [4, 2].into_iter().find(fits).or_else(balanced).unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -206,7 +257,7 @@ mod tests {
         Limits { processors: 132, shared_memory: 227 << 10, clusters: true, warpgroups: true };
     const SMALL: Limits =
         Limits { processors: 46, shared_memory: 99 << 10, clusters: false, warpgroups: false };
-    const DOWN: LinearSize = LinearSize { row_tiles: 32, chunks: 96, record: 288 };
+    const DOWN: LinearSize = LinearSize { row_tiles: 32, tall_tiles: None, chunks: 96, record: 288 };
 
     #[test]
     fn a_step_has_the_smallest_tile_that_holds_it() {
@@ -214,15 +265,24 @@ mod tests {
             let tiling = LinearTiling::of(DOWN, rows, &H200).unwrap();
             assert!(tiling.tokens >= rows && TILE_TOKENS.iter().all(|&n| n < rows || n >= tiling.tokens));
             assert_eq!(tiling.blocks, 32 * tiling.splits);
-            assert!(tiling.shared * Limits::blocks_per_processor(tiling.tokens) <= 228 << 10);
+            assert!(tiling.shared * Limits::blocks_per_processor(tiling.tokens, 8) <= 228 << 10);
         }
     }
 
     #[test]
     fn small_tiles_leave_shared_memory_to_the_next_launch() {
-        let stages = |tokens, record| stages(tokens, record, &H200).unwrap();
-        assert_eq!([8, 16, 32, 64].map(|tokens| stages(tokens, 288)), [3, 4, 2, 5]);
-        assert_eq!([8, 32].map(|tokens| stages(tokens, 1280)), [4, 3]); // too large to leave half of it
+        let stages = |tokens, record| stages(tokens, record, 8, 4, &H200).unwrap();
+        assert_eq!([8, 16, 32, 64].map(|tokens| stages(tokens, 288)), [4, 3, 4, 4]);
+        assert_eq!([8, 32].map(|tokens| stages(tokens, 1280)), [4, 2]); // too large to leave half of it
+    }
+
+    #[test]
+    fn gated_tiles_are_tall_if_multiprocessors_then_have_equal_shares() {
+        let gate = LinearSize::of_gated(768, 32, 288); // 192 tiles on 132 multiprocessors, or 128
+        let of = |tokens| LinearTiling::of(gate, tokens, &H200).unwrap();
+        assert_eq!((of(32).row_warps, of(32).blocks, of(32).splits), (12, 128, 1));
+        assert_eq!((of(128).row_warps, of(128).blocks, of(128).splits), (8, 384, 2));
+        assert_eq!(LinearSize::of_gated(384, 16, 288).row_warps(32, &H200), 8); // 96 tiles
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tern_graph::BackendError;
 
 use crate::driver::{Device, Memory};
 use crate::lower::{order, passed_factor};
-use crate::shared::{LinearArgs, NORMS_TOKENS, PassedNorms, Phase, TILE};
+use crate::shared::{CHUNK, LinearArgs, NORMS_TOKENS, PassedNorms, Phase};
 
 /// Where a linear phase gets x from, and where its value goes.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ fn has_norm(l: &LinearArgs) -> bool {
 
 /// Sums of squares and factors of norms, in steps of up to `NORMS_TOKENS`.
 pub(super) struct NormMemory {
-    /// `[token][16 columns]`
+    /// `[128 columns][token]`
     squares: Memory,
     /// `[2][token]`
     factors: Memory,
@@ -115,7 +115,7 @@ impl NormMemory {
     ) -> Result<NormMemory, BackendError> {
         let columns = linears.map(|l| l.cols as usize).max().unwrap_or(0);
         Ok(NormMemory {
-            squares: device.allocate(columns.div_ceil(TILE) * NORMS_TOKENS * 4)?,
+            squares: device.allocate(columns.div_ceil(CHUNK) * NORMS_TOKENS * 4)?,
             factors: device.allocate(2 * NORMS_TOKENS * 4)?,
         })
     }

@@ -32,6 +32,8 @@ pub(crate) struct KernelKey {
     /// An index of the formats.
     pub(crate) format: i32,
     pub(crate) tokens: usize,
+    /// Warps that multiply, 16 rows each.
+    pub(crate) row_warps: usize,
     pub(crate) gated: bool,
     pub(crate) experts: bool,
 }
@@ -160,6 +162,7 @@ impl TiledLinears {
             let key = KernelKey {
                 format: l.part[run.start].format,
                 tokens: tiling.tokens,
+                row_warps: tiling.row_warps,
                 gated: l.gated > 0,
                 experts: sorted.is_some(),
             };
@@ -192,7 +195,7 @@ impl TiledLinears {
             let grid = Grid {
                 x: tiling.blocks,
                 y: 1,
-                threads: self.limits.threads(tiling.tokens),
+                threads: self.limits.threads(&tiling),
                 shared: tiling.shared,
                 cluster: tiling.splits,
             };
@@ -218,10 +221,12 @@ fn linears(phases: &[Phase]) -> impl Iterator<Item = &LinearArgs> {
 }
 
 fn size(l: &LinearArgs, run: &Range<usize>) -> LinearSize {
-    let gated = l.gated > 0;
-    let parts = if gated { &l.part[..1] } else { &l.part[run.clone()] };
-    let row_tiles = parts.iter().map(|p| LinearSize::row_tiles(p.tiles as usize, gated)).sum();
-    LinearSize { row_tiles, chunks: l.chunks as usize, record: l.part[run.start].bytes as usize }
+    let (chunks, record) = (l.chunks as usize, l.part[run.start].bytes as usize);
+    if l.gated > 0 {
+        let size = LinearSize::of_gated(l.part[0].tiles as usize, chunks, record);
+        return if l.experts.used > 0 { LinearSize { tall_tiles: None, ..size } } else { size };
+    }
+    LinearSize::of_parts(l.part[run.clone()].iter().map(|p| p.tiles as usize), chunks, record)
 }
 
 /// All kernels that steps of up to `max_rows` rows may need.
@@ -240,7 +245,8 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
                 None => tiles(size(l, &run).record, max_rows, limits),
             };
             for tokens in tiles {
-                let key = KernelKey { format, tokens, gated, experts: counts.is_some() };
+                let row_warps = size(l, &run).row_warps(tokens, limits);
+                let key = KernelKey { format, tokens, row_warps, gated, experts: counts.is_some() };
                 if !keys.contains(&key) {
                     keys.push(key);
                 }
@@ -257,7 +263,8 @@ pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey) -> KernelSour
         (driver::TILE_TOKENS, key.tokens.to_string()),
         ("GATE", key.gated.to_string()),
         ("OF_EXPERTS", key.experts.to_string()),
-        ("BLOCKS_PER_PROCESSOR", Limits::blocks_per_processor(key.tokens).to_string()),
+        ("ROW_WARPS", key.row_warps.to_string()),
+        ("BLOCKS_PER_PROCESSOR", Limits::blocks_per_processor(key.tokens, key.row_warps).to_string()),
     ]);
     KernelSource { source: Source::TiledLinear, defines }
 }

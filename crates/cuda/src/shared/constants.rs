@@ -58,9 +58,10 @@ shared_constants! {
     BITS_ORDER: i32 = 1;
     /// The most tokens of a step that one tile of a linear holds: larger steps are compute-bound, and may have several tiles.
     ONE_TILE: usize = 128;
-    /// Tokens of a tile at most whose values are passed before their norm: for more, a launch that applies norms takes less time
-    /// than reading the squares in each block.
-    NORMS_TOKENS: usize = 16;
+    /// Tokens of a step at most whose values are passed before their norm.
+    NORMS_TOKENS: usize = 128;
+    /// The fewest tokens of a gated tile that is written through shared memory.
+    STAGED_TOKENS: usize = 64;
     /// Blocks of a cluster that share the columns of a linear at most.
     MOST_SPLITS: usize = 4;
     /// Experts of a linear at most, and of a token.

@@ -38,7 +38,7 @@ shared_structs! {
     /// Norms of values that are passed before their squares are added: the factor of the last norm is on them, and the linear
     /// phase behind applies the ratio of the factors to its sums.
     PassedNorms {
-        /// Sums of squares of x: `[token][16 columns]`, or nothing if x is normalised.
+        /// Sums of squares of x: `[128 columns][NORMS_TOKENS]`, or nothing if x is normalised.
         x_squares: *const f32,
         /// `[token]`: the factors on x.
         x_factors: *const f32,

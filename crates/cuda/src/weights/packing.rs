@@ -205,7 +205,8 @@ mod tests {
         let record = &records[(r / 16 * p.chunks + k / 128) * l.bytes()..][..l.bytes()];
         let (row, k) = (RecordRow::of(r), k % 128);
         if l.is_halves() {
-            let at = (k / 16 * 32 + row.g * 4 + k / 4 % 4) * 16 + row.second * 8 + k % 4 * 2;
+            let at =
+                (k / 16 * 32 + row.g * 4 + k / 4 % 4) * 16 + row.second * 8 + (k % 2 * 2 + k / 2 % 2) * 2;
             return f16::from_le_bytes([record[at], record[at + 1]]).to_f32() * p.factor;
         }
         let get =

@@ -24,8 +24,9 @@ impl RecordRow {
     pub(super) fn put_halves(self, record: &mut [u8], floats: &[f32], factor: f32) {
         for (n, four) in floats.chunks(4).enumerate() {
             let at = (n / 4 * 32 + self.g * 4 + n % 4) * 16 + self.second * 8;
-            for (x, to) in four.iter().zip(record[at..at + 8].as_chunks_mut::<2>().0) {
-                *to = f16::from_f32(x * factor).to_le_bytes();
+            let places = record[at..at + 8].as_chunks_mut::<2>().0;
+            for (i, x) in four.iter().enumerate() {
+                places[i % 2 * 2 + i / 2] = f16::from_f32(x * factor).to_le_bytes(); // pairs are two columns apart
             }
         }
     }
