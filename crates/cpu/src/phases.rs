@@ -73,6 +73,9 @@ pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<C
         let stores = matches!(node.op, Op::Attend { kv: Some(_), .. }).then_some(Work::StoreKv);
         for work in stores.into_iter().chain([Work::Compute]) {
             let link = link(work, i);
+            if overwrites(graph, link, &open) {
+                phases.push(std::mem::take(&mut open));
+            }
             let needs = needs(graph, link);
             let fresh = |chain: &Chain| chain.links.iter().any(|l| needs.contains(&makes(graph, *l)));
             // an op that quantizes its value must finish whole spans
@@ -103,6 +106,13 @@ pub(crate) fn phases(graph: &Graph, roundings: &[Option<Rounding>]) -> Vec<Vec<C
     }
     phases.push(open);
     phases
+}
+
+/// Whether the work stores keys and values in a layer that an open chain reads: encoder layers share one.
+fn overwrites(graph: &Graph, link: Link, open: &[Chain]) -> bool {
+    let stored = makes(graph, link);
+    let reads = |l: &Link| l.work == Work::Compute && needs(graph, *l).contains(&stored);
+    link.work == Work::StoreKv && open.iter().flat_map(|chain| &chain.links).any(reads)
 }
 
 /// Memory for the values of phases: all that a phase reads and writes is live at the same time.
