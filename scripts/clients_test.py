@@ -551,8 +551,8 @@ def test_docs_examples():
     for block in docs.split("```console\n")[1:]:
         block = block.split("```")[0]
         for example in block.split("$ ")[1:]:
-            # those about keys, host names and loading need another server
-            if not example.startswith("curl") or "localhost:8080" not in example or any(word in example for word in ("/ready", "/health", " -H ")):
+            # those about keys, host names, loading and rerankers need another server
+            if not example.startswith("curl") or "localhost:8080" not in example or any(word in example for word in ("/ready", "/health", " -H ", "/v1/rerank", "/v1/score")):
                 continue
             lines = example.splitlines()
             end = next((i for i, line in enumerate(lines) if example_ends("\n".join(lines[: i + 1]))), len(lines))

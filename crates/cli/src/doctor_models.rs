@@ -61,11 +61,13 @@ pub(crate) fn random(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let selected =
         |model: &(Shape, &Quant)| args.filter.as_ref().is_none_or(|f| name(model).contains(f.as_str()));
     let models: Vec<_> = all().into_iter().filter(selected).collect();
-    let each = |(): &mut (), (shape, quant): &(Shape, &'static Quant)| {
+    let each = |(): &mut (), (shape, quant): &(Shape, &'static Quant)| -> CliResult<Vec<(bool, String)>> {
         let opened = OpenedModel::random(shape, quant, &options, &Silent)?;
         let mut random = Random::new(7);
         let tokens: Vec<u32> = (0..POSITIONS).map(|_| random.below(shape.vocab) as u32).collect();
-        compare(args, &opened, &tokens)
+        // what a device does not support is the verdict on this model, and the others are compared
+        Ok(compare(args, &opened, &tokens)
+            .unwrap_or_else(|why| vec![(false, format!("{:28} {why}", opened.name))]))
     };
     in_parallel(&models, workers(args.model.device), || (), each, |results| verdicts.add_all(&results?))?;
     verdicts.end(format_args!("models are wrong on {}", args.model.device))
@@ -93,7 +95,9 @@ fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
 /// Compares one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed.
 fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
     let want = logits(Device::Cpu.open(args.model.threads)?, opened, tokens, tokens.len(), false)?;
-    let compared = CHUNKS.map(|chunk| {
+    let whole = opened.model.graph.sequence_rules().whole; // of encoders: a text is never split
+    let chunks = CHUNKS.into_iter().filter(|_| !whole).chain(whole.then_some(tokens.len()));
+    let compared = chunks.map(|chunk| {
         let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()), true)?;
         let (same, clear) = same_tops(&want, &got);
         let (what, kl, off, share) = if opened.model.has_experts() {
@@ -109,7 +113,7 @@ fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult
         let counts = format!("{same} of {clear} clear tokens the same, {what} KL {kl:.1e}, off by {off:.1e}");
         Ok((ok, format!("{name:28} {chunk:2} per step: {counts}")))
     });
-    compared.into_iter().collect()
+    compared.collect()
 }
 
 /// The logits after every token, computed in chunks; `window`: layers with a window have their own pages.

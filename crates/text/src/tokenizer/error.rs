@@ -9,7 +9,7 @@ pub enum TokenizerError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// An unsupported `tokenizer.ggml.model`.
-    #[error("tokenizer model `{}` is not supported: want gpt2, llama, gemma4 or bert", shown(.0))]
+    #[error("tokenizer model `{}` is not supported: want gpt2, llama, gemma4, bert or t5", shown(.0))]
     Model(String),
     /// An unknown `tokenizer.ggml.pre`.
     #[error("unknown pre-tokenizer `{}`: a different one would produce wrong tokens", shown(.0))]
