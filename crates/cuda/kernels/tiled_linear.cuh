@@ -1,8 +1,8 @@
 // y = x * w^T for many tokens: equals Op::Linear, Op::Gated and Op::Add of graph/reference.rs on x as halves (half_x.cuh).
 //
 // A block computes 128 rows of w (64 of a gate and 64 of its partner) for N tokens: eight warps have 16 rows each, as the
-// matrix unit's first operand, in registers; tokens are its second operand, in shared memory. Gated tiles may have twelve warps. One more warp copies records and x
-// of a chunk of columns into a ring of stages. The blocks of a cluster share the chunks of a tile, and add their sums at the end.
+// matrix unit's first operand, in registers; tokens are its second operand, in shared memory. Gated tiles may have twelve warps.
+// One more warp copies records and x of a chunk of columns into a ring of stages. The blocks of a cluster share the chunks of a tile, and add their sums at the end.
 //
 // Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
 

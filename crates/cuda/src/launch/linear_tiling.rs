@@ -71,7 +71,7 @@ impl LinearSize {
         self.tall_tiles.filter(|&tall| tokens < STAGED_TOKENS && better(tall) && fits())
     }
 
-    /// Warps that multiply the tiles of a step of one tile of so many tokens.
+    /// Warps that multiply tiles of so many tokens.
     pub(crate) fn row_warps(&self, tokens: usize, limits: &Limits) -> usize {
         if self.better_tall_tiles(tokens, limits).is_some() { TALL_RECORDS } else { TILE_RECORDS }
     }
@@ -204,8 +204,8 @@ impl LinearTiling {
         count: usize,
         limits: &Limits,
     ) -> Option<LinearTiling> {
-        let tall = size.better_tall_tiles(tokens, limits).filter(|_| count == 1);
-        let row_warps = if tall.is_some() { TALL_RECORDS } else { TILE_RECORDS };
+        let tall = size.better_tall_tiles(tokens, limits);
+        let row_warps = size.row_warps(tokens, limits); // that the kernel is compiled for
         let tiles = tall.unwrap_or(size.row_tiles) * count;
         let size = LinearSize { row_tiles: tiles, ..size };
         let small = tall.is_none() && ((count == 1 && tokens < 256) || tokens < LARGE_TILE);
