@@ -124,7 +124,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
 
         // Adds the keys of a slot, the first of which is `key`; keys before `from` and from `end` on are masked.
         DEVICE void add(const u8* slot, const Workspace& workspace, int key, int from, int end, float softcap) {
-            int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g;
+            int lane = fixed_thread() % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g; // not held across phases
             float even[4] = {}, odd[4] = {};
 #pragma unroll
             for (int j = 0; j < STEPS; j++) { // columns may have any order that is the same for keys and queries

@@ -171,8 +171,8 @@ struct Gate {
 };
 
 // The thread's index, read once: otherwise the compiler reads it again and again, each time as slowly as shared memory.
-DEVICE int fixed_thread() {
-    int thread;
+DEVICE u32 fixed_thread() {
+    u32 thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }

@@ -49,7 +49,8 @@ template <bool SIGNS> DEVICE void put_x(bool real, const X& x, int chunk, const 
 // Prepares the warp's chunks of x, two at a time, times the norm's weights; the norm's factor is applied at the end.
 template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, const X& x, u32 epoch) {
     // of experts, the columns of all shapes would otherwise be held across phases
-    int thread = L::USED > 0 ? fixed_thread() : (int)threadIdx.x, lane = thread % 32, warp = thread / 32;
+    u32 thread = L::USED > 0 ? fixed_thread() : threadIdx.x;
+    int lane = thread % 32, warp = thread / 32;
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
     auto chunk_in_matrix = [&](int round) { return L::MIX ? chunk_of(round) % L::MATRIX_CHUNKS : chunk_of(round); };
