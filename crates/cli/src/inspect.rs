@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::json;
 use tern::cpu::Cpu;
 use tern::engine::StateCapacity;
-use tern::formats::{Checkpoint, Value, escaped, shown};
+use tern::formats::{Checkpoint, FileKind, Value, escaped, shown};
 use tern::graph::{Backend, KvCells};
 use tern::models::Model;
 use tern::{inspect_checkpoint, units};
@@ -36,14 +36,13 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     for file in &checkpoint.files {
         let path =
             file.path.as_ref().map_or_else(|| "(embedded in the binary)".into(), |p| p.display().to_string());
-        writeln!(
-            out,
-            "{}: GGUF v{}, {}, alignment {}",
-            escaped(&path),
-            file.version,
-            units::bytes(file.bytes),
-            file.alignment
-        )?;
+        let (path, bytes) = (escaped(&path), units::bytes(file.bytes));
+        match file.kind {
+            FileKind::Gguf { version, alignment } => {
+                writeln!(out, "{path}: GGUF v{version}, {bytes}, alignment {alignment}")?;
+            }
+            FileKind::Safetensors => writeln!(out, "{path}: safetensors, {bytes}")?,
+        }
     }
     writeln!(out, "\nmetadata (dialect {:?})", checkpoint.dialect)?;
     for (key, value) in checkpoint.metadata.iter() {
@@ -113,7 +112,7 @@ impl MemoryNeed {
 fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {
     let mut found: Vec<FormatUse> = vec![];
     for t in checkpoint.tensors.values() {
-        let (weights, bytes) = (t.dims.iter().product::<u64>(), t.data.len() as u64);
+        let (weights, bytes) = (t.dims.iter().product::<u64>(), t.bytes());
         match found.iter_mut().find(|f| f.name == t.quant.name) {
             Some(f) => {
                 f.tensors += 1;
@@ -140,14 +139,16 @@ fn to_json(
     let tensors = checkpoint
         .tensors
         .values()
-        .map(|t| json!({ "name": t.name, "format": t.quant.name, "dims": t.dims, "bytes": t.data.len() }));
+        .map(|t| json!({ "name": t.name, "format": t.quant.name, "dims": t.dims, "bytes": t.bytes() }));
     let formats = formats.iter().map(|f| {
         json!({ "format": f.name, "tensors": f.tensors, "weights": f.weights, "bytes": f.bytes, "bits_per_weight": f.bits })
     });
-    let files = checkpoint
-        .files
-        .iter()
-        .map(|f| json!({ "path": f.path, "bytes": f.bytes, "version": f.version, "alignment": f.alignment }));
+    let files = checkpoint.files.iter().map(|f| match f.kind {
+        FileKind::Gguf { version, alignment } => {
+            json!({ "path": f.path, "bytes": f.bytes, "version": version, "alignment": alignment })
+        }
+        FileKind::Safetensors => json!({ "path": f.path, "bytes": f.bytes }),
+    });
     let memory = model.as_ref().ok().and_then(|model| {
         let need = MemoryNeed::new(checkpoint, model).ok()?;
         Some(json!({

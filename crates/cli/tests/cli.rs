@@ -183,7 +183,7 @@ fn a_model_with_a_nan_fails_with_its_position_in_every_format() {
         let spec = format!("tiny-qwen3:{format}");
         home.run(&["synth", &spec, file, "--vocab", vocab.to_str().unwrap()]).ok();
         let norm = tern::formats::Checkpoint::open(&home.path("tiny.gguf")).unwrap();
-        let norm = norm.tensors["blk.0.attn_norm.weight"].data.to_vec();
+        let norm = norm.tensors["blk.0.attn_norm.weight"].data().to_vec();
         let mut bytes = std::fs::read(home.path("tiny.gguf")).unwrap();
         let at = bytes.windows(norm.len()).position(|part| part == norm).unwrap();
         bytes[at + 8..at + 12].copy_from_slice(&bad.to_le_bytes());

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use indexmap::{IndexMap, map::Entry};
 use tern_quant::Dialect;
 
-use crate::{Access, FormatError, Metadata, Tensor, TensorError, folder, gguf, shard::Shard, split};
+use crate::{Access, FormatError, Metadata, Tensor, TensorError, folder, gguf, hf, shard::Shard, split};
 
 /// One file that a checkpoint was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,10 +15,22 @@ pub struct SourceFile {
     pub path: Option<PathBuf>,
     /// Its size in bytes.
     pub bytes: u64,
-    /// GGUF version, 2 or 3.
-    pub version: u32,
-    /// Every tensor starts at a multiple of this.
-    pub alignment: u64,
+    /// What kind of file it is.
+    pub kind: FileKind,
+}
+
+/// The kind of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// GGUF.
+    Gguf {
+        /// 2 or 3.
+        version: u32,
+        /// Every tensor starts at a multiple of this.
+        alignment: u64,
+    },
+    /// safetensors.
+    Safetensors,
 }
 
 /// A model: metadata and tensors of one file, or of all shards of a split model.
@@ -35,7 +47,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, any shard of a split model, or a folder that contains one model.
+    /// Opens a GGUF file, any shard of a split model, or a folder that contains one model in GGUF or safetensors files. A folder
+    /// of safetensors has the metadata and the tensors that a GGUF file of the same model has.
     ///
     /// The file is mapped: only the header is read, whatever the size of the model. If another process truncates a
     /// mapped file, the next read of the lost part ends the process with SIGBUS; replacing a file by renaming another
@@ -47,7 +60,10 @@ impl Checkpoint {
     /// Like [`Self::open`], with the given [`Access`].
     pub fn open_as(path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
         let path = match path.is_dir() {
-            true => &folder::model_in(path)?,
+            true => match folder::model_in(path)? {
+                folder::Found::Gguf(file) => &file.clone(),
+                folder::Found::Safetensors => return hf::open(path, access).map_err(|e| e.at(path)),
+            },
             false => path,
         };
         let shards = split::shards(path, access)?;
@@ -72,7 +88,7 @@ impl Checkpoint {
 
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
-        self.tensors.values().map(|t| t.data.len() as u64).sum()
+        self.tensors.values().map(|t| t.bytes()).sum()
     }
 }
 
@@ -86,8 +102,7 @@ fn merge(shards: Vec<Shard>) -> Result<Checkpoint, FormatError> {
         files.push(SourceFile {
             path: path.clone(),
             bytes: bytes.len() as u64,
-            version: header.version,
-            alignment: header.alignment,
+            kind: FileKind::Gguf { version: header.version, alignment: header.alignment },
         });
         let placed = gguf::place(&header, dialect, &bytes);
         let in_file = |e: FormatError| match &path {

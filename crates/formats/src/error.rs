@@ -30,14 +30,17 @@ pub enum FormatError {
     Write(#[source] io::Error),
 
     /// A folder without any model.
-    #[error("the folder has no .gguf file")]
+    #[error("the folder has no .gguf or .safetensors file")]
     EmptyFolder,
     /// A folder with more than one model: their names.
     #[error("the folder has {} models, choose one: {}", .0.len(), .0.join(", "))]
     ManyModels(Vec<String>),
-    /// A folder with safetensors only.
-    #[error("the folder has only safetensors files, which are not supported: want a .gguf file")]
-    OnlySafetensors,
+    /// A safetensors file that is not one: what is wrong.
+    #[error("{0}")]
+    Safetensors(String),
+    /// A folder of safetensors whose configuration, tokenizer or tensors cannot be used: why.
+    #[error("{0}")]
+    Config(String),
 
     /// The first bytes are not the magic.
     #[error("not a GGUF file: it starts with \"{}\", want \"GGUF\"", .0.escape_ascii())]

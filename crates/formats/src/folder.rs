@@ -1,4 +1,4 @@
-//! A folder as a model: the one GGUF file or the one split set in it.
+//! A folder as a model: the one GGUF file or the one split set in it, or else its safetensors.
 
 use std::{
     fs,
@@ -7,8 +7,16 @@ use std::{
 
 use crate::{FormatError, split::ShardName};
 
-/// The file to open for a folder.
-pub(crate) fn model_in(folder: &Path) -> Result<PathBuf, FormatError> {
+/// What to open for a folder.
+pub(crate) enum Found {
+    /// A GGUF file.
+    Gguf(PathBuf),
+    /// The folder itself.
+    Safetensors,
+}
+
+/// What to open for a folder.
+pub(crate) fn model_in(folder: &Path) -> Result<Found, FormatError> {
     let io = |e| FormatError::Io(folder.into(), e);
     let mut candidates = Vec::new();
     let mut safetensors = false;
@@ -23,8 +31,8 @@ pub(crate) fn model_in(folder: &Path) -> Result<PathBuf, FormatError> {
     candidates.sort();
     candidates.dedup();
     let refused = match candidates.as_slice() {
-        [one] => return Ok(folder.join(one)),
-        [] if safetensors => FormatError::OnlySafetensors,
+        [one] => return Ok(Found::Gguf(folder.join(one))),
+        [] if safetensors => return Ok(Found::Safetensors),
         [] => FormatError::EmptyFolder,
         _ => FormatError::ManyModels(candidates),
     };

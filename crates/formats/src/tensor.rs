@@ -1,4 +1,6 @@
-//! One tensor of a model file: its shape, its format, and its bytes in the mapped file.
+//! One tensor of a model: its shape, its format, and its bytes, in the mapped file or computed from it.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tern_quant::Quant;
@@ -6,17 +8,50 @@ use tern_quant::Quant;
 /// One tensor: a shape, a format, and the bytes.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// The name in the file, `blk.0.attn_q.weight`.
+    /// The name in GGUF files, `blk.0.attn_q.weight`.
     pub name: String,
     /// The format of its blocks.
     pub quant: &'static Quant,
     /// GGUF order: `dims[0]` is the fastest, the K of a matrix product. Never empty; no dimension is zero.
     pub dims: Vec<u64>,
-    /// All blocks and the format's tail: a slice of the file, with no alignment guarantee, so read it bytewise.
-    pub data: Bytes,
+    data: Data,
+}
+
+/// All blocks of a tensor and the format's tail.
+#[derive(Clone)]
+enum Data {
+    /// A slice of the file.
+    Mapped(Bytes),
+    /// Another arrangement of the file's bytes: made when it is read, so that opening a model reads nothing.
+    Computed(u64, Arc<dyn Fn() -> Vec<u8> + Send + Sync>),
+}
+
+impl std::fmt::Debug for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Data::Mapped(bytes) => write!(f, "{} mapped bytes", bytes.len()),
+            Data::Computed(bytes, _) => write!(f, "{bytes} computed bytes"),
+        }
+    }
 }
 
 impl Tensor {
+    /// A tensor whose bytes are a slice of a file.
+    pub(crate) fn mapped(name: String, quant: &'static Quant, dims: Vec<u64>, data: Bytes) -> Tensor {
+        Tensor { name, quant, dims, data: Data::Mapped(data) }
+    }
+
+    /// A tensor of `bytes` bytes that are made when they are read.
+    pub(crate) fn computed(
+        name: String,
+        quant: &'static Quant,
+        dims: Vec<u64>,
+        bytes: u64,
+        make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    ) -> Tensor {
+        Tensor { name, quant, dims, data: Data::Computed(bytes, Arc::new(make)) }
+    }
+
     /// Weights per row: `dims[0]`.
     pub fn cols(&self) -> usize {
         self.dims.first().map_or(1, |&k| k as usize)
@@ -25,5 +60,22 @@ impl Tensor {
     /// Rows: the product of all other dimensions.
     pub fn rows(&self) -> usize {
         self.dims.iter().skip(1).product::<u64>() as usize
+    }
+
+    /// Bytes of the data.
+    pub fn bytes(&self) -> u64 {
+        match &self.data {
+            Data::Mapped(bytes) => bytes.len() as u64,
+            Data::Computed(bytes, _) => *bytes,
+        }
+    }
+
+    /// All blocks and the format's tail: a slice of the file, or computed by this call. There is no alignment guarantee, so read
+    /// it bytewise.
+    pub fn data(&self) -> Bytes {
+        match &self.data {
+            Data::Mapped(bytes) => bytes.clone(),
+            Data::Computed(_, make) => make().into(),
+        }
     }
 }

@@ -48,11 +48,11 @@ fn survive(bytes: &[u8]) -> bool {
     assert!(taken <= allowance(bytes.len()), "{taken} bytes allocated for a file of {}", bytes.len());
     match outcome {
         Ok(model) => {
-            let sum: u64 = model.tensors.values().flat_map(|t| &t.data).map(|&b| u64::from(b)).sum();
+            let sum: u64 = model.tensors.values().flat_map(|t| t.data()).map(u64::from).sum();
             assert!(sum <= 255 * bytes.len() as u64);
             for tensor in model.tensors.values() {
                 let weights = tensor.rows() as u64 * tensor.cols() as u64;
-                assert_eq!(tensor.quant.tensor_bytes(weights), Some(tensor.data.len() as u64));
+                assert_eq!(tensor.quant.tensor_bytes(weights), Some(tensor.bytes()));
             }
             true
         }

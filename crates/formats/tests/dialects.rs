@@ -33,7 +33,7 @@ fn each_dialect_is_recognised() {
         assert_eq!(read.dialect, dialect, "{}", quant.name);
         let up = &read.tensors["up"];
         assert_eq!(up.quant.name, quant.name);
-        assert_eq!(up.data, common::pattern(1, quant.tensor_bytes(256 * 24).unwrap()));
+        assert_eq!(up.data(), common::pattern(1, quant.tensor_bytes(256 * 24).unwrap()));
         assert_eq!(read.tensors["norm"].quant.name, "F32");
     }
 }
@@ -131,5 +131,5 @@ fn microsoft_ids_have_their_microsoft_meaning() {
 #[test]
 fn the_scale_after_an_i2_s_tensor_is_part_of_it() {
     let read = Checkpoint::from_bytes(model(&[], &I2_S).into()).unwrap();
-    assert_eq!(read.tensors["embd"].data.len(), 256 * 40 / 4 + 32);
+    assert_eq!(read.tensors["embd"].bytes(), 256 * 40 / 4 + 32);
 }

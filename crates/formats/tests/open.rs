@@ -6,7 +6,7 @@ use std::{fs, io::Write as _, path::Path};
 
 use common::{file, text};
 use tempfile::tempdir;
-use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
+use tern_formats::{Checkpoint, FileKind, Metadata, Value, gguf::Writer};
 use tern_quant::{Dialect, F32, Q1_0, Q2_0_G128};
 
 fn refusal(path: &Path) -> String {
@@ -23,13 +23,16 @@ fn the_embedded_model_opens() {
     assert_eq!(model.metadata.str("general.architecture").unwrap(), "qwen3");
     assert_eq!(model.dialect, Dialect::Ggml);
     assert_eq!(model.files.len(), 1);
-    assert_eq!((model.files[0].bytes, model.files[0].version, model.files[0].alignment), (3_862_272, 3, 32));
+    assert_eq!(
+        (model.files[0].bytes, model.files[0].kind),
+        (3_862_272, FileKind::Gguf { version: 3, alignment: 32 })
+    );
     let embd = &model.tensors["token_embd.weight"];
     assert_eq!(embd.quant.name, "Q1_0");
     assert_eq!(embd.cols(), model.metadata.usize("qwen3.embedding_length").unwrap());
     assert_eq!(embd.rows(), model.metadata.strings("tokenizer.ggml.tokens").unwrap().len());
     assert_eq!(
-        embd.data.len(),
+        embd.data().len(),
         embd.quant.tensor_bytes((embd.rows() * embd.cols()) as u64).unwrap() as usize
     );
     let blocks = model.metadata.usize("qwen3.block_count").unwrap();
@@ -40,7 +43,10 @@ fn the_embedded_model_opens() {
     let same = Checkpoint::from_bytes(bytes.into()).unwrap();
     assert_eq!(same.metadata, model.metadata);
     assert!(
-        same.tensors.values().zip(model.tensors.values()).all(|(a, b)| a.data == b.data && a.dims == b.dims)
+        same.tensors
+            .values()
+            .zip(model.tensors.values())
+            .all(|(a, b)| a.data() == b.data() && a.dims == b.dims)
     );
 }
 
@@ -53,12 +59,15 @@ fn a_model_written_again_is_the_same_model() {
         writer.declare(&tensor.name, tensor.quant, &tensor.dims).unwrap();
     }
     let mut copy = Vec::new();
-    let size = writer.write_to(&mut copy, |i, out| out.write_all(&model.tensors[i].data)).unwrap();
+    let size = writer.write_to(&mut copy, |i, out| out.write_all(&model.tensors[i].data())).unwrap();
     assert_eq!(size, copy.len() as u64);
     let copy = Checkpoint::from_bytes(copy.into()).unwrap();
     assert_eq!(copy.metadata, model.metadata);
     assert!(
-        copy.tensors.values().zip(model.tensors.values()).all(|(a, b)| a.name == b.name && a.data == b.data)
+        copy.tensors
+            .values()
+            .zip(model.tensors.values())
+            .all(|(a, b)| a.name == b.name && a.data() == b.data())
     );
 }
 
@@ -80,12 +89,9 @@ fn missing_and_other_files_are_named_in_errors() {
 fn a_folder_opens_its_only_model() {
     let dir = tempdir().unwrap();
     let at = dir.path().display();
-    assert_eq!(refusal(dir.path()), format!("{at}: the folder has no .gguf file"));
+    assert_eq!(refusal(dir.path()), format!("{at}: the folder has no .gguf or .safetensors file"));
     fs::write(dir.path().join("model.safetensors"), "").unwrap();
-    assert_eq!(
-        refusal(dir.path()),
-        format!("{at}: the folder has only safetensors files, which are not supported: want a .gguf file")
-    );
+    assert_eq!(refusal(dir.path()), format!("{at}: the folder has no config.json"));
     fs::write(dir.path().join("b.gguf"), file(&[], &[])).unwrap();
     let opened = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(opened.files[0].path.as_deref(), Some(dir.path().join("b.gguf").as_path()));
@@ -109,7 +115,7 @@ fn a_file_of_many_gigabytes_is_not_read() {
     out.set_len(header.len() as u64 + (8 << 30)).unwrap();
     let opened = Checkpoint::open(&path).unwrap();
     assert_eq!(opened.total_bytes(), 8 << 30);
-    assert_eq!(opened.tensors["w7"].data.len(), 1 << 30);
+    assert_eq!(opened.tensors["w7"].bytes(), 1 << 30);
 }
 
 /// Three shards: `(metadata, tensors)` in three files; the weights have the legacy format of id 42.
@@ -145,10 +151,11 @@ fn any_shard_opens_the_whole_model() {
         let model = Checkpoint::open(&path).unwrap();
         assert_eq!(model.tensors.keys().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         assert_eq!(model.dialect, Dialect::PrismLegacy);
-        assert_eq!(model.tensors["d"].data, common::pattern(0, 36));
-        assert_eq!(model.tensors["b"].data, common::pattern(1, 32));
+        assert_eq!(model.tensors["d"].data(), common::pattern(0, 36));
+        assert_eq!(model.tensors["b"].data(), common::pattern(1, 32));
         assert_eq!(model.metadata.iter().map(|(k, _)| k).collect::<Vec<_>>(), ["general.architecture"]);
-        assert_eq!(model.files.iter().map(|f| f.alignment).collect::<Vec<_>>(), [32, 32, 64]);
+        let kinds = [32, 32, 64].map(|alignment| FileKind::Gguf { version: 3, alignment });
+        assert_eq!(model.files.iter().map(|f| f.kind).collect::<Vec<_>>(), kinds);
     }
 }
 

@@ -142,7 +142,7 @@ fn gguf() -> Run {
     Box::new(|input| {
         let Ok(checkpoint) = Checkpoint::from_bytes(input.to_vec().into()) else { return };
         for tensor in checkpoint.tensors.values() {
-            std::hint::black_box(tensor.data.iter().map(|b| u64::from(*b)).sum::<u64>());
+            std::hint::black_box(tensor.data().iter().map(|b| u64::from(*b)).sum::<u64>());
         }
         for (key, value) in checkpoint.metadata.iter() {
             std::hint::black_box((key, value.summary()));

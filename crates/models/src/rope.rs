@@ -13,7 +13,7 @@ pub(crate) enum Scaling {
     /// Frequencies divided by a factor (1 leaves them alone).
     Linear(f32),
     /// High frequencies kept, low ones divided, blended between.
-    Yarn { factor: f32, original_context: usize, betas: [f32; 2], magnitude: f32 },
+    Yarn { factor: f32, original_context: usize, betas: [f32; 2], truncate: bool, magnitude: f32 },
 }
 
 impl Build<'_> {
@@ -61,13 +61,14 @@ impl Build<'_> {
                 let beta = |name: &str| keys.optional_f32(name);
                 let betas = [beta("rope.scaling.yarn_beta_fast")?, beta("rope.scaling.yarn_beta_slow")?];
                 let betas = [0, 1].map(|i| betas[i].filter(|b| *b > 0.0).unwrap_or(YARN_BETAS[i]));
+                let truncate = keys.optional_bool("rope.scaling.yarn_truncate")?.unwrap_or(true);
                 // models with this key have the factor in the scale of the scores
                 let log_multiplier = keys.optional_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
                 let magnitude = match self.config.arch.as_str() {
                     "deepseek2" if log_multiplier != 0.0 => 1.0,
                     _ => yarn_magnitude(factor, 1.0) / yarn_magnitude(factor, log_multiplier),
                 };
-                Scaling::Yarn { factor, original_context, betas, magnitude }
+                Scaling::Yarn { factor, original_context, betas, truncate, magnitude }
             }
             Some(other) => {
                 let text = format!(
@@ -119,8 +120,11 @@ fn table(dims: usize, base: f32, scaling: Scaling, divisors: Option<&[f32]>, att
         let plain = base.powf(-2.0 * i as f32 / dims as f32) / divisors.map_or(1.0, |d| d[i]);
         match scaling {
             Scaling::Linear(factor) => plain / factor,
-            Scaling::Yarn { factor, original_context, betas, .. } => {
-                let (low, high) = yarn_range(dims, base, original_context, betas);
+            Scaling::Yarn { factor, original_context, betas, truncate, .. } => {
+                let [low, high] = yarn_range(dims, base, original_context, betas);
+                let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
+                let last = dims as f32 - 1.0;
+                let (low, high) = (low.clamp(0.0, last), high.clamp(0.0, last));
                 let ramp = 1.0 - ((i as f32 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 plain / factor * (1.0 - ramp) + plain * ramp
             }
@@ -139,13 +143,11 @@ pub(crate) fn yarn_magnitude(factor: f32, multiplier: f32) -> f32 {
 }
 
 /// The pairs between which YaRN blends.
-fn yarn_range(dims: usize, base: f32, original_context: usize, [fast, slow]: [f32; 2]) -> (f32, f32) {
-    let pair = |beta: f32| {
+fn yarn_range(dims: usize, base: f32, original_context: usize, betas: [f32; 2]) -> [f32; 2] {
+    betas.map(|beta| {
         let turns = original_context as f32 / (beta * 2.0 * std::f32::consts::PI);
         dims as f32 * turns.ln() / (2.0 * base.ln())
-    };
-    let last = dims as f32 - 1.0;
-    (pair(fast).floor().clamp(0.0, last), pair(slow).ceil().clamp(0.0, last))
+    })
 }
 
 #[cfg(test)]
@@ -156,7 +158,13 @@ mod tests {
     fn yarn_keeps_high_frequencies_and_divides_low_ones() {
         let plain = table(128, 1e6, Scaling::Linear(1.0), None, 1.0);
         let magnitude = yarn_magnitude(4.0, 1.0);
-        let yarn = Scaling::Yarn { factor: 4.0, original_context: 16384, betas: YARN_BETAS, magnitude };
+        let yarn = Scaling::Yarn {
+            factor: 4.0,
+            original_context: 16384,
+            betas: YARN_BETAS,
+            truncate: true,
+            magnitude,
+        };
         let yarn = table(128, 1e6, yarn, None, 1.0);
         assert_eq!(plain.freqs[0], yarn.freqs[0]);
         assert!((plain.freqs[63] / yarn.freqs[63] - 4.0).abs() < 1e-5);

@@ -11,5 +11,5 @@ pub(crate) fn host_tensor(t: &Tensor) -> Result<HostTensor, ModelError> {
         let text = format!("{}: format {} is known but cannot be run", t.name, t.quant.name);
         return Err(ModelError::Tensor(text));
     }
-    Ok(HostTensor::new(&t.name, t.quant, [t.rows(), t.cols()], t.data.clone())?)
+    Ok(HostTensor::new(&t.name, t.quant, [t.rows(), t.cols()], t.data())?)
 }

@@ -67,6 +67,8 @@ struct Add {
     sep: bool,
     /// A space before the text and after each marker (SentencePiece).
     space: bool,
+    /// The space after markers is omitted.
+    space_first: bool,
 }
 
 impl Tokenizer {
@@ -132,7 +134,7 @@ impl Tokenizer {
                     spm.encode(&self.vocab, text, self.add.space && after_marker, out)?;
                 }
             }
-            after_marker = matches!(part, Part::Token(_));
+            after_marker = matches!(part, Part::Token(_)) && !self.add.space_first;
         }
         if add_special && self.add.eos {
             out.ids.extend(self.roles.eos);

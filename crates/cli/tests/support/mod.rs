@@ -113,5 +113,5 @@ pub(crate) fn stories_with(home: &Home, name: &str, keys: &[(&str, tern::formats
     let tensors: Vec<_> = stories.tensors.values().collect();
     tensors.iter().for_each(|t| writer.declare(&t.name, t.quant, &t.dims).unwrap());
     let mut file = std::fs::File::create(home.path(name)).unwrap();
-    writer.write_to(&mut file, |index, out| out.write_all(&tensors[index].data)).unwrap();
+    writer.write_to(&mut file, |index, out| out.write_all(&tensors[index].data())).unwrap();
 }

@@ -24,12 +24,7 @@ pub(crate) fn place(header: &Header, dialect: Dialect, file: &Bytes) -> Result<V
         spans.push((info.offset, end, info.name.as_str()));
         // both ends are inside the file, whose length is a usize
         let range = (header.data_start + info.offset) as usize..(header.data_start + end) as usize;
-        tensors.push(Tensor {
-            name: info.name.clone(),
-            quant,
-            dims: info.dims.clone(),
-            data: file.slice(range),
-        });
+        tensors.push(Tensor::mapped(info.name.clone(), quant, info.dims.clone(), file.slice(range)));
     }
     spans.sort_unstable();
     for pair in spans.windows(2) {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use hashbrown::HashMap;
 use tern_formats::Metadata;
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use super::encoding::{EncodeError, Encoding};
 use super::merge::{Join, NO_TOKEN, Word};
@@ -20,6 +21,8 @@ pub(super) struct Bpe {
     /// The token of each byte: the initial symbols at byte level, the fallback for plain text.
     bytes: [u32; 256],
     longest: usize,
+    /// Text is composed (NFC) first.
+    composes: bool,
 }
 
 impl Bpe {
@@ -62,7 +65,8 @@ impl Bpe {
             id.unwrap_or(NO_TOKEN)
         });
         let splitter = Splitter::new(pre.steps);
-        Ok(Bpe { pre, splitter, merges, bytes, longest: vocab.longest() })
+        let composes = metadata.optional_bool("tokenizer.normalizer.nfc")?.unwrap_or(false);
+        Ok(Bpe { pre, splitter, merges, bytes, longest: vocab.longest(), composes })
     }
 
     /// The bytes that have no token and are dropped.
@@ -76,6 +80,14 @@ impl Bpe {
         text: &str,
         out: &mut Encoding<'_>,
     ) -> Result<(), EncodeError> {
+        let composed: String;
+        let text = match self.composes && is_nfc_quick(text.chars()) != IsNormalized::Yes {
+            true => {
+                composed = text.nfc().collect();
+                &composed
+            }
+            false => text,
+        };
         let text = match self.pre.spelling {
             Spelling::ByteLevel => Cow::Borrowed(text),
             Spelling::SpaceMark => Cow::Owned(text.replace(' ', SPACE_MARK.encode_utf8(&mut [0; 4]))),

@@ -42,16 +42,29 @@ impl Tokenizer {
         };
         let roles = Roles::read(metadata, &mut vocab, defaults, &mut warnings)?;
         let (spelling, mut add) = match model {
-            "llama" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: false, space: true }),
-            "t5" => (Spelling::SpaceMark, Add { bos: false, eos: true, sep: false, space: true }),
-            "bert" => (Spelling::SpaceMark, Add { bos: true, eos: false, sep: true, space: false }),
-            _ => (pre.spelling, Add { bos: pre.add_bos, eos: false, sep: false, space: false }),
+            "llama" => (
+                Spelling::SpaceMark,
+                Add { bos: true, eos: false, sep: false, space: true, space_first: false },
+            ),
+            "t5" => (
+                Spelling::SpaceMark,
+                Add { bos: false, eos: true, sep: false, space: true, space_first: false },
+            ),
+            "bert" => (
+                Spelling::SpaceMark,
+                Add { bos: true, eos: false, sep: true, space: false, space_first: false },
+            ),
+            _ => (
+                pre.spelling,
+                Add { bos: pre.add_bos, eos: false, sep: false, space: false, space_first: false },
+            ),
         };
         for (slot, key) in [
             (&mut add.bos, "tokenizer.ggml.add_bos_token"),
             (&mut add.eos, "tokenizer.ggml.add_eos_token"),
             (&mut add.sep, "tokenizer.ggml.add_sep_token"),
             (&mut add.space, "tokenizer.ggml.add_space_prefix"),
+            (&mut add.space_first, "tokenizer.add_space_prefix_first"),
         ] {
             *slot = metadata.optional_bool(key)?.unwrap_or(*slot);
         }

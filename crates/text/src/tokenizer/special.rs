@@ -82,6 +82,9 @@ impl Roles {
         };
         let mut ends: Vec<u32> =
             [roles.eos, id_of("eot", None)?, id_of("eom", None)?].into_iter().flatten().collect();
+        // folders may list any number
+        let listed = metadata.optional_usizes("tokenizer.eog_token_ids")?.unwrap_or_default();
+        ends.extend(listed.into_iter().filter(|id| *id < size).map(|id| id as u32));
         for &(role, texts) in FILL_ENDS {
             let by_text = texts.iter().find_map(|text| vocab.id_of(text));
             if let Some(id) = id_of(role, by_text)? {

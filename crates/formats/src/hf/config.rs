@@ -1,0 +1,128 @@
+//! The JSON files of a folder, with typed lookups whose errors name the file and the key.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::{FormatError, shown};
+
+/// The largest JSON file: the largest `tokenizer.json` has some 30 MB.
+const MAX_BYTES: u64 = 1 << 28;
+
+/// One JSON object of a folder.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Config {
+    /// The file it is from, for errors.
+    file: String,
+    /// The keys of the language model first, if the object has others too.
+    objects: Vec<Map<String, Value>>,
+}
+
+/// A number as large as any.
+const LARGE: &str = "1e300";
+
+/// Keys under which configurations of several models have that of the language model.
+const LANGUAGE: [&str; 3] = ["text_config", "llm_config", "language_config"];
+
+type Lookup<T> = Result<T, FormatError>;
+
+impl Config {
+    /// Reads `file` of the folder; `None` if it does not exist.
+    pub(crate) fn read(folder: &Path, file: &str) -> Lookup<Option<Config>> {
+        let path = folder.join(file);
+        let Some(text) = read_text(&path)? else { return Ok(None) };
+        let parsed = serde_json::from_str(&text).or_else(|e| match text.contains("Infinity") {
+            true => serde_json::from_str(&text.replace("Infinity", LARGE)), // Python writes it, JSON does not have it
+            false => Err(e),
+        });
+        let object: Map<String, Value> =
+            parsed.map_err(|e| FormatError::Config(format!("{file} is not a JSON object: {e}")))?;
+        let inner = LANGUAGE.iter().find_map(|key| object.get(*key)?.as_object().cloned());
+        let objects = inner.into_iter().chain([object]).collect();
+        Ok(Some(Config { file: file.into(), objects }))
+    }
+
+    /// The value of a key; `null` counts as missing.
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        self.objects.iter().find_map(|object| object.get(key)).filter(|value| !value.is_null())
+    }
+
+    /// The object under a key, as a configuration of its own.
+    pub(crate) fn object(&self, key: &str) -> Lookup<Option<Config>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let object = value.as_object().ok_or_else(|| self.wrong(key, "an object"))?;
+        Ok(Some(Config { file: format!("{}: {key}", self.file), objects: vec![object.clone()] }))
+    }
+
+    pub(crate) fn optional_usize(&self, key: &str) -> Lookup<Option<u64>> {
+        self.typed(key, "a whole number", Value::as_u64)
+    }
+
+    pub(crate) fn usize(&self, key: &str) -> Lookup<u64> {
+        self.optional_usize(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub(crate) fn optional_f64(&self, key: &str) -> Lookup<Option<f64>> {
+        self.typed(key, "a number", Value::as_f64)
+    }
+
+    pub(crate) fn f64(&self, key: &str) -> Lookup<f64> {
+        self.optional_f64(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub(crate) fn optional_bool(&self, key: &str) -> Lookup<Option<bool>> {
+        self.typed(key, "a bool", Value::as_bool)
+    }
+
+    pub(crate) fn optional_str(&self, key: &str) -> Lookup<Option<&str>> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
+    pub(crate) fn optional_f64s(&self, key: &str) -> Lookup<Option<Vec<f64>>> {
+        self.typed(key, "a list of numbers", |v| v.as_array()?.iter().map(Value::as_f64).collect())
+    }
+
+    pub(crate) fn optional_usizes(&self, key: &str) -> Lookup<Option<Vec<u64>>> {
+        self.typed(key, "a list of whole numbers", |v| v.as_array()?.iter().map(Value::as_u64).collect())
+    }
+
+    pub(crate) fn optional_strings(&self, key: &str) -> Lookup<Option<Vec<&str>>> {
+        self.typed(key, "a list of strings", |v| v.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        want: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Lookup<Option<T>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.wrong(key, want))
+    }
+
+    /// The error of a missing key.
+    pub(crate) fn missing(&self, key: &str) -> FormatError {
+        FormatError::Config(format!("{}: `{key}` is missing", self.file))
+    }
+
+    /// The error of a value that is not what was expected.
+    pub(crate) fn wrong(&self, key: &str, want: &str) -> FormatError {
+        let found = self.get(key).map_or("nothing".into(), Value::to_string);
+        FormatError::Config(format!("{}: `{key}`: want {want}, file has {}", self.file, shown(&found)))
+    }
+}
+
+/// The text of a file; `None` if it does not exist.
+pub(crate) fn read_text(path: &Path) -> Lookup<Option<String>> {
+    let io = |e| FormatError::Io(path.into(), e);
+    let bytes = match std::fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io(e)),
+    };
+    if bytes > MAX_BYTES {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Err(FormatError::Config(format!("{name} has {bytes} bytes: want at most {MAX_BYTES}")));
+    }
+    std::fs::read_to_string(path).map(Some).map_err(io)
+}

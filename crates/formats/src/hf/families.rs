@@ -1,0 +1,77 @@
+//! Every architecture that folders may have, by the names in their `config.json`.
+
+mod dense;
+mod experts;
+mod gemma;
+mod latent;
+mod recurrent;
+
+use super::family::Family;
+
+/// Every family.
+pub(crate) static ALL: &[&Family] = &[
+    &dense::LLAMA,
+    &dense::QWEN2,
+    &dense::QWEN3,
+    &gemma::GEMMA3,
+    &gemma::GEMMA4,
+    &dense::PHI3,
+    &gemma::GEMMA2,
+    &dense::OLMO2,
+    &dense::OLMO3,
+    &dense::EXAONE4,
+    &dense::GLM4,
+    &dense::SEED_OSS,
+    &dense::HUNYUAN,
+    &dense::ERNIE,
+    &dense::SMOLLM3,
+    &dense::GRANITE,
+    &dense::QWEN3VL,
+    &dense::MISTRAL3,
+    &dense::BITNET,
+    &experts::MIXTRAL,
+    &experts::QWEN3MOE,
+    &experts::GRANITE_MOE,
+    &experts::GLM4_MOE,
+    &experts::GPT_OSS,
+    &latent::DEEPSEEK2,
+    &latent::DEEPSEEK3,
+    &recurrent::QWEN35,
+    &recurrent::QWEN35_MOE,
+    &recurrent::QWEN3_NEXT,
+    &recurrent::LFM2,
+    &recurrent::LFM2_MOE,
+    &recurrent::MAMBA2,
+];
+
+/// The family of a name in `architectures`.
+pub(crate) fn find(name: &str) -> Option<&'static Family> {
+    ALL.iter().copied().find(|family| family.names.contains(&name))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let names: Vec<&str> = ALL.iter().flat_map(|family| family.names).copied().collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        assert!(find("LlamaForCausalLM").is_some_and(|family| family.arch == "llama"));
+        assert!(find("NoSuchModel").is_none());
+    }
+
+    #[test]
+    fn the_documentation_lists_every_name() {
+        let text = include_str!("../../../../docs/models.md");
+        let (_, table) = text.split_once("## Folders of safetensors").unwrap();
+        let (table, _) = table.split_once("\n## ").unwrap();
+        let words: BTreeSet<&str> = table.split([' ', ',', ';', '|', '\n']).collect();
+        for name in ALL.iter().flat_map(|family| family.names) {
+            assert!(words.contains(name), "{name} is not in docs/models.md");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Decoders with experts and plain attention.
+
+use super::super::family::Kind::{OptionalUint, Uint};
+use super::super::family::{EXPERT_KEYS, Family, PAIRED_HEADS, key, rule};
+use super::super::import::{Import, shape_error};
+use super::super::matrix::Matrix;
+use super::dense::{GRANITE_KEYS, limit_context};
+use crate::{FormatError, Value};
+
+/// How experts are chosen, as GGUF numbers it.
+pub(super) const SOFTMAX: u64 = 1;
+pub(super) const SIGMOID: u64 = 2;
+
+pub(crate) static MIXTRAL: Family = Family {
+    names: &["MixtralForCausalLM"],
+    arch: "llama",
+    keys: &[EXPERT_KEYS],
+    tensors: &[
+        &PAIRED_HEADS,
+        &[
+            rule("layers.block_sparse_moe.gate", "ffn_gate_inp"),
+            rule("layers.block_sparse_moe.experts.*.w1", "ffn_gate_exps"),
+            rule("layers.block_sparse_moe.experts.*.w3", "ffn_up_exps"),
+            rule("layers.block_sparse_moe.experts.*.w2", "ffn_down_exps"),
+        ],
+    ],
+    prepare: limit_context,
+};
+
+pub(crate) static QWEN3MOE: Family = Family {
+    names: &["Qwen3MoeForCausalLM"],
+    arch: "qwen3moe",
+    keys: &[EXPERT_KEYS],
+    tensors: &[],
+    prepare: |import| {
+        import.check_all_experts()?;
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")?;
+        limit_context(import)
+    },
+};
+
+pub(crate) static GRANITE_MOE: Family = Family {
+    names: &["GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"],
+    arch: "granitemoe",
+    keys: &[
+        GRANITE_KEYS,
+        EXPERT_KEYS,
+        &[key("shared_intermediate_size", "expert_shared_feed_forward_length", OptionalUint)],
+    ],
+    tensors: &[&PAIRED_HEADS, &[rule("layers.block_sparse_moe.router.layer", "ffn_gate_inp")]],
+    prepare: |import| {
+        import
+            .split_gate_up("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight")?;
+        for layer in 0..import.layers()? {
+            let Some(both) = import.take_optional(&format!("layers.{layer}.shared_mlp.input_linear.weight"))
+            else {
+                continue;
+            };
+            let half = both.rows() / 2;
+            let down = import.take(&format!("layers.{layer}.shared_mlp.output_linear.weight"))?;
+            import.put(format!("blk.{layer}.ffn_gate_shexp.weight"), both.clone().row_range(0, half))?;
+            import.put(format!("blk.{layer}.ffn_up_shexp.weight"), both.row_range(half, half))?;
+            import.put(format!("blk.{layer}.ffn_down_shexp.weight"), down)?;
+        }
+        Ok(())
+    },
+};
+
+pub(crate) static GLM4_MOE: Family = Family {
+    names: &["Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration"],
+    arch: "glm4moe",
+    keys: &[EXPERT_KEYS],
+    tensors: &[&[rule("layers.post_attention_layernorm", "post_attention_norm")]],
+    prepare: |import| {
+        import.set("expert_gating_func", Value::Uint(SIGMOID));
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    },
+};
+
+pub(crate) static GPT_OSS: Family = Family {
+    names: &["GptOssForCausalLM"],
+    arch: "gpt-oss",
+    keys: &[EXPERT_KEYS, &[key("intermediate_size", "expert_feed_forward_length", Uint)]],
+    tensors: &[&[
+        rule("layers.post_attention_layernorm", "post_attention_norm"),
+        rule("layers.self_attn.sinks", "attn_sinks.weight"),
+        rule("layers.mlp.router", "ffn_gate_inp"),
+        rule("layers.mlp.experts.down_proj_bias", "ffn_down_exps.bias"),
+    ]],
+    prepare: |import| {
+        import.set_window(2)?;
+        (0..import.layers()?).try_for_each(|layer| import.interleaved_experts(layer))
+    },
+};
+
+impl Import {
+    /// Refuses models in which some layers have no experts.
+    pub(super) fn check_all_experts(&self) -> Result<(), FormatError> {
+        if self.config.optional_usize("decoder_sparse_step")?.unwrap_or(1) != 1 {
+            return Err(self.config.wrong("decoder_sparse_step", "1"));
+        }
+        match self.config.optional_usizes("mlp_only_layers")? {
+            Some(layers) if !layers.is_empty() => Err(self.config.wrong("mlp_only_layers", "no layers")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Experts in one tensor of `[experts, gate and up, columns]` and one of `[experts, columns, inner]`, if layers have them.
+    pub(super) fn split_gate_up(&mut self, both: &str, down: &str) -> Result<(), FormatError> {
+        for layer in 0..self.layers()? {
+            let name = format!("layers.{layer}.{both}");
+            let Some(both) = self.take_optional(&name) else { continue };
+            let &[experts, rows, cols] = both.shape.as_slice() else {
+                return Err(shape_error(&name, &[0, 0, 0], &both.shape));
+            };
+            let half = rows / 2;
+            let part = |start: u64| -> Matrix {
+                let row = move |r: u64| (r / half * rows + start + r % half) as u32;
+                let order = (0..experts * half).map(row).collect();
+                both.clone().gathered(order).reshaped(vec![experts, half, cols])
+            };
+            let (gate, up) = (part(0), part(half));
+            self.put(format!("blk.{layer}.ffn_gate_exps.weight"), gate)?;
+            self.put(format!("blk.{layer}.ffn_up_exps.weight"), up)?;
+            let down = self.take(&format!("layers.{layer}.{down}"))?;
+            self.put(format!("blk.{layer}.ffn_down_exps.weight"), down)?;
+        }
+        Ok(())
+    }
+
+    /// The experts of gpt-oss: gate and up are the even and the odd rows. Floats are stored with exchanged dimensions.
+    fn interleaved_experts(&mut self, layer: u64) -> Result<(), FormatError> {
+        let name = |part: &str| format!("layers.{layer}.mlp.experts.{part}");
+        let (both, down) = (self.take(&name("gate_up_proj"))?, self.take(&name("down_proj"))?);
+        let (both, down) = match both.is_float() && down.is_float() {
+            true if both.shape.len() == 3 && down.shape.len() == 3 => (both.transposed(), down.transposed()),
+            _ => (both, down),
+        };
+        let bias = self.take(&name("gate_up_proj_bias"))?;
+        let &[experts, rows, cols] = both.shape.as_slice() else {
+            return Err(shape_error(&name("gate_up_proj"), &[0, 0, 0], &both.shape));
+        };
+        if bias.shape != [experts, rows] {
+            return Err(shape_error(&name("gate_up_proj_bias"), &[experts, rows], &bias.shape));
+        }
+        let half = rows / 2;
+        let order = |odd: u64| -> Vec<u32> { (0..experts * half).map(|r| (2 * r + odd) as u32).collect() };
+        for (odd, part) in [(0, "gate"), (1, "up")] {
+            let weight = both.clone().gathered(order(odd)).reshaped(vec![experts, half, cols]);
+            self.put(format!("blk.{layer}.ffn_{part}_exps.weight"), weight)?;
+            let vector = bias.clone().in_f32().reshaped(vec![experts * rows]);
+            let vector = vector.gathered(order(odd)).reshaped(vec![experts, half]);
+            self.put(format!("blk.{layer}.ffn_{part}_exps.bias"), vector)?;
+        }
+        self.put(format!("blk.{layer}.ffn_down_exps.weight"), down)
+    }
+}

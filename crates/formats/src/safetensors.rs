@@ -1,0 +1,135 @@
+//! One safetensors file: a JSON header with the dtype, shape and range of each tensor, then the data.
+//!
+//! The header is parsed here and not by the `safetensors` crate: its errors name neither the tensor nor both numbers, and it has no
+//! dtypes of quantised checkpoints that it does not know itself.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use crate::{FormatError, shown};
+
+/// The largest header: far more than the largest model needs.
+const MAX_HEADER: u64 = 100 << 20;
+
+/// The type of the elements of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dtype {
+    pub(crate) name: &'static str,
+    /// Bytes of an element.
+    pub(crate) bytes: u64,
+}
+
+/// Every dtype of whole bytes.
+static DTYPES: &[Dtype] = &[
+    Dtype { name: "F64", bytes: 8 },
+    Dtype { name: "F32", bytes: 4 },
+    Dtype { name: "F16", bytes: 2 },
+    Dtype { name: "BF16", bytes: 2 },
+    Dtype { name: "F8_E4M3", bytes: 1 },
+    Dtype { name: "F8_E5M2", bytes: 1 },
+    Dtype { name: "F8_E8M0", bytes: 1 },
+    Dtype { name: "I64", bytes: 8 },
+    Dtype { name: "I32", bytes: 4 },
+    Dtype { name: "I16", bytes: 2 },
+    Dtype { name: "I8", bytes: 1 },
+    Dtype { name: "U64", bytes: 8 },
+    Dtype { name: "U32", bytes: 4 },
+    Dtype { name: "U16", bytes: 2 },
+    Dtype { name: "U8", bytes: 1 },
+    Dtype { name: "BOOL", bytes: 1 },
+];
+
+/// One tensor of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    /// The slowest dimension first; empty for a scalar.
+    pub(crate) shape: Vec<u64>,
+    pub(crate) data: Bytes,
+}
+
+/// The tensors of a file, in the order of their data.
+pub(crate) fn read(bytes: &Bytes) -> Result<Vec<Entry>, FormatError> {
+    let wrong = |text: String| FormatError::Safetensors(text);
+    let size = bytes.len() as u64;
+    let Some(length) = bytes.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)) else {
+        return Err(wrong(format!(
+            "the file has {size} bytes: want at least 8 for the length of its header"
+        )));
+    };
+    if length > MAX_HEADER || length > size - 8 {
+        let most = MAX_HEADER.min(size - 8);
+        return Err(wrong(format!("the header has {length} bytes: want at most {most} in a file of {size}")));
+    }
+    let (header, data) = (bytes.slice(8..8 + length as usize), bytes.slice(8 + length as usize..));
+    let header: Map<String, Value> = serde_json::from_slice(&header)
+        .map_err(|e| wrong(format!("the header is not a JSON object: {e}")))?;
+    let mut entries: Vec<Place> = vec![];
+    for (name, value) in header {
+        if name != "__metadata__" {
+            entries.push(Place::parse(name, &value, data.len() as u64)?);
+        }
+    }
+    entries.sort_by_key(|place| (place.start, place.end));
+    let mut end = 0;
+    for place in &entries {
+        if place.start != end {
+            let (name, start) = (shown(&place.name), place.start);
+            return Err(wrong(format!(
+                "tensor `{name}` starts at byte {start} of the data: want {end}, without gaps or overlaps"
+            )));
+        }
+        end = place.end;
+    }
+    if end != data.len() as u64 {
+        return Err(wrong(format!("the tensors have {end} bytes, the file has {} of data", data.len())));
+    }
+    let entry = |Place { name, dtype, shape, start, end }| {
+        let data = data.slice(start as usize..end as usize);
+        Entry { name, dtype, shape, data }
+    };
+    Ok(entries.into_iter().map(entry).collect())
+}
+
+/// What the header says about one tensor.
+struct Place {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    start: u64,
+    end: u64,
+}
+
+impl Place {
+    fn parse(name: String, value: &Value, available: u64) -> Result<Place, FormatError> {
+        let wrong = |text: String| FormatError::Safetensors(format!("tensor `{}`: {text}", shown(&name)));
+        let numbers = |key: &str| -> Option<Vec<u64>> {
+            value.get(key)?.as_array()?.iter().map(Value::as_u64).collect()
+        };
+        let dtype =
+            value.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("`dtype` is missing".into()))?;
+        let dtype = *DTYPES.iter().find(|known| known.name == dtype).ok_or_else(|| {
+            let known: Vec<_> = DTYPES.iter().map(|d| d.name).collect();
+            wrong(format!("dtype {} is unknown: want one of {}", shown(dtype), known.join(", ")))
+        })?;
+        let shape = numbers("shape").ok_or_else(|| wrong("`shape` is not a list of sizes".into()))?;
+        let Some([start, end]) = numbers("data_offsets").and_then(|range| <[u64; 2]>::try_from(range).ok())
+        else {
+            return Err(wrong("`data_offsets` is not a pair of offsets".into()));
+        };
+        if start > end || end > available {
+            return Err(wrong(format!(
+                "bytes {start} to {end} exceed the {available} bytes of data in the file"
+            )));
+        }
+        let bytes = shape.iter().try_fold(dtype.bytes, |n, d| n.checked_mul(*d));
+        if bytes != Some(end - start) {
+            let want = bytes.map_or("too many".into(), |bytes| bytes.to_string());
+            let text =
+                format!("shape {shape:?} of {} needs {want} bytes, the file has {}", dtype.name, end - start);
+            return Err(wrong(text));
+        }
+        Ok(Place { name, dtype, shape, start, end })
+    }
+}
