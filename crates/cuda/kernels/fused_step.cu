@@ -7,7 +7,7 @@
 // together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase chooses experts), SINKS and WINDOWS (whether
 // attention has them), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
 
-static_assert(LARGE_PHASES == 5, "the switch of `step` has a case for each of them but sums of experts, which are part of a linear");
+static_assert(LARGE_PHASES == 8, "the switch of `step` has a case for each of them but sums of experts, which are part of a linear, and those that only launches have (StepPhases)");
 
 DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);

@@ -128,7 +128,7 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
         float factor = norm_factor(block_sum<THREADS>(squares, c.scratch), a.group, a.norm.eps);
         sync_threads<THREADS>();
         for (int i = threadIdx.x; i < a.group; i += THREADS)
-            y[i] = (load_float(x + i) - mean) * factor * (a.norm.weight ? a.norm.weight[i] : 1.f) + (a.norm.bias ? a.norm.bias[i] : 0.f);
+            y[i] = (load_float(x + i) - mean) * factor * (a.norm.weight ? a.norm.weight[run % groups % a.weights * a.group + i] : 1.f) + (a.norm.bias ? a.norm.bias[i] : 0.f);
     }
 }
 
@@ -179,11 +179,12 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
     for (long i = (long)c.block * THREADS + threadIdx.x; i < count; i += (long)c.blocks * THREADS) {
         long row = i / e.width, k = i % e.width;
         float x = load_float(e.a.at + row * e.a.stride + k), y;
-        float other = e.b.at ? load_float(e.b.at + row * e.b.stride + k) : 0.f;
+        float other = e.b.at ? load_float(e.b.at + row * e.b.stride + (e.what == GATE_ROWS ? 0 : k)) : 0.f;
         if (e.what < ADD) y = activate(e.what, x, other, e.by);
         else if (e.what == ADD) y = x + other;
         else if (e.what == SCALE) y = x * e.by;
         else if (e.what == SOFTCAP) y = soft_capped(x, e.by);
+        else if (e.what == GATE_ROWS) y = activate(SIGMOID, other, x, 0.f);
         else y = activate(e.what == APPLY_GELU ? GELU : GELU_TANH, x, 1.f, 0.f);
         e.y.at[row * e.y.stride + k] = y;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tern_graph::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Graph, HostOpsHandle, HostTensor, KvCells, KvSize,
-    Op, Plan, Program, Reserve, Roles, Step, StepOutput, Ticket, WeightId,
+    KvSpec, Plan, Program, Reserve, Roles, StateSpec, Step, StepOutput, Ticket,
 };
 
 use crate::bandwidth;
@@ -13,6 +13,7 @@ use crate::driver::{Compiler, Device, SearchPaths, Staging};
 use crate::kv::{Kv, KvMemory};
 use crate::launch::{Compiled, InFlight, StepSize, scratch_bytes};
 use crate::shared::KvCell;
+use crate::state::{Reserved, State};
 use crate::weights::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -38,6 +39,7 @@ pub struct Cuda {
 enum Stored {
     Weight { weight: Arc<Weight>, rows: usize, cols: usize },
     Kv(Arc<Kv>),
+    State(Arc<State>),
 }
 
 /// A step in flight.
@@ -74,12 +76,41 @@ impl Cuda {
 
     fn start(&mut self, program: Program, step: &Step) -> Result<InFlight> {
         let compiled = self.compiled(program)?;
-        let kv = compiled.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
-        step.check(compiled.vocab, kv, None)?;
+        let Reserved { kv, state } = &compiled.reserved;
+        let kv = kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
+        step.check(compiled.vocab, kv, state.as_ref().map(|state| state.spec.slots))?;
         step.check_sequences(compiled.sequence_rules)?;
         step.check_size(compiled.most.tokens, compiled.most.outputs)?;
         step.check_inputs(&compiled.input_widths)?;
         compiled.submit(step)
+    }
+
+    fn reserve_kv(&mut self, spec: &KvSpec) -> Result<Buffer> {
+        let (cell, bytes) = match spec.cells {
+            KvCells::F16 => (KvCell::Half, 2),
+            KvCells::Int8 => (KvCell::Int8, 1),
+            KvCells::Fp8 => (KvCell::Fp8, 1),
+        };
+        let layers = spec.layers.iter().enumerate().map(|(i, l)| {
+            let slots = spec.pages_of(i) * spec.page_len * l.kv_heads;
+            let room = |bytes: usize| self.device.allocate(slots * bytes);
+            let scales = match cell {
+                KvCell::Half => None,
+                _ => Some([room(4)?, room(4)?]),
+            };
+            Ok(KvMemory { keys: room(l.k_dim * bytes)?, values: room(l.v_dim * bytes)?, scales })
+        });
+        let kv = Kv { spec: spec.clone(), cells: cell, memory: layers.collect::<Result<Vec<_>>>()? };
+        Ok(self.add(Stored::Kv(Arc::new(kv))))
+    }
+
+    fn reserve_state(&mut self, spec: &StateSpec) -> Result<Buffer> {
+        if spec.bytes().is_none_or(|bytes| usize::try_from(bytes).is_err()) {
+            return Err(BackendError::Invalid(format!("state of {} sequences: too large", spec.slots)));
+        }
+        let layers = spec.layers.iter().map(|layer| self.device.allocate(layer.floats * spec.slots * 4));
+        let state = State { spec: spec.clone(), memory: layers.collect::<Result<Vec<_>>>()? };
+        Ok(self.add(Stored::State(Arc::new(state))))
     }
 
     fn compiled(&mut self, program: Program) -> Result<&mut Compiled> {
@@ -111,26 +142,10 @@ impl Backend for Cuda {
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {
-        let spec = match what {
-            Reserve::Kv(spec) => spec,
-            Reserve::State(_) => return Err(no_state()),
-        };
-        let (cell, bytes) = match spec.cells {
-            KvCells::F16 => (KvCell::Half, 2),
-            KvCells::Int8 => (KvCell::Int8, 1),
-            KvCells::Fp8 => (KvCell::Fp8, 1),
-        };
-        let layers = spec.layers.iter().enumerate().map(|(i, l)| {
-            let slots = spec.pages_of(i) * spec.page_len * l.kv_heads;
-            let room = |bytes: usize| self.device.allocate(slots * bytes);
-            let scales = match cell {
-                KvCell::Half => None,
-                _ => Some([room(4)?, room(4)?]),
-            };
-            Ok(KvMemory { keys: room(l.k_dim * bytes)?, values: room(l.v_dim * bytes)?, scales })
-        });
-        let kv = Kv { spec: spec.clone(), cells: cell, memory: layers.collect::<Result<Vec<_>>>()? };
-        Ok(self.add(Stored::Kv(Arc::new(kv))))
+        match what {
+            Reserve::Kv(spec) => self.reserve_kv(spec),
+            Reserve::State(spec) => self.reserve_state(spec),
+        }
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
@@ -145,14 +160,6 @@ impl Backend for Cuda {
             _ => None,
         };
         bindings.check(graph, |b| stored(b).map(|w| w.1))?;
-        if !graph.states.is_empty() {
-            return Err(no_state());
-        }
-        let by_group = |w: Option<WeightId>| w.is_some_and(|w| graph.weight(w).rows > 1);
-        if graph.nodes.iter().any(|n| matches!(n.op, Op::Norm { weight, .. } if by_group(weight))) {
-            let message = "norms with a weight per group are not supported on this device yet";
-            return Err(BackendError::Unsupported(message.into()));
-        }
         let weights = bindings.weights.iter().map(|b| {
             let weight = stored(*b).map(|w| Arc::clone(w.0));
             weight.ok_or_else(|| BackendError::Invalid(format!("buffer {} is no weight", b.0)))
@@ -167,10 +174,19 @@ impl Backend for Cuda {
                 ));
             }
         };
+        let state = match bindings.state.map(|b| self.buffers.get(b.0 as usize)) {
+            None if graph.states.is_empty() => None,
+            Some(Some(Stored::State(state))) if state.spec.fits(graph) => Some(Arc::clone(state)),
+            _ => {
+                let message = "the state slots do not match the graph's recurrent layers";
+                return Err(BackendError::Invalid(message.into()));
+            }
+        };
+        let reserved = Reserved { kv, state };
         let (tokens, outputs) = (bindings.max_tokens, bindings.max_outputs);
         let most = StepSize { tokens, outputs, longest: tokens };
         let (compiler, host_ops) = (&mut self.compiler, self.host_ops.clone());
-        let compiled = Compiled::new(&self.device, compiler, graph, &weights, kv, most, host_ops)?;
+        let compiled = Compiled::new(&self.device, compiler, graph, &weights, reserved, most, host_ops)?;
         self.programs.push(compiled);
         Ok(Program(self.programs.len() as u32 - 1))
     }
@@ -219,8 +235,4 @@ impl Backend for Cuda {
     fn read_bandwidth(&mut self) -> Option<f64> {
         bandwidth::measure(&self.device, &mut self.compiler).ok()
     }
-}
-
-fn no_state() -> BackendError {
-    BackendError::Unsupported("state layers are not supported on this device yet".into())
 }

@@ -11,6 +11,7 @@ use tern_quant::{MXFP4, Q4_K, Quant, TQ2_0};
 
 use crate::launch::{
     FusedMemory, FusedSource, FusedStepPlan, KernelKey, KernelShape, Ring, RopeTable, linear_source,
+    recurrent_source,
 };
 use crate::lower::{
     AttentionShape, ExpertSizes, KernelConfig, LinearShape, Lowered, PartShape, Strategy, expert_decoder_of,
@@ -77,6 +78,19 @@ fn attention_of_encoders_compiles() {
         ["sm_80", "sm_90a"]
             .iter()
             .for_each(|generation| compile(&nvrtc, "attention of encoders", &source, generation));
+    }
+}
+
+/// Recurrent layers: states of known models, of tests and the largest ones, and what is around them.
+#[test]
+fn recurrent_kernels_compile() {
+    let Some(nvrtc) = nvrtc("recurrent_kernels_compile") else { return };
+    let all = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+    let plain = [Source::Convolve, Source::Transform].map(|source| (source.with(&[]), &all[..]));
+    let rows = [(23, &all[..1]), (128, &all[..]), (256, &all[3..4])];
+    let rows = rows.map(|(rows, generations)| (recurrent_source(rows).text(), generations));
+    for (source, generations) in plain.into_iter().chain(rows) {
+        generations.iter().for_each(|generation| compile(&nvrtc, "recurrent", &source, generation));
     }
 }
 

@@ -13,6 +13,7 @@ mod passing;
 mod phase_launches;
 mod program;
 mod program_memory;
+mod recurrent;
 mod strategy;
 mod tiled_linears;
 
@@ -28,5 +29,7 @@ pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};
 pub(crate) use fused_step::{FusedSource, FusedStepPlan};
 #[cfg(test)]
 pub(crate) use paged_attention::KernelShape;
+#[cfg(test)]
+pub(crate) use recurrent::recurrent_source;
 #[cfg(test)]
 pub(crate) use tiled_linears::{KernelKey, linear_source};

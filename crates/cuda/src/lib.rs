@@ -11,6 +11,7 @@ mod launch;
 mod lower;
 mod sampling;
 mod shared;
+mod state;
 mod weights;
 
 pub use backend::Cuda;

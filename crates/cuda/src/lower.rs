@@ -10,6 +10,7 @@ mod linear_shape;
 mod lowering;
 mod passed_halves;
 mod patterns;
+mod recurrent;
 #[cfg(test)]
 mod snapshots;
 mod step_phases;
@@ -18,6 +19,7 @@ mod tagged_values;
 mod test_graphs;
 #[cfg(test)]
 mod test_lowering;
+mod transforms;
 
 pub(crate) use attention_shape::AttentionShape;
 pub(crate) use batch_phases::{BatchPhase, BatchSources, PassedMemory};

@@ -141,7 +141,7 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(from: &'a Graph, weights: &[usize]) -> Builder<'a> {
-        let mut to = Graph::new();
+        let mut to = Graph { rotations: from.rotations.clone(), ..Graph::new() };
         let mut ids = HashMap::new();
         for (new, old) in (0..).zip(weights) {
             let weight = from.weights[*old].clone();

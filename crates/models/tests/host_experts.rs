@@ -68,6 +68,15 @@ fn the_experts_of_every_architecture_can_be_on_the_host() {
     assert!(tested >= 8, "only {tested} shapes have experts");
 }
 
+#[test]
+fn a_model_of_rotated_weights_without_experts_is_unchanged() {
+    let shape = SHAPES.iter().find(|s| s.name == "tiny-bonsai2").unwrap();
+    let model = open(shape);
+    let [device, host] = [0, 1].map(|_| Box::new(Reference::new()));
+    let split = HostExperts::new(device, host, &model.0.graph, 0).unwrap();
+    assert!(logits(Box::new(split), &model, 7) == logits(Box::new(Reference::new()), &model, 7));
+}
+
 /// Counts the bytes that it stores.
 struct Counted(Reference, Arc<Mutex<usize>>);
 

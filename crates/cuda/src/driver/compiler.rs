@@ -25,6 +25,7 @@ const RECORD: &str = include_str!("../../kernels/record.cuh");
 const TAGGED: &str = include_str!("../../kernels/tagged.cuh");
 const PHASE: &str = include_str!("../../kernels/phase.cuh");
 const CHOOSE: &str = include_str!("../../kernels/choose.cuh");
+const SLICE_STATE: &str = include_str!("../../kernels/slice_state.cuh");
 const PAGES: &str = include_str!("../../kernels/pages.cuh");
 
 /// The sources of phases, in order.
@@ -49,6 +50,9 @@ const ATTENTION: [&str; 3] = [TAGGED, PHASE, PAGES];
 /// What routing needs.
 const EXPERTS: [&str; 3] = [TAGGED, PHASE, CHOOSE];
 
+/// What recurrent kernels and transforms need.
+const ROWS: [&str; 2] = [TAGGED, PHASE];
+
 /// A kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
@@ -64,6 +68,12 @@ pub(crate) enum Source {
     Experts,
     /// Attention of many tokens; a module for each shape of heads.
     PagedAttention,
+    /// Convolutions of recurrent layers.
+    Convolve,
+    /// Delta rules and scans; a module for each number of rows of a state.
+    Recurrent,
+    /// Norm, gate and rotation of rows.
+    Transform,
     /// Sampling.
     Sample,
     /// Measuring the bandwidth of memory.
@@ -111,6 +121,11 @@ impl Source {
                 include_str!("../../kernels/paged_attention.cu"),
             ],
             Source::Experts => &[include_str!("../../kernels/experts.cu")],
+            Source::Convolve => &[SLICE_STATE, include_str!("../../kernels/convolve.cu")],
+            Source::Recurrent => &[SLICE_STATE, include_str!("../../kernels/recurrent.cu")],
+            Source::Transform => {
+                &[include_str!("../../kernels/half_x.cuh"), include_str!("../../kernels/transform.cu")]
+            }
             Source::Sample => &[include_str!("../../kernels/sample.cu")],
             Source::Bandwidth => &[include_str!("../../kernels/bandwidth.cu")],
         }
@@ -123,6 +138,7 @@ impl Source {
             Source::TiledLinear => &LINEARS,
             Source::PagedAttention => &ATTENTION,
             Source::Experts => &EXPERTS,
+            Source::Convolve | Source::Recurrent | Source::Transform => &ROWS,
             Source::Sample | Source::Bandwidth => &[],
         }
     }

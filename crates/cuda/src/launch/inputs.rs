@@ -1,22 +1,25 @@
 //! The inputs of a step as the kernels read them: a header, then arrays.
 
-use tern_graph::{KvSize, Step};
+use tern_graph::{KvSize, StateSlots, Step};
 
 use super::strategy::StepSize;
 use crate::shared::{
-    CARRIED_BIT, IDS_AT, INPUTS_HEADER, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT, SLICES_AT,
-    TABLE_STRIDE, TOKENS, WINDOW_PAGES_AT,
+    CARRIED_BIT, IDS_AT, INPUTS_HEADER, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT, SLICE_COUNT,
+    SLICES_AT, STATE_WORDS, STATES_AT, TABLE_STRIDE, TOKENS, WINDOW_PAGES_AT,
 };
 
 /// Words of page tables that are reserved whatever the number of sequences.
 const SMALL_TABLES: usize = 1 << 20;
+
+/// The slot of a state that is zero: -1 in the kernels.
+const NO_SLOT: u32 = u32::MAX;
 
 /// Words that are reserved for the inputs of steps of this size, with page tables of up to `kv.pages` entries. A step has a
 /// slice per sequence, and at most one sequence per output; more are possible if their tables are small.
 pub(super) fn reserved_words(size: StepSize, kv: KvSize) -> usize {
     let tables = (size.tokens * kv.pages).min((size.outputs * kv.pages).max(SMALL_TABLES));
     let kinds = if kv.window_pages.is_some() { 2 } else { 1 };
-    INPUTS_HEADER + 3 * size.tokens + size.outputs + kinds * tables
+    INPUTS_HEADER + (3 + STATE_WORDS) * size.tokens + size.outputs + kinds * tables
 }
 
 /// The words of a step's inputs; `windowed`: layers with a window have their own page tables.
@@ -47,6 +50,16 @@ pub(super) fn pack(step: &Step, windowed: bool) -> Vec<u32> {
         words.extend(&**table);
         words.extend(std::iter::repeat_n(0, stride - table.len()));
     }
+    words[SLICE_COUNT] = step.slices.len() as u32;
+    if step.slices.iter().any(|slice| slice.state.is_some()) {
+        words[STATES_AT] = words.len() as u32;
+        let mut first = 0;
+        for slice in &step.slices {
+            let StateSlots { read, write } = slice.state.unwrap_or_default();
+            words.extend([first, slice.len as u32, read.unwrap_or(NO_SLOT), write]);
+            first += slice.len as u32;
+        }
+    }
     words
 }
 
@@ -75,6 +88,24 @@ mod tests {
     }
 
     #[test]
+    fn slices_of_recurrent_layers_have_tokens_and_slots() {
+        let slice = |len, position, state| Slice { state: Some(state), ..Slice::new(len, position, vec![]) };
+        let step = Step {
+            tokens: vec![7, 9, 4],
+            slices: vec![
+                slice(2, 0, StateSlots { read: None, write: 5 }),
+                slice(1, 8, StateSlots { read: Some(1), write: 3 }),
+            ],
+            ..Step::default()
+        };
+        let words = pack(&step, false);
+        assert_eq!((words[STATES_AT], words[SLICE_COUNT]), (25, 2));
+        assert_eq!(words[25..], [0, 2, u32::MAX, 5, 2, 1, 1, 3]);
+        let size = StepSize { tokens: 3, outputs: 0, longest: 2 };
+        assert!(words.len() <= reserved_words(size, KvSize::default()));
+    }
+
+    #[test]
     fn arrays_follow_the_header_in_its_order() {
         let slice = |position, len, pages: Vec<u32>| Slice::new(len, position, pages);
         let step = Step {
@@ -87,7 +118,7 @@ mod tests {
         let kv = |pages| KvSize { page_len: 32, pages, window_pages: None };
         let words = pack(&step, false);
         assert_eq!(words[..8], [16, 19, 22, 25, 26, 2, 3, 1]);
-        assert_eq!(words[8..16], [0, 0, 26, 0, 0, 0, 0, 0]); // the counter of barriers begins at 0
+        assert_eq!(words[8..16], [0, 0, 26, 0, 2, 0, 0, 0]); // the counter of barriers begins at 0
         assert_eq!(words[16..19], [7, 1 << 31 | 3, 9]);
         assert_eq!(words[19..22], [5, 6, 40]);
         assert_eq!(words[22..25], [0, 0, 1]);

@@ -12,6 +12,7 @@ use super::host_phases::HostPhases;
 use super::linear_tiling::{Limits, whole_tile};
 use super::paged_attention::{self, PagedAttention, PagedConfig};
 use super::passing::{Passed, Passing};
+use super::recurrent::{RecurrentLaunches, SliceShape};
 use super::strategy::{LaunchStrategy, StepSize};
 use super::tiled_linears::TiledLinears;
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Source};
@@ -49,7 +50,8 @@ impl PhasePlan<'_> {
             None => vec![],
         };
         let experts = has_experts(&self.phases).then(Experts::source);
-        linears.into_iter().chain(attention).chain([phases]).chain(experts).collect()
+        let recurrent = RecurrentLaunches::sources(&self.phases);
+        linears.into_iter().chain(attention).chain([phases]).chain(experts).chain(recurrent).collect()
     }
 
     /// The pages, if the kernels of many tokens can attend to them.
@@ -65,6 +67,8 @@ pub(crate) struct PhaseLaunches {
     /// The launches of each segment that has some.
     recorded: HashMap<RecordedStep, Vec<Option<Recording>>>,
     host: Option<HostPhases>,
+    /// The slices of the planned step; nothing without recurrent layers.
+    slices: SliceShape,
     /// The phases between two host phases.
     segments: Vec<Range<usize>>,
     device: Arc<Device>,
@@ -74,8 +78,16 @@ pub(crate) struct PhaseLaunches {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct RecordedStep {
     size: StepSize,
+    work: StepWork,
+}
+
+/// What a step has beside its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct StepWork {
     /// The most work items of decode tiles and of prefill tiles of attention.
     items: [usize; 2],
+    /// Of recurrent layers.
+    slices: SliceShape,
 }
 
 impl PhaseLaunches {
@@ -88,8 +100,8 @@ impl PhaseLaunches {
         let host = plan.host.take();
         let segments = segments(host.as_ref().map_or(vec![], HostPhases::cuts), phases);
         let kernels = PhaseKernels::new(device, compiler, plan)?;
-        let (recorded, device) = (HashMap::new(), Arc::clone(device));
-        Ok(PhaseLaunches { kernels, max_tokens, recorded, host, segments, device })
+        let (recorded, device, slices) = (HashMap::new(), Arc::clone(device), SliceShape::default());
+        Ok(PhaseLaunches { kernels, max_tokens, recorded, host, slices, segments, device })
     }
 
     /// Submits all segments, with the phases of the host between them.
@@ -127,6 +139,9 @@ impl LaunchStrategy for PhaseLaunches {
         if let Some(attention) = &mut self.kernels.attention {
             attention.plan(step, words);
         }
+        if self.kernels.has_state {
+            self.slices = SliceShape::of(step);
+        }
         if let Some(host) = &mut self.host {
             host.plan(step);
         }
@@ -134,23 +149,23 @@ impl LaunchStrategy for PhaseLaunches {
 
     fn launch(&mut self, size: StepSize) -> Result<()> {
         let items = self.kernels.attention.as_ref().map_or([0; 2], PagedAttention::items);
+        let slices = self.slices;
         let exact = self.kernels.experts.is_some(); // each token of a small step adds experts
         let tokens = size.tokens;
         let Some(size) = recorded_size(size, exact) else {
-            return self.alternate(tokens, |kernels, _, phases| kernels.launch(size, items, phases));
+            let work = StepWork { items, slices };
+            return self.alternate(tokens, |kernels, _, phases| kernels.launch(size, work, phases));
         };
         // few sizes: launches are recorded again when contexts have grown
-        let step = RecordedStep {
-            size,
-            items: items.map(|n| if n == 0 { 0 } else { n.next_power_of_two().max(8) }),
-        };
+        let items = items.map(|n| if n == 0 { 0 } else { n.next_power_of_two().max(8) });
+        let step = RecordedStep { size, work: StepWork { items, slices: slices.recorded() } };
         if !self.recorded.contains_key(&step) {
             if self.recorded.len() >= MOST_RECORDINGS {
                 self.device.wait()?; // a step in flight may be one of them
                 self.recorded.clear();
             }
             let record = |phases: &Range<usize>| {
-                let launch = || self.kernels.launch(size, step.items, phases.clone());
+                let launch = || self.kernels.launch(size, step.work, phases.clone());
                 (!phases.is_empty()).then(|| self.device.record(launch)).transpose()
             };
             let recordings = self.segments.iter().map(record).collect::<Result<Vec<_>>>()?;
@@ -182,6 +197,9 @@ struct PhaseKernels {
     /// `None` if there is none, or if its heads have odd sizes.
     attention: Option<PagedAttention>,
     experts: Option<Experts>,
+    recurrent: RecurrentLaunches,
+    /// Whether there are recurrent layers.
+    has_state: bool,
     small_phase: Kernel,
     make_heads: Kernel,
     attend: Kernel,
@@ -221,6 +239,9 @@ impl PhaseKernels {
         }
         let linears = TiledLinears::new(device, compiler, config, &phases, inputs, max_tokens)?;
         let experts = Experts::new(device, compiler, &phases, inputs, max_tokens)?;
+        let recurrent = RecurrentLaunches::new(compiler, &phases, inputs)?;
+        let is_state = |phase: &Phase| matches!(phase, Phase::Conv(_) | Phase::Recurrent(_));
+        let has_state = phases.iter().any(is_state);
         let module = compiler.module(Source::PhaseLaunches, &config.defines())?;
         let heads = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_bytes(a) } else { 0 });
         let make_heads = module.kernel("make_heads")?.with_shared_memory(heads.max().unwrap_or(0))?;
@@ -230,6 +251,8 @@ impl PhaseKernels {
             linears,
             attention,
             experts,
+            recurrent,
+            has_state,
             small_phase: module.kernel("run_small_phase")?,
             make_heads,
             attend: module.kernel("attend")?,
@@ -240,8 +263,8 @@ impl PhaseKernels {
         })
     }
 
-    /// Launches some phases for steps of up to this size, with up to `items` of attention's work.
-    fn launch(&self, size: StepSize, items: [usize; 2], phases: Range<usize>) -> Result<()> {
+    /// Launches some phases for steps of up to this size, with up to so much work.
+    fn launch(&self, size: StepSize, work: StepWork, phases: Range<usize>) -> Result<()> {
         let earlier = self.phases[..phases.start].iter();
         let mut attends = earlier.filter(|(phase, _)| matches!(phase, Phase::Attend(_))).count()..;
         self.experts.iter().for_each(Experts::begin);
@@ -266,10 +289,17 @@ impl PhaseKernels {
                 Some(LargePhase::Attend(a)) => match (&self.attention, attends.next()) {
                     (Some(attention), Some(index)) => {
                         let y = passing.passed_order().map(|order| self.linears.passed(size.tokens, order));
-                        attention.launch(index, a, y.unwrap_or_default(), size.tokens, items)?;
+                        attention.launch(index, a, y.unwrap_or_default(), size.tokens, work.items)?;
                     }
                     _ => self.attend(a, &args, size.tokens)?,
                 },
+                Some(LargePhase::Conv(args)) => self.recurrent.convolve(args, size.tokens)?,
+                Some(LargePhase::Recurrent(args)) => self.recurrent.matrices(args, work.slices)?,
+                Some(LargePhase::Transform(args)) => {
+                    let rows = if args.outputs_only != 0 { size.outputs } else { size.tokens };
+                    let y = passing.passed_order().map(|order| self.linears.passed(rows, order));
+                    self.recurrent.transform(args, y.unwrap_or_default(), size)?;
+                }
                 Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs)?,
                 None => {
                     let blocks = (8 * self.blocks).min(32 * size.tokens.max(size.outputs));

@@ -23,6 +23,7 @@ use crate::lower::{
 };
 use crate::sampling::{Sampler, is_plain};
 use crate::shared::KvCell;
+use crate::state::Reserved;
 use crate::weights::Weight;
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -44,7 +45,7 @@ pub(crate) struct Compiled {
     /// Columns of each input of a step.
     pub(crate) input_widths: Vec<usize>,
     pub(crate) sequence_rules: SequenceRules,
-    pub(crate) kv: Option<Arc<Kv>>,
+    pub(crate) reserved: Reserved,
     /// The largest step that it is compiled for.
     pub(crate) most: StepSize,
     /// Phases hold their addresses.
@@ -57,7 +58,7 @@ impl Compiled {
         compiler: &mut Compiler,
         graph: &Graph,
         weights: &[Arc<Weight>],
-        kv: Option<Arc<Kv>>,
+        reserved: Reserved,
         most: StepSize,
         host_ops: Option<HostOpsHandle>,
     ) -> Result<Compiled> {
@@ -72,9 +73,10 @@ impl Compiled {
         let work: Vec<_> = fused.iter().map(|phase| work(graph, phase)).collect();
         let plan = Plan::of(graph, &work);
         let (fused, host) = without_host(fused);
-        let needs = Needs { graph, plan: &plan, fused: &fused, weights, kv: kv.as_deref(), most };
+        let kv = reserved.kv.as_deref();
+        let needs = Needs { graph, plan: &plan, fused: &fused, weights, reserved: &reserved, most };
         let memory = ProgramMemory::new(device, &needs)?;
-        let page_len = kv.as_ref().map_or(0, |kv| kv.spec.page_len);
+        let page_len = kv.map_or(0, |kv| kv.spec.page_len);
         let lowering = Lowering {
             graph,
             plan: &plan,
@@ -88,7 +90,7 @@ impl Compiled {
             let tagged = TaggedValues::of(graph, &phases.fused, &phases.work, &plan);
             phases.are_passed(graph, &tagged).then_some((phases, tagged))
         });
-        let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv: kv.as_deref() };
+        let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv };
         let step = step.as_ref().map(|(phases, tagged)| StepParts { phases, tagged });
         let strategies = builder.build(&fused, &work, step, host, most.tokens)?;
         let sampler = if value.outputs_only {
@@ -107,7 +109,7 @@ impl Compiled {
             vocab: graph.vocab(),
             input_widths: graph.input_widths(),
             sequence_rules: graph.sequence_rules(),
-            kv,
+            reserved,
             most,
             _weights: weights.to_vec(),
         })
@@ -133,7 +135,7 @@ impl Compiled {
             Some(buffers) => buffers,
             None => StepBuffers::new(&self.device, self.memory.inputs.len(), self.memory.sampled.len())?,
         };
-        let windowed = self.kv.as_ref().is_some_and(|kv| kv.spec.window.is_some());
+        let windowed = self.reserved.kv.as_ref().is_some_and(|kv| kv.spec.window.is_some());
         let mut words = inputs::pack(step, windowed);
         let strategy = self.strategies.of(size)?;
         strategy.plan(step, &mut words);

@@ -11,10 +11,10 @@ use super::strategy::StepSize;
 use super::tiled_linears::x_bytes;
 use super::{inputs, paged_attention};
 use crate::driver::{Device, Memory};
-use crate::kv::Kv;
 use crate::lower::{Addresses, ArgmaxScratch, AttentionScratch, AttentionShape, Fused, KvAddresses, intern};
 use crate::sampling::Sampler;
 use crate::shared::FRAGMENT_TOKENS;
+use crate::state::Reserved;
 use crate::weights::{Layout, Weight};
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -68,7 +68,7 @@ pub(super) struct Needs<'a> {
     pub(super) plan: &'a Plan,
     pub(super) fused: &'a [Fused],
     pub(super) weights: &'a [Arc<Weight>],
-    pub(super) kv: Option<&'a Kv>,
+    pub(super) reserved: &'a Reserved,
     pub(super) most: StepSize,
 }
 
@@ -79,7 +79,7 @@ impl ProgramMemory {
         let slots = (0..plan.width.len())
             .map(|s| device.allocate(plan.room(s, most.tokens, most.outputs) * 4))
             .collect::<Result<Vec<_>>>()?;
-        let pages = needs.kv.map_or(KvSize::default(), |kv| kv.spec.size());
+        let pages = needs.reserved.kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());
         let mut attentions = vec![];
         for phase in needs.fused {
             if let Fused::Attend(attend) = phase {
@@ -112,24 +112,31 @@ impl ProgramMemory {
         let tables = tables.collect::<Result<Vec<_>>>()?;
         let ropes = tables.iter().zip(&graph.ropes);
         let ropes = ropes.map(|(at, table)| RopeTable { at: at.pointer(), pairs: table.freqs.len() });
-        let kv =
-            needs.kv.into_iter().flat_map(|kv| kv.memory.iter().enumerate().map(move |(i, m)| (i, m, kv)));
+        let kv = needs.reserved.kv.iter();
+        let kv = kv.flat_map(|kv| kv.memory.iter().enumerate().map(move |(i, m)| (i, m, kv)));
         let kv = kv.map(|(layer, m, kv)| KvAddresses {
             keys: m.keys.pointer(),
             values: m.values.pointer(),
             windowed: kv.spec.is_windowed(layer),
         });
+        let state = needs.reserved.state.iter().flat_map(|state| &state.memory);
+        let signs = graph.rotations.iter().map(|r| device.upload(bytemuck::cast_slice(&r.signs)));
+        let signs = signs.collect::<Result<Vec<_>>>()?;
         let addresses = Addresses {
             slots: slots.iter().map(Memory::pointer).collect(),
             weights: needs.weights.iter().map(|w| w.by_address()).collect(),
             rope_tables: tables.iter().map(Memory::pointer).collect(),
             kv: kv.collect(),
+            state: state.map(Memory::pointer).collect(),
+            signs: signs.iter().map(Memory::pointer).collect(),
+            inputs: inputs.pointer(),
             attention,
             argmax,
             sampled: sampled.pointer(),
         };
         let ropes = ropes.collect();
         scratch.extend(tables);
+        scratch.extend(signs);
         let result = plan.slot[last];
         Ok(ProgramMemory { inputs, sampled, addresses, ropes, slots, result, _scratch: scratch })
     }

@@ -8,6 +8,8 @@ use tern_graph::{
 };
 
 use super::host_phases::{HostPhase, receive_late};
+use super::recurrent::{Conv, Recurrent, RecurrentRule};
+use super::transforms::Transform;
 use crate::shared::{ElementKind, TableRows};
 use crate::weights::Layout;
 
@@ -202,6 +204,9 @@ pub(crate) enum Fused {
         mean: bool,
         out: Val,
     },
+    Conv(Conv),
+    Recurrent(Recurrent),
+    Transform(Transform),
     /// What the host does between launches.
     Host(HostPhase),
 }
@@ -229,6 +234,9 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::JoinHeads { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
         Fused::Mix { x, route, add, out } => (add.iter().copied().chain([*x, *route]).collect(), vec![*out]),
         Fused::Elements { a, b, out, .. } => (b.iter().copied().chain([*a]).collect(), vec![*out]),
+        Fused::Conv(c) => (vec![c.x], vec![c.out]),
+        Fused::Recurrent(r) => (r.reads(), vec![r.out]),
+        Fused::Transform(t) => (t.reads(), vec![t.out]),
         Fused::Host(host) => (host.reads(), host.writes()),
     };
     Work { reads: reads.into_iter().map(|v| resolve_view(graph, v).0).collect(), writes }
@@ -372,14 +380,22 @@ impl Fuser<'_> {
             Op::Means { x } => Fused::Outputs { x, mean: true, out },
             Op::Input { index } => Fused::Host(HostPhase::Write { index, out }),
             Op::HostExperts { x, logits, piece } => Fused::Host(HostPhase::Send { x, logits, piece, out }),
-            Op::Conv { .. }
-            | Op::Delta { .. }
-            | Op::Scan { .. }
-            | Op::GateRows { .. }
-            | Op::Rotate { .. } => {
-                let name = self.op(out).name();
-                return Err(BackendError::Unsupported(format!("{name} is not supported on this device yet")));
+            Op::Conv { x, weight, bias, layer, silu } => {
+                Fused::Conv(Conv { x, weight, bias, layer, silu, out })
             }
+            Op::Delta { qkv: x, decay: gate, beta, weights, layer, args } => {
+                let rule = RecurrentRule::Delta { beta, weights, args };
+                Fused::Recurrent(Recurrent { x, gate, rule, layer, out })
+            }
+            Op::Scan { xbc: x, dt: gate, weights, layer, args } => Fused::Recurrent(Recurrent {
+                x,
+                gate,
+                rule: RecurrentRule::Scan { weights, args },
+                layer,
+                out,
+            }),
+            Op::GateRows { x, gate } => elements(x, Some(gate), ElementKind::GateRows, 0.0),
+            Op::Rotate { x, rotation, inverse } => self.rotate(x, rotation, inverse, out),
             Op::Attend { layer, .. } => {
                 return Err(BackendError::Other(format!("attention of layer {layer} was not lowered")));
             }

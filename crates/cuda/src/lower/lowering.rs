@@ -33,6 +33,12 @@ pub(crate) struct Addresses {
     pub(crate) argmax: Option<ArgmaxScratch>,
     /// Sampled token ids of the step before.
     pub(crate) sampled: u64,
+    /// Slots of each recurrent layer.
+    pub(crate) state: Vec<u64>,
+    /// Signs of each rotation.
+    pub(crate) signs: Vec<u64>,
+    /// The inputs of a step.
+    pub(crate) inputs: u64,
 }
 
 /// Keys and values of one layer.
@@ -115,7 +121,7 @@ impl Lowering<'_> {
                 group: norm.len as i32,
                 width: self.width(*out),
                 outputs_only: self.outputs_only(*out),
-                pad: 0,
+                weights: norm.weight.map_or(1, |id| self.graph.weight(id).rows) as i32,
             }),
             Fused::Rope { x, head_dim, rope, out } => Phase::Rope(RopeArgs {
                 x: self.view(*x),
@@ -163,6 +169,9 @@ impl Lowering<'_> {
                 let (x, y) = (self.view(*x), self.view(*out));
                 Phase::Outputs(OutputsArgs { x, y, width: self.width(*out), mean: i32::from(*mean) })
             }
+            Fused::Conv(conv) => Phase::Conv(self.conv(conv)?),
+            Fused::Recurrent(recurrent) => Phase::Recurrent(self.recurrent(recurrent)?),
+            Fused::Transform(transform) => Phase::Transform(self.transform(transform)?),
             Fused::Host(host) => {
                 return Err(BackendError::Other(format!("{host:?}: the host has no kernels")));
             }
@@ -177,7 +186,7 @@ impl Lowering<'_> {
     }
 
     /// Where a value is written.
-    fn out(&self, v: Val) -> View {
+    pub(super) fn out(&self, v: Val) -> View {
         let stride = self.graph.width(v) as i64;
         let tagged = self.tagged.and_then(|t| Some(t.at + t.values.offset(v.index(), t.tokens)?));
         match tagged {
@@ -190,12 +199,12 @@ impl Lowering<'_> {
         self.graph.width(v) as i32
     }
 
-    fn outputs_only(&self, v: Val) -> i32 {
+    pub(super) fn outputs_only(&self, v: Val) -> i32 {
         i32::from(self.graph.value(v).outputs_only)
     }
 
     /// The address of a vector, 0 for none.
-    fn vector(&self, id: Option<WeightId>) -> Result<u64> {
+    pub(super) fn vector(&self, id: Option<WeightId>) -> Result<u64> {
         let Some(id) = id else { return Ok(0) };
         match self.addresses.weights[id.index()] {
             WeightRef::Floats { at, kind: FloatKind::F32 } => Ok(at),
@@ -206,7 +215,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn norm(&self, norm: &Norm) -> Result<NormArgs> {
+    pub(super) fn norm(&self, norm: &Norm) -> Result<NormArgs> {
         let kind = match norm.kind {
             NormKind::Rms => shared::NormKind::Rms,
             NormKind::Layer => shared::NormKind::Layer,

@@ -21,7 +21,8 @@ pub(crate) fn order(l: &LinearArgs) -> i32 {
 pub(crate) fn passed_factor(phase: &Phase) -> f32 {
     match phase {
         Phase::Linear(_) => PASSED_FACTOR,
-        _ => 1.0, // attention's are means of values, which are halves
+        Phase::Transform(t) if t.norm.kind == 0 || t.act != 0 => PASSED_FACTOR,
+        _ => 1.0, // attention's are means of values, which are halves; others are normalised
     }
 }
 
@@ -32,6 +33,7 @@ pub(crate) fn passed_as_halves(graph: &Graph, fused: &[Fused], work: &[Work]) ->
         let out = match &fused[i] {
             Fused::Linear(l) if l.gated.is_some() => l.parts[0].out,
             Fused::Attend(a) => a.out,
+            Fused::Transform(t) => t.out,
             _ => return false,
         };
         let Some(Fused::Linear(next)) = fused.get(i + 1) else { return false };

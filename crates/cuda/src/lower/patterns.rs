@@ -12,7 +12,7 @@ impl Fuser<'_> {
         &self.graph.nodes[v.index()].op
     }
 
-    fn is_read_once(&self, v: Val) -> bool {
+    pub(super) fn is_read_once(&self, v: Val) -> bool {
         self.readers[v.index()].len() == 1
     }
 
@@ -44,7 +44,10 @@ impl Fuser<'_> {
     /// Phases that absorb earlier nodes: a gate, a residual, attention.
     pub(super) fn absorbing(&mut self, v: Val) -> Option<Fused> {
         match *self.op(v) {
-            Op::Gated { gate, up, act } => self.gated(gate, up, act, v),
+            Op::Gated { gate, up, act } => {
+                self.gated(gate, up, act, v).or_else(|| self.gate_before_linear(gate, up, act, v))
+            }
+            Op::Rotate { x, rotation, inverse } => Some(self.rotate(x, rotation, inverse, v)),
             Op::Add { a, b } => self.residual(a, b, v).or_else(|| self.residual(b, a, v)),
             Op::Attend { q, kv, layer, args, sinks } => {
                 let heads = |x| Heads { x, norm: None };
@@ -167,7 +170,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// A root-mean-square norm of whole rows that only linears of codes and routers read: its factor can be applied to the
+    /// A root-mean-square norm of whole rows that only linears of codes, routers and rotations read: its factor can be applied to the
     /// products.
     pub(super) fn is_prologue(&self, v: Val) -> bool {
         let &Op::Norm { len, weight: Some(_), bias: None, kind: NormKind::Rms, .. } = self.op(v) else {
@@ -176,6 +179,7 @@ impl Fuser<'_> {
         let codes = |&r: &Val| match *self.op(r) {
             Op::Linear { weight, .. } => (self.layout)(weight).is_some() || self.is_router(r),
             Op::ExpertLinear { weight, .. } => (self.layout)(weight).is_some(),
+            Op::Rotate { inverse, .. } => !inverse,
             _ => false,
         };
         let readers = &self.readers[v.index()];
@@ -217,7 +221,7 @@ impl Fuser<'_> {
     }
 
     /// The norm that a value is the result of, and what it normalises, if the readers of the value absorb it.
-    fn absorbed_norm(&self, v: Val) -> Option<(Val, Norm)> {
+    pub(super) fn absorbed_norm(&self, v: Val) -> Option<(Val, Norm)> {
         match *self.op(v) {
             Op::Norm { x, len, weight, bias, eps, kind } if self.absorbed[v.index()] => {
                 Some((x, Norm { len, weight, bias, eps, kind }))
@@ -233,6 +237,9 @@ impl Fuser<'_> {
                 (route.x, route.norm) = (x, Some(norm));
             }
             return Fused::Route(route);
+        }
+        if let Fused::Transform(transform) = phase {
+            return Fused::Transform(self.transform_with_prologue(transform));
         }
         let Fused::Linear(mut linear) = phase else { return phase };
         if let Some((x, norm)) = self.absorbed_norm(linear.x) {

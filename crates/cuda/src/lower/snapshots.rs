@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tern_graph::{Activation, Attention, Gating, Graph, NormKind, RopeStyle, RopeTable, Routing, Val};
 use tern_quant::{Q1_0, Q4_K, Quant};
 
-use super::test_graphs::{decoder, expert_decoder};
+use super::test_graphs::{decoder, expert_decoder, rotated_hybrid, scan_layer};
 use super::test_lowering::{Lowered, Strategy, lower};
 use super::{BatchPhase, LinearShape};
 use crate::shared::{HeadArgs, NormArgs, Phase, View};
@@ -86,6 +86,33 @@ fn line(phase: &Phase) -> String {
         Phase::Mix(a) => {
             let add = if a.add.at == 0 { String::new() } else { format!(" + {}", view(&a.add)) };
             format!("mix {} of {} by {:x}{add} -> {}", view(&a.x), a.used, a.route, view(&a.y))
+        }
+        Phase::Conv(a) => {
+            format!("conv {} taps {} state {:x} -> {}", view(&a.x), a.taps_count, a.state, view(&a.y))
+        }
+        Phase::Recurrent(a) => {
+            let what = if a.skip == 0 { "delta" } else { "scan" };
+            let inputs = format!("{} gate {} beta {}", view(&a.x), view(&a.gate), view(&a.beta));
+            let heads = format!("heads {}/{} x {}/{}", a.heads, a.key_heads, a.rows, a.cols);
+            format!("{what} {inputs} {heads} state {:x} aligned {} -> {}", a.state, a.aligned, view(&a.y))
+        }
+        Phase::Transform(a) => {
+            let gate = match a.act {
+                0 => String::new(),
+                act => format!(" gate {act} {} len {}", view(&a.gate), a.gate_len),
+            };
+            let rotation = match a.block {
+                0 => String::new(),
+                block => format!(" blocks {block} heads {} x {} inverse {}", a.outer, a.inner, a.inverse),
+            };
+            let rows = format!("wide {} gather {}", a.wide, a.gather);
+            format!(
+                "transform {}{} group {}{gate}{rotation} {rows} -> {}",
+                view(&a.x),
+                norm(&a.norm),
+                a.group,
+                view(&a.y)
+            )
         }
         Phase::Argmax(a) => format!("argmax {} -> {:x}", view(&a.logits), a.chosen),
     }
@@ -181,6 +208,23 @@ fn a_layer_with_shared_keys_and_joined_experts() {
     g.outputs(mixed);
     let format = |name: &str| if name == "router" { None } else { Some(&Q4_K) };
     insta::assert_snapshot!("shared_and_joined", lowered(&g, format, Strategy::Launches));
+}
+
+/// A layer with a delta rule and a gated attention, both of rotated weights, as launches.
+#[test]
+fn a_hybrid_of_rotated_weights() {
+    let graph = rotated_hybrid();
+    let matrices = |name: &str| (name.len() > 1).then_some(&Q1_0);
+    insta::assert_snapshot!("rotated_hybrid", lowered(&graph, matrices, Strategy::Launches));
+}
+
+/// A scan between a convolution and a gate whose result has norms of groups, without rotations.
+#[test]
+fn a_scan_with_norms_of_groups() {
+    insta::assert_snapshot!(
+        "scan",
+        lowered(&scan_layer(), |name| (name.len() > 1).then_some(&Q1_0), Strategy::Launches)
+    );
 }
 
 #[test]

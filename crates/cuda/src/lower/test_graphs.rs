@@ -1,6 +1,9 @@
 //! Graphs for the tests of lowering.
 
-use tern_graph::{Activation, Attention, Gating, Graph, RopeStyle, RopeTable, Routing, Val};
+use tern_graph::{
+    Activation, Attention, Basis, DeltaRule, DeltaWeights, Gating, Graph, HeadOrder, KeyHeads, RopeStyle,
+    RopeTable, Routing, ScanWeights, SelectiveScan, Val,
+};
 
 /// A decoder of one layer, with its output matrix.
 pub(crate) fn decoder() -> Graph {
@@ -107,5 +110,75 @@ fn decoder_with(width: usize, sinks: bool, mlp: impl Fn(&mut Graph, Val) -> Val)
     let rows = g.outputs(x);
     let last = g.norm(rows, norm, 1e-6).unwrap();
     g.linear(last, table).unwrap();
+    g
+}
+
+/// A layer with a delta rule, and one with a gated attention; matrices are stored rotated. Vectors have names of one letter.
+pub(crate) fn rotated_hybrid() -> Graph {
+    let mut g = Graph::new();
+    let basis = |heads| Basis { signs: vec![], block: 128, heads };
+    for name in ["embed", "qkv", "gate", "q gate", "keys", "values", "output", "head"] {
+        g.rotate_weight(name, &basis(None)).unwrap();
+    }
+    g.rotate_weight("delta out", &basis(Some(HeadOrder { outer: 2, inner: 2 }))).unwrap();
+    let rule =
+        DeltaRule { k_heads: 2, v_heads: 4, k_dim: 64, v_dim: 64, eps: 1e-6, key_heads: KeyHeads::Tiled };
+    let table = g.matrix("embed", 512, 256).unwrap();
+    let x = g.embed(table, 1.0);
+    let linear = |g: &mut Graph, x, name: &str, rows| {
+        let w = g.matrix(name, rows, 256).unwrap();
+        g.linear(x, w).unwrap()
+    };
+    let w = g.vector("n", 256).unwrap();
+    let normed = g.norm(x, w, 1e-6).unwrap();
+    let [decay, beta] = ["alpha", "beta"].map(|name| linear(&mut g, normed, name, 4));
+    let (qkv, z) = (linear(&mut g, normed, "qkv", 512), linear(&mut g, normed, "gate", 256));
+    let taps = g.matrix("c", 512, 4).unwrap();
+    let qkv = g.conv(qkv, taps, None, true).unwrap();
+    let weights = DeltaWeights { rate: g.vector("r", 4).unwrap(), bias: g.vector("b", 4).unwrap() };
+    let y = g.delta(qkv, decay, beta, weights, rule).unwrap();
+    let w = g.vector("h", 64).unwrap();
+    let y = g.norm(y, w, 1e-6).unwrap();
+    let y = g.gated(z, y, Activation::Silu).unwrap();
+    let y = linear(&mut g, y, "delta out", 256);
+    let x = g.add(x, y).unwrap();
+    let w = g.vector("m", 256).unwrap();
+    let normed = g.norm(x, w, 1e-6).unwrap();
+    let q = linear(&mut g, normed, "q gate", 512);
+    let [k, v] = ["keys", "values"].map(|name| linear(&mut g, normed, name, 128));
+    let gate = g.head_columns(q, 128, 64, 64).unwrap();
+    let q = g.head_columns(q, 128, 0, 64).unwrap();
+    let y = g.attend(q, k, v, Attention::full(4, 2, 64, 0.125)).unwrap();
+    let y = g.gated(gate, y, Activation::Sigmoid).unwrap();
+    let y = linear(&mut g, y, "output", 256);
+    let x = g.add(x, y).unwrap();
+    let x = g.outputs(x);
+    let w = g.vector("l", 256).unwrap();
+    let x = g.norm(x, w, 1e-6).unwrap();
+    linear(&mut g, x, "head", 512);
+    g
+}
+
+/// A scan between a convolution and a gate, with a norm of groups behind it.
+pub(crate) fn scan_layer() -> Graph {
+    let mut g = Graph::new();
+    let scan = SelectiveScan { heads: 4, head_dim: 64, groups: 2, state_dim: 32 };
+    let table = g.matrix("embed", 512, 256).unwrap();
+    let x = g.embed(table, 1.0);
+    let w = g.matrix("in", 256 + scan.width() + 4, 256).unwrap();
+    let all = g.linear(x, w).unwrap();
+    let [z, xbc, dt] =
+        [(0, 256), (256, 384), (640, 4)].map(|(start, len)| g.columns(all, start, len).unwrap());
+    let taps = g.matrix("c", scan.width(), 4).unwrap();
+    let bias = g.vector("d", scan.width()).unwrap();
+    let xbc = g.conv(xbc, taps, Some(bias), true).unwrap();
+    let [rate, bias, skip] = ["r", "b", "s"].map(|name| g.vector(name, 4).unwrap());
+    let y = g.scan(xbc, dt, ScanWeights { rate, bias, skip }, scan).unwrap();
+    let y = g.gated(z, y, Activation::Silu).unwrap();
+    let w = g.matrix("n", 2, 128).unwrap();
+    let y = g.norm(y, w, 1e-6).unwrap();
+    let w = g.matrix("out", 256, 256).unwrap();
+    let y = g.linear(y, w).unwrap();
+    g.add(x, y).unwrap();
     g
 }

@@ -60,6 +60,9 @@ pub(crate) fn lower(
         attention: AttentionScratch { ready: 0xe000, partial: 0xe100, arrivals: 0xe200 },
         argmax: Some(ArgmaxScratch { values: 0xd000, ids: 0xd100 }),
         sampled: 0xd200,
+        state: (0..graph.states.len() as u64).map(|i| 0x9000_0000 + (i << 20)).collect(),
+        signs: (0..graph.rotations.len() as u64).map(|i| 0xf800 + 0x100 * i).collect(),
+        inputs: 0xff00,
     };
     let tagged = TaggedMemory { values: &values, at: 0xc000_0000, tokens: 1 };
     let tagged = (strategy == Strategy::FusedStep).then_some(tagged);

@@ -84,6 +84,23 @@ shared_constants! {
     /// Threads of a block that attends with one head of one token.
     ATTEND_THREADS: usize = 128;
 
+    /// Threads of a block that convolves, a column each.
+    CONV_THREADS: usize = 128;
+    /// Tokens of such a thread.
+    CONV_TOKENS: usize = 32;
+    /// Columns of a state's matrix that a block has in registers, ...
+    STATE_COLUMNS: usize = 16;
+    /// ... by so many threads, ...
+    STATE_THREADS: usize = 64;
+    /// ... and tokens that it loads at once in prefill.
+    STATE_TOKENS: usize = 16;
+    /// Rows of a state's matrix at most: a thread has an eighth of them in registers, of two columns.
+    MOST_STATE_ROWS: usize = 256;
+    /// Columns that a block transforms together, and so of a block of a rotation at most.
+    TRANSFORM_SPAN: usize = 1024;
+    /// Threads of such a block.
+    TRANSFORM_THREADS: usize = 128;
+
     /// Bits of a linear's shape: it normalises x, ...
     NORMED: i32 = 1;
     /// ... adds a value to the result, ...
@@ -135,6 +152,12 @@ shared_constants! {
     WORK_AT: usize = 9;
     /// Where page tables of layers with a window begin; those of all layers, if these have no pages of their own.
     WINDOW_PAGES_AT: usize = 10;
+    /// Where the slices' tokens and state slots begin, in graphs with recurrent layers.
+    STATES_AT: usize = 11;
+    /// How many slices the step has.
+    SLICE_COUNT: usize = 12;
+    /// Words of a slice there: its first token, how many there are, the slot that is read or -1, the slot that is written.
+    STATE_WORDS: usize = 4;
     /// Words of a work list before its items; the first is how many there are.
     WORK_HEADER: usize = 8;
     /// The bit of a token id that is an output of the step before; the other bits are its index.
@@ -164,6 +187,6 @@ shared_enums! {
     ElementKind {
         Silu as SILU, GeluTanh as GELU_TANH, Gelu as GELU, Relu2 as RELU2, SwigluOai as SWIGLU_OAI, SwigluClamp as SWIGLU_CLAMP,
         Sigmoid as SIGMOID, Product as PRODUCT, Relu as RELU, Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
-        ApplyGelu as APPLY_GELU, ApplyGeluTanh as APPLY_GELU_TANH,
+        ApplyGelu as APPLY_GELU, ApplyGeluTanh as APPLY_GELU_TANH, GateRows as GATE_ROWS,
     }
 }

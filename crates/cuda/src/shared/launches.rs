@@ -2,7 +2,7 @@
 
 use super::c_text::shared_structs;
 use super::constants::MOST_TABLES;
-use super::phases::{AttendArgs, LinearArgs, RawPhase, RouteArgs};
+use super::phases::{AttendArgs, LinearArgs, RawPhase, RouteArgs, TransformArgs};
 
 /// The structs in C.
 pub(super) fn c_text() -> String {
@@ -157,6 +157,17 @@ shared_structs! {
         arrivals: *mut u32,
         /// The index of the work list.
         list: i32,
+        pad: i32,
+    }
+
+    /// Transforms rows.
+    TransformLaunch {
+        transform: TransformArgs,
+        /// The value as x of the next linear phase, or nothing.
+        y_half: HalfX,
+        inputs: *const u32,
+        /// On the value that is passed.
+        y_factor: f32,
         pad: i32,
     }
 

@@ -154,7 +154,8 @@ shared_structs! {
         group: i32,
         width: i32,
         outputs_only: i32,
-        pad: i32,
+        /// Groups that have weights of their own, one after the other; 1 if all share them.
+        weights: i32,
     }
 
     RopeArgs {
@@ -257,6 +258,92 @@ shared_structs! {
         after: i32,
         /// Scores decrease with the distance of the key by the head's slope, which follows from this number; 0 if they do not.
         alibi: f32,
+        pad: i32,
+    }
+
+    /// A convolution over the rows of each slice, whose last rows are state (`kernels/recurrent.cu`).
+    ConvArgs {
+        x: View,
+        y: View,
+        /// `[width][taps]`
+        taps: *const f32,
+        bias: *const f32,
+        /// `[slot][taps - 1][width]`
+        state: *mut f32,
+        inputs: *const u32,
+        width: i32,
+        taps_count: i32,
+        silu: i32,
+        pad: i32,
+    }
+
+    /// A delta rule or a scan: a matrix per head is state (`kernels/recurrent.cu`).
+    RecurrentArgs {
+        /// Keys, queries and values of all heads.
+        x: View,
+        /// One value per head: decays of a delta rule, time steps of a scan.
+        gate: View,
+        /// Strengths of a delta rule, or nothing.
+        beta: View,
+        y: View,
+        rate: *const f32,
+        bias: *const f32,
+        /// Of a scan, or nothing.
+        skip: *const f32,
+        /// `[slot][head][column][row]`
+        state: *mut f32,
+        inputs: *const u32,
+        /// Floats of a slot.
+        slot: i64,
+        heads: i32,
+        key_heads: i32,
+        rows: i32,
+        cols: i32,
+        /// Columns of x at which keys, queries and values begin.
+        key_at: i32,
+        query_at: i32,
+        value_at: i32,
+        /// Whether consecutive heads share a key head.
+        grouped: i32,
+        /// Whether rows of x can be read in pieces of 16 bytes.
+        aligned: i32,
+        /// Added to the squares of keys and queries.
+        eps: f32,
+    }
+
+    /// Norm, gate and rotation of rows (`kernels/transform.cu`).
+    TransformArgs {
+        x: View,
+        /// What the norm of x is gated with, or nothing.
+        gate: View,
+        y: View,
+        /// Or nothing.
+        norm: NormArgs,
+        /// `[group_width]`
+        signs: *const f32,
+        /// Columns that are normalised together.
+        group: i32,
+        width: i32,
+        /// Columns that the rotation is for; the others are rotated as these.
+        group_width: i32,
+        /// Columns that are transformed together; 0 without a rotation.
+        block: i32,
+        /// Heads that change places, or 0.
+        outer: i32,
+        inner: i32,
+        inverse: i32,
+        /// 0, or 1 + the activation of the gate.
+        act: i32,
+        /// The gate is some columns of each head of a value, or 0: `gate_len` from `gate_first` on, of every `gate_every`.
+        gate_len: i32,
+        gate_every: i32,
+        gate_first: i32,
+        /// Whether eight neighbouring columns can be read together everywhere.
+        wide: i32,
+        outputs_only: i32,
+        gather: i32,
+        /// Of a clamped activation.
+        limit: f32,
         pad: i32,
     }
 
@@ -408,6 +495,9 @@ phases! {
         Route(RouteArgs) as ROUTE, route;
         Mix(MixArgs) as MIX, mix;
         Argmax(ArgmaxArgs) as ARGMAX, argmax;
+        Conv(ConvArgs) as CONV, conv;
+        Recurrent(RecurrentArgs) as RECURRENT, recurrent;
+        Transform(TransformArgs) as TRANSFORM, transform;
     }
 }
 

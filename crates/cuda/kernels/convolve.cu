@@ -1,0 +1,75 @@
+// Convolutions over the rows of each slice, whose last rows are state. Equals Op::Conv of graph/reference/recurrent.rs.
+
+// A thread computes CONV_TOKENS tokens of one column. What is before a slice is read and what is kept of it is written by the thread
+// of its first token alone, which also computes the tokens that need it.
+template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
+    constexpr int OLD = TAPS - 1;
+    int first = blockIdx.y * CONV_TOKENS, end = min(first + CONV_TOKENS, (int)a.inputs[TOKENS]);
+    float taps[TAPS], bias = a.bias ? a.bias[column] : 0.f;
+#pragma unroll
+    for (int j = 0; j < TAPS; j++) taps[j] = a.taps[(long)column * TAPS + j];
+    auto x = [&](int token) { return load_float(row_of(a.x, token) + column); };
+    auto store = [&](int token, float sum) {
+        sum += bias;
+        if (a.silu) sum /= 1.f + expf(-sum);
+        row_of(a.y, token)[column] = sum;
+    };
+    int slice = a.inputs[a.inputs[SLICES_AT] + first];
+    SliceState s = state_of(a.inputs, slice);
+    wait_for_launches();
+    float window[TAPS];
+    bool filled = false;
+    for (int token = first; token < end; token++) {
+        if (token == s.first + s.tokens) s = state_of(a.inputs, ++slice), filled = false;
+        int index = token - s.first;
+        if (index == 0) {
+            float rows[2 * OLD], kept[OLD]; // before the slice, and its first rows
+#pragma unroll
+            for (int j = 0; j < OLD; j++) {
+                rows[j] = s.read < 0 ? 0.f : __ldcg(a.state + ((long)s.read * OLD + j) * a.width + column);
+                rows[OLD + j] = j < s.tokens ? x(token + j) : 0.f;
+            }
+#pragma unroll
+            for (int t = 0; t < OLD; t++) {
+                float sum = 0;
+#pragma unroll
+                for (int j = 0; j < TAPS; j++) sum += rows[t + j] * taps[j];
+                if (t < s.tokens) store(token + t, sum);
+            }
+#pragma unroll
+            for (int j = 0; j < OLD; j++) {
+                int at = s.tokens + j; // of the rows
+                if (at >= 2 * OLD) kept[j] = x(s.first + at - OLD);
+#pragma unroll
+                for (int i = 0; i < 2 * OLD; i++)
+                    if (i == at) kept[j] = rows[i];
+            }
+#pragma unroll
+            for (int j = 0; j < OLD; j++) a.state[((long)s.write * OLD + j) * a.width + column] = kept[j];
+        }
+        if (index < OLD) continue;
+#pragma unroll
+        for (int j = 0; j < OLD; j++) window[j] = filled ? window[j + 1] : x(token - OLD + j);
+        window[OLD] = x(token);
+        filled = true;
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) sum += window[j] * taps[j];
+        store(token, sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CONV_THREADS) convolve(const __grid_constant__ ConvArgs a) {
+    begin_next_launch();
+    int column = blockIdx.x * CONV_THREADS + threadIdx.x;
+    if (column >= a.width || blockIdx.y * CONV_TOKENS >= a.inputs[TOKENS]) return wait_for_launches();
+    switch (a.taps_count) {
+        case 2: return convolve_column<2>(a, column);
+        case 3: return convolve_column<3>(a, column);
+        case 4: return convolve_column<4>(a, column);
+        case 5: return convolve_column<5>(a, column);
+        case 6: return convolve_column<6>(a, column);
+        case 7: return convolve_column<7>(a, column);
+        default: return convolve_column<8>(a, column);
+    }
+}

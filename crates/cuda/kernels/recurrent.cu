@@ -1,0 +1,228 @@
+// Matrices per head that a token decays, adds to and reads: the delta rule and Mamba-2 scans. They equal Op::Delta and Op::Scan of
+// graph/reference/recurrent.rs.
+//
+// Defined by the host: STATE_ROWS, the rows of a matrix.
+
+// Eight lanes share the rows of a column: lane r has the pieces r, r + 8, .. of four rows. A lane has two columns, a warp eight.
+constexpr int QUADS = (STATE_ROWS + 31) / 32;
+constexpr int PADDED_ROWS = QUADS * 32;
+
+// What the tokens of a tile need, in shared memory.
+template <int T> struct StateTile {
+    float key[T][PADDED_ROWS], query[T][PADDED_ROWS];
+    float value[T][STATE_COLUMNS];
+    float decay[T], strength[T];
+    float key_factor[T], query_factor[T], product[T]; // norms of key and query, and their product
+
+    // Asynchronously if rows are in whole pieces of 16 bytes.
+    DEVICE void load(const RecurrentArgs& a, int token, int tokens, int head, int column) {
+        int key_head = a.grouped ? head / (a.heads / a.key_heads) : head % a.key_heads;
+        const float* from = row_of(a.x, token);
+        int columns = min(STATE_COLUMNS, a.cols - column);
+        if (a.aligned) {
+            for (int i = threadIdx.x; i < tokens * (STATE_ROWS / 4); i += STATE_THREADS) {
+                int t = i / (STATE_ROWS / 4), row = i % (STATE_ROWS / 4) * 4;
+                copy16(&key[t][row], from + t * a.x.stride + a.key_at + key_head * STATE_ROWS + row);
+                copy16(&query[t][row], from + t * a.x.stride + a.query_at + key_head * STATE_ROWS + row);
+            }
+            for (int i = threadIdx.x; i < tokens * (STATE_COLUMNS / 4); i += STATE_THREADS) {
+                int t = i / (STATE_COLUMNS / 4), k = i % (STATE_COLUMNS / 4) * 4;
+                if (k < columns) copy16(&value[t][k], from + t * a.x.stride + a.value_at + head * a.cols + column + k);
+            }
+        } else {
+            for (int i = threadIdx.x; i < tokens * STATE_ROWS; i += STATE_THREADS) {
+                int t = i / STATE_ROWS, row = i % STATE_ROWS;
+                key[t][row] = load_float(from + t * a.x.stride + a.key_at + key_head * STATE_ROWS + row);
+                query[t][row] = load_float(from + t * a.x.stride + a.query_at + key_head * STATE_ROWS + row);
+            }
+            for (int i = threadIdx.x; i < tokens * STATE_COLUMNS; i += STATE_THREADS) {
+                int t = i / STATE_COLUMNS, k = i % STATE_COLUMNS;
+                if (k < columns) value[t][k] = load_float(from + t * a.x.stride + a.value_at + head * a.cols + column + k);
+            }
+        }
+        committed();
+    }
+
+    // Rows behind the last one are zero.
+    DEVICE void clear() {
+        constexpr int REST = PADDED_ROWS - STATE_ROWS;
+        for (int i = threadIdx.x; i < T * REST; i += STATE_THREADS) key[i / max(REST, 1)][STATE_ROWS + i % max(REST, 1)] = query[i / max(REST, 1)][STATE_ROWS + i % max(REST, 1)] = 0.f;
+        for (int i = threadIdx.x; i < T * STATE_COLUMNS; i += STATE_THREADS) value[i / STATE_COLUMNS][i % STATE_COLUMNS] = 0.f;
+    }
+
+    // Norms and products of what has arrived, a token per warp at a time.
+    template <bool DELTA> DEVICE void measure(const RecurrentArgs& a, int tokens) {
+        int lane = threadIdx.x % 32;
+        for (int t = threadIdx.x / 32; t < tokens; t += STATE_THREADS / 32) {
+            float keys = 0, queries = 0, both = 0;
+#pragma unroll
+            for (int i = 0; i < QUADS; i++) {
+                float k = key[t][i * 32 + lane], q = query[t][i * 32 + lane];
+                keys += k * k, queries += q * q, both += k * q;
+            }
+            both = warp_sum(both);
+            if (DELTA) {
+                keys = 1.f / sqrtf(warp_sum(keys) + a.eps);
+                queries = 1.f / (sqrtf(warp_sum(queries) + a.eps) * sqrtf((float)STATE_ROWS));
+            } else {
+                keys = queries = 1.f;
+            }
+            if (lane == 0) key_factor[t] = keys, query_factor[t] = queries, product[t] = both * keys * queries;
+        }
+    }
+};
+
+// Decay and strength of a token, by one thread.
+struct TokenGate {
+    float gate, beta;
+
+    template <bool DELTA> DEVICE void load(const RecurrentArgs& a, int token, int head) {
+        gate = load_float(row_of(a.gate, token) + head);
+        beta = DELTA ? load_float(row_of(a.beta, token) + head) : 0.f;
+    }
+
+    template <bool DELTA, int T> DEVICE void store(const RecurrentArgs& a, StateTile<T>& tile, int t, int head) {
+        float x = gate + a.bias[head], soft = x > 20.f ? x : log1pf(expf(x));
+        tile.decay[t] = expf(a.rate[head] * soft);
+        tile.strength[t] = DELTA ? 1.f / (1.f + expf(-beta)) : soft;
+    }
+};
+
+// A block has STATE_COLUMNS columns of one head's matrix in one slice: they stay in registers while the tokens of the slice pass, T
+// at a time through shared memory.
+template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
+    constexpr int BUFFERS = T > 1 ? 2 : 1;
+    extern __shared__ __align__(16) u8 shared_bytes[];
+    StateTile<T>* tiles = (StateTile<T>*)shared_bytes;
+    int slice = blockIdx.y, blocks = (a.cols + STATE_COLUMNS - 1) / STATE_COLUMNS, head = blockIdx.x / blocks;
+    if (slice >= a.inputs[SLICE_COUNT]) return wait_for_launches();
+    SliceState s = state_of(a.inputs, slice);
+    int base = blockIdx.x % blocks * STATE_COLUMNS, lane = threadIdx.x % 32, part = lane % 8;
+    int own = threadIdx.x / 32 * 8 + lane / 8 * 2, column = base + own; // two columns from here on
+    float state[2][QUADS][4];
+    auto at = [&](int slot, int c, int quad) { return a.state + slot * a.slot + ((long)head * a.cols + column + c) * STATE_ROWS + (quad * 8 + part) * 4; };
+    auto rows_in = [&](int quad) { return STATE_ROWS - (quad * 8 + part) * 4; }; // four or more: a whole piece
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+#pragma unroll
+        for (int quad = 0; quad < QUADS; quad++) {
+            bool has = s.read >= 0 && column + c < a.cols;
+            if (STATE_ROWS % 4 == 0) {
+                float4 v = {0, 0, 0, 0};
+                if (has && rows_in(quad) > 0) v = load_floats4(at(s.read, c, quad));
+                state[c][quad][0] = v.x, state[c][quad][1] = v.y, state[c][quad][2] = v.z, state[c][quad][3] = v.w;
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++) state[c][quad][i] = has && i < rows_in(quad) ? load_float(at(s.read, c, quad) + i) : 0.f;
+            }
+        }
+    for (int b = 0; b < BUFFERS; b++) tiles[b].clear();
+    float skip = DELTA ? 0.f : a.skip[head];
+    wait_for_launches();
+    __syncthreads();
+    tiles[0].load(a, s.first, min(T, s.tokens), head, base);
+    TokenGate gate = {};
+    if (threadIdx.x < min(T, s.tokens)) gate.load<DELTA>(a, s.first + threadIdx.x, head);
+    for (int done = 0; done < s.tokens; done += T) {
+        StateTile<T>& tile = tiles[done / T % BUFFERS];
+        int tokens = min(T, s.tokens - done), next = min(T, s.tokens - done - tokens);
+        if (threadIdx.x < tokens) gate.store<DELTA, T>(a, tile, threadIdx.x, head);
+        if (BUFFERS == 2 && next > 0) {
+            tiles[(done / T + 1) % BUFFERS].load(a, s.first + done + T, next, head, base);
+            if (threadIdx.x < next) gate.load<DELTA>(a, s.first + done + T + threadIdx.x, head);
+            arrived<1>();
+        } else {
+            arrived<0>();
+        }
+        __syncthreads();
+        tile.template measure<DELTA>(a, tokens);
+        __syncthreads();
+        for (int t = 0; t < tokens; t++) {
+            float known[2] = {}, sum[2] = {};
+            float4 key[QUADS], query[QUADS];
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                key[quad] = *(const float4*)&tile.key[t][(quad * 8 + part) * 4];
+                query[quad] = *(const float4*)&tile.query[t][(quad * 8 + part) * 4];
+            }
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+#pragma unroll
+                for (int quad = 0; quad < QUADS; quad++) {
+                    const float (&x)[4] = state[c][quad];
+                    if (DELTA) known[c] += x[0] * key[quad].x + x[1] * key[quad].y + x[2] * key[quad].z + x[3] * key[quad].w;
+                    sum[c] += x[0] * query[quad].x + x[1] * query[quad].y + x[2] * query[quad].z + x[3] * query[quad].w;
+                }
+#pragma unroll
+            for (int step = 1; step < 8; step *= 2)
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    if (DELTA) known[c] += __shfl_xor_sync(0xffffffff, known[c], step);
+                    sum[c] += __shfl_xor_sync(0xffffffff, sum[c], step);
+                }
+            float decay = tile.decay[t], strength = tile.strength[t], key_factor = tile.key_factor[t];
+            float of_query = decay * tile.query_factor[t], product = tile.product[t];
+            float y[2], added[2];
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float value = tile.value[t][own + c];
+                float d = DELTA ? strength * (value - decay * key_factor * known[c]) : strength * value;
+                y[c] = of_query * sum[c] + product * d;
+                if (!DELTA) y[c] += skip * value;
+                added[c] = key_factor * d;
+            }
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+#pragma unroll
+                for (int quad = 0; quad < QUADS; quad++) {
+                    float (&x)[4] = state[c][quad];
+                    x[0] = decay * x[0] + key[quad].x * added[c], x[1] = decay * x[1] + key[quad].y * added[c];
+                    x[2] = decay * x[2] + key[quad].z * added[c], x[3] = decay * x[3] + key[quad].w * added[c];
+                }
+            if (part < 2 && column + part < a.cols) row_of(a.y, s.first + done + t)[head * a.cols + column + part] = part ? y[1] : y[0];
+        }
+        if (BUFFERS == 2 || next == 0) {
+            __syncthreads(); // the buffer is free
+            continue;
+        }
+        __syncthreads();
+        tiles[0].load(a, s.first + done + T, next, head, base);
+        if (threadIdx.x < next) gate.load<DELTA>(a, s.first + done + T + threadIdx.x, head);
+    }
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+#pragma unroll
+        for (int quad = 0; quad < QUADS; quad++) {
+            if (column + c >= a.cols) continue;
+            float* to = at(s.write, c, quad);
+            const float (&x)[4] = state[c][quad];
+            if (STATE_ROWS % 4 == 0) {
+                if (rows_in(quad) > 0) *(float4*)to = {x[0], x[1], x[2], x[3]};
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (i < rows_in(quad)) to[i] = x[i];
+            }
+        }
+}
+
+// Prompts, and steps in which each slice has one token.
+extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_prefill(const __grid_constant__ RecurrentArgs a) {
+    begin_next_launch();
+    advance<true, STATE_TOKENS>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_decode(const __grid_constant__ RecurrentArgs a) {
+    begin_next_launch();
+    advance<true, 1>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(STATE_THREADS) scan_prefill(const __grid_constant__ RecurrentArgs a) {
+    begin_next_launch();
+    advance<false, STATE_TOKENS>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(STATE_THREADS) scan_decode(const __grid_constant__ RecurrentArgs a) {
+    begin_next_launch();
+    advance<false, 1>(a);
+}
