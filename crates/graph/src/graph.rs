@@ -273,6 +273,11 @@ impl Graph {
         self.push(Op::Apply { x, function }, self.value(x))
     }
 
+    /// `max(x, 0)^2`: the value as its own gate.
+    pub fn squared_relu(&mut self, x: Val) -> Result<Val> {
+        self.gated(x, x, Activation::Relu)
+    }
+
     /// See [`Op::Norm`].
     pub fn norm(&mut self, x: Val, weight: WeightId, eps: f32) -> Result<Val> {
         self.norm_of_kind(x, weight, None, eps, NormKind::Rms)

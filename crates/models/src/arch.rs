@@ -18,6 +18,8 @@ pub struct Arch {
 /// What files of an architecture have beyond what all decoders have, for models made from a [`Shape`](crate::Shape).
 #[derive(Debug)]
 pub struct Synthetic {
+    /// The one whose tensors, keys and means it has too.
+    pub extends: Option<&'static Synthetic>,
     /// Tensors per layer, without the `blk.N.` prefix.
     pub tensors: &'static [&'static str],
     /// Metadata keys, without the architecture's prefix.
@@ -54,6 +56,7 @@ pub enum Number {
 impl Synthetic {
     /// Gate and up are two tensors, and q, k and v are three, without biases.
     pub(crate) const PLAIN: Synthetic = Synthetic {
+        extends: None,
         tensors: &["ffn_gate.weight"],
         keys: &[],
         constants: |_, _| None,
@@ -68,6 +71,29 @@ impl Synthetic {
         tensors: &["ffn_gate.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias"],
         ..Synthetic::PLAIN
     };
+
+    /// Itself, then the one that it extends, and so on.
+    fn chain(&self) -> impl Iterator<Item = &Synthetic> {
+        std::iter::successors(Some(self), |synthetic| synthetic.extends)
+    }
+
+    /// Whether files have this tensor, without the `blk.N.` prefix.
+    pub(crate) fn has_tensor(&self, part: &str) -> bool {
+        self.chain().any(|synthetic| synthetic.tensors.contains(&part))
+    }
+
+    /// All keys; later ones replace equal ones before them.
+    pub(crate) fn all_keys(&self) -> impl Iterator<Item = (&'static str, Number)> {
+        let mut chain: Vec<_> = self.chain().map(|synthetic| synthetic.keys).collect();
+        chain.reverse();
+        chain.into_iter().flatten().copied()
+    }
+
+    /// The mean of a vector, by the name of its tensor.
+    pub(crate) fn mean(&self, name: &str) -> f32 {
+        let mut means = self.chain().flat_map(|synthetic| synthetic.means);
+        means.find(|(part, _)| name.ends_with(part)).map_or(1.0, |(_, mean)| *mean)
+    }
 }
 
 /// Names are unique.

@@ -1,6 +1,6 @@
 //! BERT and the encoders that follow it: norms after attention and after the MLP, in both directions.
 
-use tern_graph::{Activation, Attention, Function, Gating, RopeStyle, TableRow, Val};
+use tern_graph::{Activation, Attention, Function, Gating, Graph, RopeStyle, TableRow, Val};
 
 use crate::experts::ExpertStyle;
 use crate::pooling::Pooling;
@@ -10,42 +10,36 @@ pub(crate) static BERT: Arch = Arch {
     name: "bert",
     build: |b| b.bert(&Style { positions: Positions::Learned, mlp: Mlp::Plain, pooling: Pooling::Mean }),
     synthetic: Synthetic {
-        tensors: &[
-            "token_types.weight",
-            "token_embd_norm.bias",
-            "attn_q.bias",
-            "attn_k.bias",
-            "attn_v.bias",
-            "attn_output.bias",
-            "attn_output_norm.bias",
-            "ffn_up.bias",
-            "ffn_down.bias",
-            "layer_output_norm.bias",
-        ],
-        keys: &[("pooling_type", Number::Integer(1))],
+        extends: Some(&BIASED),
+        tensors: &["attn_q.bias", "attn_k.bias", "attn_v.bias"],
         ..ENCODER
     },
 };
 
 /// A classifier of one score, as rerankers have.
 pub(crate) static RANKING: Synthetic = Synthetic {
+    extends: Some(&BERT.synthetic),
+    tensors: &["cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias"],
+    keys: &[("pooling_type", Number::Integer(4))],
+    ..ENCODER
+};
+
+/// What nearly all of them have: types of tokens, norms with biases, means as vectors.
+static NORMED: Synthetic = Synthetic {
     tensors: &[
         "token_types.weight",
         "token_embd_norm.bias",
-        "attn_q.bias",
-        "attn_k.bias",
-        "attn_v.bias",
-        "attn_output.bias",
         "attn_output_norm.bias",
-        "ffn_up.bias",
-        "ffn_down.bias",
         "layer_output_norm.bias",
-        "cls.weight",
-        "cls.bias",
-        "cls.output.weight",
-        "cls.output.bias",
     ],
-    keys: &[("pooling_type", Number::Integer(4))],
+    keys: &[("pooling_type", Number::Integer(1))],
+    ..ENCODER
+};
+
+/// Biases of the matrices too.
+static BIASED: Synthetic = Synthetic {
+    extends: Some(&NORMED),
+    tensors: &["attn_output.bias", "ffn_up.bias", "ffn_down.bias"],
     ..ENCODER
 };
 
@@ -56,15 +50,8 @@ pub(crate) static NOMIC_BERT: Arch = Arch {
         b.bert(&Style { positions: Positions::Rotated, mlp, pooling: Pooling::Mean })
     },
     synthetic: Synthetic {
-        tensors: &[
-            "token_types.weight",
-            "token_embd_norm.bias",
-            "attn_qkv.weight",
-            "attn_output_norm.bias",
-            "ffn_gate.weight",
-            "layer_output_norm.bias",
-        ],
-        keys: &[("pooling_type", Number::Integer(1))],
+        extends: Some(&NORMED),
+        tensors: &["attn_qkv.weight", "ffn_gate.weight"],
         ..ENCODER
     },
 };
@@ -77,18 +64,9 @@ pub(crate) static NOMIC_BERT_MOE: Arch = Arch {
         b.bert(&Style { positions: Positions::Rotated, mlp, pooling: Pooling::Mean })
     },
     synthetic: Synthetic {
-        tensors: &[
-            "token_types.weight",
-            "token_embd_norm.bias",
-            "attn_qkv.weight",
-            "attn_qkv.bias",
-            "attn_output.bias",
-            "attn_output_norm.bias",
-            "ffn_up.bias",
-            "ffn_down.bias",
-            "layer_output_norm.bias",
-        ],
-        keys: &[("pooling_type", Number::Integer(1)), ("moe_every_n_layers", Number::Integer(2))],
+        extends: Some(&BIASED),
+        tensors: &["attn_qkv.weight", "attn_qkv.bias"],
+        keys: &[("moe_every_n_layers", Number::Integer(2))],
         ..ENCODER
     },
 };
@@ -101,9 +79,8 @@ pub(crate) static JINA_BERT_V2: Arch = Arch {
         b.bert(&Style { positions: Positions::Slopes(slopes), mlp, pooling: Pooling::Mean })
     },
     synthetic: Synthetic {
+        extends: Some(&NORMED),
         tensors: &[
-            "token_types.weight",
-            "token_embd_norm.bias",
             "attn_q.bias",
             "attn_k.bias",
             "attn_v.bias",
@@ -112,12 +89,9 @@ pub(crate) static JINA_BERT_V2: Arch = Arch {
             "attn_k_norm.weight",
             "attn_k_norm.bias",
             "attn_output.bias",
-            "attn_output_norm.bias",
             "ffn_gate.weight",
             "ffn_down.bias",
-            "layer_output_norm.bias",
         ],
-        keys: &[("pooling_type", Number::Integer(1))],
         ..ENCODER
     },
 };
@@ -126,18 +100,8 @@ pub(crate) static JINA_BERT_V3: Arch = Arch {
     name: "jina-bert-v3",
     build: |b| b.bert(&Style { positions: Positions::Rotated, mlp: Mlp::Plain, pooling: Pooling::Mean }),
     synthetic: Synthetic {
-        tensors: &[
-            "token_types.weight",
-            "token_embd_norm.bias",
-            "attn_qkv.weight",
-            "attn_qkv.bias",
-            "attn_output.bias",
-            "attn_output_norm.bias",
-            "ffn_up.bias",
-            "ffn_down.bias",
-            "layer_output_norm.bias",
-        ],
-        keys: &[("pooling_type", Number::Integer(1))],
+        extends: Some(&BIASED),
+        tensors: &["attn_qkv.weight", "attn_qkv.bias"],
         ..ENCODER
     },
 };
@@ -213,7 +177,10 @@ impl Build<'_> {
                     self.gated_mlp_of(y, names, self.config.ff, *activation, None)?
                 }
                 Mlp::Experts { every, style } if *every > 0 && layer % every == 1 => {
-                    self.plain_experts(y, layer, style)?
+                    let logits = self.linear(y, &name("ffn_gate_inp"), style.count)?;
+                    let route = self.graph.route(logits, None, style.routing)?;
+                    let gelu = |graph: &mut Graph, up| Ok(graph.apply(up, Function::Gelu));
+                    self.plain_experts(y, route, layer, style, gelu)?
                 }
                 Mlp::Plain | Mlp::Experts { .. } => {
                     let up = self.linear(y, &name("ffn_up"), self.config.ff)?;
@@ -251,18 +218,5 @@ impl Build<'_> {
         let args = Attention { causal: false, alibi, ..Attention::full(heads, kv_heads, head_dim, scale) };
         let out = self.graph.attend(q, k, v, args)?;
         self.linear(out, &name("attn_output"), self.config.width)
-    }
-
-    /// Experts without a gate: up, GELU and down.
-    fn plain_experts(&mut self, x: Val, layer: usize, style: &ExpertStyle) -> Result<Val, ModelError> {
-        let name = |part: &str| format!("blk.{layer}.{part}");
-        let ExpertStyle { count, ff, routing, .. } = *style;
-        let width = self.config.width;
-        let logits = self.linear(x, &name("ffn_gate_inp"), count)?;
-        let route = self.graph.route(logits, None, routing)?;
-        let up = self.expert_linear(x, route, &name("ffn_up_exps"), [count, ff, width])?;
-        let hidden = self.graph.apply(up, Function::Gelu);
-        let parts = self.expert_linear(hidden, route, &name("ffn_down_exps"), [count, width, ff])?;
-        Ok(self.graph.mix(parts, route)?)
     }
 }

@@ -190,6 +190,24 @@ impl Build<'_> {
         self.linear(out, &name("attn_output"), self.config.width)
     }
 
+    /// The heads of each layer; `None` for layers without key and value heads, which have no attention.
+    pub(crate) fn heads_per_layer(&self) -> Result<Vec<Option<HeadShape>>, ModelError> {
+        let Config { layers, head_dim, v_dim, heads, .. } = self.config;
+        let name = "attention.head_count_kv";
+        let kv_heads = self.keys().usize_per_layer(name, layers)?.ok_or_else(|| self.missing(name))?;
+        let shape = |kv_heads: usize| match kv_heads {
+            0 => Ok(None),
+            kv_heads if heads.is_multiple_of(kv_heads) => {
+                Ok(Some(HeadShape { heads, kv_heads, head_dim, v_dim }))
+            }
+            _ => {
+                let text = format!("{heads} heads are not a multiple of {kv_heads} kv heads");
+                Err(ModelError::Unsupported(text))
+            }
+        };
+        kv_heads.into_iter().map(shape).collect()
+    }
+
     fn head_shape(&self, style: AttentionStyle) -> HeadShape {
         let Config { heads, kv_heads, head_dim, v_dim, .. } = self.config;
         style.shape.unwrap_or(HeadShape { heads, kv_heads, head_dim, v_dim })

@@ -111,9 +111,10 @@ impl<'a> Build<'a> {
         self.linear(x, name, self.config.vocab)
     }
 
-    /// RMS norm over groups of `len` columns.
+    /// RMS norm over groups of `len` columns. Files of Falcon H1 have a tensor without the suffix.
     pub(crate) fn norm(&mut self, x: Val, name: &str, len: usize) -> Result<Val, ModelError> {
-        let weight = self.graph.vector(format!("{name}.weight"), len)?;
+        let tensor = if self.has(name) { name.into() } else { format!("{name}.weight") };
+        let weight = self.graph.vector(tensor, len)?;
         Ok(self.graph.norm(x, weight, self.config.eps)?)
     }
 

@@ -185,9 +185,12 @@ impl Config {
             head_dim,
             v_dim: keys.optional_usize("attention.value_length")?.unwrap_or(head_dim),
             rope_dims: rope_dims.unwrap_or(head_dim),
-            eps: match keys.optional_f32("attention.layer_norm_epsilon")? {
-                Some(eps) => eps,
-                None => keys.f32("attention.layer_norm_rms_epsilon")?,
+            eps: match keys.optional_f32("attention.layer_norm_rms_epsilon")? {
+                Some(eps) => eps, // files may have the other one too, of no norm
+                None => match keys.optional_f32("attention.layer_norm_epsilon")? {
+                    Some(eps) => eps,
+                    None => return Err(missing("attention.layer_norm_rms_epsilon")),
+                },
             },
             context_trained,
             context: context.unwrap_or(context_trained),

@@ -1,6 +1,6 @@
 //! The MLP of mixtures of experts: a router, the experts it chooses, and experts that all tokens share.
 
-use tern_graph::{Activation, ExpertGroups, Gating, Routing, Val};
+use tern_graph::{Activation, ExpertGroups, Gating, Graph, GraphError, Routing, Val};
 
 use crate::{Build, ModelError};
 
@@ -132,6 +132,23 @@ impl Build<'_> {
             (gate, self.expert_linear(x, route, &name("ffn_up_exps"), inner)?)
         };
         let hidden = self.graph.gated(gate, up, style.activation)?;
+        let parts = self.expert_linear(hidden, route, &name("ffn_down_exps"), [count, width, ff])?;
+        Ok(self.graph.mix(parts, route)?)
+    }
+
+    /// The weighted sum of experts without a gate: up, a function and down, on `x` of any width. `[tokens, width of x]`
+    pub(crate) fn plain_experts(
+        &mut self,
+        x: Val,
+        route: Val,
+        layer: usize,
+        style: &ExpertStyle,
+        function: impl FnOnce(&mut Graph, Val) -> Result<Val, GraphError>,
+    ) -> Result<Val, ModelError> {
+        let ExpertStyle { count, ff, .. } = *style;
+        let (width, name) = (self.graph.width(x), |part: &str| format!("blk.{layer}.{part}"));
+        let up = self.expert_linear(x, route, &name("ffn_up_exps"), [count, ff, width])?;
+        let hidden = function(&mut self.graph, up)?;
         let parts = self.expert_linear(hidden, route, &name("ffn_down_exps"), [count, width, ff])?;
         Ok(self.graph.mix(parts, route)?)
     }

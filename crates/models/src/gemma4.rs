@@ -10,6 +10,7 @@ pub(crate) static GEMMA4: Arch = Arch { name: "gemma4", build, synthetic: SHARED
 
 /// As E2B and E4B: the last layers have no keys and values, and tokens have an embedding per layer.
 const SHARED_KV: Synthetic = Synthetic {
+    extends: None,
     has_layer_norms: false,
     tensors: &["ffn_gate.weight", "attn_v.weight"],
     keys: &[

@@ -2,7 +2,7 @@
 
 use tern_graph::{Activation, Gating, RopeStyle, Val};
 
-use crate::blocks::{AttentionStyle, HeadShape, LayerStyle, QkNorm};
+use crate::blocks::{AttentionStyle, LayerStyle, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static LFM2: Arch = Arch {
@@ -14,6 +14,7 @@ pub(crate) static LFM2: Arch = Arch {
             ("attention.head_count_kv", Number::Integers(&[0, 2, 0, 2])),
             ("shortconv.l_cache", Number::Integer(3)),
         ],
+        embedding_gain: 1.0,
         ..Synthetic::PLAIN
     },
 };
@@ -22,10 +23,9 @@ pub(crate) static LFM2_MOE: Arch = Arch {
     name: "lfm2moe",
     build,
     synthetic: Synthetic {
-        tensors: &["ffn_gate.weight", "token_embd_norm.weight", "exp_probs_b.bias"],
+        extends: Some(&LFM2.synthetic),
+        tensors: &["exp_probs_b.bias"],
         keys: &[
-            ("attention.head_count_kv", Number::Integers(&[0, 2, 0, 2])),
-            ("shortconv.l_cache", Number::Integer(3)),
             ("leading_dense_block_count", Number::Integer(1)),
             ("expert_gating_func", Number::Integer(2)),
         ],
@@ -36,19 +36,14 @@ pub(crate) static LFM2_MOE: Arch = Arch {
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     b.reads_layers = true;
     let taps = b.keys().usize("shortconv.l_cache")?;
-    let kv_heads = b.keys().usize_per_layer("attention.head_count_kv", b.config.layers)?;
-    let kv_heads = kv_heads.ok_or_else(|| b.missing("attention.head_count_kv"))?;
+    let heads = b.heads_per_layer()?;
     let base = b.keys().f32("rope.freq_base")?;
     let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::Heads)?;
     let layers =
         LayerStyle { experts: b.optional_expert_style(Gating::Sigmoid, true)?, ..LayerStyle::PRE_NORM };
-    b.decoder_of(&layers, |b, x, layer| match kv_heads[layer] {
-        0 => b.short_conv(x, layer, taps),
-        kv_heads => {
-            let (heads, head_dim, v_dim) = (b.config.heads, b.config.head_dim, b.config.v_dim);
-            let shape = Some(HeadShape { heads, kv_heads, head_dim, v_dim });
-            b.attention(x, layer, AttentionStyle { shape, ..style })
-        }
+    b.decoder_of(&layers, |b, x, layer| match heads[layer] {
+        None => b.short_conv(x, layer, taps),
+        shape => b.attention(x, layer, AttentionStyle { shape, ..style }),
     })?;
     Ok(())
 }

@@ -15,6 +15,7 @@ mod error;
 mod eurobert;
 mod exaone4;
 mod experts;
+mod falcon_h1;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -23,6 +24,7 @@ mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod hunyuan;
 mod latent;
 mod lfm2;
@@ -32,6 +34,7 @@ mod maple;
 mod mistral3;
 mod model;
 mod modern_bert;
+mod nemotron_h;
 mod olmo2;
 mod phi3;
 mod pooling;
@@ -92,6 +95,10 @@ pub static ALL: &[&Arch] = &[
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
     &mamba::MAMBA2,
+    &granite_hybrid::GRANITE_HYBRID,
+    &falcon_h1::FALCON_H1,
+    &nemotron_h::NEMOTRON_H,
+    &nemotron_h::NEMOTRON_H_MOE,
     &bert::BERT,
     &bert::NOMIC_BERT,
     &bert::NOMIC_BERT_MOE,

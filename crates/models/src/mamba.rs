@@ -9,24 +9,29 @@ pub(crate) static MAMBA2: Arch = Arch {
     name: "mamba2",
     build,
     synthetic: Synthetic {
-        tensors: &["ssm_conv1d.bias", "ssm_norm.weight"],
+        extends: Some(&TINY_LAYERS),
         keys: &[
             ("attention.head_count", Number::Integer(0)),
             ("attention.head_count_kv", Number::Integer(0)),
             ("feed_forward_length", Number::Integer(0)),
-            ("ssm.conv_kernel", Number::Integer(4)),
-            ("ssm.inner_size", Number::Integer(512)),
-            ("ssm.state_size", Number::Integer(32)),
-            ("ssm.time_step_rank", Number::Integer(8)),
-            ("ssm.group_count", Number::Integer(2)),
         ],
-        means: MEANS,
         ..Synthetic::PLAIN
     },
 };
 
-/// Decays that leave some memory.
-pub(crate) const MEANS: &[(&str, f32)] = &[("ssm_a", -0.3)];
+/// The layers of tiny shapes, with decays that leave some memory.
+pub(crate) static TINY_LAYERS: Synthetic = Synthetic {
+    tensors: &["ffn_gate.weight", "ssm_conv1d.bias", "ssm_norm.weight"],
+    keys: &[
+        ("ssm.conv_kernel", Number::Integer(4)),
+        ("ssm.inner_size", Number::Integer(512)),
+        ("ssm.state_size", Number::Integer(32)),
+        ("ssm.time_step_rank", Number::Integer(8)),
+        ("ssm.group_count", Number::Integer(2)),
+    ],
+    means: &[("ssm_a", -0.3)],
+    ..Synthetic::PLAIN
+};
 
 /// The sizes of Mamba-2 layers.
 #[derive(Clone, Copy, Debug)]

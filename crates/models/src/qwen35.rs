@@ -6,87 +6,68 @@ use tern_graph::{Gating, KeyHeads, RopeStyle, RopeTable};
 use crate::blocks::{AttentionStyle, LayerStyle, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
-/// Sizes of the tiny shapes of tests.
-const TINY_KEYS: &[(&str, Number)] = &[
-    ("rope.dimension_count", Number::Integer(16)),
-    ("rope.dimension_sections", Number::Integers(&[3, 3, 2, 0])),
-    ("full_attention_interval", Number::Integer(2)),
-    ("ssm.conv_kernel", Number::Integer(4)),
-    ("ssm.state_size", Number::Integer(32)),
-    ("ssm.group_count", Number::Integer(2)),
-    ("ssm.time_step_rank", Number::Integer(6)),
-    ("ssm.inner_size", Number::Integer(192)),
-];
+/// Sizes of the tiny shapes of tests, and decays that leave some memory.
+pub(crate) static TINY: Synthetic = Synthetic {
+    keys: &[
+        ("rope.dimension_count", Number::Integer(16)),
+        ("rope.dimension_sections", Number::Integers(&[3, 3, 2, 0])),
+        ("full_attention_interval", Number::Integer(2)),
+        ("ssm.conv_kernel", Number::Integer(4)),
+        ("ssm.state_size", Number::Integer(32)),
+        ("ssm.group_count", Number::Integer(2)),
+        ("ssm.time_step_rank", Number::Integer(6)),
+        ("ssm.inner_size", Number::Integer(192)),
+    ],
+    means: &[("ssm_a", -0.3)],
+    ..Synthetic::PLAIN
+};
 
-/// Decays that leave some memory.
-pub(crate) const MEANS: &[(&str, f32)] = &[("ssm_a", -0.3)];
+/// The same with experts.
+pub(crate) const TINY_EXPERTS: Synthetic = Synthetic {
+    extends: Some(&TINY),
+    tensors: &["ffn_gate_shexp.weight", "ffn_gate_inp_shexp.weight"],
+    keys: &[("expert_shared_feed_forward_length", Number::Integer(160))],
+    ..Synthetic::PLAIN
+};
 
 pub(crate) static QWEN35: Arch = Arch {
     name: "qwen35",
     build: |b| build(b, false),
-    synthetic: Synthetic { keys: TINY_KEYS, means: MEANS, ..Synthetic::PLAIN },
+    synthetic: Synthetic { extends: Some(&TINY), ..Synthetic::PLAIN },
 };
 
-pub(crate) static QWEN35_MOE: Arch = Arch {
-    name: "qwen35moe",
-    build: |b| build(b, true),
-    synthetic: Synthetic {
-        tensors: &["ffn_gate_shexp.weight", "ffn_gate_inp_shexp.weight"],
-        keys: &[
-            ("rope.dimension_count", Number::Integer(16)),
-            ("rope.dimension_sections", Number::Integers(&[3, 3, 2, 0])),
-            ("full_attention_interval", Number::Integer(2)),
-            ("ssm.conv_kernel", Number::Integer(4)),
-            ("ssm.state_size", Number::Integer(32)),
-            ("ssm.group_count", Number::Integer(2)),
-            ("ssm.time_step_rank", Number::Integer(6)),
-            ("ssm.inner_size", Number::Integer(192)),
-            ("expert_shared_feed_forward_length", Number::Integer(160)),
-        ],
-        means: MEANS,
-        ..Synthetic::PLAIN
-    },
-};
+pub(crate) static QWEN35_MOE: Arch =
+    Arch { name: "qwen35moe", build: |b| build(b, true), synthetic: TINY_EXPERTS };
 
 /// The sizes of Qwen 3.5 0.8B.
 pub(crate) static SIZES_0_8B: Synthetic = Synthetic {
+    extends: Some(&TINY),
     keys: &[
         ("rope.dimension_count", Number::Integer(64)),
         ("rope.dimension_sections", Number::Integers(&[11, 11, 10, 0])),
         ("full_attention_interval", Number::Integer(4)),
-        ("ssm.conv_kernel", Number::Integer(4)),
         ("ssm.state_size", Number::Integer(128)),
         ("ssm.group_count", Number::Integer(16)),
         ("ssm.time_step_rank", Number::Integer(16)),
         ("ssm.inner_size", Number::Integer(2048)),
     ],
-    means: MEANS,
     ..Synthetic::PLAIN
 };
 
 /// The sizes of Qwen 3.5 27B, and of Bonsai 27B.
 pub(crate) static SIZES_27B: Synthetic = Synthetic {
-    keys: &[
-        ("rope.dimension_count", Number::Integer(64)),
-        ("rope.dimension_sections", Number::Integers(&[11, 11, 10, 0])),
-        ("full_attention_interval", Number::Integer(4)),
-        ("ssm.conv_kernel", Number::Integer(4)),
-        ("ssm.state_size", Number::Integer(128)),
-        ("ssm.group_count", Number::Integer(16)),
-        ("ssm.time_step_rank", Number::Integer(48)),
-        ("ssm.inner_size", Number::Integer(6144)),
-    ],
-    means: MEANS,
+    extends: Some(&SIZES_0_8B),
+    keys: &[("ssm.time_step_rank", Number::Integer(48)), ("ssm.inner_size", Number::Integer(6144))],
     ..Synthetic::PLAIN
 };
 
 /// The same, stored rotated: Bonsai 2 27B.
 pub(crate) static ROTATED_27B: Synthetic =
-    Synthetic { rotated: Some(1024), keys: SIZES_27B.keys, means: MEANS, ..Synthetic::PLAIN };
+    Synthetic { extends: Some(&SIZES_27B), rotated: Some(1024), ..Synthetic::PLAIN };
 
 /// The tiny shape, stored rotated.
 pub(crate) static ROTATED_TINY: Synthetic =
-    Synthetic { rotated: Some(64), keys: TINY_KEYS, means: MEANS, ..Synthetic::PLAIN };
+    Synthetic { extends: Some(&TINY), rotated: Some(64), ..Synthetic::PLAIN };
 
 fn build(b: &mut Build<'_>, experts: bool) -> Result<(), ModelError> {
     b.skip_drafting_layers()?;

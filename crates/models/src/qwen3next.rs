@@ -3,27 +3,10 @@
 use tern_graph::{Gating, KeyHeads, RopeStyle};
 
 use crate::blocks::{AttentionStyle, LayerStyle, QkNorm};
-use crate::{Arch, Build, ModelError, Number, Synthetic};
+use crate::{Arch, Build, ModelError};
 
-pub(crate) static QWEN3_NEXT: Arch = Arch {
-    name: "qwen3next",
-    build,
-    synthetic: Synthetic {
-        tensors: &["ffn_gate_shexp.weight", "ffn_gate_inp_shexp.weight"],
-        keys: &[
-            ("rope.dimension_count", Number::Integer(16)),
-            ("full_attention_interval", Number::Integer(2)),
-            ("ssm.conv_kernel", Number::Integer(4)),
-            ("ssm.state_size", Number::Integer(32)),
-            ("ssm.group_count", Number::Integer(2)),
-            ("ssm.time_step_rank", Number::Integer(6)),
-            ("ssm.inner_size", Number::Integer(192)),
-            ("expert_shared_feed_forward_length", Number::Integer(160)),
-        ],
-        means: crate::qwen35::MEANS,
-        ..Synthetic::PLAIN
-    },
-};
+pub(crate) static QWEN3_NEXT: Arch =
+    Arch { name: "qwen3next", build, synthetic: crate::qwen35::TINY_EXPERTS };
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     b.skip_drafting_layers()?;

@@ -300,6 +300,58 @@ pub static SHAPES: &[Shape] = &[
     },
     QWEN35_0_8B,
     Shape {
+        name: "granite-4.0-h-tiny",
+        arch: &crate::granite_hybrid::GRANITE_HYBRID,
+        layers: 40,
+        width: 1536,
+        ff: 512,
+        heads: 12,
+        kv_heads: 4,
+        vocab: 100_352,
+        tied: true,
+        context: 131_072,
+        rope_base: 1e4,
+        yarn: 1,
+        eps: 1e-5,
+        experts: Some(ShapeExperts { count: 64, used: 6, ff: 512 }),
+        synthetic: Some(&crate::granite_hybrid::SIZES_TINY),
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "falcon-h1-0.5b",
+        arch: &crate::falcon_h1::FALCON_H1,
+        layers: 36,
+        width: 1024,
+        ff: 2048,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        vocab: 32_784,
+        context: 16_384,
+        rope_base: 1e11,
+        yarn: 1,
+        eps: 1e-5,
+        synthetic: Some(&crate::falcon_h1::SIZES_0_5B),
+        ..BONSAI_8B
+    },
+    Shape {
+        name: "nemotron-3-nano-30b",
+        arch: &crate::nemotron_h::NEMOTRON_H_MOE,
+        layers: 52,
+        width: 2688,
+        ff: 1856,
+        heads: 32,
+        kv_heads: 2,
+        vocab: 131_072,
+        context: 262_144,
+        rope_base: 1e4,
+        yarn: 1,
+        eps: 1e-5,
+        experts: Some(ShapeExperts { count: 128, used: 6, ff: 1856 }),
+        synthetic: Some(&crate::nemotron_h::SIZES_30B),
+        ..BONSAI_8B
+    },
+    Shape {
         name: "bonsai-27b",
         layers: 64,
         width: 5120,
@@ -344,6 +396,34 @@ pub static SHAPES: &[Shape] = &[
         arch: &crate::lfm2::LFM2_MOE,
         layers: 4,
         head_dim: 32,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-granitehybrid",
+        arch: &crate::granite_hybrid::GRANITE_HYBRID,
+        layers: 4,
+        head_dim: 32,
+        ff: 192,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-granitehybrid-dense",
+        arch: &crate::granite_hybrid::GRANITE_HYBRID,
+        layers: 4,
+        head_dim: 32,
+        synthetic: Some(&crate::granite_hybrid::DENSE),
+        ..TINY
+    },
+    Shape { name: "tiny-falcon-h1", arch: &crate::falcon_h1::FALCON_H1, tied: false, ..TINY },
+    Shape { name: "tiny-nemotron_h", arch: &crate::nemotron_h::NEMOTRON_H, layers: 5, tied: false, ..TINY },
+    Shape {
+        name: "tiny-nemotron_h_moe",
+        arch: &crate::nemotron_h::NEMOTRON_H_MOE,
+        layers: 5,
+        tied: false,
         experts: TINY_EXPERTS,
         ..TINY
     },
@@ -543,10 +623,10 @@ impl Shape {
             put("expert_used_count", number(experts.used));
             put("expert_feed_forward_length", number(experts.ff));
         }
-        for (key, value) in self.synthetic().keys {
+        for (key, value) in self.synthetic().all_keys() {
             put(
                 key,
-                match *value {
+                match value {
                     Number::Integer(value) => Value::Uint(value),
                     Number::Float(value) => Value::Float(value),
                     Number::Integers(values) => Value::Ints(values.to_vec()),
@@ -561,7 +641,7 @@ impl Shape {
         if let Some(window) = self.window {
             put("attention.sliding_window", number(window));
         }
-        if self.synthetic().tensors.contains(&"token_types.weight") {
+        if self.synthetic().has_tensor("token_types.weight") {
             m.insert("tokenizer.ggml.token_type_count", Value::Uint(2));
         }
         m
@@ -576,7 +656,7 @@ impl Source for Shape {
         let exists = match part {
             "token_embd.weight" => true,
             "output.weight" => !self.tied,
-            part => self.synthetic().tensors.contains(&part) || self.values(name).is_some(),
+            part => self.synthetic().has_tensor(part) || self.values(name).is_some(),
         };
         exists.then_some([self.vocab, self.width])
     }

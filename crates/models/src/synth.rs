@@ -22,6 +22,7 @@ const ADDED: &[&str] = &[
     "ffn_down.weight",
     "ffn_down_exps.weight",
     "ffn_down_shexp.weight",
+    "ffn_latent_up.weight",
     "ssm_out.weight",
     "out_proj.weight",
 ];
@@ -36,8 +37,7 @@ pub struct Synth {
     quant: &'static Quant,
     /// Tensors whose values are part of the graph.
     constants: Vec<HostTensor>,
-    means: &'static [(&'static str, f32)],
-    embedding_gain: f32,
+    synthetic: &'static Synthetic,
     pools: HashMap<(&'static str, u32), Vec<u8>>,
 }
 
@@ -71,8 +71,8 @@ impl Synth {
             Some(HostTensor::from_f32(name, 1, values.len(), &values))
         };
         let constants = model.constants().into_iter().filter_map(constant).collect();
-        let Synthetic { means, embedding_gain, .. } = *shape.synthetic();
-        Ok(Synth { model, metadata, quant, constants, means, embedding_gain, pools: HashMap::new() })
+        let synthetic = shape.synthetic();
+        Ok(Synth { model, metadata, quant, constants, synthetic, pools: HashMap::new() })
     }
 
     /// The format of one weight: vectors stay F32, and rows that do not divide into blocks get a finer format.
@@ -95,8 +95,7 @@ impl Synth {
             .fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
         let mut rng = Random::new(seed);
         if is_vector(w) || w.name.ends_with(".bias") {
-            let mean =
-                self.means.iter().find(|(name, _)| w.name.ends_with(name)).map_or(1.0, |(_, mean)| *mean);
+            let mean = self.synthetic.mean(&w.name);
             let centre = if w.name.ends_with("bias") { 0.0 } else { 1.0 };
             let values = rng.normals(w.rows * w.cols, 0.1);
             let values: Vec<f32> = values.iter().map(|x| (x + centre) * mean).collect();
@@ -124,7 +123,7 @@ impl Synth {
         let layers = self.model.config.layers as f32;
         let gain = match w.name.as_str() {
             n if ADDED.iter().any(|part| n.ends_with(part)) => 1.0 / (2.0 * layers).sqrt(),
-            "token_embd.weight" | "output.weight" => self.embedding_gain,
+            "token_embd.weight" | "output.weight" => self.synthetic.embedding_gain,
             _ => 1.0,
         };
         gain / (w.cols as f32).sqrt()

@@ -26,6 +26,7 @@ fn small(shape: &Shape) -> Shape {
     let layers = match shape.arch.name {
         "gemma3" | "gemma4" => 6,
         "maple" => 4,
+        "nemotron_h" | "nemotron_h_moe" => 4,
         _ => 2,
     };
     Shape { layers, vocab: 320, ..shape.clone() }

@@ -12,7 +12,8 @@ fn small(name: &str) -> Shape {
     let shape = Shape::by_name(name).unwrap().clone();
     let layers = match shape.arch.name {
         "gemma4" => 6, // the last ones share keys and values
-        "qwen35" | "qwen35moe" | "qwen3next" | "lfm2" | "lfm2moe" => 2, // recurrent layers and others
+        "qwen35" | "qwen35moe" | "qwen3next" | "lfm2" | "lfm2moe" | "granitehybrid" => 2, // recurrent layers and others
+        "nemotron_h" | "nemotron_h_moe" => 3,                                             // one of each
         _ => 1,
     };
     Shape { layers, width: 64, ff: 96, heads: 4, kv_heads: 2, head_dim: 16, vocab: 100, ..shape }

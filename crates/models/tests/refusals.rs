@@ -165,7 +165,7 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
         "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen3, gemma3, gemma4, phi3, gemma2, olmo2, exaone4, glm4, \
          seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl, qwen3moe, granitemoe, glm4moe, \
          gpt-oss, maple, mistral3, bitnet, bitnet-b1.58, deepseek2, qwen35, qwen35moe, qwen3next, \
-         lfm2, lfm2moe, mamba2, bert, nomic-bert, nomic-bert-moe, \
+         lfm2, lfm2moe, mamba2, granitehybrid, falcon-h1, nemotron_h, nemotron_h_moe, bert, nomic-bert, nomic-bert-moe, \
          jina-bert-v2, jina-bert-v3, modern-bert, gemma-embedding, eurobert, llama-embed"
     );
 }
@@ -331,6 +331,68 @@ fn layers_that_draft_are_not_run() {
     assert_eq!(file.refusal(), "accepted");
     file.metadata.insert("glm4moe.nextn_predict_layers", Value::Uint(4));
     assert_eq!(file.refusal(), "`glm4moe.nextn_predict_layers` is 4: want less than the 4 layers");
+}
+
+#[test]
+fn hybrids_that_do_not_fit() {
+    let hybrid = |name: &str, layers: usize| {
+        let shape = Shape::by_name(name).unwrap().clone();
+        File::of_shape(&Shape { layers, vocab: 64, ..shape })
+    };
+    let with_key = |name: &str, layers: usize, key: &str, value: Value| {
+        let mut file = hybrid(name, layers);
+        file.metadata.insert(key, value);
+        file.refusal()
+    };
+    for (name, layers) in [
+        ("tiny-granitehybrid", 4),
+        ("tiny-granitehybrid-dense", 4),
+        ("tiny-falcon-h1", 3),
+        ("tiny-nemotron_h", 5),
+        ("tiny-nemotron_h_moe", 5),
+    ] {
+        let arch = Shape::by_name(name).unwrap().arch.name;
+        assert_eq!(hybrid(name, layers).refusal(), "accepted", "{name}");
+        assert_eq!(
+            with_key(name, layers, &format!("{arch}.ssm.time_step_rank"), Value::Uint(7)),
+            format!("`{arch}.ssm.inner_size` is 512: want a multiple of 7 heads and 2 groups")
+        );
+        assert_eq!(
+            with_key(name, layers, &format!("{arch}.ssm.state_size"), Value::Uint(0)),
+            format!("`{arch}.ssm.state_size` is 0: want 1 to 1048576")
+        );
+        let mut file = hybrid(name, layers);
+        file.metadata.remove(&format!("{arch}.ssm.group_count"));
+        assert_eq!(file.refusal(), format!("metadata key `{arch}.ssm.group_count` is missing"));
+        let mut file = hybrid(name, layers);
+        file.drop_tensor("blk.0.ssm_d");
+        assert_eq!(file.refusal(), "blk.0.ssm_d is missing");
+        let mut file = hybrid(name, layers);
+        file.tensor("blk.0.ssm_in.weight").2[1] -= 1;
+        assert_eq!(file.refusal(), "blk.0.ssm_in.weight: want [1160, 256], file has [1159, 256]");
+    }
+    let heads = |heads: &[i64]| Value::Ints(heads.to_vec());
+    assert_eq!(
+        with_key("tiny-granitehybrid", 4, "granitehybrid.attention.head_count_kv", heads(&[0, 3, 0, 2])),
+        "8 heads are not a multiple of 3 kv heads"
+    );
+    assert_eq!(
+        with_key("tiny-granitehybrid", 4, "granitehybrid.attention.head_count_kv", heads(&[0, 2])),
+        "`granitehybrid.attention.head_count_kv` has 2 values: want 4, one per layer"
+    );
+    // the kind of a layer follows from its sizes, and with it the tensors
+    assert_eq!(
+        with_key("tiny-nemotron_h", 5, "nemotron_h.feed_forward_length", heads(&[0, 0, 0, 0, 512])),
+        "blk.1.ffn_up.weight: unexpected tensor in a `nemotron_h` model: results without it would be wrong"
+    );
+    assert_eq!(
+        with_key("tiny-nemotron_h_moe", 5, "nemotron_h_moe.moe_latent_size", Value::Uint(257)),
+        "`nemotron_h_moe.moe_latent_size` is 257: want 1 to the 256 columns"
+    );
+    assert_eq!(
+        with_key("tiny-nemotron_h_moe", 5, "nemotron_h_moe.expert_used_count", heads(&[0, 3, 0, 0, 2])),
+        "metadata key `nemotron_h_moe.expert_used_count`: want a whole number, file has 5 integers [0, 3, 0, 0, ...]"
+    );
 }
 
 #[test]
