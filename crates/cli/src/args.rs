@@ -54,6 +54,10 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Measure the perplexity of a model on a text
     Perplexity(PerplexityArgs),
+    /// Write a model as a GGUF file without changing its weights: safetensors, other floats, other layouts
+    Convert(ConvertArgs),
+    /// Write a model as a GGUF file with quantized weights
+    Quantize(QuantizeArgs),
     /// Write a GGUF file with random weights in the shape of a known model
     Synth(SynthArgs),
     /// Download a model by name
@@ -280,6 +284,40 @@ pub(crate) struct PerplexityArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// Model: a folder of safetensors, a GGUF file, or a name as in -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// GGUF file to write
+    pub(crate) out: PathBuf,
+    /// Format of matrices: F32, F16 or BF16, or a layout that holds the same weights, such as TQ2_0 for Q2_0. By default formats are
+    /// kept
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) to: Option<String>,
+    /// Threads; one per core by default
+    #[arg(short, long, value_parser = values::threads)]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QuantizeArgs {
+    /// Model: a folder of safetensors, a GGUF file, or a name as in -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// GGUF file to write
+    pub(crate) out: PathBuf,
+    /// Format of matrices, such as Q4_K
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) to: String,
+    /// Format of tensors whose name contains PART, such as output=q8_0; may be repeated, the first that fits is used
+    #[arg(long, value_name = "PART=FORMAT")]
+    pub(crate) keep: Vec<String>,
+    /// Threads; one per core by default
+    #[arg(short, long, value_parser = values::threads)]
+    pub(crate) threads: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -19,6 +19,7 @@ mod bus_error;
 mod chat;
 mod chat_line;
 mod conversation;
+mod convert;
 mod doctor;
 mod doctor_models;
 mod doctor_stress;
@@ -131,6 +132,8 @@ fn dispatch(cli: Cli) -> CliResult<()> {
             args.model.check_one()?;
             perplexity::perplexity(&args)
         }
+        Command::Convert(args) => convert::convert(&args),
+        Command::Quantize(args) => convert::quantize(&args),
         Command::Synth(args) => synth::synth(&args),
         Command::Doctor(args) => {
             args.model.check_one()?;

@@ -9,6 +9,7 @@ mod families;
 mod family;
 mod import;
 mod matrix;
+mod quantized;
 mod rope;
 mod shards;
 mod tokenizer;
@@ -20,7 +21,6 @@ use tern_quant::Dialect;
 
 use self::config::Config;
 use self::import::Import;
-use self::matrix::Matrix;
 use self::shards::Shards;
 use crate::{Access, Checkpoint, FormatError, Metadata, Value, shown};
 
@@ -42,14 +42,7 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
         FormatError::Config(format!("config.json: architecture {} is not supported", shown(name)))
     })?;
     let Shards { entries, files } = Shards::open(folder, access)?;
-    let mut weights = IndexMap::new();
-    for (name, entry) in &entries {
-        let matrix = Matrix::of(entry).ok_or_else(|| {
-            let (name, dtype) = (shown(name), entry.dtype.name);
-            FormatError::Config(format!("tensor `{name}` has dtype {dtype}: want F32, F16 or BF16"))
-        })?;
-        weights.insert(name.clone(), matrix);
-    }
+    let weights = quantized::weights(entries, &config)?;
     let mut import = Import::new(config, family.arch, weights)?;
     if let Some(name) = folder.file_name() {
         import.metadata.insert("general.name", Value::String(name.to_string_lossy().into_owned()));

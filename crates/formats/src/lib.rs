@@ -11,6 +11,7 @@
 
 mod access;
 mod checkpoint;
+mod convert;
 mod error;
 mod folder;
 pub mod gguf;
@@ -24,6 +25,7 @@ mod tensor;
 
 pub use access::Access;
 pub use checkpoint::{Checkpoint, FileKind, SourceFile};
+pub use convert::{Conversion, ConvertedFile, KeptFormat};
 pub use error::{FormatError, KeyError, SplitError, TensorError};
 pub use hf::folder_tokenizer;
 pub use metadata::{Metadata, MetadataError, Value};

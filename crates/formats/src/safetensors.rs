@@ -20,7 +20,7 @@ pub(crate) struct Dtype {
 }
 
 /// Every dtype of whole bytes.
-static DTYPES: &[Dtype] = &[
+pub(crate) static DTYPES: &[Dtype] = &[
     Dtype { name: "F64", bytes: 8 },
     Dtype { name: "F32", bytes: 4 },
     Dtype { name: "F16", bytes: 2 },

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{file, pattern, text};
-use tern_formats::{Checkpoint, FileKind, FormatError, Metadata, Value, gguf::Writer};
-use tern_quant::{Dialect, F16, F32, Q1_0, Q4_K};
+use tern_formats::{Checkpoint, Conversion, FileKind, FormatError, Metadata, Value, gguf::Writer};
+use tern_quant::{Dialect, F16, F32, Q1_0, Q4_K, Quant};
 
 fn all_values() -> Vec<(&'static str, Value)> {
     vec![
@@ -177,4 +177,45 @@ fn a_full_disk_is_an_error() {
     let mut small = [0u8; 10];
     let error = writer.write_to(&mut small.as_mut_slice(), |_, _| Ok(())).unwrap_err();
     assert!(matches!(error, FormatError::Write(_)), "{error}");
+}
+
+#[test]
+fn ternary_layouts_are_transcoded_without_loss_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    // rows of weights of -1, 0 and 1 times 0.5, and others
+    let ternary: Vec<f32> = (0..8192).map(|i| [0.5, -0.5, 0.0, 0.5, 0.0][i % 5]).collect();
+    let other: Vec<f32> = (0..8192).map(|i| i as f32 / 8192.0).collect();
+    let convert = |weights: &[f32], from: &'static Quant, to: &'static Quant| {
+        let mut data = vec![];
+        from.encode(weights, &mut data).unwrap();
+        let mut writer = Writer::new(Metadata::default());
+        writer.declare("m.weight", from, &[256, 32]).unwrap();
+        writer.declare("n", &F32, &[4]).unwrap(); // what follows decides which layout a type id means
+        let mut file = vec![];
+        writer.write_to(&mut file, |i, out| out.write_all([&data[..], &[0; 16]][i])).unwrap();
+        let source = Checkpoint::from_bytes(file.into()).unwrap();
+        let out = folder.path().join("out.gguf");
+        let conversion = Conversion { to: Some(to), keep: vec![], exact: true, threads: 2 };
+        conversion.write(&source, &out, &mut |_| ()).map(|_| {
+            let mut again = vec![0.0; 8192];
+            let tensor = &Checkpoint::open(&out).unwrap().tensors["m.weight"];
+            assert_eq!(tensor.quant.name, to.name);
+            to.decode(&tensor.data(), &[], &mut again);
+            again
+        })
+    };
+    let layouts = [&tern_quant::Q2_0, &tern_quant::TQ2_0, &tern_quant::TQ1_0];
+    for from in layouts {
+        for to in layouts {
+            assert_eq!(convert(&ternary, from, to).unwrap(), ternary, "{from} to {to}");
+        }
+    }
+    let error = convert(&other, &tern_quant::Q8_0, &tern_quant::Q2_0).unwrap_err().to_string();
+    assert!(
+        error.starts_with("m.weight: weight ") && error.ends_with(" in Q2_0: use `tern quantize`"),
+        "{error}"
+    );
+    let error = convert(&other, &tern_quant::F32, &tern_quant::Q8_0).unwrap_err().to_string();
+    assert_eq!(error, "m.weight: Q8_0 would change its weights: use `tern quantize`");
+    assert!(!folder.path().join("out.gguf.part").exists(), "no part of a file is left");
 }

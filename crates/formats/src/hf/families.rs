@@ -50,7 +50,6 @@ pub(crate) fn find(name: &str) -> Option<&'static Family> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use std::collections::BTreeSet;
 

@@ -285,9 +285,11 @@ impl Target {
         if let Some(Rule { to, fix, .. }) = rules().find(|rule| rule.from == plain) {
             return Some(Target { name: format!("{prefix}{to}"), expert, fix: *fix });
         }
-        let (stem, kind) = plain.rsplit_once('.').filter(|(_, kind)| ["weight", "bias"].contains(kind))?;
+        let (stem, kind) =
+            plain.rsplit_once('.').filter(|(_, kind)| ["weight", "bias", "scale"].contains(kind))?;
         let Rule { to, fix, .. } = rules().find(|rule| rule.from == stem)?;
-        Some(Target { name: format!("{prefix}{to}.{kind}"), expert, fix: *fix })
+        let fix = if kind == "scale" { Fix::Keep } else { *fix }; // one number for all rows
+        Some(Target { name: format!("{prefix}{to}.{kind}"), expert, fix })
     }
 }
 
