@@ -281,6 +281,12 @@ pub(crate) struct PerplexityArgs {
     /// Score the first N chunks only
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) chunks: Option<usize>,
+    /// Reference model with the same vocabulary: also print how much the distributions differ from its own
+    #[arg(long, value_name = "OTHER")]
+    pub(crate) compare: Option<String>,
+    /// Device of the reference, if it is not --device
+    #[arg(long, value_name = "DEVICE", requires = "compare")]
+    pub(crate) compare_device: Option<Device>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

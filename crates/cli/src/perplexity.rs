@@ -1,16 +1,19 @@
-//! `tern perplexity`: how well a model predicts a text, measured as llama.cpp does.
+//! `tern perplexity`: how well a model predicts a text, measured as llama.cpp does, and how much it differs from another model.
 //!
 //! The text is tokenized once and cut into chunks of the context. In each chunk the first token is replaced by
 //! BOS if the model expects one, and the second half is scored.
 
+mod comparison;
+
 use std::io::Write;
 
 use serde_json::json;
-use tern::engine::Capacity;
-use tern::graph::log_sum_exp;
+use tern::engine::{Capacity, GraphRunner};
+use tern::graph::{Backend, log_sum_exp};
 use tern::text::Tokenizer;
-use tern::{Context, PAGE_LEN};
+use tern::{Context, LoadOptions, OpenedModel, PAGE_LEN};
 
+use self::comparison::Comparison;
 use crate::args::PerplexityArgs;
 use crate::error::{CliError, CliResult};
 use crate::load;
@@ -33,7 +36,75 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
             tokens.len()
         )));
     }
-    let backend = args.model.backend()?;
+    let mut reference = match &args.compare {
+        Some(name) => Some(reference(args, name, &opened, (&text, &tokens))?),
+        None => None,
+    };
+    let mut runner = runner(args, opened, args.model.backend()?)?;
+    let bar = load::count_bar("scoring", chunks as u64);
+    let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
+    let mut comparison = Comparison::default();
+    for chunk in tokens.chunks_exact(context).take(chunks) {
+        let mut fed = chunk.to_vec();
+        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos()) {
+            fed[0] = bos;
+        }
+        let scored = |position: usize| position >= context / 2 && position + 1 < context;
+        let mut wanted = vec![]; // the logits of the reference at the scored positions
+        if let Some(reference) = &mut reference {
+            reference.logits(&fed, |position, logits| {
+                if scored(position) {
+                    wanted.push(logits.to_vec());
+                }
+            })?;
+        }
+        let mut wanted = wanted.iter();
+        runner.logits(&fed, |position, logits| {
+            if scored(position) {
+                let loss = f64::from(log_sum_exp(logits) - logits[fed[position + 1] as usize]);
+                sum += loss;
+                squares += loss * loss;
+                count += 1;
+                if let Some(wanted) = wanted.next() {
+                    comparison.add(wanted, logits);
+                }
+            }
+        })?;
+        bar.inc(1);
+        let so_far = (sum / count.max(1) as f64).exp();
+        match reference {
+            Some(_) => {
+                bar.set_message(format!("scoring: perplexity {so_far:.3}, KL {:.5}", comparison.mean()))
+            }
+            None => bar.set_message(format!("scoring: perplexity {so_far:.3}")),
+        }
+    }
+    bar.finish_and_clear();
+    let mean = sum / count as f64;
+    let deviation = ((squares / count as f64 - mean * mean) / (count as f64 - 1.0).max(1.0)).sqrt();
+    let (perplexity, spread) = (mean.exp(), mean.exp() * deviation);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let mut result = json!({ "perplexity": perplexity, "spread": spread, "tokens": count, "chunks": chunks, "context": context });
+        if reference.is_some() {
+            result["comparison"] = comparison.json();
+        }
+        writeln!(out, "{result}")?;
+    } else {
+        writeln!(
+            out,
+            "perplexity {perplexity:.4} +/- {spread:.4} ({chunks} chunks of {context}, {count} tokens scored)"
+        )?;
+        if reference.is_some() {
+            writeln!(out, "{}", comparison.text())?;
+        }
+    }
+    Ok(())
+}
+
+/// The model on a device, for one chunk at a time.
+fn runner(args: &PerplexityArgs, opened: OpenedModel, backend: Box<dyn Backend>) -> CliResult<GraphRunner> {
+    let context = opened.context();
     let tokens_per_step = backend.info().step_tokens.min(context);
     let capacity = Capacity {
         pages: context.div_ceil(PAGE_LEN),
@@ -44,37 +115,26 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
         state: None,
     };
     let capacity = capacity.with_window(&opened.model.graph).with_slots(&opened.model.graph, 1);
-    let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
-    let bar = load::count_bar("scoring", chunks as u64);
-    let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
-    for chunk in tokens.chunks_exact(context).take(chunks) {
-        let mut fed = chunk.to_vec();
-        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos()) {
-            fed[0] = bos;
-        }
-        runner.logits(&fed, |position, logits| {
-            if position >= context / 2 && position + 1 < context {
-                let loss = f64::from(log_sum_exp(logits) - logits[fed[position + 1] as usize]);
-                sum += loss;
-                squares += loss * loss;
-                count += 1;
-            }
-        })?;
-        bar.inc(1);
+    Ok(opened.runner(backend, capacity, &args.model.progress())?)
+}
+
+/// The reference of a comparison, which must have the same tokens.
+fn reference(
+    args: &PerplexityArgs,
+    name: &str,
+    model: &OpenedModel,
+    (text, tokens): (&str, &[u32]),
+) -> CliResult<GraphRunner> {
+    let context = Context::Exactly(model.context());
+    let options = LoadOptions { context, ..args.model.options(context) };
+    let other = OpenedModel::open(name, &options, &args.model.progress())?;
+    let tokenizer = Tokenizer::from_metadata(&other.metadata)?;
+    if tokenizer.encode(text, true, false) != tokens || other.model.config.vocab != model.model.config.vocab {
+        return Err(CliError::message(format!("--compare {name}: want a model with the same vocabulary")));
     }
-    bar.finish_and_clear();
-    let mean = sum / count as f64;
-    let deviation = ((squares / count as f64 - mean * mean) / (count as f64 - 1.0).max(1.0)).sqrt();
-    let (perplexity, spread) = (mean.exp(), mean.exp() * deviation);
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        let result = json!({ "perplexity": perplexity, "spread": spread, "tokens": count, "chunks": chunks, "context": context });
-        writeln!(out, "{result}")?;
-    } else {
-        writeln!(
-            out,
-            "perplexity {perplexity:.4} +/- {spread:.4} ({chunks} chunks of {context}, {count} tokens scored)"
-        )?;
-    }
-    Ok(())
+    let backend = match &args.compare_device {
+        Some(device) => device.open(args.model.threads)?,
+        None => args.model.backend()?,
+    };
+    runner(args, other, backend)
 }

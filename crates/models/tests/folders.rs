@@ -165,3 +165,98 @@ fn a_converted_folder_has_the_same_logits() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// One tensor of a file.
+struct Stored {
+    name: String,
+    dtype: &'static str,
+    shape: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+/// A linear as GPTQ stores it, and the same weights decoded.
+struct Quantised {
+    parts: Vec<Stored>,
+    decoded: Stored,
+}
+
+fn quantised(name: &str, shape: &[u64]) -> Quantised {
+    let (rows, cols, group) = (shape[0] as usize, shape[1] as usize, 32);
+    let groups = cols / group;
+    let codes: Vec<u32> = values(name, (rows * cols) as u64, 8.0, 8.0).map(|x| x as u32 & 15).collect();
+    let scale = |group: usize, row: usize| 0.015_625 * (1 + (group + row) % 3) as f32; // exact in f16
+    let mut words = vec![0u32; cols / 8 * rows]; // [columns / 8, rows]
+    let mut decoded = vec![];
+    for row in 0..rows {
+        for col in 0..cols {
+            let code = codes[row * cols + col];
+            words[col / 8 * rows + row] |= code << (4 * (col % 8));
+            decoded.extend(((code as f32 - 8.0) * scale(col / group, row)).to_le_bytes());
+        }
+    }
+    let halves = |x: f32| (((x.to_bits() >> 13) - (112 << 10)) as u16).to_le_bytes();
+    let scales = (0..groups).flat_map(|g| (0..rows).flat_map(move |r| halves(scale(g, r)))).collect();
+    let stem = name.strip_suffix(".weight").unwrap();
+    let zeros = vec![0x77u8; groups * rows / 2];
+    let stored = |part: &str, dtype, shape: [usize; 2], bytes| {
+        let shape = shape.map(|n| n as u64).to_vec();
+        Stored { name: format!("{stem}.{part}"), dtype, shape, bytes }
+    };
+    let parts = vec![
+        stored("qweight", "I32", [cols / 8, rows], words.iter().flat_map(|w| w.to_le_bytes()).collect()),
+        stored("qzeros", "I32", [groups, rows / 8], zeros),
+        stored("scales", "F16", [groups, rows], scales),
+    ];
+    Quantised { parts, decoded: stored("weight", "F32", [rows, cols], decoded) }
+}
+
+/// A model of four-bit codes has the logits of the same weights in f32: rows of heads move as they do in floats.
+#[test]
+fn a_quantised_folder_has_the_logits_of_its_decoded_weights() {
+    for (name, recorded) in Recorded::all()
+        .into_iter()
+        .filter(|(name, _)| ["llama", "qwen3moe", "granite"].contains(&name.as_str()))
+    {
+        let mut logits = vec![];
+        for packed in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut config = recorded.json["config"].clone();
+            if packed {
+                config["quantization_config"] =
+                    json!({ "quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": false });
+            }
+            std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+            std::fs::write(folder.path().join("tokenizer.json"), tokenizer().to_string()).unwrap();
+            let (mut header, mut data) = (serde_json::Map::new(), vec![]);
+            let mut put = |Stored { name, dtype, shape, bytes }| {
+                let range = [data.len(), data.len() + bytes.len()];
+                data.extend(bytes);
+                header.insert(name, json!({ "dtype": dtype, "shape": shape, "data_offsets": range }));
+            };
+            for tensor in recorded.json["tensors"].as_array().unwrap() {
+                let name = tensor["name"].as_str().unwrap();
+                let shape: Vec<u64> =
+                    tensor["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+                let (gain, offset) =
+                    (tensor["gain"].as_f64().unwrap() as f32, tensor["offset"].as_f64().unwrap() as f32);
+                if !name.ends_with("_proj.weight") {
+                    let count = shape.iter().product();
+                    let bytes = values(name, count, gain, offset).flat_map(f32::to_le_bytes).collect();
+                    put(Stored { name: name.into(), dtype: "F32", shape, bytes });
+                    continue;
+                }
+                let Quantised { parts, decoded } = quantised(name, &shape);
+                let stored = if packed { parts } else { vec![decoded] };
+                stored.into_iter().for_each(&mut put);
+            }
+            let header = Value::Object(header).to_string();
+            let mut file = (header.len() as u64).to_le_bytes().to_vec();
+            file.extend(header.as_bytes());
+            file.extend(data);
+            std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+            logits.push(rows(folder.path(), &recorded).unwrap());
+        }
+        let off = error(&logits[0], &logits[1]);
+        assert!(off < 1e-6, "{name}: off by {off:.1e}");
+    }
+}
