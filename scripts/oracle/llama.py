@@ -5,6 +5,7 @@
     llama.py record --only smollm2 --exact         one of them with exact arithmetic, into smollm2-exact.json
     llama.py record MODEL.gguf --name NAME         one more model, into fixtures/llama/NAME.json
     llama.py embed MODEL.gguf ...                  vectors or scores of encoders, with f32 weights, into fixtures/embeddings/
+    llama.py judge MODEL.gguf                      scores of Qwen3-Reranker from its logits, into fixtures/embeddings/
     llama.py perplexity MODEL TEXT --ctx N --chunks K
     llama.py bench MODEL -p 128 -n 128 -t 2
 
@@ -201,6 +202,47 @@ def embed(args: argparse.Namespace) -> None:
         say(f"{path.stem}: {len(written):,} bytes; {fixture['texts'][1]['vector'][:4]}")
 
 
+JUDGE = (  # as the page of Qwen3-Reranker writes it
+    '<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. '
+    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: {}\n<Document>: {}"
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+JUDGED = ("how do birds fly?", ("Wings lift them.", "Ships float.", "Birds fly by flapping their wings in the air.", "No."))
+
+
+def judge(args: argparse.Namespace) -> None:
+    """The probability of `yes` against `no` after the template of Qwen3-Reranker, for a file without a classifier.
+
+    A fixture has model, sha256, oracle, query, and documents: [{text, tokens, score}]. Weights are f32 and nothing is
+    rounded to 8 bits.
+    """
+    library = Library(args.lib, args.backend or PORTABLE)
+    with tempfile.TemporaryDirectory() as scratch:
+        read = Path(scratch) / args.model.name
+        library.dequantize(args.model, read)
+        model = Model(library, read, n_ctx=256, threads=args.threads, kv="f32", flash=args.flash)
+    yes, no = (model.tokenize(word)[-1] for word in ("yes", "no"))
+    query, documents = JUDGED
+    scored = []
+    for document in documents:
+        tokens = model.tokenize(JUDGE.format(query, document), special=True)
+        model.clear()
+        model.feed(tokens)
+        logits = model.logits()[0]
+        score = 1 / (1 + math.exp(float(logits[no]) - float(logits[yes])))
+        scored.append({"text": document, "tokens": len(tokens), "score": float(f"{score:.6g}")})
+    fixture = {
+        "model": args.model.name,
+        "sha256": hashlib.sha256(args.model.read_bytes()).hexdigest(),
+        "oracle": {"package": library.package, "version": library.version, "backend": library.backend, "flash": args.flash},
+        "query": query,
+        "documents": scored,
+    }
+    (args.out / f"judge-{args.model.stem}.json").write_text(laid_out(fixture))
+    say(f"{args.model.stem}: {scored}")
+
+
 def perplexity(args: argparse.Namespace) -> None:
     """Perplexity as llama.cpp's `llama-perplexity` defines it.
 
@@ -300,6 +342,10 @@ def main() -> None:
 
     sub = verb("embed", embed, "off", "write fixtures of embeddings and scores")
     sub.add_argument("models", nargs="+", type=Path)
+    sub.add_argument("--out", type=Path, default=REPOSITORY / "fixtures" / "embeddings", help="folder to write into")
+
+    sub = verb("judge", judge, "off", "write a fixture of the scores of a reranker without a classifier")
+    sub.add_argument("model", type=Path)
     sub.add_argument("--out", type=Path, default=REPOSITORY / "fixtures" / "embeddings", help="folder to write into")
 
     sub = verb("perplexity", perplexity, "auto", "score a text as llama-perplexity does")

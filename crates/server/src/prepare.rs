@@ -16,6 +16,7 @@ use crate::Config;
 use crate::access::RequestLog;
 use crate::body::read;
 use crate::error::{ApiError, Result};
+use crate::failure::fault;
 use crate::model::ServedModel;
 use crate::params::{Params, Unparsed};
 use crate::registry::Registry;
@@ -123,9 +124,11 @@ impl App {
         body: Body,
         prepare: Prepare<T>,
     ) -> Result<(Arc<ServedModel>, T)> {
-        self.fault().map_or(Ok(()), Err)?;
         let only = match &self.registry {
-            Registry::One(_) => Some(self.registry.model(None).await?), // before the body is read
+            Registry::One(_) => {
+                self.fault().map_or(Ok(()), Err)?;
+                Some(self.registry.model(None).await?) // before the body is read
+            }
             Registry::Many(_) => None,
         };
         // dropped with this future when the client disconnects or the deadline passes
@@ -138,7 +141,10 @@ impl App {
                 None => {
                     let text = Arc::clone(&body);
                     let name = self.work(body.len(), move || requested_model(&text)).await?;
-                    self.registry.model(name.as_deref()).await?
+                    let served = self.registry.model(name.as_deref()).await?;
+                    // its own engine: that of another model may be stuck
+                    fault(served.model.handle(), self.config.stall_timeout).map_or(Ok(()), Err)?;
+                    served
                 }
             };
             let (config, model, responses) =

@@ -25,6 +25,8 @@ pub(crate) enum Phase {
 pub(crate) struct Slot {
     /// Its name in the library; empty for the only model of a server.
     pub(crate) name: String,
+    /// The size of its files.
+    file_bytes: u64,
     pub(crate) phase: watch::Sender<Phase>,
     usage: Mutex<SlotUsage>,
 }
@@ -62,9 +64,14 @@ pub(crate) struct Many {
 }
 
 impl Slot {
-    fn new(name: String, keep_alive: Option<Duration>) -> Slot {
+    fn new(name: String, file_bytes: u64, keep_alive: Option<Duration>) -> Slot {
         let usage = SlotUsage { used: Instant::now(), keep_alive };
-        Slot { name, phase: watch::Sender::new(Phase::Loading), usage: Mutex::new(usage) }
+        Slot { name, file_bytes, phase: watch::Sender::new(Phase::Loading), usage: Mutex::new(usage) }
+    }
+
+    /// Memory that it takes; its files are the least, also if its device is not known.
+    fn bytes(&self) -> u64 {
+        self.served().map_or(0, |served| served.bytes().max(self.file_bytes))
     }
 
     /// The loaded model.
@@ -99,7 +106,7 @@ impl Slot {
 
 impl Registry {
     pub(crate) fn one() -> Registry {
-        Registry::One(Arc::new(Slot::new(String::new(), None)))
+        Registry::One(Arc::new(Slot::new(String::new(), 0, None)))
     }
 
     pub(crate) fn many(library: Arc<dyn Library>, keep: KeepModels) -> Registry {
@@ -261,7 +268,7 @@ impl Many {
         let bytes =
             self.library.list().iter().find(|model| model.name == name).map_or(0, |model| model.bytes);
         self.make_room(bytes).await?;
-        let slot = Arc::new(Slot::new(name.to_owned(), self.keep.keep_alive));
+        let slot = Arc::new(Slot::new(name.to_owned(), bytes, self.keep.keep_alive));
         self.lock().push(Arc::clone(&slot));
         let mut result = self.load_once(name).await;
         // other models may hold the memory: without the idle ones it may fit
@@ -293,8 +300,7 @@ impl Many {
     async fn make_room(&self, bytes: u64) -> Result<()> {
         let Some(limit) = self.keep.memory else { return Ok(()) };
         loop {
-            let held: u64 =
-                self.lock().iter().filter_map(|slot| slot.served()).map(|served| served.bytes()).sum();
+            let held: u64 = self.lock().iter().map(|slot| slot.bytes()).sum();
             if held == 0 || held.saturating_add(bytes) <= limit {
                 return Ok(()); // one model may always be loaded
             }

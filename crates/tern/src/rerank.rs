@@ -1,5 +1,7 @@
 //! Scores of documents for a query: those of a classifier, or the probability of `yes` after the model's own template.
 
+use std::collections::VecDeque;
+
 use tern_engine::{Event, Request, Sampling, TokenStream};
 use tern_formats::Metadata;
 use tern_models::{VectorKind, Vectors};
@@ -177,26 +179,23 @@ impl Model {
         if self.reranker().is_none() {
             return Err(Error::NoReranker(self.name().to_owned()));
         }
-        let at_once = self.handle().limits().max_seqs;
-        let (mut running, mut scores) = (std::collections::VecDeque::<Vec<TokenStream>>::new(), vec![]);
-        let finish = |streams: Vec<TokenStream>| {
-            let results = streams.into_iter().map(ScoreResult::wait).collect::<Result<Vec<_>, _>>()?;
-            self.score(&results)
-        };
+        let at_once = self.handle().limits().max_seqs.max(1); // more would only fill the queue
+        let (mut running, mut results) = (VecDeque::<TokenStream>::new(), vec![]);
         for document in documents {
-            if running.len() == at_once
-                && let Some(oldest) = running.pop_front()
-            {
-                scores.push(finish(oldest)?);
+            for request in self.score_requests(self.pair_tokens(Pair { query, document, instruction })) {
+                if running.len() == at_once
+                    && let Some(oldest) = running.pop_front()
+                {
+                    results.push(ScoreResult::wait(oldest)?);
+                }
+                running.push_back(self.handle().generate(request)?);
             }
-            let requests = self.score_requests(self.pair_tokens(Pair { query, document, instruction }));
-            let streams = requests.into_iter().map(|request| self.handle().generate(request));
-            running.push_back(streams.collect::<Result<_, _>>()?);
         }
-        for streams in running {
-            scores.push(finish(streams)?);
+        for stream in running {
+            results.push(ScoreResult::wait(stream)?);
         }
-        Ok(scores)
+        let each = if matches!(self.reranker(), Some(Reranker::Judge { .. })) { 2 } else { 1 };
+        results.chunks(each).map(|results| self.score(results)).collect()
     }
 }
 
@@ -225,14 +224,14 @@ impl ScoreResult {
     }
 
     fn wait(stream: TokenStream) -> Result<ScoreResult, Error> {
+        let mut result = None;
+        // to its end: then its sequence has left the engine
         for event in stream {
             if let Event::Failed(error) = event {
                 return Err(error.into());
             }
-            if let Some(result) = ScoreResult::of(&event) {
-                return Ok(result);
-            }
+            result = ScoreResult::of(&event).or(result);
         }
-        Err(Error::Cancelled)
+        result.ok_or(Error::Cancelled)
     }
 }

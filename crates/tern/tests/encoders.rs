@@ -91,3 +91,38 @@ fn documents_are_scored_in_their_order_whatever_runs_beside_them() {
     let generates = Model::load_with("stories", &options()).unwrap();
     assert!(matches!(generates.rerank("a", ["b"], None), Err(Error::NoReranker(_))));
 }
+
+/// Qwen3-Reranker has no classifier: its score is the probability of `yes`, as llama.cpp's logits give it.
+#[test]
+fn a_judge_scores_by_its_logits() {
+    let folder = std::env::var_os("TERN_TEST_DATA").unwrap_or_default();
+    let vocab = std::path::Path::new(&folder).join("vocabs/ggml-vocab-qwen2.gguf");
+    if !vocab.exists() {
+        println!("skipped: no {}", vocab.display());
+        return;
+    }
+    let tokenizer = tern::formats::Checkpoint::open(&vocab).unwrap().metadata;
+    let shape = Shape::by_name("tiny-qwen3").unwrap();
+    let shape = Shape { vocab: tokenizer.strings("tokenizer.ggml.tokens").unwrap().len(), ..shape.clone() };
+    let mut file = tempfile::Builder::new().prefix("tiny-qwen3-reranker").suffix(".gguf").tempfile().unwrap();
+    let mut synth = Synth::new(&shape, tern::quant::by_name("q8_0").unwrap(), None).unwrap();
+    synth.write(&tokenizer, file.as_file_mut(), |_, _| ()).unwrap();
+    let fixture =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/embeddings/judge-tiny-qwen3-reranker-q8_0.json");
+    let fixture: Value = serde_json::from_str(&std::fs::read_to_string(fixture).unwrap()).unwrap();
+    let documents = fixture["documents"].as_array().unwrap();
+    let texts = || documents.iter().map(|document| document["text"].as_str().unwrap());
+    let query = fixture["query"].as_str().unwrap();
+    // one sequence at a time, and several
+    for max_seqs in [1, 4] {
+        let options = LoadOptions { max_seqs, max_waiting: 0, ..options() };
+        let model = Model::load_with(file.path().to_str().unwrap(), &options).unwrap();
+        let scores = model.rerank(query, texts(), None).unwrap();
+        for (document, score) in documents.iter().zip(&scores) {
+            let pair = tern::Pair { query, document: document["text"].as_str().unwrap(), instruction: None };
+            assert_eq!(model.pair_tokens(pair).len() as u64, document["tokens"].as_u64().unwrap());
+            let want = document["score"].as_f64().unwrap();
+            assert!((f64::from(*score) - want).abs() < 1e-3, "{document}: {score}");
+        }
+    }
+}

@@ -26,12 +26,17 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Response> {
 
 /// Succeeds if the model is loaded, the engine completes steps and the server is not shutting down.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Response> {
-    app.fault().map_or(Ok(()), Err)?;
+    let several = matches!(&app.registry, Registry::Many(_));
+    if !several {
+        app.fault().map_or(Ok(()), Err)?;
+    }
     if app.stopping() > Stop::No {
         return Err(ApiError::shutting_down());
     }
-    // the models of a library are loaded when they are requested
-    let Registry::One(_) = &app.registry else { return Ok(super::json(&json!({"status": "ready"}))) };
+    if several {
+        // they are loaded when they are requested, and one that is stuck does not affect the others
+        return Ok(super::json(&json!({"status": "ready"})));
+    }
     let served = app.registry.model(None).await?;
     let (interval, deadline) = (app.config.ready_interval, app.config.ready_deadline);
     // concurrent requests wait for the same check

@@ -80,21 +80,18 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     let returned = if bare { "return_text" } else { "return_documents" };
     let with_documents = params.bool(returned)?.unwrap_or(false);
     let raw = params.bool("raw_scores")?.unwrap_or(false);
-    let truncate = params.bool("truncate")?.or(params.bool("truncation")?).unwrap_or(false);
-    let instruction = params.string("instruction")?;
+    let reading = Reading::take(&mut params)?;
     params.finish(Object::Body, REFUSED)?;
     if query.is_empty() {
         return Err(ApiError::bad("query", "query: must not be empty"));
     }
     let pairs: Vec<(&str, &str)> = documents.iter().map(|document| (&query[..], &document[..])).collect();
-    let reading = Reading { instruction: instruction.as_deref(), truncate };
-    let scoring = Scoring::new(&pairs, reading, &Encoder::of_texts(served, cancel, name))?;
+    let scoring = Scoring::new(&pairs, &reading, &Encoder::of_texts(served, cancel, name))?;
     Ok(Job { model, scoring, documents, top, with_documents, raw, bare })
 }
 
 /// Parameters of Cohere that are not supported.
 const REFUSED: &[(&str, &str)] = &[
     ("rank_fields", "not supported: send documents as strings"),
-    ("max_chunks_per_doc", "not supported: set truncate to shorten documents"),
-    ("max_tokens_per_doc", "not supported: set truncate to shorten documents"),
+    ("max_chunks_per_doc", "not supported: set max_tokens_per_doc or truncate to shorten documents"),
 ];

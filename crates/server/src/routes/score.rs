@@ -53,8 +53,7 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
         _ => texts(&mut params, name, config),
     };
     let (first, second) = (side("text_1")?, side("text_2")?);
-    let truncate = params.bool("truncate")?.unwrap_or(false);
-    let instruction = params.string("instruction")?;
+    let reading = Reading::take(&mut params)?;
     params.finish(Object::Body, &[])?;
     if first.len() != 1 && first.len() != second.len() {
         let (a, b) = (first.len(), second.len());
@@ -63,7 +62,6 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     }
     let firsts = first.iter().cycle();
     let pairs: Vec<(&str, &str)> = firsts.zip(&second).map(|(a, b)| (&a[..], &b[..])).collect();
-    let reading = Reading { instruction: instruction.as_deref(), truncate };
-    let scoring = Scoring::new(&pairs, reading, &Encoder::of_texts(served, cancel, "text_2"))?;
+    let scoring = Scoring::new(&pairs, &reading, &Encoder::of_texts(served, cancel, "text_2"))?;
     Ok(Job { model, scoring })
 }

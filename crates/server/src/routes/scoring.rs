@@ -1,5 +1,7 @@
 //! Scores of documents for a query: what the routes of rerankers share.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 use tern::engine::{Event, Request};
 use tern::{Pair, ScoreResult};
@@ -23,24 +25,49 @@ pub(super) enum Scoring {
 }
 
 /// How documents are read.
-#[derive(Clone, Copy)]
-pub(super) struct Reading<'a> {
+pub(super) struct Reading {
     /// What makes a document relevant.
-    pub(super) instruction: Option<&'a str>,
+    instruction: Option<String>,
     /// The end of a document that does not fit the context is omitted; otherwise it is refused.
-    pub(super) truncate: bool,
+    truncate: bool,
+    /// The rest of a longer document is omitted.
+    max_document_tokens: Option<usize>,
+}
+
+impl Reading {
+    /// Takes its parameters.
+    pub(super) fn take(params: &mut Params) -> Result<Reading> {
+        Ok(Reading {
+            instruction: params.string("instruction")?,
+            truncate: params.bool("truncate")?.or(params.bool("truncation")?).unwrap_or(false),
+            max_document_tokens: params.integer("max_tokens_per_doc", 1, i64::MAX)?.map(|n| n as usize),
+        })
+    }
+
+    /// The first tokens of a document, as text, if it may not have more.
+    fn document<'d>(&self, document: &'d str, encoder: &Encoder<'_>) -> Cow<'d, str> {
+        let Some(most) = self.max_document_tokens else { return document.into() };
+        let tokenizer = encoder.served.model.tokenizer();
+        let tokens = tokenizer.encode(document, false, false);
+        match tokens.get(..most) {
+            Some(first) if first.len() < tokens.len() => tokenizer.decode(first, true).into(),
+            _ => document.into(),
+        }
+    }
 }
 
 impl Scoring {
     /// Encodes pairs of a query and a document.
-    pub(super) fn new(
-        pairs: &[(&str, &str)],
-        reading: Reading<'_>,
+    pub(super) fn new<'p>(
+        pairs: &[(&'p str, &'p str)],
+        reading: &Reading,
         encoder: &Encoder<'_>,
     ) -> Result<Scoring> {
+        let read = |&(query, document): &(&'p str, &'p str)| (query, reading.document(document, encoder));
+        let pairs: Vec<(&str, Cow<'p, str>)> = pairs.iter().map(read).collect();
         let model = &encoder.served.model;
         if model.reranker().is_some() {
-            let pair = |(query, document): &(&str, &str)| encode(query, document, reading, encoder);
+            let pair = |(query, document): &(&str, Cow<'_, str>)| encode(query, document, reading, encoder);
             return Ok(Scoring::Pairs(pairs.iter().map(pair).collect::<Result<_>>()?));
         }
         if model.handle().generates() {
@@ -50,8 +77,8 @@ impl Scoring {
             );
             return Err(ApiError::bad("model", message).code("no_reranker"));
         }
-        let text = |text: &&str| encoder.fitting(text, true, reading.truncate);
-        let texts = pairs.iter().flat_map(|(query, document)| [query, document]);
+        let text = |text: &str| encoder.fitting(text, true, reading.truncate);
+        let texts = pairs.iter().flat_map(|(query, document)| [*query, document]);
         Ok(Scoring::Texts(texts.map(text).collect::<Result<_>>()?))
     }
 
@@ -93,9 +120,9 @@ impl Scoring {
     }
 }
 
-fn encode(query: &str, document: &str, reading: Reading<'_>, encoder: &Encoder<'_>) -> Result<Vec<u32>> {
+fn encode(query: &str, document: &str, reading: &Reading, encoder: &Encoder<'_>) -> Result<Vec<u32>> {
     encoder.cancel.check()?;
-    let (model, instruction) = (&encoder.served.model, reading.instruction);
+    let (model, instruction) = (&encoder.served.model, reading.instruction.as_deref());
     let tokens_of = |document: &str| model.pair_tokens(Pair { query, document, instruction });
     let (mut tokens, most) = (tokens_of(document), encoder.max_tokens);
     if reading.truncate && tokens.len() > most {

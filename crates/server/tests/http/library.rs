@@ -121,6 +121,74 @@ fn idle_models_are_dropped_and_busy_ones_are_not() {
 }
 
 #[test]
+fn a_model_is_dropped_for_another_only_if_it_is_idle() {
+    let shelf = Shelf::default();
+    let site = site(&shelf, None, Some(1500)); // each takes 1000
+    say(&site, "a");
+    assert_eq!(say(&site, "b")["choices"][0]["message"]["content"], "hi");
+    assert_eq!(statuses(&site), ["unloaded", "loaded", "unloaded"]);
+    let body =
+        json!({"model": "b", "stream": true, "messages": [{"role": "user", "content": "say:endless"}]});
+    let busy = site.open("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+    wait_until(|| shelf.started.lock().unwrap()["b"].handle.stats().running == 1);
+    let refused = site.chat("hi", json!({"model": "a"}));
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("memory_full")));
+    assert_eq!(
+        refused.message(),
+        "the models in use take 1000 bytes, and 1000 more exceed the limit of 1500: retry later"
+    );
+    assert_eq!(statuses(&site)[1], "loaded");
+    drop(busy);
+    wait_until(|| site.chat("hi", json!({"model": "a"})).status == 200);
+    assert_eq!(statuses(&site), ["loaded", "unloaded", "unloaded"]);
+    assert_eq!(shelf.loads.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn a_failure_while_one_model_answers_does_not_touch_another() {
+    let shelf = Shelf::default();
+    let site = site(&shelf, None, None);
+    say(&site, "a");
+    let body =
+        json!({"model": "b", "stream": true, "messages": [{"role": "user", "content": "say:endless"}]});
+    let busy = site.open("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+    let running = || shelf.started.lock().unwrap().get("b").map_or(0, |model| model.handle.stats().running);
+    wait_until(|| running() == 1);
+    shelf.started.lock().unwrap()["a"].handle.shutdown(); // the engine of the other one ends
+    let generated = || shelf.started.lock().unwrap()["b"].handle.stats().tokens_generated;
+    let before = generated();
+    wait_until(|| generated() > before + 20);
+    let broken = site.chat("hi", json!({"model": "broken"}));
+    assert_eq!(broken.status, 503);
+    assert_eq!(running(), 1);
+    drop(busy);
+    wait_until(|| running() == 0);
+    assert_eq!(say(&site, "a")["choices"][0]["message"]["content"], "hi");
+}
+
+#[test]
+fn an_engine_that_is_stuck_refuses_only_its_own_requests() {
+    let shelf = Shelf::default();
+    let config = Config { stall_timeout: Duration::from_millis(50), ..Config::default() };
+    let site = Site::of_library(config, shelf.clone(), KeepModels { keep_alive: None, memory: None });
+    let body = json!({"model": "a", "stream": true, "messages": [{"role": "user", "content": "say:stick"}]});
+    let stuck = site.open("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+    wait_until(|| site.get("/health").status == 503);
+    let refused = site.chat("hi", json!({"model": "a"})).json();
+    assert_eq!(refused["error"]["code"], "engine_stuck", "{refused}");
+    assert_eq!(say(&site, "b")["choices"][0]["message"]["content"], "hi");
+    assert_eq!(site.get("/ready").status, 200); // other models are served
+    let metrics = site.get("/metrics").text;
+    for line in ["tern:engine_up{model_name=\"a\"} 0", "tern:engine_up{model_name=\"b\"} 1"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    shelf.started.lock().unwrap()["a"].faults.released.store(true, Ordering::Relaxed);
+    wait_until(|| site.chat("hi", json!({"model": "a"})).status == 200);
+    assert_eq!(site.get("/health").status, 200);
+    drop(stuck);
+}
+
+#[test]
 fn an_engine_that_ends_is_replaced_and_touches_no_other_model() {
     let shelf = Shelf::default();
     let site = site(&shelf, None, None);

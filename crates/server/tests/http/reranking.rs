@@ -19,7 +19,7 @@ fn scores(results: &Value, key: &str) -> Vec<f64> {
     results.as_array().unwrap().iter().map(|result| result[key].as_f64().unwrap()).collect()
 }
 
-const DOCUMENTS: [&str; 4] = ["one", "two words", "three more words", "four of them are here"];
+const DOCUMENTS: [&str; 4] = ["one", "two words", "three more texts", "four of them are here"];
 
 #[test]
 fn documents_come_back_best_first() {
@@ -33,10 +33,17 @@ fn documents_come_back_best_first() {
         all.is_sorted_by(|a, b| a >= b) && all.iter().all(|score| (0.0..=1.0).contains(score)),
         "{all:?}"
     );
-    // the scripted model is certain of all of them: equal scores are in the order of the request
-    let order: Vec<&Value> =
-        whole["results"].as_array().unwrap().iter().map(|result| &result["index"]).collect();
-    assert_eq!(json!(order), json!([0, 1, 2, 3]));
+    let order = |results: &Value| -> Vec<u64> {
+        results.as_array().unwrap().iter().map(|result| result["index"].as_u64().unwrap()).collect()
+    };
+    // in the order of their own scores, which is not that of the request
+    let pairs = post(&site, "/v1/score", json!({"text_1": "which?", "text_2": DOCUMENTS}));
+    let own = scores(&pairs["data"], "score");
+    let mut best: Vec<u64> = (0..4).collect();
+    best.sort_by(|a, b| own[*b as usize].total_cmp(&own[*a as usize]));
+    assert_ne!(best, [0, 1, 2, 3], "{own:?}");
+    assert!(all.windows(2).all(|two| two[0] > two[1]), "{all:?}");
+    assert_eq!(order(&whole["results"]), best);
     assert!(whole["results"][0].get("document").is_none());
     assert!(whole["usage"]["total_tokens"].as_u64().unwrap() > 8);
     // the paths of other servers, objects as documents, and the best two only
@@ -45,6 +52,7 @@ fn documents_come_back_best_first() {
         let body = json!({"query": "which?", "documents": documents, "top_n": 2, "return_documents": true});
         let two = post(&site, path, body);
         assert_eq!(scores(&two["results"], "relevance_score"), all[..2]);
+        assert_eq!(order(&two["results"]), best[..2]);
         for result in two["results"].as_array().unwrap() {
             let index = result["index"].as_u64().unwrap() as usize;
             assert_eq!(result["document"]["text"], DOCUMENTS[index]);
@@ -54,9 +62,12 @@ fn documents_come_back_best_first() {
     let bare = post(&site, "/rerank", json!({"query": "which?", "texts": DOCUMENTS, "return_text": true}));
     assert_eq!(scores(&bare, "score"), all);
     assert!(bare[0]["text"].is_string());
-    // pairs
-    let pairs = post(&site, "/v1/score", json!({"text_1": "which?", "text_2": DOCUMENTS}));
-    let mut by_score = scores(&pairs["data"], "score");
+    assert_eq!(order(&bare), best);
+    // equal scores are in the order of the request
+    let twice = post(&site, "/rerank", json!({"query": "which?", "documents": ["same", "same", "same"]}));
+    assert_eq!(order(&twice["results"]), [0, 1, 2]);
+    // the same scores as pairs
+    let mut by_score = own;
     by_score.sort_by(|a, b| b.total_cmp(a));
     assert_eq!(by_score, all);
     let same = post(&site, "/score", json!({"text_1": vec!["which?"; 4], "text_2": DOCUMENTS}));
@@ -73,7 +84,7 @@ fn long_documents_are_refused_or_shortened() {
     assert_eq!(refused.status, 400, "{}", refused.text);
     let error = &refused.json()["error"];
     assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("documents")));
-    assert!(error["message"].as_str().unwrap().contains("reads at most 512"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("reads at most 256"), "{error}");
     assert_eq!(post(&site, "/v1/rerank", body(true))["results"].as_array().unwrap().len(), 2);
 }
 

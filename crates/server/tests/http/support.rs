@@ -1,5 +1,6 @@
 //! A server on its own port, a model that repeats what the prompt says, and a client.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tern::engine::{
     Answer, Batch, Capacity, Engine, EngineError, Handle, Limits, Pooling, Runner, Sample, ScriptedRunner,
+    Want, WholeRows,
 };
 use tern::formats::Checkpoint;
 use tern::text::{ChatTemplate, Tokenizer};
@@ -73,7 +75,7 @@ pub(crate) struct Site {
 pub(crate) struct SiteModel {
     pub(crate) handle: Handle,
     tokenizer: Arc<Tokenizer>,
-    faults: Arc<Faults>,
+    pub(crate) faults: Arc<Faults>,
     reranker: Option<Reranker>,
 }
 
@@ -83,7 +85,7 @@ impl SiteModel {
         let faults = Arc::<Faults>::default();
         let script = parrot(Arc::clone(&tokenizer), Arc::clone(&faults));
         let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
-        let runner = Parrot { script, faults: Arc::clone(&faults) };
+        let runner = Parrot { script, faults: Arc::clone(&faults), whole: VecDeque::new() };
         let handle = Engine::start(Box::new(runner), limits).unwrap();
         SiteModel { handle, tokenizer, faults, reranker: None }
     }
@@ -98,7 +100,10 @@ impl SiteModel {
                 handle: self.handle.clone(),
                 tokenizer: Arc::clone(&self.tokenizer),
                 template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
-                pooling: Pooling::Mean,
+                pooling: match self.reranker {
+                    Some(_) => Pooling::Whole(WholeRows::Last),
+                    None => Pooling::Mean,
+                },
                 reranker: self.reranker.clone(),
                 recommended: PartialSampling::default(),
             }),
@@ -125,22 +130,31 @@ impl Faults {
     }
 }
 
-/// A runner that can lose its device.
+/// A runner that can lose its device. The score of a text that is read whole depends on its last token.
 struct Parrot {
     script: ScriptedRunner,
     faults: Arc<Faults>,
+    /// Which entries of the batches in flight are read whole.
+    whole: VecDeque<Vec<bool>>,
 }
 
 impl Runner for Parrot {
     fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.whole.push_back(batch.entries.iter().map(|e| matches!(e.want, Want::Whole(_))).collect());
         self.script.submit(batch)
     }
 
     fn collect(&mut self) -> Result<Vec<Answer>, EngineError> {
-        let answers = self.script.collect();
+        let mut answers = self.script.collect()?;
+        let whole = self.whole.pop_front().unwrap_or_default();
+        for (answer, whole) in answers.iter_mut().zip(whole) {
+            if let (Answer::Hidden(row), true) = (answer, whole) {
+                *row = vec![(row[0] * 0.37).sin() * 4.0]; // one label
+            }
+        }
         match self.faults.lost.load(Ordering::Relaxed) {
             true => Err(EngineError::DeviceLost("a step on a parrot: misaligned address".into())),
-            false => answers,
+            false => Ok(answers),
         }
     }
 
