@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -64,6 +65,18 @@ def server(tern, model, *flags, key=KEY):
         want(code == 0, f"SIGTERM ended the server with {code}:\n" + "".join(lines[-20:]))
     finally:
         process.kill()
+
+
+def hybrid_model(tern, folder):
+    """A small random model with recurrent layers, with a chat template."""
+    template, file = folder / "template.jinja", folder / "hybrid.gguf"
+    template.write_text(
+        "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    vocabulary = HERE.parent / "crates/tern/models/tern-stories-1bit.gguf"
+    options = ["--vocab", vocabulary, "--chat-template", template, "--context", "4096"]
+    subprocess.run([tern, "synth", "tiny-qwen35:q8_0", file, *options], check=True)
+    return file
 
 
 def run(name, command, **options):
@@ -120,6 +133,11 @@ def main():
         with server(args.tern, args.model, *small, key=None) as (url, pid, lines):
             command = [python, HERE / "soak_test.py", "--url", url, "--pid", str(pid), "--seconds", str(args.soak)]
             run("soak", command)
+        with tempfile.TemporaryDirectory() as folder:
+            hybrid = hybrid_model(args.tern, Path(folder))
+            with server(args.tern, hybrid, "--max-num-seqs", "16", "--log", "warn", key=None) as (url, pid, lines):
+                command = [python, HERE / "soak_test.py", "--url", url, "--pid", str(pid), "--seconds", str(args.soak / 2)]
+                run("soak, recurrent layers", command)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tern::{Device, ExpertPlacement};
 
-pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchWhat};
+pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchTurnsArgs, BenchWhat};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::samplers::SamplerArgs;
@@ -336,6 +336,12 @@ pub(crate) struct SynthArgs {
     /// Use the vocabulary of this model
     #[arg(long, value_name = "FILE")]
     pub(crate) vocab: Option<PathBuf>,
+    /// Chat template of the file [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Context length in tokens that the file names [default: that of the shape]
+    #[arg(short, long, value_name = "TOKENS", value_parser = positive)]
+    pub(crate) context: Option<usize>,
 }
 
 #[cfg(test)]

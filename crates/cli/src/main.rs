@@ -15,6 +15,7 @@ mod bench_embed;
 mod bench_ops;
 mod bench_plan;
 mod bench_serve;
+mod bench_turns;
 mod bus_error;
 mod chat;
 mod chat_line;
@@ -118,6 +119,10 @@ fn dispatch(cli: Cli) -> CliResult<()> {
         Command::Bench(args) => match &args.what {
             Some(BenchWhat::Ops(ops)) => bench_ops::bench_ops(ops),
             Some(BenchWhat::Plan(plan)) => bench_plan::bench_plan(plan),
+            Some(BenchWhat::Turns(turns)) => {
+                turns.model.check_one()?;
+                bench_turns::bench_turns(turns)
+            }
             Some(BenchWhat::Embed(embed)) => {
                 embed.model.check_one()?;
                 bench_embed::bench_embed(embed)

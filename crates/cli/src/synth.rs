@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
-use tern::formats::Checkpoint;
+use tern::formats::{Checkpoint, Value};
 use tern::models::{Synth, plain_tokenizer};
 use tern::units;
 
@@ -13,7 +13,8 @@ use crate::load;
 
 pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
     let (mut shape, quant) = Synth::parse(&args.spec)?;
-    let tokenizer = match &args.vocab {
+    shape.context = args.context.unwrap_or(shape.context);
+    let mut tokenizer = match &args.vocab {
         Some(path) => {
             let metadata = Checkpoint::open(path)?.metadata;
             shape.vocab = metadata.strings("tokenizer.ggml.tokens")?.len();
@@ -21,6 +22,11 @@ pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
         }
         None => plain_tokenizer(shape.vocab),
     };
+    if let Some(path) = &args.chat_template {
+        let template = std::fs::read_to_string(path)
+            .map_err(|e| CliError::message(format!("{}: {e}", path.display())))?;
+        tokenizer.insert("tokenizer.chat_template", Value::String(template));
+    }
     let mut synth = Synth::new(&shape, quant, None)?;
     let failed = |e: std::io::Error| CliError::message(format!("{}: {e}", args.out.display()));
     // written to a temporary file and renamed, so that an incomplete model is never visible

@@ -119,6 +119,20 @@ fn synthetic_files_can_be_inspected_run_and_measured() {
     }
 }
 
+#[test]
+fn synthetic_files_can_have_a_chat_template_and_a_context() {
+    let home = Home::new();
+    std::fs::write(home.path("plain.jinja"), "{{ messages[0].content }}").unwrap();
+    let args = ["synth", "tiny-qwen35:q8_0", "./tiny.gguf", "--context", "4096"];
+    home.run(&[&args[..], &["--chat-template", "plain.jinja"]].concat()).ok();
+    let metadata = tern::formats::Checkpoint::open(&home.path("tiny.gguf")).unwrap().metadata;
+    assert_eq!(metadata.str("tokenizer.chat_template").unwrap(), "{{ messages[0].content }}");
+    assert_eq!(metadata.usize("qwen35.context_length").unwrap(), 4096);
+    let refusal =
+        home.run(&[&args[..], &["--chat-template", "missing.jinja"]].concat()).refusal().to_string();
+    assert!(refusal.starts_with("missing.jinja: "), "{refusal}");
+}
+
 /// Without --vocab a file gets a plain vocabulary, and can be run.
 #[test]
 fn synthetic_files_have_a_plain_vocabulary() {
@@ -162,6 +176,31 @@ fn doctor_compares_a_real_model_with_the_cpu() {
         "{}",
         said.stdout()
     );
+}
+
+/// With recurrent layers, a turn computes what is new and the last token of the answer before it; without them, from the last
+/// full page on.
+#[test]
+fn bench_turns_counts_computed_tokens() {
+    for (shape, want) in [
+        ("tiny-qwen35:q8_0", [100, 8, 8, 8]),
+        ("tiny-falcon-h1:q8_0", [100, 8, 8, 8]),
+        ("tiny-qwen3:q8_0", [100, 16, 28, 8]),
+    ] {
+        let sizes =
+            ["--turns", "4", "--history", "100", "--question", "7", "-n", "5", "--json", "--device", "cpu"];
+        let report =
+            Home::new().run(&[&["bench", "turns", "-q", "--synthetic", shape][..], &sizes].concat()).json();
+        let turns = report["turns"].as_array().unwrap();
+        let computed: Vec<u64> = turns.iter().map(|t| t["computed_tokens"].as_u64().unwrap()).collect();
+        assert_eq!(computed, want, "{shape}");
+        let last = &report["last_turn_without_cache"];
+        assert_eq!((&last["prompt_tokens"], &last["computed_tokens"]), (&136.into(), &136.into()), "{shape}");
+        assert!(report["faster"].as_f64().unwrap() > 0.0);
+    }
+    let refusal =
+        Home::new().run(&["bench", "turns", "--synthetic", "tiny-qwen35:q8_0"]).refusal().to_string();
+    assert_eq!(refusal, "the turns need 4640 tokens; tiny-qwen35:q8_0 has a context of 512");
 }
 
 #[test]

@@ -49,10 +49,36 @@ pub(crate) enum BenchWhat {
     Ops(BenchOpsArgs),
     /// Measure the scheduler alone
     Plan(BenchPlanArgs),
+    /// Measure a conversation of several turns: tokens that each computes, time to its first token
+    Turns(BenchTurnsArgs),
     /// Measure embeddings of a model that reads texts whole
     Embed(BenchEmbedArgs),
     /// Measure a server with the OpenAI API under load: throughput and latencies
     Serve(Box<BenchServeArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchTurnsArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Use random weights in a known shape, such as qwen3.5-0.8b:q4_k
+    #[arg(long, value_name = "SHAPE:FORMAT", conflicts_with_all = ["model", "hf"])]
+    pub(crate) synthetic: Option<String>,
+    /// Number of turns
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = positive)]
+    pub(crate) turns: usize,
+    /// Tokens of the first prompt
+    #[arg(long, value_name = "TOKENS", default_value_t = 4000, value_parser = positive)]
+    pub(crate) history: usize,
+    /// Tokens that each turn adds to the answer before it
+    #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = positive)]
+    pub(crate) question: usize,
+    /// Tokens of each answer
+    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 32, value_parser = positive)]
+    pub(crate) answer: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
