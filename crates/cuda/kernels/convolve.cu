@@ -1,10 +1,12 @@
 // Convolutions over the rows of each slice, whose last rows are state. Equals Op::Conv of graph/reference/recurrent.rs.
 
-// A thread computes CONV_TOKENS tokens of one column. What is before a slice is read and what is kept of it is written by the thread
+// A thread computes some tokens of one column, CONV_TOKENS of a prompt and one if sequences are decoded. What is before a slice is read and what is kept of it is written by the thread
 // of its first token alone, which also computes the tokens that need it.
 template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
     constexpr int OLD = TAPS - 1;
-    int first = blockIdx.y * CONV_TOKENS, end = min(first + CONV_TOKENS, (int)a.inputs[TOKENS]);
+    int tokens = a.inputs[TOKENS], each = (tokens + gridDim.y - 1) / gridDim.y;
+    int first = blockIdx.y * each, end = min(first + each, tokens);
+    if (first >= end) return wait_for_launches();
     float taps[TAPS], bias = a.bias ? a.bias[column] : 0.f;
 #pragma unroll
     for (int j = 0; j < TAPS; j++) taps[j] = a.taps[(long)column * TAPS + j];
@@ -16,6 +18,10 @@ template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
     };
     int slice = a.inputs[a.inputs[SLICES_AT] + first];
     SliceState s = state_of(a.inputs, slice);
+    if (s.read >= 0 && first == s.first) {
+#pragma unroll
+        for (int j = 0; j < OLD; j++) prefetch(a.state + ((long)s.read * OLD + j) * a.width + column);
+    }
     wait_for_launches();
     float window[TAPS];
     bool filled = false;
@@ -62,7 +68,7 @@ template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
 extern "C" __global__ void __launch_bounds__(CONV_THREADS) convolve(const __grid_constant__ ConvArgs a) {
     begin_next_launch();
     int column = blockIdx.x * CONV_THREADS + threadIdx.x;
-    if (column >= a.width || blockIdx.y * CONV_TOKENS >= a.inputs[TOKENS]) return wait_for_launches();
+    if (column >= a.width) return wait_for_launches();
     switch (a.taps_count) {
         case 2: return convolve_column<2>(a, column);
         case 3: return convolve_column<3>(a, column);

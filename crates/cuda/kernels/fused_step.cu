@@ -5,9 +5,9 @@
 // heads of a unit, whether scores have a soft cap, floats of a split, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
 // slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written
 // together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase chooses experts), SINKS and WINDOWS (whether
-// attention has them), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
+// attention has them), RECURRENT and STATE_ROWS (step_recurrent.cuh), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
 
-static_assert(LARGE_PHASES == 8, "the switch of `step` has a case for each of them but sums of experts, which are part of a linear, and those that only launches have (StepPhases)");
+static_assert(LARGE_PHASES == 8, "the switch of `step` has a case for each of them but sums of experts, which are part of a linear; a step of several tokens lacks recurrent ones");
 
 DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);
@@ -76,6 +76,11 @@ DEVICE void step(const StepArgs& args) {
             }
 #if ROUTES
             case ROUTE: route(p); break;
+#endif
+#if TOKENS_AT_ONCE == 1 && RECURRENT
+            case CONV: step_conv(phase.conv, block, blocks); break;
+            case RECURRENT_PHASE: step_matrices(phase.recurrent, block, blocks); break;
+            case TRANSFORM: step_transform(phase.transform, inputs, scratch, block, blocks); break;
 #endif
             case ARGMAX: {
                 const ArgmaxArgs& a = phase.argmax;

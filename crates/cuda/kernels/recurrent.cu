@@ -3,9 +3,8 @@
 //
 // Defined by the host: STATE_ROWS, the rows of a matrix.
 
-// Eight lanes share the rows of a column: lane r has the pieces r, r + 8, .. of four rows. A lane has two columns, a warp eight.
-constexpr int QUADS = (STATE_ROWS + 31) / 32;
-constexpr int PADDED_ROWS = QUADS * 32;
+// A block has STATE_COLUMNS columns of one head's matrix in one slice (state_matrix.cuh). In prefill they stay in registers while the
+// tokens of the slice pass, T at a time through shared memory.
 
 // What the tokens of a tile need, in shared memory.
 template <int T> struct StateTile {
@@ -16,7 +15,7 @@ template <int T> struct StateTile {
 
     // Asynchronously if rows are in whole pieces of 16 bytes.
     DEVICE void load(const RecurrentArgs& a, int token, int tokens, int head, int column) {
-        int key_head = a.grouped ? head / (a.heads / a.key_heads) : head % a.key_heads;
+        int key_head = key_head_of(a, head);
         const float* from = row_of(a.x, token);
         int columns = min(STATE_COLUMNS, a.cols - column);
         if (a.aligned) {
@@ -62,8 +61,8 @@ template <int T> struct StateTile {
             }
             both = warp_sum(both);
             if (DELTA) {
-                keys = 1.f / sqrtf(warp_sum(keys) + a.eps);
-                queries = 1.f / (sqrtf(warp_sum(queries) + a.eps) * sqrtf((float)STATE_ROWS));
+                keys = key_factor_of(warp_sum(keys), a.eps);
+                queries = query_factor_of(warp_sum(queries), a.eps);
             } else {
                 keys = queries = 1.f;
             }
@@ -82,41 +81,22 @@ struct TokenGate {
     }
 
     template <bool DELTA, int T> DEVICE void store(const RecurrentArgs& a, StateTile<T>& tile, int t, int head) {
-        float x = gate + a.bias[head], soft = x > 20.f ? x : log1pf(expf(x));
-        tile.decay[t] = expf(a.rate[head] * soft);
-        tile.strength[t] = DELTA ? 1.f / (1.f + expf(-beta)) : soft;
+        float2 gates = gates_of<DELTA>(a, head, gate, beta);
+        tile.decay[t] = gates.x, tile.strength[t] = gates.y;
     }
 };
 
-// A block has STATE_COLUMNS columns of one head's matrix in one slice: they stay in registers while the tokens of the slice pass, T
-// at a time through shared memory.
 template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
-    constexpr int BUFFERS = T > 1 ? 2 : 1;
     extern __shared__ __align__(16) u8 shared_bytes[];
-    StateTile<T>* tiles = (StateTile<T>*)shared_bytes;
+    StateTile<T>* tiles = (StateTile<T>*)shared_bytes; // two
     int slice = blockIdx.y, blocks = (a.cols + STATE_COLUMNS - 1) / STATE_COLUMNS, head = blockIdx.x / blocks;
     if (slice >= a.inputs[SLICE_COUNT]) return wait_for_launches();
     SliceState s = state_of(a.inputs, slice);
-    int base = blockIdx.x % blocks * STATE_COLUMNS, lane = threadIdx.x % 32, part = lane % 8;
-    int own = threadIdx.x / 32 * 8 + lane / 8 * 2, column = base + own; // two columns from here on
-    float state[2][QUADS][4];
-    auto at = [&](int slot, int c, int quad) { return a.state + slot * a.slot + ((long)head * a.cols + column + c) * STATE_ROWS + (quad * 8 + part) * 4; };
-    auto rows_in = [&](int quad) { return STATE_ROWS - (quad * 8 + part) * 4; }; // four or more: a whole piece
-#pragma unroll
-    for (int c = 0; c < 2; c++)
-#pragma unroll
-        for (int quad = 0; quad < QUADS; quad++) {
-            bool has = s.read >= 0 && column + c < a.cols;
-            if (STATE_ROWS % 4 == 0) {
-                float4 v = {0, 0, 0, 0};
-                if (has && rows_in(quad) > 0) v = load_floats4(at(s.read, c, quad));
-                state[c][quad][0] = v.x, state[c][quad][1] = v.y, state[c][quad][2] = v.z, state[c][quad][3] = v.w;
-            } else {
-#pragma unroll
-                for (int i = 0; i < 4; i++) state[c][quad][i] = has && i < rows_in(quad) ? load_float(at(s.read, c, quad) + i) : 0.f;
-            }
-        }
-    for (int b = 0; b < BUFFERS; b++) tiles[b].clear();
+    int base = blockIdx.x % blocks * STATE_COLUMNS, part = threadIdx.x % 8;
+    int own = threadIdx.x / 8 * 2, column = base + own; // two columns from here on
+    StateColumns state;
+    state.load(a, s.read, head, column);
+    tiles[0].clear(), tiles[1].clear();
     float skip = DELTA ? 0.f : a.skip[head];
     wait_for_launches();
     __syncthreads();
@@ -124,11 +104,11 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
     TokenGate gate = {};
     if (threadIdx.x < min(T, s.tokens)) gate.load<DELTA>(a, s.first + threadIdx.x, head);
     for (int done = 0; done < s.tokens; done += T) {
-        StateTile<T>& tile = tiles[done / T % BUFFERS];
+        StateTile<T>& tile = tiles[done / T % 2];
         int tokens = min(T, s.tokens - done), next = min(T, s.tokens - done - tokens);
         if (threadIdx.x < tokens) gate.store<DELTA, T>(a, tile, threadIdx.x, head);
-        if (BUFFERS == 2 && next > 0) {
-            tiles[(done / T + 1) % BUFFERS].load(a, s.first + done + T, next, head, base);
+        if (next > 0) {
+            tiles[(done / T + 1) % 2].load(a, s.first + done + T, next, head, base);
             if (threadIdx.x < next) gate.load<DELTA>(a, s.first + done + T + threadIdx.x, head);
             arrived<1>();
         } else {
@@ -138,28 +118,15 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
         tile.template measure<DELTA>(a, tokens);
         __syncthreads();
         for (int t = 0; t < tokens; t++) {
-            float known[2] = {}, sum[2] = {};
             float4 key[QUADS], query[QUADS];
 #pragma unroll
             for (int quad = 0; quad < QUADS; quad++) {
                 key[quad] = *(const float4*)&tile.key[t][(quad * 8 + part) * 4];
                 query[quad] = *(const float4*)&tile.query[t][(quad * 8 + part) * 4];
             }
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-#pragma unroll
-                for (int quad = 0; quad < QUADS; quad++) {
-                    const float (&x)[4] = state[c][quad];
-                    if (DELTA) known[c] += x[0] * key[quad].x + x[1] * key[quad].y + x[2] * key[quad].z + x[3] * key[quad].w;
-                    sum[c] += x[0] * query[quad].x + x[1] * query[quad].y + x[2] * query[quad].z + x[3] * query[quad].w;
-                }
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2)
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    if (DELTA) known[c] += __shfl_xor_sync(0xffffffff, known[c], step);
-                    sum[c] += __shfl_xor_sync(0xffffffff, sum[c], step);
-                }
+            float known[2] = {}, sum[2] = {};
+            if (DELTA) state.dot(known, key);
+            state.dot(sum, query);
             float decay = tile.decay[t], strength = tile.strength[t], key_factor = tile.key_factor[t];
             float of_query = decay * tile.query_factor[t], product = tile.product[t];
             float y[2], added[2];
@@ -171,42 +138,21 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
                 if (!DELTA) y[c] += skip * value;
                 added[c] = key_factor * d;
             }
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-#pragma unroll
-                for (int quad = 0; quad < QUADS; quad++) {
-                    float (&x)[4] = state[c][quad];
-                    x[0] = decay * x[0] + key[quad].x * added[c], x[1] = decay * x[1] + key[quad].y * added[c];
-                    x[2] = decay * x[2] + key[quad].z * added[c], x[3] = decay * x[3] + key[quad].w * added[c];
-                }
+            state.add(decay, key, added);
             if (part < 2 && column + part < a.cols) row_of(a.y, s.first + done + t)[head * a.cols + column + part] = part ? y[1] : y[0];
         }
-        if (BUFFERS == 2 || next == 0) {
-            __syncthreads(); // the buffer is free
-            continue;
-        }
-        __syncthreads();
-        tiles[0].load(a, s.first + done + T, next, head, base);
-        if (threadIdx.x < next) gate.load<DELTA>(a, s.first + done + T + threadIdx.x, head);
+        __syncthreads(); // the buffer is free
     }
-#pragma unroll
-    for (int c = 0; c < 2; c++)
-#pragma unroll
-        for (int quad = 0; quad < QUADS; quad++) {
-            if (column + c >= a.cols) continue;
-            float* to = at(s.write, c, quad);
-            const float (&x)[4] = state[c][quad];
-            if (STATE_ROWS % 4 == 0) {
-                if (rows_in(quad) > 0) *(float4*)to = {x[0], x[1], x[2], x[3]};
-            } else {
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (i < rows_in(quad)) to[i] = x[i];
-            }
-        }
+    state.store(a, s.write, head, column);
 }
 
-// Prompts, and steps in which each slice has one token.
+// Each slice has one token.
+template <bool DELTA> DEVICE void decode(const RecurrentArgs& a) {
+    int blocks = (a.cols + STATE_COLUMNS - 1) / STATE_COLUMNS;
+    if (blockIdx.y >= a.inputs[SLICE_COUNT]) return wait_for_launches();
+    advance_token<DELTA>(a, blockIdx.y, blockIdx.x / blocks, blockIdx.x % blocks * STATE_COLUMNS + threadIdx.x / 32 * 8);
+}
+
 extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_prefill(const __grid_constant__ RecurrentArgs a) {
     begin_next_launch();
     advance<true, STATE_TOKENS>(a);
@@ -214,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_prefill(const 
 
 extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_decode(const __grid_constant__ RecurrentArgs a) {
     begin_next_launch();
-    advance<true, 1>(a);
+    decode<true>(a);
 }
 
 extern "C" __global__ void __launch_bounds__(STATE_THREADS) scan_prefill(const __grid_constant__ RecurrentArgs a) {
@@ -224,5 +170,5 @@ extern "C" __global__ void __launch_bounds__(STATE_THREADS) scan_prefill(const _
 
 extern "C" __global__ void __launch_bounds__(STATE_THREADS) scan_decode(const __grid_constant__ RecurrentArgs a) {
     begin_next_launch();
-    advance<false, 1>(a);
+    decode<false>(a);
 }

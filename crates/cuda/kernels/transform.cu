@@ -10,17 +10,6 @@ static_assert(OF_THREAD == 8 && TRANSFORM_THREADS == 128, "the steps of the tran
 
 DEVICE int padded(int column) { return column + column / 32; } // without bank conflicts of columns that are 32 apart
 
-// The column of the value that the rotation has at this place.
-DEVICE int place_of(const TransformArgs& a, int column) {
-    if (!a.outer) return column;
-    int each = a.group_width / (a.outer * a.inner), in = column % a.group_width, head = in / each;
-    return column - in + (head % a.outer * a.inner + head / a.outer) * each + in % each;
-}
-
-DEVICE int gate_column(const TransformArgs& a, int column) {
-    return a.gate_len ? column / a.gate_len * a.gate_every + a.gate_first + column % a.gate_len : column;
-}
-
 DEVICE void load8(float (&v)[8], const float* from) {
     float4 a = load_floats4(from), b = load_floats4(from + 4);
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
@@ -41,15 +30,28 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
     begin_next_launch();
     const TransformArgs& a = p.transform;
     int row = blockIdx.x, thread = threadIdx.x, lane = thread % 32;
+    bool has_norm = a.norm.kind != NORM_NONE, of_row = a.group == a.width;
+    // weights and signs of a thread's columns; those of the first span while launches are waited for
+    float weights[8], signs[8];
+    auto load_constants = [&](int first) {
+        if (!a.wide || first >= a.width) return;
+        int from = a.inverse ? first : place_of(a, first);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            weights[i] = has_norm ? a.norm.weight[from % a.group + i] : 1.f;
+            signs[i] = a.block ? a.signs[first % a.group_width + i] : 1.f;
+        }
+    };
+    load_constants(blockIdx.y * SPAN + thread * 8);
     wait_for_launches();
     if (row >= rows_of(p.inputs, a.outputs_only)) return;
     const float* x = row_of(a.x, a.gather ? output_row(p.inputs, row) : row);
     const float* gate = row_of(a.gate, row);
     float whole = 1;
-    bool has_norm = a.norm.kind != NORM_NONE, of_row = a.group == a.width;
     if (has_norm && of_row) {
         float sum = 0;
         if (a.wide) {
+#pragma unroll 10
             for (int k = thread * 4; k < a.width; k += TRANSFORM_THREADS * 4) {
                 float4 v = load_floats4(x + k);
                 sum += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
@@ -65,6 +67,7 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
     for (int begin = blockIdx.y * SPAN; begin < a.width; begin += gridDim.y * SPAN) {
         float v[8] = {};
         int first = begin + thread * 8;
+        if (begin != blockIdx.y * SPAN) load_constants(first);
         if (a.wide) {
             bool has = first < a.width;
             int from = a.inverse || !has ? first : place_of(a, first);
@@ -78,9 +81,8 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
                 factor = norm_factor(sum, a.group, a.norm.eps);
             }
             if (has_norm && has) {
-                const float* weight = a.norm.weight + from % a.group;
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[i] *= factor * weight[i];
+                for (int i = 0; i < 8; i++) v[i] *= factor * weights[i];
             }
             if (a.act && has) {
                 float g[8];
@@ -100,10 +102,9 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
         }
         if (a.block) {
             auto sign = [&]() {
-                int in = first % a.group_width;
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                    if (first + i < a.width) v[i] *= a.signs[a.wide ? in + i : (first + i) % a.group_width];
+                    if (first + i < a.width) v[i] *= a.wide ? signs[i] : a.signs[(first + i) % a.group_width];
             };
             if (!a.inverse) sign();
             if (a.block > 1) pairs_of_thread<1>(v);

@@ -15,7 +15,7 @@ use crate::launch::{
 };
 use crate::lower::{
     AttentionShape, ExpertSizes, KernelConfig, LinearShape, Lowered, PartShape, Strategy, expert_decoder_of,
-    linear_defines, lower,
+    linear_defines, lower, rotated_hybrid,
 };
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, FRESH_X, KvCell, NORMED, PASSED_Y, SCALED, STAGED_X, X_TAGGED,
@@ -79,6 +79,18 @@ fn attention_of_encoders_compiles() {
             .iter()
             .for_each(|generation| compile(&nvrtc, "attention of encoders", &source, generation));
     }
+}
+
+/// The fused step of one token of a layer with a delta rule and one with attention, of rotated weights.
+#[test]
+fn a_fused_step_of_recurrent_layers_compiles() {
+    let Some(nvrtc) = nvrtc("a_fused_step_of_recurrent_layers_compiles") else { return };
+    let matrices = |name: &str| (name.len() > 1).then_some(&tern_quant::PQ2_0);
+    let Lowered { config, phases } = lower(&rotated_hybrid(), matrices, Strategy::FusedStep);
+    let plan = FusedStepPlan { tokens: 1, config: &config, phases: &phases, ropes: &[], inputs: 0 };
+    let source = FusedSource::of(&plan, 132, 227 << 10).unwrap().kernel.text();
+    assert!(source.contains("#define STATE_ROWS 64"));
+    ["sm_80", "sm_90a"].iter().for_each(|generation| compile(&nvrtc, "hybrid step", &source, generation));
 }
 
 /// Recurrent layers: states of known models, of tests and the largest ones, and what is around them.

@@ -36,6 +36,6 @@ pub(crate) use passed_halves::{
 pub(crate) use step_phases::StepPhases;
 pub(crate) use tagged_values::TaggedValues;
 #[cfg(test)]
-pub(crate) use test_graphs::{ExpertSizes, expert_decoder_of};
+pub(crate) use test_graphs::{ExpertSizes, expert_decoder_of, rotated_hybrid};
 #[cfg(test)]
 pub(crate) use test_lowering::{Lowered, Strategy, lower};

@@ -26,6 +26,8 @@ const TAGGED: &str = include_str!("../../kernels/tagged.cuh");
 const PHASE: &str = include_str!("../../kernels/phase.cuh");
 const CHOOSE: &str = include_str!("../../kernels/choose.cuh");
 const SLICE_STATE: &str = include_str!("../../kernels/slice_state.cuh");
+const STATE_MATRIX: &str = include_str!("../../kernels/state_matrix.cuh");
+const TRANSFORM_COLUMNS: &str = include_str!("../../kernels/transform_columns.cuh");
 const PAGES: &str = include_str!("../../kernels/pages.cuh");
 
 /// The sources of phases, in order.
@@ -91,6 +93,10 @@ impl Source {
                 include_str!("../../kernels/attend.cuh"),
                 CHOOSE,
                 include_str!("../../kernels/route.cuh"),
+                SLICE_STATE,
+                STATE_MATRIX,
+                TRANSFORM_COLUMNS,
+                include_str!("../../kernels/step_recurrent.cuh"),
                 include_str!("../../kernels/fused_step.cu"),
             ],
             Source::FusedBatch => &[
@@ -122,10 +128,12 @@ impl Source {
             ],
             Source::Experts => &[include_str!("../../kernels/experts.cu")],
             Source::Convolve => &[SLICE_STATE, include_str!("../../kernels/convolve.cu")],
-            Source::Recurrent => &[SLICE_STATE, include_str!("../../kernels/recurrent.cu")],
-            Source::Transform => {
-                &[include_str!("../../kernels/half_x.cuh"), include_str!("../../kernels/transform.cu")]
-            }
+            Source::Recurrent => &[SLICE_STATE, STATE_MATRIX, include_str!("../../kernels/recurrent.cu")],
+            Source::Transform => &[
+                include_str!("../../kernels/half_x.cuh"),
+                TRANSFORM_COLUMNS,
+                include_str!("../../kernels/transform.cu"),
+            ],
             Source::Sample => &[include_str!("../../kernels/sample.cu")],
             Source::Bandwidth => &[include_str!("../../kernels/bandwidth.cu")],
         }

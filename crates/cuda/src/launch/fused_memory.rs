@@ -4,7 +4,7 @@ use crate::driver::Define;
 use crate::lower::KernelConfig;
 use crate::shared::{
     AttendArgs, CHOICE_BYTES, CHUNK, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase, RawPhase,
-    SHARE_STRIDE, TILE, WARPS, WINDOW,
+    SHARE_STRIDE, TILE, TRANSFORM_SPAN, WARPS, WINDOW,
 };
 
 /// Slots of the ring at most.
@@ -52,6 +52,10 @@ pub(crate) struct FusedMemory {
     sinks: bool,
     /// Whether attention has windows with pages of their own.
     windows: bool,
+    /// Whether there are recurrent phases or transforms.
+    recurrent: bool,
+    /// Rows of the matrices of recurrent phases.
+    state_rows: usize,
 }
 
 /// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and several tiles
@@ -82,6 +86,12 @@ fn held_tiles(tokens: usize) -> usize {
 /// What every phase needs to know about the step.
 fn info_bytes(tokens: usize) -> usize {
     (16 + tokens * (8 + 3 * 4)).next_multiple_of(16)
+}
+
+/// Whether there are recurrent phases or transforms.
+pub(super) fn is_recurrent(phases: &[Phase]) -> bool {
+    let is = |p: &Phase| matches!(p, Phase::Conv(_) | Phase::Recurrent(_) | Phase::Transform(_));
+    phases.iter().any(is)
 }
 
 impl FusedMemory {
@@ -115,14 +125,30 @@ impl FusedMemory {
         let routes = phases.iter().any(|p| matches!(p, Phase::Route(_)));
         let choosing = if routes { CHOOSING } else { 0 };
         let linears_bytes = linear.iter().map(|part| part.1).sum::<usize>();
-        let arena = linears_bytes.max(attention).max(choosing).next_multiple_of(16);
+        let recurrent = is_recurrent(phases);
+        let span = if recurrent { TRANSFORM_SPAN * 4 } else { 0 };
+        let arena = linears_bytes.max(attention).max(choosing).max(span).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.pairs).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
         let slot = slots.max().unwrap_or(0).max(LEAST_SLOT).next_multiple_of(128);
         let attends =
             |is: fn(&AttendArgs) -> bool| phases.iter().any(|p| matches!(p, Phase::Attend(a) if is(a)));
         let (sinks, windows) = (attends(|a| a.sinks != 0), attends(|a| a.windowed != 0));
-        FusedMemory { tokens, slot, turns, linear, arena, most_pairs, routes, sinks, windows }
+        let rows = phases.iter().map(|p| if let Phase::Recurrent(a) = p { a.rows as usize } else { 1 });
+        let state_rows = rows.max().unwrap_or(1);
+        FusedMemory {
+            tokens,
+            slot,
+            turns,
+            linear,
+            arena,
+            most_pairs,
+            routes,
+            sinks,
+            windows,
+            recurrent,
+            state_rows,
+        }
     }
 
     /// The parts of shared memory behind the ring.
@@ -179,6 +205,8 @@ impl FusedMemory {
             ("ROUTES", usize::from(self.routes)),
             ("SINKS", usize::from(self.sinks)),
             ("WINDOWS", usize::from(self.windows)),
+            ("RECURRENT", usize::from(self.recurrent)),
+            ("STATE_ROWS", self.state_rows),
         ]);
         all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tern_graph::BackendError;
 
 use super::experts::has_experts;
-use super::fused_memory::{FusedMemory, RopeTable, is_staged};
+use super::fused_memory::{FusedMemory, RopeTable, is_recurrent, is_staged};
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
 use crate::lower::{BatchPhase, KernelConfig, LinearShape, intern, linear_defines};
@@ -64,11 +64,17 @@ impl FusedStep {
         let halves = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_halves(l)));
         // keys of the step itself are taken from the values of the phase
         let shared = phases.iter().any(|p| matches!(p, Phase::Attend(a) if a.v.at == 0));
-        if shared || halves || odd_pairs || odd_heads || odd_pages || ropes.len() > MOST_TABLES {
+        // one step has code for matrices of one size
+        let mut states =
+            phases.iter().filter_map(|p| if let Phase::Recurrent(a) = p { Some(a.rows) } else { None });
+        let first = states.next();
+        let odd_states = states.any(|rows| Some(rows) != first);
+        let odd = odd_pairs || odd_heads || odd_pages || odd_states;
+        if shared || halves || odd || ropes.len() > MOST_TABLES {
             return vec![];
         }
-        // several tokens have different experts
-        let most = if has_experts(phases) { 1 } else { max_tokens };
+        // several tokens have different experts, and recurrent phases are written for one
+        let most = if has_experts(phases) || is_recurrent(phases) { 1 } else { max_tokens };
         SIZES.into_iter().filter(|&size| size == 1 || most > 1).collect()
     }
 

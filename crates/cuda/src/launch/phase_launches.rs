@@ -293,7 +293,7 @@ impl PhaseKernels {
                     }
                     _ => self.attend(a, &args, size.tokens)?,
                 },
-                Some(LargePhase::Conv(args)) => self.recurrent.convolve(args, size.tokens)?,
+                Some(LargePhase::Conv(args)) => self.recurrent.convolve(args, size.tokens, work.slices)?,
                 Some(LargePhase::Recurrent(args)) => self.recurrent.matrices(args, work.slices)?,
                 Some(LargePhase::Transform(args)) => {
                     let rows = if args.outputs_only != 0 { size.outputs } else { size.tokens };

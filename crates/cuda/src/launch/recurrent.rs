@@ -138,12 +138,13 @@ impl RecurrentLaunches {
         Ok(launches)
     }
 
-    /// For steps of up to `tokens`.
-    pub(super) fn convolve(&self, args: &ConvArgs, tokens: usize) -> Result<()> {
+    /// For steps of up to `tokens` with such slices.
+    pub(super) fn convolve(&self, args: &ConvArgs, tokens: usize, slices: SliceShape) -> Result<()> {
         let kernel = self.convolve.as_ref().ok_or_else(|| missing("conv"))?;
         let columns = (args.width as usize).div_ceil(CONV_THREADS);
-        let grid = Grid::new(columns, tokens.div_ceil(CONV_TOKENS), CONV_THREADS);
-        // SAFETY: the struct is the kernel's; blocks have all columns and tokens, and leave those that the step lacks.
+        let each = if slices.decode { 1 } else { CONV_TOKENS };
+        let grid = Grid::new(columns, tokens.div_ceil(each), CONV_THREADS);
+        // SAFETY: the struct is the kernel's; blocks share all columns and tokens of the step, however many there are.
         unsafe { kernel.launch(grid, args) }
     }
 

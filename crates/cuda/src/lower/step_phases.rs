@@ -13,8 +13,8 @@ pub(crate) struct StepPhases {
 }
 
 impl StepPhases {
-    /// `None` if there are recurrent layers or rotations, or experts that no phase of a fused step computes: matrices of f32, a matrix
-    /// per head, results that are not added, or a choice that other phases read.
+    /// `None` if there are transforms of odd sizes, or experts that no phase of a fused step computes: matrices of f32, a matrix per head,
+    /// results that are not added, or a choice that other phases read.
     pub(crate) fn of(graph: &Graph, fused: &[Fused]) -> Option<StepPhases> {
         let mut phases: Vec<Fused> = vec![];
         for phase in fused {
@@ -79,7 +79,8 @@ fn fits(graph: &Graph, phases: &[Fused], work: &[Work]) -> bool {
             }
             Fused::Linear(l) => linear_fits(graph, l, last),
             Fused::FloatLinear { matrices, .. } => *matrices == Matrices::One,
-            Fused::Mix { .. } | Fused::Conv(_) | Fused::Recurrent(_) | Fused::Transform(_) => false,
+            Fused::Mix { .. } => false,
+            Fused::Transform(transform) => transform.fits_fused_step(graph),
             _ => true,
         };
         if !fits {

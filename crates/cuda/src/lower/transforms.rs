@@ -79,6 +79,12 @@ impl Transform {
             && self.rotation(graph).is_none_or(rotation)
     }
 
+    /// Whether a warp can transform a span, four columns per lane at a time.
+    pub(super) fn fits_fused_step(&self, graph: &Graph) -> bool {
+        let width = graph.width(self.out);
+        self.is_wide(graph) && self.norm.is_none_or(|norm| norm.len == width || norm.len <= 128)
+    }
+
     /// Whether the norm of groups of `len` columns can be part of it: lanes of a warp have the columns of a group.
     fn takes_norm(&self, graph: &Graph, len: usize) -> bool {
         let lanes = len / 8;

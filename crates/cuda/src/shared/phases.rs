@@ -496,7 +496,7 @@ phases! {
         Mix(MixArgs) as MIX, mix;
         Argmax(ArgmaxArgs) as ARGMAX, argmax;
         Conv(ConvArgs) as CONV, conv;
-        Recurrent(RecurrentArgs) as RECURRENT, recurrent;
+        Recurrent(RecurrentArgs) as RECURRENT_PHASE, recurrent;
         Transform(TransformArgs) as TRANSFORM, transform;
     }
 }

@@ -10,7 +10,9 @@ use crate::{
 pub(super) fn recurrent() -> Result<Vec<Case>, GraphError> {
     let rng = &mut Random::new(12);
     let mut cases = vec![];
-    for (width, taps, silu, biased) in [(48, 4, true, false), (300, 3, false, true), (7, 2, true, true)] {
+    for (width, taps, silu, biased) in
+        [(48, 4, true, false), (300, 3, false, true), (7, 2, true, true), (40, 8, false, false)]
+    {
         let mut case = Case::new(format!("conv {width} x {taps}"), 1e-5);
         let x = case.input("x", width, rng)?;
         let w = case.vector("w", [width, taps], 0.0, rng)?;
@@ -22,6 +24,7 @@ pub(super) fn recurrent() -> Result<Vec<Case>, GraphError> {
         DeltaRule { k_heads: 2, v_heads: 6, k_dim: 16, v_dim: 16, eps: 1e-6, key_heads: KeyHeads::Tiled },
         DeltaRule { k_heads: 2, v_heads: 4, k_dim: 24, v_dim: 40, eps: 0.5, key_heads: KeyHeads::Grouped },
         DeltaRule { k_heads: 1, v_heads: 2, k_dim: 128, v_dim: 128, eps: 1e-6, key_heads: KeyHeads::Tiled },
+        DeltaRule { k_heads: 1, v_heads: 3, k_dim: 18, v_dim: 10, eps: 1e-6, key_heads: KeyHeads::Tiled },
     ];
     for args in rules {
         let (heads, dim) = (args.v_heads, args.v_dim);
@@ -71,9 +74,13 @@ fn layer(rng: &mut Random) -> Result<Case, GraphError> {
 /// Linears and tables of rotated weights, of whole rows and of parts.
 fn rotations(rng: &mut Random) -> Result<Vec<Case>, GraphError> {
     let mut cases = vec![];
-    for (width, block, heads) in
-        [(96, 32, None), (256, 128, None), (192, 64, Some(HeadOrder { outer: 3, inner: 4 }))]
-    {
+    for (width, block, heads) in [
+        (96, 32, None),
+        (256, 128, None),
+        (192, 64, Some(HeadOrder { outer: 3, inner: 4 })),
+        (1024, 512, Some(HeadOrder { outer: 2, inner: 4 })),
+        (2048, 1024, None),
+    ] {
         let mut case = Case::new(format!("rotate {width} by {block}"), 1e-5);
         let signs = (0..width).map(|_| if rng.below(2) == 0 { 1.0 } else { -1.0 }).collect();
         let basis = Basis { signs: vec![signs], block, heads };

@@ -1,0 +1,148 @@
+// Columns of the matrix of a recurrent head in registers, and one token of a slice.
+//
+// Eight lanes share the rows of a column: lane r has the pieces r, r + 8, .. of four rows. A lane has two columns, a warp eight. State is
+// [slot][head][column][row].
+//
+// Defined by the host: STATE_ROWS, the rows of a matrix.
+
+constexpr int QUADS = (STATE_ROWS + 31) / 32;
+constexpr int PADDED_ROWS = QUADS * 32;
+
+DEVICE int key_head_of(const RecurrentArgs& a, int head) { return a.grouped ? head / (a.heads / a.key_heads) : head % a.key_heads; }
+DEVICE float key_factor_of(float squares, float eps) { return 1.f / sqrtf(squares + eps); }
+DEVICE float query_factor_of(float squares, float eps) { return 1.f / (sqrtf(squares + eps) * sqrtf((float)STATE_ROWS)); }
+
+// Decay and strength of a token.
+template <bool DELTA> DEVICE float2 gates_of(const RecurrentArgs& a, int head, float gate, float beta) {
+    float x = gate + a.bias[head], soft = x > 20.f ? x : log1pf(expf(x));
+    return {expf(a.rate[head] * soft), DELTA ? 1.f / (1.f + expf(-beta)) : soft};
+}
+
+// Rows from which on a lane has none, in a piece.
+DEVICE int rows_in(int quad) { return STATE_ROWS - (quad * 8 + (int)(threadIdx.x % 8)) * 4; }
+
+struct StateColumns {
+    float v[2][QUADS][4];
+
+    static DEVICE float* at(const RecurrentArgs& a, int slot, int head, int column, int quad) {
+        return a.state + slot * a.slot + ((long)head * a.cols + column) * STATE_ROWS + (quad * 8 + threadIdx.x % 8) * 4;
+    }
+
+    // Zeros if there is no slot.
+    DEVICE void load(const RecurrentArgs& a, int slot, int head, int column) {
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                bool has = slot >= 0 && column + c < a.cols;
+                if (STATE_ROWS % 4 == 0) {
+                    float4 x = {0, 0, 0, 0};
+                    if (has && rows_in(quad) > 0) x = load_floats4(at(a, slot, head, column + c, quad));
+                    v[c][quad][0] = x.x, v[c][quad][1] = x.y, v[c][quad][2] = x.z, v[c][quad][3] = x.w;
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) v[c][quad][i] = has && i < rows_in(quad) ? load_float(at(a, slot, head, column + c, quad) + i) : 0.f;
+                }
+            }
+    }
+
+    DEVICE void store(const RecurrentArgs& a, int slot, int head, int column) const {
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                if (column + c >= a.cols) continue;
+                float* to = at(a, slot, head, column + c, quad);
+                const float (&x)[4] = v[c][quad];
+                if (STATE_ROWS % 4 == 0) {
+                    if (rows_in(quad) > 0) *(float4*)to = {x[0], x[1], x[2], x[3]};
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (i < rows_in(quad)) to[i] = x[i];
+                }
+            }
+    }
+
+    // The product of each column with a row, of all lanes that share it.
+    DEVICE void dot(float (&sums)[2], const float4 (&row)[QUADS]) const {
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                const float (&x)[4] = v[c][quad];
+                sums[c] += x[0] * row[quad].x + x[1] * row[quad].y + x[2] * row[quad].z + x[3] * row[quad].w;
+            }
+#pragma unroll
+            for (int step = 1; step < 8; step *= 2) sums[c] += __shfl_xor_sync(0xffffffff, sums[c], step);
+        }
+    }
+
+    // The outer product of a row and two values, behind the decay.
+    DEVICE void add(float decay, const float4 (&row)[QUADS], const float (&added)[2]) {
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                float (&x)[4] = v[c][quad];
+                x[0] = decay * x[0] + row[quad].x * added[c], x[1] = decay * x[1] + row[quad].y * added[c];
+                x[2] = decay * x[2] + row[quad].z * added[c], x[3] = decay * x[3] + row[quad].w * added[c];
+            }
+    }
+};
+
+// A warp's pieces of a row of keys or queries.
+DEVICE void load_row(float4 (&row)[QUADS], const float* from, bool aligned) {
+#pragma unroll
+    for (int quad = 0; quad < QUADS; quad++) {
+        const float* at = from + (quad * 8 + threadIdx.x % 8) * 4;
+        int rows = rows_in(quad);
+        if (aligned) row[quad] = rows > 0 ? load_floats4(at) : float4{0, 0, 0, 0};
+        else row[quad] = {rows > 0 ? load_float(at) : 0.f, rows > 1 ? load_float(at + 1) : 0.f, rows > 2 ? load_float(at + 2) : 0.f, rows > 3 ? load_float(at + 3) : 0.f};
+    }
+}
+
+DEVICE float product_of(const float4 (&x)[QUADS], const float4 (&y)[QUADS]) {
+    float sum = 0;
+#pragma unroll
+    for (int quad = 0; quad < QUADS; quad++) sum += x[quad].x * y[quad].x + x[quad].y * y[quad].y + x[quad].z * y[quad].z + x[quad].w * y[quad].w;
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+    return sum;
+}
+
+// The first token of a slice on eight columns of a head, by a warp.
+template <bool DELTA> DEVICE void advance_token(const RecurrentArgs& a, int slice, int head, int first) {
+    int lane = threadIdx.x % 32, part = lane % 8, column = first + lane / 8 * 2;
+    SliceState s = state_of(a.inputs, slice);
+    StateColumns state;
+    state.load(a, s.read, head, column);
+    wait_for_launches();
+    const float* x = row_of(a.x, s.first);
+    int key_head = key_head_of(a, head);
+    float4 key[QUADS], query[QUADS];
+    load_row(key, x + a.key_at + key_head * STATE_ROWS, a.aligned);
+    load_row(query, x + a.query_at + key_head * STATE_ROWS, a.aligned);
+    float gate = load_float(row_of(a.gate, s.first) + head), beta = DELTA ? load_float(row_of(a.beta, s.first) + head) : 0.f;
+    float value[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++) value[c] = column + c < a.cols ? load_float(x + a.value_at + head * a.cols + column + c) : 0.f;
+    float known[2] = {}, sum[2] = {}, key_factor = 1, query_factor = 1, product = product_of(key, query);
+    if (DELTA) {
+        key_factor = key_factor_of(product_of(key, key), a.eps), query_factor = query_factor_of(product_of(query, query), a.eps);
+        state.dot(known, key);
+    }
+    state.dot(sum, query);
+    float2 gates = gates_of<DELTA>(a, head, gate, beta);
+    float decay = gates.x, y[2], added[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        float d = gates.y * (value[c] - decay * key_factor * known[c]);
+        y[c] = decay * query_factor * sum[c] + product * key_factor * query_factor * d;
+        if (!DELTA) y[c] += a.skip[head] * value[c];
+        added[c] = key_factor * d;
+    }
+    state.add(decay, key, added);
+    if (part < 2 && column + part < a.cols) row_of(a.y, s.first)[head * a.cols + column + part] = part ? y[1] : y[0];
+    state.store(a, s.write, head, column);
+}
