@@ -9,6 +9,8 @@ Use:       python scripts/oracle/quant_goldens.py package/bins/linux-x64/libggml
 NAME.decode       blocks of random bytes, the tensor's tail if the format has one, then the weights as f32
 encode.f32        rows of 256 weights to encode
 NAME.encode       all those rows, encoded
+encode.importance the importance of their columns
+NAME.weighted     all those rows, encoded with that importance
 """
 import ctypes as C
 import sys
@@ -33,7 +35,8 @@ OTHERS = {
     "Q2_0_G128": (128, 34, [0], 0), "PQ2_0": (128, 34, [0], 0), "TQ2_0_G128": (128, 34, [32], 0),
     "PTQ1_0": (128, 28, [26], 0), "I2_S": (128, 32, [], 32),
 }
-ENCODED = "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0".split()
+WEIGHTED = "Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS".split()
+ENCODED = "F16 BF16 Q8_0 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0".split() + WEIGHTED
 # negative zero, the smallest and largest subnormals, the smallest normal, the largest
 HALVES = [0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x0000, 0x3C00]
 
@@ -131,11 +134,12 @@ class Ggml:
         getattr(self.lib, call)(raw.ctypes.data_as(C.c_void_p), out.ctypes.data_as(C.c_void_p), C.c_int64(weights))
         return out
 
-    def encode(self, type_id, rows):
+    def encode(self, type_id, rows, importance=None):
         size = rows.size // self.lib.ggml_blck_size(type_id) * self.lib.ggml_type_size(type_id)
         out = np.zeros(size, np.uint8)
         wrote = self.lib.ggml_quantize_chunk(type_id, rows.ctypes.data_as(C.c_void_p), out.ctypes.data_as(C.c_void_p),
-                                             C.c_int64(0), C.c_int64(len(rows)), C.c_int64(rows.shape[1]), None)
+                                             C.c_int64(0), C.c_int64(len(rows)), C.c_int64(rows.shape[1]),
+                                             importance.ctypes.data_as(C.c_void_p) if importance is not None else None)
         assert wrote == size, (wrote, size)
         return out
 
@@ -169,6 +173,10 @@ def main(lib_path, out_dir):
     (out / "encode.f32").write_bytes(rows.astype("<f4").tobytes())
     for name in ENCODED:
         (out / f"{name}.encode").write_bytes(ggml.encode(GGML[name][0], rows).tobytes())
+    importance = np.random.default_rng(8).gamma(0.5, 2, 256).astype(np.float32)
+    (out / "encode.importance").write_bytes(importance.astype("<f4").tobytes())
+    for name in WEIGHTED:
+        (out / f"{name}.weighted").write_bytes(ggml.encode(GGML[name][0], rows, importance).tobytes())
     for name in ("PQ2_0", "PTQ1_0"):
         (out / f"{name}.encode").write_bytes(encode_128(name, rows).tobytes())
 

@@ -19,7 +19,7 @@ const fn float(
     id: u32,
     fields: &'static [Field],
     read: fn(&[u8]) -> f32,
-    write: Encode,
+    write: fn(&[f32], &mut [u8]),
 ) -> Quant {
     Quant {
         name,
@@ -29,7 +29,7 @@ const fn float(
         fields,
         tail: 0,
         codec: Codec::Float(read),
-        encode: Some(write),
+        encode: Some(Encode::Plain(write)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, sized};
 use crate::rounding::farthest;
-use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = 2^(e - 128) * code`; byte `j` holds weights `j` (low nibble) and `j + 16` (high nibble).
 /// Encodes as ggml does, except for magnitudes below 2^-125 or infinite, for which ggml's exponent wraps around.
@@ -14,7 +14,7 @@ pub static MXFP4: Quant = Quant {
     fields: &[Field::new("e", FieldType::U8, 1), Field::new("qs", FieldType::U8, 16)],
     tail: 0,
     codec: Codec::Codes(Codes { least: -12, most: 12, ..Codes::new(32, unpack_mxfp4) }),
-    encode: Some(encode_mxfp4),
+    encode: Some(Encode::Plain(encode_mxfp4)),
 };
 
 /// `w = d * code / 2` in groups of 16, `d` an unsigned 4-bit-exponent float; byte `j` of a group holds
@@ -27,7 +27,7 @@ pub static NVFP4: Quant = Quant {
     fields: &[Field::new("d", FieldType::U8, 4), Field::new("qs", FieldType::U8, 32)],
     tail: 0,
     codec: Codec::Codes(Codes { least: -12, most: 12, ..Codes::new(16, unpack_nvfp4) }),
-    encode: Some(encode_nvfp4),
+    encode: Some(Encode::Plain(encode_nvfp4)),
 };
 
 /// The four-bit floats, doubled so that they are whole: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.

@@ -9,8 +9,10 @@ mod codes;
 mod decode;
 mod encode;
 mod field;
+mod fit;
 mod float;
 mod fp4;
+mod importance;
 mod iq4;
 mod lookup;
 mod named;
@@ -25,6 +27,7 @@ mod q5;
 mod q6_k;
 mod q8;
 mod rounding;
+mod search;
 mod size;
 mod trits;
 
@@ -33,6 +36,7 @@ pub use encode::EncodeError;
 pub use field::{Field, FieldType};
 pub use float::{BF16, F16, F32};
 pub use fp4::{MXFP4, NVFP4};
+pub use importance::Importance;
 pub use iq4::{IQ4_NL, IQ4_XS};
 pub use lookup::{ALL, by_id, by_name};
 pub use named::{F64, I8, I16, I32, I64, Q8_1, Q8_K};
@@ -87,8 +91,14 @@ pub enum Codec {
     Named,
 }
 
-/// Encodes `block_len` weights into one block, overwriting all of its bytes.
-pub type Encode = fn(weights: &[f32], block: &mut [u8]);
+/// How `block_len` weights become one block; all of its bytes are overwritten.
+#[derive(Clone, Copy, Debug)]
+pub enum Encode {
+    /// From the weights alone.
+    Plain(fn(weights: &[f32], block: &mut [u8])),
+    /// By a search for scales, in which errors count as much as the importance of their columns.
+    Searched(fn(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8])),
+}
 
 /// One block format.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
 use crate::rounding::{farthest, inverse, nearest};
-use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (code - 1)`, code 3 being `+2d`; two halves of 128 weights, the first plane in the lowest bits.
 /// Encodes as ggml does.
@@ -14,7 +14,7 @@ pub static TQ2_0: Quant = Quant {
     fields: &[Field::new("qs", FieldType::U8, 64), Field::new("d", FieldType::F16, 1)],
     tail: 0,
     codec: Codec::Codes(Codes { least: -1, most: 2, ..Codes::new(256, unpack_tq2_0) }),
-    encode: Some(encode_tq2_0),
+    encode: Some(Encode::Plain(encode_tq2_0)),
 };
 
 /// Microsoft's ternary tensor in its x86 layout: the first plane in the highest bits, and one f32 scale for

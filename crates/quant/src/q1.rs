@@ -1,7 +1,7 @@
 //! Q1_0: 128 signs under one scale.
 
 use crate::bits::{bytes, f16_at, put_f16, sized, spread_bits, take_from_each};
-use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d` if the bit is set, otherwise `-d`; weight `j` is bit `j % 8` of byte `j / 8`.
 /// Encodes as ggml does: `d` is the mean magnitude.
@@ -19,7 +19,7 @@ pub static Q1_0: Quant = Quant {
         activation_bits: 14,
         ..Codes::new(128, unpack)
     }),
-    encode: Some(encode),
+    encode: Some(Encode::Plain(encode)),
 };
 
 fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {

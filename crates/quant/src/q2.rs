@@ -15,7 +15,7 @@ const fn quant(name: &'static str, id: u32, dialect: Dialect, block_len: usize, 
         fields: layout.fields,
         tail: 0,
         codec: Codec::Codes(Codes { least: -1, most: layout.most, ..Codes::new(block_len, layout.unpack) }),
-        encode: Some(layout.encode),
+        encode: Some(Encode::Plain(layout.encode)),
     }
 }
 
@@ -23,7 +23,7 @@ struct Layout {
     fields: &'static [Field],
     most: i8,
     unpack: Unpack,
-    encode: Encode,
+    encode: fn(&[f32], &mut [u8]),
 }
 
 const G64: Layout = Layout {

@@ -1,11 +1,12 @@
 //! Q2_K: 256 two-bit weights in 16 groups, each with a four-bit scale and a four-bit minimum.
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
-use crate::rounding::Affine;
-use crate::{Codec, Codes, Dialect, Field, FieldType, Quant, Unpacked};
+use crate::fit::{AffineBlock, AffineRules};
+use crate::search::Steps;
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, Quant, Unpacked};
 
 /// `w = d * scale * code - dmin * min`; a scale is the low nibble of a byte, its minimum the high one. Codes
-/// are planes of 32 in two halves. Encodes by plain rounding, not by ggml's search.
+/// are planes of 32 in two halves. Encodes as ggml does.
 pub static Q2_K: Quant = Quant {
     name: "Q2_K",
     gguf_id: Some(10),
@@ -25,7 +26,7 @@ pub static Q2_K: Quant = Quant {
         integer_scales: true,
         ..Codes::new(16, unpack)
     }),
-    encode: Some(encode),
+    encode: Some(Encode::Searched(encode)),
 };
 
 fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
@@ -40,8 +41,16 @@ fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
     *offsets = packed.map(|byte| -(dmin * f32::from(byte >> 4)));
 }
 
-fn encode(weights: &[f32], block: &mut [u8]) {
-    let fit = Affine::<16>::fit(weights, 3, 15);
+const RULES: AffineRules = AffineRules {
+    code_most: 3.0,
+    scale_most: 15.0,
+    steps: Steps { first: -0.5, each: 0.1, last: 15, magnitudes: true },
+    with_mean: false,
+    squares: 1.0,
+};
+
+fn encode(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]) {
+    let fit = AffineBlock::<16>::fit::<16>(weights, importance, &RULES);
     for (g, byte) in block[..16].iter_mut().enumerate() {
         *byte = fit.scales[g] | fit.mins[g] << 4;
     }

@@ -1,11 +1,12 @@
 //! Q4_K and Q5_K: 256 weights in 8 groups, each with a six-bit scale and a six-bit minimum.
 
 use crate::bits::{bytes, f16_at, nibbles, pack_nibbles, put_f16, sized};
-use crate::rounding::Affine;
-use crate::{Codec, Codes, Dialect, Field, FieldType, Quant, Unpacked};
+use crate::fit::{AffineBlock, AffineRules};
+use crate::search::Steps;
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, Quant, Unpacked};
 
 /// `w = d * scale * nibble - dmin * min`; of each 32 bytes the low nibbles are one group, the high ones the
-/// next. Encodes by plain rounding, not by ggml's search.
+/// next. Encodes as ggml does.
 pub static Q4_K: Quant = Quant {
     name: "Q4_K",
     gguf_id: Some(12),
@@ -26,11 +27,11 @@ pub static Q4_K: Quant = Quant {
         activation_bits: 12,
         ..Codes::new(32, unpack_q4_k)
     }),
-    encode: Some(encode_q4_k),
+    encode: Some(Encode::Searched(encode_q4_k)),
 };
 
 /// [`Q4_K`] with a fifth bit: that of weight `l` in group `g` is bit `g` of `qh[l]`.
-/// Encodes by plain rounding, not by ggml's search.
+/// Encodes as ggml does.
 pub static Q5_K: Quant = Quant {
     name: "Q5_K",
     gguf_id: Some(13),
@@ -51,7 +52,7 @@ pub static Q5_K: Quant = Quant {
         integer_scales: true,
         ..Codes::new(32, unpack_q5_k)
     }),
-    encode: Some(encode_q5_k),
+    encode: Some(Encode::Searched(encode_q5_k)),
 };
 
 fn unpack_q4_k(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
@@ -91,7 +92,7 @@ fn unpack_scales(block: &[u8], scales: &mut [f32; 8], offsets: &mut [f32; 8]) {
     }
 }
 
-fn pack_scales(fit: &Affine<8>, block: &mut [u8]) {
+fn pack_scales(fit: &AffineBlock<8>, block: &mut [u8]) {
     put_f16(block, 0, fit.d);
     put_f16(block, 2, fit.dmin);
     let packed = &mut block[4..16];
@@ -103,16 +104,30 @@ fn pack_scales(fit: &Affine<8>, block: &mut [u8]) {
     }
 }
 
-fn encode_q4_k(weights: &[f32], block: &mut [u8]) {
-    let fit = Affine::fit(weights, 15, 63);
+const Q4_K_RULES: AffineRules = AffineRules {
+    code_most: 15.0,
+    scale_most: 63.0,
+    steps: Steps { first: -1.0, each: 0.1, last: 20, magnitudes: false },
+    with_mean: true,
+    squares: 2.0,
+};
+
+const Q5_K_RULES: AffineRules = AffineRules {
+    code_most: 31.0,
+    steps: Steps { first: -0.5, each: 0.1, last: 15, magnitudes: false },
+    ..Q4_K_RULES
+};
+
+fn encode_q4_k(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]) {
+    let fit = AffineBlock::fit::<32>(weights, importance, &Q4_K_RULES);
     pack_scales(&fit, block);
     for (codes, qs) in fit.codes.chunks_exact(64).zip(block[16..].chunks_exact_mut(32)) {
         pack_nibbles(codes, qs);
     }
 }
 
-fn encode_q5_k(weights: &[f32], block: &mut [u8]) {
-    let fit = Affine::fit(weights, 31, 63);
+fn encode_q5_k(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]) {
+    let fit = AffineBlock::fit::<32>(weights, importance, &Q5_K_RULES);
     pack_scales(&fit, block);
     for (l, high) in block[16..48].iter_mut().enumerate() {
         *high = (0..8).fold(0, |high, g| high | (fit.codes[32 * g + l] >> 4) << g);

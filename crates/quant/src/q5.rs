@@ -1,8 +1,9 @@
 //! Q5_0 and Q5_1: 32 five-bit weights under one scale, without and with a minimum.
 
 use crate::bits::{bytes, f16_at, pack_nibbles, put_f16, sized, spread_bits, take_from_each};
+use crate::fit::{weighted_affine, weighted_symmetric};
 use crate::rounding::{extremes, farthest, inverse, truncate};
-use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (q - 16)`; nibbles as in Q4_0, the fifth bit of weight `j` is bit `j` of `qh`. Encodes as ggml
 /// does.
@@ -18,7 +19,7 @@ pub static Q5_0: Quant = Quant {
     ],
     tail: 0,
     codec: Codec::Codes(Codes { least: -16, most: 15, ..Codes::new(32, unpack_q5_0) }),
-    encode: Some(encode_q5_0),
+    encode: Some(Encode::Searched(encode_q5_0)),
 };
 
 /// `w = d * q + m`, bits as in [`Q5_0`]. Encodes as ggml does.
@@ -35,7 +36,7 @@ pub static Q5_1: Quant = Quant {
     ],
     tail: 0,
     codec: Codec::Codes(Codes { least: 0, most: 31, offsets: true, ..Codes::new(32, unpack_q5_1) }),
-    encode: Some(encode_q5_1),
+    encode: Some(Encode::Searched(encode_q5_1)),
 };
 
 fn unpack_q5_0(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
@@ -67,25 +68,29 @@ fn unpack_codes(qh: &[u8; 4], qs: &[u8; 16], codes: &mut [i8; 32], bias: u8) {
     }
 }
 
-fn encode_q5_0(weights: &[f32], block: &mut [u8]) {
-    let d = farthest(weights) / -16.0;
-    let id = inverse(d);
-    let mut codes = [0; 32];
-    for (code, &w) in codes.iter_mut().zip(weights) {
-        *code = (truncate(w * id + 16.5) as i8).min(31) as u8;
-    }
+fn encode_q5_0(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]) {
+    let (d, codes) = match importance {
+        Some(importance) => weighted_symmetric(weights, importance, 16.0),
+        None => {
+            let d = farthest(weights) / -16.0;
+            let id = inverse(d);
+            (d, std::array::from_fn(|i| (truncate(weights[i] * id + 16.5) as i8).min(31) as u8))
+        }
+    };
     put_f16(block, 0, d);
     pack_codes(&codes, &mut block[2..]);
 }
 
-fn encode_q5_1(weights: &[f32], block: &mut [u8]) {
-    let (low, high) = extremes(weights);
-    let d = (high - low) / 31.0;
-    let id = inverse(d);
-    let mut codes = [0; 32];
-    for (code, &w) in codes.iter_mut().zip(weights) {
-        *code = truncate((w - low) * id + 0.5) as u8;
-    }
+fn encode_q5_1(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]) {
+    let (d, low, codes) = match importance {
+        Some(importance) => weighted_affine(weights, importance, 31.0),
+        None => {
+            let (low, high) = extremes(weights);
+            let d = (high - low) / 31.0;
+            let id = inverse(d);
+            (d, low, std::array::from_fn(|i| truncate((weights[i] - low) * id + 0.5) as u8))
+        }
+    };
     put_f16(block, 0, d);
     put_f16(block, 2, low);
     pack_codes(&codes, &mut block[4..]);

@@ -1,11 +1,14 @@
 //! Q6_K: 256 six-bit weights in 16 groups, each with a signed byte for a scale.
 
-use crate::bits::{bytes, f16_at, put_f16, sized};
-use crate::rounding::{Symmetric, round_to};
-use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::bits::{bytes, f16_at, put_f16, sized, through_f16};
+use crate::fit::{farthest_scale, round_again};
+use crate::search::{self, Block, ZERO, in_order, lanes, nearest};
+use crate::{
+    Codec, Codes, Dialect, Encode, Field, FieldType, Importance, MAX_BLOCK, NO_OFFSET, Quant, Unpacked,
+};
 
 /// `w = d * scale * (q - 32)`; in each half of 128 weights `q` has its low four bits in 64 nibbles of `ql`
-/// and its high two in four planes of `qh`. Encodes by plain rounding, not by ggml's search.
+/// and its high two in four planes of `qh`. Encodes as ggml does.
 pub static Q6_K: Quant = Quant {
     name: "Q6_K",
     gguf_id: Some(14),
@@ -19,7 +22,7 @@ pub static Q6_K: Quant = Quant {
     ],
     tail: 0,
     codec: Codec::Codes(Codes { least: -32, most: 31, integer_scales: true, ..Codes::new(16, unpack) }),
-    encode: Some(encode),
+    encode: Some(Encode::Searched(encode)),
 };
 
 fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
@@ -41,16 +44,32 @@ fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
     out.offsets.fill(NO_OFFSET);
 }
 
-fn encode(weights: &[f32], block: &mut [u8]) {
+fn encode(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]) {
     block.fill(0);
-    let fit = Symmetric::<16>::fit(weights, -32.0, 127, |x| round_to(x, -32, 31));
-    for (j, code) in fit.codes.into_iter().enumerate() {
-        let (half, plane, l, q) = (j / 128, j / 32 % 4, j % 32, (code + 32) as u8);
+    let x: Block<16, 16> = lanes(weights);
+    let by = match importance {
+        Some(importance) => lanes(importance.columns),
+        None => x.map(|x| x.map(|x| x * x)),
+    };
+    let groups = search::symmetric(&x, &by, 32.0);
+    let far = farthest_scale(&groups.scale);
+    if far.abs() < ZERO {
+        return;
+    }
+    let inverse = -128.0 / far;
+    let d = 1.0 / inverse;
+    let scales = groups.scale.map(|scale| nearest(inverse * scale).min(127.0) as i8);
+    let mut codes = [0; MAX_BLOCK];
+    in_order(&groups.codes, &mut codes);
+    let rounded = through_f16(d);
+    round_again::<16>(weights, scales.iter().map(|&s| rounded * f32::from(s)), 32.0, &mut codes);
+    for (j, q) in codes.into_iter().enumerate() {
+        let (half, plane, l) = (j / 128, j / 32 % 4, j % 32);
         block[64 * half + 32 * (plane % 2) + l] |= (q & 15) << (4 * (plane / 2));
         block[128 + 32 * half + l] |= (q >> 4) << (2 * plane);
     }
-    for (byte, scale) in block[192..208].iter_mut().zip(fit.scales) {
+    for (byte, scale) in block[192..208].iter_mut().zip(scales) {
         *byte = scale as u8;
     }
-    put_f16(block, 208, fit.d);
+    put_f16(block, 208, d);
 }

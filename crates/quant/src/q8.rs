@@ -2,7 +2,7 @@
 
 use crate::bits::{bytes, f16_at, put_f16, sized};
 use crate::rounding::{farthest, inverse, truncate};
-use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * byte`. Encodes as ggml does.
 pub static Q8_0: Quant = Quant {
@@ -13,7 +13,7 @@ pub static Q8_0: Quant = Quant {
     fields: &[Field::new("d", FieldType::F16, 1), Field::new("qs", FieldType::I8, 32)],
     tail: 0,
     codec: Codec::Codes(Codes::new(32, unpack)),
-    encode: Some(encode),
+    encode: Some(Encode::Plain(encode)),
 };
 
 fn unpack(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {

@@ -5,7 +5,7 @@
 
 use crate::bits::{bytes, f16_at, put_f16};
 use crate::rounding::{farthest, inverse, nearest};
-use crate::{Codec, Codes, Dialect, Field, FieldType, NO_OFFSET, Quant, Unpacked};
+use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (digit - 1)`; 32 bytes of five digits, 16 of five, 4 of four, then the scale. Encodes as ggml
 /// does.
@@ -21,7 +21,7 @@ pub static TQ1_0: Quant = Quant {
     ],
     tail: 0,
     codec: Codec::Codes(Codes { least: -1, most: 1, ..Codes::new(256, unpack_tq1_0) }),
-    encode: Some(encode_tq1_0),
+    encode: Some(Encode::Plain(encode_tq1_0)),
 };
 
 /// PrismML's [`TQ1_0`] for groups of 128: 16 bytes of five digits, 8 of five, 2 of four, then the scale.
@@ -37,7 +37,7 @@ pub static PTQ1_0: Quant = Quant {
     ],
     tail: 0,
     codec: Codec::Codes(Codes { least: -1, most: 1, ..Codes::new(128, unpack_ptq1_0) }),
-    encode: Some(encode_ptq1_0),
+    encode: Some(Encode::Plain(encode_ptq1_0)),
 };
 
 fn unpack_tq1_0(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {

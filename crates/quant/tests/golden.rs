@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use tern_quant::{ALL, F16, MXFP4, Quant};
+use tern_quant::{ALL, Encode, F16, MXFP4, Quant};
 
 const ROW: usize = 256;
 
@@ -37,23 +37,40 @@ fn decodes_bit_for_bit() {
     }
 }
 
+/// Compares `got` with a golden by rows. The last row is subnormal floats, which some of ggml's encoders do not expect.
+fn same_rows(q: &Quant, file: &str, got: &[u8], last: bool) {
+    let want = golden(file).expect("a golden");
+    assert_eq!(got.len(), want.len(), "{file}");
+    let size = q.row_bytes(ROW).expect("whole blocks");
+    let rows = want.len() / size - usize::from(!last);
+    for (row, (got, want)) in got.chunks(size).zip(want.chunks(size)).take(rows).enumerate() {
+        assert_eq!(got, want, "{file}, row {row}");
+    }
+}
+
 #[test]
 fn encodes_byte_for_byte() {
     let rows = floats(&golden("encode.f32").unwrap());
-    let exact = "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0 PQ2_0 PTQ1_0";
-    for q in exact.split(' ').map(|name| tern_quant::by_name(name).unwrap()) {
-        let file = golden(&format!("{q}.encode")).unwrap();
+    let plain = "F16 BF16 Q8_0 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0 PQ2_0 PTQ1_0";
+    for q in plain.split(' ').chain(SEARCHED.split(' ')).map(|name| tern_quant::by_name(name).unwrap()) {
         let mut got = Vec::new();
         q.encode(&rows, &mut got).unwrap();
-        assert_eq!(got.len(), file.len(), "{q}");
-        let size = q.row_bytes(ROW).unwrap();
-        for (row, (got, want)) in got.chunks(size).zip(file.chunks(size)).enumerate() {
-            // The last row is subnormal floats, for which ggml's MXFP4 exponent wraps around.
-            if row == rows.len() / ROW - 1 && q == &MXFP4 {
-                continue;
-            }
-            assert_eq!(got, want, "{q}, row {row}");
-        }
+        let expects_subnormals = q != &MXFP4 && !SEARCHED.contains(q.name);
+        same_rows(q, &format!("{q}.encode"), &got, expects_subnormals);
+    }
+}
+
+const SEARCHED: &str = "Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS";
+
+#[test]
+fn encodes_columns_by_importance_byte_for_byte() {
+    let rows = floats(&golden("encode.f32").unwrap());
+    let importance = floats(&golden("encode.importance").unwrap());
+    for q in ALL.iter().filter(|q| matches!(q.encode, Some(Encode::Searched(_)))) {
+        assert!(SEARCHED.split(' ').any(|name| name == q.name), "{q} has no golden");
+        let mut got = Vec::new();
+        rows.chunks(ROW).for_each(|row| q.encode_row(row, &importance, &mut got).unwrap());
+        same_rows(q, &format!("{q}.weighted"), &got, false);
     }
 }
 

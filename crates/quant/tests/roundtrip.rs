@@ -90,8 +90,12 @@ fn zeros_come_back_as_zeros() {
 #[test]
 fn a_dirty_block_is_overwritten() {
     let weights = gaussian(256, 1.0);
-    for q in ALL {
-        let Some(encode) = q.encode else { continue };
+    for q in ALL.iter().filter(|q| q.encode.is_some()) {
+        let encode = |weights: &[f32], block: &mut [u8]| match q.encode {
+            Some(Encode::Plain(encode)) => encode(weights, block),
+            Some(Encode::Searched(encode)) => encode(weights, None, block),
+            None => {}
+        };
         let (mut clean, mut dirty) = (vec![0; q.block_bytes()], vec![0xff; q.block_bytes()]);
         encode(&weights[..q.block_len], &mut clean);
         encode(&weights[..q.block_len], &mut dirty);

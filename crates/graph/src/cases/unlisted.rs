@@ -1,6 +1,6 @@
 //! A block format that is not in `tern_quant::ALL`: a backend must run it from its [`Quant`] value alone.
 
-use tern_quant::{Codec, Codes, Dialect, Field, FieldType, Quant, Unpacked};
+use tern_quant::{Codec, Codes, Dialect, Encode, Field, FieldType, Quant, Unpacked};
 
 /// Scales and offsets are multiples of this, so that weights survive a layout that keeps both as halves.
 const UNIT: f32 = 1.0 / 1024.0;
@@ -19,7 +19,7 @@ pub static UNLISTED: Quant = Quant {
     ],
     tail: 0,
     codec: Codec::Codes(Codes { least: -3, most: 4, offsets: true, ..Codes::new(GROUP, unpack) }),
-    encode: Some(encode),
+    encode: Some(Encode::Plain(encode)),
 };
 
 /// Eight codes lie side by side in three bytes, lowest bits first.
