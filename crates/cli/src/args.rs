@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tern::formats::quantize::{Keep, Recipe};
 use tern::{Device, ExpertPlacement};
 
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchTurnsArgs, BenchWhat};
@@ -19,6 +20,7 @@ pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::samplers::SamplerArgs;
 pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
 pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
+use crate::convert;
 use crate::values::{self, MaxTokens, Seed, positive};
 
 /// Language models at the speed of memory.
@@ -301,8 +303,8 @@ pub(crate) struct ConvertArgs {
     pub(crate) out: PathBuf,
     /// Format of matrices: F32, F16 or BF16, or a layout that holds the same weights, such as TQ2_0 for Q2_0. By default formats are
     /// kept
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) to: Option<String>,
+    #[arg(long, value_name = "FORMAT", value_parser = convert::recipe)]
+    pub(crate) to: Option<&'static Recipe>,
     /// Threads; one per core by default
     #[arg(short, long, value_parser = values::threads)]
     pub(crate) threads: Option<usize>,
@@ -315,12 +317,18 @@ pub(crate) struct QuantizeArgs {
     pub(crate) model: String,
     /// GGUF file to write
     pub(crate) out: PathBuf,
-    /// Format of matrices, such as Q4_K
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) to: String,
-    /// Format of tensors whose name contains PART, such as output=q8_0; may be repeated, the first that fits is used
-    #[arg(long, value_name = "PART=FORMAT")]
-    pub(crate) keep: Vec<String>,
+    /// Format of matrices, or mix of formats, such as Q4_K_M
+    #[arg(long, value_name = "FORMAT", value_parser = convert::recipe)]
+    pub(crate) to: &'static Recipe,
+    /// All matrices get the same format, the embedding and the output too
+    #[arg(long)]
+    pub(crate) pure: bool,
+    /// Format of tensors by name, in which * is any text; may be repeated, the first that matches counts
+    #[arg(long, value_name = "PATTERN=FORMAT", value_parser = convert::keep)]
+    pub(crate) keep: Vec<Keep>,
+    /// Importance of columns, a GGUF file of llama-imatrix
+    #[arg(long, value_name = "FILE")]
+    pub(crate) imatrix: Option<PathBuf>,
     /// Threads; one per core by default
     #[arg(short, long, value_parser = values::threads)]
     pub(crate) threads: Option<usize>,

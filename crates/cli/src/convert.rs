@@ -1,70 +1,104 @@
 //! `tern convert` and `tern quantize`: a model as a GGUF file in other formats.
 
-use tern::formats::{Conversion, KeptFormat};
-use tern::quant::{self, Quant};
-use tern::{inspect_checkpoint, units};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tern::formats::quantize::{ChosenFormat, ImportanceMatrix, Keep, Quantization, RECIPES, Recipe};
+use tern::formats::{Checkpoint, Conversion};
+use tern::{inspect_checkpoint, quant, units};
 
 use crate::args::{ConvertArgs, QuantizeArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::{self, Bars};
 
-/// Formats that a model must have been trained for.
-const TRAINED: [&str; 6] = ["Q1_0", "Q2_0", "PQ2_0", "PTQ1_0", "TQ1_0", "TQ2_0"];
-
 pub(crate) fn convert(args: &ConvertArgs) -> CliResult<()> {
-    let to = args.to.as_deref().map(format).transpose()?;
-    let conversion = Conversion { to, keep: vec![], exact: true, threads: tern::threads(args.threads) };
-    write(&args.model, &conversion, &args.out)
+    let model = inspect_checkpoint(&args.model, &Bars::default())?;
+    let conversion = match args.to {
+        None => Conversion::unchanged(&model),
+        Some(recipe) => {
+            let quantization = Quantization::pure(recipe);
+            let formats = quantization.formats(&model);
+            show_replaced(&formats);
+            quantization.conversion(&model, &formats)
+        }
+    };
+    write(&model, Conversion { exact: true, threads: tern::threads(args.threads), ..conversion }, &args.out)
 }
 
 pub(crate) fn quantize(args: &QuantizeArgs) -> CliResult<()> {
-    let to = format(&args.to)?;
-    let keep = args.keep.iter().map(|text| kept(text)).collect::<CliResult<_>>()?;
-    if TRAINED.contains(&to.name) {
+    let model = inspect_checkpoint(&args.model, &Bars::default())?;
+    let importance = args.imatrix.as_deref().map(open_importance).transpose()?;
+    let (recipe, pure, keep) = (args.to, args.pure, &args.keep);
+    let quantization = Quantization { recipe, pure, keep, importance: importance.as_ref() };
+    let formats = quantization.formats(&model);
+    if recipe.needs_training() {
+        let name = recipe.name;
         eprintln!(
-            "tern: warning: {to} is for models that were trained for it; others lose nearly everything"
+            "tern: warning: {name} is for models that were trained for it; others lose nearly everything"
         );
     }
-    let conversion = Conversion { to: Some(to), keep, exact: false, threads: tern::threads(args.threads) };
-    write(&args.model, &conversion, &args.out)
+    let changed =
+        model.tensors.values().zip(&formats).filter(|(tensor, chosen)| chosen.format != tensor.quant);
+    let coded = changed.filter(|(tensor, _)| tensor.quant.codes().is_some()).count();
+    if coded > 0 {
+        eprintln!("tern: warning: {coded} tensors are quantized already; quantizing floats loses less");
+    }
+    show_replaced(&formats);
+    let conversion = quantization.conversion(&model, &formats);
+    if importance.is_some() {
+        let known = conversion.tensors.iter().filter(|target| target.importance.is_some()).count();
+        eprintln!("tern: the importance of columns is known of {known} tensors");
+    }
+    write(&model, Conversion { threads: tern::threads(args.threads), ..conversion }, &args.out)
 }
 
-fn write(model: &str, conversion: &Conversion, out: &std::path::Path) -> CliResult<()> {
-    let checkpoint = inspect_checkpoint(model, &Bars::default())?;
-    let bar = load::byte_bar("writing", checkpoint.total_bytes());
-    let written = conversion.write(&checkpoint, out, &mut |done| bar.set_position(done));
+fn open_importance(path: &Path) -> CliResult<ImportanceMatrix> {
+    ImportanceMatrix::open(path).map_err(|e| CliError::message(format!("{}: {e}", path.display())))
+}
+
+/// Says which formats were replaced by others, whose blocks divide the rows.
+fn show_replaced(formats: &[ChosenFormat]) {
+    let mut replaced: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for ChosenFormat { format, instead_of } in formats {
+        if let Some(wanted) = instead_of {
+            *replaced.entry((wanted.name, format.name)).or_default() += 1;
+        }
+    }
+    for ((wanted, format), tensors) in replaced {
+        eprintln!(
+            "tern: {tensors} tensors are written as {format}: their rows are no whole blocks of {wanted}"
+        );
+    }
+}
+
+fn write(model: &Checkpoint, conversion: Conversion<'_>, out: &Path) -> CliResult<()> {
+    let bar = load::byte_bar("writing", model.total_bytes());
+    let written = conversion.write(model, out, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
     let written = written.map_err(|e| CliError::message(e.to_string()))?;
-    for (tensor, format) in &written.fallbacks {
-        eprintln!("tern: {tensor}: rows are no whole blocks of the requested format, written as {format}");
-    }
     eprintln!(
-        "tern: {}: {} tensors, {}, checked",
+        "tern: {}: {} tensors, {} (was {}), checked",
         out.display(),
         written.tensors,
-        units::bytes(written.bytes)
+        units::bytes(written.bytes),
+        units::bytes(model.total_bytes())
     );
     Ok(())
 }
 
-/// A format by name, if it can be written.
-fn format(name: &str) -> CliResult<&'static Quant> {
-    let writable = |quant: &&&'static Quant| quant.encode.is_some() && quant.gguf_id.is_some();
-    quant::ALL
-        .iter()
-        .filter(writable)
-        .find(|quant| quant.name.eq_ignore_ascii_case(name))
-        .copied()
-        .ok_or_else(|| {
-            let names: Vec<_> = quant::ALL.iter().filter(writable).map(|quant| quant.name).collect();
-            CliError::message(format!("--to {name}: want one of {}", names.join(", ")))
-        })
+/// A recipe by name.
+pub(crate) fn recipe(name: &str) -> Result<&'static Recipe, String> {
+    Recipe::named(name).ok_or_else(|| {
+        let names: Vec<&str> = RECIPES.iter().map(|recipe| recipe.name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
 }
 
-/// `PART=FORMAT`.
-fn kept(text: &str) -> CliResult<KeptFormat> {
-    let (part, name) = text
-        .split_once('=')
-        .ok_or_else(|| CliError::message(format!("--keep {text}: want PART=FORMAT, such as output=q8_0")))?;
-    Ok(KeptFormat { part: part.into(), format: format(name)? })
+/// `PATTERN=FORMAT`.
+pub(crate) fn keep(text: &str) -> Result<Keep, String> {
+    let (pattern, name) =
+        text.split_once('=').ok_or("expected PATTERN=FORMAT, such as output.weight=q8_0")?;
+    let writable = |quant: &&'static quant::Quant| quant.encode.is_some() && quant.gguf_id.is_some();
+    let format = quant::by_name(name).filter(writable).ok_or_else(|| format!("{name} cannot be written"))?;
+    Ok(Keep { pattern: pattern.into(), format })
 }

@@ -11,28 +11,28 @@ use std::path::Path;
 use tern_quant::{Codec, Quant};
 
 use crate::gguf::Writer;
-use crate::{Checkpoint, FormatError, Metadata, Tensor, Value};
+use crate::{Checkpoint, FormatError, Metadata, Tensor};
 
 /// How a model is written.
 #[derive(Clone, Debug)]
-pub struct Conversion {
-    /// The format of matrices; `None` leaves each tensor as it is.
-    pub to: Option<&'static Quant>,
-    /// Formats of tensors whose name contains a text; the first that fits counts.
-    pub keep: Vec<KeptFormat>,
+pub struct Conversion<'a> {
+    /// The metadata of the file.
+    pub metadata: Metadata,
+    /// How each tensor is written, in the order of the model.
+    pub tensors: Vec<TargetTensor<'a>>,
     /// Refuses to change a weight, other than by rounding floats to shorter floats.
     pub exact: bool,
     /// Threads that encode.
     pub threads: usize,
 }
 
-/// The format of some tensors.
-#[derive(Clone, Debug)]
-pub struct KeptFormat {
-    /// A part of their names.
-    pub part: String,
-    /// Their format.
+/// How one tensor is written.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetTensor<'a> {
+    /// Its format.
     pub format: &'static Quant,
+    /// The importance of its columns, for all rows or for those of each expert.
+    pub importance: Option<&'a [f32]>,
 }
 
 /// What was written.
@@ -42,77 +42,18 @@ pub struct ConvertedFile {
     pub bytes: u64,
     /// Tensors in it.
     pub tensors: usize,
-    /// Tensors that another format was used for than the requested one, because their rows do not divide into its blocks: the
-    /// tensor and its format.
-    pub fallbacks: Vec<(String, &'static str)>,
 }
 
-/// Matrices that are small or whose values matter more than their size.
-const ALWAYS_F32: [&str; 8] = [
-    "ffn_gate_inp",
-    "ssm_conv1d",
-    "shortconv.conv",
-    "_norm",
-    "position_embd",
-    "token_types",
-    "ssm_a",
-    "ssm_d",
-];
-
-/// What a format is replaced by if rows are no whole number of its blocks, as llama.cpp does; others become F16.
-const FALLBACKS: [(&str, &Quant); 10] = [
-    ("Q2_K", &tern_quant::Q4_0),
-    ("Q3_K", &tern_quant::Q4_0),
-    ("TQ1_0", &tern_quant::Q4_0),
-    ("TQ2_0", &tern_quant::Q4_0),
-    ("Q2_0", &tern_quant::Q4_0),
-    ("Q4_K", &tern_quant::Q5_0),
-    ("Q5_K", &tern_quant::Q5_1),
-    ("Q6_K", &tern_quant::Q8_0),
-    ("IQ4_XS", &tern_quant::IQ4_NL),
-    ("NVFP4", &tern_quant::Q4_0),
-];
-
-/// `general.file_type` of files that are mostly in a format.
-const FILE_TYPES: [(&str, u64); 20] = [
-    ("F32", 0),
-    ("F16", 1),
-    ("Q4_0", 2),
-    ("Q4_1", 3),
-    ("Q8_0", 7),
-    ("Q5_0", 8),
-    ("Q5_1", 9),
-    ("Q2_K", 10),
-    ("Q3_K", 12),
-    ("Q4_K", 15),
-    ("Q5_K", 17),
-    ("Q6_K", 18),
-    ("IQ4_NL", 25),
-    ("IQ4_XS", 30),
-    ("BF16", 32),
-    ("TQ1_0", 36),
-    ("TQ2_0", 37),
-    ("MXFP4", 38),
-    ("Q1_0", 40),
-    ("Q2_0", 41),
-];
-
-impl Conversion {
-    /// The format of a tensor, and whether it is another than the requested one.
-    fn format_of(&self, tensor: &Tensor) -> (&'static Quant, bool) {
-        let is_matrix = tensor.dims.len() > 1 && tensor.name.ends_with(".weight");
-        let named = self.keep.iter().find(|keep| tensor.name.contains(&keep.part)).map(|keep| keep.format);
-        let Some(wanted) = named.or(self.to) else { return (tensor.quant, false) };
-        if !is_matrix || ALWAYS_F32.iter().any(|part| tensor.name.contains(part)) {
-            return (tensor.quant, false);
+impl<'a> Conversion<'a> {
+    /// The model as it is, in one file.
+    pub fn unchanged(model: &Checkpoint) -> Conversion<'a> {
+        let target = |tensor: &Tensor| TargetTensor { format: tensor.quant, importance: None };
+        Conversion {
+            metadata: model.metadata.clone(),
+            tensors: model.tensors.values().map(target).collect(),
+            exact: true,
+            threads: 1,
         }
-        let fits = |quant: &Quant| tensor.cols().is_multiple_of(quant.block_len);
-        if fits(wanted) {
-            return (wanted, false);
-        }
-        let other =
-            FALLBACKS.iter().find(|(name, _)| *name == wanted.name).map_or(&tern_quant::F16, |(_, q)| *q);
-        (if fits(other) { other } else { &tern_quant::F16 }, true)
     }
 
     /// Writes the model to `out`, checks the file and returns what it has. `progress` gets the bytes of the model that are done.
@@ -121,8 +62,7 @@ impl Conversion {
     /// use tern_formats::{Checkpoint, Conversion};
     ///
     /// let model = Checkpoint::open("folder".as_ref())?;
-    /// let conversion = Conversion { to: Some(&tern_quant::F16), keep: vec![], exact: true, threads: 2 };
-    /// conversion.write(&model, "model.gguf".as_ref(), &mut |_| ())?;
+    /// Conversion::unchanged(&model).write(&model, "model.gguf".as_ref(), &mut |_| ())?;
     /// # Ok::<(), tern_formats::FormatError>(())
     /// ```
     pub fn write(
@@ -131,34 +71,28 @@ impl Conversion {
         out: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<ConvertedFile, FormatError> {
-        let mut writer = Writer::new(self.metadata(&model.metadata));
-        let mut fallbacks = vec![];
-        let mut formats = vec![];
-        for tensor in model.tensors.values() {
-            let (format, is_fallback) = self.format_of(tensor);
-            if is_fallback {
-                fallbacks.push((tensor.name.clone(), format.name));
-            }
-            self.check(tensor, format)?;
-            writer.declare(&tensor.name, format, &tensor.dims)?;
-            formats.push(format);
+        let mut writer = Writer::new(self.metadata.clone());
+        for (tensor, target) in model.tensors.values().zip(&self.tensors) {
+            self.check(tensor, target)?;
+            writer.declare(&tensor.name, target.format, &tensor.dims)?;
         }
         let part = part_of(out);
-        let written = self.write_part(model, &writer, &formats, &part, progress);
+        let written = self.write_part(model, &writer, &part, progress);
         let finished = written.and_then(|(bytes, sums)| {
-            check_file(&part, &formats, &sums)?;
+            self.check_file(&part, &sums)?;
             std::fs::rename(&part, out).map_err(|e| failed(out, &e.to_string()))?;
             Ok(bytes)
         });
         if finished.is_err() {
             let _ = std::fs::remove_file(&part);
         }
-        Ok(ConvertedFile { bytes: finished?, tensors: formats.len(), fallbacks })
+        Ok(ConvertedFile { bytes: finished?, tensors: self.tensors.len() })
     }
 
     /// Refuses what cannot be written before anything is.
-    fn check(&self, tensor: &Tensor, to: &'static Quant) -> Result<(), FormatError> {
+    fn check(&self, tensor: &Tensor, target: &TargetTensor<'_>) -> Result<(), FormatError> {
         let wrong = |why: String| Err(FormatError::Config(format!("{}: {why}", tensor.name)));
+        let (to, cols) = (target.format, tensor.cols());
         if to == tensor.quant {
             return Ok(());
         }
@@ -171,21 +105,16 @@ impl Conversion {
         if self.exact && is_float(tensor.quant) && !is_float(to) {
             return wrong(format!("{to} would change its weights: use `tern quantize`"));
         }
-        Ok(())
-    }
-
-    fn metadata(&self, source: &Metadata) -> Metadata {
-        let mut metadata = source.clone();
-        let Some(to) = self.to else { return metadata };
-        if let Some((_, number)) = FILE_TYPES.iter().find(|(name, _)| *name == to.name) {
-            metadata.insert("general.file_type", Value::Uint(*number));
-        } else {
-            metadata.remove("general.file_type");
+        let (rows, matrices) = (tensor.rows(), matrices_of(tensor));
+        match target.importance.map(<[f32]>::len) {
+            Some(found) if found != cols && found != cols * matrices => wrong(format!(
+                "importance has {found} values, the tensor {matrices} matrices of {cols} columns"
+            )),
+            Some(_) if !rows.is_multiple_of(matrices) => {
+                wrong(format!("{rows} rows do not divide among {matrices} matrices"))
+            }
+            _ => Ok(()),
         }
-        if !is_float(to) {
-            metadata.insert("general.quantization_version", Value::Uint(2));
-        }
-        metadata
     }
 
     /// Writes the file and returns its size and the hash of each tensor.
@@ -193,7 +122,6 @@ impl Conversion {
         &self,
         model: &Checkpoint,
         writer: &Writer,
-        formats: &[&'static Quant],
         part: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(u64, Vec<u64>), FormatError> {
@@ -202,7 +130,7 @@ impl Conversion {
         let (mut sums, mut done, mut refused) = (vec![], 0, None);
         let bytes = writer.write_to(&mut file, |i, out| {
             let tensor = &model.tensors[i];
-            let data = self.encoded(tensor, formats[i]).map_err(|e| {
+            let data = self.encoded(tensor, &self.tensors[i]).map_err(|e| {
                 let text = e.to_string();
                 refused = Some(e);
                 std::io::Error::other(text)
@@ -220,13 +148,14 @@ impl Conversion {
     }
 
     /// The bytes of a tensor in a format.
-    fn encoded(&self, tensor: &Tensor, to: &'static Quant) -> Result<bytes::Bytes, FormatError> {
-        let data = tensor.data();
+    fn encoded(&self, tensor: &Tensor, target: &TargetTensor<'_>) -> Result<bytes::Bytes, FormatError> {
+        let (data, to) = (tensor.data(), target.format);
         if to == tensor.quant {
             return Ok(data);
         }
         let (cols, rows) = (tensor.cols(), tensor.rows());
-        let source = Source { tensor, data: &data, to, exact: self.exact && !is_float(tensor.quant) };
+        let exact = self.exact && !is_float(tensor.quant);
+        let source = Source { tensor, data: &data, target, exact };
         let workers = self.threads.clamp(1, rows.max(1));
         // enough rows for each part to be worth a thread
         let each = rows.div_ceil(workers).max((1 << 16) / cols.max(1)).max(1);
@@ -246,13 +175,31 @@ impl Conversion {
         out.resize(out.len() + to.tail, 0);
         Ok(out.into())
     }
+
+    /// Opens the file and compares each tensor with what was written.
+    fn check_file(&self, path: &Path, sums: &[u64]) -> Result<(), FormatError> {
+        let file = Checkpoint::open(path)?;
+        let same = file.tensors.len() == sums.len()
+            && file.tensors.values().zip(&self.tensors).zip(sums).all(|((tensor, target), want)| {
+                tensor.quant.gguf_id == target.format.gguf_id && sum(&tensor.data()) == *want
+            });
+        match same {
+            true => Ok(()),
+            false => Err(failed(path, "the file differs from what was written to it")),
+        }
+    }
+}
+
+/// Matrices of a tensor: one, or one per expert.
+fn matrices_of(tensor: &Tensor) -> usize {
+    tensor.dims.iter().skip(2).product::<u64>() as usize
 }
 
 /// A tensor to encode.
 struct Source<'a> {
     tensor: &'a Tensor,
     data: &'a [u8],
-    to: &'static Quant,
+    target: &'a TargetTensor<'a>,
     /// Each weight must be the same after it.
     exact: bool,
 }
@@ -260,7 +207,8 @@ struct Source<'a> {
 impl Source<'_> {
     /// Some rows, encoded.
     fn rows(&self, range: std::ops::Range<usize>) -> Result<Vec<u8>, FormatError> {
-        let (from, cols) = (self.tensor.quant, self.tensor.cols());
+        let (from, cols, to) = (self.tensor.quant, self.tensor.cols(), self.target.format);
+        let rows_of_matrix = self.tensor.rows() / matrices_of(self.tensor);
         let row_bytes = cols / from.block_len * from.block_bytes();
         let tail = &self.data[self.data.len() - from.tail..];
         let (mut weights, mut again, mut out) = (vec![0.0; cols], vec![0.0; cols], Vec::new());
@@ -268,11 +216,18 @@ impl Source<'_> {
             from.decode(&self.data[row * row_bytes..][..row_bytes], tail, &mut weights);
             let start = out.len();
             let wrong = |why: String| FormatError::Config(format!("{}: {why}", self.tensor.name));
-            self.to.encode(&weights, &mut out).map_err(|e| wrong(e.to_string()))?;
+            let encoded = match self.target.importance {
+                None => to.encode(&weights, &mut out),
+                Some(all) => {
+                    let at = if all.len() == cols { 0 } else { row / rows_of_matrix * cols };
+                    to.encode_row(&weights, &all[at..at + cols], &mut out)
+                }
+            };
+            encoded.map_err(|e| wrong(e.to_string()))?;
             if self.exact {
-                self.to.decode(&out[start..], &[], &mut again);
+                to.decode(&out[start..], &[], &mut again);
                 if let Some(col) = weights.iter().zip(&again).position(|(a, b)| a != b) {
-                    let (a, b, to) = (weights[col], again[col], self.to);
+                    let (a, b) = (weights[col], again[col]);
                     return Err(wrong(format!(
                         "weight {col} of row {row} is {a}, and would be {b} in {to}: use `tern quantize`"
                     )));
@@ -302,17 +257,4 @@ fn part_of(out: &Path) -> std::path::PathBuf {
     let mut name = out.file_name().unwrap_or_default().to_os_string();
     name.push(".part");
     out.with_file_name(name)
-}
-
-/// Opens the file and compares each tensor with what was written.
-fn check_file(path: &Path, formats: &[&'static Quant], sums: &[u64]) -> Result<(), FormatError> {
-    let file = Checkpoint::open(path)?;
-    let same = file.tensors.len() == sums.len()
-        && file.tensors.values().zip(formats).zip(sums).all(|((tensor, format), want)| {
-            tensor.quant.gguf_id == format.gguf_id && sum(&tensor.data()) == *want
-        });
-    match same {
-        true => Ok(()),
-        false => Err(failed(path, "the file differs from what was written to it")),
-    }
 }

@@ -17,6 +17,7 @@ mod folder;
 pub mod gguf;
 mod hf;
 mod metadata;
+pub mod quantize;
 mod safetensors;
 mod shard;
 mod shown;
@@ -25,7 +26,7 @@ mod tensor;
 
 pub use access::Access;
 pub use checkpoint::{Checkpoint, FileKind, SourceFile};
-pub use convert::{Conversion, ConvertedFile, KeptFormat};
+pub use convert::{Conversion, ConvertedFile, TargetTensor};
 pub use error::{FormatError, KeyError, SplitError, TensorError};
 pub use hf::folder_tokenizer;
 pub use metadata::{Metadata, MetadataError, Value};

@@ -195,7 +195,8 @@ fn ternary_layouts_are_transcoded_without_loss_or_refused() {
         writer.write_to(&mut file, |i, out| out.write_all([&data[..], &[0; 16]][i])).unwrap();
         let source = Checkpoint::from_bytes(file.into()).unwrap();
         let out = folder.path().join("out.gguf");
-        let conversion = Conversion { to: Some(to), keep: vec![], exact: true, threads: 2 };
+        let mut conversion = Conversion { threads: 2, ..Conversion::unchanged(&source) };
+        conversion.tensors[0].format = to;
         conversion.write(&source, &out, &mut |_| ()).map(|_| {
             let mut again = vec![0.0; 8192];
             let tensor = &Checkpoint::open(&out).unwrap().tensors["m.weight"];

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tern_engine::{Capacity, GraphRunner, RunnerConfig};
+use tern_formats::quantize::{Quantization, Recipe};
 use tern_formats::{Checkpoint, Conversion};
 use tern_graph::{KvCells, Reference};
 use tern_models::Model;
@@ -148,14 +149,14 @@ fn a_converted_folder_has_the_same_logits() {
         recorded.write(folder.path(), "F32");
         let source = Checkpoint::open(folder.path()).unwrap();
         let gguf = folder.path().join("model.gguf");
-        let convert = |to| Conversion { to, keep: vec![], exact: true, threads: 2 };
         let before = rows(folder.path(), &recorded).unwrap();
-        convert(None).write(&source, &gguf, &mut |_| ()).unwrap();
+        Conversion::unchanged(&source).write(&source, &gguf, &mut |_| ()).unwrap();
         if rows(folder.path(), &recorded).unwrap() != before {
             wrong.push(format!("{name}: the file in F32 has other logits"));
         }
         std::fs::remove_file(&gguf).unwrap();
-        convert(Some(&tern_quant::F16)).write(&source, &gguf, &mut |_| ()).unwrap();
+        let halves = Quantization::pure(Recipe::named("F16").unwrap());
+        halves.conversion(&source, &halves.formats(&source)).write(&source, &gguf, &mut |_| ()).unwrap();
         let off = error(&rows(folder.path(), &recorded).unwrap(), &before);
         println!("{name}: off by {off:.1e} in F16");
         let most = if SENSITIVE.contains(&name.as_str()) { 0.1 } else { 5e-3 };

@@ -1,0 +1,99 @@
+//! Quantizing against llama.cpp, which gives every tensor the same format and the same bytes, and files that are read back.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use tern::formats::quantize::{Keep, Quantization, RECIPES, Recipe};
+use tern::formats::{Checkpoint, Conversion, Value};
+use tern::models::{Synth, plain_tokenizer};
+use tern::quant::{F16, Q4_K, Q5_0, Q8_0, Quant};
+
+/// What llama.cpp wrote (`scripts/oracle/quantize_goldens.py`): formats in the order of the file, as runs, and a hash of all bytes.
+#[derive(Deserialize)]
+struct Golden {
+    formats: Vec<(String, usize)>,
+    sha256: String,
+}
+
+fn recipe(name: &str) -> Quantization<'static> {
+    Quantization { recipe: Recipe::named(name).unwrap(), pure: false, keep: &[], importance: None }
+}
+
+fn quantized(source: &Checkpoint, quantization: &Quantization<'_>) -> Checkpoint {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quantized.gguf");
+    let conversion = quantization.conversion(source, &quantization.formats(source));
+    let written = Conversion { threads: 2, ..conversion }.write(source, &path, &mut |_| ()).unwrap();
+    assert_eq!(written.bytes, path.metadata().unwrap().len());
+    Checkpoint::open(&path).unwrap()
+}
+
+fn synthetic(spec: &str) -> Checkpoint {
+    let (shape, quant) = Synth::parse(spec).unwrap();
+    let mut file = vec![];
+    let mut synth = Synth::new(&shape, quant, None).unwrap();
+    synth.write(&plain_tokenizer(shape.vocab), &mut file, |_, _| ()).unwrap();
+    Checkpoint::from_bytes(file.into()).unwrap()
+}
+
+#[test]
+fn files_have_the_bytes_of_llama_cpp() {
+    let model = "smollm2-135m-instruct-q4_1.gguf";
+    let path = std::env::var_os("TERN_TEST_DATA").map(|data| PathBuf::from(data).join(model));
+    let Some(path) = path.filter(|path| path.exists()) else {
+        println!("skipped: {model} is missing (TERN_TEST_DATA)");
+        return;
+    };
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/quantized.json");
+    let goldens: BTreeMap<String, Golden> =
+        serde_json::from_str(&std::fs::read_to_string(goldens).unwrap()).unwrap();
+    let source = Checkpoint::open(&path).unwrap();
+    for (name, want) in goldens {
+        let file = quantized(&source, &recipe(&name));
+        let mut formats: Vec<(String, usize)> = vec![];
+        let mut hash = Sha256::new();
+        for tensor in file.tensors.values() {
+            hash.update(tensor.data());
+            match formats.last_mut() {
+                Some((format, count)) if format == tensor.quant.name => *count += 1,
+                _ => formats.push((tensor.quant.name.into(), 1)),
+            }
+        }
+        assert_eq!(formats, want.formats, "{name}");
+        let hash: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, want.sha256, "{name}: other bytes");
+    }
+}
+
+#[test]
+fn every_recipe_writes_a_model_that_opens() {
+    let source = synthetic("tiny-qwen3:f16");
+    for recipe in RECIPES {
+        let file = quantized(&source, &self::recipe(recipe.name));
+        tern::models::Model::open(&file, None).unwrap();
+        assert_eq!(file.tensors.len(), source.tensors.len(), "{}", recipe.name);
+        let norm = &file.tensors["output_norm.weight"];
+        assert_eq!(norm.quant, source.tensors["output_norm.weight"].quant, "{}", recipe.name);
+        let number = file.metadata.get("general.file_type").cloned();
+        assert_eq!(number, recipe.file_type.map(Value::Uint), "{}", recipe.name);
+    }
+}
+
+#[test]
+fn patterns_choose_formats_and_pure_chooses_one() {
+    let source = synthetic("tiny-qwen3:f16");
+    let keep = |pattern: &str, format| Keep { pattern: pattern.into(), format };
+    let keep = [keep("blk.0.*", &F16), keep("*.attn_v.weight", &Q8_0)];
+    let file = quantized(&source, &Quantization { keep: &keep, ..recipe("Q4_K_S") });
+    let format = |name: &str| file.tensors[name].quant;
+    assert_eq!(format("blk.0.attn_v.weight"), &F16 as &Quant);
+    assert_eq!(format("blk.1.attn_v.weight"), &Q8_0 as &Quant);
+    let pure = quantized(&source, &Quantization { pure: true, ..recipe("Q4_K_M") });
+    let matrices = pure.tensors.values().filter(|tensor| tensor.rows() > 1);
+    let fits = |cols: usize| if cols.is_multiple_of(256) { &Q4_K } else { &Q5_0 };
+    matrices.for_each(|tensor| assert_eq!(tensor.quant, fits(tensor.cols()), "{}", tensor.name));
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Records which format llama.cpp gives each tensor of a quantized model, and the SHA-256 of all their bytes.
+
+Use:  oracle/bin/python scripts/oracle/quantize_goldens.py TEST_DATA --lib DIR > crates/tern/tests/quantized.json
+
+TEST_DATA is the folder of scripts/fetch_test_data.py. The model is quantized already, so llama.cpp decodes it first, as
+`tern quantize` does. Tensors are listed in the order of the file, as runs of one format.
+"""
+import argparse
+import ctypes as C
+import hashlib
+import itertools
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from gguf import GGUFReader
+from libllama import Library
+
+MODEL = "smollm2-135m-instruct-q4_1.gguf"
+RECIPES = {
+    "Q8_0": 7, "Q6_K": 18, "Q5_K_M": 17, "Q4_K_M": 15, "Q4_K_S": 14, "Q4_0": 2, "IQ4_XS": 30, "Q3_K_L": 13, "Q3_K_M": 12, "Q2_K": 10,
+    "TQ2_0": 37,
+}
+
+
+def quantized(library, source, file_type):
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "quantized.gguf"
+        params = library.c.llama_model_quantize_default_params()
+        params.ftype, params.allow_requantize = file_type, True
+        if library.c.llama_model_quantize(str(source).encode(), str(target).encode(), C.byref(params)) != 0:
+            raise SystemExit("".join(library.log[-5:]))
+        tensors = GGUFReader(target).tensors
+        digest = hashlib.sha256()
+        for tensor in tensors:
+            digest.update(tensor.data.tobytes())
+        runs = itertools.groupby(tensors, lambda tensor: tensor.tensor_type.name)
+        return {"formats": [[name, len(list(run))] for name, run in runs], "sha256": digest.hexdigest()}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--lib", type=Path, default=os.environ.get("TERN_LLAMA_LIB"))
+    args = parser.parse_args()
+    library = Library(Path(args.lib), "haswell")
+    rows = (f' "{name}": {json.dumps(quantized(library, args.data / MODEL, number))}' for name, number in RECIPES.items())
+    print("{\n" + ",\n".join(rows) + "\n}")
+
+
+if __name__ == "__main__":
+    main()
