@@ -50,7 +50,7 @@ impl<'a> Quantization<'a> {
 
     /// The formats of all tensors, in the order of the file.
     pub fn formats(&self, source: &Checkpoint) -> Vec<ChosenFormat> {
-        let mut shape = Shape::of(source, self.importance.is_some());
+        let shape = Shape::of(source, self.importance.is_some());
         let choose = |tensor: &Tensor| {
             let kept = self.keep.iter().find(|keep| matches(&keep.pattern, &tensor.name));
             let wanted = match kept {

@@ -40,6 +40,11 @@ fn synthetic(spec: &str) -> Checkpoint {
     Checkpoint::from_bytes(file.into()).unwrap()
 }
 
+/// The layer of a tensor; none is before the first one.
+fn block_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
 #[test]
 fn files_have_the_bytes_of_llama_cpp() {
     let model = "smollm2-135m-instruct-q4_1.gguf";
@@ -56,7 +61,9 @@ fn files_have_the_bytes_of_llama_cpp() {
         let file = quantized(&source, &recipe(&name));
         let mut formats: Vec<(String, usize)> = vec![];
         let mut hash = Sha256::new();
-        for tensor in file.tensors.values() {
+        let mut tensors: Vec<_> = file.tensors.values().collect();
+        tensors.sort_by_key(|tensor| (block_of(&tensor.name), tensor.name.clone())); // as llama.cpp orders them
+        for tensor in tensors {
             hash.update(tensor.data());
             match formats.last_mut() {
                 Some((format, count)) if format == tensor.quant.name => *count += 1,

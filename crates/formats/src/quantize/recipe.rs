@@ -227,10 +227,9 @@ pub(super) struct Shape {
     experts: usize,
     shared_keys: bool,
     has_output: bool,
-    value_tensors: usize,
+    /// The layers that have a tensor of values.
+    value_layers: Vec<usize>,
     weighted: bool,
-    /// Tensors of values so far.
-    values: usize,
 }
 
 const OUTPUT: &str = "output.weight";
@@ -247,16 +246,18 @@ impl Shape {
             experts: count("expert_count").unwrap_or(0),
             shared_keys: heads.zip(keys).is_some_and(|(heads, keys)| keys > 0 && heads / keys >= 4),
             has_output: source.tensors.contains_key(OUTPUT),
-            value_tensors: source.tensors.keys().filter(|name| name.contains("attn_v.weight")).count(),
+            value_layers: source
+                .tensors
+                .keys()
+                .filter(|name| is_values(name))
+                .filter_map(|name| layer_of(name))
+                .collect(),
             weighted,
-            values: 0,
         }
     }
 
-    /// The format of a tensor, before its rows are looked at. Tensors are asked for in the order of the file.
-    pub(super) fn format(&mut self, recipe: &Recipe, name: &str) -> &'static Quant {
-        let nth_value = self.values;
-        self.values += usize::from(name.contains("attn_v.weight"));
+    /// The format of a tensor, before its rows are looked at.
+    pub(super) fn format(&self, recipe: &Recipe, name: &str) -> &'static Quant {
         if recipe.uniform {
             return recipe.base;
         }
@@ -275,9 +276,12 @@ impl Shape {
         {
             return &Q5_K;
         }
+        let layer = layer_of(name).unwrap_or(0);
         let (i, of) = match part {
-            Values => (nth_value, self.value_tensors),
-            _ => (block_of(name).unwrap_or(0), self.layers),
+            Values => {
+                (self.value_layers.iter().filter(|&&other| other < layer).count(), self.value_layers.len())
+            }
+            _ => (layer, self.layers),
         };
         let applies = |Rule(of_part, when, _): &&Rule| {
             *of_part == part
@@ -294,6 +298,10 @@ impl Shape {
     }
 }
 
+fn is_values(name: &str) -> bool {
+    part_of(name) == Some(Values)
+}
+
 fn part_of(name: &str) -> Option<Part> {
     let parts = [
         ("attn_v.weight", Values),
@@ -305,7 +313,7 @@ fn part_of(name: &str) -> Option<Part> {
     parts.iter().find(|(part, _)| name.contains(part)).map(|(_, part)| *part)
 }
 
-fn block_of(name: &str) -> Option<usize> {
+fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
