@@ -60,13 +60,13 @@ fn open_importance(path: &Path) -> CliResult<ImportanceMatrix> {
 fn show_replaced(formats: &[ChosenFormat]) {
     let mut replaced: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for ChosenFormat { format, instead_of } in formats {
-        if let Some(wanted) = instead_of {
-            *replaced.entry((wanted.name, format.name)).or_default() += 1;
+        if let Some(requested) = instead_of {
+            *replaced.entry((requested.name, format.name)).or_default() += 1;
         }
     }
-    for ((wanted, format), tensors) in replaced {
+    for ((requested, format), tensors) in replaced {
         eprintln!(
-            "tern: {tensors} tensors are written as {format}: their rows are no whole blocks of {wanted}"
+            "tern: {tensors} tensors are written as {format}: their rows are no whole blocks of {requested}"
         );
     }
 }
