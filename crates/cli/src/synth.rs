@@ -1,9 +1,9 @@
 //! `tern synth`: a model file with random weights.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 
-use tern::formats::{Checkpoint, Value};
+use tern::formats::{Checkpoint, Value, write_whole_file};
 use tern::models::{Synth, plain_tokenizer};
 use tern::units;
 
@@ -28,24 +28,15 @@ pub(crate) fn synth(args: &SynthArgs) -> CliResult<()> {
         tokenizer.insert("tokenizer.chat_template", Value::String(template));
     }
     let mut synth = Synth::new(&shape, quant, None)?;
-    let failed = |e: std::io::Error| CliError::message(format!("{}: {e}", args.out.display()));
-    // written to a temporary file and renamed, so that an incomplete model is never visible
-    let part = args.out.with_extension("part");
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(&part).map_err(failed)?);
     let bar = load::byte_bar("writing", 0);
-    let written = synth.write(&tokenizer, &mut file, |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    });
+    let write = |file: &mut BufWriter<File>| {
+        synth.write(&tokenizer, file, |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        })
+    };
+    let written = write_whole_file(&args.out, write, |_, _| Ok(()));
     bar.finish_and_clear();
-    let finished = written.map_err(CliError::from).and_then(|size| {
-        file.flush().map_err(failed)?;
-        std::fs::rename(&part, &args.out).map_err(failed)?;
-        Ok(size)
-    });
-    if finished.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    eprintln!("tern: {} {}: {}", args.out.display(), args.spec, units::bytes(finished?));
+    eprintln!("tern: {} {}: {}", args.out.display(), args.spec, units::bytes(written?));
     Ok(())
 }

@@ -8,10 +8,10 @@ use std::hash::Hasher;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use tern_quant::{Codec, Quant};
+use tern_quant::Quant;
 
 use crate::gguf::Writer;
-use crate::{Checkpoint, FormatError, Metadata, Tensor};
+use crate::{Checkpoint, FormatError, Metadata, Tensor, write_whole_file};
 
 /// How a model is written.
 #[derive(Clone, Debug)]
@@ -76,17 +76,12 @@ impl<'a> Conversion<'a> {
             self.check(tensor, target)?;
             writer.declare(&tensor.name, target.format, &tensor.dims)?;
         }
-        let part = part_of(out);
-        let written = self.write_part(model, &writer, &part, progress);
-        let finished = written.and_then(|(bytes, sums)| {
-            self.check_file(&part, &sums)?;
-            std::fs::rename(&part, out).map_err(|e| failed(out, &e.to_string()))?;
-            Ok(bytes)
-        });
-        if finished.is_err() {
-            let _ = std::fs::remove_file(&part);
-        }
-        Ok(ConvertedFile { bytes: finished?, tensors: self.tensors.len() })
+        let written = write_whole_file(
+            out,
+            |file| self.write_tensors(model, &writer, file, progress),
+            |(_, sums), path| self.check_file(path, sums),
+        );
+        Ok(ConvertedFile { bytes: written?.0, tensors: self.tensors.len() })
     }
 
     /// Refuses what cannot be written before anything is.
@@ -102,33 +97,28 @@ impl<'a> Conversion<'a> {
         if to.encode.is_none() {
             return wrong(format!("{to} can be read but not written"));
         }
-        if self.exact && is_float(tensor.quant) && !is_float(to) {
+        if self.exact && tensor.quant.is_float() && !to.is_float() {
             return wrong(format!("{to} would change its weights: use `tern quantize`"));
         }
-        let (rows, matrices) = (tensor.rows(), matrices_of(tensor));
+        let matrices = matrices_of(tensor);
         match target.importance.map(<[f32]>::len) {
             Some(found) if found != cols && found != cols * matrices => wrong(format!(
                 "importance has {found} values, the tensor {matrices} matrices of {cols} columns"
             )),
-            Some(_) if !rows.is_multiple_of(matrices) => {
-                wrong(format!("{rows} rows do not divide among {matrices} matrices"))
-            }
             _ => Ok(()),
         }
     }
 
     /// Writes the file and returns its size and the hash of each tensor.
-    fn write_part(
+    fn write_tensors(
         &self,
         model: &Checkpoint,
         writer: &Writer,
-        part: &Path,
+        file: &mut BufWriter<File>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(u64, Vec<u64>), FormatError> {
-        let io = |e: std::io::Error| failed(part, &e.to_string());
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(part).map_err(io)?);
         let (mut sums, mut done, mut refused) = (vec![], 0, None);
-        let bytes = writer.write_to(&mut file, |i, out| {
+        let bytes = writer.write_to(file, |i, out| {
             let tensor = &model.tensors[i];
             let data = self.encoded(tensor, &self.tensors[i]).map_err(|e| {
                 let text = e.to_string();
@@ -142,8 +132,7 @@ impl<'a> Conversion<'a> {
             Ok(())
         });
         let bytes = bytes.map_err(|e| refused.unwrap_or(e))?;
-        file.flush().map_err(io)?;
-        file.get_ref().sync_all().map_err(io)?;
+        file.flush().and_then(|()| file.get_ref().sync_all()).map_err(FormatError::Write)?;
         Ok((bytes, sums))
     }
 
@@ -154,7 +143,7 @@ impl<'a> Conversion<'a> {
             return Ok(data);
         }
         let (cols, rows) = (tensor.cols(), tensor.rows());
-        let exact = self.exact && !is_float(tensor.quant);
+        let exact = self.exact && !tensor.quant.is_float();
         let source = Source { tensor, data: &data, target, exact };
         let workers = self.threads.clamp(1, rows.max(1));
         // enough rows for each part to be worth a thread
@@ -238,10 +227,6 @@ impl Source<'_> {
     }
 }
 
-fn is_float(quant: &Quant) -> bool {
-    matches!(quant.codec, Codec::Float(_))
-}
-
 fn sum(data: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(data);
@@ -250,11 +235,4 @@ fn sum(data: &[u8]) -> u64 {
 
 fn failed(path: &Path, why: &str) -> FormatError {
     FormatError::Config(format!("{}: {why}", path.display()))
-}
-
-/// The name of the file while it is written.
-fn part_of(out: &Path) -> std::path::PathBuf {
-    let mut name = out.file_name().unwrap_or_default().to_os_string();
-    name.push(".part");
-    out.with_file_name(name)
 }

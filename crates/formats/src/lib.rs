@@ -23,6 +23,7 @@ mod shard;
 mod shown;
 mod split;
 mod tensor;
+mod whole_file;
 
 pub use access::Access;
 pub use checkpoint::{Checkpoint, FileKind, SourceFile};
@@ -32,3 +33,4 @@ pub use hf::folder_tokenizer;
 pub use metadata::{Metadata, MetadataError, Value};
 pub use shown::{escaped, shown};
 pub use tensor::Tensor;
+pub use whole_file::write_whole_file;

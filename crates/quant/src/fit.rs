@@ -4,7 +4,7 @@
 use crate::MAX_BLOCK;
 use crate::bits::through_f16;
 use crate::importance::{Importance, squares};
-use crate::search::{self, Block, Lanes, Steps, lanes, nearest};
+use crate::search::{self, Block, Lanes, Steps, lanes, nearest_even};
 
 /// The sum of each group, added in order.
 pub(crate) fn sums<const N: usize, const G: usize>(by: &Block<N, G>) -> Lanes<G> {
@@ -59,7 +59,7 @@ impl<const G: usize> AffineBlock<G> {
                 let groups = search::affine(&x, &unweighted(weights, rules), rules.code_most, rules.steps);
                 let most = |of: &Lanes<G>| of.iter().fold(0.0, |most, &v| if v > most { v } else { most });
                 let round =
-                    |of: &Lanes<G>, most: f32| of.map(|v| nearest(over(top, most) * v).min(top) as u8);
+                    |of: &Lanes<G>, most: f32| of.map(|v| nearest_even(over(top, most) * v).min(top) as u8);
                 let (scale, min) = (most(&groups.scale), most(&groups.min));
                 let (scales, mins) = (round(&groups.scale, scale), round(&groups.min, min));
                 (groups, scale / top, min / top, scales, mins)
@@ -83,7 +83,7 @@ impl<const G: usize> AffineBlock<G> {
                 continue;
             }
             for (code, w) in codes.iter_mut().zip(weights) {
-                *code = nearest((w + min) / scale).clamp(0.0, rules.code_most) as u8;
+                *code = nearest_even((w + min) / scale).clamp(0.0, rules.code_most) as u8;
             }
         }
         Self { d, dmin, scales, mins, codes }
@@ -100,11 +100,6 @@ fn unweighted<const N: usize, const G: usize>(weights: &[f32], rules: &AffineRul
     lanes(&by)
 }
 
-/// The value farthest from zero, the first of equals.
-pub(crate) fn farthest_scale<const G: usize>(scales: &Lanes<G>) -> f32 {
-    scales.iter().fold(0.0, |far: f32, &s| if s.abs() > far.abs() { s } else { far })
-}
-
 /// Rounds weights to codes under the scales of their groups, stored plus `limit`; groups of scale 0 keep their codes.
 pub(crate) fn round_again<const N: usize>(
     weights: &[f32],
@@ -118,7 +113,7 @@ pub(crate) fn round_again<const N: usize>(
             continue;
         }
         for (code, w) in codes.iter_mut().zip(weights) {
-            *code = (nearest(w / scale).clamp(-limit, limit - 1.0) + limit) as u8;
+            *code = (nearest_even(w / scale).clamp(-limit, limit - 1.0) + limit) as u8;
         }
     }
 }

@@ -1,5 +1,7 @@
 //! How much the columns of a row matter to an encoder.
 
+use crate::MAX_BLOCK;
+
 /// The importance of the columns of one block: its weights' errors count as much.
 #[derive(Clone, Copy, Debug)]
 pub struct Importance<'a> {
@@ -11,9 +13,12 @@ pub struct Importance<'a> {
 
 impl Importance<'_> {
     /// What the errors of the block's weights count: large weights count more, by `square`, the mean square around them.
-    pub(crate) fn by(&self, weights: &[f32], square: f32) -> Vec<f32> {
-        let pairs = weights.iter().zip(self.columns);
-        pairs.map(|(w, column)| column * (square + w * w).sqrt()).collect()
+    pub(crate) fn by(&self, weights: &[f32], square: f32) -> [f32; MAX_BLOCK] {
+        let mut by = [0.0; MAX_BLOCK];
+        for (by, (w, column)) in by.iter_mut().zip(weights.iter().zip(self.columns)) {
+            *by = column * (square + w * w).sqrt();
+        }
+        by
     }
 }
 

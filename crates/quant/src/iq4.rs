@@ -1,10 +1,9 @@
 //! IQ4_NL and IQ4_XS: four-bit indices into a table whose steps grow away from zero.
 
 use crate::bits::{bytes, f16_at, pack_nibbles, put_f16, sized};
-use crate::fit::farthest_scale;
 use crate::importance::squares;
-use crate::rounding::inverse;
-use crate::search::{Block, Lanes, farthest_of_groups, lanes, nearest};
+use crate::rounding::{farthest, inverse};
+use crate::search::{Block, Lanes, farthest_of_groups, lanes, nearest_even};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * TABLE[nibble]`, nibbles as in Q4_0. Encodes as ggml does.
@@ -119,10 +118,10 @@ fn encode_iq4_nl(weights: &[f32], importance: Option<&Importance<'_>>, block: &m
 
 fn encode_iq4_xs(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]) {
     let wanted: Lanes<8> = scales_of_groups(weights, importance);
-    let d = -farthest_scale(&wanted) / 32.0;
+    let d = -farthest(&wanted) / 32.0;
     let (mut high, mut low) = (0u16, 0u32);
     for (s, weights) in weights.chunks_exact(32).enumerate() {
-        let scale = nearest(inverse(d) * wanted[s]).clamp(-32.0, 31.0);
+        let scale = nearest_even(inverse(d) * wanted[s]).clamp(-32.0, 31.0);
         pack_group(weights, inverse(d * scale), &mut block[8 + 16 * s..][..16]);
         let bits = (scale + 32.0) as u8;
         low |= u32::from(bits & 15) << (4 * s);

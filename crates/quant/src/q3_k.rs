@@ -1,9 +1,10 @@
 //! Q3_K: 256 three-bit weights in 16 groups, each with a six-bit scale.
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized, through_f16};
-use crate::fit::{farthest_scale, round_again, sums};
+use crate::fit::{round_again, sums};
 use crate::importance::squares;
-use crate::search::{self, Block, in_order, lanes, nearest};
+use crate::rounding::farthest;
+use crate::search::{self, Block, in_order, lanes, nearest_even};
 use crate::{
     Codec, Codes, Dialect, Encode, Field, FieldType, Importance, MAX_BLOCK, NO_OFFSET, Quant, Unpacked,
 };
@@ -60,9 +61,9 @@ fn encode(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]
     let (groups, d, scales) = match importance {
         None => {
             let groups = search::symmetric_by_steps(&x, 4.0);
-            let far = farthest_scale(&groups.scale);
+            let far = farthest(&groups.scale);
             let inverse = -32.0 / far;
-            let stored = |scale: f32| (nearest(inverse * scale).clamp(-32.0, 31.0) + 32.0) as u8;
+            let stored = |scale: f32| (nearest_even(inverse * scale).clamp(-32.0, 31.0) + 32.0) as u8;
             let scales = groups.scale.map(|scale| if far == 0.0 { 0 } else { stored(scale) });
             (groups, if far == 0.0 { 0.0 } else { 1.0 / inverse }, scales)
         }

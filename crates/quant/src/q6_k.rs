@@ -1,8 +1,9 @@
 //! Q6_K: 256 six-bit weights in 16 groups, each with a signed byte for a scale.
 
 use crate::bits::{bytes, f16_at, put_f16, sized, through_f16};
-use crate::fit::{farthest_scale, round_again};
-use crate::search::{self, Block, ZERO, in_order, lanes, nearest};
+use crate::fit::round_again;
+use crate::rounding::farthest;
+use crate::search::{self, Block, ZERO, in_order, lanes, nearest_even};
 use crate::{
     Codec, Codes, Dialect, Encode, Field, FieldType, Importance, MAX_BLOCK, NO_OFFSET, Quant, Unpacked,
 };
@@ -52,13 +53,13 @@ fn encode(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8]
         None => x.map(|x| x.map(|x| x * x)),
     };
     let groups = search::symmetric(&x, &by, 32.0);
-    let far = farthest_scale(&groups.scale);
+    let far = farthest(&groups.scale);
     if far.abs() < ZERO {
         return;
     }
     let inverse = -128.0 / far;
     let d = 1.0 / inverse;
-    let scales = groups.scale.map(|scale| nearest(inverse * scale).min(127.0) as i8);
+    let scales = groups.scale.map(|scale| nearest_even(inverse * scale).min(127.0) as i8);
     let mut codes = [0; MAX_BLOCK];
     in_order(&groups.codes, &mut codes);
     let rounded = through_f16(d);

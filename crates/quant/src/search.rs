@@ -28,7 +28,7 @@ pub(crate) fn in_order<const N: usize, const G: usize>(codes: &Block<N, G>, out:
 
 /// The nearest integer, half to even, of a magnitude below 2^22; others become some integer.
 #[inline(always)]
-pub(crate) fn nearest(x: f32) -> f32 {
+pub(crate) fn nearest_even(x: f32) -> f32 {
     const BIG: f32 = 12_582_912.0; // 1.5 * 2^23: floats from here on are integers
     (x + BIG) - BIG
 }
@@ -94,7 +94,7 @@ pub(crate) fn affine<const N: usize, const G: usize>(
     }
     let low = low.map(|low| if low > 0.0 { 0.0 } else { low });
     let span: Lanes<G> = std::array::from_fn(|g| high[g] - low[g]);
-    let code = |x: f32, inverse: f32, low: f32| clamp(nearest(inverse * (x - low)), 0.0, most);
+    let code = |x: f32, inverse: f32, low: f32| clamp(nearest_even(inverse * (x - low)), 0.0, most);
     let inverse = span.map(|span| most / span);
     let mut best = AffineGroups { scale: inverse.map(|i| 1.0 / i), min: low, codes: [[0.0; G]; N] };
     let mut least = [0.0; G];
@@ -201,7 +201,7 @@ pub(crate) fn symmetric<const N: usize, const G: usize>(
         let (mut sum_lx, mut sum_l2) = ([0.0f32; G], [0.0f32; G]);
         for i in 0..N {
             for g in 0..G {
-                let l = clamp(nearest(inverse[g] * x[i][g]), -limit, limit - 1.0);
+                let l = clamp(nearest_even(inverse[g] * x[i][g]), -limit, limit - 1.0);
                 codes[i][g] = l + limit;
                 sum_lx[g] += by[i][g] * x[i][g] * l;
                 sum_l2[g] += by[i][g] * l * l;
@@ -232,7 +232,7 @@ pub(crate) fn symmetric_by_steps<const N: usize, const G: usize>(
     for i in 0..N {
         for g in 0..G {
             let (x, inverse) = (x[i][g], -limit / far[g]);
-            let l = clamp(nearest(inverse * x), -limit, limit - 1.0);
+            let l = clamp(nearest_even(inverse * x), -limit, limit - 1.0);
             codes[i][g] = l;
             let by = x * x;
             sum_lx[g] += by * x * l;
@@ -246,7 +246,7 @@ pub(crate) fn symmetric_by_steps<const N: usize, const G: usize>(
                 let (x, old) = (x[i][g], codes[i][g]);
                 let by = x * x;
                 let (lx, l2) = (sum_lx[g] - by * x * old, sum_l2[g] - by * old * old);
-                let new = clamp(nearest(x * l2 / lx), -limit, limit - 1.0);
+                let new = clamp(nearest_even(x * l2 / lx), -limit, limit - 1.0);
                 let (new_lx, new_l2) = (lx + by * x * new, l2 + by * new * new);
                 let gains = new_lx * new_lx * sum_l2[g] > sum_lx[g] * sum_lx[g] * new_l2;
                 if lx > 0.0 && new != old && new_l2 > 0.0 && gains {
@@ -274,7 +274,7 @@ pub(crate) fn unsigned<const G: usize>(values: &Lanes<G>, by: &Lanes<G>, most: f
     let cost = |inverse: f32| {
         let scale = 1.0 / inverse;
         values.iter().zip(by).fold(0.0f32, |cost, (&x, &by)| {
-            let l = nearest(inverse * x);
+            let l = nearest_even(inverse * x);
             let error = x - scale * if l < most { l } else { most };
             cost + by * error * error
         })
@@ -289,7 +289,7 @@ pub(crate) fn unsigned<const G: usize>(values: &Lanes<G>, by: &Lanes<G>, most: f
         }
     }
     let up_to_most = |l: f32| if l < most { l } else { most };
-    let mut codes: Lanes<G> = values.map(|x| up_to_most(nearest(inverse * x)));
+    let mut codes: Lanes<G> = values.map(|x| up_to_most(nearest_even(inverse * x)));
     let (mut sum_lx, mut sum_l2) = (0.0f32, 0.0f32);
     for g in 0..G {
         sum_lx += by[g] * values[g] * codes[g];
@@ -303,7 +303,7 @@ pub(crate) fn unsigned<const G: usize>(values: &Lanes<G>, by: &Lanes<G>, most: f
             if !(lx > 0.0 && l2 > 0.0) {
                 continue;
             }
-            let new = up_to_most(nearest(x * l2 / lx));
+            let new = up_to_most(nearest_even(x * l2 / lx));
             let (new_lx, new_l2) = (lx + by * x * new, l2 + by * new * new);
             if new != codes[g] && new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2 {
                 (codes[g], sum_lx, sum_l2) = (new, new_lx, new_l2);

@@ -43,6 +43,11 @@ impl Quant {
         8.0 * self.block_bytes() as f64 / self.block_len as f64
     }
 
+    /// Whether weights are plain floats.
+    pub const fn is_float(&self) -> bool {
+        matches!(self.codec, Codec::Float(_))
+    }
+
     /// Whether weights of this format can be decoded, and therefore run.
     pub const fn is_runnable(&self) -> bool {
         !matches!(self.codec, Codec::Named)

@@ -36,7 +36,7 @@ impl Weight {
         tensor: &HostTensor,
         roles: Roles,
     ) -> Result<Weight, BackendError> {
-        let is_float = matches!(tensor.quant().codec, Codec::Float(_));
+        let is_float = tensor.quant().is_float();
         let is_matrix = roles.matrix || roles.experts > 0;
         let packs = !is_float || (is_matrix && !roles.vector); // packing reads a whole tensor: only if it is used
         if let Some(packing) = packs.then(|| Packing::new(tensor, roles.experts)).flatten() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tern_quant::{Codec, Quant};
+use tern_quant::Quant;
 
 use crate::Tensor;
 use crate::safetensors::{Dtype, Entry};
@@ -66,7 +66,7 @@ impl Matrix {
 
     /// Whether weights are plain floats.
     pub(crate) fn is_float(&self) -> bool {
-        matches!(self.quant.codec, Codec::Float(_))
+        self.quant.is_float()
     }
 
     /// The same weights in another shape of as many.

@@ -42,7 +42,7 @@ impl ImportanceMatrix {
         let file = Checkpoint::open(path)?;
         let mut tensors = HashMap::new();
         let floats = |name: &str| {
-            let tensor = file.tensors.get(name)?;
+            let tensor = file.tensors.get(name).filter(|tensor| tensor.quant.is_float())?;
             let mut values = vec![0.0; tensor.rows() * tensor.cols()];
             tensor.quant.decode(&tensor.data(), &[], &mut values);
             Some(values)
