@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::budget::Budget;
 use crate::handle::{Command, Shared, Sizes};
 use crate::pace::Pace;
+use crate::step_cost::StepCost;
 use crate::{
     Answer, Batch, EngineError, Event, Finish, Handle, Limits, RequestId, Runner, Scheduler,
     SharedConstraint, Want,
@@ -29,6 +30,7 @@ pub struct Engine {
     /// The step in flight on a runner that runs ahead.
     in_flight: Option<Submitted>,
     budget: Budget,
+    cost: StepCost,
     pace: Pace,
     /// When the last step was collected.
     collected: Instant,
@@ -57,6 +59,7 @@ impl Engine {
             runner,
             in_flight: None,
             budget,
+            cost: StepCost::default(),
             pace: Pace::default(),
             collected: Instant::now(),
             masks: None,
@@ -105,7 +108,7 @@ impl Engine {
 
     /// Plans a step and submits it; `None` if the result of the one in flight must be known first.
     fn begin(&mut self, shared: &Shared) -> Result<Option<Submitted>, EngineError> {
-        let batch = self.scheduler.plan(self.budget.tokens());
+        let batch = self.scheduler.plan_few(self.budget.tokens(), |all, clients| self.cost.few(all, clients));
         let in_flight = self.in_flight.as_ref().map_or(0, |step| step.batch.tokens());
         let expected = self.pace.expected(batch.tokens().max(in_flight));
         shared.lock().begin(self.scheduler.stats(), expected);
@@ -160,6 +163,9 @@ impl Engine {
         let (tokens, took) = (step.batch.tokens(), self.collected - began);
         self.budget.learn(tokens, took);
         self.pace.learn(tokens, took);
+        if tokens == step.batch.entries.len() {
+            self.cost.learn(tokens, took);
+        }
         if answers.len() != step.batch.entries.len() {
             let (got, want) = (answers.len(), step.batch.entries.len());
             return Err(EngineError::Runner(format!("the runner returned {got} answers for {want} entries")));

@@ -1,5 +1,6 @@
 //! The public side of an engine: requests in, streams of tokens out.
 
+use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -50,14 +51,17 @@ impl Handle {
         if let Some(why) = &state.ended {
             return Err(why.clone());
         }
-        shared.sizes.limits.queue(state.stats.running, state.stats.waiting)?;
+        let client = request.client;
+        let own = state.open.get(&client).copied().unwrap_or(0);
+        shared.sizes.limits.queue(state.stats.running, state.stats.waiting, own)?;
+        state.open.insert(client, own + 1);
         let id = state.next_id;
         state.next_id += 1;
         state.stats.waiting += 1;
         state.inbox.push(Command::Add { id, request: Box::new(request), stream });
         drop(state);
         shared.wake.notify_one();
-        Ok(TokenStream { id, events, ended: false, owner: Arc::clone(&self.owner) })
+        Ok(TokenStream { id, client, events, ended: false, owner: Arc::clone(&self.owner) })
     }
 
     /// Refuses a request that can never run here; [`Handle::generate`] does so too.
@@ -126,6 +130,7 @@ impl Handle {
 /// Blocking code iterates over it; async code calls [`TokenStream::next`]. It ends after [`Event::is_last`].
 pub struct TokenStream {
     id: RequestId,
+    client: u64,
     events: UnboundedReceiver<Event>,
     ended: bool,
     owner: Arc<Owner>,
@@ -182,8 +187,9 @@ impl Iterator for TokenStream {
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
+        let mut state = self.owner.shared.lock();
+        state.close(self.client);
         if !self.ended {
-            let mut state = self.owner.shared.lock();
             if state.ended.is_none() {
                 state.inbox.push(Command::Cancel(self.id));
             }
@@ -254,9 +260,21 @@ pub(crate) struct State {
     /// None while the engine thread sleeps or has ended.
     in_flight: Option<InFlight>,
     next_id: RequestId,
+    /// Streams per client.
+    open: HashMap<u64, usize>,
 }
 
 impl State {
+    /// A stream of a client is dropped.
+    fn close(&mut self, client: u64) {
+        if let Some(open) = self.open.get_mut(&client) {
+            *open -= 1;
+            if *open == 0 {
+                self.open.remove(&client);
+            }
+        }
+    }
+
     /// Publishes the scheduler's counts; requests in the inbox count as waiting.
     pub(crate) fn publish(&mut self, stats: Stats) {
         let added = self.inbox.iter().filter(|command| matches!(command, Command::Add { .. })).count();
@@ -284,7 +302,15 @@ impl State {
 
 impl Shared {
     pub(crate) fn new(sizes: Sizes, stats: Stats) -> Shared {
-        let state = State { inbox: vec![], stats, stopping: false, ended: None, in_flight: None, next_id: 1 };
+        let state = State {
+            inbox: vec![],
+            stats,
+            stopping: false,
+            ended: None,
+            in_flight: None,
+            next_id: 1,
+            open: HashMap::new(),
+        };
         Shared { sizes, state: Mutex::new(state), wake: Condvar::new(), closed: Notify::new() }
     }
 

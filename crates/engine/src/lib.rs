@@ -22,7 +22,9 @@
 mod batch;
 mod budget;
 mod capacity;
+mod clients;
 mod constraint;
+mod decoding;
 mod engine;
 mod error;
 
@@ -38,6 +40,8 @@ mod scripted;
 mod sequence;
 mod slots;
 mod snapshots;
+mod stats;
+mod step_cost;
 
 pub use batch::{Answer, Batch, Entry, Want};
 pub use capacity::{Capacity, StateCapacity, WindowPages};
@@ -50,8 +54,9 @@ pub use limits::Limits;
 pub use pages::{Need, PageList, Pages};
 pub use request::{Event, Finish, Pooling, Request, RequestId, WholeRows};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
-pub use scheduler::{Scheduler, Stats};
+pub use scheduler::Scheduler;
 pub use scripted::ScriptedRunner;
+pub use stats::Stats;
 pub use tern_graph::{
     Breakers, Dry, Mask, Mirostat, MirostatVersion, PageTable, Sample, Sampled, Sampling, SamplingError,
     StateSlots, Xtc,

@@ -2,6 +2,11 @@
 
 use crate::{Capacity, EngineError, Pooling, Request, StateCapacity};
 
+/// Clients with fewer requests than this part of `max_waiting` may use the reserve of the queue.
+const FEW: usize = 16;
+/// The reserve is this part of `max_waiting`.
+const RESERVE: usize = 4;
+
 /// How an engine uses the [`Capacity`] of its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -10,7 +15,8 @@ pub struct Limits {
     pub max_seqs: usize,
     /// Tokens in a sequence, prompt and generated together.
     pub max_context: usize,
-    /// Requests that may wait while `max_seqs` run.
+    /// Requests that may wait while `max_seqs` run. A quarter more may, of clients that have few: one client with many
+    /// requests does not close the queue to others.
     pub max_waiting: usize,
     /// Target duration of a step during prefill, in milliseconds; 0 disables it: steps then have up to `max_tokens`
     /// tokens.
@@ -67,11 +73,12 @@ impl Limits {
         Ok(())
     }
 
-    /// Refuses one more request if as many run and wait as may.
-    pub(crate) fn queue(&self, running: usize, waiting: usize) -> Result<(), EngineError> {
+    /// Refuses one more request, of a client that has `own`, if as many run and wait as may.
+    pub(crate) fn queue(&self, running: usize, waiting: usize, own: usize) -> Result<(), EngineError> {
         let Limits { max_seqs, max_waiting, .. } = *self;
+        let reserve = if own < max_waiting / FEW { max_waiting / RESERVE } else { 0 };
         // a free slot counts as room to wait: the request takes it in the next step
-        if running + waiting >= max_seqs.saturating_add(max_waiting) {
+        if running + waiting >= max_seqs.saturating_add(max_waiting).saturating_add(reserve) {
             return Err(EngineError::QueueFull { running, waiting, max_seqs, max_waiting });
         }
         Ok(())
@@ -125,5 +132,22 @@ mod tests {
         ] {
             assert_eq!(message(LIMITS.admit(&Request::new(vec![0; prompt], max_tokens), &CAPACITY)), want);
         }
+    }
+
+    #[test]
+    fn a_full_queue_has_a_reserve_for_clients_with_few_requests() {
+        let limits = Limits { max_seqs: 2, max_waiting: 64, ..LIMITS };
+        let full = |running, waiting, own| limits.queue(running, waiting, own).is_err();
+        for (running, waiting, own, refused) in [
+            (2, 63, 65, false),
+            (2, 64, 66, true),
+            (2, 64, 4, true),
+            (2, 64, 3, false),
+            (2, 79, 0, false),
+            (2, 80, 0, true),
+        ] {
+            assert_eq!(full(running, waiting, own), refused, "{running} {waiting} {own}");
+        }
+        assert!(LIMITS.queue(2, 1, 0).is_err(), "a short queue has no reserve");
     }
 }

@@ -20,8 +20,12 @@ pub struct Request {
     pub sampling: Sampling,
     /// The model's end-of-generation tokens: sampling one ends the text. If empty, `max_tokens` are generated.
     pub end_tokens: Arc<[u32]>,
-    /// Lower is scheduled first; requests of equal priority in order of arrival.
+    /// Lower is scheduled first; requests of equal priority fairly between clients, then in order of arrival.
     pub priority: i32,
+    /// Whose request it is; requests with the same number share what a client gets.
+    pub client: u64,
+    /// The penalties of the sampling parameters look at so many of the last tokens; without it at all.
+    pub penalty_window: Option<usize>,
     /// Which tokens may come next.
     pub constraint: Option<SharedConstraint>,
     /// The first tokens that are generated are a prompt of this length: they do not count as generated for sampling.
@@ -61,6 +65,8 @@ impl Request {
             sampling: Sampling::default(),
             end_tokens: Arc::new([]),
             priority: 0,
+            client: 0,
+            penalty_window: None,
             constraint: None,
             scored: 0,
             pooling: None,

@@ -1,63 +1,22 @@
 //! Which sequences run in the next step, with which tokens, on which pages.
 //!
 //! There is no prefill phase and no decode phase: a sequence has computed and pending tokens, and a plan schedules the
-//! pending ones within the token budget. Sequences are ordered by priority, then by arrival. Sequences that are decoding
-//! get one token in every step. Of the rest of the budget, half goes to the first unfinished prompt, which therefore
+//! pending ones within the token budget. Sequences are ordered by priority, then fairly between clients, then by arrival;
+//! see [`Clients`]. Sequences that are decoding get one token in every step, or take turns if one client has many; see
+//! [`decoding`]. Of the rest of the budget, half goes to the first unfinished prompt, which therefore
 //! always advances, and the rest to the shortest prompts first: a short question does not wait behind a long document.
-//! The first sequence is never preempted, so every sequence finishes.
+//! The first sequence is never preempted, so every sequence finishes. The last one is preempted if pages are short, or if
+//! its client has at least two more running than a client that waits.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
+use crate::clients::Clients;
+use crate::decoding::{self, Candidate};
 use crate::sequence::Sequence;
-use crate::{Answer, Batch, Capacity, EngineError, Entry, Event, Limits, Pages, Request, RequestId};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Event, Limits, Pages, Request, RequestId, Stats};
 
 /// Prompts in prefill at the same time; with more, each would finish later.
 const UNFINISHED_PROMPTS: usize = 8;
-
-/// Counts of an engine: its state, and totals since it started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Sequences that hold pages.
-    pub running: usize,
-    /// Sequences that hold none.
-    pub waiting: usize,
-    /// Free pages.
-    pub pages_free: usize,
-    /// Free pages with a cached prefix.
-    pub pages_cached: usize,
-    /// Pages in total.
-    pub pages_total: usize,
-    /// Free pages of layers with a window; 0 if they have no pages of their own.
-    pub window_pages_free: usize,
-    /// Those of them with a cached prefix.
-    pub window_pages_cached: usize,
-    /// Pages of layers with a window in total.
-    pub window_pages_total: usize,
-    /// Slots for the state of recurrent layers; 0 if the model has none.
-    pub state_slots_total: usize,
-    /// Those of them that no sequence holds, with or without a snapshot.
-    pub state_slots_free: usize,
-    /// Those of them that are snapshots.
-    pub state_snapshots: usize,
-    /// Bytes per slot.
-    pub state_slot_bytes: u64,
-    /// Snapshots taken.
-    pub snapshots_taken: u64,
-    /// Prompts that started after a snapshot.
-    pub snapshot_hits: u64,
-    /// Tokens reported, without end tokens.
-    pub tokens_generated: u64,
-    /// Tokens of the prompts whose prefill is complete, each prompt counted once.
-    pub prompt_tokens: u64,
-    /// Tokens of prompts that started, each prompt counted once.
-    pub started_tokens: u64,
-    /// Those of them that were found in the prefix cache.
-    pub cached_tokens: u64,
-    /// Steps run.
-    pub steps: u64,
-    /// Sequences preempted because others needed their pages.
-    pub preemptions: u64,
-}
 
 /// The sequences of an engine. Holds integers only: no clock, thread or device.
 ///
@@ -70,9 +29,12 @@ pub struct Scheduler {
     pages: Pages,
     /// In scheduling order.
     running: Vec<Sequence>,
-    /// In scheduling order.
+    /// By priority and arrival.
     waiting: VecDeque<Sequence>,
+    clients: Clients,
     arrivals: u64,
+    /// Counts tokens that were decoded.
+    chosen: u64,
     done: Stats,
 }
 
@@ -86,7 +48,9 @@ impl Scheduler {
             pages: Pages::new(&capacity),
             running: vec![],
             waiting: VecDeque::new(),
+            clients: Clients::default(),
             arrivals: 0,
+            chosen: 0,
             done: Stats::default(),
         })
     }
@@ -94,11 +58,12 @@ impl Scheduler {
     /// Adds a request; an error says why it can never run, or that the queue is full.
     pub fn add(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
         self.limits.admit(&request, &self.capacity)?;
-        self.limits.queue(self.running.len(), self.waiting.len())?;
+        self.limits.queue(self.running.len(), self.waiting.len(), self.clients.open(request.client))?;
         if self.running.iter().chain(&self.waiting).any(|s| s.id == id) {
             return Err(EngineError::Duplicate(id));
         }
         self.arrivals += 1;
+        self.clients.enter(request.client);
         self.wait(Sequence::new(id, self.arrivals, request));
         Ok(())
     }
@@ -106,7 +71,11 @@ impl Scheduler {
     /// Drops a request and releases its pages; false if there is none of this id.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         let before = self.running.len() + self.waiting.len();
-        self.waiting.retain(|s| s.id != id);
+        if let Some(at) = self.waiting.iter().position(|s| s.id == id)
+            && let Some(sequence) = self.waiting.remove(at)
+        {
+            self.clients.leave_queue(sequence.client());
+        }
         self.running.iter_mut().filter(|s| s.id == id).for_each(|s| s.finished = true);
         self.sweep();
         self.running.len() + self.waiting.len() < before
@@ -117,12 +86,17 @@ impl Scheduler {
     /// While a batch is in flight, the next step carries over its samples, which are not known yet. The plan is empty if
     /// they must be known first, or if there is nothing to do.
     pub fn plan(&mut self, budget: usize) -> Batch {
+        self.plan_few(budget, |all, _| all)
+    }
+
+    /// The same; while one client has more decoding sequences than another, a step has only `few(all, clients)` of all that
+    /// could decode a token, but one per client.
+    pub fn plan_few(&mut self, budget: usize, few: impl Fn(usize, usize) -> usize) -> Batch {
         // never plan a step that would skip a decoding sequence
-        if self.running.iter().any(Sequence::must_wait) || !self.grow_pages() {
+        if self.running.iter().any(Sequence::must_wait) || !self.grow_pages() || !self.admit_all() {
             return Batch::default();
         }
-        while self.admit() {}
-        let grants = self.share(budget.clamp(self.running.len(), self.capacity.max_tokens));
+        let grants = self.share(budget.clamp(self.running.len(), self.capacity.max_tokens), few);
         let mut batch = Batch { entries: Vec::with_capacity(grants.len()), started: vec![] };
         let mut samples = 0;
         for (sequence, mut grant) in self.running.iter_mut().zip(grants) {
@@ -219,9 +193,9 @@ impl Scheduler {
     }
 
     /// Tokens per running sequence in this step.
-    fn share(&self, mut budget: usize) -> Vec<usize> {
+    fn share(&mut self, mut budget: usize, few: impl Fn(usize, usize) -> usize) -> Vec<usize> {
         let mut grants = vec![0; self.running.len()];
-        let mut prompts = vec![];
+        let (mut prompts, mut decoding) = (vec![], vec![]);
         for (i, sequence) in self.running.iter().enumerate() {
             if !self.pages.covers(&sequence.held, sequence.length(), sequence.next_length()) {
                 continue; // the last sequence found no page and skips this step
@@ -235,12 +209,15 @@ impl Scheduler {
                         budget = budget.saturating_sub(whole);
                     }
                 }
-                1 => {
-                    grants[i] = 1;
-                    budget = budget.saturating_sub(1);
-                }
+                1 => decoding.push(Candidate { at: i, client: sequence.client(), stepped: sequence.stepped }),
                 _ => prompts.push(i),
             }
+        }
+        for i in decoding::choose(decoding, few) {
+            self.chosen += 1;
+            self.running[i].stepped = self.chosen;
+            grants[i] = 1;
+            budget = budget.saturating_sub(1);
         }
         let Some((&first, others)) = prompts.split_first() else { return grants };
         let mut others = others.to_vec();
@@ -277,43 +254,102 @@ impl Scheduler {
     }
 
     fn preempt_last(&mut self) {
-        let Some(mut sequence) = self.running.pop() else { return };
+        self.preempt(self.running.len() - 1);
+    }
+
+    fn preempt(&mut self, at: usize) {
+        let mut sequence = self.running.remove(at);
         sequence.release_pages(&mut self.pages);
         self.done.preemptions += 1;
+        self.clients.stop(sequence.client());
         self.wait(sequence);
     }
 
-    /// Inserts a sequence into the queue, in scheduling order.
+    /// Inserts a sequence into the queue.
     fn wait(&mut self, sequence: Sequence) {
-        let at = self.waiting.partition_point(|s| s.rank() < sequence.rank());
+        let at = self.waiting.partition_point(|s| s.waiting_rank() < sequence.waiting_rank());
         self.waiting.insert(at, sequence);
     }
 
-    /// Starts the first waiting sequence, if fewer than `max_seqs` run and there are pages for all its known tokens and state
-    /// slots.
-    fn admit(&mut self) -> bool {
-        let prompts = self.running.iter().filter(|s| s.pending() > 1 && !s.is_whole()).count();
+    /// Starts sequences while there is room for the next one, which others make if their client has more than a fair share;
+    /// false if the one to preempt is in flight.
+    fn admit_all(&mut self) -> bool {
+        while let Some(next) = self.next_waiting() {
+            if self.has_room(next) {
+                self.admit(next);
+                continue;
+            }
+            if self.clients.is_one() {
+                return true;
+            }
+            let (rank, client) = (self.waiting[next].waiting_rank(), self.waiting[next].client());
+            let yields =
+                |s: &Sequence| s.waiting_rank().0 >= rank.0 && self.clients.yields(s.client(), client);
+            match self.running.iter().rposition(yields) {
+                None => return true,
+                Some(last) if self.running[last].is_in_flight() => return false,
+                Some(last) => self.preempt(last),
+            }
+        }
+        true
+    }
+
+    /// The waiting sequence that is next: of those with the best priority the first of the client that has the least.
+    fn next_waiting(&self) -> Option<usize> {
+        let (best, _) = self.waiting.front()?.waiting_rank();
+        if self.clients.is_one() {
+            return Some(0);
+        }
+        let same = self.waiting.iter().take_while(|s| s.waiting_rank().0 == best);
+        // arrivals are in order: the first of equals is kept
+        same.enumerate().min_by_key(|(_, s)| self.clients.standing(s.client())).map(|(at, _)| at)
+    }
+
+    /// Whether a waiting sequence can start: fewer than `max_seqs` run, few prompts are in prefill, and there are pages for
+    /// all its known tokens and state slots.
+    fn has_room(&self, at: usize) -> bool {
         let most = self.limits.max_seqs.min(self.capacity.sequences());
-        if self.running.len() >= most || prompts >= UNFINISHED_PROMPTS {
+        if self.running.len() >= most || !self.may_prefill(self.waiting[at].client()) {
             return false;
         }
-        let Some(first) = self.waiting.front() else { return false };
         // each running sequence may soon need one more page and should not have to preempt the new one for it
         let spare = self.running.len();
-        if !self.pages.has(first.need(&self.pages), spare) {
-            return false;
+        self.pages.has(self.waiting[at].need(&self.pages), spare)
+    }
+
+    /// Whether one more prompt of a client may be in prefill: if there are few, or if another client has at least two more.
+    fn may_prefill(&self, client: u64) -> bool {
+        let prompts = || self.running.iter().filter(|s| s.pending() > 1 && !s.is_whole());
+        if prompts().count() < UNFINISHED_PROMPTS {
+            return true;
         }
-        let Some(mut sequence) = self.waiting.pop_front() else { return false };
+        let mut counts = HashMap::from([(client, 0_usize)]);
+        prompts().for_each(|s| *counts.entry(s.client()).or_default() += 1);
+        counts.values().any(|count| *count > counts[&client] + 1)
+    }
+
+    fn admit(&mut self, at: usize) {
+        let Some(mut sequence) = self.waiting.remove(at) else { return };
         let acquired = sequence.acquire_pages(&mut self.pages);
         debug_assert!(acquired, "there were enough free pages");
+        self.clients.start(sequence.client());
+        sequence.turn = self.next_turn(sequence.client());
         let at = self.running.partition_point(|s| s.rank() < sequence.rank());
         self.running.insert(at, sequence);
-        true
+    }
+
+    /// The turn of a client's next sequence: after its running ones, and not before the earliest of all, so that a client is
+    /// not behind for what ran before others came.
+    fn next_turn(&self, client: u64) -> u64 {
+        let own = self.running.iter().filter(|s| s.client() == client).map(|s| s.turn + 1).max();
+        let earliest = self.running.iter().map(|s| s.turn).min();
+        own.max(earliest).unwrap_or(0)
     }
 
     fn sweep(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.finished) {
             sequence.release_pages(&mut self.pages);
+            self.clients.leave(sequence.client());
         }
     }
 }

@@ -14,6 +14,10 @@ pub(crate) struct Sequence {
     pub(crate) id: RequestId,
     /// Order of arrival in this engine.
     pub(crate) arrival: u64,
+    /// Its place among the sequences of its client, set when it starts; comparable between clients.
+    pub(crate) turn: u64,
+    /// When it was chosen to decode last; increases with every choice.
+    pub(crate) stepped: u64,
     /// The prompt, then the generated tokens.
     pub(crate) tokens: Vec<u32>,
     /// Number of tokens in the pages.
@@ -51,6 +55,8 @@ impl Sequence {
         Sequence {
             id,
             arrival,
+            turn: 0,
+            stepped: 0,
             computed: 0,
             planned: 0,
             unknown: 0,
@@ -71,9 +77,19 @@ impl Sequence {
         }
     }
 
-    /// Scheduling order: lower first.
-    pub(crate) fn rank(&self) -> (i32, u64) {
+    /// Scheduling order of running sequences: lower first.
+    pub(crate) fn rank(&self) -> (i32, u64, u64) {
+        (self.request.priority, self.turn, self.arrival)
+    }
+
+    /// Order in the queue: lower first.
+    pub(crate) fn waiting_rank(&self) -> (i32, u64) {
         (self.request.priority, self.arrival)
+    }
+
+    /// Whose request it is.
+    pub(crate) fn client(&self) -> u64 {
+        self.request.client
     }
 
     /// Tokens, known or in flight, that will be in the pages; the last one of a text never is.
@@ -230,12 +246,16 @@ impl Sequence {
     /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them
     /// would copy them.
     fn count(&mut self) {
-        if self.sampling.has_penalties() {
-            let prompt = self.prompt_len + self.request.scored;
-            for (at, &id) in self.tokens.iter().enumerate().skip(self.counted) {
-                if at < prompt { self.seen.see(id) } else { self.seen.add(id) }
+        let prompt = self.prompt_len + self.request.scored;
+        match self.request.penalty_window.filter(|window| *window < self.tokens.len()) {
+            _ if !self.sampling.has_penalties() => {}
+            Some(window) => self.seen = seen_last(&self.tokens, window, prompt),
+            None => {
+                for (at, &id) in self.tokens.iter().enumerate().skip(self.counted) {
+                    if at < prompt { self.seen.see(id) } else { self.seen.add(id) }
+                }
+                self.counted = self.tokens.len();
             }
-            self.counted = self.tokens.len();
         }
     }
 
@@ -305,6 +325,20 @@ impl Sequence {
         self.failed = matches!(event, Event::Failed(_));
         emit(event);
     }
+}
+
+/// The last `window` tokens, of which those after the first `prompt` of all were generated.
+fn seen_last(tokens: &[u32], window: usize, prompt: usize) -> Seen {
+    let from = tokens.len().saturating_sub(window);
+    let mut counts: Vec<(u32, u32)> =
+        (from..).zip(&tokens[from..]).map(|(at, id)| (*id, u32::from(at >= prompt))).collect();
+    counts.sort_unstable();
+    counts.dedup_by(|next, kept| {
+        let same = next.0 == kept.0;
+        kept.1 += if same { next.1 } else { 0 };
+        same
+    });
+    counts.into()
 }
 
 #[cfg(test)]
@@ -395,6 +429,36 @@ mod tests {
         sequence.advance(&entry, &Answer::Token(Sampled { id: 2, ..Sampled::default() }), &mut |_| ());
         let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
+    }
+
+    #[test]
+    fn penalties_may_see_the_last_tokens_only() {
+        let sampling = Sampling { frequency: 1.0, ..Sampling::default() };
+        for (window, want) in [
+            (Some(3), vec![(2, 2), (4, 0)]),
+            (Some(2), vec![(2, 2)]),
+            (Some(0), vec![]),
+            (Some(5), vec![(2, 2), (4, 0), (7, 0)]),
+            (Some(9), vec![(2, 2), (4, 0), (7, 0)]),
+            (None, vec![(2, 2), (4, 0), (7, 0)]),
+        ] {
+            let request = Request {
+                sampling: sampling.clone(),
+                penalty_window: window,
+                ..Request::new(vec![7, 4, 4], 9)
+            };
+            let mut sequence = Sequence::new(1, 1, request);
+            for grant in [3, 1] {
+                let entry = sequence.next_entry(grant, 0);
+                sequence.advance(
+                    &entry,
+                    &Answer::Token(Sampled { id: 2, ..Sampled::default() }),
+                    &mut |_| (),
+                );
+            }
+            let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
+            assert_eq!(seen, Some(want), "{window:?}");
+        }
     }
 
     #[test]

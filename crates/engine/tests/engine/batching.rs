@@ -25,12 +25,15 @@ fn request() -> impl Strategy<Value = Request> {
         seed,
         ..Sampling::default()
     });
-    (prompt(), 1..40usize, sampling, ends, -1..2i32, pooling).prop_map(
-        |(prompt, max_tokens, sampling, ends, priority, pooling)| Request {
+    let window = prop::option::weighted(0.3, 0..30usize);
+    (prompt(), 1..40usize, sampling, ends, (-1..2i32, 0..3u64), (pooling, window)).prop_map(
+        |(prompt, max_tokens, sampling, ends, (priority, client), (pooling, penalty_window))| Request {
             sampling,
             end_tokens: ends.into(),
             priority,
+            client,
             pooling,
+            penalty_window,
             ..Request::new(prompt, max_tokens)
         },
     )

@@ -100,7 +100,8 @@ pub(crate) fn run(
             return Err(format!("still going after {step} steps: {:?}", scheduler.stats()));
         }
         let budget = budgets[step % budgets.len()];
-        let batch = scheduler.plan(budget);
+        // any size of steps while clients compete
+        let batch = scheduler.plan_few(budget, |all, _| 1 + budget % all);
         if in_flight.is_empty() && batch.entries.is_empty() != scheduler.is_idle() {
             return Err(format!("planned {batch:?} with {:?}", scheduler.stats()));
         }

@@ -4,6 +4,7 @@
 mod batching;
 #[cfg(test)]
 mod failing;
+mod fairness;
 #[cfg(test)]
 mod graph;
 #[cfg(test)]
