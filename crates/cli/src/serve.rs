@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tern::engine::WholeRows;
+use tern::text::FillOrder;
 use tern::{Context, KvMemory, LoadOptions, Model, Pooling, units};
 use tern_server::{Config, KeepModels, Library, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
@@ -166,6 +167,7 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
             UnknownArg::Refuse => UnknownParameters::Refuse,
             UnknownArg::Ignore => UnknownParameters::Ignore,
         },
+        fill_order: if args.spm_infill { FillOrder::SuffixFirst } else { FillOrder::PrefixFirst },
         max_connections_per_peer: args.max_connections_per_peer.unwrap_or(defaults.max_connections_per_peer),
         ..defaults
     }

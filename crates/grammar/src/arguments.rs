@@ -4,6 +4,8 @@
 //! booleans, and objects and arrays in elements follow their schema. Strings are free text, one of their `enum` or of
 //! their length; patterns and formats do not apply to them.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value, json};
 use tern_text::{LiteralStyle, TagStyle, Tokenizer, Types, ValueKind};
 
@@ -19,20 +21,25 @@ const REFERENCES: usize = 8;
 /// Nesting of lists that is examined.
 const LISTS: usize = 4;
 
+/// Elements inside the arguments of all calls that have their own rule.
+const ELEMENTS: usize = 256;
+
 /// Any text.
 const TEXT: &str = "(?s:.*)";
 
 /// Writes Lark for a vocabulary.
 pub(crate) struct Writer<'a> {
     pub(crate) tokenizer: &'a Tokenizer,
+    /// Elements inside elements that may still be written; further values are JSON.
+    pub(crate) elements_left: Cell<usize>,
 }
 
 /// A property of a schema.
-struct Property<'a> {
-    key: &'a str,
-    schema: &'a Value,
-    types: Types,
-    required: bool,
+pub(crate) struct Property<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) schema: &'a Value,
+    pub(crate) types: Types,
+    pub(crate) required: bool,
 }
 
 /// A part of a fixed text.
@@ -41,7 +48,11 @@ enum Piece<'t> {
     Control(u32),
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    pub(crate) fn new(tokenizer: &'a Tokenizer) -> Writer<'a> {
+        Writer { tokenizer, elements_left: Cell::new(ELEMENTS) }
+    }
+
     /// A text in Lark, with its control tokens as token ids.
     pub(crate) fn markup(&self, text: &str) -> String {
         let lark = |piece: &Piece<'_>| match piece {
@@ -92,7 +103,7 @@ impl Writer<'_> {
     pub(crate) fn tags(&self, style: &TagStyle, rule: &str, schema: &Value) -> (String, String) {
         let mut inside = Vec::new();
         let mut rules = String::new();
-        for (at, property) in properties(schema).into_iter().enumerate() {
+        for (at, property) in properties(schema, schema).into_iter().enumerate() {
             let name = format!("{rule}_{at}");
             let mut options = Vec::new();
             for (n, (after_key, kind)) in style.after_key.iter().enumerate() {
@@ -101,6 +112,12 @@ impl Writer<'_> {
                     ValueKind::Schema => property.types.allows_named("string"),
                     ValueKind::String if property.types.allows_named("string") => true,
                     ValueKind::Json if !property.types.is_string() => false,
+                    ValueKind::Elements => {
+                        let (element, more) = self.element(style, &name, &property, schema);
+                        options.push(element);
+                        rules += &more;
+                        continue;
+                    }
                     _ => continue,
                 };
                 if free {
@@ -120,7 +137,7 @@ impl Writer<'_> {
 
     /// Keys and values: what is between the brackets of a call, and its rules.
     pub(crate) fn literals(&self, style: &LiteralStyle, rule: &str, schema: &Value) -> (String, String) {
-        let properties = properties(schema);
+        let properties = properties(schema, schema);
         let separator = if style.quote.is_empty() { "\", \"" } else { "\",\"" };
         let mut rules = String::new();
         let count = properties.len();
@@ -170,7 +187,7 @@ impl Writer<'_> {
     }
 
     /// A string value and the text after it, and the rules for them.
-    fn text(&self, after: &str, rule: &str, property: &Property<'_>) -> (String, String) {
+    pub(crate) fn text(&self, after: &str, rule: &str, property: &Property<'_>) -> (String, String) {
         match choices(property).filter(|_| property.types.is_string()) {
             // one terminal: one choice may be a prefix of another
             Some(choices) => {
@@ -233,9 +250,9 @@ fn some(pattern: &str) -> String {
 }
 
 /// The properties of a schema, in its order, and required ones that it does not describe.
-fn properties(schema: &Value) -> Vec<Property<'_>> {
+pub(crate) fn properties<'a>(schema: &'a Value, root: &'a Value) -> Vec<Property<'a>> {
     static ANY: Value = Value::Bool(true);
-    let object = resolved(schema, schema);
+    let object = resolved(schema, root);
     let required: Vec<&str> = object
         .get("required")
         .and_then(Value::as_array)
@@ -246,13 +263,13 @@ fn properties(schema: &Value) -> Vec<Property<'_>> {
     let known = object.get("properties").and_then(Value::as_object);
     let mut out: Vec<Property<'_>> = Vec::new();
     for (key, property) in known.into_iter().flatten() {
-        let types = Types::of_schema(property, schema);
-        let property = resolved(property, schema);
+        let types = Types::of_schema(property, root);
+        let property = resolved(property, root);
         out.push(Property { key, schema: property, types, required: required.contains(&key.as_str()) });
     }
     for key in required {
         if known.is_none_or(|known| !known.contains_key(key)) {
-            let types = Types::of_schema(&ANY, schema);
+            let types = Types::of_schema(&ANY, root);
             out.push(Property { key, schema: &ANY, types, required: true });
         }
     }
@@ -260,7 +277,7 @@ fn properties(schema: &Value) -> Vec<Property<'_>> {
 }
 
 /// The schema that a reference names.
-fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+pub(crate) fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let mut at = schema;
     for _ in 0..REFERENCES {
         let path = at.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#'));
@@ -273,7 +290,7 @@ fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
 }
 
 /// The schema of a property, with the definitions that it may refer to.
-fn with_definitions(property: &Value, root: &Value) -> Value {
+pub(crate) fn with_definitions(property: &Value, root: &Value) -> Value {
     let mut fields = match property {
         Value::Object(fields) => fields.clone(),
         _ => Map::new(),
@@ -294,13 +311,15 @@ fn json_of(property: &Property<'_>, root: &Value, after_key: &str) -> Option<Val
     match named {
         None => Some(plain()),
         Some(name) if !property.types.allows_named(name) => None,
-        Some(name) => {
-            let only = ["number", "boolean", "object", "array", "null", "string"]
-                .iter()
-                .all(|other| *other == name || !property.types.allows_named(other));
-            Some(if only { plain() } else { json!({"type": name}) })
-        }
+        Some(name) => Some(if is_only(property.types, name) { plain() } else { json!({"type": name}) }),
     }
+}
+
+/// Whether no other type than the named one is allowed.
+pub(crate) fn is_only(types: Types, name: &str) -> bool {
+    ["number", "boolean", "object", "array", "null", "string"]
+        .iter()
+        .all(|other| (*other == name) == types.allows_named(other))
 }
 
 /// The strings that a property allows, if it lists them.

@@ -25,12 +25,12 @@ pub(crate) fn lark(
     if found > limits::TEXT {
         return Err(GrammarError::Size { what: "list of tool names", found, limit: limits::TEXT });
     }
-    let writer = Writer { tokenizer };
+    let writer = Writer::new(tokenizer);
     let CallTexts { open, before_name, before_arguments, arguments: form, after_arguments, separator, close } =
         texts;
     // calls can only be repeated if a marker separates them
     let marked = match form {
-        ArgumentForm::Json => !separator.is_empty() && (!open.is_empty() || !before_name.is_empty()),
+        ArgumentForm::Json => !separator.is_empty(),
         _ => !separator.is_empty() || !after_arguments.is_empty(),
     };
     let more = if many && marked {

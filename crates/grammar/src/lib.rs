@@ -29,6 +29,7 @@ mod arguments;
 mod calls;
 mod compiler;
 mod constraint;
+mod elements;
 mod error;
 mod gbnf;
 mod grammar;

@@ -1,64 +1,40 @@
-//! Fairness between clients: how many requests each has, and the priority that follows from it.
+//! Who sent a request, as a number: the engine shares its work between clients.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Requests of a client that are distinguished; further ones rank equally.
-const RANKS: i64 = 1 << 10;
+use serde_json::Value;
 
-/// Who sent a request: the hash of its API key, and the user that it names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct ClientKey {
-    pub(crate) key: u64,
-    pub(crate) user: Option<String>,
+use crate::params::Params;
+
+/// The parameters that may name a user: the older and the newer one of OpenAI.
+pub(crate) const NAMES: &[&str] = &["user", "safety_identifier"];
+
+/// The same of Anthropic, in which it is the member `user_id`.
+pub(crate) const ANTHROPIC_NAMES: &[&str] = &["metadata"];
+
+/// The user that a request names.
+pub(crate) fn name(params: &mut Params) -> Option<String> {
+    let name = |name: &&str| match params.take(name)? {
+        Value::String(name) => Some(name),
+        object => object.get("user_id")?.as_str().map(str::to_owned),
+    };
+    NAMES.iter().chain(ANTHROPIC_NAMES).find_map(name)
 }
 
-/// The sequences of each client that are running or waiting.
-#[derive(Clone, Default)]
-pub(crate) struct Clients(Arc<Mutex<HashMap<ClientKey, usize>>>);
-
-/// A request in its client's count, until it is dropped.
-pub(crate) struct ClientTurn {
-    clients: Clients,
-    key: ClientKey,
-    /// Sequences of this request.
-    count: usize,
-    /// Sequences of the client before it.
-    before: usize,
+/// The user that a request names; 0 without one.
+pub(crate) fn user(name: Option<&str>) -> u64 {
+    name.map_or(0, |name| hash(&name))
 }
 
-impl Clients {
-    /// Counts a request of `count` sequences.
-    pub(crate) fn enter(&self, key: ClientKey, count: usize) -> ClientTurn {
-        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = clients.entry(key.clone()).or_default();
-        let before = *open;
-        *open += count;
-        drop(clients);
-        ClientTurn { clients: self.clone(), key, count, before }
-    }
+/// The client: an API key, as a hash, and the user that its request names.
+pub(crate) fn client(key: u64, user: u64) -> u64 {
+    hash(&(key, user))
 }
 
-impl ClientTurn {
-    /// The priority for the engine: the request's own, then the number of requests that its client already has. So the
-    /// first request of a client is scheduled before the hundredth of another, however late it arrives.
-    pub(crate) fn priority(&self, requested: i32) -> i32 {
-        let rank = i64::try_from(self.before).unwrap_or(i64::MAX).min(RANKS - 1);
-        let priority = i64::from(requested).saturating_mul(RANKS).saturating_add(rank);
-        priority.clamp(i64::from(i32::MIN) + 1, i64::from(i32::MAX)) as i32
-    }
-}
-
-impl Drop for ClientTurn {
-    fn drop(&mut self) {
-        let mut clients = self.clients.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = clients.get_mut(&self.key) {
-            *open = open.saturating_sub(self.count);
-            if *open == 0 {
-                clients.remove(&self.key);
-            }
-        }
-    }
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -66,18 +42,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_with_many_requests_ranks_behind_one_with_few() {
-        let clients = Clients::default();
-        let key = |user: &str| ClientKey { key: 1, user: Some(user.into()) };
-        let many: Vec<ClientTurn> = (0..3).map(|_| clients.enter(key("many"), 2)).collect();
-        let few = clients.enter(key("few"), 1);
-        let priorities: Vec<i32> = many.iter().chain([&few]).map(|turn| turn.priority(0)).collect();
-        assert_eq!(priorities, [0, 2, 4, 0]);
-        assert!(many[2].priority(-1) < few.priority(0), "the request's own priority goes first");
-        assert_eq!(few.priority(i32::MAX), i32::MAX);
-        drop(many);
-        assert_eq!(clients.enter(key("many"), 1).priority(5), 5 * 1024);
-        drop(few);
-        assert!(clients.0.lock().unwrap().is_empty());
+    fn the_first_name_counts() {
+        for (body, want) in [
+            (r#"{"user": "a", "safety_identifier": "b"}"#, Some("a")),
+            (r#"{"user": null, "safety_identifier": "b"}"#, Some("b")),
+            (r#"{"metadata": {"user_id": "c", "x": 1}}"#, Some("c")),
+            (r#"{"metadata": {"x": 1}, "user": 7}"#, None),
+            ("{}", None),
+        ] {
+            let mut params = Params::parse(body.as_bytes(), crate::params::Unparsed::default()).unwrap();
+            assert_eq!(name(&mut params).as_deref(), want, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_client_is_a_key_and_a_user() {
+        let numbers = [(1, None), (1, Some("a")), (1, Some("b")), (2, None), (2, Some("a")), (0, Some(""))]
+            .map(|(key, name)| client(key, user(name)));
+        assert!(numbers.iter().enumerate().all(|(at, number)| !numbers[..at].contains(number)));
+        assert_eq!(client(1, user(Some("a"))), numbers[1]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tern::text::FillOrder;
+
 /// The server's configuration. The defaults serve a trusted network without keys.
 ///
 /// ```
@@ -73,6 +75,8 @@ pub struct Config {
     pub max_stored_bytes: usize,
     /// What happens to unknown parameters.
     pub unknown_parameters: UnknownParameters,
+    /// Which side of a gap is first in the prompt with which a model fills it.
+    pub fill_order: FillOrder,
 }
 
 /// What happens to parameters that the server does not know.
@@ -118,6 +122,7 @@ impl Default for Config {
             max_stored_responses: 1024,
             max_stored_bytes: 64 << 20,
             unknown_parameters: UnknownParameters::Refuse,
+            fill_order: FillOrder::PrefixFirst,
         }
     }
 }

@@ -57,19 +57,8 @@ impl<'a> Encoder<'a> {
         tokens
     }
 
-    /// The tokens of a text with a gap, for models that fill it.
-    pub(crate) fn fill(&self, before: &str, after: &str) -> Result<Vec<u32>> {
-        let tokenizer = self.served.model.tokenizer();
-        let Some(marks) = tokenizer.fill_tokens() else {
-            let message = "this model has no fill-in-the-middle tokens";
-            return Err(ApiError::bad("suffix", format!("suffix: {message}")).code("no_fill_tokens"));
-        };
-        let (before, after) = (self.plain(before)?, self.plain(after)?);
-        self.tokens(marks.prompt(tokenizer.bos().filter(|_| tokenizer.add_bos()), &before, &after))
-    }
-
     /// The tokens of a text without control tokens.
-    fn plain(&self, text: &str) -> Result<Vec<u32>> {
+    pub(crate) fn plain(&self, text: &str) -> Result<Vec<u32>> {
         self.within(text, |limit| self.served.model.tokenizer().encode_within(text, false, false, limit))
     }
 

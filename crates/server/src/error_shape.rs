@@ -15,6 +15,7 @@ pub(crate) enum ErrorShape {
     OpenAi,
     Anthropic,
     Ollama,
+    Cohere,
 }
 
 impl ErrorShape {
@@ -22,6 +23,7 @@ impl ErrorShape {
         match path {
             path if path.starts_with("/v1/messages") => ErrorShape::Anthropic,
             path if path.starts_with("/api/") => ErrorShape::Ollama,
+            path if path.starts_with("/v2/") || path == "/v1/embed" => ErrorShape::Cohere,
             _ => ErrorShape::OpenAi,
         }
     }
@@ -34,6 +36,7 @@ impl ErrorShape {
                 json!({"type": "error", "error": {"type": anthropic_type(error), "message": error.message}})
             }
             ErrorShape::Ollama => json!({"error": error.message}),
+            ErrorShape::Cohere => json!({"message": error.message}),
         }
     }
 }
@@ -81,6 +84,9 @@ mod tests {
                 json!({"type": "error", "error": {"type": "invalid_request_error", "message": "max_tokens: missing"}}),
             ),
             ("/api/chat", json!({"error": "max_tokens: missing"})),
+            ("/v2/embed", json!({"message": "max_tokens: missing"})),
+            ("/v1/embed", json!({"message": "max_tokens: missing"})),
+            ("/v1/embeddings", error.json()),
             ("/v1/responses", error.json()),
         ] {
             assert_eq!(ErrorShape::of_path(path).json(&error), want);

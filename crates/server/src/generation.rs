@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 
 use crate::access::RequestLog;
 use crate::choice_streams::ChoiceStreams;
-use crate::clients::{ClientKey, ClientTurn};
+use crate::clients;
 use crate::delta::{Delta, Report};
 use crate::error::{ApiError, Result};
 use crate::metrics::Finished;
@@ -83,8 +83,6 @@ pub(crate) struct Generation<'a> {
     prompt_tokens: usize,
     /// Tokens of prompts that are generated, per prompt and in all choices.
     scored: Scored,
-    /// Counts this request among its client's.
-    _turn: ClientTurn,
     cached_tokens: usize,
     log: RequestLog,
     /// Choices that have not ended.
@@ -105,7 +103,6 @@ pub(crate) struct Started {
     n: usize,
     prompt_tokens: usize,
     scored: Scored,
-    turn: ClientTurn,
     count: usize,
 }
 
@@ -145,15 +142,13 @@ impl Job {
             prompts: scored.iter().step_by(n.max(1)).sum(),
             echoed: if scoring.echoed { scored.iter().sum() } else { 0 },
         };
-        // a client with many requests waits behind one with few
-        let turn = scope.app.clients.enter(ClientKey { key: scope.log.key, user }, count);
         for request in &mut requests {
-            request.priority = turn.priority(request.priority);
+            request.client = clients::client(scope.log.key, clients::user(user.as_deref()));
         }
         let streams = ChoiceStreams::start(scope.served.model.handle(), requests, n);
         let streams = streams.map_err(|error| scope.app.refusal(error))?;
         let n = n.max(1);
-        Ok(Started { streams, reading, token_ids, logprobs, prompts, n, prompt_tokens, scored, turn, count })
+        Ok(Started { streams, reading, token_ids, logprobs, prompts, n, prompt_tokens, scored, count })
     }
 }
 
@@ -184,7 +179,6 @@ impl Started {
             started: Instant::now(),
             prompt_tokens: self.prompt_tokens,
             scored: self.scored,
-            _turn: self.turn,
             cached_tokens: 0,
             log: log.clone(),
             open: self.count,

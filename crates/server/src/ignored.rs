@@ -22,7 +22,7 @@ pub(crate) enum Object {
     Reasoning,
     /// `response_format`, `structured_outputs`
     Format,
-    /// `options` of Ollama's API: how its server would load the model.
+    /// `options` of Ollama's API: how its server would load the model, and what it ignores itself.
     OllamaOptions,
 }
 
@@ -113,6 +113,7 @@ pub(crate) const IGNORED: &[(Object, &[&str])] = &[
             "num_keep",
             "num_thread",
             "numa",
+            "penalize_newline",
             "use_mlock",
             "use_mmap",
             "vocab_only",

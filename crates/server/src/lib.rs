@@ -27,6 +27,7 @@ mod error;
 mod error_shape;
 mod failure;
 mod frames;
+mod gap;
 mod generation;
 mod hosts;
 mod ids;

@@ -7,6 +7,7 @@ use tern::TokenRules;
 use tern::engine::Sampling;
 
 use crate::Config;
+use crate::clients;
 use crate::error::{ApiError, Result};
 use crate::generation::Usage;
 use crate::ids::random;
@@ -19,7 +20,7 @@ use crate::scoring::Scoring;
 /// How the bodies of requests are parsed.
 pub(crate) fn unparsed(config: &Config) -> Unparsed {
     let unknown = config.unknown_parameters;
-    Unparsed { ignored: Object::Body.ignored(), kept: &["user"], unknown, ..Unparsed::default() }
+    Unparsed { ignored: Object::Body.ignored(), kept: clients::NAMES, unknown, ..Unparsed::default() }
 }
 
 /// Parameters of other servers, with the only value that is supported.
@@ -41,6 +42,8 @@ pub(crate) struct Options {
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
     pub(crate) end_tokens: Arc<[u32]>,
+    /// Penalties look at so many of the last tokens; without it at all.
+    pub(crate) penalty_window: Option<usize>,
     /// A minimum length and excluded words.
     pub(crate) rules: TokenRules,
     /// The client's user, for fairness.
@@ -83,12 +86,16 @@ impl Options {
             sampling: sampling(params, served, config)?,
             stops: stops(params, config)?,
             end_tokens: end_tokens(params, served, fixed_length)?,
+            // -1 is all
+            penalty_window: params
+                .integer("repeat_last_n", -1, i64::MAX)?
+                .and_then(|n| usize::try_from(n).ok()),
             rules: TokenRules {
                 min_tokens,
                 bad_words: bad_words(params, served, config)?,
                 ..TokenRules::default()
             },
-            user: params.take("user").and_then(|user| user.as_str().map(str::to_owned)),
+            user: clients::name(params),
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
             scoring: Scoring::default(),

@@ -2,6 +2,7 @@
 
 mod about;
 mod chat;
+mod cohere;
 mod completions;
 mod deliver;
 mod embeddings;
@@ -66,6 +67,8 @@ const ROUTES: &[(&str, &str)] = &[
     ("post", "/api/pull"),
     ("delete", "/api/delete"),
     ("post", "/v1/embeddings"),
+    ("post", "/v2/embed"),
+    ("post", "/v1/embed"),
     ("post", "/v1/rerank"),
     ("post", "/v2/rerank"),
     ("post", "/rerank"),
@@ -111,6 +114,8 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/api/pull", post(ollama::pull))
         .route("/api/delete", delete(ollama::delete))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v2/embed", post(cohere::embed))
+        .route("/v1/embed", post(cohere::embed_v1))
         .route("/v1/rerank", post(rerank::rerank))
         .route("/v2/rerank", post(rerank::rerank))
         .route("/rerank", post(rerank::rerank))

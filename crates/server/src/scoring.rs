@@ -75,6 +75,7 @@ impl Options {
                 sampling,
                 end_tokens: Arc::clone(&end_tokens),
                 priority: self.priority,
+                penalty_window: self.penalty_window,
                 constraint: served.model.constrained(&rules, constraint),
                 scored: scored.len(),
                 ..Request::new(given.to_vec(), max_tokens + scored.len())

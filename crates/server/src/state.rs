@@ -8,7 +8,6 @@ use tokio::sync::watch;
 use crate::Config;
 use crate::auth::Keys;
 use crate::body::HeldBytes;
-use crate::clients::Clients;
 use crate::error::ApiError;
 use crate::failure::ServeError;
 use crate::metrics::Metrics;
@@ -29,7 +28,6 @@ pub(crate) struct App {
     pub(crate) workers: Workers,
     pub(crate) bodies: Arc<HeldBytes>,
     pub(crate) responses: Arc<ResponseStore>,
-    pub(crate) clients: Clients,
 }
 
 /// The progress of a shutdown.
@@ -52,7 +50,6 @@ impl App {
             stop: watch::Sender::new(Stop::No),
             workers: Workers::new(),
             bodies: Arc::default(),
-            clients: Clients::default(),
             responses: Arc::new(ResponseStore::new(config.max_stored_responses, config.max_stored_bytes)),
             config,
         }

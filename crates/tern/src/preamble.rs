@@ -55,7 +55,9 @@ struct Headers {
 
 impl Headers {
     fn new(tokenizer: &Tokenizer, markup: &Markup, chat: ChatStart<'_>, forced: bool) -> Option<Headers> {
-        let style = markup.channels.filter(|style| !style.answer.is_empty())?;
+        // a header that is a recipient is part of the constraint of calls
+        let style =
+            markup.channels.filter(|style| !(style.answer.is_empty() || forced && style.recipients))?;
         let tokens = |text: &str| tokenizer.encode(text, false, true);
         let mut known = Vec::new();
         known.extend(markup.reasoning.map(|style| (tokens(style.begin), State::Reasoning)));
@@ -316,6 +318,19 @@ mod tests {
             constraint.preamble.headers = headers(forced);
             assert!(constraint.accept(7).is_err());
         }
+    }
+
+    #[test]
+    fn a_constrained_answer_has_its_recipient_and_a_forced_call_is_one() {
+        let tokenizer = after_preamble(State::Header).preamble.tokenizer;
+        let markup = Markup::of(">>>${recipient} '>>>all\\n'");
+        let chat = ChatStart { prompt_tail: "assistant\n\n>>>", calls: None };
+        assert!(Headers::new(&tokenizer, &markup, chat, true).is_none(), "the call begins with its name");
+        let mut headers = Headers::new(&tokenizer, &markup, chat, false).unwrap();
+        let ids = tokenizer.encode("all\n", false, true);
+        let states: Vec<Option<State>> = ids.iter().map(|id| headers.take(*id).unwrap()).collect();
+        assert_eq!(states.last(), Some(&Some(State::Constrained)));
+        assert!(states[..states.len() - 1].iter().all(Option::is_none));
     }
 
     #[test]

@@ -13,10 +13,10 @@ pub use answer::{AnswerParser, Part};
 pub use decoder::Decoder;
 pub use detokenizer::Detokenizer;
 pub use markup::{
-    ArgumentForm, CallForm, CallStyle, CallTexts, ChannelStyle, LiteralStyle, Markup, ReasoningStyle,
+    ArgumentForm, CallForm, CallStyle, CallTexts, ChannelStyle, ITEM, LiteralStyle, Markup, ReasoningStyle,
     TagStyle, ValueKind,
 };
 pub use stop::{Passed, StopError, StopStrings};
 pub use template::{Cancelled, ChatInput, ChatTemplate, ChatText, TemplateError};
-pub use tokenizer::{EncodeError, EncodeLimit, FillTokens, Tokenizer, TokenizerError};
+pub use tokenizer::{EncodeError, EncodeLimit, FillOrder, FillTokens, Tokenizer, TokenizerError};
 pub use tool_schemas::{ToolSchemas, Types};

@@ -7,7 +7,7 @@ mod table;
 use reasoning::{CHANNELS, REASONING};
 use table::{CALLS, CallRow, OBJECTS};
 
-pub use forms::{ArgumentForm, CallForm, CallTexts, LiteralStyle, TagStyle, ValueKind};
+pub use forms::{ArgumentForm, CallForm, CallTexts, ITEM, LiteralStyle, TagStyle, ValueKind};
 
 /// The markup of a model's answers.
 ///
@@ -57,6 +57,8 @@ pub struct ChannelStyle {
     pub answer: &'static str,
     /// The start of the header of a call, before what [`CallStyle::begin`] has; empty if headers do not distinguish calls.
     pub call: &'static str,
+    /// Whether a header is nothing but the name of a tool, or `answer`.
+    pub recipients: bool,
 }
 
 /// Tool calls, written `open` call `separator` call .. `close`, each call between `begin` and `end`.

@@ -35,7 +35,7 @@ use self::wordpiece::WordPiece;
 
 pub use self::encoding::{EncodeError, EncodeLimit};
 pub use self::error::TokenizerError;
-pub use self::fill::FillTokens;
+pub use self::fill::{FillOrder, FillTokens};
 
 /// A vocabulary with its encoding rules.
 pub struct Tokenizer {

@@ -41,6 +41,7 @@ const DEEPSEEK: &str =
 const DEEPSEEK_R1: &str = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
 const FUNCTION_CALL: &str = "<|function_call|>{\"name\": \"f\", \"arguments\": {}}";
 const FUNCTION_TAG: &str = "<function=f>{}</function>";
+const FUNCTIONARY: &str = "f\n{}";
 const FUNCTOOLS: &str = "functools[{\"name\": \"f\", \"arguments\": {}}]";
 const GRANITE: &str = "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]";
 const HARMONY: &str = " to=functions.f <|constrain|>json<|message|>{}<|call|>";
@@ -66,6 +67,7 @@ const HY: &str = "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:open
 const LFM: &str = "<|tool_call_start|>[f()]<|tool_call_end|>";
 const MINICPM: &str = "<function name=\"f\"></function>";
 const MINIMAX: &str = "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>\n</minimax:tool_call>";
+const NESTED: &str = "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"f\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>";
 const SEED: &str = "<seed:tool_call>\n<function=f>\n</function>\n</seed:tool_call>";
 const SOLAR: &str =
     "<|tool_calls|><|tool_call:begin|>call<|tool_call:name|>f<|tool_call:args|>{}<|tool_call:end|>";
@@ -95,7 +97,7 @@ const TEMPLATES: [(&str, &str, &str); 70] = [
     ("MiMo-VL", "", HERMES),
     ("MiniMax-M1", "", TOOL_CALLS_LINES),
     ("MiniMax-M2", "<think>", MINIMAX),
-    ("MiniMax-M3", "<mm:think>", NONE),
+    ("MiniMax-M3", "<mm:think>", NESTED),
     ("Mistral-Small-3.2-24B-Instruct-2506", "", MISTRAL),
     ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "<think>", CODER),
     ("NVIDIA-Nemotron-Nano-v2", "<think>", TOOLCALL),
@@ -126,7 +128,7 @@ const TEMPLATES: [(&str, &str, &str); 70] = [
     ("llama-cpp-deepseek-r1", "<think>", DEEPSEEK_R1),
     ("llama-cpp-rwkv-world", "<think>", NONE),
     ("meetkai-functionary-medium-v3.1", "", FUNCTION_TAG),
-    ("meetkai-functionary-medium-v3.2", "", NONE),
+    ("meetkai-functionary-medium-v3.2", "", FUNCTIONARY),
     ("meta-llama-Llama-3.1-8B-Instruct", "", LLAMA),
     ("meta-llama-Llama-3.2-3B-Instruct", "", LLAMA),
     ("meta-llama-Llama-3.3-70B-Instruct", "", LLAMA),

@@ -85,6 +85,9 @@ pub(crate) struct ServeArgs {
     /// log
     #[arg(long, help_heading = "Limits", value_name = "HOW", default_value = "refuse")]
     pub(crate) unknown_parameters: UnknownArg,
+    /// Fill-in-the-middle prompts have the text after the gap first, which some models prefer
+    #[arg(long, help_heading = "Model and device")]
+    pub(crate) spm_infill: bool,
     /// Origin whose pages may call the server, or `*`; may be repeated
     #[arg(long, help_heading = "Access", value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,

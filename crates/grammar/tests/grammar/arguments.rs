@@ -12,12 +12,13 @@ use crate::vocabularies::{all, controls};
 use crate::walk::{allowed, spell, walk};
 
 /// Minimal templates that identify a style.
-const STYLES: [(&str, &str); 11] = [
+const STYLES: [(&str, &str); 12] = [
     ("Qwen3-Coder", "<tool_call>\n<function=f>\n<parameter=a>\n</parameter>"),
     ("Seed-OSS", "<seed:tool_call> <function= <parameter="),
     ("GLM 4.6", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>"),
     ("GLM 4.7", "<tool_call>f<arg_key>a</arg_key><arg_value>"),
     ("MiniMax M2", "<minimax:tool_call> <invoke name= <parameter name="),
+    ("MiniMax M3", "]<]minimax[>[ <invoke name="),
     ("MiniCPM 5", "<function name= <param name="),
     ("DeepSeek V3.2", "<｜DSML｜function_calls>"),
     ("Kimi K3", "'<|open|>' open_tag('call'"),
@@ -25,6 +26,9 @@ const STYLES: [(&str, &str); 11] = [
     ("LFM 2", "<|tool_call_start|>["),
     ("OLMo 3", "<function_calls> </function_calls>"),
 ];
+
+/// A style whose calls are named by the header of a message, and have JSON.
+const FUNCTIONARY: (&str, &str) = ("functionary 3.2", ">>>all\\n >>>${recipient}");
 
 fn tools() -> Vec<(String, Value)> {
     let text = json!({"type": "string", "maxLength": 8});
@@ -40,11 +44,30 @@ fn tools() -> Vec<(String, Value)> {
         "type": "object", "properties": {"list": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}},
         "required": ["list"],
     });
+    let nested = json!({
+        "type": "object", "required": ["item", "any"],
+        "properties": {
+            "item": {"type": "array", "minItems": 1, "maxItems": 2, "items": {"$ref": "#/$defs/point"}},
+            "any": {"type": "array", "maxItems": 2}, "tree": {"$ref": "#/$defs/tree"},
+        },
+        "$defs": {
+            "point": {"type": "object", "required": ["x"], "additionalProperties": false,
+                "properties": {"x": {"type": "integer", "maximum": 99}, "name": {"type": "string", "maxLength": 4}}},
+            "tree": {"type": "object", "additionalProperties": false,
+                "properties": {"leaves": {"type": "array", "maxItems": 1, "items": {"$ref": "#/$defs/tree"}}}},
+        },
+    });
     let optional = json!({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "boolean"}}});
     let named = |(name, schema): (&str, Value)| (name.to_string(), schema);
-    [("weather", weather), ("deep", deep), ("optional", optional), ("nothing", Value::Null)]
-        .map(named)
-        .to_vec()
+    [
+        ("weather", weather),
+        ("deep", deep),
+        ("nested", nested),
+        ("optional", optional),
+        ("nothing", Value::Null),
+    ]
+    .map(named)
+    .to_vec()
 }
 
 fn calls_in(markup: &Markup, answer: &str) -> (Vec<(String, String)>, String) {
@@ -68,11 +91,15 @@ fn calls_in(markup: &Markup, answer: &str) -> (Vec<(String, String)>, String) {
 fn arguments_have_the_syntax_of_the_model() {
     for vocabulary in all().iter().chain([controls()]) {
         let markers: Vec<u32> = (0..vocabulary.tokenizer.vocab_size() as u32).collect();
-        for (style, template) in STYLES {
+        for (style, template) in STYLES.into_iter().chain([FUNCTIONARY]) {
             let markup = Markup::of(template);
             for many in [false, true] {
                 let texts = markup.calls.unwrap().texts();
-                let grammar = Grammar::Calls { texts, tools: tools(), many };
+                let mut offered = tools();
+                // objects among literals have any members, or any whitespace
+                let literal = matches!(texts.arguments, ArgumentForm::Literal(_));
+                offered.retain(|(name, _)| name != "nested" || !literal);
+                let grammar = Grammar::Calls { texts, tools: offered, many };
                 let compiled = vocabulary.compiler.compile(&grammar).unwrap();
                 for seed in 0..12 {
                     let text = spell(vocabulary, &walk(vocabulary, &compiled, seed, &markers));
@@ -122,8 +149,8 @@ fn strings_are_free_text() {
                 ArgumentForm::Json => text.to_string(),
                 ArgumentForm::Tags(tags) => {
                     let after_key =
-                        tags.after_key.iter().find(|(_, kind)| *kind != ValueKind::Cdata).unwrap();
-                    [tags.before_key, "a", after_key.0, text, tags.after_value].concat()
+                        *tags.after_key.iter().find(|(_, kind)| *kind != ValueKind::Cdata).unwrap();
+                    [tags.before_key, "a", after_key.0, text, &tags.end_of("a", after_key)].concat()
                 }
                 ArgumentForm::Literal(literal) if literal.quote.is_empty() => {
                     format!("a={}", Value::from(text))

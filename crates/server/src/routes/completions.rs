@@ -8,6 +8,7 @@ use crate::Config;
 use crate::constraint;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
+use crate::gap::Gap;
 use crate::ignored::Object;
 use crate::options::{Options, Streaming, refuse_streamed, unparsed};
 use crate::params::{Params, Unparsed};
@@ -106,7 +107,10 @@ fn prompts(
     let prompt = |text| match text {
         Text::String(text) => {
             let tokens = match &options.suffix {
-                Some(suffix) => encoder.fill(&text, suffix)?,
+                Some(suffix) => {
+                    let gap = Gap { before: text.clone(), after: suffix.clone(), ..Gap::default() };
+                    encoder.fill(&gap, config.fill_order)?
+                }
                 None => encoder.text(&text, options.add_special)?,
             };
             Ok(Prompt { tokens, text: options.echo.then_some(text) })

@@ -15,6 +15,7 @@ use super::results::results;
 
 use crate::Config;
 use crate::access::RequestLog;
+use crate::clients;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
 use crate::ignored::Object;
@@ -53,14 +54,14 @@ pub(super) async fn embeddings(
 }
 
 fn entry(index: usize, vector: &[f32], base64: bool) -> Value {
-    let embedding = match base64 {
-        true => {
-            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-            base64::engine::general_purpose::STANDARD.encode(bytes).into()
-        }
-        false => json!(vector),
-    };
+    let embedding = if base64 { in_base64(vector).into() } else { json!(vector) };
     json!({"object": "embedding", "index": index, "embedding": embedding})
+}
+
+/// A vector as the bytes of its floats, little-endian.
+pub(super) fn in_base64(vector: &[f32]) -> String {
+    let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+    base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
 /// The vectors of requests, normalized to length one.
@@ -98,7 +99,7 @@ pub(super) fn shorten(vectors: &mut [Vec<f32>], dimensions: Option<usize>) -> Re
 }
 
 /// Refuses a model that scores pairs instead of texts, or whose pooling leaves a row per token.
-pub(super) fn check_embeds(served: &ServedModel) -> Result<()> {
+fn check_embeds(served: &ServedModel) -> Result<()> {
     let why = match (served.model.reranker(), served.model.pooling()) {
         (Some(Reranker::Classifier | Reranker::TemplateClassifier(_)), _) => {
             "this model scores pairs of texts: use /v1/rerank or /v1/score"
@@ -109,6 +110,19 @@ pub(super) fn check_embeds(served: &ServedModel) -> Result<()> {
         _ => return Ok(()),
     };
     Err(ApiError::bad("model", format!("model: {why}")).code("no_embeddings"))
+}
+
+/// A request per text, which must not be empty; with `truncate` the end of a text that does not fit is omitted.
+pub(super) fn text_requests(texts: &[String], encoder: &Encoder<'_>, truncate: bool) -> Result<Vec<Request>> {
+    check_embeds(encoder.served)?;
+    let request = |text: &String| {
+        let (tokens, param) = (encoder.fitting(text, true, truncate)?, encoder.param);
+        match tokens.is_empty() {
+            true => Err(ApiError::bad(param, format!("{param}: texts must not be empty"))),
+            false => Ok(Request::embed(tokens, encoder.served.model.pooling())),
+        }
+    };
+    texts.iter().map(request).collect()
 }
 
 fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
@@ -123,6 +137,7 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     };
     let dimensions = params.integer("dimensions", 1, i64::MAX)?.map(|d| d as usize);
     let priority = params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32;
+    let client = clients::user(clients::name(&mut params).as_deref());
     let truncate = params.bool("truncate")?.unwrap_or(false);
     let input = params.listed("input")?;
     params.finish(Object::Body, &[])?;
@@ -131,7 +146,7 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
         return Err(ApiError::bad("input", format!("input: text {at} must not be empty")));
     }
-    let request = |prompt| Request { priority, ..Request::embed(prompt, served.model.pooling()) };
+    let request = |prompt| Request { priority, client, ..Request::embed(prompt, served.model.pooling()) };
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }
 

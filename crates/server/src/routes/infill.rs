@@ -9,6 +9,7 @@ use crate::delta::Delta;
 use crate::encode::Encoder;
 use crate::error::Result;
 use crate::frames::Frames;
+use crate::gap::{Gap, SourceFile};
 use crate::generation::Usage;
 use crate::ignored::Object;
 use crate::options::{Options, unparsed};
@@ -20,6 +21,8 @@ use crate::text_request::TextRequest;
 /// The text of a gap.
 pub(super) struct Filled {
     model: String,
+    /// With its markers.
+    prompt: String,
     content: String,
     finish: Option<&'static str>,
 }
@@ -29,17 +32,19 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Filled>>
     let mut params = Params::parse(body, unparsed(config))?;
     params.rename("n_predict", "max_tokens");
     let model = model_name(&mut params, served)?;
-    let before = params.string("input_prefix")?.unwrap_or_default();
+    let mut before = params.string("input_prefix")?.unwrap_or_default();
     let after = params.string("input_suffix")?.unwrap_or_default();
     // text between the prefix and the gap
-    let prompt = params.string("prompt")?.unwrap_or_default();
+    before += &params.string("prompt")?.unwrap_or_default();
+    let files = SourceFile::take(&mut params)?;
     let stream = params.bool("stream")?.unwrap_or(false);
     let options = Options::take(&mut params, served, config)?;
-    params.finish(Object::Body, &[("input_extra", "other files are not supported")])?;
+    params.finish(Object::Body, &[])?;
     let encoder = Encoder::new(served, cancel, "input_prefix");
-    let tokens = encoder.fill(&format!("{before}{prompt}"), &after)?;
+    let tokens = encoder.fill(&Gap { before, after, files }, config.fill_order)?;
+    let prompt = served.model.tokenizer().decode(&tokens, true);
     let job = TextRequest { prompts: vec![&tokens], options, grammar: None }.job(&encoder)?;
-    Ok(Prepared { job, shape: Filled { model, content: String::new(), finish: None }, stream })
+    Ok(Prepared { job, shape: Filled { model, prompt, content: String::new(), finish: None }, stream })
 }
 
 impl Filled {
@@ -55,7 +60,7 @@ impl Filled {
     fn last(&self, content: &str, usage: Usage) -> serde_json::Value {
         let stop_type = if self.finish == Some("length") { "limit" } else { "eos" };
         json!({
-            "content": content, "stop": true, "stop_type": stop_type, "model": self.model,
+            "content": content, "stop": true, "stop_type": stop_type, "model": self.model, "prompt": self.prompt,
             "tokens_predicted": usage.completion_tokens, "tokens_evaluated": usage.prompt_tokens,
         })
     }

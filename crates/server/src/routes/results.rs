@@ -4,6 +4,7 @@ use tern::engine::{Event, Request};
 
 use crate::access::RequestLog;
 use crate::choice_streams::ChoiceStreams;
+use crate::clients;
 use crate::error::{ApiError, Result};
 use crate::model::ServedModel;
 use crate::state::{App, Stop};
@@ -19,6 +20,10 @@ pub(super) async fn results<T: Clone>(
 ) -> Result<Vec<T>> {
     log.fields().prompt_tokens =
         requests.iter().step_by(group.max(1)).map(|request| request.prompt.len()).sum();
+    let mut requests = requests;
+    for request in &mut requests {
+        request.client = clients::client(log.key, request.client);
+    }
     let work = run(app, served, requests, group, of);
     let results = match app.config.request_timeout {
         None => work.await?,

@@ -1,9 +1,11 @@
 //! Tests of the server over TCP, with a scripted engine.
 
 #[cfg(test)]
+mod about;
 mod bodies;
 #[cfg(test)]
 mod chat;
+mod cohere;
 #[cfg(test)]
 mod completions;
 #[cfg(test)]
@@ -14,6 +16,7 @@ mod failures;
 mod fuzz;
 #[cfg(test)]
 mod hosts;
+mod infill;
 #[cfg(test)]
 mod library;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tern::engine::Limits;
 
 use crate::chat::{choice, joined};
-use crate::support::{CODER, HARMONY, LIMITS, Setup, Site};
+use crate::support::{CODER, FUNCTIONARY, HARMONY, LIMITS, NESTED, Setup, Site};
 
 fn site(template: &'static str) -> Site {
     let limits = Limits { max_context: 1024, ..LIMITS };
@@ -111,4 +111,51 @@ fn earlier_calls_of_harmony_are_rendered() {
     let thinking = "<|message|>u<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>";
     assert_eq!(prompt(""), format!("{thinking}{rest}"));
     assert_eq!(prompt("I look."), format!("<|message|>u<|end|>{rest}"));
+}
+
+#[test]
+fn messages_of_functionary_have_recipients() {
+    let site = site(FUNCTIONARY);
+    let more = json!({"tools": [tool("add"), tool("sub")], "max_tokens": 200});
+    let said = "all\nI add.>>>add\n{\"x\": 1}>>>sub\n{\"x\": 2}";
+    let got = choice(&site.chat(said, more.clone()));
+    let call = |name: &str, x: u32| json!({"name": name, "arguments": format!("{{\"x\": {x}}}")});
+    let calls = got["message"]["tool_calls"].as_array().unwrap();
+    assert_eq!((&calls[0]["function"], &calls[1]["function"]), (&call("add", 1), &call("sub", 2)));
+    assert_eq!((&got["message"]["content"], &got["finish_reason"]), (&json!("I add."), &json!("tool_calls")));
+    let mut stream = more.clone();
+    stream["stream"] = true.into();
+    let streamed = joined(&site.chat(said, stream), 0);
+    assert_eq!(streamed["tool_calls"], json!([call("add", 1), call("sub", 2)]));
+    // without tools the header of the answer is no content either
+    assert_eq!(choice(&site.chat("all\nHello.", json!({})))["message"]["content"], "Hello.");
+    for (many, want) in [(true, 2), (false, 1)] {
+        let mut forced = more.clone();
+        forced["tool_choice"] = "required".into();
+        forced["parallel_tool_calls"] = many.into();
+        let got = choice(&site.chat("add\n{\"x\": 1}>>>sub\n{\"x\": 2}", forced));
+        assert_eq!(got["message"]["tool_calls"].as_array().unwrap().len(), want, "{got}");
+    }
+}
+
+#[test]
+fn nested_elements_become_objects() {
+    let site = site(NESTED);
+    let point = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]});
+    let parameters = json!({"type": "object", "required": ["points"], "properties": {"points": {"type": "array", "items": point}}});
+    let tool = json!({"type": "function", "function": {"name": "draw", "parameters": parameters}});
+    let said =
+        "~<tool_call>\n~<invoke name=\"draw\">~<points>~<item>~<x>1~</x>~</item>~<item>~<x>2~</x>~</item>\
+                ~</points>~</invoke>\n~</tool_call>"
+            .replace('~', "]<]minimax[>[");
+    for choice_of_tool in ["auto", "required"] {
+        let more = json!({"tools": [tool], "tool_choice": choice_of_tool, "max_tokens": 400});
+        let got = choice(&site.chat(&said, more));
+        let call = &got["message"]["tool_calls"][0]["function"];
+        assert_eq!(
+            call,
+            &json!({"name": "draw", "arguments": "{\"points\": [{\"x\": 1}, {\"x\": 2}]}"}),
+            "{got}"
+        );
+    }
 }

@@ -13,7 +13,7 @@ use tern::engine::{
     Answer, Batch, Capacity, Engine, EngineError, Handle, Limits, Pooling, Runner, Sample, ScriptedRunner,
     Want, WholeRows,
 };
-use tern::formats::Checkpoint;
+use tern::formats::{Checkpoint, Value as Metadatum};
 use tern::text::{ChatTemplate, Tokenizer};
 use tern::{Model, ModelParts, PartialSampling, Reranker};
 use tern_server::{Config, KeepModels, Library, Loader, ServeError, ServedModel, Server};
@@ -28,6 +28,14 @@ pub(crate) const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.conten
 pub(crate) const CODER: &str = "{% if tools %}<tools>{{ tools | tojson }}<tool_call>\\n<function=f>\\n<parameter=a>{% endif %}\
     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}\
     {% endfor %}<answer>";
+
+/// A template of functionary: headers are recipients.
+pub(crate) const FUNCTIONARY: &str = "{% if tools %}{{ tools | tojson }}{# >>>${recipient} '>>>all\\n' tool_calls #}{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";
+
+/// A template of MiniMax M3: elements inside elements.
+pub(crate) const NESTED: &str = "{% if tools %}{{ tools | tojson }}{# ]<]minimax[>[ <invoke name= tool_calls #}{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";
 
 /// A template of harmony: one call per message, with the reasoning before it.
 pub(crate) const HARMONY: &str = "{% if tools %}{{ tools | tojson }}functions.{% endif %}{% for m in messages %}\
@@ -53,11 +61,14 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     pub(crate) template: Option<&'static str>,
     pub(crate) reranker: Option<Reranker>,
+    /// Control tokens that the vocabulary has, too.
+    pub(crate) tokens: &'static [&'static str],
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { config: Config::default(), limits: LIMITS, template: Some(PLAIN), reranker: None }
+        let (config, template) = (Config::default(), Some(PLAIN));
+        Setup { config, limits: LIMITS, template, reranker: None, tokens: &[] }
     }
 }
 
@@ -81,7 +92,12 @@ pub(crate) struct SiteModel {
 
 impl SiteModel {
     pub(crate) fn new(limits: Limits) -> SiteModel {
-        let tokenizer = tokenizer();
+        SiteModel::with_tokens(limits, &[])
+    }
+
+    /// The same, with more control tokens in the vocabulary.
+    fn with_tokens(limits: Limits, tokens: &[&str]) -> SiteModel {
+        let tokenizer = tokenizer(tokens);
         let faults = Arc::<Faults>::default();
         let script = parrot(Arc::clone(&tokenizer), Arc::clone(&faults));
         let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
@@ -167,9 +183,21 @@ impl Runner for Parrot {
     }
 }
 
-pub(crate) fn tokenizer() -> Arc<Tokenizer> {
+/// The vocabulary of the stories, with more control tokens.
+fn tokenizer(tokens: &[&str]) -> Arc<Tokenizer> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tern/models/tern-stories-1bit.gguf");
-    Arc::new(Tokenizer::from_metadata(&Checkpoint::open(path.as_ref()).unwrap().metadata).unwrap())
+    let mut metadata = Checkpoint::open(path.as_ref()).unwrap().metadata;
+    if !tokens.is_empty() {
+        let (texts, kinds) = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type");
+        let known = metadata.strings(texts).unwrap().iter().cloned();
+        let all: Vec<String> = known.chain(tokens.iter().map(ToString::to_string)).collect();
+        let known =
+            metadata.optional_usizes(kinds).unwrap().unwrap_or_else(|| vec![1; all.len() - tokens.len()]);
+        let all_kinds = known.into_iter().map(|kind| kind as i64).chain(tokens.iter().map(|_| 3)).collect();
+        metadata.insert(texts, Metadatum::Strings(all));
+        metadata.insert(kinds, Metadatum::Ints(all_kinds));
+    }
+    Arc::new(Tokenizer::from_metadata(&metadata).unwrap())
 }
 
 /// Generates the text between `say:` and the end of the prompt, then ends. Some words trigger faults.
@@ -234,7 +262,7 @@ impl Site {
     pub(crate) fn loading(setup: Setup) -> (Site, Loader) {
         let server = Server::new(setup.config);
         let loader = server.loader();
-        (Site::serving(server, SiteModel::new(setup.limits)), loader)
+        (Site::serving(server, SiteModel::with_tokens(setup.limits, setup.tokens)), loader)
     }
 
     /// A server for the models of a library.

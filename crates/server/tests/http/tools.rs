@@ -104,6 +104,33 @@ fn a_call_can_be_forced() {
 }
 
 #[test]
+fn only_allowed_tools_are_offered_and_called() {
+    let site = hermes();
+    let choice_of = |mode: &str, names: &[&str]| {
+        let tools: Vec<Value> =
+            names.iter().map(|name| json!({"type": "function", "function": {"name": name}})).collect();
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+    };
+    let body = |choice: Value| json!({"tools": [tool("add"), tool("sub")], "tool_choice": choice, "max_tokens": 150});
+    let call = |name: &str| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{\"x\": 12}}}}\n</tool_call>")
+    };
+    // another tool than the one that the model would call is forced
+    let got = choice(&site.chat(&call("sub"), body(choice_of("required", &["add"]))));
+    assert_eq!(got["message"]["tool_calls"][0]["function"]["name"], "add", "{got}");
+    let got = choice(&site.chat("Well.", body(choice_of("auto", &["add"]))));
+    assert_eq!((&got["message"]["content"], &got["finish_reason"]), (&json!("Well."), &json!("stop")));
+    let mut shown = body(choice_of("auto", &["sub"]));
+    shown["messages"] = json!([{"role": "user", "content": "Hi"}]);
+    shown.as_object_mut().unwrap().remove("max_tokens");
+    let tokens = site.post("/tokenize", shown).json()["tokens"].clone();
+    let prompt = site.post("/detokenize", json!({"tokens": tokens})).text;
+    assert!(prompt.contains("sub") && !prompt.contains("add"), "{prompt}");
+    let unknown = site.chat("x", body(choice_of("auto", &["mul"])));
+    assert_eq!((unknown.status, unknown.message()), (400, "tool_choice: unknown tool \"mul\"".into()));
+}
+
+#[test]
 fn tools_become_text_if_the_template_has_none() {
     let site = site();
     let more = json!({"tools": [tool("add")], "tool_choice": "required", "max_tokens": 200});

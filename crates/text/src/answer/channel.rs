@@ -2,6 +2,7 @@
 
 use super::call_header::name_in;
 use crate::markup::ChannelStyle;
+use crate::tool_schemas::ToolSchemas;
 
 /// Limit in bytes of a header.
 const LONGEST: usize = 256;
@@ -27,12 +28,15 @@ pub(super) enum Message {
 }
 
 /// The header at the start of a text.
-pub(super) fn header(text: &str, style: &ChannelStyle) -> Header {
+pub(super) fn header(text: &str, style: &ChannelStyle, tools: &ToolSchemas) -> Header {
     if style.start.starts_with(text) && style.start != text {
         return Header::Wait;
     }
     let after_start = text.strip_prefix(style.start);
     let header = after_start.unwrap_or(text);
+    if style.recipients {
+        return recipient(header, style, tools).after(text.len() - header.len());
+    }
     let body = header.trim_ascii_start();
     if !style.headers.iter().any(|begin| body.starts_with(begin)) {
         let may_begin = style.headers.iter().any(|begin| begin.starts_with(body));
@@ -56,4 +60,28 @@ pub(super) fn header(text: &str, style: &ChannelStyle) -> Header {
         None => Message::Content,
     };
     Header::Of(message, length)
+}
+
+/// A header that is only a recipient: that of the answer, or a tool.
+fn recipient(header: &str, style: &ChannelStyle, tools: &ToolSchemas) -> Header {
+    if header.starts_with(style.answer) {
+        return Header::Of(Message::Content, style.answer.len());
+    }
+    match header.split_once(style.message) {
+        Some((name, _)) if tools.has(name) => {
+            Header::Of(Message::Call(name.to_owned()), name.len() + style.message.len())
+        }
+        None if tools.begins(header) || style.answer.starts_with(header) => Header::Wait,
+        _ => Header::Not,
+    }
+}
+
+impl Header {
+    /// The same header after this many more bytes.
+    fn after(self, bytes: usize) -> Header {
+        match self {
+            Header::Of(message, length) => Header::Of(message, bytes + length),
+            other => other,
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::elements::Elements;
 use super::json::push_escaped;
 use super::literal::{Literals, Progress};
 use super::loose::{Found, loosely};
@@ -21,6 +22,12 @@ pub(super) struct Tags {
     schemas: Arc<ToolSchemas>,
     state: State,
     has_members: bool,
+    /// The key of the last value.
+    key: String,
+    /// What ends it.
+    end: String,
+    /// What begins an element of the same name inside it; empty if values have no elements.
+    again: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -30,12 +37,12 @@ enum State {
     /// In a value; only strings are written before they are complete.
     Value {
         types: Types,
-        /// What ends it.
-        end: &'static str,
         /// At the start of the value.
         first: bool,
         /// Bytes of the value in which its end was searched.
         searched: usize,
+        /// Elements of the same name that are open in them.
+        depth: usize,
     },
 }
 
@@ -49,8 +56,17 @@ impl Tags {
         out: &mut String,
     ) -> Tags {
         out.push('{');
-        let (tool, schemas) = (tool.to_string(), Arc::clone(schemas));
-        Tags { style, ends, tool, schemas, state: State::Between, has_members: false }
+        Tags {
+            style,
+            ends,
+            tool: tool.to_string(),
+            schemas: Arc::clone(schemas),
+            state: State::Between,
+            has_members: false,
+            key: String::new(),
+            end: String::new(),
+            again: String::new(),
+        }
     }
 
     /// Whether a text can follow the name of a tool; none if more text is needed.
@@ -69,15 +85,19 @@ impl Tags {
         loop {
             let (used, progress) = match self.state {
                 State::Between => self.between(&text[at..], out),
-                State::Value { types, end, first, searched } => {
+                State::Value { types, first, searched, depth } => {
                     let value = &text[at..];
-                    let (clear, found) = super::find(&value[searched..], &[end]);
-                    match found {
-                        Some(_) => (
-                            self.whole_value(&value[..searched + clear], types, first, out) + end.len(),
-                            None,
-                        ),
-                        None => (self.part_of_value(value, searched + clear, out), Some(Progress::More)),
+                    match self.find_end(value, types, (searched, depth)) {
+                        (length, None) => {
+                            (self.whole_value(&value[..length], types, first, out) + self.end.len(), None)
+                        }
+                        (clear, Some(_)) if types == Types::STRING => {
+                            (self.part_of_string(value, clear, first, out), Some(Progress::More))
+                        }
+                        (searched, Some(depth)) => {
+                            self.state = State::Value { types, first, searched, depth };
+                            (0, Some(Progress::More))
+                        }
                     }
                 }
             };
@@ -86,6 +106,29 @@ impl Tags {
                 Some(progress) => return (at, progress),
                 None => continue,
             }
+        }
+    }
+
+    /// The length of a value; or the bytes of it that cannot be part of its end, and the elements that are open in them.
+    fn find_end(
+        &self,
+        value: &str,
+        types: Types,
+        (mut searched, mut depth): (usize, usize),
+    ) -> (usize, Option<usize>) {
+        let nests = types != Types::STRING && !self.again.is_empty();
+        let markers = [self.end.as_str(), self.again.as_str()];
+        let markers = if nests { &markers[..] } else { &markers[..1] };
+        loop {
+            let (clear, found) = super::find(&value[searched..], markers);
+            searched += clear;
+            match found {
+                None => return (searched, Some(depth)),
+                Some(0) if depth == 0 => return (searched, None),
+                Some(0) => depth -= 1,
+                Some(_) => depth += 1,
+            }
+            searched += found.map_or(0, |at| markers[at].len());
         }
     }
 
@@ -109,6 +152,8 @@ impl Tags {
                 out.push_str(if first { "\"" } else { "" });
                 push_escaped(out, self.without_line_feed(text, first));
             }
+            // elements are no JSON before they are complete
+            State::Value { .. } if !self.again.is_empty() && text.contains(self.style.before_key) => {}
             State::Value { .. } => out.push_str(text.trim_ascii()),
             State::Between => {}
         }
@@ -122,17 +167,25 @@ impl Tags {
             Some(false) => return (space, Some(Progress::Broken)),
             Some(true) => {}
         }
-        let Some(element) = body.strip_prefix(self.style.before_key) else {
+        let ended = self.ends.iter().any(|end| body.starts_with(end));
+        let Some(element) = body.strip_prefix(self.style.before_key).filter(|_| !ended) else {
             out.push('}');
             return (space, Some(Progress::Done));
         };
+        // the end may begin like an element
+        if self.ends.iter().any(|end| end.starts_with(body)) {
+            return (space, Some(Progress::More));
+        }
+        if element.starts_with('/') {
+            return (space, Some(Progress::Broken));
+        }
         for (at, _) in element.char_indices().take_while(|(at, _)| *at < LONGEST_KEY) {
             for (marker, kind) in self.style.after_key {
                 match loosely(&element[at..], marker.trim_ascii()) {
                     Found::Not => {}
                     Found::Maybe => return (space, Some(Progress::More)),
                     Found::Length(length) => {
-                        self.begin_value(element[..at].trim_ascii(), *kind, out);
+                        self.begin_value(element[..at].trim_ascii(), (*marker, *kind), out);
                         return (text.len() - element.len() + at + length, None);
                     }
                 }
@@ -142,19 +195,25 @@ impl Tags {
         (space, Some(progress))
     }
 
-    fn begin_value(&mut self, key: &str, kind: ValueKind, out: &mut String) {
+    fn begin_value(&mut self, key: &str, after_key: (&'static str, ValueKind), out: &mut String) {
         out.push_str(if self.has_members { ", \"" } else { "\"" });
         push_escaped(out, key);
         out.push_str("\": ");
         self.has_members = true;
+        let kind = after_key.1;
         let types = match kind {
-            ValueKind::Schema | ValueKind::Cdata => self.schemas.types(&self.tool, key),
+            ValueKind::Schema | ValueKind::Cdata | ValueKind::Elements => self.schemas.types(&self.tool, key),
             ValueKind::String => Types::STRING,
             ValueKind::Json => Types::JSON,
         };
-        let style = &self.style;
-        let end = if kind == ValueKind::Cdata { style.after_cdata } else { style.after_value.trim_ascii() };
-        self.state = State::Value { types, end, first: true, searched: 0 };
+        let end = self.style.end_of(key, after_key);
+        self.end = if kind == ValueKind::Cdata { end } else { end.trim_ascii().to_owned() };
+        self.again.clear();
+        if kind == ValueKind::Elements {
+            self.again = [self.style.before_key, key, after_key.0].concat();
+        }
+        self.key = key.to_owned();
+        self.state = State::Value { types, first: true, searched: 0, depth: 0 };
     }
 
     /// Writes the rest of a value; returns its length.
@@ -167,29 +226,24 @@ impl Tags {
                 push_escaped(out, value);
                 out.push('"');
             }
-            _ => out.push_str(&typed(value, types)),
+            _ if self.again.is_empty() => out.push_str(&typed(value, types)),
+            _ => Elements::new(&self.style, &self.schemas, &self.tool).argument(&self.key, value, out),
         }
         self.state = State::Between;
         text.len()
     }
 
     /// Writes what is known of a string of which `clear` bytes have arrived; returns how much of it is written.
-    fn part_of_value(&mut self, text: &str, clear: usize, out: &mut String) -> usize {
-        let has_lines = self.has_lines();
-        let State::Value { types, first, searched, .. } = &mut self.state else { return 0 };
-        if *types != Types::STRING {
-            *searched = clear;
-            return 0;
-        }
+    fn part_of_string(&mut self, text: &str, clear: usize, first: bool, out: &mut String) -> usize {
         // a line feed before the end is not part of the value
         let known = match text[..clear].strip_suffix('\n') {
-            Some(rest) if has_lines => rest.len(),
+            Some(rest) if self.has_lines() => rest.len(),
             _ => clear,
         };
         if known > 0 {
-            let was_first = std::mem::take(first);
-            out.push_str(if was_first { "\"" } else { "" });
-            push_escaped(out, self.without_line_feed(&text[..known], was_first));
+            out.push_str(if first { "\"" } else { "" });
+            push_escaped(out, self.without_line_feed(&text[..known], first));
+            self.state = State::Value { types: Types::STRING, first: false, searched: 0, depth: 0 };
         }
         known
     }
@@ -206,7 +260,7 @@ impl Tags {
 }
 
 /// The JSON of a value, in a type that its schema allows if there is one, else as a string.
-fn typed(text: &str, types: Types) -> String {
+pub(super) fn typed(text: &str, types: Types) -> String {
     let string = || serde_json::Value::from(text).to_string();
     let body = text.trim_ascii();
     let json = |text: String| {

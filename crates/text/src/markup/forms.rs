@@ -43,6 +43,28 @@ pub struct TagStyle {
     pub after_cdata: &'static str,
 }
 
+impl TagStyle {
+    /// What ends the value of a key, after one of [`Self::after_key`].
+    ///
+    /// ```
+    /// let style = tern_text::TagStyle {
+    ///     after_name: ">",
+    ///     before_key: "<",
+    ///     after_key: &[(">", tern_text::ValueKind::Elements)],
+    ///     after_value: "</",
+    ///     after_cdata: "",
+    /// };
+    /// assert_eq!(style.end_of("city", style.after_key[0]), "</city>");
+    /// ```
+    pub fn end_of(&self, key: &str, (after_key, kind): (&str, ValueKind)) -> String {
+        match kind {
+            ValueKind::Elements => [self.after_value, key, after_key].concat(),
+            ValueKind::Cdata => self.after_cdata.to_owned(),
+            ValueKind::Schema | ValueKind::String | ValueKind::Json => self.after_value.to_owned(),
+        }
+    }
+}
+
 /// What a style of markup tells about the type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
@@ -54,7 +76,13 @@ pub enum ValueKind {
     String,
     /// It is JSON.
     Json,
+    /// It is a text or elements of the same form, those of an array named [`ITEM`]; the schema of the tool decides.
+    /// What ends it has its key: `after_value` KEY `after_key`.
+    Elements,
 }
+
+/// The name of the elements of an array.
+pub const ITEM: &str = "item";
 
 /// Arguments as a list: `open` KEY `assign` VALUE `,` .. `close`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

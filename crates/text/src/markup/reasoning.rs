@@ -65,6 +65,7 @@ pub(super) const CHANNELS: &[(&[&str], ChannelStyle)] = &[
             ends: &["<|end|>", "<|call|>", "<|return|>"],
             answer: "<|channel|>final<|message|>",
             call: "<|channel|>commentary",
+            recipients: false,
         },
     ),
     (
@@ -78,6 +79,22 @@ pub(super) const CHANNELS: &[(&[&str], ChannelStyle)] = &[
             ends: &["<|eom|>", "<|eot|>"],
             answer: " to=user<|message|>",
             call: "",
+            recipients: false,
+        },
+    ),
+    // functionary 3.2: the prompt ends with the start of the first header
+    (
+        &[">>>all\\n", ">>>${recipient}"],
+        ChannelStyle {
+            start: ">>>",
+            headers: &[],
+            message: "\n",
+            reasoning: "",
+            calls: "",
+            ends: &[],
+            answer: "all\n",
+            call: "",
+            recipients: true,
         },
     ),
 ];

@@ -78,6 +78,10 @@ const XTML_TAGS: CallForm = tags(
     ],
 );
 
+/// MiniMax M3: an element per argument, and elements inside it for the members of objects and the items of arrays.
+const NESTED_TAGS: CallForm =
+    tags(["\">", "]<]minimax[>[<", "]<]minimax[>[</"], &[(">", ValueKind::Elements)]);
+
 /// Calls in a section, each `<...invoke name="f">`.
 const fn invoke([open, begin, end, close]: [&'static str; 4], form: CallForm) -> CallStyle {
     CallStyle { open, close, ..tagged(begin, form, end) }
@@ -138,6 +142,11 @@ pub(super) const CALLS: &[CallRow] = &[
     row(&["<minimax:tool_call>", "<invoke name=", "<parameter name="], {
         let texts = ["<minimax:tool_call>\n", "<invoke name=\"", "</invoke>", "\n</minimax:tool_call>"];
         invoke(texts, INVOKE_TAGS)
+    }),
+    row(&["]<]minimax[>[", "<invoke name="], {
+        let (open, close) = ("]<]minimax[>[<tool_call>\n", "\n]<]minimax[>[</tool_call>");
+        let texts = [open, "]<]minimax[>[<invoke name=\"", "]<]minimax[>[</invoke>", close];
+        invoke(texts, NESTED_TAGS)
     }),
     row(&["｜DSML｜", "function_calls>"], {
         let close = "\n</｜DSML｜function_calls>";
@@ -262,6 +271,11 @@ pub(super) const CALLS: &[CallRow] = &[
         lacks: &["<parameter", "tool_call>"],
         style: named("<function=", ">", "</function>"),
     },
+    // functionary 3.2: the header of a message is the name of the function, see `ChannelStyle`
+    row(
+        &[">>>all\\n", ">>>${recipient}"],
+        CallStyle { form: CallForm::Named { after_id: "", between: "\n" }, separator: ">>>", ..OBJECTS },
+    ),
     // Llama 3: an optional tag, then only the call
     row(
         &["{\"name\": function name, \"parameters\": "],

@@ -6,13 +6,26 @@ use super::TokenizerError;
 use super::vocab::Vocab;
 
 /// A marker: its keys in files, and the texts to search for without them.
-struct Marker {
-    keys: [&'static str; 2],
+pub(super) struct Marker {
+    keys: &'static [&'static str],
     texts: &'static [&'static str],
 }
 
+impl Marker {
+    /// The token of this marker.
+    pub(super) fn find(&self, metadata: &Metadata, vocab: &Vocab) -> Result<Option<u32>, TokenizerError> {
+        for key in self.keys {
+            let id = metadata.optional_usize(&format!("tokenizer.ggml.{key}_token_id"))?;
+            if let Some(id) = id.filter(|id| *id < vocab.len()) {
+                return Ok(Some(id as u32));
+            }
+        }
+        Ok(self.texts.iter().find_map(|text| vocab.id_of(text)))
+    }
+}
+
 const PREFIX: Marker = Marker {
-    keys: ["fim_pre", "prefix"],
+    keys: &["fim_pre", "prefix"],
     texts: &[
         "<|fim_prefix|>",
         "<fim-prefix>",
@@ -24,7 +37,7 @@ const PREFIX: Marker = Marker {
     ],
 };
 const SUFFIX: Marker = Marker {
-    keys: ["fim_suf", "suffix"],
+    keys: &["fim_suf", "suffix"],
     texts: &[
         "<|fim_suffix|>",
         "<fim-suffix>",
@@ -36,7 +49,7 @@ const SUFFIX: Marker = Marker {
     ],
 };
 const MIDDLE: Marker = Marker {
-    keys: ["fim_mid", "middle"],
+    keys: &["fim_mid", "middle"],
     texts: &[
         "<|fim_middle|>",
         "<fim-middle>",
@@ -48,6 +61,17 @@ const MIDDLE: Marker = Marker {
     ],
 };
 
+const PAD: Marker =
+    Marker { keys: &["fim_pad"], texts: &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"] };
+const REPOSITORY: Marker = Marker {
+    keys: &["fim_rep"],
+    texts: &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+};
+const FILE: Marker = Marker { keys: &["fim_sep"], texts: &["<|file_sep|>"] };
+
+/// Markers that are also end tokens: a model that writes one has left the gap.
+pub(super) const ENDS: [&Marker; 3] = [&PAD, &REPOSITORY, &FILE];
+
 /// The tokens with which a model fills a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FillTokens {
@@ -57,47 +81,51 @@ pub struct FillTokens {
     pub suffix: u32,
     /// Before the text of the gap, which the model generates.
     pub middle: u32,
+    /// Before the name of a repository, if the model has it.
+    pub repository: Option<u32>,
+    /// Before the name of a file, if the model has it.
+    pub file: Option<u32>,
+}
+
+/// Which side of a gap is first in the prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FillOrder {
+    /// The text before the gap.
+    #[default]
+    PrefixFirst,
+    /// The text after the gap, as some models prefer.
+    SuffixFirst,
 }
 
 impl FillTokens {
     pub(super) fn read(metadata: &Metadata, vocab: &Vocab) -> Result<Option<FillTokens>, TokenizerError> {
-        let find = |marker: &Marker| -> Result<Option<u32>, TokenizerError> {
-            for key in marker.keys {
-                let id = metadata.optional_usize(&format!("tokenizer.ggml.{key}_token_id"))?;
-                if let Some(id) = id.filter(|id| *id < vocab.len()) {
-                    return Ok(Some(id as u32));
-                }
-            }
-            Ok(marker.texts.iter().find_map(|text| vocab.id_of(text)))
-        };
+        let find = |marker: &Marker| marker.find(metadata, vocab);
         let (prefix, suffix, middle) = (find(&PREFIX)?, find(&SUFFIX)?, find(&MIDDLE)?);
+        let (repository, file) = (find(&REPOSITORY)?, find(&FILE)?);
         Ok(prefix.zip(suffix).zip(middle).map(|((prefix, suffix), middle)| FillTokens {
             prefix,
             suffix,
             middle,
+            repository,
+            file,
         }))
     }
 
-    /// The prompt of a gap between two texts; `first` is BOS if the model expects it.
-    pub fn prompt(&self, first: Option<u32>, before: &[u32], after: &[u32]) -> Vec<u32> {
-        let mut prompt: Vec<u32> = first.into_iter().collect();
-        prompt.push(self.prefix);
-        prompt.extend_from_slice(before);
-        prompt.push(self.suffix);
-        prompt.extend_from_slice(after);
-        prompt.push(self.middle);
-        prompt
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_markers_surround_both_texts() {
-        let tokens = FillTokens { prefix: 1, suffix: 2, middle: 3 };
-        assert_eq!(tokens.prompt(Some(0), &[7, 8], &[9]), [0, 1, 7, 8, 2, 9, 3]);
-        assert_eq!(tokens.prompt(None, &[], &[]), [1, 2, 3]);
+    /// The prompt of a gap between two texts.
+    ///
+    /// ```
+    /// use tern_text::{FillOrder, FillTokens};
+    /// let tokens = FillTokens { prefix: 1, suffix: 2, middle: 3, repository: None, file: None };
+    /// assert_eq!(tokens.prompt(&[7, 8], &[9], FillOrder::PrefixFirst), [1, 7, 8, 2, 9, 3]);
+    /// assert_eq!(tokens.prompt(&[7, 8], &[9], FillOrder::SuffixFirst), [2, 9, 1, 7, 8, 3]);
+    /// ```
+    pub fn prompt(&self, before: &[u32], after: &[u32], order: FillOrder) -> Vec<u32> {
+        let before = [&[self.prefix], before].concat();
+        let after = [&[self.suffix], after].concat();
+        let sides = match order {
+            FillOrder::PrefixFirst => [before, after],
+            FillOrder::SuffixFirst => [after, before],
+        };
+        [sides.concat(), vec![self.middle]].concat()
     }
 }

@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use tern_formats::Metadata;
 
 use super::TokenizerError;
+use super::fill;
 use super::vocab::{Kind, Vocab};
 
 /// Texts that are end tokens in every model that has them as a token.
@@ -33,13 +34,6 @@ const END_TEXTS: &[&str] = &[
     "<|tool_response>",
     "<｜end▁of▁sentence｜>",
     "[e~[",
-];
-
-/// Fill-in-the-middle tokens that are also end tokens: the key, and the texts to search for without it.
-const FILL_ENDS: &[(&str, &[&str])] = &[
-    ("fim_pad", &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"]),
-    ("fim_rep", &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"]),
-    ("fim_sep", &["<|file_sep|>"]),
 ];
 
 /// The tokens with a role.
@@ -85,9 +79,8 @@ impl Roles {
         // folders may list any number
         let listed = metadata.optional_usizes("tokenizer.eog_token_ids")?.unwrap_or_default();
         ends.extend(listed.into_iter().filter(|id| *id < size).map(|id| id as u32));
-        for &(role, texts) in FILL_ENDS {
-            let by_text = texts.iter().find_map(|text| vocab.id_of(text));
-            if let Some(id) = id_of(role, by_text)? {
+        for marker in fill::ENDS {
+            if let Some(id) = marker.find(metadata, vocab)? {
                 vocab.set_kind(id, Kind::Control);
                 ends.push(id);
             }

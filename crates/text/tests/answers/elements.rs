@@ -9,6 +9,7 @@ pub(crate) const SEED: &str = "<seed:tool_call> <function= <parameter= tool_call
 pub(crate) const GLM: &str = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value> tool_calls </think>";
 pub(crate) const GLM_FLASH: &str = "<tool_call>f<arg_key>a</arg_key><arg_value> tool_calls </think>";
 pub(crate) const MINIMAX: &str = "<minimax:tool_call> <invoke name= <parameter name= tool_calls </think>";
+pub(crate) const NESTED: &str = "]<]minimax[>[ '<invoke name=' tool_calls </mm:think>";
 pub(crate) const DSML: &str = "<｜DSML｜function_calls> tool_calls </think>";
 pub(crate) const XTML: &str = "'<|open|>' open_tag('call' open_tag('think') tool_calls";
 pub(crate) const GEMMA: &str = "<|tool_call>call:f{a:<|\"|>b<|\"|>}<tool_call|> tool_calls <channel|>";
@@ -127,6 +128,14 @@ fn elements_of_other_styles() {
              <invoke name=\"now\">\n</invoke>\n</minimax:tool_call>",
         ),
         (
+            NESTED,
+            "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"weather\">]<]minimax[>[<city>Zürich]<]minimax[>[</city>\
+             ]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[<deep>]<]minimax[>[<a>]<]minimax[>[<item>1\
+             ]<]minimax[>[</item>]<]minimax[>[<item>null]<]minimax[>[</item>]<]minimax[>[</a>]<]minimax[>[</deep>\
+             ]<]minimax[>[<ok>true]<]minimax[>[</ok>]<]minimax[>[<text>12]<]minimax[>[</text>]<]minimax[>[</invoke>\n\
+             ]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+        ),
+        (
             DSML,
             "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n\
              <｜DSML｜parameter name=\"city\" string=\"true\">Zürich</｜DSML｜parameter>\n\
@@ -209,5 +218,55 @@ fn malformed_literals_are_content() {
         ("<|tool_call>call:f{a:<|\"|>}<|\"|>", said("", "", &[("f", "{\"a\": \"}\"")])),
     ] {
         assert_eq!(read(&gemma, "", answer), want, "{answer:?}");
+    }
+}
+
+/// Elements inside elements; `~` stands for the marker before each tag.
+#[test]
+fn nested_elements() {
+    let markup = Markup::of(NESTED);
+    let call = |inner: &str| {
+        format!("~<tool_call>\n~<invoke name=\"plan\">{inner}~</invoke>\n~</tool_call>")
+            .replace('~', "]<]minimax[>[")
+    };
+    for (inner, want) in [
+        ("~<to>Bern~</to>~<n>12~</n>", r#"{"to": "Bern", "n": 12}"#),
+        ("~<tags>~<item>1~</item>~<item>a b~</item>~</tags>", r#"{"tags": ["1", "a b"]}"#),
+        ("~<tags>~</tags>~<where>~</where>~<to>~</to>", r#"{"tags": [], "where": {}, "to": ""}"#),
+        ("~<tags>[\"x\"]~</tags>", r#"{"tags": ["x"]}"#),
+        ("~<where>~<x>1.5~</x>~<zip>8000~</zip>~</where>", r#"{"where": {"x": 1.5, "zip": "8000"}}"#),
+        (
+            "~<item>~<item>~<x>1~</x>~</item>~<item>~<x>2~</x>~</item>~</item>",
+            r#"{"item": [{"x": 1}, {"x": 2}]}"#,
+        ),
+        ("~<free>~<item>~<item>true~</item>~</item>~</free>", r#"{"free": [[true]]}"#),
+        (
+            "~<free>~<a>~<item>x~</item>~</a>\n~<b>~<a>1~</a>~</b>~</free>",
+            r#"{"free": {"a": ["x"], "b": {"a": 1}}}"#,
+        ),
+        // a text that looks like elements, and elements that are none
+        ("~<to><b>~<x>~</b></to>~</to>", r#"{"to": "<b>]<]minimax[>[<x>]<]minimax[>[</b></to>"}"#),
+        ("~<free>~<a>1~</b>~</free>", r#"{"free": "]<]minimax[>[<a>1]<]minimax[>[</b>"}"#),
+    ] {
+        assert_eq!(read(&markup, "", &call(inner)), said("", "", &[("plan", want)]), "{inner}");
+    }
+    let cut = call("").split("]<]minimax[>[</invoke>").next().unwrap().to_owned();
+    let cut = |inner: &str| cut.clone() + &inner.replace('~', "]<]minimax[>[");
+    for (inner, want) in [
+        ("~<to>Be", r#"{"to": "Be"#),
+        ("~<n>1", r#"{"n": 1"#),
+        ("~<tags>~<item>a~</item>~<it", r#"{"tags": "#),
+        ("~<to>Bern~</to>~<n", r#"{"to": "Bern""#),
+    ] {
+        assert_eq!(read(&markup, "", &cut(inner)), said("", "", &[("plan", want)]), "{inner}");
+    }
+    let broken = read(&markup, "", &call("~<to>Bern~</to>~</n>"));
+    assert_eq!(broken.calls, [("plan".to_string(), r#"{"to": "Bern"}"#.to_string())]);
+    let deep = |levels: usize| {
+        call(&["~<free>", &"~<a>".repeat(levels), &"~</a>".repeat(levels), "~</free>"].concat())
+    };
+    for levels in [2, 60, 3000] {
+        let arguments = parse(&markup, "", true, [deep(levels).as_str()]).calls[0].1.clone();
+        assert!(serde_json::from_str::<serde_json::Value>(&arguments).is_ok(), "{levels}");
     }
 }

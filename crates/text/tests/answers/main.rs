@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tern_text::{
-    AnswerParser, ArgumentForm, CallForm, CallStyle, Markup, Part, TagStyle, ToolSchemas, ValueKind,
+    AnswerParser, ArgumentForm, CallForm, CallStyle, ITEM, Markup, Part, TagStyle, ToolSchemas, ValueKind,
 };
 
 /// The tools of all answers below.
@@ -17,7 +17,17 @@ fn tools() -> Option<Arc<ToolSchemas>> {
         "city": {"type": "string"}, "days": {"type": "integer"}, "deep": {"type": "object"},
         "list": {"type": "array"}, "ok": {"type": "boolean"}, "text": {"type": "string"},
     });
-    Some(Arc::new(ToolSchemas::new([("weather", &json!({"properties": properties}))])))
+    let point = json!({"type": "object", "properties": {"x": {"type": "number"}, "zip": {"type": "string"}}});
+    let nested = json!({
+        "properties": {
+            "to": {"type": "string"}, "n": {"type": "integer"}, "where": {"$ref": "#/$defs/point"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "item": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/point"}}, {"type": "null"}]},
+        },
+        "$defs": {"point": point},
+    });
+    let tools = [("weather", &json!({"properties": properties})), ("plan", &nested)];
+    Some(Arc::new(ToolSchemas::new(tools)))
 }
 
 /// The parsed answer, which must not depend on the pieces.
@@ -84,6 +94,8 @@ const HARMONY: &str = "<|channel|>analysis<|message|> <|end|> <|start|>assistant
                        <|channel|>commentary assistant to=functions. tool_calls";
 const DEEPSEEK: &str = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜><｜tool▁sep｜> tool_calls </think>";
 const KIMI: &str = "<|tool_calls_section_begin|> <|tool_call_begin|> <|tool_call_argument_begin|> tool_calls";
+
+const FUNCTIONARY: &str = ">>>${recipient} '>>>all\\n' tool_calls";
 
 #[test]
 fn reasoning_and_content() {
@@ -295,13 +307,28 @@ fn written(style: &CallStyle, calls: &[(String, String)]) -> String {
 }
 
 fn element(tags: &TagStyle, key: &str, value: Value) -> String {
+    let given = value.clone();
     let (kind, value) = match value {
         Value::String(text) => (ValueKind::String, text),
         value => (ValueKind::Json, value.to_string()),
     };
-    let after_key = tags.after_key.iter().find(|(_, told)| [ValueKind::Schema, kind].contains(told));
-    let (after_key, _) = after_key.expect("the style has this kind");
-    [tags.before_key, key, after_key, &value, tags.after_value].concat()
+    let known = [ValueKind::Schema, ValueKind::Elements, kind];
+    let after_key =
+        *tags.after_key.iter().find(|(_, told)| known.contains(told)).expect("the style has this kind");
+    let value = if after_key.1 == ValueKind::Elements { nested(tags, given) } else { value };
+    [tags.before_key, key, after_key.0, &value, &tags.end_of(key, after_key)].concat()
+}
+
+/// A value as text or elements.
+fn nested(tags: &TagStyle, value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        Value::Array(items) => items.into_iter().map(|item| element(tags, ITEM, item)).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(key, value)| element(tags, &key, value)).collect()
+        }
+        scalar => scalar.to_string(),
+    }
 }
 
 #[test]

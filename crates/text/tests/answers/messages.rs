@@ -2,7 +2,7 @@
 
 use tern_text::Markup;
 
-use crate::{HARMONY, parse, read, said};
+use crate::{FUNCTIONARY, HARMONY, parse, read, said};
 
 const THINK: &str = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
 const ARGUMENTS: &str = r#"{"a": "<|end|>"}"#;
@@ -67,4 +67,36 @@ fn messages_to_recipients() {
                   <atem:invoke name=\"f\">\n<atem:parameter name=\"a\">1</atem:parameter>\n</atem:invoke>\n\
                   </atem:function_calls><|eom|><|start|>assistant to=user<|message|>Done.<|eot|>";
     assert_eq!(read(&markup, "<|start|>assistant", answer), said("Hm.", "Done.", &[("f", "{\"a\": 1}")]));
+}
+
+/// functionary: a header is the name of a tool, or `all`.
+#[test]
+fn recipients() {
+    let markup = Markup::of(FUNCTIONARY);
+    let prompt = "<|start_header_id|>assistant<|end_header_id|>\n\n>>>";
+    let functionary = |answer: &str| read(&markup, prompt, answer);
+    let weather = r#"{"city": ">>>all\n"}"#;
+    for (answer, want) in [
+        ("all\nHello\nall\n", said("", "Hello\nall\n", &[])),
+        ("weather\n{}", said("", "", &[("weather", "{}")])),
+        (
+            &*format!("weather\n{weather}>>>weather\n{{}}"),
+            said("", "", &[("weather", weather), ("weather", "{}")]),
+        ),
+        (&*format!("all\nI look.\n>>>weather\n{weather}"), said("", "I look.", &[("weather", weather)])),
+        (&*format!("weather\n{weather}\n>>>all\nDone."), said("", "Done.", &[("weather", weather)])),
+        ("all\n>>> print(1)\n>>>>weathers\n>>", said("", ">>> print(1)\n>>>>weathers\n>>", &[])),
+        ("weather\n{\"city\": \"Be", said("", "", &[("weather", "{\"city\": \"Be")])),
+        ("Hello", said("", "Hello", &[])),
+        ("al", said("", "al", &[])),
+        ("weather\nis fine", said("", "weather\nis fine", &[])),
+        ("nobody\n{}", said("", "nobody\n{}", &[])),
+        ("all\nHi>>>wea", said("", "Hi", &[])),
+        // whatever the template says
+        ("{\"name\": \"weather\", \"arguments\": {}}", said("", "", &[("weather", "{}")])),
+    ] {
+        assert_eq!(functionary(answer), want, "{answer:?}");
+    }
+    let without = parse(&markup, prompt, false, ["all\nHi >>>weather\n{}"]);
+    assert_eq!(without, said("", "Hi >>>weather\n{}", &[]));
 }

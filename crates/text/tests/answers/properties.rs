@@ -5,13 +5,37 @@ use serde_json::Value;
 use tern_text::{CallForm, Markup};
 
 use crate::elements::{
-    APERTUS, CODER, DSML, GEMMA, GLM, GLM_FLASH, LFM, LLAMA_4, MINIMAX, OLMO, SEED, SOLAR, XTML,
+    APERTUS, CODER, DSML, GEMMA, GLM, GLM_FLASH, LFM, LLAMA_4, MINIMAX, NESTED, OLMO, SEED, SOLAR, XTML,
 };
-use crate::{DEEPSEEK, GENERIC, HARMONY, HERMES, KIMI, LLAMA, MISTRAL, NEMO, THINK, Whole, parse, written};
+use crate::{
+    DEEPSEEK, FUNCTIONARY, GENERIC, HARMONY, HERMES, KIMI, LLAMA, MISTRAL, NEMO, THINK, Whole, parse, written,
+};
 
-const ALL: [&str; 22] = [
-    THINK, HERMES, LLAMA, NEMO, MISTRAL, GENERIC, HARMONY, DEEPSEEK, KIMI, CODER, SEED, GLM, GLM_FLASH,
-    MINIMAX, DSML, XTML, GEMMA, LFM, OLMO, LLAMA_4, APERTUS, SOLAR,
+const ALL: [&str; 24] = [
+    THINK,
+    HERMES,
+    LLAMA,
+    NEMO,
+    MISTRAL,
+    GENERIC,
+    HARMONY,
+    DEEPSEEK,
+    KIMI,
+    CODER,
+    SEED,
+    GLM,
+    GLM_FLASH,
+    MINIMAX,
+    NESTED,
+    DSML,
+    XTML,
+    GEMMA,
+    LFM,
+    OLMO,
+    LLAMA_4,
+    APERTUS,
+    SOLAR,
+    FUNCTIONARY,
 ];
 
 fn markups() -> impl Strategy<Value = Markup> {
@@ -104,7 +128,8 @@ proptest! {
     ) {
         // the types of this tool's arguments are known
         let tagged = matches!(markup.calls.map(|style| style.form), Some(CallForm::Tagged(_)));
-        let calls: Vec<_> = calls.into_iter().map(|(name, text)| (if tagged { "weather".into() } else { name }, text)).collect();
+        let recipients = markup.channels.is_some_and(|channels| channels.recipients);
+        let calls: Vec<_> = calls.into_iter().map(|(name, text)| (if tagged || recipients { "weather".into() } else { name }, text)).collect();
         let object = |text: &String| serde_json::json!({"text": text, "n": [1.5, null]}).to_string();
         let calls: Vec<(String, String)> = calls.iter().map(|(name, text)| (name.clone(), object(text))).collect();
         let style = markup.reasoning.unwrap();
@@ -115,7 +140,7 @@ proptest! {
                 text += &content;
                 want.content = content;
             }
-            text += markup.channels.map_or("", |channels| channels.call);
+            text += markup.channels.map_or("", |channels| if recipients { channels.start } else { channels.call });
             text += &written(&style, &calls);
             want.calls = calls;
         } else {
@@ -133,10 +158,14 @@ proptest! {
 #[test]
 fn hostile_answers_take_linear_time() {
     let start = std::time::Instant::now();
-    for text in [HERMES, GENERIC, MISTRAL, HARMONY, DEEPSEEK, CODER, GLM, DSML, GEMMA, LFM] {
+    for text in
+        [HERMES, GENERIC, MISTRAL, HARMONY, DEEPSEEK, CODER, GLM, DSML, GEMMA, LFM, NESTED, FUNCTIONARY]
+    {
         let markup = Markup { reasoning: Markup::of(THINK).reasoning, ..Markup::of(text) };
         let texts = markup.calls.unwrap().texts();
-        let begin = [texts.open.as_str(), &texts.before_name].concat();
+        let start =
+            markup.channels.filter(|channels| channels.recipients).map_or("", |channels| channels.start);
+        let begin = [start, &texts.open, &texts.before_name].concat();
         for unit in [
             " ",
             "<",
@@ -147,7 +176,7 @@ fn hostile_answers_take_linear_time() {
             &begin,
             &format!("{begin}f{}", texts.before_arguments),
         ] {
-            let text = unit.repeat((1 << 17) / unit.len());
+            let text = unit.repeat((1 << 16) / unit.len());
             for prompt in ["", "<think>"] {
                 parse(&markup, prompt, true, [text.as_str()]);
                 parse(&markup, prompt, true, cut(&text, &[1]));

@@ -6,11 +6,12 @@ use tern::grammar::Grammar;
 use super::input;
 use crate::Config;
 use crate::chat_request::ChatRequest;
+use crate::clients;
 use crate::constraint::RequestedGrammar;
 use crate::error::{ApiError, Result};
 use crate::ignored::Object;
 use crate::options::{Options, unparsed};
-use crate::params::Params;
+use crate::params::{Params, Unparsed};
 use crate::prepare::Preparation;
 use crate::prompt::{Chat, model_name, template_variables};
 use crate::tools::{Function, ToolChoice, Tools, check_sizes};
@@ -33,7 +34,8 @@ pub(super) struct MessageRequest {
 /// `max_tokens` is required for an answer, and not for counting.
 pub(super) fn take(preparation: &Preparation<'_>, answers: bool) -> Result<MessageRequest> {
     let Preparation { served, config, .. } = *preparation;
-    let mut params = Params::parse(preparation.body, unparsed(config))?;
+    let unparsed = Unparsed { kept: clients::ANTHROPIC_NAMES, ..unparsed(config) };
+    let mut params = Params::parse(preparation.body, unparsed)?;
     params.rename("stop_sequences", "stop");
     let model = model_name(&mut params, served)?;
     let stream = params.bool("stream")?.unwrap_or(false);

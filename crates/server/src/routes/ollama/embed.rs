@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tern::engine::Request;
 
-use super::super::embeddings::{check_embeds, shorten, vectors};
+use super::super::embeddings::{shorten, text_requests, vectors};
 use super::parameters;
 use super::take_name;
 use crate::access::RequestLog;
@@ -111,15 +111,6 @@ fn take(
     parameters::keep_alive(&mut params)?;
     params.take("options");
     params.finish(Object::Body, &[])?;
-    check_embeds(served)?;
-    let encoder = Encoder::of_texts(served, cancel, param);
-    let encode = |text: &String| {
-        let tokens = encoder.fitting(text, true, truncate)?;
-        match tokens.is_empty() {
-            true => Err(ApiError::bad(param, format!("{param}: texts must not be empty"))),
-            false => Ok(Request::embed(tokens, served.model.pooling())),
-        }
-    };
-    let requests: Result<Vec<Request>> = texts.iter().map(encode).collect();
-    Ok(EmbedRequest { model, requests: requests?, dimensions })
+    let requests = text_requests(&texts, &Encoder::of_texts(served, cancel, param), truncate)?;
+    Ok(EmbedRequest { model, requests, dimensions })
 }

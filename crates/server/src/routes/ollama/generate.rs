@@ -18,6 +18,7 @@ use crate::chat_request::ChatRequest;
 use crate::conversation;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
+use crate::gap::Gap;
 use crate::ignored::Object;
 use crate::model::ServedModel;
 use crate::options::unparsed;
@@ -181,8 +182,10 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let logprobs = options.sampling.logprobs.is_some();
     let encoder = Encoder::new(served, cancel, "prompt");
     let job = if raw || suffix.is_some() || !has_template(served) {
-        let tokens = match &suffix {
-            Some(suffix) => encoder.fill(&prompt, suffix)?,
+        let tokens = match suffix {
+            Some(after) => {
+                encoder.fill(&Gap { before: prompt, after, ..Gap::default() }, config.fill_order)?
+            }
             None => encoder.text(&prompt, true)?,
         };
         TextRequest { prompts: vec![&tokens], options, grammar }.job(&encoder)?

@@ -37,6 +37,10 @@ pub(super) fn options(params: &mut Params, served: &ServedModel, config: &Config
         options.take("num_predict");
     }
     options.rename("num_predict", "max_tokens");
+    // 1 is off, as in presets of older versions
+    if options.peek("tfs_z").and_then(Value::as_f64) == Some(1.0) {
+        options.take("tfs_z");
+    }
     let refused = ["n"].into_iter().find(|name| options.peek(name).is_some_and(|n| integer(n) != Some(1)));
     if let Some(name) = refused {
         return Err(ApiError::bad(options.name(name), "options.n: a request has one answer"));

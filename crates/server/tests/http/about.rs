@@ -1,0 +1,43 @@
+//! What the server tells about itself.
+
+use serde_json::{Value, json};
+
+use crate::support::{LIMITS, Setup, Site};
+
+#[test]
+fn settings_and_special_tokens_are_those_of_the_model() {
+    let site = Site::new(Setup::default());
+    let get = |path: &str| site.get(path).json();
+    assert_eq!(get("/version"), json!({"version": env!("CARGO_PKG_VERSION")}));
+    let props = get("/props");
+    assert_eq!(props["default_generation_settings"]["n_ctx"], LIMITS.max_context);
+    assert_eq!(props["default_generation_settings"]["params"]["temperature"], 1.0, "{props}");
+    assert_eq!((&props["total_slots"], &props["model_alias"]), (&json!(LIMITS.max_seqs), &json!("parrot")));
+    let info = get("/tokenizer_info");
+    let tokenizer = &site.tokenizer;
+    let text = |id: Option<u32>| json!(id.and_then(|id| tokenizer.token_text(id)));
+    assert_eq!(info["vocab_size"], tokenizer.vocab_size());
+    assert_eq!((&info["bos_token"], &info["eos_token"]), (&text(tokenizer.bos()), &text(tokenizer.eos())));
+    assert!(info["eos_token"].is_string(), "{info}");
+}
+
+/// The specification lists the routes that there are: none of them is unknown to the server.
+#[test]
+fn every_route_of_the_specification_exists() {
+    let site = Site::new(Setup::default());
+    let spec = site.get("/openapi.json").json();
+    assert_eq!(spec["openapi"], "3.1.0");
+    let mut count = 0;
+    for (path, methods) in spec["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let path = path.replace("{id}", "x");
+            let reply = site.send(&method.to_uppercase(), &path, &[], b"{}");
+            let code = serde_json::from_str::<Value>(&reply.text)
+                .map_or(Value::Null, |body| body["error"]["code"].clone());
+            assert!(code != "unknown_route" && code != "wrong_method", "{method} {path}: {}", reply.text);
+            assert!(reply.status < 500, "{method} {path}: {} {}", reply.status, reply.text);
+            count += 1;
+        }
+    }
+    assert!(count > 40, "{count} routes");
+}
