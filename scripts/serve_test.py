@@ -23,6 +23,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KEY = "a-key-for-tests"
+# beside the model, for clients of embeddings and rerankers
+ENCODER = "all-minilm-l6-v2-f32.gguf"
 
 
 def get(url, key=KEY):
@@ -113,7 +115,12 @@ def main():
         clients = Path(args.tools or "") / "clients"
         if has("clients", args.tools and (clients / "bin/python").exists()):
             command = [clients / "bin/python", HERE / "clients_test.py", "--url", url, "--api-key", KEY]
-            run("clients", [*command, "--node", clients, *(["--all"] if args.all else [])])
+            encoder = Path(args.model).with_name(ENCODER)
+            if has(ENCODER, encoder.exists()):
+                with server(args.tern, encoder) as (encoder_url, _, _):
+                    run("clients", [*command, "--encoder", encoder_url, "--node", clients, *(["--all"] if args.all else [])])
+            else:
+                run("clients", [*command, "--node", clients])
             # the newest version of the package too
             run("responses", [python, HERE / "clients_test.py", "--url", url, "--api-key", KEY, "--only", "responses"])
         table = subprocess.run([args.tern, "top", url, "--once", "--api-key", KEY], capture_output=True, text=True)

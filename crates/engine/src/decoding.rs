@@ -16,8 +16,8 @@ pub(crate) struct Candidate {
     pub(crate) stepped: u64,
 }
 
-/// The indices of the sequences that are in the step, in the order of choice. `few(all, clients)` is how many of `all` sequences of so many clients a
-/// step should have.
+/// The indices of the sequences that are in the step, in the order of choice. `few(all, clients)` is how many of `all`
+/// sequences of `clients` clients a step should have.
 pub(crate) fn choose(mut candidates: Vec<Candidate>, few: impl Fn(usize, usize) -> usize) -> Vec<usize> {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     candidates.iter().for_each(|candidate| *counts.entry(candidate.client).or_default() += 1);

@@ -24,7 +24,7 @@ pub struct Request {
     pub priority: i32,
     /// Whose request it is; requests with the same number share what a client gets.
     pub client: u64,
-    /// The penalties of the sampling parameters look at so many of the last tokens; without it at all.
+    /// Number of last tokens that the penalties of the sampling parameters look at; without it all.
     pub penalty_window: Option<usize>,
     /// Which tokens may come next.
     pub constraint: Option<SharedConstraint>,

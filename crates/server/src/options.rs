@@ -42,7 +42,7 @@ pub(crate) struct Options {
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
     pub(crate) end_tokens: Arc<[u32]>,
-    /// Penalties look at so many of the last tokens; without it at all.
+    /// Number of last tokens that penalties look at; without it all.
     pub(crate) penalty_window: Option<usize>,
     /// A minimum length and excluded words.
     pub(crate) rules: TokenRules,

@@ -12,6 +12,7 @@ mod completions;
 mod connections;
 #[cfg(test)]
 mod failures;
+mod fairness;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
