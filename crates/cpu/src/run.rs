@@ -153,7 +153,7 @@ impl Run<'_> {
                     for (i, (x, out)) in groups.zip(out.chunks_exact_mut(*group)).enumerate() {
                         // one weight for all groups, or one per group of a row
                         let weight = weight.map(|w| &w[(at + i * group) % w.len()..][..*group]);
-                        Norm { weight, bias, eps: *eps, kind: *kind }.apply(self.kernels, x, out);
+                        (self.kernels.norm)(&Norm { weight, bias, eps: *eps, kind: *kind }, x, out);
                     }
                 });
             }
