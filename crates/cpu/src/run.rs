@@ -137,8 +137,12 @@ impl Run<'_> {
             Op::AddRow { x, table, row } => self.finish(link, at, len, |out| {
                 let x = self.read(*x, at, len).chunks_exact(width);
                 for ((token, out), x) in rows().zip(out.chunks_exact_mut(width)).zip(x) {
-                    let position = self.plan.tokens[token].1;
-                    let row = if *row == TableRow::Position { position } else { 0 };
+                    let (slice, position) = self.plan.tokens[token];
+                    let row = match row {
+                        TableRow::Position => position,
+                        TableRow::First => 0,
+                        TableRow::Type => self.step.slices[slice].type_at(position),
+                    };
                     self.program.weight(*table).decode_row(row, out);
                     out.iter_mut().zip(x).for_each(|(o, x)| *o += x);
                 }

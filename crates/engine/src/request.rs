@@ -28,6 +28,8 @@ pub struct Request {
     pub scored: usize,
     /// Compute the hidden state of the prompt; nothing is generated.
     pub pooling: Option<Pooling>,
+    /// The prompt is a pair of texts, and the second one begins with this token.
+    pub second: Option<usize>,
 }
 
 /// How the hidden states of a prompt's tokens become one vector.
@@ -64,6 +66,7 @@ impl Request {
             constraint: None,
             scored: 0,
             pooling: None,
+            second: None,
         }
     }
 
