@@ -57,6 +57,7 @@ impl Bench {
             pages: (first..first + pages).map(|p| p as u32).collect(),
             window_pages: (0..pages).map(window_page).collect(),
             state: self.runner.capacity().state.map(|_| StateSlots::in_place(stream as u32, position)),
+            second: None,
             want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
         }
     }

@@ -6,7 +6,7 @@ use tern_graph::{Graph, Op, Val};
 
 use crate::activations::gathered_rows::{EXPERT_ROWS, Form, GatherKey, GatheredSet};
 use crate::activations::quantized_rows::Rounding;
-use crate::dot::{LinearKernel, PANEL, PANELS, Target};
+use crate::dot::{PANEL, PANELS, Target};
 use crate::linear::LINEAR_BYTES;
 use crate::phases::Link;
 use crate::product::{Activations, Product};
@@ -170,7 +170,7 @@ impl Run<'_> {
         let row_of = |i: usize| parts[i] as usize / if shared { used } else { 1 };
         let row = |i: usize| self.read(x, row_of(i) * cols, cols);
         let form = match program.kernels[node] {
-            Some(LinearKernel::F32(_)) => Form::Floats,
+            Some(kernel) if kernel.reads_floats() => Form::Floats,
             Some(kernel) if kernel.has_tiles() && program.is_many(count) => Form::Tiles,
             _ => Form::Rows,
         };

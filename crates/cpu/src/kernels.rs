@@ -8,6 +8,7 @@ use crate::activations::token_tiles::{TileRow, TokenTilesMut};
 use crate::attention::attend::AttentionKernels;
 use crate::dot::LinearKernel;
 use crate::recurrent::{ConvToken, StateToken};
+use crate::rowwise::Norm;
 
 /// One instruction set's version of every vectorised loop.
 ///
@@ -23,6 +24,8 @@ pub struct Kernels {
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
     /// A function of each value.
     pub(crate) apply: fn(Function, x: &[f32], out: &mut [f32]),
+    /// A norm of one group of columns.
+    pub(crate) norm: fn(&Norm<'_>, x: &[f32], out: &mut [f32]),
     /// Quantizes activations.
     pub(crate) quantize: fn(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>),
     /// `None` if there are no kernels for tiles of tokens.

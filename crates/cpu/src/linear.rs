@@ -87,18 +87,18 @@ impl Run<'_> {
         let many = program.is_many(rows);
         // SAFETY (both views): see `work`.
         let activations = match (program.kernels[node], program.ints(x.index())) {
+            (Some(kernel), _) if kernel.reads_floats() => {
+                Activations::Floats(self.read(x, 0, rows * w.cols()))
+            }
             (Some(kernel), Some((_, tiles))) if many && kernel.has_tiles() => {
                 // SAFETY: as above.
                 Activations::Tiles(unsafe { tiles.view(rows, w.cols(), low) })
             }
-            (Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)), Some((ints, _))) => {
+            (Some(_), Some((ints, _))) => {
                 // SAFETY: as above.
                 Activations::Rows(unsafe { ints.view(rows, w.cols(), low) })
             }
-            (Some(LinearKernel::F32(_)), _) => Activations::Floats(self.read(x, 0, rows * w.cols())),
-            (None, _) | (Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)), None) => {
-                return self.refuse(node);
-            }
+            (None, _) | (Some(_), None) => return self.refuse(node),
         };
         let product = Product {
             kernel: program.kernels[node],

@@ -72,6 +72,7 @@ pub(crate) fn gated(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) 
     }
 }
 
+/// `sum(x)` and `sum(x^2)`
 #[inline(always)]
 pub(crate) fn sums(x: &[f32]) -> (f32, f32) {
     let (mut sum, mut squares) = ([0.0f32; 8], [0.0f32; 8]);
@@ -85,4 +86,17 @@ pub(crate) fn sums(x: &[f32]) -> (f32, f32) {
     }
     let rest = rest.iter().fold((0.0, 0.0), |(s, q), v| (s + v, q + v * v));
     (sum.iter().sum::<f32>() + rest.0, squares.iter().sum::<f32>() + rest.1)
+}
+
+/// `sum((x - mean)^2)`
+#[inline(always)]
+pub(crate) fn deviations(x: &[f32], mean: f32) -> f32 {
+    let mut squares = [0.0f32; 16];
+    let (whole, rest) = x.as_chunks::<16>();
+    for part in whole {
+        for i in 0..16 {
+            squares[i] += (part[i] - mean) * (part[i] - mean);
+        }
+    }
+    squares.iter().sum::<f32>() + rest.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>()
 }

@@ -7,8 +7,8 @@ use tern_graph::HostTensor;
 use crate::activations::quantized_rows::QuantizedRows;
 use crate::activations::token_tiles::TokenTiles;
 use crate::dot::{
-    IntegerKernel, LinearKernel, PANEL, PANELS, Packed, PackedKernel, PackedWorkspace, Rows, Target,
-    Workspace,
+    IntegerKernel, LinearKernel, PANEL, PANELS, Packed, PackedDot, PackedKernel, PackedWorkspace, Rows,
+    Target, Workspace,
 };
 use crate::memory::lines::Line;
 
@@ -48,17 +48,7 @@ impl Product<'_> {
             (Some(LinearKernel::Integer(kernel)), Activations::Rows(x)) => {
                 self.integers(kernel, x, range, workspace);
             }
-            (Some(LinearKernel::Packed(PackedKernel { many: Some(dot), .. })), Activations::Tiles(x)) => {
-                self.panels(range, workspace, |panels, rows, workspace, to| {
-                    dot(panels, rows, x, workspace, to)
-                });
-            }
-            (Some(LinearKernel::Packed(kernel)), Activations::Rows(x)) => {
-                let dot = kernel.few;
-                self.panels(range, workspace, |panels, rows, workspace, to| {
-                    dot(panels, rows, x, workspace, to)
-                });
-            }
+            (Some(LinearKernel::Packed(kernel)), x) => return self.packed(&kernel, x, range, workspace),
             (Some(LinearKernel::F32(dot)), Activations::Floats(x)) => {
                 dot(&self.rows(range.clone()), x, workspace, &self.to.skip(range.start));
             }
@@ -101,14 +91,42 @@ impl Product<'_> {
         }
     }
 
+    fn packed(
+        &self,
+        kernel: &PackedKernel,
+        x: &Activations<'_>,
+        range: Range<usize>,
+        workspace: &mut Workspace,
+    ) -> bool {
+        match (kernel.dot, x) {
+            (PackedDot::Integers { many: Some(dot), .. }, Activations::Tiles(x)) => {
+                self.panels(kernel, range, workspace, |panels, rows, workspace, to| {
+                    dot(panels, rows, x, workspace, to);
+                });
+            }
+            (PackedDot::Integers { few, .. }, Activations::Rows(x)) => {
+                self.panels(kernel, range, workspace, |panels, rows, workspace, to| {
+                    few(panels, rows, x, workspace, to);
+                });
+            }
+            (PackedDot::Floats(dot), Activations::Floats(x)) => {
+                self.panels(kernel, range, workspace, |panels, rows, workspace, to| {
+                    dot(panels, (rows, self.weight.cols()), x, workspace, to);
+                });
+            }
+            _ => return false,
+        }
+        true
+    }
+
     /// Panels of the range, packed at load or here.
     fn panels(
         &self,
+        kernel: &PackedKernel,
         range: Range<usize>,
         workspace: &mut Workspace,
         dot: impl Fn(&[Line], usize, &mut PackedWorkspace, &Target<'_>),
     ) {
-        let Some(LinearKernel::Packed(kernel)) = self.kernel else { return };
         let workspace = &mut workspace.packed;
         for r in range.clone().step_by(PANELS * PANEL) {
             let end = range.end.min(r + PANELS * PANEL);

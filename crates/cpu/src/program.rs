@@ -158,8 +158,7 @@ impl Compiled {
                 false
             }
             (Work::Compute, Op::Linear { x, .. }, Cut::Columns) => match self.kernels[link.node] {
-                Some(LinearKernel::F32(_)) => true,
-                Some(LinearKernel::Integer(_) | LinearKernel::Packed(_)) => self.ints(x.index()).is_some(),
+                Some(kernel) => kernel.reads_floats() || self.ints(x.index()).is_some(),
                 None => false,
             },
             (Work::Compute, Op::ExpertLinear { .. }, Cut::Experts { .. }) => {

@@ -2,7 +2,7 @@
 
 use tern_graph::{NormKind, RopeStyle, RopeTable};
 
-use crate::kernels::Kernels;
+use crate::math::{deviations, sums};
 
 /// A norm over one group of columns.
 pub(crate) struct Norm<'a> {
@@ -13,15 +13,13 @@ pub(crate) struct Norm<'a> {
 }
 
 impl Norm<'_> {
-    pub(crate) fn apply(&self, kernels: &Kernels, x: &[f32], out: &mut [f32]) {
+    #[inline(always)]
+    pub(crate) fn apply(&self, x: &[f32], out: &mut [f32]) {
         let n = x.len() as f32;
-        let (sum, squares) = (kernels.sums)(x);
+        let (sum, squares) = sums(x);
         let (mean, var) = match self.kind {
             NormKind::Rms => (0.0, squares / n),
-            NormKind::Layer => {
-                let mean = sum / n;
-                (mean, x.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / n)
-            }
+            NormKind::Layer => (sum / n, deviations(x, sum / n) / n),
         };
         let scale = 1.0 / (var + self.eps).sqrt();
         let each = out.iter_mut().zip(x);

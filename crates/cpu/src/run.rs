@@ -137,8 +137,12 @@ impl Run<'_> {
             Op::AddRow { x, table, row } => self.finish(link, at, len, |out| {
                 let x = self.read(*x, at, len).chunks_exact(width);
                 for ((token, out), x) in rows().zip(out.chunks_exact_mut(width)).zip(x) {
-                    let position = self.plan.tokens[token].1;
-                    let row = if *row == TableRow::Position { position } else { 0 };
+                    let (slice, position) = self.plan.tokens[token];
+                    let row = match row {
+                        TableRow::Position => position,
+                        TableRow::First => 0,
+                        TableRow::Type => self.step.slices[slice].type_at(position),
+                    };
                     self.program.weight(*table).decode_row(row, out);
                     out.iter_mut().zip(x).for_each(|(o, x)| *o += x);
                 }
@@ -153,7 +157,7 @@ impl Run<'_> {
                     for (i, (x, out)) in groups.zip(out.chunks_exact_mut(*group)).enumerate() {
                         // one weight for all groups, or one per group of a row
                         let weight = weight.map(|w| &w[(at + i * group) % w.len()..][..*group]);
-                        Norm { weight, bias, eps: *eps, kind: *kind }.apply(self.kernels, x, out);
+                        (self.kernels.norm)(&Norm { weight, bias, eps: *eps, kind: *kind }, x, out);
                     }
                 });
             }

@@ -36,7 +36,12 @@ fn every_instruction_set_equals_the_scalar_one() {
             let off = case.distance(&got, &want);
             // a second linear quantizes activations that differ in the last bit
             let two = ["residual", "mlp", "delta layer"].iter().any(|name| case.name.starts_with(name));
-            let most = if two { 3e-5 } else { 4e-6 };
+            // the matrix unit multiplies floats as sums of two bf16, of 17 bits
+            let most = match kernels.name {
+                _ if two => 3e-5,
+                "amx" => 8e-6,
+                _ => 4e-6,
+            };
             assert!(off <= most, "{kernels:?}: {}: {off} from scalar", case.name);
         }
     }

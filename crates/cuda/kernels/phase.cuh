@@ -15,8 +15,11 @@ DEVICE const u32* pages_of(const u32* inputs, int token, int windowed) {
 DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
     u32 id = inputs[inputs[IDS_AT] + token];
     constexpr u32 CARRIED = 1u << CARRIED_BIT;
-    return id & CARRIED ? max(chosen[id & (CARRIED - 1)], 0) : id;
+    return id & CARRIED ? max(chosen[id & (CARRIED - 1)], 0) : id & ((1u << TYPE_BIT) - 1);
 }
+
+// The type of a token: 1 in the second text of a pair.
+DEVICE u32 type_of(const u32* inputs, int token) { return inputs[inputs[IDS_AT] + token] >> TYPE_BIT & 1; }
 
 // The i-th expert of a token; NaN is expert 0.
 DEVICE int expert_of(const float* route, int experts, int used, int token, int i) {

@@ -25,7 +25,10 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
     int tokens = c.inputs[TOKENS], shares = max(1, c.blocks / tokens);
     for (int i = c.block; i < tokens * shares; i += c.blocks) {
         int token = i / shares, first = i % shares * THREADS + threadIdx.x, step = shares * THREADS;
-        u32 row = a.rows == TOKEN_ROWS ? token_id(c.inputs, a.chosen, token) : a.rows == POSITION_ROWS ? position_of(c.inputs, token) : 0;
+        u32 row = a.rows == TOKEN_ROWS ? token_id(c.inputs, a.chosen, token)
+            : a.rows == POSITION_ROWS  ? position_of(c.inputs, token)
+            : a.rows == TYPE_ROWS      ? type_of(c.inputs, token)
+                                       : 0;
         for (int k = first; k < a.cols; k += step) {
             float x;
             switch (a.format) {

@@ -31,6 +31,8 @@ pub struct Entry {
     pub window_pages: PageTable,
     /// Its state slots, if the model has recurrent layers.
     pub state: Option<StateSlots>,
+    /// Position of the first token of the second text, if the sequence is a pair of texts.
+    pub second: Option<usize>,
     /// What the runner returns for it.
     pub want: Want,
 }
@@ -113,7 +115,7 @@ impl Batch {
             let last = step.tokens.len() - 1;
             let window_pages = e.window_pages.clone();
             let slice = Slice::new(e.tokens.len(), e.position, e.pages.clone());
-            step.slices.push(Slice { window_pages, state: e.state, ..slice });
+            step.slices.push(Slice { window_pages, state: e.state, second: e.second, ..slice });
             let hidden = |row| Output { row, sample: None, logits: true };
             match &e.want {
                 Want::Nothing => {}

@@ -32,6 +32,8 @@ pub struct Request {
     pub scored: usize,
     /// Compute the hidden state of the prompt; nothing is generated.
     pub pooling: Option<Pooling>,
+    /// The prompt is a pair of texts, and the second one begins with this token.
+    pub second: Option<usize>,
 }
 
 /// How the hidden states of a prompt's tokens become one vector.
@@ -70,6 +72,7 @@ impl Request {
             constraint: None,
             scored: 0,
             pooling: None,
+            second: None,
         }
     }
 

@@ -240,7 +240,8 @@ impl Sequence {
         self.planned = end;
         self.fresh = false;
         let (pages, window_pages) = (self.held.pages.clone(), self.held.window_pages.clone());
-        Entry { id: self.id, tokens, carried, position, pages, window_pages, state: None, want }
+        let second = self.request.second;
+        Entry { id: self.id, tokens, carried, position, pages, window_pages, state: None, second, want }
     }
 
     /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them

@@ -234,6 +234,8 @@ pub struct Slice {
     pub window_pages: PageTable,
     /// Its state slots, if the graph has recurrent layers.
     pub state: Option<StateSlots>,
+    /// Position of the first token of the second text, if the sequence is a pair of texts.
+    pub second: Option<usize>,
 }
 
 /// A requested row.
@@ -266,7 +268,12 @@ pub struct OutputRow {
 impl Slice {
     /// Tokens of a sequence all of whose layers have the same pages.
     pub fn new(len: usize, position: usize, pages: impl Into<PageTable>) -> Slice {
-        Slice { len, position, pages: pages.into(), window_pages: PageTable::default(), state: None }
+        Slice { len, position, pages: pages.into(), ..Slice::default() }
+    }
+
+    /// The type of the token at a position: 1 in the second text of a pair, 0 otherwise.
+    pub fn type_at(&self, position: usize) -> usize {
+        usize::from(self.second.is_some_and(|second| position >= second))
     }
 
     /// The page table of layers that have the window's (`KvSpec::window`), or of the others.
@@ -289,6 +296,11 @@ impl Step {
     /// Position of every token in its sequence.
     pub fn positions(&self) -> impl Iterator<Item = usize> {
         self.slices.iter().flat_map(|s| s.position..s.position + s.len)
+    }
+
+    /// Type of every token: 1 in the second text of a pair, 0 otherwise.
+    pub fn types(&self) -> impl Iterator<Item = usize> {
+        self.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(|p| s.type_at(p)))
     }
 
     /// Refuses a step that does not fit its graph: token ids, slices, pages, state slots and rows all in range.

@@ -265,6 +265,9 @@ impl Graph {
         if *cols != self.width(x) || *rows == 0 {
             return fail(format!("{name}: rows of {cols} columns on a value of {}", self.width(x)));
         }
+        if row == TableRow::Type && *rows < 2 {
+            return fail(format!("{name}: {rows} row, types of tokens have two"));
+        }
         Ok(self.push(Op::AddRow { x, table, row }, self.value(x)))
     }
 

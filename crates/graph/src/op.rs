@@ -108,8 +108,10 @@ pub struct KeysAndValues {
 pub enum TableRow {
     /// That of the token's position: learned positions.
     Position,
-    /// The first one: token types of a text without parts.
+    /// The first one: the only type of tokens.
     First,
+    /// The first one, or the second one for tokens of the second text of a pair: types of tokens.
+    Type,
 }
 
 /// How a norm centres and scales.

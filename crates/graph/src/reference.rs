@@ -113,8 +113,13 @@ impl Reference {
                 Op::AddRow { x, table, row } => {
                     let mut added = vec![0.0; width(*x)];
                     let mut out = get(*x).to_vec();
-                    for (out, &position) in out.chunks_mut(width(*x)).zip(&positions) {
-                        let row = if *row == TableRow::Position { position } else { 0 };
+                    let tokens = positions.iter().zip(step.types());
+                    for (out, (&position, kind)) in out.chunks_mut(width(*x)).zip(tokens) {
+                        let row = match row {
+                            TableRow::Position => position,
+                            TableRow::First => 0,
+                            TableRow::Type => kind,
+                        };
                         weight(*table).decode_row(row, &mut added);
                         out.iter_mut().zip(&added).for_each(|(o, a)| *o += a);
                     }

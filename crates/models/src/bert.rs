@@ -147,8 +147,10 @@ impl Build<'_> {
         let width = self.config.width;
         let mut x = self.embed(1.0)?;
         if self.has("token_types.weight") {
-            let types = self.graph.matrix("token_types.weight", self.token_types()?, width)?;
-            x = self.graph.add_row(x, types, TableRow::First)?;
+            let count = self.token_types()?;
+            let types = self.graph.matrix("token_types.weight", count, width)?;
+            let row = if count > 1 { TableRow::Type } else { TableRow::First };
+            x = self.graph.add_row(x, types, row)?;
         }
         if let Positions::Learned = style.positions {
             let positions = self.graph.matrix("position_embd.weight", self.config.context_trained, width)?;

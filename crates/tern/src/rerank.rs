@@ -127,7 +127,8 @@ impl Model {
     /// the first in the prefix cache.
     pub fn score_requests(&self, tokens: Vec<u32>) -> Vec<Request> {
         let Some(Reranker::Judge { yes, no, .. }) = self.reranker() else {
-            return vec![Request::embed(tokens, self.pooling())];
+            let second = self.tokenizer().second_text(&tokens);
+            return vec![Request { second, ..Request::embed(tokens, self.pooling()) }];
         };
         let answer = |id: u32, prompt: Vec<u32>| {
             let sampling = Sampling { bias: vec![(id, 100.0)], logprobs: Some(0), ..Sampling::default() };

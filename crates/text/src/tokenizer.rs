@@ -158,6 +158,14 @@ impl Tokenizer {
         ids
     }
 
+    /// Where the second text of a pair begins, for models that tell the tokens of both apart: those of WordPiece, whose
+    /// tokens after the first separator have another type.
+    pub fn second_text(&self, pair: &[u32]) -> Option<usize> {
+        let separator = self.roles.sep.filter(|_| matches!(self.model, Model::WordPiece(_)))?;
+        let second = pair.iter().position(|id| *id == separator)? + 1;
+        (second < pair.len()).then_some(second)
+    }
+
     /// The tokens of a conversation that a chat template rendered.
     ///
     /// Control tokens are recognised only in the template's own text; the strings of a request are always plain text. BOS

@@ -53,7 +53,9 @@ fn tokens_are_those_of_sentencepiece() {
 fn two_texts_are_separated_as_in_training() {
     let tokenizer = Tokenizer::from_metadata(&recorded().1).unwrap();
     let (a, b) = (tokenizer.encode("Hello", false, false), tokenizer.encode("world", false, false));
-    assert_eq!(tokenizer.encode_pair("Hello", "world"), [&[0], &a[..], &[2, 2], &b, &[2]].concat());
+    let pair = tokenizer.encode_pair("Hello", "world");
+    assert_eq!(pair, [&[0], &a[..], &[2, 2], &b, &[2]].concat());
+    assert_eq!(tokenizer.second_text(&pair), None); // one type of tokens
 }
 
 /// A table that is damaged is refused, or leaves the text as it is; it never panics.

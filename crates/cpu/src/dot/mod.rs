@@ -18,7 +18,7 @@ pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
-pub(crate) use portable::packed::{PANELS, Packed, PackedKernel, PackedWorkspace};
+pub(crate) use portable::packed::{PANELS, Packed, PackedDot, PackedKernel, PackedWorkspace};
 
 use tern_graph::Val;
 use tern_quant::{Codec, Quant};
@@ -39,7 +39,7 @@ pub(crate) const PANEL: usize = 16;
 pub(crate) enum LinearKernel {
     /// Integer codes times quantized activations.
     Integer(IntegerKernel),
-    /// The same with packed weights.
+    /// Packed weights times quantized or f32 activations.
     Packed(PackedKernel),
     /// Floats times f32 activations, `cols` per token; all tokens.
     F32(fn(rows: &Rows<'_>, x: &[f32], workspace: &mut Workspace, to: &Target<'_>)),
@@ -50,8 +50,17 @@ impl LinearKernel {
     pub(crate) fn has_tiles(self) -> bool {
         match self {
             LinearKernel::Integer(kernel) => kernel.many.is_some(),
-            LinearKernel::Packed(kernel) => kernel.many.is_some(),
+            LinearKernel::Packed(kernel) => matches!(kernel.dot, PackedDot::Integers { many: Some(_), .. }),
             LinearKernel::F32(_) => false,
+        }
+    }
+
+    /// Whether it reads activations as they are.
+    pub(crate) fn reads_floats(self) -> bool {
+        match self {
+            LinearKernel::Integer(_) => false,
+            LinearKernel::Packed(kernel) => matches!(kernel.dot, PackedDot::Floats(_)),
+            LinearKernel::F32(_) => true,
         }
     }
 }
@@ -82,7 +91,7 @@ pub(crate) struct IntegerKernel {
 pub(crate) struct Workspace {
     pub(crate) packed: PackedWorkspace,
     floats: portable::floats::FloatsWorkspace,
-    /// What `packed` and `floats` may have cached: a value, and the number of the rows gathered from it, 0 for all.
+    /// What `packed` may have cached: a value, and the number of the rows gathered from it, 0 for all.
     source: Option<(Val, usize)>,
     #[cfg(target_arch = "x86_64")]
     avx2: x86::avx2::Workspace,
@@ -93,7 +102,7 @@ impl Workspace {
     /// start of a step, when all values are new.
     pub(crate) fn reads(&mut self, source: Option<(Val, usize)>) {
         if source.is_none() || source != self.source {
-            (self.packed.has_tables, self.floats.has_x) = (false, false);
+            (self.packed.has_tables, self.packed.has_x) = (false, false);
         }
         self.source = source;
     }
@@ -127,12 +136,15 @@ impl<'b> Target<'b> {
         let at = self.rows.map_or(token, |rows| rows[token] as usize) * self.stride + self.first;
         // SAFETY: the contract of this function.
         let out = unsafe { self.out.get_mut(at..at + results.len()) };
-        match self.bias {
-            Some(bias) => {
-                let each = out.iter_mut().zip(results.zip(bias));
-                each.for_each(|(o, (y, b))| *o = y * self.scale + b);
+        // loops, since closures would not be compiled for the caller's instruction set
+        if let Some(bias) = self.bias {
+            for (o, (y, b)) in out.iter_mut().zip(results.zip(bias)) {
+                *o = y * self.scale + b;
             }
-            None => out.iter_mut().zip(results).for_each(|(o, y)| *o = y * self.scale),
+        } else {
+            for (o, y) in out.iter_mut().zip(results) {
+                *o = y * self.scale;
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) static SCALAR: Kernels = Kernels {
     },
     gated: math::gated,
     apply: math::apply,
+    norm: |norm, x, out| norm.apply(x, out),
     quantize: quantized_rows::quantize,
     tiles: None,
     advance: recurrent::advance::<false>,

@@ -14,6 +14,7 @@ use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::math;
 use crate::recurrent::{self, ConvToken, StateToken};
 use crate::rotation;
+use crate::rowwise::Norm;
 
 /// Plain loops compiled again for a wider instruction set.
 macro_rules! widened {
@@ -32,6 +33,10 @@ macro_rules! widened {
             #[target_feature(enable = $features)]
             unsafe fn apply_wide(function: Function, x: &[f32], out: &mut [f32]) {
                 math::apply(function, x, out);
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn norm_wide(norm: &Norm<'_>, x: &[f32], out: &mut [f32]) {
+                norm.apply(x, out);
             }
             #[target_feature(enable = $features)]
             unsafe fn sums_wide(x: &[f32]) -> (f32, f32) {
@@ -75,6 +80,10 @@ macro_rules! widened {
                 // SAFETY: as above.
                 unsafe { apply_wide(function, x, out) }
             }
+            pub(super) fn norm(norm: &Norm<'_>, x: &[f32], out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { norm_wide(norm, x, out) }
+            }
             pub(super) fn sums(x: &[f32]) -> (f32, f32) {
                 // SAFETY: as above.
                 unsafe { sums_wide(x) }
@@ -117,6 +126,7 @@ static AVX2: Kernels = Kernels {
     },
     gated: avx2::gated,
     apply: avx2::apply,
+    norm: avx2::norm,
     quantize: quantize_avx2,
     tiles: Some(Tiles { from: 8, lanes: 8, quantize: QuantizeTiles::Whole(x86::avx2::quantize_lanes) }),
     advance: avx2::advance,
@@ -135,6 +145,7 @@ static AVX512: Kernels = Kernels {
     },
     gated: avx512::gated,
     apply: avx512::apply,
+    norm: avx512::norm,
     quantize: x86::avx512::quantize::quantize,
     tiles: None,
     advance: avx512::advance,

@@ -5,7 +5,7 @@ use tern_graph::{KvSize, StateSlots, Step};
 use super::strategy::StepSize;
 use crate::shared::{
     CARRIED_BIT, IDS_AT, INPUTS_HEADER, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT, SLICE_COUNT,
-    SLICES_AT, STATE_WORDS, STATES_AT, TABLE_STRIDE, TOKENS, WINDOW_PAGES_AT,
+    SLICES_AT, STATE_WORDS, STATES_AT, TABLE_STRIDE, TOKENS, TYPE_BIT, WINDOW_PAGES_AT,
 };
 
 /// Words of page tables that are reserved whatever the number of sequences.
@@ -39,7 +39,7 @@ pub(super) fn pack(step: &Step, windowed: bool) -> Vec<u32> {
     let window_tables = if windowed { step.slices.len() * stride } else { 0 };
     words[WINDOW_PAGES_AT] = words[PAGES_AT] + window_tables as u32;
     (words[TABLE_STRIDE], words[TOKENS], words[OUTPUTS]) = (stride as u32, tokens as u32, outputs as u32);
-    words.extend(&step.tokens);
+    words.extend(step.tokens.iter().zip(step.types()).map(|(id, kind)| id | (kind as u32) << TYPE_BIT));
     for carried in &step.carried {
         words[ids + carried.token] = 1 << CARRIED_BIT | carried.output as u32;
     }
@@ -103,6 +103,13 @@ mod tests {
         assert_eq!(words[25..], [0, 2, u32::MAX, 5, 2, 1, 1, 3]);
         let size = StepSize { tokens: 3, outputs: 0, longest: 2 };
         assert!(words.len() <= reserved_words(size, KvSize::default()));
+    }
+
+    #[test]
+    fn tokens_of_a_second_text_have_a_bit() {
+        let slice = Slice { second: Some(2), ..Slice::new(4, 0, vec![]) };
+        let step = Step { tokens: vec![5, 6, 7, 8], slices: vec![slice], ..Step::default() };
+        assert_eq!(pack(&step, false)[16..20], [5, 6, 1 << 30 | 7, 1 << 30 | 8]);
     }
 
     #[test]

@@ -330,6 +330,7 @@ impl Fuser<'_> {
                 let rows = match row {
                     TableRow::Position => TableRows::Position,
                     TableRow::First => TableRows::First,
+                    TableRow::Type => TableRows::Type,
                 };
                 Fused::Embed { table, rows, scale: 1.0, add: Some(x), out }
             }

@@ -162,6 +162,8 @@ shared_constants! {
     WORK_HEADER: usize = 8;
     /// The bit of a token id that is an output of the step before; the other bits are its index.
     CARRIED_BIT: usize = 31;
+    /// The bit of a token id that is set in the second text of a pair.
+    TYPE_BIT: usize = 30;
 }
 
 shared_enums! {
@@ -174,8 +176,8 @@ shared_enums! {
     /// A norm of rows or heads.
     NormKind { None as NORM_NONE, Rms as RMS, Layer as LAYER }
 
-    /// Which row of a table a token reads: that of its id, of its position, or the first one.
-    TableRows { Token as TOKEN_ROWS, Position as POSITION_ROWS, First as FIRST_ROW }
+    /// Which row of a table a token reads: that of its id, of its position or of its type, or the first one.
+    TableRows { Token as TOKEN_ROWS, Position as POSITION_ROWS, First as FIRST_ROW, Type as TYPE_ROWS }
 
     /// How logits of experts become weights.
     GatingKind {

@@ -80,7 +80,7 @@ fn means() -> Result<Case, GraphError> {
     Ok(case)
 }
 
-/// A row per position and the first row of another table, added to two texts.
+/// Rows per position and per type and the first row of another table, added to a text and two pairs of texts.
 fn positions() -> Result<Case, GraphError> {
     let rng = &mut Random::new(10);
     let mut case = Case::new("add rows of positions".into(), 1e-6);
@@ -88,11 +88,16 @@ fn positions() -> Result<Case, GraphError> {
     let positions = case.matrix(HostTensor::from_f32("positions", 40, 96, &rng.normals(40 * 96, 1.0)))?;
     let types = case.matrix(HostTensor::from_f32("types", 2, 96, &rng.normals(2 * 96, 1.0)))?;
     let x = case.graph.add_row(x, positions, TableRow::Position)?;
-    case.graph.add_row(x, types, TableRow::First)?;
-    let count = 47;
+    let x = case.graph.add_row(x, types, TableRow::First)?;
+    case.graph.add_row(x, types, TableRow::Type)?;
+    let count = 56;
     case.steps.push(Step {
         tokens: (0..count).map(|_| rng.below(INPUTS) as u32).collect(),
-        slices: vec![Slice::new(40, 0, vec![0, 1, 2]), Slice::new(7, 3, vec![3])],
+        slices: vec![
+            Slice { second: Some(33), ..Slice::new(40, 0, vec![0, 1, 2]) },
+            Slice::new(7, 3, vec![3]),
+            Slice { second: Some(3), ..Slice::new(9, 0, vec![4]) },
+        ],
         outputs: (0..count).map(|row| Output { row, sample: None, logits: true }).collect(),
         ..Step::default()
     });

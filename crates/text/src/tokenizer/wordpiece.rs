@@ -130,4 +130,19 @@ mod tests {
         let words: Vec<&str> = wordpiece.words.find_iter(text).map(|found| &text[found.range()]).collect();
         assert_eq!(words, ["don", "'", "t", "中", "文", "ok", "½"]);
     }
+
+    #[test]
+    fn the_second_text_of_a_pair_begins_after_the_first_separator() {
+        let tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a", "▁b"].map(String::from).to_vec();
+        let mut metadata = Metadata::default();
+        metadata.insert("tokenizer.ggml.model", tern_formats::Value::String("bert".into()));
+        metadata.insert("tokenizer.ggml.tokens", tern_formats::Value::Strings(tokens));
+        for (role, id) in [("unknown", 1), ("bos", 2), ("seperator", 3)] {
+            metadata.insert(format!("tokenizer.ggml.{role}_token_id"), tern_formats::Value::Uint(id));
+        }
+        let tokenizer = crate::Tokenizer::from_metadata(&metadata).unwrap();
+        let pair = tokenizer.encode_pair("a a", "b [SEP]");
+        assert_eq!((&pair[..5], tokenizer.second_text(&pair)), (&[2, 4, 4, 3, 5][..], Some(4)));
+        assert_eq!(tokenizer.second_text(&tokenizer.encode("a", true, false)), None);
+    }
 }

@@ -81,9 +81,6 @@ pub(crate) struct FloatsWorkspace {
     pub(crate) rows: Vec<Line>,
     /// Sums of all tokens with these rows.
     pub(crate) sums: Vec<Line>,
-    /// Activations in the order of the matrix unit, and whether they are those of the current value.
-    pub(crate) x: Vec<Line>,
-    pub(crate) has_x: bool,
 }
 
 /// Some rows times all tokens, at most `N` tokens at a time.

@@ -20,6 +20,20 @@ pub(crate) type PackedFew =
 /// The same with tiles of tokens, for at most [`PANELS`] panels.
 pub(crate) type PackedMany =
     fn(panels: &[Line], rows: usize, x: &TokenTiles<'_>, workspace: &mut PackedWorkspace, to: &Target<'_>);
+/// The product of `[rows, cols]` floats in panels with all tokens.
+pub(crate) type PackedFloats =
+    fn(panels: &[Line], shape: (usize, usize), x: &[f32], workspace: &mut PackedWorkspace, to: &Target<'_>);
+
+/// The product of packed panels, by the form of the activations that it reads.
+#[derive(Clone, Copy)]
+pub(crate) enum PackedDot {
+    /// With few tokens and, if there is a matrix unit, with many: the same bits.
+    Integers {
+        few: PackedFew,
+        many: Option<PackedMany>,
+    },
+    Floats(PackedFloats),
+}
 
 /// How a format is packed, and the product of a packed panel.
 #[derive(Clone, Copy)]
@@ -28,9 +42,7 @@ pub(crate) struct PackedKernel {
     pub(crate) lines: fn(cols: usize) -> usize,
     /// Packs up to [`PANEL`](crate::dot::PANEL) rows into a panel.
     pub(crate) pack: fn(rows: &Rows<'_>, cols: usize, out: &mut [Line]),
-    /// The product with few tokens and, if there is a matrix unit, with many: the same bits.
-    pub(crate) few: PackedFew,
-    pub(crate) many: Option<PackedMany>,
+    pub(crate) dot: PackedDot,
     /// Panels are about as small as the rows and replace them at load; if false, they are made in each step.
     pub(crate) at_load: bool,
 }
@@ -40,7 +52,7 @@ pub(crate) struct PackedKernel {
 pub(crate) struct PackedWorkspace {
     /// Panels that are made in a step.
     pub(crate) panels: Vec<Line>,
-    /// Codes of some columns, one per byte.
+    /// Codes of some columns, one per byte, or float weights as the matrix unit reads them.
     pub(crate) codes: Vec<Line>,
     /// Sums of all tokens with a panel, and intermediate products.
     pub(crate) sums: Vec<Line>,
@@ -48,6 +60,9 @@ pub(crate) struct PackedWorkspace {
     /// Lookup tables of one-bit codes: sums of a token's columns, and whether they are those of the current value.
     pub(crate) tables: Vec<Line>,
     pub(crate) has_tables: bool,
+    /// Activations in the order of the matrix unit, and whether they are those of the current value.
+    pub(crate) x: Vec<Line>,
+    pub(crate) has_x: bool,
 }
 
 /// A packed tensor.

@@ -13,7 +13,7 @@ mod tests {
     use super::*;
     use crate::activations::quantized_rows::{QuantizedRows, QuantizedRowsBuffer, Rounding, quantize};
     use crate::dot::tests::assert_lists_all;
-    use crate::dot::{LinearKernel, Rows, Target, Workspace};
+    use crate::dot::{LinearKernel, PackedDot, Rows, Target, Workspace};
     use crate::memory::lines::Line;
     use crate::memory::shared::Shared;
 
@@ -32,7 +32,10 @@ mod tests {
                 let mut panel = vec![Line::default(); (kernel.lines)(COLS)];
                 (kernel.pack)(rows, COLS, &mut panel);
                 let to = Target { out: &out, rows: None, stride: ROWS, first: 0, scale: 1.0, bias: None };
-                (kernel.few)(&panel, ROWS, x, &mut workspace.packed, &to);
+                let PackedDot::Integers { few, .. } = kernel.dot else {
+                    panic!("{} has no integers", rows.quant)
+                };
+                few(&panel, ROWS, x, &mut workspace.packed, &to);
             }
             LinearKernel::F32(_) => panic!("{} has no integers", rows.quant),
         }

@@ -16,11 +16,14 @@ use tern_quant::{self as quant, Quant};
 
 use self::packing::Packing;
 use super::amx;
+use super::amx::float_panels::{self, FloatPanels};
 use crate::activations::quantized_rows::QuantizedRows;
 use crate::activations::token_tiles::TokenTiles;
 use crate::dot::portable::floats::{self, Bf16, F16, F32, FloatsWorkspace, Format};
 use crate::dot::portable::packed::PackedMany;
-use crate::dot::{KernelList, LinearKernel, PackedKernel, PackedWorkspace, Rows, Target, kernel_of};
+use crate::dot::{
+    KernelList, LinearKernel, PackedDot, PackedKernel, PackedWorkspace, Rows, Target, kernel_of,
+};
 use crate::memory::lines::Line;
 
 macro_rules! with_features {
@@ -62,16 +65,42 @@ unsafe fn float_rows<F: Format>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn bf16_with_tiles(rows: &Rows<'_>, x: &[f32], workspace: &mut FloatsWorkspace, to: &Target<'_>) {
+unsafe fn pack_floats<F: FloatPanels>(rows: &Rows<'_>, cols: usize, out: &mut [Line]) {
     // SAFETY: the features are enabled.
-    unsafe {
-        if amx::floats::suits(rows.blocks.len() / rows.count / 2) {
-            amx::floats::dot(rows, x, workspace, to);
-        } else {
-            float_rows::<Bf16>(rows, x, workspace, to);
-        }
-    }
+    unsafe { float_panels::pack::<F>(rows, cols, out) }
 }
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn dot_floats<F: FloatPanels>(
+    panels: &[Line],
+    shape: (usize, usize),
+    x: &[f32],
+    workspace: &mut PackedWorkspace,
+    to: &Target<'_>,
+) {
+    // SAFETY: the features are enabled.
+    unsafe { amx::floats::dot::<F>(panels, shape, x, workspace, to) }
+}
+
+const fn floats_with_tiles<F: FloatPanels>() -> LinearKernel {
+    LinearKernel::Packed(PackedKernel {
+        lines: float_panels::lines::<F>,
+        // SAFETY: this kernel is listed only if the processor has the features.
+        pack: |rows, cols, out| unsafe { pack_floats::<F>(rows, cols, out) },
+        // SAFETY: as above.
+        dot: PackedDot::Floats(|panels, shape, x, workspace, to| unsafe {
+            dot_floats::<F>(panels, shape, x, workspace, to)
+        }),
+        at_load: true,
+    })
+}
+
+/// Formats that the matrix unit multiplies as bf16.
+const FLOATS_WITH_TILES: &KernelList = &[
+    (&quant::F32, floats_with_tiles::<float_panels::F32>()),
+    (&quant::F16, floats_with_tiles::<float_panels::F16>()),
+    (&quant::BF16, floats_with_tiles::<float_panels::Bf16>()),
+];
 
 const fn floats<F: Format>() -> LinearKernel {
     // SAFETY: these kernels are listed only if the processor has the features.
@@ -84,8 +113,11 @@ const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
         // SAFETY: these kernels are listed only if the processor has the features.
         pack: |rows, cols, out| unsafe { pack::<P>(rows, cols, out) },
         // SAFETY: as above.
-        few: |panels, rows, x, workspace, to| unsafe { dot::<P>(panels, rows, x, workspace, to) },
-        many: many_of::<P, AMX>(),
+        dot: PackedDot::Integers {
+            // SAFETY: as above.
+            few: |panels, rows, x, workspace, to| unsafe { dot::<P>(panels, rows, x, workspace, to) },
+            many: many_of::<P, AMX>(),
+        },
         at_load: true,
     })
 }
@@ -102,11 +134,13 @@ pub(crate) fn general_kernel<const AMX: bool>() -> LinearKernel {
     LinearKernel::Packed(PackedKernel {
         lines: packing::lines::<packing::Plain>,
         pack: packing::pack_plain,
-        // SAFETY: as above.
-        few: |panels, rows, x, workspace, to| unsafe {
-            dot::<packing::Plain>(panels, rows, x, workspace, to)
+        dot: PackedDot::Integers {
+            // SAFETY: as above.
+            few: |panels, rows, x, workspace, to| unsafe {
+                dot::<packing::Plain>(panels, rows, x, workspace, to)
+            },
+            many: many_of::<packing::Plain, AMX>(),
         },
-        many: many_of::<packing::Plain, AMX>(),
         at_load: false,
     })
 }
@@ -146,13 +180,11 @@ impl<const AMX: bool> With<AMX> {
 }
 
 pub(crate) fn kernel<const AMX: bool>(quant: &'static Quant) -> Option<LinearKernel> {
-    if AMX && *quant == quant::BF16 && amx::probe::works_with_bf16() {
-        // SAFETY: as above.
-        return Some(LinearKernel::F32(|rows, x, workspace, to| unsafe {
-            bf16_with_tiles(rows, x, &mut workspace.floats, to)
-        }));
+    let floats = FLOATS_WITH_TILES.iter().find(|(listed, _)| *listed == quant);
+    match floats {
+        Some((_, kernel)) if AMX && amx::probe::works_with_bf16() => Some(*kernel),
+        _ => kernel_of(With::<AMX>::KERNELS, general_kernel::<AMX>(), quant),
     }
-    kernel_of(With::<AMX>::KERNELS, general_kernel::<AMX>(), quant)
 }
 
 #[cfg(test)]
