@@ -26,6 +26,9 @@ GGML = {
     "Q2_K": (10, 256, 84, [80, 82], 8), "Q3_K": (11, 256, 110, [108], 8), "Q4_K": (12, 256, 144, [0, 2], 8),
     "Q5_K": (13, 256, 176, [0, 2], 8), "Q6_K": (14, 256, 210, [208], 8),
     "IQ4_NL": (20, 32, 18, [0], 16), "IQ4_XS": (23, 256, 136, [0], 8),
+    "IQ2_XXS": (16, 256, 66, [0], 16), "IQ2_XS": (17, 256, 74, [0], 24), "IQ2_S": (22, 256, 82, [0], 40),
+    "IQ3_XXS": (18, 256, 98, [0], 12), "IQ3_S": (21, 256, 110, [0], 16),
+    "IQ1_S": (19, 256, 50, [0], 72), "IQ1_M": (29, 256, 56, [], 72),
     "TQ1_0": (34, 256, 54, [52], 8), "TQ2_0": (35, 256, 66, [64], 8),
     "MXFP4": (39, 32, 17, [], 16), "NVFP4": (40, 64, 36, [], 64),
     "Q1_0": (41, 128, 18, [0], 8), "Q2_0": (42, 64, 18, [0], 8),
@@ -49,6 +52,38 @@ def random_blocks(rng, count, size, halves):
             bits[i] = HALVES[(i + 3 * nth) % len(HALVES)]
         blocks[:, at:at + 2] = bits.astype("<u2").view(np.uint8).reshape(-1, 2)
     return blocks
+
+
+# bits of the index of a point, in codebook formats
+INDEXED = {"IQ2_XXS": 8, "IQ2_XS": 9, "IQ2_S": 10, "IQ3_XXS": 8, "IQ3_S": 9, "IQ1_S": 11, "IQ1_M": 11}
+
+
+def put_every_index(name, blocks):
+    """Every point of the grid occurs, also with a scale that is not zero: the indices of all blocks count up."""
+    n = np.arange(len(blocks) * (64 if name.startswith("IQ3") else 32)) % 2 ** INDEXED[name]
+    low, high = n.reshape(len(blocks), -1) & 255, n.reshape(len(blocks), -1) >> 8
+    if name == "IQ2_XXS":
+        for i in range(4):
+            blocks[:, 2 + i:66:8] = low[:, i::4]
+    elif name == "IQ2_XS":
+        blocks[:, 2:66:2] = low
+        blocks[:, 3:66:2] = blocks[:, 3:66:2] & 254 | high
+    elif name == "IQ2_S":
+        blocks[:, 2:34] = low
+        blocks[:, 66:74] = (high.reshape(len(blocks), 8, 4) << np.arange(0, 8, 2)).sum(axis=2)
+    elif name == "IQ3_XXS":
+        blocks[:, 2:66] = low
+    elif name == "IQ3_S":
+        blocks[:, 2:66] = low
+        blocks[:, 66:74] = (high.reshape(len(blocks), 8, 8) << np.arange(8)).sum(axis=2)
+    elif name == "IQ1_S":
+        blocks[:, 2:34] = low
+        words = blocks[:, 34:50].copy().view("<u2") & 0xF000
+        blocks[:, 34:50] = (words | (high.reshape(len(blocks), 8, 4) << np.arange(0, 12, 3)).sum(axis=2)).astype("<u2").view(np.uint8)
+    elif name == "IQ1_M":
+        blocks[:, :32] = low
+        nibbles = (high.reshape(len(blocks), 16, 2) << np.array([0, 4])).sum(axis=2)
+        blocks[:, 32:48] = blocks[:, 32:48] & 0x88 | nibbles
 
 
 def half(blocks, at):
@@ -156,6 +191,11 @@ def main(lib_path, out_dir):
             blocks[:, 1] &= 0xBF
         if name == "MXFP4":
             blocks[:9, 0] = [0, 1, 2, 3, 126, 127, 128, 254, 255]
+        if name in INDEXED:
+            put_every_index(name, blocks)
+        if name == "IQ1_M":  # a half in the top bits of four words
+            bits = random_blocks(rng, count, 2, [0]).view("<u2")
+            blocks[:, 49::2] = blocks[:, 49::2] & 15 | (bits >> np.arange(0, 16, 4) & 15) << 4
         if name == "NVFP4":
             blocks[:, :4] = np.arange(256, dtype=np.uint8).reshape(64, 4)
         weights = ggml.decode(name, type_id, blocks, count * length)

@@ -102,7 +102,7 @@ fn every_architecture_runs_as_the_reference_does() {
 #[test]
 fn every_format_runs_as_the_reference_does() {
     let shape = small(Shape::by_name("tiny-qwen3").unwrap());
-    for quant in tern_quant::ALL.iter().filter(|q| q.encode.is_some()) {
+    for quant in Synth::formats() {
         let model = open(&shape, quant);
         let q = model.1.iter().find(|t| t.name() == "blk.0.attn_q.weight").unwrap();
         assert_eq!(q.quant().name, quant.name, "the file must hold what was asked for");
