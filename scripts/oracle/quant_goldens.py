@@ -37,6 +37,7 @@ GGML = {
 OTHERS = {
     "Q2_0_G128": (128, 34, [0], 0), "PQ2_0": (128, 34, [0], 0), "TQ2_0_G128": (128, 34, [32], 0),
     "PTQ1_0": (128, 28, [26], 0), "I2_S": (128, 32, [], 32),
+    "INT4_32": (32, 21, [], 0), "INT4_128": (128, 69, [], 0),
 }
 WEIGHTED = "Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS".split()
 ENCODED = "F16 BF16 Q8_0 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0".split() + WEIGHTED
@@ -106,6 +107,10 @@ def decode_other(name, blocks, tail):
         return half(blocks, 0) * (pairs(blocks[:, 2:]) - 1).astype(np.float32)
     if name == "TQ2_0_G128":
         return half(blocks, 32) * np.array([-1, 0, 1, 0], np.float32)[pairs(blocks[:, :32])]
+    if name.startswith("INT4"):
+        nibbles = blocks[:, 5:].reshape(len(blocks), -1, 1, 16) >> np.array([[0], [4]]) & 15
+        codes = nibbles.reshape(len(blocks), -1).astype(np.float32) - blocks[:, 4:5].astype(np.float32)
+        return blocks[:, :4].copy().view("<f4") * codes
     if name == "PTQ1_0":
         stages = [trits(blocks[:, :16], 5), trits(blocks[:, 16:24], 5), trits(blocks[:, 24:26], 4)]
         return half(blocks, 26) * (np.concatenate(stages, axis=1) - 1).astype(np.float32)
@@ -204,6 +209,10 @@ def main(lib_path, out_dir):
         rng = np.random.default_rng(1000 + length + size)
         blocks = random_blocks(rng, 8, size, halves)
         tail = rng.integers(0, 256, tail_size, np.uint8)
+        if name.startswith("INT4"):  # positive scales in bf16, then in f16, and four-bit zero points
+            blocks[:4, :2], blocks[:4, 3] = 0, blocks[:4, 3] % 64
+            blocks[4:, :4] = rng.uniform(1e-3, 1, (4, 1)).astype("<f2").astype("<f4").view(np.uint8)
+            blocks[:, 4] &= 15
         if tail_size:
             tail[:4] = np.array([-0.0173], "<f4").view(np.uint8)
         weights = decode_other(name, blocks, tail)

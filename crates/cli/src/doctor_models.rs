@@ -5,7 +5,7 @@ use std::io::Write;
 
 use tern::engine::{Capacity, WindowPages};
 use tern::graph::{Backend, Random, cases, divergence, top_logprobs};
-use tern::models::{SHAPES, Shape};
+use tern::models::{SHAPES, Shape, Synth};
 use tern::quant::Quant;
 use tern::text::Tokenizer;
 use tern::{Context, Device, OpenedModel, PAGE_LEN, Silent};

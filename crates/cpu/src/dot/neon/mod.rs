@@ -48,6 +48,8 @@ pub(crate) static KERNELS: &KernelList = &[
     (&quant::I2_S, ints(dot_rows::<low_bits::I2S>)),
     (&quant::Q4_0, ints(dot_rows::<layouts::Q4_0>)),
     (&quant::Q4_1, ints(dot_rows::<layouts::Q4_1>)),
+    (&quant::INT4_32, ints(dot_rows::<layouts::Int4G32>)),
+    (&quant::INT4_128, ints(dot_rows::<layouts::Int4G128>)),
     (&quant::Q5_0, ints(dot_rows::<layouts::Q5_0>)),
     (&quant::Q5_1, ints(dot_rows::<layouts::Q5_1>)),
     (&quant::Q8_0, ints(dot_rows::<layouts::Q8_0>)),

@@ -118,6 +118,8 @@ pub(crate) static KERNELS: &KernelList = &[
     (&quant::I2_S, ints::<low_bits::I2S>()),
     (&quant::Q4_0, ints::<layouts::Q4_0>()),
     (&quant::Q4_1, ints::<layouts::Q4_1>()),
+    (&quant::INT4_32, ints::<layouts::Int4G32>()),
+    (&quant::INT4_128, ints::<layouts::Int4G128>()),
     (&quant::Q5_0, ints::<layouts::Q5_0>()),
     (&quant::Q5_1, ints::<layouts::Q5_1>()),
     (&quant::Q8_0, ints::<layouts::Q8_0>()),

@@ -132,6 +132,8 @@ impl<const AMX: bool> With<AMX> {
         (&quant::I2_S, packed::<packing::I2S, AMX>()),
         (&quant::Q4_0, packed::<packing::Q4_0, AMX>()),
         (&quant::Q4_1, packed::<packing::Q4_1, AMX>()),
+        (&quant::INT4_32, packed::<packing::Int4G32, AMX>()),
+        (&quant::INT4_128, packed::<packing::Int4G128, AMX>()),
         (&quant::Q5_0, packed::<packing::Q5_0, AMX>()),
         (&quant::Q5_1, packed::<packing::Q5_1, AMX>()),
         (&quant::Q8_0, packed::<packing::Q8_0, AMX>()),
