@@ -26,6 +26,9 @@ GGML = {
     "Q2_K": (10, 256, 84, [80, 82], 8), "Q3_K": (11, 256, 110, [108], 8), "Q4_K": (12, 256, 144, [0, 2], 8),
     "Q5_K": (13, 256, 176, [0, 2], 8), "Q6_K": (14, 256, 210, [208], 8),
     "IQ4_NL": (20, 32, 18, [0], 16), "IQ4_XS": (23, 256, 136, [0], 8),
+    "IQ2_XXS": (16, 256, 66, [0], 16), "IQ2_XS": (17, 256, 74, [0], 24), "IQ2_S": (22, 256, 82, [0], 40),
+    "IQ3_XXS": (18, 256, 98, [0], 12), "IQ3_S": (21, 256, 110, [0], 16),
+    "IQ1_S": (19, 256, 50, [0], 72), "IQ1_M": (29, 256, 56, [], 72),
     "TQ1_0": (34, 256, 54, [52], 8), "TQ2_0": (35, 256, 66, [64], 8),
     "MXFP4": (39, 32, 17, [], 16), "NVFP4": (40, 64, 36, [], 64),
     "Q1_0": (41, 128, 18, [0], 8), "Q2_0": (42, 64, 18, [0], 8),
@@ -34,6 +37,7 @@ GGML = {
 OTHERS = {
     "Q2_0_G128": (128, 34, [0], 0), "PQ2_0": (128, 34, [0], 0), "TQ2_0_G128": (128, 34, [32], 0),
     "PTQ1_0": (128, 28, [26], 0), "I2_S": (128, 32, [], 32),
+    "INT4_32": (32, 21, [], 0), "INT4_128": (128, 69, [], 0),
 }
 WEIGHTED = "Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS".split()
 ENCODED = "F16 BF16 Q8_0 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0".split() + WEIGHTED
@@ -49,6 +53,38 @@ def random_blocks(rng, count, size, halves):
             bits[i] = HALVES[(i + 3 * nth) % len(HALVES)]
         blocks[:, at:at + 2] = bits.astype("<u2").view(np.uint8).reshape(-1, 2)
     return blocks
+
+
+# bits of the index of a point, in codebook formats
+INDEXED = {"IQ2_XXS": 8, "IQ2_XS": 9, "IQ2_S": 10, "IQ3_XXS": 8, "IQ3_S": 9, "IQ1_S": 11, "IQ1_M": 11}
+
+
+def put_every_index(name, blocks):
+    """Every point of the grid occurs, also with a scale that is not zero: the indices of all blocks count up."""
+    n = np.arange(len(blocks) * (64 if name.startswith("IQ3") else 32)) % 2 ** INDEXED[name]
+    low, high = n.reshape(len(blocks), -1) & 255, n.reshape(len(blocks), -1) >> 8
+    if name == "IQ2_XXS":
+        for i in range(4):
+            blocks[:, 2 + i:66:8] = low[:, i::4]
+    elif name == "IQ2_XS":
+        blocks[:, 2:66:2] = low
+        blocks[:, 3:66:2] = blocks[:, 3:66:2] & 254 | high
+    elif name == "IQ2_S":
+        blocks[:, 2:34] = low
+        blocks[:, 66:74] = (high.reshape(len(blocks), 8, 4) << np.arange(0, 8, 2)).sum(axis=2)
+    elif name == "IQ3_XXS":
+        blocks[:, 2:66] = low
+    elif name == "IQ3_S":
+        blocks[:, 2:66] = low
+        blocks[:, 66:74] = (high.reshape(len(blocks), 8, 8) << np.arange(8)).sum(axis=2)
+    elif name == "IQ1_S":
+        blocks[:, 2:34] = low
+        words = blocks[:, 34:50].copy().view("<u2") & 0xF000
+        blocks[:, 34:50] = (words | (high.reshape(len(blocks), 8, 4) << np.arange(0, 12, 3)).sum(axis=2)).astype("<u2").view(np.uint8)
+    elif name == "IQ1_M":
+        blocks[:, :32] = low
+        nibbles = (high.reshape(len(blocks), 16, 2) << np.array([0, 4])).sum(axis=2)
+        blocks[:, 32:48] = blocks[:, 32:48] & 0x88 | nibbles
 
 
 def half(blocks, at):
@@ -71,6 +107,10 @@ def decode_other(name, blocks, tail):
         return half(blocks, 0) * (pairs(blocks[:, 2:]) - 1).astype(np.float32)
     if name == "TQ2_0_G128":
         return half(blocks, 32) * np.array([-1, 0, 1, 0], np.float32)[pairs(blocks[:, :32])]
+    if name.startswith("INT4"):
+        nibbles = blocks[:, 5:].reshape(len(blocks), -1, 1, 16) >> np.array([[0], [4]]) & 15
+        codes = nibbles.reshape(len(blocks), -1).astype(np.float32) - blocks[:, 4:5].astype(np.float32)
+        return blocks[:, :4].copy().view("<f4") * codes
     if name == "PTQ1_0":
         stages = [trits(blocks[:, :16], 5), trits(blocks[:, 16:24], 5), trits(blocks[:, 24:26], 4)]
         return half(blocks, 26) * (np.concatenate(stages, axis=1) - 1).astype(np.float32)
@@ -156,6 +196,11 @@ def main(lib_path, out_dir):
             blocks[:, 1] &= 0xBF
         if name == "MXFP4":
             blocks[:9, 0] = [0, 1, 2, 3, 126, 127, 128, 254, 255]
+        if name in INDEXED:
+            put_every_index(name, blocks)
+        if name == "IQ1_M":  # a half in the top bits of four words
+            bits = random_blocks(rng, count, 2, [0]).view("<u2")
+            blocks[:, 49::2] = blocks[:, 49::2] & 15 | (bits >> np.arange(0, 16, 4) & 15) << 4
         if name == "NVFP4":
             blocks[:, :4] = np.arange(256, dtype=np.uint8).reshape(64, 4)
         weights = ggml.decode(name, type_id, blocks, count * length)
@@ -164,6 +209,10 @@ def main(lib_path, out_dir):
         rng = np.random.default_rng(1000 + length + size)
         blocks = random_blocks(rng, 8, size, halves)
         tail = rng.integers(0, 256, tail_size, np.uint8)
+        if name.startswith("INT4"):  # positive scales in bf16, then in f16, and four-bit zero points
+            blocks[:4, :2], blocks[:4, 3] = 0, blocks[:4, 3] % 64
+            blocks[4:, :4] = rng.uniform(1e-3, 1, (4, 1)).astype("<f2").astype("<f4").view(np.uint8)
+            blocks[:, 4] &= 15
         if tail_size:
             tail[:4] = np.array([-0.0173], "<f4").view(np.uint8)
         weights = decode_other(name, blocks, tail)

@@ -2,16 +2,21 @@
 """Records small quantised linears as the libraries that write such checkpoints make and decode them.
 
     quantized.py        into fixtures/quantized/NAME.safetensors and NAME.json
+    quantized.py GPTQ AWQ    only those of groups of 128: the folders have `auto_gptq` 0.7.1 and `awq` 0.2.9
 
 The tensors of `linear` are those of a checkpoint, `expected` has the decoded weights, and the JSON file has the quantization_config.
-compressed-tensors, bitsandbytes, MLX and transformers (BitNet, MXFP4) decode their own; GPTQ, AWQ and FP8, whose libraries need a GPU
-to be installed, are packed and decoded here with numpy from the description of their layouts. Needs torch, transformers, safetensors,
-compressed-tensors, bitsandbytes and mlx[cpu] from PyPI.
+compressed-tensors, bitsandbytes, MLX and transformers (BitNet, MXFP4) decode their own, and so do auto-gptq and AutoAWQ, whose packing
+modules are loaded from their unpacked packages (both need a GPU to be installed); other GPTQ, AWQ and FP8 linears are packed and decoded
+here with numpy from the description of their layouts. Needs torch, transformers, safetensors, compressed-tensors, bitsandbytes and
+mlx[cpu] from PyPI.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +73,42 @@ def awq() -> None:
     save("awq", config, {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in tensors.items()}, torch.from_numpy(w.T.copy()))
 
 
+def library_module(folder: str, name: str) -> types.ModuleType:
+    """A module of an unpacked package, without what the package imports itself."""
+    parts = name.split(".")[:-1]
+    for i in range(len(parts)):
+        package = types.ModuleType(".".join(parts[: i + 1]))
+        package.__path__ = [str(Path(folder).joinpath(*parts[: i + 1]))]
+        sys.modules[package.__name__] = package
+    return importlib.import_module(name)
+
+
+def groups_of_128(gptq_folder: str, awq_folder: str) -> None:
+    torch.manual_seed(15)
+    linear = torch.nn.Linear(2 * COLS, 32, bias=False).half()
+    parts = linear.weight.data.float().reshape(32, -1, 128)
+    scales = ((parts.amax(-1) - parts.amin(-1)) / 15).half().float()
+    zeros = torch.round(-parts.amin(-1) / scales).clamp(1, 15)  # auto-gptq cannot store a zero point of 0
+
+    layer = library_module(gptq_folder, "auto_gptq.nn_modules.qlinear.qlinear_cuda_old").QuantLinear(4, 128, 2 * COLS, 32, False)
+    layer.pack(linear, scales.clone(), zeros.clone(), None)
+    tensors = {f".{name}": getattr(layer, name).clone() for name in ("qweight", "qzeros", "scales", "g_idx")}
+    layer.scales = layer.scales.float()
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False, "checkpoint_format": "gptq"}
+    save("gptq-128", config, tensors, layer(torch.eye(2 * COLS)).T)
+
+    modules = "awq.modules.linear.gemm", "awq.utils.packing_utils"
+    gemm, packing = (library_module(awq_folder, name) for name in modules)
+    layer = gemm.WQLinear_GEMM.from_linear(linear, 4, 128, scales=scales.T.contiguous(), zeros=zeros.T.contiguous())
+    tensors = {f".{name}": getattr(layer, name) for name in ("qweight", "qzeros", "scales")}
+    config = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+    save("awq-128", config, tensors, packing.dequantize_gemm(layer.qweight, layer.qzeros, layer.scales.float(), 4, 128).T)
+
+    for name, symmetric in [("packed-int4-128", True), ("packed-int4-128-zeros", False)]:
+        args = {"num_bits": 4, "strategy": "group", "group_size": 128, "symmetric": symmetric}
+        compressed(name, "pack-quantized", args, torch.bfloat16)
+
+
 def fp8(name: str, block: list[int] | None) -> None:
     torch.manual_seed(9)
     w = torch.randn(ROWS, COLS)
@@ -79,7 +120,7 @@ def fp8(name: str, block: list[int] | None) -> None:
     save(name, config, {".weight": q, ".weight_scale_inv": grid if block else grid.reshape(1)}, q.float() * full)
 
 
-def compressed(name: str, form: str, args: dict) -> None:
+def compressed(name: str, form: str, args: dict, scale_dtype: torch.dtype = torch.float16) -> None:
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
@@ -99,9 +140,9 @@ def compressed(name: str, form: str, args: dict) -> None:
     compressor = BaseCompressor.get_value_from_registry(form)
     small = compressor.compress(state, scheme)
     if "weight_scale" in small and small["weight_scale"].dtype == torch.float32 and not form.startswith("nvfp4"):
-        small["weight_scale"] = small["weight_scale"].half()
+        small["weight_scale"] = small["weight_scale"].to(scale_dtype)
     small = {key: value for key, value in small.items() if value is not None}
-    expected = compressor.decompress({k: v.float() if k == "weight_scale" and v.dtype == torch.float16 else v for k, v in small.items()}, scheme)["weight"]
+    expected = compressor.decompress({k: v.float() if k == "weight_scale" and v.dtype == scale_dtype else v for k, v in small.items()}, scheme)["weight"]
     if form.startswith("nvfp4"):  # the library multiplies in bf16
         from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 
@@ -162,6 +203,8 @@ def mlx() -> None:
 
 
 def main() -> None:
+    if len(sys.argv) == 3:
+        return groups_of_128(*sys.argv[1:])
     gptq("gptq-sym", 4, True, "gptq", False)
     gptq("gptq-zeros", 4, False, "gptq", False)
     gptq("gptq-v2", 4, False, "gptq_v2", False)

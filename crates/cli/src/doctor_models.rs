@@ -5,7 +5,7 @@ use std::io::Write;
 
 use tern::engine::{Capacity, WindowPages};
 use tern::graph::{Backend, Random, cases, divergence, top_logprobs};
-use tern::models::{SHAPES, Shape};
+use tern::models::{SHAPES, Shape, Synth};
 use tern::quant::Quant;
 use tern::text::Tokenizer;
 use tern::{Context, Device, OpenedModel, PAGE_LEN, Silent};
@@ -47,9 +47,9 @@ fn all() -> Vec<(Shape, &'static Quant)> {
     let small = |s: &Shape| Shape { vocab: 320, ..s.clone() };
     let tiny = SHAPES.iter().filter(|s| s.name.starts_with("tiny-"));
     let mut all: Vec<_> = tiny.map(|s| (small(s), &tern::quant::Q8_0)).collect();
-    let formats = tern::quant::ALL.iter().filter(|q| q.encode.is_some() && **q != &tern::quant::Q8_0);
+    let formats = Synth::formats().filter(|q| *q != &tern::quant::Q8_0);
     if let Some(shape) = Shape::by_name("tiny-qwen3") {
-        all.extend(formats.map(|quant| (small(shape), *quant)));
+        all.extend(formats.map(|quant| (small(shape), quant)));
     }
     all
 }

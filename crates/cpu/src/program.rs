@@ -238,8 +238,10 @@ fn roundings(graph: &Graph, weights: &[Weight], experts: bool) -> Vec<Option<Rou
         };
         let tensor = &weights[weight.index()].tensor;
         let Some(codes) = tensor.quant().codes() else { continue };
-        // groups smaller than a block of activations are multiplied into the codes if their scales are integers
-        let shared = codes.group > INT_BLOCK || codes.group < INT_BLOCK && codes.integer_scales;
+        // groups smaller than a block of activations are multiplied into the codes if their scales are integers; offsets
+        // are added for each block
+        let large = codes.group > INT_BLOCK && !codes.offsets;
+        let shared = large || codes.group < INT_BLOCK && codes.integer_scales;
         // a row is a whole number of spans: 128, 64 or 32
         let whole = 1 << tensor.cols().trailing_zeros();
         let span = if shared { MAX_SPAN.min(whole) } else { INT_BLOCK };

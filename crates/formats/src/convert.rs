@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use tern_quant::Quant;
+use tern_quant::{EncodeError, F16, INT4_32, INT4_128, Q4_1, Quant};
 
 use crate::gguf::Writer;
 use crate::{Checkpoint, FormatError, Metadata, Tensor, write_whole_file};
@@ -45,9 +45,10 @@ pub struct ConvertedFile {
 }
 
 impl<'a> Conversion<'a> {
-    /// The model as it is, in one file.
+    /// The model as it is, in one file. Codes with zero points, which GGUF files do not have, become codes with offsets.
     pub fn unchanged(model: &Checkpoint) -> Conversion<'a> {
-        let target = |tensor: &Tensor| TargetTensor { format: tensor.quant, importance: None };
+        let format = |quant: &'static Quant| if has_zero_points(quant) { &Q4_1 } else { quant };
+        let target = |tensor: &Tensor| TargetTensor { format: format(tensor.quant), importance: None };
         Conversion {
             metadata: model.metadata.clone(),
             tensors: model.tensors.values().map(target).collect(),
@@ -142,6 +143,9 @@ impl<'a> Conversion<'a> {
         if to == tensor.quant {
             return Ok(data);
         }
+        if self.exact && to == &Q4_1 && has_zero_points(tensor.quant) {
+            return with_offsets(tensor.quant, &data).map_err(|e| FormatError::Config(e.to_string()));
+        }
         let (cols, rows) = (tensor.cols(), tensor.rows());
         let exact = self.exact && !tensor.quant.is_float();
         let source = Source { tensor, data: &data, target, exact };
@@ -177,6 +181,25 @@ impl<'a> Conversion<'a> {
             false => Err(failed(path, "the file differs from what was written to it")),
         }
     }
+}
+
+/// Whether a format is four-bit codes with an integer zero point.
+fn has_zero_points(quant: &Quant) -> bool {
+    quant == &INT4_32 || quant == &INT4_128
+}
+
+/// Blocks with a zero point as blocks of [`Q4_1`]: the same codes, with scales and offsets rounded to f16.
+fn with_offsets(from: &Quant, data: &[u8]) -> Result<bytes::Bytes, EncodeError> {
+    let mut out =
+        Vec::with_capacity(data.len() / from.block_bytes() * from.block_len / 32 * Q4_1.block_bytes());
+    for block in data.chunks_exact(from.block_bytes()) {
+        let scale = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+        for codes in block[5..].chunks_exact(16) {
+            F16.encode(&[scale, -scale * f32::from(block[4])], &mut out)?;
+            out.extend_from_slice(codes);
+        }
+    }
+    Ok(out.into())
 }
 
 /// Matrices of a tensor: one, or one per expert.
@@ -235,4 +258,22 @@ fn sum(data: &[u8]) -> u64 {
 
 fn failed(path: &Path, why: &str) -> FormatError {
     FormatError::Config(format!("{}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_points_become_offsets() {
+        for from in [&INT4_32, &INT4_128] {
+            let mut block = 0.03125f32.to_le_bytes().to_vec();
+            block.push(5);
+            block.extend((0..from.block_len as u8 / 2).map(|i| i.wrapping_mul(37)));
+            let (mut want, mut got) = (vec![0.0; from.block_len], vec![0.0; from.block_len]);
+            from.decode(&block, &[], &mut want);
+            Q4_1.decode(&with_offsets(from, &block).unwrap(), &[], &mut got);
+            assert_eq!(got, want, "{from}");
+        }
+    }
 }

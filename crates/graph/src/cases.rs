@@ -201,15 +201,15 @@ pub fn random_tensor(
     rng: &mut Random,
 ) -> Result<HostTensor, GraphError> {
     let scale = 1.0 / (cols as f32).sqrt();
-    let mut data = vec![];
-    if quant.encode(&rng.normals(rows * cols, scale), &mut data).is_err() {
-        // the only runnable format without an encoder keeps one scale behind its 2-bit codes
-        data = (0..rows * cols / 4)
-            .map(|_| (0..4).fold(0, |b, i| b | (rng.below(3) as u8) << (2 * i)))
-            .collect();
-        data.extend(scale.to_le_bytes());
-        data.resize(rows * cols / 4 + quant.tail, 0);
-    }
+    let data = match quant.encode {
+        Some(_) => {
+            let mut data = vec![];
+            let encoded = quant.encode(&rng.normals(rows * cols, scale), &mut data);
+            encoded.map_err(|e| GraphError(e.to_string()))?;
+            data
+        }
+        None => quant.random_tensor(rows * cols, scale, || rng.below(256) as u8),
+    };
     HostTensor::new(name, quant, [rows, cols], data.into())
 }
 

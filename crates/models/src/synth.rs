@@ -52,14 +52,18 @@ impl Synth {
             let names: Vec<_> = crate::SHAPES.iter().map(|s| s.name).collect();
             return fail(format!("shape `{shape}` is not known; there are {}", names.join(", ")));
         };
-        match tern_quant::by_name(format).filter(|q| q.encode.is_some()) {
+        match Synth::formats().find(|q| q.name.eq_ignore_ascii_case(format)) {
             Some(quant) => Ok((shape.clone(), quant)),
             None => {
-                let names: Vec<_> =
-                    tern_quant::ALL.iter().filter(|q| q.encode.is_some()).map(|q| q.name).collect();
+                let names: Vec<_> = Synth::formats().map(|q| q.name).collect();
                 fail(format!("format `{format}` cannot be written; there are {}", names.join(", ")))
             }
         }
+    }
+
+    /// The formats of random matrices: all that can be run except those with a tail.
+    pub fn formats() -> impl Iterator<Item = &'static Quant> {
+        tern_quant::ALL.iter().copied().filter(|q| q.is_runnable() && q.tail == 0)
     }
 
     /// A model of that shape for sequences of `context` tokens.
@@ -103,7 +107,7 @@ impl Synth {
         }
         let deviation = self.deviation(w);
         let data = if w.rows * w.cols <= POOL {
-            encoded(quant, &rng.normals(w.rows * w.cols, deviation))?
+            drawn(quant, w.rows * w.cols, deviation, &mut rng)?
         } else {
             let bytes = w.rows * w.cols / quant.block_len * quant.block_bytes();
             let run = DRAWN.div_ceil(quant.block_len) * quant.block_bytes();
@@ -132,11 +136,8 @@ impl Synth {
     fn pool(&mut self, quant: &'static Quant, deviation: f32) -> Result<&[u8], ModelError> {
         let key = (quant.name, deviation.to_bits());
         if let Entry::Vacant(pool) = self.pools.entry(key) {
-            let mut bytes = vec![];
-            let weights = Random::new(u64::from(deviation.to_bits())).normals(POOL, deviation);
-            let encoded = quant.encode(&weights, &mut bytes);
-            encoded.map_err(|e| ModelError::Unsupported(e.to_string()))?;
-            pool.insert(bytes);
+            let rng = &mut Random::new(u64::from(deviation.to_bits()));
+            pool.insert(drawn(quant, POOL, deviation, rng)?);
         }
         Ok(&self.pools[&key])
     }
@@ -213,9 +214,19 @@ fn is_vector(w: &Weight) -> bool {
         && !w.name.ends_with("ffn_gate_inp_shexp.weight")
 }
 
-fn encoded(quant: &'static Quant, weights: &[f32]) -> Result<Vec<u8>, ModelError> {
+/// Random weights, encoded or, if the format has no encoder, random bytes.
+fn drawn(
+    quant: &'static Quant,
+    weights: usize,
+    deviation: f32,
+    rng: &mut Random,
+) -> Result<Vec<u8>, ModelError> {
+    if quant.encode.is_none() {
+        return Ok(quant.random_tensor(weights, deviation, || rng.below(256) as u8));
+    }
     let mut bytes = vec![];
-    quant.encode(weights, &mut bytes).map_err(|e| ModelError::Unsupported(e.to_string()))?;
+    let encoded = quant.encode(&rng.normals(weights, deviation), &mut bytes);
+    encoded.map_err(|e| ModelError::Unsupported(e.to_string()))?;
     Ok(bytes)
 }
 

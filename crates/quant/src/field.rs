@@ -16,6 +16,8 @@ pub struct Field {
 pub enum FieldType {
     /// IEEE half.
     F16,
+    /// IEEE half in the highest four bits of four 16-bit words, its lowest bits first; the other bits are something else.
+    ScatteredF16,
     /// bfloat16.
     BF16,
     /// IEEE single.
@@ -57,7 +59,7 @@ impl FieldType {
             Self::U8 | Self::I8 => 1,
             Self::F16 | Self::BF16 | Self::U16 | Self::I16 => 2,
             Self::F32 | Self::U32 | Self::I32 => 4,
-            Self::F64 | Self::I64 => 8,
+            Self::F64 | Self::I64 | Self::ScatteredF16 => 8,
         }
     }
 }

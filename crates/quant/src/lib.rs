@@ -5,6 +5,7 @@
 //! the reference and every kernel are derived from it.
 
 mod bits;
+mod codebook;
 mod codes;
 mod decode;
 mod encode;
@@ -13,6 +14,7 @@ mod fit;
 mod float;
 mod fp4;
 mod importance;
+mod int4;
 mod iq4;
 mod lookup;
 mod named;
@@ -26,21 +28,24 @@ mod q4_k;
 mod q5;
 mod q6_k;
 mod q8;
+mod random;
 mod rounding;
 mod search;
 mod size;
 mod trits;
 
+pub use codebook::{Codebook, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
+pub use codebook::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 pub use codes::{Codes, Unpack, Unpacked};
 pub use encode::EncodeError;
 pub use field::{Field, FieldType};
 pub use float::{BF16, F16, F32};
 pub use fp4::{MXFP4, NVFP4};
 pub use importance::Importance;
+pub use int4::{INT4_32, INT4_128};
 pub use iq4::{IQ4_NL, IQ4_XS};
 pub use lookup::{ALL, by_id, by_name};
 pub use named::{F64, I8, I16, I32, I64, Q8_1, Q8_K};
-pub use named::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 pub use planes::{I2_S, TQ2_0};
 pub use q1::Q1_0;
 pub use q2::{PQ2_0, Q2_0, Q2_0_G128, TQ2_0_G128};

@@ -2,7 +2,7 @@
 
 use crate::*;
 
-/// Every format Tern knows, ordered by GGUF id.
+/// Every format Tern knows, ordered by GGUF id; those without one are last.
 pub static ALL: &[&Quant] = &[
     &F32,
     &F16,
@@ -44,6 +44,8 @@ pub static ALL: &[&Quant] = &[
     &TQ2_0_G128,
     &PQ2_0,
     &PTQ1_0,
+    &INT4_32,
+    &INT4_128,
 ];
 
 /// The format called `name`, ignoring case.

@@ -1,6 +1,6 @@
 //! Formats known by name and size only, so that a file that holds them can still be read and listed.
 
-use crate::FieldType::{F16, F32, I8 as S8, I16 as S16, U8, U16};
+use crate::FieldType::{F16, F32, I8 as S8, I16 as S16};
 use crate::{Codec, Dialect, Field, FieldType, Quant};
 
 const fn named(name: &'static str, id: u32, block_len: usize, fields: &'static [Field]) -> Quant {
@@ -25,33 +25,6 @@ pub static Q8_1: Quant = named("Q8_1", 9, 32, &[f("d", F16, 1), f("s", F16, 1), 
 
 /// ggml's activations for the formats of 256 weights.
 pub static Q8_K: Quant = named("Q8_K", 15, 256, &[f("d", F32, 1), f("qs", S8, 256), f("bsums", S16, 16)]);
-
-/// Codebook format of 2.06 bits.
-pub static IQ2_XXS: Quant = named("IQ2_XXS", 16, 256, &[f("d", F16, 1), f("qs", U16, 32)]);
-
-/// Codebook format of 2.31 bits.
-pub static IQ2_XS: Quant = named("IQ2_XS", 17, 256, &[f("d", F16, 1), f("qs", U16, 32), f("scales", U8, 8)]);
-
-/// Codebook format of 3.06 bits.
-pub static IQ3_XXS: Quant = named("IQ3_XXS", 18, 256, &[f("d", F16, 1), f("qs", U8, 96)]);
-
-/// Codebook format of 1.56 bits.
-pub static IQ1_S: Quant = named("IQ1_S", 19, 256, &[f("d", F16, 1), f("qs", U8, 32), f("qh", U16, 8)]);
-
-/// Codebook format of 3.44 bits.
-pub static IQ3_S: Quant = named(
-    "IQ3_S",
-    21,
-    256,
-    &[f("d", F16, 1), f("qs", U8, 64), f("qh", U8, 8), f("signs", U8, 32), f("scales", U8, 4)],
-);
-
-/// Codebook format of 2.56 bits.
-pub static IQ2_S: Quant =
-    named("IQ2_S", 22, 256, &[f("d", F16, 1), f("qs", U8, 64), f("qh", U8, 8), f("scales", U8, 8)]);
-
-/// Codebook format of 1.75 bits.
-pub static IQ1_M: Quant = named("IQ1_M", 29, 256, &[f("qs", U8, 32), f("qh", U8, 16), f("scales", U8, 8)]);
 
 /// Plain signed bytes.
 pub static I8: Quant = named("I8", 24, 1, &[f("v", S8, 1)]);

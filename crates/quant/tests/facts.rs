@@ -25,10 +25,16 @@ fn seen(q: &Quant, codes: &Codes) -> Seen {
         }
         let mut at = 0;
         for field in q.fields {
-            if field.ty == FieldType::F16 {
-                for half in block[at..at + field.bytes()].chunks_exact_mut(2) {
-                    half[1] = half[1] & 0x83 | 0x3c; // from 1 to 2
+            let bytes = &mut block[at..at + field.bytes()];
+            match field.ty {
+                FieldType::F16 => {
+                    bytes.chunks_exact_mut(2).for_each(|half| half[1] = half[1] & 0x83 | 0x3c); // from 1 to 2
                 }
+                FieldType::ScatteredF16 => {
+                    bytes[5] = bytes[5] & 0x3f | 0xc0;
+                    bytes[7] = bytes[7] & 0x8f | 0x30;
+                }
+                _ => {}
             }
             at += field.bytes();
         }

@@ -256,6 +256,33 @@ layout! {
     scales |p, groups| whole(block_halves::<20, 1>(p, groups), block_halves::<20, 1>(p.add(2), groups))
 }
 
+/// The scales and zero points of blocks of `PER` groups.
+#[inline(always)]
+unsafe fn zero_points<const BYTES: usize, const PER: usize>(p: *const u8, groups: usize) -> Scales {
+    let (mut d, mut offsets) = ([0.0f32; 8], [0.0f32; 8]);
+    for b in 0..groups / PER {
+        // SAFETY: the chunk has `groups / PER` blocks.
+        let (scale, zero) = unsafe { (f32::from_bits(u32_at(p.add(b * BYTES))), *p.add(b * BYTES + 4)) };
+        d[b * PER..(b + 1) * PER].fill(scale);
+        offsets[b * PER..(b + 1) * PER].fill(-(scale * f32::from(zero)));
+    }
+    // SAFETY: both have eight values.
+    let two = |v: &[f32; 8]| unsafe { [vld1q_f32(v.as_ptr()), vld1q_f32(v.as_ptr().add(4))] };
+    whole(two(&d), two(&offsets))
+}
+
+layout! {
+    Int4G32: 21 / 32;
+    codes |block, _i| nibbles(block.add(5));
+    scales |p, groups| zero_points::<21, 1>(p, groups)
+}
+
+layout! {
+    Int4G128: 69 / 128;
+    codes |block, i| nibbles(block.add(5 + 16 * i));
+    scales |p, groups| zero_points::<69, 4>(p, groups)
+}
+
 layout! {
     Q5_0: 22 / 32;
     codes |block, _i| five_bit_codes(block.add(6), block.add(2));

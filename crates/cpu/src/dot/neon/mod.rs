@@ -7,6 +7,7 @@
 //! # Safety
 //! Every `unsafe` function of this module requires as many rows, tokens and groups as it is given. Every aarch64 has NEON.
 
+mod codebook;
 pub(crate) mod floats;
 mod layout;
 mod layouts;
@@ -16,6 +17,7 @@ use std::arch::aarch64::*;
 
 use tern_quant::{self as quant, INT_BLOCK, Quant};
 
+use self::codebook::LookedUp;
 use self::layout::Layout;
 use crate::activations::quantized_rows::{QuantizedRows, SUM_BLOCK};
 use crate::dot::portable::floats::{Bf16, F16, F32};
@@ -46,6 +48,8 @@ pub(crate) static KERNELS: &KernelList = &[
     (&quant::I2_S, ints(dot_rows::<low_bits::I2S>)),
     (&quant::Q4_0, ints(dot_rows::<layouts::Q4_0>)),
     (&quant::Q4_1, ints(dot_rows::<layouts::Q4_1>)),
+    (&quant::INT4_32, ints(dot_rows::<layouts::Int4G32>)),
+    (&quant::INT4_128, ints(dot_rows::<layouts::Int4G128>)),
     (&quant::Q5_0, ints(dot_rows::<layouts::Q5_0>)),
     (&quant::Q5_1, ints(dot_rows::<layouts::Q5_1>)),
     (&quant::Q8_0, ints(dot_rows::<layouts::Q8_0>)),
@@ -54,6 +58,13 @@ pub(crate) static KERNELS: &KernelList = &[
     (&quant::Q4_K, ints(dot_rows::<layouts::Q4K>)),
     (&quant::Q5_K, ints(dot_rows::<layouts::Q5K>)),
     (&quant::Q6_K, ints(dot_rows::<layouts::Q6K>)),
+    (&quant::IQ1_S, ints(dot_rows::<LookedUp<quant::Iq1S>>)),
+    (&quant::IQ1_M, ints(dot_rows::<LookedUp<quant::Iq1M>>)),
+    (&quant::IQ2_XXS, ints(dot_rows::<LookedUp<quant::Iq2Xxs>>)),
+    (&quant::IQ2_XS, ints(dot_rows::<LookedUp<quant::Iq2Xs>>)),
+    (&quant::IQ2_S, ints(dot_rows::<LookedUp<quant::Iq2S>>)),
+    (&quant::IQ3_XXS, ints(dot_rows::<LookedUp<quant::Iq3Xxs>>)),
+    (&quant::IQ3_S, ints(dot_rows::<LookedUp<quant::Iq3S>>)),
     (&quant::IQ4_NL, ints(dot_rows::<layouts::Iq4Nl>)),
     (&quant::IQ4_XS, ints(dot_rows::<layouts::Iq4Xs>)),
     (&quant::MXFP4, ints(dot_rows::<layouts::Mxfp4>)),

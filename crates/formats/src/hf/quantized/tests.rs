@@ -7,7 +7,8 @@ use crate::safetensors;
 
 /// The error that a method may have, in parts of the largest weight: 0 where the format is exact.
 const METHODS: &[(&str, &str, f32)] = &[
-    ("awq", "Q4_1", 5e-4),
+    ("awq", "INT4_32", 0.0),
+    ("awq-128", "INT4_128", 0.0),
     ("bitnet", "Q2_0", 1e-7),
     ("bitnet-auto", "Q2_0", 0.0),
     ("bnb-fp4", "F16", 5e-4),
@@ -17,11 +18,12 @@ const METHODS: &[(&str, &str, f32)] = &[
     ("float8-channel", "F16", 5e-4),
     ("fp8-blocks", "F16", 5e-4),
     ("fp8-tensor", "F16", 5e-4),
+    ("gptq-128", "INT4_128", 0.0),
     ("gptq-8", "Q8_0", 0.0),
     ("gptq-desc-act", "F16", 5e-4),
     ("gptq-sym", "Q4_0", 0.0),
-    ("gptq-v2", "Q4_1", 5e-4),
-    ("gptq-zeros", "Q4_1", 5e-4),
+    ("gptq-v2", "INT4_32", 0.0),
+    ("gptq-zeros", "INT4_32", 0.0),
     ("int8-channel", "Q8_0", 0.0),
     ("mlx-2", "Q4_1", 1e-7),
     ("mlx-4", "Q4_1", 1e-7),
@@ -29,7 +31,9 @@ const METHODS: &[(&str, &str, f32)] = &[
     ("mxfp4", "MXFP4", 0.0),
     ("nvfp4", "NVFP4", 1e-6),
     ("packed-int4", "Q4_0", 0.0),
-    ("packed-int4-zeros", "Q4_1", 5e-4),
+    ("packed-int4-128", "INT4_128", 0.0),
+    ("packed-int4-128-zeros", "INT4_128", 0.0),
+    ("packed-int4-zeros", "INT4_32", 0.0),
     ("packed-int8", "Q8_0", 0.0),
 ];
 

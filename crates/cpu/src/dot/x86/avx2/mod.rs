@@ -4,6 +4,7 @@
 //! Every `unsafe` function of this module requires AVX2, FMA and F16C. `instruction_sets` lists these kernels only if the
 //! processor has them.
 
+mod codebook;
 mod general;
 pub(crate) mod layouts;
 pub(crate) mod low_bits;
@@ -15,6 +16,7 @@ use std::arch::x86_64::__m256;
 
 use tern_quant::{self as quant, Quant};
 
+use self::codebook::LookedUp;
 use self::tiles::Layout;
 use crate::activations::quantized_rows::{QuantizedRows, Rounding};
 use crate::activations::token_tiles::{TokenTiles, TokenTilesMut, quantize_tile};
@@ -116,6 +118,8 @@ pub(crate) static KERNELS: &KernelList = &[
     (&quant::I2_S, ints::<low_bits::I2S>()),
     (&quant::Q4_0, ints::<layouts::Q4_0>()),
     (&quant::Q4_1, ints::<layouts::Q4_1>()),
+    (&quant::INT4_32, ints::<layouts::Int4G32>()),
+    (&quant::INT4_128, ints::<layouts::Int4G128>()),
     (&quant::Q5_0, ints::<layouts::Q5_0>()),
     (&quant::Q5_1, ints::<layouts::Q5_1>()),
     (&quant::Q8_0, ints::<layouts::Q8_0>()),
@@ -124,6 +128,13 @@ pub(crate) static KERNELS: &KernelList = &[
     (&quant::Q4_K, ints::<layouts::Q4K>()),
     (&quant::Q5_K, ints::<layouts::Q5K>()),
     (&quant::Q6_K, ints::<layouts::Q6K>()),
+    (&quant::IQ1_S, ints::<LookedUp<quant::Iq1S>>()),
+    (&quant::IQ1_M, ints::<LookedUp<quant::Iq1M>>()),
+    (&quant::IQ2_XXS, ints::<LookedUp<quant::Iq2Xxs>>()),
+    (&quant::IQ2_XS, ints::<LookedUp<quant::Iq2Xs>>()),
+    (&quant::IQ2_S, ints::<LookedUp<quant::Iq2S>>()),
+    (&quant::IQ3_XXS, ints::<LookedUp<quant::Iq3Xxs>>()),
+    (&quant::IQ3_S, ints::<LookedUp<quant::Iq3S>>()),
     (&quant::IQ4_NL, ints::<layouts::Iq4Nl>()),
     (&quant::IQ4_XS, ints::<layouts::Iq4Xs>()),
     (&quant::MXFP4, ints::<layouts::Mxfp4>()),

@@ -4,6 +4,7 @@
 //! Every `unsafe` function of this module requires AVX2, FMA, F16C and AVX-512 F, BW, VL, DQ and VNNI, those with tiles
 //! also AMX. `instruction_sets` lists these kernels only if the processor has them.
 
+pub(crate) mod codebook;
 pub(crate) mod lookup;
 pub(crate) mod packed;
 pub(crate) mod packing;
@@ -14,6 +15,7 @@ use std::arch::x86_64::__m512;
 
 use tern_quant::{self as quant, Quant};
 
+use self::codebook::Indexed;
 use self::packing::Packing;
 use super::amx;
 use super::amx::float_panels::{self, FloatPanels};
@@ -164,6 +166,8 @@ impl<const AMX: bool> With<AMX> {
         (&quant::I2_S, packed::<packing::I2S, AMX>()),
         (&quant::Q4_0, packed::<packing::Q4_0, AMX>()),
         (&quant::Q4_1, packed::<packing::Q4_1, AMX>()),
+        (&quant::INT4_32, packed::<packing::Int4G32, AMX>()),
+        (&quant::INT4_128, packed::<packing::Int4G128, AMX>()),
         (&quant::Q5_0, packed::<packing::Q5_0, AMX>()),
         (&quant::Q5_1, packed::<packing::Q5_1, AMX>()),
         (&quant::Q8_0, packed::<packing::Q8_0, AMX>()),
@@ -172,6 +176,13 @@ impl<const AMX: bool> With<AMX> {
         (&quant::Q4_K, packed::<packing::Q4K, AMX>()),
         (&quant::Q5_K, packed::<packing::Q5K, AMX>()),
         (&quant::Q6_K, packed::<packing::Q6K, AMX>()),
+        (&quant::IQ1_S, packed::<Indexed<quant::Iq1S>, AMX>()),
+        (&quant::IQ1_M, packed::<Indexed<quant::Iq1M>, AMX>()),
+        (&quant::IQ2_XXS, packed::<Indexed<quant::Iq2Xxs>, AMX>()),
+        (&quant::IQ2_XS, packed::<Indexed<quant::Iq2Xs>, AMX>()),
+        (&quant::IQ2_S, packed::<Indexed<quant::Iq2S>, AMX>()),
+        (&quant::IQ3_XXS, packed::<Indexed<quant::Iq3Xxs>, AMX>()),
+        (&quant::IQ3_S, packed::<Indexed<quant::Iq3S>, AMX>()),
         (&quant::IQ4_NL, packed::<packing::Iq4Nl, AMX>()),
         (&quant::IQ4_XS, packed::<packing::Iq4Xs, AMX>()),
         (&quant::MXFP4, packed::<packing::Mxfp4, AMX>()),

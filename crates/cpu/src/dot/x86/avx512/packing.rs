@@ -16,6 +16,7 @@ use crate::dot::x86::avx2::low_bits;
 use crate::dot::x86::avx2::tiles::{Avx512, Layout};
 use crate::dot::x86::avx512::scaling::{
     Bytes, Exponents, Floats, HalfFloats, HalvesAndMins, Nibbles, OneFloat, Scaling, SixBits, SmallFloats,
+    ZeroPoints,
 };
 use crate::dot::{PANEL, Rows};
 use crate::memory::lines::Line;
@@ -323,6 +324,14 @@ packings! {
         put_half(block, 0, row, out);
         put_half(block, 2, row, &mut out[2 * PANEL..]);
     };
+
+    Int4G32: 32, 4; ZeroPoints;
+    |rows, block, codes| by_layout::<layouts::Int4G32>(block, codes);
+    |row, out| ZeroPoints::put(row, out, block);
+
+    Int4G128: 128, 4; ZeroPoints;
+    |rows, block, codes| by_layout::<layouts::Int4G128>(block, codes);
+    |row, out| ZeroPoints::put(row, out, block);
 
     Q5_0: 32, 4 + 1, excess = 4; HalfFloats;
     |rows, block, codes| by_layout::<layouts::Q5_0>(block, codes);

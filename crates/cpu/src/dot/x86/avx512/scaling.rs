@@ -124,6 +124,27 @@ impl Scaling for HalvesAndMins {
     }
 }
 
+/// An f32 and a zero point of a byte per row.
+pub(crate) struct ZeroPoints;
+impl ZeroPoints {
+    pub(crate) fn put(row: usize, out: &mut [u8], block: &[u8]) {
+        out[4 * row..4 * row + 4].copy_from_slice(&block[..4]);
+        out[4 * PANEL + row] = block[4];
+    }
+}
+impl Scaling for ZeroPoints {
+    const BYTES: usize = (4 + 1) * PANEL;
+    const OFFSETS: bool = true;
+    #[inline(always)]
+    unsafe fn head(p: *const u8) -> (__m512, __m512) {
+        // SAFETY: the contract of this function.
+        unsafe {
+            let scales = _mm512_loadu_ps(p.cast());
+            (scales, negative(_mm512_mul_ps(scales, unsigned(p.add(4 * PANEL)))))
+        }
+    }
+}
+
 /// Two f16 per row, and a byte of scale and one of minimum for each group.
 pub(crate) struct SixBits;
 impl SixBits {
