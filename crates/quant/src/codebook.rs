@@ -126,9 +126,9 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// Negates the bytes, all of them positive, whose bit is set.
 #[inline(always)]
 fn signed(magnitudes: u64, signs: u8) -> u64 {
-    let bits = u64::from(signs) * ONES & 0x8040_2010_0804_0201;
+    let bits = (u64::from(signs) * ONES) & 0x8040_2010_0804_0201;
     let ones = (bits + 0x7F * ONES) >> 7 & ONES;
-    (magnitudes ^ ones * 0xFF) + ones
+    (magnitudes ^ (ones * 0xFF)) + ones
 }
 
 /// Seven signs, and an eighth that makes the number of negative ones even.
@@ -143,7 +143,7 @@ fn even_signs(seven: u32) -> u8 {
 fn shifted(point: u64, down: bool) -> u64 {
     let less = if down { 9 } else { 7 };
     // the top bits keep a borrow from the next byte
-    ((point | 0x80 * ONES) - less * ONES) ^ 0x80 * ONES
+    ((point | (0x80 * ONES)) - less * ONES) ^ (0x80 * ONES)
 }
 
 #[inline(always)]
