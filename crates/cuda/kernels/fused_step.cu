@@ -20,6 +20,10 @@ DEVICE void step(const StepArgs& args) {
     for (int i = threadIdx.x; i < min(WINDOW - 1, args.count) * PIECES; i += THREADS) if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
     if (threadIdx.x < TOKENS_AT_ONCE) {
         int t = threadIdx.x;
+#if TOKENS_AT_ONCE == 1 && RECURRENT
+        SliceState state = state_of(inputs, 0);
+        info.state_read = state.read, info.state_write = state.write;
+#endif
         if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch, info.window_tables = inputs[WINDOW_PAGES_AT] - inputs[PAGES_AT];
         if (t < inputs[TOKENS]) {
             info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t, 0);
@@ -80,7 +84,7 @@ DEVICE void step(const StepArgs& args) {
 #if TOKENS_AT_ONCE == 1 && RECURRENT
             case CONV: step_conv(phase.conv, block, blocks); break;
             case RECURRENT_PHASE: step_matrices(phase.recurrent, block, blocks); break;
-            case TRANSFORM: step_transform(phase.transform, inputs, scratch, block, blocks); break;
+            case TRANSFORM: step_transform(phase.transform, scratch, block, blocks); break;
 #endif
             case ARGMAX: {
                 const ArgmaxArgs& a = phase.argmax;

@@ -1,9 +1,6 @@
 // Codes of weights as halves, in the order in which the matrix unit takes the rows of its first operand: in step t, a lane has
 // two pairs of positions (half_x.cuh) of rows g and g + 8.
 
-// Shifts left by any amount, also a negative one.
-DEVICE u32 shifted(u32 x, int left) { return left >= 0 ? x << left : x >> -left; }
-
 // (x & mask) ^ by in one instruction: the compiler makes two of them if both are constants.
 DEVICE u32 masked_xor(u32 x, u32 mask, u32 by) {
     u32 result;
@@ -39,19 +36,13 @@ template <class F> struct RowHalves {
         if constexpr (F::FLOATS) {
             from = record + lane * 16 + second * 8;
         } else {
-            if constexpr (F::SIGNS && F::LOW > 0) { // the lane's 32 columns: low bits in lane q % 2, high bits in lane q % 2 + 2
-                int at = (lane / 4 * 4 + lane % 2) * 16 + lane % 4 / 2 * 8 + second * 4;
-                words[0] = *(const u32*)(record + at), low[0] = *(const u32*)(record + at + 32);
-            } else {
-                load_row<F::BITS>(words, record, lane, second);
-                if constexpr (F::LOW > 0) load_row<F::LOW>(low, record + 256 * F::BITS, lane, second);
-            }
+            load_row<F::BITS>(words, record, lane, second);
+            if constexpr (F::LOW > 0) load_row<F::LOW>(low, record + 256 * F::BITS, lane, second);
             const u32* pairs = (const u32*)(record + F::SCALES_AT) + lane / 4 * F::GROUPS;
             u32 own = second ? 0x3232 : 0x1010; // twice the row's half
             if constexpr (F::SIGNS) {
                 const u32* first = pairs + lane % 4 * 32 / F::GROUP;
                 scale[0] = __byte_perm(first[0], first[F::GROUP < 32 ? 1 : 0], second ? 0x7632 : 0x5410);
-                if constexpr (F::LOW > 0) scale[0] = half2_mul(scale[0], 0x44004400); // four times, see `pairs`
             } else {
 #pragma unroll
                 for (int i = 0; i < F::GROUPS; i++) {
@@ -72,18 +63,8 @@ template <class F> struct RowHalves {
             first = v.x, second = v.y;
         } else if constexpr (F::SIGNS) {
             int bit = 8 * (t / 4) + 7 - 2 * (t % 4); // of the first column; the second is the bit below, a pair 16 bits apart
-            u32 by = scale[0];
-            if constexpr (F::LOW == 0) {
-                first = (words[0] << (15 - bit) & 0x80008000u) ^ by;
-                second = (words[0] << (16 - bit) & 0x80008000u) ^ by;
-            } else { // 1 + code / 4, less 1.25, times 4 scale: the code is stored plus one
-                auto one = [&](int at) {
-                    u32 x = (shifted(low[0], 9 - at) & 0x02000200u) | 0x3c003c00u;
-                    x |= shifted(words[0], 8 - at) & 0x01000100u;
-                    return half2_mul(half2_add(x, 0xbd00bd00u), by);
-                };
-                first = one(bit), second = one(bit - 1);
-            }
+            first = (words[0] << (15 - bit) & 0x80008000u) ^ scale[0];
+            second = (words[0] << (16 - bit) & 0x80008000u) ^ scale[0];
         } else {
             u32 by = scale[t * 16 / F::GROUP];
             if constexpr (F::BITS == 4 && F::LOW == 0) { // of each byte, the upper half in even steps and the lower one in odd steps
@@ -92,6 +73,13 @@ template <class F> struct RowHalves {
                     return half2_fma(masked_xor(word, 0x000f000fu, 0x64086408u), 0x4c004c00u, 0xf408f408u); // times 16
                 };
                 first = pair(words[t / 2]), second = pair(words[t / 2] >> 8);
+            } else if constexpr (F::BITS == 2 && F::LOW == 0) { // of each byte, two bits per step, the first at the top
+                auto pair = [&](u32 word) { // below the exponent of 1024; the code plus 2
+                    if (t % 4 == 0) return half2_add(masked_xor(word, 0x00c000c0u, 0x64806480u), 0xe480e480u);
+                    if (t % 4 == 1) return half2_fma(masked_xor(word, 0x00300030u, 0x64206420u), 0x44004400u, 0xec20ec20u); // times 4
+                    return half2_fma(masked_xor(t % 4 == 2 ? word : word << 2, 0x000c000cu, 0x64086408u), 0x4c004c00u, 0xf408f408u); // times 16
+                };
+                first = pair(words[t / 4]), second = pair(words[t / 4] >> 8);
             } else {
                 u32 bytes = codes<F>(words, low, t) ^ 0x80808080u; // plus 128: below the exponent of 1024 it is 1024 + 128 + the code
                 first = half2_add(__byte_perm(bytes, 0x64646464u, 0x4240), 0xe480e480u);

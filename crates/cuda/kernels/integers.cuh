@@ -18,50 +18,30 @@ DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
 // 14, which makes them 16-bit integers.
 //
 // The sum of u x over codes u of one bit is the sum over planes p of 2^p (the last one -2^15) times the number of bits that
-// u and the plane have in common. High bits of u count twice: they are multiplied with the plane below, of one half of the
-// chunk, while the low bits of the same half are multiplied with the plane itself. (The plane below the last one is the sign
-// too, and 2 x has the sign there.) A weight is u * EACH + BASE, so the sum of x is needed too: it is that of a row whose low
-// bits are all set.
+// u and the plane have in common. A weight is 1 - 2 u, so the sum of x is needed too: it is that of a row whose bits are all set.
 //
 // A lane gets planes 2q and 2q + 1 of both halves of the integers for its rows; the lanes of a quad are added at the end.
 template <class F> struct PlanesX {
-    static constexpr int PARTS = 1 + F::LOW; // of the chunk: all of it, or halves
-    static constexpr float EACH = F::LOW ? 1.f : -2.f, BASE = F::LOW ? -1.f : 1.f;
-    static constexpr int REGISTERS = 2 * PARTS + 1 + F::GROUPS;
-    u32 planes[PARTS][2];
-    float by, sum[F::GROUPS]; // the value of a common bit of its lowest plane, and of no common bit
+    static_assert(F::GROUPS == 1 || !F::SIGNS, "all columns of a chunk have one scale");
+    static constexpr int REGISTERS = 4;
+    u32 planes[2];
+    float by, sum; // the value of a common bit of its lowest plane, and of no common bit
 
     DEVICE void load(const u8* chunk, float scale, int lane) {
-        int g = lane / 4, q = lane % 4;
-        bool above = F::LOW && q >= 2; // high bits
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            int from = F::LOW ? (g - above) % 8 * 4 + 2 * part + q % 2 : lane;
-            uint2 v = *(const uint2*)(chunk + (from & 31) * 8);
-            planes[part][0] = above && g == 0 ? 0 : v.x;
-            planes[part][1] = above && g == 0 ? v.x : v.y; // below plane 8 is 7
-        }
-        by = EACH * scale * (q == 0 ? 1.f : q == 1 ? 4.f : q == 2 ? 16.f : 64.f);
-        u32 ones = above ? 0u : ~0u, all[PARTS][2];
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) all[part][0] = all[part][1] = ones;
-#pragma unroll
-        for (int group = 0; group < F::GROUPS; group++) {
-            float sums[2];
-            count(sums, all, group, lane);
-            sum[group] = BASE / EACH * by * sums[0];
-        }
+        int q = lane % 4;
+        uint2 v = *(const uint2*)(chunk + lane * 8);
+        planes[0] = v.x, planes[1] = v.y;
+        by = -2.f * scale * (q == 0 ? 1.f : q == 1 ? 4.f : q == 2 ? 16.f : 64.f);
+        float sums[2];
+        count(sums, {~0u, ~0u}, lane);
+        sum = -0.5f * by * sums[0];
     }
 
-    // The weighted numbers of common bits of the planes and two rows in a group.
-    DEVICE void count(float (&sums)[2], const u32 (&words)[PARTS][2], int group, int lane) const {
+    // The weighted numbers of common bits of the planes and two rows.
+    DEVICE void count(float (&sums)[2], uint2 words, int lane) const {
         int top = lane % 4 == 3 ? -512 : 512, low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            if (part * F::GROUPS / PARTS != group) continue;
-            count_common(low, words[part][0], words[part][1], planes[part][0]);
-            count_common(high, words[part][0], words[part][1], planes[part][1]);
-        }
+        count_common(low, words.x, words.y, planes[0]);
+        count_common(high, words.x, words.y, planes[1]);
         sums[0] = (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]);
         sums[1] = (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]);
     }

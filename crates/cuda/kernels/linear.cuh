@@ -3,118 +3,18 @@
 //
 // Each block has some tiles of 16 rows. The warps of a block share the chunks of a tile: warp w has chunks w, w + 16, ... of
 // every tile, so it prepares these chunks of x for itself and waits for no other warp until the warps' partial sums of the
-// rows are added.
+// rows are added. (A transformed x is prepared by other warps, see step_x.cuh.)
 //
 // Of experts it equals Op::ExpertLinear, and with Op::Mix behind it: the sum of the results of experts times their weights is then
 // one product with the values of all experts, each times the weight of its expert.
 
-// x of a phase in shared memory.
-struct X {
-    u8* bytes;      // [chunk][256]
-    float* scales;  // [chunk]: the value of integer 1
-    float* sums;    // [chunk][8]: sums of 16 columns, for formats with offsets
-    float* squares; // [warp]: sum of squares of the warp's columns
-    float* shares;  // [tile][warp][16 rows], of HELD_TILES tiles
-
-    DEVICE X() {
-        u8* arena = shared + AT_ARENA;
-        bytes = arena, scales = (float*)(arena + AT_SCALES), sums = (float*)(arena + AT_SUMS);
-        shares = (float*)(arena + AT_SHARES), squares = (float*)(shared + AT_WARP_FLOATS);
-    }
-};
-
-static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
-constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per tile; the padding keeps tiles in different banks
-
-// Stores eight values of x as integers in shared memory; sixteen neighbouring threads have a chunk.
-template <bool SIGNS> DEVICE void put_x(bool real, const X& x, int chunk, const float (&v)[8]) {
-    int part = threadIdx.x % 16, sum = 0;
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) most = larger_magnitude(most, v[i]);
-#pragma unroll
-    for (int step = 8; step > 0; step /= 2) most = larger_magnitude(most, __shfl_xor_sync(0xffffffff, most, step));
-    if (real && part == 0) x.scales[chunk] = x_scale_of(most, SIGNS ? PLANES_MOST : BYTES_MOST);
-    if (SIGNS) {
-        store_planes(real, x.bytes + chunk * 256, part, v, most);
-        return;
-    }
-    if (real) sum = store_x(x.bytes + chunk * 256, part, v, most);
-    if (OFFSET_SUMS) {
-        sum += __shfl_xor_sync(0xffffffff, sum, 1);
-        if (real && part % 2 == 0) x.sums[chunk * 8 + part / 2] = (float)sum;
-    }
-}
-
-// Prepares the warp's chunks of x, two at a time, times the norm's weights; the norm's factor is applied at the end.
-template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, const X& x, u32 epoch) {
-    // of experts, the columns of all shapes would otherwise be held across phases
-    u32 thread = L::USED > 0 ? fixed_thread() : threadIdx.x;
-    int lane = thread % 32, warp = thread / 32;
-    auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
-    auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
-    auto chunk_in_matrix = [&](int round) { return L::MIX ? chunk_of(round) % L::MATRIX_CHUNKS : chunk_of(round); };
-    auto chosen_of = [&](int round) { return L::MIX ? chunk_of(round) / L::MATRIX_CHUNKS : 0; }; // mixed: the index of the chunk's expert
-    auto column_in_matrix = [&](int round) { return chunk_in_matrix(round) * 128 + lane % 16 * 8; };
-    auto column = [&](int round) { return chosen_of(round) * L::COLS + column_in_matrix(round); };
-    auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column_in_matrix(round) < L::COLS); };
-    auto expert_factor = [&](int round) {
-        int i = min(chosen_of(round), L::USED - 1), expert = choice_of_step().expert[i];
-        return choice_of_step().weight[i] * (L::SCALE && a.part[0].scale ? a.part[0].scale[expert] : 1.f);
-    };
-    const float *from = row_of(a.x, L::GATHER ? info.output_row[0] : 0), *norm_weight = a.norm.weight; // in registers: phases are in shared memory
-    float squares = 0;
-    Awaited<2> awaited;
-    float4 w[2];
-    auto load = [&](int round) {
-        int k = column(round);
-        if (L::NORM && there(round)) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
-        if (there(round)) awaited.load(from + k);
-        else awaited.zero(epoch);
-    };
-    load(0);
-#pragma unroll
-    for (int round = 0; round < L::ROUNDS; round += 2) {
-        float v[8], by[8] = {w[0].x, w[0].y, w[0].z, w[0].w, w[1].x, w[1].y, w[1].z, w[1].w};
-        float mix = L::MIX ? expert_factor(round) : 1.f;
-        awaited.wait(from + column(round), L::X_MASK, epoch);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] = there(round) ? untagged(awaited.bits[i], L::X_MASK) : 0.f;
-            if (L::MIX && there(round)) v[i] *= mix;
-            if (L::NORM) {
-                squares += v[i] * v[i];
-                v[i] = there(round) ? v[i] * by[i] : 0.f;
-            }
-        }
-        if (round + 2 < L::ROUNDS) load(round + 2); // loaded meanwhile
-        put_x<L::SIGNS>(real(round), x, chunk_of(round), v);
-    }
-    if (L::NORM) {
-        squares = warp_sum(squares);
-        if (lane == 0) x.squares[warp] = squares;
-    }
-}
-
 // total += record * chunk of x for rows g and g + 8, as bits.
 template <class F> DEVICE void multiply_planes(float (&total)[2], const u8* record, const PlanesX<F>& x, int lane) {
-    u32 words[1 + F::LOW][2], scales[F::GROUPS];
-    if constexpr (F::LOW == 0) {
-        uint2 w = *(const uint2*)(record + lane * 8);
-        words[0][0] = w.x, words[0][1] = w.y;
-    } else {
-        uint4 w = *(const uint4*)(record + lane * 16);
-        words[0][0] = w.x, words[0][1] = w.y, words[1][0] = w.z, words[1][1] = w.w;
-    }
-#pragma unroll
-    for (int group = 0; group < F::GROUPS; group++) scales[group] = ((const u32*)(record + F::SCALES_AT))[lane / 4 * F::GROUPS + group];
-#pragma unroll
-    for (int group = 0; group < F::GROUPS; group++) {
-        float sums[2];
-        x.count(sums, words, group, lane);
-        total[0] += low_half(scales[group]) * (x.by * sums[0] + x.sum[group]);
-        total[1] += high_half(scales[group]) * (x.by * sums[1] + x.sum[group]);
-    }
+    u32 scale = ((const u32*)(record + F::SCALES_AT))[lane / 4];
+    float sums[2];
+    x.count(sums, *(const uint2*)(record + lane * 8), lane);
+    total[0] += low_half(scale) * (x.by * sums[0] + x.sum);
+    total[1] += high_half(scale) * (x.by * sums[1] + x.sum);
 }
 
 // The same as bytes: lane q = 0 gets the sums. `sums` are those of 16 columns of x.
@@ -165,7 +65,7 @@ template <class L> struct XRegisters {
     float scale[L::SIGNS ? 1 : HELD];
 
     DEVICE void load(const X& x, int round, int at, int lane, int warp) {
-        int chunk = round * WARPS + warp;
+        int chunk = L::chunk_of(round, warp);
         if (!L::FULL && chunk >= L::CHUNKS) return;
         if constexpr (L::SIGNS) {
             planes[at].load(x.bytes + chunk * 256, x.scales[chunk], lane);
@@ -186,22 +86,33 @@ template <class L> struct XRegisters {
 template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<L>& held, const X& x, float* out, int lane, int warp) {
     int g = lane / 4, q = lane % 4;
     float total[N][2] = {};
-#pragma unroll
+#pragma unroll(XRegisters<L>::REGISTERS ? L::PIECES : 1)
     for (int piece = 0; piece < L::PIECES; piece++) {
         const u8* slot[N];
 #pragma unroll
         for (int n = 0; n < N; n++) slot[n] = ring.ahead(n).wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L>::REGISTERS ? round : 0;
+            int round = piece * L::PER_SLOT + i, chunk = L::chunk_of(round, warp), at = XRegisters<L>::REGISTERS ? round : 0;
             if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
             if (!XRegisters<L>::REGISTERS) held.load(x, round, 0, lane, warp);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                const u8* record = slot[n] + i * WARPS * F::BYTES;
-                if constexpr (F::SIGNS) multiply_planes<F>(total[n], record, held.planes[at], lane);
-                else multiply_record<F>(total[n], record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
+            auto multiply_by = [&](float (&sum)[2], const u8* records) {
+                const u8* record = records + i * WARPS * F::BYTES;
+                if constexpr (F::SIGNS) multiply_planes<F>(sum, record, held.planes[at], lane);
+                else multiply_record<F>(sum, record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
+            };
+            if (L::is_halved(round)) {
+                int mine = warp / L::HALF;
+                if (mine < N) {
+                    float sum[2] = {0, 0};
+                    multiply_by(sum, mine ? slot[N - 1] - L::HALF * F::BYTES : slot[0]);
+                    total[0][0] += mine ? 0.f : sum[0], total[0][1] += mine ? 0.f : sum[1];
+                    if (N == 2) total[N - 1][0] += mine ? sum[0] : 0.f, total[N - 1][1] += mine ? sum[1] : 0.f;
+                }
+                break; // it is the last round
             }
+#pragma unroll
+            for (int n = 0; n < N; n++) multiply_by(total[n], slot[n]);
         }
         __syncwarp();
         if (lane < N) ring.ahead(lane).empty().arrive();
@@ -237,11 +148,12 @@ template <class L> DEVICE float mixed_bias(const Part& part, int row) {
 }
 
 // Writes the rows of `units` units from the block's unit `from` on. `added` and `bias`, of a sum of experts, are already loaded for
-// the first row of a thread.
-template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, Added<L>& added, float bias) {
+// the first row of a thread, and the convolution of that row has begun.
+template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, Added<L>& added, float bias, ConvColumn& conv) {
     for (int i = threadIdx.x; i < units * 16; i += THREADS) {
         int r = i % 16, unit = i / 16, tile;
-        const Part& part = a.part[L::find((from + unit) * L::EACH, tile)];
+        int n = L::find((from + unit) * L::EACH, tile);
+        const Part& part = a.part[n];
         int row = tile * 16 + r, index = 0, expert = 0;
         if (row >= part.rows) continue;
         if (L::USED > 0 && !L::MIX) index = L::chosen_of((from + unit) * L::EACH), expert = choice_of_step().expert[index];
@@ -256,6 +168,11 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int uni
         if (L::GATED) y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row, expert), a.limit);
         if (L::MIX && L::BIAS) y += bias;
         if (L::ADD) y += added.get(add, epoch);
+        if (L::CONV && n == 0) {
+            const ConvArgs& c = a.conv;
+            if (again) conv.begin(c, info_of_step(), row);
+            y = conv.end(c, info_of_step(), row, y);
+        }
         store_tagged(part.y + index * part.rows + row, y, part.y_mask, epoch);
     }
 }
@@ -274,8 +191,18 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     bool real = threadIdx.x < units * 16 && row < a.part[0].rows;
     if (L::ADD && real) added.load(a.add.at + row);
     float bias = L::MIX && L::BIAS && real ? mixed_bias<L>(a.part[0], row) : 0.f;
-    prepare_x<L>(a, info, x, epoch);
-    __syncwarp();
+    ConvColumn conv;
+    if constexpr (L::CONV) {
+        int tile, n = L::find(threadIdx.x / 16, tile), column = tile * 16 + threadIdx.x % 16;
+        if (threadIdx.x < units * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
+    }
+    if constexpr (L::TRANSFORM) {
+        prepare_transformed<L::SIGNS>(a, x);
+        sync_threads<THREADS>();
+    } else {
+        prepare_x<L>(a, info, x, epoch);
+        __syncwarp();
+    }
     XRegisters<L> held(x, lane, warp);
     float* mine = x.shares + warp * 16;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
@@ -285,7 +212,7 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
             run_tiles<typename decltype(format)::Is, L, decltype(count)::VALUE>(ring, held, x, out, lane, warp);
         });
         sync_threads<THREADS>();
-        write_rows<L>(a, from, now, x, epoch, added, bias);
+        write_rows<L>(a, from, now, x, epoch, added, bias, conv);
     }
     return ring;
 }

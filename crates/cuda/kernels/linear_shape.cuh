@@ -24,6 +24,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
     static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, OUTPUTS = FLAGS & OUTPUTS_ONLY;
+    static constexpr bool TRANSFORM = FLAGS & TRANSFORMED, CONV = FLAGS & CONVOLVED;
     static constexpr bool BIAS = FLAGS & BIASED, SCALE = FLAGS & SCALED, SIGNS = A::F::SIGNS;
     static constexpr bool FRESH = FLAGS & FRESH_X, STAGE = FLAGS & STAGED_X, Y_PASSED = FLAGS & PASSED_Y, Y_BITS = FLAGS & PASSED_IN_BITS_ORDER;
     static constexpr u32 X_MASK = FLAGS & X_TAGGED ? 1 : 0, ADD_MASK = FLAGS & ADD_TAGGED ? 1 : 0;
@@ -31,7 +32,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
 
     // Slots in flight: enough bytes to saturate memory, and at least two; three of small slots, since they are requested
     // strictly in order.
-    static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES, FITTING = 20 * 1024 / SLOT_BYTES;
+    static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES, FITTING = 36 * 1024 / SLOT_BYTES;
     static constexpr int AT_LEAST = FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
 
     // A block's units are tiles, or pairs of tiles of two gated parts.
@@ -58,6 +59,12 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
 
     // Two tiles of one format are computed together, with alternating pieces: more independent work.
     static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
+
+    // If the last round has chunks for half of the warps, each half has the chunks of one tile of a pair. All warps must see x.
+    static constexpr int HALF = WARPS / 2, LAST_CHUNKS = CHUNKS - (ROUNDS - 1) * WARPS;
+    static constexpr bool HALVED = TRANSFORM && PAIRED && LAST_CHUNKS <= HALF;
+    static DEVICE bool is_halved(int round) { return HALVED && round == ROUNDS - 1; }
+    static DEVICE int chunk_of(int round, int warp) { return round * WARPS + (is_halved(round) ? warp % HALF : warp); }
 
     // The chunks of a mixed tile that come from one expert: `index` is that of the expert among the chosen ones, `first` and `end` are
     // chunks of the tile. The chunks of a slot begin at `from` and end before `to`.

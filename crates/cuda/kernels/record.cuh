@@ -6,10 +6,8 @@
 // matrix unit takes it. A lane has rows g and g + 8; a warp reads 16 bytes per lane at a time. After the codes come the
 // scales, a pair of halves (rows g and g + 8) per group, and as many offsets if the format has them.
 //
-// 1-bit and ternary weights, of one and two bits, are multiplied as bits (SIGNS) and have another layout. A word has one bit
-// of 32 neighbouring columns: bit 7 - j of byte i is column 8 i + j. Of one bit, lane q has the columns from 32 q on. Of two,
-// it has a word of each half of the chunk: for q < 2 the low bits of the columns from 32 q on, for the others the high bits
-// of the columns from 32 (q - 2) on.
+// 1-bit weights are multiplied as bits (SIGNS) and have another layout. A word has the bits of 32 neighbouring columns: bit 7 - j of
+// byte i is column 8 i + j. Lane q has the columns from 32 q on.
 
 template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr int BITS = BITS_, LOW = LOW_, GROUP = GROUP_, GROUPS = CHUNK / GROUP_;
@@ -17,7 +15,7 @@ template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr bool FLOATS = BITS == 16; // no codes: halves, see RowHalves
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
     static constexpr int BYTES = SCALES_AT + (FLOATS ? 0 : 32 * GROUPS * (OFFSETS ? 2 : 1));
-    static constexpr bool SIGNS = BITS == 1; // of one bit, a set bit is -1; of two, a code is stored plus one
+    static constexpr bool SIGNS = BITS == 1; // a set bit is -1
     static constexpr int UNIT = SIGNS || FLOATS ? 1 : 1 << (8 - BITS - LOW); // the byte that a code of one is
 };
 
@@ -80,9 +78,7 @@ template <class F> DEVICE float coded_weight(const u8* record, int row, int k) {
     int lane = g * 4 + q;
     if constexpr (F::SIGNS) {
         auto bit = [&](int word) { return (int)(*(const u32*)(record + word * 4 + second * 4) >> (k % 32 / 8 * 8 + 7 - k % 8) & 1); };
-        int first = g * 4 + k % 64 / 32, code; // of two bits: the lane of the low bits
-        if constexpr (F::LOW == 0) code = 1 - 2 * bit((g * 4 + k / 32) * 2);
-        else code = bit(first * 4 + k / 64 * 2) + 2 * bit((first + 2) * 4 + k / 64 * 2) - 1;
+        int code = 1 - 2 * bit((g * 4 + k / 32) * 2);
         u32 scale = ((const u32*)(record + F::SCALES_AT))[g * F::GROUPS + k / F::GROUP];
         return code * (second ? high_half(scale) : low_half(scale));
     }

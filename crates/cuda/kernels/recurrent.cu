@@ -81,7 +81,7 @@ struct TokenGate {
     }
 
     template <bool DELTA, int T> DEVICE void store(const RecurrentArgs& a, StateTile<T>& tile, int t, int head) {
-        float2 gates = gates_of<DELTA>(a, head, gate, beta);
+        float2 gates = gates_of<DELTA>(HeadWeights(a, head), gate, beta);
         tile.decay[t] = gates.x, tile.strength[t] = gates.y;
     }
 };
@@ -150,7 +150,7 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
 template <bool DELTA> DEVICE void decode(const RecurrentArgs& a) {
     int blocks = (a.cols + STATE_COLUMNS - 1) / STATE_COLUMNS;
     if (blockIdx.y >= a.inputs[SLICE_COUNT]) return wait_for_launches();
-    advance_token<DELTA>(a, blockIdx.y, blockIdx.x / blocks, blockIdx.x % blocks * STATE_COLUMNS + threadIdx.x / 32 * 8);
+    advance_token<DELTA, false>(a, state_of(a.inputs, blockIdx.y), blockIdx.x / blocks, blockIdx.x % blocks * STATE_COLUMNS + threadIdx.x / 32 * 8, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_prefill(const __grid_constant__ RecurrentArgs a) {

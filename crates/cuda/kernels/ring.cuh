@@ -11,6 +11,7 @@ struct Info {
     int window_tables; // words from the page table of a token to that of layers with a window
     const u32* pages[TOKENS_AT_ONCE];
     int position[TOKENS_AT_ONCE], output_row[TOKENS_AT_ONCE];
+    int state_read, state_write; // slots of recurrent state: of a step of one token
     int first[TOKENS_AT_ONCE]; // the first position of the token's sequence that this step computes
 
     DEVICE const u32* pages_of(const AttendArgs& a, int token) const { return pages[token] + (WINDOWS && a.windowed ? window_tables : 0); }
@@ -199,6 +200,7 @@ struct Reader {
         // weights of norms: each block prefetches some, so that they are in L2 when all blocks read them
         if (L::NORM)
             for (int i = blockIdx.x * 32; i < L::COLS; i += BLOCKS * 32) prefetch(a.norm.weight + i);
+        if (L::CONV) prefetch_convolution(a.conv, L::first_unit() * TILE, L::units() * TILE);
         if (L::USED > 0 && slots > 0) choice_of_step().wait_for(choices); // no weights are read before the experts are known
         if constexpr (L::MIX) read_mixed<L>(a, slots);
         else read_tiles<L>(a, slots);
@@ -245,6 +247,34 @@ struct Reader {
         }
     }
 
+    // What the block needs of a convolution of some columns: weights, and the rows before the token.
+    DEVICE void prefetch_convolution(const ConvArgs& a, int first, int columns) {
+        int lane = threadIdx.x % 32, end = min(first + columns, a.width), read = info_of_step().state_read;
+        for (int column = first + lane * 32; column < end; column += 32 * 32)
+            for (int row = 0; row < a.taps_count - 1 && read >= 0; row++) prefetch(a.state + ((long)read * (a.taps_count - 1) + row) * a.width + column);
+        for (int i = first * a.taps_count + lane * 32; i < end * a.taps_count; i += 32 * 32) prefetch(a.taps + i);
+    }
+
+    // The rows of floats that the block multiplies (few_float_rows).
+    DEVICE void prefetch_rows(const FloatLinearArgs& a) {
+        int first = (blockIdx.x + BLOCKS - a.first_block % BLOCKS) % BLOCKS;
+        for (int row = first; row < a.rows; row += BLOCKS)
+            for (int k = threadIdx.x % 32 * 32; k < a.cols; k += 32 * 32) prefetch((const float*)a.w + (long)row * a.cols + k);
+        for (int k = blockIdx.x * 32; a.norm.kind && k < a.cols; k += BLOCKS * 32) prefetch(a.norm.weight + k);
+    }
+
+#if RECURRENT
+    // The state that the block's warps have (step_recurrent.cuh).
+    DEVICE void prefetch_matrices(const RecurrentArgs& a) {
+        int each = (a.cols + 7) / 8, read = info_of_step().state_read;
+        for (int item = blockIdx.x; item < a.heads * each && read >= 0; item += BLOCKS) {
+            int column = item % each * 8, floats = min(8, a.cols - column) * STATE_ROWS;
+            const float* state = a.state + read * a.slot + ((long)(item / each) * a.cols + column) * STATE_ROWS;
+            for (int i = threadIdx.x % 32 * 32; i < floats; i += 32 * 32) prefetch(state + i);
+        }
+    }
+#endif
+
 #if ROUTES
     // The rows of a router that this block multiplies.
     DEVICE void prefetch_router(const RouterLinear& r, int experts) {
@@ -277,17 +307,27 @@ struct Reader {
     DEVICE void read(const Phase* phases, int count) {
         Phase& phase = ((Phase*)(shared + AT_WINDOW))[WINDOW]; // behind the window
         const Info& info = info_of_step();
-        constexpr int PIECES = sizeof(Phase) / 16;
+        constexpr int PIECES = sizeof(Phase) / 16, PER_LANE = (PIECES + 31) / 32;
         int lane = threadIdx.x % 32;
-        uint4 next = lane < PIECES ? ((const uint4*)phases)[lane] : uint4{};
+        uint4 next[PER_LANE];
+        auto each_piece = [&](auto use) {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                if (i * 32 + lane < PIECES) use(next[i], i * 32 + lane);
+        };
+        each_piece([&](uint4& piece, int at) { piece = ((const uint4*)phases)[at]; });
         for (int p = 0; p < count; p++) {
             __syncwarp();
-            if (lane < PIECES) {
-                ((uint4*)&phase)[lane] = next;
-                if (p + 1 < count) next = ((const uint4*)(phases + p + 1))[lane];
-            }
+            each_piece([&](uint4& piece, int at) {
+                ((uint4*)&phase)[at] = piece;
+                if (p + 1 < count) piece = ((const uint4*)(phases + p + 1))[at];
+            });
             __syncwarp();
             if (phase.kind == ATTEND) read_keys(phase.attend, info);
+            if (phase.kind == FLOAT_LINEAR && phase.float_linear.first_block >= 0) prefetch_rows(phase.float_linear);
+#if RECURRENT
+            if (phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent);
+#endif
 #if ROUTES
             if (phase.kind == ROUTE) choices++, prefetch_router(phase.route.router, phase.route.experts);
 #endif
@@ -300,4 +340,3 @@ struct Reader {
         }
     }
 };
-static_assert(sizeof(Phase) <= 512, "a warp reads a phase in one load per lane");

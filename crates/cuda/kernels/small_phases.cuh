@@ -46,7 +46,7 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
 // Some rows of weights for some tokens, by a warp.
 template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
     int lane = threadIdx.x % 32;
-    float sums[ROWS][TOKENS_OF_WARP] = {};
+    float sums[ROWS][TOKENS_OF_WARP] = {}, squares[TOKENS_OF_WARP] = {};
     bool by_four = a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
 #pragma unroll(16 / (ROWS + TOKENS_OF_WARP))
     for (int k = lane * 4; by_four && k < a.cols; k += 128) {
@@ -56,6 +56,11 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
 #pragma unroll
         for (int t = 0; t < TOKENS_OF_WARP; t++) {
             float4 x = load_floats4(row_of(a.x, min(token + t, tokens - 1)) + k);
+            if (a.norm.kind) {
+                float4 by = *(const float4*)(a.norm.weight + k);
+                squares[t] += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+                x = {x.x * by.x, x.y * by.y, x.z * by.z, x.w * by.w};
+            }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) sums[r][t] += w[r].x * x.x + w[r].y * x.y + (w[r].z * x.z + w[r].w * x.w);
         }
@@ -67,6 +72,7 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
 #pragma unroll
         for (int t = 0; t < TOKENS_OF_WARP; t++) {
             float x = token + t < tokens ? load_float(row_of(a.x, token + t) + k) : 0.f;
+            if (a.norm.kind) squares[t] += x * x, x *= a.norm.weight[k];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) sums[r][t] += w[r] * x;
         }
@@ -76,10 +82,40 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
 #pragma unroll
         for (int t = 0; t < TOKENS_OF_WARP; t++) {
             float sum = warp_sum(sums[r][t]);
+            if (a.norm.kind) sum *= norm_factor(warp_sum(squares[t]), a.cols, a.norm.eps);
             if (lane != 0 || row + r >= a.rows || token + t >= tokens) continue;
             if (a.scale) sum *= *a.scale;
             row_of(a.y, token + t)[row + r] = a.bias ? sum + a.bias[row + r] : sum;
         }
+}
+
+// A block of a fused step has a row at a time, if there are few: a value is then passed with one load per thread or two.
+template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {
+    int first = (c.block + c.blocks - a.first_block % c.blocks) % c.blocks;
+    for (int i = first; i < a.rows * tokens; i += c.blocks) {
+        int row = i % a.rows, token = i / a.rows;
+        const float *x = row_of(a.x, token), *w = (const float*)a.w + (long)row * a.cols;
+        float sum = 0, squares = 0;
+#pragma unroll 4
+        for (int begin = 0; begin < a.cols; begin += THREADS * 4) { // the lanes of a warp wait together
+            int k = begin + threadIdx.x * 4, at = min(k, a.cols - 4);
+            float4 weight = *(const float4*)(w + at), by = {1, 1, 1, 1};
+            if (a.norm.kind) by = *(const float4*)(a.norm.weight + at);
+            float4 v = awaited_floats4(x + at, a.x.mask, c.epoch);
+            if (k >= a.cols) continue;
+            squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+            sum += v.x * by.x * weight.x + v.y * by.y * weight.y + (v.z * by.z * weight.z + v.w * by.w * weight.w);
+        }
+        sum = block_sum<THREADS>(sum, c.scratch);
+        if (a.norm.kind) {
+            sync_threads<THREADS>();
+            sum *= norm_factor(block_sum<THREADS>(squares, c.scratch), a.cols, a.norm.eps);
+        }
+        if (a.scale) sum *= *a.scale;
+        if (a.bias) sum += a.bias[row];
+        if (threadIdx.x == 0) store_tagged(row_of(a.y, token) + row, sum, a.y.mask, c.epoch);
+        sync_threads<THREADS>();
+    }
 }
 
 // A warp has one row for few tokens, so that many warps share the weights, and several for many. A fused step has few tokens and
@@ -87,6 +123,7 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
 template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
     int warps = THREADS / 32, tokens = rows_of(c.inputs, a.outputs_only);
     if constexpr (THREADS != PHASE_THREADS) {
+        if (a.first_block >= 0) return few_float_rows<THREADS>(a, c, tokens);
         for (int i = c.block * warps + threadIdx.x / 32; i < a.rows * ((tokens + 3) / 4); i += c.blocks * warps) float_rows<1, 4>(a, i % a.rows, i / a.rows * 4, tokens);
         return;
     }
@@ -196,10 +233,13 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
 template <int THREADS> DEVICE void run(const JoinHeadsArgs& a, const BlockContext& c) {
     int each = a.a_len + a.b_len, width = a.heads * each;
     long count = (long)rows_of(c.inputs, a.outputs_only) * width;
-    for (long i = (long)c.block * THREADS + threadIdx.x; i < count; i += (long)c.blocks * THREADS) {
+    for (long begin = (long)c.block * THREADS; begin < count; begin += (long)c.blocks * THREADS) { // the lanes of a warp wait together
+        long i = min(begin + threadIdx.x, count - 1);
         int token = i / width, column = i % width, head = column / each, k = column % each;
-        const float* from = k < a.a_len ? row_of(a.a, token) + head * a.a_every + a.a_first + k : row_of(a.b, token) + head * a.b_len + k - a.a_len;
-        row_of(a.y, token)[column] = load_float(from);
+        bool of_a = k < a.a_len;
+        const float* from = of_a ? row_of(a.a, token) + head * a.a_every + a.a_first + k : row_of(a.b, token) + head * a.b_len + k - a.a_len;
+        float x = awaited_float(from, of_a ? a.a.mask : a.b.mask, c.epoch);
+        if (begin + threadIdx.x < count) store_tagged(row_of(a.y, token) + column, x, a.y.mask, c.epoch);
     }
 }
 

@@ -12,10 +12,17 @@ DEVICE int key_head_of(const RecurrentArgs& a, int head) { return a.grouped ? he
 DEVICE float key_factor_of(float squares, float eps) { return 1.f / sqrtf(squares + eps); }
 DEVICE float query_factor_of(float squares, float eps) { return 1.f / (sqrtf(squares + eps) * sqrtf((float)STATE_ROWS)); }
 
+// Weights of a head.
+struct HeadWeights {
+    float bias, rate;
+
+    DEVICE HeadWeights(const RecurrentArgs& a, int head) : bias(a.bias[head]), rate(a.rate[head]) {}
+};
+
 // Decay and strength of a token.
-template <bool DELTA> DEVICE float2 gates_of(const RecurrentArgs& a, int head, float gate, float beta) {
-    float x = gate + a.bias[head], soft = x > 20.f ? x : log1pf(expf(x));
-    return {expf(a.rate[head] * soft), DELTA ? 1.f / (1.f + expf(-beta)) : soft};
+template <bool DELTA> DEVICE float2 gates_of(const HeadWeights& w, float gate, float beta) {
+    float x = gate + w.bias, soft = x > 20.f ? x : log1pf(expf(x));
+    return {expf(w.rate * soft), DELTA ? 1.f / (1.f + expf(-beta)) : soft};
 }
 
 // Rows from which on a lane has none, in a piece.
@@ -92,13 +99,14 @@ struct StateColumns {
 };
 
 // A warp's pieces of a row of keys or queries.
-DEVICE void load_row(float4 (&row)[QUADS], const float* from, bool aligned) {
+template <bool TAGS> DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, const RecurrentArgs& a) {
 #pragma unroll
     for (int quad = 0; quad < QUADS; quad++) {
         const float* at = from + (quad * 8 + threadIdx.x % 8) * 4;
         int rows = rows_in(quad);
-        if (aligned) row[quad] = rows > 0 ? load_floats4(at) : float4{0, 0, 0, 0};
-        else row[quad] = {rows > 0 ? load_float(at) : 0.f, rows > 1 ? load_float(at + 1) : 0.f, rows > 2 ? load_float(at + 2) : 0.f, rows > 3 ? load_float(at + 3) : 0.f};
+        auto one = [&](int i) { return rows > i ? loads.one(at + i, a.x.mask) : 0.f; };
+        if (a.aligned) row[quad] = rows > 0 ? loads.four(at, a.x.mask) : float4{0, 0, 0, 0};
+        else row[quad] = {one(0), one(1), one(2), one(3)};
     }
 }
 
@@ -111,29 +119,34 @@ DEVICE float product_of(const float4 (&x)[QUADS], const float4 (&y)[QUADS]) {
     return sum;
 }
 
-// The first token of a slice on eight columns of a head, by a warp.
-template <bool DELTA> DEVICE void advance_token(const RecurrentArgs& a, int slice, int head, int first) {
+// The first token of a slice on eight columns of a head, by a warp. Its values may have tags (TAGS).
+template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& a, const SliceState& s, int head, int first, u32 epoch) {
     int lane = threadIdx.x % 32, part = lane % 8, column = first + lane / 8 * 2;
-    SliceState s = state_of(a.inputs, slice);
     StateColumns state;
     state.load(a, s.read, head, column);
+    HeadWeights weights(a, head);
     wait_for_launches();
     const float* x = row_of(a.x, s.first);
     int key_head = key_head_of(a, head);
     float4 key[QUADS], query[QUADS];
-    load_row(key, x + a.key_at + key_head * STATE_ROWS, a.aligned);
-    load_row(query, x + a.query_at + key_head * STATE_ROWS, a.aligned);
-    float gate = load_float(row_of(a.gate, s.first) + head), beta = DELTA ? load_float(row_of(a.beta, s.first) + head) : 0.f;
-    float value[2];
+    float gate, beta, value[2];
+    for (Patience patience;; patience.wear()) {
+        TaggedLoads<TAGS> loads = {epoch, 0};
+        load_row(loads, key, x + a.key_at + key_head * STATE_ROWS, a);
+        load_row(loads, query, x + a.query_at + key_head * STATE_ROWS, a);
+        gate = loads.one(row_of(a.gate, s.first) + head, a.gate.mask);
+        beta = DELTA ? loads.one(row_of(a.beta, s.first) + head, a.beta.mask) : 0.f;
 #pragma unroll
-    for (int c = 0; c < 2; c++) value[c] = column + c < a.cols ? load_float(x + a.value_at + head * a.cols + column + c) : 0.f;
+        for (int c = 0; c < 2; c++) value[c] = column + c < a.cols ? loads.one(x + a.value_at + head * a.cols + column + c, a.x.mask) : 0.f;
+        if (!TAGS || !__any_sync(0xffffffff, loads.wrong)) break;
+    }
     float known[2] = {}, sum[2] = {}, key_factor = 1, query_factor = 1, product = product_of(key, query);
     if (DELTA) {
         key_factor = key_factor_of(product_of(key, key), a.eps), query_factor = query_factor_of(product_of(query, query), a.eps);
         state.dot(known, key);
     }
     state.dot(sum, query);
-    float2 gates = gates_of<DELTA>(a, head, gate, beta);
+    float2 gates = gates_of<DELTA>(weights, gate, beta);
     float decay = gates.x, y[2], added[2];
 #pragma unroll
     for (int c = 0; c < 2; c++) {
@@ -143,6 +156,6 @@ template <bool DELTA> DEVICE void advance_token(const RecurrentArgs& a, int slic
         added[c] = key_factor * d;
     }
     state.add(decay, key, added);
-    if (part < 2 && column + part < a.cols) row_of(a.y, s.first)[head * a.cols + column + part] = part ? y[1] : y[0];
+    if (part < 2 && column + part < a.cols) store_tagged(row_of(a.y, s.first) + head * a.cols + column + part, part ? y[1] : y[0], TAGS ? a.y.mask : 0, epoch);
     state.store(a, s.write, head, column);
 }

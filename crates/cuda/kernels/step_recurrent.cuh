@@ -1,5 +1,5 @@
-// Recurrent phases of a fused step of one token, and norm, gate and rotation of its row. Blocks share columns and heads; the values
-// have no tags, and a grid barrier precedes each phase. They equal the kernels of launches (convolve.cu, recurrent.cu, transform.cu).
+// Recurrent phases of a fused step of one token, and norm, gate and rotation of its row if they are no part of a linear (linear.cuh).
+// Blocks share columns and heads. They equal the kernels of launches (convolve.cu, recurrent.cu, transform.cu).
 //
 // Defined by the host: RECURRENT (whether there are such phases), STATE_ROWS.
 
@@ -9,47 +9,36 @@ DEVICE int first_item(int block, int blocks) { return threadIdx.x / 32 * blocks 
 DEVICE int item_step(int blocks) { return WARPS * blocks; }
 
 APART void step_conv(const ConvArgs& a, int block, int blocks) {
-    SliceState s = state_of(a.inputs, 0);
-    int old = a.taps_count - 1;
+    const Info& info = info_of_step();
     for (int item = first_item(block, blocks); item * 32 < a.width; item += item_step(blocks)) {
-        int column = item * 32 + threadIdx.x % 32;
-        if (column >= a.width) continue;
-        float x = load_float(a.x.at + column), sum = 0;
-        const float* taps = a.taps + (long)column * a.taps_count;
-        const float* from = a.state + (long)max(s.read, 0) * old * a.width + column;
-        float* to = a.state + (long)s.write * old * a.width + column;
-        float rows[7]; // before the token
-#pragma unroll
-        for (int j = 0; j < 7; j++) rows[j] = j < old && s.read >= 0 ? load_float(from + (long)j * a.width) : 0.f;
-#pragma unroll
-        for (int j = 0; j < 7; j++) {
-            if (j >= old) break;
-            sum += rows[j] * taps[j];
-            if (j > 0) to[(long)(j - 1) * a.width] = rows[j];
-        }
-        sum += x * taps[old];
-        to[(long)(old - 1) * a.width] = x;
-        if (a.bias) sum += a.bias[column];
-        if (a.silu) sum /= 1.f + expf(-sum);
-        a.y.at[column] = sum;
+        int column = min(item * 32 + (int)threadIdx.x % 32, a.width - 1); // the lanes of a warp wait together
+        bool real = item * 32 + (int)threadIdx.x % 32 < a.width;
+        ConvColumn conv;
+        if (real) conv.begin(a, info, column);
+        float x = awaited_float(a.x.at + column, a.x.mask, info.epoch);
+        if (real) store_tagged(a.y.at + column, conv.end(a, info, column, x), a.y.mask, info.epoch);
     }
 }
 
 APART void step_matrices(const RecurrentArgs& a, int block, int blocks) {
+    const Info& info = info_of_step();
+    SliceState s = {0, 1, info.state_read, info.state_write};
     int each = (a.cols + 7) / 8;
     for (int item = first_item(block, blocks); item < a.heads * each; item += item_step(blocks)) {
-        if (a.skip) advance_token<false>(a, 0, item / each, item % each * 8);
-        else advance_token<true>(a, 0, item / each, item % each * 8);
+        if (a.skip) advance_token<false, true>(a, s, item / each, item % each * 8, info.epoch);
+        else advance_token<true, true>(a, s, item / each, item % each * 8, info.epoch);
     }
 }
 
 // A block transforms a span: eight warps have 128 columns each, four per lane, and exchange them through shared memory (ARENA, which
 // belongs to the phase). All warps add the squares of the row.
-APART void step_transform(const TransformArgs& a, const u32* inputs, float* scratch, int block, int blocks) {
-    if (a.outputs_only && inputs[OUTPUTS] == 0) return;
+APART void step_transform(const TransformArgs& a, float* scratch, int block, int blocks) {
+    const Info& info = info_of_step();
+    u32 epoch = info.epoch;
+    if (a.outputs_only && info.outputs == 0) return;
     float* span = (float*)(shared + AT_ARENA);
     static_assert(ARENA >= TRANSFORM_SPAN * 4, "a span is in shared memory");
-    const float* x = row_of(a.x, a.gather ? output_row(inputs, 0) : 0);
+    const float* x = row_of(a.x, a.gather ? info.output_row[0] : 0);
     bool has_norm = a.norm.kind != NORM_NONE, of_row = a.group == a.width;
     if (block * TRANSFORM_SPAN >= a.width) return;
     int thread = threadIdx.x, lane = thread % 32;
@@ -57,27 +46,24 @@ APART void step_transform(const TransformArgs& a, const u32* inputs, float* scra
     if (has_norm && of_row) {
         float sum = 0;
 #pragma unroll 4
-        for (int k = thread * 4; k < a.width; k += THREADS * 4) {
-            float4 v = load_floats4(x + k);
-            sum += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+        for (int begin = 0; begin < a.width; begin += THREADS * 4) { // the lanes of a warp wait together
+            int k = begin + thread * 4;
+            float4 v = awaited_floats4(x + min(k, a.width - 4), a.x.mask, epoch);
+            if (k < a.width) sum += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
         }
         whole = norm_factor(block_sum<THREADS>(sum, scratch), a.width, a.norm.eps);
     }
-    auto pair = [](float& x, float& y) {
-        float sum = x + y, difference = x - y;
-        x = sum, y = difference;
-    };
     for (int begin = block * TRANSFORM_SPAN; begin < a.width; begin += blocks * TRANSFORM_SPAN) {
         int column = begin + thread * 4;
         if (thread < TRANSFORM_SPAN / 4) {
             bool has = column < a.width;
-            int from = a.inverse || !has ? column : place_of(a, column);
-            float4 at = {0, 0, 0, 0}, weight = {1, 1, 1, 1}, sign = {1, 1, 1, 1}, gate = {1, 1, 1, 1};
+            int from = !has ? 0 : a.inverse ? column : place_of(a, column);
+            float4 at = awaited_floats4(x + from, a.x.mask, epoch), weight = {1, 1, 1, 1}, sign = {1, 1, 1, 1}, gate = {1, 1, 1, 1};
+            if (!has) at = {0, 0, 0, 0};
+            if (a.act) gate = awaited_floats4(a.gate.at + gate_column(a, from), a.gate.mask, epoch);
             if (has) {
-                at = load_floats4(x + from);
                 if (has_norm) weight = *(const float4*)(a.norm.weight + from % a.group);
                 if (a.block && !a.inverse) sign = *(const float4*)(a.signs + column % a.group_width);
-                if (a.act) gate = load_floats4(a.gate.at + gate_column(a, from));
             }
             float factor = whole;
             if (has_norm && !of_row) {
@@ -91,8 +77,8 @@ APART void step_transform(const TransformArgs& a, const u32* inputs, float* scra
                 v[2] = activate(a.act - 1, gate.z, v[2], a.limit), v[3] = activate(a.act - 1, gate.w, v[3], a.limit);
             }
             v[0] *= sign.x, v[1] *= sign.y, v[2] *= sign.z, v[3] *= sign.w;
-            if (a.block > 1) pair(v[0], v[1]), pair(v[2], v[3]);
-            if (a.block > 2) pair(v[0], v[2]), pair(v[1], v[3]);
+            if (a.block > 1) sum_and_difference(v[0], v[1]), sum_and_difference(v[2], v[3]);
+            if (a.block > 2) sum_and_difference(v[0], v[2]), sum_and_difference(v[1], v[3]);
             for (int half = 4; half < min(a.block, 128); half *= 2) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -107,15 +93,15 @@ APART void step_transform(const TransformArgs& a, const u32* inputs, float* scra
             float q[8];
 #pragma unroll
             for (int c = 0; c < 8; c++) q[c] = span[c * 128 + thread];
-            if (a.block > 128) pair(q[0], q[1]), pair(q[2], q[3]), pair(q[4], q[5]), pair(q[6], q[7]);
-            if (a.block > 256) pair(q[0], q[2]), pair(q[1], q[3]), pair(q[4], q[6]), pair(q[5], q[7]);
-            if (a.block > 512) pair(q[0], q[4]), pair(q[1], q[5]), pair(q[2], q[6]), pair(q[3], q[7]);
+            if (a.block > 128) sum_and_difference(q[0], q[1]), sum_and_difference(q[2], q[3]), sum_and_difference(q[4], q[5]), sum_and_difference(q[6], q[7]);
+            if (a.block > 256) sum_and_difference(q[0], q[2]), sum_and_difference(q[1], q[3]), sum_and_difference(q[4], q[6]), sum_and_difference(q[5], q[7]);
+            if (a.block > 512) sum_and_difference(q[0], q[4]), sum_and_difference(q[1], q[5]), sum_and_difference(q[2], q[6]), sum_and_difference(q[3], q[7]);
 #pragma unroll
             for (int c = 0; c < 8; c++) {
                 int k = begin + c * 128 + thread;
                 if (k >= a.width) continue;
-                if (a.inverse) a.y.at[place_of(a, k)] = q[c] * scale * a.signs[k % a.group_width];
-                else a.y.at[k] = q[c] * scale;
+                float y = q[c] * scale * (a.inverse ? a.signs[k % a.group_width] : 1.f);
+                store_tagged(a.y.at + (a.inverse ? place_of(a, k) : k), y, a.y.mask, epoch);
             }
         }
         sync_threads<THREADS>();

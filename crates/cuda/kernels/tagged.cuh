@@ -58,3 +58,36 @@ template <int N, int STRIDE = 4> struct Awaited {
         }
     }
 };
+
+// One float, or four, of a value that may not be written yet; by all lanes of a warp together.
+DEVICE float awaited_float(const float* at, u32 mask, u32 epoch) {
+    u32 bits = load_shared_word(at);
+    for (Patience patience; __any_sync(0xffffffff, (bits ^ epoch) & mask); patience.wear()) bits = load_shared_word(at);
+    return untagged(bits, mask);
+}
+DEVICE float4 awaited_floats4(const float* at, u32 mask, u32 epoch) {
+    Awaited<1> awaited;
+    awaited.load(at);
+    awaited.wait(at, mask, epoch);
+    return {untagged(awaited.bits[0], mask), untagged(awaited.bits[1], mask), untagged(awaited.bits[2], mask), untagged(awaited.bits[3], mask)};
+}
+
+// Loads floats of values that may not be written yet (TAGS), and finds out whether one was not: then all must be loaded again.
+template <bool TAGS> struct TaggedLoads {
+    u32 epoch, wrong;
+
+    DEVICE float check(u32 bits, u32 mask) {
+        wrong |= (bits ^ epoch) & mask;
+        return untagged(bits, mask);
+    }
+    DEVICE float one(const float* at, u32 mask) {
+        if constexpr (TAGS) return check(load_shared_word(at), mask);
+        else return load_float(at);
+    }
+    DEVICE float4 four(const float* at, u32 mask) {
+        if constexpr (!TAGS) return load_floats4(at);
+        u32 bits[4];
+        load_shared_words4(bits, at);
+        return {check(bits[0], mask), check(bits[1], mask), check(bits[2], mask), check(bits[3], mask)};
+    }
+};

@@ -13,6 +13,7 @@ mod patterns;
 mod recurrent;
 #[cfg(test)]
 mod snapshots;
+mod step_joins;
 mod step_phases;
 mod tagged_values;
 #[cfg(test)]

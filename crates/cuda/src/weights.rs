@@ -6,4 +6,4 @@ mod record;
 mod weight;
 
 pub(crate) use layout::Layout;
-pub(crate) use weight::{Weight, WeightRef};
+pub(crate) use weight::{FEWEST_PACKED_ROWS, Weight, WeightRef};

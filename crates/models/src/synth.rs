@@ -79,12 +79,16 @@ impl Synth {
         Ok(Synth { model, metadata, quant, constants, synthetic, pools: HashMap::new() })
     }
 
-    /// The format of one weight: vectors stay F32, and rows that do not divide into blocks get a finer format.
+    /// The format of one weight: vectors stay F32, and rows that do not divide into blocks get a finer format. Files with rotated
+    /// matrices have BF16 for those that are never rotated.
     fn format_of(&self, w: &Weight) -> &'static Quant {
         let candidates = [self.quant, &tern_quant::Q8_0, &tern_quant::F16];
         let fits = |q: &&'static Quant| w.cols.is_multiple_of(q.block_len);
+        let is_unrotated = ["ssm_alpha.weight", "ssm_beta.weight"].iter().any(|part| w.name.ends_with(part));
         if is_vector(w) || is_float(w) {
             &tern_quant::F32
+        } else if self.synthetic.rotated.is_some() && is_unrotated {
+            &tern_quant::BF16
         } else {
             candidates.into_iter().find(fits).unwrap_or(&tern_quant::F32)
         }

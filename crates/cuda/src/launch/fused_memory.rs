@@ -85,7 +85,7 @@ fn held_tiles(tokens: usize) -> usize {
 
 /// What every phase needs to know about the step.
 fn info_bytes(tokens: usize) -> usize {
-    (16 + tokens * (8 + 3 * 4)).next_multiple_of(16)
+    (16 + 8 + tokens * (8 + 3 * 4)).next_multiple_of(16)
 }
 
 /// Whether there are recurrent phases or transforms.
@@ -116,6 +116,7 @@ impl FusedMemory {
                 ("AT_SCALES", (chunks * 4).next_multiple_of(16)),
                 ("AT_SUMS", if config.offset_sums() { chunks * 32 } else { 0 }),
                 ("AT_SHARES", held_tiles(tokens) * (WARPS * TILE + TILE) * 4),
+                ("AT_EXCHANGE", if linears().any(|l| l.transform.width != 0) { WARPS * 256 * 4 } else { 0 }),
             ]
         } else {
             let staged = linears().filter(|l| is_staged(l, blocks)).map(staged_bytes).max().unwrap_or(0);

@@ -86,10 +86,7 @@ impl Compiled {
         };
         let host = HostPhases::new(device, lowering.host_ops(&host)?, host_ops, most.tokens)?;
         // a fused step does not wait for the host
-        let step = StepPhases::of(graph, &fused).filter(|_| host.is_none()).and_then(|phases| {
-            let tagged = TaggedValues::of(graph, &phases.fused, &phases.work, &plan);
-            phases.are_passed(graph, &tagged).then_some((phases, tagged))
-        });
+        let step = host.is_none().then(|| StepPhases::passed(graph, &fused, &plan)).flatten();
         let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv };
         let step = step.as_ref().map(|(phases, tagged)| StepParts { phases, tagged });
         let strategies = builder.build(&fused, &work, step, host, most.tokens)?;

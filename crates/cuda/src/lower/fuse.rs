@@ -11,7 +11,7 @@ use super::host_phases::{HostPhase, receive_late};
 use super::recurrent::{Conv, Recurrent, RecurrentRule};
 use super::transforms::Transform;
 use crate::shared::{ElementKind, TableRows};
-use crate::weights::Layout;
+use crate::weights::{FEWEST_PACKED_ROWS, Layout};
 
 /// A norm of rows or heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,6 +60,10 @@ pub(crate) struct Linear {
     pub(crate) gated: Option<Activation>,
     pub(crate) add: Option<Val>,
     pub(crate) matrices: Matrices,
+    /// In a fused step of one token: what is done to x on its way. The norm of whole rows is `norm`.
+    pub(crate) transform: Option<Transform>,
+    /// In a fused step of one token: the convolution that the results of the first part go through.
+    pub(crate) conv: Option<Conv>,
 }
 
 /// Which matrices of a weight a token is multiplied with; a part has the rows of one.
@@ -91,7 +95,37 @@ impl Matrices {
 
 impl Linear {
     pub(super) fn of(x: Val, parts: Vec<Matrix>) -> Linear {
-        Linear { x, gather: false, norm: None, parts, gated: None, add: None, matrices: Matrices::One }
+        let matrices = Matrices::One;
+        Linear {
+            x,
+            gather: false,
+            norm: None,
+            parts,
+            gated: None,
+            add: None,
+            matrices,
+            transform: None,
+            conv: None,
+        }
+    }
+}
+
+/// A matrix of floats: `matrix (norm(x))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FloatLinear {
+    pub(crate) x: Val,
+    /// Of whole rows.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) matrix: Matrix,
+    pub(crate) matrices: Matrices,
+}
+
+impl FloatLinear {
+    /// Whether a block of a fused step has a row at a time, so that a value with tags is read once: few rows of whole pieces of 16 bytes.
+    pub(crate) fn has_few_rows(&self, graph: &Graph) -> bool {
+        let (base, first) = resolve_view(graph, self.x);
+        let quads = [first, graph.width(base), graph.width(self.x)].iter().all(|n| n.is_multiple_of(4));
+        quads && self.matrices == Matrices::One && self.matrix.rows < FEWEST_PACKED_ROWS
     }
 }
 
@@ -155,11 +189,7 @@ pub(crate) enum Fused {
         out: Val,
     },
     Linear(Linear),
-    FloatLinear {
-        x: Val,
-        matrix: Matrix,
-        matrices: Matrices,
-    },
+    FloatLinear(FloatLinear),
     Norm {
         x: Val,
         norm: Norm,
@@ -217,12 +247,11 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::Embed { add, out, .. } => (add.iter().copied().collect(), vec![*out]),
         Fused::Linear(l) => {
             let outs = if l.gated.is_some() { &l.parts[..1] } else { &l.parts[..] };
-            let reads = l.add.iter().copied().chain(l.matrices.route()).chain([l.x]);
+            let gate = l.transform.and_then(|t| t.gate).map(|gate| gate.value);
+            let reads = l.add.iter().copied().chain(l.matrices.route()).chain(gate).chain([l.x]);
             (reads.collect(), outs.iter().map(|p| p.out).collect())
         }
-        Fused::FloatLinear { x, matrix, matrices } => {
-            (matrices.route().into_iter().chain([*x]).collect(), vec![matrix.out])
-        }
+        Fused::FloatLinear(l) => (l.matrices.route().into_iter().chain([l.x]).collect(), vec![l.matrix.out]),
         Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out, .. } => {
             (vec![*x], vec![*out])
         }
@@ -360,7 +389,7 @@ impl Fuser<'_> {
                     (Matrix::new(self.graph, weight, scale, bias, out), Matrices::of(route));
                 match (self.layout)(weight) {
                     Some(_) => Fused::Linear(Linear { matrices, ..Linear::of(x, vec![matrix]) }),
-                    None => Fused::FloatLinear { x, matrix, matrices },
+                    None => Fused::FloatLinear(FloatLinear { x, norm: None, matrix, matrices }),
                 }
             }
             Op::Mix { x, route } => Fused::Mix { x, route, add: None, out },

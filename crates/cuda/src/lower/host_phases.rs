@@ -162,7 +162,7 @@ mod tests {
             Fused::Host(HostPhase::Send { piece, .. }) => format!("send {piece}"),
             Fused::Host(HostPhase::Receive { piece, .. }) => format!("receive {piece}"),
             Fused::Linear(_) => "linear".into(),
-            Fused::FloatLinear { .. } => "router".into(),
+            Fused::FloatLinear(_) => "router".into(),
             Fused::Elements { kind, .. } => format!("{kind:?}"),
             Fused::Embed { .. } => "embed".into(),
             Fused::Norm { .. } => "norm".into(),

@@ -6,14 +6,16 @@
 use tern_graph::{BackendError, Gating, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
 use super::attention_shape::AttentionShape;
-use super::fuse::{Attend, Fused, Heads, Linear, Matrices, Matrix, Norm, Route, activation, resolve_view};
+use super::fuse::{
+    Attend, FloatLinear, Fused, Heads, Linear, Matrices, Matrix, Norm, Route, activation, resolve_view,
+};
 use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
-    self, ALL_KEYS, ArgmaxArgs, AttendArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind, FloatLinearArgs,
-    GatingKind, HeadArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM, MOST_PARTS,
-    MOST_USED_EXPERTS, MixArgs, NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs, RouteArgs,
-    RouterLinear, RowNormArgs, TILE, View,
+    self, ALL_KEYS, ArgmaxArgs, AttendArgs, ConvArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind,
+    FloatLinearArgs, GatingKind, HeadArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM,
+    MOST_PARTS, MOST_USED_EXPERTS, MixArgs, NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs,
+    RouteArgs, RouterLinear, RowNormArgs, TILE, TransformArgs, View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -111,9 +113,7 @@ impl Lowering<'_> {
                 ..self.embed(*table, *scale, *out)
             }),
             Fused::Linear(linear) => Phase::Linear(self.linear(linear)?),
-            Fused::FloatLinear { x, matrix, matrices } => {
-                Phase::FloatLinear(self.float_linear(*x, matrix, *matrices)?)
-            }
+            Fused::FloatLinear(linear) => Phase::FloatLinear(self.float_linear(linear)?),
             Fused::Norm { x, norm, out } => Phase::Norm(RowNormArgs {
                 x: self.view(*x),
                 y: self.view(*out),
@@ -236,14 +236,16 @@ impl Lowering<'_> {
         EmbedArgs { table, y, chosen, factor, cols: cols as i32, chunks, format, ..EmbedArgs::default() }
     }
 
-    fn float_linear(&self, x: Val, m: &Matrix, matrices: Matrices) -> Result<FloatLinearArgs> {
+    fn float_linear(&self, l: &FloatLinear) -> Result<FloatLinearArgs> {
+        let m = &l.matrix;
         let shape = self.graph.weight(m.weight);
         let WeightRef::Floats { at, kind } = self.addresses.weights[m.weight.index()] else {
             return Err(BackendError::Invalid(format!("{}: expected a matrix of floats", shape.name)));
         };
         Ok(FloatLinearArgs {
             w: at,
-            x: self.view(x),
+            x: self.view(l.x),
+            norm: l.norm.map_or(Ok(NormArgs::default()), |n| self.norm(&n))?,
             bias: self.vector(m.bias)?,
             scale: self.vector(m.scale)?,
             y: self.out(m.out),
@@ -251,7 +253,10 @@ impl Lowering<'_> {
             cols: shape.cols as i32,
             kind: kind as i32,
             outputs_only: self.outputs_only(m.out),
-            experts: self.experts(x, m.weight, matrices)?,
+            // values of neighbouring linears have neighbouring numbers
+            first_block: if l.has_few_rows(self.graph) { (m.out.index() * m.rows) as i32 } else { -1 },
+            pad: 0,
+            experts: self.experts(l.x, m.weight, l.matrices)?,
         })
     }
 
@@ -351,6 +356,8 @@ impl Lowering<'_> {
             part,
             experts: self.experts(l.x, l.parts[0].weight, l.matrices)?,
             passed: PassedArgs::default(),
+            transform: l.transform.map_or(Ok(TransformArgs::default()), |t| self.transform(&t))?,
+            conv: l.conv.map_or(Ok(ConvArgs::default()), |c| self.conv(&c))?,
         })
     }
 

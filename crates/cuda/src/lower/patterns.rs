@@ -3,9 +3,11 @@
 
 use tern_graph::{Activation, Attention, KeysAndValues, NormKind, Op, Routing, Val, WeightId};
 
-use super::fuse::{Attend, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope, Route, StoredHeads};
+use super::fuse::{
+    Attend, FloatLinear, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope, Route, StoredHeads,
+};
 use crate::shared::{MOST_PARTS, MOST_ROUTER_COLS, TILE};
-use crate::weights::Layout;
+use crate::weights::{FEWEST_PACKED_ROWS, Layout};
 
 impl Fuser<'_> {
     pub(super) fn op(&self, v: Val) -> &Op {
@@ -170,14 +172,20 @@ impl Fuser<'_> {
         }
     }
 
-    /// A root-mean-square norm of whole rows that only linears of codes, routers and rotations read: its factor can be applied to the
-    /// products.
+    /// A root-mean-square norm of whole rows that only linears of codes or of few rows, routers and rotations read: its factor can be
+    /// applied to the products.
     pub(super) fn is_prologue(&self, v: Val) -> bool {
-        let &Op::Norm { len, weight: Some(_), bias: None, kind: NormKind::Rms, .. } = self.op(v) else {
+        let &Op::Norm { x, len, weight: Some(_), bias: None, kind: NormKind::Rms, .. } = self.op(v) else {
             return false;
         };
+        let is_small =
+            |weight: WeightId| self.graph.weight(weight).rows < FEWEST_PACKED_ROWS && !self.is_gather(x);
         let codes = |&r: &Val| match *self.op(r) {
-            Op::Linear { weight, .. } => (self.layout)(weight).is_some() || self.is_router(r),
+            Op::Linear { weight, .. } => {
+                (self.layout)(weight).is_some()
+                    || self.is_router(r)
+                    || is_small(weight) && !self.absorbed[r.index()]
+            }
             Op::ExpertLinear { weight, .. } => (self.layout)(weight).is_some(),
             Op::Rotate { inverse, .. } => !inverse,
             _ => false,
@@ -203,7 +211,7 @@ impl Fuser<'_> {
     /// A linear, and those with the same input.
     pub(super) fn linears(&mut self, x: Val, matrix: Matrix) -> Fused {
         let Some((_, first)) = self.matrix(matrix.out) else {
-            return Fused::FloatLinear { x, matrix, matrices: Matrices::One };
+            return Fused::FloatLinear(FloatLinear { x, norm: None, matrix, matrices: Matrices::One });
         };
         self.absorbed[matrix.out.index()] = true;
         let mut parts = vec![first];
@@ -230,7 +238,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// Absorbs the norm before a linear or a router, and the gather of output rows before the norm.
+    /// Absorbs the norm before a linear or a router, and before a linear of codes also the gather of output rows before the norm.
     pub(super) fn with_prologue(&self, phase: Fused) -> Fused {
         if let Fused::Route(mut route) = phase {
             if let Some((x, norm)) = self.absorbed_norm(route.x) {
@@ -240,6 +248,12 @@ impl Fuser<'_> {
         }
         if let Fused::Transform(transform) = phase {
             return Fused::Transform(self.transform_with_prologue(transform));
+        }
+        if let Fused::FloatLinear(mut linear) = phase {
+            if let Some((x, norm)) = self.absorbed_norm(linear.x) {
+                (linear.x, linear.norm) = (x, Some(norm));
+            }
+            return Fused::FloatLinear(linear);
         }
         let Fused::Linear(mut linear) = phase else { return phase };
         if let Some((x, norm)) = self.absorbed_norm(linear.x) {

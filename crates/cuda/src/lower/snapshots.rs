@@ -8,7 +8,7 @@ use tern_quant::{Q1_0, Q4_K, Quant};
 use super::test_graphs::{decoder, expert_decoder, rotated_hybrid, scan_layer};
 use super::test_lowering::{Lowered, Strategy, lower};
 use super::{BatchPhase, LinearShape};
-use crate::shared::{HeadArgs, NormArgs, Phase, View};
+use crate::shared::{HeadArgs, NormArgs, Phase, TransformArgs, View};
 
 /// The phases of a graph whose matrices have these formats, `None` for floats.
 fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, strategy: Strategy) -> String {
@@ -47,10 +47,19 @@ fn line(phase: &Phase) -> String {
                 e => format!(" {} of {} experts by {:x}, x in {}", e.used, e.experts, e.route, e.x_parts),
             };
             let shape = format!("cols {} gated {} flags {flags:#b}{experts}", a.cols, a.gated);
-            format!("linear {x}{add} {shape}{}", parts.collect::<String>())
+            let transform = match a.transform.width {
+                0 => String::new(),
+                _ => format!("\n    x{}", transform(&a.transform)),
+            };
+            let conv = match a.conv.width {
+                0 => String::new(),
+                _ => format!("\n    convolved with {} taps, state {:x}", a.conv.taps_count, a.conv.state),
+            };
+            format!("linear {x}{add} {shape}{transform}{}{conv}", parts.collect::<String>())
         }
         Phase::FloatLinear(a) => {
-            format!("float linear {} {:x} rows {} -> {}", view(&a.x), a.w, a.rows, view(&a.y))
+            let norm = norm(&a.norm);
+            format!("float linear {}{norm} {:x} rows {} -> {}", view(&a.x), a.w, a.rows, view(&a.y))
         }
         Phase::Norm(a) => format!("norm {}{} group {} -> {}", view(&a.x), norm(&a.norm), a.group, view(&a.y)),
         Phase::Fragments(a) => format!("fragments {}{} -> {:x}", view(&a.x), norm(&a.norm), a.to),
@@ -96,26 +105,23 @@ fn line(phase: &Phase) -> String {
             let heads = format!("heads {}/{} x {}/{}", a.heads, a.key_heads, a.rows, a.cols);
             format!("{what} {inputs} {heads} state {:x} aligned {} -> {}", a.state, a.aligned, view(&a.y))
         }
-        Phase::Transform(a) => {
-            let gate = match a.act {
-                0 => String::new(),
-                act => format!(" gate {act} {} len {}", view(&a.gate), a.gate_len),
-            };
-            let rotation = match a.block {
-                0 => String::new(),
-                block => format!(" blocks {block} heads {} x {} inverse {}", a.outer, a.inner, a.inverse),
-            };
-            let rows = format!("wide {} gather {}", a.wide, a.gather);
-            format!(
-                "transform {}{} group {}{gate}{rotation} {rows} -> {}",
-                view(&a.x),
-                norm(&a.norm),
-                a.group,
-                view(&a.y)
-            )
-        }
+        Phase::Transform(a) => format!("transform {}{} -> {}", view(&a.x), transform(a), view(&a.y)),
         Phase::Argmax(a) => format!("argmax {} -> {:x}", view(&a.logits), a.chosen),
     }
+}
+
+/// Norm, gate and rotation.
+fn transform(a: &TransformArgs) -> String {
+    let gate = match a.act {
+        0 => String::new(),
+        act => format!(" gate {act} {} len {}", view(&a.gate), a.gate_len),
+    };
+    let rotation = match a.block {
+        0 => String::new(),
+        block => format!(" blocks {block} heads {} x {} inverse {}", a.outer, a.inner, a.inverse),
+    };
+    let rows = format!("wide {} gather {}", a.wide, a.gather);
+    format!("{} group {}{gate}{rotation} {rows}", norm(&a.norm), a.group)
 }
 
 /// Address and columns; a tagged value has a `t`.
@@ -216,6 +222,14 @@ fn a_hybrid_of_rotated_weights() {
     let graph = rotated_hybrid();
     let matrices = |name: &str| (name.len() > 1).then_some(&Q1_0);
     insta::assert_snapshot!("rotated_hybrid", lowered(&graph, matrices, Strategy::Launches));
+}
+
+/// The same as a fused step: transforms and the convolution are part of linears, and there are no barriers; alpha and beta are floats.
+#[test]
+fn a_fused_step_of_rotated_weights() {
+    let graph = rotated_hybrid();
+    let matrices = |name: &str| (name.len() > 1 && !["alpha", "beta"].contains(&name)).then_some(&Q1_0);
+    insta::assert_snapshot!("rotated_hybrid_step", lowered(&graph, matrices, Strategy::FusedStep));
 }
 
 /// A scan between a convolution and a gate whose result has norms of groups, without rotations.

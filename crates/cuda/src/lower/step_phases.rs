@@ -1,9 +1,11 @@
 //! The phases of a fused step: those of the launches, except that the linear of experts whose results are added also adds them,
-//! and that the experts of a token are in the shared memory of every thread block instead of a value.
+//! that linears transform what they read and convolve what they compute, and that the experts of a token are in the shared memory of
+//! every thread block instead of a value.
 
-use tern_graph::{Graph, Val, Work};
+use tern_graph::{Graph, Plan, Val, Work};
 
-use super::fuse::{Fused, Linear, Matrices, Matrix, resolve_view, work};
+use super::fuse::{Fused, Linear, Matrices, Matrix, work};
+use super::step_joins::join_linears;
 use super::tagged_values::TaggedValues;
 
 /// The phases of a fused step, and what they read and write.
@@ -32,14 +34,29 @@ impl StepPhases {
                 other => phases.push(other.clone()),
             }
         }
-        let work: Vec<Work> = phases.iter().map(|phase| step_work(graph, phase)).collect();
-        fits(graph, &phases, &work).then_some(StepPhases { fused: phases, work })
+        let phases = StepPhases::with_work(graph, phases);
+        fits(graph, &phases.fused, &phases.work).then_some(phases)
+    }
+
+    fn with_work(graph: &Graph, fused: Vec<Fused>) -> StepPhases {
+        let work = fused.iter().map(|phase| step_work(graph, phase)).collect();
+        StepPhases { fused, work }
+    }
+
+    /// The phases with their joins and the values with tags; `None` if a value that needs tags has none. `plan` is that of the launches,
+    /// with which values without tags share memory.
+    pub(crate) fn passed(graph: &Graph, fused: &[Fused], plan: &Plan) -> Option<(StepPhases, TaggedValues)> {
+        let plain = StepPhases::of(graph, fused)?;
+        let tagged = TaggedValues::of(graph, &plain.fused, &plain.work, plan);
+        let phases = StepPhases::with_work(graph, join_linears(graph, &plain.fused, &tagged));
+        let tagged = TaggedValues::of(graph, &phases.fused, &phases.work, plan);
+        phases.are_passed(graph, &tagged).then_some((phases, tagged))
     }
 
     /// Whether the values that need tags have them: logits, which have no other memory, and values of experts, whose memory the launches
     /// may use again before their results are added.
-    pub(crate) fn are_passed(&self, graph: &Graph, tagged: &TaggedValues) -> bool {
-        let has_tags = |v: Val| tagged.offset(resolve_view(graph, v).0.index(), 1).is_some();
+    fn are_passed(&self, graph: &Graph, tagged: &TaggedValues) -> bool {
+        let has_tags = |v: Val| tagged.has(graph, v);
         self.fused.iter().all(|phase| match phase {
             Fused::Route(route) => route.router.is_none_or(|m| has_tags(m.out)),
             Fused::Linear(l) if matches!(l.matrices, Matrices::Mixed(_)) => has_tags(l.x),
@@ -78,7 +95,7 @@ fn fits(graph: &Graph, phases: &[Fused], work: &[Work]) -> bool {
                 true
             }
             Fused::Linear(l) => linear_fits(graph, l, last),
-            Fused::FloatLinear { matrices, .. } => *matrices == Matrices::One,
+            Fused::FloatLinear(l) => l.matrices == Matrices::One,
             Fused::Mix { .. } => false,
             Fused::Transform(transform) => transform.fits_fused_step(graph),
             _ => true,

@@ -5,9 +5,9 @@
 //! written once per step: no block can take a float of the step before for one of this step, nor overwrite a float that
 //! another block still reads.
 
-use tern_graph::{Graph, Plan, Work};
+use tern_graph::{Graph, Plan, Val, Work};
 
-use super::fuse::Fused;
+use super::fuse::{Fused, resolve_view};
 
 pub(crate) struct TaggedValues {
     /// Where each value begins, in floats of one row; `None` if it has no tags.
@@ -19,13 +19,12 @@ pub(crate) struct TaggedValues {
 }
 
 impl TaggedValues {
-    /// Tags what the embedding, linears, routers and attention write and only linears, routers and attention read. `work` is what
-    /// the phases read and write.
+    /// Tags what phases write that can, if only phases read it that can. `work` is what the phases read and write.
     pub(crate) fn of(graph: &Graph, fused: &[Fused], work: &[Work], plan: &Plan) -> TaggedValues {
         let (mut written, mut read_untagged) =
             (vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]);
         for (phase, work) in fused.iter().zip(work) {
-            let tags = Tags::of(phase);
+            let tags = Tags::of(graph, phase);
             if tags.writes {
                 work.writes.iter().for_each(|v| written[v.index()] = true);
             }
@@ -66,6 +65,11 @@ impl TaggedValues {
         self.width * tokens * 4
     }
 
+    /// Whether a value, or the value that it is a part of, has tags.
+    pub(crate) fn has(&self, graph: &Graph, v: Val) -> bool {
+        self.begin[resolve_view(graph, v).0.index()].is_some()
+    }
+
     /// The offset of a value in memory for `tokens`, in bytes; `None` if it has no tags.
     pub(crate) fn offset(&self, value: usize, tokens: usize) -> Option<u64> {
         self.begin[value].map(|begin| (begin * tokens * 4) as u64)
@@ -79,9 +83,13 @@ struct Tags {
 }
 
 impl Tags {
-    fn of(phase: &Fused) -> Tags {
+    fn of(graph: &Graph, phase: &Fused) -> Tags {
         match phase {
             Fused::Linear(_) | Fused::Attend(_) | Fused::Route(_) => Tags { reads: true, writes: true },
+            Fused::Conv(_) | Fused::Recurrent(_) | Fused::Transform(_) | Fused::JoinHeads { .. } => {
+                Tags { reads: true, writes: true }
+            }
+            Fused::FloatLinear(l) if l.has_few_rows(graph) => Tags { reads: true, writes: true },
             Fused::Embed { .. } => Tags { reads: false, writes: true },
             // other phases read and write values without tags, behind a barrier
             _ => Tags { reads: false, writes: false },

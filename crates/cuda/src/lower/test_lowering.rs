@@ -47,11 +47,13 @@ pub(crate) fn lower(
     let fused = fused.unwrap();
     let work: Vec<Work> = fused.iter().map(|phase| work(graph, phase)).collect();
     let plan = Plan::of(graph, &work);
-    let step = match strategy {
-        Strategy::FusedStep => StepPhases::of(graph, &fused).unwrap(),
-        Strategy::Launches => StepPhases { fused, work },
+    let (step, values) = match strategy {
+        Strategy::FusedStep => StepPhases::passed(graph, &fused, &plan).unwrap(),
+        Strategy::Launches => {
+            let values = TaggedValues::of(graph, &fused, &work, &plan);
+            (StepPhases { fused, work }, values)
+        }
     };
-    let values = TaggedValues::of(graph, &step.fused, &step.work, &plan);
     let addresses = Addresses {
         slots: (1..=plan.width.len() as u64).map(|s| s << 12).collect(),
         weights,

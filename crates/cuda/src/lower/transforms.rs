@@ -85,6 +85,14 @@ impl Transform {
         self.is_wide(graph) && self.norm.is_none_or(|norm| norm.len == width || norm.len <= 128)
     }
 
+    /// Whether a linear of a fused step can do it to x.
+    pub(super) fn joins_linears(&self, graph: &Graph) -> bool {
+        let is_inverse = self.rotation.is_some_and(|r| r.inverse);
+        let is_known = |gate: Gate| matches!(gate.act, Activation::Silu | Activation::Sigmoid);
+        let gate = self.gate.is_none_or(|gate| is_known(gate) && !self.gather);
+        !is_inverse && gate && self.fits_fused_step(graph)
+    }
+
     /// Whether the norm of groups of `len` columns can be part of it: lanes of a warp have the columns of a group.
     fn takes_norm(&self, graph: &Graph, len: usize) -> bool {
         let lanes = len / 8;

@@ -84,6 +84,8 @@ shared_constants! {
     /// Threads of a block that attends with one head of one token.
     ATTEND_THREADS: usize = 128;
 
+    /// Rows that a convolution adds at most.
+    MOST_TAPS: usize = 8;
     /// Threads of a block that convolves, a column each.
     CONV_THREADS: usize = 128;
     /// Tokens of such a thread.
@@ -117,8 +119,12 @@ shared_constants! {
     BIASED: i32 = 64;
     /// ... has a scale, ...
     SCALED: i32 = 128;
-    /// ... adds the results of experts with their weights.
+    /// ... adds the results of experts with their weights, ...
     MIXED: i32 = 4096;
+    /// ... transforms x, ...
+    TRANSFORMED: i32 = 8192;
+    /// ... and convolves the results of its first part.
+    CONVOLVED: i32 = 16384;
     /// In a fused step of several tokens: x was normalised before, ...
     FRESH_X: i32 = 256;
     /// ... x is staged in shared memory, ...

@@ -95,6 +95,58 @@ shared_structs! {
         mixed: i32,
     }
 
+    /// A convolution over the rows of each slice, whose last rows are state (`kernels/recurrent.cu`).
+    ConvArgs {
+        x: View,
+        y: View,
+        /// `[width][taps]`
+        taps: *const f32,
+        bias: *const f32,
+        /// `[slot][taps - 1][width]`
+        state: *mut f32,
+        inputs: *const u32,
+        width: i32,
+        taps_count: i32,
+        silu: i32,
+        pad: i32,
+    }
+
+    /// Norm, gate and rotation of rows (`kernels/transform.cu`).
+    TransformArgs {
+        x: View,
+        /// What the norm of x is gated with, or nothing.
+        gate: View,
+        y: View,
+        /// Or nothing.
+        norm: NormArgs,
+        /// `[group_width]`
+        signs: *const f32,
+        /// Columns that are normalised together.
+        group: i32,
+        width: i32,
+        /// Columns that the rotation is for; the others are rotated as these.
+        group_width: i32,
+        /// Columns that are transformed together; 0 without a rotation.
+        block: i32,
+        /// Heads that change places, or 0.
+        outer: i32,
+        inner: i32,
+        inverse: i32,
+        /// 0, or 1 + the activation of the gate.
+        act: i32,
+        /// The gate is some columns of each head of a value, or 0: `gate_len` from `gate_first` on, of every `gate_every`.
+        gate_len: i32,
+        gate_every: i32,
+        gate_first: i32,
+        /// Whether eight neighbouring columns can be read together everywhere.
+        wide: i32,
+        outputs_only: i32,
+        gather: i32,
+        /// Of a clamped activation.
+        limit: f32,
+        pad: i32,
+    }
+
     LinearArgs {
         x: View,
         /// Added to the result, or nothing.
@@ -114,11 +166,17 @@ shared_structs! {
         part: [Part; MOST_PARTS],
         experts: ExpertArgs,
         passed: PassedArgs,
+        /// In a fused step of one token: what is done to x on its way, or nothing. The norm of whole rows is `norm`.
+        transform: TransformArgs,
+        /// In a fused step of one token: the convolution of the results of the first part, or nothing.
+        conv: ConvArgs,
     }
 
     FloatLinearArgs {
         w: *const (),
         x: View,
+        /// Of whole rows, or nothing.
+        norm: NormArgs,
         bias: *const f32,
         scale: *const f32,
         y: View,
@@ -127,6 +185,9 @@ shared_structs! {
         /// A `FloatKind`.
         kind: i32,
         outputs_only: i32,
+        /// In a fused step: the block that has the first row, so that neighbouring phases use different blocks; -1 if there are many rows.
+        first_block: i32,
+        pad: i32,
         experts: ExpertArgs,
     }
 
@@ -261,22 +322,6 @@ shared_structs! {
         pad: i32,
     }
 
-    /// A convolution over the rows of each slice, whose last rows are state (`kernels/recurrent.cu`).
-    ConvArgs {
-        x: View,
-        y: View,
-        /// `[width][taps]`
-        taps: *const f32,
-        bias: *const f32,
-        /// `[slot][taps - 1][width]`
-        state: *mut f32,
-        inputs: *const u32,
-        width: i32,
-        taps_count: i32,
-        silu: i32,
-        pad: i32,
-    }
-
     /// A delta rule or a scan: a matrix per head is state (`kernels/recurrent.cu`).
     RecurrentArgs {
         /// Keys, queries and values of all heads.
@@ -309,42 +354,6 @@ shared_structs! {
         aligned: i32,
         /// Added to the squares of keys and queries.
         eps: f32,
-    }
-
-    /// Norm, gate and rotation of rows (`kernels/transform.cu`).
-    TransformArgs {
-        x: View,
-        /// What the norm of x is gated with, or nothing.
-        gate: View,
-        y: View,
-        /// Or nothing.
-        norm: NormArgs,
-        /// `[group_width]`
-        signs: *const f32,
-        /// Columns that are normalised together.
-        group: i32,
-        width: i32,
-        /// Columns that the rotation is for; the others are rotated as these.
-        group_width: i32,
-        /// Columns that are transformed together; 0 without a rotation.
-        block: i32,
-        /// Heads that change places, or 0.
-        outer: i32,
-        inner: i32,
-        inverse: i32,
-        /// 0, or 1 + the activation of the gate.
-        act: i32,
-        /// The gate is some columns of each head of a value, or 0: `gate_len` from `gate_first` on, of every `gate_every`.
-        gate_len: i32,
-        gate_every: i32,
-        gate_first: i32,
-        /// Whether eight neighbouring columns can be read together everywhere.
-        wide: i32,
-        outputs_only: i32,
-        gather: i32,
-        /// Of a clamped activation.
-        limit: f32,
-        pad: i32,
     }
 
     /// The norm and the linear whose results are logits of experts, or nothing.

@@ -21,6 +21,8 @@ pub(crate) struct Layout {
     pub(crate) offsets: bool,
     /// The code that stands for zero.
     pub(super) centre: i32,
+    /// Whether codes and scales are stored with the other sign: two bits hold -2 to 1, but not -1 to 2.
+    pub(super) negated: bool,
 }
 
 /// Bits of a half.
@@ -28,7 +30,8 @@ const HALF: usize = 16;
 
 impl Layout {
     /// The layout of a matrix of halves.
-    pub(crate) const HALVES: Layout = Layout { bits: HALF, low: 0, group: CHUNK, offsets: false, centre: 0 };
+    pub(crate) const HALVES: Layout =
+        Layout { bits: HALF, low: 0, group: CHUNK, offsets: false, centre: 0, negated: false };
 
     /// The layout of a format's matrices: of its codes, or of halves for floats of 16 bits. `None` for wider floats and
     /// formats that cannot be run.
@@ -41,16 +44,17 @@ impl Layout {
         // with offsets the middle code stands for zero: scale and offset are rounded to halves, and the nearer they are
         // to the weights the less that costs
         let centre = if codes.offsets { least + (most - least + 1) / 2 } else { 0 };
+        let negated = (least, most, codes.offsets) == (-1, 2, false);
+        let (least, most) = if negated { (-most, -least) } else { (least, most) };
         let holds = |bits: usize| -1 << (bits - 1) <= least - centre && most - centre < 1 << (bits - 1);
         let (bits, low) = match (least, most) {
-            (-1, 1) if !codes.offsets && codes.step == 2 => (1, 0), // as bits, see `is_signs`
-            (-1, ..=2) if !codes.offsets => (1, 1),
+            (-1, 1) if !codes.offsets && codes.step == 2 && codes.group >= CHUNK => (1, 0), // as bits, see `is_signs`
             _ => [(2, 0), (2, 1), (4, 0), (4, 1), (4, 2)]
                 .into_iter()
                 .find(|(bits, low)| holds(bits + low))
                 .unwrap_or((8, 0)),
         };
-        Some(Layout { bits, low, group: codes.group.min(CHUNK), offsets: codes.offsets, centre })
+        Some(Layout { bits, low, group: codes.group.min(CHUNK), offsets: codes.offsets, centre, negated })
     }
 
     /// Chunks of a row; the last one is padded with zeros.
@@ -68,7 +72,7 @@ impl Layout {
         self.bits == HALF
     }
 
-    /// Whether codes are signs, or -1, 0, 1 and 2: the matrix unit multiplies them as bits.
+    /// Whether codes are signs: the matrix unit multiplies them as bits.
     pub(crate) fn is_signs(&self) -> bool {
         self.bits == 1
     }

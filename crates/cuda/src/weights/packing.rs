@@ -83,6 +83,7 @@ impl Packing<'_> {
             for n in 0..groups {
                 let from = (chunk * CHUNK + n * layout.group) / row.group;
                 let Some(&scale) = row.scales.get(from) else { continue };
+                let scale = if layout.negated { -scale } else { scale };
                 let offset = (place.g * groups + n) * 4 + 2 * place.second;
                 let mut put_half = |at: usize, x: f32| {
                     record[at + offset..][..2].copy_from_slice(&f16::from_f32(x / self.factor).to_le_bytes());
@@ -181,10 +182,6 @@ mod tests {
 
     /// Byte and shift of column `k`'s code in each plane, as in `kernels/record.cuh`.
     fn places(l: &Layout, row: RecordRow, k: usize) -> [(usize, usize); 2] {
-        let bit_place = |bits: usize, q: usize| {
-            let half = if bits == 2 { k / 64 } else { 0 };
-            ((((row.g * 4 + q) * bits + half) * 2 + row.second) * 4 + k % 32 / 8, 7 - k % 8)
-        };
         let place = |bits: usize, plane: usize| {
             let (j, q, i, per) = (k / 16, k / 4 % 4, k % 4, 8 / bits);
             let (lane, word) = (row.g * 4 + q, row.second * bits + j / per);
@@ -192,8 +189,7 @@ mod tests {
             (plane + at + i, 8 - bits * (j % per + 1))
         };
         match (l.is_signs(), l.low) {
-            (true, 0) => [bit_place(1, k / 32), (0, 0)],
-            (true, _) => [1, 0].map(|bit| bit_place(2, k % 64 / 32 + 2 * bit)),
+            (true, _) => [(((row.g * 4 + k / 32) * 2 + row.second) * 4 + k % 32 / 8, 7 - k % 8), (0, 0)],
             (_, 0) => [place(l.bits, 0), (0, 0)],
             _ => [place(l.bits, 0), place(l.low, 256 * l.bits)],
         }
@@ -214,9 +210,8 @@ mod tests {
         let [first, second] = places(&l, row, k);
         let code = get(first, l.bits) << l.low | if l.low > 0 { get(second, l.low) } else { 0 };
         let all = l.bits + l.low;
-        let code = match (l.is_signs(), l.low) {
-            (true, 0) => 1 - 2 * code,
-            (true, _) => code - 1,
+        let code = match l.is_signs() {
+            true => 1 - 2 * code,
             _ if code >> (all - 1) == 1 => code - (1 << all),
             _ => code,
         };
@@ -282,10 +277,10 @@ mod tests {
                     &tail,
                     Unpacked { codes: &mut codes, scales: &mut scales, offsets: &mut offsets },
                 );
-                let fits = |c: &i8| match (layout.is_signs(), layout.low) {
-                    (true, 0) => c.abs() == 1,
-                    (true, _) => (-1..=2).contains(c),
-                    _ => (-half..half).contains(&(i32::from(*c) - layout.centre)),
+                let sign = if layout.negated { -1 } else { 1 };
+                let fits = |c: &i8| match layout.is_signs() {
+                    true => c.abs() == 1,
+                    false => (-half..half).contains(&(sign * i32::from(*c) - layout.centre)),
                 };
                 assert!(codes.iter().all(fits), "{quant}");
             }

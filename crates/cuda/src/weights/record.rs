@@ -40,32 +40,26 @@ struct BitRange {
 }
 
 impl Layout {
-    /// Codes as they are stored: of one bit, set for -1; of two as bits, one more; others signed, in the low bits.
+    /// Codes as they are stored: of one bit, set for -1; others signed, in the low bits.
     pub(super) fn stored(&self, codes: &[i8], stored: &mut [u8; CHUNK]) {
         let mut each = |f: fn(u8, u8) -> u8, by: i32| {
             stored.iter_mut().zip(codes).for_each(|(s, c)| *s = f(*c as u8, by as u8));
         };
-        match (self.is_signs(), self.low) {
-            (true, 0) => each(|c, _| c >> 7, 0),
-            (true, _) => each(|c, _| c.wrapping_add(1), 0),
+        match self.bits {
+            1 => each(|c, _| c >> 7, 0),
+            _ if self.negated => each(|c, _| c.wrapping_neg(), 0),
             _ => each(u8::wrapping_sub, self.centre),
         }
     }
 
     /// Writes a row's codes of a chunk into a record of zeros.
     pub(super) fn put(&self, record: &mut [u8], row: RecordRow, codes: &[u8; CHUNK]) {
-        match (self.is_signs(), self.low) {
-            (true, 0) => put_bit(record, row, CodeBit { bits: 1, bit: 0 }, codes),
-            (true, _) => {
-                put_bit(record, row, CodeBit { bits: 2, bit: 0 }, codes);
-                put_bit(record, row, CodeBit { bits: 2, bit: 1 }, codes);
-            }
-            _ => {
-                let (upper, lower) = record.split_at_mut(256 * self.bits);
-                put_plane(upper, row, BitRange { bits: self.bits, down: self.low }, codes);
-                put_plane(lower, row, BitRange { bits: self.low, down: 0 }, codes);
-            }
+        if self.is_signs() {
+            return put_bits(record, row, codes);
         }
+        let (upper, lower) = record.split_at_mut(256 * self.bits);
+        put_plane(upper, row, BitRange { bits: self.bits, down: self.low }, codes);
+        put_plane(lower, row, BitRange { bits: self.low, down: 0 }, codes);
     }
 }
 
@@ -100,23 +94,15 @@ fn put_plane_of<const BITS: usize>(plane: &mut [u8], row: RecordRow, down: usize
     }
 }
 
-/// One bit of codes that have `bits`.
-#[derive(Clone, Copy)]
-struct CodeBit {
-    bits: usize,
-    bit: usize,
-}
-
-/// Writes one bit of codes into the words of the lanes that hold it.
-fn put_bit(record: &mut [u8], row: RecordRow, CodeBit { bits, bit }: CodeBit, codes: &[u8; CHUNK]) {
-    for (i, columns) in codes.as_chunks::<32>().0.iter().enumerate() {
+/// Writes codes of one bit into the words of the lanes that hold them.
+fn put_bits(record: &mut [u8], row: RecordRow, codes: &[u8; CHUNK]) {
+    for (q, columns) in codes.as_chunks::<32>().0.iter().enumerate() {
         let mut word = [0; 4];
         for (byte, eight) in word.iter_mut().zip(columns.as_chunks::<8>().0) {
-            let ones = u64::from_le_bytes(*eight) >> bit & 0x0101_0101_0101_0101;
+            let ones = u64::from_le_bytes(*eight) & 0x0101_0101_0101_0101;
             *byte = (ones.wrapping_mul(0x8040_2010_0804_0201) >> 56) as u8; // the first one at the top
         }
-        let (q, half) = if bits == 1 { (i, 0) } else { (i % 2 + 2 * bit, i / 2) };
-        let at = (((row.g * 4 + q) * bits + half) * 2 + row.second) * 4;
+        let at = ((row.g * 4 + q) * 2 + row.second) * 4;
         record[at..at + 4].copy_from_slice(&word);
     }
 }

@@ -8,6 +8,9 @@ use super::packing::Packing;
 use crate::driver::{Memory, Staging};
 use crate::shared::FloatKind;
 
+/// Matrices of floats with fewer rows stay floats: the products of a few rows take no time, and they may be part of a fused step.
+pub(crate) const FEWEST_PACKED_ROWS: usize = 128;
+
 /// A weight and its memory.
 pub(crate) enum Weight {
     Floats {
@@ -38,7 +41,8 @@ impl Weight {
     ) -> Result<Weight, BackendError> {
         let is_float = tensor.quant().is_float();
         let is_matrix = roles.matrix || roles.experts > 0;
-        let packs = !is_float || (is_matrix && !roles.vector); // packing reads a whole tensor: only if it is used
+        let is_small = roles.experts == 0 && tensor.rows() < FEWEST_PACKED_ROWS;
+        let packs = !is_float || (is_matrix && !roles.vector && !is_small); // packing reads a whole tensor: only if it is used
         if let Some(packing) = packs.then(|| Packing::new(tensor, roles.experts)).flatten() {
             let tile = packing.tile_bytes();
             let records =
@@ -46,7 +50,8 @@ impl Weight {
             return Ok(Weight::Records { layout: packing.layout, records, factor: packing.factor });
         }
         let floats = [(&F32, FloatKind::F32), (&F16, FloatKind::F16), (&BF16, FloatKind::BF16)];
-        if let Some((_, kind)) = floats.into_iter().find(|(quant, _)| *quant == tensor.quant()) {
+        let mut floats = floats.into_iter().filter(|(quant, _)| !(is_matrix && is_small) || *quant == &F32);
+        if let Some((_, kind)) = floats.find(|(quant, _)| *quant == tensor.quant()) {
             let data = &tensor.data();
             let memory = staging.upload(data.len(), 1, |from, piece| {
                 piece.copy_from_slice(&data[from..from + piece.len()]);
@@ -54,7 +59,7 @@ impl Weight {
             return Ok(Weight::Floats { memory, kind });
         }
         if let Codec::Float(read) = tensor.quant().codec {
-            // floats that no kernel reads become f32
+            // floats that no kernel reads, and small matrices, become f32
             let bytes = tensor.quant().block_bytes();
             let memory = staging.upload(tensor.rows() * tensor.cols() * 4, 4, |from, piece| {
                 let floats = tensor.data()[from / 4 * bytes..].chunks_exact(bytes);
