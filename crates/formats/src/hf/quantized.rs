@@ -1,5 +1,6 @@
 //! Quantised checkpoints: the tensors of each method as rows in a format that kernels have, exactly where one exists.
 
+mod codes;
 mod fp4;
 mod grouped;
 mod scaled;

@@ -7,7 +7,7 @@ use tern_quant::{F16, Q8_0};
 
 use super::super::config::Config;
 use super::super::matrix::{Matrix, float_format};
-use super::grouped::half;
+use super::codes::half;
 use super::{Decoded, Parts, count, unexpected, weight_of};
 use crate::FormatError;
 use crate::safetensors::Entry;
