@@ -88,7 +88,7 @@ fn prepare(preparation: &Preparation<'_>, version: &'static str) -> Result<Job> 
     if let Some(kind) = params.string("input_type")?
         && !INPUT_TYPES.contains(&kind.as_str())
     {
-        return Err(ApiError::expected("input_type", &INPUT_TYPES.join(", "), &kind.into()));
+        return Err(ApiError::expected("input_type", INPUT_TYPES.join(", "), &kind.into()));
     }
     let texts = texts(&mut params, config)?;
     let forms = forms(&mut params)?.or((version != "1").then(|| vec!["float".to_owned()]));
@@ -141,7 +141,7 @@ fn texts(params: &mut Params, config: &Config) -> Result<Vec<String>> {
 fn forms(params: &mut Params) -> Result<Option<Vec<String>>> {
     let form = |form: Value| match form.as_str() {
         Some(name) if FORMS.contains(&name) => Ok(name.to_owned()),
-        _ => Err(ApiError::expected("embedding_types", &FORMS.join(" or "), &form)),
+        _ => Err(ApiError::expected("embedding_types", FORMS.join(" or "), &form)),
     };
     params.array("embedding_types")?.map(|forms| forms.into_iter().map(form).collect()).transpose()
 }

@@ -2,9 +2,11 @@
 
 #[cfg(test)]
 mod about;
+#[cfg(test)]
 mod bodies;
 #[cfg(test)]
 mod chat;
+#[cfg(test)]
 mod cohere;
 #[cfg(test)]
 mod completions;
@@ -12,11 +14,13 @@ mod completions;
 mod connections;
 #[cfg(test)]
 mod failures;
+#[cfg(test)]
 mod fairness;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
 mod hosts;
+#[cfg(test)]
 mod infill;
 #[cfg(test)]
 mod library;
