@@ -17,6 +17,7 @@ mod responses;
 mod results;
 mod score;
 mod scoring;
+mod token_embeddings;
 mod tokens;
 
 use std::sync::Arc;
@@ -66,6 +67,8 @@ const ROUTES: &[(&str, &str)] = &[
     ("post", "/api/pull"),
     ("delete", "/api/delete"),
     ("post", "/v1/embeddings"),
+    ("post", "/embedding"),
+    ("post", "/embeddings"),
     ("post", "/v1/rerank"),
     ("post", "/v2/rerank"),
     ("post", "/rerank"),
@@ -111,6 +114,8 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/api/pull", post(ollama::pull))
         .route("/api/delete", delete(ollama::delete))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/embedding", post(token_embeddings::embedding))
+        .route("/embeddings", post(token_embeddings::embedding))
         .route("/v1/rerank", post(rerank::rerank))
         .route("/v2/rerank", post(rerank::rerank))
         .route("/rerank", post(rerank::rerank))
