@@ -11,7 +11,14 @@ use crate::args::BenchEmbedArgs;
 use crate::error::{CliError, CliResult};
 
 pub(crate) fn bench_embed(args: &BenchEmbedArgs) -> CliResult<()> {
-    let default = args.synthetic.is_none().then(|| args.model.given()).flatten().unwrap_or_default();
+    let default = match (&args.synthetic, args.model.given()) {
+        (Some(_), _) => "",
+        (None, Some(name)) => name,
+        (None, None) => {
+            let text = "missing model: give -m an encoder, or --synthetic a shape, such as minilm-l6:f16";
+            return Err(CliError::message(text));
+        }
+    };
     let opened = args.model.open(default, args.synthetic.as_deref(), Context::TRAINED)?;
     let (name, context, vocab) = (opened.name.clone(), opened.context(), opened.model.config.vocab);
     if !opened.model.graph.sequence_rules().whole {

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::json;
-use tern::{Context, LoadOptions, Model};
+use tern::engine::WholeRows;
+use tern::{Context, LoadOptions, Model, Pooling};
 
 use crate::args::EmbedArgs;
 use crate::error::{CliError, CliResult};
@@ -16,13 +17,24 @@ pub(crate) fn embed(args: &EmbedArgs) -> CliResult<()> {
         ..args.model.options(Context::AtMost(usize::MAX))
     };
     let model = Model::load_showing(args.model.name("stories"), &options, &args.model.progress())?;
+    if args.model.given().is_none() && !args.model.quiet {
+        eprintln!(
+            "tern: stories writes stories, and its vectors compare texts roughly; for search give -m a model for embeddings, \
+             such as nomic-ai/nomic-embed-text-v1.5-GGUF of the Hugging Face hub"
+        );
+    }
     let mut texts: Vec<String> = lines.iter().map(|line| format!("{}{line}", args.prefix)).collect();
     if args.truncate {
         texts.iter_mut().for_each(|text| truncate(&model, text));
     }
+    let each = model.pooling() == Pooling::Whole(WholeRows::Each);
+    if each && args.table {
+        return Err(CliError::message("--table: expected a vector per text, pooling none has one per token"));
+    }
     let mut vectors = vec![];
-    for vector in model.embed_all(texts.iter().map(String::as_str))? {
-        let size = vector.len();
+    for (text, vector) in texts.iter().zip(model.embed_all(texts.iter().map(String::as_str))?) {
+        let rows = if each { model.tokenizer().encode(text, true, true).len() } else { 1 };
+        let size = vector.len() / rows.max(1);
         let kept = args.dimensions.unwrap_or(size);
         if kept > size {
             let text = format!(
@@ -30,16 +42,18 @@ pub(crate) fn embed(args: &EmbedArgs) -> CliResult<()> {
             );
             return Err(CliError::message(text));
         }
-        vectors.push(tern::normalized(vector[..kept].to_vec()));
+        let normalized = |row: &[f32]| tern::normalized(row[..kept].to_vec());
+        vectors.push(vector.chunks_exact(size.max(1)).map(normalized).collect::<Vec<_>>());
     }
     let mut out = std::io::stdout().lock();
     for (i, (line, vector)) in lines.iter().zip(&vectors).enumerate() {
         if args.table {
-            let dot = |other: &Vec<f32>| vector.iter().zip(other).map(|(a, b)| a * b).sum::<f32>();
-            let similarities: Vec<String> = vectors.iter().map(|v| format!("{:6.3}", dot(v))).collect();
+            let dot = |other: &[f32]| vector[0].iter().zip(other).map(|(a, b)| a * b).sum::<f32>();
+            let similarities: Vec<String> = vectors.iter().map(|v| format!("{:6.3}", dot(&v[0]))).collect();
             writeln!(out, "{}  {line}", similarities.join(" "))?;
         } else {
-            writeln!(out, "{}", json!({"index": i, "text": line, "embedding": vector}))?;
+            let embedding = if each { json!(vector) } else { json!(vector[0]) };
+            writeln!(out, "{}", json!({"index": i, "text": line, "embedding": embedding}))?;
         }
     }
     out.flush()?;

@@ -176,6 +176,7 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
 /// The pooling of a flag.
 pub(crate) fn pooling(arg: PoolingArg) -> Pooling {
     match arg {
+        PoolingArg::None => Pooling::Whole(WholeRows::Each),
         PoolingArg::Mean => Pooling::Mean,
         PoolingArg::Cls => Pooling::Whole(WholeRows::First),
         PoolingArg::Last => Pooling::Last,

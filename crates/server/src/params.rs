@@ -39,8 +39,8 @@ pub(crate) struct Unparsed {
     pub(crate) ignored: &'static [&'static str],
     /// Of these, not skipped.
     pub(crate) kept: &'static [&'static str],
-    /// Taken with [`Params::listed`].
-    pub(crate) listed: Option<&'static str>,
+    /// Names of the member that is taken with [`Params::listed`].
+    pub(crate) listed: &'static [&'static str],
     /// Maximum number of texts kept of `listed`.
     pub(crate) keep: usize,
     /// What happens to members that nobody takes, in the body and in all objects within it.
@@ -234,7 +234,7 @@ impl<'de> Visitor<'de> for Body<'_> {
             let kept = unparsed.kept.contains(&name.as_str());
             if unparsed.ignored.contains(&name.as_str()) && !kept {
                 members.next_value::<IgnoredAny>()?;
-            } else if unparsed.listed == Some(name.as_str()) {
+            } else if unparsed.listed.contains(&name.as_str()) {
                 let listed = members.next_value_seed(Lister { keep: unparsed.keep, values })?;
                 params.listed = Some(listed).filter(|listed| !listed.is_null());
             } else {

@@ -18,6 +18,7 @@ mod responses;
 mod results;
 mod score;
 mod scoring;
+mod token_embeddings;
 mod tokens;
 
 use std::sync::Arc;
@@ -69,6 +70,8 @@ const ROUTES: &[(&str, &str)] = &[
     ("post", "/v1/embeddings"),
     ("post", "/v2/embed"),
     ("post", "/v1/embed"),
+    ("post", "/embedding"),
+    ("post", "/embeddings"),
     ("post", "/v1/rerank"),
     ("post", "/v2/rerank"),
     ("post", "/rerank"),
@@ -116,6 +119,8 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v2/embed", post(cohere::embed))
         .route("/v1/embed", post(cohere::embed_v1))
+        .route("/embedding", post(token_embeddings::embedding))
+        .route("/embeddings", post(token_embeddings::embedding))
         .route("/v1/rerank", post(rerank::rerank))
         .route("/v2/rerank", post(rerank::rerank))
         .route("/rerank", post(rerank::rerank))

@@ -2,9 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use serde_json::Value;
-use tern::engine::EngineError;
+use tern::engine::{EngineError, WholeRows};
 use tern::models::{Shape, Synth, plain_tokenizer};
-use tern::{Device, Error, LoadOptions, Model, normalized};
+use tern::{Device, Error, LoadOptions, Model, Pooling, normalized};
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
@@ -76,6 +76,26 @@ fn many_texts_of_all_lengths_have_the_vectors_that_they_have_alone() {
     let stats = model.handle().stats();
     assert!(stats.steps < 100, "{} steps: texts must share steps", stats.steps);
     assert_eq!((stats.pages_free, stats.cached_tokens), (stats.pages_total, 0));
+}
+
+#[test]
+fn without_pooling_every_token_has_a_vector_whose_mean_is_that_of_the_text() {
+    let file = tiny("tiny-bert");
+    for name in [file.path().to_str().unwrap(), "stories"] {
+        let load = |pooling| Model::load_with(name, &LoadOptions { pooling, ..options() }).unwrap();
+        let (each, mean) = (load(Some(Pooling::Whole(WholeRows::Each))), load(Some(Pooling::Mean)));
+        let texts = ["one", "some text of several words", "one"];
+        let (rows, want) = (each.embed_all(texts).unwrap(), mean.embed_all(texts).unwrap());
+        for ((text, rows), want) in texts.iter().zip(&rows).zip(want) {
+            let tokens = each.tokenizer().encode(text, true, true).len();
+            assert_eq!(rows.len(), tokens * want.len(), "{name}: {text}");
+            let sum = |i: usize| rows[i..].iter().step_by(want.len()).sum::<f32>();
+            let got: Vec<f32> = (0..want.len()).map(|i| sum(i) / tokens as f32).collect();
+            let cosine = dot(&normalized(got), &normalized(want));
+            assert!(cosine > 0.99999, "{name}: {text}: {cosine}");
+        }
+        assert_eq!(rows[0], rows[2]);
+    }
 }
 
 #[test]

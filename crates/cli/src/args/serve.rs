@@ -156,6 +156,8 @@ pub(crate) enum UnknownArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum PoolingArg {
+    /// A vector per token
+    None,
     Mean,
     /// The first token
     Cls,

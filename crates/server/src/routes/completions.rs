@@ -45,7 +45,7 @@ struct PromptOptions {
 
 pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
-    let unparsed = Unparsed { listed: Some("prompt"), keep: config.max_choices, ..unparsed(config) };
+    let unparsed = Unparsed { listed: &["prompt"], keep: config.max_choices, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let mut options = Options::take(&mut params, served, config)?;

@@ -99,17 +99,28 @@ pub(super) fn shorten(vectors: &mut [Vec<f32>], dimensions: Option<usize>) -> Re
 }
 
 /// Refuses a model that scores pairs instead of texts, or whose pooling leaves a row per token.
-fn check_embeds(served: &ServedModel) -> Result<()> {
-    let why = match (served.model.reranker(), served.model.pooling()) {
-        (Some(Reranker::Classifier | Reranker::TemplateClassifier(_)), _) => {
-            "this model scores pairs of texts: use /v1/rerank or /v1/score"
+pub(super) fn check_embeds(served: &ServedModel) -> Result<()> {
+    check_vectors(served)?;
+    if served.model.pooling() != Pooling::Whole(WholeRows::Each) {
+        return Ok(());
+    }
+    let why = "with pooling none, this model has a vector per token: use /embedding, or start the server with --pooling mean, cls \
+               or last";
+    Err(no_embeddings(why))
+}
+
+/// Refuses a model that scores pairs instead of texts.
+pub(super) fn check_vectors(served: &ServedModel) -> Result<()> {
+    match served.model.reranker() {
+        Some(Reranker::Classifier | Reranker::TemplateClassifier(_)) => {
+            Err(no_embeddings("this model scores pairs of texts: use /v1/rerank or /v1/score"))
         }
-        (_, Pooling::Whole(WholeRows::Each)) => {
-            "the file of this model does not say how its rows become one vector: start the server with --pooling"
-        }
-        _ => return Ok(()),
-    };
-    Err(ApiError::bad("model", format!("model: {why}")).code("no_embeddings"))
+        Some(Reranker::Judge { .. }) | None => Ok(()),
+    }
+}
+
+fn no_embeddings(why: &str) -> ApiError {
+    ApiError::bad("model", format!("model: {why}")).code("no_embeddings")
 }
 
 /// A request per text, which must not be empty; with `truncate` the end of a text that does not fit is omitted.
@@ -127,7 +138,7 @@ pub(super) fn text_requests(texts: &[String], encoder: &Encoder<'_>, truncate: b
 
 fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
-    let unparsed = Unparsed { listed: Some("input"), keep: config.max_inputs, ..unparsed(config) };
+    let unparsed = Unparsed { listed: &["input"], keep: config.max_inputs, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;
     let model = model_name(&mut params, served)?;
     let base64 = match params.string("encoding_format")?.as_deref() {
@@ -150,7 +161,13 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }
 
-fn inputs(given: Listed, encoder: &Encoder<'_>, truncate: bool, config: &Config) -> Result<Vec<Vec<u32>>> {
+/// The tokens of each text of a request.
+pub(super) fn inputs(
+    given: Listed,
+    encoder: &Encoder<'_>,
+    truncate: bool,
+    config: &Config,
+) -> Result<Vec<Vec<u32>>> {
     let check = |inputs: usize| match inputs {
         _ if inputs > config.max_inputs => {
             Err(ApiError::too_many("input", inputs, config.max_inputs, "inputs"))

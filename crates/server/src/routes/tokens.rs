@@ -91,7 +91,7 @@ fn tokens_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
 
 fn text_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
     let Preparation { body, served, config, .. } = *preparation;
-    let mut params = Params::parse(body, Unparsed { listed: Some("tokens"), ..unparsed(config) })?;
+    let mut params = Params::parse(body, Unparsed { listed: &["tokens"], ..unparsed(config) })?;
     model_name(&mut params, served)?;
     let ids = params.listed("tokens")?.tokens("tokens")?;
     params.finish(Object::Body, &[])?;

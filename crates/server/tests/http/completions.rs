@@ -103,6 +103,18 @@ fn embeddings_are_normalized_in_both_encodings() {
         tokens.len() + site.tokenizer.encode("four", true, true).len()
     );
 
+    // llama.cpp's shape: a list of vectors per text
+    for (path, name) in [("/embedding", "content"), ("/embeddings", "input")] {
+        let reply = site.post(path, json!({name: ["one two three", "four"]})).json();
+        let rows = |at: usize| json!({"index": at, "embedding": [vectors[at]["embedding"]]});
+        assert_eq!(reply, json!([rows(0), rows(1)]));
+    }
+    let raw = site.post("/embedding", json!({"content": "four", "embd_normalize": -1})).json();
+    assert_ne!(raw[0]["embedding"][0], vectors[1]["embedding"]);
+    let refused = site.post("/embedding", json!({"content": "four", "embd_normalize": 1}));
+    assert_eq!(refused.status, 400);
+    assert!(refused.text.contains("embd_normalize: expected 2 (length one) or -1"), "{}", refused.text);
+
     let packed = embed(json!({"input": "one two three", "encoding_format": "base64", "dimensions": 2}));
     let packed = packed["data"][0]["embedding"].as_str().unwrap();
     let bytes = base64::engine::general_purpose::STANDARD.decode(packed).unwrap();
