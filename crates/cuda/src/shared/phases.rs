@@ -456,6 +456,7 @@ macro_rules! phases {
     ($($variant:ident($args:ident) as $kind:ident, $field:ident;)+) => {
         /// A phase with its arguments.
         #[derive(Clone, Copy, Debug)]
+        #[expect(clippy::large_enum_variant, reason = "there are a few hundred phases, most of them linears")]
         pub(crate) enum Phase { $($variant($args)),+ }
 
         /// The number of a phase's kind in the kernels.
