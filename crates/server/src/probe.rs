@@ -1,4 +1,4 @@
-//! The readiness probe: the engine completes a step of a request, or generates one token as a test.
+//! The readiness probe: the engine completes a step of a request, or generates one token or computes one vector as a test.
 
 use std::time::Duration;
 
@@ -52,10 +52,14 @@ async fn step_completes(handle: &Handle, deadline: Duration) -> Result<(), Strin
     Ok(())
 }
 
-/// Generates one token with the highest priority, so that the queue does not matter.
+/// Generates one token, or computes a vector, with the highest priority, so that the queue does not matter.
 async fn generate_token(served: &ServedModel, deadline: Duration) -> Result<(), String> {
     let token = served.model.tokenizer().bos().unwrap_or(0);
-    let request = Request { priority: i32::MIN, ..Request::new(vec![token], 1) };
+    let request = match served.model.handle().generates() {
+        true => Request::new(vec![token], 1),
+        false => Request::embed(vec![token], served.model.pooling()),
+    };
+    let request = Request { priority: i32::MIN, ..request };
     let mut stream = match served.model.handle().generate(request) {
         Ok(stream) => stream,
         // requests arrived in the meantime
