@@ -1,10 +1,11 @@
 //! `tern bench`: tokens per second; pp, tg and depth mean the same as in llama-bench.
 
 use std::io::Write;
+use std::mem;
 use std::time::Instant;
 
 use serde_json::json;
-use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, StateSlots, Want, WindowPages};
+use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, StateSlots, StepSizes, Want, WindowPages};
 use tern::graph::{Random, Sample};
 use tern::{Context, OpenedModel, PAGE_LEN};
 
@@ -41,6 +42,7 @@ struct Bench {
     step_tokens: usize,
     random: Random,
     vocab: usize,
+    step_sizes: StepSizes,
 }
 
 impl Bench {
@@ -76,19 +78,34 @@ impl Bench {
         Ok(())
     }
 
-    /// Decodes `len` tokens of every stream, one token of all streams per step. As in the engine, an asynchronous device
-    /// gets the next step before the current one is done, with the tokens carried over on the device.
+    /// Decodes `len` tokens of every stream. As in the engine, a step has one token of all streams or of as many as are fastest, in
+    /// turns, and an asynchronous device gets the next step before the current one is done, with the tokens carried over on the device.
     fn decode(&mut self, position: usize, len: usize) -> CliResult<()> {
         let ahead = self.runner.runs_ahead();
-        for at in position..position + len {
-            let follows = ahead && at > position;
-            let streams = 0..self.streams;
-            let entry = |s| Entry { carried: follows.then_some(s), ..self.entry(s, at, 1, true) };
-            let entries = streams.map(entry).collect();
+        let mut decoded = vec![0; self.streams];
+        let mut next = 0; // the stream whose turn it is
+        let mut in_flight: Vec<usize> = vec![];
+        let mut collected = Instant::now();
+        while decoded.iter().any(|tokens| *tokens < len) {
+            let turns = (0..self.streams).map(|i| (next + i) % self.streams);
+            let mut streams: Vec<usize> = turns.filter(|stream| decoded[*stream] < len).collect();
+            streams.truncate(self.step_sizes.of(streams.len()));
+            next = streams.last().map_or(0, |last| (last + 1) % self.streams);
+            let entry = |&stream: &usize| {
+                let carried = in_flight.iter().position(|before| *before == stream);
+                Entry { carried, ..self.entry(stream, position + decoded[stream], 1, true) }
+            };
+            let entries = streams.iter().map(entry).collect();
             self.runner.submit(&Batch { entries, ..Batch::default() })?;
-            if follows || !ahead {
-                self.runner.collect()?;
+            streams.iter().for_each(|stream| decoded[*stream] += 1);
+            if ahead {
+                mem::swap(&mut in_flight, &mut streams); // the step before is collected
             }
+            if !streams.is_empty() {
+                self.runner.collect()?;
+                self.step_sizes.learn(streams.len(), collected.elapsed());
+            }
+            collected = Instant::now();
         }
         if ahead {
             self.runner.collect()?;
@@ -137,6 +154,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let device = runner.backend().info().name;
+    let step_sizes = StepSizes::new(runner.step_borders());
     let mut bench = Bench {
         runner,
         pages_each,
@@ -145,6 +163,7 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
         step_tokens,
         random: Random::new(1),
         vocab,
+        step_sizes,
     };
 
     let mut tests = vec![];

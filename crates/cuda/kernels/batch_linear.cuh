@@ -3,14 +3,16 @@
 //
 // Blocks and warps share tiles and chunks as for one token (linear.cuh), and pass values with tags. x comes as halves from the
 // phase before (x_fragments.cuh), and each lane has its operands of the warp's chunks in registers; weights become halves, too, and the
-// matrix unit takes 16 rows of them and eight tokens.
+// matrix unit takes 16 rows of them and eight tokens. Up to four tokens are multiplied with codes of one and two bits as integers
+// (placed_x.cuh), which takes fewer instructions.
 //
 // The value that a norm follows is passed on before its norm is known: times the norm's weights, and times the factor of the
 // token's last norm, so that it is neither too large nor too small for a half. The sums of its squares are passed beside it, and
 // the next linear applies the ratio of the factors to its sums.
 
-static_assert(TOKENS_AT_ONCE == FRAGMENT_TOKENS, "a step has one column of the matrix unit per token");
-constexpr int WARP_SHARE = FRAGMENT_TOKENS * SHARE_STRIDE; // floats of a warp
+static_assert(TOKENS_AT_ONCE <= FRAGMENT_TOKENS, "a step has one column of the matrix unit per token, or two");
+constexpr bool TWO_COLUMNS = 2 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS;
+constexpr int WARP_SHARE = TOKENS_AT_ONCE * SHARE_STRIDE;  // floats of a warp
 constexpr int SHARE_FLOATS = WARPS * WARP_SHARE;           // floats of a tile
 
 // What a phase has in shared memory.
@@ -68,12 +70,17 @@ template <class L> DEVICE void find_factors(const LinearArgs& a, const Info& inf
 
 // A lane's operands of x: those of the warp's chunks in registers if they are few, or else of a round and the next one.
 template <class L> struct Fragments {
+    typedef typename L::A::F F;
+    static constexpr bool PLACED = TWO_COLUMNS && L::ALIKE && F::PLACED;
     static constexpr bool REGISTERS = L::ROUNDS <= 2, STAGED = !REGISTERS && L::STAGE;
     static constexpr int PIECES = FRAGMENT_CHUNK * 2 / 16; // of 16 bytes, of a chunk
+    // Slots of a tile whose code is repeated: few, since loading code takes time, and such that it is known whether a round is even.
+    static constexpr int UNROLLED = REGISTERS ? L::PIECES : L::PER_SLOT % 2 ? 2 : 1;
     const uint4* from; // of the warp's first chunk
     bool real;         // whether the lane has a token
     u32 tags;
     Awaited<4, 4 * 32> b[2]; // of even and odd rounds
+    PlacedX integers[2];     // the same, PLACED
 
     DEVICE bool has(int round) const { return real && (L::FULL || round * WARPS + (int)threadIdx.x / 32 < L::CHUNKS); }
     DEVICE const float* at(int round) const { return (const float*)(from + round * WARPS * PIECES); }
@@ -89,12 +96,13 @@ template <class L> struct Fragments {
         b[round % 2].wait(at(round), HALF_TAGS, tags);
 #pragma unroll
         for (u32& word : b[round % 2].bits) word &= ~HALF_TAGS;
+        if constexpr (PLACED) integers[round % 2] = placed_x<F>(b[round % 2].bits, threadIdx.x % 32);
     }
 
     DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp) {
-        int g = lane / 4;
-        real = g < rows, tags = half_tags(info.epoch);
-        int token = real && L::GATHER ? info.output_row[g] : g;
+        int row = lane / 4 / (PLACED ? 2 : 1);
+        real = row < rows, tags = half_tags(info.epoch);
+        int token = real && L::GATHER ? info.output_row[row] : row;
         from = (const uint4*)a.passed.x + warp * PIECES + token * 4 + lane % 4;
         fetch(0);
         if (REGISTERS && L::ROUNDS > 1) fetch(1);
@@ -104,10 +112,17 @@ template <class L> struct Fragments {
             for (int round = 0; round < L::ROUNDS; round++) {
                 if (round + 1 < L::ROUNDS) fetch(round + 1);
                 wait(round);
-                const u32(&words)[16] = b[round % 2].bits;
+                if (!L::FULL && round * WARPS + warp >= L::CHUNKS) continue;
+                auto put = [&](int i, u32 x, u32 y, u32 z, u32 w) { to[round * WARPS * PIECES + i * 32] = {x, y, z, w}; };
+                if constexpr (PLACED) {
+                    const PlacedX& x = integers[round % 2];
+                    put(0, x.b[0], x.b[1], x.b[2], x.b[3]), put(1, x.b[4], x.b[5], x.b[6], x.b[7]);
+                    put(2, __float_as_uint(x.by), __float_as_uint(x.sum), 0, 0);
+                } else {
+                    const u32(&words)[16] = b[round % 2].bits;
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (L::FULL || round * WARPS + warp < L::CHUNKS) to[round * WARPS * PIECES + i * 32] = {words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]};
+                    for (int i = 0; i < 4; i++) put(i, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+                }
             }
             from = to;
             __syncwarp();
@@ -120,20 +135,28 @@ template <class L> struct Fragments {
         if (REGISTERS && L::ROUNDS > 1) wait(1);
     }
 
-    // The operands of a round; meanwhile those of the next one are loaded.
-    DEVICE const u32 (&of(int round))[16] {
-        u32(&words)[16] = b[round % 2].bits;
+    // Makes the operands of a round ready; meanwhile those of the next one are loaded.
+    DEVICE void prepare(int round) {
         if constexpr (STAGED) {
+            auto staged = [&](int i) { return from[round * WARPS * PIECES + i * 32]; };
+            if constexpr (PLACED) {
+                PlacedX& x = integers[round % 2];
+                uint4 first = staged(0), second = staged(1), rest = staged(2);
+                x.b[0] = first.x, x.b[1] = first.y, x.b[2] = first.z, x.b[3] = first.w;
+                x.b[4] = second.x, x.b[5] = second.y, x.b[6] = second.z, x.b[7] = second.w;
+                x.by = __uint_as_float(rest.x), x.sum = __uint_as_float(rest.y);
+            } else {
+                u32(&words)[16] = b[round % 2].bits;
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint4 v = from[round * WARPS * PIECES + i * 32];
-                words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+                for (int i = 0; i < 4; i++) {
+                    uint4 v = staged(i);
+                    words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+                }
             }
         } else if constexpr (!REGISTERS) {
             if (round + 1 < L::ROUNDS) fetch(round + 1);
             wait(round);
         }
-        return words;
     }
     // All rounds are done: begin again.
     DEVICE void restart() {
@@ -143,28 +166,37 @@ template <class L> struct Fragments {
 
 // The warp's partial sums of N tiles, one or two, as they come through the ring; `out` gets them by token and row.
 template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L>& x, float* out, int lane, int warp) {
+    constexpr bool PLACED = Fragments<L>::PLACED;
     float sum[N][2][4] = {}; // consecutive products are added to different sums
-#pragma unroll
+    float total[N][2] = {};  // of rows g and g + 8 of token q, PLACED
+#pragma unroll(Fragments<L>::UNROLLED)
     for (int piece = 0; piece < L::PIECES; piece++) {
+        Ring of[N];
         const u8* slot[N];
 #pragma unroll
-        for (int n = 0; n < N; n++) slot[n] = ring.ahead(n).wait() + warp * F::BYTES;
+        for (int n = 0; n < N; n++, ring = ring.ahead(1)) of[n] = ring, slot[n] = ring.wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
             int round = piece * L::PER_SLOT + i;
             if (round >= L::ROUNDS || (!L::FULL && round * WARPS + warp >= L::CHUNKS)) break;
-            const u32(&b)[16] = x.of(round);
+            x.prepare(round);
+            auto record = [&](int n) { return slot[n] + i * WARPS * F::BYTES; };
+            const u32(&b)[16] = x.b[round % 2].bits;
             auto step = [&](const RowHalves<F>& first, const RowHalves<F>& second, float (&c)[2][4], int t) {
                 u32 w[4];
                 first.pairs(w[0], w[2], t), second.pairs(w[1], w[3], t);
                 multiply(c[t % 2], w[0], w[1], w[2], w[3], b[2 * t], b[2 * t + 1]);
             };
-            if constexpr (F::SIGNS && N == 2) { // both tiles together: more independent work
+            if constexpr (PLACED) {
+                const PlacedX& integers = x.integers[round % 2];
+#pragma unroll
+                for (int n = 0; n < N; n++) multiply_placed<F, PLACED_HIGH>(total[n], record(n), integers.b, integers.by, integers.sum, lane);
+            } else if constexpr (F::SIGNS && N == 2) { // both tiles together: more independent work
                 RowHalves<F> rows[N][2];
 #pragma unroll
                 for (int n = 0; n < N; n++)
 #pragma unroll
-                    for (int second = 0; second < 2; second++) rows[n][second].load(slot[n] + i * WARPS * F::BYTES, lane, second);
+                    for (int second = 0; second < 2; second++) rows[n][second].load(record(n), lane, second);
 #pragma unroll
                 for (int t = 0; t < 8; t++)
 #pragma unroll
@@ -173,22 +205,30 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     RowHalves<F> first, second;
-                    first.load(slot[n] + i * WARPS * F::BYTES, lane, 0), second.load(slot[n] + i * WARPS * F::BYTES, lane, 1);
+                    first.load(record(n), lane, 0), second.load(record(n), lane, 1);
 #pragma unroll
                     for (int t = 0; t < 8; t++) step(first, second, sum[n], t);
                 }
             }
         }
         __syncwarp();
-        if (lane < N) ring.ahead(lane).empty().arrive();
-        ring = ring.ahead(N);
+        if (lane == 0)
+#pragma unroll
+            for (int n = 0; n < N; n++) of[n].empty().arrive();
     }
     x.restart();
+    if constexpr (PLACED) {
+        out += lane % 4 * SHARE_STRIDE + lane / 4;
+#pragma unroll
+        for (int n = 0; n < N; n++, out += SHARE_FLOATS) out[0] = total[n][0], out[8] = total[n][1];
+        return;
+    }
     out += lane % 4 * 2 * SHARE_STRIDE + lane / 4;
 #pragma unroll
     for (int n = 0; n < N; n++, out += SHARE_FLOATS)
 #pragma unroll
-        for (int i = 0; i < 4; i++) out[i % 2 * SHARE_STRIDE + i / 2 * 8] = sum[n][0][i] + sum[n][1][i];
+        for (int i = 0; i < 4; i++)
+            if (!TWO_COLUMNS || lane % 4 * 2 + i % 2 < TOKENS_AT_ONCE) out[i % 2 * SHARE_STRIDE + i / 2 * 8] = sum[n][0][i] + sum[n][1][i];
 }
 
 // What a row of a token needs from memory, loaded early.

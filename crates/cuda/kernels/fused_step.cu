@@ -39,8 +39,10 @@ DEVICE void step(const StepArgs& args) {
 #if ROUTES
     if (threadIdx.x == 0) choice_of_step().count = 0;
 #endif
-    Gate* gates = (Gate*)(shared + AT_GATES);
-    if (threadIdx.x < SLOTS) gates[threadIdx.x].open(Gate::COPIERS), gates[SLOTS + threadIdx.x].open(WARPS);
+    if (threadIdx.x < SLOTS) {
+        Ring slot = Ring{0, 0}.ahead(threadIdx.x);
+        slot.full().open(Gate::COPIERS), slot.empty().open(WARPS);
+    }
     __syncthreads();
     if (warp == WARPS) return Reader{}.read(args.phases, args.count);
     int tokens = info.tokens;

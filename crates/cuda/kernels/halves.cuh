@@ -1,13 +1,6 @@
 // Codes of weights as halves, in the order in which the matrix unit takes the rows of its first operand: in step t, a lane has
 // two pairs of positions (half_x.cuh) of rows g and g + 8.
 
-// (x & mask) ^ by in one instruction: the compiler makes two of them if both are constants.
-DEVICE u32 masked_xor(u32 x, u32 mask, u32 by) {
-    u32 result;
-    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(x), "r"(mask), "r"(by));
-    return result;
-}
-
 // The words of one lane for one row of a plane: of row g, or of row g + 8.
 template <int B> DEVICE void load_row(u32* words, const u8* plane, int lane, int second) {
     if constexpr (B == 1) {
@@ -75,9 +68,9 @@ template <class F> struct RowHalves {
                 first = pair(words[t / 2]), second = pair(words[t / 2] >> 8);
             } else if constexpr (F::BITS == 2 && F::LOW == 0) { // of each byte, two bits per step, the first at the top
                 auto pair = [&](u32 word) { // below the exponent of 1024; the code plus 2
-                    if (t % 4 == 0) return half2_add(masked_xor(word, 0x00c000c0u, 0x64806480u), 0xe480e480u);
-                    if (t % 4 == 1) return half2_fma(masked_xor(word, 0x00300030u, 0x64206420u), 0x44004400u, 0xec20ec20u); // times 4
-                    return half2_fma(masked_xor(t % 4 == 2 ? word : word << 2, 0x000c000cu, 0x64086408u), 0x4c004c00u, 0xf408f408u); // times 16
+                    if (t % 4 == 0) return half2_add(masked_xor(word, 0x00c000c0u, 0x64006400u), 0xe480e480u);
+                    if (t % 4 == 1) return half2_fma(masked_xor(word, 0x00300030u, 0x64006400u), 0x44004400u, 0xec20ec20u); // times 4
+                    return half2_fma(masked_xor(t % 4 == 2 ? word : word << 2, 0x000c000cu, 0x64006400u), 0x4c004c00u, 0xf408f408u); // times 16
                 };
                 first = pair(words[t / 4]), second = pair(words[t / 4] >> 8);
             } else {

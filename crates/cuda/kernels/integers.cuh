@@ -3,6 +3,9 @@
 // They have 16 bits and a scale per chunk. The high and the low byte are neighbouring columns of b, so that lanes q = 0 get the
 // sums of both for their rows.
 //
+// For codes of two bits in their places (placed.cuh), every second sixteen is times 4.
+enum XOrder { X_BYTES, X_PLACED, X_PLANES };
+
 // A chunk of x: [2 step pairs][high, low][q][2 steps][2 halves] words, 256 bytes.
 DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     int g = lane / 4, q = lane % 4;
@@ -49,6 +52,7 @@ template <class F> struct PlanesX {
 
 // The integer of the largest value of a chunk: one bit less for bit planes, see PlanesX.
 constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
+DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST; }
 
 // The larger magnitude, or NaN if either is: the scale of values that are not finite is not finite, and so is everything
 // computed with it.
@@ -62,10 +66,8 @@ DEVICE float larger_magnitude(float x, float y) {
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }
 DEVICE float x_scale_of(float most, float becomes) { return most * (1.f / becomes); }
 
-// Stores eight neighbouring values of x, the `part`-th eight of a chunk whose largest magnitude is `most`. Returns the sum of
-// the integers.
-DEVICE int store_x(u8* chunk, int part, const float (&x)[8], float most) {
-    float by = to_integers(most, BYTES_MOST);
+// Stores eight neighbouring values of x, the `part`-th eight of a chunk, times `by`. Returns the sum of the integers.
+DEVICE int store_x(u8* chunk, int part, const float (&x)[8], float by) {
     int v[8], sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {

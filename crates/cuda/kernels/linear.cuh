@@ -58,20 +58,22 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
 // What a lane has of its warp's chunks of x: in registers if they are few.
 template <class L> struct XRegisters {
     typedef typename L::A::F F; // of bits: the format of all parts
-    static constexpr bool REGISTERS = (L::SIGNS ? PlanesX<F>::REGISTERS : 9) * L::ROUNDS <= 32;
+    static constexpr bool PLANES = x_order<L>() == X_PLANES, PLACED = x_order<L>() == X_PLACED;
+    static constexpr bool REGISTERS = (PLANES ? PlanesX<F>::REGISTERS : PLACED ? 10 : 9) * L::ROUNDS <= 32;
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
-    PlanesX<F> planes[L::SIGNS ? HELD : 1];
-    u32 b[L::SIGNS ? 1 : HELD][8];
-    float scale[L::SIGNS ? 1 : HELD];
+    PlanesX<F> planes[PLANES ? HELD : 1];
+    u32 b[PLANES ? 1 : HELD][8];
+    float scale[PLANES ? 1 : HELD], sum[PLACED ? HELD : 1];
 
     DEVICE void load(const X& x, int round, int at, int lane, int warp) {
         int chunk = L::chunk_of(round, warp);
         if (!L::FULL && chunk >= L::CHUNKS) return;
-        if constexpr (L::SIGNS) {
+        if constexpr (PLANES) {
             planes[at].load(x.bytes + chunk * 256, x.scales[chunk], lane);
         } else {
             load_x(b[at], x.bytes + chunk * 256, lane);
             scale[at] = x.scales[chunk];
+            if (PLACED) sum[at] = x.sums[chunk];
         }
     }
 
@@ -88,9 +90,10 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
     float total[N][2] = {};
 #pragma unroll(XRegisters<L>::REGISTERS ? L::PIECES : 1)
     for (int piece = 0; piece < L::PIECES; piece++) {
+        Ring of[N];
         const u8* slot[N];
 #pragma unroll
-        for (int n = 0; n < N; n++) slot[n] = ring.ahead(n).wait() + warp * F::BYTES;
+        for (int n = 0; n < N; n++, ring = ring.ahead(1)) of[n] = ring, slot[n] = ring.wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
             int round = piece * L::PER_SLOT + i, chunk = L::chunk_of(round, warp), at = XRegisters<L>::REGISTERS ? round : 0;
@@ -99,6 +102,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
             auto multiply_by = [&](float (&sum)[2], const u8* records) {
                 const u8* record = records + i * WARPS * F::BYTES;
                 if constexpr (F::SIGNS) multiply_planes<F>(sum, record, held.planes[at], lane);
+                else if constexpr (x_order<L>() == X_PLACED) multiply_placed<F, 256>(sum, record, held.b[at], held.scale[at], held.sum[at], lane);
                 else multiply_record<F>(sum, record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
             };
             if (L::is_halved(round)) {
@@ -115,8 +119,9 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
             for (int n = 0; n < N; n++) multiply_by(total[n], slot[n]);
         }
         __syncwarp();
-        if (lane < N) ring.ahead(lane).empty().arrive();
-        ring = ring.ahead(N);
+        if (lane == 0)
+#pragma unroll
+            for (int n = 0; n < N; n++) of[n].empty().arrive();
     }
 #pragma unroll
     for (int n = 0; n < N; n++, out += SHARE_FLOATS) {
@@ -197,7 +202,7 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
         if (threadIdx.x < units * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
     }
     if constexpr (L::TRANSFORM) {
-        prepare_transformed<L::SIGNS>(a, x);
+        prepare_transformed<x_order<L>()>(a, x);
         sync_threads<THREADS>();
     } else {
         prepare_x<L>(a, info, x, epoch);

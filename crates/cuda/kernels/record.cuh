@@ -2,7 +2,7 @@
 //
 // A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g + 8][columns 4 q,
 // 4 q + 2, 4 q + 1, 4 q + 3]. Codes are signed, at the top of their byte: BITS in the
-// first plane, LOW more in a second. Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q, as the
+// first plane, LOW more in a second. Those of two bits are stored plus 2 (RAISED). Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q, as the
 // matrix unit takes it. A lane has rows g and g + 8; a warp reads 16 bytes per lane at a time. After the codes come the
 // scales, a pair of halves (rows g and g + 8) per group, and as many offsets if the format has them.
 //
@@ -16,6 +16,8 @@ template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
     static constexpr int BYTES = SCALES_AT + (FLOATS ? 0 : 32 * GROUPS * (OFFSETS ? 2 : 1));
     static constexpr bool SIGNS = BITS == 1; // a set bit is -1
+    static constexpr bool RAISED = BITS == 2 && LOW == 0; // codes are stored plus 2
+    static constexpr bool PLACED = (SIGNS || RAISED) && !OFFSETS && GROUPS == 1; // codes can be multiplied where they are (placed.cuh)
     static constexpr int UNIT = SIGNS || FLOATS ? 1 : 1 << (8 - BITS - LOW); // the byte that a code of one is
 };
 
@@ -27,6 +29,13 @@ template <int N> struct FormatOf;
 FORMATS(DEFINE)
 #undef DEFINE
 static_assert(TILE == 16 && CHUNK == 128, "lanes of the matrix unit hold 16 rows by 128 columns");
+
+// (x & mask) ^ by in one instruction: the compiler makes two of them if both are constants.
+DEVICE u32 masked_xor(u32 x, u32 mask, u32 by) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(x), "r"(mask), "r"(by));
+    return result;
+}
 
 // The words of one lane in a plane: B of each of its two rows.
 template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int lane) {
@@ -48,7 +57,9 @@ template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int
 template <class F> DEVICE u32 codes(const u32* words, const u32* low, int j) {
     constexpr int PER = 8 / F::BITS;
     u32 w = words[j / PER] << (F::BITS * (j % PER));
-    if constexpr (F::BITS < 8) w &= 0x01010101u * (0x100u - (1u << (8 - F::BITS)));
+    constexpr u32 MASK = 0x01010101u * (0x100u - (1u << (8 - F::BITS)));
+    if constexpr (F::RAISED) w = masked_xor(w, MASK, 0x80808080u);
+    else if constexpr (F::BITS < 8) w &= MASK;
     if constexpr (F::LOW > 0) {
         constexpr int PER_LOW = 8 / (F::LOW > 0 ? F::LOW : 1);
         u32 l = low[j / PER_LOW];
@@ -96,7 +107,7 @@ template <class F> DEVICE float coded_weight(const u8* record, int row, int k) {
         l = l >> (8 - F::LOW * (j % PER_LOW + 1)) & ((1u << F::LOW) - 1);
         top |= l << (8 - F::BITS - F::LOW);
     }
-    int code = (signed char)top;
+    int code = (signed char)(F::RAISED ? top ^ 0x80 : top);
     const u32* scales = (const u32*)(record + F::SCALES_AT) + g * F::GROUPS + k / F::GROUP;
     u32 scale = *scales;
     float value = (second ? high_half(scale) : low_half(scale)) * code;

@@ -47,31 +47,32 @@ DEVICE const Phase& phase_at_hand(int p) { return ((const Phase*)(shared + AT_WI
 // A position of the ring: the reading warp fills its slot, the others empty it.
 struct Ring {
     int at;
-    u32 round; // only its lowest bit matters
+    u32 parity; // of the round
 
     DEVICE Gate& full() const { return ((Gate*)(shared + AT_GATES))[at]; }
     DEVICE Gate& empty() const { return ((Gate*)(shared + AT_GATES))[SLOTS + at]; }
     DEVICE u8* slot() const { return shared + at * SLOT; }
 
-    DEVICE void next() {
-        if (++at == SLOTS) at = 0, round++;
-    }
     // `slots` further, at most SLOTS.
     DEVICE Ring ahead(int slots) const {
         int to = at + slots;
-        return to < SLOTS ? Ring{to, round} : Ring{to - SLOTS, round + 1};
+        bool wraps = to >= SLOTS;
+        return {wraps ? to - SLOTS : to, parity ^ wraps};
     }
     // `slots` before it, fewer than SLOTS.
-    DEVICE Ring back(int slots) const { return at >= slots ? Ring{at - slots, round} : Ring{at - slots + SLOTS, round - 1}; }
+    DEVICE Ring back(int slots) const {
+        bool wraps = at < slots;
+        return {at - slots + (wraps ? SLOTS : 0), parity ^ wraps};
+    }
     DEVICE void skip(int slots) {
         at += slots;
 #pragma unroll 1
-        for (; at >= SLOTS; at -= SLOTS) round++;
+        for (; at >= SLOTS; at -= SLOTS) parity ^= 1;
     }
 
     // Waits until the slot is full.
     DEVICE const u8* wait() const {
-        full().wait(round & 1);
+        full().wait(parity);
         return slot();
     }
 
@@ -147,19 +148,20 @@ struct Units {
 // values that blocks pass to each other do not queue behind more.
 struct Reader {
     Ring ring;
+    u32 filled;  // slots so far
     u32 choices; // the phases so far that choose experts
 
-    // Whether a slot may be filled: it is empty, and the slot `flying` before it is full.
-    static DEVICE bool may_fill(Ring slot, int flying) {
+    // A slot may be filled if it is empty and the slot `flying` before it is full. `number` counts all slots.
+    static DEVICE bool may_fill(Ring slot, u32 number, int flying) {
         Ring before = slot.back(flying);
-        return slot.empty().is_complete((slot.round & 1) ^ 1) && (is_early(slot, flying) || before.full().is_complete(before.round & 1));
+        return slot.empty().is_complete(slot.parity ^ 1) && (number < flying || before.full().is_complete(before.parity));
     }
-    static DEVICE void wait_to_fill(Ring slot, int flying) {
+    static DEVICE void wait_to_fill(Ring slot, u32 number, int flying) {
         Ring before = slot.back(flying);
-        slot.empty().wait((slot.round & 1) ^ 1);
-        if (!is_early(slot, flying)) before.full().wait(before.round & 1);
+        slot.empty().wait(slot.parity ^ 1);
+        if (number >= flying) before.full().wait(before.parity);
     }
-    static DEVICE bool is_early(Ring slot, int flying) { return slot.round == 0 && slot.at < flying; }
+    DEVICE void advance(int slots) { ring = ring.ahead(slots), filled += slots; }
 
     // Fills `count` slots, at most SLOTS and 32; lane i has the addresses of the i-th: up to two pieces.
     DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more, int more_bytes) {
@@ -168,9 +170,9 @@ struct Reader {
         Ring mine = ring.ahead(lane % SLOTS);
         u32 open = __ballot_sync(0xffffffff, lane < count);
         while (open) { // wait for the first one; fill the following ones up to the first that is blocked
-            Ring first = {__shfl_sync(0xffffffff, mine.at, __ffs(open) - 1), __shfl_sync(0xffffffff, mine.round, __ffs(open) - 1)};
-            wait_to_fill(first, flying);
-            u32 blocked = open & ~__ballot_sync(0xffffffff, may_fill(mine, flying));
+            int next = __ffs(open) - 1;
+            wait_to_fill(ring.ahead(next), filled + next, flying);
+            u32 blocked = open & ~__ballot_sync(0xffffffff, may_fill(mine, filled + lane, flying));
             bool ready = open >> lane & 1 && (blocked == 0 || lane < __ffs(blocked) - 1);
             if (ready) {
                 mine.full().expect(bytes + more_bytes);
@@ -179,10 +181,10 @@ struct Reader {
             }
             open &= ~__ballot_sync(0xffffffff, ready);
         }
-        ring = ring.ahead(count - 1), ring.next();
+        advance(count);
 #else
-        for (int i = 0; i < count; i++, ring.next()) { // the whole warp copies
-            wait_to_fill(ring, flying);
+        for (int i = 0; i < count; i++, advance(1)) { // the whole warp copies
+            wait_to_fill(ring, filled, flying);
             const void* a = (const void*)__shfl_sync(0xffffffff, (u64)from, i);
             const void* b = (const void*)__shfl_sync(0xffffffff, (u64)more, i);
             int a_bytes = __shfl_sync(0xffffffff, bytes, i), b_bytes = __shfl_sync(0xffffffff, more_bytes, i);
@@ -221,14 +223,14 @@ struct Reader {
         constexpr int RECORD = L::A::F::BYTES;
         const Choice& choice = choice_of_step();
         const u8* records = a.part[0].records;
-        for (int n = 0; n < slots; n++, ring.next()) {
+        for (int n = 0; n < slots; n++, advance(1)) {
             int tile, piece;
             L::find(L::tile_of_slot(n, piece), tile);
             int from = piece * L::PER_SLOT * WARPS, to = min(L::CHUNKS, from + L::PER_SLOT * WARPS), runs = L::runs(from, to);
             auto at = [&](const typename L::Run& run) {
                 return records + (((long)choice.expert[run.index] * a.part[0].expert_tiles + tile) * L::MATRIX_CHUNKS + run.first - run.index * L::MATRIX_CHUNKS) * RECORD;
             };
-            wait_to_fill(ring, L::FLYING);
+            wait_to_fill(ring, filled, L::FLYING);
 #if __CUDA_ARCH__ >= 900
             if (threadIdx.x % 32 == 0) ring.full().expect((to - from) * RECORD);
             __syncwarp();

@@ -4,7 +4,7 @@
 struct X {
     u8* bytes;      // [chunk][256]
     float* scales;  // [chunk]: the value of integer 1
-    float* sums;    // [chunk][8]: sums of 16 columns, for formats with offsets
+    float* sums;    // [chunk][8]: sums of 16 columns, for formats with offsets; or [chunk], see X_PLACED
     float* squares; // [warp]: sum of squares of the warp's columns
     float* shares;  // [tile][warp][16 rows], of HELD_TILES tiles
 
@@ -15,24 +15,37 @@ struct X {
     }
 };
 
+// The order of x: formats of bits are not mixed with others.
+template <class L> DEVICE constexpr XOrder x_order() {
+    typedef typename L::A::F F;
+    return F::SIGNS ? X_PLANES : L::ALIKE && F::PLACED ? X_PLACED : X_BYTES;
+}
+
 static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
 constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per tile; the padding keeps tiles in different banks
 
 // Stores eight values of x as integers in shared memory; sixteen neighbouring threads have a chunk.
-template <bool SIGNS> DEVICE void put_x(bool real, const X& x, int chunk, const float (&v)[8]) {
+template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, const float (&v)[8]) {
     int part = threadIdx.x % 16, sum = 0;
     float most = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) most = larger_magnitude(most, v[i]);
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) most = larger_magnitude(most, __shfl_xor_sync(0xffffffff, most, step));
-    if (real && part == 0) x.scales[chunk] = x_scale_of(most, SIGNS ? PLANES_MOST : BYTES_MOST);
-    if (SIGNS) {
+    float scale = x_scale_of(most, most_of(ORDER));
+    if (real && part == 0) x.scales[chunk] = scale;
+    if (ORDER == X_PLANES) {
         store_planes(real, x.bytes + chunk * 256, part, v, most);
         return;
     }
-    if (real) sum = store_x(x.bytes + chunk * 256, part, v, most);
-    if (OFFSET_SUMS) {
+    bool four = ORDER == X_PLACED && part / 2 % 2;
+    if (real) sum = store_x(x.bytes + chunk * 256, part, v, to_integers(most, most_of(ORDER)) * (four ? 4.f : 1.f));
+    if (ORDER == X_PLACED) {
+        float all = (float)sum * (four ? 0.25f : 1.f);
+#pragma unroll
+        for (int step = 8; step > 0; step /= 2) all += __shfl_xor_sync(0xffffffff, all, step);
+        if (real && part == 0) x.sums[chunk] = -128.f * scale * all; // twice the sum, as codes are times 64
+    } else if (OFFSET_SUMS) {
         sum += __shfl_xor_sync(0xffffffff, sum, 1);
         if (real && part % 2 == 0) x.sums[chunk * 8 + part / 2] = (float)sum;
     }
@@ -80,7 +93,7 @@ template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, 
             }
         }
         if (round + 2 < L::ROUNDS) load(round + 2); // loaded meanwhile
-        put_x<L::SIGNS>(real(round), x, chunk_of(round), v);
+        put_x<x_order<L>()>(real(round), x, chunk_of(round), v);
     }
     if (L::NORM) {
         squares = warp_sum(squares);
@@ -107,7 +120,7 @@ DEVICE void sum_and_difference(float& a, float& b) {
 //
 // Its loops are not unrolled: code that runs once per phase takes the time of loading it, and the code of a step must fit into the
 // cache of instructions.
-template <bool SIGNS> APART void prepare_transformed(const LinearArgs& a, const X& x) {
+template <XOrder ORDER> APART void prepare_transformed(const LinearArgs& a, const X& x) {
     static_assert(TRANSFORM_SPAN == 4 * 256, "a span has four pieces");
     const TransformArgs& t = a.transform;
     const Info& info = info_of_step();
@@ -184,7 +197,7 @@ template <bool SIGNS> APART void prepare_transformed(const LinearArgs& a, const 
             }
             sync_threads<THREADS>(); // before the next pieces
         }
-        if (any) put_x<SIGNS>(column / CHUNK < a.chunks, x, column / CHUNK, v);
+        if (any) put_x<ORDER>(column / CHUNK < a.chunks, x, column / CHUNK, v);
     }
     if (a.norm.kind) {
         squares = warp_sum(squares);

@@ -224,6 +224,10 @@ impl Backend for Cuda {
         self.compiled(program)?.finish_compiling()
     }
 
+    fn step_borders(&self, program: Program) -> Vec<usize> {
+        self.programs.get(program.0 as usize).map(Compiled::step_borders).unwrap_or_default()
+    }
+
     fn kv_cells(&self) -> &'static [KvCells] {
         &[KvCells::F16, KvCells::Int8, KvCells::Fp8]
     }

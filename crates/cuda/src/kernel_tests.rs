@@ -184,6 +184,12 @@ fn every_kernel_compiles_for_every_generation() {
             }
         }
     }
+    // few tokens, of codes of one bit and of two
+    for quant in [&tern_quant::Q1_0, &tern_quant::PQ2_0] {
+        let formats = vec![Layout::of(quant).unwrap()];
+        let config = KernelConfig { formats, attentions: vec![shapes[0]], page_len: 32 };
+        sources.push(("few tokens", step(&config, 4)));
+    }
     let experts =
         KernelConfig { formats: vec![Layout::of(&tern_quant::Q4_K).unwrap()], ..KernelConfig::default() };
     for (tokens, gated) in [(8, false), (48, true), (128, true)] {
@@ -236,7 +242,7 @@ fn every_kernel_compiles_for_every_generation() {
     // slow to compile, and the same code as in the others
     let again = |name: &str, architecture: &str| match name {
         "linear of another format" | "linear of a large tile" => architecture != "sm_90a",
-        "several tokens" | "one token, other formats" | "phase launches, other formats" => {
+        "several tokens" | "few tokens" | "one token, other formats" | "phase launches, other formats" => {
             !["sm_80", "sm_90a"].contains(&architecture)
         }
         _ => false,

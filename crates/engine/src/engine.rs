@@ -18,9 +18,10 @@ use crate::budget::Budget;
 use crate::handle::{Command, Shared, Sizes};
 use crate::pace::Pace;
 use crate::step_cost::StepCost;
+use crate::step_sizes::StepSizes;
 use crate::{
     Answer, Batch, EngineError, Event, Finish, Handle, Limits, RequestId, Runner, Scheduler,
-    SharedConstraint, Want,
+    SharedConstraint, StepRules, Want,
 };
 
 /// The state of the engine thread.
@@ -31,6 +32,7 @@ pub struct Engine {
     in_flight: Option<Submitted>,
     budget: Budget,
     cost: StepCost,
+    step_sizes: StepSizes,
     pace: Pace,
     /// When the last step was collected.
     collected: Instant,
@@ -54,12 +56,14 @@ impl Engine {
         let (vocab, generates) = (runner.vocab(), runner.generates());
         let sizes = Sizes { limits, capacity, vocab, generates };
         let shared = Arc::new(Shared::new(sizes, scheduler.stats()));
+        let step_sizes = StepSizes::new(runner.step_borders());
         let engine = Engine {
             scheduler,
             runner,
             in_flight: None,
             budget,
             cost: StepCost::default(),
+            step_sizes,
             pace: Pace::default(),
             collected: Instant::now(),
             masks: None,
@@ -108,7 +112,9 @@ impl Engine {
 
     /// Plans a step and submits it; `None` if the result of the one in flight must be known first.
     fn begin(&mut self, shared: &Shared) -> Result<Option<Submitted>, EngineError> {
-        let batch = self.scheduler.plan_few(self.budget.tokens(), |all, clients| self.cost.few(all, clients));
+        let (cost, sizes) = (&self.cost, &self.step_sizes);
+        let rules = StepRules { few: &|all, clients| cost.few(all, clients), size: &|all| sizes.of(all) };
+        let batch = self.scheduler.plan_sized(self.budget.tokens(), &rules);
         let in_flight = self.in_flight.as_ref().map_or(0, |step| step.batch.tokens());
         let expected = self.pace.expected(batch.tokens().max(in_flight));
         shared.lock().begin(self.scheduler.stats(), expected);
@@ -165,6 +171,7 @@ impl Engine {
         self.pace.learn(tokens, took);
         if tokens == step.batch.entries.len() {
             self.cost.learn(tokens, took);
+            self.step_sizes.learn(tokens, took);
         }
         if answers.len() != step.batch.entries.len() {
             let (got, want) = (answers.len(), step.batch.entries.len());

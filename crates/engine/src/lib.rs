@@ -42,6 +42,7 @@ mod slots;
 mod snapshots;
 mod stats;
 mod step_cost;
+mod step_sizes;
 
 pub use batch::{Answer, Batch, Entry, Want};
 pub use capacity::{Capacity, StateCapacity, WindowPages};
@@ -54,9 +55,10 @@ pub use limits::Limits;
 pub use pages::{Need, PageList, Pages};
 pub use request::{Event, Finish, Pooling, Request, RequestId, WholeRows};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
-pub use scheduler::Scheduler;
+pub use scheduler::{Scheduler, StepRules};
 pub use scripted::ScriptedRunner;
 pub use stats::Stats;
+pub use step_sizes::StepSizes;
 pub use tern_graph::{
     Breakers, Dry, Mask, Mirostat, MirostatVersion, PageTable, Sample, Sampled, Sampling, SamplingError,
     StateSlots, Xtc,

@@ -22,6 +22,11 @@ pub trait Runner: Send {
         false
     }
 
+    /// The largest steps that it computes in a faster way than larger ones; see [`crate::StepSizes`].
+    fn step_borders(&self) -> Vec<usize> {
+        vec![]
+    }
+
     /// Runs a batch while nothing else is in flight.
     fn step(&mut self, batch: &Batch) -> Result<Vec<Answer>, EngineError> {
         self.submit(batch)?;
@@ -226,6 +231,10 @@ impl Runner for GraphRunner {
 
     fn runs_ahead(&self) -> bool {
         self.backend.runs_ahead()
+    }
+
+    fn step_borders(&self) -> Vec<usize> {
+        self.backend.step_borders(self.program)
     }
 
     fn capacity(&self) -> Capacity {

@@ -18,6 +18,14 @@ use crate::{Answer, Batch, Capacity, EngineError, Entry, Event, Limits, Pages, R
 /// Prompts in prefill at the same time; with more, each would finish later.
 const UNFINISHED_PROMPTS: usize = 8;
 
+/// How many of the sequences that could decode a token are in a step; the others have their turn in later steps.
+pub struct StepRules<'a> {
+    /// While one client has more of them than another: of `(all, clients)`, but at least one per client.
+    pub few: &'a dyn Fn(usize, usize) -> usize,
+    /// Of all, in a step without prompts.
+    pub size: &'a dyn Fn(usize) -> usize,
+}
+
 /// The sequences of an engine. Holds integers only: no clock, thread or device.
 ///
 /// Every planned batch is applied (or failed), in the same order; the next may be planned before. Requests may be added
@@ -86,17 +94,16 @@ impl Scheduler {
     /// While a batch is in flight, the next step carries over its samples, which are not known yet. The plan is empty if
     /// they must be known first, or if there is nothing to do.
     pub fn plan(&mut self, budget: usize) -> Batch {
-        self.plan_few(budget, |all, _| all)
+        self.plan_sized(budget, &StepRules { few: &|all, _| all, size: &|all| all })
     }
 
-    /// The same; while one client has more decoding sequences than another, a step has only `few(all, clients)` of all that
-    /// could decode a token, but one per client.
-    pub fn plan_few(&mut self, budget: usize, few: impl Fn(usize, usize) -> usize) -> Batch {
+    /// The same with rules for the number of decoding sequences.
+    pub fn plan_sized(&mut self, budget: usize, rules: &StepRules<'_>) -> Batch {
         // never plan a step that would skip a decoding sequence
         if self.running.iter().any(Sequence::must_wait) || !self.grow_pages() || !self.admit_all() {
             return Batch::default();
         }
-        let grants = self.share(budget.clamp(self.running.len(), self.capacity.max_tokens), few);
+        let grants = self.share(budget.clamp(self.running.len(), self.capacity.max_tokens), rules);
         let mut batch = Batch { entries: Vec::with_capacity(grants.len()), started: vec![] };
         let mut samples = 0;
         for (sequence, mut grant) in self.running.iter_mut().zip(grants) {
@@ -193,7 +200,7 @@ impl Scheduler {
     }
 
     /// Tokens per running sequence in this step.
-    fn share(&mut self, mut budget: usize, few: impl Fn(usize, usize) -> usize) -> Vec<usize> {
+    fn share(&mut self, mut budget: usize, rules: &StepRules<'_>) -> Vec<usize> {
         let mut grants = vec![0; self.running.len()];
         let (mut prompts, mut decoding) = (vec![], vec![]);
         for (i, sequence) in self.running.iter().enumerate() {
@@ -213,7 +220,15 @@ impl Scheduler {
                 _ => prompts.push(i),
             }
         }
-        for i in decoding::choose(decoding, few) {
+        let mut chosen = decoding::choose(decoding, rules.few);
+        if prompts.is_empty() {
+            let size = (rules.size)(chosen.len());
+            if size < chosen.len() {
+                chosen.sort_by_key(|i| self.running[*i].stepped);
+                chosen.truncate(size);
+            }
+        }
+        for i in chosen {
             self.chosen += 1;
             self.running[i].stepped = self.chosen;
             grants[i] = 1;

@@ -136,6 +136,11 @@ pub trait Backend: Send {
         Ok(())
     }
 
+    /// The largest steps that a program runs in a faster way than larger ones, in tokens: one token more may make all slower.
+    fn step_borders(&self, _program: Program) -> Vec<usize> {
+        vec![]
+    }
+
     /// Whether `submit` returns before the step is done, so that the next one should be submitted meanwhile.
     fn runs_ahead(&self) -> bool {
         false

@@ -163,6 +163,10 @@ impl Backend for HostExperts {
         self.device.finish_compiling(program)
     }
 
+    fn step_borders(&self, program: Program) -> Vec<usize> {
+        self.device.step_borders(program)
+    }
+
     /// `submit` waits for the host in most of a step: submitting the next one early would delay the results of this one.
     fn runs_ahead(&self) -> bool {
         false

@@ -26,6 +26,7 @@ const TAGGED: &str = include_str!("../../kernels/tagged.cuh");
 const PHASE: &str = include_str!("../../kernels/phase.cuh");
 const CHOOSE: &str = include_str!("../../kernels/choose.cuh");
 const SLICE_STATE: &str = include_str!("../../kernels/slice_state.cuh");
+const PLACED: &str = include_str!("../../kernels/placed.cuh");
 const STATE_MATRIX: &str = include_str!("../../kernels/state_matrix.cuh");
 const TRANSFORM_COLUMNS: &str = include_str!("../../kernels/transform_columns.cuh");
 const PAGES: &str = include_str!("../../kernels/pages.cuh");
@@ -92,6 +93,7 @@ impl Source {
                 TRANSFORM_COLUMNS,
                 include_str!("../../kernels/conv_column.cuh"),
                 include_str!("../../kernels/step_x.cuh"),
+                PLACED,
                 include_str!("../../kernels/linear.cuh"),
                 include_str!("../../kernels/attend.cuh"),
                 CHOOSE,
@@ -107,6 +109,8 @@ impl Source {
                 include_str!("../../kernels/linear_shape.cuh"),
                 include_str!("../../kernels/ring.cuh"),
                 include_str!("../../kernels/step_linear.cuh"),
+                PLACED,
+                include_str!("../../kernels/placed_x.cuh"),
                 include_str!("../../kernels/batch_linear.cuh"),
                 include_str!("../../kernels/attend.cuh"),
                 include_str!("../../kernels/fused_step.cu"),

@@ -80,7 +80,7 @@ pub(crate) struct Ring {
 
 /// Tiles whose rows are written together.
 fn held_tiles(tokens: usize) -> usize {
-    if tokens == 1 { 12 } else { 6 }
+    if tokens < FRAGMENT_TOKENS { 12 } else { 6 }
 }
 
 /// What every phase needs to know about the step.
@@ -114,7 +114,7 @@ impl FusedMemory {
             vec![
                 ("AT_X", chunks * 256),
                 ("AT_SCALES", (chunks * 4).next_multiple_of(16)),
-                ("AT_SUMS", if config.offset_sums() { chunks * 32 } else { 0 }),
+                ("AT_SUMS", (chunks * config.sums_of_x() * 4).next_multiple_of(16)),
                 ("AT_SHARES", held_tiles(tokens) * (WARPS * TILE + TILE) * 4),
                 ("AT_EXCHANGE", if linears().any(|l| l.transform.width != 0) { WARPS * 256 * 4 } else { 0 }),
             ]

@@ -16,8 +16,8 @@ use crate::shared::{
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Tokens of the fused steps that a program has.
-const SIZES: [usize; 2] = [1, FRAGMENT_TOKENS];
+/// Tokens of a step whose linears have two columns of the matrix unit per token (`kernels/placed_x.cuh`).
+const TWO_COLUMNS: usize = FRAGMENT_TOKENS / 2;
 
 /// What a fused step is built from.
 pub(crate) struct FusedStepPlan<'a> {
@@ -75,7 +75,9 @@ impl FusedStep {
         }
         // several tokens have different experts, and recurrent phases are written for one
         let most = if has_experts(phases) || is_recurrent(phases) { 1 } else { max_tokens };
-        SIZES.into_iter().filter(|&size| size == 1 || most > 1).collect()
+        let placed = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_placed(l)));
+        let sizes = [(1, true), (TWO_COLUMNS, most > 1 && placed), (FRAGMENT_TOKENS, most > 1)];
+        sizes.into_iter().filter(|size| size.1).map(|size| size.0).collect()
     }
 
     /// Begins to compile it; `None` if the step does not fit into shared memory. `tagged` has the values that its phases pass.
@@ -167,6 +169,10 @@ impl LaunchStrategy for FusedStep {
     fn serves(&self, size: StepSize) -> bool {
         let fits = size.tokens.max(size.outputs) <= self.tokens && size.longest <= MOST_NEW;
         fits && !matches!(self.kernel, StepKernel::Compiling(_))
+    }
+
+    fn border(&self) -> Option<usize> {
+        Some(self.tokens)
     }
 
     fn launch(&mut self, size: StepSize) -> Result<()> {

@@ -112,6 +112,11 @@ impl Compiled {
         })
     }
 
+    /// The largest steps of strategies that others follow.
+    pub(crate) fn step_borders(&self) -> Vec<usize> {
+        self.strategies.borders()
+    }
+
     /// Waits for kernels that are compiled in the background.
     pub(crate) fn finish_compiling(&mut self) -> Result<()> {
         self.strategies.finish_compiling(true)
@@ -260,8 +265,8 @@ impl<'a> StrategyBuilder<'a> {
             let (phases, memory) = if tokens == 1 {
                 (sources.unchanged(), vec![values])
             } else {
-                let halves = self.device.allocate(sources.phases(PassedMemory::new(0, tokens)).1)?;
-                (sources.phases(PassedMemory::new(halves.pointer(), tokens)).0, vec![values, halves])
+                let halves = self.device.allocate(sources.phases(PassedMemory::new(0)).1)?;
+                (sources.phases(PassedMemory::new(halves.pointer())).0, vec![values, halves])
             };
             let plan = FusedStepPlan { tokens, config: &config, phases: &phases, ropes, inputs };
             if let Some(step) = FusedStep::new(self.device, self.compiler, &plan, memory)? {

@@ -26,6 +26,11 @@ pub(crate) trait LaunchStrategy: Send {
     /// Whether it can run steps of this size now.
     fn serves(&self, size: StepSize) -> bool;
 
+    /// The tokens of its largest step, if larger ones are launched in another way.
+    fn border(&self) -> Option<usize> {
+        None
+    }
+
     /// Plans a step that it serves, and appends what its launches need to the step's inputs.
     fn plan(&mut self, _step: &Step, _words: &mut Vec<u32>) {}
 
@@ -40,6 +45,11 @@ impl Strategies {
     /// Those for the fewest tokens come first: they are the fastest for the steps they serve.
     pub(crate) fn new(list: Vec<Box<dyn LaunchStrategy>>) -> Strategies {
         Strategies(list)
+    }
+
+    /// The largest steps of strategies that others follow.
+    pub(crate) fn borders(&self) -> Vec<usize> {
+        self.0.iter().filter_map(|strategy| strategy.border()).collect()
     }
 
     /// See [`LaunchStrategy::finish_compiling`].

@@ -6,8 +6,8 @@ use tern_graph::Graph;
 use super::fuse::Fused;
 use super::passed_halves::{NORMED_FACTOR, PASSED_FACTOR, order, passed_factor, passes_before_norm};
 use crate::shared::{
-    BITS_ORDER, CHUNK, FRESH_X, FragmentArgs, LinearArgs, PASSED_IN_BITS_ORDER, PASSED_Y, PassedArgs, Phase,
-    TILE,
+    BITS_ORDER, CHUNK, FRAGMENT_TOKENS, FRESH_X, FragmentArgs, LinearArgs, PASSED_IN_BITS_ORDER, PASSED_Y,
+    PassedArgs, Phase, TILE,
 };
 
 /// Memory of what phases pass, written once per step: no reader takes a half of the step before for one of this step.
@@ -15,13 +15,12 @@ use crate::shared::{
 pub(crate) struct PassedMemory {
     at: u64,
     bytes: u64,
-    tokens: usize,
 }
 
 impl PassedMemory {
-    /// Memory from an address on, for steps of up to `tokens`.
-    pub(crate) fn new(at: u64, tokens: usize) -> PassedMemory {
-        PassedMemory { at, bytes: 0, tokens }
+    /// Memory from an address on.
+    pub(crate) fn new(at: u64) -> PassedMemory {
+        PassedMemory { at, bytes: 0 }
     }
 
     fn take(&mut self, bytes: usize) -> u64 {
@@ -34,8 +33,8 @@ impl PassedMemory {
     fn x(&mut self, l: &LinearArgs) -> PassedX {
         let columns = l.chunks as usize * CHUNK;
         PassedX {
-            halves: self.take(columns * self.tokens * 2),
-            squares: self.take(columns / TILE * self.tokens * 4),
+            halves: self.take(columns * FRAGMENT_TOKENS * 2),
+            squares: self.take(columns / TILE * FRAGMENT_TOKENS * 4),
         }
     }
 }
@@ -198,7 +197,7 @@ mod tests {
         let barriers = vec![false; phases.len()];
         let (graph, fused, phases, passed) = (&graph, &fused[..], &phases[..], &passed[..]);
         let sources = BatchSources { graph, fused, phases, passed, barriers: &barriers };
-        let (all, bytes) = sources.phases(PassedMemory::new(1 << 20, 8));
+        let (all, bytes) = sources.phases(PassedMemory::new(1 << 20));
         let mut linears = vec![];
         for BatchPhase { phase, flags, .. } in &all {
             if let Phase::Linear(l) = phase {

@@ -20,9 +20,20 @@ impl KernelConfig {
         self.formats.iter().any(|f| f.offsets)
     }
 
+    /// Floats of sums of x per chunk that a step of one token needs: of 16 columns for offsets, of a chunk for codes that
+    /// are stored with an offset.
+    pub(crate) fn sums_of_x(&self) -> usize {
+        if self.offset_sums() { 8 } else { usize::from(self.formats.iter().any(Layout::is_raised)) }
+    }
+
     /// Whether a part of a linear is of halves.
     pub(crate) fn has_halves(&self, l: &LinearArgs) -> bool {
         l.part[..l.parts as usize].iter().any(|p| self.formats[p.format as usize].is_halves())
+    }
+
+    /// Whether a linear is of codes that few tokens are multiplied with in their places (`kernels/placed.cuh`).
+    pub(crate) fn has_placed(&self, l: &LinearArgs) -> bool {
+        l.part[..l.parts as usize].iter().all(|p| self.formats[p.format as usize].is_placed())
     }
 
     /// The definitions that kernels are compiled with.

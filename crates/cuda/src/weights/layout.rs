@@ -77,6 +77,16 @@ impl Layout {
         self.bits == 1
     }
 
+    /// Whether codes are stored plus 2, so that they are not negative: those of two bits.
+    pub(crate) fn is_raised(&self) -> bool {
+        (self.bits, self.low) == (2, 0)
+    }
+
+    /// Whether codes can be multiplied where they are in their bytes (`kernels/placed.cuh`).
+    pub(crate) fn is_placed(&self) -> bool {
+        (self.is_signs() || self.is_raised()) && !self.offsets && self.groups() == 1
+    }
+
     /// Bytes of a record.
     pub(crate) fn bytes(&self) -> usize {
         self.offsets_at() + if self.offsets { 32 * self.groups() } else { 0 }

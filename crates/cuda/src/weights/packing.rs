@@ -212,6 +212,7 @@ mod tests {
         let all = l.bits + l.low;
         let code = match l.is_signs() {
             true => 1 - 2 * code,
+            _ if l.is_raised() => code - 2,
             _ if code >> (all - 1) == 1 => code - (1 << all),
             _ => code,
         };

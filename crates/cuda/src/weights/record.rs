@@ -40,7 +40,7 @@ struct BitRange {
 }
 
 impl Layout {
-    /// Codes as they are stored: of one bit, set for -1; others signed, in the low bits.
+    /// Codes as they are stored: of one bit, set for -1; of two, plus 2; others signed, in the low bits.
     pub(super) fn stored(&self, codes: &[i8], stored: &mut [u8; CHUNK]) {
         let mut each = |f: fn(u8, u8) -> u8, by: i32| {
             stored.iter_mut().zip(codes).for_each(|(s, c)| *s = f(*c as u8, by as u8));
@@ -49,6 +49,9 @@ impl Layout {
             1 => each(|c, _| c >> 7, 0),
             _ if self.negated => each(|c, _| c.wrapping_neg(), 0),
             _ => each(u8::wrapping_sub, self.centre),
+        }
+        if self.is_raised() {
+            stored.iter_mut().for_each(|s| *s ^= 2); // also those behind the end of a row: they are zeros
         }
     }
 

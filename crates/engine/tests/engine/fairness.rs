@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 
-use tern_engine::{Batch, Capacity, Event, Limits, Request, RequestId, Runner, Scheduler, ScriptedRunner};
+use tern_engine::{
+    Batch, Capacity, Event, Limits, Request, RequestId, Runner, Scheduler, ScriptedRunner, StepRules,
+};
 
 const MANY: u64 = 1;
 const ONE: u64 = 2;
@@ -54,7 +56,9 @@ impl Driven {
     }
 
     fn step(&mut self) {
-        let batch = self.scheduler.plan_few(usize::MAX, |all, _| self.decoding.min(all));
+        let batch = self
+            .scheduler
+            .plan_sized(usize::MAX, &StepRules { few: &|all, _| self.decoding.min(all), size: &|all| all });
         self.sizes.push(batch.entries.len());
         let batch = Some(batch).filter(|batch| !batch.entries.is_empty());
         assert!(

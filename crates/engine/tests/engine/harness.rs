@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tern_engine::{
     Batch, Capacity, Constraint, Event, Finish, Limits, Request, RequestId, Runner, Scheduler,
-    SharedConstraint, Stats,
+    SharedConstraint, Stats, StepRules,
 };
 
 /// A request, and in which steps it arrives and is cancelled.
@@ -101,7 +101,10 @@ pub(crate) fn run(
         }
         let budget = budgets[step % budgets.len()];
         // any size of steps while clients compete
-        let batch = scheduler.plan_few(budget, |all, _| 1 + budget % all);
+        let batch = scheduler.plan_sized(
+            budget,
+            &StepRules { few: &|all, _| 1 + budget % all, size: &|all| 1 + budget * 7 % all.max(1) },
+        );
         if in_flight.is_empty() && batch.entries.is_empty() != scheduler.is_idle() {
             return Err(format!("planned {batch:?} with {:?}", scheduler.stats()));
         }

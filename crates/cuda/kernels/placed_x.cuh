@@ -1,0 +1,53 @@
+// x of up to four tokens as integers for placed codes (placed.cuh), from halves (x_fragments.cuh). Columns 2 t and 2 t + 1 of the matrix
+// unit are the high and the low bytes of token t.
+
+constexpr int PLACED_HIGH = 254; // a low byte is -127 to 127
+constexpr float HIGH_MOST = 126;
+
+DEVICE u32 larger_magnitude2(u32 a, u32 b) {
+    u32 larger;
+    asm("{ .reg .b32 t; abs.f16x2 t, %2; max.NaN.f16x2 %0, %1, t; }" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+}
+
+struct PlacedX {
+    u32 b[8];
+    float by, sum; // see multiply_placed: of the token that the lane has sums of
+};
+
+// The lane's halves of token g / 2 become its operands: of even g the high bytes, of odd g the low ones.
+template <class F> DEVICE PlacedX placed_x(const u32 (&x)[16], int lane) {
+    constexpr u32 MAGIC = 0x66006600, LESS = 0xe600e600; // 1536: halves from here on are integers
+    constexpr int LARGEST = 1 << Places<F>::power(Places<F>::PER / 2 - 1);
+    PlacedX result;
+    u32 most2 = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++) most2 = larger_magnitude2(most2, x[i]);
+    most2 = larger_magnitude2(most2, __shfl_xor_sync(0xffffffff, most2, 1));
+    most2 = larger_magnitude2(most2, __shfl_xor_sync(0xffffffff, most2, 2));
+    float most = larger_magnitude(low_half(most2), high_half(most2));
+    // a number that is not finite makes the scale so
+    float factor = most < INFINITY && most > 0 ? fminf(HIGH_MOST / LARGEST * reciprocal(most), 65504.f / LARGEST) : 0.f;
+    u32 factors = to_half2<true>(factor, factor);
+    float rounded = low_half(factors), scale = rounded > 0 ? reciprocal(rounded) : most;
+    bool low = lane / 4 % 2;
+    auto integers = [&](u32 halves, u32 by) {
+        u32 high = half2_fma(halves, by, MAGIC);
+        u32 rest = half2_fma(halves, by, half2_add(high, LESS) ^ 0x80008000u);
+        u32 lower = half2_fma(rest, 0x5bf05bf0u, MAGIC); // times 254
+        return low ? lower : high;
+    };
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        u32 by = half2_mul(factors, 0x3c003c00u + 0x04000400u * Places<F>::power(j)); // times the power of two
+        u32 first = integers(x[F::SIGNS ? j : 2 * j], by), second = integers(x[F::SIGNS ? 8 + j : 2 * j + 1], by);
+        result.b[j] = __byte_perm(first, second, 0x6240);
+    }
+    int all[2];
+    Places<F>::template sums<PLACED_HIGH>(all, result.b, [](int, int) { return 0x01010101u * (F::SIGNS ? 0xff : 0x55); });
+    scale = __shfl_sync(0xffffffff, scale, lane % 4 * 8);
+    // a set bit is -1, another one 1; codes of two bits are plus 2, and their scales are those of codes times UNIT
+    result.by = scale * (F::SIGNS ? -2.f / (PLACED_HIGH * Places<F>::UNIT) : 1.f / PLACED_HIGH);
+    result.sum = (F::SIGNS ? -0.5f : -2.f) * result.by * (float)all[0];
+    return result;
+}
