@@ -11,6 +11,7 @@ mod import;
 mod matrix;
 mod quantized;
 mod rope;
+mod sentence;
 mod shards;
 mod tokenizer;
 
@@ -44,15 +45,39 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
     let Shards { entries, files } = Shards::open(folder, access)?;
     let weights = quantized::weights(entries, &config)?;
     let mut import = Import::new(config, family.arch, weights)?;
-    if let Some(name) = folder.file_name() {
-        import.metadata.insert("general.name", Value::String(name.to_string_lossy().into_owned()));
+    if let Some(name) = name_of(folder) {
+        import.metadata.insert("general.name", Value::String(name));
     }
     (family.prepare)(&mut import)?;
     import.set_keys(family)?;
     import.set_rope()?;
     import.rename(family)?;
+    sentence::import(folder, access, &mut import)?;
     let rows = import.tensors.get("token_embd.weight").map_or(0, |t| t.rows());
     tokenizer::import(folder, &mut import, rows)?;
     let Import { metadata, tensors, .. } = import;
     Ok(Checkpoint { metadata, tensors, dialect: Dialect::Ggml, files })
+}
+
+/// The name of a folder, or of the repository whose snapshot it is: `models--org--repo/snapshots/COMMIT`.
+fn name_of(folder: &Path) -> Option<String> {
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));
+    let repository = snapshots.and_then(Path::parent).and_then(name);
+    let of_repository = repository.as_deref().and_then(|r| r.strip_prefix("models--")?.split_once("--"));
+    of_repository.map(|(_, repo)| repo.to_string()).or_else(|| name(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_has_the_name_of_its_repository() {
+        let name = |path: &str| name_of(Path::new(path));
+        assert_eq!(name("hub/models--org--some-model/snapshots/0123").as_deref(), Some("some-model"));
+        assert_eq!(name("a/snapshots/x").as_deref(), Some("x"));
+        assert_eq!(name("folder").as_deref(), Some("folder"));
+        assert_eq!(name("/"), None);
+    }
 }
