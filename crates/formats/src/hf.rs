@@ -15,6 +15,7 @@ mod sentence;
 mod shards;
 mod tokenizer;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use indexmap::IndexMap;
@@ -22,8 +23,12 @@ use tern_quant::Dialect;
 
 use self::config::Config;
 use self::import::Import;
+use self::matrix::Matrix;
 use self::shards::Shards;
-use crate::{Access, Checkpoint, FormatError, Metadata, Value, shown};
+use crate::{Access, Checkpoint, FormatError, Metadata, Value, safetensors, shown};
+
+/// The key of the number of quantised matrices that no block format has exactly: they are F16, rounded.
+pub const ROUNDED: &str = "tern.rounded_matrices";
 
 /// The `tokenizer.*` keys of a folder with a `tokenizer.json`, with nothing else of the model.
 pub fn folder_tokenizer(folder: &Path) -> Result<Metadata, FormatError> {
@@ -43,8 +48,17 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
         FormatError::Config(format!("config.json: architecture {} is not supported", shown(name)))
     })?;
     let Shards { entries, files } = Shards::open(folder, access)?;
+    let is_float = |entry: &safetensors::Entry| matrix::float_format(entry.dtype).is_some();
+    let plain: HashSet<String> =
+        entries.iter().filter(|(_, e)| is_float(e)).map(|(n, _)| n.clone()).collect();
     let weights = quantized::weights(entries, &config)?;
+    let is_rounded =
+        |(name, matrix): &(&String, &Matrix)| matrix.quant == &tern_quant::F16 && !plain.contains(*name);
+    let rounded = weights.iter().filter(is_rounded).count();
     let mut import = Import::new(config, family.arch, weights)?;
+    if rounded > 0 {
+        import.metadata.insert(ROUNDED, Value::Uint(rounded as u64));
+    }
     if let Some(name) = name_of(folder) {
         import.metadata.insert("general.name", Value::String(name));
     }

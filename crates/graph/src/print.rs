@@ -88,7 +88,10 @@ impl fmt::Display for Graph {
                 Op::HostExperts { piece, .. } => write!(f, " piece {piece}")?,
                 Op::Conv { weight: w, bias, layer, silu, .. } => {
                     write!(f, " {}", weight(*w))?;
-                    layer.map_or(write!(f, " centred"), |layer| write!(f, " state {layer}"))?;
+                    match layer {
+                        Some(layer) => write!(f, " state {layer}")?,
+                        None => write!(f, " centred")?,
+                    }
                     write!(f, "{}", if *silu { " silu" } else { "" })?;
                     bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
                 }

@@ -114,6 +114,11 @@ impl Model {
     ) -> Result<Model, Error> {
         let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
         tokenizer.warnings().iter().for_each(|warning| progress.warn(warning));
+        if let Some(count) = opened.metadata.optional_usize(tern_formats::ROUNDED)? {
+            progress.warn(&format!(
+                "{count} quantised matrices of the folder are run as F16, rounded: no format has their weights exactly"
+            ));
+        }
         let template = chat_template(&tokenizer, options.chat_template.as_deref())?;
         let pooling = pooling(options.pooling, &opened.model, &opened.metadata)?;
         let name = opened.name.clone();

@@ -56,6 +56,9 @@ fn config(folder: &Path, path: &str) -> Result<Config, FormatError> {
 fn pooling(folder: &Path, path: &str, import: &mut Import) -> Result<(), FormatError> {
     let config = config(folder, path)?;
     let named = match config.get("pooling_mode") {
+        Some(Json::Array(modes)) => {
+            Some(modes.iter().filter_map(|mode| mode.as_str().map(String::from)).collect())
+        }
         Some(mode) => mode.as_str().map(|mode| vec![mode.to_string()]),
         None => {
             let prefix = "pooling_mode_";
