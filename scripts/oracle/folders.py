@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Records the logits of `transformers` for tiny models of every architecture that safetensors folders may have.
+"""Records the logits, rows of tokens or scores of `transformers` for tiny models of every architecture that safetensors folders may have.
 
     folders.py [NAME...]        into fixtures/safetensors/NAME.json
 
-A fixture has the `config.json`, the names and shapes of the tensors as `transformers` saves them, and some logits. The weights are not
+A fixture has the `config.json`, the names and shapes of the tensors as `transformers` saves them, and some logits: those of some positions,
+of an encoder its rows of these tokens, of a classifier its scores. The weights are not
 stored: value i of a tensor is `offset + gain * u`, where u in [-1, 1) is made of the upper 24 bits of splitmix64(fnv1a(name) + i). Needs
 torch, transformers and safetensors from PyPI.
 """
@@ -37,6 +38,11 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
 YARN = {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "long_factor": [1.0 + 0.3 * i for i in range(8)],
         "short_factor": [1.0 + 0.1 * i for i in range(8)], "original_max_position_embeddings": 512}
+GRANITE_MAMBA = {
+    "num_hidden_layers": 4, "layer_types": ["mamba", "attention", "mamba", "attention"], "shared_intermediate_size": 48, "mamba_n_heads": 8,
+    "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "embedding_multiplier": 2.0, "residual_multiplier": 0.7,
+    "attention_multiplier": 0.3, "logits_scaling": 3.0}
+NEMOTRON = {"head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2}
 MODELS = {
     "llama": ("LlamaConfig", {"rope_parameters": LLAMA3, "attention_bias": True}),
     "mistral": ("MistralConfig", {"head_dim": 24, "sliding_window": None}),
@@ -71,7 +77,31 @@ MODELS = {
     "lfm2moe": ("Lfm2MoeConfig", {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "full_attention"], **EXPERTS, "num_dense_layers": 1}),
     # one group: with several, transformers normalises all of them together, and the models' own code each alone
     "mamba2": ("Mamba2Config", {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2, "num_hidden_layers": 2}),
+    "gemma4moe": ("Gemma4TextConfig", {"head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "num_hidden_layers": 6, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}),
+    "granite-hybrid": ("GraniteMoeHybridConfig", {**GRANITE_MAMBA, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "granite-hybrid-dense": ("GraniteMoeHybridConfig", {**GRANITE_MAMBA, "num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": "rope"}),
+    "falcon-h1": ("FalconH1Config", {
+        "mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "embedding_multiplier": 1.5, "lm_head_multiplier": 0.7,
+        "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.9, "key_multiplier": 0.6, "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.8,
+        "mlp_multipliers": [0.9, 1.3], "ssm_multipliers": [0.7, 1.1, 0.8, 1.2, 0.9]}),
+    "nemotron-h": ("NemotronHConfig", {**NEMOTRON, "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"]}),
+    "nemotron-h-moe": ("NemotronHConfig", {**NEMOTRON, "layers_block_type": ["mamba", "moe", "attention", "moe"], "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 1.5}),
     "gemma4": ("Gemma4TextConfig", {"head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "num_hidden_layers": 6, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}),
+}
+# sizes of encoders, and their classes
+ENCODER = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+           "max_position_embeddings": 64, "pad_token_id": 0}
+ENCODERS = {
+    "bert": ("BertConfig", "BertModel", {}),
+    "bert-rank": ("BertConfig", "BertForSequenceClassification", {"num_labels": 1}),
+    "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaModel", {"pad_token_id": 1, "type_vocab_size": 1}),
+    "xlm-roberta-rank": ("XLMRobertaConfig", "XLMRobertaForSequenceClassification", {"pad_token_id": 1, "type_vocab_size": 1, "num_labels": 3}),
+    "nomic-bert": ("NomicBertConfig", "NomicBertModel", {}),
+    "jina-v3": ("JinaEmbeddingsV3Config", "JinaEmbeddingsV3Model", {"pad_token_id": 1}),
+    "modern-bert": ("ModernBertConfig", "ModernBertModel", {"local_attention": 8, "num_hidden_layers": 4}),
+    "modern-bert-rank": ("ModernBertConfig", "ModernBertForSequenceClassification", {"local_attention": 8, "num_labels": 1, "classifier_pooling": "mean"}),
+    "eurobert": ("EuroBertConfig", "EuroBertModel", {"num_key_value_heads": 2}),
+    "gemma-embedding": ("Gemma3TextConfig", "Gemma3TextModel", {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 8, "query_pre_attn_scalar": 16, "num_hidden_layers": 7, "use_bidirectional_attention": True}),
 }
 
 
@@ -96,7 +126,7 @@ def values(name: str, shape: list[int], gain: float, offset: float) -> np.ndarra
 
 def size_of(name: str, shape: list[int], plus_one: bool) -> tuple[float, float]:
     """Gain and offset of a tensor: sizes at which every part of a layer matters."""
-    if "norm" in name and len(shape) == 1:
+    if ("norm" in name.lower() or "emb_ln" in name) and len(shape) == 1 and not name.endswith(".bias"):
         return 0.25, 0.0 if plus_one else 1.0
     if name.endswith("A_log"):
         return 0.5, 0.0
@@ -112,14 +142,21 @@ def size_of(name: str, shape: list[int], plus_one: bool) -> tuple[float, float]:
 
 
 def record(name: str) -> None:
-    config_name, more = MODELS[name]
     torch.manual_seed(0)
-    config = getattr(transformers, config_name)(**{**SIZES, **more})
-    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    if name in ENCODERS:
+        config_name, class_name, more = ENCODERS[name]
+        config = getattr(transformers, config_name)(**{**ENCODER, **more})
+        auto = getattr(transformers, class_name)
+        model = auto(config).float().eval()
+    else:
+        config_name, more = MODELS[name]
+        config = getattr(transformers, config_name)(**{**SIZES, **more})
+        auto = transformers.AutoModelForCausalLM
+        model = auto.from_config(config).float().eval()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         config_json = json.loads((Path(folder) / "config.json").read_text())
-        plus_one = name.startswith("gemma2") or name.startswith("gemma3") or name.startswith("qwen35") or name == "qwen3next"
+        plus_one = name.startswith("gemma2") or name.startswith("gemma3") or name == "gemma-embedding" or name.startswith("qwen35") or name == "qwen3next"
         tensors, made = [], {}
         with safe_open(str(Path(folder) / "model.safetensors"), "numpy") as file:
             for key in sorted(file.keys()):
@@ -128,10 +165,11 @@ def record(name: str) -> None:
                 tensors.append({"name": key, "shape": shape, "gain": gain, "offset": offset})
                 made[key] = values(key, shape, gain, offset)
         save_file(made, str(Path(folder) / "model.safetensors"), metadata={"format": "pt"})
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         with torch.no_grad():
-            logits = model(torch.tensor([TOKENS]), use_cache=False).logits[0].float().numpy()
-    rows = [[float(f"{x:.7g}") for x in logits[p]] for p in POSITIONS]
+            out = model(torch.tensor([TOKENS]), **({} if name in ENCODERS else {"use_cache": False}))
+        logits = (out.logits if "logits" in out else out.last_hidden_state)[0].float().numpy()
+    rows = [[float(f"{x:.7g}") for x in row] for row in (logits[None] if logits.ndim == 1 else logits[POSITIONS])]
     fixture = {"transformers": transformers.__version__, "config": config_json, "tensors": tensors, "tokens": TOKENS,
                "positions": POSITIONS, "logits": rows}
     OUT.mkdir(parents=True, exist_ok=True)
@@ -141,7 +179,7 @@ def record(name: str) -> None:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or MODELS:
+    for name in sys.argv[1:] or [*MODELS, *ENCODERS]:
         record(name)
 
 

@@ -149,6 +149,7 @@ impl Compiled {
             (Work::Quantize, _, Cut::Rows | Cut::Runs(_)) => quantizes,
             (Work::StoreKv, Op::Attend { kv: Some(_), .. }, Cut::Rows | Cut::Runs(_)) => self.kv.is_some(),
             (Work::Compute, Op::Attend { .. }, Cut::Alone) => self.kv.is_some(),
+            (Work::Compute, Op::Conv { layer: None, .. }, Cut::Alone) => true,
             (Work::Compute, Op::Conv { .. } | Op::Delta { .. } | Op::Scan { .. }, Cut::Alone) => {
                 self.state.is_some()
             }

@@ -152,10 +152,12 @@ impl Run<'_> {
         scratch: &mut RecurrentScratch,
         share: impl Fn(usize) -> I,
     ) {
+        if let Op::Conv { .. } = &self.program.graph.nodes[link.node].op {
+            return self.conv(link, scratch, share);
+        }
         let Some(state) = &self.program.state else { return self.refuse(link.node) };
         let vector = |id: WeightId| self.program.vector(id);
         match &self.program.graph.nodes[link.node].op {
-            Op::Conv { .. } => self.conv(link, state, scratch, share),
             Op::Delta { qkv, decay, beta, weights, layer, args } => {
                 let (rate, bias) = (vector(weights.rate), vector(weights.bias));
                 let delta = Delta { qkv: *qkv, decay: *decay, beta: *beta, rate, bias, args };
@@ -274,7 +276,6 @@ impl Run<'_> {
     fn conv<I: Iterator<Item = Range<usize>>>(
         &self,
         link: Link,
-        state: &State,
         scratch: &mut RecurrentScratch,
         share: impl Fn(usize) -> I,
     ) {
@@ -284,7 +285,13 @@ impl Run<'_> {
         let (width, taps) = (self.program.graph.width(x), self.program.graph.weight(weight).cols);
         let (weights, bias) = (self.program.vector(weight), bias.map(|b| self.program.vector(b))); // [taps, width]
         let (slices, each, old) = (&self.step.slices, width.div_ceil(CONV_COLUMNS), taps - 1);
-        let state = &state.layers[layer];
+        let state = match (layer, &self.program.state) {
+            (Some(layer), Some(state)) => Some(&state.layers[layer]),
+            (Some(_), None) => return self.refuse(link.node),
+            (None, _) => None,
+        };
+        // rows of the window before the token, which are outside the slice for its first ones
+        let before_token = if state.is_some() { old } else { old / 2 };
         for item in share(slices.len() * each).flatten() {
             let (slice, first) = (item / each, item % each * CONV_COLUMNS);
             let (columns, rows) = (first..width.min(first + CONV_COLUMNS), self.rows_of(slice));
@@ -295,17 +302,19 @@ impl Run<'_> {
             };
             scratch.before.clear();
             for row in 0..old {
-                match read {
+                match state.zip(read) {
                     // SAFETY: see `work`; some columns of a slice are one item, and no slice reads what another one writes.
-                    Some(read) => scratch.before.extend(unsafe { state.get(slot(read, row)) }),
+                    Some((state, read)) => scratch.before.extend(unsafe { state.get(slot(read, row)) }),
                     None => scratch.before.resize(scratch.before.len() + columns.len(), 0.0),
                 }
             }
-            // the row that is `back` tokens before the slice's end, counted from the first of the old rows
+            // a row by its number, counted from the first row before the slice; those after it are zeros, as those before a text
             let before = &scratch.before;
-            let window = |index: usize| match index.checked_sub(old) {
-                None => &before[index * columns.len()..][..columns.len()],
-                Some(token) => self.read(x, (rows.start + token) * width + columns.start, columns.len()),
+            let window = |index: usize| match index.checked_sub(before_token) {
+                Some(token) if token < rows.len() => {
+                    self.read(x, (rows.start + token) * width + columns.start, columns.len())
+                }
+                _ => &before[index.min(before_token - 1) * columns.len()..][..columns.len()],
             };
             let each_tap = |tap: usize| &weights[tap.min(old) * width..][columns.clone()];
             let tap_rows: [&[f32]; MAX_TAPS] = std::array::from_fn(each_tap);
@@ -320,6 +329,7 @@ impl Run<'_> {
                 let at = (rows.start + token) * width + columns.start;
                 self.finish(link, at, columns.len(), |out| (self.kernels.convolve)(&conv, out));
             }
+            let Some(state) = state else { continue };
             for row in 0..old {
                 // SAFETY: as above.
                 unsafe { state.get_mut(slot(write, row)) }.copy_from_slice(window(rows.len() + row));

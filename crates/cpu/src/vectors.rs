@@ -56,6 +56,18 @@ impl Cell for u16 {
     }
 }
 
+impl Cell for f32 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(p: *const f32) -> V {
+        // SAFETY: the contract of this function.
+        unsafe { V::load(p) }
+    }
+    #[inline(always)]
+    fn float(self) -> f32 {
+        self
+    }
+}
+
 impl Cell for i8 {
     #[inline(always)]
     unsafe fn load<V: Vector>(p: *const i8) -> V {

@@ -65,10 +65,40 @@ template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
     }
 }
 
+// As many tokens of the text before a token as after it. Tokens of one text have one number in the list of slices.
+template <int TAPS> DEVICE void convolve_centred(const ConvArgs& a, int column) {
+    constexpr int BESIDE = TAPS / 2;
+    int tokens = a.inputs[TOKENS], each = (tokens + gridDim.y - 1) / gridDim.y;
+    int first = blockIdx.y * each, end = min(first + each, tokens);
+    const u32* texts = a.inputs + a.inputs[SLICES_AT];
+    float taps[TAPS], bias = a.bias ? a.bias[column] : 0.f;
+#pragma unroll
+    for (int j = 0; j < TAPS; j++) taps[j] = a.taps[(long)column * TAPS + j];
+    wait_for_launches();
+    for (int token = first; token < end; token++) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) {
+            int at = token + j - BESIDE;
+            if (at >= 0 && at < tokens && texts[at] == texts[token]) sum += load_float(row_of(a.x, at) + column) * taps[j];
+        }
+        sum += bias;
+        if (a.silu) sum /= 1.f + expf(-sum);
+        row_of(a.y, token)[column] = sum;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(CONV_THREADS) convolve(const __grid_constant__ ConvArgs a) {
     begin_next_launch();
     int column = blockIdx.x * CONV_THREADS + threadIdx.x;
     if (column >= a.width) return wait_for_launches();
+    if (!a.state) {
+        switch (a.taps_count) {
+            case 3: return convolve_centred<3>(a, column);
+            case 5: return convolve_centred<5>(a, column);
+            default: return convolve_centred<7>(a, column);
+        }
+    }
     switch (a.taps_count) {
         case 2: return convolve_column<2>(a, column);
         case 3: return convolve_column<3>(a, column);

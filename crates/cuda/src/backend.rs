@@ -90,6 +90,9 @@ impl Cuda {
             KvCells::F16 => (KvCell::Half, 2),
             KvCells::Int8 => (KvCell::Int8, 1),
             KvCells::Fp8 => (KvCell::Fp8, 1),
+            KvCells::F32 => {
+                return Err(BackendError::Invalid("keys and values in f32: the device keeps f16".into()));
+            }
         };
         let layers = spec.layers.iter().enumerate().map(|(i, l)| {
             let slots = spec.pages_of(i) * spec.page_len * l.kv_heads;

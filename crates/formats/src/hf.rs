@@ -11,9 +11,11 @@ mod import;
 mod matrix;
 mod quantized;
 mod rope;
+mod sentence;
 mod shards;
 mod tokenizer;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use indexmap::IndexMap;
@@ -21,8 +23,12 @@ use tern_quant::Dialect;
 
 use self::config::Config;
 use self::import::Import;
+use self::matrix::Matrix;
 use self::shards::Shards;
-use crate::{Access, Checkpoint, FormatError, Metadata, Value, shown};
+use crate::{Access, Checkpoint, FormatError, Metadata, Value, safetensors, shown};
+
+/// The key of the number of quantised matrices that no block format has exactly: they are F16, rounded.
+pub const ROUNDED: &str = "tern.rounded_matrices";
 
 /// The `tokenizer.*` keys of a folder with a `tokenizer.json`, with nothing else of the model.
 pub fn folder_tokenizer(folder: &Path) -> Result<Metadata, FormatError> {
@@ -42,17 +48,50 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
         FormatError::Config(format!("config.json: architecture {} is not supported", shown(name)))
     })?;
     let Shards { entries, files } = Shards::open(folder, access)?;
+    let is_float = |entry: &safetensors::Entry| matrix::float_format(entry.dtype).is_some();
+    let plain: HashSet<String> =
+        entries.iter().filter(|(_, e)| is_float(e)).map(|(n, _)| n.clone()).collect();
     let weights = quantized::weights(entries, &config)?;
+    let is_rounded =
+        |(name, matrix): &(&String, &Matrix)| matrix.quant == &tern_quant::F16 && !plain.contains(*name);
+    let rounded = weights.iter().filter(is_rounded).count();
     let mut import = Import::new(config, family.arch, weights)?;
-    if let Some(name) = folder.file_name() {
-        import.metadata.insert("general.name", Value::String(name.to_string_lossy().into_owned()));
+    if rounded > 0 {
+        import.metadata.insert(ROUNDED, Value::Uint(rounded as u64));
+    }
+    if let Some(name) = name_of(folder) {
+        import.metadata.insert("general.name", Value::String(name));
     }
     (family.prepare)(&mut import)?;
     import.set_keys(family)?;
     import.set_rope()?;
     import.rename(family)?;
+    sentence::import(folder, access, &mut import)?;
     let rows = import.tensors.get("token_embd.weight").map_or(0, |t| t.rows());
     tokenizer::import(folder, &mut import, rows)?;
     let Import { metadata, tensors, .. } = import;
     Ok(Checkpoint { metadata, tensors, dialect: Dialect::Ggml, files })
+}
+
+/// The name of a folder, or of the repository whose snapshot it is: `models--org--repo/snapshots/COMMIT`.
+fn name_of(folder: &Path) -> Option<String> {
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));
+    let repository = snapshots.and_then(Path::parent).and_then(name);
+    let of_repository = repository.as_deref().and_then(|r| r.strip_prefix("models--")?.split_once("--"));
+    of_repository.map(|(_, repo)| repo.to_string()).or_else(|| name(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_has_the_name_of_its_repository() {
+        let name = |path: &str| name_of(Path::new(path));
+        assert_eq!(name("hub/models--org--some-model/snapshots/0123").as_deref(), Some("some-model"));
+        assert_eq!(name("a/snapshots/x").as_deref(), Some("x"));
+        assert_eq!(name("folder").as_deref(), Some("folder"));
+        assert_eq!(name("/"), None);
+    }
 }

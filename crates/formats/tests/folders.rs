@@ -281,3 +281,143 @@ fn damaged_folders_open_or_are_refused() {
     }
     assert!(opened > 50, "{opened} opened");
 }
+
+#[test]
+fn modules_of_sentence_transformers_are_part_of_the_model() {
+    let folder = folder();
+    let write = |file: &str, text: &str| fs::write(folder.path().join(file), text).unwrap();
+    let module = |kind: &str, path: &str| json!({ "type": format!("sentence_transformers.models.{kind}"), "path": path });
+    for path in ["1_Pooling", "2_Dense", "3_Dense"] {
+        fs::create_dir(folder.path().join(path)).unwrap();
+    }
+    let dense = |rows: u64, activation: &str| {
+        json!({ "in_features": 8, "out_features": rows, "bias": true, "activation_function": activation })
+            .to_string()
+    };
+    let identity = "torch.nn.modules.linear.Identity";
+    write(
+        "modules.json",
+        &json!([
+            module("Transformer", ""),
+            module("Pooling", "1_Pooling"),
+            module("Dense", "2_Dense"),
+            module("Dense", "3_Dense"),
+            module("Normalize", "4_Normalize"),
+        ])
+        .to_string(),
+    );
+    write(
+        "1_Pooling/config.json",
+        &json!({ "pooling_mode_cls_token": false, "pooling_mode_lasttoken": true }).to_string(),
+    );
+    write("2_Dense/config.json", &dense(6, identity));
+    write("3_Dense/config.json", &dense(3, identity));
+    let linear = |rows: u64| safetensors(&[("linear.weight", &[rows, 8]), ("linear.bias", &[rows])]);
+    fs::write(folder.path().join("2_Dense/model.safetensors"), linear(6)).unwrap();
+    fs::write(folder.path().join("3_Dense/model.safetensors"), linear(3)).unwrap();
+    let model = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(model.metadata.get("llama.pooling_type"), Some(&Key::Uint(3)));
+    assert_eq!(model.metadata.get("llama.dense_3_feat_out"), Some(&Key::Uint(3)));
+    assert_eq!(model.tensors["dense_2.weight"].dims, [8, 6]);
+    assert_eq!(model.tensors["dense_3.bias"].dims, [3]);
+
+    write("1_Pooling/config.json", &json!({ "pooling_mode": "mean" }).to_string());
+    let model = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(model.metadata.get("llama.pooling_type"), Some(&Key::Uint(1)));
+
+    for (file, text, want) in [
+        (
+            "1_Pooling/config.json",
+            json!({ "pooling_mode_max_tokens": true }).to_string(),
+            "1_Pooling/config.json: pooling pooling_mode_max_tokens: want one of mean, cls and lasttoken",
+        ),
+        (
+            "1_Pooling/config.json",
+            json!({ "pooling_mode": ["mean", "max"] }).to_string(),
+            "1_Pooling/config.json: pooling mean, max: want one of mean, cls and lasttoken",
+        ),
+        (
+            "2_Dense/config.json",
+            dense(6, "torch.nn.modules.activation.Tanh"),
+            "config.json: `activation_function`: want Identity, file has \"torch.nn.modules.activation.Tanh\"",
+        ),
+        ("2_Dense/config.json", dense(7, identity), "tensor `linear.weight`: want [7, 8], file has [6, 8]"),
+        (
+            "2_Dense/config.json",
+            "{}".into(),
+            "config.json: `activation_function`: want Identity, file has nothing",
+        ),
+        (
+            "modules.json",
+            json!([module("Pooling", "../x")]).to_string(),
+            "modules.json: `path`: want the name of a folder, file has ../x",
+        ),
+        (
+            "modules.json",
+            json!([module("Pooling", "5_Pooling")]).to_string(),
+            "the folder has no 5_Pooling/config.json",
+        ),
+        (
+            "modules.json",
+            json!([module("WordWeights", "1_WordWeights")]).to_string(),
+            "modules.json: module WordWeights is not supported",
+        ),
+        (
+            "modules.json",
+            json!([module("Dense", "2_Dense"), module("Dense", "3_Dense"), module("Dense", "2_Dense")])
+                .to_string(),
+            "modules.json: want at most 2 of Dense",
+        ),
+        (
+            "modules.json",
+            "{}".into(),
+            "modules.json: want a list of modules: invalid type: map, expected a sequence at line 1 column 0",
+        ),
+    ] {
+        let path = folder.path().join(file);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        assert_eq!(refusal(folder.path()), want);
+        fs::write(&path, whole).unwrap();
+    }
+    fs::remove_file(folder.path().join("2_Dense/model.safetensors")).unwrap();
+    assert_eq!(refusal(folder.path()), "the folder has no 2_Dense/model.safetensors");
+}
+
+#[test]
+fn an_index_cannot_name_files_elsewhere() {
+    let folder = folder();
+    for file in ["../model.safetensors", "/etc/passwd", "a\\b"] {
+        let index = json!({ "weight_map": { "x": file } }).to_string();
+        fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+        let want = "model.safetensors.index.json: `x`: want the name of a file beside it";
+        assert_eq!(refusal(folder.path()), want);
+    }
+}
+
+#[test]
+fn the_number_of_rounded_matrices_is_a_key() {
+    let folder = folder();
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().metadata.get(tern_formats::ROUNDED), None);
+    let mut config = config();
+    config["quantization_config"] = json!({ "quant_method": "fp8" });
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), vec![]);
+    let gates = ["mlp.gate_proj", "mlp.up_proj"].map(|part| format!("model.layers.0.{part}.weight"));
+    let scales = gates.clone().map(|name| format!("{name}_scale_inv"));
+    let scales = scales.iter().map(|name| (name.as_str(), &[1u64, 1] as &[u64]));
+    for (name, shape) in TENSORS.iter().copied().chain(scales) {
+        let (dtype, each) = if gates.iter().any(|gate| gate == name) { ("F8_E4M3", 1) } else { ("BF16", 2) };
+        let (start, count) = (data.len(), shape.iter().product::<u64>() as usize);
+        data.resize(start + count * each, 0);
+        header.insert(
+            name.into(),
+            json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()] }),
+        );
+    }
+    let file = with_header(&Value::Object(header).to_string(), &data);
+    fs::write(folder.path().join("model.safetensors"), file).unwrap();
+    let model = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(model.tensors["blk.0.ffn_gate.weight"].quant.name, "F16");
+    assert_eq!(model.metadata.get(tern_formats::ROUNDED), Some(&Key::Uint(2)));
+}

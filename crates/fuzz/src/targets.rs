@@ -1,6 +1,7 @@
 //! The fuzz targets: everything that parses untrusted input.
 
 mod answer;
+mod folder;
 mod http;
 
 use std::path::Path;
@@ -30,6 +31,7 @@ pub(crate) struct Target {
 
 pub(crate) static TARGETS: &[Target] = &[
     Target { name: "gguf", start: gguf, seeds: files, words: FILE_WORDS },
+    Target { name: "folder", start: folder::start, seeds: folder::seeds, words: folder::WORDS },
     Target { name: "tokenizer", start: tokenizer, seeds: files, words: FILE_WORDS },
     Target { name: "template", start: template, seeds: Vec::new, words: TEMPLATE_WORDS },
     Target { name: "schema", start: schema, seeds: Vec::new, words: SCHEMA_WORDS },

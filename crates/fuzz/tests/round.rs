@@ -19,6 +19,11 @@ fn gguf() {
 }
 
 #[test]
+fn folder() {
+    round("folder");
+}
+
+#[test]
 fn tokenizer() {
     round("tokenizer");
 }

@@ -118,7 +118,7 @@ pub trait Backend: Send {
     }
     /// The types of keys and values that it can keep.
     fn kv_cells(&self) -> &'static [KvCells] {
-        &[KvCells::F16, KvCells::Int8]
+        &[KvCells::F16, KvCells::F32, KvCells::Int8]
     }
 
     /// Whether it runs graphs with [`crate::Op::HostExperts`].

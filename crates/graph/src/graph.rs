@@ -253,7 +253,7 @@ impl Graph {
         let mut ops = self.nodes.iter().map(|n| &n.op);
         let whole = ops.any(|op| match op {
             Op::Attend { args, .. } => !args.causal,
-            op => matches!(op, Op::Means { .. }),
+            op => matches!(op, Op::Means { .. } | Op::Conv { layer: None, .. }),
         });
         SequenceRules { positions: tables.min(), whole }
     }

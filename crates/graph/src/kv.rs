@@ -28,6 +28,8 @@ pub enum KvCells {
     /// 16-bit floats.
     #[default]
     F16,
+    /// 32-bit floats, for layers whose keys and values last as long as a step.
+    F32,
     /// 8-bit integers with one scale per head and token: about half the memory, slightly less exact.
     Int8,
     /// 8-bit floats (e4m3) with one scale per head and token: as much memory as integers, finer for small values and coarser
@@ -77,6 +79,7 @@ impl KvLayer {
         let values = self.kv_heads * (self.k_dim + self.v_dim);
         match cells {
             KvCells::F16 => values * 2,
+            KvCells::F32 => values * 4,
             KvCells::Int8 | KvCells::Fp8 => values + self.kv_heads * 2 * size_of::<f32>(),
         }
     }

@@ -72,9 +72,10 @@ pub enum Op {
     HeadColumns { x: Val, every: usize, start: usize, len: usize },
     /// `heads` heads, each a head of `a` followed by one of `b`. `[tokens, cols(a) + cols(b)]`
     JoinHeads { a: Val, b: Val, heads: usize },
-    /// A causal convolution of each column with its own taps, one row of `weight` per column, the last tap for the token
-    /// itself; plus a bias, and then SiLU if `silu`. State layer `layer` has the rows before. `[tokens, cols(x)]`
-    Conv { x: Val, weight: WeightId, bias: Option<WeightId>, layer: usize, silu: bool },
+    /// A convolution of each column with its own taps, one row of `weight` per column; plus a bias, and then SiLU if `silu`. It
+    /// is causal, the last tap for the token itself, and state layer `layer` has the rows before; or, without a layer, the tap in
+    /// the middle is for the token itself, and rows beyond the text are zeros. `[tokens, cols(x)]`
+    Conv { x: Val, weight: WeightId, bias: Option<WeightId>, layer: Option<usize>, silu: bool },
     /// A gated delta rule, see [`DeltaRule`]. `[tokens, v_heads * v_dim]`
     Delta { qkv: Val, decay: Val, beta: Val, weights: DeltaWeights, layer: usize, args: DeltaRule },
     /// A Mamba-2 scan, see [`SelectiveScan`]. `[tokens, heads * head_dim]`

@@ -87,7 +87,12 @@ impl fmt::Display for Graph {
                 Op::Input { index } => write!(f, " {index}")?,
                 Op::HostExperts { piece, .. } => write!(f, " piece {piece}")?,
                 Op::Conv { weight: w, bias, layer, silu, .. } => {
-                    write!(f, " {} state {layer}{}", weight(*w), if *silu { " silu" } else { "" })?;
+                    write!(f, " {}", weight(*w))?;
+                    match layer {
+                        Some(layer) => write!(f, " state {layer}")?,
+                        None => write!(f, " centred")?,
+                    }
+                    write!(f, "{}", if *silu { " silu" } else { "" })?;
                     bias.map_or(Ok(()), |b| write!(f, " + {}", weight(b)))?;
                 }
                 Op::Delta { weights: DeltaWeights { rate, bias }, layer, args: a, .. } => {

@@ -116,6 +116,23 @@ pub fn sigmoid(x: f32) -> f32 {
 impl Graph {
     /// See [`Op::Conv`]. Opens a new state layer.
     pub fn conv(&mut self, x: Val, weight: WeightId, bias: Option<WeightId>, silu: bool) -> Result<Val> {
+        let (taps, width) = self.check_conv(x, weight, bias)?;
+        let layer = Some(self.state_layer("conv", &[taps - 1, width])?);
+        Ok(self.push(Op::Conv { x, weight, bias, layer, silu }, self.value(x)))
+    }
+
+    /// See [`Op::Conv`]: sees as many tokens after a token as before it, so texts are whole.
+    pub fn centred_conv(&mut self, x: Val, weight: WeightId) -> Result<Val> {
+        let (taps, _) = self.check_conv(x, weight, None)?;
+        if taps.is_multiple_of(2) {
+            let name = &self.weight(weight).name;
+            return fail(format!("{name}: {taps} taps, a centred convolution has an odd number"));
+        }
+        Ok(self.push(Op::Conv { x, weight, bias: None, layer: None, silu: false }, self.value(x)))
+    }
+
+    /// Taps and columns of a convolution.
+    fn check_conv(&self, x: Val, weight: WeightId, bias: Option<WeightId>) -> Result<(usize, usize)> {
         self.check_tokens("conv", x)?;
         let (w, width) = (self.weight(weight), self.width(x));
         if w.rows != width {
@@ -126,8 +143,7 @@ impl Graph {
             return fail(format!("{}: {taps} taps, want 2 to {MAX_TAPS}", w.name));
         }
         self.check_vector(bias, width)?;
-        let layer = self.state_layer("conv", &[taps - 1, width])?;
-        Ok(self.push(Op::Conv { x, weight, bias, layer, silu }, self.value(x)))
+        Ok((taps, width))
     }
 
     /// See [`Op::Delta`]. Opens a new state layer.

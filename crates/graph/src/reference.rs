@@ -215,7 +215,10 @@ impl Reference {
                 Op::Conv { x, weight: w, bias, layer, silu } => {
                     let [w, bias] = [Some(*w), *bias].map(|id| id.map(|id| weight(id).to_f32()));
                     let conv = recurrent::Conv { taps: w.unwrap_or_default(), bias, silu: *silu };
-                    conv.run(&step.slices, get(*x), width(*x), &mut state.layers[*layer])
+                    match layer {
+                        Some(layer) => conv.run(&step.slices, get(*x), width(*x), &mut state.layers[*layer]),
+                        None => conv.run_centred(&step.slices, get(*x), width(*x)),
+                    }
                 }
                 Op::Delta { qkv, decay, beta, weights: w, layer, args } => {
                     let inputs = [get(*qkv), get(*decay), get(*beta)];

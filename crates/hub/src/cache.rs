@@ -17,7 +17,7 @@ pub(crate) fn find(name: &RepoName, config: &Config) -> Result<Option<PathBuf>, 
     for snapshot in snapshots(&name.folder(config)) {
         let files = files(&snapshot);
         match select::choose(&name.repo, files.iter().map(String::as_str), name.quant.as_deref()) {
-            Ok(files) => return Ok(Some(snapshot.join(&files[0]))),
+            Ok(chosen) => return Ok(Some(chosen.path(&snapshot))),
             Err(error @ HubError::Several { .. }) => several = several.or(Some(error)),
             Err(_) => {} // missing or incomplete: the next snapshot may have it
         }

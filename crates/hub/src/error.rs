@@ -93,7 +93,7 @@ pub enum HubError {
         have: String,
     },
     /// The repository has no model file.
-    #[error("{repo} has no .gguf file")]
+    #[error("{repo} has no .gguf file, and no config.json with .safetensors files")]
     NoModel {
         /// The repository.
         repo: String,

@@ -19,6 +19,7 @@ mod config;
 mod digest;
 mod error;
 mod fetch;
+mod folder;
 mod known;
 mod list;
 mod min_rate;

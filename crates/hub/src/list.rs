@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::known::KNOWN;
 use crate::name::RepoName;
 use crate::resolve::present;
+use crate::select::Chosen;
 use crate::{Config, cache, select};
 
 /// Where a model is stored.
@@ -12,7 +13,7 @@ use crate::{Config, cache, select};
 pub enum Location {
     /// In the binary.
     Embedded,
-    /// In this file (the first one of a split model).
+    /// In this file (the first one of a split model) or folder.
     File(PathBuf),
     /// Not downloaded.
     Missing,
@@ -33,7 +34,7 @@ pub struct Entry {
     pub location: Location,
 }
 
-/// The known names, then all other GGUF models in the hub cache.
+/// The known names, then all other models in the hub cache.
 pub fn list(config: &Config) -> Vec<Entry> {
     let mut entries: Vec<Entry> = KNOWN
         .iter()
@@ -59,11 +60,21 @@ pub fn list(config: &Config) -> Vec<Entry> {
     entries
 }
 
-/// The complete GGUF models of one cached repository, without duplicates from several snapshots.
+/// The complete models of one cached repository, without duplicates from several snapshots.
 fn cached(repo: &RepoName, config: &Config) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for snapshot in cache::snapshots(&repo.folder(config)) {
         let files = cache::files(&snapshot);
+        if let Ok(Chosen::Folder(files)) = select::choose(&repo.repo, files.iter().map(String::as_str), None)
+        {
+            let about = "safetensors".to_string();
+            if entries.iter().all(|e| e.about != about) {
+                let bytes = files.iter().map(|f| size(&snapshot.join(f))).sum();
+                let location = Location::File(snapshot);
+                entries.push(Entry { name: repo.repo.clone(), about, licence: None, bytes, location });
+            }
+            continue;
+        }
         let groups = select::ggufs(files.iter().map(String::as_str));
         for group in groups.iter().filter(|g| g.files.len() == g.parts) {
             let about = group.files[0].clone();

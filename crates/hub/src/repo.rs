@@ -58,7 +58,7 @@ struct Blob<'a> {
     sha256: Option<&'a str>,
 }
 
-/// Downloads the model `name` at `revision` and returns the file to open; `sha256` is the expected hash.
+/// Downloads the model `name` at `revision` and returns the file or folder to open; `sha256` is the expected hash.
 pub(crate) fn pull(
     job: Job<'_>,
     name: &RepoName,
@@ -70,7 +70,7 @@ pub(crate) fn pull(
     let chosen = select::choose(&name.repo, files, name.quant.as_deref())?;
     let folder = name.folder(job.config);
     let snapshot = folder.join("snapshots").join(&listing.sha);
-    for file in &chosen {
+    for file in chosen.files() {
         let blob = blob(&name.repo, &listing, file)?;
         if let Some(want) = sha256.filter(|want| *want != blob.key) {
             let (file, want) = (file.clone(), want.to_string());
@@ -84,7 +84,7 @@ pub(crate) fn pull(
     if revision == "main" {
         write_ref(&folder.join("refs"), revision, &listing.sha)?;
     }
-    Ok(snapshot.join(&chosen[0]))
+    Ok(chosen.path(&snapshot))
 }
 
 fn listing(job: Job<'_>, repo: &str, revision: &str) -> Result<Listing, HubError> {

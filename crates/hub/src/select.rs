@@ -1,6 +1,8 @@
 //! Selecting the files of the requested model in a repository.
 
-use crate::HubError;
+use std::path::{Path, PathBuf};
+
+use crate::{HubError, folder};
 
 /// Preferred quantizations, in this order, if none is requested and there are several.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
@@ -25,7 +27,7 @@ impl Group {
         label(&self.stem).map(|(start, end)| self.stem[start..end].to_ascii_uppercase())
     }
 
-    fn complete(self, repo: &str) -> Result<Vec<String>, HubError> {
+    pub(crate) fn complete(self, repo: &str) -> Result<Vec<String>, HubError> {
         let have = self.files.len();
         if have == self.parts {
             return Ok(self.files);
@@ -45,13 +47,48 @@ pub(crate) fn ggufs<'a>(files: impl IntoIterator<Item = &'a str>) -> Vec<Group> 
     groups(files.into_iter().filter(|f| !beside(f)), ".gguf")
 }
 
-/// The files of the model that `quant` selects (a quantization, or a file's name); open the first.
+/// The files of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Chosen {
+    /// A GGUF file or all parts of one.
+    Gguf(Vec<String>),
+    /// A folder of safetensors.
+    Folder(Vec<String>),
+}
+
+impl Chosen {
+    pub(crate) fn files(&self) -> &[String] {
+        match self {
+            Chosen::Gguf(files) | Chosen::Folder(files) => files,
+        }
+    }
+
+    /// What to open in a snapshot: the first file, or the snapshot itself.
+    pub(crate) fn path(&self, snapshot: &Path) -> PathBuf {
+        match self {
+            Chosen::Gguf(files) => snapshot.join(&files[0]),
+            Chosen::Folder(_) => snapshot.to_path_buf(),
+        }
+    }
+}
+
+/// The files of the model that `quant` selects: a quantization, or a file's name. Without it, the safetensors of a repository that
+/// has no GGUF file.
 pub(crate) fn choose<'a>(
     repo: &str,
     files: impl IntoIterator<Item = &'a str>,
     quant: Option<&str>,
-) -> Result<Vec<String>, HubError> {
-    let groups = ggufs(files);
+) -> Result<Chosen, HubError> {
+    let files: Vec<&str> = files.into_iter().collect();
+    let groups = ggufs(files.iter().copied());
+    if groups.is_empty() && quant.is_none() {
+        let none = HubError::NoModel { repo: repo.to_string() };
+        return folder::files(repo, &files)?.map(Chosen::Folder).ok_or(none);
+    }
+    choose_gguf(repo, &groups, quant).map(Chosen::Gguf)
+}
+
+fn choose_gguf(repo: &str, groups: &[Group], quant: Option<&str>) -> Result<Vec<String>, HubError> {
     let have = || match groups.is_empty() {
         true => "no .gguf file".to_string(),
         false => groups.iter().map(shown).collect::<Vec<_>>().join(", "),
@@ -61,19 +98,18 @@ pub(crate) fn choose<'a>(
         HubError::Several { repo: repo.to_string(), have }
     };
     if let Some(quant) = quant {
-        let fit = matching(&groups, quant);
+        let fit = matching(groups, quant);
         return match fit.as_slice() {
             [] => Err(HubError::NoQuant { repo: repo.to_string(), quant: quant.to_string(), have: have() }),
             [one] => (*one).clone().complete(repo),
             more => Err(several(more)),
         };
     }
-    match groups.as_slice() {
-        [] => Err(HubError::NoModel { repo: repo.to_string() }),
+    match groups {
         [one] => one.clone().complete(repo),
         _ => {
             for preferred in PREFERRED {
-                if let [one] = matching(&groups, preferred).as_slice() {
+                if let [one] = matching(groups, preferred).as_slice() {
                     return (*one).clone().complete(repo);
                 }
             }
@@ -146,7 +182,7 @@ fn is_delimiter(byte: u8) -> bool {
 }
 
 /// Groups the parts of split files: `x-00001-of-00003.gguf` is part 1 of 3 of `x`.
-fn groups<'a>(files: impl IntoIterator<Item = &'a str>, ending: &str) -> Vec<Group> {
+pub(crate) fn groups<'a>(files: impl IntoIterator<Item = &'a str>, ending: &str) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for file in files {
         if !ends_with(file, ending) {
@@ -255,7 +291,7 @@ mod tests {
         for (quant, files, want) in cases {
             let got = choose("o/r", files.iter().copied(), Some(quant));
             match (got, want) {
-                (Ok(got), Some(want)) => assert_eq!(got, vec![want.to_string()], "{quant}"),
+                (Ok(got), Some(want)) => assert_eq!(got.files(), [*want], "{quant}"),
                 (Err(_), None) => {}
                 (got, want) => panic!("{quant} of {files:?}: want {want:?}, got {got:?}"),
             }
@@ -272,7 +308,7 @@ mod tests {
         ];
         for (files, want) in cases {
             let got = choose("o/r", files.iter().copied(), None).ok();
-            assert_eq!(got, want.map(|f| vec![f.to_string()]), "{files:?}");
+            assert_eq!(got, want.map(|f| Chosen::Gguf(vec![f.to_string()])), "{files:?}");
         }
         let error = choose("o/r", ["M-Q5_0.gguf", "M-Q6_K.gguf"], None).unwrap_err().to_string();
         let want = "o/r has several matching models: choose one as o/r:QUANT or o/r:FILE, from Q5_0, Q6_K";
@@ -286,16 +322,21 @@ mod tests {
         let parts = ["Q8_0/m-00002-of-00002.gguf", "Q8_0/m-00001-of-00002.gguf", "m-Q4_0.gguf"];
         let got = choose("o/r", parts, Some("Q8_0")).unwrap();
         let want = ["Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf"];
-        assert_eq!(got, want);
+        assert_eq!(got.files(), want);
         let error = choose("o/r", ["m-Q8_0-00002-of-00003.gguf"], None).unwrap_err().to_string();
         assert_eq!(error, "o/r: m-Q8_0-00002-of-00003.gguf is split into 3 files, found 1");
     }
 
     #[test]
-    fn a_repository_without_a_gguf_has_no_model() {
+    fn safetensors_are_a_model_if_there_is_no_gguf() {
         let files = ["config.json", "tokenizer.json", "model.safetensors"];
-        let error = choose("o/r", files, None).unwrap_err().to_string();
-        assert_eq!(error, "o/r has no .gguf file");
+        let folder = choose("o/r", files, None).unwrap();
+        assert_eq!(folder, Chosen::Folder(files.map(String::from).to_vec()));
+        assert_eq!(folder.path(Path::new("s")), Path::new("s"));
+        let both = ["config.json", "model.safetensors", "m-Q4_0.gguf"];
+        assert_eq!(choose("o/r", both, None).unwrap(), Chosen::Gguf(vec!["m-Q4_0.gguf".into()]));
+        let error = choose("o/r", ["config.json", "pytorch_model.bin"], None).unwrap_err().to_string();
+        assert_eq!(error, "o/r has no .gguf file, and no config.json with .safetensors files");
         assert!(matches!(choose("o/r", files, Some("Q4_0")), Err(HubError::NoQuant { .. })));
     }
 }

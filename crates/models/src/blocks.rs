@@ -360,7 +360,7 @@ impl Build<'_> {
     }
 
     /// The embeddings and all layers. `[tokens, width]`
-    fn layers(
+    pub(crate) fn layers(
         &mut self,
         layers: &LayerStyle,
         mixer: impl Fn(&mut Self, Val, usize) -> Result<Val, ModelError>,

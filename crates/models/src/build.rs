@@ -101,14 +101,19 @@ impl<'a> Build<'a> {
     /// that instead.
     pub(crate) fn head(&mut self, x: Val) -> Result<Val, ModelError> {
         let x = self.graph.outputs(x);
-        let norm = if self.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
-        let x = self.norm(x, norm, self.config.width)?;
+        let x = self.last_norm(x)?;
         if self.has("cls.output.weight") {
             self.classifier(x, VectorRows::Last, Function::Tanh)?;
             return Ok(self.graph.val(self.graph.nodes.len() - 1));
         }
         let name = if self.has("output.weight") { "output" } else { "token_embd" };
         self.linear(x, name, self.config.vocab)
+    }
+
+    /// The norm behind the layers. Files of LFM2 have another name for it.
+    pub(crate) fn last_norm(&mut self, x: Val) -> Result<Val, ModelError> {
+        let norm = if self.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
+        self.norm(x, norm, self.config.width)
     }
 
     /// RMS norm over groups of `len` columns. Files of Falcon H1 have a tensor without the suffix.

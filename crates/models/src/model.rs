@@ -67,6 +67,12 @@ impl Model {
             let text = format!("`{key}` is {experts}: want 0, experts of `{name}` models are not supported");
             return Err(ModelError::Unsupported(text));
         }
+        if keys.optional_bool("attention.causal")? == Some(false) && !graph.sequence_rules().whole {
+            let key = keys.key("attention.causal");
+            let text =
+                format!("`{key}` is false: `{}` models are supported with causal attention", arch.name);
+            return Err(ModelError::Unsupported(text));
+        }
         Ok(Model { arch, config, graph, vectors, consumed, skipped_from })
     }
 

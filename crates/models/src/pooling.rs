@@ -83,11 +83,16 @@ impl Build<'_> {
         self.projections(x)
     }
 
-    /// Matrices behind the pooled row, which some embedding models have.
+    /// Matrices behind the pooled row, which some embedding models have. The width of the result has its own key if there is one
+    /// such matrix (ColBERT of LFM2).
     fn projections(&mut self, mut x: Val) -> Result<(), ModelError> {
+        let width = self.keys().optional_usize("embedding_length_out")?;
         for name in ["dense_2", "dense_3"] {
             if self.has(&format!("{name}.weight")) {
-                let out = self.keys().usize(&format!("{name}_feat_out"))?;
+                let out = match width {
+                    Some(width) => width,
+                    None => self.keys().usize(&format!("{name}_feat_out"))?,
+                };
                 x = self.linear(x, name, out)?;
             }
         }

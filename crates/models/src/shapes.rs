@@ -114,6 +114,9 @@ const QWEN35_0_8B: Shape = Shape {
 
 const TINY_QWEN35: Shape = Shape { name: "tiny-qwen35", arch: &crate::qwen35::QWEN35, layers: 4, ..TINY };
 
+const TINY_LFM2: Shape =
+    Shape { name: "tiny-lfm2", arch: &crate::lfm2::LFM2, layers: 4, head_dim: 32, ..TINY };
+
 const TINY_EXPERTS: Option<ShapeExperts> = Some(ShapeExperts { count: 8, used: 3, ff: 192 });
 
 /// Every shape by name. The tiny ones are for tests.
@@ -390,7 +393,9 @@ pub static SHAPES: &[Shape] = &[
         experts: TINY_EXPERTS,
         ..TINY_QWEN35
     },
-    Shape { name: "tiny-lfm2", arch: &crate::lfm2::LFM2, layers: 4, head_dim: 32, ..TINY },
+    TINY_LFM2,
+    Shape { name: "tiny-lfm2-embedding", synthetic: Some(&crate::lfm2::EMBEDDING), ..TINY_LFM2 },
+    Shape { name: "tiny-lfm2-colbert", synthetic: Some(&crate::lfm2::COLBERT), ..TINY_LFM2 },
     Shape {
         name: "tiny-lfm2moe",
         arch: &crate::lfm2::LFM2_MOE,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tern_engine::{Capacity, Engine, Handle, Limits, Pooling, WholeRows};
 use tern_formats::Metadata;
 use tern_grammar::GrammarCompiler;
-use tern_graph::Backend;
+use tern_graph::{Backend, KvCells};
 use tern_models::{Model as Architecture, VectorRows};
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
@@ -114,6 +114,11 @@ impl Model {
     ) -> Result<Model, Error> {
         let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
         tokenizer.warnings().iter().for_each(|warning| progress.warn(warning));
+        if let Some(count) = opened.metadata.optional_usize(tern_formats::ROUNDED)? {
+            progress.warn(&format!(
+                "{count} quantised matrices of the folder are run as F16, rounded: no format has their weights exactly"
+            ));
+        }
         let template = chat_template(&tokenizer, options.chat_template.as_deref())?;
         let pooling = pooling(options.pooling, &opened.model, &opened.metadata)?;
         let name = opened.name.clone();
@@ -294,12 +299,16 @@ fn start_encoder(
     progress: &dyn Progress,
 ) -> Result<(Handle, MemoryPlan), Error> {
     let context = opened.context();
+    let exact = opened.kv_cells == KvCells::F16 && backend.kv_cells().contains(&KvCells::F32);
+    // pages are scratch: nothing is gained by rounding what they hold
+    let opened = OpenedModel { kv_cells: if exact { KvCells::F32 } else { opened.kv_cells }, ..opened };
     let max_tokens = options.step_tokens.unwrap_or(backend.info().step_tokens.max(context));
     let max_seqs = options.max_seqs.max(TEXTS_IN_STEP).min(max_tokens);
     // of the step in flight, of the next one, and what each running text may need
     let pages = 2 * max_tokens.div_ceil(PAGE_LEN) + 3 * max_seqs;
     let capacity =
         Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: max_seqs, window: None, state: None };
+    let capacity = capacity.with_slots(&opened.model.graph, 2 * max_seqs);
     let memory = opened.memory(&*backend, capacity, 0)?;
     let runner = opened.runner(backend, capacity, progress)?;
     let LoadOptions { max_waiting, .. } = *options;

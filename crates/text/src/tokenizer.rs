@@ -139,7 +139,8 @@ impl Tokenizer {
         if add_special && self.add.eos {
             out.ids.extend(self.roles.eos);
         }
-        if add_special && self.add.sep {
+        // in other models the separator is between two texts only
+        if add_special && self.add.sep && matches!(self.model, Model::WordPiece(_)) {
             out.ids.extend(self.roles.sep);
         }
         Ok(())

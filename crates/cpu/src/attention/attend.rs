@@ -137,6 +137,7 @@ impl Attend<'_> {
         // SAFETY: the contract of this function.
         unsafe {
             match self.kv.spec.cells {
+                KvCells::F32 => self.run_of::<V, f32>(block, run, workspace),
                 KvCells::F16 => self.run_of::<V, u16>(block, run, workspace),
                 KvCells::Int8 | KvCells::Fp8 => self.run_of::<V, i8>(block, run, workspace),
             }

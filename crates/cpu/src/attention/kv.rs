@@ -1,4 +1,4 @@
-//! KV pages: a page holds `page_len` tokens of every layer, head by head, as halves or as bytes. Layers with a window may have
+//! KV pages: a page holds `page_len` tokens of every layer, head by head, as floats, halves or bytes. Layers with a window may have
 //! their own pages, which follow those of the others.
 
 use tern_graph::{KvCells, KvLayer, KvSpec};
@@ -15,6 +15,7 @@ const RUN: usize = 512;
 pub(crate) struct Kv {
     pub(crate) spec: KvSpec,
     pub(crate) layers: Vec<LayerKv>,
+    floats: Shared<f32>,
     halves: Shared<u16>,
     bytes: Shared<i8>,
     /// The scale of each slot of bytes: `[kv_head][slot]`
@@ -72,7 +73,7 @@ struct Counts {
 impl Kv {
     /// Pages whose bytes fit a `usize`.
     pub(crate) fn new(spec: &KvSpec) -> Result<Kv, Refused> {
-        let scaled = spec.cells != KvCells::F16;
+        let scaled = is_scaled(spec.cells);
         // of a page of layers that keep all tokens, and of one of layers with a window
         let mut each = [Counts::default(); 2];
         let mut side = |shape: &KvLayer, dim: usize, spread: bool, windowed: bool| {
@@ -101,9 +102,19 @@ impl Kv {
         }
         let cells = before.cells + each[1].cells * pages[1];
         let scales = before.scales + each[1].scales * pages[1];
-        let (halves, bytes) = if scaled { (0, cells) } else { (cells, 0) }; // no fp8 is reserved
-        let (halves, bytes, scales) = (zeroed(halves)?, zeroed(bytes)?, zeroed(scales)?);
-        Ok(Kv { spec: spec.clone(), layers, halves, bytes, scales })
+        let (floats, halves, bytes) = match spec.cells {
+            KvCells::F32 => (cells, 0, 0),
+            KvCells::F16 => (0, cells, 0),
+            KvCells::Int8 | KvCells::Fp8 => (0, 0, cells), // no fp8 is reserved
+        };
+        Ok(Kv {
+            spec: spec.clone(),
+            layers,
+            floats: zeroed(floats)?,
+            halves: zeroed(halves)?,
+            bytes: zeroed(bytes)?,
+            scales: zeroed(scales)?,
+        })
     }
 
     /// Tokens per page.
@@ -137,7 +148,7 @@ impl Kv {
     pub(crate) unsafe fn scales(&self, side: &Side, page: u32, head: usize) -> Option<&[f32]> {
         let first = side.scales.at(page, head * self.page_len());
         // SAFETY: the contract of this function.
-        (self.spec.cells != KvCells::F16).then(|| unsafe { self.scales.get(first..first + self.page_len()) })
+        is_scaled(self.spec.cells).then(|| unsafe { self.scales.get(first..first + self.page_len()) })
     }
 
     /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value, whose numbers are adjacent.
@@ -157,6 +168,9 @@ impl Kv {
         // SAFETY: the contract of this function.
         unsafe {
             match self.spec.cells {
+                KvCells::F32 => {
+                    x.iter().enumerate().for_each(|(i, x)| self.floats.set(first + i * stride, *x));
+                }
                 KvCells::F16 => {
                     let halves = &self.halves;
                     if !side.spread {
@@ -181,6 +195,11 @@ impl Kv {
     }
 }
 
+/// Whether each slot has a scale.
+fn is_scaled(cells: KvCells) -> bool {
+    matches!(cells, KvCells::Int8 | KvCells::Fp8)
+}
+
 /// Zeroed memory, which is not allocated until it is used; in large pages, since a step reads all over it.
 fn zeroed<C: Zeroed>(count: usize) -> Result<Shared<C>, Refused> {
     let bytes = count * size_of::<C>();
@@ -192,6 +211,12 @@ fn zeroed<C: Zeroed>(count: usize) -> Result<Shared<C>, Refused> {
 /// The cell type of a page.
 pub(crate) trait KvCell: Cell {
     fn cells(kv: &Kv) -> &Shared<Self>;
+}
+
+impl KvCell for f32 {
+    fn cells(kv: &Kv) -> &Shared<f32> {
+        &kv.floats
+    }
 }
 
 impl KvCell for u16 {

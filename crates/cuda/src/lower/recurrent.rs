@@ -9,14 +9,14 @@ use crate::shared::{ConvArgs, MOST_STATE_ROWS, RecurrentArgs, View};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// A convolution whose last rows are state.
+/// A convolution whose last rows are state, or of whole texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Conv {
     pub(crate) x: Val,
     pub(crate) weight: WeightId,
     pub(crate) bias: Option<WeightId>,
-    /// Its state layer.
-    pub(crate) layer: usize,
+    /// Its state layer, or none if it is centred.
+    pub(crate) layer: Option<usize>,
     pub(crate) silu: bool,
     pub(crate) out: Val,
 }
@@ -59,7 +59,7 @@ impl Lowering<'_> {
             y: self.out(c.out),
             taps: self.vector(Some(c.weight))?,
             bias: self.vector(c.bias)?,
-            state: self.state(c.layer)?,
+            state: c.layer.map_or(Ok(0), |layer| self.state(layer))?,
             inputs: self.addresses.inputs,
             width: weight.rows as i32,
             taps_count: weight.cols as i32,

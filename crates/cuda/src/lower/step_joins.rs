@@ -67,7 +67,8 @@ fn join_transform(graph: &Graph, phases: &mut [Fused], transform: Transform) -> 
 
 /// Makes a convolution part of the linear whose result only it reads.
 fn join_convolution(graph: &Graph, phases: &mut [Fused], conv: Conv) -> bool {
-    if readers(graph, phases, conv.x).len() > 1 || graph.value(conv.out).outputs_only {
+    if readers(graph, phases, conv.x).len() > 1 || graph.value(conv.out).outputs_only || conv.layer.is_none()
+    {
         return false;
     }
     let part_of = |l: &Linear| l.parts.iter().position(|part| part.out == conv.x);

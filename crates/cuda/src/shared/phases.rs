@@ -95,14 +95,14 @@ shared_structs! {
         mixed: i32,
     }
 
-    /// A convolution over the rows of each slice, whose last rows are state (`kernels/recurrent.cu`).
+    /// A convolution over the rows of each slice, whose last rows are state, or of whole texts (`kernels/convolve.cu`).
     ConvArgs {
         x: View,
         y: View,
         /// `[width][taps]`
         taps: *const f32,
         bias: *const f32,
-        /// `[slot][taps - 1][width]`
+        /// `[slot][taps - 1][width]`, or nothing: the tap in the middle is for the token itself.
         state: *mut f32,
         inputs: *const u32,
         width: i32,

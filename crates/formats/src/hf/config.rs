@@ -47,6 +47,11 @@ impl Config {
         self.objects.iter().find_map(|object| object.get(key)).filter(|value| !value.is_null())
     }
 
+    /// All keys and values, those of the language model first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.objects.iter().flatten()
+    }
+
     /// The object under a key, as a configuration of its own.
     pub(crate) fn object(&self, key: &str) -> Lookup<Option<Config>> {
         let Some(value) = self.get(key) else { return Ok(None) };

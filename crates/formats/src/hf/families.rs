@@ -1,9 +1,11 @@
 //! Every architecture that folders may have, by the names in their `config.json`.
 
 mod dense;
+mod encoders;
 mod experts;
 mod gemma;
 mod latent;
+mod mamba;
 mod recurrent;
 
 use super::family::Family;
@@ -41,7 +43,17 @@ pub(crate) static ALL: &[&Family] = &[
     &recurrent::QWEN3_NEXT,
     &recurrent::LFM2,
     &recurrent::LFM2_MOE,
-    &recurrent::MAMBA2,
+    &mamba::MAMBA2,
+    &mamba::GRANITE_HYBRID,
+    &mamba::FALCON_H1,
+    &mamba::NEMOTRON_H,
+    &encoders::BERT,
+    &encoders::XLM_ROBERTA,
+    &encoders::NOMIC_BERT,
+    &encoders::JINA_V3,
+    &encoders::MODERN_BERT,
+    &encoders::EUROBERT,
+    &encoders::GEMMA_EMBEDDING,
 ];
 
 /// The family of a name in `architectures`.

@@ -88,7 +88,7 @@ pub(crate) static COMMON_KEYS: &[Key] = &[
     key("num_key_value_heads", "attention.head_count_kv", Kind::OptionalUint),
     key("head_dim", "attention.key_length", Kind::OptionalUint),
     key("head_dim", "attention.value_length", Kind::OptionalUint),
-    key("rms_norm_eps", "attention.layer_norm_rms_epsilon", Kind::Float),
+    key("rms_norm_eps", "attention.layer_norm_rms_epsilon", Kind::OptionalFloat),
     key("vocab_size", "vocab_size", Kind::OptionalUint),
 ];
 

@@ -10,8 +10,17 @@ use super::matrix::Matrix;
 use crate::{FormatError, Metadata, Tensor, TensorError, Value, shown};
 
 /// Prefixes of tensors that belong to the language model.
-const LANGUAGE: [&str; 5] =
-    ["model.language_model.", "language_model.model.", "language_model.", "backbone.", "model."];
+const LANGUAGE: [&str; 7] = [
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "backbone.",
+    "model.",
+    "bert.",
+    "roberta.",
+];
+/// Other names of `layers.`.
+const LAYERS: [&str; 2] = ["encoder.layer.", "encoder.layers."];
 /// Prefixes of tensors, after those, that belong to other parts: images, audio, drafts of the next tokens.
 const OTHER_PARTS: [&str; 12] = [
     "visual.",
@@ -28,7 +37,7 @@ const OTHER_PARTS: [&str; 12] = [
     "mtp.",
 ];
 /// Endings of tensors that no graph needs.
-const UNUSED: [&str; 3] = [".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq", ".masked_bias"];
+const UNUSED: [&str; 3] = ["rotary_emb.inv_freq", ".masked_bias", "embeddings.position_ids"];
 
 /// More layers than any model has.
 const MAX_LAYERS: u64 = 1 << 12;
@@ -58,6 +67,9 @@ impl Import {
         let layers = import.config.optional_usize("num_hidden_layers")?;
         for (name, matrix) in weights {
             let short = LANGUAGE.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(&name);
+            let layer = LAYERS.iter().find_map(|prefix| short.strip_prefix(prefix));
+            let short = layer.map_or(short.to_string(), |rest| format!("layers.{rest}"));
+            let short = short.as_str();
             let drafts =
                 layer_of(short).is_some_and(|(layer, _)| layers.is_some_and(|layers| layer >= layers));
             if drafts

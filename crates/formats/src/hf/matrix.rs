@@ -156,6 +156,17 @@ impl Matrix {
         })
     }
 
+    /// Each row of floats times its factor, in f32.
+    pub(crate) fn rows_times(self, factors: Vec<f32>) -> Matrix {
+        debug_assert!(self.is_float() && factors.len() == self.rows());
+        let (shape, source) = (self.shape.clone(), self);
+        Matrix::made(&tern_quant::F32, shape, move || {
+            let values = source.values();
+            let rows = values.chunks_exact(source.cols()).zip(&factors);
+            rows.flat_map(|(row, by)| row.iter().flat_map(move |v| (v * by).to_le_bytes())).collect()
+        })
+    }
+
     /// The same weights in f32.
     pub(crate) fn in_f32(self) -> Matrix {
         if self.quant == &tern_quant::F32 { self } else { self.mapped(|v| v) }

@@ -3,6 +3,8 @@
 
 mod pre;
 mod spm;
+mod unigram;
+mod wordpiece;
 
 use std::path::Path;
 
@@ -48,25 +50,41 @@ pub(crate) fn import(folder: &Path, import: &mut Import, rows: usize) -> Result<
     Ok(())
 }
 
+/// The models of a `tokenizer.json`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Model {
+    /// BPE of bytes.
+    Bytes,
+    /// BPE of SentencePiece.
+    Spm,
+    Unigram,
+    WordPiece,
+}
+
 /// The tokens of a model and their kinds.
 struct Vocabulary {
+    model: Model,
     tokens: Vec<String>,
     kinds: Vec<i64>,
-    is_spm: bool,
 }
 
 impl Vocabulary {
     fn read(json: &Json, rows: usize) -> Result<Vocabulary, String> {
         let model = json.get("model").ok_or("no model")?;
-        match model.get("type").and_then(Json::as_str) {
-            Some("BPE") | None => {}
+        let kind = match model.get("type").and_then(Json::as_str) {
+            Some("BPE") | None if spm::is_spm(json) => Model::Spm,
+            Some("BPE") | None => Model::Bytes,
+            Some("Unigram") => Model::Unigram,
+            Some("WordPiece") => Model::WordPiece,
             Some(other) => return Err(format!("a model of type {}", crate::shown(other))),
-        }
-        let vocab = model.get("vocab").and_then(Json::as_object).ok_or("no vocabulary")?;
-        let is_spm = spm::is_spm(json);
+        };
+        let vocab: Vec<(&str, u64)> = match kind {
+            Model::Unigram => unigram::tokens(model)?.iter().map(|(token, _)| *token).zip(0..).collect(),
+            _ => numbered(model.get("vocab").and_then(Json::as_object).ok_or("no vocabulary")?)?,
+        };
         let added = json.get("added_tokens").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
         let id_of = |token: &Json| token.get("id").and_then(Json::as_u64);
-        let ids = vocab.values().filter_map(Json::as_u64).chain(added.iter().filter_map(id_of));
+        let ids = vocab.iter().map(|(_, id)| *id).chain(added.iter().filter_map(id_of));
         let most = ids.max().ok_or("an empty vocabulary")?;
         if most >= MAX_TOKENS {
             return Err(format!("the token id {most}: want less than {MAX_TOKENS}"));
@@ -75,15 +93,14 @@ impl Vocabulary {
         let mut tokens: Vec<String> = (0..size).map(|id| format!("[PAD{id}]")).collect();
         let mut kinds = vec![UNUSED; size];
         let unknown = model.get("unk_token").and_then(Json::as_str);
+        let unknown_id = model.get("unk_id").and_then(Json::as_u64);
         for (token, id) in vocab {
-            let id = id.as_u64().ok_or_else(|| format!("a token `{}` without an id", crate::shown(token)))?
-                as usize;
-            kinds[id] = match unknown == Some(token) {
+            kinds[id as usize] = match unknown == Some(token) || unknown_id == Some(id) {
                 true => UNKNOWN,
-                false if is_spm && is_byte(token) => BYTE,
+                false if kind == Model::Spm && is_byte(token) => BYTE,
                 false => NORMAL,
             };
-            tokens[id] = token.clone();
+            tokens[id as usize] = token.into();
         }
         for token in added {
             let content = token.get("content").and_then(Json::as_str);
@@ -100,7 +117,12 @@ impl Vocabulary {
                 kinds[id] = if flag("special") { CONTROL } else { USER_DEFINED };
             }
         }
-        Ok(Vocabulary { tokens, kinds, is_spm })
+        Ok(Vocabulary { model: kind, tokens, kinds })
+    }
+
+    /// The id of the token for what has no other, if the model has one.
+    fn unknown(&self) -> Option<u64> {
+        self.kinds.iter().position(|kind| *kind == UNKNOWN).map(|id| id as u64)
     }
 
     /// The id of a token.
@@ -111,12 +133,23 @@ impl Vocabulary {
     /// The keys of the model: tokens, merges or scores, and how text is split.
     fn describe(&self, json: &Json, metadata: &mut Metadata) -> Result<(), String> {
         let model = &json["model"];
-        let merges = merges(model)?;
         metadata.insert("tokenizer.ggml.tokens", Value::Strings(self.tokens.clone()));
         metadata.insert("tokenizer.ggml.token_type", Value::Ints(self.kinds.clone()));
-        if self.is_spm {
-            return spm::describe(json, &self.tokens, &merges, metadata);
+        match self.model {
+            Model::Bytes => self.describe_bytes(json, &merges(model)?, metadata),
+            Model::Spm => spm::describe(json, &self.tokens, &merges(model)?, metadata),
+            Model::Unigram => unigram::describe(self, json, metadata),
+            Model::WordPiece => wordpiece::describe(self, json, metadata),
         }
+    }
+
+    fn describe_bytes(
+        &self,
+        json: &Json,
+        merges: &[[&str; 2]],
+        metadata: &mut Metadata,
+    ) -> Result<(), String> {
+        let model = &json["model"];
         let is_byte_level =
             |of: Option<&Json>| of.is_some_and(|of| of.to_string().contains(r#""ByteLevel""#));
         if !is_byte_level(json.get("pre_tokenizer")) && !is_byte_level(json.get("decoder")) {
@@ -133,6 +166,14 @@ impl Vocabulary {
         metadata.insert("tokenizer.ggml.merges", Value::Strings(lines));
         Ok(())
     }
+}
+
+/// The tokens of a vocabulary with their ids.
+fn numbered(vocab: &serde_json::Map<String, Json>) -> Result<Vec<(&str, u64)>, String> {
+    let id = |token: &str, id: &Json| {
+        id.as_u64().ok_or_else(|| format!("a token `{}` without an id", crate::shown(token)))
+    };
+    vocab.iter().map(|(token, of)| Ok((token.as_str(), id(token, of)?))).collect()
 }
 
 /// The pairs of `model.merges`, which are lists or, in older files, texts with a space between.
@@ -201,8 +242,11 @@ impl Ends<'_> {
         let roles = [
             ("bos", self.named("bos_token").or_else(|| of_config("bos_token_id"))),
             ("eos", ends.first().copied()),
-            ("unknown", self.named("unk_token")),
+            ("unknown", self.vocabulary.unknown().or_else(|| self.named("unk_token"))),
             ("padding", self.named("pad_token")),
+            ("cls", self.named("cls_token")),
+            ("seperator", self.named("sep_token")), // as GGUF spells it
+            ("mask", self.named("mask_token")),
         ];
         for (role, id) in roles {
             if let Some(id) = id {
@@ -224,7 +268,7 @@ impl Ends<'_> {
         Ok(())
     }
 
-    /// Whether texts begin with BOS and end with EOS.
+    /// Whether texts begin with BOS and end with EOS, and which tokens these are if the template of a text has others.
     fn added(&self, metadata: &mut Metadata) -> Result<(), FormatError> {
         let class = self.settings.optional_str("tokenizer_class")?.unwrap_or_default();
         let is_llama = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"]
@@ -235,27 +279,64 @@ impl Ends<'_> {
         let own = |key: &str| -> Result<Option<bool>, FormatError> {
             Ok(self.settings.optional_bool(key)?.filter(|_| is_llama))
         };
-        let bos = own("add_bos_token")?.unwrap_or_else(|| match &template {
-            Some(template) => template.first() == Some(&true),
-            None => is_llama,
-        });
-        let eos = own("add_eos_token")?
-            .unwrap_or_else(|| template.is_some_and(|t| t.len() > 1 && t.last() == Some(&true)));
+        let first = template.as_ref().and_then(|parts| parts.first()?.as_deref());
+        let last =
+            template.as_ref().filter(|parts| parts.len() > 1).and_then(|parts| parts.last()?.as_deref());
+        let bos =
+            own("add_bos_token")?.unwrap_or(if template.is_some() { first.is_some() } else { is_llama });
+        let eos = own("add_eos_token")?.unwrap_or(last.is_some());
+        let is_wordpiece = self.vocabulary.model == Model::WordPiece;
         metadata.insert("tokenizer.ggml.add_bos_token", Value::Bool(bos));
-        metadata.insert("tokenizer.ggml.add_eos_token", Value::Bool(eos));
+        metadata.insert("tokenizer.ggml.add_eos_token", Value::Bool(eos && !is_wordpiece));
+        // two tokens between the texts of a pair: the second one is a separator
+        let separated = between(self.json.get("post_processor"));
+        let separator =
+            separated.filter(|_| eos && !is_wordpiece).and_then(|token| self.vocabulary.id_of(&token));
+        if let Some(id) = separator {
+            metadata.insert("tokenizer.ggml.seperator_token_id", Value::Uint(id));
+        }
+        if is_wordpiece || separator.is_some() {
+            metadata.insert("tokenizer.ggml.add_sep_token", Value::Bool(eos));
+        }
+        let ends = [(bos, first, "bos"), (eos, last, if is_wordpiece { "seperator" } else { "eos" })];
+        for (is_added, token, role) in ends {
+            if let Some(id) = token.filter(|_| is_added && !is_llama).and_then(|t| self.vocabulary.id_of(t)) {
+                metadata.insert(format!("tokenizer.ggml.{role}_token_id"), Value::Uint(id));
+            }
+        }
         Ok(())
     }
 }
 
-/// The template of one text: whether each of its parts is a special token.
-fn single_template(post: Option<&Json>) -> Option<Vec<bool>> {
+/// The template of one text: the special token of each part, or none for the text.
+fn single_template(post: Option<&Json>) -> Option<Vec<Option<String>>> {
     let post = post?;
+    let text = |json: &Json| json.as_str().map(String::from);
     match post.get("type").and_then(Json::as_str)? {
         "TemplateProcessing" => {
             let parts = post.get("single")?.as_array()?;
-            Some(parts.iter().map(|part| part.get("SpecialToken").is_some()).collect())
+            Some(parts.iter().map(|part| text(part.get("SpecialToken")?.get("id")?)).collect())
+        }
+        "BertProcessing" | "RobertaProcessing" => {
+            Some(vec![text(&post["cls"][0]), None, text(&post["sep"][0])])
         }
         "Sequence" => post.get("processors")?.as_array()?.iter().find_map(|step| single_template(Some(step))),
+        _ => None,
+    }
+}
+
+/// The second token between the two texts of a pair, if there are two.
+fn between(post: Option<&Json>) -> Option<String> {
+    let post = post?;
+    match post.get("type").and_then(Json::as_str)? {
+        "TemplateProcessing" => {
+            let token = |part: &Json| part.get("SpecialToken")?.get("id")?.as_str().map(String::from);
+            let parts = post.get("pair")?.as_array()?.iter().map(token);
+            let mut inside = parts.skip_while(Option::is_some).skip(1).map_while(|token| token);
+            inside.nth(1).filter(|_| inside.next().is_none())
+        }
+        "RobertaProcessing" => post["sep"][0].as_str().map(String::from),
+        "Sequence" => post.get("processors")?.as_array()?.iter().find_map(|step| between(Some(step))),
         _ => None,
     }
 }

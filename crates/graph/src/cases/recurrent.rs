@@ -99,7 +99,7 @@ fn rotations(rng: &mut Random) -> Result<Vec<Case>, GraphError> {
 
 impl Case {
     /// A random vector, in this shape.
-    fn vector(
+    pub(super) fn vector(
         &mut self,
         name: &str,
         [rows, cols]: [usize; 2],

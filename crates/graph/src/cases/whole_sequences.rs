@@ -1,4 +1,4 @@
-//! Cases of attention that is not causal: texts of different lengths in one step, and layers that share a KV layer.
+//! Cases of ops that are not causal: texts of different lengths in one step, and layers that share a KV layer.
 
 use super::{Case, INPUTS, PAGE_LEN};
 use crate::{Attention, GraphError, HostTensor, KvCells, Output, PageTable, Random, Slice, Step, TableRow};
@@ -20,10 +20,14 @@ pub(super) fn whole_sequences() -> Result<Vec<Case>, GraphError> {
         Attention { alibi: Some(4.0), window: Some(90), ..plain },
     ] {
         cases.push(texts(args, KvCells::F16, 2e-3)?);
+        cases.push(texts(args, KvCells::F32, 2e-5)?);
     }
     cases.push(texts(plain, KvCells::Int8, 1e-2)?);
     cases.push(positions()?);
     cases.push(means()?);
+    for (width, taps) in [(48, 3), (300, 7), (7, 5)] {
+        cases.push(centred_conv(width, taps)?);
+    }
     Ok(cases)
 }
 
@@ -43,25 +47,47 @@ fn texts(args: Attention, kv_cells: KvCells, tolerance: f32) -> Result<Case, Gra
     let first = case.graph.attend(q, k?, v?, args)?;
     let second = case.graph.attend(q, other_k?, other_v?, args)?;
     case.graph.add(first, second)?;
-    for lens in [vec![1, 40, 17, 3], vec![600, 33, 1], vec![5], vec![15, 16, 2]] {
-        let mut next_page = 48;
-        let slices: Vec<Slice> = lens
-            .iter()
-            .map(|&len: &usize| {
-                let pages = len.div_ceil(PAGE_LEN) as u32;
-                next_page -= pages;
-                Slice::new(len, 0, (next_page..next_page + pages).rev().collect::<PageTable>())
-            })
-            .collect();
-        let count: usize = lens.iter().sum();
-        case.steps.push(Step {
-            tokens: (0..count).map(|_| rng.below(INPUTS) as u32).collect(),
-            slices,
-            outputs: (0..count).map(|row| Output { row, sample: None, logits: true }).collect(),
-            ..Step::default()
-        });
-    }
+    case.texts(rng);
     Ok(case)
+}
+
+/// A convolution that sees tokens after a token, of texts that are shorter and longer than its window.
+fn centred_conv(width: usize, taps: usize) -> Result<Case, GraphError> {
+    let rng = &mut Random::new(21);
+    let mut case = Case::new(format!("centred conv {width} x {taps}"), 1e-5);
+    let x = case.input("x", width, rng)?;
+    let w = case.vector("w", [width, taps], 0.0, rng)?;
+    case.graph.centred_conv(x, w)?;
+    case.texts(rng);
+    Ok(case)
+}
+
+impl Case {
+    /// Steps of several texts.
+    fn texts(&mut self, rng: &mut Random) {
+        for lens in [vec![1, 40, 17, 3], vec![600, 33, 1], vec![5], vec![15, 16, 2]] {
+            self.steps.push(step_of_texts(&lens, rng));
+        }
+    }
+}
+
+fn step_of_texts(lens: &[usize], rng: &mut Random) -> Step {
+    let mut next_page = 48;
+    let slices: Vec<Slice> = lens
+        .iter()
+        .map(|&len: &usize| {
+            let pages = len.div_ceil(PAGE_LEN) as u32;
+            next_page -= pages;
+            Slice::new(len, 0, (next_page..next_page + pages).rev().collect::<PageTable>())
+        })
+        .collect();
+    let count: usize = lens.iter().sum();
+    Step {
+        tokens: (0..count).map(|_| rng.below(INPUTS) as u32).collect(),
+        slices,
+        outputs: (0..count).map(|row| Output { row, sample: None, logits: true }).collect(),
+        ..Step::default()
+    }
 }
 
 /// The means of three texts, requested in another order, and of a part of one.

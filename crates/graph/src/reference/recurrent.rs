@@ -29,20 +29,40 @@ pub(super) struct Conv {
 
 impl Conv {
     pub(super) fn run(&self, slices: &[Slice], x: &[f32], width: usize, state: &mut [f32]) -> Vec<f32> {
-        let taps = self.taps.len() / width;
-        let mut out = vec![0.0; x.len()];
-        each_slice(slices, state, (taps - 1) * width, |rows, before| {
-            let window = [&before[..], &x[rows.start * width..rows.end * width]].concat(); // [taps - 1 + tokens, width]
-            for (t, row) in rows.clone().enumerate() {
-                for c in 0..width {
-                    let sum: f32 =
-                        (0..taps).map(|j| window[(t + j) * width + c] * self.taps[c * taps + j]).sum();
-                    let y = sum + self.bias.as_ref().map_or(0.0, |b| b[c]);
-                    out[row * width + c] = if self.silu { y * sigmoid(y) } else { y };
-                }
-            }
+        let old = self.taps.len() - width;
+        let mut out = vec![];
+        each_slice(slices, state, old, |rows, before| {
+            let window = [&before[..], &x[rows.start * width..rows.end * width]].concat();
+            out.extend(self.windows(&window, width));
             before.copy_from_slice(&window[rows.len() * width..]);
         });
+        out
+    }
+
+    /// As many zeros before each text as after it.
+    pub(super) fn run_centred(&self, slices: &[Slice], x: &[f32], width: usize) -> Vec<f32> {
+        let beside = vec![0.0; (self.taps.len() - width) / 2];
+        let (mut out, mut rest) = (vec![], x);
+        for slice in slices {
+            let (text, after) = rest.split_at(slice.len * width);
+            out.extend(self.windows(&[&beside, text, &beside].concat(), width));
+            rest = after;
+        }
+        out
+    }
+
+    /// Results of all whole windows of rows `[taps - 1 + tokens, width]`.
+    fn windows(&self, rows: &[f32], width: usize) -> Vec<f32> {
+        let taps = self.taps.len() / width;
+        let tokens = rows.len() / width + 1 - taps;
+        let mut out = vec![];
+        for t in 0..tokens {
+            for c in 0..width {
+                let sum: f32 = (0..taps).map(|j| rows[(t + j) * width + c] * self.taps[c * taps + j]).sum();
+                let y = sum + self.bias.as_ref().map_or(0.0, |b| b[c]);
+                out.push(if self.silu { y * sigmoid(y) } else { y });
+            }
+        }
         out
     }
 }

@@ -130,6 +130,59 @@ fn a_repository_is_fetched_into_the_standard_layout() {
     assert_eq!(*alone.notes.borrow(), ["cannot reach http://hub: no route; using the cached model"]);
 }
 
+/// The files of a small folder, in two shards.
+const FOLDER: [(&str, &[u8]); 7] = [
+    ("README.md", b"text"),
+    ("model-00001-of-00002.safetensors", b"first"),
+    ("model-00002-of-00002.safetensors", b"second"),
+    ("model.safetensors.index.json", b"{index}"),
+    ("tokenizer.json", b"{tokenizer}"),
+    ("config.json", b"{config}"),
+    ("pytorch_model.bin", b"other"),
+];
+
+#[test]
+fn a_folder_of_safetensors_is_fetched_with_what_describes_it() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    world.repository("o/r", "main", &FOLDER);
+    let path = found(world.resolve("o/r", &config, true));
+    let folder = config.hub_cache.join("models--o--r");
+    assert_eq!(path, folder.join("snapshots").join(COMMIT));
+    for (file, bytes) in FOLDER {
+        let is_part = !["README.md", "pytorch_model.bin"].contains(&file);
+        assert_eq!(fs::read(path.join(file)).ok().as_deref(), is_part.then_some(bytes), "{file}");
+    }
+    world.asked.borrow_mut().clear();
+    assert_eq!(found(world.resolve("o/r", &config, false)), path);
+    assert!(world.asked.borrow().is_empty());
+    let entry = list(&config).into_iter().find(|entry| entry.name == "o/r").unwrap();
+    assert_eq!((entry.bytes, entry.location), (37, Location::File(path)));
+    // a quantization is a choice among GGUF files
+    let error = world.pull("o/r:Q4_0", &config).unwrap_err().to_string();
+    assert_eq!(error, "o/r has no file for Q4_0; it has no .gguf file");
+}
+
+#[test]
+fn an_interrupted_folder_is_resumed_and_not_used_before_it_is_whole() {
+    let (_folder, config) = config();
+    let mut world = World::default();
+    world.repository("o/r", "main", &FOLDER);
+    let last = format!("http://hub/o/r/resolve/{COMMIT}/{}", FOLDER[2].0);
+    let page = world.pages.remove(&last).unwrap();
+    let error = world.pull("o/r", &config).unwrap_err().to_string();
+    assert_eq!(error, "o/r: the hub returned 404: no such repository, revision or file");
+    assert!(matches!(world.resolve("o/r", &config, false), Err(HubError::NotDownloaded { .. })));
+    assert!(list(&config).iter().all(|entry| entry.name != "o/r"));
+    world.pages.insert(last.clone(), page);
+    world.breaks_after.set(Some(4));
+    world.asked.borrow_mut().clear();
+    let path = found(world.pull("o/r", &config));
+    assert_eq!(fs::read(path.join(FOLDER[2].0)).unwrap(), b"second");
+    // the listing, and the missing file in two parts
+    assert_eq!(world.asked.borrow()[1..], [format!("{last} 0"), format!("{last} 4")]);
+}
+
 #[test]
 fn an_interrupted_download_is_resumed() {
     let (_folder, config) = config();

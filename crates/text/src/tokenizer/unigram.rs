@@ -19,6 +19,8 @@ pub(super) struct Unigram {
     map: CharMap,
     /// Runs of spaces become one, and those at the ends are removed.
     merge_spaces: bool,
+    /// Of those at the end, one stays.
+    keep_last_space: bool,
 }
 
 impl Unigram {
@@ -40,6 +42,7 @@ impl Unigram {
             longest: vocab.longest(),
             map: CharMap::read(metadata)?,
             merge_spaces: merge.unwrap_or(false),
+            keep_last_space: metadata.optional_bool("tokenizer.keeps_last_space")?.unwrap_or(false),
         })
     }
 
@@ -110,6 +113,9 @@ impl Unigram {
                     marked.push(SPACE_MARK);
                 }
             }
+        }
+        if self.merge_spaces && self.keep_last_space && mapped.ends_with(' ') {
+            marked.push(SPACE_MARK);
         }
         marked
     }

@@ -29,6 +29,8 @@ pub(super) struct WordPiece {
     lowercase: bool,
     strip_accents: bool,
     longest: usize,
+    /// Characters of a word that is not unknown.
+    max_word: usize,
     unknown: Option<u32>,
 }
 
@@ -49,6 +51,7 @@ impl WordPiece {
             lowercase,
             strip_accents: strip_accents.unwrap_or(lowercase),
             longest: vocab.longest(),
+            max_word: metadata.optional_usize("tokenizer.max_word_characters")?.unwrap_or(usize::MAX),
             unknown,
         })
     }
@@ -67,7 +70,8 @@ impl WordPiece {
             marked.push(SPACE_MARK); // only the first piece of a word has a space mark
             marked.push_str(&text[found.range()]);
             let before = out.ids.len();
-            if !self.pieces(vocab, &marked, &mut out.ids) {
+            let fits = found.len() <= self.max_word || text[found.range()].chars().count() <= self.max_word;
+            if !fits || !self.pieces(vocab, &marked, &mut out.ids) {
                 out.ids.truncate(before);
                 out.ids.extend(self.unknown);
             }

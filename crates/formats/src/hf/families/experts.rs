@@ -48,22 +48,7 @@ pub(crate) static GRANITE_MOE: Family = Family {
         &[key("shared_intermediate_size", "expert_shared_feed_forward_length", OptionalUint)],
     ],
     tensors: &[&PAIRED_HEADS, &[rule("layers.block_sparse_moe.router.layer", "ffn_gate_inp")]],
-    prepare: |import| {
-        import
-            .split_gate_up("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight")?;
-        for layer in 0..import.layers()? {
-            let Some(both) = import.take_optional(&format!("layers.{layer}.shared_mlp.input_linear.weight"))
-            else {
-                continue;
-            };
-            let half = both.rows() / 2;
-            let down = import.take(&format!("layers.{layer}.shared_mlp.output_linear.weight"))?;
-            import.put(format!("blk.{layer}.ffn_gate_shexp.weight"), both.clone().row_range(0, half))?;
-            import.put(format!("blk.{layer}.ffn_up_shexp.weight"), both.row_range(half, half))?;
-            import.put(format!("blk.{layer}.ffn_down_shexp.weight"), down)?;
-        }
-        Ok(())
-    },
+    prepare: |import| import.split_granite_experts("_shexp"),
 };
 
 pub(crate) static GLM4_MOE: Family = Family {
@@ -103,6 +88,21 @@ impl Import {
             Some(layers) if !layers.is_empty() => Err(self.config.wrong("mlp_only_layers", "no layers")),
             _ => Ok(()),
         }
+    }
+
+    /// The experts of Granite, and the MLP that all tokens share, whose tensors get this suffix.
+    pub(super) fn split_granite_experts(&mut self, suffix: &str) -> Result<(), FormatError> {
+        self.split_gate_up("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight")?;
+        for layer in 0..self.layers()? {
+            let name = |part: &str| format!("layers.{layer}.shared_mlp.{part}_linear.weight");
+            let Some(both) = self.take_optional(&name("input")) else { continue };
+            let half = both.rows() / 2;
+            let down = self.take(&name("output"))?;
+            self.put(format!("blk.{layer}.ffn_gate{suffix}.weight"), both.clone().row_range(0, half))?;
+            self.put(format!("blk.{layer}.ffn_up{suffix}.weight"), both.row_range(half, half))?;
+            self.put(format!("blk.{layer}.ffn_down{suffix}.weight"), down)?;
+        }
+        Ok(())
     }
 
     /// Experts in one tensor of `[experts, gate and up, columns]` and one of `[experts, columns, inner]`, if layers have them.

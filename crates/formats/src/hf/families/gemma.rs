@@ -1,7 +1,7 @@
 //! Gemma 2 to 4: norms around both halves of a layer, local layers.
 
 use super::super::family::Fix::{Keep, PlusOne};
-use super::super::family::Kind::OptionalFloat;
+use super::super::family::Kind::{OptionalFloat, OptionalUint};
 use super::super::family::{Family, Key, Rule, fixed, key, rule};
 use super::super::import::Import;
 use super::super::matrix::Matrix;
@@ -13,7 +13,7 @@ static KEYS: &[Key] = &[
 ];
 
 /// Norms are stored without their one.
-static NORMS: [Rule; 7] = [
+pub(super) static NORMS: [Rule; 7] = [
     fixed("norm", "output_norm", PlusOne),
     fixed("layers.input_layernorm", "attn_norm", PlusOne),
     fixed("layers.post_attention_layernorm", "post_attention_norm", PlusOne),
@@ -47,7 +47,7 @@ pub(crate) static GEMMA3: Family = Family {
 
 impl Import {
     /// The graph has the scale of heads, or in the largest size that of the width: other values are refused.
-    fn check_scale(&self, largest: u64) -> Result<(), FormatError> {
+    pub(super) fn check_scale(&self, largest: u64) -> Result<(), FormatError> {
         let want = match self.layers()? == largest {
             true => self.config.usize("hidden_size")? / self.config.usize("num_attention_heads")?.max(1),
             false => self.head_dim()?,
@@ -64,8 +64,23 @@ impl Import {
 pub(crate) static GEMMA4: Family = Family {
     names: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
     arch: "gemma4",
-    keys: &[KEYS],
+    keys: &[
+        KEYS,
+        &[
+            key("num_experts", "expert_count", OptionalUint),
+            key("top_k_experts", "expert_used_count", OptionalUint),
+            key("moe_intermediate_size", "expert_feed_forward_length", OptionalUint),
+        ],
+    ],
     tensors: &[&[
+        rule("layers.router.proj", "ffn_gate_inp"),
+        rule("layers.router.scale", "ffn_gate_inp.scale"),
+        rule("layers.router.per_expert_scale", "ffn_down_exps.scale"),
+        rule("layers.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+        rule("layers.experts.down_proj", "ffn_down_exps.weight"),
+        rule("layers.post_feedforward_layernorm_1", "post_ffw_norm_1"),
+        rule("layers.pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
+        rule("layers.post_feedforward_layernorm_2", "post_ffw_norm_2"),
         rule("layers.post_attention_layernorm", "post_attention_norm"),
         rule("layers.pre_feedforward_layernorm", "ffn_norm"),
         rule("layers.post_feedforward_layernorm", "post_ffw_norm"),
@@ -88,10 +103,9 @@ const NEVER: f32 = 1e30;
 
 /// Layers have two shapes of heads, and a part of the pairs of the wider one is rotated.
 fn prepare_gemma4(import: &mut Import) -> Result<(), FormatError> {
-    if import.config.optional_bool("enable_moe_block")? == Some(true) {
-        return Err(import
-            .config
-            .wrong("enable_moe_block", "false: experts of Gemma 4 are read from GGUF files only"));
+    if import.config.optional_bool("enable_moe_block")? != Some(true) {
+        import.set("expert_count", Value::Uint(0));
+        import.set("expert_used_count", Value::Uint(0));
     }
     let layers = import.layers()?;
     let listed =

@@ -1,6 +1,6 @@
-//! Models with recurrent layers: Qwen 3.5 and Qwen 3 Next, LFM2, Mamba-2.
+//! Models with recurrent layers: Qwen 3.5 and Qwen 3 Next, LFM2.
 
-use super::super::family::Fix::{Column, NegatedExp, PlusOne};
+use super::super::family::Fix::{NegatedExp, PlusOne};
 use super::super::family::Kind::{Float, OptionalUint, Uint};
 use super::super::family::{EXPERT_KEYS, Family, Key, Rule, fixed, key, rule};
 use super::super::import::Import;
@@ -200,7 +200,7 @@ impl Import {
     }
 
     /// A convolution of `[columns, 1, taps]` as `[columns, taps]`.
-    fn put_conv(&mut self, from: &str, to: String) -> Result<(), FormatError> {
+    pub(super) fn put_conv(&mut self, from: &str, to: String) -> Result<(), FormatError> {
         let conv: Matrix = self.take(from)?;
         let [columns, _, taps] = <[u64; 3]>::try_from(conv.shape.clone())
             .ok()
@@ -246,7 +246,7 @@ static LFM_TENSORS: &[Rule] = &[
 ];
 
 pub(crate) static LFM2: Family = Family {
-    names: &["Lfm2ForCausalLM"],
+    names: &["Lfm2ForCausalLM", "Lfm2Model"],
     arch: "lfm2",
     keys: &[LFM_KEYS],
     tensors: &[LFM_TENSORS],
@@ -293,64 +293,6 @@ fn prepare_lfm2(import: &mut Import) -> Result<(), FormatError> {
         import.weights.get("layers.0.feed_forward.w1.weight").and_then(|m| m.shape.first().copied())
     {
         import.set("feed_forward_length", Value::Uint(rows));
-    }
-    Ok(())
-}
-
-pub(crate) static MAMBA2: Family = Family {
-    names: &["Mamba2ForCausalLM"],
-    arch: "mamba2",
-    keys: &[&[
-        key("layer_norm_epsilon", "attention.layer_norm_rms_epsilon", Float),
-        key("conv_kernel", "ssm.conv_kernel", Uint),
-        key("state_size", "ssm.state_size", Uint),
-        key("num_heads", "ssm.time_step_rank", Uint),
-        key("n_groups", "ssm.group_count", Uint),
-    ]],
-    tensors: &[&[
-        rule("embeddings", "token_embd"),
-        rule("norm_f", "output_norm"),
-        rule("layers.norm", "attn_norm"),
-        rule("layers.mixer.in_proj", "ssm_in"),
-        rule("layers.mixer.out_proj", "ssm_out"),
-        rule("layers.mixer.dt_bias", "ssm_dt.bias"),
-        fixed("layers.mixer.D", "ssm_d", Column),
-    ]],
-    prepare: prepare_mamba2,
-};
-
-/// Texts of any length: as long as other tools allow.
-const MAMBA_CONTEXT: u64 = 1 << 20;
-
-fn prepare_mamba2(import: &mut Import) -> Result<(), FormatError> {
-    let (heads, dim) = (import.config.usize("num_heads")?, import.config.usize("head_dim")?);
-    let groups = import.config.usize("n_groups")?;
-    let inner = heads.checked_mul(dim).filter(|inner| inner.checked_rem(groups) == Some(0));
-    let inner = inner
-        .ok_or_else(|| import.config.wrong("n_groups", "a number that divides the columns of all heads"))?;
-    import.set("context_length", Value::Uint(MAMBA_CONTEXT));
-    import.set("ssm.inner_size", Value::Uint(inner));
-    let attention =
-        ["head_count", "head_count_kv", "key_length", "value_length"].map(|name| format!("attention.{name}"));
-    for name in attention.iter().map(String::as_str).chain(["feed_forward_length", "rope.dimension_count"]) {
-        import.set(name, Value::Uint(0));
-    }
-    for layer in 0..import.layers()? {
-        let name = |part: &str| format!("layers.{layer}.mixer.{part}");
-        import.put_conv(&name("conv1d.weight"), format!("blk.{layer}.ssm_conv1d.weight"))?;
-        if let Some(bias) = import.take_optional(&name("conv1d.bias")) {
-            import.put(format!("blk.{layer}.ssm_conv1d.bias"), bias)?;
-        }
-        let decay = import.take_shaped(&name("A_log"), &[heads])?;
-        import.put(format!("blk.{layer}.ssm_a"), decay.mapped(|w| -w.exp()).reshaped(vec![heads, 1]))?;
-        if let Some(norm) = import.take_optional(&name("norm.weight")) {
-            let norm = norm.in_f32();
-            if norm.shape != [inner] {
-                return Err(super::super::import::shape_error(&name("norm.weight"), &[inner], &norm.shape));
-            }
-            import
-                .put(format!("blk.{layer}.ssm_norm.weight"), norm.reshaped(vec![groups, inner / groups]))?;
-        }
     }
     Ok(())
 }
