@@ -5,6 +5,7 @@
 //! computed when they are read, others are slices of the files.
 
 mod config;
+mod export;
 mod families;
 mod family;
 mod import;
@@ -20,6 +21,7 @@ use indexmap::IndexMap;
 use tern_quant::Dialect;
 
 use self::config::Config;
+pub use self::export::{ExportedFolder, FolderExport};
 use self::import::Import;
 use self::shards::Shards;
 use crate::{Access, Checkpoint, FormatError, Metadata, Value, shown};

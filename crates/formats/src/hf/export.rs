@@ -1,0 +1,139 @@
+//! A checkpoint as a Hugging Face folder: the way back of `hf::open`, by the same tables.
+//!
+//! The folder is written beside its final name, opened as any other and compared with the model, and renamed only then: what
+//! cannot be expressed in a folder differs there, and is refused by its name.
+
+mod check;
+mod config;
+mod shards;
+mod tensors;
+mod tokenizer;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value as Json;
+use tern_quant::Quant;
+
+use super::families;
+use super::family::Family;
+use crate::whole_file::part_of;
+use crate::{Checkpoint, FormatError, Metadata};
+
+/// How a model is written as a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct FolderExport<'a> {
+    /// The model.
+    pub model: &'a Checkpoint,
+    /// The format of matrices: F32, F16 or BF16. By default floats are kept, and decoded weights are F32.
+    pub floats: Option<&'static Quant>,
+    /// Largest number of bytes of a file; a tensor is always in one.
+    pub max_file: u64,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportedFolder {
+    /// The name in `architectures`.
+    pub architecture: &'static str,
+    /// Bytes of all safetensors files.
+    pub bytes: u64,
+    /// Those files.
+    pub files: usize,
+    /// Tensors in them.
+    pub tensors: usize,
+}
+
+/// Families whose folders are written: their tensors are those of GGUF files under other names, in another order of rows or without
+/// a one. Several have one name in GGUF files: the first that suits a model.
+static WRITTEN: &[(&Family, &str, fn(&Metadata, &str) -> bool)] = &[
+    (&families::MIXTRAL, "mixtral", |metadata, arch| has(metadata, arch, "expert_count")),
+    (&families::LLAMA, "llama", |_, _| true),
+    (&families::QWEN2, "qwen2", |_, _| true),
+    (&families::QWEN3, "qwen3", |_, _| true),
+    (&families::QWEN3MOE, "qwen3_moe", |_, _| true),
+    (&families::GEMMA2, "gemma2", |_, _| true),
+    (&families::GEMMA3, "gemma3_text", |_, _| true),
+    (&families::PHI3, "phi3", |_, _| true),
+    (&families::OLMO3, "olmo3", |metadata, arch| has(metadata, arch, "attention.sliding_window")),
+    (&families::OLMO2, "olmo2", |_, _| true),
+    (&families::GLM4, "glm4", |_, _| true),
+    (&families::SEED_OSS, "seed_oss", |_, _| true),
+    (&families::HUNYUAN, "hunyuan_v1_dense", |_, _| true),
+    (&families::ERNIE, "ernie4_5", |_, _| true),
+    (&families::SMOLLM3, "smollm3", |_, _| true),
+    (&families::GRANITE, "granite", |_, _| true),
+];
+
+fn has(metadata: &Metadata, arch: &str, key: &str) -> bool {
+    metadata.get(&format!("{arch}.{key}")).is_some()
+}
+
+impl FolderExport<'_> {
+    /// Writes the folder, checks it and returns what it has. `progress` gets the bytes of the model that are done.
+    ///
+    /// ```no_run
+    /// use tern_formats::{Checkpoint, FolderExport};
+    ///
+    /// let model = Checkpoint::open("model.gguf".as_ref())?;
+    /// FolderExport { model: &model, floats: None, max_file: 5_000_000_000 }.write("folder".as_ref(), &mut |_| ())?;
+    /// # Ok::<(), tern_formats::FormatError>(())
+    /// ```
+    pub fn write(&self, out: &Path, progress: &mut dyn FnMut(u64)) -> Result<ExportedFolder, FormatError> {
+        let exists = fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
+        if exists || out.is_file() {
+            return Err(FormatError::Config(format!("{} exists already", out.display())));
+        }
+        let part = part_of(out);
+        let io = |e| FormatError::Io(out.into(), e);
+        let mut finish = || {
+            let _ = fs::remove_dir_all(&part); // of an earlier run that was killed
+            fs::create_dir(&part).map_err(io)?;
+            let written = self.write_files(&part, progress)?;
+            check::compare(self, &part)?;
+            fs::rename(&part, out).map_err(io)?;
+            Ok(written)
+        };
+        let finished = finish();
+        if finished.is_err() {
+            let _ = fs::remove_dir_all(&part);
+        }
+        finished
+    }
+
+    fn write_files(
+        &self,
+        folder: &Path,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<ExportedFolder, FormatError> {
+        let arch = self.model.metadata.optional_str("general.architecture").ok().flatten().unwrap_or("");
+        let fits = |(family, _, suits): &&(&Family, _, fn(&Metadata, &str) -> bool)| {
+            family.arch == arch && suits(&self.model.metadata, arch)
+        };
+        let Some((family, model_type, _)) = WRITTEN.iter().find(fits) else {
+            let mut known: Vec<&str> = WRITTEN.iter().map(|(family, ..)| family.arch).collect();
+            known.dedup();
+            return Err(FormatError::Config(format!(
+                "folders of architecture {} are not written; those of {} are",
+                crate::shown(arch),
+                known.join(", ")
+            )));
+        };
+        let config = config::config(self, family, model_type)?;
+        let tensors = tensors::tensors(self, family, &config)?;
+        write_json(folder, "config.json", &Json::Object(config))?;
+        tokenizer::write(&self.model.metadata, folder)?;
+        let (files, bytes) = shards::write(folder, &tensors, self.max_file, progress)?;
+        Ok(ExportedFolder { architecture: family.names[0], bytes, files, tensors: tensors.len() })
+    }
+}
+
+fn write_json(folder: &Path, name: &str, value: &Json) -> Result<(), FormatError> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| FormatError::Write(e.into()))?;
+    write_text(folder, name, &(text + "\n"))
+}
+
+fn write_text(folder: &Path, name: &str, text: &str) -> Result<(), FormatError> {
+    let path = folder.join(name);
+    fs::write(&path, text).map_err(|e| FormatError::Io(path, e))
+}
