@@ -69,9 +69,9 @@ fn compare(model: &str) {
     assert_eq!(file.metadata.strings("imatrix.datasets").unwrap(), ["text.txt"]);
     assert_eq!(file.metadata.usize("imatrix.chunk_count").unwrap(), recorded.chunks);
     assert_eq!(file.metadata.usize("imatrix.chunk_size").unwrap(), recorded.ctx);
-    let near = |got: f32, want: f32, scale: f32, what: &str| {
-        let error = (got - want).abs() / (want.abs() + 1e-3 * scale);
-        assert!(error < 4e-3, "{model} {what}: {got}, llama.cpp has {want}");
+    // sums of few rows differ by the rounding of activations to 16 bits and of keys and values to f16
+    let near = |got: f32, want: f32, most: f32, what: &str| {
+        assert!((got - want).abs() < most, "{model} {what}: {got}, llama.cpp has {want}");
     };
     for (name, want) in &recorded.tensors {
         let (sums, counts) =
@@ -80,13 +80,13 @@ fn compare(model: &str) {
         let cols = sums.len() / counts.len();
         let matrices = sums.chunks_exact(cols);
         for (i, (got, want)) in matrices.zip(&want.totals).enumerate() {
-            near(got.iter().sum(), *want, 1.0, &format!("{name}, matrix {i}"));
+            near(got.iter().sum(), *want, 5e-4 * want + 1e-6, &format!("{name}, matrix {i}"));
         }
         let columns = sums[want.matrix * cols..][..cols].iter().step_by(recorded.every);
         assert_eq!(columns.len(), want.columns.len(), "{name}");
         let mean = want.totals[want.matrix] / cols as f32;
         for (i, (got, want)) in columns.zip(&want.columns).enumerate() {
-            near(*got, *want, mean, &format!("{name}, column {}", i * recorded.every));
+            near(*got, *want, 5e-3 * (want + 1e-2 * mean), &format!("{name}, column {}", i * recorded.every));
         }
     }
     let importance = ImportanceMatrix::open(&home.path("im.gguf")).unwrap();

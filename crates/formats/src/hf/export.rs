@@ -18,7 +18,7 @@ use tern_quant::Quant;
 use super::families;
 use super::family::Family;
 use crate::whole_file::part_of;
-use crate::{Checkpoint, FormatError, Metadata};
+use crate::{Checkpoint, FormatError};
 
 /// How a model is written as a folder.
 #[derive(Clone, Copy, Debug)]
@@ -44,30 +44,39 @@ pub struct ExportedFolder {
     pub tensors: usize,
 }
 
-/// Families whose folders are written: their tensors are those of GGUF files under other names, in another order of rows or without
-/// a one. Several have one name in GGUF files: the first that suits a model.
-static WRITTEN: &[(&Family, &str, fn(&Metadata, &str) -> bool)] = &[
-    (&families::MIXTRAL, "mixtral", |metadata, arch| has(metadata, arch, "expert_count")),
-    (&families::LLAMA, "llama", |_, _| true),
-    (&families::QWEN2, "qwen2", |_, _| true),
-    (&families::QWEN3, "qwen3", |_, _| true),
-    (&families::QWEN3MOE, "qwen3_moe", |_, _| true),
-    (&families::GEMMA2, "gemma2", |_, _| true),
-    (&families::GEMMA3, "gemma3_text", |_, _| true),
-    (&families::PHI3, "phi3", |_, _| true),
-    (&families::OLMO3, "olmo3", |metadata, arch| has(metadata, arch, "attention.sliding_window")),
-    (&families::OLMO2, "olmo2", |_, _| true),
-    (&families::GLM4, "glm4", |_, _| true),
-    (&families::SEED_OSS, "seed_oss", |_, _| true),
-    (&families::HUNYUAN, "hunyuan_v1_dense", |_, _| true),
-    (&families::ERNIE, "ernie4_5", |_, _| true),
-    (&families::SMOLLM3, "smollm3", |_, _| true),
-    (&families::GRANITE, "granite", |_, _| true),
-];
-
-fn has(metadata: &Metadata, arch: &str, key: &str) -> bool {
-    metadata.get(&format!("{arch}.{key}")).is_some()
+/// A family whose folders are written.
+struct Written {
+    family: &'static Family,
+    /// `model_type` of `config.json`.
+    model_type: &'static str,
+    /// A key that its models have, if another family has the same name in GGUF files.
+    with_key: Option<&'static str>,
 }
+
+const fn written(family: &'static Family, model_type: &'static str) -> Written {
+    Written { family, model_type, with_key: None }
+}
+
+/// Families whose tensors are those of GGUF files under other names, in another order of rows or without a one; the first that suits a
+/// model counts.
+static WRITTEN: &[Written] = &[
+    Written { with_key: Some("expert_count"), ..written(&families::MIXTRAL, "mixtral") },
+    written(&families::LLAMA, "llama"),
+    written(&families::QWEN2, "qwen2"),
+    written(&families::QWEN3, "qwen3"),
+    written(&families::QWEN3MOE, "qwen3_moe"),
+    written(&families::GEMMA2, "gemma2"),
+    written(&families::GEMMA3, "gemma3_text"),
+    written(&families::PHI3, "phi3"),
+    Written { with_key: Some("attention.sliding_window"), ..written(&families::OLMO3, "olmo3") },
+    written(&families::OLMO2, "olmo2"),
+    written(&families::GLM4, "glm4"),
+    written(&families::SEED_OSS, "seed_oss"),
+    written(&families::HUNYUAN, "hunyuan_v1_dense"),
+    written(&families::ERNIE, "ernie4_5"),
+    written(&families::SMOLLM3, "smollm3"),
+    written(&families::GRANITE, "granite"),
+];
 
 impl FolderExport<'_> {
     /// Writes the folder, checks it and returns what it has. `progress` gets the bytes of the model that are done.
@@ -107,11 +116,10 @@ impl FolderExport<'_> {
         progress: &mut dyn FnMut(u64),
     ) -> Result<ExportedFolder, FormatError> {
         let arch = self.model.metadata.optional_str("general.architecture").ok().flatten().unwrap_or("");
-        let fits = |(family, _, suits): &&(&Family, _, fn(&Metadata, &str) -> bool)| {
-            family.arch == arch && suits(&self.model.metadata, arch)
-        };
-        let Some((family, model_type, _)) = WRITTEN.iter().find(fits) else {
-            let mut known: Vec<&str> = WRITTEN.iter().map(|(family, ..)| family.arch).collect();
+        let has = |key: &str| self.model.metadata.get(&format!("{arch}.{key}")).is_some();
+        let suits = |one: &&Written| one.family.arch == arch && one.with_key.is_none_or(has);
+        let Some(Written { family, model_type, .. }) = WRITTEN.iter().find(suits) else {
+            let mut known: Vec<&str> = WRITTEN.iter().map(|one| one.family.arch).collect();
             known.dedup();
             return Err(FormatError::Config(format!(
                 "folders of architecture {} are not written; those of {} are",
