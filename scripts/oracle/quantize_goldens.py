@@ -4,7 +4,8 @@
 Use:  oracle/bin/python scripts/oracle/quantize_goldens.py TEST_DATA --lib DIR > crates/tern/tests/quantized.json
 
 TEST_DATA is the folder of scripts/fetch_test_data.py. The model is quantized already, so llama.cpp decodes it first, as
-`tern quantize` does. Tensors are listed in the order of the file, as runs of one format.
+`tern quantize` does. Tensors are listed in the order of the file, as runs of one format. Names that end in `+imatrix` are quantized with an
+importance of columns that a formula gives: the test has the same.
 """
 import argparse
 import ctypes as C
@@ -15,6 +16,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from gguf import GGUFReader
 from libllama import Library
 
@@ -25,11 +27,29 @@ RECIPES = {
 }
 
 
-def quantized(library, source, file_type):
+WEIGHTED = ["Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "IQ4_XS", "Q3_K_M", "Q2_K"]
+
+
+class Importance(C.Structure):
+    _fields_ = [("name", C.c_char_p), ("data", C.POINTER(C.c_float)), ("size", C.c_size_t)]
+
+
+def importance(source):
+    """0.25 to 1.25, exact in f32, for every column of the layers' matrices."""
+    matrices = [t for t in GGUFReader(source).tensors if t.name.startswith("blk.") and len(t.shape) > 1]
+    values = [((np.arange(int(t.shape[0])) * 40503 & 0xFFFF) / 65536 + 0.25).astype(np.float32) for t in matrices]
+    entries = [Importance(t.name.encode(), v.ctypes.data_as(C.POINTER(C.c_float)), v.size) for t, v in zip(matrices, values)]
+    return (Importance * (len(entries) + 1))(*entries, Importance(None, None, 0)), values
+
+
+def quantized(library, source, file_type, weighted=False):
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "quantized.gguf"
         params = library.c.llama_model_quantize_default_params()
         params.ftype, params.allow_requantize = file_type, True
+        entries, _kept = importance(source)
+        if weighted:
+            params.imatrix = C.cast(entries, C.c_void_p)
         if library.c.llama_model_quantize(str(source).encode(), str(target).encode(), C.byref(params)) != 0:
             raise SystemExit("".join(library.log[-5:]))
         tensors = GGUFReader(target).tensors
@@ -46,7 +66,9 @@ def main():
     parser.add_argument("--lib", type=Path, default=os.environ.get("TERN_LLAMA_LIB"))
     args = parser.parse_args()
     library = Library(Path(args.lib), "haswell")
-    rows = (f' "{name}": {json.dumps(quantized(library, args.data / MODEL, number))}' for name, number in RECIPES.items())
+    model = args.data / MODEL
+    rows = [f' "{name}": {json.dumps(quantized(library, model, number))}' for name, number in RECIPES.items()]
+    rows += [f' "{name}+imatrix": {json.dumps(quantized(library, model, RECIPES[name], True))}' for name in WEIGHTED]
     print("{\n" + ",\n".join(rows) + "\n}")
 
 

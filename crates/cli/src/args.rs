@@ -56,10 +56,12 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Measure the perplexity of a model on a text
     Perplexity(PerplexityArgs),
-    /// Write a model as a GGUF file without changing its weights: safetensors, other floats, other layouts
+    /// Write a model without changing its weights: as a GGUF file or a folder of safetensors, in other floats or another layout
     Convert(ConvertArgs),
     /// Write a model as a GGUF file with quantized weights
     Quantize(QuantizeArgs),
+    /// Measure which columns of a model's matrices matter most on a text, for `quantize --imatrix`
+    Imatrix(ImatrixArgs),
     /// Write a GGUF file with random weights in the shape of a known model
     Synth(SynthArgs),
     /// Download a model by name
@@ -299,12 +301,22 @@ pub(crate) struct ConvertArgs {
     /// Model: a folder of safetensors, a GGUF file, or a name as in -m
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
-    /// GGUF file to write
+    /// GGUF file to write, or a folder of safetensors if the name does not end in .gguf
     pub(crate) out: PathBuf,
     /// Format of matrices: F32, F16 or BF16, or a layout that holds the same weights, such as TQ2_0 for Q2_0. By default formats are
-    /// kept
+    /// kept, and a folder has decoded weights in F32
     #[arg(long, value_name = "FORMAT", value_parser = convert::recipe)]
     pub(crate) to: Option<&'static Recipe>,
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+}
+
+/// How files are written.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct FileArgs {
+    /// Split the model into files with at most this much of tensors each, such as 500M or 4G
+    #[arg(long, value_name = "SIZE", value_parser = values::file_size)]
+    pub(crate) split_max_size: Option<u64>,
     /// Threads; one per core by default
     #[arg(short, long, value_parser = values::threads)]
     pub(crate) threads: Option<usize>,
@@ -326,12 +338,26 @@ pub(crate) struct QuantizeArgs {
     /// Format of tensors by name, in which * is any text; may be repeated, the first that matches counts
     #[arg(long, value_name = "PATTERN=FORMAT", value_parser = convert::keep)]
     pub(crate) keep: Vec<Keep>,
-    /// Importance of columns, a GGUF file of llama-imatrix
+    /// Importance of columns, a file of `tern imatrix` or llama-imatrix
     #[arg(long, value_name = "FILE")]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Threads; one per core by default
-    #[arg(short, long, value_parser = values::threads)]
-    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImatrixArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Text file to measure on
+    #[arg(short, long)]
+    pub(crate) file: PathBuf,
+    /// File to write
+    #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf")]
+    pub(crate) out: PathBuf,
+    /// Use the first N chunks only
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) chunks: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -1,18 +1,24 @@
-//! `tern convert` and `tern quantize`: a model as a GGUF file in other formats.
+//! `tern convert` and `tern quantize`: a model as a GGUF file in other formats, or as a folder of safetensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use tern::formats::quantize::{ChosenFormat, ImportanceMatrix, Keep, Quantization, RECIPES, Recipe};
-use tern::formats::{Checkpoint, Conversion};
+use tern::formats::{Checkpoint, Conversion, FolderExport};
 use tern::{inspect_checkpoint, quant, units};
 
-use crate::args::{ConvertArgs, QuantizeArgs};
+use crate::args::{ConvertArgs, FileArgs, QuantizeArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::{self, Bars};
 
+/// Bytes of a file of safetensors if --split-max-size is not given, as `transformers` has it.
+const SAFETENSORS_FILE: u64 = 5_000_000_000;
+
 pub(crate) fn convert(args: &ConvertArgs) -> CliResult<()> {
     let model = inspect_checkpoint(&args.model, &Bars::default())?;
+    if args.out.extension().is_none_or(|end| end != "gguf") {
+        return export(&model, args);
+    }
     let conversion = match args.to {
         None => Conversion::unchanged(&model),
         Some(recipe) => {
@@ -22,7 +28,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> CliResult<()> {
             quantization.conversion(&model, &formats)
         }
     };
-    write(&model, Conversion { exact: true, threads: tern::threads(args.threads), ..conversion }, &args.out)
+    write(&model, Conversion { exact: true, ..conversion }, &args.files, &args.out)
 }
 
 pub(crate) fn quantize(args: &QuantizeArgs) -> CliResult<()> {
@@ -49,7 +55,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> CliResult<()> {
         let known = conversion.tensors.iter().filter(|target| target.importance.is_some()).count();
         eprintln!("tern: the importance of columns is known of {known} tensors");
     }
-    write(&model, Conversion { threads: tern::threads(args.threads), ..conversion }, &args.out)
+    write(&model, conversion, &args.files, &args.out)
 }
 
 fn open_importance(path: &Path) -> CliResult<ImportanceMatrix> {
@@ -71,15 +77,47 @@ fn show_replaced(formats: &[ChosenFormat]) {
     }
 }
 
-fn write(model: &Checkpoint, conversion: Conversion<'_>, out: &Path) -> CliResult<()> {
+fn write(model: &Checkpoint, conversion: Conversion<'_>, files: &FileArgs, out: &Path) -> CliResult<()> {
+    let threads = tern::threads(files.threads);
+    let conversion = Conversion { threads, max_file: files.split_max_size, ..conversion };
     let bar = load::byte_bar("writing", model.total_bytes());
     let written = conversion.write(model, out, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
     let written = written.map_err(|e| CliError::message(e.to_string()))?;
+    let more = match written.files {
+        1 => String::new(),
+        files => format!(" and {} more files", files - 1),
+    };
     eprintln!(
-        "tern: {}: {} tensors, {} (was {}), checked",
-        out.display(),
+        "tern: {}{more}: {} tensors, {} (was {}), checked",
+        written.path.display(),
         written.tensors,
+        units::bytes(written.bytes),
+        units::bytes(model.total_bytes())
+    );
+    Ok(())
+}
+
+/// Writes a folder of safetensors.
+fn export(model: &Checkpoint, args: &ConvertArgs) -> CliResult<()> {
+    let floats = args.to.map(|recipe| recipe.base);
+    if let Some(format) = floats.filter(|format| !format.is_float()) {
+        return Err(CliError::message(format!(
+            "--to {format}: folders of safetensors have F32, F16 or BF16; a name that ends in .gguf writes a GGUF file"
+        )));
+    }
+    let bar = load::byte_bar("writing", model.total_bytes());
+    let max_file = args.files.split_max_size.unwrap_or(SAFETENSORS_FILE);
+    let written =
+        FolderExport { model, floats, max_file }.write(&args.out, &mut |done| bar.set_position(done));
+    bar.finish_and_clear();
+    let written = written.map_err(|e| CliError::message(e.to_string()))?;
+    eprintln!(
+        "tern: {}: {}, {} tensors in {} files, {} (was {}), checked",
+        args.out.display(),
+        written.architecture,
+        written.tensors,
+        written.files,
         units::bytes(written.bytes),
         units::bytes(model.total_bytes())
     );

@@ -26,6 +26,7 @@ mod doctor_models;
 mod doctor_stress;
 mod embed;
 mod error;
+mod imatrix;
 mod in_parallel;
 mod inspect;
 mod load;
@@ -46,6 +47,7 @@ mod top;
 mod trace;
 mod values;
 mod verdicts;
+mod windows;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -139,6 +141,10 @@ fn dispatch(cli: Cli) -> CliResult<()> {
         }
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => convert::quantize(&args),
+        Command::Imatrix(args) => {
+            args.model.check_one()?;
+            imatrix::imatrix(&args)
+        }
         Command::Synth(args) => synth::synth(&args),
         Command::Doctor(args) => {
             args.model.check_one()?;

@@ -1,54 +1,38 @@
 //! `tern perplexity`: how well a model predicts a text, measured as llama.cpp does, and how much it differs from another model.
 //!
-//! The text is tokenized once and cut into chunks of the context. In each chunk the first token is replaced by
-//! BOS if the model expects one, and the second half is scored.
+//! The second half of each chunk is scored.
 
 mod comparison;
 
 use std::io::Write;
 
 use serde_json::json;
-use tern::engine::{Capacity, GraphRunner};
+use tern::engine::GraphRunner;
 use tern::graph::{Backend, log_sum_exp};
-use tern::text::Tokenizer;
-use tern::{Context, LoadOptions, OpenedModel, PAGE_LEN};
+use tern::{Context, LoadOptions, OpenedModel};
 
 use self::comparison::Comparison;
 use crate::args::PerplexityArgs;
 use crate::error::{CliError, CliResult};
 use crate::load;
+use crate::windows::{self, DEFAULT_CHUNK, Windows};
 
-/// Tokens per chunk if -c is not given.
-const DEFAULT_CHUNK: usize = 512;
+/// Rows of logits per step: those of a large vocabulary take much memory.
+const STEP_OUTPUTS: usize = 64;
 
 pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
-    let text = std::fs::read_to_string(&args.file)
-        .map_err(|e| CliError::message(format!("{}: {e}", args.file.display())))?;
     let opened = args.model.open("stories", None, Context::AtMost(DEFAULT_CHUNK))?;
-    let context = opened.context();
-    let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
-    let tokens = tokenizer.encode(&text, true, false);
-    let chunks = (tokens.len() / context).min(args.chunks.unwrap_or(usize::MAX));
-    if chunks == 0 {
-        let file = args.file.display();
-        return Err(CliError::message(format!(
-            "{file} has {} tokens: at least {context} are required (-c)",
-            tokens.len()
-        )));
-    }
+    let windows = Windows::read(&args.file, &opened, args.chunks)?;
+    let Windows { context, chunks, .. } = windows;
     let mut reference = match &args.compare {
-        Some(name) => Some(reference(args, name, &opened, (&text, &tokens))?),
+        Some(name) => Some(reference(args, name, &opened, &windows)?),
         None => None,
     };
     let mut runner = runner(args, opened, args.model.backend()?)?;
     let bar = load::count_bar("scoring", chunks as u64);
     let (mut sum, mut squares, mut count) = (0.0f64, 0.0f64, 0usize);
     let mut comparison = Comparison::default();
-    for chunk in tokens.chunks_exact(context).take(chunks) {
-        let mut fed = chunk.to_vec();
-        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos()) {
-            fed[0] = bos;
-        }
+    for fed in windows.iter() {
         let scored = |position: usize| position >= context / 2 && position + 1 < context;
         let mut wanted = vec![]; // the logits of the reference at the scored positions
         if let Some(reference) = &mut reference {
@@ -104,18 +88,8 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
 
 /// The model on a device, for one chunk at a time.
 fn runner(args: &PerplexityArgs, opened: OpenedModel, backend: Box<dyn Backend>) -> CliResult<GraphRunner> {
-    let context = opened.context();
-    let tokens_per_step = backend.info().step_tokens.min(context);
-    let capacity = Capacity {
-        pages: context.div_ceil(PAGE_LEN),
-        page_len: PAGE_LEN,
-        max_tokens: tokens_per_step,
-        max_outputs: tokens_per_step.min(64),
-        window: None,
-        state: None,
-    };
-    let capacity = capacity.with_window(&opened.model.graph).with_slots(&opened.model.graph, 1);
-    Ok(opened.runner(backend, capacity, &args.model.progress())?)
+    let tokens = backend.info().step_tokens.min(opened.context());
+    windows::runner(opened, backend, (tokens, tokens.min(STEP_OUTPUTS)), &args.model.progress())
 }
 
 /// The reference of a comparison, which must have the same tokens.
@@ -123,13 +97,12 @@ fn reference(
     args: &PerplexityArgs,
     name: &str,
     model: &OpenedModel,
-    (text, tokens): (&str, &[u32]),
+    windows: &Windows,
 ) -> CliResult<GraphRunner> {
     let context = Context::Exactly(model.context());
     let options = LoadOptions { context, ..args.model.options(context) };
     let other = OpenedModel::open(name, &options, &args.model.progress())?;
-    let tokenizer = Tokenizer::from_metadata(&other.metadata)?;
-    if tokenizer.encode(text, true, false) != tokens || other.model.config.vocab != model.model.config.vocab {
+    if !windows.are_those_of(&other)? || other.model.config.vocab != model.model.config.vocab {
         return Err(CliError::message(format!("--compare {name}: want a model with the same vocabulary")));
     }
     let backend = match &args.compare_device {

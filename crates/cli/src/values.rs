@@ -77,6 +77,15 @@ pub(crate) fn top_k(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A number of bytes, with M or G for a million or a billion of them, as llama-gguf-split has it.
+pub(crate) fn file_size(text: &str) -> Result<u64, String> {
+    let units = [("M", 1_000_000), ("G", 1_000_000_000)];
+    let unit = units.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+    let (number, bytes) = unit.unwrap_or((text, 1));
+    let number: Option<u64> = number.parse().ok().filter(|n| *n > 0);
+    number.and_then(|n| n.checked_mul(bytes)).ok_or_else(|| "expected a size such as 500M or 4G".into())
+}
+
 pub(crate) fn interval(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_string())?;
     if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 3600 seconds".into()) }
@@ -155,6 +164,16 @@ mod tests {
         assert!(top_k("-2").is_err());
         assert_eq!((context("0"), context("12")), (Ok(0), Ok(12)));
         assert!(context("-1").is_err());
+    }
+
+    #[test]
+    fn sizes_of_files_are_bytes_millions_or_billions() {
+        assert_eq!(file_size("500M"), Ok(500_000_000));
+        assert_eq!(file_size("4G"), Ok(4_000_000_000));
+        assert_eq!(file_size("4096"), Ok(4096));
+        for wrong in ["", "0", "0M", "-1G", "4T", "1.5G", "G", "99999999999999G"] {
+            assert_eq!(file_size(wrong), Err("expected a size such as 500M or 4G".into()), "{wrong}");
+        }
     }
 
     #[test]

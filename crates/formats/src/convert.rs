@@ -1,17 +1,20 @@
 //! Writing a model as a GGUF file: the same weights in other floats or another layout, or quantised.
 //!
-//! The file is written beside its final name, read again and compared, and renamed only then.
+//! Files are written beside their final names, read again and compared, and renamed only then.
+
+mod shards;
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tern_quant::{EncodeError, F16, INT4_32, INT4_128, Q4_1, Quant};
+use tern_quant::{EncodeError, F16, INT4_32, INT4_128, Q4_0, Q4_1, Quant};
 
-use crate::gguf::Writer;
-use crate::{Checkpoint, FormatError, Metadata, Tensor, write_whole_file};
+use self::shards::Shard;
+use crate::whole_file::write_whole_files;
+use crate::{Checkpoint, FormatError, Metadata, Tensor};
 
 /// How a model is written.
 #[derive(Clone, Debug)]
@@ -24,6 +27,8 @@ pub struct Conversion<'a> {
     pub exact: bool,
     /// Threads that encode.
     pub threads: usize,
+    /// Largest number of bytes of tensors in a file, if the model is split. A tensor is always in one file.
+    pub max_file: Option<u64>,
 }
 
 /// How one tensor is written.
@@ -38,22 +43,32 @@ pub struct TargetTensor<'a> {
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertedFile {
-    /// Bytes of the file.
+    /// The file, or the first one of a split model.
+    pub path: PathBuf,
+    /// Files.
+    pub files: usize,
+    /// Bytes of all files.
     pub bytes: u64,
     /// Tensors in it.
     pub tensors: usize,
 }
 
 impl<'a> Conversion<'a> {
-    /// The model as it is, in one file. Codes with zero points, which GGUF files do not have, become codes with offsets.
+    /// The model as it is, in one file. Codes with zero points, which GGUF files do not have, become codes with offsets, or without
+    /// any if they are symmetric.
     pub fn unchanged(model: &Checkpoint) -> Conversion<'a> {
-        let format = |quant: &'static Quant| if has_zero_points(quant) { &Q4_1 } else { quant };
-        let target = |tensor: &Tensor| TargetTensor { format: format(tensor.quant), importance: None };
+        let format = |tensor: &Tensor| match has_zero_points(tensor.quant) {
+            true if is_symmetric(tensor) => &Q4_0,
+            true => &Q4_1,
+            false => tensor.quant,
+        };
+        let target = |tensor: &Tensor| TargetTensor { format: format(tensor), importance: None };
         Conversion {
             metadata: model.metadata.clone(),
             tensors: model.tensors.values().map(target).collect(),
             exact: true,
             threads: 1,
+            max_file: None,
         }
     }
 
@@ -72,17 +87,26 @@ impl<'a> Conversion<'a> {
         out: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<ConvertedFile, FormatError> {
-        let mut writer = Writer::new(self.metadata.clone());
         for (tensor, target) in model.tensors.values().zip(&self.tensors) {
             self.check(tensor, target)?;
-            writer.declare(&tensor.name, target.format, &tensor.dims)?;
         }
-        let written = write_whole_file(
-            out,
-            |file| self.write_tensors(model, &writer, file, progress),
-            |(_, sums), path| self.check_file(path, sums),
-        );
-        Ok(ConvertedFile { bytes: written?.0, tensors: self.tensors.len() })
+        let shards = Shard::plan(self, model, out)?;
+        let paths: Vec<PathBuf> = shards.iter().map(|shard| shard.path.clone()).collect();
+        let mut done = 0;
+        let write = |i: usize, file: &mut BufWriter<File>| {
+            let step = |bytes: u64| {
+                done += bytes;
+                progress(done);
+            };
+            self.write_tensors(model, &shards[i], file, step)
+        };
+        let check = |written: &[(u64, Vec<u64>)], first: &Path| {
+            let sums: Vec<u64> = written.iter().flat_map(|(_, sums)| sums).copied().collect();
+            self.check_file(first, &sums)
+        };
+        let written = write_whole_files(out, &paths, write, check)?;
+        let bytes = written.iter().map(|(bytes, _)| bytes).sum();
+        Ok(ConvertedFile { files: paths.len(), bytes, tensors: self.tensors.len(), path: paths[0].clone() })
     }
 
     /// Refuses what cannot be written before anything is.
@@ -110,16 +134,17 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Writes the file and returns its size and the hash of each tensor.
+    /// Writes a file and returns its size and the hash of each tensor. `progress` gets the bytes of each tensor.
     fn write_tensors(
         &self,
         model: &Checkpoint,
-        writer: &Writer,
+        shard: &Shard,
         file: &mut BufWriter<File>,
-        progress: &mut dyn FnMut(u64),
+        mut progress: impl FnMut(u64),
     ) -> Result<(u64, Vec<u64>), FormatError> {
-        let (mut sums, mut done, mut refused) = (vec![], 0, None);
-        let bytes = writer.write_to(file, |i, out| {
+        let (mut sums, mut refused) = (vec![], None);
+        let bytes = shard.writer.write_to(file, |i, out| {
+            let i = shard.tensors.start + i;
             let tensor = &model.tensors[i];
             let data = self.encoded(tensor, &self.tensors[i]).map_err(|e| {
                 let text = e.to_string();
@@ -128,8 +153,7 @@ impl<'a> Conversion<'a> {
             })?;
             sums.push(sum(&data));
             out.write_all(&data)?;
-            done += tensor.bytes();
-            progress(done);
+            progress(tensor.bytes());
             Ok(())
         });
         let bytes = bytes.map_err(|e| refused.unwrap_or(e))?;
@@ -143,12 +167,16 @@ impl<'a> Conversion<'a> {
         if to == tensor.quant {
             return Ok(data);
         }
-        if self.exact && to == &Q4_1 && has_zero_points(tensor.quant) {
-            return with_offsets(tensor.quant, &data).map_err(|e| FormatError::Config(e.to_string()));
+        if self.exact && [&Q4_0, &Q4_1].contains(&to) && has_zero_points(tensor.quant) {
+            let blocks = without_zero_points(tensor.quant, to, &data);
+            return blocks.map_err(|e| FormatError::Config(format!("{}: {e}", tensor.name)));
         }
         let (cols, rows) = (tensor.cols(), tensor.rows());
         let exact = self.exact && !tensor.quant.is_float();
         let source = Source { tensor, data: &data, target, exact };
+        if to.tail > 0 {
+            return source.whole().map(Into::into);
+        }
         let workers = self.threads.clamp(1, rows.max(1));
         // enough rows for each part to be worth a thread
         let each = rows.div_ceil(workers).max((1 << 16) / cols.max(1)).max(1);
@@ -165,7 +193,6 @@ impl<'a> Conversion<'a> {
         for part in parts {
             out.extend(part?);
         }
-        out.resize(out.len() + to.tail, 0);
         Ok(out.into())
     }
 
@@ -174,7 +201,7 @@ impl<'a> Conversion<'a> {
         let file = Checkpoint::open(path)?;
         let same = file.tensors.len() == sums.len()
             && file.tensors.values().zip(&self.tensors).zip(sums).all(|((tensor, target), want)| {
-                tensor.quant.gguf_id == target.format.gguf_id && sum(&tensor.data()) == *want
+                tensor.quant == target.format && sum(&tensor.data()) == *want
             });
         match same {
             true => Ok(()),
@@ -188,14 +215,24 @@ fn has_zero_points(quant: &Quant) -> bool {
     quant == &INT4_32 || quant == &INT4_128
 }
 
-/// Blocks with a zero point as blocks of [`Q4_1`]: the same codes, with scales and offsets rounded to f16.
-fn with_offsets(from: &Quant, data: &[u8]) -> Result<bytes::Bytes, EncodeError> {
+/// The zero point of codes without offsets: that of [`Q4_0`].
+const MIDDLE: u8 = 8;
+
+/// Whether all blocks with a zero point have the one in the middle.
+fn is_symmetric(tensor: &Tensor) -> bool {
+    tensor.data().chunks_exact(tensor.quant.block_bytes()).all(|block| block[4] == MIDDLE)
+}
+
+/// Blocks with a zero point as blocks of [`Q4_0`], if it is the middle, or of [`Q4_1`]: the same codes, with scales and offsets rounded
+/// to f16.
+fn without_zero_points(from: &Quant, to: &Quant, data: &[u8]) -> Result<bytes::Bytes, EncodeError> {
     let mut out =
-        Vec::with_capacity(data.len() / from.block_bytes() * from.block_len / 32 * Q4_1.block_bytes());
+        Vec::with_capacity(data.len() / from.block_bytes() * from.block_len / 32 * to.block_bytes());
     for block in data.chunks_exact(from.block_bytes()) {
         let scale = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+        let factors = [scale, -scale * f32::from(block[4])];
         for codes in block[5..].chunks_exact(16) {
-            F16.encode(&[scale, -scale * f32::from(block[4])], &mut out)?;
+            F16.encode(if to == &Q4_0 { &factors[..1] } else { &factors }, &mut out)?;
             out.extend_from_slice(codes);
         }
     }
@@ -238,15 +275,39 @@ impl Source<'_> {
             encoded.map_err(|e| wrong(e.to_string()))?;
             if self.exact {
                 to.decode(&out[start..], &[], &mut again);
-                if let Some(col) = weights.iter().zip(&again).position(|(a, b)| a != b) {
-                    let (a, b) = (weights[col], again[col]);
-                    return Err(wrong(format!(
-                        "weight {col} of row {row} is {a}, and would be {b} in {to}: use `tern quantize`"
-                    )));
-                }
+                self.compare(row, &weights, &again)?;
             }
         }
         Ok(out)
+    }
+
+    /// The whole tensor, in a format whose blocks share a scale.
+    fn whole(&self) -> Result<Vec<u8>, FormatError> {
+        let (from, cols, to) = (self.tensor.quant, self.tensor.cols(), self.target.format);
+        let (blocks, tail) = self.data.split_at(self.data.len() - from.tail);
+        let (mut weights, mut out) = (vec![0.0; self.tensor.rows() * cols], vec![]);
+        from.decode(blocks, tail, &mut weights);
+        let wrong = |e: EncodeError| FormatError::Config(format!("{}: {e}", self.tensor.name));
+        to.encode(&weights, &mut out).map_err(wrong)?;
+        if self.exact {
+            let (blocks, tail) = out.split_at(out.len() - to.tail);
+            let mut again = vec![0.0; weights.len()];
+            to.decode(blocks, tail, &mut again);
+            let rows = weights.chunks_exact(cols).zip(again.chunks_exact(cols)).enumerate();
+            for (row, (weights, again)) in rows {
+                self.compare(row, weights, again)?;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Refuses a row in which a weight would change.
+    fn compare(&self, row: usize, weights: &[f32], again: &[f32]) -> Result<(), FormatError> {
+        let Some(col) = weights.iter().zip(again).position(|(a, b)| a != b) else { return Ok(()) };
+        let (name, to, a, b) = (&self.tensor.name, self.target.format, weights[col], again[col]);
+        Err(FormatError::Config(format!(
+            "{name}: weight {col} of row {row} is {a}, and would be {b} in {to}: use `tern quantize`"
+        )))
     }
 }
 
@@ -265,15 +326,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_points_become_offsets() {
+    fn zero_points_become_offsets_and_the_middle_becomes_none() {
         for from in [&INT4_32, &INT4_128] {
-            let mut block = 0.03125f32.to_le_bytes().to_vec();
-            block.push(5);
-            block.extend((0..from.block_len as u8 / 2).map(|i| i.wrapping_mul(37)));
-            let (mut want, mut got) = (vec![0.0; from.block_len], vec![0.0; from.block_len]);
-            from.decode(&block, &[], &mut want);
-            Q4_1.decode(&with_offsets(from, &block).unwrap(), &[], &mut got);
-            assert_eq!(got, want, "{from}");
+            for (zero, to) in [(5, &Q4_1), (MIDDLE, &Q4_1), (MIDDLE, &Q4_0)] {
+                let mut block = 0.03125f32.to_le_bytes().to_vec();
+                block.push(zero);
+                block.extend((0..from.block_len as u8 / 2).map(|i| i.wrapping_mul(37)));
+                let (mut want, mut got) = (vec![0.0; from.block_len], vec![0.0; from.block_len]);
+                from.decode(&block, &[], &mut want);
+                to.decode(&without_zero_points(from, to, &block).unwrap(), &[], &mut got);
+                assert_eq!(got, want, "{from} with {zero} as {to}");
+                let (name, dims) = ("w".to_string(), vec![from.block_len as u64]);
+                let tensor = Tensor::mapped(name, from, dims, block.into());
+                assert_eq!(is_symmetric(&tensor), zero == MIDDLE);
+            }
         }
     }
 }

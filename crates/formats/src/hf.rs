@@ -5,6 +5,7 @@
 //! computed when they are read, others are slices of the files.
 
 mod config;
+mod export;
 mod families;
 mod family;
 mod import;
@@ -22,6 +23,7 @@ use indexmap::IndexMap;
 use tern_quant::Dialect;
 
 use self::config::Config;
+pub use self::export::{ExportedFolder, FolderExport};
 use self::import::Import;
 use self::matrix::Matrix;
 use self::shards::Shards;

@@ -29,7 +29,7 @@ pub use access::Access;
 pub use checkpoint::{Checkpoint, FileKind, SourceFile};
 pub use convert::{Conversion, ConvertedFile, TargetTensor};
 pub use error::{FormatError, KeyError, SplitError, TensorError};
-pub use hf::{ROUNDED, folder_tokenizer};
+pub use hf::{ExportedFolder, FolderExport, ROUNDED, folder_tokenizer};
 pub use metadata::{Metadata, MetadataError, Value};
 pub use shown::{escaped, shown};
 pub use tensor::Tensor;

@@ -1,11 +1,13 @@
 //! Quantizing a model: which format each of its tensors gets, by a recipe.
 
 mod importance;
+mod importance_sums;
 mod recipe;
 
 use tern_quant::Quant;
 
 pub use self::importance::{ImportanceError, ImportanceMatrix};
+pub use self::importance_sums::{ImportanceSums, MeasuredText};
 pub use self::recipe::{RECIPES, Recipe};
 use self::recipe::{Shape, fitting, is_quantized};
 use crate::convert::{Conversion, TargetTensor};
@@ -86,6 +88,9 @@ impl<'a> Quantization<'a> {
             metadata.insert("quantize.imatrix.entries_count", Value::Uint(importance.len() as u64));
             if let Some(dataset) = importance.datasets.first() {
                 metadata.insert("quantize.imatrix.dataset", Value::String(dataset.clone()));
+            }
+            if let Some(chunks) = importance.chunks {
+                metadata.insert("quantize.imatrix.chunks_count", Value::Uint(chunks));
             }
         }
         conversion

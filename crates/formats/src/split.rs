@@ -7,6 +7,8 @@ use crate::{Access, FormatError, Metadata, SplitError, shard::Shard};
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
+/// The keys of a shard: its number, counted from 0, the shards, and the tensors of all.
+pub(crate) const KEYS: [&str; 3] = [NO, COUNT, TENSORS];
 
 /// The parsed file name of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,16 @@ impl ShardName {
         };
         let (number, count) = (digits(number)?, digits(count)?);
         (1..=count).contains(&number).then(|| ShardName { prefix: prefix.into(), number, count })
+    }
+
+    /// The names of a model's files; `None` if there are more than five digits can count.
+    pub(crate) fn of(prefix: &str, count: u64) -> Option<ShardName> {
+        // the keys are 16-bit numbers in files
+        (1..=u64::from(u16::MAX)).contains(&count).then(|| ShardName {
+            prefix: prefix.into(),
+            number: 1,
+            count,
+        })
     }
 
     /// The file name of shard `number` of the same model, counting from 1.
@@ -84,7 +96,7 @@ pub(crate) fn check_whole(shard: &Shard) -> Result<(), FormatError> {
 
 /// Removes the keys that describe a shard, which do not apply to the merged model.
 pub(crate) fn remove_keys(metadata: &mut Metadata) {
-    for key in [NO, COUNT, TENSORS] {
+    for key in KEYS {
         metadata.remove(key);
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::FormatError;
 
-/// Writes a file beside its final name, and renames it if both closures succeed: `write` fills it, `check` looks at what is there.
-/// Nothing is left of a file that failed.
+/// Writes a file in a folder beside its final name, and moves it there if both closures succeed: `write` fills it, `check` looks at
+/// what is there. Nothing is left of a file that failed.
 ///
 /// ```
 /// let folder = tempfile::tempdir().unwrap();
@@ -21,28 +21,48 @@ use crate::FormatError;
 /// ```
 pub fn write_whole_file<T>(
     path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, FormatError>,
+    mut write: impl FnMut(&mut BufWriter<File>) -> Result<T, FormatError>,
     check: impl FnOnce(&T, &Path) -> Result<(), FormatError>,
 ) -> Result<T, FormatError> {
-    let failed = |e: io::Error| FormatError::Config(format!("{}: {e}", path.display()));
-    let part = part_of(path);
+    let one = |all: &[T], path: &Path| all.first().map_or(Ok(()), |written| check(written, path));
+    let mut all = write_whole_files(path, &[path.into()], |_, file| write(file), one)?;
+    all.pop().ok_or_else(|| FormatError::Config(format!("{}: nothing was written", path.display())))
+}
+
+/// The same for several files, which are checked together: `write` fills file `i`, `check` gets what it returned for all and the
+/// path of the first. The folder is named after `name`.
+pub(crate) fn write_whole_files<T>(
+    name: &Path,
+    paths: &[PathBuf],
+    mut write: impl FnMut(usize, &mut BufWriter<File>) -> Result<T, FormatError>,
+    check: impl FnOnce(&[T], &Path) -> Result<(), FormatError>,
+) -> Result<Vec<T>, FormatError> {
+    let failed = |e: io::Error| FormatError::Config(format!("{}: {e}", name.display()));
+    let folder = part_of(name);
+    let staged: Vec<PathBuf> =
+        paths.iter().map(|path| folder.join(path.file_name().unwrap_or_default())).collect();
     let finish = || {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&part).map_err(failed)?);
-        let written = write(&mut file)?;
-        file.flush().map_err(failed)?;
-        check(&written, &part)?;
-        fs::rename(&part, path).map_err(failed)?;
+        let _ = fs::remove_dir_all(&folder); // of an earlier run that was killed
+        fs::create_dir(&folder).map_err(failed)?;
+        let mut written = vec![];
+        for (i, path) in staged.iter().enumerate() {
+            let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
+            written.push(write(i, &mut file)?);
+            file.flush().map_err(failed)?;
+        }
+        if let Some(first) = staged.first() {
+            check(&written, first)?;
+        }
+        staged.iter().zip(paths).try_for_each(|(from, to)| fs::rename(from, to)).map_err(failed)?;
         Ok(written)
     };
     let finished = finish();
-    if finished.is_err() {
-        let _ = fs::remove_file(&part);
-    }
+    let _ = fs::remove_dir_all(&folder);
     finished
 }
 
-/// The name of the file while it is written.
-fn part_of(path: &Path) -> PathBuf {
+/// The folder of files while they are written.
+pub(crate) fn part_of(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".part");
     path.with_file_name(name)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
-use tern_formats::{Checkpoint, FileKind, Value as Key};
+use tern_formats::{Checkpoint, FileKind, FolderExport, Value as Key};
 
 /// The tensors of a Llama of one layer: 8 columns, 2 heads, 1 key head.
 const TENSORS: [(&str, &[u64]); 12] = [
@@ -420,4 +420,77 @@ fn the_number_of_rounded_matrices_is_a_key() {
     let model = Checkpoint::open(folder.path()).unwrap();
     assert_eq!(model.tensors["blk.0.ffn_gate.weight"].quant.name, "F16");
     assert_eq!(model.metadata.get(tern_formats::ROUNDED), Some(&Key::Uint(2)));
+}
+
+/// The model of [`folder`] as a GGUF file would have it, with another value of one key.
+fn model_with(key: &str, value: Key) -> Checkpoint {
+    let mut model = Checkpoint::open(folder().path()).unwrap();
+    model.metadata.insert(key, value);
+    model
+}
+
+#[test]
+fn a_model_goes_back_to_its_folder() {
+    let (source, out) = (folder(), tempdir().unwrap());
+    let model = Checkpoint::open(source.path()).unwrap();
+    let (path, all) =
+        (out.path().join("model"), FolderExport { model: &model, floats: None, max_file: 1 << 30 });
+    let written = all.write(&path, &mut |_| ()).unwrap();
+    assert_eq!(
+        (written.architecture, written.files, written.tensors),
+        ("LlamaForCausalLM", 1, TENSORS.len())
+    );
+    assert_eq!(fs::read(path.join("model.safetensors")).unwrap().len() as u64 % 8, 0);
+    let again = Checkpoint::open(&path).unwrap();
+    for (name, tensor) in &model.tensors {
+        assert_eq!(again.tensors[name].data(), tensor.data(), "{name}");
+    }
+    let text = all.write(&path, &mut |_| ()).unwrap_err().to_string();
+    assert_eq!(text, format!("{} exists already", path.display()));
+    // every tensor in its own file
+    let path = out.path().join("small");
+    let written = FolderExport { max_file: 1, ..all }.write(&path, &mut |_| ()).unwrap();
+    assert_eq!(written.files, TENSORS.len());
+    assert_eq!(Checkpoint::open(&path).unwrap().tensors.len(), TENSORS.len());
+    // shorter floats are rounded, vectors are not
+    let path = out.path().join("halves");
+    FolderExport { floats: Some(&tern_quant::BF16), ..all }.write(&path, &mut |_| ()).unwrap();
+    let halves = Checkpoint::open(&path).unwrap();
+    assert_eq!(halves.tensors["blk.0.attn_q.weight"].quant, &tern_quant::BF16);
+    assert_eq!(halves.tensors["output_norm.weight"].data(), model.tensors["output_norm.weight"].data());
+}
+
+#[test]
+fn what_a_folder_cannot_hold_is_refused_by_name() {
+    let out = tempdir().unwrap();
+    let path = out.path().join("model");
+    let refusal = |model: &Checkpoint| {
+        let export = FolderExport { model, floats: None, max_file: 1 << 30 };
+        let text = export.write(&path, &mut |_| ()).unwrap_err().to_string();
+        assert!(out.path().read_dir().unwrap().next().is_none(), "something is left: {text}");
+        text
+    };
+    let text = |value: &str| Key::String(value.into());
+    assert_eq!(
+        refusal(&model_with("llama.attention.head_count_kv", Key::Uints(vec![1, 2]))),
+        "key `llama.attention.head_count_kv` is 2 unsigned [1, 2] and would be missing in a folder"
+    );
+    let said = refusal(&model_with("general.architecture", text("mamba2")));
+    assert!(
+        said.starts_with("folders of architecture mamba2 are not written; those of llama, qwen2, "),
+        "{said}"
+    );
+    assert_eq!(
+        refusal(&model_with("tokenizer.ggml.model", text("t5"))),
+        "tokenizer `t5` is not written to folders; those of `gpt2` and `llama` are"
+    );
+    assert_eq!(
+        refusal(&model_with("llama.new_key", Key::Uint(3))),
+        "key `llama.new_key` is 3 and would be missing in a folder"
+    );
+    let mut model = Checkpoint::open(folder().path()).unwrap();
+    let mut tensor = model.tensors["output_norm.weight"].clone();
+    tensor.name = "blk.0.new.weight".into();
+    model.tensors.insert(tensor.name.clone(), tensor);
+    assert_eq!(refusal(&model), "tensor `blk.0.new.weight` has no name in a folder of LlamaForCausalLM");
 }

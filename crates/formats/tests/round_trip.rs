@@ -188,7 +188,11 @@ fn ternary_layouts_are_transcoded_without_loss_or_refused() {
     let convert = |weights: &[f32], from: &'static Quant, to: &'static Quant| {
         let mut data = vec![];
         from.encode(weights, &mut data).unwrap();
-        let mut writer = Writer::new(Metadata::default());
+        let mut metadata = Metadata::default();
+        if from == &tern_quant::TQ2_0_G128 {
+            metadata.insert("general.quantization_version", text("TQ2_0_g128"));
+        }
+        let mut writer = Writer::new(metadata);
         writer.declare("m.weight", from, &[256, 32]).unwrap();
         writer.declare("n", &F32, &[4]).unwrap(); // what follows decides which layout a type id means
         let mut file = vec![];
@@ -201,16 +205,33 @@ fn ternary_layouts_are_transcoded_without_loss_or_refused() {
             let mut again = vec![0.0; 8192];
             let tensor = &Checkpoint::open(&out).unwrap().tensors["m.weight"];
             assert_eq!(tensor.quant.name, to.name);
-            to.decode(&tensor.data(), &[], &mut again);
+            let data = tensor.data();
+            let (blocks, tail) = data.split_at(data.len() - to.tail);
+            to.decode(blocks, tail, &mut again);
             again
         })
     };
-    let layouts = [&tern_quant::Q2_0, &tern_quant::TQ2_0, &tern_quant::TQ1_0];
+    let layouts = [
+        &tern_quant::Q2_0,
+        &tern_quant::Q2_0_G128,
+        &tern_quant::PQ2_0,
+        &tern_quant::PTQ1_0,
+        &tern_quant::TQ2_0,
+        &tern_quant::TQ1_0,
+        &tern_quant::TQ2_0_G128,
+        &tern_quant::I2_S,
+    ];
     for from in layouts {
         for to in layouts {
             assert_eq!(convert(&ternary, from, to).unwrap(), ternary, "{from} to {to}");
         }
     }
+    // two scales in one tensor are one too many for a format with one
+    let scales: Vec<f32> =
+        ternary.iter().enumerate().map(|(i, w)| if i < 4096 { *w } else { 2.0 * w }).collect();
+    assert_eq!(convert(&scales, &tern_quant::Q2_0, &tern_quant::TQ1_0).unwrap(), scales);
+    let error = convert(&scales, &tern_quant::Q2_0, &tern_quant::I2_S).unwrap_err().to_string();
+    assert_eq!(error, "m.weight: weight 0 of row 0 is 0.5, and would be 1 in I2_S: use `tern quantize`");
     let error = convert(&other, &tern_quant::Q8_0, &tern_quant::Q2_0).unwrap_err().to_string();
     assert!(
         error.starts_with("m.weight: weight ") && error.ends_with(" in Q2_0: use `tern quantize`"),
@@ -219,4 +240,64 @@ fn ternary_layouts_are_transcoded_without_loss_or_refused() {
     let error = convert(&other, &tern_quant::F32, &tern_quant::Q8_0).unwrap_err().to_string();
     assert_eq!(error, "m.weight: Q8_0 would change its weights: use `tern quantize`");
     assert!(!folder.path().join("out.gguf.part").exists(), "no part of a file is left");
+}
+
+/// A model of four tensors of 64 bytes each.
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+fn small_model() -> Checkpoint {
+    let mut writer = Writer::new(file_keys());
+    for i in 0..4 {
+        writer.declare(&format!("t{i}.weight"), &F32, &[8, 2]).unwrap();
+    }
+    let mut file = vec![];
+    writer.write_to(&mut file, |i, out| out.write_all(&[i as u8; 64])).unwrap();
+    Checkpoint::from_bytes(file.into()).unwrap()
+}
+
+fn file_keys() -> Metadata {
+    let mut metadata = Metadata::default();
+    metadata.insert("general.architecture", text("qwen3"));
+    metadata
+}
+
+#[test]
+fn a_model_is_split_into_files_that_are_one_model() {
+    let (model, folder) = (small_model(), tempfile::tempdir().unwrap());
+    let out = folder.path().join("model.gguf");
+    let names = || {
+        let mut names: Vec<_> = folder
+            .path()
+            .read_dir()
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let whole = Conversion::unchanged(&model);
+    // the largest file, and how many there are: smaller than a tensor, two tensors, three, exactly all, more
+    for (most, files) in [(1, 4), (64, 4), (128, 2), (191, 2), (192, 2), (256, 1), (u64::MAX, 1)] {
+        let mut steps = vec![];
+        let conversion = Conversion { max_file: Some(most), ..whole.clone() };
+        let written = conversion.write(&model, &out, &mut |done| steps.push(done)).unwrap();
+        assert_eq!((written.files, written.tensors), (files, 4), "{most} bytes");
+        assert_eq!(steps, [64, 128, 192, 256], "{most} bytes");
+        let want: Vec<String> = match files {
+            1 => vec!["model.gguf".into()],
+            _ => (1..=files).map(|i| format!("model-{i:05}-of-{files:05}.gguf")).collect(),
+        };
+        assert_eq!(names(), want, "{most} bytes");
+        let again = Checkpoint::open(&written.path).unwrap();
+        assert_eq!(again.metadata, model.metadata);
+        assert_eq!(again.files.iter().map(|file| file.bytes).sum::<u64>(), written.bytes);
+        for (name, tensor) in &model.tensors {
+            assert_eq!(again.tensors[name].data(), tensor.data(), "{name}, {most} bytes");
+        }
+        want.iter().for_each(|name| std::fs::remove_file(folder.path().join(name)).unwrap());
+    }
+    // nothing is left of a conversion that fails
+    let mut refused = Conversion { max_file: Some(64), ..whole };
+    refused.tensors[3].format = &Q4_K;
+    refused.write(&model, &out, &mut |_| ()).unwrap_err();
+    assert_eq!(names(), [""; 0]);
 }

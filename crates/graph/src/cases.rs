@@ -14,7 +14,7 @@ mod unlisted;
 mod whole_sequences;
 mod windows;
 
-use tern_quant::Quant;
+use tern_quant::{Encode, Quant};
 
 pub use attention::attend;
 pub use experts::{Experts, expert_linear, expert_mlp};
@@ -202,13 +202,14 @@ pub fn random_tensor(
 ) -> Result<HostTensor, GraphError> {
     let scale = 1.0 / (cols as f32).sqrt();
     let data = match quant.encode {
+        // with one scale for all weights, most codes of normal ones are zero
+        None | Some(Encode::Shared(_)) => quant.random_tensor(rows * cols, scale, || rng.below(256) as u8),
         Some(_) => {
             let mut data = vec![];
             let encoded = quant.encode(&rng.normals(rows * cols, scale), &mut data);
             encoded.map_err(|e| GraphError(e.to_string()))?;
             data
         }
-        None => quant.random_tensor(rows * cols, scale, || rng.below(256) as u8),
     };
     HostTensor::new(name, quant, [rows, cols], data.into())
 }

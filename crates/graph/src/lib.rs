@@ -10,6 +10,7 @@ mod graph;
 mod host_experts;
 mod host_ops;
 mod kv;
+mod linear_inputs;
 mod mask;
 mod op;
 mod page_table;
@@ -37,6 +38,7 @@ pub use graph::{Graph, GraphError, Node, RopeTable, SequenceRules, Value, Weight
 pub use host_experts::HostExperts;
 pub use host_ops::{HostOps, HostOpsHandle, HostRows};
 pub use kv::{KvCells, KvLayer, KvSize, KvSpec, WindowLayers};
+pub use linear_inputs::{LinearInput, LinearInputs};
 pub use mask::Mask;
 pub use op::{
     Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Temperature, Val,

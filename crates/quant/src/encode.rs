@@ -1,6 +1,7 @@
 //! Weights to blocks, for formats that Tern can write.
 
 use crate::importance::squares;
+use crate::rounding::farthest;
 use crate::{Encode, Importance, Quant};
 
 /// Why weights were not encoded.
@@ -30,7 +31,8 @@ pub enum EncodeError {
 }
 
 impl Quant {
-    /// Appends `weights`, encoded, to `out`: any whole number of blocks, so rows or a whole tensor.
+    /// Appends `weights`, encoded, to `out`: any whole number of blocks, so rows or a whole tensor. Formats with a tail need the whole
+    /// tensor, and the tail follows its blocks.
     ///
     /// ```
     /// let mut blocks = Vec::new();
@@ -41,6 +43,11 @@ impl Quant {
     pub fn encode(&self, weights: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let begin = self.reserve(weights.len(), out)?;
         self.encode_blocks(weights, None, &mut out[begin..]);
+        if let Some(Encode::Shared(_)) = self.encode {
+            let tail = out.len();
+            out.resize(tail + self.tail, 0);
+            out[tail..tail + 4].copy_from_slice(&farthest(weights).abs().to_le_bytes());
+        }
         Ok(())
     }
 
@@ -75,10 +82,12 @@ impl Quant {
 
     fn encode_blocks(&self, weights: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
         let row_square = importance.map_or(0.0, |_| squares(weights) / weights.len() as f32);
+        let scale = if let Some(Encode::Shared(_)) = self.encode { farthest(weights).abs() } else { 0.0 };
         let blocks = out.chunks_exact_mut(self.block_bytes());
         for (i, (weights, block)) in weights.chunks_exact(self.block_len).zip(blocks).enumerate() {
             match self.encode {
                 Some(Encode::Plain(encode)) => encode(weights, block),
+                Some(Encode::Shared(encode)) => encode(weights, scale, block),
                 Some(Encode::Searched(encode)) => {
                     let columns = importance.map(|all| &all[i * self.block_len..][..self.block_len]);
                     let importance = columns.map(|columns| Importance { columns, row_square });

@@ -103,6 +103,8 @@ pub enum Encode {
     Plain(fn(weights: &[f32], block: &mut [u8])),
     /// By a search for scales, in which errors count as much as the importance of their columns.
     Searched(fn(weights: &[f32], importance: Option<&Importance<'_>>, block: &mut [u8])),
+    /// With one scale for the whole tensor, its largest magnitude, which is the first f32 of the tail.
+    Shared(fn(weights: &[f32], scale: f32, block: &mut [u8])),
 }
 
 /// One block format.

@@ -27,7 +27,7 @@ pub static I2_S: Quant = Quant {
     fields: &[Field::new("qs", FieldType::U8, 32)],
     tail: 32,
     codec: Codec::Codes(Codes { least: -1, most: 2, ..Codes::new(128, unpack_i2_s) }),
-    encode: None,
+    encode: Some(Encode::Shared(encode_i2_s)),
 };
 
 fn unpack_tq2_0(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
@@ -61,4 +61,14 @@ fn unpack_i2_s(block: &[u8], tail: &[u8], out: Unpacked<'_>) {
     }
     out.scales[0] = f32::from_le_bytes(*bytes(tail, 0));
     out.offsets[0] = NO_OFFSET;
+}
+
+fn encode_i2_s(weights: &[f32], scale: f32, block: &mut [u8]) {
+    let id = inverse(scale);
+    block.fill(0);
+    for plane in weights.chunks_exact(32) {
+        for (byte, &w) in block.iter_mut().zip(plane) {
+            *byte = *byte << 2 | nearest(w * id).wrapping_add(1) as u8 & 3;
+        }
+    }
 }

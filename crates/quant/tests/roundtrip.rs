@@ -22,8 +22,9 @@ fn encoded(q: &Quant, weights: &[f32]) -> Vec<u8> {
 }
 
 fn decoded(q: &Quant, blocks: &[u8]) -> Vec<f32> {
+    let (blocks, tail) = blocks.split_at(blocks.len() - q.tail);
     let mut out = vec![0.0; blocks.len() / q.block_bytes() * q.block_len];
-    q.decode(blocks, &vec![0; q.tail], &mut out);
+    q.decode(blocks, tail, &mut out);
     out
 }
 
@@ -59,6 +60,7 @@ fn gaussian_weights_come_back() {
         ("PTQ1_0", 0.99),
         ("TQ1_0", 1.05),
         ("TQ2_0", 1.05),
+        ("I2_S", 1.05),
     ];
     for &q in ALL.iter().filter(|q| q.encode.is_some()) {
         let bound =
@@ -76,7 +78,7 @@ fn gaussian_weights_come_back() {
 #[test]
 fn ternary_weights_come_back_exactly() {
     let weights: Vec<f32> = gaussian(1024, 1.0).iter().map(|w| 0.375 * w.round().clamp(-1.0, 1.0)).collect();
-    for q in [&Q2_0, &Q2_0_G128, &PQ2_0, &TQ2_0_G128, &PTQ1_0, &TQ1_0, &TQ2_0] {
+    for q in [&Q2_0, &Q2_0_G128, &PQ2_0, &TQ2_0_G128, &PTQ1_0, &TQ1_0, &TQ2_0, &I2_S] {
         assert_eq!(decoded(q, &encoded(q, &weights)), weights, "{q}");
     }
 }
@@ -96,6 +98,7 @@ fn a_dirty_block_is_overwritten() {
         let encode = |weights: &[f32], block: &mut [u8]| match q.encode {
             Some(Encode::Plain(encode)) => encode(weights, block),
             Some(Encode::Searched(encode)) => encode(weights, None, block),
+            Some(Encode::Shared(encode)) => encode(weights, 1.0, block),
             None => {}
         };
         let (mut clean, mut dirty) = (vec![0; q.block_bytes()], vec![0xff; q.block_bytes()]);
@@ -108,7 +111,7 @@ fn a_dirty_block_is_overwritten() {
 #[test]
 fn refusals_are_values() {
     let mut out = vec![1];
-    assert_eq!(I2_S.encode(&[0.0; 128], &mut out), Err(EncodeError::NoEncoder("I2_S")));
+    assert_eq!(IQ1_S.encode(&[0.0; 256], &mut out), Err(EncodeError::NoEncoder("IQ1_S")));
     let ragged = Q4_0.encode(&[0.0; 33], &mut out).unwrap_err();
     assert_eq!(ragged.to_string(), "Q4_0: 33 weights are not whole blocks of 32");
     assert_eq!(out, [1]);

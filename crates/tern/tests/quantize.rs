@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tern::formats::quantize::{Keep, Quantization, RECIPES, Recipe};
-use tern::formats::{Checkpoint, Conversion, Value};
+use tern::formats::gguf::Writer;
+use tern::formats::quantize::{ImportanceMatrix, Keep, Quantization, RECIPES, Recipe};
+use tern::formats::{Checkpoint, Conversion, Metadata, Value};
 use tern::models::{Synth, plain_tokenizer};
-use tern::quant::{F16, Q4_K, Q5_0, Q8_0, Quant};
+use tern::quant::{F16, F32, Q4_K, Q5_0, Q8_0, Quant};
 
 /// What llama.cpp wrote (`scripts/oracle/quantize_goldens.py`): formats in the order of the file, as runs, and a hash of all bytes.
 #[derive(Deserialize)]
@@ -45,6 +46,27 @@ fn block_of(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
+/// The importance that the recorder gives columns: 0.25 to 1.25, exact in f32.
+fn importance(source: &Checkpoint) -> ImportanceMatrix {
+    let matrices: Vec<_> =
+        source.tensors.values().filter(|t| t.name.starts_with("blk.") && t.rows() > 1).collect();
+    let mut writer = Writer::new(Metadata::default());
+    for tensor in &matrices {
+        writer.declare(&format!("{}.in_sum2", tensor.name), &F32, &[tensor.cols() as u64, 1]).unwrap();
+        writer.declare(&format!("{}.counts", tensor.name), &F32, &[1, 1]).unwrap();
+    }
+    let value = |i: usize| (i * 40503 & 0xffff) as f32 / 65536.0 + 0.25;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("imatrix.gguf");
+    let mut file = std::fs::File::create(&path).unwrap();
+    let data = |i: usize, out: &mut dyn std::io::Write| match i % 2 {
+        0 => (0..matrices[i / 2].cols()).try_for_each(|i| out.write_all(&value(i).to_le_bytes())),
+        _ => out.write_all(&1f32.to_le_bytes()),
+    };
+    writer.write_to(&mut file, data).unwrap();
+    ImportanceMatrix::open(&path).unwrap()
+}
+
 #[test]
 fn files_have_the_bytes_of_llama_cpp() {
     let model = "smollm2-135m-instruct-q4_1.gguf";
@@ -57,8 +79,13 @@ fn files_have_the_bytes_of_llama_cpp() {
     let goldens: BTreeMap<String, Golden> =
         serde_json::from_str(&std::fs::read_to_string(goldens).unwrap()).unwrap();
     let source = Checkpoint::open(&path).unwrap();
+    let importance = importance(&source);
     for (name, want) in goldens {
-        let file = quantized(&source, &recipe(&name));
+        let quantization = match name.strip_suffix("+imatrix") {
+            Some(name) => Quantization { importance: Some(&importance), ..recipe(name) },
+            None => recipe(&name),
+        };
+        let file = quantized(&source, &quantization);
         let mut formats: Vec<(String, usize)> = vec![];
         let mut hash = Sha256::new();
         let mut tensors: Vec<_> = file.tensors.values().collect();

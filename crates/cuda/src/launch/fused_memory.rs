@@ -10,7 +10,7 @@ use crate::shared::{
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
 /// Bytes of a slot at least: smaller ones cost more synchronisation than they gain.
-const LEAST_SLOT: usize = 9 * 1024;
+const LEAST_SLOT: usize = 18 * 1024;
 /// Bytes of keys in flight to a block: enough for all blocks together to saturate memory.
 const KEYS_FLYING: usize = 80 * 1024;
 /// Bytes that the kernel's static shared memory and the driver need.
@@ -179,7 +179,7 @@ impl FusedMemory {
     pub(crate) fn ring(&self, memory: usize) -> Option<Ring> {
         let free = memory.saturating_sub(RESERVED).checked_sub(self.without_ring())?;
         let slots = (free / self.slot).min(MOST_SLOTS);
-        let slots = if slots > 8 { slots / 4 * 4 } else { slots }; // warps share them evenly
+        let slots = if slots > 8 { slots / 2 * 2 } else { slots }; // warps share them evenly
         Some(Ring { slot: self.slot, slots }).filter(|ring| ring.slots >= 2)
     }
 

@@ -8,6 +8,11 @@ mod latent;
 mod mamba;
 mod recurrent;
 
+pub(crate) use self::dense::{
+    ERNIE, GLM4, GRANITE, HUNYUAN, LLAMA, OLMO2, OLMO3, PHI3, QWEN2, QWEN3, SEED_OSS, SMOLLM3,
+};
+pub(crate) use self::experts::{MIXTRAL, QWEN3MOE};
+pub(crate) use self::gemma::{GEMMA2, GEMMA3};
 use super::family::Family;
 
 /// Every family.

@@ -81,8 +81,13 @@ impl Import {
             Some("llama3") => {
                 let original = original.ok_or_else(|| scaling.missing("original_max_position_embeddings"))?;
                 let base = self.base()?;
-                let divisors =
-                    llama3_divisors(scaling, original as f64, base, self.uint("rope.dimension_count")?)?;
+                let parameters = Llama3 {
+                    factor: scaling.f64("factor")?,
+                    low: scaling.f64("low_freq_factor")?,
+                    high: scaling.f64("high_freq_factor")?,
+                    original: original as f64,
+                };
+                let divisors = llama3_divisors(&parameters, base, self.uint("rope.dimension_count")?);
                 self.put("rope_freqs.weight".into(), Matrix::vector(divisors))
             }
             Some("proportional") if self.arch == "gemma4" => Ok(()), // a tensor of the family says which pairs
@@ -173,14 +178,22 @@ impl Import {
 }
 
 /// YaRN's factor on rotated columns.
-fn magnitude(factor: f64, multiplier: f64) -> f64 {
+pub(super) fn magnitude(factor: f64, multiplier: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * multiplier * factor.ln() }
 }
 
+/// The parameters of Llama 3's rotations.
+pub(super) struct Llama3 {
+    pub(super) factor: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+    /// The context before it was extended.
+    pub(super) original: f64,
+}
+
 /// What the frequencies of Llama 3 are divided by: low ones by the factor, high ones by 1, and a blend of both between.
-fn llama3_divisors(scaling: &Config, original: f64, base: f64, dims: u64) -> Result<Vec<f32>, FormatError> {
-    let (factor, low, high) =
-        (scaling.f64("factor")?, scaling.f64("low_freq_factor")?, scaling.f64("high_freq_factor")?);
+pub(super) fn llama3_divisors(parameters: &Llama3, base: f64, dims: u64) -> Vec<f32> {
+    let Llama3 { factor, low, high, original } = *parameters;
     let divisor = |i: u64| {
         let length = 2.0 * std::f64::consts::PI * base.powf(2.0 * i as f64 / dims as f64);
         if length < original / high {
@@ -192,5 +205,5 @@ fn llama3_divisors(scaling: &Config, original: f64, base: f64, dims: u64) -> Res
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
     };
-    Ok((0..dims / 2).map(|i| divisor(i) as f32).collect())
+    (0..dims / 2).map(|i| divisor(i) as f32).collect()
 }

@@ -6,6 +6,8 @@ mod spm;
 mod unigram;
 mod wordpiece;
 
+pub(in crate::hf) use self::pre::json as pre_tokenizer;
+
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -18,11 +20,11 @@ use crate::{FormatError, Metadata, Value};
 const MAX_TOKENS: u64 = 1 << 21;
 
 /// The kinds of tokens, as GGUF numbers them.
-const NORMAL: i64 = 1;
-const UNKNOWN: i64 = 2;
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
-const UNUSED: i64 = 5;
+pub(super) const NORMAL: i64 = 1;
+pub(super) const UNKNOWN: i64 = 2;
+pub(super) const CONTROL: i64 = 3;
+pub(super) const USER_DEFINED: i64 = 4;
+pub(super) const UNUSED: i64 = 5;
 const BYTE: i64 = 6;
 
 /// Sets the keys of the folder's tokenizer; there are `rows` rows of embeddings.

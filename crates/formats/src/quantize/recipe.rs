@@ -1,8 +1,8 @@
 //! Which format each tensor of a quantized file gets: recipes with the names and the mixes of llama.cpp.
 
 use tern_quant::{
-    BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, PQ2_0, PTQ1_0, Q1_0, Q2_0, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0,
-    Q5_1, Q5_K, Q6_K, Q8_0, Quant, TQ1_0, TQ2_0,
+    BF16, F16, F32, I2_S, IQ4_NL, IQ4_XS, MXFP4, PQ2_0, PTQ1_0, Q1_0, Q2_0, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K,
+    Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Quant, TQ1_0, TQ2_0, TQ2_0_G128,
 };
 
 use crate::{Checkpoint, Tensor};
@@ -196,6 +196,8 @@ pub static RECIPES: &[Recipe] = &[
     },
     Recipe { name: "Q2_0", base: &Q2_0, uniform: true, ..MIX },
     Recipe { name: "PQ2_0", base: &PQ2_0, uniform: true, ..MIX },
+    Recipe { name: "TQ2_0_G128", base: &TQ2_0_G128, uniform: true, ..MIX },
+    Recipe { name: "I2_S", base: &I2_S, uniform: true, ..MIX },
     Recipe { name: "PTQ1_0", base: &PTQ1_0, uniform: true, ..MIX },
     Recipe { name: "Q1_0", base: &Q1_0, uniform: true, ..MIX },
 ];
@@ -204,7 +206,7 @@ pub static RECIPES: &[Recipe] = &[
 const ALIASES: [(&str, &str); 3] = [("Q3_K", "Q3_K_M"), ("Q4_K", "Q4_K_M"), ("Q5_K", "Q5_K_M")];
 
 /// Formats that a model must have been trained for.
-static TRAINED: [&Quant; 6] = [&Q1_0, &Q2_0, &PQ2_0, &PTQ1_0, &TQ1_0, &TQ2_0];
+static TRAINED: [&Quant; 8] = [&Q1_0, &Q2_0, &PQ2_0, &PTQ1_0, &TQ1_0, &TQ2_0, &TQ2_0_G128, &I2_S];
 
 impl Recipe {
     /// The recipe of this name, in any case.

@@ -1,6 +1,6 @@
 //! How text is split before BPE: the `pre_tokenizer` of a `tokenizer.json`, and the name that GGUF files have for it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The splitting that `pre_tokenizer: ByteLevel` does by itself.
 const BYTE_LEVEL: &str = "(byte level)";
@@ -80,6 +80,25 @@ pub(super) fn name(pre: Option<&Value>, ignore_merges: bool) -> Result<&'static 
         (true, Some(name)) => Ok(name),
         (true, None) => Err(format!("the splitting `{}` with ignore_merges", known.name)),
     }
+}
+
+/// The pre-tokenizer of a name, and whether it needs `ignore_merges`: the way back of [`name`].
+pub(in crate::hf) fn json(name: &str) -> Option<(Value, bool)> {
+    let named = |known: &&Known| known.name == name || known.ignoring_merges == Some(name);
+    let known = KNOWN.iter().find(named)?;
+    let byte_level = |regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex });
+    let step = |step: &&str| match *step {
+        BYTE_LEVEL => byte_level(true),
+        DIGITS => json!({ "type": "Digits", "individual_digits": true }),
+        regex => {
+            json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false })
+        }
+    };
+    let mut steps: Vec<Value> = known.steps.iter().map(step).collect();
+    if !known.steps.contains(&BYTE_LEVEL) {
+        steps.push(byte_level(false));
+    }
+    Some((json!({ "type": "Sequence", "pretokenizers": steps }), known.ignoring_merges == Some(name)))
 }
 
 /// The steps of a pre-tokenizer, one after the other.
