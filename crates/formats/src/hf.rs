@@ -9,6 +9,7 @@ mod families;
 mod family;
 mod import;
 mod matrix;
+mod peft;
 mod quantized;
 mod rope;
 mod shards;
@@ -21,6 +22,7 @@ use tern_quant::Dialect;
 
 use self::config::Config;
 use self::import::Import;
+pub(crate) use self::peft::open as open_adapter;
 use self::shards::Shards;
 use crate::{Access, Checkpoint, FormatError, Metadata, Value, shown};
 
