@@ -126,7 +126,8 @@ fn reference(
     (text, tokens): (&str, &[u32]),
 ) -> CliResult<GraphRunner> {
     let context = Context::Exactly(model.context());
-    let options = LoadOptions { context, ..args.model.options(context) };
+    // adapters are of the model, not of its reference
+    let options = LoadOptions { context, adapters: vec![], ..args.model.options(context) };
     let other = OpenedModel::open(name, &options, &args.model.progress())?;
     let tokenizer = Tokenizer::from_metadata(&other.metadata)?;
     if tokenizer.encode(text, true, false) != tokens || other.model.config.vocab != model.model.config.vocab {
