@@ -264,6 +264,28 @@ def test_a_prompt_is_remembered():
     want(usage.prompt_tokens_details.cached_tokens >= 64, usage)
 
 
+def test_adapters():
+    adapters = [model.id for model in client().models.list().data if getattr(model, "parent", None) == MODEL]
+    text = lambda model, **body: chat(model=model, temperature=0, extra_body=body).choices[0].message.content
+    base = text(MODEL)
+    alone = {name: text(name) for name in adapters}
+    want(len({base, *alone.values()}) == len(adapters) + 1, "adapters that change nothing", base, alone)
+    for number, name in enumerate(adapters):
+        want(text(MODEL, lora=name) == alone[name], name)
+        want(text(MODEL, lora=[{"id": number, "scale": 0}]) == base, name)
+        want(chat(model=name).model == name, name)
+    names = [MODEL, *adapters] * 3
+
+    async def together():
+        one = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
+        ask = lambda name: one.chat.completions.create(model=name, messages=HELLO, max_tokens=12, temperature=0)
+        return [answer.choices[0].message.content for answer in await asyncio.gather(*map(ask, names))]
+
+    want(asyncio.run(together()) == [{MODEL: base, **alone}[name] for name in names], "other texts together")
+    refused(openai.NotFoundError, lambda: chat(model="no-such-adapter"), "does not exist")
+    refused(openai.BadRequestError, lambda: chat(extra_body={"lora": "no-such-adapter"}), "lora")
+
+
 def main():
     global URL, KEY, MODEL
     args = checks.options(__doc__).parse_args()

@@ -69,15 +69,15 @@ def server(tern, model, *flags, key=KEY):
         process.kill()
 
 
-def hybrid_model(tern, folder):
-    """A small random model with recurrent layers, with a chat template."""
-    template, file = folder / "template.jinja", folder / "hybrid.gguf"
+def small_model(tern, folder, shape):
+    """A small random model with a chat template."""
+    template, file = folder / "template.jinja", folder / f"{shape}.gguf"
     template.write_text(
         "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     vocabulary = HERE.parent / "crates/tern/models/tern-stories-1bit.gguf"
     options = ["--vocab", vocabulary, "--chat-template", template, "--context", "4096"]
-    subprocess.run([tern, "synth", "tiny-qwen35:q8_0", file, *options], check=True)
+    subprocess.run([tern, "synth", f"{shape}:q8_0", file, *options], check=True)
     return file
 
 
@@ -112,6 +112,12 @@ def main():
             want(get(url + path, key="wrong")[0] == 401, f"{path} with a wrong key")
         if has("openai", package("openai")):
             run("openai client", [python, HERE / "openai_test.py", "--url", url, "--api-key", KEY])
+            with tempfile.TemporaryDirectory() as folder:
+                base, adapters = small_model(args.tern, Path(folder), "tiny-llama"), HERE.parent / "fixtures/adapters/gguf"
+                flags = [flag for i in (1, 2) for flag in ("--lora", f"adapter-{i}={adapters}/tiny-llama-{i}.gguf")]
+                with server(args.tern, base, *flags) as (adapted, _, _):
+                    command = [python, HERE / "openai_test.py", "--url", adapted, "--api-key", KEY, "--only", "adapters"]
+                    run("openai client, adapters", command)
         clients = Path(args.tools or "") / "clients"
         if has("clients", args.tools and (clients / "bin/python").exists()):
             command = [clients / "bin/python", HERE / "clients_test.py", "--url", url, "--api-key", KEY]
@@ -141,7 +147,7 @@ def main():
             command = [python, HERE / "soak_test.py", "--url", url, "--pid", str(pid), "--seconds", str(args.soak)]
             run("soak", command)
         with tempfile.TemporaryDirectory() as folder:
-            hybrid = hybrid_model(args.tern, Path(folder))
+            hybrid = small_model(args.tern, Path(folder), "tiny-qwen35")
             with server(args.tern, hybrid, "--max-num-seqs", "16", "--log", "warn", key=None) as (url, pid, lines):
                 command = [python, HERE / "soak_test.py", "--url", url, "--pid", str(pid), "--seconds", str(args.soak / 2)]
                 run("soak, recurrent layers", command)

@@ -148,6 +148,8 @@ SIGNATURES = {
     "llama_pooling_type": (C.c_int32, [C.c_void_p]),
     "llama_model_n_embd_out": (C.c_int32, [C.c_void_p]),
     "llama_model_n_cls_out": (C.c_uint32, [C.c_void_p]),
+    "llama_adapter_lora_init": (C.c_void_p, [C.c_void_p, C.c_char_p]),
+    "llama_set_adapters_lora": (C.c_int32, [C.c_void_p, C.POINTER(C.c_void_p), C.c_size_t, C.POINTER(C.c_float)]),
 }
 
 
@@ -239,6 +241,15 @@ class Model:
         self.context = self.c.llama_init_from_model(self.model, params)
         if not self.context:
             raise SystemExit(f"{path}: no context of {n_ctx}: {library.last_words(mark)}")
+
+    def adapt(self, adapters: list[tuple[Path, float]]) -> None:
+        """Uses these adapters, each with its scale."""
+        found = [self.c.llama_adapter_lora_init(self.model, str(path).encode()) for path, _ in adapters]
+        if None in found:
+            raise SystemExit(f"{adapters[found.index(None)][0]}: llama.cpp refuses the adapter")
+        scales = (C.c_float * len(found))(*(scale for _, scale in adapters))
+        if self.c.llama_set_adapters_lora(self.context, (C.c_void_p * len(found))(*found), len(found), scales) != 0:
+            raise SystemExit("llama.cpp cannot use the adapters")
 
     def close(self) -> None:
         self.c.llama_free(self.context)

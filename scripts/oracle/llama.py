@@ -4,6 +4,7 @@
     llama.py record                                every fixture of the table below, into fixtures/llama/
     llama.py record --only smollm2 --exact         one of them with exact arithmetic, into smollm2-exact.json
     llama.py record MODEL.gguf --name NAME         one more model, into fixtures/llama/NAME.json
+    llama.py adapter MODEL.gguf ADAPTER.gguf       a random adapter, for `record --lora`
     llama.py embed MODEL.gguf ...                  vectors or scores of encoders, with f32 weights, into fixtures/embeddings/
     llama.py judge MODEL.gguf                      scores of Qwen3-Reranker from its logits, into fixtures/embeddings/
     llama.py perplexity MODEL TEXT --ctx N --chunks K
@@ -26,6 +27,7 @@ A fixture is one JSON object, laid out with one position a line:
         next       log-probability of tokens[i + 1] after tokens[..=i]; one fewer than tokens
         top        [[ids], [log-probabilities]] after tokens[..=i], best first, for the first `--positions` positions;
                    natural log-softmax over the whole vocabulary, rounded to 4 decimals
+    lora       [{file, scale}]: the adapters that were used, if any
     greedy     [{name, prompt, tokens, ids, gaps, text}]
         tokens     ids of the prompt; control tokens written in it are read
         ids        the best token of each step, ended early by an end-of-generation token (which is kept)
@@ -135,6 +137,8 @@ def record_one(library: Library, path: Path, name: str, prompts: dict[str, str],
             name, read = name + "-exact", Path(scratch) / path.name
             library.dequantize(path, read)
         model = Model(library, read, n_ctx=args.ctx, threads=args.threads, kv=kv, flash=args.flash)
+    if args.lora:
+        model.adapt(args.lora)
     fixture = {
         "model": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -145,6 +149,8 @@ def record_one(library: Library, path: Path, name: str, prompts: dict[str, str],
         "texts": [read_text(model, text, TEXTS[text], positions, args.top) for text in args.texts],
         "greedy": [continue_greedily(model, prompt, prompts[prompt], args.steps) for prompt in prompts],
     }
+    if args.lora:
+        fixture["lora"] = [{"file": path.name, "scale": scale} for path, scale in args.lora]
     model.close()
     written = laid_out(fixture)
     json.loads(written)
@@ -173,6 +179,36 @@ def record(args: argparse.Namespace) -> None:
             say(f"{entry.name}: no {path}: skipped (run scripts/fetch_test_data.py)")
             continue
         record_one(library, path, entry.name, entry.prompts, args)
+
+
+def scaled(text: str) -> tuple[Path, float]:
+    path, _, scale = text.partition(":")
+    return Path(path), float(scale or 1)
+
+
+def adapter(args: argparse.Namespace) -> None:
+    """Writes a random adapter for the linears of the first layers of a GGUF file. Needs the gguf package."""
+    import gguf
+
+    reader = gguf.GGUFReader(args.model)
+    arch = bytes(reader.fields["general.architecture"].parts[-1]).decode()
+    writer = gguf.GGUFWriter(args.target, arch)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", args.alpha)
+    random = np.random.default_rng(args.seed)
+    for tensor in reader.tensors:
+        cols, *rows = (int(n) for n in tensor.shape)
+        layer = tensor.name.split(".")[1] if tensor.name.startswith("blk.") else ""
+        if len(rows) != 1 or not tensor.name.endswith(".weight") or not layer.isdigit() or int(layer) >= args.layers:
+            continue
+        for half, shape in (("lora_a", (args.rank, cols)), ("lora_b", (rows[0], args.rank))):
+            values = random.standard_normal(shape) / np.sqrt(shape[1])
+            writer.add_tensor(f"{tensor.name}.{half}", values.astype(np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def embed(args: argparse.Namespace) -> None:
@@ -338,7 +374,16 @@ def main() -> None:
     sub.add_argument("--top", type=int, default=40, help="log-probabilities per position")
     sub.add_argument("--steps", type=int, default=32, help="greedy steps")
     sub.add_argument("--ctx", type=int, default=256)
+    sub.add_argument("--lora", metavar="FILE[:SCALE]", type=scaled, action="append", help="an adapter to use; may be repeated")
     sub.add_argument("--limit", type=int, default=FILE_LIMIT, help="refuse to write a larger file")
+
+    sub = verb("adapter", adapter, "off", "write a random adapter (LoRA)")
+    sub.add_argument("model", type=Path)
+    sub.add_argument("target", type=Path)
+    sub.add_argument("--rank", type=int, default=2)
+    sub.add_argument("--alpha", type=float, default=3)
+    sub.add_argument("--layers", type=int, default=1, help="only the first LAYERS")
+    sub.add_argument("--seed", type=int, default=1)
 
     sub = verb("embed", embed, "off", "write fixtures of embeddings and scores")
     sub.add_argument("models", nargs="+", type=Path)

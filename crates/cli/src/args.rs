@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tern::formats::quantize::{Keep, Recipe};
-use tern::{Device, ExpertPlacement};
+use tern::{AdapterFile, Device, ExpertPlacement};
 
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchTurnsArgs, BenchWhat};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
@@ -105,6 +105,10 @@ pub(crate) struct ModelArgs {
     /// the rest; cpu:N for those of the first N layers; auto for as few layers in host memory as the GPU requires
     #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]
     pub(crate) experts: ExpertPlacement,
+    /// Adapter (LoRA) to load with the model: a GGUF file or a folder of PEFT, and a factor on what it adds; may be repeated.
+    /// All of them are used; in `serve` requests choose them by name
+    #[arg(long, value_name = "NAME=FILE[:SCALE]")]
+    pub(crate) lora: Vec<AdapterFile>,
     /// Flag of llama.cpp, refused with advice (also -ngl)
     #[arg(long = "n-gpu-layers", alias = "gpu-layers", value_name = "N", hide = true, value_parser = values::gpu_layers,
         allow_negative_numbers = true)]

@@ -60,6 +60,7 @@ impl Bench {
             window_pages: (0..pages).map(window_page).collect(),
             state: self.runner.capacity().state.map(|_| StateSlots::in_place(stream as u32, position)),
             second: None,
+            adapters: self.runner.active_adapters(),
             want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
         }
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
-use tern::engine::{Capacity, Engine, Event, Handle, Limits, Request, StateCapacity};
+use tern::engine::{AdapterScales, Capacity, Engine, Event, Handle, Limits, Request, StateCapacity};
 use tern::graph::Random;
 use tern::{Context, PAGE_LEN};
 
@@ -50,6 +50,7 @@ pub(crate) fn bench_turns(args: &BenchTurnsArgs) -> CliResult<()> {
         window: None,
         state: None,
     };
+    let adapters = opened.adapters.all();
     let graph = &opened.model.graph;
     let capacity = capacity.with_window(graph).with_slots(graph, StateCapacity::PER_SEQUENCE + SNAPSHOTS);
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
@@ -59,7 +60,7 @@ pub(crate) fn bench_turns(args: &BenchTurnsArgs) -> CliResult<()> {
 
     let mut random = Random::new(1);
     let mut tokens = |count: usize| (0..count).map(|_| random.below(vocab) as u32).collect::<Vec<_>>();
-    turn(&engine, &tokens(PAGE_LEN), 2)?; // warms up
+    turn((&engine, &adapters), &tokens(PAGE_LEN), 2)?; // warms up
     let mut history = tokens(args.history);
     let bar = load::count_bar("turns", args.turns as u64 + 1);
     let mut turns = vec![];
@@ -67,7 +68,7 @@ pub(crate) fn bench_turns(args: &BenchTurnsArgs) -> CliResult<()> {
         if number > 0 {
             history.extend(tokens(args.question));
         }
-        let done = turn(&engine, &history, args.answer)?;
+        let done = turn((&engine, &adapters), &history, args.answer)?;
         history.extend(&done.answer);
         turns.push(done);
         bar.inc(1);
@@ -77,16 +78,17 @@ pub(crate) fn bench_turns(args: &BenchTurnsArgs) -> CliResult<()> {
     if let Some(first) = history.first_mut() {
         *first = (*first + 1) % vocab as u32;
     }
-    let without = turn(&engine, &history, 1)?;
+    let without = turn((&engine, &adapters), &history, 1)?;
     bar.finish_and_clear();
     report(args, &name, &device, &turns, &without)
 }
 
 /// Generates the answer to a prompt.
-fn turn(engine: &Handle, prompt: &[u32], answer: usize) -> CliResult<Turn> {
+fn turn((engine, adapters): (&Handle, &AdapterScales), prompt: &[u32], answer: usize) -> CliResult<Turn> {
     let mut done = Turn { prompt: prompt.len(), cached: 0, first_token: 0.0, answer: vec![] };
     let start = Instant::now();
-    for event in engine.generate(Request::new(prompt.to_vec(), answer))? {
+    let request = Request { adapters: adapters.clone(), ..Request::new(prompt.to_vec(), answer) };
+    for event in engine.generate(request)? {
         match event {
             Event::Started { cached } => done.cached = cached,
             Event::Token(token) => {

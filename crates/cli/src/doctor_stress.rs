@@ -135,7 +135,8 @@ fn sizes(opened: &OpenedModel, plan: &Plan) -> CliResult<Sizes> {
         )));
     }
     let step_tokens = STEP_TOKENS.min(c.context / 2).max(plan.streams);
-    Ok(Sizes { vocab: c.vocab, context: c.context, page_len: PAGE_LEN, step_tokens })
+    let adapters = opened.adapters.files.len();
+    Ok(Sizes { vocab: c.vocab, context: c.context, page_len: PAGE_LEN, step_tokens, adapters })
 }
 
 fn details(row: &Row, out: &mut impl Write) -> CliResult<()> {

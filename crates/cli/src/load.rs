@@ -140,6 +140,7 @@ impl ModelArgs {
             max_seqs: 1,
             max_waiting: 0,
             access: Access { copy: self.no_mmap, lock: self.mlock },
+            adapters: self.lora.clone(),
             ..LoadOptions::default()
         }
     }

@@ -100,7 +100,8 @@ fn reference(
     windows: &Windows,
 ) -> CliResult<GraphRunner> {
     let context = Context::Exactly(model.context());
-    let options = LoadOptions { context, ..args.model.options(context) };
+    // adapters are of the model, not of its reference
+    let options = LoadOptions { context, adapters: vec![], ..args.model.options(context) };
     let other = OpenedModel::open(name, &options, &args.model.progress())?;
     if !windows.are_those_of(&other)? || other.model.config.vocab != model.model.config.vocab {
         return Err(CliError::message(format!("--compare {name}: want a model with the same vocabulary")));

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tern::engine::WholeRows;
 use tern::text::FillOrder;
-use tern::{Context, KvMemory, LoadOptions, Model, Pooling, units};
+use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, Pooling, units};
 use tern_server::{Config, KeepModels, Library, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,6 +23,10 @@ const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     process::return_freed_memory();
+    let library = LocalLibrary::of(&args);
+    if library.is_some() && !args.model.lora.is_empty() {
+        return Err(CliError::message("--lora: requires one model (-m)"));
+    }
     let keys = api_keys(&args)?;
     args.samplers.over(args.sampling.sampling().over(ServedModel::openai_defaults())).check()?;
     let tracing = trace::start(&args.log)?;
@@ -36,7 +40,7 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
         }
     }
     let (config, quiet) = (config(&args, keys), args.model.quiet);
-    let ended = match LocalLibrary::of(&args) {
+    let ended = match library {
         Some(library) => {
             let models = library.list();
             if !quiet {
@@ -195,6 +199,9 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
         pooling: args.pooling.map(pooling),
         ..args.model.options(Context::TRAINED)
     };
+    if let Some(adapter) = args.model.lora.iter().find(|adapter| names.contains(&adapter.name)) {
+        return Err(CliError::message(format!("--lora {}: the model has this name", adapter.name)));
+    }
     let model = Model::load_showing(target, &options, &args.model.progress())?;
     let limits = model.handle().limits();
     if !args.model.quiet {
@@ -220,7 +227,8 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
         names,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         defaults,
-        model,
+        // requests choose theirs
+        model: model.with_adapters(AdapterScales::NONE),
     })
 }
 

@@ -231,7 +231,8 @@ impl Run<'_> {
         let mut prompt = self.pool[request].prompt.clone();
         prompt.extend(&text);
         let sampling = Sampling { logprobs: Some(self.vocab), ..Sampling::default() };
-        let token = self.one(Request { sampling, ..Request::new(prompt, 1) }).await?;
+        let adapters = self.pool[request].adapters.clone();
+        let token = self.one(Request { sampling, adapters, ..Request::new(prompt, 1) }).await?;
         Ok(token.first().map_or(f64::INFINITY, |t| gap(&self.pool[request], &text, &t.top, want, got)))
     }
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tern::cpu::Cpu;
-use tern::engine::{Capacity, GraphRunner, RunnerConfig};
-use tern::formats::Checkpoint;
+use tern::engine::{AdapterScales, Capacity, GraphRunner, RunnerConfig};
+use tern::formats::{Access, Adapter, Checkpoint};
 use tern::graph::{Backend, KvCells, Reference, log_sum_exp};
 use tern::models::{Model, Synth};
 use tern::text::Tokenizer;
@@ -76,8 +76,27 @@ fn positions(text: &Value) -> Vec<Position> {
     text["top"].as_array().unwrap().iter().map(each).collect()
 }
 
+/// Uses the adapters of a fixture, if it has some.
+fn adapt(runner: &mut GraphRunner, model: &Model, checkpoint: &Checkpoint, recorded: &Value) {
+    let Some(adapters) = recorded["lora"].as_array() else { return };
+    let open = |adapter: &Value| {
+        let path = repository().join("fixtures/adapters/gguf").join(adapter["file"].as_str().unwrap());
+        Adapter::open(&path, Access::default(), &checkpoint.metadata).unwrap()
+    };
+    let opened: Vec<Adapter> = adapters.iter().map(open).collect();
+    let named: Vec<_> = opened.iter().map(|adapter| ("recorded", adapter)).collect();
+    let scales: Vec<f32> = adapters.iter().map(|a| a["scale"].as_f64().unwrap() as f32).collect();
+    let set = model.adapters(&named).unwrap();
+    runner.add_adapters(&model.graph, &set, AdapterScales::new(&scales)).unwrap();
+}
+
 /// All logits of a text on a backend.
-fn logits(checkpoint: &Checkpoint, backend: Box<dyn Backend>, tokens: &[u32]) -> Vec<Vec<f32>> {
+fn logits(
+    checkpoint: &Checkpoint,
+    backend: Box<dyn Backend>,
+    tokens: &[u32],
+    recorded: &Value,
+) -> Vec<Vec<f32>> {
     let (model, tensors) = Model::open(checkpoint, None).unwrap();
     let pages = tokens.len().div_ceil(16);
     let capacity =
@@ -85,6 +104,7 @@ fn logits(checkpoint: &Checkpoint, backend: Box<dyn Backend>, tokens: &[u32]) ->
     let capacity = capacity.with_slots(&model.graph, 1);
     let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
     let mut runner = GraphRunner::new(backend, &model.graph, tensors, config, |_| ()).unwrap();
+    adapt(&mut runner, &model, checkpoint, recorded);
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec())).unwrap();
     rows
@@ -153,7 +173,7 @@ fn the_cpu_agrees_with_llama_cpp() {
         let mut all = Difference::default();
         for text in recorded["texts"].as_array().unwrap() {
             let tokens = ids(&text["tokens"]);
-            let rows = logits(checkpoint, Box::new(Cpu::new(2).unwrap()), &tokens);
+            let rows = logits(checkpoint, Box::new(Cpu::new(2).unwrap()), &tokens, recorded);
             for (want, row) in positions(text).iter().zip(&rows) {
                 compare(&mut all, want, row);
             }
@@ -178,8 +198,8 @@ fn the_cpu_agrees_with_the_reference_and_the_reference_with_exact_arithmetic() {
         for text in recorded["texts"].as_array().unwrap() {
             let wanted = positions(text);
             let tokens = &ids(&text["tokens"])[..wanted.len()];
-            let reference = logits(checkpoint, Box::new(Reference::new()), tokens);
-            let cpu = logits(checkpoint, Box::new(Cpu::new(2).unwrap()), tokens);
+            let reference = logits(checkpoint, Box::new(Reference::new()), tokens, recorded);
+            let cpu = logits(checkpoint, Box::new(Cpu::new(2).unwrap()), tokens, recorded);
             for ((want, exact), row) in wanted.iter().zip(&reference).zip(&cpu) {
                 compare(&mut to_exact, want, exact);
                 compare(&mut to_reference, &position(exact), row);

@@ -192,9 +192,15 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
         ) => Cut::Rows,
         (_, Op::Norm { len, .. }) => Cut::Runs(*len),
         (_, Op::Rope { head_dim, .. }) => Cut::Runs(*head_dim),
-        (_, Op::Gated { .. } | Op::Apply { .. } | Op::Add { .. } | Op::Scale { .. } | Op::SoftCap { .. }) => {
-            Cut::Runs(1)
-        }
+        (
+            _,
+            Op::Gated { .. }
+            | Op::Apply { .. }
+            | Op::Add { .. }
+            | Op::Scale { .. }
+            | Op::SoftCap { .. }
+            | Op::ScaleAdapters { .. },
+        ) => Cut::Runs(1),
     }
 }
 

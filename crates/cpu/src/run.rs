@@ -184,6 +184,16 @@ impl Run<'_> {
             Op::SoftCap { x, cap } => self.finish(link, at, len, |out| {
                 out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = softcap(*x, *cap));
             }),
+            Op::ScaleAdapters { x, rank } => self.finish(link, at, len, |out| {
+                let outputs_only = node.value.outputs_only;
+                for (i, (out, x)) in (at..).zip(out.iter_mut().zip(self.read(*x, at, len))) {
+                    let (row, adapter) = (i / width, i % width / rank);
+                    let token = if outputs_only { self.step.outputs[row].row } else { row };
+                    let scale = self.step.slices[self.plan.tokens[token].0].adapters.scale(adapter);
+                    // values of other adapters may not be finite
+                    *out = if scale == 0.0 { 0.0 } else { x * scale };
+                }
+            }),
             Op::Columns { x, start, .. } => self.finish(link, at, len, |out| {
                 let from = self.program.graph.width(*x);
                 for (row, out) in rows().zip(out.chunks_exact_mut(width)) {

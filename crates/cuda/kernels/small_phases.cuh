@@ -214,12 +214,25 @@ template <int THREADS> DEVICE void run(const RopeArgs& a, const BlockContext& c)
     }
 }
 
+// The scale of column k's adapter in a row's sequence; `by` is the rank of all.
+DEVICE float adapter_scale(const ElementArgs& e, const u32* inputs, long row, long k) {
+    int token = e.outputs_only ? output_row(inputs, row) : row, rank = e.by, adapters = e.width / rank;
+    return __int_as_float(inputs[inputs[ADAPTERS_AT] + inputs[inputs[SLICES_AT] + token] * adapters + k / rank]);
+}
+
 template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext& c) {
     long count = (long)rows_of(c.inputs, e.outputs_only) * e.width;
     for (long i = (long)c.block * THREADS + threadIdx.x; i < count; i += (long)c.blocks * THREADS) {
         long row = i / e.width, k = i % e.width;
         float x = load_float(e.a.at + row * e.a.stride + k), y;
         float other = e.b.at ? load_float(e.b.at + row * e.b.stride + (e.what == GATE_ROWS ? 0 : k)) : 0.f;
+        if constexpr (THREADS == PHASE_THREADS) { // fused steps have no adapters
+            if (e.what == SCALE_ADAPTERS) {
+                float scale = adapter_scale(e, c.inputs, row, k);
+                e.y.at[row * e.y.stride + k] = scale == 0 ? 0 : x * scale; // values of other adapters may not be finite
+                continue;
+            }
+        }
         if (e.what < ADD) y = activate(e.what, x, other, e.by);
         else if (e.what == ADD) y = x + other;
         else if (e.what == SCALE) y = x * e.by;

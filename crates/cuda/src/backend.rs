@@ -75,6 +75,11 @@ impl Cuda {
     }
 
     fn start(&mut self, program: Program, step: &Step) -> Result<InFlight> {
+        if let Some(from) = step.carried_from.filter(|from| *from != program && !step.carried.is_empty()) {
+            let both = self.programs.get_disjoint_mut([program.0 as usize, from.0 as usize]);
+            let [to, from] = both.map_err(|e| BackendError::Invalid(format!("carried tokens: {e}")))?;
+            to.carry_from(from)?;
+        }
         let compiled = self.compiled(program)?;
         let Reserved { kv, state } = &compiled.reserved;
         let kv = kv.as_ref().map_or(KvSize::default(), |kv| kv.spec.size());

@@ -1,6 +1,6 @@
 //! What one step computes: which tokens of which sequences, on which KV pages.
 
-use tern_graph::{Carried, Output, PageTable, Sample, Sampled, Slice, StateSlots, Step};
+use tern_graph::{AdapterScales, Carried, Output, PageTable, Sample, Sampled, Slice, StateSlots, Step};
 
 use crate::{Pooling, RequestId, SharedConstraint, WholeRows};
 
@@ -33,6 +33,8 @@ pub struct Entry {
     pub state: Option<StateSlots>,
     /// Position of the first token of the second text, if the sequence is a pair of texts.
     pub second: Option<usize>,
+    /// The adapters that its tokens are computed with.
+    pub adapters: AdapterScales,
     /// What the runner returns for it.
     pub want: Want,
 }
@@ -115,7 +117,8 @@ impl Batch {
             let last = step.tokens.len() - 1;
             let window_pages = e.window_pages.clone();
             let slice = Slice::new(e.tokens.len(), e.position, e.pages.clone());
-            step.slices.push(Slice { window_pages, state: e.state, second: e.second, ..slice });
+            let adapters = e.adapters.clone();
+            step.slices.push(Slice { window_pages, state: e.state, second: e.second, adapters, ..slice });
             let hidden = |row| Output { row, sample: None, logits: true };
             match &e.want {
                 Want::Nothing => {}

@@ -53,8 +53,8 @@ impl Engine {
         let capacity = runner.capacity();
         let scheduler = Scheduler::new(limits, capacity)?;
         let budget = Budget::new(capacity.max_tokens, limits.step_millis);
-        let (vocab, generates) = (runner.vocab(), runner.generates());
-        let sizes = Sizes { limits, capacity, vocab, generates };
+        let (vocab, generates, adapters) = (runner.vocab(), runner.generates(), runner.adapters());
+        let sizes = Sizes { limits, capacity, vocab, generates, adapters };
         let shared = Arc::new(Shared::new(sizes, scheduler.stats()));
         let step_sizes = StepSizes::new(runner.step_borders());
         let engine = Engine {

@@ -28,6 +28,14 @@ pub enum EngineError {
         /// Tokens in the vocabulary.
         vocab: usize,
     },
+    /// An adapter the model does not have.
+    #[error("adapter {adapter} does not exist, the model has {adapters}")]
+    Adapter {
+        /// The adapter.
+        adapter: usize,
+        /// Adapters of the model.
+        adapters: usize,
+    },
     /// Longer than the context.
     #[error("{prompt} prompt tokens and {max_tokens} to generate do not fit the context of {max_context}")]
     Context {
@@ -123,6 +131,7 @@ impl EngineError {
             EngineError::EmptyPrompt
             | EngineError::Range { .. }
             | EngineError::Token { .. }
+            | EngineError::Adapter { .. }
             | EngineError::Context { .. }
             | EngineError::Pages { .. }
             | EngineError::TextTooLong { .. }

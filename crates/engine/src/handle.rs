@@ -239,6 +239,8 @@ pub(crate) struct Sizes {
     pub(crate) vocab: usize,
     /// Whether tokens can be generated.
     pub(crate) generates: bool,
+    /// Adapters that sequences may use.
+    pub(crate) adapters: usize,
 }
 
 /// Shared by handles, streams and the engine thread.
@@ -328,6 +330,10 @@ impl Shared {
     fn check_kind(&self, request: &Request) -> Result<(), EngineError> {
         if !self.sizes.generates && request.pooling.is_none() {
             return Err(EngineError::NoText);
+        }
+        let used = request.adapters.scales().len();
+        if used > self.sizes.adapters {
+            return Err(EngineError::Adapter { adapter: used - 1, adapters: self.sizes.adapters });
         }
         Ok(())
     }

@@ -9,12 +9,12 @@
 //! that the window covers.
 //!
 //! Models with recurrent layers continue from a state, so their prefixes also need a snapshot at their end, which has the
-//! content of the last page. The end of a text, which is not a full page, is cached for them, too (`tail.rs`).
+//! content of the last page. What is computed with adapters depends on them, so they are part of a content. The end of a text, which is not a full page, is cached for them, too (`tail.rs`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use tern_graph::{PageTable, StateSlots};
+use tern_graph::{AdapterScales, PageTable, StateSlots};
 
 use crate::pool::Pool;
 use crate::slots::{HeldState, NextStep, SlotCounts, Slots, Snapshot};
@@ -54,7 +54,35 @@ struct Content {
     hash: u64,
     /// The name of the content before it; 0 at the start of a sequence.
     after: u64,
+    adapters: AdapterScales,
     tokens: Box<[u32]>,
+}
+
+/// Tokens of a sequence, and the adapters that they are computed with: what pages are cached by.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// The first tokens of the sequence, or some after a content.
+    pub tokens: &'a [u32],
+    /// Its adapters.
+    pub adapters: &'a AdapterScales,
+}
+
+impl<'a> Text<'a> {
+    /// Some of the tokens.
+    fn part(self, range: std::ops::Range<usize>) -> Text<'a> {
+        Text { tokens: &self.tokens[range], ..self }
+    }
+
+    fn len(self) -> usize {
+        self.tokens.len()
+    }
+}
+
+/// Without adapters.
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
+    fn from(tokens: &'a T) -> Text<'a> {
+        Text { tokens: tokens.as_ref(), adapters: &AdapterScales::NONE }
+    }
 }
 
 /// The pages and state slots of one sequence.
@@ -152,10 +180,11 @@ impl Pages {
         self.slots.as_ref().map_or(SlotCounts::default(), Slots::counts)
     }
 
-    /// Free pages that a new sequence of these tokens needs; `revives`: it may start with a cached prefix.
-    pub fn need(&self, tokens: &[u32], revives: bool) -> Need {
-        let prefix = if revives { self.find(tokens).contents } else { vec![] };
-        let blocks = tokens.len().div_ceil(self.page_len);
+    /// Free pages that a new sequence of this text needs; `revives`: it may start with a cached prefix.
+    pub fn need<'a>(&self, text: impl Into<Text<'a>>, revives: bool) -> Need {
+        let text = text.into();
+        let prefix = if revives { self.find(text).contents } else { vec![] };
+        let blocks = text.len().div_ceil(self.page_len);
         let held = |pool: &Pool, contents: &[u64]| {
             contents.iter().filter_map(|c| pool.find(*c)).filter(|page| pool.is_held(*page)).count()
         };
@@ -172,10 +201,11 @@ impl Pages {
         self.full.free() >= need.pages + spare && window_free >= need.window_pages.saturating_add(spare)
     }
 
-    /// Acquires the longest cached prefix of `tokens`, except the page of the last one: one token must be computed to
+    /// Acquires the longest cached prefix of a text, except the page of the last one: one token must be computed to
     /// sample from.
-    pub fn revive(&mut self, tokens: &[u32]) -> PageList {
-        let found = self.find(tokens);
+    pub fn revive<'a>(&mut self, text: impl Into<Text<'a>>) -> PageList {
+        let text = text.into();
+        let found = self.find(text);
         let (start, prefix) = (found.tokens(self.page_len), &found.contents);
         let mut pages: Vec<u32> = prefix.iter().filter_map(|content| self.full.find(*content)).collect();
         pages.iter().for_each(|page| self.full.hold(*page));
@@ -190,16 +220,17 @@ impl Pages {
         let end = found.tail.map_or(name, |tail| tail.name);
         let state = self.slots.as_mut().map_or(HeldState::default(), |slots| slots.restore(end, start));
         pages.extend(found.tail.and_then(|tail| self.take_tail(tail)));
-        let marks = |_: &Slots| Marks::new(self.page_len, tokens.len(), known, found.cached);
+        let marks = |_: &Slots| Marks::new(self.page_len, text.len(), known, found.cached);
         let marks = self.slots.as_ref().map(marks);
         let (pages, window_pages) = (pages.into(), window_pages.into());
         PageList { pages, window_pages, released, known, name, state, marks, snapshot: start }
     }
 
-    /// Exchanges the pages of a sequence of these tokens, nothing of which was computed since it acquired them, for a longer
+    /// Exchanges the pages of a sequence of this text, nothing of which was computed since it acquired them, for a longer
     /// cached prefix, if there is one now and its pages are free.
-    pub fn revive_longer(&mut self, held: &mut PageList, tokens: &[u32]) {
-        let found = self.find(tokens);
+    pub fn revive_longer<'a>(&mut self, held: &mut PageList, text: impl Into<Text<'a>>) {
+        let text = text.into();
+        let found = self.find(text);
         let prefix = &found.contents;
         let first_seen = self.first_seen(prefix.len() * self.page_len).min(prefix.len());
         let fits = self.window.as_ref().is_none_or(|WindowPool { pool, .. }| {
@@ -210,9 +241,9 @@ impl Pages {
             return;
         }
         self.give_back(held);
-        *held = self.revive(tokens);
+        *held = self.revive(text);
         let next = held.pages.len() * self.page_len + 1;
-        let grown = self.grow(held, tokens.len(), next);
+        let grown = self.grow(held, text.len(), next);
         debug_assert!(grown, "it held as many pages before");
     }
 
@@ -254,18 +285,19 @@ impl Pages {
         window && held.pages.len() * self.page_len >= tokens
     }
 
-    /// Caches the contents of all full pages among the first `tokens.len()` tokens, which have been computed, and releases
+    /// Caches the contents of all full pages of a text, which has been computed, and releases
     /// what the tokens after them do not see.
     ///
     /// A page whose content exists already is replaced by the existing page, so that each content is kept once.
-    pub fn remember(&mut self, held: &mut PageList, tokens: &[u32]) {
-        for at in held.known..(tokens.len() / self.page_len).min(held.pages.len()) {
-            let full = &tokens[at * self.page_len..(at + 1) * self.page_len];
+    pub fn remember<'a>(&mut self, held: &mut PageList, text: impl Into<Text<'a>>) {
+        let text = text.into();
+        for at in held.known..(text.len() / self.page_len).min(held.pages.len()) {
+            let full = text.part(at * self.page_len..(at + 1) * self.page_len);
             let hash = hash(held.name, full);
             let name = match self.known.get(&hash).copied() {
                 Some(name) if self.is_content(name, held.name, full) => name,
                 Some(_) => break, // a hash collision: this sequence's pages are not cached
-                None => self.name_content(Content { hash, after: held.name, tokens: full.into() }),
+                None => self.name_content(Content::new(hash, held.name, full)),
             };
             keep(&mut self.full, &mut held.pages, at, name);
             if let Some(window) = &mut self.window
@@ -275,7 +307,7 @@ impl Pages {
             }
             (held.known, held.name) = (at + 1, name);
         }
-        self.slide(held, tokens.len());
+        self.slide(held, text.len());
     }
 
     /// Releases pages that neither the token at `position` nor any after it sees.
@@ -358,8 +390,10 @@ impl Pages {
         self.names
     }
 
-    fn is_content(&self, name: u64, after: u64, tokens: &[u32]) -> bool {
-        self.contents.get(&name).is_some_and(|c| c.after == after && *c.tokens == *tokens)
+    fn is_content(&self, name: u64, after: u64, text: Text<'_>) -> bool {
+        let same =
+            |c: &Content| c.after == after && *c.tokens == *text.tokens && c.adapters == *text.adapters;
+        self.contents.get(&name).is_some_and(same)
     }
 
     /// Drops a content whose page is used for another.
@@ -384,9 +418,16 @@ fn keep(pool: &mut Pool, table: &mut PageTable, at: usize, content: u64) {
     }
 }
 
-/// Hash of a page's tokens after a content. The same in every run, so that tests are reproducible.
-fn hash(after: u64, tokens: &[u32]) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::default().hash_one((after, tokens))
+impl Content {
+    fn new(hash: u64, after: u64, text: Text<'_>) -> Content {
+        Content { hash, after, adapters: text.adapters.clone(), tokens: text.tokens.into() }
+    }
+}
+
+/// Hash of a page's text after a content. The same in every run, so that tests are reproducible.
+fn hash<'a>(after: u64, text: impl Into<Text<'a>>) -> u64 {
+    let Text { tokens, adapters } = text.into();
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((after, tokens, adapters))
 }
 
 mod prefix;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_graph::Sampled;
+use tern_graph::{AdapterScales, Sampled};
 
 use crate::{EngineError, Sampling, SharedConstraint};
 
@@ -34,6 +34,8 @@ pub struct Request {
     pub pooling: Option<Pooling>,
     /// The prompt is a pair of texts, and the second one begins with this token.
     pub second: Option<usize>,
+    /// The adapters of the model that the text is computed with.
+    pub adapters: AdapterScales,
 }
 
 /// How the hidden states of a prompt's tokens become one vector.
@@ -73,6 +75,7 @@ impl Request {
             scored: 0,
             pooling: None,
             second: None,
+            adapters: AdapterScales::NONE,
         }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    Backend, Bindings, Buffer, Graph, HostTensor, KvCells, OutputRow, PageTable, Program, Reserve, Slice,
-    StateSlots, Step, Ticket, all_finite,
+    AdapterScales, AdapterSet, Backend, Bindings, Buffer, Graph, HostTensor, KvCells, OutputRow, PageTable,
+    Program, Reserve, Roles, Slice, StateSlots, Step, Ticket, Weight, all_finite,
 };
 
 use crate::{Answer, Batch, Capacity, EngineError, Entry, Want, WholeRows, WindowPages};
@@ -41,6 +41,11 @@ pub trait Runner: Send {
         true
     }
 
+    /// Adapters that sequences may use.
+    fn adapters(&self) -> usize {
+        0
+    }
+
     /// Token ids must be below; the default accepts any.
     fn vocab(&self) -> usize {
         usize::MAX
@@ -59,11 +64,11 @@ pub struct RunnerConfig {
 /// A compiled graph with its weights, KV pages and state slots on a backend.
 pub struct GraphRunner {
     backend: Box<dyn Backend>,
-    program: Program,
-    /// The model without its last matrix, and its program, compiled on first use.
-    hidden: Option<Graph>,
-    hidden_program: Option<Program>,
+    plain: Programs,
+    adapted: Option<Adapted>,
     weights: Vec<Buffer>,
+    /// The program of the last step that samples.
+    last: Program,
     kv: Option<Buffer>,
     state: Option<Buffer>,
     capacity: Capacity,
@@ -71,6 +76,23 @@ pub struct GraphRunner {
     generates: bool,
     /// The oldest first.
     in_flight: VecDeque<Submitted>,
+}
+
+/// The programs of a graph.
+struct Programs {
+    /// Samples tokens, or computes vectors.
+    whole: Program,
+    /// The model without its last matrix, and its program, compiled on first use.
+    hidden: Option<Graph>,
+    hidden_program: Option<Program>,
+}
+
+/// The same model with adapters, for steps of sequences that use some: other steps run as if there were none.
+struct Adapted {
+    programs: Programs,
+    count: usize,
+    /// The adapters that [`GraphRunner::logits`] uses.
+    active: AdapterScales,
 }
 
 /// A batch on the backend: its steps, and which of their rows belong to each entry.
@@ -125,11 +147,7 @@ impl GraphRunner {
         for (want, roles) in graph.weights.iter().zip(graph.roles()) {
             let tensor = tensors.next();
             let tensor = tensor.ok_or_else(|| EngineError::Load(format!("{}: missing tensor", want.name)))?;
-            if tensor.name() != want.name {
-                let text = format!("{}: want this tensor next, got {}", want.name, tensor.name());
-                return Err(EngineError::Load(text));
-            }
-            weights.push(backend.store(&tensor, roles)?);
+            weights.push(store(&mut *backend, want, roles, &tensor)?);
             stored += tensor.data().len() as u64;
             progress(stored);
         }
@@ -137,22 +155,51 @@ impl GraphRunner {
             return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name())));
         }
         let bindings = Bindings { weights: &weights, kv, state, max_tokens, max_outputs };
-        let program = backend.compile(graph, &bindings)?;
-        let (vocab, hidden) = (graph.vocab(), graph.hidden());
-        let hidden_program = graph.vectors.then_some(program);
+        let whole = backend.compile(graph, &bindings)?;
         Ok(GraphRunner {
             backend,
-            program,
-            hidden,
-            hidden_program,
+            plain: Programs::of(graph, whole, graph.hidden()),
+            adapted: None,
             weights,
+            last: whole,
             kv,
             state,
             capacity,
-            vocab,
+            vocab: graph.vocab(),
             generates: !graph.vectors,
             in_flight: VecDeque::new(),
         })
+    }
+
+    /// Stores adapters of this runner's `graph` and compiles it with them; `active` are those of [`GraphRunner::logits`].
+    pub fn add_adapters(
+        &mut self,
+        graph: &Graph,
+        set: &AdapterSet,
+        active: AdapterScales,
+    ) -> Result<(), EngineError> {
+        let load = |e: tern_graph::GraphError| EngineError::Load(e.to_string());
+        let adapted = graph.with_adapters(set.count, &set.linears).map_err(load)?;
+        let wanted = adapted.weights.iter().zip(adapted.roles()).skip(self.weights.len());
+        if adapted.weights.len() != self.weights.len() + set.tensors.len() {
+            return Err(EngineError::Load("want two matrices per linear that adapters change".into()));
+        }
+        for ((want, roles), tensor) in wanted.zip(&set.tensors) {
+            self.weights.push(store(&mut *self.backend, want, roles, tensor)?);
+        }
+        let max_outputs = if graph.vectors { self.capacity.max_tokens } else { self.capacity.max_outputs };
+        let whole = self.compile(&adapted, max_outputs)?;
+        let hidden = self.plain.hidden.as_ref().map(|hidden| hidden.with_adapters(set.count, &set.linears));
+        let programs = Programs::of(&adapted, whole, hidden.transpose().map_err(load)?);
+        self.adapted = Some(Adapted { programs, count: set.count, active });
+        Ok(())
+    }
+
+    /// Compiles a graph whose weights are the first ones that are stored.
+    fn compile(&mut self, graph: &Graph, max_outputs: usize) -> Result<Program, EngineError> {
+        let (weights, max_tokens) = (&self.weights[..graph.weights.len()], self.capacity.max_tokens);
+        let bindings = Bindings { weights, kv: self.kv, state: self.state, max_tokens, max_outputs };
+        Ok(self.backend.compile(graph, &bindings)?)
     }
 
     /// The logits after every token of one fresh sequence: `each(position, row)`, in order.
@@ -164,6 +211,7 @@ impl GraphRunner {
         if need > pages {
             return Err(EngineError::Pages { need, page_len, pages });
         }
+        let adapters = self.active_adapters();
         let pages: PageTable = (0..need as u32).collect();
         let mut chunk = max_outputs.min(max_tokens);
         // pages that have left the window are used again, in turn: a step and what it sees must fit them
@@ -177,9 +225,11 @@ impl GraphRunner {
             let first = i * chunk;
             let slice = Slice::new(part.len(), first, pages.clone());
             let state = state.map(|_| StateSlots::in_place(0, first));
-            let slices = vec![Slice { window_pages: window_pages.clone(), state, ..slice }];
+            let adapters = adapters.clone();
+            let slices = vec![Slice { window_pages: window_pages.clone(), state, adapters, ..slice }];
             let step = Step { slices, ..Step::all_logits(part, first, PageTable::default()) };
-            let ticket = self.backend.submit(self.program, step)?;
+            let program = self.programs(step.has_adapters()).whole;
+            let ticket = self.backend.submit(program, step)?;
             for (row, out) in self.backend.collect(ticket)?.rows.iter().enumerate() {
                 let position = first + row;
                 let Some(logits) = &out.logits else {
@@ -194,6 +244,11 @@ impl GraphRunner {
         Ok(())
     }
 
+    /// The adapters that [`GraphRunner::logits`] uses.
+    pub fn active_adapters(&self) -> AdapterScales {
+        self.adapted.as_ref().map_or(AdapterScales::NONE, |adapted| adapted.active.clone())
+    }
+
     /// The backend, for its name and memory.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
@@ -201,7 +256,17 @@ impl GraphRunner {
 
     /// Waits for what the backend compiles in the background: for measurements.
     pub fn finish_compiling(&mut self) -> Result<(), EngineError> {
-        Ok(self.backend.finish_compiling(self.program)?)
+        let adapted = self.adapted.as_ref().map(|adapted| adapted.programs.whole);
+        let mut programs = [self.plain.whole].into_iter().chain(adapted);
+        Ok(programs.try_for_each(|program| self.backend.finish_compiling(program))?)
+    }
+
+    /// The programs of steps with adapters, or without.
+    fn programs(&mut self, adapters: bool) -> &mut Programs {
+        match &mut self.adapted {
+            Some(adapted) if adapters => &mut adapted.programs,
+            _ => &mut self.plain,
+        }
     }
 }
 
@@ -234,7 +299,7 @@ impl Runner for GraphRunner {
     }
 
     fn step_borders(&self) -> Vec<usize> {
-        self.backend.step_borders(self.program)
+        self.backend.step_borders(self.plain.whole)
     }
 
     fn capacity(&self) -> Capacity {
@@ -248,12 +313,16 @@ impl Runner for GraphRunner {
     fn generates(&self) -> bool {
         self.generates
     }
+
+    fn adapters(&self) -> usize {
+        self.adapted.as_ref().map_or(0, |adapted| adapted.count)
+    }
 }
 
 impl GraphRunner {
     /// Submits the entries that request tokens, or those that request hidden states.
     fn start(&mut self, batch: &Batch, hidden: bool) -> Result<Option<Ticket>, EngineError> {
-        let step = batch.to_step(|e| e.needs_hidden() == hidden);
+        let mut step = batch.to_step(|e| e.needs_hidden() == hidden);
         if step.tokens.is_empty() {
             return Ok(None);
         }
@@ -263,7 +332,12 @@ impl GraphRunner {
         if let Some((what, got, most)) = sizes.into_iter().find(|(_, got, most)| got > most) {
             return Err(EngineError::Runner(format!("a batch of {got} {what}, compiled for {most}")));
         }
-        let program = if hidden { self.hidden_program()? } else { self.program };
+        let adapters = step.has_adapters();
+        let program = if hidden { self.hidden_program(adapters)? } else { self.programs(adapters).whole };
+        if !hidden {
+            step.carried_from =
+                Some(std::mem::replace(&mut self.last, program)).filter(|last| *last != program);
+        }
         Ok(Some(self.backend.submit(program, step)?))
     }
 
@@ -271,25 +345,43 @@ impl GraphRunner {
         ticket.map_or(Ok(vec![]), |ticket| Ok(self.backend.collect(ticket)?.rows))
     }
 
-    fn hidden_program(&mut self) -> Result<Program, EngineError> {
-        if let Some(program) = self.hidden_program {
+    /// The program of hidden states, with adapters or without.
+    fn hidden_program(&mut self, adapters: bool) -> Result<Program, EngineError> {
+        let programs = self.programs(adapters);
+        if let Some(program) = programs.hidden_program {
             return Ok(program);
         }
-        let Some(graph) = &self.hidden else {
+        let Some(graph) = programs.hidden.take() else {
             return Err(EngineError::Runner(
                 "the model has no hidden state: its graph does not end with a matrix".into(),
             ));
         };
-        let bindings = Bindings {
-            weights: &self.weights,
-            kv: self.kv,
-            state: self.state,
-            max_tokens: self.capacity.max_tokens,
-            max_outputs: self.capacity.max_tokens,
-        };
-        let program = self.backend.compile(graph, &bindings)?;
-        self.hidden_program = Some(program);
-        Ok(program)
+        let program = self.compile(&graph, self.capacity.max_tokens);
+        let programs = self.programs(adapters);
+        programs.hidden = Some(graph);
+        programs.hidden_program = program.as_ref().ok().copied();
+        program
+    }
+}
+
+/// Stores a weight, which must be the one that the graph has next.
+fn store(
+    backend: &mut dyn Backend,
+    want: &Weight,
+    roles: Roles,
+    tensor: &HostTensor,
+) -> Result<Buffer, EngineError> {
+    if tensor.name() != want.name {
+        let text = format!("{}: want this tensor next, got {}", want.name, tensor.name());
+        return Err(EngineError::Load(text));
+    }
+    Ok(backend.store(tensor, roles)?)
+}
+
+impl Programs {
+    /// Of a compiled graph; a graph of vectors is the one of hidden states, too.
+    fn of(graph: &Graph, whole: Program, hidden: Option<Graph>) -> Programs {
+        Programs { whole, hidden, hidden_program: graph.vectors.then_some(whole) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use tern_graph::{Random, Sample, Sampled, StateSlots};
+use tern_graph::{AdapterScales, Random, Sample, Sampled, StateSlots};
 
 use crate::{Answer, Batch, Capacity, EngineError, Entry, Runner, Want};
 
@@ -20,8 +20,8 @@ type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 pub struct ScriptedRunner {
     vocab: usize,
     capacity: Capacity,
-    /// `[page][slot]`
-    written: HashMap<u32, Vec<Option<u32>>>,
+    /// Tokens, and the adapters that they were computed with. `[page][slot]`
+    written: HashMap<u32, Vec<Option<(u32, AdapterScales)>>>,
     /// Hashes of all tokens up to a position, in pages of layers with a window. `[page][slot]`
     window_written: HashMap<u32, Vec<Option<u64>>>,
     /// Hashes of all tokens that a state was computed from, by slot.
@@ -87,14 +87,14 @@ impl ScriptedRunner {
         for (i, &token) in entry.tokens.iter().enumerate() {
             let (page, slot) = self.slot(entry, entry.position + i)?;
             self.written.entry(page).or_insert_with(|| vec![None; self.capacity.page_len])[slot] =
-                Some(token);
+                Some((token, entry.adapters.clone()));
         }
         Ok(())
     }
 
     /// What the window's pages hold of each token of a history: all tokens up to it.
-    fn prefixes(history: &[u32]) -> Vec<u64> {
-        let prefixes = history.iter().scan(0, |hash, &token| {
+    fn prefixes(entry: &Entry, history: &[u32]) -> Vec<u64> {
+        let prefixes = history.iter().scan(start(entry), |hash, &token| {
             *hash = mixed(*hash, token);
             Some(*hash)
         });
@@ -112,14 +112,15 @@ impl ScriptedRunner {
         }
         let before = match read {
             None if entry.position > 0 => return Err(fault(entry, "no state is read".into())),
-            None => 0,
+            None => start(entry),
             Some(slot) => *self
                 .states
                 .get(&slot)
                 .ok_or_else(|| fault(entry, format!("state slot {slot} is read and was never written")))?,
         };
         let history = self.history(entry)?;
-        if before != history[..entry.position].iter().fold(0, |state, token| mixed(state, *token)) {
+        if before != history[..entry.position].iter().fold(start(entry), |state, token| mixed(state, *token))
+        {
             let (position, slot) = (entry.position, read.unwrap_or(0));
             return Err(fault(
                 entry,
@@ -141,7 +142,7 @@ impl ScriptedRunner {
         if self.capacity.window.is_none() {
             return Ok(());
         }
-        let prefixes = ScriptedRunner::prefixes(&self.history(entry)?);
+        let prefixes = ScriptedRunner::prefixes(entry, &self.history(entry)?);
         for (position, prefix) in prefixes.iter().enumerate().skip(entry.position) {
             let ((page, slot), page_len) = (self.window_slot(entry, position)?, self.capacity.page_len);
             self.window_written.entry(page).or_insert_with(|| vec![None; page_len])[slot] = Some(*prefix);
@@ -153,7 +154,7 @@ impl ScriptedRunner {
     fn check_window(&self, entry: &Entry, history: &[u32]) -> Result<(), EngineError> {
         let Some(window) = self.capacity.window else { return Ok(()) };
         let first = (entry.position + 1).saturating_sub(window.tokens);
-        for (position, prefix) in ScriptedRunner::prefixes(history).iter().enumerate().skip(first) {
+        for (position, prefix) in ScriptedRunner::prefixes(entry, history).iter().enumerate().skip(first) {
             let (page, slot) = self.window_slot(entry, position)?;
             let found = self.window_written.get(&page).and_then(|slots| slots[slot]);
             if found != Some(*prefix) {
@@ -166,8 +167,13 @@ impl ScriptedRunner {
     fn history(&self, entry: &Entry) -> Result<Vec<u32>, EngineError> {
         let read = |position| {
             let (page, slot) = self.slot(entry, position)?;
-            let token = self.written.get(&page).and_then(|slots| slots[slot]);
-            token.ok_or_else(|| fault(entry, format!("position {position} was never written")))
+            let found = self.written.get(&page).and_then(|slots| slots[slot].as_ref());
+            let (token, adapters) =
+                found.ok_or_else(|| fault(entry, format!("position {position} was never written")))?;
+            match *adapters == entry.adapters {
+                true => Ok(*token),
+                false => Err(fault(entry, format!("position {position} was computed with other adapters"))),
+            }
         };
         (0..entry.position + entry.tokens.len()).map(read).collect()
     }
@@ -192,6 +198,9 @@ impl ScriptedRunner {
             }
         };
         let id = (self.script)(&history, sample);
+        // adapters change every answer
+        let shift = start(entry) as u32 % self.vocab as u32;
+        let id = id.map(|id| if shift == 0 { id } else { (id + shift) % self.vocab as u32 });
         let id = id.and_then(|id| self.allowed(id, sample));
         Ok(id.map_or(Answer::Nothing, |id| Answer::Token(self.report(id, sample.params.logprobs))))
     }
@@ -230,6 +239,11 @@ fn check_slots(entries: &[Entry]) -> Result<(), EngineError> {
 /// A state or a hash of a prefix, after one more token.
 fn mixed(before: u64, token: u32) -> u64 {
     Random::new(before ^ u64::from(token)).next_u64()
+}
+
+/// What states and hashes of prefixes begin with: a number of the sequence's adapters, 0 without any.
+fn start(entry: &Entry) -> u64 {
+    entry.adapters.scales().iter().fold(0, |hash, scale| mixed(hash, scale.to_bits()))
 }
 
 fn hidden(tokens: &[u32], position: usize) -> Vec<f32> {
@@ -293,6 +307,10 @@ impl Runner for ScriptedRunner {
 
     fn vocab(&self) -> usize {
         self.vocab
+    }
+
+    fn adapters(&self) -> usize {
+        usize::MAX
     }
 }
 

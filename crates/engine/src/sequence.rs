@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tern_graph::{History, Mask, Sampled, Sampling, Seen, StateSlots, all_finite};
 
-use crate::pages::{Need, PageList, Pages};
+use crate::pages::{Need, PageList, Pages, Text};
 use crate::slots::NextStep;
 use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Want};
 
@@ -124,16 +124,21 @@ impl Sequence {
         (self.planned + 1).min(self.length())
     }
 
+    /// Its first tokens, as pages are cached by them.
+    fn text(&self, len: usize) -> Text<'_> {
+        Text { tokens: &self.tokens[..len], adapters: &self.request.adapters }
+    }
+
     /// Free pages that it needs to start.
     pub(crate) fn need(&self, pages: &Pages) -> Need {
-        pages.need(&self.tokens, !self.reads_all())
+        pages.need(self.text(self.tokens.len()), !self.reads_all())
     }
 
     /// Acquires pages for all known tokens, starting with the cached prefix; false, with none acquired, if there are not
     /// enough.
     pub(crate) fn acquire_pages(&mut self, pages: &mut Pages) -> bool {
         if !self.reads_all() {
-            self.held = pages.revive(&self.tokens);
+            self.held = pages.revive(self.text(self.tokens.len()));
         }
         self.start_after_prefix();
         let (length, next_length) = (self.tokens.len(), self.next_length());
@@ -147,7 +152,8 @@ impl Sequence {
     /// Looks for its prefix again, if nothing was planned since it acquired its pages: others may have computed it.
     pub(crate) fn look_for_prefix(&mut self, pages: &mut Pages) {
         if self.fresh && !self.reads_all() {
-            pages.revive_longer(&mut self.held, &self.tokens);
+            let text = Text { tokens: &self.tokens, adapters: &self.request.adapters };
+            pages.revive_longer(&mut self.held, text);
             self.start_after_prefix();
         }
     }
@@ -173,7 +179,8 @@ impl Sequence {
     /// values may not be finite.
     pub(crate) fn remember(&mut self, pages: &mut Pages) {
         if !self.failed {
-            pages.remember(&mut self.held, &self.tokens[..self.computed]);
+            let text = Text { tokens: &self.tokens[..self.computed], adapters: &self.request.adapters };
+            pages.remember(&mut self.held, text);
             pages.take_snapshot(&mut self.held, self.computed);
         }
     }
@@ -186,7 +193,8 @@ impl Sequence {
     /// Releases the pages: what they hold is computed again later, or found in the prefix cache.
     pub(crate) fn release_pages(&mut self, pages: &mut Pages) {
         if !self.failed {
-            pages.keep_tail(&mut self.held, &self.tokens[..self.computed]);
+            let text = Text { tokens: &self.tokens[..self.computed], adapters: &self.request.adapters };
+            pages.keep_tail(&mut self.held, text);
         }
         pages.give_back(&mut self.held);
         self.computed = 0;
@@ -240,8 +248,9 @@ impl Sequence {
         self.planned = end;
         self.fresh = false;
         let (pages, window_pages) = (self.held.pages.clone(), self.held.window_pages.clone());
-        let second = self.request.second;
-        Entry { id: self.id, tokens, carried, position, pages, window_pages, state: None, second, want }
+        let (second, adapters) = (self.request.second, self.request.adapters.clone());
+        let (id, state) = (self.id, None);
+        Entry { id, tokens, carried, position, pages, window_pages, state, second, adapters, want }
     }
 
     /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them

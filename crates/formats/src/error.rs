@@ -42,6 +42,10 @@ pub enum FormatError {
     #[error("{0}")]
     Config(String),
 
+    /// An adapter that cannot be used, or not with its base model: why.
+    #[error("{0}")]
+    Adapter(String),
+
     /// The first bytes are not the magic.
     #[error("not a GGUF file: it starts with \"{}\", want \"GGUF\"", .0.escape_ascii())]
     NotGguf(Vec<u8>),

@@ -10,6 +10,7 @@ mod families;
 mod family;
 mod import;
 mod matrix;
+mod peft;
 mod quantized;
 mod rope;
 mod sentence;
@@ -26,6 +27,7 @@ use self::config::Config;
 pub use self::export::{ExportedFolder, FolderExport};
 use self::import::Import;
 use self::matrix::Matrix;
+pub(crate) use self::peft::open as open_adapter;
 use self::shards::Shards;
 use crate::{Access, Checkpoint, FormatError, Metadata, Value, safetensors, shown};
 

@@ -10,6 +10,7 @@
 //! each violation is a [`FormatError`] with a one-sentence message.
 
 mod access;
+mod adapter;
 mod checkpoint;
 mod convert;
 mod error;
@@ -26,6 +27,7 @@ mod tensor;
 mod whole_file;
 
 pub use access::Access;
+pub use adapter::{Adapter, LowRank};
 pub use checkpoint::{Checkpoint, FileKind, SourceFile};
 pub use convert::{Conversion, ConvertedFile, TargetTensor};
 pub use error::{FormatError, KeyError, SplitError, TensorError};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::state::check_slots;
 use crate::{
-    Graph, HostOpsHandle, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample, Sampled,
-    SequenceRules, StateSlots, StateSpec,
+    AdapterScales, Graph, HostOpsHandle, HostTensor, KvCells, KvSize, KvSpec, PageTable, Roles, Sample,
+    Sampled, SequenceRules, StateSlots, StateSpec,
 };
 
 /// A stored tensor or reserved memory, by number; valid for the backend that returned it.
@@ -35,7 +35,9 @@ impl Finished {
     /// Fills in the tokens that a step carries over from the one before it.
     pub fn carry(&mut self, program: Program, step: &mut Step) -> Result<()> {
         // removed: nothing is carried over from a step that fails
-        let (sampled, ids) = self.last.remove(&program).unwrap_or_default();
+        let before = step.carried_from.unwrap_or(program);
+        let (sampled, ids) = self.last.remove(&before).unwrap_or_default();
+        self.last.remove(&program);
         step.check_carried(&sampled)?;
         for carried in &step.carried {
             if let (Some(&Some(id)), Some(token)) =
@@ -212,11 +214,13 @@ pub struct Step {
     pub outputs: Vec<Output>,
     /// Tokens sampled by the step before. The placeholder in `tokens` is used only if no token could be sampled.
     pub carried: Vec<Carried>,
+    /// The program of the step before, if it is another one than this step's.
+    pub carried_from: Option<Program>,
     /// The rows of each [`crate::Op::Input`], by its index. `[inputs][tokens * width]`
     pub inputs: Vec<Vec<f32>>,
 }
 
-/// A token that is not known yet: it is sampled by the step before, of the same program.
+/// A token that is not known yet: it is sampled by the step before, of the same program or of [`Step::carried_from`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Index into this step's tokens.
@@ -241,6 +245,8 @@ pub struct Slice {
     pub state: Option<StateSlots>,
     /// Position of the first token of the second text, if the sequence is a pair of texts.
     pub second: Option<usize>,
+    /// The adapters of its sequence.
+    pub adapters: AdapterScales,
 }
 
 /// A requested row.
@@ -303,6 +309,18 @@ impl Step {
         self.slices.iter().flat_map(|s| s.position..s.position + s.len)
     }
 
+    /// The adapters of each row: of the step's outputs, or of its tokens.
+    pub fn row_adapters(&self, outputs_only: bool) -> Vec<&AdapterScales> {
+        let tokens = self.slices.iter().flat_map(|s| std::iter::repeat_n(&s.adapters, s.len));
+        let tokens: Vec<_> = tokens.collect();
+        if outputs_only { self.outputs.iter().map(|o| tokens[o.row]).collect() } else { tokens }
+    }
+
+    /// Whether a sequence of the step uses an adapter.
+    pub fn has_adapters(&self) -> bool {
+        self.slices.iter().any(|s| !s.adapters.is_empty())
+    }
+
     /// Type of every token: 1 in the second text of a pair, 0 otherwise.
     pub fn types(&self) -> impl Iterator<Item = usize> {
         self.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(|p| s.type_at(p)))
@@ -353,6 +371,10 @@ impl Step {
         let last = self.slices.iter().map(|s| s.position + s.len).max().unwrap_or(0);
         if let Some(rows) = rules.positions.filter(|rows| last > *rows) {
             return fail(format!("position {} is outside the {rows} of the model", last - 1));
+        }
+        let used = self.slices.iter().map(|s| s.adapters.scales().len()).max().unwrap_or(0);
+        if used > rules.adapters {
+            return fail(format!("adapter {} is outside the {} of the program", used - 1, rules.adapters));
         }
         match self.slices.iter().find(|s| rules.whole && s.position > 0) {
             Some(s) => fail(format!("a slice begins at position {}: sequences must be whole", s.position)),

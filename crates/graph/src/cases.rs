@@ -2,6 +2,7 @@
 //!
 //! Backends are tested and timed on the same list: run a case on a backend and on the reference, and compare.
 
+mod adapters;
 mod attention;
 mod batches;
 mod experts;
@@ -259,6 +260,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
             cases.push(two_linears([&tern_quant::Q1_0, other], 35, 512, tokens)?);
         }
     }
+    cases.extend(adapters::adapters()?);
     cases.extend(attention::attentions()?);
     cases.extend(small_ops::small_ops()?);
     cases.extend(inputs::inputs()?);

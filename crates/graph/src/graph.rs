@@ -78,6 +78,8 @@ pub struct SequenceRules {
     pub positions: Option<usize>,
     /// All tokens of a sequence are in one step, since tokens see later ones; nothing is kept after it.
     pub whole: bool,
+    /// Adapters that a sequence may use.
+    pub adapters: usize,
 }
 
 /// A shape that does not fit, in one sentence.
@@ -255,7 +257,7 @@ impl Graph {
             Op::Attend { args, .. } => !args.causal,
             op => matches!(op, Op::Means { .. } | Op::Conv { layer: None, .. }),
         });
-        SequenceRules { positions: tables.min(), whole }
+        SequenceRules { positions: tables.min(), whole, adapters: self.adapters() }
     }
 
     /// See [`Op::AddRow`].

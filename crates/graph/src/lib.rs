@@ -1,6 +1,7 @@
 //! A model as a device sees it: a [`Graph`] of ops about as large as the steps of a transformer layer, the [`Backend`]
 //! interface that runs it, and the slow [`Reference`] that defines the right result.
 
+mod adapters;
 mod backend;
 pub mod cases;
 mod dry;
@@ -28,6 +29,7 @@ mod seen;
 mod state;
 mod tensor;
 
+pub use adapters::{AdaptedLinear, AdapterScales, AdapterSet};
 pub use backend::{
     Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
     Reserve, Slice, Step, StepOutput, Ticket,

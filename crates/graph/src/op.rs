@@ -66,6 +66,8 @@ pub enum Op {
     Scale { x: Val, by: f32 },
     /// `cap * tanh(x / cap)`
     SoftCap { x: Val, cap: f32 },
+    /// Each `rank` columns belong to an adapter: times the scale with which the row's sequence uses it, and 0 if it does not.
+    ScaleAdapters { x: Val, rank: usize },
     /// Columns `start .. start + len` of `x`.
     Columns { x: Val, start: usize, len: usize },
     /// Columns `start .. start + len` of each `every` columns of `x`: a part of each head. `[tokens, heads * len]`
@@ -345,6 +347,7 @@ impl Op {
             | Op::Rope { x, .. }
             | Op::Scale { x, .. }
             | Op::SoftCap { x, .. }
+            | Op::ScaleAdapters { x, .. }
             | Op::Columns { x, .. }
             | Op::HeadColumns { x, .. }
             | Op::Conv { x, .. }
@@ -403,6 +406,7 @@ impl Op {
             | Op::Add { .. }
             | Op::Scale { .. }
             | Op::SoftCap { .. }
+            | Op::ScaleAdapters { .. }
             | Op::Columns { .. }
             | Op::HeadColumns { .. }
             | Op::JoinHeads { .. }
@@ -432,6 +436,7 @@ impl Op {
             Op::Add { .. } => "add",
             Op::Scale { .. } => "scale",
             Op::SoftCap { .. } => "softcap",
+            Op::ScaleAdapters { .. } => "scale_adapters",
             Op::Columns { .. } => "columns",
             Op::HeadColumns { .. } => "head_columns",
             Op::JoinHeads { .. } => "join_heads",

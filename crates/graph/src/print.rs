@@ -79,6 +79,7 @@ impl fmt::Display for Graph {
                 Op::Gated { act, .. } => write!(f, " {act:?}")?,
                 Op::Scale { by, .. } => write!(f, " x {by:.4}")?,
                 Op::SoftCap { cap, .. } => write!(f, " {cap}")?,
+                Op::ScaleAdapters { rank, .. } => write!(f, " rank {rank}")?,
                 Op::HeadColumns { every, start, len, .. } => {
                     write!(f, " {start}..{} of each {every}", start + len)?;
                 }

@@ -201,6 +201,18 @@ impl Reference {
                 }
                 Op::Add { a, b } => get(*a).iter().zip(get(*b)).map(|(a, b)| a + b).collect(),
                 Op::Scale { x, by } => get(*x).iter().map(|x| x * by).collect(),
+                Op::ScaleAdapters { x, rank } => {
+                    let mut out = get(*x).to_vec();
+                    let rows = step.row_adapters(node.value.outputs_only);
+                    for (row, adapters) in out.chunks_mut(width(*x)).zip(rows) {
+                        for (adapter, columns) in row.chunks_mut(*rank).enumerate() {
+                            let scale = adapters.scale(adapter);
+                            // not a product with 0, which would be NaN for values of other adapters that are not finite
+                            columns.iter_mut().for_each(|x| *x = if scale == 0.0 { 0.0 } else { *x * scale });
+                        }
+                    }
+                    out
+                }
                 Op::SoftCap { x, cap } => get(*x).iter().map(|x| softcap(*x, *cap)).collect(),
                 Op::Columns { x, start, len } => {
                     get(*x).chunks(width(*x)).flat_map(|r| &r[*start..start + len]).copied().collect()

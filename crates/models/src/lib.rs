@@ -2,6 +2,7 @@
 //!
 //! One file per architecture, one line in [`ALL`]. A model never sees a device.
 
+mod adapters;
 mod arch;
 mod bert;
 mod bitnet;
@@ -53,6 +54,7 @@ mod smollm3;
 mod synth;
 mod tensor;
 
+pub use adapters::NamedAdapter;
 pub use arch::{Arch, Number, Synthetic};
 pub use build::{Build, Source};
 pub use config::Config;

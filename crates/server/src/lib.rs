@@ -9,6 +9,7 @@
 //! no global state.
 
 mod access;
+mod adapters;
 mod auth;
 mod body;
 mod chat_request;

@@ -1,6 +1,6 @@
 //! The served model and its names.
 
-use tern::{Model, Sampling};
+use tern::{AdapterScales, Model, Sampling};
 
 /// A loaded model with its names and default sampling parameters.
 pub struct ServedModel {
@@ -24,6 +24,12 @@ impl ServedModel {
     pub(crate) fn has_name(&self, name: &str) -> bool {
         let has = |name: &str| self.names.iter().any(|known| known == name);
         has(name) || name.strip_suffix(":latest").is_some_and(has)
+    }
+
+    /// The adapter that a request names instead of the model.
+    pub(crate) fn adapter(&self, name: &str) -> Option<AdapterScales> {
+        let untagged = || self.model.adapter(name.strip_suffix(":latest")?);
+        self.model.adapter(name).or_else(untagged).filter(|_| !self.has_name(name))
     }
 
     /// Memory of its device that it takes.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tern::TokenRules;
 use tern::engine::Sampling;
+use tern::{AdapterScales, TokenRules};
 
 use crate::Config;
+use crate::adapters;
 use crate::clients;
 use crate::error::{ApiError, Result};
 use crate::generation::Usage;
@@ -53,6 +54,7 @@ pub(crate) struct Options {
     pub(crate) token_ids: bool,
     /// What is reported of the prompts; set by routes that can.
     pub(crate) scoring: Scoring,
+    pub(crate) adapters: AdapterScales,
 }
 
 /// How a reply is streamed.
@@ -65,7 +67,13 @@ pub(crate) struct Streaming {
 }
 
 impl Options {
-    pub(crate) fn take(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Options> {
+    /// Of a request for this model or adapter.
+    pub(crate) fn take(
+        params: &mut Params,
+        served: &ServedModel,
+        config: &Config,
+        model: &str,
+    ) -> Result<Options> {
         for (name, only) in ONLY {
             if params.bool(name)?.is_some_and(|value| value != *only) {
                 return Err(ApiError::bad(*name, format!("{name}: only {only} is supported")));
@@ -99,6 +107,7 @@ impl Options {
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
             scoring: Scoring::default(),
+            adapters: adapters::take(params, served, model)?,
         })
     }
 

@@ -183,6 +183,23 @@ pub(crate) fn model_name(params: &mut Params, served: &ServedModel) -> Result<St
     match params.string("model")? {
         None => Ok(served.id().to_owned()),
         Some(name) if served.has_name(&name) => Ok(name),
+        Some(name) if served.adapter(&name).is_some() => {
+            let message = format!("model: {name:?} is an adapter, which this route does not use");
+            Err(ApiError::bad("model", message))
+        }
         Some(name) => Err(unknown_model(&name, served.id())),
+    }
+}
+
+/// The same, or the name of an adapter, for routes that use them.
+pub(crate) fn model_or_adapter(params: &mut Params, served: &ServedModel) -> Result<String> {
+    match params.string("model")? {
+        Some(name) if served.adapter(&name).is_some() => Ok(name),
+        Some(name) if !served.has_name(&name) => {
+            let adapters = served.model.adapters().iter().map(|file| file.name.as_str());
+            let known: Vec<&str> = [served.id()].into_iter().chain(adapters).collect();
+            Err(unknown_model(&name, &known.join(", ")))
+        }
+        name => Ok(name.unwrap_or_else(|| served.id().to_owned())),
     }
 }

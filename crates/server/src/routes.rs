@@ -46,6 +46,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("get", "/metrics"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{*id}"),
+    ("get", "/lora-adapters"),
     ("post", "/models/load"),
     ("post", "/models/unload"),
     ("post", "/v1/chat/completions"),
@@ -95,6 +96,7 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/metrics", get(health::metrics))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
+        .route("/lora-adapters", get(models::adapters))
         .route("/models/load", post(models::load))
         .route("/models/unload", post(models::unload))
         .route("/v1/chat/completions", post(generating(chat::prepare)))

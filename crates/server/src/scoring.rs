@@ -78,6 +78,7 @@ impl Options {
                 penalty_window: self.penalty_window,
                 constraint: served.model.constrained(&rules, constraint),
                 scored: scored.len(),
+                adapters: self.adapters.clone(),
                 ..Request::new(given.to_vec(), max_tokens + scored.len())
             }
         };

@@ -71,6 +71,9 @@ pub enum Error {
         /// Layers that have experts.
         available: usize,
     },
+    /// Two adapters of one model have the same name.
+    #[error("two adapters have the name {0}")]
+    AdapterName(String),
     /// The recommended sampling parameters of the model are invalid.
     #[error("recommended sampling parameters of {name}: {reason}")]
     Recommended {

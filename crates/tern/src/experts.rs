@@ -98,7 +98,8 @@ impl OpenedModel {
 
     /// Bytes of the weights on a device if the experts of these layers are not.
     pub fn device_bytes(&self, host_layers: usize) -> Result<u64, Error> {
-        Ok(self.bytes_of(self.split(host_layers)?.device_weights.iter()))
+        let weights = self.bytes_of(self.split(host_layers)?.device_weights.iter());
+        Ok(weights.saturating_add(self.adapters.set.bytes()))
     }
 
     /// What it will take on a device, with the experts of the first `host_layers` layers in host memory.
@@ -110,14 +111,25 @@ impl OpenedModel {
     ) -> Result<MemoryPlan, Error> {
         let split = self.split(host_layers)?;
         let host = split.pieces.iter().flat_map(|piece| &piece.weights);
+        let Capacity { max_tokens, max_outputs, .. } = capacity;
+        let adapted = match &self.adapters.set {
+            set if set.count == 0 => 0,
+            set => {
+                let graph = self.model.graph.with_adapters(set.count, &set.linears);
+                let split = graph.and_then(|graph| graph.split_experts(host_layers, 0));
+                let split = split.map_err(|e| BackendError::Invalid(e.to_string()))?;
+                backend.scratch(&split.device, max_tokens, max_outputs)
+            }
+        };
         Ok(MemoryPlan {
             weights: self.bytes_of(split.device_weights.iter()),
+            adapters: self.adapters.set.bytes(),
             kv: self.kv_bytes(&capacity),
             kv_tokens: capacity.kv_tokens(),
             window_tokens: capacity.window.map(|window| window.pages.saturating_mul(capacity.page_len)),
             state: self.state_bytes(&capacity),
             state_slots: capacity.state.map_or(0, |state| state.slots),
-            scratch: backend.scratch(&split.device, capacity.max_tokens, capacity.max_outputs),
+            scratch: backend.scratch(&split.device, max_tokens, max_outputs).saturating_add(adapted),
             host: (host_layers > 0).then(|| HostMemory {
                 layers: host_layers,
                 all_layers: self.model.graph.expert_layers(),

@@ -22,12 +22,14 @@
 //! | continue a text, answer a conversation | [`Model::generate`], [`Model::chat`], [`Model::stream`] |
 //! | constrain an answer to a JSON schema, a regex, choices | [`Request::constraint`], [`Grammar`] |
 //! | get log-probabilities | [`Request::logprobs`] |
+//! | use adapters (LoRA), one or several per request | [`LoadOptions::adapters`], [`Model::with_adapters`] |
 //! | embed texts | [`Model::embed`], [`Model::embed_all`] |
 //! | work with token ids, statistics, shutdown | [`Model::handle`] and [`engine`] |
 //! | bring a backend of one's own | [`Model::start`] and [`graph::Backend`] |
 //!
 //! This crate is the only one that composes the others; the command `tern` and its server are built on it.
 
+mod adapters;
 mod answer;
 mod breakers;
 mod chat;
@@ -51,6 +53,7 @@ mod template_traits;
 mod token_rules;
 pub mod units;
 
+pub use adapters::{AdapterFile, OpenedAdapters};
 pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};
 pub use chat::{Chat, ChatEnd, Message, RenderedChat, ToolCall};
 pub use constraint::CompiledConstraint;
@@ -68,7 +71,7 @@ pub use request::{Input, Request, normalized};
 pub use rerank::{Pair, RerankTemplate, Reranker, ScoreResult};
 pub use sampling::PartialSampling;
 pub use stream::TextStream;
-pub use tern_engine::{Pooling, Sampled, Sampling};
+pub use tern_engine::{AdapterScales, Pooling, Sampled, Sampling};
 pub use tern_grammar::Grammar;
 pub use tern_graph::KvCells;
 pub use tern_text::Part;

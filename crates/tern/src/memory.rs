@@ -9,6 +9,8 @@ use crate::units;
 pub struct MemoryPlan {
     /// The weights.
     pub weights: u64,
+    /// The adapters.
+    pub adapters: u64,
     /// The KV cache.
     pub kv: u64,
     /// Tokens that the KV cache holds.
@@ -39,22 +41,20 @@ pub struct HostMemory {
 impl MemoryPlan {
     /// All of it on the device.
     pub fn total(&self) -> u64 {
-        [self.kv, self.state, self.scratch].into_iter().fold(self.weights, u64::saturating_add)
+        [self.adapters, self.kv, self.state, self.scratch].into_iter().fold(self.weights, u64::saturating_add)
     }
 }
 
-/// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with layers with a window `KV 1.0 MiB for 4,096 tokens (1,024 in
+/// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with adapters `weights 3.7 MiB, adapters 0.4 MiB`, with layers with a window `KV 1.0 MiB for 4,096 tokens (1,024 in
 /// window layers)`, with recurrent layers also `state 190.0 MiB in 10 slots`, with experts in host memory `; experts of 12 of 48 layers
 /// in host memory, 4.2 GiB`.
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "weights {}, KV {} for {} tokens",
-            units::bytes(self.weights),
-            units::bytes(self.kv),
-            units::thousands(self.kv_tokens as u64),
-        )?;
+        write!(f, "weights {}", units::bytes(self.weights))?;
+        if self.adapters > 0 {
+            write!(f, ", adapters {}", units::bytes(self.adapters))?;
+        }
+        write!(f, ", KV {} for {} tokens", units::bytes(self.kv), units::thousands(self.kv_tokens as u64))?;
         if let Some(tokens) = self.window_tokens {
             write!(f, " ({} in window layers)", units::thousands(tokens as u64))?;
         }
@@ -78,6 +78,7 @@ mod tests {
         let (kv, kv_tokens, window_tokens) = (4 * mib, 4096, None);
         let plan = MemoryPlan {
             weights: 9 * mib,
+            adapters: 0,
             kv,
             kv_tokens,
             window_tokens,
@@ -91,5 +92,9 @@ mod tests {
         let text = "weights 9.0 MiB, KV 4.0 MiB for 4,096 tokens (512 in window layers), state 20.0 MiB in 10 slots, \
                     scratch 1.0 MiB";
         assert_eq!((plan.to_string().as_str(), plan.total()), (text, 34 * mib));
+        let plan = MemoryPlan { adapters: 3 * mib, ..plan };
+        assert!(
+            plan.to_string().starts_with("weights 9.0 MiB, adapters 3.0 MiB, KV") && plan.total() == 37 * mib
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tern_engine::{Capacity, Engine, Handle, Limits, Pooling, WholeRows};
+use tern_engine::{AdapterScales, Capacity, Engine, Handle, Limits, Pooling, WholeRows};
 use tern_formats::Metadata;
 use tern_grammar::GrammarCompiler;
 use tern_graph::{Backend, KvCells};
@@ -15,7 +15,7 @@ use crate::opened::OpenedModel;
 use crate::options::{Context, KvMemory, PAGE_LEN, USUAL_CONTEXT};
 use crate::progress::{Progress, Silent};
 use crate::template_traits::TemplateTraits;
-use crate::{Error, ExpertPlacement, LoadOptions, PartialSampling, Reranker};
+use crate::{AdapterFile, Error, ExpertPlacement, LoadOptions, PartialSampling, Reranker};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
 ///
@@ -28,6 +28,8 @@ use crate::{Error, ExpertPlacement, LoadOptions, PartialSampling, Reranker};
 #[derive(Clone)]
 pub struct Model {
     inner: Arc<Inner>,
+    /// The adapters that its requests use.
+    pub(crate) active: AdapterScales,
 }
 
 struct Inner {
@@ -73,6 +75,8 @@ pub struct ModelParts {
     pub reranker: Option<Reranker>,
     /// The sampling parameters that its file recommends.
     pub recommended: PartialSampling,
+    /// The adapters that its engine has, by their number.
+    pub adapters: Vec<AdapterFile>,
 }
 
 impl Model {
@@ -121,7 +125,7 @@ impl Model {
         }
         let template = chat_template(&tokenizer, options.chat_template.as_deref())?;
         let pooling = pooling(options.pooling, &opened.model, &opened.metadata)?;
-        let name = opened.name.clone();
+        let (name, adapters) = (opened.name.clone(), opened.adapters.files.clone());
         let reranker = Reranker::of(&opened.metadata, &name, opened.model.vectors, &tokenizer)?;
         let recommended = PartialSampling::of_model(&name, &opened.metadata).unwrap_or_else(|e| {
             progress.warn(&format!("ignored: {e}"));
@@ -138,7 +142,8 @@ impl Model {
         let (handle, plan) = start_engine(opened, backend, options, progress)?;
         let facts = ModelFacts { memory: plan.total(), ..facts };
         let tokenizer = Arc::new(tokenizer);
-        let parts = ModelParts { name, handle, tokenizer, template, pooling, reranker, recommended };
+        let parts =
+            ModelParts { name, handle, tokenizer, template, pooling, reranker, recommended, adapters };
         Ok(Model::from_parts_after(start, parts, Some(facts)))
     }
 
@@ -158,7 +163,9 @@ impl Model {
             facts,
             parts,
         };
-        Model { inner: Arc::new(inner) }
+        let active = AdapterScales::NONE;
+        let model = Model { inner: Arc::new(inner), active };
+        model.with_adapters(model.all_adapters())
     }
 
     pub(crate) fn parts(&self) -> &ModelParts {

@@ -11,7 +11,7 @@ use tern_models::{Model as Architecture, Shape, Synth};
 use tern_quant::Quant;
 
 use crate::progress::{Downloads, Progress, Work};
-use crate::{Error, ExpertPlacement, LoadOptions, environment};
+use crate::{Error, ExpertPlacement, LoadOptions, OpenedAdapters, environment};
 
 /// Our own native 1-bit model, inside the library, so that the first try needs no download.
 pub static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
@@ -33,6 +33,8 @@ pub struct OpenedModel {
     pub experts: ExpertPlacement,
     /// CPU threads for experts in host memory; one per core if not set.
     pub threads: Option<usize>,
+    /// Its adapters.
+    pub adapters: OpenedAdapters,
 }
 
 /// Opens the file of a model, which is fetched first if it has a name and is missing.
@@ -107,7 +109,8 @@ impl OpenedModel {
         }
         let (name, metadata) = (name.to_string(), checkpoint.metadata);
         let LoadOptions { kv_cells, experts, threads, .. } = *options;
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads })
+        let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
     }
 
     /// A model with random weights in the shape of a known one, such as `bonsai-8b:q1_0`.
@@ -140,7 +143,8 @@ impl OpenedModel {
         let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
         let (metadata, model) = (synth.metadata, synth.model);
         let LoadOptions { kv_cells, experts, threads, .. } = *options;
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads })
+        let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
     }
 
     /// Tokens that one sequence may have.
@@ -206,6 +210,10 @@ impl OpenedModel {
                 progress.continues("preparing kernels"); // a GPU's are compiled for the model the first time
             }
         };
-        Ok(GraphRunner::new(backend, &self.model.graph, self.tensors, config, stored)?)
+        let mut runner = GraphRunner::new(backend, &self.model.graph, self.tensors, config, stored)?;
+        if !self.adapters.files.is_empty() {
+            runner.add_adapters(&self.model.graph, &self.adapters.set, self.adapters.all())?;
+        }
+        Ok(runner)
     }
 }

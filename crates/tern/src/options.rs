@@ -4,7 +4,7 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::{Device, ExpertPlacement};
+use crate::{AdapterFile, Device, ExpertPlacement};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -58,6 +58,8 @@ pub struct LoadOptions {
     pub pooling: Option<Pooling>,
     /// A chat template to use instead of the file's.
     pub chat_template: Option<String>,
+    /// Adapters to load with the model, numbered in order.
+    pub adapters: Vec<AdapterFile>,
     /// Where models are cached and how they are fetched; from the process environment if not set.
     pub hub: Option<tern_hub::Config>,
 }
@@ -163,6 +165,7 @@ impl Default for LoadOptions {
             access: Access::default(),
             pooling: None,
             chat_template: None,
+            adapters: vec![],
             hub: None,
         }
     }

@@ -212,6 +212,7 @@ impl Model {
             end_tokens: if request.ignore_end { [].into() } else { self.end_tokens().clone() },
             priority: request.priority,
             constraint,
+            adapters: self.active_adapters().clone(),
             ..tern_engine::Request::new(tokens, self.max_tokens(prompt_tokens, request.max_tokens)?)
         })?;
         Ok(TextStream::new(stream, reader, prompt_tokens))
@@ -242,7 +243,11 @@ impl Model {
                 vectors.push(embedding(oldest)?);
             }
             let tokens = self.tokenizer().encode(text, true, true);
-            running.push_back(self.handle().generate(tern_engine::Request::embed(tokens, self.pooling()))?);
+            let request = tern_engine::Request {
+                adapters: self.active_adapters().clone(),
+                ..tern_engine::Request::embed(tokens, self.pooling())
+            };
+            running.push_back(self.handle().generate(request)?);
         }
         for stream in running {
             vectors.push(embedding(stream)?);

@@ -128,11 +128,12 @@ impl Model {
     pub fn score_requests(&self, tokens: Vec<u32>) -> Vec<Request> {
         let Some(Reranker::Judge { yes, no, .. }) = self.reranker() else {
             let second = self.tokenizer().second_text(&tokens);
-            return vec![Request { second, ..Request::embed(tokens, self.pooling()) }];
+            let adapters = self.active_adapters().clone();
+            return vec![Request { second, adapters, ..Request::embed(tokens, self.pooling()) }];
         };
         let answer = |id: u32, prompt: Vec<u32>| {
             let sampling = Sampling { bias: vec![(id, 100.0)], logprobs: Some(0), ..Sampling::default() };
-            Request { sampling, ..Request::new(prompt, 1) }
+            Request { sampling, adapters: self.active_adapters().clone(), ..Request::new(prompt, 1) }
         };
         vec![answer(*yes, tokens.clone()), answer(*no, tokens)]
     }

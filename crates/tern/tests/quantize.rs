@@ -55,7 +55,7 @@ fn importance(source: &Checkpoint) -> ImportanceMatrix {
         writer.declare(&format!("{}.in_sum2", tensor.name), &F32, &[tensor.cols() as u64, 1]).unwrap();
         writer.declare(&format!("{}.counts", tensor.name), &F32, &[1, 1]).unwrap();
     }
-    let value = |i: usize| (i * 40503 & 0xffff) as f32 / 65536.0 + 0.25;
+    let value = |i: usize| ((i * 40503) & 0xffff) as f32 / 65536.0 + 0.25;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("imatrix.gguf");
     let mut file = std::fs::File::create(&path).unwrap();

@@ -71,6 +71,7 @@ fn model(lost: bool) -> ServedModel {
             pooling: Pooling::Mean,
             reranker: None,
             recommended: PartialSampling::default(),
+            adapters: vec![],
         }),
         defaults: ServedModel::openai_defaults(),
     }

@@ -104,4 +104,8 @@ impl<R: Runner> Runner for MonitoredRunner<R> {
     fn vocab(&self) -> usize {
         self.runner.vocab()
     }
+
+    fn adapters(&self) -> usize {
+        self.runner.adapters()
+    }
 }

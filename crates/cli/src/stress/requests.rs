@@ -1,6 +1,6 @@
 //! The requests of a stress run: random, reproducible by seed, with sizes around the engine's boundaries.
 
-use tern::engine::{Request, Sampling};
+use tern::engine::{AdapterScales, Request, Sampling};
 use tern::graph::Random;
 
 /// Maximum prompt tokens of ordinary requests.
@@ -19,6 +19,8 @@ pub(crate) struct Sizes {
     pub(crate) context: usize,
     pub(crate) page_len: usize,
     pub(crate) step_tokens: usize,
+    /// Adapters of the model.
+    pub(crate) adapters: usize,
 }
 
 impl Sizes {
@@ -83,6 +85,21 @@ impl Requests {
         len.clamp(1, ANSWER.min(context - prompt))
     }
 
+    /// None, one, or all, of a model that has some.
+    fn adapters(&mut self) -> AdapterScales {
+        let count = self.sizes.adapters;
+        if count == 0 {
+            return AdapterScales::NONE;
+        }
+        let mut scales = vec![0.0; count];
+        match self.random.below(4) {
+            0 => {}
+            1 => scales.fill(0.5),
+            _ => scales[self.random.below(count)] = 1.0,
+        }
+        AdapterScales::new(&scales)
+    }
+
     /// Mostly greedy. Penalties prevent the engine from planning a step ahead.
     fn sampling(&mut self) -> Sampling {
         match self.random.below(8) {
@@ -102,8 +119,9 @@ impl Iterator for Requests {
         let max_tokens = self.answer_len(len);
         let sampling = self.sampling();
         let priority = -i32::from(self.random.below(8) == 0);
+        let adapters = self.adapters();
         self.made += 1;
-        Some(Request { sampling, priority, ..Request::new(prompt, max_tokens) })
+        Some(Request { sampling, priority, adapters, ..Request::new(prompt, max_tokens) })
     }
 }
 
@@ -121,7 +139,7 @@ fn near(boundary: usize, random: &mut Random) -> usize {
 mod tests {
     use super::*;
 
-    const SIZES: Sizes = Sizes { vocab: 100, context: 1024, page_len: 32, step_tokens: 512 };
+    const SIZES: Sizes = Sizes { vocab: 100, context: 1024, page_len: 32, step_tokens: 512, adapters: 0 };
 
     #[test]
     fn requests_fit_and_cover_the_boundaries() {
@@ -142,7 +160,11 @@ mod tests {
 
     #[test]
     fn requests_fit_a_small_context() {
-        let sizes = Sizes { vocab: 2, context: 8, page_len: 4, step_tokens: 4 };
+        let sizes = Sizes { vocab: 2, context: 8, page_len: 4, step_tokens: 4, adapters: 0 };
         assert!(Requests::new(sizes, 1).take(100).all(|r| r.prompt.len() + r.max_tokens <= 8));
+        let used = |adapters| -> std::collections::HashSet<AdapterScales> {
+            Requests::new(Sizes { adapters, ..sizes }, 1).take(100).map(|r| r.adapters).collect()
+        };
+        assert_eq!((used(0).len(), used(2).len()), (1, 4), "none, each and both");
     }
 }

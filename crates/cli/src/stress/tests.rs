@@ -14,7 +14,7 @@ const CAPACITY: Capacity = Capacity {
     window: None,
     state: None,
 };
-const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_tokens: 16 };
+const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_tokens: 16, adapters: 2 };
 const PLAN: Plan =
     Plan { streams: 6, time: Duration::from_millis(600), seed: 7, tie: 0.0, hang: Duration::from_secs(20) };
 

@@ -109,6 +109,14 @@ impl Memory {
         check(code, || format!("copying {bytes} bytes from the GPU"))
     }
 
+    /// Copies what fits from the beginning of another memory, after the work that was submitted before.
+    pub(crate) fn copy_from(&self, other: &Memory) -> Result<()> {
+        let bytes = self.bytes.min(other.bytes);
+        // SAFETY: both memories have that many bytes.
+        let code = unsafe { cu::cuMemcpyDtoDAsync_v2(self.at, other.at, bytes, self.device.stream) };
+        check(code, || format!("copying {bytes} bytes on the GPU"))
+    }
+
     /// Waits for all submitted work and copies bytes to the host.
     pub(crate) fn read(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
         self.fits(from, bytes.len())?;

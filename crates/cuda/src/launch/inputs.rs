@@ -4,8 +4,8 @@ use tern_graph::{KvSize, StateSlots, Step};
 
 use super::strategy::StepSize;
 use crate::shared::{
-    CARRIED_BIT, IDS_AT, INPUTS_HEADER, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT, SLICE_COUNT,
-    SLICES_AT, STATE_WORDS, STATES_AT, TABLE_STRIDE, TOKENS, TYPE_BIT, WINDOW_PAGES_AT,
+    ADAPTERS_AT, CARRIED_BIT, IDS_AT, INPUTS_HEADER, OUTPUT_ROWS_AT, OUTPUTS, PAGES_AT, POSITIONS_AT,
+    SLICE_COUNT, SLICES_AT, STATE_WORDS, STATES_AT, TABLE_STRIDE, TOKENS, TYPE_BIT, WINDOW_PAGES_AT,
 };
 
 /// Words of page tables that are reserved whatever the number of sequences.
@@ -14,16 +14,25 @@ const SMALL_TABLES: usize = 1 << 20;
 /// The slot of a state that is zero: -1 in the kernels.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Words that are reserved for the inputs of steps of this size, with page tables of up to `kv.pages` entries. A step has a
-/// slice per sequence, and at most one sequence per output; more are possible if their tables are small.
-pub(super) fn reserved_words(size: StepSize, kv: KvSize) -> usize {
-    let tables = (size.tokens * kv.pages).min((size.outputs * kv.pages).max(SMALL_TABLES));
-    let kinds = if kv.window_pages.is_some() { 2 } else { 1 };
-    INPUTS_HEADER + (3 + STATE_WORDS) * size.tokens + size.outputs + kinds * tables
+/// What the inputs of a program's steps have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct InputKinds {
+    /// Layers with a window have their own page tables.
+    pub(super) windowed: bool,
+    /// Adapters of the graph.
+    pub(super) adapters: usize,
 }
 
-/// The words of a step's inputs; `windowed`: layers with a window have their own page tables.
-pub(super) fn pack(step: &Step, windowed: bool) -> Vec<u32> {
+/// Words that are reserved for the inputs of steps of this size, with page tables of up to `kv.pages` entries. A step has a
+/// slice per sequence, and at most one sequence per output; more are possible if their tables are small.
+pub(super) fn reserved_words(size: StepSize, kv: KvSize, adapters: usize) -> usize {
+    let tables = (size.tokens * kv.pages).min((size.outputs * kv.pages).max(SMALL_TABLES));
+    let kinds = if kv.window_pages.is_some() { 2 } else { 1 };
+    INPUTS_HEADER + (3 + STATE_WORDS + adapters) * size.tokens + size.outputs + kinds * tables
+}
+
+/// The words of a step's inputs.
+pub(super) fn pack(step: &Step, InputKinds { windowed, adapters }: InputKinds) -> Vec<u32> {
     let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
     // tables of both kinds have an entry per page of the sequence
     let kinds: &[bool] = if windowed { &[false, true] } else { &[false] };
@@ -60,12 +69,17 @@ pub(super) fn pack(step: &Step, windowed: bool) -> Vec<u32> {
             first += slice.len as u32;
         }
     }
+    if adapters > 0 {
+        words[ADAPTERS_AT] = words.len() as u32;
+        let scales = step.slices.iter().flat_map(|s| (0..adapters).map(|adapter| s.adapters.scale(adapter)));
+        words.extend(scales.map(f32::to_bits));
+    }
     words
 }
 
 #[cfg(test)]
 mod tests {
-    use tern_graph::{Carried, Output, Slice};
+    use tern_graph::{AdapterScales, Carried, Output, Slice};
 
     use super::*;
 
@@ -80,11 +94,11 @@ mod tests {
             slices: vec![slice(1, 5, &[4], &[1]), slice(1, 40, &[8, 2], &[0, 3, 5])],
             ..Step::default()
         };
-        let words = pack(&step, true);
+        let words = pack(&step, InputKinds { windowed: true, adapters: 0 });
         assert_eq!((words[PAGES_AT], words[WINDOW_PAGES_AT], words[TABLE_STRIDE]), (22, 28, 3));
         assert_eq!(words[22..], [4, 0, 0, 8, 2, 0, 1, 0, 0, 0, 3, 5]);
         let kv = KvSize { page_len: 32, pages: 9, window_pages: Some(6) };
-        assert!(words.len() <= reserved_words(StepSize { tokens: 2, outputs: 0, longest: 1 }, kv));
+        assert!(words.len() <= reserved_words(StepSize { tokens: 2, outputs: 0, longest: 1 }, kv, 0));
     }
 
     #[test]
@@ -98,18 +112,31 @@ mod tests {
             ],
             ..Step::default()
         };
-        let words = pack(&step, false);
+        let words = pack(&step, InputKinds::default());
         assert_eq!((words[STATES_AT], words[SLICE_COUNT]), (25, 2));
         assert_eq!(words[25..], [0, 2, u32::MAX, 5, 2, 1, 1, 3]);
         let size = StepSize { tokens: 3, outputs: 0, longest: 2 };
-        assert!(words.len() <= reserved_words(size, KvSize::default()));
+        assert!(words.len() <= reserved_words(size, KvSize::default(), 0));
+    }
+
+    #[test]
+    fn slices_have_a_scale_per_adapter() {
+        let slice =
+            |scales: &[f32]| Slice { adapters: AdapterScales::new(scales), ..Slice::new(1, 0, vec![]) };
+        let slices = vec![slice(&[0.5]), slice(&[]), slice(&[0.0, 2.0])];
+        let step = Step { tokens: vec![7, 9, 4], slices, ..Step::default() };
+        let words = pack(&step, InputKinds { windowed: false, adapters: 2 });
+        assert_eq!(words[ADAPTERS_AT], 25);
+        assert_eq!(words[25..], [0.5, 0.0, 0.0, 0.0, 0.0, 2.0].map(f32::to_bits));
+        let size = StepSize { tokens: 3, outputs: 0, longest: 1 };
+        assert!(words.len() <= reserved_words(size, KvSize::default(), 2));
     }
 
     #[test]
     fn tokens_of_a_second_text_have_a_bit() {
         let slice = Slice { second: Some(2), ..Slice::new(4, 0, vec![]) };
         let step = Step { tokens: vec![5, 6, 7, 8], slices: vec![slice], ..Step::default() };
-        assert_eq!(pack(&step, false)[16..20], [5, 6, 1 << 30 | 7, 1 << 30 | 8]);
+        assert_eq!(pack(&step, InputKinds::default())[16..20], [5, 6, 1 << 30 | 7, 1 << 30 | 8]);
     }
 
     #[test]
@@ -123,7 +150,7 @@ mod tests {
             ..Step::default()
         };
         let kv = |pages| KvSize { page_len: 32, pages, window_pages: None };
-        let words = pack(&step, false);
+        let words = pack(&step, InputKinds::default());
         assert_eq!(words[..8], [16, 19, 22, 25, 26, 2, 3, 1]);
         assert_eq!(words[8..16], [0, 0, 26, 0, 2, 0, 0, 0]); // the counter of barriers begins at 0
         assert_eq!(words[16..19], [7, 1 << 31 | 3, 9]);
@@ -131,9 +158,9 @@ mod tests {
         assert_eq!(words[22..25], [0, 0, 1]);
         assert_eq!(words[25..26], [2]);
         assert_eq!(words[26..], [4, 0, 8, 2]); // one table per slice, padded
-        assert!(words.len() <= reserved_words(StepSize { tokens: 3, outputs: 1, longest: 2 }, kv(2)));
+        assert!(words.len() <= reserved_words(StepSize { tokens: 3, outputs: 1, longest: 2 }, kv(2), 0));
         // 128 sequences of 8,192 tokens: not 2,048 tables
         let most = StepSize { tokens: 2048, outputs: 128, longest: 2048 };
-        assert!(reserved_words(most, kv(32_768)) < 129 * 32_768);
+        assert!(reserved_words(most, kv(32_768), 0) < 129 * 32_768);
     }
 }

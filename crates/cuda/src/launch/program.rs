@@ -10,7 +10,7 @@ use tern_graph::{
 use super::fused_step::{FusedStep, FusedStepPlan};
 use super::host_phases::HostPhases;
 use super::in_flight::{InFlight, Running, StepBuffers};
-use super::inputs;
+use super::inputs::{self, InputKinds};
 use super::passing::Passed;
 use super::phase_launches::{PhaseLaunches, PhasePlan};
 use super::program_memory::{Needs, ProgramMemory};
@@ -85,8 +85,9 @@ impl Compiled {
             config: KernelConfig { page_len, ..KernelConfig::default() },
         };
         let host = HostPhases::new(device, lowering.host_ops(&host)?, host_ops, most.tokens)?;
-        // a fused step does not wait for the host
-        let step = host.is_none().then(|| StepPhases::passed(graph, &fused, &plan)).flatten();
+        // a fused step neither waits for the host nor has adapters: steps without any run the graph without them
+        let fits = host.is_none() && graph.adapters() == 0;
+        let step = fits.then(|| StepPhases::passed(graph, &fused, &plan)).flatten();
         let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv };
         let step = step.as_ref().map(|(phases, tagged)| StepParts { phases, tagged });
         let strategies = builder.build(&fused, &work, step, host, most.tokens)?;
@@ -122,6 +123,12 @@ impl Compiled {
         self.strategies.finish_compiling(true)
     }
 
+    /// Takes over what the last step of another program sampled, for a step that carries tokens from it.
+    pub(crate) fn carry_from(&mut self, other: &Compiled) -> Result<()> {
+        self.sampled.clone_from(&other.sampled);
+        self.memory.sampled.copy_from(&other.memory.sampled)
+    }
+
     /// Starts a step.
     pub(crate) fn submit(&mut self, step: &Step) -> Result<InFlight> {
         step.check_carried(&self.sampled)?;
@@ -138,7 +145,8 @@ impl Compiled {
             None => StepBuffers::new(&self.device, self.memory.inputs.len(), self.memory.sampled.len())?,
         };
         let windowed = self.reserved.kv.as_ref().is_some_and(|kv| kv.spec.window.is_some());
-        let mut words = inputs::pack(step, windowed);
+        let adapters = self.sequence_rules.adapters;
+        let mut words = inputs::pack(step, InputKinds { windowed, adapters });
         let strategy = self.strategies.of(size)?;
         strategy.plan(step, &mut words);
         let (needed, reserved) = (words.len() * 4, self.memory.inputs.len());

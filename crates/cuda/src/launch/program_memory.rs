@@ -87,7 +87,7 @@ impl ProgramMemory {
             }
         }
         let work = paged_attention::most_words(attentions.len(), device.facts.processors, most.tokens);
-        let inputs = device.allocate((inputs::reserved_words(most, pages) + work) * 4)?;
+        let inputs = device.allocate((inputs::reserved_words(most, pages, graph.adapters()) + work) * 4)?;
         let rows = most.outputs.max(1);
         let sampled = device.allocate(rows.max(most.tokens) * 4)?;
         let mut scratch = vec![];

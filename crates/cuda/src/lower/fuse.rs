@@ -210,7 +210,7 @@ pub(crate) enum Fused {
         add: Option<Val>,
         out: Val,
     },
-    /// `by` is of a scale, a soft cap or a clamped activation.
+    /// `by` is of a scale, a soft cap or a clamped activation, or the rank of adapters.
     Elements {
         a: Val,
         b: Option<Val>,
@@ -403,6 +403,7 @@ impl Fuser<'_> {
             Op::Add { a, b } => elements(a, Some(b), ElementKind::Add, 0.0),
             Op::Scale { x, by } => elements(x, None, ElementKind::Scale, by),
             Op::SoftCap { x, cap } => elements(x, None, ElementKind::SoftCap, cap),
+            Op::ScaleAdapters { x, rank } => elements(x, None, ElementKind::ScaleAdapters, rank as f32),
             // readers use the columns in place; a result is copied
             Op::Columns { .. } if !self.readers[out.index()].is_empty() => return Ok(None),
             Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use tern_graph::{Activation, Attention, Gating, Graph, NormKind, RopeStyle, RopeTable, Routing, Val};
+use tern_graph::{
+    Activation, AdaptedLinear, Attention, Gating, Graph, NormKind, RopeStyle, RopeTable, Routing, Val,
+};
 use tern_quant::{Q1_0, Q4_K, Quant};
 
 use super::test_graphs::{decoder, expert_decoder, rotated_hybrid, scan_layer};
@@ -163,6 +165,14 @@ fn a_decoder_with_mixed_matrices() {
 /// Matrices of codes but for the router.
 fn of_experts(name: &str) -> Option<&'static Quant> {
     (name != "router" && !name.ends_with(".bias")).then_some(&Q4_K)
+}
+
+#[test]
+fn a_decoder_with_adapters() {
+    let linears = ["q", "gate", "down"].map(|weight| AdaptedLinear { weight: weight.into(), rank: 8 });
+    let graph = decoder().with_adapters(2, &linears).unwrap();
+    let format = |name: &str| (!name.contains(".lora_")).then_some(&Q1_0);
+    insta::assert_snapshot!("decoder_with_adapters", lowered(&graph, format, Strategy::Launches));
 }
 
 #[test]

@@ -162,7 +162,9 @@ shared_constants! {
     STATES_AT: usize = 11;
     /// How many slices the step has.
     SLICE_COUNT: usize = 12;
-    /// Words of a slice there: its first token, how many there are, the slot that is read or -1, the slot that is written.
+    /// Where the scales of adapters begin, in graphs that have some: those of all adapters for each slice.
+    ADAPTERS_AT: usize = 13;
+    /// Words of a slice of states: its first token, how many there are, the slot that is read or -1, the slot that is written.
     STATE_WORDS: usize = 4;
     /// Words of a work list before its items; the first is how many there are.
     WORK_HEADER: usize = 8;
@@ -195,6 +197,6 @@ shared_enums! {
     ElementKind {
         Silu as SILU, GeluTanh as GELU_TANH, Gelu as GELU, Relu2 as RELU2, SwigluOai as SWIGLU_OAI, SwigluClamp as SWIGLU_CLAMP,
         Sigmoid as SIGMOID, Product as PRODUCT, Relu as RELU, Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
-        ApplyGelu as APPLY_GELU, ApplyGeluTanh as APPLY_GELU_TANH, GateRows as GATE_ROWS,
+        ApplyGelu as APPLY_GELU, ApplyGeluTanh as APPLY_GELU_TANH, GateRows as GATE_ROWS, ScaleAdapters as SCALE_ADAPTERS,
     }
 }

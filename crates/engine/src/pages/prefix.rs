@@ -1,9 +1,9 @@
 //! The cached prefix of a prompt: pages, and what their end needs so that a sequence can continue there.
 
 use super::tail::Tail;
-use super::{Pages, hash};
+use super::{Pages, Text, hash};
 
-/// The cached prefix of some tokens.
+/// The cached prefix of a text.
 #[derive(Debug, Default)]
 pub(super) struct Prefix {
     /// The contents of its full pages.
@@ -23,9 +23,11 @@ impl Prefix {
 
 impl Pages {
     /// The longest cached prefix, without the last token: the window before its end exists, and a snapshot there.
-    pub(super) fn find(&self, tokens: &[u32]) -> Prefix {
-        let before_last = &tokens[..tokens.len().saturating_sub(1)];
-        let contents = before_last.chunks_exact(self.page_len).scan(0, |after, full| {
+    pub(super) fn find<'a>(&self, text: impl Into<Text<'a>>) -> Prefix {
+        let text = text.into();
+        let before_last = text.part(0..text.len().saturating_sub(1));
+        let contents = before_last.tokens.chunks_exact(self.page_len).scan(0, |after, full| {
+            let full = Text { tokens: full, ..text };
             let name = *self.known.get(&hash(*after, full))?;
             let found = self.is_content(name, *after, full);
             *after = name;
@@ -34,7 +36,7 @@ impl Pages {
         let mut contents: Vec<u64> = contents.collect();
         let cached = contents.len();
         let last = contents.last().copied().unwrap_or(0);
-        let tail = self.find_tail(last, &before_last[cached * self.page_len..]);
+        let tail = self.find_tail(last, before_last.part(cached * self.page_len..before_last.len()));
         if tail.is_none() {
             contents.truncate(self.longest(&contents));
         }

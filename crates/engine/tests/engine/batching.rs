@@ -2,7 +2,9 @@
 
 use crate::harness::{Scenario, alone, compare, run};
 use proptest::prelude::*;
-use tern_engine::{Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner, StateCapacity, WindowPages};
+use tern_engine::{
+    AdapterScales, Capacity, Limits, Pooling, Request, Sampling, ScriptedRunner, StateCapacity, WindowPages,
+};
 
 const VOCAB: usize = 50;
 
@@ -26,15 +28,19 @@ fn request() -> impl Strategy<Value = Request> {
         ..Sampling::default()
     });
     let window = prop::option::weighted(0.3, 0..30usize);
-    (prompt(), 1..40usize, sampling, ends, (-1..2i32, 0..3u64), (pooling, window)).prop_map(
-        |(prompt, max_tokens, sampling, ends, (priority, client), (pooling, penalty_window))| Request {
-            sampling,
-            end_tokens: ends.into(),
-            priority,
-            client,
-            pooling,
-            penalty_window,
-            ..Request::new(prompt, max_tokens)
+    let adapters = prop::sample::select(vec![&[][..], &[], &[], &[1.0], &[0.0, 1.0], &[0.5, 1.0]]);
+    (prompt(), 1..40usize, sampling, ends, (-1..2i32, 0..3u64), (pooling, window, adapters)).prop_map(
+        |(prompt, max_tokens, sampling, ends, (priority, client), (pooling, penalty_window, adapters))| {
+            Request {
+                adapters: AdapterScales::new(adapters),
+                sampling,
+                end_tokens: ends.into(),
+                priority,
+                client,
+                pooling,
+                penalty_window,
+                ..Request::new(prompt, max_tokens)
+            }
         },
     )
 }
@@ -142,4 +148,27 @@ fn the_text_alone_is_the_script_applied_to_itself() {
         Capacity { pages: 6, page_len: 4, max_tokens: 16, max_outputs: 1, window: None, state: None };
     let mut runner = ScriptedRunner::answering(VOCAB, capacity, move |history, _| Some(total(history)));
     assert_eq!(alone(&mut runner, &Scenario::new(request)).unwrap().text, history[3..]);
+}
+
+#[test]
+fn prefixes_of_other_adapters_are_not_used() {
+    let limits = Limits { max_seqs: 1, max_context: 64, max_waiting: 9, step_millis: 0 };
+    for state in [None, Some(StateCapacity { slots: 20, bytes: 1 })] {
+        let capacity =
+            Capacity { pages: 60, page_len: 4, max_tokens: 16, max_outputs: 4, window: None, state };
+        let prompt: Vec<u32> = (0..33).map(|t| t * 7 % VOCAB as u32).collect();
+        let with = |scales: &[f32]| {
+            let adapters = AdapterScales::new(scales);
+            Scenario::new(Request { adapters, ..Request::new(prompt.clone(), 3) })
+        };
+        // each twice: the second one finds the prefix of the first
+        let scales: [&[f32]; 4] = [&[], &[1.0], &[0.0, 1.0], &[0.5]];
+        let scenarios: Vec<Scenario> =
+            scales.iter().flat_map(|scales| [with(scales), with(scales)]).collect();
+        let mut runner = ScriptedRunner::new(VOCAB, capacity);
+        let (outcomes, stats) = run((limits, capacity), &mut runner, &scenarios, &[16]).unwrap();
+        assert_eq!(stats.cached_tokens, 4 * 32, "{stats:?}");
+        let texts: std::collections::BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.text).collect();
+        assert_eq!(texts.len(), 4, "an adapter changes the text");
+    }
 }

@@ -4,13 +4,13 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use tern_engine::{
-    Capacity, Engine, EngineError, Event, GraphRunner, Limits, Pooling, Request, Runner, RunnerConfig,
-    Sampling, Scheduler,
+    AdapterScales, AdapterSet, Capacity, Engine, EngineError, Event, GraphRunner, Limits, Pooling, Request,
+    Runner, RunnerConfig, Sampling, Scheduler,
 };
 use tern_graph::{
-    Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Gating, Graph, HostExperts, HostTensor,
-    KvCells, Program, Random, Reference, Reserve, Roles, RopeStyle, RopeTable, Routing, Step, StepOutput,
-    Ticket,
+    AdaptedLinear, Attention, Backend, BackendError, Bindings, Buffer, DeviceInfo, Gating, Graph,
+    HostExperts, HostTensor, KvCells, Program, Random, Reference, Reserve, Roles, RopeStyle, RopeTable,
+    Routing, Step, StepOutput, Ticket,
 };
 
 use crate::harness::{Scenario, alone, compare, run};
@@ -115,7 +115,25 @@ fn load(tensors: Vec<HostTensor>, capacity: Capacity) -> Result<GraphRunner, Eng
 }
 
 fn runner(capacity: Capacity) -> GraphRunner {
-    load(model().1.clone(), capacity).unwrap()
+    with_adapters(load(model().1.clone(), capacity).unwrap())
+}
+
+/// Two adapters of attention and of the last matrix.
+fn with_adapters(mut runner: GraphRunner) -> GraphRunner {
+    let (count, rank, rng) = (2, 3, &mut Random::new(12));
+    let mut tensors = vec![];
+    let linears = [("q", WIDTH), ("v", 8), ("out", VOCAB)].map(|(weight, rows)| {
+        let linear = AdaptedLinear { weight: weight.into(), rank };
+        let mut random = |name: String, rows, cols| {
+            HostTensor::from_f32(&name, rows, cols, &rng.normals(rows * cols, 0.5))
+        };
+        tensors.push(random(linear.a(), count * rank, WIDTH));
+        tensors.push(random(linear.b(), rows, count * rank));
+        linear
+    });
+    let set = AdapterSet { count, linears: linears.to_vec(), tensors };
+    runner.add_adapters(&model().0, &set, AdapterScales::NONE).unwrap();
+    runner
 }
 
 /// One that does not run ahead, one that does, and one whose experts are on a second backend.
@@ -124,7 +142,7 @@ fn runners(capacity: Capacity) -> [GraphRunner; 3] {
     let (graph, tensors) = model();
     let host = HostExperts::new(Box::new(Reference::new()), Box::new(Reference::new()), graph, 1).unwrap();
     let on = |backend: Box<dyn Backend>| {
-        GraphRunner::new(backend, graph, tensors.clone(), config(capacity), |_| ()).unwrap()
+        with_adapters(GraphRunner::new(backend, graph, tensors.clone(), config(capacity), |_| ()).unwrap())
     };
     [runner(capacity), on(ahead), on(Box::new(host))]
 }
@@ -132,11 +150,13 @@ fn runners(capacity: Capacity) -> [GraphRunner; 3] {
 fn scenario() -> impl Strategy<Value = Scenario> {
     let prompt = prop::collection::vec(0..VOCAB as u32, 1..16);
     let cancelled = prop::option::weighted(0.2, 0..20usize);
-    (prompt, 1..12usize, any::<bool>(), any::<u64>(), 0..8usize, cancelled).prop_map(
-        |(prompt, max_tokens, hot, seed, arrives, cancelled)| {
+    let adapters = prop::sample::select(vec![&[][..], &[], &[1.0], &[0.0, 1.0], &[0.5, -1.0]]);
+    (prompt, 1..12usize, any::<bool>(), any::<u64>(), 0..8usize, (cancelled, adapters)).prop_map(
+        |(prompt, max_tokens, hot, seed, arrives, (cancelled, adapters))| {
             let temperature = if hot { 1.0 } else { 0.0 };
             let sampling = Sampling { temperature, seed, ..Sampling::default() };
-            let request = Request { sampling, ..Request::new(prompt, max_tokens) };
+            let adapters = AdapterScales::new(adapters);
+            let request = Request { sampling, adapters, ..Request::new(prompt, max_tokens) };
             Scenario { request, stride: None, arrives, cancelled }
         },
     )
@@ -305,4 +325,39 @@ fn a_backend_that_loses_its_device_ends_the_engine() {
     let lost = EngineError::DeviceLost("a step: misaligned address".into());
     assert_eq!(events.last(), Some(&Event::Failed(lost.clone())));
     assert_eq!(engine.ended(), Some(lost));
+}
+
+#[test]
+fn an_embedding_has_the_adapters_of_its_request() {
+    let vector = |adapters: &[f32], with_text: bool| {
+        let adapters = AdapterScales::new(adapters);
+        let embed = Request { adapters, ..Request::embed(vec![5, 17, 3, 3], Pooling::Last) };
+        let mut scenarios = vec![Scenario::new(embed)];
+        let other = Request { adapters: AdapterScales::new(&[1.0]), ..Request::new(vec![5, 17, 3], 3) };
+        scenarios.extend(with_text.then(|| Scenario::new(other)));
+        let limits = Limits { max_seqs: 3, max_context: 16, max_waiting: 0, step_millis: 0 };
+        let [_, mut ahead, _] = runners(CAPACITY);
+        let (outcomes, _) = run((limits, CAPACITY), &mut ahead, &scenarios, &[8]).unwrap();
+        outcomes[0].vector.clone()
+    };
+    let (plain, adapted) = (vector(&[], false), vector(&[0.0, 1.0], false));
+    assert_ne!(plain, adapted);
+    assert_eq!((vector(&[], true), vector(&[0.0, 1.0], true)), (plain, adapted));
+}
+
+#[test]
+fn an_adapter_that_the_model_does_not_have_is_refused() {
+    let limits = Limits { max_seqs: 2, max_context: 16, max_waiting: 0, step_millis: 0 };
+    let request =
+        |scales: &[f32]| Request { adapters: AdapterScales::new(scales), ..Request::new(vec![1], 2) };
+    let message = |runner: GraphRunner, scales: &[f32]| {
+        let engine = Engine::start(Box::new(runner), limits).unwrap();
+        engine.generate(request(scales)).err().map(|e| e.to_string())
+    };
+    let plain = || load(model().1.clone(), CAPACITY).unwrap();
+    assert_eq!(message(runner(CAPACITY), &[0.5, 1.0]), None);
+    let third = message(runner(CAPACITY), &[0.0, 0.0, 1.0]);
+    assert_eq!(third.as_deref(), Some("adapter 2 does not exist, the model has 2"));
+    assert_eq!(message(plain(), &[1.0]).as_deref(), Some("adapter 0 does not exist, the model has 0"));
+    assert_eq!(message(plain(), &[0.0]), None, "a scale of 0 is no adapter");
 }

@@ -10,7 +10,7 @@ use super::matrix::Matrix;
 use crate::{FormatError, Metadata, Tensor, TensorError, Value, shown};
 
 /// Prefixes of tensors that belong to the language model.
-const LANGUAGE: [&str; 7] = [
+pub(crate) const LANGUAGE: [&str; 7] = [
     "model.language_model.",
     "language_model.model.",
     "language_model.",
@@ -254,18 +254,25 @@ impl Import {
     /// Rows of heads in another order: column `i` of the first half beside column `i` of the second.
     fn paired(&self, name: &str, matrix: Matrix, heads: u64) -> Imported<Matrix> {
         let rows = matrix.shape.first().copied().unwrap_or(0);
-        let Some(dim) = rows.checked_div(heads).filter(|dim| dim * heads == rows && dim % 2 == 0) else {
+        let Some(order) = paired_rows(rows, heads) else {
             let text =
                 format!("tensor `{name}` has {rows} rows: want {heads} heads of an even number of columns");
             return Err(FormatError::Config(text));
         };
-        if matrix.shape.len() > 2 || rows > u32::MAX.into() {
+        if matrix.shape.len() > 2 {
             return Err(FormatError::Tensor(name.into(), TensorError::TooLarge(matrix.shape)));
         }
-        let half = dim / 2;
-        let row = |r: u64| (r / dim * dim + r % dim / 2 + r % 2 * half) as u32;
-        Ok(matrix.gathered((0..rows).map(row).collect()))
+        Ok(matrix.gathered(order))
     }
+}
+
+/// The order of rows of heads in which column `i` of the first half of a head is beside column `i` of the second; `None` if the rows
+/// are not so many heads of an even number of rows.
+pub(crate) fn paired_rows(rows: u64, heads: u64) -> Option<Vec<u32>> {
+    let dim = rows.checked_div(heads).filter(|dim| dim * heads == rows && dim % 2 == 0)?;
+    u32::try_from(rows).ok()?;
+    let row = |r: u64| (r / dim * dim + r % dim / 2 + r % 2 * (dim / 2)) as u32;
+    Some((0..rows).map(row).collect())
 }
 
 /// The error of a weight of another shape.
@@ -280,14 +287,14 @@ pub(crate) fn layer_of(name: &str) -> Option<(u64, &str)> {
 }
 
 /// What a rule makes of a name.
-struct Target {
-    name: String,
-    expert: Option<u64>,
-    fix: Fix,
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) expert: Option<u64>,
+    pub(crate) fix: Fix,
 }
 
 impl Target {
-    fn of(name: &str, family: &Family) -> Option<Target> {
+    pub(crate) fn of(name: &str, family: &Family) -> Option<Target> {
         let (prefix, rest) = match layer_of(name) {
             Some((layer, rest)) => (format!("blk.{layer}."), format!("layers.{rest}")),
             None => (String::new(), name.to_string()),

@@ -50,6 +50,7 @@ fn serve() -> Result<SocketAddr, String> {
             pooling: Pooling::Mean,
             reranker: None,
             recommended: PartialSampling::default(),
+            adapters: vec![],
         }),
         defaults: ServedModel::openai_defaults(),
     });

@@ -13,7 +13,7 @@ use crate::ignored::Object;
 use crate::options::{Options, Streaming, refuse_streamed, unparsed};
 use crate::params::Params;
 use crate::prepare::Preparation;
-use crate::prompt::{Chat, model_name};
+use crate::prompt::{Chat, model_or_adapter};
 use crate::scoring::Scoring;
 
 /// Parameters that are not supported, and why.
@@ -29,9 +29,9 @@ const REFUSED: &[(&str, &str)] = &[
 pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
     let mut params = Params::parse(body, unparsed(config))?;
-    let model = model_name(&mut params, served)?;
+    let model = model_or_adapter(&mut params, served)?;
     let chat = Chat::take(&mut params, config)?;
-    let mut options = Options::take(&mut params, served, config)?;
+    let mut options = Options::take(&mut params, served, config, &model)?;
     options.sampling.logprobs = logprobs(&mut params, config)?;
     let grammar = constraint::take(&mut params)?;
     options.scoring.prompt_logprobs = Scoring::take_prompt_logprobs(&mut params, config)?;

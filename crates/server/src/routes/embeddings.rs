@@ -15,6 +15,7 @@ use super::results::results;
 
 use crate::Config;
 use crate::access::RequestLog;
+use crate::adapters;
 use crate::clients;
 use crate::encode::Encoder;
 use crate::error::{ApiError, Result};
@@ -23,7 +24,7 @@ use crate::model::ServedModel;
 use crate::options::unparsed;
 use crate::params::{Params, Unparsed};
 use crate::prepare::Preparation;
-use crate::prompt::model_name;
+use crate::prompt::model_or_adapter;
 use crate::state::App;
 use crate::text_lists::{Listed, Text};
 
@@ -140,7 +141,8 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
     let unparsed = Unparsed { listed: &["input"], keep: config.max_inputs, ..unparsed(config) };
     let mut params = Params::parse(body, unparsed)?;
-    let model = model_name(&mut params, served)?;
+    let model = model_or_adapter(&mut params, served)?;
+    let adapters = adapters::take(&mut params, served, &model)?;
     let base64 = match params.string("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -157,7 +159,12 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     if let Some(at) = inputs.iter().position(Vec::is_empty) {
         return Err(ApiError::bad("input", format!("input: text {at} must not be empty")));
     }
-    let request = |prompt| Request { priority, client, ..Request::embed(prompt, served.model.pooling()) };
+    let request = |prompt| Request {
+        priority,
+        client,
+        adapters: adapters.clone(),
+        ..Request::embed(prompt, served.model.pooling())
+    };
     Ok(Job { model, requests: inputs.into_iter().map(request).collect(), base64, dimensions })
 }
 

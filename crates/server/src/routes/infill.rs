@@ -15,7 +15,7 @@ use crate::ignored::Object;
 use crate::options::{Options, unparsed};
 use crate::params::Params;
 use crate::prepare::Preparation;
-use crate::prompt::model_name;
+use crate::prompt::model_or_adapter;
 use crate::text_request::TextRequest;
 
 /// The text of a gap.
@@ -31,14 +31,14 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Filled>>
     let Preparation { body, served, config, cancel, .. } = *preparation;
     let mut params = Params::parse(body, unparsed(config))?;
     params.rename("n_predict", "max_tokens");
-    let model = model_name(&mut params, served)?;
+    let model = model_or_adapter(&mut params, served)?;
     let mut before = params.string("input_prefix")?.unwrap_or_default();
     let after = params.string("input_suffix")?.unwrap_or_default();
     // text between the prefix and the gap
     before += &params.string("prompt")?.unwrap_or_default();
     let files = SourceFile::take(&mut params)?;
     let stream = params.bool("stream")?.unwrap_or(false);
-    let options = Options::take(&mut params, served, config)?;
+    let options = Options::take(&mut params, served, config, &model)?;
     params.finish(Object::Body, &[])?;
     let encoder = Encoder::new(served, cancel, "input_prefix");
     let tokens = encoder.fill(&Gap { before, after, files }, config.fill_order)?;

@@ -35,6 +35,9 @@ struct Entry {
     owned_by: &'static str,
     /// The id of which this name is an alias.
     root: String,
+    /// The model that an adapter is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
     /// Known once the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_model_len: Option<usize>,
@@ -60,6 +63,7 @@ impl Entry {
             created: served.created,
             owned_by: "tern",
             root: served.id().to_owned(),
+            parent: None,
             max_model_len: Some(served.model.context()),
             capabilities: Some(match served.model.template() {
                 Some(_) => &["completion", "chat"],
@@ -67,6 +71,12 @@ impl Entry {
             }),
             status: Status { value: "loaded", error: None },
         }
+    }
+
+    /// An adapter of a loaded model.
+    fn adapter(name: &str, served: &ServedModel) -> Entry {
+        let parent = Some(served.id().to_owned());
+        Entry { root: name.to_owned(), parent, ..Entry::loaded(name, served) }
     }
 
     /// A model of the library, whose slot is in this phase.
@@ -79,6 +89,7 @@ impl Entry {
         };
         Entry {
             root: model.name.clone(),
+            parent: None,
             id: model.name,
             object: "model",
             created: model.modified,
@@ -95,7 +106,9 @@ async fn entries(app: &App) -> Result<Vec<Entry>> {
     match &app.registry {
         Registry::One(_) => {
             let served = app.registry.model(None).await?;
-            Ok(served.names.iter().map(|name| Entry::loaded(name, &served)).collect())
+            let names = served.names.iter().map(|name| Entry::loaded(name, &served));
+            let adapters = served.model.adapters().iter().filter(|file| !served.has_name(&file.name));
+            Ok(names.chain(adapters.map(|file| Entry::adapter(&file.name, &served))).collect())
         }
         Registry::Many(many) => {
             let library = Arc::clone(&many.library);
@@ -129,6 +142,31 @@ pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
             Err(unknown_model(&id, &names.join(", ")))
         }
     }
+}
+
+/// An adapter, as llama.cpp lists it, and its name.
+#[derive(Serialize)]
+struct AdapterEntry<'a> {
+    id: usize,
+    name: &'a str,
+    path: String,
+    scale: f32,
+}
+
+/// `/lora-adapters`: the adapters of the model, and the scale of requests that choose one by name. Models of a library have none.
+pub(super) async fn adapters(State(app): State<Arc<App>>) -> Result<Response> {
+    if matches!(app.registry, Registry::Many(_)) {
+        return Ok(json(&[(); 0]));
+    }
+    let served = app.registry.model(None).await?;
+    let files = served.model.adapters().iter().enumerate();
+    let entries = files.map(|(id, tern::AdapterFile { name, path, scale })| AdapterEntry {
+        id,
+        name,
+        path: path.display().to_string(),
+        scale: *scale,
+    });
+    Ok(json(&entries.collect::<Vec<_>>()))
 }
 
 /// `/models/load`: loads a model of the library before it is requested.

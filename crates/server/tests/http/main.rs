@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod about;
 #[cfg(test)]
+mod adapters;
+#[cfg(test)]
 mod bodies;
 #[cfg(test)]
 mod chat;

@@ -15,7 +15,7 @@ use tern::engine::{
 };
 use tern::formats::{Checkpoint, Value as Metadatum};
 use tern::text::{ChatTemplate, Tokenizer};
-use tern::{Model, ModelParts, PartialSampling, Reranker};
+use tern::{AdapterFile, AdapterScales, Model, ModelParts, PartialSampling, Reranker};
 use tern_server::{Config, KeepModels, Library, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
@@ -61,6 +61,8 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     pub(crate) template: Option<&'static str>,
     pub(crate) reranker: Option<Reranker>,
+    /// Adapters of the model.
+    pub(crate) adapters: Vec<AdapterFile>,
     /// Control tokens that the vocabulary has, too.
     pub(crate) tokens: &'static [&'static str],
 }
@@ -68,7 +70,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         let (config, template) = (Config::default(), Some(PLAIN));
-        Setup { config, limits: LIMITS, template, reranker: None, tokens: &[] }
+        Setup { config, limits: LIMITS, template, reranker: None, adapters: vec![], tokens: &[] }
     }
 }
 
@@ -88,6 +90,7 @@ pub(crate) struct SiteModel {
     tokenizer: Arc<Tokenizer>,
     pub(crate) faults: Arc<Faults>,
     reranker: Option<Reranker>,
+    adapters: Vec<AdapterFile>,
 }
 
 impl SiteModel {
@@ -103,7 +106,7 @@ impl SiteModel {
         let script = ScriptedRunner::answering(tokenizer.vocab_size(), CAPACITY, script);
         let runner = Parrot { script, faults: Arc::clone(&faults), whole: VecDeque::new() };
         let handle = Engine::start(Box::new(runner), limits).unwrap();
-        SiteModel { handle, tokenizer, faults, reranker: None }
+        SiteModel { handle, tokenizer, faults, reranker: None, adapters: vec![] }
     }
 
     /// The model with a template.
@@ -122,7 +125,9 @@ impl SiteModel {
                 },
                 reranker: self.reranker.clone(),
                 recommended: PartialSampling::default(),
-            }),
+                adapters: self.adapters.clone(),
+            })
+            .with_adapters(AdapterScales::NONE),
             defaults: ServedModel::openai_defaults(),
         }
     }
@@ -180,6 +185,10 @@ impl Runner for Parrot {
 
     fn vocab(&self) -> usize {
         self.script.vocab()
+    }
+
+    fn adapters(&self) -> usize {
+        self.script.adapters()
     }
 }
 
@@ -243,19 +252,25 @@ impl Site {
     /// A server with its model.
     pub(crate) fn new(setup: Setup) -> Site {
         let (template, reranker) = (setup.template, setup.reranker.clone());
+        let adapters = setup.adapters.clone();
         let (site, loader) = Site::loading(setup);
-        loader.ready(site.model_with(template, reranker));
+        loader.ready(site.model_with(template, reranker, adapters));
         site
     }
 
     /// The model with a template.
     pub(crate) fn model(&self, template: Option<&str>) -> ServedModel {
-        self.model_with(template, None)
+        self.model_with(template, None, vec![])
     }
 
-    fn model_with(&self, template: Option<&str>, reranker: Option<Reranker>) -> ServedModel {
+    fn model_with(
+        &self,
+        template: Option<&str>,
+        reranker: Option<Reranker>,
+        adapters: Vec<AdapterFile>,
+    ) -> ServedModel {
         let (handle, tokenizer) = (self.handle.clone(), Arc::clone(&self.tokenizer));
-        SiteModel { handle, tokenizer, faults: Arc::clone(&self.faults), reranker }.served(template)
+        SiteModel { handle, tokenizer, faults: Arc::clone(&self.faults), reranker, adapters }.served(template)
     }
 
     /// A server whose model is not loaded yet.

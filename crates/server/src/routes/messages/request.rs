@@ -13,7 +13,7 @@ use crate::ignored::Object;
 use crate::options::{Options, unparsed};
 use crate::params::{Params, Unparsed};
 use crate::prepare::Preparation;
-use crate::prompt::{Chat, model_name, template_variables};
+use crate::prompt::{Chat, model_or_adapter, template_variables};
 use crate::tools::{Function, ToolChoice, Tools, check_sizes};
 
 /// Parameters that are not supported, and why.
@@ -37,7 +37,7 @@ pub(super) fn take(preparation: &Preparation<'_>, answers: bool) -> Result<Messa
     let unparsed = Unparsed { kept: clients::ANTHROPIC_NAMES, ..unparsed(config) };
     let mut params = Params::parse(preparation.body, unparsed)?;
     params.rename("stop_sequences", "stop");
-    let model = model_name(&mut params, served)?;
+    let model = model_or_adapter(&mut params, served)?;
     let stream = params.bool("stream")?.unwrap_or(false);
     if answers && params.peek("max_tokens").is_none() {
         return Err(params.missing("max_tokens"));
@@ -56,7 +56,7 @@ pub(super) fn take(preparation: &Preparation<'_>, answers: bool) -> Result<Messa
     let mut variables = template_variables(&mut params, config)?;
     thinking(&mut params, &mut variables)?;
     let grammar = output_config(&mut params, &mut variables)?;
-    let options = Options::take(&mut params, served, config)?;
+    let options = Options::take(&mut params, served, config, &model)?;
     params.finish(Object::Body, REFUSED)?;
     let chat = Chat::new(messages, tools, offered, variables);
     let chat = ChatRequest { chat, options, grammar, truncate: false };

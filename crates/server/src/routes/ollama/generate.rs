@@ -24,7 +24,7 @@ use crate::model::ServedModel;
 use crate::options::unparsed;
 use crate::params::Params;
 use crate::prepare::{Preparation, Prepare};
-use crate::prompt::{Chat, model_name};
+use crate::prompt::{Chat, model_or_adapter};
 use crate::state::App;
 use crate::text_request::TextRequest;
 use crate::tools::Tools;
@@ -105,7 +105,7 @@ struct Common {
 fn common(preparation: &Preparation<'_>) -> Result<Common> {
     let mut params = Params::parse(preparation.body, unparsed(preparation.config))?;
     take_name(&mut params);
-    let model = model_name(&mut params, preparation.served)?;
+    let model = model_or_adapter(&mut params, preparation.served)?;
     let stream = params.bool("stream")?.unwrap_or(true);
     let keep_alive = parameters::keep_alive(&mut params)?;
     for name in ["truncate", "shift"] {
@@ -119,7 +119,7 @@ fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let Common { mut params, model, stream, keep_alive } = common(preparation)?;
     let form = Form::Chat;
     let messages = params.array("messages")?.unwrap_or_default();
-    let options = parameters::options(&mut params, served, config)?;
+    let options = parameters::options(&mut params, served, config, &model)?;
     let grammar = parameters::format(&mut params)?;
     let variables = parameters::think(&mut params)?;
     let (tools, offered) = Tools::take(&mut params, config)?;
@@ -172,7 +172,7 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     if params.peek("template").is_some_and(|template| template == "") {
         params.take("template");
     }
-    let options = parameters::options(&mut params, served, config)?;
+    let options = parameters::options(&mut params, served, config, &model)?;
     let grammar = parameters::format(&mut params)?;
     let variables = parameters::think(&mut params)?;
     params.finish(Object::Body, REFUSED)?;

@@ -27,7 +27,12 @@ pub(super) enum KeepAlive {
 }
 
 /// `options`, in the terms of the other APIs.
-pub(super) fn options(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Options> {
+pub(super) fn options(
+    params: &mut Params,
+    served: &ServedModel,
+    config: &Config,
+    model: &str,
+) -> Result<Options> {
     let mut options = match params.object("options")? {
         Some(options) => options,
         None => params.nested(Value::Object(Map::new()), "options")?,
@@ -45,7 +50,7 @@ pub(super) fn options(params: &mut Params, served: &ServedModel, config: &Config
     if let Some(name) = refused {
         return Err(ApiError::bad(options.name(name), "options.n: a request has one answer"));
     }
-    let mut taken = Options::take(&mut options, served, config)?;
+    let mut taken = Options::take(&mut options, served, config, model)?;
     options.finish(Object::OllamaOptions, REFUSED)?;
     let top = params.integer("top_logprobs", 0, config.max_top_logprobs as i64)?;
     if params.bool("logprobs")?.unwrap_or(false) {

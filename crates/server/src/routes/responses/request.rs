@@ -15,7 +15,7 @@ use crate::json::decimal;
 use crate::options::{Options, unparsed};
 use crate::params::{Params, Unparsed};
 use crate::prepare::Preparation;
-use crate::prompt::{Chat, model_name, template_variables};
+use crate::prompt::{Chat, model_or_adapter, template_variables};
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
@@ -49,7 +49,7 @@ pub(super) fn take(preparation: &Preparation<'_>) -> Result<ResponseRequest> {
         echo(&params, name);
         params.take(name);
     }
-    let model = model_name(&mut params, served)?;
+    let model = model_or_adapter(&mut params, served)?;
     let stream = params.bool("stream")?.unwrap_or(false);
     params.take("stream_options");
     let store = params.bool("store")?.unwrap_or(true);
@@ -71,7 +71,7 @@ pub(super) fn take(preparation: &Preparation<'_>) -> Result<ResponseRequest> {
         }
         (format, other) => format.or(other),
     };
-    let mut options = Options::take(&mut params, served, config)?;
+    let mut options = Options::take(&mut params, served, config, &model)?;
     options.sampling.logprobs = logprobs;
     if options.n > 1 {
         return Err(ApiError::bad("n", "n: a response has one answer"));
