@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tern_engine::{AdapterScales, Capacity, Engine, Handle, Limits, Pooling, WholeRows};
 use tern_formats::Metadata;
 use tern_grammar::GrammarCompiler;
-use tern_graph::{Backend, KvCells};
+use tern_graph::Backend;
 use tern_models::{Model as Architecture, VectorRows};
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
@@ -306,9 +306,7 @@ fn start_encoder(
     progress: &dyn Progress,
 ) -> Result<(Handle, MemoryPlan), Error> {
     let context = opened.context();
-    let exact = opened.kv_cells == KvCells::F16 && backend.kv_cells().contains(&KvCells::F32);
-    // pages are scratch: nothing is gained by rounding what they hold
-    let opened = OpenedModel { kv_cells: if exact { KvCells::F32 } else { opened.kv_cells }, ..opened };
+    let opened = opened.with_exact_scratch(&*backend);
     let max_tokens = options.step_tokens.unwrap_or(backend.info().step_tokens.max(context));
     let max_seqs = options.max_seqs.max(TEXTS_IN_STEP).min(max_tokens);
     // of the step in flight, of the next one, and what each running text may need

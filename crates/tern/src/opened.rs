@@ -186,6 +186,16 @@ impl OpenedModel {
         counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
     }
 
+    /// An encoder with keys and values in f32, if the device has them and no other type is requested: its pages are scratch, so nothing
+    /// is gained by rounding what they hold.
+    pub fn with_exact_scratch(self, backend: &dyn Backend) -> OpenedModel {
+        let is_scratch = self.model.graph.sequence_rules().whole && self.kv_cells == KvCells::F16;
+        match is_scratch && backend.kv_cells().contains(&KvCells::F32) {
+            true => OpenedModel { kv_cells: KvCells::F32, ..self },
+            false => self,
+        }
+    }
+
     /// Loads the model on a device, or fails if it does not fit. Most programs use [`crate::Model::start`].
     pub fn runner(
         self,

@@ -104,6 +104,23 @@ fn without_pooling_every_token_has_a_vector_whose_mean_is_that_of_the_text() {
     }
 }
 
+/// Encoders with convolutions: one that sees whole texts, and one that is causal, with state, and has a narrow row per token.
+#[test]
+fn models_with_convolutions_have_vectors() {
+    for (shape, width) in [("tiny-lfm2-embedding", None), ("tiny-lfm2-colbert", Some(128))] {
+        let file = tiny(shape);
+        let model = Model::load_with(file.path().to_str().unwrap(), &options()).unwrap();
+        let texts: Vec<String> = (0..60).map(|i| "some text ".repeat(i % 9 + 1) + &i.to_string()).collect();
+        let all = model.embed_all(texts.iter().map(String::as_str)).unwrap();
+        for at in [0, 13, 59] {
+            let tokens = model.tokenizer().encode(&texts[at], true, true).len();
+            assert_eq!(all[at].len(), width.map_or(256, |width| width * tokens), "{shape}: text {at}");
+            assert!(model.embed_all([&*texts[at]]).unwrap()[0] == all[at], "{shape}: text {at}");
+        }
+        assert!(matches!(model.generate("a"), Err(Error::Engine(EngineError::NoText))));
+    }
+}
+
 #[test]
 fn documents_are_scored_in_their_order_whatever_runs_beside_them() {
     let file = tiny("tiny-bert-rank");
