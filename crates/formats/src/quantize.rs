@@ -69,13 +69,13 @@ impl<'a> Quantization<'a> {
 
     /// How the model is written in these formats.
     pub fn conversion(&self, source: &Checkpoint, formats: &[ChosenFormat]) -> Conversion<'a> {
-        let mut conversion = Conversion { exact: false, ..Conversion::unchanged(source) };
-        for ((target, tensor), chosen) in
-            conversion.tensors.iter_mut().zip(source.tensors.values()).zip(formats)
-        {
+        let target = |(tensor, chosen): (&Tensor, &ChosenFormat)| {
             let importance = self.importance.and_then(|importance| importance.of(&tensor.name));
-            *target = TargetTensor { format: chosen.format, importance };
-        }
+            TargetTensor { format: chosen.format, importance }
+        };
+        let tensors = source.tensors.values().zip(formats).map(target).collect();
+        let metadata = source.metadata.clone();
+        let mut conversion = Conversion { metadata, tensors, exact: false, threads: 1, max_file: None };
         let metadata = &mut conversion.metadata;
         match self.recipe.file_type {
             Some(number) => metadata.insert("general.file_type", Value::Uint(number)),
