@@ -282,6 +282,10 @@ fn an_adapter_of_peft_that_cannot_be_used_is_refused_by_name() {
             "adapter_config.json: adapters of type ADALORA are not supported, want LORA",
         ),
         (config("use_dora", json!(true)), "adapter_config.json: `use_dora` of true is not supported"),
+        (
+            config("init_lora_weights", json!("pissa")),
+            "adapter_config.json: `init_lora_weights` of \"pissa\" is not supported",
+        ),
         (config("bias", json!("all")), "adapter_config.json: `bias` of \"all\" is not supported"),
         (
             config("modules_to_save", json!(["lm_head"])),

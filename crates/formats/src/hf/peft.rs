@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::families;
 use super::family::Fix;
-use super::import::{LANGUAGE, Target, paired_rows};
+use super::import::{LANGUAGE, Target, layer_of, paired_rows};
 use super::matrix::Matrix;
 use crate::adapter::{LowRank, whole, wrong};
 use crate::{Access, Adapter, FormatError, Metadata, safetensors, shown};
@@ -19,8 +19,11 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// What PEFT puts before the names of modules.
 const PREFIX: &str = "base_model.model.";
 
+/// Parts of a layer whose rows are arranged in other ways in GGUF files.
+const RECURRENT: [&str; 3] = ["linear_attn.", "mixer.", "conv."];
+
 /// Settings that change what an adapter computes, and the values with which they change nothing.
-const UNSUPPORTED: [(&str, &[&str]); 9] = [
+const UNSUPPORTED: [(&str, &[&str]); 10] = [
     ("use_dora", &["false"]),
     ("use_qalora", &["false"]),
     ("lora_bias", &["false"]),
@@ -30,6 +33,8 @@ const UNSUPPORTED: [(&str, &[&str]); 9] = [
     ("target_parameters", &["[]"]),
     ("trainable_token_indices", &["[]", "{}"]),
     ("alora_invocation_tokens", &["[]"]),
+    // others also change the weights of the base model
+    ("init_lora_weights", &["true", "false", "\"gaussian\"", "\"orthogonal\"", "\"eva\""]),
 ];
 
 /// The adapter of a folder, for a base model with these keys.
@@ -164,7 +169,7 @@ impl<'a> Base<'a> {
         if expert.is_some() {
             return wrong(format!("module `{module}`: adapters of experts are not supported"));
         }
-        if ["layers.linear_attn.", "layers.mixer.", "layers.conv."].iter().any(|part| in_layer(short, part)) {
+        if layer_of(short).is_some_and(|(_, rest)| RECURRENT.iter().any(|part| rest.starts_with(part))) {
             return wrong(format!("module `{module}`: adapters of recurrent layers are not supported"));
         }
         let heads = match fix {
@@ -187,12 +192,4 @@ impl<'a> Base<'a> {
             )),
         }
     }
-}
-
-/// Whether a name without prefix is of this part of a layer.
-fn in_layer(name: &str, part: &str) -> bool {
-    let Some((layer, rest)) = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) else {
-        return false;
-    };
-    layer.parse::<u64>().is_ok() && part.strip_prefix("layers.").is_some_and(|part| rest.starts_with(part))
 }
