@@ -9,8 +9,9 @@ use crate::shared::{
 
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
-/// Bytes of a slot at least: smaller ones cost more synchronisation than they gain.
-const LEAST_SLOT: usize = 18 * 1024;
+/// Bytes of a slot at least, and at most if a round fits: smaller ones cost more synchronisation than they gain. Between them a slot
+/// has a tile of the matrix with the fewest columns, so that slots are full.
+const SLOT: [usize; 2] = [9 * 1024, 18 * 1024];
 /// Bytes of keys in flight to a block: enough for all blocks together to saturate memory.
 const KEYS_FLYING: usize = 80 * 1024;
 /// Bytes that the kernel's static shared memory and the driver need.
@@ -131,7 +132,9 @@ impl FusedMemory {
         let arena = linears_bytes.max(attention).max(choosing).max(span).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.pairs).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
-        let slot = slots.max().unwrap_or(0).max(LEAST_SLOT).next_multiple_of(128);
+        let tiles = linears().map(|l| round(l) * l.step_chunks().div_ceil(WARPS));
+        let least = tiles.min().unwrap_or(0).clamp(SLOT[0], SLOT[1]);
+        let slot = slots.max().unwrap_or(0).max(least).next_multiple_of(128);
         let attends =
             |is: fn(&AttendArgs) -> bool| phases.iter().any(|p| matches!(p, Phase::Attend(a) if is(a)));
         let (sinks, windows) = (attends(|a| a.sinks != 0), attends(|a| a.windowed != 0));
@@ -236,6 +239,23 @@ mod tests {
         let value = |name: &str| defines.iter().find(|d| d.0 == name).map(|d| d.1.clone()).unwrap();
         assert_eq!(value("AT_WINDOW"), (ring.slot * ring.slots).to_string());
         assert_eq!(value("TOKENS_AT_ONCE"), "1");
+    }
+
+    #[test]
+    fn a_slot_holds_a_tile_if_it_is_not_large() {
+        let linear = |bytes: i32, cols: i32| {
+            let mut linear = LinearArgs { cols, chunks: cols / 128, parts: 1, ..LinearArgs::default() };
+            linear.part[0] = Part { bytes, ..Part::default() };
+            Phase::Linear(linear)
+        };
+        let slot = |bytes, cols: i32| {
+            let phases = [cols, 4096, 12288].map(|cols| linear(bytes, cols));
+            FusedMemory::new(&KernelConfig::default(), &phases, &[], 1, 132).slot
+        };
+        assert_eq!(slot(288, 4096), 9 * 1024); // codes of one bit: 32 records
+        assert_eq!(slot(544, 4096), 32 * 544); // of two
+        assert_eq!(slot(288, 2048), 9 * 1024);
+        assert_eq!(slot(1280, 4096), 16 * 1280); // a round at least
     }
 
     #[test]
