@@ -47,7 +47,19 @@ fn benchmarks_and_perplexity_use_them() {
     let lora = format!("a={}", fixture("tiny-llama-1.gguf"));
     std::fs::write(home.path("text"), "Once upon a time there was a dog. ".repeat(60)).unwrap();
     let perplexity = |more: &[&str]| {
-        let args = ["perplexity", "text", "-m", "./base.gguf", "--device", "cpu", "-c", "64", "--json", "-q"];
+        let args = [
+            "perplexity",
+            "--file",
+            "text",
+            "-m",
+            "./base.gguf",
+            "--device",
+            "cpu",
+            "-c",
+            "64",
+            "--json",
+            "-q",
+        ];
         let json = home.run(&[&args, more].concat()).json();
         (json["perplexity"].as_f64().unwrap(), json["comparison"].clone())
     };

@@ -14,7 +14,7 @@ const CAPACITY: Capacity = Capacity {
     window: None,
     state: None,
 };
-const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_tokens: 16, adapters: 2 };
+const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_tokens: 16, adapters: 0 };
 const PLAN: Plan =
     Plan { streams: 6, time: Duration::from_millis(600), seed: 7, tie: 0.0, hang: Duration::from_secs(20) };
 
@@ -37,9 +37,10 @@ fn one(runner: impl Runner + 'static, plan: &Plan) -> (Handle, Outcome) {
         max_waiting: 2 * PLAN.streams,
         step_millis: 0,
     };
+    let sizes = Sizes { adapters: runner.adapters().min(2), ..SIZES };
     let monitor = StepMonitor::new();
     let handle = Engine::start(Box::new(MonitoredRunner::new(runner, monitor.clone())), limits).unwrap();
-    let outcome = stress(&handle, &monitor, SIZES, plan).unwrap();
+    let outcome = stress(&handle, &monitor, sizes, plan).unwrap();
     (handle, outcome)
 }
 
