@@ -421,3 +421,18 @@ fn the_number_of_rounded_matrices_is_a_key() {
     assert_eq!(model.tensors["blk.0.ffn_gate.weight"].quant.name, "F16");
     assert_eq!(model.metadata.get(tern_formats::ROUNDED), Some(&Key::Uint(2)));
 }
+
+/// Numbers of positions, which are integers, are in folders of BERT.
+#[test]
+fn tensors_that_no_graph_needs_may_be_integers() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    let (length, rest) = whole.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Value = serde_json::from_slice(header).unwrap();
+    header["embeddings.position_ids"] =
+        json!({ "dtype": "I64", "shape": [1, 2], "data_offsets": [data.len(), data.len() + 16] });
+    fs::write(&path, with_header(&header.to_string(), &[data, &[0; 16]].concat())).unwrap();
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().tensors.len(), TENSORS.len());
+}

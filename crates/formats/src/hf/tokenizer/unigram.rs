@@ -50,7 +50,7 @@ pub(super) fn describe(vocabulary: &Vocabulary, json: &Json, metadata: &mut Meta
         return Err("a Unigram model whose spaces are neither merged nor split at".into());
     }
     let spans = |token: &&String| {
-        token.chars().skip(1).any(|c| MARK.contains(c)) && token.trim_start_matches(MARK) != ""
+        token.chars().skip(1).any(|c| MARK.contains(c)) && !token.trim_start_matches(MARK).is_empty()
     };
     if let Some(token) = vocabulary.tokens.iter().find(spans).filter(|_| steps.splits) {
         return Err(format!("the token `{}`, which spans words,", crate::shown(token)));
