@@ -51,7 +51,8 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
     let family = families::find(name).ok_or_else(|| {
         FormatError::Config(format!("config.json: architecture {} is not supported", shown(name)))
     })?;
-    let Shards { entries, files } = Shards::open(folder, access)?;
+    let Shards { mut entries, files } = Shards::open(folder, access)?;
+    entries.retain(|name, _| !import::is_unused(name));
     let is_float = |entry: &safetensors::Entry| matrix::float_format(entry.dtype).is_some();
     let plain: HashSet<String> =
         entries.iter().filter(|(_, e)| is_float(e)).map(|(n, _)| n.clone()).collect();

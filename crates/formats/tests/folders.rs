@@ -494,3 +494,18 @@ fn what_a_folder_cannot_hold_is_refused_by_name() {
     model.tensors.insert(tensor.name.clone(), tensor);
     assert_eq!(refusal(&model), "tensor `blk.0.new.weight` has no name in a folder of LlamaForCausalLM");
 }
+
+/// Numbers of positions, which are integers, are in folders of BERT.
+#[test]
+fn tensors_that_no_graph_needs_may_be_integers() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    let (length, rest) = whole.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Value = serde_json::from_slice(header).unwrap();
+    header["embeddings.position_ids"] =
+        json!({ "dtype": "I64", "shape": [1, 2], "data_offsets": [data.len(), data.len() + 16] });
+    fs::write(&path, with_header(&header.to_string(), &[data, &[0; 16]].concat())).unwrap();
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().tensors.len(), TENSORS.len());
+}

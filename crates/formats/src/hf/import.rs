@@ -36,7 +36,7 @@ const OTHER_PARTS: [&str; 12] = [
     "vision_embedder.",
     "mtp.",
 ];
-/// Endings of tensors that no graph needs.
+/// Endings of tensors that no graph needs, some of which are integers.
 const UNUSED: [&str; 3] = ["rotary_emb.inv_freq", ".masked_bias", "embeddings.position_ids"];
 
 /// More layers than any model has.
@@ -72,10 +72,7 @@ impl Import {
             let short = short.as_str();
             let drafts =
                 layer_of(short).is_some_and(|(layer, _)| layers.is_some_and(|layers| layer >= layers));
-            if drafts
-                || OTHER_PARTS.iter().any(|part| short.starts_with(part))
-                || UNUSED.iter().any(|end| short.ends_with(end))
-            {
+            if drafts || OTHER_PARTS.iter().any(|part| short.starts_with(part)) {
                 continue;
             }
             if matrix.shape.contains(&0) {
@@ -273,6 +270,11 @@ pub(crate) fn paired_rows(rows: u64, heads: u64) -> Option<Vec<u32>> {
     u32::try_from(rows).ok()?;
     let row = |r: u64| (r / dim * dim + r % dim / 2 + r % 2 * (dim / 2)) as u32;
     Some((0..rows).map(row).collect())
+}
+
+/// Whether no graph needs a tensor.
+pub(crate) fn is_unused(name: &str) -> bool {
+    UNUSED.iter().any(|end| name.ends_with(end))
 }
 
 /// The error of a weight of another shape.
