@@ -2,7 +2,7 @@
 
 use tern_quant::{F32, Q4_K, Q8_0, Quant};
 
-use super::{Case, random_tensor, step_tolerance};
+use super::{Case, PAGE_LEN, random_tensor, step_tolerance};
 use crate::{AdaptedLinear, AdapterScales, GraphError, Output, Random, Slice, Step};
 
 /// Adapters of the cases.
@@ -30,7 +30,7 @@ fn adapted(quant: &'static Quant, rank: usize, lens: &[usize]) -> Result<Case, G
     let scales: [&[f32]; 5] = [&[1.0], &[], &[0.0, 0.0, -2.0], &[0.5, 0.25, 1.0], &[0.0, 0.75]];
     let slice = |(i, len): (usize, &usize)| {
         let adapters = AdapterScales::new(scales[i % scales.len()]);
-        Slice { adapters, ..Slice::new(*len, 0, vec![]) }
+        Slice { adapters, ..Slice::new(*len, 0, vec![0; len.div_ceil(PAGE_LEN)]) }
     };
     let slices: Vec<Slice> = lens.iter().enumerate().map(slice).collect();
     let row = |row| Output { row, sample: None, logits: true };
