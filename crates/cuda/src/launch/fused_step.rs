@@ -17,7 +17,7 @@ use crate::shared::{
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// Tokens of a step whose linears have two columns of the matrix unit per token (`kernels/placed_x.cuh`).
-const TWO_COLUMNS: usize = FRAGMENT_TOKENS / 2;
+pub(super) const TWO_COLUMNS: usize = FRAGMENT_TOKENS / 2;
 
 /// What a fused step is built from.
 pub(crate) struct FusedStepPlan<'a> {
