@@ -24,6 +24,16 @@ const CLAMP: f32 = 7.0;
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let layers = b.config.layers;
+    // the columns of the layers that are rotated; in files of llama.cpp's converter the other key is 0
+    if let Some(dims) = b.keys().optional_usize("rope.dimension_count_swa")? {
+        let head_dim = b.config.head_dim;
+        if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
+            let key = b.keys().key("rope.dimension_count_swa");
+            let text = format!("`{key}` is {dims}: want an even number up to {head_dim}");
+            return Err(ModelError::Unsupported(text));
+        }
+        b.config.rope_dims = dims;
+    }
     let base = b.keys().f32("rope.freq_base")?;
     let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::Heads)?;
     let full = AttentionStyle { table: None, ..style };
