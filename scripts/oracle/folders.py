@@ -96,10 +96,13 @@ ENCODERS = {
     "bert-rank": ("BertConfig", "BertForSequenceClassification", {"num_labels": 1}),
     "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaModel", {"pad_token_id": 1, "type_vocab_size": 1}),
     "xlm-roberta-rank": ("XLMRobertaConfig", "XLMRobertaForSequenceClassification", {"pad_token_id": 1, "type_vocab_size": 1, "num_labels": 3}),
+    "camembert": ("CamembertConfig", "CamembertModel", {"pad_token_id": 1, "type_vocab_size": 1}),
+    "distilbert": ("DistilBertConfig", "DistilBertModel", {"dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4}),
     "nomic-bert": ("NomicBertConfig", "NomicBertModel", {}),
     "jina-v3": ("JinaEmbeddingsV3Config", "JinaEmbeddingsV3Model", {"pad_token_id": 1}),
     "modern-bert": ("ModernBertConfig", "ModernBertModel", {"local_attention": 8, "num_hidden_layers": 4}),
     "modern-bert-rank": ("ModernBertConfig", "ModernBertForSequenceClassification", {"local_attention": 8, "num_labels": 1, "classifier_pooling": "mean"}),
+    "modern-bert-rank-cls": ("ModernBertConfig", "ModernBertForSequenceClassification", {"local_attention": 8, "num_labels": 1, "classifier_pooling": "cls"}),
     "eurobert": ("EuroBertConfig", "EuroBertModel", {"num_key_value_heads": 2}),
     "gemma-embedding": ("Gemma3TextConfig", "Gemma3TextModel", {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 8, "query_pre_attn_scalar": 16, "num_hidden_layers": 7, "use_bidirectional_attention": True}),
 }
@@ -145,7 +148,8 @@ def record(name: str) -> None:
     torch.manual_seed(0)
     if name in ENCODERS:
         config_name, class_name, more = ENCODERS[name]
-        config = getattr(transformers, config_name)(**{**ENCODER, **more})
+        sizes = ENCODER if config_name != "DistilBertConfig" else {key: ENCODER[key] for key in ("vocab_size", "max_position_embeddings", "pad_token_id")}
+        config = getattr(transformers, config_name)(**{**sizes, **more})
         auto = getattr(transformers, class_name)
         model = auto(config).float().eval()
     else:

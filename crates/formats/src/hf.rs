@@ -68,6 +68,9 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
         import.metadata.insert("general.name", Value::String(name));
     }
     (family.prepare)(&mut import)?;
+    if import.config.optional_bool("is_causal")? == Some(false) {
+        import.set("attention.causal", Value::Bool(false)); // graphs without it refuse the key
+    }
     import.set_keys(family)?;
     import.set_rope()?;
     import.rename(family)?;

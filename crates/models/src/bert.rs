@@ -182,7 +182,15 @@ impl Build<'_> {
                     let logits = self.linear(y, &name("ffn_gate_inp"), style.count)?;
                     let route = self.graph.route(logits, None, style.routing)?;
                     let gelu = |graph: &mut Graph, up| Ok(graph.apply(up, Function::Gelu));
-                    self.plain_experts(y, route, layer, style, gelu)?
+                    let sum = self.plain_experts(y, route, layer, style, gelu)?;
+                    let bias = name("ffn_exps_sum.bias"); // which files of llama.cpp omit
+                    match self.has(&bias) {
+                        true => {
+                            let bias = self.graph.matrix(bias, 1, width)?;
+                            self.graph.add_row(sum, bias, TableRow::First)?
+                        }
+                        false => sum,
+                    }
                 }
                 Mlp::Plain | Mlp::Experts { .. } => {
                     let up = self.linear(y, &name("ffn_up"), self.config.ff)?;

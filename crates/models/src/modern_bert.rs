@@ -21,6 +21,9 @@ pub(crate) static MODERN_BERT: Arch = Arch {
 
 /// Every third layer has full attention, the first one first.
 const PATTERN: usize = 3;
+/// What a classifier reads, as `pooling_type` numbers it: the mean of all tokens, or the first one.
+const CLASSIFIED_MEAN: usize = 1;
+const CLASSIFIED_FIRST: usize = 2;
 /// Rotation base of the layers with a window, if the file has no key for it.
 const LOCAL_ROPE_BASE: f32 = 10_000.0;
 
@@ -67,9 +70,17 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         x = b.graph.add(x, mlp)?;
     }
     let x = b.layer_norm(x, "output_norm", c.width)?;
-    if b.pooling()? == Some(Pooling::Rank) {
-        let mean = b.graph.means(x)?;
-        return b.classifier(mean, VectorRows::Last, Function::Gelu);
+    if b.pooling()? != Some(Pooling::Rank) {
+        return b.pooled(x, Pooling::Mean);
     }
-    b.pooled(x, Pooling::Mean)
+    let key = "classifier.pooling_type";
+    let (row, rows) = match b.keys().optional_usize(key)?.unwrap_or(CLASSIFIED_MEAN) {
+        CLASSIFIED_MEAN => (b.graph.means(x)?, VectorRows::Last),
+        CLASSIFIED_FIRST => (b.graph.outputs(x), VectorRows::First),
+        other => {
+            let text = format!("`{}` is {other}: want 1 or 2", b.keys().key(key));
+            return Err(ModelError::Unsupported(text));
+        }
+    };
+    b.classifier(row, rows, Function::Gelu)
 }

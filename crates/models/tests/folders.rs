@@ -157,6 +157,130 @@ fn a_converted_folder_has_the_same_logits() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The error of opening a folder and its model.
+fn refusal(folder: &Path) -> String {
+    let opened = Checkpoint::open(folder).map_err(|e| e.to_string());
+    let built = opened.and_then(|source| Model::open(&source, None).map_err(|e| e.to_string()).map(drop));
+    built.unwrap_err().replace(&format!("{}: ", folder.display()), "")
+}
+
+#[test]
+fn variants_that_are_not_known_are_refused_by_name() {
+    let all: std::collections::BTreeMap<_, _> = Recorded::all().into_iter().collect();
+    for (name, key, value, want) in [
+        (
+            "jina-bert",
+            "position_embedding_type",
+            json!(null),
+            "config.json: `position_embedding_type`: want alibi, file has nothing",
+        ),
+        (
+            "jina-bert",
+            "feed_forward_type",
+            json!("reglu"),
+            "config.json: `feed_forward_type`: want geglu, file has \"reglu\"",
+        ),
+        (
+            "jina-bert",
+            "intermediate_size",
+            json!(95),
+            "tensor `layers.0.mlp.gated_layers.weight`: want [190, 64], file has [192, 64]",
+        ),
+        (
+            "jina-bert-rank",
+            "num_attention_heads",
+            json!(12),
+            "config.json: `num_attention_heads`: want a power of two in a JinaBert reranker, whose slopes of other heads \
+             are not known, file has 12",
+        ),
+        ("jina-v3-own", "truncate_dim", json!(32), "config.json: `truncate_dim`: want null, file has 32"),
+        (
+            "nomic-bert-moe",
+            "activation_function",
+            json!("swiglu"),
+            "config.json: `activation_function`: want gelu, as experts have it, file has \"swiglu\"",
+        ),
+        (
+            "nomic-bert-moe",
+            "moe_normalize_expert_weights",
+            json!(true),
+            "config.json: `moe_normalize_expert_weights`: want false, file has true",
+        ),
+        (
+            "nomic-bert-moe",
+            "num_shared_experts",
+            json!(1),
+            "config.json: `num_shared_experts`: want 0, file has 1",
+        ),
+        (
+            "nomic-bert-moe",
+            "num_experts",
+            json!(5),
+            "tensor `layers.1.mlp.experts.mlp.w1`: want [480, 64], file has [384, 64]",
+        ),
+        (
+            "llama-embed",
+            "pooling",
+            json!("weighted_avg"),
+            "config.json: `pooling`: want avg, cls or last, file has \"weighted_avg\"",
+        ),
+        (
+            "modern-bert-rank",
+            "classifier_pooling",
+            json!("max"),
+            "config.json: `classifier_pooling`: want cls or mean, file has \"max\"",
+        ),
+        (
+            "distilbert",
+            "activation",
+            json!("relu"),
+            "config.json: `activation`: want gelu, file has \"relu\"",
+        ),
+        (
+            "qwen2",
+            "is_causal",
+            json!(false),
+            "`qwen2.attention.causal` is false: `qwen2` models are supported with causal attention",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        all[name].write(folder.path(), "BF16");
+        let mut config = all[name].json["config"].clone();
+        config[key] = value;
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        assert_eq!(refusal(folder.path()), want, "{name}");
+    }
+}
+
+/// `transformers` has no class of its own for it: `is_causal` of a decoder without a head.
+#[test]
+fn a_llama_in_both_directions_has_two_names() {
+    let (_, recorded) = Recorded::all().into_iter().find(|(name, _)| name == "llama-embed").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    recorded.write(folder.path(), "F32");
+    let mut config = recorded.json["config"].clone();
+    (config["architectures"], config["is_causal"]) = (json!(["LlamaModel"]), json!(false));
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    assert!(error(&rows(folder.path(), &recorded).unwrap(), &recorded.logits()) < 1e-4);
+    let source = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(source.metadata.str("general.architecture").unwrap(), "llama-embed");
+}
+
+#[test]
+fn a_classifier_of_modern_bert_reads_the_mean_or_the_first_token() {
+    let (_, recorded) = Recorded::all().into_iter().find(|(name, _)| name == "modern-bert-rank-cls").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    recorded.write(folder.path(), "F32");
+    let mut source = Checkpoint::open(folder.path()).unwrap();
+    let rows = |source: &Checkpoint| Model::open(source, None).map(|(model, _)| model.vectors.unwrap().rows);
+    assert_eq!(rows(&source).unwrap(), VectorRows::First);
+    let key = "modern-bert.classifier.pooling_type";
+    source.metadata.insert(key, tern_formats::Value::Uint(1));
+    assert_eq!(rows(&source).unwrap(), VectorRows::Last);
+    source.metadata.insert(key, tern_formats::Value::Uint(3));
+    assert_eq!(rows(&source).unwrap_err().to_string(), format!("`{key}` is 3: want 1 or 2"));
+}
+
 /// Models whose folders are written; the others are read only, and refused by the name of their architecture.
 const WRITTEN: [&str; 18] = [
     "ernie", "gemma2", "gemma3", "glm4", "granite", "hunyuan", "llama", "mistral", "mixtral", "olmo2",

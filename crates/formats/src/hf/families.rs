@@ -4,8 +4,10 @@ mod dense;
 mod encoders;
 mod experts;
 mod gemma;
+mod jina;
 mod latent;
 mod mamba;
+mod nomic;
 mod recurrent;
 
 pub(crate) use self::dense::{
@@ -41,6 +43,7 @@ pub(crate) static ALL: &[&Family] = &[
     &experts::GRANITE_MOE,
     &experts::GLM4_MOE,
     &experts::GPT_OSS,
+    &experts::MAPLE,
     &latent::DEEPSEEK2,
     &latent::DEEPSEEK3,
     &recurrent::QWEN35,
@@ -54,11 +57,14 @@ pub(crate) static ALL: &[&Family] = &[
     &mamba::NEMOTRON_H,
     &encoders::BERT,
     &encoders::XLM_ROBERTA,
-    &encoders::NOMIC_BERT,
-    &encoders::JINA_V3,
+    &encoders::DISTILBERT,
+    &nomic::NOMIC_BERT,
+    &jina::JINA_BERT,
+    &jina::JINA_V3,
     &encoders::MODERN_BERT,
     &encoders::EUROBERT,
     &encoders::GEMMA_EMBEDDING,
+    &encoders::LLAMA_EMBED,
 ];
 
 /// The family of a name in `architectures`.

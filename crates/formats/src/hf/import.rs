@@ -10,7 +10,7 @@ use super::matrix::Matrix;
 use crate::{FormatError, Metadata, Tensor, TensorError, Value, shown};
 
 /// Prefixes of tensors that belong to the language model.
-pub(crate) const LANGUAGE: [&str; 7] = [
+pub(crate) const LANGUAGE: [&str; 8] = [
     "model.language_model.",
     "language_model.model.",
     "language_model.",
@@ -18,9 +18,10 @@ pub(crate) const LANGUAGE: [&str; 7] = [
     "model.",
     "bert.",
     "roberta.",
+    "distilbert.",
 ];
 /// Other names of `layers.`.
-const LAYERS: [&str; 2] = ["encoder.layer.", "encoder.layers."];
+const LAYERS: [&str; 3] = ["encoder.layer.", "encoder.layers.", "transformer.layer."];
 /// Prefixes of tensors, after those, that belong to other parts: images, audio, drafts of the next tokens.
 const OTHER_PARTS: [&str; 12] = [
     "visual.",
@@ -88,6 +89,12 @@ impl Import {
             }
         }
         Ok(import)
+    }
+
+    /// Changes the architecture: folders of one name are those of several. No key has its prefix yet.
+    pub(crate) fn set_arch(&mut self, arch: &'static str) {
+        self.arch = arch;
+        self.metadata.insert("general.architecture", Value::String(arch.into()));
     }
 
     /// Sets a key under the architecture's prefix.

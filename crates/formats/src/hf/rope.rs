@@ -49,7 +49,7 @@ impl Import {
     }
 
     /// Columns of a head that are rotated.
-    fn rotated_columns(&self, scaling: Option<&Config>) -> Result<u64, FormatError> {
+    pub(super) fn rotated_columns(&self, scaling: Option<&Config>) -> Result<u64, FormatError> {
         let inner = scaling.map(|s| s.optional_f64("partial_rotary_factor")).transpose()?.flatten();
         let factor = match inner {
             Some(factor) => Some(factor),

@@ -12,7 +12,14 @@ pub(crate) static LLAMA: Family = Family {
     arch: "llama",
     keys: &[],
     tensors: &[&PAIRED_HEADS],
-    prepare: limit_context,
+    prepare: |import| {
+        let names = import.config.optional_strings("architectures")?.unwrap_or_default();
+        let is_headless = names.first().is_some_and(|name| name.ends_with("Model"));
+        if is_headless && import.config.optional_bool("is_causal")? == Some(false) {
+            import.set_arch("llama-embed");
+        }
+        limit_context(import)
+    },
 };
 
 pub(crate) static QWEN2: Family = Family {

@@ -1,17 +1,21 @@
-//! Encoders: BERT and its kin, ModernBERT, EuroBERT, EmbeddingGemma.
+//! Encoders: BERT and its kin, ModernBERT, EuroBERT, EmbeddingGemma, Llama in both directions.
 
-use super::super::family::Kind::{Float, OptionalFloat, OptionalText, OptionalUint};
-use super::super::family::{Family, Key, Rule, key, rule};
+use super::super::family::Kind::{Float, OptionalFloat, OptionalText, OptionalUint, Uint};
+use super::super::family::{Family, Key, PAIRED_HEADS, Rule, key, rule};
 use super::super::import::Import;
-use super::gemma;
+use super::dense::limit_context;
+use super::{gemma, jina};
 use crate::{FormatError, Value};
 
-/// The number of a classifier among the ways of pooling in GGUF files.
+/// The numbers of ways of pooling in GGUF files: the mean, the first token, the last one, a classifier.
+const MEAN: u64 = 1;
+const CLS: u64 = 2;
+const LAST: u64 = 3;
 const RANK: u64 = 4;
 
-static EPS: &[Key] = &[key("layer_norm_eps", "attention.layer_norm_epsilon", OptionalFloat)];
+pub(super) static EPS: &[Key] = &[key("layer_norm_eps", "attention.layer_norm_epsilon", OptionalFloat)];
 
-static BERT_TENSORS: &[Rule] = &[
+pub(super) static BERT_TENSORS: &[Rule] = &[
     rule("embeddings.word_embeddings", "token_embd"),
     rule("embeddings.position_embeddings", "position_embd"),
     rule("embeddings.token_type_embeddings", "token_types"),
@@ -45,11 +49,21 @@ pub(crate) static XLM_ROBERTA: Family = Family {
         "RobertaModel",
         "RobertaForMaskedLM",
         "RobertaForSequenceClassification",
+        "CamembertModel",
+        "CamembertForMaskedLM",
+        "CamembertForSequenceClassification",
     ],
     arch: "bert",
-    keys: &[EPS],
-    tensors: &[BERT_TENSORS, &[rule("classifier.dense", "cls"), rule("classifier.out_proj", "cls.output")]],
+    keys: &[EPS, &[key("rotary_emb_base", "rope.freq_base", OptionalFloat)]],
+    tensors: &[
+        BERT_TENSORS,
+        FUSED_TENSORS,
+        &[rule("classifier.dense", "cls"), rule("classifier.out_proj", "cls.output")],
+    ],
     prepare: |import| {
+        if import.config.optional_str("position_embedding_type")? == Some("rotary") {
+            return jina::prepare_v3(import);
+        }
         import.check_bert()?;
         import.cut_positions()?;
         import.drop_weights(&["pooler."]);
@@ -57,8 +71,40 @@ pub(crate) static XLM_ROBERTA: Family = Family {
     },
 };
 
-/// Names of the tensors of encoders with rotated heads.
-static ROTATED_TENSORS: &[Rule] = &[
+pub(crate) static DISTILBERT: Family = Family {
+    names: &["DistilBertModel", "DistilBertForMaskedLM"],
+    arch: "bert",
+    keys: &[&[
+        key("dim", "embedding_length", Uint),
+        key("n_layers", "block_count", Uint),
+        key("hidden_dim", "feed_forward_length", Uint),
+        key("n_heads", "attention.head_count", Uint),
+    ]],
+    tensors: &[
+        BERT_TENSORS,
+        &[
+            rule("layers.attention.q_lin", "attn_q"),
+            rule("layers.attention.k_lin", "attn_k"),
+            rule("layers.attention.v_lin", "attn_v"),
+            rule("layers.attention.out_lin", "attn_output"),
+            rule("layers.sa_layer_norm", "attn_output_norm"),
+            rule("layers.ffn.lin1", "ffn_up"),
+            rule("layers.ffn.lin2", "ffn_down"),
+            rule("layers.output_layer_norm", "layer_output_norm"),
+        ],
+    ],
+    prepare: |import| {
+        import.want_text("activation", "gelu")?;
+        // the table is stored, whatever it was made of
+        let (width, heads) = (import.config.usize("dim")?, import.config.usize("n_heads")?);
+        import.set("rope.dimension_count", Value::Uint(width / heads.max(1)));
+        import.set("attention.layer_norm_epsilon", Value::Float(1e-12)); // a constant of its code
+        import.set_classifier(&["vocab_"])
+    },
+};
+
+/// Names of tensors in which queries, keys and values are one, as in code for FlashAttention.
+pub(super) static FUSED_TENSORS: &[Rule] = &[
     rule("embeddings.word_embeddings", "token_embd"),
     rule("embeddings.token_type_embeddings", "token_types"),
     rule("emb_ln", "token_embd_norm"),
@@ -73,62 +119,6 @@ static ROTATED_TENSORS: &[Rule] = &[
     rule("layers.mlp.fc12", "ffn_gate"),
     rule("layers.mlp.fc2", "ffn_down"),
 ];
-
-pub(crate) static NOMIC_BERT: Family = Family {
-    names: &["NomicBertModel"],
-    arch: "nomic-bert",
-    keys: &[
-        EPS,
-        &[
-            // the names of the model's own code, which most folders have
-            key("n_embd", "embedding_length", OptionalUint),
-            key("n_layer", "block_count", OptionalUint),
-            key("n_inner", "feed_forward_length", OptionalUint),
-            key("n_head", "attention.head_count", OptionalUint),
-            key("n_positions", "context_length", OptionalUint),
-            key("layer_norm_epsilon", "attention.layer_norm_epsilon", OptionalFloat),
-            key("rotary_emb_base", "rope.freq_base", OptionalFloat),
-        ],
-    ],
-    tensors: &[ROTATED_TENSORS],
-    prepare: |import| {
-        import.want_text("activation_function", "swiglu")?;
-        import.want_text("hidden_act", "silu")?;
-        for key in ["prenorm", "use_rms_norm", "rotary_emb_interleaved"] {
-            if import.config.optional_bool(key)? == Some(true) {
-                return Err(import.config.wrong(key, "false"));
-            }
-        }
-        if import.config.optional_usize("num_experts")?.unwrap_or(0) > 0 {
-            return Err(import.config.wrong("num_experts", "0: experts are read from GGUF files only"));
-        }
-        if import.config.optional_f64("rotary_scaling_factor")?.is_some() {
-            return Err(import.config.wrong("rotary_scaling_factor", "null"));
-        }
-        if import.config.optional_f64("rotary_emb_fraction")?.is_some_and(|part| part != 1.0) {
-            return Err(import.config.wrong("rotary_emb_fraction", "1"));
-        }
-        if let (Some(width), Some(heads)) =
-            (import.config.optional_usize("n_embd")?, import.config.optional_usize("n_head")?)
-        {
-            import.set("rope.dimension_count", Value::Uint(width / heads.max(1)));
-        }
-        import.set_types()?;
-        import.set_classifier(&["pooler.", "cls."])
-    },
-};
-
-pub(crate) static JINA_V3: Family = Family {
-    names: &["JinaEmbeddingsV3Model"],
-    arch: "jina-bert-v3",
-    keys: &[EPS],
-    tensors: &[ROTATED_TENSORS],
-    prepare: |import| {
-        import.want_text("hidden_act", "gelu")?;
-        import.set_types()?;
-        import.set_classifier(&["pooler."])
-    },
-};
 
 /// Layers of ModernBERT between two with full attention, and that one.
 const MODERN_RUN: u64 = 3;
@@ -167,7 +157,11 @@ pub(crate) static MODERN_BERT: Family = Family {
         import.set("attention.sliding_window_pattern", Value::Uint(run));
         import.set_classifier(&["head.", "decoder."])?;
         if import.is_classifier()? {
-            import.want_text("classifier_pooling", "mean")?;
+            match import.config.optional_str("classifier_pooling")?.unwrap_or("cls") {
+                "mean" => {}
+                "cls" => import.set("classifier.pooling_type", Value::Uint(CLS)),
+                _ => return Err(import.config.wrong("classifier_pooling", "cls or mean")),
+            }
             import.want_text("classifier_activation", "gelu")?;
         }
         Ok(())
@@ -200,9 +194,27 @@ pub(crate) static GEMMA_EMBEDDING: Family = Family {
     },
 };
 
+pub(crate) static LLAMA_EMBED: Family = Family {
+    names: &["LlamaBidirectionalModel"],
+    arch: "llama-embed",
+    keys: &[],
+    tensors: &[&PAIRED_HEADS],
+    prepare: |import| {
+        import.set("attention.causal", Value::Bool(false));
+        let pooling = match import.config.optional_str("pooling")?.unwrap_or("avg") {
+            "avg" => MEAN,
+            "cls" => CLS,
+            "last" => LAST,
+            _ => return Err(import.config.wrong("pooling", "avg, cls or last")),
+        };
+        import.set("pooling_type", Value::Uint(pooling));
+        limit_context(import)
+    },
+};
+
 impl Import {
     /// Refuses a text other than this one.
-    fn want_text(&self, key: &str, want: &str) -> Result<(), FormatError> {
+    pub(super) fn want_text(&self, key: &str, want: &str) -> Result<(), FormatError> {
         match self.config.optional_str(key)? {
             Some(text) if text != want => Err(self.config.wrong(key, want)),
             _ => Ok(()),
@@ -217,7 +229,7 @@ impl Import {
     }
 
     /// The number of types of tokens.
-    fn set_types(&mut self) -> Result<(), FormatError> {
+    pub(super) fn set_types(&mut self) -> Result<(), FormatError> {
         let types = self.config.optional_usize("type_vocab_size")?.unwrap_or(0);
         if types == 0 {
             self.drop_weights(&["embeddings.token_type_embeddings."]);
@@ -228,17 +240,17 @@ impl Import {
     }
 
     /// Removes what a graph does not use.
-    fn drop_weights(&mut self, prefixes: &[&str]) {
+    pub(super) fn drop_weights(&mut self, prefixes: &[&str]) {
         self.weights.retain(|name, _| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
     }
 
-    fn is_classifier(&self) -> Result<bool, FormatError> {
+    pub(super) fn is_classifier(&self) -> Result<bool, FormatError> {
         let names = self.config.optional_strings("architectures")?.unwrap_or_default();
         Ok(names.first().is_some_and(|name| name.ends_with("ForSequenceClassification")))
     }
 
     /// A classifier with its labels; if the folder is no classifier, heads for other tasks are dropped.
-    fn set_classifier(&mut self, heads: &[&str]) -> Result<(), FormatError> {
+    pub(super) fn set_classifier(&mut self, heads: &[&str]) -> Result<(), FormatError> {
         self.set("attention.causal", Value::Bool(false));
         if !self.is_classifier()? {
             self.drop_weights(heads);

@@ -78,6 +78,48 @@ pub(crate) static GPT_OSS: Family = Family {
     },
 };
 
+/// The bound of the activation, a constant of Maple's code.
+const MAPLE_CLAMP: f32 = 7.0;
+
+pub(crate) static MAPLE: Family = Family {
+    names: &["MapleForCausalLM"],
+    arch: "maple",
+    keys: &[EXPERT_KEYS],
+    tensors: &[&[
+        rule("word_embeddings", "token_embd"),
+        // all experts in one tensor; otherwise there is one per expert
+        rule("layers.mlp.experts.gate_proj.weight", "ffn_gate_exps.weight"),
+        rule("layers.mlp.experts.up_proj.weight", "ffn_up_exps.weight"),
+        rule("layers.mlp.experts.down_proj.weight", "ffn_down_exps.weight"),
+    ]],
+    prepare: |import| {
+        import.want_text("hidden_act", "silu")?;
+        for (key, want) in [("use_bias", false), ("norm_topk_prob", true)] {
+            if import.config.optional_bool(key)?.is_some_and(|found| found != want) {
+                return Err(import.config.wrong(key, &want.to_string()));
+            }
+        }
+        let layers = import.layers()?;
+        let kinds = import.config.optional_strings("layer_types")?.unwrap_or_default();
+        let known = |kind: &&str| ["sliding_attention", "full_attention"].contains(kind);
+        if kinds.len() as u64 != layers || !kinds.iter().all(known) {
+            let want = format!("sliding_attention or full_attention for each of {layers} layers");
+            return Err(import.config.wrong("layer_types", &want));
+        }
+        let is_local = kinds.iter().map(|kind| *kind == "sliding_attention").collect();
+        // only layers with a window are rotated
+        let rotated = import.rotated_columns(None)?;
+        import.set("attention.sliding_window_pattern", Value::Bools(is_local));
+        import.set("attention.sliding_window", Value::Uint(import.config.usize("sliding_window")?));
+        import.set("rope.dimension_count", Value::Uint(0));
+        import.set("rope.dimension_count_swa", Value::Uint(rotated));
+        import.set("expert_gating_func", Value::Uint(SOFTMAX));
+        import.set("expert_weights_norm", Value::Bool(true));
+        import.set("swiglu_clamp_exp", Value::Floats(vec![MAPLE_CLAMP; layers as usize]));
+        Ok(())
+    },
+};
+
 impl Import {
     /// Refuses models in which some layers have no experts.
     pub(super) fn check_all_experts(&self) -> Result<(), FormatError> {
