@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tern::engine::WholeRows;
 use tern::text::FillOrder;
 use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, Pooling, units};
-use tern_server::{Config, KeepModels, Library, ServedModel, Server, UnknownParameters};
+use tern_server::{Config, DefaultAdapters, KeepModels, Library, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -227,6 +227,7 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
         names,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         defaults,
+        default_adapters: DefaultAdapters::default(),
         // requests choose theirs
         model: model.with_adapters(AdapterScales::NONE),
     })

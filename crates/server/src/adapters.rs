@@ -1,9 +1,13 @@
-//! The adapters (LoRA) of a request: by the name that it has instead of the model's, or by `lora`.
+//! The adapters (LoRA) of a request: by the name that it has instead of the model's, by `lora`, or those of all requests.
 
+use std::sync::{Mutex, PoisonError};
+
+use axum::http::StatusCode;
 use serde_json::Value;
 use tern::AdapterScales;
 
 use crate::error::{ApiError, Result};
+use crate::json::{JsonError, MAX_VALUES, Values};
 use crate::model::ServedModel;
 use crate::params::Params;
 
@@ -11,12 +15,43 @@ use crate::params::Params;
 const MAX_SCALE: f64 = 1000.0;
 
 const EXPECTED: &str = "the name of an adapter, or an array of {\"id\": NUMBER, \"scale\": NUMBER}";
+const LIST: &str = "an array of {\"id\": NUMBER, \"scale\": NUMBER}";
 
-/// The adapters of a request for the model or adapter `name`: its own, those of `lora`, or none.
+/// The adapters of requests that choose none: no adapter, until `POST /lora-adapters` sets their scales.
+#[derive(Debug, Default)]
+pub struct DefaultAdapters(Mutex<AdapterScales>);
+
+impl DefaultAdapters {
+    /// The scales that are set.
+    pub(crate) fn scales(&self) -> AdapterScales {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, scales: AdapterScales) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = scales;
+    }
+}
+
+/// Sets the adapters of requests that choose none to those of a body, `[{"id": 0, "scale": 0.5}]`; the others get the scale 0.
+pub(crate) fn set_defaults(body: &[u8], served: &ServedModel) -> Result<()> {
+    let bad = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
+    let text = std::str::from_utf8(body).map_err(|e| bad(format!("the request body is not UTF-8: {e}")))?;
+    let value = Values::new().parse(text).map_err(|error| match error {
+        JsonError::TooMany => bad(format!("the request body has more than {MAX_VALUES} JSON values")),
+        JsonError::Syntax(error) => bad(format!("the request body is not valid JSON: {error}")),
+    })?;
+    let Value::Array(list) = &value else {
+        return Err(bad(format!("the request body must be {LIST}")));
+    };
+    served.default_adapters.set(scales_of(list, served)?);
+    Ok(())
+}
+
+/// The adapters of a request for the model or adapter `name`: its own, those of `lora`, or those of all requests.
 pub(crate) fn take(params: &mut Params, served: &ServedModel, name: &str) -> Result<AdapterScales> {
     let named = served.adapter(name);
     match (params.take("lora"), named) {
-        (None | Some(Value::Null), named) => Ok(named.unwrap_or_default()),
+        (None | Some(Value::Null), named) => Ok(named.unwrap_or_else(|| served.default_adapters.scales())),
         (Some(_), Some(_)) => {
             let message =
                 format!("lora: the model {name:?} is an adapter already, request {:?}", served.id());
@@ -25,16 +60,19 @@ pub(crate) fn take(params: &mut Params, served: &ServedModel, name: &str) -> Res
         (Some(Value::String(name)), None) => {
             served.adapter(&name).ok_or_else(|| unknown(served, &Value::String(name)))
         }
-        (Some(Value::Array(list)), None) => {
-            let mut scales = vec![0.0; served.model.adapters().len()];
-            for entry in &list {
-                let (at, scale) = entry_of(entry, served)?;
-                scales[at] = scale;
-            }
-            Ok(AdapterScales::new(&scales))
-        }
+        (Some(Value::Array(list)), None) => scales_of(&list, served),
         (Some(other), None) => Err(ApiError::expected("lora", EXPECTED, &other)),
     }
+}
+
+/// The scales of a list of adapters; 0 for those that it does not have.
+fn scales_of(list: &[Value], served: &ServedModel) -> Result<AdapterScales> {
+    let mut scales = vec![0.0; served.model.adapters().len()];
+    for entry in list {
+        let (at, scale) = entry_of(entry, served)?;
+        scales[at] = scale;
+    }
+    Ok(AdapterScales::new(&scales))
 }
 
 /// The number and the scale of one adapter.

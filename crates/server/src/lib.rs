@@ -54,6 +54,7 @@ mod text_lists;
 mod text_request;
 mod tools;
 
+pub use adapters::DefaultAdapters;
 pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
 pub use library::{Library, LibraryModel};

@@ -2,6 +2,8 @@
 
 use tern::{AdapterScales, Model, Sampling};
 
+use crate::adapters::DefaultAdapters;
+
 /// A loaded model with its names and default sampling parameters.
 pub struct ServedModel {
     /// The model.
@@ -12,6 +14,8 @@ pub struct ServedModel {
     pub created: u64,
     /// The sampling parameters of a request that sets none.
     pub defaults: Sampling,
+    /// The adapters of a request that chooses none.
+    pub default_adapters: DefaultAdapters,
 }
 
 impl ServedModel {

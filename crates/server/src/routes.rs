@@ -47,6 +47,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("get", "/v1/models"),
     ("get", "/v1/models/{*id}"),
     ("get", "/lora-adapters"),
+    ("post", "/lora-adapters"),
     ("post", "/models/load"),
     ("post", "/models/unload"),
     ("post", "/v1/chat/completions"),
@@ -96,7 +97,8 @@ pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
         .route("/metrics", get(health::metrics))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
-        .route("/lora-adapters", get(models::adapters))
+        .route("/lora-adapters", get(models::list_adapters))
+        .route("/lora-adapters", post(models::set_adapters))
         .route("/models/load", post(models::load))
         .route("/models/unload", post(models::unload))
         .route("/v1/chat/completions", post(generating(chat::prepare)))

@@ -74,6 +74,7 @@ fn model(lost: bool) -> ServedModel {
             adapters: vec![],
         }),
         defaults: ServedModel::openai_defaults(),
+        default_adapters: DefaultAdapters::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tern::{Model, ModelParts, PartialSampling};
 use tern_engine::{Capacity, Engine, Limits, Pooling, ScriptedRunner};
-use tern_server::{Config, ServedModel, Server};
+use tern_server::{Config, DefaultAdapters, ServedModel, Server};
 use tern_text::ChatTemplate;
 
 use super::Run;
@@ -53,6 +53,7 @@ fn serve() -> Result<SocketAddr, String> {
             adapters: vec![],
         }),
         defaults: ServedModel::openai_defaults(),
+        default_adapters: DefaultAdapters::default(),
     });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|e| words(&e))?;
     listener.set_nonblocking(true).map_err(|e| words(&e))?;

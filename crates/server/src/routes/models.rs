@@ -5,11 +5,13 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
 
 use super::json;
 use crate::access::RequestLog;
+use crate::adapters;
 use crate::error::{ApiError, Result};
 use crate::ignored::Object;
 use crate::library::LibraryModel;
@@ -150,23 +152,39 @@ struct AdapterEntry<'a> {
     id: usize,
     name: &'a str,
     path: String,
+    /// Of requests that choose it by name.
     scale: f32,
+    /// Of requests that choose none.
+    default_scale: f32,
 }
 
-/// `/lora-adapters`: the adapters of the model, and the scale of requests that choose one by name. Models of a library have none.
-pub(super) async fn adapters(State(app): State<Arc<App>>) -> Result<Response> {
+/// `/lora-adapters`: the adapters of the model, with their scales. Models of a library have none.
+pub(super) async fn list_adapters(State(app): State<Arc<App>>) -> Result<Response> {
     if matches!(app.registry, Registry::Many(_)) {
         return Ok(json(&[(); 0]));
     }
     let served = app.registry.model(None).await?;
-    let files = served.model.adapters().iter().enumerate();
+    let (files, defaults) = (served.model.adapters().iter().enumerate(), served.default_adapters.scales());
     let entries = files.map(|(id, tern::AdapterFile { name, path, scale })| AdapterEntry {
         id,
         name,
         path: path.display().to_string(),
         scale: *scale,
+        default_scale: defaults.scale(id),
     });
     Ok(json(&entries.collect::<Vec<_>>()))
+}
+
+/// `POST /lora-adapters`: sets the adapters of requests that choose none, as in llama.cpp.
+pub(super) async fn set_adapters(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
+    let body = crate::body::read(body, &app.config, &app.bodies).await?;
+    if matches!(app.registry, Registry::Many(_)) {
+        let message = "a server of several models has no adapters: start it with one model (-m) and --lora";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
+    }
+    let served = app.registry.model(None).await?;
+    adapters::set_defaults(&body, &served)?;
+    Ok(json(&serde_json::json!({"success": true})))
 }
 
 /// `/models/load`: loads a model of the library before it is requested.

@@ -88,12 +88,57 @@ fn they_are_listed_with_their_base() {
     let poet = site.get("/v1/models/poet").json();
     assert_eq!((&poet["parent"], &poet["root"]), (&json!("parrot"), &json!("poet")));
     let listed = site.get("/lora-adapters").json();
-    let entry = |id: u32, name: &str, path: &str, scale: f32| json!({"id": id, "name": name, "path": path, "scale": scale});
+    let entry = |id: u32, name: &str, path: &str, scale: f32| json!({"id": id, "name": name, "path": path, "scale": scale, "default_scale": 0.0});
     assert_eq!(
         listed,
         json!([entry(0, "poet", "lora/poet.gguf", 0.5), entry(1, "coder", "lora/coder", 1.0)])
     );
     assert_eq!(Site::new(Setup::default()).get("/lora-adapters").json(), json!([]));
+}
+
+#[test]
+fn requests_that_choose_none_get_the_default_scales() {
+    let site = site();
+    let set = |scales: Value| {
+        let reply = site.post("/lora-adapters", scales);
+        assert_eq!((reply.status, reply.json()), (200, json!({"success": true})));
+    };
+    let chosen = |list: Value| text(&site, json!({"lora": list}));
+    let (plain, poet) = (text(&site, json!({})), text(&site, json!({"model": "poet"})));
+    let half = json!([{"id": 1, "scale": 0.5}]);
+    let (half_coder, both) =
+        (chosen(half.clone()), chosen(json!([{"id": 0, "scale": 2}, {"id": 1, "scale": 0.5}])));
+    set(json!([{"id": 0, "scale": 2}, {"id": 1, "scale": 0.5}]));
+    assert_eq!(text(&site, json!({})), both);
+    assert_eq!(text(&site, json!({"model": "parrot", "lora": null})), both);
+    // those that choose are as before, with the scales of the flags
+    assert_eq!(text(&site, json!({"model": "poet"})), poet);
+    assert_eq!(chosen(json!([])), plain);
+    // an adapter that is not in the list has the scale 0
+    set(half);
+    assert_eq!(text(&site, json!({})), half_coder);
+    let scales = |key: &str| {
+        let listed = site.get("/lora-adapters").json();
+        listed.as_array().unwrap().iter().map(|entry| entry[key].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((scales("scale"), scales("default_scale")), (vec![0.5, 1.0], vec![0.0, 0.5]));
+    for (body, message) in [
+        (
+            json!([{"id": 0, "scale": 1}, {"id": 7, "scale": 1}]),
+            "lora: the adapter 7 does not exist; this server has poet, coder",
+        ),
+        (json!({"id": 0}), "the request body must be an array of {\"id\": NUMBER, \"scale\": NUMBER}"),
+    ] {
+        let reply = site.post("/lora-adapters", body);
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["message"], &error["type"]),
+            (400, &json!(message), &json!("invalid_request_error"))
+        );
+        assert_eq!(text(&site, json!({})), half_coder, "a refused body changes nothing");
+    }
+    set(json!([]));
+    assert_eq!(text(&site, json!({})), plain);
 }
 
 #[test]

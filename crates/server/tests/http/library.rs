@@ -100,6 +100,15 @@ fn models_are_loaded_when_they_are_requested() {
 }
 
 #[test]
+fn models_of_a_library_have_no_adapters() {
+    let site = site(&Shelf::default(), None, None);
+    assert_eq!(site.get("/lora-adapters").json(), json!([]));
+    let refused = site.post("/lora-adapters", json!([]));
+    let message = "a server of several models has no adapters: start it with one model (-m) and --lora";
+    assert_eq!((refused.status, refused.message().as_str()), (400, message));
+}
+
+#[test]
 fn idle_models_are_dropped_and_busy_ones_are_not() {
     let shelf = Shelf::default();
     let site = site(&shelf, Some(Duration::from_millis(50)), None);

@@ -16,7 +16,7 @@ use tern::engine::{
 use tern::formats::{Checkpoint, Value as Metadatum};
 use tern::text::{ChatTemplate, Tokenizer};
 use tern::{AdapterFile, AdapterScales, Model, ModelParts, PartialSampling, Reranker};
-use tern_server::{Config, KeepModels, Library, Loader, ServeError, ServedModel, Server};
+use tern_server::{Config, DefaultAdapters, KeepModels, Library, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
 pub(crate) use crate::reply::{Reply, parse};
@@ -129,6 +129,7 @@ impl SiteModel {
             })
             .with_adapters(AdapterScales::NONE),
             defaults: ServedModel::openai_defaults(),
+            default_adapters: DefaultAdapters::default(),
         }
     }
 }
