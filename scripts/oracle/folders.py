@@ -88,6 +88,14 @@ MODELS = {
     "nemotron-h-moe": ("NemotronHConfig", {**NEMOTRON, "layers_block_type": ["mamba", "moe", "attention", "moe"], "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 1.5}),
     "gemma4": ("Gemma4TextConfig", {"head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "num_hidden_layers": 6, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}),
 }
+# the text model of a vision model, which is saved with the other parts
+VISION = {
+    "qwen3vl": ("Qwen3VLConfig", "Qwen3VLForConditionalGeneration", {
+        "text_config": {**SIZES, "head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [24, 20, 20], "mrope_interleaved": True}},
+        "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "patch_size": 4, "num_position_embeddings": 16,
+                          "deepstack_visual_indexes": [0]},
+        "vision_start_token_id": 124, "vision_end_token_id": 125, "image_token_id": 126, "video_token_id": 127}),
+}
 # sizes of encoders, and their classes
 ENCODER = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
            "max_position_embeddings": 64, "pad_token_id": 0}
@@ -152,6 +160,10 @@ def record(name: str) -> None:
         config = getattr(transformers, config_name)(**{**sizes, **more})
         auto = getattr(transformers, class_name)
         model = auto(config).float().eval()
+    elif name in VISION:
+        config_name, class_name, parts = VISION[name]
+        auto = getattr(transformers, class_name)
+        model = auto(getattr(transformers, config_name)(**parts)).float().eval()
     else:
         config_name, more = MODELS[name]
         config = getattr(transformers, config_name)(**{**SIZES, **more})
@@ -183,7 +195,7 @@ def record(name: str) -> None:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or [*MODELS, *ENCODERS]:
+    for name in sys.argv[1:] or [*MODELS, *VISION, *ENCODERS]:
         record(name)
 
 
