@@ -3,7 +3,7 @@
 //
 // Each block has some tiles of 16 rows. The warps of a block share the chunks of a tile: warp w has chunks w, w + 16, ... of
 // every tile, so it prepares these chunks of x for itself and waits for no other warp until the warps' partial sums of the
-// rows are added. (A transformed x is prepared by other warps, see step_x.cuh.)
+// rows are added.
 //
 // Of experts it equals Op::ExpertLinear, and with Op::Mix behind it: the sum of the results of experts times their weights is then
 // one product with the values of all experts, each times the weight of its expert.
@@ -59,14 +59,14 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
 template <class L> struct XRegisters {
     typedef typename L::A::F F; // of bits: the format of all parts
     static constexpr bool PLANES = x_order<L>() == X_PLANES, PLACED = x_order<L>() == X_PLACED;
-    static constexpr bool REGISTERS = (PLANES ? PlanesX<F>::REGISTERS : PLACED ? 10 : 9) * L::ROUNDS <= 32;
+    static constexpr bool REGISTERS = (PLANES ? PlanesX<F>::REGISTERS : PLACED ? 10 : 9) * L::ROUNDS <= 24; // more are spilled, and loading those takes longer
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
     PlanesX<F> planes[PLANES ? HELD : 1];
     u32 b[PLANES ? 1 : HELD][8];
     float scale[PLANES ? 1 : HELD], sum[PLACED ? HELD : 1];
 
     DEVICE void load(const X& x, int round, int at, int lane, int warp) {
-        int chunk = L::chunk_of(round, warp);
+        int chunk = round * WARPS + warp;
         if (!L::FULL && chunk >= L::CHUNKS) return;
         if constexpr (PLANES) {
             planes[at].load(x.bytes + chunk * 256, x.scales[chunk], lane);
@@ -96,7 +96,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
         for (int n = 0; n < N; n++, ring = ring.ahead(1)) of[n] = ring, slot[n] = ring.wait() + warp * F::BYTES;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = piece * L::PER_SLOT + i, chunk = L::chunk_of(round, warp), at = XRegisters<L>::REGISTERS ? round : 0;
+            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L>::REGISTERS ? round : 0;
             if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
             if (!XRegisters<L>::REGISTERS) held.load(x, round, 0, lane, warp);
             auto multiply_by = [&](float (&sum)[2], const u8* records) {
@@ -105,16 +105,6 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
                 else if constexpr (x_order<L>() == X_PLACED) multiply_placed<F, 256>(sum, record, held.b[at], held.scale[at], held.sum[at], lane);
                 else multiply_record<F>(sum, record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
             };
-            if (L::is_halved(round)) {
-                int mine = warp / L::HALF;
-                if (mine < N) {
-                    float sum[2] = {0, 0};
-                    multiply_by(sum, mine ? slot[N - 1] - L::HALF * F::BYTES : slot[0]);
-                    total[0][0] += mine ? 0.f : sum[0], total[0][1] += mine ? 0.f : sum[1];
-                    if (N == 2) total[N - 1][0] += mine ? sum[0] : 0.f, total[N - 1][1] += mine ? sum[1] : 0.f;
-                }
-                break; // it is the last round
-            }
 #pragma unroll
             for (int n = 0; n < N; n++) multiply_by(total[n], slot[n]);
         }
@@ -201,13 +191,8 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
         int tile, n = L::find(threadIdx.x / 16, tile), column = tile * 16 + threadIdx.x % 16;
         if (threadIdx.x < units * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
     }
-    if constexpr (L::TRANSFORM) {
-        prepare_transformed<x_order<L>()>(a, x);
-        sync_threads<THREADS>();
-    } else {
-        prepare_x<L>(a, info, x, epoch);
-        __syncwarp();
-    }
+    prepare_x<L>(a, info, x, epoch);
+    __syncwarp();
     XRegisters<L> held(x, lane, warp);
     float* mine = x.shares + warp * 16;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {

@@ -24,16 +24,11 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
     static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, OUTPUTS = FLAGS & OUTPUTS_ONLY;
-    static constexpr bool TRANSFORM = FLAGS & TRANSFORMED, CONV = FLAGS & CONVOLVED;
+    static constexpr bool CONV = FLAGS & CONVOLVED;
     static constexpr bool BIAS = FLAGS & BIASED, SCALE = FLAGS & SCALED;
     static constexpr bool FRESH = FLAGS & FRESH_X, STAGE = FLAGS & STAGED_X, Y_PASSED = FLAGS & PASSED_Y, Y_BITS = FLAGS & PASSED_IN_BITS_ORDER;
     static constexpr u32 X_MASK = FLAGS & X_TAGGED ? 1 : 0, ADD_MASK = FLAGS & ADD_TAGGED ? 1 : 0;
     static constexpr bool ALIKE = Same<typename A::F, typename B::F>::VALUE && Same<typename A::F, typename C::F>::VALUE; // all parts have one format
-
-    // Slots in flight: enough bytes to saturate memory, and at least two; three of small slots, since they are requested
-    // strictly in order.
-    static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES, FITTING = 36 * 1024 / SLOT_BYTES;
-    static constexpr int AT_LEAST = FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
 
     // A block's units are tiles, or pairs of tiles of two gated parts.
     static constexpr int MATRIX_UNITS = GATED ? A::TILES : A::TILES + B::TILES + C::TILES, EACH = GATED ? 2 : 1;
@@ -41,6 +36,13 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     static constexpr int SHARE = UNITS / BLOCKS, EXTRA = UNITS % BLOCKS;
     static DEVICE int first_unit() { return blockIdx.x * SHARE + min((int)blockIdx.x, EXTRA); }
     static DEVICE int units() { return SHARE + ((int)blockIdx.x < EXTRA); }
+
+    // Slots in flight: enough bytes to saturate memory, more if there are many, and at least two; three of small slots, since they are
+    // requested strictly in order. Values that blocks pass to each other wait behind what is in flight.
+    static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES;
+    static constexpr bool LONG = SHARE * EACH * CHUNKS * A::F::BYTES > 256 * 1024;
+    static constexpr int FITTING = (LONG ? 88 : 36) * 1024 / SLOT_BYTES;
+    static constexpr int AT_LEAST = FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
 
     // Of experts with rows of their own: the index among the chosen ones of the expert that the block's tile `i` belongs to.
     static DEVICE int chosen_of(int i) { return (first_unit() + i / EACH) / MATRIX_UNITS; }
@@ -59,12 +61,6 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
 
     // Two tiles of one format are computed together, with alternating pieces: more independent work.
     static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
-
-    // If the last round has chunks for half of the warps, each half has the chunks of one tile of a pair. All warps must see x.
-    static constexpr int HALF = WARPS / 2, LAST_CHUNKS = CHUNKS - (ROUNDS - 1) * WARPS;
-    static constexpr bool HALVED = TRANSFORM && PAIRED && LAST_CHUNKS <= HALF;
-    static DEVICE bool is_halved(int round) { return HALVED && round == ROUNDS - 1; }
-    static DEVICE int chunk_of(int round, int warp) { return round * WARPS + (is_halved(round) ? warp % HALF : warp); }
 
     // The chunks of a mixed tile that come from one expert: `index` is that of the expert among the chosen ones, `first` and `end` are
     // chunks of the tile. The chunks of a slot begin at `from` and end before `to`.

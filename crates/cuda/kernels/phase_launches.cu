@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
 
 // Any small phase.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) run_small_phase(const __grid_constant__ PhaseArgs p) {
-    __shared__ float scratch[32];
+    __shared__ float scratch[PHASE_WARPS * FLOAT_SHARES];
     begin_next_launch();
     wait_for_launches();
     small_phase<PHASE_THREADS>(p.phase, p.inputs, 0, scratch, blockIdx.x, gridDim.x);

@@ -150,7 +150,7 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
 template <bool DELTA> DEVICE void decode(const RecurrentArgs& a) {
     int blocks = (a.cols + STATE_COLUMNS - 1) / STATE_COLUMNS;
     if (blockIdx.y >= a.inputs[SLICE_COUNT]) return wait_for_launches();
-    advance_token<DELTA, false>(a, state_of(a.inputs, blockIdx.y), blockIdx.x / blocks, blockIdx.x % blocks * STATE_COLUMNS + threadIdx.x / 32 * 8, 0);
+    advance_token<DELTA, false>(a, state_of(a.inputs, blockIdx.y), blockIdx.x / blocks, blockIdx.x % blocks * STATE_COLUMNS + threadIdx.x / 32 * COLUMNS_OF_WARP, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_prefill(const __grid_constant__ RecurrentArgs a) {

@@ -259,20 +259,33 @@ struct Reader {
 
     // The rows of floats that the block multiplies (few_float_rows).
     DEVICE void prefetch_rows(const FloatLinearArgs& a) {
-        int first = (blockIdx.x + BLOCKS - a.first_block % BLOCKS) % BLOCKS;
-        for (int row = first; row < a.rows; row += BLOCKS)
+        for (int row = 2 * place_among(a.first_block, blockIdx.x, BLOCKS), end = min(row + 2, a.rows); row < end; row++)
             for (int k = threadIdx.x % 32 * 32; k < a.cols; k += 32 * 32) prefetch((const float*)a.w + (long)row * a.cols + k);
         for (int k = blockIdx.x * 32; a.norm.kind && k < a.cols; k += BLOCKS * 32) prefetch(a.norm.weight + k);
     }
 
 #if RECURRENT
+    static constexpr int STATE_COLUMNS_OF_WARP = 4; // COLUMNS_OF_WARP of state_matrix.cuh
+
     // The state that the block's warps have (step_recurrent.cuh).
     DEVICE void prefetch_matrices(const RecurrentArgs& a) {
-        int each = (a.cols + 7) / 8, read = info_of_step().state_read;
+        constexpr int COLUMNS = STATE_COLUMNS_OF_WARP;
+        int each = (a.cols + COLUMNS - 1) / COLUMNS, read = info_of_step().state_read;
         for (int item = blockIdx.x; item < a.heads * each && read >= 0; item += BLOCKS) {
-            int column = item % each * 8, floats = min(8, a.cols - column) * STATE_ROWS;
+            int column = item % each * COLUMNS, floats = min(COLUMNS, a.cols - column) * STATE_ROWS;
             const float* state = a.state + read * a.slot + ((long)(item / each) * a.cols + column) * STATE_ROWS;
             for (int i = threadIdx.x % 32 * 32; i < floats; i += 32 * 32) prefetch(state + i);
+        }
+        for (int i = threadIdx.x % 32 * 32; i < a.heads; i += 32 * 32) prefetch(a.bias + i), prefetch(a.rate + i);
+    }
+#endif
+
+#if RECURRENT
+    // What a transform multiplies with.
+    DEVICE void prefetch_factors(const TransformArgs& a) {
+        for (int k = (threadIdx.x % 32 * BLOCKS + blockIdx.x) * 32; k < a.width; k += 32 * BLOCKS * 32) {
+            if (a.norm.kind && k < a.group) prefetch(a.norm.weight + k);
+            if (a.block && k < a.group_width) prefetch(a.signs + k);
         }
     }
 #endif
@@ -329,6 +342,7 @@ struct Reader {
             if (phase.kind == FLOAT_LINEAR && phase.float_linear.first_block >= 0) prefetch_rows(phase.float_linear);
 #if RECURRENT
             if (phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent);
+            if (phase.kind == TRANSFORM) prefetch_factors(phase.transform);
 #endif
 #if ROUTES
             if (phase.kind == ROUTE) choices++, prefetch_router(phase.route.router, phase.route.experts);

@@ -11,7 +11,7 @@ DEVICE float read_float(const void* at, long i, int kind) {
 struct BlockContext {
     const u32* inputs;
     u32 epoch;
-    float* scratch; // a float per warp
+    float* scratch; // FLOAT_SHARES floats per warp; three in a fused step
     int block, blocks;
 };
 
@@ -43,13 +43,17 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
     }
 }
 
-// Some rows of weights for some tokens, by a warp.
-template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
-    int lane = threadIdx.x % 32;
+constexpr int FLOAT_SHARES = 12; // sums of a warp that shares rows and tokens with others
+
+// Some rows of weights for some tokens, by a warp, or by all warps of a block of a launch together (SHARED), which share the columns.
+template <int ROWS, int TOKENS_OF_WARP, bool SHARED = false> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens, float* scratch = nullptr) {
+    constexpr int VALUES = ROWS * TOKENS_OF_WARP, WARPS_OF_ROW = SHARED ? PHASE_WARPS : 1;
+    static_assert(!SHARED || VALUES + TOKENS_OF_WARP <= FLOAT_SHARES, "the sums of a warp are in shared memory");
+    int lane = threadIdx.x % 32, warp = SHARED ? threadIdx.x / 32 : 0;
     float sums[ROWS][TOKENS_OF_WARP] = {}, squares[TOKENS_OF_WARP] = {};
     bool by_four = a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
-#pragma unroll(16 / (ROWS + TOKENS_OF_WARP))
-    for (int k = lane * 4; by_four && k < a.cols; k += 128) {
+#pragma unroll(SHARED ? 4 : 16 / (ROWS + TOKENS_OF_WARP))
+    for (int k = (warp * 32 + lane) * 4; by_four && k < a.cols; k += WARPS_OF_ROW * 128) {
         float4 w[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) w[r] = *(const float4*)((const float*)a.w + (long)min(row + r, a.rows - 1) * a.cols + k);
@@ -65,7 +69,7 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
             for (int r = 0; r < ROWS; r++) sums[r][t] += w[r].x * x.x + w[r].y * x.y + (w[r].z * x.z + w[r].w * x.w);
         }
     }
-    for (int k = lane; !by_four && k < a.cols; k += 32) {
+    for (int k = warp * 32 + lane; !by_four && k < a.cols; k += WARPS_OF_ROW * 32) {
         float w[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) w[r] = row + r < a.rows ? read_float(a.w, (long)(row + r) * a.cols + k, a.kind) : 0.f;
@@ -77,49 +81,94 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
             for (int r = 0; r < ROWS; r++) sums[r][t] += w[r] * x;
         }
     }
+    auto write = [&](int r, int t, float sum, float squares_of_token) {
+        if (row + r >= a.rows || token + t >= tokens) return;
+        if (a.norm.kind) sum *= norm_factor(squares_of_token, a.cols, a.norm.eps);
+        if (a.scale) sum *= *a.scale;
+        row_of(a.y, token + t)[row + r] = a.bias ? sum + a.bias[row + r] : sum;
+    };
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int t = 0; t < TOKENS_OF_WARP; t++) {
+        if (a.norm.kind) squares[t] = warp_sum(squares[t]);
 #pragma unroll
-        for (int t = 0; t < TOKENS_OF_WARP; t++) {
+        for (int r = 0; r < ROWS; r++) {
             float sum = warp_sum(sums[r][t]);
-            if (a.norm.kind) sum *= norm_factor(warp_sum(squares[t]), a.cols, a.norm.eps);
-            if (lane != 0 || row + r >= a.rows || token + t >= tokens) continue;
-            if (a.scale) sum *= *a.scale;
-            row_of(a.y, token + t)[row + r] = a.bias ? sum + a.bias[row + r] : sum;
+            if (lane == 0 && SHARED) scratch[warp * FLOAT_SHARES + r * TOKENS_OF_WARP + t] = sum;
+            else if (lane == 0) write(r, t, sum, squares[t]);
         }
+        if (lane == 0 && SHARED) scratch[warp * FLOAT_SHARES + VALUES + t] = squares[t];
+    }
+    if constexpr (SHARED) {
+        sync_threads<PHASE_THREADS>();
+        int i = threadIdx.x;
+        auto all = [&](int share) {
+            float sum = 0;
+#pragma unroll
+            for (int w = 0; w < PHASE_WARPS; w++) sum += scratch[w * FLOAT_SHARES + share];
+            return sum;
+        };
+        if (i < VALUES) write(i / TOKENS_OF_WARP, i % TOKENS_OF_WARP, all(i), all(VALUES + i % TOKENS_OF_WARP));
+        sync_threads<PHASE_THREADS>(); // the memory is used again
+    }
 }
 
-// A block of a fused step has a row at a time, if there are few: a value is then passed with one load per thread or two.
+// The place of a block among those of a phase that few blocks compute: they begin with the last ones, which have the fewest tiles of
+// linears.
+DEVICE int place_among(int first_block, int block, int blocks) { return (2 * blocks - 1 - block - first_block % blocks) % blocks; }
+
+// A block of a fused step has two rows at a time, if there are few. All that is multiplied is loaded before the value is waited for.
 template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {
-    int first = (c.block + c.blocks - a.first_block % c.blocks) % c.blocks;
-    for (int i = first; i < a.rows * tokens; i += c.blocks) {
-        int row = i % a.rows, token = i / a.rows;
+    constexpr int QUADS_AT_ONCE = 3, WARPS_OF_BLOCK = THREADS / 32;
+    int pairs = (a.rows + 1) / 2, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int i = place_among(a.first_block, c.block, c.blocks); i < pairs * tokens; i += c.blocks) {
+        int row = i % pairs * 2, token = i / pairs;
         const float *x = row_of(a.x, token), *w = (const float*)a.w + (long)row * a.cols;
-        float sum = 0, squares = 0;
-#pragma unroll 4
-        for (int begin = 0; begin < a.cols; begin += THREADS * 4) { // the lanes of a warp wait together
-            int k = begin + threadIdx.x * 4, at = min(k, a.cols - 4);
-            float4 weight = *(const float4*)(w + at), by = {1, 1, 1, 1};
-            if (a.norm.kind) by = *(const float4*)(a.norm.weight + at);
-            float4 v = awaited_floats4(x + at, a.x.mask, c.epoch);
-            if (k >= a.cols) continue;
-            squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
-            sum += v.x * by.x * weight.x + v.y * by.y * weight.y + (v.z * by.z * weight.z + v.w * by.w * weight.w);
+        long next = row + 1 < a.rows ? a.cols : 0; // to the second row
+        float sums[3] = {}; // of both rows, and of squares
+#pragma unroll 1
+        for (int begin = threadIdx.x * 4; begin - (int)threadIdx.x * 4 < a.cols; begin += QUADS_AT_ONCE * THREADS * 4) { // the lanes of a warp wait together
+            float4 v[QUADS_AT_ONCE], weight[QUADS_AT_ONCE][2];
+            auto column = [&](int n) { return begin + n * THREADS * 4; };
+            auto at = [&](int n) { return min(column(n), a.cols - 4); };
+#pragma unroll
+            for (int n = 0; n < QUADS_AT_ONCE; n++) {
+                float4 by = {1, 1, 1, 1};
+                if (a.norm.kind) by = *(const float4*)(a.norm.weight + at(n));
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    float4 of_row = *(const float4*)(w + r * next + at(n));
+                    weight[n][r] = {of_row.x * by.x, of_row.y * by.y, of_row.z * by.z, of_row.w * by.w};
+                }
+            }
+            awaited_quads(v, [&](int n) { return x + at(n); }, a.x.mask, c.epoch);
+#pragma unroll
+            for (int n = 0; n < QUADS_AT_ONCE; n++) {
+                if (column(n) >= a.cols) continue;
+#pragma unroll
+                for (int r = 0; r < 2; r++) sums[r] += v[n].x * weight[n][r].x + v[n].y * weight[n][r].y + (v[n].z * weight[n][r].z + v[n].w * weight[n][r].w);
+                sums[2] += v[n].x * v[n].x + v[n].y * v[n].y + (v[n].z * v[n].z + v[n].w * v[n].w);
+            }
         }
-        sum = block_sum<THREADS>(sum, c.scratch);
-        if (a.norm.kind) {
-            sync_threads<THREADS>();
-            sum *= norm_factor(block_sum<THREADS>(squares, c.scratch), a.cols, a.norm.eps);
+#pragma unroll
+        for (int r = 0; r < 3; r++) {
+            sums[r] = warp_sum(sums[r]);
+            if (lane == 0) c.scratch[r * WARPS_OF_BLOCK + warp] = sums[r];
         }
-        if (a.scale) sum *= *a.scale;
-        if (a.bias) sum += a.bias[row];
-        if (threadIdx.x == 0) store_tagged(row_of(a.y, token) + row, sum, a.y.mask, c.epoch);
+        sync_threads<THREADS>();
+        if (warp < 2) { // a row each
+            auto all = [&](int r) { return warp_sum(lane < WARPS_OF_BLOCK ? c.scratch[r * WARPS_OF_BLOCK + lane] : 0.f); };
+            float sum = all(warp);
+            if (a.norm.kind) sum *= rsqrtf(all(2) / (float)a.cols + a.norm.eps);
+            if (a.scale) sum *= *a.scale;
+            if (a.bias) sum += a.bias[min(row + warp, a.rows - 1)];
+            if (lane == 0 && row + warp < a.rows) store_tagged(row_of(a.y, token) + row + warp, sum, a.y.mask, c.epoch);
+        }
         sync_threads<THREADS>();
     }
 }
 
-// A warp has one row for few tokens, so that many warps share the weights, and several for many. A fused step has few tokens and
-// no experts.
+// A block has two rows for four tokens, or a warp four rows for eight if there are many tokens. A fused step has few tokens and no
+// experts.
 template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
     int warps = THREADS / 32, tokens = rows_of(c.inputs, a.outputs_only);
     if constexpr (THREADS != PHASE_THREADS) {
@@ -139,13 +188,13 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
         float_rows<1, 1>(one, row, token, token + 1);
     }
     if (e.used > 0) return;
-    int each = tokens < 8 ? 1 : tokens < 256 ? 2 : 4, rows = (a.rows + each - 1) / each, at_once = tokens < 256 ? 4 : 8;
-    for (int i = c.block * warps + threadIdx.x / 32; i < rows * ((tokens + at_once - 1) / at_once); i += c.blocks * warps) {
-        int row = i % rows * each, token = i / rows * at_once;
-        if (each == 1) float_rows<1, 4>(a, row, token, tokens);
-        else if (each == 2) float_rows<2, 4>(a, row, token, tokens);
-        else float_rows<4, 8>(a, row, token, tokens);
+    if (tokens < 256) { // few products: all warps of a block share them
+        int pairs = (a.rows + 1) / 2;
+        for (int i = c.block; i < pairs * ((tokens + 3) / 4); i += c.blocks) float_rows<2, 4, true>(a, i % pairs * 2, i / pairs * 4, tokens, c.scratch);
+        return;
     }
+    int fours = (a.rows + 3) / 4;
+    for (int i = c.block * warps + threadIdx.x / 32; i < fours * ((tokens + 7) / 8); i += c.blocks * warps) float_rows<4, 8>(a, i % fours * 4, i / fours * 8, tokens);
 }
 
 // A block normalises one run of `group` columns at a time.

@@ -1,16 +1,21 @@
 // Columns of the matrix of a recurrent head in registers, and one token of a slice.
 //
-// Eight lanes share the rows of a column: lane r has the pieces r, r + 8, .. of four rows. A lane has two columns, a warp eight. State is
+// STATE_LANES lanes share the rows of a column: lane r has the pieces r, r + STATE_LANES, .. of four rows. A lane has two columns. State is
 // [slot][head][column][row].
 //
 // Defined by the host: STATE_ROWS, the rows of a matrix.
 
-constexpr int QUADS = (STATE_ROWS + 31) / 32;
-constexpr int PADDED_ROWS = QUADS * 32;
+#ifdef TOKENS_AT_ONCE // a fused step has warps for half as many columns each: code that runs once takes the time of loading it
+constexpr int STATE_LANES = 16;
+#else
+constexpr int STATE_LANES = 8;
+#endif
+constexpr int QUADS = (STATE_ROWS + 4 * STATE_LANES - 1) / (4 * STATE_LANES), COLUMNS_OF_WARP = 2 * 32 / STATE_LANES;
+constexpr int PADDED_ROWS = QUADS * 4 * STATE_LANES;
 
 DEVICE int key_head_of(const RecurrentArgs& a, int head) { return a.grouped ? head / (a.heads / a.key_heads) : head % a.key_heads; }
-DEVICE float key_factor_of(float squares, float eps) { return 1.f / sqrtf(squares + eps); }
-DEVICE float query_factor_of(float squares, float eps) { return 1.f / (sqrtf(squares + eps) * sqrtf((float)STATE_ROWS)); }
+DEVICE float key_factor_of(float squares, float eps) { return rsqrtf(squares + eps); }
+DEVICE float query_factor_of(float squares, float eps) { return rsqrtf(squares + eps) * rsqrtf((float)STATE_ROWS); }
 
 // Weights of a head.
 struct HeadWeights {
@@ -26,13 +31,13 @@ template <bool DELTA> DEVICE float2 gates_of(const HeadWeights& w, float gate, f
 }
 
 // Rows from which on a lane has none, in a piece.
-DEVICE int rows_in(int quad) { return STATE_ROWS - (quad * 8 + (int)(threadIdx.x % 8)) * 4; }
+DEVICE int rows_in(int quad) { return STATE_ROWS - (quad * STATE_LANES + (int)(threadIdx.x % STATE_LANES)) * 4; }
 
 struct StateColumns {
     float v[2][QUADS][4];
 
     static DEVICE float* at(const RecurrentArgs& a, int slot, int head, int column, int quad) {
-        return a.state + slot * a.slot + ((long)head * a.cols + column) * STATE_ROWS + (quad * 8 + threadIdx.x % 8) * 4;
+        return a.state + slot * a.slot + ((long)head * a.cols + column) * STATE_ROWS + (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
     }
 
     // Zeros if there is no slot.
@@ -81,7 +86,7 @@ struct StateColumns {
                 sums[c] += x[0] * row[quad].x + x[1] * row[quad].y + x[2] * row[quad].z + x[3] * row[quad].w;
             }
 #pragma unroll
-            for (int step = 1; step < 8; step *= 2) sums[c] += __shfl_xor_sync(0xffffffff, sums[c], step);
+            for (int step = 1; step < STATE_LANES; step *= 2) sums[c] += __shfl_xor_sync(0xffffffff, sums[c], step);
         }
     }
 
@@ -102,7 +107,7 @@ struct StateColumns {
 template <bool TAGS> DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, const RecurrentArgs& a) {
 #pragma unroll
     for (int quad = 0; quad < QUADS; quad++) {
-        const float* at = from + (quad * 8 + threadIdx.x % 8) * 4;
+        const float* at = from + (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
         int rows = rows_in(quad);
         auto one = [&](int i) { return rows > i ? loads.one(at + i, a.x.mask) : 0.f; };
         if (a.aligned) row[quad] = rows > 0 ? loads.four(at, a.x.mask) : float4{0, 0, 0, 0};
@@ -115,13 +120,13 @@ DEVICE float product_of(const float4 (&x)[QUADS], const float4 (&y)[QUADS]) {
 #pragma unroll
     for (int quad = 0; quad < QUADS; quad++) sum += x[quad].x * y[quad].x + x[quad].y * y[quad].y + x[quad].z * y[quad].z + x[quad].w * y[quad].w;
 #pragma unroll
-    for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+    for (int step = 1; step < STATE_LANES; step *= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
     return sum;
 }
 
-// The first token of a slice on eight columns of a head, by a warp. Its values may have tags (TAGS).
+// The first token of a slice on some columns of a head, by a warp. Its values may have tags (TAGS).
 template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& a, const SliceState& s, int head, int first, u32 epoch) {
-    int lane = threadIdx.x % 32, part = lane % 8, column = first + lane / 8 * 2;
+    int lane = threadIdx.x % 32, part = lane % STATE_LANES, column = first + lane / STATE_LANES * 2;
     StateColumns state;
     state.load(a, s.read, head, column);
     HeadWeights weights(a, head);
@@ -129,13 +134,21 @@ template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& 
     const float* x = row_of(a.x, s.first);
     int key_head = key_head_of(a, head);
     float4 key[QUADS], query[QUADS];
-    float gate, beta, value[2];
+    float gate, beta = 0, value[2];
+    if constexpr (TAGS) { // they are written before x is
+        gate = awaited_float(row_of(a.gate, s.first) + head, a.gate.mask, epoch);
+        if (DELTA) beta = awaited_float(row_of(a.beta, s.first) + head, a.beta.mask, epoch);
+    } else {
+        gate = load_float(row_of(a.gate, s.first) + head);
+        if (DELTA) beta = load_float(row_of(a.beta, s.first) + head);
+    }
+    float2 gates = gates_of<DELTA>(weights, gate, beta);
+    // polls one float per lane: all others are written at about the same time
+    if constexpr (TAGS) awaited_float(x + a.value_at + head * a.cols + min(column, a.cols - 1), a.x.mask, epoch);
     for (Patience patience;; patience.wear()) {
         TaggedLoads<TAGS> loads = {epoch, 0};
         load_row(loads, key, x + a.key_at + key_head * STATE_ROWS, a);
         load_row(loads, query, x + a.query_at + key_head * STATE_ROWS, a);
-        gate = loads.one(row_of(a.gate, s.first) + head, a.gate.mask);
-        beta = DELTA ? loads.one(row_of(a.beta, s.first) + head, a.beta.mask) : 0.f;
 #pragma unroll
         for (int c = 0; c < 2; c++) value[c] = column + c < a.cols ? loads.one(x + a.value_at + head * a.cols + column + c, a.x.mask) : 0.f;
         if (!TAGS || !__any_sync(0xffffffff, loads.wrong)) break;
@@ -146,7 +159,6 @@ template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& 
         state.dot(known, key);
     }
     state.dot(sum, query);
-    float2 gates = gates_of<DELTA>(weights, gate, beta);
     float decay = gates.x, y[2], added[2];
 #pragma unroll
     for (int c = 0; c < 2; c++) {

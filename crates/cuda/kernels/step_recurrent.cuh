@@ -20,91 +20,100 @@ APART void step_conv(const ConvArgs& a, int block, int blocks) {
     }
 }
 
+static_assert(COLUMNS_OF_WARP == Reader::STATE_COLUMNS_OF_WARP, "the reading warp prefetches what the others have");
+
 APART void step_matrices(const RecurrentArgs& a, int block, int blocks) {
     const Info& info = info_of_step();
     SliceState s = {0, 1, info.state_read, info.state_write};
-    int each = (a.cols + 7) / 8;
+    int each = (a.cols + COLUMNS_OF_WARP - 1) / COLUMNS_OF_WARP;
     for (int item = first_item(block, blocks); item < a.heads * each; item += item_step(blocks)) {
-        if (a.skip) advance_token<false, true>(a, s, item / each, item % each * 8, info.epoch);
-        else advance_token<true, true>(a, s, item / each, item % each * 8, info.epoch);
+        if (a.skip) advance_token<false, true>(a, s, item / each, item % each * COLUMNS_OF_WARP, info.epoch);
+        else advance_token<true, true>(a, s, item / each, item % each * COLUMNS_OF_WARP, info.epoch);
     }
 }
 
-// A block transforms a span: eight warps have 128 columns each, four per lane, and exchange them through shared memory (ARENA, which
-// belongs to the phase). All warps add the squares of the row.
+// A block makes chunks of the result: warps have the pieces of CHUNK columns that a chunk is made from, four columns per lane, and pass
+// them through shared memory (ARENA, which belongs to the phase). All warps add the squares of the row. What does not need x is done
+// before x is waited for, in few instructions: code that runs once per phase takes the time of loading it.
 APART void step_transform(const TransformArgs& a, float* scratch, int block, int blocks) {
     const Info& info = info_of_step();
-    u32 epoch = info.epoch;
-    if (a.outputs_only && info.outputs == 0) return;
-    float* span = (float*)(shared + AT_ARENA);
-    static_assert(ARENA >= TRANSFORM_SPAN * 4, "a span is in shared memory");
+    u32 epoch = info.epoch, mask = a.x.mask;
+    int first = place_among(a.first_block, block, blocks);
+    if ((a.outputs_only && info.outputs == 0) || first * CHUNK >= a.width) return;
+    float *span = (float*)(shared + AT_ARENA), *crossed = span + TRANSFORM_SPAN;
+    static_assert(ARENA >= (TRANSFORM_SPAN + CHUNK) * 4, "a span is in shared memory");
+    static_assert(TRANSFORM_SPAN / CHUNK <= WARPS && CHUNK == 128, "a warp has a piece, and a thread a column");
     const float* x = row_of(a.x, a.gather ? info.output_row[0] : 0);
-    bool has_norm = a.norm.kind != NORM_NONE, of_row = a.group == a.width;
-    if (block * TRANSFORM_SPAN >= a.width) return;
-    int thread = threadIdx.x, lane = thread % 32;
-    float whole = 1, scale = a.block ? rsqrtf((float)a.block) : 1.f;
-    if (has_norm && of_row) {
-        float sum = 0;
-#pragma unroll 4
-        for (int begin = 0; begin < a.width; begin += THREADS * 4) { // the lanes of a warp wait together
-            int k = begin + thread * 4;
-            float4 v = awaited_floats4(x + min(k, a.width - 4), a.x.mask, epoch);
-            if (k < a.width) sum += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+    bool has_norm = a.norm.kind != NORM_NONE, of_row = has_norm && a.group == a.width;
+    int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, pieces = max(1, a.block / CHUNK);
+    float scale = a.block ? rsqrtf((float)a.block) : 1.f;
+#pragma unroll 1
+    for (int chunk = first; chunk * CHUNK < a.width; chunk += blocks) {
+        int column = (chunk / pieces * pieces + warp) * CHUNK + lane * 4, own = chunk % pieces, result = chunk * CHUNK + thread;
+        bool has = warp < pieces && column < a.width;
+        int from = !has || a.inverse ? min(column, a.width - 4) : place_of(a, column);
+        float by[4] = {scale, scale, scale, scale};
+        auto apply = [&](const float* factors) {
+            float4 f = *(const float4*)factors;
+            by[0] *= f.x, by[1] *= f.y, by[2] *= f.z, by[3] *= f.w;
+        };
+        if (has_norm && has) apply(a.norm.weight + from % a.group);
+        if (a.block && !a.inverse && has) apply(a.signs + column % a.group_width);
+        if (a.act && warp < pieces) { // a factor of x
+            float4 gate = awaited_floats4(a.gate.at + gate_column(a, from), a.gate.mask, epoch);
+            by[0] *= activate(a.act - 1, gate.x, 1.f, 0.f), by[1] *= activate(a.act - 1, gate.y, 1.f, 0.f);
+            by[2] *= activate(a.act - 1, gate.z, 1.f, 0.f), by[3] *= activate(a.act - 1, gate.w, 1.f, 0.f);
         }
-        whole = norm_factor(block_sum<THREADS>(sum, scratch), a.width, a.norm.eps);
-    }
-    for (int begin = block * TRANSFORM_SPAN; begin < a.width; begin += blocks * TRANSFORM_SPAN) {
-        int column = begin + thread * 4;
-        if (thread < TRANSFORM_SPAN / 4) {
-            bool has = column < a.width;
-            int from = !has ? 0 : a.inverse ? column : place_of(a, column);
-            float4 at = awaited_floats4(x + from, a.x.mask, epoch), weight = {1, 1, 1, 1}, sign = {1, 1, 1, 1}, gate = {1, 1, 1, 1};
-            if (!has) at = {0, 0, 0, 0};
-            if (a.act) gate = awaited_floats4(a.gate.at + gate_column(a, from), a.gate.mask, epoch);
-            if (has) {
-                if (has_norm) weight = *(const float4*)(a.norm.weight + from % a.group);
-                if (a.block && !a.inverse) sign = *(const float4*)(a.signs + column % a.group_width);
+        float sign = 1;
+        int to = a.inverse && result < a.width ? place_of(a, result) : result;
+        if (a.inverse && a.block && result < a.width) sign = a.signs[result % a.group_width];
+
+        float whole = 1;
+        float4 value;
+        if (of_row) {
+            float sum = 0;
+#pragma unroll 1
+            for (int k = thread * 4; k - thread * 4 < a.width; k += 3 * THREADS * 4) { // the lanes of a warp wait together
+                float4 v[4]; // of the row, and the thread's value
+                awaited_quads(v, [&](int n) { return n == 3 ? x + from : x + min(k + n * THREADS * 4, a.width - 4); }, mask, epoch);
+#pragma unroll
+                for (int n = 0; n < 3; n++)
+                    if (k + n * THREADS * 4 < a.width) sum += v[n].x * v[n].x + v[n].y * v[n].y + (v[n].z * v[n].z + v[n].w * v[n].w);
+                value = v[3];
             }
-            float factor = whole;
+            whole = rsqrtf(block_sum<THREADS>(sum, scratch) / (float)a.width + a.norm.eps);
+        } else {
+            value = awaited_floats4(x + from, mask, epoch);
+        }
+        if (warp < pieces) {
+            float v[4] = {value.x, value.y, value.z, value.w}, sum = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = has ? v[i] : 0.f, sum += v[i] * v[i];
             if (has_norm && !of_row) {
-                float sum = at.x * at.x + at.y * at.y + (at.z * at.z + at.w * at.w);
+#pragma unroll 1
                 for (int step = 1; step < a.group / 4; step *= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-                factor = norm_factor(sum, a.group, a.norm.eps);
+                whole = rsqrtf(sum / (float)a.group + a.norm.eps);
             }
-            float v[4] = {at.x * factor * weight.x, at.y * factor * weight.y, at.z * factor * weight.z, at.w * factor * weight.w};
-            if (a.act) {
-                v[0] = activate(a.act - 1, gate.x, v[0], a.limit), v[1] = activate(a.act - 1, gate.y, v[1], a.limit);
-                v[2] = activate(a.act - 1, gate.z, v[2], a.limit), v[3] = activate(a.act - 1, gate.w, v[3], a.limit);
-            }
-            v[0] *= sign.x, v[1] *= sign.y, v[2] *= sign.z, v[3] *= sign.w;
-            if (a.block > 1) sum_and_difference(v[0], v[1]), sum_and_difference(v[2], v[3]);
-            if (a.block > 2) sum_and_difference(v[0], v[2]), sum_and_difference(v[1], v[3]);
-            for (int half = 4; half < min(a.block, 128); half *= 2) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float other = __shfl_xor_sync(0xffffffff, v[i], half / 4);
-                    v[i] = lane & half / 4 ? other - v[i] : v[i] + other;
-                }
-            }
-            *(float4*)(span + thread * 4) = {v[0], v[1], v[2], v[3]};
+            *(float4*)(span + thread * 4) = {v[0] * by[0] * whole, v[1] * by[1] * whole, v[2] * by[2] * whole, v[3] * by[3] * whole};
         }
         sync_threads<THREADS>();
-        if (thread < 128) {
-            float q[8];
-#pragma unroll
-            for (int c = 0; c < 8; c++) q[c] = span[c * 128 + thread];
-            if (a.block > 128) sum_and_difference(q[0], q[1]), sum_and_difference(q[2], q[3]), sum_and_difference(q[4], q[5]), sum_and_difference(q[6], q[7]);
-            if (a.block > 256) sum_and_difference(q[0], q[2]), sum_and_difference(q[1], q[3]), sum_and_difference(q[4], q[6]), sum_and_difference(q[5], q[7]);
-            if (a.block > 512) sum_and_difference(q[0], q[4]), sum_and_difference(q[1], q[5]), sum_and_difference(q[2], q[6]), sum_and_difference(q[3], q[7]);
-#pragma unroll
-            for (int c = 0; c < 8; c++) {
-                int k = begin + c * 128 + thread;
-                if (k >= a.width) continue;
-                float y = q[c] * scale * (a.inverse ? a.signs[k % a.group_width] : 1.f);
-                store_tagged(a.y.at + (a.inverse ? place_of(a, k) : k), y, a.y.mask, epoch);
+        if (thread < CHUNK) { // a column each
+            int others = min(a.block, CHUNK) / 32 - 1; // bits of the numbers of warps whose columns are added
+            float y = 0;
+#pragma unroll 1
+            for (int j = 0; j < pieces; j++) y += __popc(j & own) % 2 ? -span[j * CHUNK + thread] : span[j * CHUNK + thread];
+#pragma unroll 1
+            for (int half = 1; half < min(a.block, 32); half *= 2) y = __shfl_xor_sync(0xffffffff, y, half) + (lane & half ? -y : y);
+            if (others > 0) {
+                crossed[thread] = y;
+                asm volatile("bar.sync 2, 128;" ::: "memory"); // of these threads
+                y = 0;
+#pragma unroll 1
+                for (int w = 0; w <= others; w++) y += __popc(w & warp) % 2 ? -crossed[((warp & ~others) | w) * 32 + lane] : crossed[((warp & ~others) | w) * 32 + lane];
             }
+            if (result < a.width) store_tagged(a.y.at + to, y * sign, a.y.mask, epoch);
         }
-        sync_threads<THREADS>();
+        if (chunk + blocks < (a.width + CHUNK - 1) / CHUNK) sync_threads<THREADS>(); // the memory is used again
     }
 }
 #endif

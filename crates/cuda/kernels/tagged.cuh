@@ -72,6 +72,24 @@ DEVICE float4 awaited_floats4(const float* at, u32 mask, u32 epoch) {
     return {untagged(awaited.bits[0], mask), untagged(awaited.bits[1], mask), untagged(awaited.bits[2], mask), untagged(awaited.bits[3], mask)};
 }
 
+// Four floats at each of N places of a value that may not be written yet; by all lanes of a warp together.
+template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 mask, u32 epoch) {
+    u32 bits[N][4];
+#pragma unroll
+    for (int n = 0; n < N; n++) load_shared_words4(bits[n], at(n));
+    for (Patience patience;; patience.wear()) {
+        u32 wrong = 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) wrong |= (bits[n][0] ^ epoch) | (bits[n][1] ^ epoch) | (bits[n][2] ^ epoch) | (bits[n][3] ^ epoch);
+        bool again = wrong & mask;
+        if (!__any_sync(0xffffffff, again)) break;
+#pragma unroll
+        for (int n = 0; n < N; n++) load_shared_words4_if(again, bits[n], at(n));
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) v[n] = {untagged(bits[n][0], mask), untagged(bits[n][1], mask), untagged(bits[n][2], mask), untagged(bits[n][3], mask)};
+}
+
 // Loads floats of values that may not be written yet (TAGS), and finds out whether one was not: then all must be loaded again.
 template <bool TAGS> struct TaggedLoads {
     u32 epoch, wrong;

@@ -240,7 +240,7 @@ impl Compiler {
         let (binaries, device) = (Arc::clone(&self.binaries), Arc::clone(&self.device));
         PendingModule {
             name: name.clone(),
-            code: std::thread::spawn(move || binaries.code(&name, &text)),
+            code: Some(std::thread::spawn(move || binaries.code(&name, &text))),
             device,
         }
     }
@@ -276,20 +276,33 @@ impl Compiler {
 /// A module that is being compiled.
 pub(crate) struct PendingModule {
     name: String,
-    code: JoinHandle<Result<Vec<u8>>>,
+    /// `None` once it has been waited for.
+    code: Option<JoinHandle<Result<Vec<u8>>>>,
     device: Arc<Device>,
 }
 
 impl PendingModule {
     /// Whether `load` returns without waiting for the compiler.
     pub(crate) fn is_ready(&self) -> bool {
-        self.code.is_finished()
+        self.code.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits for the compiler and loads the code.
-    pub(crate) fn load(self) -> Result<Module> {
-        let code = self.code.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    pub(crate) fn load(mut self) -> Result<Module> {
+        let Some(code) = self.code.take() else {
+            return Err(BackendError::Other(format!("{}: it has been waited for", self.name)));
+        };
+        let code = code.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         self.device.load(&code, &self.name)
+    }
+}
+
+impl Drop for PendingModule {
+    /// Waits for the compiler: a process that ends while NVRTC runs ends with an error of NVRTC. The code is cached for the next start.
+    fn drop(&mut self) {
+        if let Some(code) = self.code.take() {
+            let _ = code.join();
+        }
     }
 }
 

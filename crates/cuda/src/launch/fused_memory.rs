@@ -10,8 +10,8 @@ use crate::shared::{
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
 /// Bytes of a slot at least, and at most if a round fits: smaller ones cost more synchronisation than they gain. Between them a slot
-/// has a tile of the matrix with the fewest columns, so that slots are full.
-const SLOT: [usize; 2] = [9 * 1024, 18 * 1024];
+/// has a tile of the matrix with the fewest columns, or the rounds of it that fit, so that slots are full.
+const SLOT: [usize; 2] = [9 * 1024, 22 * 1024];
 /// Bytes of keys in flight to a block: enough for all blocks together to saturate memory.
 const KEYS_FLYING: usize = 80 * 1024;
 /// Bytes that the kernel's static shared memory and the driver need.
@@ -57,6 +57,8 @@ pub(crate) struct FusedMemory {
     recurrent: bool,
     /// Rows of the matrices of recurrent phases.
     state_rows: usize,
+    /// Warps that share the keys of attention, of the shape with the fewest.
+    takers: usize,
 }
 
 /// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and several tiles
@@ -117,7 +119,6 @@ impl FusedMemory {
                 ("AT_SCALES", (chunks * 4).next_multiple_of(16)),
                 ("AT_SUMS", (chunks * config.sums_of_x() * 4).next_multiple_of(16)),
                 ("AT_SHARES", held_tiles(tokens) * (WARPS * TILE + TILE) * 4),
-                ("AT_EXCHANGE", if linears().any(|l| l.transform.width != 0) { WARPS * 256 * 4 } else { 0 }),
             ]
         } else {
             let staged = linears().filter(|l| is_staged(l, blocks)).map(staged_bytes).max().unwrap_or(0);
@@ -128,12 +129,15 @@ impl FusedMemory {
         let choosing = if routes { CHOOSING } else { 0 };
         let linears_bytes = linear.iter().map(|part| part.1).sum::<usize>();
         let recurrent = is_recurrent(phases);
-        let span = if recurrent { TRANSFORM_SPAN * 4 } else { 0 };
+        let span = if recurrent { (TRANSFORM_SPAN + CHUNK) * 4 } else { 0 };
         let arena = linears_bytes.max(attention).max(choosing).max(span).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.pairs).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
-        let tiles = linears().map(|l| round(l) * l.step_chunks().div_ceil(WARPS));
-        let least = tiles.min().unwrap_or(0).clamp(SLOT[0], SLOT[1]);
+        let tiles = linears().map(|l| (round(l) * l.step_chunks().div_ceil(WARPS), round(l)));
+        let least = match tiles.min().unwrap_or((0, 1)) {
+            (tile, _) if tile <= SLOT[1] => tile.max(SLOT[0]),
+            (_, round) => (SLOT[1] / round * round).max(SLOT[0]),
+        };
         let slot = slots.max().unwrap_or(0).max(least).next_multiple_of(128);
         let attends =
             |is: fn(&AttendArgs) -> bool| phases.iter().any(|p| matches!(p, Phase::Attend(a) if is(a)));
@@ -152,6 +156,7 @@ impl FusedMemory {
             windows,
             recurrent,
             state_rows,
+            takers: config.attentions.iter().map(|s| s.takers()).min().unwrap_or(WARPS),
         }
     }
 
@@ -181,8 +186,10 @@ impl FusedMemory {
     /// The largest ring in `memory` bytes; `None` if there is no space for two slots.
     pub(crate) fn ring(&self, memory: usize) -> Option<Ring> {
         let free = memory.saturating_sub(RESERVED).checked_sub(self.without_ring())?;
-        let slots = (free / self.slot).min(MOST_SLOTS);
-        let slots = if slots > 8 { slots / 2 * 2 } else { slots }; // warps share them evenly
+        let most = (free / self.slot).min(MOST_SLOTS);
+        // some warps share the keys of long contexts evenly (`sharing` of the kernel)
+        let is_shared = |slots: &usize| (3..=self.takers).any(|warps| slots.is_multiple_of(warps));
+        let slots = (3..=most).rev().find(is_shared).unwrap_or(most);
         Some(Ring { slot: self.slot, slots }).filter(|ring| ring.slots >= 2)
     }
 
@@ -255,6 +262,8 @@ mod tests {
         assert_eq!(slot(288, 4096), 9 * 1024); // codes of one bit: 32 records
         assert_eq!(slot(544, 4096), 32 * 544); // of two
         assert_eq!(slot(288, 2048), 9 * 1024);
+        assert_eq!(slot(640, 4096), 2 * 16 * 640);
+        assert_eq!(slot(720, 4096), 16 * 720); // two rounds do not fit
         assert_eq!(slot(1280, 4096), 16 * 1280); // a round at least
     }
 

@@ -83,6 +83,7 @@ impl Compiled {
             addresses: &memory.addresses,
             tagged: None,
             config: KernelConfig { page_len, ..KernelConfig::default() },
+            used_blocks: 0,
         };
         let host = HostPhases::new(device, lowering.host_ops(&host)?, host_ops, most.tokens)?;
         // a fused step neither waits for the host nor has adapters: steps without any run the graph without them

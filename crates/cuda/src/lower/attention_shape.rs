@@ -29,10 +29,15 @@ impl AttentionShape {
         [self.head_dim, self.v_dim].iter().all(|n| n.is_multiple_of(8) && *n <= MOST_VALUE_COLS)
     }
 
+    /// Warps that share older keys at most, or pairs of them if values are wide.
+    pub(crate) fn takers(&self) -> usize {
+        if self.v_dim > 128 { OWNERS / 2 } else { OWNERS }
+    }
+
     /// Bytes of shared memory that a block needs at most; `kernels/attend.cuh` asserts that they suffice.
     pub(crate) fn workspace(&self) -> usize {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
-        let takers = if v > 128 { OWNERS / 2 } else { OWNERS };
+        let takers = self.takers();
         let floats = (OWNERS + MOST_NEW) * d + (takers + MOST_NEW) * g * 2 + takers * g * v + g;
         floats * 4 + (g * (d + 8) + MOST_NEW * (d + v)) * 2 + 80
     }

@@ -60,8 +60,6 @@ pub(crate) struct Linear {
     pub(crate) gated: Option<Activation>,
     pub(crate) add: Option<Val>,
     pub(crate) matrices: Matrices,
-    /// In a fused step of one token: what is done to x on its way. The norm of whole rows is `norm`.
-    pub(crate) transform: Option<Transform>,
     /// In a fused step of one token: the convolution that the results of the first part go through.
     pub(crate) conv: Option<Conv>,
 }
@@ -96,17 +94,7 @@ impl Matrices {
 impl Linear {
     pub(super) fn of(x: Val, parts: Vec<Matrix>) -> Linear {
         let matrices = Matrices::One;
-        Linear {
-            x,
-            gather: false,
-            norm: None,
-            parts,
-            gated: None,
-            add: None,
-            matrices,
-            transform: None,
-            conv: None,
-        }
+        Linear { x, gather: false, norm: None, parts, gated: None, add: None, matrices, conv: None }
     }
 }
 
@@ -247,8 +235,7 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
         Fused::Embed { add, out, .. } => (add.iter().copied().collect(), vec![*out]),
         Fused::Linear(l) => {
             let outs = if l.gated.is_some() { &l.parts[..1] } else { &l.parts[..] };
-            let gate = l.transform.and_then(|t| t.gate).map(|gate| gate.value);
-            let reads = l.add.iter().copied().chain(l.matrices.route()).chain(gate).chain([l.x]);
+            let reads = l.add.iter().copied().chain(l.matrices.route()).chain([l.x]);
             (reads.collect(), outs.iter().map(|p| p.out).collect())
         }
         Fused::FloatLinear(l) => (l.matrices.route().into_iter().chain([l.x]).collect(), vec![l.matrix.out]),

@@ -2,7 +2,7 @@
 
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, CONVOLVED, GATHERED, LinearArgs, MIXED, MOST_PARTS, NORMED, OUTPUTS_ONLY,
-    SCALED, TRANSFORMED, WARPS, X_TAGGED,
+    SCALED, WARPS, X_TAGGED,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,6 @@ impl LinearShape {
             (BIASED, parts.iter().any(|p| p.bias != 0)),
             (SCALED, parts.iter().any(|p| p.scale != 0)),
             (MIXED, l.experts.mixed != 0),
-            (TRANSFORMED, l.transform.width != 0),
             (CONVOLVED, l.conv.width != 0),
         ];
         let shapes: Vec<_> = parts.iter().map(|p| PartShape { format: p.format, rows: p.rows }).collect();

@@ -15,7 +15,7 @@ use crate::shared::{
     self, ALL_KEYS, ArgmaxArgs, AttendArgs, ConvArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind,
     FloatLinearArgs, GatingKind, HeadArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM,
     MOST_PARTS, MOST_USED_EXPERTS, MixArgs, NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs,
-    RouteArgs, RouterLinear, RowNormArgs, TILE, TransformArgs, View,
+    RouteArgs, RouterLinear, RowNormArgs, TILE, View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -85,6 +85,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) addresses: &'a Addresses,
     pub(crate) tagged: Option<TaggedMemory<'a>>,
     pub(crate) config: KernelConfig,
+    /// Blocks of a fused step that phases for a few of them have used since the last linear: the next one has others.
+    pub(crate) used_blocks: usize,
 }
 
 impl Lowering<'_> {
@@ -236,7 +238,7 @@ impl Lowering<'_> {
         EmbedArgs { table, y, chosen, factor, cols: cols as i32, chunks, format, ..EmbedArgs::default() }
     }
 
-    fn float_linear(&self, l: &FloatLinear) -> Result<FloatLinearArgs> {
+    fn float_linear(&mut self, l: &FloatLinear) -> Result<FloatLinearArgs> {
         let m = &l.matrix;
         let shape = self.graph.weight(m.weight);
         let WeightRef::Floats { at, kind } = self.addresses.weights[m.weight.index()] else {
@@ -253,11 +255,17 @@ impl Lowering<'_> {
             cols: shape.cols as i32,
             kind: kind as i32,
             outputs_only: self.outputs_only(m.out),
-            // values of neighbouring linears have neighbouring numbers
-            first_block: if l.has_few_rows(self.graph) { (m.out.index() * m.rows) as i32 } else { -1 },
+            first_block: if l.has_few_rows(self.graph) { self.take_blocks(m.rows.div_ceil(2)) } else { -1 },
             pad: 0,
             experts: self.experts(l.x, m.weight, l.matrices)?,
         })
+    }
+
+    /// The first of `count` blocks for a phase that needs no more.
+    pub(super) fn take_blocks(&mut self, count: usize) -> i32 {
+        let first = self.used_blocks;
+        self.used_blocks += count;
+        first as i32
     }
 
     fn route(&self, r: &Route) -> Result<RouteArgs> {
@@ -331,6 +339,7 @@ impl Lowering<'_> {
     }
 
     fn linear(&mut self, l: &Linear) -> Result<LinearArgs> {
+        self.used_blocks = 0;
         let shape = self.graph.weight(l.parts[0].weight);
         let (x, cols, chunks) = (self.view(l.x), shape.cols, Layout::chunks(shape.cols));
         let halves = l.parts.iter().any(|m| self.is_halves(m.weight)); // x is made column by column
@@ -356,7 +365,6 @@ impl Lowering<'_> {
             part,
             experts: self.experts(l.x, l.parts[0].weight, l.matrices)?,
             passed: PassedArgs::default(),
-            transform: l.transform.map_or(Ok(TransformArgs::default()), |t| self.transform(&t))?,
             conv: l.conv.map_or(Ok(ConvArgs::default()), |c| self.conv(&c))?,
         })
     }

@@ -49,15 +49,11 @@ fn line(phase: &Phase) -> String {
                 e => format!(" {} of {} experts by {:x}, x in {}", e.used, e.experts, e.route, e.x_parts),
             };
             let shape = format!("cols {} gated {} flags {flags:#b}{experts}", a.cols, a.gated);
-            let transform = match a.transform.width {
-                0 => String::new(),
-                _ => format!("\n    x{}", transform(&a.transform)),
-            };
             let conv = match a.conv.width {
                 0 => String::new(),
                 _ => format!("\n    convolved with {} taps, state {:x}", a.conv.taps_count, a.conv.state),
             };
-            format!("linear {x}{add} {shape}{transform}{}{conv}", parts.collect::<String>())
+            format!("linear {x}{add} {shape}{}{conv}", parts.collect::<String>())
         }
         Phase::FloatLinear(a) => {
             let norm = norm(&a.norm);
@@ -234,7 +230,7 @@ fn a_hybrid_of_rotated_weights() {
     insta::assert_snapshot!("rotated_hybrid", lowered(&graph, matrices, Strategy::Launches));
 }
 
-/// The same as a fused step: transforms and the convolution are part of linears, and there are no barriers; alpha and beta are floats.
+/// The same as a fused step: the convolution is part of a linear, and there are no barriers; alpha and beta are floats.
 #[test]
 fn a_fused_step_of_rotated_weights() {
     let graph = rotated_hybrid();

@@ -1,5 +1,5 @@
-//! What becomes part of a linear in a fused step of one token: the transform of what it reads, and the convolution of what it
-//! computes. Each would otherwise be a phase, and passing a value from phase to phase takes longer than the work.
+//! What becomes part of a linear in a fused step of one token: the convolution of what it computes. It would otherwise be a phase, and
+//! passing a value from phase to phase takes longer than the work. And the order of phases that few blocks compute.
 //!
 //! A joined value is read later than in launches, or written earlier, when other values may have its memory: it must have its own, as
 //! values with tags do.
@@ -9,10 +9,6 @@ use tern_graph::{Graph, Val};
 use super::fuse::{Fused, Linear, Matrices, work};
 use super::recurrent::Conv;
 use super::tagged_values::TaggedValues;
-use super::transforms::Transform;
-
-/// Linears that transform the same value at most: each does it again.
-const MOST_READERS: usize = 2;
 
 /// The phases with their joins. `tagged` are the values with tags without them.
 pub(super) fn join_linears(graph: &Graph, phases: &[Fused], tagged: &TaggedValues) -> Vec<Fused> {
@@ -21,9 +17,6 @@ pub(super) fn join_linears(graph: &Graph, phases: &[Fused], tagged: &TaggedValue
     let mut i = 0;
     while i < phases.len() {
         let is_joined = match phases[i].clone() {
-            Fused::Transform(transform) if transform.reads().iter().all(has_tags) => {
-                join_transform(graph, &mut phases, transform)
-            }
             Fused::Conv(conv) if has_tags(&conv.out) => join_convolution(graph, &mut phases, conv),
             _ => false,
         };
@@ -33,36 +26,30 @@ pub(super) fn join_linears(graph: &Graph, phases: &[Fused], tagged: &TaggedValue
             i += 1;
         }
     }
+    transforms_first(graph, &mut phases, tagged);
     phases
+}
+
+/// Moves transforms before matrices of floats: all blocks wait for a transform, and only a later phase for those.
+fn transforms_first(graph: &Graph, phases: &mut [Fused], tagged: &TaggedValues) {
+    for i in 1..phases.len() {
+        for k in (1..=i).rev() {
+            let (Fused::FloatLinear(floats), Fused::Transform(transform)) = (&phases[k - 1], &phases[k])
+            else {
+                break;
+            };
+            let is_read = work(graph, &phases[k]).reads.contains(&floats.matrix.out);
+            if is_read || !tagged.has(graph, transform.out) {
+                break;
+            }
+            phases.swap(k - 1, k);
+        }
+    }
 }
 
 fn readers(graph: &Graph, phases: &[Fused], v: Val) -> Vec<usize> {
     let reads = |phase: &Fused| work(graph, phase).reads.contains(&v);
     phases.iter().enumerate().filter(|(_, phase)| reads(phase)).map(|(i, _)| i).collect()
-}
-
-/// Makes a transform part of all linears that read it, if no other phase does.
-fn join_transform(graph: &Graph, phases: &mut [Fused], transform: Transform) -> bool {
-    let readers = readers(graph, phases, transform.out);
-    let joins = |&i: &usize| match &phases[i] {
-        Fused::Linear(l) => {
-            let plain = l.norm.is_none() && !l.gather && l.transform.is_none() && l.matrices == Matrices::One;
-            plain && l.x == transform.out && l.add != Some(transform.out)
-        }
-        _ => false,
-    };
-    let few = (1..=MOST_READERS).contains(&readers.len());
-    if !few || !transform.joins_linears(graph) || !readers.iter().all(joins) {
-        return false;
-    }
-    for i in readers {
-        let Fused::Linear(linear) = &mut phases[i] else { continue };
-        let whole = transform.norm.filter(|norm| norm.len == graph.width(transform.out));
-        (linear.x, linear.gather, linear.norm) = (transform.x, transform.gather, whole);
-        let norm = if whole.is_some() { None } else { transform.norm };
-        linear.transform = Some(Transform { norm, ..transform });
-    }
-    true
 }
 
 /// Makes a convolution part of the linear whose result only it reads.

@@ -1,5 +1,5 @@
 //! The phases of a fused step: those of the launches, except that the linear of experts whose results are added also adds them,
-//! that linears transform what they read and convolve what they compute, and that the experts of a token are in the shared memory of
+//! that linears convolve what they compute, and that the experts of a token are in the shared memory of
 //! every thread block instead of a value.
 
 use tern_graph::{Graph, Plan, Val, Work};

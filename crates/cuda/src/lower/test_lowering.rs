@@ -69,7 +69,7 @@ pub(crate) fn lower(
     let tagged = TaggedMemory { values: &values, at: 0xc000_0000, tokens: 1 };
     let tagged = (strategy == Strategy::FusedStep).then_some(tagged);
     let config = KernelConfig { page_len: 32, ..KernelConfig::default() };
-    let mut lowering = Lowering { graph, plan: &plan, addresses: &addresses, tagged, config };
+    let mut lowering = Lowering { graph, plan: &plan, addresses: &addresses, tagged, config, used_blocks: 0 };
     let phases = lowering.phases(&step.fused).unwrap();
     let barrier = |i: usize| values.barriers.get(i).is_none_or(|b| *b);
     let phases = phases.into_iter().enumerate();

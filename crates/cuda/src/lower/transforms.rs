@@ -82,15 +82,9 @@ impl Transform {
     /// Whether a warp can transform a span, four columns per lane at a time.
     pub(super) fn fits_fused_step(&self, graph: &Graph) -> bool {
         let width = graph.width(self.out);
-        self.is_wide(graph) && self.norm.is_none_or(|norm| norm.len == width || norm.len <= 128)
-    }
-
-    /// Whether a linear of a fused step can do it to x.
-    pub(super) fn joins_linears(&self, graph: &Graph) -> bool {
-        let is_inverse = self.rotation.is_some_and(|r| r.inverse);
-        let is_known = |gate: Gate| matches!(gate.act, Activation::Silu | Activation::Sigmoid);
-        let gate = self.gate.is_none_or(|gate| is_known(gate) && !self.gather);
-        !is_inverse && gate && self.fits_fused_step(graph)
+        let is_factor = |gate: Gate| matches!(gate.act, Activation::Silu | Activation::Sigmoid); // of x
+        let norm = self.norm.is_none_or(|norm| norm.len == width || norm.len <= 128);
+        self.is_wide(graph) && norm && self.gate.is_none_or(is_factor)
     }
 
     /// Whether the norm of groups of `len` columns can be part of it: lanes of a warp have the columns of a group.
@@ -181,7 +175,7 @@ impl Fuser<'_> {
 }
 
 impl Lowering<'_> {
-    pub(super) fn transform(&self, t: &Transform) -> Result<TransformArgs> {
+    pub(super) fn transform(&mut self, t: &Transform) -> Result<TransformArgs> {
         let (graph, width) = (self.graph, self.graph.width(t.out));
         let rotation = t.rotation(graph);
         let block = rotation.map_or(0, |r| r.block);
@@ -217,7 +211,7 @@ impl Lowering<'_> {
             outputs_only: self.outputs_only(t.out),
             gather: i32::from(t.gather),
             limit,
-            pad: 0,
+            first_block: self.take_blocks(width.div_ceil(CHUNK)),
         })
     }
 }

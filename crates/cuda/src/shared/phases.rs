@@ -144,7 +144,8 @@ shared_structs! {
         gather: i32,
         /// Of a clamped activation.
         limit: f32,
-        pad: i32,
+        /// In a fused step: the blocks, from the last one on, that other phases use (`place_among`).
+        first_block: i32,
     }
 
     LinearArgs {
@@ -166,8 +167,6 @@ shared_structs! {
         part: [Part; MOST_PARTS],
         experts: ExpertArgs,
         passed: PassedArgs,
-        /// In a fused step of one token: what is done to x on its way, or nothing. The norm of whole rows is `norm`.
-        transform: TransformArgs,
         /// In a fused step of one token: the convolution of the results of the first part, or nothing.
         conv: ConvArgs,
     }
@@ -456,7 +455,6 @@ macro_rules! phases {
     ($($variant:ident($args:ident) as $kind:ident, $field:ident;)+) => {
         /// A phase with its arguments.
         #[derive(Clone, Copy, Debug)]
-        #[expect(clippy::large_enum_variant, reason = "there are a few hundred phases, most of them linears")]
         pub(crate) enum Phase { $($variant($args)),+ }
 
         /// The number of a phase's kind in the kernels.
