@@ -3,7 +3,7 @@
 
 Use:  oracle/bin/python scripts/oracle/quantize_goldens.py TEST_DATA --lib DIR > crates/tern/tests/quantized.json
 
-TEST_DATA is the folder of scripts/fetch_test_data.py. The model is quantized already, so llama.cpp decodes it first, as
+TEST_DATA is the folder of scripts/fetch_test_data.py. The models are quantized already, so llama.cpp decodes them first, as
 `tern quantize` does. Tensors are listed in the order of the file, as runs of one format. Names that end in `+imatrix` are quantized with an
 importance of columns that a formula gives: the test has the same.
 """
@@ -20,14 +20,18 @@ import numpy as np
 from gguf import GGUFReader
 from libllama import Library
 
-MODEL = "smollm2-135m-instruct-q4_1.gguf"
 RECIPES = {
     "Q8_0": 7, "Q6_K": 18, "Q5_K_M": 17, "Q4_K_M": 15, "Q4_K_S": 14, "Q4_0": 2, "IQ4_XS": 30, "Q3_K_L": 13, "Q3_K_M": 12, "Q2_K": 10,
     "TQ2_0": 37,
 }
-
-
-WEIGHTED = ["Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "IQ4_XS", "Q3_K_M", "Q2_K"]
+IMATRIX = "+imatrix"
+# of Gemma, whose rows of 640 weights are no whole blocks of 256, most tensors get the formats that replace others
+MODELS = {
+    "smollm2-135m-instruct-q4_1.gguf": [
+        *RECIPES, *(name + IMATRIX for name in ["Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "IQ4_XS", "Q3_K_M", "Q2_K"]),
+    ],
+    "gemma-3-270m-q4_k_m.gguf": ["Q4_K_M", *(name + IMATRIX for name in ["Q6_K", "Q5_K_M", "IQ4_XS", "Q3_K_M", "Q2_K"])],
+}
 
 
 class Importance(C.Structure):
@@ -42,13 +46,14 @@ def importance(source):
     return (Importance * (len(entries) + 1))(*entries, Importance(None, None, 0)), values
 
 
-def quantized(library, source, file_type, weighted=False):
+def quantized(library, source, name):
+    recipe = name.removesuffix(IMATRIX)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "quantized.gguf"
         params = library.c.llama_model_quantize_default_params()
-        params.ftype, params.allow_requantize = file_type, True
+        params.ftype, params.allow_requantize = RECIPES[recipe], True
         entries, _kept = importance(source)
-        if weighted:
+        if name != recipe:
             params.imatrix = C.cast(entries, C.c_void_p)
         if library.c.llama_model_quantize(str(source).encode(), str(target).encode(), C.byref(params)) != 0:
             raise SystemExit("".join(library.log[-5:]))
@@ -66,10 +71,11 @@ def main():
     parser.add_argument("--lib", type=Path, default=os.environ.get("TERN_LLAMA_LIB"))
     args = parser.parse_args()
     library = Library(Path(args.lib), "haswell")
-    model = args.data / MODEL
-    rows = [f' "{name}": {json.dumps(quantized(library, model, number))}' for name, number in RECIPES.items()]
-    rows += [f' "{name}+imatrix": {json.dumps(quantized(library, model, RECIPES[name], True))}' for name in WEIGHTED]
-    print("{\n" + ",\n".join(rows) + "\n}")
+    models = []
+    for model, names in MODELS.items():
+        rows = [f'  "{name}": {json.dumps(quantized(library, args.data / model, name))}' for name in names]
+        models.append(f' "{model}": {{\n' + ",\n".join(rows) + "\n }")
+    print("{\n" + ",\n".join(models) + "\n}")
 
 
 if __name__ == "__main__":

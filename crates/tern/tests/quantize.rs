@@ -68,19 +68,28 @@ fn importance(source: &Checkpoint) -> ImportanceMatrix {
 }
 
 #[test]
-fn files_have_the_bytes_of_llama_cpp() {
-    let model = "smollm2-135m-instruct-q4_1.gguf";
+fn files_of_smollm2_have_the_bytes_of_llama_cpp() {
+    compare_with_llama_cpp("smollm2-135m-instruct-q4_1.gguf");
+}
+
+#[test]
+fn files_of_gemma_have_the_bytes_of_llama_cpp() {
+    compare_with_llama_cpp("gemma-3-270m-q4_k_m.gguf");
+}
+
+/// Quantizes the model in each recorded way.
+fn compare_with_llama_cpp(model: &str) {
     let path = std::env::var_os("TERN_TEST_DATA").map(|data| PathBuf::from(data).join(model));
     let Some(path) = path.filter(|path| path.exists()) else {
         println!("skipped: {model} is missing (TERN_TEST_DATA)");
         return;
     };
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/quantized.json");
-    let goldens: BTreeMap<String, Golden> =
+    let mut goldens: BTreeMap<String, BTreeMap<String, Golden>> =
         serde_json::from_str(&std::fs::read_to_string(goldens).unwrap()).unwrap();
     let source = Checkpoint::open(&path).unwrap();
     let importance = importance(&source);
-    for (name, want) in goldens {
+    for (name, want) in goldens.remove(model).unwrap() {
         let quantization = match name.strip_suffix("+imatrix") {
             Some(name) => Quantization { importance: Some(&importance), ..recipe(name) },
             None => recipe(&name),

@@ -1,6 +1,6 @@
 //! A tiny model on the reference backend: chunks, pages and other sequences change no token of it.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use proptest::prelude::*;
 use tern_engine::{
@@ -64,8 +64,14 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
     })
 }
 
-/// The reference as a backend that runs ahead; the device is lost after this many steps.
-struct Ahead(Reference, usize);
+/// The reference as a backend that runs ahead; the device is lost after this many steps. The program of each step is recorded.
+struct Ahead(Reference, usize, Arc<Mutex<Vec<Program>>>);
+
+impl Ahead {
+    fn new(steps: usize) -> Ahead {
+        Ahead(Reference::new(), steps, Arc::default())
+    }
+}
 
 impl Backend for Ahead {
     fn info(&self) -> DeviceInfo {
@@ -91,6 +97,7 @@ impl Backend for Ahead {
     fn submit(&mut self, program: Program, step: Step) -> Result<Ticket, BackendError> {
         let left = self.1.checked_sub(1);
         self.1 = left.ok_or_else(|| BackendError::DeviceLost("a step: misaligned address".into()))?;
+        self.2.lock().unwrap().push(program);
         self.0.submit(program, step)
     }
 
@@ -138,7 +145,7 @@ fn with_adapters(mut runner: GraphRunner) -> GraphRunner {
 
 /// One that does not run ahead, one that does, and one whose experts are on a second backend.
 fn runners(capacity: Capacity) -> [GraphRunner; 3] {
-    let ahead = Box::new(Ahead(Reference::new(), usize::MAX));
+    let ahead = Box::new(Ahead::new(usize::MAX));
     let (graph, tensors) = model();
     let host = HostExperts::new(Box::new(Reference::new()), Box::new(Reference::new()), graph, 1).unwrap();
     let on = |backend: Box<dyn Backend>| {
@@ -318,7 +325,7 @@ fn a_backend_that_loses_its_device_ends_the_engine() {
     let limits = Limits { max_seqs: 2, max_context: 16, max_waiting: 0, step_millis: 0 };
     let capacity =
         Capacity { pages: 8, page_len: 4, max_tokens: 4, max_outputs: 4, window: None, state: None };
-    let ahead = Box::new(Ahead(Reference::new(), 3));
+    let ahead = Box::new(Ahead::new(3));
     let runner = GraphRunner::new(ahead, graph, tensors.clone(), config(capacity), |_| ()).unwrap();
     let engine = Engine::start(Box::new(runner), limits).unwrap();
     let events: Vec<Event> = engine.generate(Request::new(vec![1, 2], 9)).unwrap().collect();
@@ -343,6 +350,32 @@ fn an_embedding_has_the_adapters_of_its_request() {
     let (plain, adapted) = (vector(&[], false), vector(&[0.0, 1.0], false));
     assert_ne!(plain, adapted);
     assert_eq!((vector(&[], true), vector(&[0.0, 1.0], true)), (plain, adapted));
+}
+
+#[test]
+fn steps_of_sequences_without_adapters_run_the_graph_without_them() {
+    let programs = |requests: &[&[f32]]| {
+        let backend = Ahead::new(usize::MAX);
+        let programs = backend.2.clone();
+        let (graph, tensors) = model();
+        let runner = GraphRunner::new(Box::new(backend), graph, tensors.clone(), config(CAPACITY), |_| ());
+        let scenario = |(i, scales): (usize, &&[f32])| {
+            let adapters = AdapterScales::new(scales);
+            Scenario::new(Request { adapters, ..Request::new(vec![5], 2 + 3 * i) })
+        };
+        let scenarios: Vec<Scenario> = requests.iter().enumerate().map(scenario).collect();
+        let limits = Limits { max_seqs: 3, max_context: 16, max_waiting: 3, step_millis: 0 };
+        run((limits, CAPACITY), &mut with_adapters(runner.unwrap()), &scenarios, &[8]).unwrap();
+        programs.lock().unwrap().clone()
+    };
+    let (plain, adapted) = (programs(&[&[], &[]]), programs(&[&[1.0], &[0.0, 1.0]]));
+    assert_ne!(plain[0], adapted[0]);
+    assert!(plain.iter().all(|step| *step == plain[0]) && adapted.iter().all(|step| *step == adapted[0]));
+    // the sequence with an adapter has two tokens, and the other one at least three steps without it
+    let mixed = programs(&[&[1.0], &[]]);
+    let count = |program| mixed.iter().filter(|step| **step == program).count();
+    assert_eq!(count(adapted[0]), 2, "{mixed:?}");
+    assert!(count(plain[0]) >= 3 && count(plain[0]) + 2 == mixed.len(), "{mixed:?}");
 }
 
 #[test]
