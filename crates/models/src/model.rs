@@ -36,6 +36,11 @@ impl Model {
         self.graph.nodes.iter().any(|node| matches!(node.op, Op::Route { .. }))
     }
 
+    /// Whether layers have matrices of state that tokens change.
+    pub fn has_recurrent_layers(&self) -> bool {
+        self.graph.nodes.iter().any(|node| matches!(node.op, Op::Delta { .. } | Op::Scan { .. }))
+    }
+
     /// Builds the graph from metadata and the names and shapes of the tensors.
     ///
     /// `context` is the longest sequence of this run; by default, the context the model was trained for.
