@@ -278,9 +278,7 @@ struct Reader {
         }
         for (int i = threadIdx.x % 32 * 32; i < a.heads; i += 32 * 32) prefetch(a.bias + i), prefetch(a.rate + i);
     }
-#endif
 
-#if RECURRENT
     // What a transform multiplies with.
     DEVICE void prefetch_factors(const TransformArgs& a) {
         for (int k = (threadIdx.x % 32 * BLOCKS + blockIdx.x) * 32; k < a.width; k += 32 * BLOCKS * 32) {

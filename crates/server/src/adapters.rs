@@ -7,9 +7,9 @@ use serde_json::Value;
 use tern::AdapterScales;
 
 use crate::error::{ApiError, Result};
-use crate::json::{JsonError, MAX_VALUES, Values};
+use crate::json::Values;
 use crate::model::ServedModel;
-use crate::params::Params;
+use crate::params::{Params, body_error};
 
 /// The largest factor on what an adapter adds.
 const MAX_SCALE: f64 = 1000.0;
@@ -36,10 +36,7 @@ impl DefaultAdapters {
 pub(crate) fn set_defaults(body: &[u8], served: &ServedModel) -> Result<()> {
     let bad = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
     let text = std::str::from_utf8(body).map_err(|e| bad(format!("the request body is not UTF-8: {e}")))?;
-    let value = Values::new().parse(text).map_err(|error| match error {
-        JsonError::TooMany => bad(format!("the request body has more than {MAX_VALUES} JSON values")),
-        JsonError::Syntax(error) => bad(format!("the request body is not valid JSON: {error}")),
-    })?;
+    let value = Values::new().parse(text).map_err(body_error)?;
     let Value::Array(list) = &value else {
         return Err(bad(format!("the request body must be {LIST}")));
     };

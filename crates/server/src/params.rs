@@ -47,6 +47,15 @@ pub(crate) struct Unparsed {
     pub(crate) unknown: UnknownParameters,
 }
 
+/// Why a body is no JSON.
+pub(crate) fn body_error(error: JsonError) -> ApiError {
+    let message = match error {
+        JsonError::TooMany => format!("the request body has more than {MAX_VALUES} JSON values"),
+        JsonError::Syntax(error) => format!("the request body is not valid JSON: {error}"),
+    };
+    ApiError::new(StatusCode::BAD_REQUEST, message)
+}
+
 impl Params {
     /// Parses a body.
     pub(crate) fn parse(body: &[u8], unparsed: Unparsed) -> Result<Params> {
@@ -54,13 +63,11 @@ impl Params {
         let mut input = serde_json::Deserializer::from_slice(body);
         let object = input.deserialize_map(Body { unparsed, values: &values });
         let object = object.and_then(|object| input.end().map(|()| object));
-        let bad = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
         object.map_err(|error| match values.error(error) {
-            JsonError::TooMany => bad(format!("the request body has more than {MAX_VALUES} JSON values")),
             JsonError::Syntax(error) if error.is_data() => {
-                bad("the request body must be a JSON object".into())
+                ApiError::new(StatusCode::BAD_REQUEST, "the request body must be a JSON object")
             }
-            JsonError::Syntax(error) => bad(format!("the request body is not valid JSON: {error}")),
+            error => body_error(error),
         })
     }
 

@@ -228,6 +228,14 @@ impl Import {
         self.set_types()
     }
 
+    /// Refuses the other value.
+    pub(super) fn want_bool(&self, key: &str, want: bool) -> Result<(), FormatError> {
+        match self.config.optional_bool(key)? {
+            Some(found) if found != want => Err(self.config.wrong(key, &want.to_string())),
+            _ => Ok(()),
+        }
+    }
+
     /// The number of types of tokens.
     pub(super) fn set_types(&mut self) -> Result<(), FormatError> {
         let types = self.config.optional_usize("type_vocab_size")?.unwrap_or(0);

@@ -94,11 +94,8 @@ pub(crate) static MAPLE: Family = Family {
     ]],
     prepare: |import| {
         import.want_text("hidden_act", "silu")?;
-        for (key, want) in [("use_bias", false), ("norm_topk_prob", true)] {
-            if import.config.optional_bool(key)?.is_some_and(|found| found != want) {
-                return Err(import.config.wrong(key, &want.to_string()));
-            }
-        }
+        import.want_bool("use_bias", false)?;
+        import.want_bool("norm_topk_prob", true)?;
         let layers = import.layers()?;
         let kinds = import.config.optional_strings("layer_types")?.unwrap_or_default();
         let known = |kind: &&str| ["sliding_attention", "full_attention"].contains(kind);

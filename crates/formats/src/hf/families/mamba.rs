@@ -2,13 +2,13 @@
 
 use super::super::family::Fix::Column;
 use super::super::family::Kind::{Float, OptionalUint, Uint};
-use super::super::family::{EXPERT_KEYS, Family, PAIRED_HEADS, fixed, key, rule};
+use super::super::family::{EXPERT_KEYS, Family, PAIRED_HEADS, Rule, fixed, key, rule};
 use super::super::import::{Import, shape_error};
 use super::dense::GRANITE_KEYS;
 use crate::{FormatError, Value};
 
 /// Tensors of Mamba-2 and Nemotron H.
-static MIXER_TENSORS: &[super::super::family::Rule] = &[
+static MIXER_TENSORS: &[Rule] = &[
     rule("embeddings", "token_embd"),
     rule("norm_f", "output_norm"),
     rule("layers.norm", "attn_norm"),

@@ -25,9 +25,7 @@ pub(crate) static NOMIC_BERT: Family = Family {
     tensors: &[FUSED_TENSORS, &[rule("layers.mlp.router.layer", "ffn_gate_inp")]],
     prepare: |import| {
         for key in ["prenorm", "use_rms_norm", "rotary_emb_interleaved"] {
-            if import.config.optional_bool(key)? == Some(true) {
-                return Err(import.config.wrong(key, "false"));
-            }
+            import.want_bool(key, false)?;
         }
         for key in ["rotary_scaling_factor", "rotary_emb_scale_base"] {
             if import.config.optional_f64(key)?.is_some() {
@@ -62,9 +60,7 @@ impl Import {
             return Err(config.wrong("activation_function", "gelu, as experts have it"));
         }
         for key in ["moe_normalize_expert_weights", "expert_choice_router"] {
-            if config.optional_bool(key)? == Some(true) {
-                return Err(config.wrong(key, "false"));
-            }
+            self.want_bool(key, false)?;
         }
         for (key, usual) in [("num_shared_experts", 0), ("ffn_div", 1)] {
             if config.optional_usize(key)?.is_some_and(|number| number != usual) {
