@@ -87,22 +87,25 @@ template <int D> struct Quads {
 DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(first, second, high ? 0x7632 : 0x5410); }
 
 // D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8; CAPPED: scores have a soft cap.
-// PARTIAL: floats of a split, as the host has allocated them; WORKSPACE: bytes of shared memory that it has reserved.
-template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct Attention {
-    static_assert(G <= MOST_QUERIES && WARPS >= OWNERS + 2 * MOST_NEW, "warps have one head each");
+// PARTIAL: floats of a split, as the host has allocated them; MOST_TAKERS: warps, or pairs of them, that share older keys at most;
+// WORKSPACE: bytes of shared memory that the host has reserved.
+template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WORKSPACE> struct Attention {
+    static_assert(G <= MOST_QUERIES && WARPS >= MOST_QUERIES + 2 * MOST_NEW, "warps have one head each");
+    static constexpr int AT_VALUES = WARPS - 2 * MOST_NEW, AT_KEYS = WARPS - MOST_NEW; // the first warps with values and keys of this step
     static constexpr int STEPS = (D + 31) / 32;
     // a warp has SPANS spans of 64 columns of the values; wide values are shared by two warps per slot
     static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64, TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
-    static constexpr int TAKERS = sharing(OWNERS / SHARERS); // slot i of a unit is for the SHARERS warps from i % TAKERS * SHARERS on
+    static constexpr int TAKERS = sharing(MOST_TAKERS); // slot i of a unit is for the SHARERS warps from i % TAKERS * SHARERS on
+    static_assert(TAKERS * SHARERS <= AT_KEYS, "the keys of this step have other warps");
     static constexpr bool EVEN = SPANS * 64 * SHARERS == V;
     static_assert(PARTIAL >= G * (V + 2) && PARTIAL % 4 == 0, "splits are written four floats at a time");
 
     struct alignas(16) Workspace {
-        float made[OWNERS + MOST_NEW][D]; // heads after the norm, before the rotation
+        float made[MOST_QUERIES + MOST_NEW][D]; // heads after the norm, before the rotation
         alignas(16) u16 q[G][D + 8];                  // scaled; the padding keeps rows in different banks
         u16 key[MOST_NEW][D], value[MOST_NEW][V];
         float2 tops[TAKERS + MOST_NEW][G]; // largest score and weight
-        alignas(16) float sums[TAKERS][G][V];
+        alignas(16) float sums[TAKERS][G * V + 8]; // the padding keeps takers in different banks
         Unit unit; // here and not in registers while keys are read
         int news, takers;
         int not_finite[MOST_NEW]; // whether the value is not finite
@@ -122,17 +125,20 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             most[0] = most[1] = -INFINITY, weight[0] = weight[1] = 0;
         }
 
-        // Adds the keys of a slot, the first of which is `key`; keys before `from` and from `end` on are masked.
-        DEVICE void add(const u8* slot, const Workspace& workspace, int key, int from, int end, float softcap) {
+        // Adds the keys of a slot, the first of which is `key`; keys before `from` and from `end` on are masked. Keys are multiplied in an
+        // order in which lanes that load together, of keys as of values, have rows of different fours (ring.cuh).
+        DEVICE void add(const u8* slot, const Workspace& workspace, int key, int from, int end, int padding, float softcap) {
             int lane = fixed_thread() % 32, g = lane / 4, q = lane % 4, mine = first_column() + 8 * g; // not held across phases
+            int four_keys = 8 * D + padding, four_values = 8 * V + padding; // bytes
+            int four = g / 2 ^ g % 2 * 2, row = g % 2;                      // of row g of the matrix unit; that of row g + 8 is two further
             float even[4] = {}, odd[4] = {};
 #pragma unroll
             for (int j = 0; j < STEPS; j++) { // columns may have any order that is the same for keys and queries
                 uint4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0}, query = {0, 0, 0, 0};
                 int k = 32 * j + 8 * q;
-                const u8* at = slot + (g * D + k) * 2;
+                const u8* at = slot + four * four_keys + (row * D + k) * 2;
                 if (D % 32 == 0 || k < D) {
-                    a = *(const uint4*)at, b = *(const uint4*)(at + 8 * D * 2);
+                    a = *(const uint4*)at, b = *(const uint4*)(at + 2 * D * 2);
                     if (G == 8 || g < G) query = *(const uint4*)(workspace.q[g] + k);
                 }
                 multiply(even, a.x, b.x, a.y, b.y, query.x, query.y);
@@ -144,7 +150,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             for (int i = 0; i < 4; i++) {
                 p[i] = even[i] + odd[i];
                 if (CAPPED) p[i] = soft_capped(p[i], softcap) * LOG2E;
-                int k = key + g + i / 2 * 8;
+                int k = key + four * 4 + row + i / 2 * 2;
                 if (!whole && (k < from || k >= end)) p[i] = -INFINITY;
             }
 #pragma unroll
@@ -163,14 +169,13 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
                 for (int t = 0; t < TILES; t++) sum[t][0] *= keep[0], sum[t][1] *= keep[1], sum[t][2] *= keep[0], sum[t][3] *= keep[1];
             }
             u32 b0 = transposed(to_half2<true>(p[0], p[1])), b1 = transposed(to_half2<true>(p[2], p[3])); // a NaN stays in `weight`
-            const u8* values = slot + KEYS * D * 2;
+            const u8* values = slot + KEYS / 4 * four_keys;
             // four of the lane's columns in span `b`, of its four keys
-            auto four = [&](uint2 (&v)[4], int b, int half) {
+            auto load = [&](uint2 (&v)[4], int b, int half) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    int k = 2 * q + i % 2 + i / 2 * 8;
                     v[i] = {0, 0}; // masked values must be finite too: all values in pages are
-                    if (EVEN || mine + 64 * b < V) v[i] = *(const uint2*)(values + (k * V + mine + 64 * b + 4 * half) * 2);
+                    if (EVEN || mine + 64 * b < V) v[i] = *(const uint2*)(values + (q ^ i % 2 * 2) * four_values + (i * V + mine + 64 * b + 4 * half) * 2);
                 }
             };
             auto column = [](const uint2 (&v)[4], int i, int t) { // of keys i and i + 1
@@ -181,13 +186,13 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
             for (int b = 0; b + 1 < SPANS; b += 2)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    four(low, b, half), four(high, b + 1, half);
+                    load(low, b, half), load(high, b + 1, half);
 #pragma unroll
                     for (int t = 0; t < 4; t++)
                         multiply(sum[b / 2 * 8 + half * 4 + t], column(low, 0, t), column(high, 0, t), column(low, 2, t), column(high, 2, t), b0, b1);
                 }
             if constexpr (SPANS % 2) {
-                four(low, SPANS - 1, 0), four(high, SPANS - 1, 1);
+                load(low, SPANS - 1, 0), load(high, SPANS - 1, 1);
 #pragma unroll
                 for (int t = 0; t < 4; t++)
                     multiply(sum[TILES - 4 + t], column(low, 0, t), column(high, 0, t), column(low, 2, t), column(high, 2, t), b0, b1);
@@ -203,7 +208,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
                 int h = 2 * q + c;
                 if (h >= G) continue;
                 if (g == 0) workspace.tops[taker][h] = {most[c], weight[c]};
-                float* to = workspace.sums[taker][h] + mine;
+                float* to = workspace.sums[taker] + h * V + mine;
                 auto put = [&](int column, int tile, int i) { // four columns, of four tiles
                     if (EVEN || mine + column < V) *(float4*)(to + column) = {sum[tile][i], sum[tile + 1][i], sum[tile + 2][i], sum[tile + 3][i]};
                 };
@@ -220,37 +225,33 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
     // Heads of a unit: its queries and, in the last split, this step's keys and values of its sequence, of which the token's
     // own are stored in the page.
     static DEVICE void make_heads(const AttendArgs& a, const Info& info, const Unit& u, int news, const float2* turns, Workspace& workspace) {
-        int warp = threadIdx.x / 32, made = (warp - OWNERS) % MOST_NEW;
-        if (warp < G) {
-            if (SINKS && a.sinks && threadIdx.x % 32 == 0) workspace.sinks[warp] = a.sinks[(u.kv_head * a.groups + u.group) * G + warp] * LOG2E;
-            Quads<D> q;
-            q.make(a.q, u.token, (u.kv_head * a.groups + u.group) * G + warp, info.epoch, a, turns + u.token * MOST_PAIRS, workspace.made[warp]);
-            float scale = scale_at(a, info.position[u.token]);
-            q.store(workspace.q[warp], CAPPED ? scale : scale * LOG2E);
-        } else if (warp >= OWNERS && made < news) {
-            int token = u.token - (news - 1) + made;
-            bool own = token == u.token && u.group == 0;
-            long slot = own ? slot_of(a, info.pages_of(a, token), info.position[token], u.kv_head) : 0;
-            if (warp < OWNERS + MOST_NEW) {
-                Quads<D> k;
-                k.make(a.k, token, u.kv_head, info.epoch, a, turns + token * MOST_PAIRS, workspace.made[warp]);
-                k.store(workspace.key[made], 1);
-                if (own) k.store(a.keys + slot * D, 1);
-            } else {
-                Quads<V> v;
-                v.take(row_of(a.v, token) + u.kv_head * V, a.v.mask, info.epoch);
-                v.store(workspace.value[made], 1);
-                if (own) v.template store<true>(a.values + slot * V, 1);
-                bool finite = v.all_finite();
-                if (threadIdx.x % 32 == 0) workspace.not_finite[made] = !finite;
-            }
+        int warp = threadIdx.x / 32, made = (warp - AT_VALUES) % MOST_NEW;
+        bool query = warp < G, is_new = warp >= AT_VALUES && made < news;
+        int token = query ? u.token : u.token - (news - 1) + made, head = (u.kv_head * a.groups + u.group) * G + warp; // of a query
+        bool own = is_new && token == u.token && u.group == 0;
+        u32 page = own ? info.pages_of(a, token)[info.position[token] / PAGE_LEN] : 0; // loaded meanwhile
+        auto slot = [&]() { return slot_in(a, page, info.position[token], u.kv_head); };
+        if (query || (is_new && warp >= AT_KEYS)) { // the same code for queries and keys
+            if (SINKS && query && a.sinks && threadIdx.x % 32 == 0) workspace.sinks[warp] = a.sinks[head] * LOG2E;
+            Quads<D> x;
+            x.make(query ? a.q : a.k, token, query ? head : u.kv_head, info.epoch, a, turns + token * MOST_PAIRS, workspace.made[query ? warp : MOST_QUERIES + made]);
+            float scale = CAPPED ? 1.f : LOG2E;
+            x.store(query ? workspace.q[warp] : workspace.key[made], query ? scale_at(a, info.position[token]) * scale : 1.f);
+            if (own) x.store(a.keys + slot() * D, 1);
+        } else if (is_new) {
+            Quads<V> v;
+            v.take(row_of(a.v, token) + u.kv_head * V, a.v.mask, info.epoch);
+            v.store(workspace.value[made], 1);
+            if (own) v.template store<true>(a.values + slot() * V, 1);
+            bool finite = v.all_finite();
+            if (threadIdx.x % 32 == 0) workspace.not_finite[made] = !finite;
         }
     }
 
     // Scores of a key of this step, by the warp that computed it. Values in pages are finite, since masked keys multiply them
     // by zero: if a value is not finite, its key becomes NaN instead.
     static DEVICE void score_new(const AttendArgs& a, const Info& info, bool seen, Workspace& workspace) {
-        int lane = threadIdx.x % 32, made = threadIdx.x / 32 - OWNERS;
+        int lane = threadIdx.x % 32, made = threadIdx.x / 32 - AT_KEYS;
         if (workspace.not_finite[made] && made == workspace.news - 1 && workspace.unit.group == 0 && lane == 0)
             a.keys[slot_of(a, info.pages_of(a, workspace.unit.token), info.position[workspace.unit.token], workspace.unit.kv_head) * D] = 0x7fff;
         float scores[G] = {};
@@ -297,6 +298,19 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
         top = {most, weight};
     }
 
+    // Combines the results of four neighbouring lanes.
+    static DEVICE void combine_lanes(float2& top, float4& value) {
+        float most = top.x;
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
+        float keep = top.x == -INFINITY ? 0.f : exp2_fast(top.x - most), all[5] = {top.y * keep, value.x * keep, value.y * keep, value.z * keep, value.w * keep};
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+            for (float& x : all) x += __shfl_xor_sync(0xffffffff, x, step);
+        top = {most, all[0]}, value = {all[1], all[2], all[3], all[4]};
+    }
+
     // Combines the results of the block's warps, and those of all splits if there are several.
     static DEVICE void finish(const AttendArgs& a, u32 epoch, Workspace& workspace) {
         Unit u = workspace.unit;
@@ -317,18 +331,23 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
                 store_tagged4(y + i, {four[0], four[1], four[2], four[3]}, a.y.mask, epoch);
             }
         };
-        for (int i = threadIdx.x * 4; i < G * V; i += THREADS * 4) {
-            int h = i / V, d = i % V;
+        constexpr int SHARES = TAKERS + (TOKENS_AT_ONCE == 1 ? 1 : MOST_NEW), QUADS_OF_WARP = 8;
+        int lane = threadIdx.x % 32, part = lane % 4; // four lanes share the results of four columns
+        for (int first = threadIdx.x / 32 * QUADS_OF_WARP; first < G * V / 4; first += WARPS * QUADS_OF_WARP) {
+            int i = min(first + lane / 4, G * V / 4 - 1) * 4, h = i / V, d = i % V;
+            bool writes = part == 0 && first + lane / 4 < G * V / 4;
             float2 top;
             float4 value;
             // results of older keys, and this step's keys, whose sums are their values
-            auto there = [&](int n) { return n < TAKERS ? n < takers : n < TAKERS + news; };
+            auto there = [&](int n) { return part + 4 * n < TAKERS ? part + 4 * n < takers : part + 4 * n < TAKERS + news; };
             auto sums = [&](int n) {
-                if (n < TAKERS) return *(const float4*)(workspace.sums[n][h] + d);
-                uint2 v = *(const uint2*)(workspace.value[n - TAKERS] + d);
+                if (part + 4 * n < TAKERS) return *(const float4*)(workspace.sums[part + 4 * n] + i);
+                uint2 v = *(const uint2*)(workspace.value[part + 4 * n - TAKERS] + d);
                 return float4{low_half(v.x), high_half(v.x), low_half(v.y), high_half(v.y)};
             };
-            combine(TAKERS + (TOKENS_AT_ONCE == 1 ? 1 : MOST_NEW), there, [&](int n) { return workspace.tops[n][h]; }, sums, top, value);
+            combine((SHARES + 3) / 4, there, [&](int n) { return workspace.tops[part + 4 * n][h]; }, sums, top, value);
+            combine_lanes(top, value);
+            if (!writes) continue;
             if (u.splits == 1) {
                 write(i, top, value);
             } else {
@@ -372,13 +391,14 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int WORKSPACE> struct A
                 Result result;
                 result.clear();
                 Ring mine = ring.ahead(taker);
+                int padding = u.padding();
                 for (int i = taker; i < slots; i += TAKERS, mine = mine.ahead(TAKERS)) {
-                    result.add(mine.wait(), workspace, workspace.unit.begin + i * KEYS, workspace.unit.from, workspace.unit.end, a.softcap);
+                    result.add(mine.wait(), workspace, workspace.unit.begin + i * KEYS, workspace.unit.from, workspace.unit.end, padding, a.softcap);
                     mine.release_for(WARPS / SHARERS);
                 }
                 result.store(workspace, taker);
-            } else if (warp >= OWNERS && warp - OWNERS < news) {
-                score_new(a, info, info.first[u.token] + warp - OWNERS >= u.from, workspace);
+            } else if (warp >= AT_KEYS && warp - AT_KEYS < news) {
+                score_new(a, info, info.first[u.token] + warp - AT_KEYS >= u.from, workspace);
             }
             ring.skip(slots);
             sync_threads<THREADS>();

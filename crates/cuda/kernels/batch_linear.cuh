@@ -71,7 +71,8 @@ template <class L> DEVICE void find_factors(const LinearArgs& a, const Info& inf
 // A lane's operands of x: those of the warp's chunks in registers if they are few, or else of a round and the next one.
 template <class L> struct Fragments {
     typedef typename L::A::F F;
-    static constexpr bool PLACED = TWO_COLUMNS && L::ALIKE && F::PLACED;
+    // converting x pays if several tiles are multiplied with it
+    static constexpr bool PLACED = TWO_COLUMNS && L::ALIKE && F::PLACED && (L::SHARE + 1) * L::EACH > 2;
     static constexpr bool REGISTERS = L::ROUNDS <= 2, STAGED = !REGISTERS && L::STAGE;
     static constexpr int PIECES = FRAGMENT_CHUNK * 2 / 16; // of 16 bytes, of a chunk
     // Slots of a tile whose code is repeated: few, since loading code takes time, and such that it is known whether a round is even.
@@ -79,7 +80,8 @@ template <class L> struct Fragments {
     const uint4* from; // of the warp's first chunk
     bool real;         // whether the lane has a token
     u32 tags;
-    Awaited<4, 4 * 32> b[2]; // of even and odd rounds
+    // of even and odd rounds: pieces of 16 bytes; PLACED, those that the lane converts
+    Awaited<PLACED ? 2 : 4, 4 * 32 * (PLACED ? PlacedPieces<F>::STEP : 1)> b[2];
     PlacedX integers[2];     // the same, PLACED
 
     DEVICE bool has(int round) const { return real && (L::FULL || round * WARPS + (int)threadIdx.x / 32 < L::CHUNKS); }
@@ -104,6 +106,7 @@ template <class L> struct Fragments {
         real = row < rows, tags = half_tags(info.epoch);
         int token = real && L::GATHER ? info.output_row[row] : row;
         from = (const uint4*)a.passed.x + warp * PIECES + token * 4 + lane % 4;
+        if (PLACED) from += PlacedPieces<F>::first_piece(lane) * 32;
         fetch(0);
         if (REGISTERS && L::ROUNDS > 1) fetch(1);
         if constexpr (STAGED) { // a warp uses only what it has copied itself
@@ -181,7 +184,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
             if (round >= L::ROUNDS || (!L::FULL && round * WARPS + warp >= L::CHUNKS)) break;
             x.prepare(round);
             auto record = [&](int n) { return slot[n] + i * WARPS * F::BYTES; };
-            const u32(&b)[16] = x.b[round % 2].bits;
+            const auto& b = x.b[round % 2].bits; // unless PLACED
             auto step = [&](const RowHalves<F>& first, const RowHalves<F>& second, float (&c)[2][4], int t) {
                 u32 w[4];
                 first.pairs(w[0], w[2], t), second.pairs(w[1], w[3], t);
@@ -293,8 +296,10 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     Fragments<L> x(a, info, rows, m, lane, warp);
     Early<L> early = {{0}, 0};
     if (units > 0) early = load_early<L>(a, thread, 0, min(units, HELD_TILES / L::EACH), rows);
-    if (L::NORM) find_factors<L>(a, info, m); // every block needs them later
+    // every block needs the factors later; they are found while x is on its way, or after x if it is not converted
+    if (L::NORM && Fragments<L>::PLACED) find_factors<L>(a, info, m);
     x.wait_for_registers();
+    if (L::NORM && !Fragments<L>::PLACED) find_factors<L>(a, info, m);
     float* mine = m.shares + warp * WARP_SHARE;
     for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
         int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;

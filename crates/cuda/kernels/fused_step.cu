@@ -2,7 +2,8 @@
 // that they read (tagged.cuh); a grid barrier precedes phases whose values have no tags.
 //
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head, query
-// heads of a unit, whether scores have a soft cap, floats of a split, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
+// heads of a unit, whether scores have a soft cap, floats of a split, warps that
+// share older keys at most, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
 // slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written
 // together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase chooses experts), SINKS and WINDOWS (whether
 // attention has them), RECURRENT and STATE_ROWS (step_recurrent.cuh), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).

@@ -48,6 +48,14 @@ DEVICE float activate(int act, float gate, float up, float limit) {
     return act == SWIGLU_OAI ? silu(gate, 1.702f) * (up + 1.f) : silu(gate, 1.f) * up;
 }
 
+// The same with an activation that is known at run time: the code of rare ones is long, and is not repeated for every value.
+APART float rare_activation(int act, float gate, float up, float limit) { return activate(act, gate, up, limit); }
+DEVICE float activate_any(int act, float gate, float up, float limit) {
+    if (act == SILU) return activate(SILU, gate, up, limit);
+    if (act == SIGMOID) return activate(SIGMOID, gate, up, limit);
+    return rare_activation(act, gate, up, limit);
+}
+
 // Infinities stay infinite or become NaN: they must not become numbers.
 DEVICE float soft_capped(float x, float cap) { return cap * tanhf(x / cap) + x * 0.f; }
 

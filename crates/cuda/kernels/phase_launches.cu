@@ -71,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) run_small_phase(const __grid_constant__ PhaseArgs p) {
     __shared__ float scratch[PHASE_WARPS * FLOAT_SHARES];
     begin_next_launch();
+    if (p.phase.kind == FLOAT_LINEAR) prefetch_weights(p.phase.float_linear);
     wait_for_launches();
     small_phase<PHASE_THREADS>(p.phase, p.inputs, 0, scratch, blockIdx.x, gridDim.x);
 }

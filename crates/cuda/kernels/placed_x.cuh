@@ -15,33 +15,43 @@ struct PlacedX {
     float by, sum; // see multiply_placed: of the token that the lane has sums of
 };
 
-// The lane's halves of token g / 2 become its operands: of even g the high bytes, of odd g the low ones.
-template <class F> DEVICE PlacedX placed_x(const u32 (&x)[16], int lane) {
+// Words of 16 bytes of a lane of x_fragments.cuh are pieces; a lane has two of the four pieces of its token, from `first_piece` on: the lanes of
+// even g and of odd g convert half of the columns each.
+template <class F> struct PlacedPieces {
+    static constexpr int STEP = F::SIGNS ? 2 : 1; // to the second one
+    static DEVICE int first_piece(int lane) { return lane / 4 % 2 * (F::SIGNS ? 1 : 2); }
+};
+
+// A lane's halves of token g / 2 become its operands: of even g the high bytes, of odd g the low ones.
+template <class F> DEVICE PlacedX placed_x(const u32 (&x)[8], int lane) {
     constexpr u32 MAGIC = 0x66006600, LESS = 0xe600e600; // 1536: halves from here on are integers
     constexpr int LARGEST = 1 << Places<F>::power(Places<F>::PER / 2 - 1);
     PlacedX result;
     u32 most2 = 0;
 #pragma unroll
-    for (int i = 0; i < 16; i++) most2 = larger_magnitude2(most2, x[i]);
-    most2 = larger_magnitude2(most2, __shfl_xor_sync(0xffffffff, most2, 1));
-    most2 = larger_magnitude2(most2, __shfl_xor_sync(0xffffffff, most2, 2));
+    for (int i = 0; i < 8; i++) most2 = larger_magnitude2(most2, x[i]);
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) most2 = larger_magnitude2(most2, __shfl_xor_sync(0xffffffff, most2, step));
     float most = larger_magnitude(low_half(most2), high_half(most2));
     // a number that is not finite makes the scale so
     float factor = most < INFINITY && most > 0 ? fminf(HIGH_MOST / LARGEST * reciprocal(most), 65504.f / LARGEST) : 0.f;
     u32 factors = to_half2<true>(factor, factor);
     float rounded = low_half(factors), scale = rounded > 0 ? reciprocal(rounded) : most;
     bool low = lane / 4 % 2;
-    auto integers = [&](u32 halves, u32 by) {
+    auto integers = [&](u32 halves, u32 by, u32& lower) { // returns the high ones
         u32 high = half2_fma(halves, by, MAGIC);
         u32 rest = half2_fma(halves, by, half2_add(high, LESS) ^ 0x80008000u);
-        u32 lower = half2_fma(rest, 0x5bf05bf0u, MAGIC); // times 254
-        return low ? lower : high;
+        lower = half2_fma(rest, 0x5bf05bf0u, MAGIC); // times 254
+        return high;
     };
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < 4; j++) { // of even g; of odd g j + 4, which has the same power of two
+        static_assert(Places<F>::power(0) == Places<F>::power(4) && Places<F>::power(3) == Places<F>::power(7), "both halves have the same powers");
         u32 by = half2_mul(factors, 0x3c003c00u + 0x04000400u * Places<F>::power(j)); // times the power of two
-        u32 first = integers(x[F::SIGNS ? j : 2 * j], by), second = integers(x[F::SIGNS ? 8 + j : 2 * j + 1], by);
-        result.b[j] = __byte_perm(first, second, 0x6240);
+        u32 lower[2], first = integers(x[F::SIGNS ? j : 2 * j], by, lower[0]), second = integers(x[F::SIGNS ? 4 + j : 2 * j + 1], by, lower[1]);
+        u32 highs = __byte_perm(first, second, 0x6240), lows = __byte_perm(lower[0], lower[1], 0x6240);
+        u32 other = __shfl_xor_sync(0xffffffff, low ? highs : lows, 4);
+        result.b[j] = low ? other : highs, result.b[j + 4] = low ? lows : other;
     }
     int all[2];
     Places<F>::template sums<PLACED_HIGH>(all, result.b, [](int, int) { return 0x01010101u * (F::SIGNS ? 0xff : 0x55); });

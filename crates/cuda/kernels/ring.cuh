@@ -93,6 +93,10 @@ struct Unit {
     int begin, end; // of the split; it begins at a multiple of KEYS
 
     DEVICE int slots() const { return max(0, end - begin + KEYS - 1) / KEYS; }
+
+    // Bytes between four rows and the next four in a slot, so that they are in different banks (attend.cuh). Of many keys, copies of whole
+    // slots count more.
+    DEVICE int padding() const { return slots() <= PADDED_SLOTS ? ROWS_PADDING : 0; }
 };
 
 // a / b for numbers that are far smaller than 2^22.
@@ -164,7 +168,7 @@ struct Reader {
     DEVICE void advance(int slots) { ring = ring.ahead(slots), filled += slots; }
 
     // Fills `count` slots, at most SLOTS and 32; lane i has the addresses of the i-th: up to two pieces.
-    DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more, int more_bytes) {
+    DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more = nullptr, int more_bytes = 0) {
         int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
         Ring mine = ring.ahead(lane % SLOTS);
@@ -214,7 +218,7 @@ struct Reader {
             int tile, piece, i = L::tile_of_slot(min(n + lane, slots - 1), piece), part = L::find(i, tile), chunk = piece * L::PER_SLOT * WARPS;
             int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::PER_SLOT * WARPS) * record;
             if (L::USED > 0) tile += choice_of_step().expert[L::chosen_of(i)] * a.part[part].expert_tiles;
-            fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes, nullptr, 0);
+            fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes);
         }
     }
 
@@ -297,22 +301,49 @@ struct Reader {
     }
 #endif
 
+    // Fills a slot with keys and values from a row of the pages on: a lane has four neighbouring rows of either.
+    DEVICE void fill_padded(const AttendArgs& a, long row) {
+        constexpr int FOURS = KEYS / 4;
+        int lane = threadIdx.x % 32, four = lane % FOURS;
+        bool values = lane >= FOURS;
+        int columns = values ? a.v_dim : a.head_dim, bytes = 4 * columns * 2;
+        const u16* from = (values ? a.values : a.keys) + (row + four * 4) * columns;
+        u8* to = ring.slot() + (values ? FOURS * (8 * a.head_dim + ROWS_PADDING) : 0) + four * (bytes + ROWS_PADDING);
+        wait_to_fill(ring, filled, KEYS_FLYING);
+#if __CUDA_ARCH__ >= 900
+        if (lane == 0) ring.full().expect(KEYS * (a.head_dim + a.v_dim) * 2);
+        __syncwarp();
+        if (lane < 2 * FOURS) ring.full().copy(to, from, bytes);
+#else
+        for (int i = 0; i < 2 * FOURS; i++) { // the whole warp copies
+            u8* there = (u8*)__shfl_sync(0xffffffff, (u64)to, i);
+            ring.full().copy(there, (const void*)__shfl_sync(0xffffffff, (u64)from, i), __shfl_sync(0xffffffff, bytes, i));
+        }
+        ring.full().copied();
+#endif
+        advance(1);
+    }
+
     DEVICE void read_keys(const AttendArgs& a, const Info& info) {
         Unit u;
         int lane = threadIdx.x % 32;
         for (Units units; units.next(u, a, info);) {
             const u32* pages = info.pages_of(a, u.token);
-            auto page = [&](int n) { // of the lane's slot
+            auto row = [&](int n) { // of the lane's slot
                 int key = u.begin + (n + lane) * KEYS;
-                return key < u.end ? pages[key / PAGE_LEN] : 0;
+                return slot_in(a, key < u.end ? pages[key / PAGE_LEN] : 0, key, u.kv_head);
             };
-            u32 next = page(0);
+            long next = row(0);
+            if (u.padding()) {
+                static_assert(PADDED_SLOTS <= 32, "a lane per slot");
+#pragma unroll 1
+                for (int n = 0; n < u.slots(); n++) fill_padded(a, __shfl_sync(0xffffffff, next, n));
+                continue;
+            }
             for (int n = 0; n < u.slots(); n += AT_ONCE) {
-                u32 now = next;
-                next = page(n + AT_ONCE);
-                int key = u.begin + (n + lane) * KEYS;
-                long slot = slot_in(a, now, key, u.kv_head);
-                fill(min(AT_ONCE, u.slots() - n), KEYS_FLYING, a.keys + slot * a.head_dim, KEYS * a.head_dim * 2, a.values + slot * a.v_dim, KEYS * a.v_dim * 2);
+                long now = next;
+                next = row(n + AT_ONCE);
+                fill(min(AT_ONCE, u.slots() - n), KEYS_FLYING, a.keys + now * a.head_dim, KEYS * a.head_dim * 2, a.values + now * a.v_dim, KEYS * a.v_dim * 2);
             }
         }
     }

@@ -167,6 +167,12 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
     }
 }
 
+// What a launch reads of its first rows, before it waits for others.
+DEVICE void prefetch_weights(const FloatLinearArgs& a) {
+    int row = 2 * blockIdx.x, rows = min(2, a.rows - row);
+    for (int i = threadIdx.x * 32; a.kind == F32 && !a.experts.used && i < rows * a.cols; i += PHASE_THREADS * 32) prefetch((const float*)a.w + (long)row * a.cols + i);
+}
+
 // A block has two rows for four tokens, or a warp four rows for eight if there are many tokens. A fused step has few tokens and no
 // experts.
 template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
@@ -188,7 +194,7 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
         float_rows<1, 1>(one, row, token, token + 1);
     }
     if (e.used > 0) return;
-    if (tokens < 256) { // few products: all warps of a block share them
+    if (tokens < FEW_TOKENS) { // few products: all warps of a block share them
         int pairs = (a.rows + 1) / 2;
         for (int i = c.block; i < pairs * ((tokens + 3) / 4); i += c.blocks) float_rows<2, 4, true>(a, i % pairs * 2, i / pairs * 4, tokens, c.scratch);
         return;
@@ -282,12 +288,12 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
                 continue;
             }
         }
-        if (e.what < ADD) y = activate(e.what, x, other, e.by);
+        if (e.what < ADD) y = activate_any(e.what, x, other, e.by);
         else if (e.what == ADD) y = x + other;
         else if (e.what == SCALE) y = x * e.by;
         else if (e.what == SOFTCAP) y = soft_capped(x, e.by);
         else if (e.what == GATE_ROWS) y = activate(SIGMOID, other, x, 0.f);
-        else y = activate(e.what == APPLY_GELU ? GELU : GELU_TANH, x, 1.f, 0.f);
+        else y = activate_any(e.what == APPLY_GELU ? GELU : GELU_TANH, x, 1.f, 0.f);
         e.y.at[row * e.y.stride + k] = y;
     }
 }

@@ -61,8 +61,8 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
         if (a.block && !a.inverse && has) apply(a.signs + column % a.group_width);
         if (a.act && warp < pieces) { // a factor of x
             float4 gate = awaited_floats4(a.gate.at + gate_column(a, from), a.gate.mask, epoch);
-            by[0] *= activate(a.act - 1, gate.x, 1.f, 0.f), by[1] *= activate(a.act - 1, gate.y, 1.f, 0.f);
-            by[2] *= activate(a.act - 1, gate.z, 1.f, 0.f), by[3] *= activate(a.act - 1, gate.w, 1.f, 0.f);
+            by[0] *= activate_any(a.act - 1, gate.x, 1.f, 0.f), by[1] *= activate_any(a.act - 1, gate.y, 1.f, 0.f);
+            by[2] *= activate_any(a.act - 1, gate.z, 1.f, 0.f), by[3] *= activate_any(a.act - 1, gate.w, 1.f, 0.f);
         }
         float sign = 1;
         int to = a.inverse && result < a.width ? place_of(a, result) : result;

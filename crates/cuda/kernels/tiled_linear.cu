@@ -1,4 +1,4 @@
-// A linear phase for many tokens. Defined by the host: FORMAT (an index of FORMATS), TILE_TOKENS, GATE (whether it is gated),
+// A linear phase for many tokens. Defined by the host: FORMAT (an index of FORMATS), TILE_TOKENS, GATE (0, or 1 + the activation of a gated one),
 // OF_EXPERTS (whether it is of experts), ROW_WARPS (warps that multiply), BLOCKS_PER_PROCESSOR.
 
 typedef TiledLinear<FormatOf<FORMAT>::Is, TILE_TOKENS, GATE, OF_EXPERTS> Linear;

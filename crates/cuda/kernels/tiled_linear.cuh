@@ -102,7 +102,8 @@ template <class F, int N> struct Stages {
 // A tile: 128 rows of a part, or 64 of two, and N tokens.
 struct LinearTile { int part, rows, first_token, end_token, expert; }; // rows: the first one, in records
 
-template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
+// GATED: 0, or 1 + the activation.
+template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     // Whether a gated tile is written through shared memory.
     static constexpr bool STAGED = GATED && N >= STAGED_TOKENS;
     static constexpr int RECORDS = GATED ? ROW_WARPS / 2 : ROW_WARPS; // of a part in a tile
@@ -113,7 +114,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     const TiledArgs& m;
     int rows; // of x
     int row_tiles, token_tiles;
-    int rank, splits, chunk_begin, chunk_end;
+    int rank, splits, shift, chunk_begin, chunk_end; // splits: 1, 2 or 4, which is 1 << shift
     Gate *full, *empty;
     Gate* received;      // the sums of the other blocks of the cluster
     float* norm_factors; // [token]: on the sums of x that was passed before its norm
@@ -136,8 +137,8 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
             rows = rows_of(m.inputs, a.outputs_only);
             token_tiles = (rows + N - 1) / N;
         }
-        splits = m.splits, rank = blockIdx.x & splits - 1;
-        chunk_begin = a.chunks * rank / splits, chunk_end = a.chunks * (rank + 1) / splits;
+        splits = m.splits, shift = splits >> 1, rank = blockIdx.x & splits - 1;
+        chunk_begin = a.chunks * rank >> shift, chunk_end = a.chunks * (rank + 1) >> shift;
         full = (Gate*)(tiled_shared + m.stages * STAGE), empty = full + m.stages;
         received = empty + m.stages;
         sums_of_ranks = (float4*)(received + 2);
@@ -148,10 +149,9 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     DEVICE int tiles() const { return row_tiles * token_tiles; }
 
     DEVICE LinearTile tile(int index) const {
-        int row = index / token_tiles, part = m.first_part;
+        int row = token_tiles == 1 ? index : index / token_tiles, n = token_tiles == 1 ? 0 : index % token_tiles, part = m.first_part;
         if (!GATED)
             while (row >= tiles_of(part)) row -= tiles_of(part++);
-        int n = index % token_tiles;
         if constexpr (EXPERTS) {
             uint4 t = load_words4((const ExpertTile*)(m.tiles + 4) + n);
             return {part, row * RECORDS, (int)t.y, (int)t.z, (int)t.x};
@@ -179,7 +179,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     // are waited for.
     DEVICE void produce() {
         [[maybe_unused]] int lane = threadIdx.x % 32;
-        int first = blockIdx.x / splits, step = gridDim.x / splits;
+        int first = blockIdx.x >> shift, step = gridDim.x >> shift;
         int total = tiles(), stages = (chunk_end - chunk_begin + S::CHUNKS - 1) / S::CHUNKS, early = 0;
         auto copy_records = [&](const LinearTile& t, int chunk) {
             int count = min(S::CHUNKS, chunk_end - chunk), bytes = count * F::BYTES;
@@ -270,12 +270,12 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
         wait_for_launches();
         if (NORMS && m.norms.x_squares) find_factors(thread);
-        for (int index = blockIdx.x / splits; index < tiles(); index += gridDim.x / splits) {
+        for (int index = blockIdx.x >> shift; index < tiles(); index += gridDim.x >> shift) {
+            LinearTile t = tile(index);
             Sums<N> sums;
             sums.clear();
             multiply_chunks(sums, lane, warp);
             sums.finish();
-            LinearTile t = tile(index);
             if (adds_sums()) {
                 if constexpr (SPLITS) add_sums(t, sums, thread, lane, warp);
             } else if (STAGED && m.y_half.at) {
@@ -345,7 +345,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         const LinearArgs& a = m.linear;
         if (row >= a.part[0].rows) return 0.f;
         float factor = x_factor(token);
-        return activate(a.gated - 1, finished(a.part[0], gate, factor, row, expert), finished(a.part[1], other, factor, row, expert), a.limit) * m.y_factor;
+        return activate(GATED - 1, finished(a.part[0], gate, factor, row, expert), finished(a.part[1], other, factor, row, expert), a.limit) * m.y_factor;
     }
 
     // Staged halves to their places in tiles of x: four positions at a time.
@@ -447,7 +447,6 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
     // The blocks of a cluster add their sums: each those of some groups of eight tokens, which the others send it.
     DEVICE void add_sums(const LinearTile& t, Sums<N>& sums, int thread, int lane, int warp) {
         constexpr int AT_ONCE = COLUMNS < 8 ? 1 : 2; // what is added is loaded for some groups together
-        int shift = splits >> 1; // splits are 1, 2 or 4
         auto place = [&](int j) { return sums_of_ranks + ((j >> shift) * ROW_WARPS + warp << shift) * 32 + lane; };
 #if __CUDA_ARCH__ >= 900
         if (splits > 1) {
@@ -530,7 +529,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0 && splits > 1) { // the groups that this block adds
             received->open(1);
-            received->expect((COLUMNS - rank + splits - 1) / splits * (splits - 1) * ROW_WARPS * 512);
+            received->expect((COLUMNS - rank + splits - 1 >> shift) * (splits - 1) * ROW_WARPS * 512);
         }
         __syncthreads();
         if (splits > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -546,7 +545,7 @@ template <class F, int N, bool GATED, bool EXPERTS> struct TiledLinear {
         }
 #if __CUDA_ARCH__ >= 900
         // those that have not waited yet: a block of a cluster without a tile, and the copying warps
-        if (splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)blockIdx.x / splits >= tiles())) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+        if (splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)(blockIdx.x >> shift) >= tiles())) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
     }
 };

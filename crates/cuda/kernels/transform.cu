@@ -43,11 +43,24 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
         }
     };
     load_constants(blockIdx.y * SPAN + thread * 8);
-    wait_for_launches();
-    if (row >= rows_of(p.inputs, a.outputs_only)) return;
+    // the host wrote the inputs: there is no kernel to wait for
+    if (row >= rows_of(p.inputs, a.outputs_only)) return wait_for_launches();
     const float* x = row_of(a.x, a.gather ? output_row(p.inputs, row) : row);
     const float* gate = row_of(a.gate, row);
-    float whole = 1;
+    wait_for_launches();
+    float whole = 1, v[8] = {}, g[8];
+    auto load_values = [&](int first) {
+        if (!a.wide) return;
+        if (first >= a.width) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[i] = 0;
+            return;
+        }
+        int from = a.inverse ? first : place_of(a, first);
+        load8(v, x + from);
+        if (a.act) load8(g, gate + gate_column(a, from));
+    };
+    load_values(blockIdx.y * SPAN + thread * 8);
     if (has_norm && of_row) {
         float sum = 0;
         if (a.wide) {
@@ -57,6 +70,7 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
                 sum += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
             }
         } else {
+#pragma unroll 1
             for (int k = thread; k < a.width; k += TRANSFORM_THREADS) {
                 float v = load_float(x + k);
                 sum += v * v;
@@ -65,18 +79,19 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
         whole = norm_factor(block_sum<TRANSFORM_THREADS>(sum, scratch), a.width, a.norm.eps);
     }
     for (int begin = blockIdx.y * SPAN; begin < a.width; begin += gridDim.y * SPAN) {
-        float v[8] = {};
         int first = begin + thread * 8;
-        if (begin != blockIdx.y * SPAN) load_constants(first);
+        if (begin != blockIdx.y * SPAN) {
+            __syncthreads(); // the last span is read
+            load_constants(first), load_values(first);
+        }
         if (a.wide) {
             bool has = first < a.width;
-            int from = a.inverse || !has ? first : place_of(a, first);
-            if (has) load8(v, x + from);
             float factor = whole;
             if (has_norm && !of_row) {
                 float sum = 0;
 #pragma unroll
                 for (int i = 0; i < 8; i++) sum += v[i] * v[i];
+#pragma unroll 1
                 for (int step = 1; step < a.group / 8; step *= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
                 factor = norm_factor(sum, a.group, a.norm.eps);
             }
@@ -85,31 +100,37 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
                 for (int i = 0; i < 8; i++) v[i] *= factor * weights[i];
             }
             if (a.act && has) {
-                float g[8];
-                load8(g, gate + gate_column(a, from));
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[i] = activate(a.act - 1, g[i], v[i], a.limit);
+                for (int i = 0; i < 8; i++) v[i] = activate_any(a.act - 1, g[i], v[i], a.limit);
             }
-        } else {
+        } else { // one column after the other: their code is not repeated
+#pragma unroll 1
+            for (int i = 0; i < 8; i++) {
+                float value = 0;
+                if (first + i < a.width) {
+                    int from = a.inverse ? first + i : place_of(a, first + i);
+                    value = load_float(x + from);
+                    if (has_norm) value *= whole * a.norm.weight[from];
+                    if (a.act) value = activate_any(a.act - 1, load_float(gate + gate_column(a, from)), value, a.limit);
+                }
+                span[padded(thread * 8 + i)] = value;
+            }
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                if (first + i >= a.width) continue;
-                int from = a.inverse ? first + i : place_of(a, first + i);
-                v[i] = load_float(x + from);
-                if (has_norm) v[i] *= whole * a.norm.weight[from];
-                if (a.act) v[i] = activate(a.act - 1, load_float(gate + gate_column(a, from)), v[i], a.limit);
+                v[i] = span[padded(thread * 8 + i)];
+                signs[i] = a.block && first + i < a.width ? a.signs[(first + i) % a.group_width] : 1.f;
             }
         }
         if (a.block) {
             auto sign = [&]() {
 #pragma unroll
-                for (int i = 0; i < 8; i++)
-                    if (first + i < a.width) v[i] *= a.wide ? signs[i] : a.signs[(first + i) % a.group_width];
+                for (int i = 0; i < 8; i++) v[i] *= signs[i];
             };
             if (!a.inverse) sign();
             if (a.block > 1) pairs_of_thread<1>(v);
             if (a.block > 2) pairs_of_thread<2>(v);
             if (a.block > 4) pairs_of_thread<4>(v);
+#pragma unroll 1
             for (int half = 8; half < min(a.block, 256); half *= 2) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
@@ -122,7 +143,6 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
 #pragma unroll
             for (int i = 0; i < 8; i++) v[i] *= scale;
         }
-        __syncthreads(); // the last span is read
 #pragma unroll
         for (int i = 0; i < 8; i++) span[padded(thread * 8 + i)] = v[i];
         __syncthreads();
@@ -157,6 +177,7 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
             }
             *(uint4*)half_at(p.y_half, row, begin + position) = {words[0], words[1], words[2], words[3]};
         } else {
+#pragma unroll 1
             for (int k = thread; k < min(SPAN, a.width - begin); k += TRANSFORM_THREADS)
                 row_of(a.y, row)[a.inverse ? place_of(a, begin + k) : begin + k] = span[padded(k)];
         }

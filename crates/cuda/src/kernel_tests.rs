@@ -169,7 +169,7 @@ fn every_kernel_compiles_for_every_generation() {
         let name = if i == 0 { "phase launches" } else { "phase launches, other formats" };
         sources.push((name, Source::PhaseLaunches.with(&config.defines())));
         for format in 0..config.formats.len() {
-            for (tokens, gated) in [(8, true), (24, false), (64, true), (128, false), (256, true)] {
+            for (tokens, gated) in [(8, 1), (24, 0), (64, 1), (128, 0), (256, 1)] {
                 if tokens == 256 && format > 0 {
                     continue; // takes ten times as long as the others
                 }
@@ -178,7 +178,7 @@ fn every_kernel_compiles_for_every_generation() {
                     (_, 0) => "linear",
                     _ => "linear of another format",
                 };
-                let row_warps = if gated && tokens < 64 { 12 } else { 8 };
+                let row_warps = if gated > 0 && tokens < 64 { 12 } else { 8 };
                 let key = KernelKey { format: format as i32, tokens, row_warps, gated, experts: false };
                 sources.push((name, linear_source(&config, key).text()));
             }
@@ -192,7 +192,7 @@ fn every_kernel_compiles_for_every_generation() {
     }
     let experts =
         KernelConfig { formats: vec![Layout::of(&tern_quant::Q4_K).unwrap()], ..KernelConfig::default() };
-    for (tokens, gated) in [(8, false), (48, true), (128, true)] {
+    for (tokens, gated) in [(8, 0), (48, 1), (128, 1)] {
         let key = KernelKey { format: 0, tokens, row_warps: 8, gated, experts: true };
         sources.push(("linear of another format", linear_source(&experts, key).text()));
     }

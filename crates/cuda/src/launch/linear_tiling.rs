@@ -11,8 +11,8 @@ pub(crate) const EXPERT_TILES: [usize; 5] = [8, 16, 32, 48, 128];
 
 /// Rows of a tile, in records: 16 rows for each of eight warps.
 const TILE_RECORDS: usize = 8;
-/// Rows of a tall tile, which only gated linears have.
-const TALL_RECORDS: usize = 12;
+/// Rows of tall tiles, which only gated linears have.
+const TALL_RECORDS: [usize; 3] = [12, 16, 20];
 /// Stages of a ring at most: more are not filled in time.
 const MOST_STAGES: usize = 8;
 /// The fewest tokens of a tile in steps of several tiles.
@@ -39,8 +39,8 @@ pub(crate) fn recorded_tokens(tokens: usize) -> usize {
 pub(crate) struct LinearSize {
     /// Tiles of rows, of all parts.
     pub(crate) row_tiles: usize,
-    /// Tall tiles, if they are possible.
-    pub(crate) tall_tiles: Option<usize>,
+    /// Records of rows of a gate and of its partner each, if tall tiles are possible.
+    pub(crate) gated_records: Option<usize>,
     /// Chunks of columns.
     pub(crate) chunks: usize,
     /// Bytes of a record.
@@ -51,29 +51,34 @@ impl LinearSize {
     /// The size of parts that have so many records of rows each.
     pub(crate) fn of_parts(records: impl Iterator<Item = usize>, chunks: usize, record: usize) -> LinearSize {
         let row_tiles = records.map(|n| n.div_ceil(TILE_RECORDS)).sum();
-        LinearSize { row_tiles, tall_tiles: None, chunks, record }
+        LinearSize { row_tiles, gated_records: None, chunks, record }
     }
 
     /// The size of a gate and its partner, of so many records of rows each: a tile has rows of both.
     pub(crate) fn of_gated(records: usize, chunks: usize, record: usize) -> LinearSize {
-        let tiles = |of_tile: usize| records.div_ceil(of_tile / 2);
-        LinearSize { row_tiles: tiles(TILE_RECORDS), tall_tiles: Some(tiles(TALL_RECORDS)), chunks, record }
+        LinearSize {
+            row_tiles: records.div_ceil(TILE_RECORDS / 2),
+            gated_records: Some(records),
+            chunks,
+            record,
+        }
     }
 
-    /// The tall tiles, if the multiprocessor with the most rows has fewer of them so.
-    fn better_tall_tiles(&self, tokens: usize, limits: &Limits) -> Option<usize> {
-        let most_rows = |tiles: usize, records: usize| tiles.div_ceil(limits.processors) * records;
-        let better = |tall: usize| {
-            let several = self.row_tiles > limits.processors; // otherwise blocks share the tiles
-            several && most_rows(tall, TALL_RECORDS) < most_rows(self.row_tiles, TILE_RECORDS)
-        };
-        let fits = || stages(tokens, self.record, TALL_RECORDS, 1, limits).is_some();
-        self.tall_tiles.filter(|&tall| tokens < STAGED_TOKENS && better(tall) && fits())
+    /// Rows of tall tiles, in records, if the multiprocessor with the most rows has the fewest of them so.
+    fn better_tall_records(&self, tokens: usize, limits: &Limits) -> Option<usize> {
+        let records = self.gated_records.filter(|_| tokens < STAGED_TOKENS)?;
+        if self.row_tiles <= limits.processors {
+            return None; // blocks share the tiles
+        }
+        let most_rows = |tile: usize| records.div_ceil(tile / 2).div_ceil(limits.processors) * tile;
+        let fits = |tile: &usize| stages(tokens, self.record, *tile, 1, limits).is_some();
+        let tall = TALL_RECORDS.into_iter().filter(fits).min_by_key(|tile| most_rows(*tile))?;
+        (most_rows(tall) < most_rows(TILE_RECORDS)).then_some(tall)
     }
 
     /// Warps that multiply tiles of so many tokens.
     pub(crate) fn row_warps(&self, tokens: usize, limits: &Limits) -> usize {
-        if self.better_tall_tiles(tokens, limits).is_some() { TALL_RECORDS } else { TILE_RECORDS }
+        self.better_tall_records(tokens, limits).unwrap_or(TILE_RECORDS)
     }
 }
 
@@ -204,9 +209,9 @@ impl LinearTiling {
         count: usize,
         limits: &Limits,
     ) -> Option<LinearTiling> {
-        let tall = size.better_tall_tiles(tokens, limits);
         let row_warps = size.row_warps(tokens, limits); // that the kernel is compiled for
-        let tiles = tall.unwrap_or(size.row_tiles) * count;
+        let tall = size.gated_records.filter(|_| row_warps > TILE_RECORDS);
+        let tiles = tall.map_or(size.row_tiles, |records| records.div_ceil(row_warps / 2)) * count;
         let size = LinearSize { row_tiles: tiles, ..size };
         let small = tall.is_none() && ((count == 1 && tokens < 256) || tokens < LARGE_TILE);
         let splits = if limits.clusters && small { splits(size, tokens, limits.processors) } else { 1 };
@@ -257,7 +262,7 @@ mod tests {
         Limits { processors: 132, shared_memory: 227 << 10, clusters: true, warpgroups: true };
     const SMALL: Limits =
         Limits { processors: 46, shared_memory: 99 << 10, clusters: false, warpgroups: false };
-    const DOWN: LinearSize = LinearSize { row_tiles: 32, tall_tiles: None, chunks: 96, record: 288 };
+    const DOWN: LinearSize = LinearSize { row_tiles: 32, gated_records: None, chunks: 96, record: 288 };
 
     #[test]
     fn a_step_has_the_smallest_tile_that_holds_it() {
@@ -283,6 +288,8 @@ mod tests {
         assert_eq!((of(32).row_warps, of(32).blocks, of(32).splits), (12, 128, 1));
         assert_eq!((of(128).row_warps, of(128).blocks, of(128).splits), (8, 384, 2));
         assert_eq!(LinearSize::of_gated(384, 16, 288).row_warps(32, &H200), 8); // 96 tiles
+        let wide = LinearSize::of_gated(1088, 40, 544); // 272 tiles, or 109
+        assert_eq!(LinearTiling::of(wide, 32, &H200).map(|t| (t.row_warps, t.blocks)), Some((20, 109)));
     }
 
     #[test]

@@ -19,7 +19,8 @@ use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Sou
 use crate::kv::Kv;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    ATTEND_THREADS, AttendArgs, KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
+    ATTEND_THREADS, AttendArgs, FEW_TOKENS, KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs,
+    THREADS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -302,13 +303,25 @@ impl PhaseKernels {
                 }
                 Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs)?,
                 None => {
-                    let blocks = (8 * self.blocks).min(32 * size.tokens.max(size.outputs));
+                    let blocks = self.small_blocks(phase, size.tokens.max(size.outputs));
                     // SAFETY: the struct is the kernel's; blocks share all rows of the step, however many there are.
                     unsafe { self.small_phase.launch(Grid::new(blocks, 1, PHASE_THREADS), &args)? };
                 }
             }
         }
         Ok(())
+    }
+
+    /// Blocks of a small phase for up to so many rows.
+    fn small_blocks(&self, phase: &Phase, rows: usize) -> usize {
+        let most = (8 * self.blocks).min(32 * rows);
+        match phase {
+            // a block has two rows of weights for four tokens (`run` of its arguments in kernels/small_phases.cuh)
+            Phase::FloatLinear(l) if l.experts.used == 0 && rows < FEW_TOKENS => {
+                most.min((l.rows as usize).div_ceil(2) * rows.div_ceil(4))
+            }
+            _ => most,
+        }
     }
 
     /// Attention with heads of any size.

@@ -34,7 +34,8 @@ pub(crate) struct KernelKey {
     pub(crate) tokens: usize,
     /// Warps that multiply, 16 rows each.
     pub(crate) row_warps: usize,
-    pub(crate) gated: bool,
+    /// 0, or 1 + the activation.
+    pub(crate) gated: i32,
     pub(crate) experts: bool,
 }
 
@@ -163,7 +164,7 @@ impl TiledLinears {
                 format: l.part[run.start].format,
                 tokens: tiling.tokens,
                 row_warps: tiling.row_warps,
-                gated: l.gated > 0,
+                gated: l.gated,
                 experts: sorted.is_some(),
             };
             let kernel = self.kernels.get(&key).ok_or_else(|| {
@@ -224,7 +225,7 @@ fn size(l: &LinearArgs, run: &Range<usize>) -> LinearSize {
     let (chunks, record) = (l.chunks as usize, l.part[run.start].bytes as usize);
     if l.gated > 0 {
         let size = LinearSize::of_gated(l.part[0].tiles as usize, chunks, record);
-        return if l.experts.used > 0 { LinearSize { tall_tiles: None, ..size } } else { size };
+        return if l.experts.used > 0 { LinearSize { gated_records: None, ..size } } else { size };
     }
     LinearSize::of_parts(l.part[run.clone()].iter().map(|p| p.tiles as usize), chunks, record)
 }
@@ -235,7 +236,7 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
     let expert_tiles = experts::tiles(phases, limits);
     for l in linears(phases) {
         for run in runs(l) {
-            let (format, gated) = (l.part[run.start].format, l.gated > 0);
+            let (format, gated) = (l.part[run.start].format, l.gated);
             let counts = ExpertCounts::of(l);
             let tiles = match counts {
                 Some(counts) => {

@@ -2,7 +2,10 @@
 
 use tern_graph::Attention;
 
-use crate::shared::{KEYS, MOST_NEW, MOST_QUERIES, MOST_VALUE_COLS, OWNERS};
+use crate::shared::{KEYS, MOST_NEW, MOST_QUERIES, MOST_VALUE_COLS, ROWS_PADDING, WARPS};
+
+/// Bytes of the sums of all warps that share keys, unless fewer than half of the warps had them.
+const SUMS: usize = 24 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionShape {
@@ -31,14 +34,16 @@ impl AttentionShape {
 
     /// Warps that share older keys at most, or pairs of them if values are wide.
     pub(crate) fn takers(&self) -> usize {
-        if self.v_dim > 128 { OWNERS / 2 } else { OWNERS }
+        let sharers = if self.v_dim > 128 { 2 } else { 1 };
+        let fit = (SUMS / (self.queries * self.v_dim * 4)).max(WARPS / 2 / sharers);
+        fit.min((WARPS - MOST_NEW) / sharers)
     }
 
     /// Bytes of shared memory that a block needs at most; `kernels/attend.cuh` asserts that they suffice.
     pub(crate) fn workspace(&self) -> usize {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = self.takers();
-        let floats = (OWNERS + MOST_NEW) * d + (takers + MOST_NEW) * g * 2 + takers * g * v + g;
+        let floats = (MOST_QUERIES + MOST_NEW) * d + (takers + MOST_NEW) * g * 2 + takers * (g * v + 8) + g;
         floats * 4 + (g * (d + 8) + MOST_NEW * (d + v)) * 2 + 80
     }
 
@@ -49,13 +54,13 @@ impl AttentionShape {
 
     /// Bytes of the keys and values that come through the ring together.
     pub(crate) fn slot(&self) -> usize {
-        KEYS * (self.head_dim + self.v_dim) * 2
+        KEYS * (self.head_dim + self.v_dim) * 2 + 2 * (KEYS / 4) * ROWS_PADDING
     }
 
     /// Its entry of ATTENTIONS.
     pub(crate) fn c_text(&self, index: usize) -> String {
         let AttentionShape { head_dim, v_dim, queries, capped } = self;
-        let (partial, workspace) = (self.partial(), self.workspace());
-        format!("X({index}, {head_dim}, {v_dim}, {queries}, {capped}, {partial}, {workspace})")
+        let (partial, takers, workspace) = (self.partial(), self.takers(), self.workspace());
+        format!("X({index}, {head_dim}, {v_dim}, {queries}, {capped}, {partial}, {takers}, {workspace})")
     }
 }

@@ -36,16 +36,19 @@ shared_constants! {
 
     /// Query heads of a unit of attention at most: columns of the matrix unit.
     MOST_QUERIES: usize = 8;
-    /// Warps that take older keys, and make query heads.
-    OWNERS: usize = 8;
     /// Keys that come through the ring together.
     KEYS: usize = 16;
+    /// Bytes between four rows of keys or values and the next four in a slot, of units of up to `PADDED_SLOTS` slots.
+    ROWS_PADDING: usize = 32;
+    PADDED_SLOTS: usize = 16;
     /// Keys of a split of attention at least: fewer are not worth a second block.
     SPLIT_KEYS: usize = 512;
 
     /// More keys than any sequence has: of attention that is not causal and has no window.
     ALL_KEYS: usize = 1 << 29;
 
+    /// Tokens of a step from which on a warp has rows of floats for itself.
+    FEW_TOKENS: usize = 256;
     /// Threads of a block of the kernels for one phase.
     PHASE_THREADS: usize = 256;
     /// Its warps.
