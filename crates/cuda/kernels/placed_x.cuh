@@ -15,8 +15,8 @@ struct PlacedX {
     float by, sum; // see multiply_placed: of the token that the lane has sums of
 };
 
-// Words of 16 bytes of a lane of x_fragments.cuh are pieces; a lane has two of the four pieces of its token, from `first_piece` on: the lanes of
-// even g and of odd g convert half of the columns each.
+// Of a chunk of a token, a lane of x_fragments.cuh has four pieces of 16 bytes. Two lanes, of an even g and of the next one, have the same
+// token: each converts two of the pieces, and they exchange the results.
 template <class F> struct PlacedPieces {
     static constexpr int STEP = F::SIGNS ? 2 : 1; // to the second one
     static DEVICE int first_piece(int lane) { return lane / 4 % 2 * (F::SIGNS ? 1 : 2); }

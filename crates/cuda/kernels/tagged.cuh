@@ -59,19 +59,12 @@ template <int N, int STRIDE = 4> struct Awaited {
     }
 };
 
-// One float, or four, of a value that may not be written yet; by all lanes of a warp together.
+// A float of a value that may not be written yet; by all lanes of a warp together.
 DEVICE float awaited_float(const float* at, u32 mask, u32 epoch) {
     u32 bits = load_shared_word(at);
     for (Patience patience; __any_sync(0xffffffff, (bits ^ epoch) & mask); patience.wear()) bits = load_shared_word(at);
     return untagged(bits, mask);
 }
-DEVICE float4 awaited_floats4(const float* at, u32 mask, u32 epoch) {
-    Awaited<1> awaited;
-    awaited.load(at);
-    awaited.wait(at, mask, epoch);
-    return {untagged(awaited.bits[0], mask), untagged(awaited.bits[1], mask), untagged(awaited.bits[2], mask), untagged(awaited.bits[3], mask)};
-}
-
 // Four floats at each of N places of a value that may not be written yet; by all lanes of a warp together.
 template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 mask, u32 epoch) {
     u32 bits[N][4];
@@ -88,6 +81,12 @@ template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 
     }
 #pragma unroll
     for (int n = 0; n < N; n++) v[n] = {untagged(bits[n][0], mask), untagged(bits[n][1], mask), untagged(bits[n][2], mask), untagged(bits[n][3], mask)};
+}
+
+DEVICE float4 awaited_floats4(const float* at, u32 mask, u32 epoch) {
+    float4 v[1];
+    awaited_quads(v, [&](int) { return at; }, mask, epoch);
+    return v[0];
 }
 
 // Loads floats of values that may not be written yet (TAGS), and finds out whether one was not: then all must be loaded again.

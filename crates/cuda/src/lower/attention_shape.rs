@@ -64,3 +64,25 @@ impl AttentionShape {
         format!("X({index}, {head_dim}, {v_dim}, {queries}, {capped}, {partial}, {takers}, {workspace})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(head_dim: usize, queries: usize) -> AttentionShape {
+        AttentionShape { head_dim, v_dim: head_dim, queries, capped: false }
+    }
+
+    #[test]
+    fn warps_share_keys_as_far_as_their_sums_fit() {
+        assert_eq!(shape(128, 4).takers(), 12); // the other warps have the keys of the step
+        assert_eq!(shape(128, 8).takers(), 8); // half of the warps, whatever their sums take
+        assert_eq!(shape(256, 1).takers(), 6); // pairs of warps
+        assert_eq!(shape(256, 6).takers(), 4);
+    }
+
+    #[test]
+    fn a_slot_has_space_for_padding() {
+        assert_eq!(shape(128, 4).slot(), 16 * 128 * 2 * 2 + 8 * 32);
+    }
+}
