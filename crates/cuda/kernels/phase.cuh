@@ -1,5 +1,5 @@
 // What phases share: access to a step's inputs, and what follows the products of a linear. The structs of arguments are
-// defined in src/shared/phases.rs.
+// defined in src/shared/phase_args.rs.
 //
 // Defined by the host: FORMATS(X) with X(index, bits, low, group, offsets, bytes of a record) for each format of codes in the
 // model.

@@ -7,6 +7,7 @@
 mod c_text;
 mod constants;
 mod launches;
+mod phase_args;
 mod phases;
 mod sampling;
 mod wgmma;
@@ -14,13 +15,15 @@ mod wgmma;
 pub(crate) use c_text::KernelArgs;
 pub(crate) use constants::*;
 pub(crate) use launches::*;
+pub(crate) use phase_args::*;
 pub(crate) use phases::*;
 pub(crate) use sampling::*;
 pub(crate) use wgmma::wgmma_text;
 
 /// The C text of everything shared. It needs the integer types of `kernels/common.cuh`.
 pub(crate) fn header() -> String {
-    [constants::c_text(), phases::c_text(), launches::c_text(), sampling::c_text()].concat()
+    let parts = [constants::c_text(), phase_args::c_text(), phases::c_text()];
+    [parts.concat(), launches::c_text(), sampling::c_text()].concat()
 }
 
 #[cfg(test)]

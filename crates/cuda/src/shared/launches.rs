@@ -2,7 +2,8 @@
 
 use super::c_text::shared_structs;
 use super::constants::MOST_TABLES;
-use super::phases::{AttendArgs, LinearArgs, RawPhase, RouteArgs, TransformArgs};
+use super::phase_args::{AttendArgs, LinearArgs, RouteArgs, TransformArgs};
+use super::phases::RawPhase;
 
 /// The structs in C.
 pub(super) fn c_text() -> String {
