@@ -65,6 +65,7 @@ DEVICE float awaited_float(const float* at, u32 mask, u32 epoch) {
     for (Patience patience; __any_sync(0xffffffff, (bits ^ epoch) & mask); patience.wear()) bits = load_shared_word(at);
     return untagged(bits, mask);
 }
+
 // Four floats at each of N places of a value that may not be written yet; by all lanes of a warp together.
 template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 mask, u32 epoch) {
     u32 bits[N][4];
@@ -83,6 +84,7 @@ template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 
     for (int n = 0; n < N; n++) v[n] = {untagged(bits[n][0], mask), untagged(bits[n][1], mask), untagged(bits[n][2], mask), untagged(bits[n][3], mask)};
 }
 
+// The same at one place.
 DEVICE float4 awaited_floats4(const float* at, u32 mask, u32 epoch) {
     float4 v[1];
     awaited_quads(v, [&](int) { return at; }, mask, epoch);
