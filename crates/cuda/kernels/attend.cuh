@@ -111,6 +111,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WO
         int not_finite[MOST_NEW]; // whether the value is not finite
         float sinks[G];           // as scores
     };
+    static_assert(KEYS * (D + V) * 2 + 2 * (KEYS / 4) * ROWS_PADDING <= SLOT, "a slot holds keys and values with padding");
     static_assert(sizeof(Workspace) <= WORKSPACE && WORKSPACE <= ARENA, "the host has reserved shared memory for it");
 
     // A warp's result: lane (g, q) has queries 2q and 2q + 1, and columns 8g to 8g + 7 of every 64 of the warp.

@@ -130,7 +130,8 @@ fn every_kernel_compiles_for_every_generation() {
     let step = |config: &KernelConfig, tokens: usize| {
         let ropes = [RopeTable { at: 0, pairs: 64 }];
         let memory = FusedMemory::new(config, &[], &ropes, tokens, 132);
-        let memory = memory.defines(Ring { slot: 9216, slots: 16 });
+        let keys = config.attentions.iter().map(AttentionShape::slot).max().unwrap_or(0);
+        let memory = memory.defines(Ring { slot: keys.max(9216), slots: 16 });
         // parts, a gate, a residual, rows that do not fill all warps, and every format
         let part = |format: usize, rows| PartShape { format: format as i32, rows };
         let last = config.formats.len() - 1;
