@@ -95,10 +95,18 @@ template <class L> struct Fragments {
 
     // Waits until they are written.
     DEVICE void wait(int round) {
+        poll(round);
+        if constexpr (PLACED) {
+            PlacedX* to[1] = {&integers[round % 2]};
+            const u32* from[1] = {b[round % 2].bits};
+            placed_x<F>(to, from, threadIdx.x % 32);
+        }
+    }
+
+    DEVICE void poll(int round) {
         b[round % 2].wait(at(round), HALF_TAGS, tags);
 #pragma unroll
         for (u32& word : b[round % 2].bits) word &= ~HALF_TAGS;
-        if constexpr (PLACED) integers[round % 2] = placed_x<F>(b[round % 2].bits, threadIdx.x % 32);
     }
 
     DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp) {
@@ -134,8 +142,17 @@ template <class L> struct Fragments {
 
     // Before the first tile.
     DEVICE void wait_for_registers() {
-        if (REGISTERS) wait(0);
-        if (REGISTERS && L::ROUNDS > 1) wait(1);
+        if constexpr (!REGISTERS) return;
+        if constexpr (L::ROUNDS == 1) {
+            wait(0);
+        } else {
+            poll(0), poll(1);
+            if constexpr (PLACED) { // both together: more independent work
+                PlacedX* to[2] = {&integers[0], &integers[1]};
+                const u32* from[2] = {b[0].bits, b[1].bits};
+                placed_x<F>(to, from, threadIdx.x % 32);
+            }
+        }
     }
 
     // Makes the operands of a round ready; meanwhile those of the next one are loaded.

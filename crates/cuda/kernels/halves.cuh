@@ -86,3 +86,33 @@ template <class F> struct RowHalves {
         }
     }
 };
+
+// One row of a record of 2-bit codes that are multiplied as they are stored: a half takes one instruction, and the scale is applied to the
+// sums. A half is 64 times the code, plus an offset (raw_offset).
+template <class F> struct RawRow {
+    static_assert(F::RAISED && F::PLACED, "codes of two bits, stored plus 2; a row has one scale");
+    u32 words[F::BITS];
+    float scale;
+
+    DEVICE void load(const u8* record, int lane, int second) {
+        load_row<F::BITS>(words, record, lane, second);
+        scale = to_float(((const u16*)(record + F::SCALES_AT))[lane / 4 * 2 + second]);
+    }
+
+    // The pairs of step t. Of each byte, two bits per step, the first at the top: below the exponent of 1024 in even steps, and of 4096 in odd steps.
+    DEVICE void pairs(u32& first, u32& second, int t) const {
+        u32 word = words[t / 4];
+        auto pair = [&](u32 w) { return merged(w, t % 2 == 0 ? 0x08c008c0u : 0x00300030u, 0x6c006c00u); };
+        first = pair(t % 4 < 2 ? word : word << 4), second = pair(t % 4 < 2 ? word >> 8 : word >> 4);
+    }
+
+    // The bits of x in `mask`, and those of `by` that are not: one constant in a register serves both exponents.
+    static DEVICE u32 merged(u32 x, u32 mask, u32 by) {
+        u32 result;
+        asm("lop3.b32 %0, %1, %2, %3, 0x62;" : "=r"(result) : "r"(x), "r"(mask), "r"(by)); // by ? !mask : mask & x
+        return result;
+    }
+};
+
+// The offset of RawRow in step t, negated, as a pair: that of the exponent, and 64 times the 2 that codes are stored plus.
+DEVICE constexpr u32 raw_offset(int t) { return t % 2 == 0 ? 0xe480e480u : 0xec20ec20u; }

@@ -120,7 +120,7 @@ DEVICE int place_among(int first_block, int block, int blocks) { return (2 * blo
 template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {
     constexpr int QUADS_AT_ONCE = 3, WARPS_OF_BLOCK = THREADS / 32;
     int pairs = (a.rows + 1) / 2, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int i = place_among(a.first_block, c.block, c.blocks); i < pairs * tokens; i += c.blocks) {
+    for (int i = place_among(a.first_block, c.block, c.blocks); i < pairs * tokens; i += min(pairs, c.blocks)) { // other blocks skip the phase
         int row = i % pairs * 2, token = i / pairs;
         const float *x = row_of(a.x, token), *w = (const float*)a.w + (long)row * a.cols;
         long next = row + 1 < a.rows ? a.cols : 0; // to the second row

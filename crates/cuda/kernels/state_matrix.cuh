@@ -135,24 +135,19 @@ template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& 
     int key_head = key_head_of(a, head);
     float4 key[QUADS], query[QUADS];
     float gate, beta = 0, value[2];
-    if constexpr (TAGS) { // they are written before x is
-        gate = awaited_float(row_of(a.gate, s.first) + head, a.gate.mask, epoch);
-        if (DELTA) beta = awaited_float(row_of(a.beta, s.first) + head, a.beta.mask, epoch);
-    } else {
-        gate = load_float(row_of(a.gate, s.first) + head);
-        if (DELTA) beta = load_float(row_of(a.beta, s.first) + head);
-    }
-    float2 gates = gates_of<DELTA>(weights, gate, beta);
-    // polls one float per lane: all others are written at about the same time
-    if constexpr (TAGS) awaited_float(x + a.value_at + head * a.cols + min(column, a.cols - 1), a.x.mask, epoch);
-    for (Patience patience;; patience.wear()) {
+    for (Patience patience;; patience.wear()) { // all at once: each load takes long
         TaggedLoads<TAGS> loads = {epoch, 0};
+        gate = loads.one(row_of(a.gate, s.first) + head, a.gate.mask);
+        if (DELTA) beta = loads.one(row_of(a.beta, s.first) + head, a.beta.mask);
         load_row(loads, key, x + a.key_at + key_head * STATE_ROWS, a);
         load_row(loads, query, x + a.query_at + key_head * STATE_ROWS, a);
 #pragma unroll
         for (int c = 0; c < 2; c++) value[c] = column + c < a.cols ? loads.one(x + a.value_at + head * a.cols + column + c, a.x.mask) : 0.f;
         if (!TAGS || !__any_sync(0xffffffff, loads.wrong)) break;
+        // polls one float per lane: all others are written at about the same time
+        awaited_float(x + a.value_at + head * a.cols + min(column, a.cols - 1), a.x.mask, epoch);
     }
+    float2 gates = gates_of<DELTA>(weights, gate, beta);
     float known[2] = {}, sum[2] = {}, key_factor = 1, query_factor = 1, product = product_of(key, query);
     if (DELTA) {
         key_factor = key_factor_of(product_of(key, key), a.eps), query_factor = query_factor_of(product_of(query, query), a.eps);

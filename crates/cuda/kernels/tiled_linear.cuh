@@ -4,6 +4,10 @@
 // matrix unit's first operand, in registers; tokens are its second operand, in shared memory. Gated tiles may have twelve warps.
 // One more warp copies records and x of a chunk of columns into a ring of stages. The blocks of a cluster share the chunks of a tile, and add their sums at the end.
 //
+// Of 2-bit codes and few tokens (sums_x), expanding codes would take longer than all else. Their raw bits are multiplied (RawRow), which adds a
+// part to the sums of a chunk that depends on x alone. A further warp computes this part once per block; the sums of a chunk start at its
+// negative, are scaled per row, and are then added to those of the tile.
+//
 // Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
 
 // Copies by the copy engine that follow see this thread's writes to shared memory.
@@ -18,7 +22,7 @@ DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 // Of a tile of x at an offset: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh. The words are separate: sums of 64
-// bits would take more instructions than the products.
+// bits would take more instructions than the products, unless the address is in a uniform register.
 DEVICE u64 matrix_descriptor(u32 tile, int offset) {
     u64 descriptor;
     asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"((tile >> 4) + (1 << 16) + offset / 16), "r"(1 << 30 | 64));
@@ -38,10 +42,27 @@ template <int N> struct Sums {
         if constexpr (CHAINS == 2) other[0] = other[1] = other[2] = other[3] = 0;
     }
 
+    // The sums of a chunk start at a value per token, the same for all rows.
+    DEVICE void start(const float* values, int lane) {
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            float2 two = *(const float2*)(values + 8 * j + (u32)lane % 4 * 2);
+            d[4 * j] = d[4 * j + 2] = two.x, d[4 * j + 1] = d[4 * j + 3] = two.y;
+        }
+        if constexpr (CHAINS == 2) other[0] = other[1] = other[2] = other[3] = 0;
+    }
+
+    // Adds the sums of a chunk, finished, times the scales of rows g and g + 8.
+    DEVICE void add_scaled(const Sums& chunk, float first, float second) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) d[i] += (i % 4 < 2 ? first : second) * chunk.d[i];
+    }
+
     DEVICE float (&d4(int j))[4] { return *(float(*)[4])(d + 4 * j); }
 
-    // Adds a chunk of the rows `first` (g) and `second` (g + 8); x is in two tiles of 64 positions.
-    template <class F> DEVICE void add(const RowHalves<F>& first, const RowHalves<F>& second, const u8* x, int lane) {
+    // Adds a chunk of the rows `first` (g) and `second` (g + 8); x is in two tiles of 64 positions. UNIFORM: the compiler knows that all lanes have
+    // the same x.
+    template <bool UNIFORM, class Row> DEVICE void add(const Row& first, const Row& second, const u8* x, int lane) {
 #if HAS_WGMMA
         if constexpr (WGMMA) { // while one warpgroup's products run, the other one makes its rows
             u32 a[8][4];
@@ -50,7 +71,10 @@ template <int N> struct Sums {
             u32 tile = shared_address(x);
             wgmma_fence();
 #pragma unroll
-            for (int t = 0; t < 8; t++) Wgmma<N>::multiply(d, a[t], matrix_descriptor(tile, t / 4 * N * 128 + t % 4 * 32));
+            for (int t = 0; t < 8; t++) {
+                int offset = t / 4 * N * 128 + t % 4 * 32;
+                Wgmma<N>::multiply(d, a[t], UNIFORM ? matrix_descriptor(tile, 0) + offset / 16 : matrix_descriptor(tile, offset));
+            }
             wgmma_commit();
             wgmma_wait<0>();
             return;
@@ -78,7 +102,7 @@ template <int N> struct Sums {
         }
     }
 
-    // After the last chunk: what the matrix unit has written is read from here on.
+    // After the last product: what the matrix unit has written is read from here on.
     DEVICE void finish() {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
@@ -92,11 +116,20 @@ extern __shared__ __align__(1024) u8 tiled_shared[];
 // Chunks of a stage: copies of a few hundred bytes are slow.
 DEVICE constexpr int stage_chunks(int tokens, int record) { return tokens >= 48 || record > 1280 ? 1 : tokens > 16 || record > 640 ? 2 : 4; }
 
-// A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp.
+// Whether raw codes are multiplied, and a warp sums x: scaling the sums of many tokens takes longer than expanding codes.
+DEVICE constexpr bool sums_x(int tokens, int record) { return record == RAW_RECORD && tokens <= RAW_TOKENS; }
+
+// A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp. If a warp sums x, also what the sums of
+// each chunk start at, [chunk][N] floats, and a gate that is complete when they are there.
 template <class F, int N> struct Stages {
+    static constexpr bool SUMS_X = sums_x(N, F::BYTES);
     static constexpr int CHUNKS = stage_chunks(N, F::BYTES);
     static constexpr int X = CHUNKS * N * 256, RECORDS = CHUNKS * F::BYTES;
-    static constexpr int BYTES = (X + ROW_WARPS * RECORDS + 1023) / 1024 * 1024;
+    static constexpr int STARTS = X + ROW_WARPS * RECORDS, SUMMED = STARTS + CHUNKS * N * 4;
+    static constexpr int BYTES = ((SUMS_X ? SUMMED + 16 : STARTS) + 1023) / 1024 * 1024;
+
+    static DEVICE float* starts(u8* stage) { return (float*)(stage + STARTS); }
+    static DEVICE Gate& summed(u8* stage) { return *(Gate*)(stage + SUMMED); }
 };
 
 // A tile: 128 rows of a part, or 64 of two, and N tokens.
@@ -110,6 +143,7 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     static_assert(ROW_WARPS == 8 || (GATED && !STAGED), "other tiles have 128 rows");
     static constexpr int COLUMNS = N / 8; // groups of eight tokens
     typedef Stages<F, N> S;
+    static_assert(!(S::SUMS_X && STAGED), "the summing warp takes all stages");
     static constexpr int STAGE = S::BYTES;
     const TiledArgs& m;
     int rows; // of x
@@ -137,7 +171,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
             rows = rows_of(m.inputs, a.outputs_only);
             token_tiles = (rows + N - 1) / N;
         }
-        splits = m.splits, shift = splits >> 1, rank = blockIdx.x & splits - 1;
+        splits = ROW_WARPS > 8 ? 1 : m.splits; // blocks do not share tall tiles
+        shift = splits >> 1, rank = blockIdx.x & splits - 1;
         chunk_begin = a.chunks * rank >> shift, chunk_end = a.chunks * (rank + 1) >> shift;
         full = (Gate*)(tiled_shared + m.stages * STAGE), empty = full + m.stages;
         received = empty + m.stages;
@@ -231,6 +266,35 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
+    // The summing warp: the part that raw codes add to the sums of each chunk and token, negated. The matrix unit's first operand is x here, eight tokens of
+    // the first half of a stage's chunks and eight of the second, and its second one is constant: all columns of a product are equal. Chunks behind
+    // the last one are summed as well, and not used.
+    DEVICE void sum_x() {
+        constexpr int HALF = S::CHUNKS / 2 * N, GROUPS = HALF / 8; // tokens, and eights of them
+        static_assert(S::CHUNKS % 2 == 0, "a stage has two halves");
+        u32 lane = threadIdx.x % 32, row = lane % 8, second = lane / 8 % 2; // whose address the lane passes
+        for (int index = blockIdx.x >> shift; index < tiles(); index += gridDim.x >> shift)
+            for (int chunk = chunk_begin; chunk < chunk_end; chunk += S::CHUNKS, next()) {
+                full[slot].wait(round & 1);
+                u32 x = shared_address(stage()) + second * HALF * 256 + row * 128;
+                float sums[GROUPS][4] = {};
+#pragma unroll
+                for (int t = 0; t < 8; t++)
+#pragma unroll
+                    for (int n = 0; n < GROUPS; n++) {
+                        u32 a[4];
+                        load_matrices(a, x + ((t % 4 * 2 + lane / 16) ^ row) * 16 + n / COLUMNS * N * 256 + t / 4 * N * 128 + n % COLUMNS * 1024);
+                        multiply(sums[n], a[0], a[1], a[2], a[3], raw_offset(t), raw_offset(t));
+                    }
+                float* to = S::starts(stage()) + lane / 4;
+#pragma unroll
+                for (int n = 0; n < GROUPS; n++)
+                    if (lane % 4 == 0) to[n * 8] = sums[n][0], to[HALF + n * 8] = sums[n][2];
+                __syncwarp();
+                if (lane == 0) S::summed(stage()).arrive();
+            }
+    }
+
     // Whether x and the value may be passed before their norm.
     static constexpr bool NORMS = !EXPERTS && N <= NORMS_TOKENS;
 
@@ -271,11 +335,11 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         wait_for_launches();
         if (NORMS && m.norms.x_squares) find_factors(thread);
         for (int index = blockIdx.x >> shift; index < tiles(); index += gridDim.x >> shift) {
-            LinearTile t = tile(index);
             Sums<N> sums;
             sums.clear();
             multiply_chunks(sums, lane, warp);
             sums.finish();
+            LinearTile t = tile(index); // here: it would take registers from the products
             if (adds_sums()) {
                 if constexpr (SPLITS) add_sums(t, sums, thread, lane, warp);
             } else if (STAGED && m.y_half.at) {
@@ -309,9 +373,9 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
-    // The rows of a warp in a chunk of the current stage: g and g + 8; if it is gated, of the gate and of its partner.
-    DEVICE void load_rows(RowHalves<F>& first, RowHalves<F>& second, int chunk, int lane, int warp) const {
-        const u8* records = stage() + S::X + chunk * F::BYTES;
+    // The rows of a warp in a chunk of a stage: g and g + 8; if it is gated, of the gate and of its partner.
+    template <class Row> DEVICE void load_rows(Row& first, Row& second, const u8* stage, int chunk, int lane, int warp) const {
+        const u8* records = stage + S::X + chunk * F::BYTES;
         if (GATED) {
             first.load(records + warp % RECORDS * S::RECORDS, lane, warp / RECORDS);
             second.load(records + (RECORDS + warp % RECORDS) * S::RECORDS, lane, warp / RECORDS);
@@ -326,15 +390,35 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         if (lane == 0) empty[slot].arrive();
     }
 
+    // Whether the compiler is to know that a stage's address is uniform: descriptors then take one instruction per product, not four.
+    static constexpr bool UNIFORM = Sums<N>::WGMMA;
+
+    // Adds a chunk of the current stage.
+    DEVICE void add_chunk(Sums<N>& sums, u8* stage, int chunk, int lane, int warp) {
+        if constexpr (S::SUMS_X) {
+            RawRow<F> first, second;
+            load_rows(first, second, stage, chunk, lane, warp);
+            if (chunk == 0) S::summed(stage).wait(round & 1); // late: its rows do not need it
+            Sums<N> of_chunk;
+            of_chunk.start(S::starts(stage) + chunk * N, lane);
+            of_chunk.template add<UNIFORM>(first, second, stage + chunk * N * 256, lane);
+            of_chunk.finish();
+            sums.add_scaled(of_chunk, first.scale, second.scale);
+        } else {
+            RowHalves<F> first, second;
+            load_rows(first, second, stage, chunk, lane, warp);
+            sums.template add<UNIFORM>(first, second, stage + chunk * N * 256, lane);
+        }
+    }
+
     DEVICE void multiply_chunks(Sums<N>& sums, int lane, int warp) {
         for (int chunk = chunk_begin; chunk < chunk_end; chunk += S::CHUNKS, next()) {
             full[slot].wait(round & 1);
+            u8* at = UNIFORM ? tiled_shared + __shfl_sync(0xffffffff, slot * STAGE, 0) : stage();
 #pragma unroll
             for (int i = 0; i < S::CHUNKS; i++) {
                 if (S::CHUNKS > 1 && chunk + i >= chunk_end) break;
-                RowHalves<F> first, second;
-                load_rows(first, second, i, lane, warp);
-                sums.template add<F>(first, second, stage() + i * N * 256, lane);
+                add_chunk(sums, at, i, lane, warp);
             }
             release(slot, lane);
         }
@@ -515,7 +599,7 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 
     // Large tiles: a whole warpgroup copies, of whose registers the others take most.
     static constexpr bool LARGE = Sums<N>::WGMMA && N >= 128;
-    static constexpr int THREADS_OF_BLOCK = ROW_WARPS * 32 + (LARGE ? 128 : 32);
+    static constexpr int THREADS_OF_BLOCK = ROW_WARPS * 32 + (LARGE ? 128 : S::SUMS_X ? 64 : 32);
 
     template <int COUNT, bool MORE> DEVICE void take_registers() {
 #if HAS_WGMMA
@@ -526,6 +610,7 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 
     DEVICE void run() {
         if (threadIdx.x < 2 * m.stages) full[threadIdx.x].open(threadIdx.x < m.stages ? Gate::COPIERS : ROW_WARPS);
+        if (S::SUMS_X && threadIdx.x < m.stages) S::summed(tiled_shared + threadIdx.x * STAGE).open(1);
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0 && splits > 1) { // the groups that this block adds
             received->open(1);
@@ -539,12 +624,13 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         if (threadIdx.x / 32 >= ROW_WARPS) {
             take_registers<40, false>();
             if (threadIdx.x / 32 == ROW_WARPS) produce();
+            else if constexpr (S::SUMS_X) sum_x();
         } else {
             take_registers<232, true>();
             consume();
         }
 #if __CUDA_ARCH__ >= 900
-        // those that have not waited yet: a block of a cluster without a tile, and the copying warps
+        // those that have not waited yet: a block of a cluster without a tile, and the warps that do not multiply
         if (splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)(blockIdx.x >> shift) >= tiles())) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
     }

@@ -1,7 +1,9 @@
 //! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
 
 use crate::driver::DeviceFacts;
-use crate::shared::{MOST_SPLITS, NORMS_TOKENS, ONE_TILE, STAGED_TOKENS, WGMMA_TOKENS};
+use crate::shared::{
+    MOST_SPLITS, NORMS_TOKENS, ONE_TILE, RAW_RECORD, RAW_TOKENS, STAGED_TOKENS, WGMMA_TOKENS,
+};
 
 /// Tokens of a tile: kernels are compiled for each of them.
 pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
@@ -101,9 +103,15 @@ impl Limits {
         Limits { processors, shared_memory, clusters, warpgroups }
     }
 
-    /// Threads of a block: with warpgroups, a whole one copies for large tiles (`THREADS_OF_BLOCK` of the kernel).
-    pub(crate) fn threads(&self, tiling: &LinearTiling) -> usize {
-        tiling.row_warps * 32 + if self.warpgroups && tiling.tokens >= 128 { 128 } else { 32 }
+    /// Threads of a block, as `THREADS_OF_BLOCK` of the kernel. Besides the warps that multiply, one copies, and another may sum x; with
+    /// warpgroups, a whole one copies for large tiles.
+    fn threads(&self, tokens: usize, record: usize, row_warps: usize) -> usize {
+        let others = match tokens {
+            128.. if self.warpgroups => 4,
+            _ if sums_x(tokens, record) => 2,
+            _ => 1,
+        };
+        (row_warps + others) * 32
     }
 
     /// Blocks that a multiprocessor is to run at the same time.
@@ -123,6 +131,8 @@ pub(crate) struct LinearTiling {
     pub(crate) splits: usize,
     pub(crate) stages: usize,
     pub(crate) blocks: usize,
+    /// Threads of a block.
+    pub(crate) threads: usize,
     /// Bytes of shared memory of a block.
     pub(crate) shared: usize,
 }
@@ -136,9 +146,16 @@ fn stage_chunks(tokens: usize, record: usize) -> usize {
     }
 }
 
+/// Whether a warp sums x, as `sums_x` of the kernel.
+fn sums_x(tokens: usize, record: usize) -> bool {
+    record == RAW_RECORD && tokens <= RAW_TOKENS
+}
+
 /// Bytes of a stage, as `Stages` of the kernel.
 fn stage_bytes(tokens: usize, record: usize, row_warps: usize) -> usize {
-    (stage_chunks(tokens, record) * (tokens * 256 + row_warps * record)).next_multiple_of(1024)
+    let chunks = stage_chunks(tokens, record);
+    let sums = if sums_x(tokens, record) { chunks * tokens * 4 + 16 } else { 0 }; // and their barrier
+    (chunks * (tokens * 256 + row_warps * record) + sums).next_multiple_of(1024)
 }
 
 /// Bytes of shared memory behind the ring: a gate; the sums of all blocks of a cluster for a share of the tokens; a factor per
@@ -221,7 +238,8 @@ impl LinearTiling {
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
         let shared = stages * (stage_bytes(tokens, size.record, row_warps) + 16)
             + behind_ring(tokens, splits, row_warps);
-        Some(LinearTiling { tokens, row_warps, splits, stages, blocks, shared })
+        let threads = limits.threads(tokens, size.record, row_warps);
+        Some(LinearTiling { tokens, row_warps, splits, stages, blocks, threads, shared })
     }
 }
 
@@ -279,6 +297,15 @@ mod tests {
         let stages = |tokens, record| stages(tokens, record, 8, 4, &H200).unwrap();
         assert_eq!([8, 16, 32, 64].map(|tokens| stages(tokens, 288)), [5, 3, 4, 4]);
         assert_eq!([8, 32].map(|tokens| stages(tokens, 1280)), [4, 2]); // too large to leave half of it
+    }
+
+    #[test]
+    fn a_warp_sums_x_for_raw_codes_of_few_tokens() {
+        let of = |record, tokens| LinearTiling::of(LinearSize { record, ..DOWN }, tokens, &H200).unwrap();
+        assert_eq!([8, 32, 48].map(|tokens| of(RAW_RECORD, tokens).threads), [320, 320, 288]);
+        assert_eq!([32, 128].map(|tokens| of(288, tokens).threads), [288, 384]);
+        assert_eq!(stage_bytes(32, RAW_RECORD, 8), 25 << 10); // what it writes fits into the rest of the last kilobyte
+        assert_eq!(stage_bytes(16, RAW_RECORD, 8), 34 << 10); // one more
     }
 
     #[test]

@@ -196,7 +196,7 @@ impl TiledLinears {
             let grid = Grid {
                 x: tiling.blocks,
                 y: 1,
-                threads: self.limits.threads(&tiling),
+                threads: tiling.threads,
                 shared: tiling.shared,
                 cluster: tiling.splits,
             };

@@ -255,7 +255,11 @@ impl Lowering<'_> {
             cols: shape.cols as i32,
             kind: kind as i32,
             outputs_only: self.outputs_only(m.out),
-            first_block: if l.has_few_rows(self.graph) { self.take_blocks(m.rows.div_ceil(2)) } else { -1 },
+            first_block: if l.has_few_rows(self.graph) {
+                self.take_blocks(FloatLinearArgs::blocks(m.rows))
+            } else {
+                -1
+            },
             pad: 0,
             experts: self.experts(l.x, m.weight, l.matrices)?,
         })
@@ -264,7 +268,7 @@ impl Lowering<'_> {
     /// The first of `count` blocks for a phase that needs no more.
     pub(super) fn take_blocks(&mut self, count: usize) -> i32 {
         let first = self.used_blocks;
-        self.used_blocks += count;
+        self.used_blocks = (first + count) % (1 << 14); // `few` of a phase has 15 bits for it
         first as i32
     }
 

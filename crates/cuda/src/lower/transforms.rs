@@ -211,7 +211,7 @@ impl Lowering<'_> {
             outputs_only: self.outputs_only(t.out),
             gather: i32::from(t.gather),
             limit,
-            first_block: self.take_blocks(width.div_ceil(CHUNK)),
+            first_block: self.take_blocks(TransformArgs::blocks(width)),
         })
     }
 }

@@ -84,6 +84,10 @@ shared_constants! {
     SORT_THREADS: usize = 1024;
     /// The fewest tokens of a tile that a warpgroup multiplies together, on GPUs that can.
     WGMMA_TOKENS: usize = 24;
+    /// Bytes of a record of 2-bit codes with one scale per row: raw codes are multiplied, and a warp of a block sums x, ...
+    RAW_RECORD: usize = 544;
+    /// ... in tiles of so many tokens at most.
+    RAW_TOKENS: usize = 32;
     /// Threads of a block that attends with one head of one token.
     ATTEND_THREADS: usize = 128;
 

@@ -1,7 +1,7 @@
 //! The arguments of phases: what one fused op works on.
 
 use super::c_text::shared_structs;
-use super::constants::MOST_PARTS;
+use super::constants::{CHUNK, MOST_PARTS};
 
 /// Structs in C.
 pub(super) fn c_text() -> String {
@@ -405,6 +405,20 @@ shared_structs! {
         chosen: *mut i32,
         width: i32,
         pad: i32,
+    }
+}
+
+impl TransformArgs {
+    /// Blocks of a fused step that compute a transform: each makes two chunks.
+    pub(crate) fn blocks(width: usize) -> usize {
+        width.div_ceil(2 * CHUNK)
+    }
+}
+
+impl FloatLinearArgs {
+    /// Blocks of a fused step that compute few rows of a token: each has two.
+    pub(crate) fn blocks(rows: usize) -> usize {
+        rows.div_ceil(2)
     }
 }
 

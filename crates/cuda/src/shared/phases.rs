@@ -71,7 +71,7 @@ macro_rules! phases {
             let fields = [$(format!("        {};\n", $args::declare(stringify!($field)))),+].concat();
             let offset = std::mem::offset_of!(RawPhase, body);
             let offsets = [$(c_offset("Phase", stringify!($field), offset)),+].concat();
-            let head = format!("enum Kind {{ {kinds} }};\nstruct alignas(16) Phase {{\n    int kind, barrier, shape, pad;\n");
+            let head = format!("enum Kind {{ {kinds} }};\nstruct alignas(16) Phase {{\n    int kind, barrier, shape, few;\n");
             let body = format!("    union {{\n{fields}        u64 words[{BODY_WORDS}];\n    }};\n}};\n");
             [head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets].concat()
         }
@@ -110,7 +110,9 @@ pub(crate) struct RawPhase {
     barrier: i32,
     /// Of a linear: its index in LINEARS.
     shape: i32,
-    pad: i32,
+    /// In a fused step, of a phase that few blocks compute: their number, and 65536 times the blocks, from the last one on, that other
+    /// phases use (`place_among`). 0: all blocks.
+    few: i32,
     body: [u64; BODY_WORDS],
 }
 
@@ -137,11 +139,22 @@ fn c_head_offsets() -> String {
 }
 
 impl Phase {
+    fn few(&self) -> i32 {
+        let few = |first_block: i32, blocks: usize| first_block << 16 | blocks.min(0xffff) as i32;
+        match self {
+            Phase::Transform(a) => few(a.first_block, TransformArgs::blocks(a.width as usize)),
+            Phase::FloatLinear(a) if a.first_block >= 0 => {
+                few(a.first_block, FloatLinearArgs::blocks(a.rows as usize))
+            }
+            _ => 0,
+        }
+    }
+
     /// As the kernels read it, with its grid barrier and the index of a linear's shape.
     pub(crate) fn raw(&self, barrier: i32, shape: i32) -> RawPhase {
         let (kind, args) = self.kind_and_bytes();
         let mut body = [0; BODY_WORDS];
         bytes_of_mut(&mut body)[..args.len()].copy_from_slice(args);
-        RawPhase { kind: kind as i32, barrier, shape, pad: 0, body }
+        RawPhase { kind: kind as i32, barrier, shape, few: self.few(), body }
     }
 }
