@@ -1,6 +1,6 @@
 // Convolutions over the rows of each slice, whose last rows are state. Equals Op::Conv of graph/reference/recurrent.rs.
 
-// A thread computes some tokens of one column, CONV_TOKENS of a prompt and one if sequences are decoded. What is before a slice is read and what is kept of it is written by the thread
+// A thread computes CONV_TOKENS tokens of one column. What is before a slice is read and what is kept of it is written by the thread
 // of its first token alone, which also computes the tokens that need it.
 template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
     constexpr int OLD = TAPS - 1;
@@ -65,6 +65,40 @@ template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
     }
 }
 
+// The token of a slice that is decoded, by threads of two columns each. State is read before launches are waited for.
+template <int TAPS> DEVICE void convolve_token(const ConvArgs& a) {
+    constexpr int OLD = TAPS - 1;
+    int token = blockIdx.y, first = blockIdx.x * 2 * CONV_THREADS + threadIdx.x;
+    if (token >= a.inputs[TOKENS]) return wait_for_launches();
+    SliceState s = state_of(a.inputs, a.inputs[a.inputs[SLICES_AT] + token]);
+    float rows[2][TAPS], taps[2][TAPS], bias[2];
+    auto state = [&](int slot, int j, int column) { return a.state + ((long)slot * OLD + j) * a.width + column; };
+    auto each = [&](auto use) {
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            if (first + n * CONV_THREADS < a.width) use(n, first + n * CONV_THREADS);
+    };
+    each([&](int n, int column) {
+#pragma unroll
+        for (int j = 0; j < OLD; j++) rows[n][j] = s.read < 0 ? 0.f : load_float(state(s.read, j, column));
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) taps[n][j] = a.taps[(long)column * TAPS + j];
+        bias[n] = a.bias ? a.bias[column] : 0.f;
+    });
+    wait_for_launches();
+    each([&](int n, int column) { rows[n][OLD] = load_float(row_of(a.x, token) + column); });
+    each([&](int n, int column) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) sum += rows[n][j] * taps[n][j];
+        sum += bias[n];
+        if (a.silu) sum /= 1.f + expf(-sum);
+        row_of(a.y, token)[column] = sum;
+#pragma unroll
+        for (int j = 0; j < OLD; j++) *state(s.write, j, column) = rows[n][j + 1];
+    });
+}
+
 // As many tokens of the text before a token as after it. Tokens of one text have one number in the list of slices.
 template <int TAPS> DEVICE void convolve_centred(const ConvArgs& a, int column) {
     constexpr int BESIDE = TAPS / 2;
@@ -107,5 +141,19 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS) convolve(const __grid
         case 6: return convolve_column<6>(a, column);
         case 7: return convolve_column<7>(a, column);
         default: return convolve_column<8>(a, column);
+    }
+}
+
+// All slices have one token.
+extern "C" __global__ void __launch_bounds__(CONV_THREADS, 10) convolve_decode(const __grid_constant__ ConvArgs a) {
+    begin_next_launch();
+    switch (a.taps_count) {
+        case 2: return convolve_token<2>(a);
+        case 3: return convolve_token<3>(a);
+        case 4: return convolve_token<4>(a);
+        case 5: return convolve_token<5>(a);
+        case 6: return convolve_token<6>(a);
+        case 7: return convolve_token<7>(a);
+        default: return convolve_token<8>(a);
     }
 }

@@ -64,7 +64,7 @@ DEVICE void step(const StepArgs& args) {
         if (p + WINDOW - 1 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + WINDOW - 1) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
         committed();
         if (phase.barrier) grid_barrier_after_sync<THREADS>(inputs + BARRIER, phase.barrier * blocks);
-        if (phase.few && place_among(phase.few >> 16, block, BLOCKS) >= (phase.few & 0xffff)) continue;
+        if (TOKENS_AT_ONCE == 1 && RECURRENT && phase.few && place_among(phase.few >> 16, block, BLOCKS) >= (phase.few & 0xffff)) continue;
         switch (phase.kind) {
             case LINEAR:
                 switch (phase.shape) {

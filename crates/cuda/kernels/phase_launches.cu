@@ -69,11 +69,82 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
 
 // Any small phase.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) run_small_phase(const __grid_constant__ PhaseArgs p) {
-    __shared__ float scratch[PHASE_WARPS * FLOAT_SHARES];
+    __shared__ float scratch[32];
     begin_next_launch();
-    if (p.phase.kind == FLOAT_LINEAR) prefetch_weights(p.phase.float_linear);
     wait_for_launches();
     small_phase<PHASE_THREADS>(p.phase, p.inputs, 0, scratch, blockIdx.x, gridDim.x);
+}
+
+// Lane i gets the sum of element i of all lanes, in fewer shuffles than a sum for each takes.
+template <int HALF = 16> DEVICE float warp_sum_of_lane(float (&v)[32], int lane) {
+    bool upper = lane & HALF;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) v[i] = (upper ? v[i + HALF] : v[i]) + __shfl_xor_sync(0xffffffff, upper ? v[i] : v[i + HALF], HALF);
+    if constexpr (HALF > 1) return warp_sum_of_lane<HALF / 2>(v, lane);
+    return v[0];
+}
+
+// Matrices of floats for less than FEW_TOKENS tokens: y of the grid is the matrix. A block has FLOAT_ROWS rows for FLOAT_TOKENS tokens: all warps
+// share the columns. With fewer rows, blocks would read more from L2 than it can deliver.
+extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const __grid_constant__ FloatLinearsArgs p) {
+    constexpr int VALUES = FLOAT_ROWS * FLOAT_TOKENS; // and behind them the squares of tokens
+    static_assert(VALUES + FLOAT_TOKENS <= 32, "a lane for each");
+    __shared__ float shares[PHASE_WARPS][32];
+    if (!p.shares_x) begin_next_launch();
+    const FloatLinearArgs& a = p.linear[blockIdx.y];
+    int row_tiles = (a.rows + FLOAT_ROWS - 1) / FLOAT_ROWS, first = blockIdx.x % row_tiles * FLOAT_ROWS, token = blockIdx.x / row_tiles * FLOAT_TOKENS;
+    int tokens = rows_of(p.inputs, a.outputs_only), thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    auto row_at = [&](int r) { return (long)min(first + r, a.rows - 1) * a.cols; };
+    auto x_at = [&](int t) { return row_of(a.x, min(token + t, tokens - 1)); };
+    if (a.kind == F32) // read before the values of other launches are waited for
+        for (int k = thread * 32; k < min(FLOAT_ROWS, a.rows - first) * a.cols; k += PHASE_THREADS * 32) prefetch((const float*)a.w + row_at(0) + k);
+    wait_for_launches();
+    if (p.shares_x) begin_next_launch(); // it need not wait for x
+    if (token >= tokens) return;
+    float sums[32] = {};
+    bool by_four = a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
+#pragma unroll 2
+    for (int k = thread * 4; by_four && k < a.cols; k += PHASE_THREADS * 4) {
+        float4 w[FLOAT_ROWS], x[FLOAT_TOKENS], by = {1, 1, 1, 1}; // all are loaded before one is used
+#pragma unroll
+        for (int r = 0; r < FLOAT_ROWS; r++) w[r] = *(const float4*)((const float*)a.w + row_at(r) + k);
+        if (a.norm.kind) by = *(const float4*)(a.norm.weight + k);
+#pragma unroll
+        for (int t = 0; t < FLOAT_TOKENS; t++) x[t] = load_floats4(x_at(t) + k);
+#pragma unroll
+        for (int t = 0; t < FLOAT_TOKENS; t++) {
+            float4& v = x[t];
+            sums[VALUES + t] += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+            v = {v.x * by.x, v.y * by.y, v.z * by.z, v.w * by.w};
+#pragma unroll
+            for (int r = 0; r < FLOAT_ROWS; r++) sums[r * FLOAT_TOKENS + t] += w[r].x * v.x + w[r].y * v.y + (w[r].z * v.z + w[r].w * v.w);
+        }
+    }
+#pragma unroll 1
+    for (int k = thread; !by_four && k < a.cols; k += PHASE_THREADS) {
+        float by = a.norm.kind ? a.norm.weight[k] : 1.f;
+#pragma unroll
+        for (int t = 0; t < FLOAT_TOKENS; t++) {
+            float v = load_float(x_at(t) + k);
+            sums[VALUES + t] += v * v;
+#pragma unroll
+            for (int r = 0; r < FLOAT_ROWS; r++) sums[r * FLOAT_TOKENS + t] += read_float(a.w, row_at(r) + k, a.kind) * (v * by);
+        }
+    }
+    shares[warp][lane] = warp_sum_of_lane(sums, lane);
+    sync_threads<PHASE_THREADS>();
+    int r = thread / FLOAT_TOKENS, t = thread % FLOAT_TOKENS;
+    if (thread >= VALUES || first + r >= a.rows || token + t >= tokens) return;
+    auto all = [&](int i) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < PHASE_WARPS; w++) sum += shares[w][i];
+        return sum;
+    };
+    float sum = all(thread);
+    if (a.norm.kind) sum *= norm_factor(all(VALUES + t), a.cols, a.norm.eps);
+    if (a.scale) sum *= *a.scale;
+    row_of(a.y, token + t)[first + r] = a.bias ? sum + a.bias[first + r] : sum;
 }
 
 // The heads of a token before attention: q after norm and rotation, keys and values stored in pages. One warp per head.

@@ -11,7 +11,7 @@ DEVICE float read_float(const void* at, long i, int kind) {
 struct BlockContext {
     const u32* inputs;
     u32 epoch;
-    float* scratch; // FLOAT_SHARES floats per warp; three in a fused step
+    float* scratch; // three floats per warp
     int block, blocks;
 };
 
@@ -43,17 +43,13 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
     }
 }
 
-constexpr int FLOAT_SHARES = 12; // sums of a warp that shares rows and tokens with others
-
-// Some rows of weights for some tokens, by a warp, or by all warps of a block of a launch together (SHARED), which share the columns.
-template <int ROWS, int TOKENS_OF_WARP, bool SHARED = false> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens, float* scratch = nullptr) {
-    constexpr int VALUES = ROWS * TOKENS_OF_WARP, WARPS_OF_ROW = SHARED ? PHASE_WARPS : 1;
-    static_assert(!SHARED || VALUES + TOKENS_OF_WARP <= FLOAT_SHARES, "the sums of a warp are in shared memory");
-    int lane = threadIdx.x % 32, warp = SHARED ? threadIdx.x / 32 : 0;
+// Some rows of weights for some tokens, by a warp.
+template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
+    int lane = threadIdx.x % 32;
     float sums[ROWS][TOKENS_OF_WARP] = {}, squares[TOKENS_OF_WARP] = {};
     bool by_four = a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
-#pragma unroll(SHARED ? 4 : 16 / (ROWS + TOKENS_OF_WARP))
-    for (int k = (warp * 32 + lane) * 4; by_four && k < a.cols; k += WARPS_OF_ROW * 128) {
+#pragma unroll(16 / (ROWS + TOKENS_OF_WARP))
+    for (int k = lane * 4; by_four && k < a.cols; k += 128) {
         float4 w[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) w[r] = *(const float4*)((const float*)a.w + (long)min(row + r, a.rows - 1) * a.cols + k);
@@ -69,7 +65,7 @@ template <int ROWS, int TOKENS_OF_WARP, bool SHARED = false> DEVICE void float_r
             for (int r = 0; r < ROWS; r++) sums[r][t] += w[r].x * x.x + w[r].y * x.y + (w[r].z * x.z + w[r].w * x.w);
         }
     }
-    for (int k = warp * 32 + lane; !by_four && k < a.cols; k += WARPS_OF_ROW * 32) {
+    for (int k = lane; !by_four && k < a.cols; k += 32) {
         float w[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) w[r] = row + r < a.rows ? read_float(a.w, (long)(row + r) * a.cols + k, a.kind) : 0.f;
@@ -93,22 +89,8 @@ template <int ROWS, int TOKENS_OF_WARP, bool SHARED = false> DEVICE void float_r
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float sum = warp_sum(sums[r][t]);
-            if (lane == 0 && SHARED) scratch[warp * FLOAT_SHARES + r * TOKENS_OF_WARP + t] = sum;
-            else if (lane == 0) write(r, t, sum, squares[t]);
+            if (lane == 0) write(r, t, sum, squares[t]);
         }
-        if (lane == 0 && SHARED) scratch[warp * FLOAT_SHARES + VALUES + t] = squares[t];
-    }
-    if constexpr (SHARED) {
-        sync_threads<PHASE_THREADS>();
-        int i = threadIdx.x;
-        auto all = [&](int share) {
-            float sum = 0;
-#pragma unroll
-            for (int w = 0; w < PHASE_WARPS; w++) sum += scratch[w * FLOAT_SHARES + share];
-            return sum;
-        };
-        if (i < VALUES) write(i / TOKENS_OF_WARP, i % TOKENS_OF_WARP, all(i), all(VALUES + i % TOKENS_OF_WARP));
-        sync_threads<PHASE_THREADS>(); // the memory is used again
     }
 }
 
@@ -120,7 +102,7 @@ DEVICE int place_among(int first_block, int block, int blocks) { return (2 * blo
 template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {
     constexpr int QUADS_AT_ONCE = 3, WARPS_OF_BLOCK = THREADS / 32;
     int pairs = (a.rows + 1) / 2, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int i = place_among(a.first_block, c.block, c.blocks); i < pairs * tokens; i += min(pairs, c.blocks)) { // other blocks skip the phase
+    for (int i = place_among(a.first_block, c.block, c.blocks); i < pairs * tokens; i += c.blocks) {
         int row = i % pairs * 2, token = i / pairs;
         const float *x = row_of(a.x, token), *w = (const float*)a.w + (long)row * a.cols;
         long next = row + 1 < a.rows ? a.cols : 0; // to the second row
@@ -167,14 +149,7 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
     }
 }
 
-// What a launch reads of its first rows, before it waits for others.
-DEVICE void prefetch_weights(const FloatLinearArgs& a) {
-    int row = 2 * blockIdx.x, rows = min(2, a.rows - row);
-    for (int i = threadIdx.x * 32; a.kind == F32 && !a.experts.used && i < rows * a.cols; i += PHASE_THREADS * 32) prefetch((const float*)a.w + (long)row * a.cols + i);
-}
-
-// A block has two rows for four tokens, or a warp four rows for eight if there are many tokens. A fused step has few tokens and no
-// experts.
+// A warp has four rows for eight tokens: launches of few tokens are others (float_linears). A fused step has few tokens and no experts.
 template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
     int warps = THREADS / 32, tokens = rows_of(c.inputs, a.outputs_only);
     if constexpr (THREADS != PHASE_THREADS) {
@@ -194,11 +169,6 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
         float_rows<1, 1>(one, row, token, token + 1);
     }
     if (e.used > 0) return;
-    if (tokens < FEW_TOKENS) { // few products: all warps of a block share them
-        int pairs = (a.rows + 1) / 2;
-        for (int i = c.block; i < pairs * ((tokens + 3) / 4); i += c.blocks) float_rows<2, 4, true>(a, i % pairs * 2, i / pairs * 4, tokens, c.scratch);
-        return;
-    }
     int fours = (a.rows + 3) / 4;
     for (int i = c.block * warps + threadIdx.x / 32; i < fours * ((tokens + 7) / 8); i += c.blocks * warps) float_rows<4, 8>(a, i % fours * 4, i / fours * 8, tokens);
 }

@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
     if (row >= rows_of(p.inputs, a.outputs_only)) return wait_for_launches();
     const float* x = row_of(a.x, a.gather ? output_row(p.inputs, row) : row);
     const float* gate = row_of(a.gate, row);
-    wait_for_launches();
+    if (!p.beside) wait_for_launches();
     float whole = 1, v[8] = {}, g[8];
     auto load_values = [&](int first) {
         if (!a.wide) return;
@@ -182,4 +182,5 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
                 row_of(a.y, row)[a.inverse ? place_of(a, begin + k) : begin + k] = span[padded(k)];
         }
     }
+    if (p.beside) wait_for_launches(); // what waits for this launch also waits for the one before it
 }

@@ -19,8 +19,8 @@ use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Sou
 use crate::kv::Kv;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    ATTEND_THREADS, AttendArgs, FEW_TOKENS, KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs,
-    THREADS,
+    ATTEND_THREADS, AttendArgs, FEW_TOKENS, FLOAT_ROWS, FLOAT_TOKENS, FloatLinearArgs, FloatLinearsArgs,
+    KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -202,6 +202,7 @@ struct PhaseKernels {
     /// Whether there are recurrent layers.
     has_state: bool,
     small_phase: Kernel,
+    float_linears: Kernel,
     make_heads: Kernel,
     attend: Kernel,
     argmax_share: Kernel,
@@ -255,6 +256,7 @@ impl PhaseKernels {
             recurrent,
             has_state,
             small_phase: module.kernel("run_small_phase")?,
+            float_linears: module.kernel("float_linears")?,
             make_heads,
             attend: module.kernel("attend")?,
             argmax_share: module.kernel("run_argmax_share")?,
@@ -269,7 +271,10 @@ impl PhaseKernels {
         let earlier = self.phases[..phases.start].iter();
         let mut attends = earlier.filter(|(phase, _)| matches!(phase, Phase::Attend(_))).count()..;
         self.experts.iter().for_each(Experts::begin);
-        for (phase, passing) in &self.phases[phases] {
+        let mut next = &self.phases[phases];
+        let mut beside = false; // whether the next launch runs beside the last one
+        while let [(phase, passing), rest @ ..] = next {
+            next = rest;
             let raw = phase.raw(0, 0);
             let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
             match phase.large() {
@@ -299,29 +304,31 @@ impl PhaseKernels {
                 Some(LargePhase::Transform(args)) => {
                     let rows = if args.outputs_only != 0 { size.outputs } else { size.tokens };
                     let y = passing.passed_order().map(|order| self.linears.passed(rows, order));
-                    self.recurrent.transform(args, y.unwrap_or_default(), size)?;
+                    let beside = std::mem::take(&mut beside);
+                    self.recurrent.transform(args, y.unwrap_or_default(), size, beside)?;
                 }
                 Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs)?,
+                None if let Some(l) = few_floats(phase, size) => {
+                    let second = rest.first().and_then(|(phase, _)| joined(l, phase));
+                    next = &rest[usize::from(second.is_some())..];
+                    let rows = size.tokens.max(size.outputs);
+                    let blocks = (l.rows as usize).div_ceil(FLOAT_ROWS) * rows.div_ceil(FLOAT_TOKENS);
+                    let grid = Grid::new(blocks, 1 + usize::from(second.is_some()), PHASE_THREADS);
+                    beside = next.first().is_some_and(|(phase, _)| shares_x(l, phase));
+                    let linear = [*l, *second.unwrap_or(l)];
+                    let args =
+                        FloatLinearsArgs { linear, inputs: self.inputs, shares_x: beside.into(), pad: 0 };
+                    // SAFETY: the struct is the kernel's; blocks have all rows of both matrices for all tokens, and leave tokens that the step lacks.
+                    unsafe { self.float_linears.launch(grid, &args)? };
+                }
                 None => {
-                    let blocks = self.small_blocks(phase, size.tokens.max(size.outputs));
+                    let blocks = (8 * self.blocks).min(32 * size.tokens.max(size.outputs));
                     // SAFETY: the struct is the kernel's; blocks share all rows of the step, however many there are.
                     unsafe { self.small_phase.launch(Grid::new(blocks, 1, PHASE_THREADS), &args)? };
                 }
             }
         }
         Ok(())
-    }
-
-    /// Blocks of a small phase for up to so many rows.
-    fn small_blocks(&self, phase: &Phase, rows: usize) -> usize {
-        let most = (8 * self.blocks).min(32 * rows);
-        match phase {
-            // a block has two rows of weights for four tokens (`run` of its arguments in kernels/small_phases.cuh)
-            Phase::FloatLinear(l) if l.experts.used == 0 && rows < FEW_TOKENS => {
-                most.min((l.rows as usize).div_ceil(2) * rows.div_ceil(4))
-            }
-            _ => most,
-        }
     }
 
     /// Attention with heads of any size.
@@ -344,6 +351,25 @@ impl PhaseKernels {
             self.argmax_whole.launch(Grid::new(rows, 1, THREADS), args)
         }
     }
+}
+
+/// The arguments of a phase whose matrix of floats few tokens are multiplied with.
+fn few_floats(phase: &Phase, size: StepSize) -> Option<&FloatLinearArgs> {
+    let Phase::FloatLinear(l) = phase else { return None };
+    (l.experts.used == 0 && size.tokens.max(size.outputs) < FEW_TOKENS).then_some(l)
+}
+
+/// The arguments of a phase that can share a launch with `l`: of the same size, and of the same x.
+fn joined<'a>(l: &FloatLinearArgs, phase: &'a Phase) -> Option<&'a FloatLinearArgs> {
+    let Phase::FloatLinear(other) = phase else { return None };
+    let shape = |l: &FloatLinearArgs| (l.rows, l.cols, l.outputs_only, l.x.at, l.x.stride);
+    (shape(l) == shape(other) && l.experts.used == 0 && other.experts.used == 0).then_some(other)
+}
+
+/// Whether a phase reads the same x, and nothing that `l` writes.
+fn shares_x(l: &FloatLinearArgs, phase: &Phase) -> bool {
+    let Phase::Transform(t) = phase else { return false };
+    t.x.at == l.x.at && t.act == 0 && t.outputs_only == 0
 }
 
 /// Shared memory of the kernel that makes heads: cosines and sines, and one head per warp.

@@ -38,8 +38,8 @@ impl SliceShape {
     }
 }
 
-/// The kernels of matrices with one number of rows.
-struct MatrixKernels {
+/// The kernels of a recurrent phase: of any slices, and of slices of one token each.
+struct RecurrentKernels {
     prefill: Kernel,
     decode: Kernel,
 }
@@ -85,8 +85,8 @@ fn kinds(phases: &[Phase]) -> Vec<MatrixKind> {
 /// The kernels of recurrent phases and transforms.
 #[derive(Default)]
 pub(super) struct RecurrentLaunches {
-    convolve: Option<Kernel>,
-    matrices: HashMap<MatrixKind, MatrixKernels>,
+    convolve: Option<RecurrentKernels>,
+    matrices: HashMap<MatrixKind, RecurrentKernels>,
     transform: Option<Kernel>,
     inputs: u64,
 }
@@ -126,12 +126,15 @@ impl RecurrentLaunches {
                 if kind.delta { ["delta_prefill", "delta_decode"] } else { ["scan_prefill", "scan_decode"] };
             let [prefill, decode] = names.map(|name| module.kernel(name));
             let prefill = prefill?.with_shared_memory(kind.prefill_bytes())?;
-            launches.matrices.insert(kind, MatrixKernels { prefill, decode: decode? });
+            launches.matrices.insert(kind, RecurrentKernels { prefill, decode: decode? });
         }
         for source in plain_sources(phases) {
             let module = compiler.module(source, &[])?;
             match source {
-                Source::Convolve => launches.convolve = Some(module.kernel("convolve")?),
+                Source::Convolve => {
+                    let [prefill, decode] = ["convolve", "convolve_decode"].map(|name| module.kernel(name));
+                    launches.convolve = Some(RecurrentKernels { prefill: prefill?, decode: decode? });
+                }
                 _ => launches.transform = Some(module.kernel("transform")?),
             }
         }
@@ -140,10 +143,14 @@ impl RecurrentLaunches {
 
     /// For steps of up to `tokens` with such slices.
     pub(super) fn convolve(&self, args: &ConvArgs, tokens: usize, slices: SliceShape) -> Result<()> {
-        let kernel = self.convolve.as_ref().ok_or_else(|| missing("conv"))?;
-        let columns = (args.width as usize).div_ceil(CONV_THREADS);
-        let each = if slices.decode { 1 } else { CONV_TOKENS };
-        let grid = Grid::new(columns, tokens.div_ceil(each), CONV_THREADS);
+        let kernels = self.convolve.as_ref().ok_or_else(|| missing("conv"))?;
+        let width = args.width as usize;
+        let (kernel, columns, rows) = if slices.decode && args.state != 0 {
+            (&kernels.decode, width.div_ceil(2 * CONV_THREADS), tokens)
+        } else {
+            (&kernels.prefill, width.div_ceil(CONV_THREADS), tokens.div_ceil(CONV_TOKENS))
+        };
+        let grid = Grid::new(columns, rows, CONV_THREADS);
         // SAFETY: the struct is the kernel's; blocks share all columns and tokens of the step, however many there are.
         unsafe { kernel.launch(grid, args) }
     }
@@ -162,15 +169,27 @@ impl RecurrentLaunches {
         unsafe { kernel.launch(grid, args) }
     }
 
-    /// For steps of up to this size; the value is written as halves if `y_half` has an address.
-    pub(super) fn transform(&self, args: &TransformArgs, y_half: HalfX, size: StepSize) -> Result<()> {
+    /// For steps of up to this size; the value is written as halves if `y_half` has an address. `beside`: the last launch is independent.
+    pub(super) fn transform(
+        &self,
+        args: &TransformArgs,
+        y_half: HalfX,
+        size: StepSize,
+        beside: bool,
+    ) -> Result<()> {
         let rows = if args.outputs_only != 0 { size.outputs } else { size.tokens };
         if rows == 0 {
             return Ok(());
         }
         let kernel = self.transform.as_ref().ok_or_else(|| missing("transform"))?;
         let y_factor = passed_factor(&Phase::Transform(*args));
-        let launch = TransformLaunch { transform: *args, y_half, inputs: self.inputs, y_factor, pad: 0 };
+        let launch = TransformLaunch {
+            transform: *args,
+            y_half,
+            inputs: self.inputs,
+            y_factor,
+            beside: beside.into(),
+        };
         let spans = if rows < WHOLE_ROWS { (args.width as usize).div_ceil(TRANSFORM_SPAN) } else { 1 };
         // SAFETY: the struct is the kernel's; blocks have all spans of all rows, and leave rows that the step lacks.
         unsafe { kernel.launch(Grid::new(rows, spans, TRANSFORM_THREADS), &launch) }

@@ -82,6 +82,10 @@ shared_constants! {
     ROUTE_WARPS: usize = 4;
     /// Threads of the block that sorts the rows of experts.
     SORT_THREADS: usize = 1024;
+    /// Rows of a matrix of floats that a block of launches has, for ...
+    FLOAT_ROWS: usize = 6;
+    /// ... so many tokens.
+    FLOAT_TOKENS: usize = 4;
     /// The fewest tokens of a tile that a warpgroup multiplies together, on GPUs that can.
     WGMMA_TOKENS: usize = 24;
     /// Bytes of a record of 2-bit codes with one scale per row: raw codes are multiplied, and a warp of a block sums x, ...

@@ -2,7 +2,7 @@
 
 use super::c_text::shared_structs;
 use super::constants::MOST_TABLES;
-use super::phase_args::{AttendArgs, LinearArgs, RouteArgs, TransformArgs};
+use super::phase_args::{AttendArgs, FloatLinearArgs, LinearArgs, RouteArgs, TransformArgs};
 use super::phases::RawPhase;
 
 /// The structs in C.
@@ -169,7 +169,8 @@ shared_structs! {
         inputs: *const u32,
         /// On the value that is passed.
         y_factor: f32,
-        pad: i32,
+        /// Whether the launch before it is independent, and had waited for all others when it began this one (`FloatLinearsArgs::shares_x`).
+        beside: i32,
     }
 
     /// Runs a phase of another kind.
@@ -178,6 +179,15 @@ shared_structs! {
         inputs: *const u32,
         /// Blocks that have looked for a row's best token.
         blocks: i32,
+        pad: i32,
+    }
+
+    /// Multiplies with a matrix of floats, or with two of the same size that have the same x.
+    FloatLinearsArgs {
+        linear: [FloatLinearArgs; 2],
+        inputs: *const u32,
+        /// Whether the next launch reads the same x, and nothing of this one: it runs beside it.
+        shares_x: i32,
         pad: i32,
     }
 
