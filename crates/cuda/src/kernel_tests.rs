@@ -185,11 +185,15 @@ fn every_kernel_compiles_for_every_generation() {
             }
         }
     }
-    // few tokens, of codes of one bit and of two
+    // few tokens and tall tiles, of codes of one bit and of two
     for quant in [&tern_quant::Q1_0, &tern_quant::PQ2_0] {
         let formats = vec![Layout::of(quant).unwrap()];
         let config = KernelConfig { formats, attentions: vec![shapes[0]], page_len: 32 };
         sources.push(("few tokens", step(&config, 4)));
+        for row_warps in [16, 20] {
+            let key = KernelKey { format: 0, tokens: 32, row_warps, gated: 1, experts: false };
+            sources.push(("linear of tall tiles", linear_source(&config, key).text()));
+        }
     }
     let experts =
         KernelConfig { formats: vec![Layout::of(&tern_quant::Q4_K).unwrap()], ..KernelConfig::default() };
@@ -248,9 +252,11 @@ fn every_kernel_compiles_for_every_generation() {
             true
         }
         "linear of another format" | "linear of a large tile" => architecture != "sm_90a",
-        "several tokens" | "few tokens" | "one token, other formats" | "phase launches, other formats" => {
-            !["sm_80", "sm_90a"].contains(&architecture)
-        }
+        "several tokens"
+        | "few tokens"
+        | "linear of tall tiles"
+        | "one token, other formats"
+        | "phase launches, other formats" => !["sm_80", "sm_90a"].contains(&architecture),
         _ => false,
     };
     let all = sources.iter().flat_map(|source| architectures.map(|architecture| (source, architecture)));

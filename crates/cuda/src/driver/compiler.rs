@@ -122,6 +122,7 @@ impl Source {
                 include_str!("../../kernels/half_x.cuh"),
                 include_str!("../../kernels/matrices.cuh"),
                 include_str!("../../kernels/halves.cuh"),
+                include_str!("../../kernels/tile_sums.cuh"),
                 include_str!("../../kernels/tiled_linear.cuh"),
                 include_str!("../../kernels/tiled_linear.cu"),
             ],
