@@ -142,10 +142,9 @@ template <class L> struct Fragments {
 
     // Before the first tile.
     DEVICE void wait_for_registers() {
-        if constexpr (!REGISTERS) return;
-        if constexpr (L::ROUNDS == 1) {
+        if constexpr (REGISTERS && L::ROUNDS == 1) {
             wait(0);
-        } else {
+        } else if constexpr (REGISTERS) {
             poll(0), poll(1);
             if constexpr (PLACED) { // both together: more independent work
                 PlacedX* to[2] = {&integers[0], &integers[1]};

@@ -1,5 +1,11 @@
 // Convolutions over the rows of each slice, whose last rows are state. Equals Op::Conv of graph/reference/recurrent.rs.
 
+// The value of a sum, with bias and activation.
+DEVICE float convolved(const ConvArgs& a, float sum, float bias) {
+    sum += bias;
+    return a.silu ? sum / (1.f + expf(-sum)) : sum;
+}
+
 // A thread computes CONV_TOKENS tokens of one column. What is before a slice is read and what is kept of it is written by the thread
 // of its first token alone, which also computes the tokens that need it.
 template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
@@ -11,11 +17,7 @@ template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
 #pragma unroll
     for (int j = 0; j < TAPS; j++) taps[j] = a.taps[(long)column * TAPS + j];
     auto x = [&](int token) { return load_float(row_of(a.x, token) + column); };
-    auto store = [&](int token, float sum) {
-        sum += bias;
-        if (a.silu) sum /= 1.f + expf(-sum);
-        row_of(a.y, token)[column] = sum;
-    };
+    auto store = [&](int token, float sum) { row_of(a.y, token)[column] = convolved(a, sum, bias); };
     int slice = a.inputs[a.inputs[SLICES_AT] + first];
     SliceState s = state_of(a.inputs, slice);
     if (s.read >= 0 && first == s.first) {
@@ -91,9 +93,7 @@ template <int TAPS> DEVICE void convolve_token(const ConvArgs& a) {
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < TAPS; j++) sum += rows[n][j] * taps[n][j];
-        sum += bias[n];
-        if (a.silu) sum /= 1.f + expf(-sum);
-        row_of(a.y, token)[column] = sum;
+        row_of(a.y, token)[column] = convolved(a, sum, bias[n]);
 #pragma unroll
         for (int j = 0; j < OLD; j++) *state(s.write, j, column) = rows[n][j + 1];
     });
@@ -116,9 +116,22 @@ template <int TAPS> DEVICE void convolve_centred(const ConvArgs& a, int column) 
             int at = token + j - BESIDE;
             if (at >= 0 && at < tokens && texts[at] == texts[token]) sum += load_float(row_of(a.x, at) + column) * taps[j];
         }
-        sum += bias;
-        if (a.silu) sum /= 1.f + expf(-sum);
-        row_of(a.y, token)[column] = sum;
+        row_of(a.y, token)[column] = convolved(a, sum, bias);
+    }
+}
+
+template <int N> struct Taps { static constexpr int VALUE = N; };
+
+// Code for each number of taps that state may have.
+template <class Run> DEVICE void with_taps(const ConvArgs& a, Run run) {
+    switch (a.taps_count) {
+        case 2: return run(Taps<2>{});
+        case 3: return run(Taps<3>{});
+        case 4: return run(Taps<4>{});
+        case 5: return run(Taps<5>{});
+        case 6: return run(Taps<6>{});
+        case 7: return run(Taps<7>{});
+        default: return run(Taps<8>{});
     }
 }
 
@@ -133,27 +146,11 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS) convolve(const __grid
             default: return convolve_centred<7>(a, column);
         }
     }
-    switch (a.taps_count) {
-        case 2: return convolve_column<2>(a, column);
-        case 3: return convolve_column<3>(a, column);
-        case 4: return convolve_column<4>(a, column);
-        case 5: return convolve_column<5>(a, column);
-        case 6: return convolve_column<6>(a, column);
-        case 7: return convolve_column<7>(a, column);
-        default: return convolve_column<8>(a, column);
-    }
+    with_taps(a, [&](auto taps) { convolve_column<decltype(taps)::VALUE>(a, column); });
 }
 
 // All slices have one token.
 extern "C" __global__ void __launch_bounds__(CONV_THREADS, 10) convolve_decode(const __grid_constant__ ConvArgs a) {
     begin_next_launch();
-    switch (a.taps_count) {
-        case 2: return convolve_token<2>(a);
-        case 3: return convolve_token<3>(a);
-        case 4: return convolve_token<4>(a);
-        case 5: return convolve_token<5>(a);
-        case 6: return convolve_token<6>(a);
-        case 7: return convolve_token<7>(a);
-        default: return convolve_token<8>(a);
-    }
+    with_taps(a, [&](auto taps) { convolve_token<decltype(taps)::VALUE>(a); });
 }

@@ -84,7 +84,7 @@ template <int HALF = 16> DEVICE float warp_sum_of_lane(float (&v)[32], int lane)
     return v[0];
 }
 
-// Matrices of floats for less than FEW_TOKENS tokens: y of the grid is the matrix. A block has FLOAT_ROWS rows for FLOAT_TOKENS tokens: all warps
+// Matrices of floats for few tokens: y of the grid is the matrix. A block has FLOAT_ROWS rows for FLOAT_TOKENS tokens: all warps
 // share the columns. With fewer rows, blocks would read more from L2 than it can deliver.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const __grid_constant__ FloatLinearsArgs p) {
     constexpr int VALUES = FLOAT_ROWS * FLOAT_TOKENS; // and behind them the squares of tokens
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const 
     if (p.shares_x) begin_next_launch(); // it need not wait for x
     if (token >= tokens) return;
     float sums[32] = {};
-    bool by_four = a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
+    bool by_four = reads_by_four(a);
 #pragma unroll 2
     for (int k = thread * 4; by_four && k < a.cols; k += PHASE_THREADS * 4) {
         float4 w[FLOAT_ROWS], x[FLOAT_TOKENS], by = {1, 1, 1, 1}; // all are loaded before one is used
@@ -133,18 +133,15 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const 
     }
     shares[warp][lane] = warp_sum_of_lane(sums, lane);
     sync_threads<PHASE_THREADS>();
-    int r = thread / FLOAT_TOKENS, t = thread % FLOAT_TOKENS;
-    if (thread >= VALUES || first + r >= a.rows || token + t >= tokens) return;
+    if (thread >= VALUES) return;
     auto all = [&](int i) {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < PHASE_WARPS; w++) sum += shares[w][i];
         return sum;
     };
-    float sum = all(thread);
-    if (a.norm.kind) sum *= norm_factor(all(VALUES + t), a.cols, a.norm.eps);
-    if (a.scale) sum *= *a.scale;
-    row_of(a.y, token + t)[first + r] = a.bias ? sum + a.bias[first + r] : sum;
+    int r = thread / FLOAT_TOKENS, t = thread % FLOAT_TOKENS;
+    write_float_row(a, first + r, token + t, tokens, all(thread), all(VALUES + t));
 }
 
 // The heads of a token before attention: q after norm and rotation, keys and values stored in pages. One warp per head.

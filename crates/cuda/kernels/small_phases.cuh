@@ -43,11 +43,22 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
     }
 }
 
+// Whether four columns of weights and of x can be read together.
+DEVICE bool reads_by_four(const FloatLinearArgs& a) { return a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0; }
+
+// Writes a row of a token from its sum, with the norm that the squares of x belong to.
+DEVICE void write_float_row(const FloatLinearArgs& a, int row, int token, int tokens, float sum, float squares) {
+    if (row >= a.rows || token >= tokens) return;
+    if (a.norm.kind) sum *= norm_factor(squares, a.cols, a.norm.eps);
+    if (a.scale) sum *= *a.scale;
+    row_of(a.y, token)[row] = a.bias ? sum + a.bias[row] : sum;
+}
+
 // Some rows of weights for some tokens, by a warp.
 template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
     int lane = threadIdx.x % 32;
     float sums[ROWS][TOKENS_OF_WARP] = {}, squares[TOKENS_OF_WARP] = {};
-    bool by_four = a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
+    bool by_four = reads_by_four(a);
 #pragma unroll(16 / (ROWS + TOKENS_OF_WARP))
     for (int k = lane * 4; by_four && k < a.cols; k += 128) {
         float4 w[ROWS];
@@ -77,19 +88,13 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
             for (int r = 0; r < ROWS; r++) sums[r][t] += w[r] * x;
         }
     }
-    auto write = [&](int r, int t, float sum, float squares_of_token) {
-        if (row + r >= a.rows || token + t >= tokens) return;
-        if (a.norm.kind) sum *= norm_factor(squares_of_token, a.cols, a.norm.eps);
-        if (a.scale) sum *= *a.scale;
-        row_of(a.y, token + t)[row + r] = a.bias ? sum + a.bias[row + r] : sum;
-    };
 #pragma unroll
     for (int t = 0; t < TOKENS_OF_WARP; t++) {
         if (a.norm.kind) squares[t] = warp_sum(squares[t]);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float sum = warp_sum(sums[r][t]);
-            if (lane == 0) write(r, t, sum, squares[t]);
+            if (lane == 0) write_float_row(a, row + r, token + t, tokens, sum, squares[t]);
         }
     }
 }

@@ -84,13 +84,6 @@ template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 
     for (int n = 0; n < N; n++) v[n] = {untagged(bits[n][0], mask), untagged(bits[n][1], mask), untagged(bits[n][2], mask), untagged(bits[n][3], mask)};
 }
 
-// The same at one place.
-DEVICE float4 awaited_floats4(const float* at, u32 mask, u32 epoch) {
-    float4 v[1];
-    awaited_quads(v, [&](int) { return at; }, mask, epoch);
-    return v[0];
-}
-
 // Loads floats of values that may not be written yet (TAGS), and finds out whether one was not: then all must be loaded again.
 template <bool TAGS> struct TaggedLoads {
     u32 epoch, wrong;

@@ -19,12 +19,14 @@ use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Sou
 use crate::kv::Kv;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    ATTEND_THREADS, AttendArgs, FEW_TOKENS, FLOAT_ROWS, FLOAT_TOKENS, FloatLinearArgs, FloatLinearsArgs,
-    KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
+    ATTEND_THREADS, AttendArgs, FLOAT_ROWS, FLOAT_TOKENS, FloatLinearArgs, FloatLinearsArgs, KvCell,
+    LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
 
+/// Tokens of a step from which on a warp has rows of floats for itself, instead of all warps of a block.
+const FEW_TOKENS: usize = 256;
 /// Recordings that are kept: each takes some megabytes, and recording again takes a few milliseconds.
 const MOST_RECORDINGS: usize = 64;
 
@@ -309,7 +311,8 @@ impl PhaseKernels {
                 }
                 Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs)?,
                 None if let Some(l) = few_floats(phase, size) => {
-                    let second = rest.first().and_then(|(phase, _)| joined(l, phase));
+                    let second = rest.first().and_then(|(phase, _)| few_floats(phase, size));
+                    let second = second.filter(|second| can_join(l, second));
                     next = &rest[usize::from(second.is_some())..];
                     let rows = size.tokens.max(size.outputs);
                     let blocks = (l.rows as usize).div_ceil(FLOAT_ROWS) * rows.div_ceil(FLOAT_TOKENS);
@@ -359,11 +362,10 @@ fn few_floats(phase: &Phase, size: StepSize) -> Option<&FloatLinearArgs> {
     (l.experts.used == 0 && size.tokens.max(size.outputs) < FEW_TOKENS).then_some(l)
 }
 
-/// The arguments of a phase that can share a launch with `l`: of the same size, and of the same x.
-fn joined<'a>(l: &FloatLinearArgs, phase: &'a Phase) -> Option<&'a FloatLinearArgs> {
-    let Phase::FloatLinear(other) = phase else { return None };
+/// Whether two matrices of floats can share a launch: they have the same size and the same x.
+fn can_join(l: &FloatLinearArgs, other: &FloatLinearArgs) -> bool {
     let shape = |l: &FloatLinearArgs| (l.rows, l.cols, l.outputs_only, l.x.at, l.x.stride);
-    (shape(l) == shape(other) && l.experts.used == 0 && other.experts.used == 0).then_some(other)
+    shape(l) == shape(other)
 }
 
 /// Whether a phase reads the same x, and nothing that `l` writes.

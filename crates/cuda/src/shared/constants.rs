@@ -47,8 +47,6 @@ shared_constants! {
     /// More keys than any sequence has: of attention that is not causal and has no window.
     ALL_KEYS: usize = 1 << 29;
 
-    /// Tokens of a step from which on a warp has rows of floats for itself.
-    FEW_TOKENS: usize = 256;
     /// Threads of a block of the kernels for one phase.
     PHASE_THREADS: usize = 256;
     /// Its warps.
