@@ -15,11 +15,11 @@ mod targets;
 mod work;
 
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{self, Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use record::Record;
-use targets::{TARGETS, Target};
+use targets::{TARGETS, Target, remove_scratch};
 
 /// Time limit of one input, generous for busy machines.
 const INPUT: Duration = Duration::from_secs(30);
@@ -47,6 +47,7 @@ fn run(args: &[String]) -> Result<(), String> {
             let input = std::fs::read(file).map_err(|e| format!("{file}: {e}"))?;
             let started = Instant::now();
             (target(name)?.start)()(&input);
+            remove_scratch(process::id());
             println!("{file}: survived in {:.2} s", started.elapsed().as_secs_f64());
             Ok(())
         }
@@ -84,6 +85,7 @@ fn watch(target: &Target, seconds: u64, folder: &str) -> Result<(), String> {
         Err(e) => format!("{message}\ncannot save the input: {e}"),
     });
     let _ = std::fs::remove_file(&path);
+    remove_scratch(child.id());
     outcome
 }
 

@@ -14,6 +14,8 @@ use tern_grammar::{Grammar, GrammarCompiler};
 use tern_models::{Model, Shape, ShapeExperts, Synth, plain_tokenizer};
 use tern_text::{ChatInput, ChatTemplate, Tokenizer};
 
+pub(crate) use folder::remove_scratch;
+
 use crate::record::LONGEST;
 
 /// Runs one input. A bug shows as a panic, an abort or a timeout.

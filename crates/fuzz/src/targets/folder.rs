@@ -57,9 +57,19 @@ const FILES: [&str; 9] = [
 /// Bytes of a file of zeros at most.
 const MOST: usize = 1 << 22;
 
+/// Where a process writes the files of an input.
+fn scratch(process: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("tern-fuzz-folder-{process}"))
+}
+
+/// Removes what a process has written.
+pub(crate) fn remove_scratch(process: u32) {
+    let _ = std::fs::remove_dir_all(scratch(process));
+}
+
 /// Opens the folder, reads its tensors, and builds its tokenizer and its graph.
 pub(super) fn start() -> Run {
-    let folder = std::env::temp_dir().join(format!("tern-fuzz-folder-{}", std::process::id()));
+    let folder = scratch(std::process::id());
     std::fs::create_dir_all(folder.join("1_Pooling")).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     Box::new(move |input| {
         write(&folder, input);
