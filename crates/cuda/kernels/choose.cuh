@@ -9,10 +9,8 @@ DEVICE u32 score_key(float score) {
 
 // The best of all lanes' keys; the lower index of equal ones.
 DEVICE int warp_best(u32 key, u32 index) {
-    u32 best;
-    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(best) : "r"(key));
-    asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(index) : "r"(key == best ? index : ~0u));
-    return (int)index;
+    u32 best = largest_of_warp(key);
+    return (int)smallest_of_warp(key == best ? index : ~0u);
 }
 
 DEVICE float expert_weight(const RouteArgs& a, float x, float most, float sum) {

@@ -102,15 +102,9 @@ template <class F> struct RawRow {
     // The pairs of step t. Of each byte, two bits per step, the first at the top: below the exponent of 1024 in even steps, and of 4096 in odd steps.
     DEVICE void pairs(u32& first, u32& second, int t) const {
         u32 word = words[t / 4];
+        // one constant in a register serves both exponents
         auto pair = [&](u32 w) { return merged(w, t % 2 == 0 ? 0x08c008c0u : 0x00300030u, 0x6c006c00u); };
         first = pair(t % 4 < 2 ? word : word << 4), second = pair(t % 4 < 2 ? word >> 8 : word >> 4);
-    }
-
-    // The bits of x in `mask`, and those of `by` that are not: one constant in a register serves both exponents.
-    static DEVICE u32 merged(u32 x, u32 mask, u32 by) {
-        u32 result;
-        asm("lop3.b32 %0, %1, %2, %3, 0x62;" : "=r"(result) : "r"(x), "r"(mask), "r"(by)); // by ? !mask : mask & x
-        return result;
     }
 };
 

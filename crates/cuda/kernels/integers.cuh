@@ -54,14 +54,6 @@ template <class F> struct PlanesX {
 constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
 DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST; }
 
-// The larger magnitude, or NaN if either is: the scale of values that are not finite is not finite, and so is everything
-// computed with it.
-DEVICE float larger_magnitude(float x, float y) {
-    float larger;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(x)), "f"(fabsf(y)));
-    return larger;
-}
-
 // The factor from values to integers, and the scale of the integers; values below 1e-30 become 0.
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }
 DEVICE float x_scale_of(float most, float becomes) { return most * (1.f / becomes); }

@@ -361,7 +361,7 @@ struct PagedAttention {
                             float2 by = scales[KEYS / 2 + n * 4];
                             low *= by.x * VALUE_FACTOR, high *= by.y * VALUE_FACTOR;
                         }
-                        p[r][n / 2][n % 2 * 2 + half] = small_to_half2(low, high);
+                        p[r][n / 2][n % 2 * 2 + half] = rounded_halves(low, high);
                     }
                 }
             add_values(p, shared_address(stage + VALUES_AT), lane);

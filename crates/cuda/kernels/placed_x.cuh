@@ -4,12 +4,6 @@
 constexpr int PLACED_HIGH = 254; // a low byte is -127 to 127
 constexpr float HIGH_MOST = 126;
 
-DEVICE u32 larger_magnitude2(u32 a, u32 b) {
-    u32 larger;
-    asm("{ .reg .b32 t; abs.f16x2 t, %2; max.NaN.f16x2 %0, %1, t; }" : "=r"(larger) : "r"(a), "r"(b));
-    return larger;
-}
-
 struct PlacedX {
     u32 b[8];
     float by, sum; // see multiply_placed: of the token that the lane has sums of

@@ -30,13 +30,6 @@ FORMATS(DEFINE)
 #undef DEFINE
 static_assert(TILE == 16 && CHUNK == 128, "lanes of the matrix unit hold 16 rows by 128 columns");
 
-// (x & mask) ^ by in one instruction: the compiler makes two of them if both are constants.
-DEVICE u32 masked_xor(u32 x, u32 mask, u32 by) {
-    u32 result;
-    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(x), "r"(mask), "r"(by));
-    return result;
-}
-
 // The words of one lane in a plane: B of each of its two rows.
 template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int lane) {
     if constexpr (B == 1) {

@@ -27,15 +27,11 @@ struct Choice {
 
     // Makes the choice known to the reading warp; by one lane, after all lanes of its warp have written it.
     DEVICE void publish() {
-        asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(&count)), "r"(count + 1) : "memory");
+        publish_word(&count, count + 1);
     }
     // Waits for the `n`-th choice. It cannot be replaced by the next one while this block has not read what it was made for.
     DEVICE void wait_for(u32 n) const {
-        for (u32 seen = 0;;) {
-            asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(seen) : "r"((u32)__cvta_generic_to_shared(&count)) : "memory");
-            if (seen >= n) return;
-            __nanosleep(32);
-        }
+        while (published_word(&count) < n) __nanosleep(32);
     }
 };
 static_assert(sizeof(Choice) == CHOICE_BYTES, "the host has reserved shared memory for it");

@@ -7,28 +7,10 @@ DEVICE float* row_of(const View& view, int row) { return view.at + row * view.st
 DEVICE float untagged(u32 bits, u32 mask) { return __uint_as_float(bits & ~mask); }
 DEVICE u32 tagged(float x, u32 mask, u32 epoch) { return (__float_as_uint(x) & ~mask) | (epoch & mask); }
 
-// Loads of floats that another block may be writing.
-DEVICE u32 load_shared_word(const float* at) {
-    u32 bits;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
-    return bits;
-}
-DEVICE void load_shared_words4(u32* bits, const float* at) {
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
-}
-// The same under a condition, without a branch.
-DEVICE void load_shared_words4_if(bool condition, u32* bits, const float* at) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(bits[0]), "+r"(bits[1]), "+r"(bits[2]), "+r"(bits[3]) : "l"(at), "r"((u32)condition) : "memory");
-}
-
-DEVICE void store_tagged(float* at, float x, u32 mask, u32 epoch) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(tagged(x, mask, epoch)) : "memory");
-}
-
+DEVICE void store_tagged(float* at, float x, u32 mask, u32 epoch) { store_shared_word(at, tagged(x, mask, epoch)); }
 DEVICE void store_tagged4(float* at, const float4& v, u32 mask, u32 epoch) {
     u32 bits[4] = {tagged(v.x, mask, epoch), tagged(v.y, mask, epoch), tagged(v.z, mask, epoch), tagged(v.w, mask, epoch)};
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
+    store_shared_words4(at, bits);
 }
 
 // N pieces of four words that may not be written yet, STRIDE floats apart: floats, or halves with a mask of two tags. All lanes of a

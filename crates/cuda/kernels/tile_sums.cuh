@@ -1,19 +1,6 @@
 // Products of a tile of linears for many tokens (tiled_linear.cuh): of 16 rows of weights in registers with x in shared memory, by a warp, or with
 // the rows of four warps together (`wgmma`).
 
-#if HAS_WGMMA
-DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
-// Of a tile of x at an offset: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh. The words are separate: sums of 64
-// bits would take more instructions than the products, unless the address is in a uniform register.
-DEVICE u64 matrix_descriptor(u32 tile, int offset) {
-    u64 descriptor;
-    asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"((tile >> 4) + (1 << 16) + offset / 16), "r"(1 << 30 | 64));
-    return descriptor;
-}
-#endif
-
 // Sums of a warp: 16 rows, N tokens. Element 4 j + i is that of the matrix unit's c[i], for tokens 8 j .. 8 j + 7.
 template <int N> struct Sums {
     static constexpr bool WGMMA = HAS_WGMMA && N >= WGMMA_TOKENS;
@@ -89,7 +76,7 @@ template <int N> struct Sums {
     // After the last product: what the matrix unit has written is read from here on.
     DEVICE void finish() {
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
+        for (int i = 0; i < N / 2; i++) after_products(d[i]);
         if constexpr (CHAINS == 2)
             for (int i = 0; i < 4; i++) d[i] += other[i];
     }

@@ -10,13 +10,6 @@
 //
 // Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
 
-// Copies by the copy engine that follow see this thread's writes to shared memory.
-DEVICE void async_after_writes() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 extern __shared__ __align__(1024) u8 tiled_shared[];
 
 // Chunks of a stage: copies of a few hundred bytes are slow.
@@ -440,7 +433,7 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         auto place = [&](int j) { return sums_of_ranks + ((j >> shift) * ROW_WARPS + warp << shift) * 32 + lane; };
 #if __CUDA_ARCH__ >= 900
         if (splits > 1) {
-            asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); // all blocks can receive
+            wait_for_cluster(); // all blocks can receive
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
                 if ((j & splits - 1) == rank) place(j)[rank * 32] = *(float4*)sums.d4(j);
@@ -495,24 +488,14 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 #if __CUDA_ARCH__ >= 900
     // Four floats to the same place of a block of the cluster.
     DEVICE void send(int to, const float4* at, const float (&v)[4]) const {
-        u32 there, gate;
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(to));
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(gate) : "r"(received->at()), "r"(to));
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-            ::"r"(there), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(gate) : "memory");
+        u32 there = address_in_block(shared_address(at), to), gate = address_in_block(received->at(), to);
+        send_floats4(there, v, gate);
     }
 #endif
 
     // Large tiles: a whole warpgroup copies, of whose registers the others take most.
     static constexpr bool LARGE = Sums<N>::WGMMA && N >= 128;
     static constexpr int THREADS_OF_BLOCK = ROW_WARPS * 32 + (LARGE ? 128 : S::SUMS_X ? 64 : 32);
-
-    template <int COUNT, bool MORE> DEVICE void take_registers() {
-#if HAS_WGMMA
-        if constexpr (LARGE && MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-        if constexpr (LARGE && !MORE) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-#endif
-    }
 
     DEVICE void run() {
         if (threadIdx.x < 2 * m.stages) full[threadIdx.x].open(threadIdx.x < m.stages ? Gate::COPIERS : ROW_WARPS);
@@ -523,21 +506,25 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
             received->expect((COLUMNS - rank + splits - 1 >> shift) * (splits - 1) * ROW_WARPS * 512);
         }
         __syncthreads();
-        if (splits > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+        if (splits > 1) arrive_at_cluster();
 #else
         __syncthreads();
 #endif
         if (threadIdx.x / 32 >= ROW_WARPS) {
-            take_registers<40, false>();
+#if HAS_WGMMA
+            if constexpr (LARGE) return_registers<40>();
+#endif
             if (threadIdx.x / 32 == ROW_WARPS) produce();
             else if constexpr (S::SUMS_X) sum_x();
         } else {
-            take_registers<232, true>();
+#if HAS_WGMMA
+            if constexpr (LARGE) take_registers<232>();
+#endif
             consume();
         }
 #if __CUDA_ARCH__ >= 900
         // those that have not waited yet: a block of a cluster without a tile, and the warps that do not multiply
-        if (splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)(blockIdx.x >> shift) >= tiles())) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+        if (splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)(blockIdx.x >> shift) >= tiles())) wait_for_cluster();
 #endif
     }
 };

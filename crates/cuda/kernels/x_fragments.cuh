@@ -25,11 +25,7 @@ DEVICE u16 tagged_half(u32 half, u32 epoch) {
 }
 
 // Stores a value; one that is too large for a half becomes infinite: what is computed with it is not finite, and is reported.
-DEVICE void store_fragment(u16* at, float x, u32 epoch) {
-    u16 half;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
-    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(at), "h"(tagged_half(half, epoch)) : "memory");
-}
+DEVICE void store_fragment(u16* at, float x, u32 epoch) { store_shared_half(at, tagged_half(rounded_half(x), epoch)); }
 
 // Four columns from a multiple of four on.
 DEVICE void store_fragment4(u16* x, int order, int token, int column, const float (&v)[4], u32 epoch) {

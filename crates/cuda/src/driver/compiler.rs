@@ -18,7 +18,8 @@ use crate::shared;
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Every source begins with it; then comes what is shared with the host.
+/// Every source begins with them; then comes what is shared with the host.
+const PTX: &str = include_str!("../../kernels/ptx.cuh");
 const COMMON: &str = include_str!("../../kernels/common.cuh");
 
 const RECORD: &str = include_str!("../../kernels/record.cuh");
@@ -104,7 +105,6 @@ impl Source {
                 include_str!("../../kernels/fused_step.cu"),
             ],
             Source::FusedBatch => &[
-                include_str!("../../kernels/matrices.cuh"),
                 include_str!("../../kernels/halves.cuh"),
                 include_str!("../../kernels/linear_shape.cuh"),
                 include_str!("../../kernels/ring.cuh"),
@@ -120,7 +120,6 @@ impl Source {
             }
             Source::TiledLinear => &[
                 include_str!("../../kernels/half_x.cuh"),
-                include_str!("../../kernels/matrices.cuh"),
                 include_str!("../../kernels/halves.cuh"),
                 include_str!("../../kernels/tile_sums.cuh"),
                 include_str!("../../kernels/tiled_linear.cuh"),
@@ -128,7 +127,6 @@ impl Source {
             ],
             Source::PagedAttention => &[
                 include_str!("../../kernels/half_x.cuh"),
-                include_str!("../../kernels/matrices.cuh"),
                 include_str!("../../kernels/paged_attention.cuh"),
                 include_str!("../../kernels/paged_heads.cuh"),
                 include_str!("../../kernels/paged_attention.cu"),
@@ -166,7 +164,7 @@ impl Source {
         let tokens = defines.iter().find(|(name, _)| *name == TILE_TOKENS);
         let wgmma = tokens.and_then(|(_, tokens)| Some(shared::wgmma_text(tokens.parse().ok()?)));
         let header = shared::header();
-        format!("{defined}{COMMON}\n{header}\n{}\n{}", wgmma.unwrap_or_default(), texts.join("\n"))
+        format!("{defined}{PTX}\n{COMMON}\n{header}\n{}\n{}", wgmma.unwrap_or_default(), texts.join("\n"))
     }
 }
 
