@@ -188,8 +188,11 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     float bias = L::MIX && L::BIAS && real ? mixed_bias<L>(a.part[0], row) : 0.f;
     ConvColumn conv;
     if constexpr (L::CONV) {
+        // of the rows that are written first only: it moves the rows of the state, which must happen once
+        constexpr int MOST = L::SHARE + 1, FIRST = HELD_TILES / L::EACH;
+        int first = MOST > FIRST ? min(units, FIRST) : units;
         int tile, n = L::find(threadIdx.x / 16, tile), column = tile * 16 + threadIdx.x % 16;
-        if (threadIdx.x < units * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
+        if (threadIdx.x < first * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
     }
     prepare_x<L>(a, info, x, epoch);
     __syncwarp();
