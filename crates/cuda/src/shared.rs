@@ -20,7 +20,7 @@ pub(crate) use phases::*;
 pub(crate) use sampling::*;
 pub(crate) use wgmma::wgmma_text;
 
-/// The C text of everything shared. It needs the integer types of `kernels/common.cuh`.
+/// The C text of everything shared. It needs the integer types of `kernels/ptx.cuh`.
 pub(crate) fn header() -> String {
     let parts = [constants::c_text(), phase_args::c_text(), phases::c_text()];
     [parts.concat(), launches::c_text(), sampling::c_text()].concat()
