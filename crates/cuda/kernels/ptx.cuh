@@ -1,5 +1,6 @@
-// The instructions of the GPU that C++ has no words for, as inline PTX, and short type names. No toolkit header is needed. Nothing else has PTX,
-// so that other code also runs where these functions are emulated (tests/emulation).
+// The instructions of the GPU that C++ has no words for, as inline PTX, and short type names. No toolkit header is needed. Nothing else has PTX
+// but Wgmma<N>, which the host writes (src/shared/wgmma.rs), so that other code also runs where these functions are emulated
+// (tests/emulated_gpu).
 
 typedef unsigned char u8;
 typedef unsigned short u16;

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -14,7 +13,7 @@
 namespace {
 typedef void (*Entry)(const void*);
 typedef void (*Launch)(Entry, const void*, const uint32_t*, uint32_t, uint32_t, uint32_t);
-struct Function { Entry entry; Launch launch; size_t args; std::string name; };
+struct Function { Entry entry; Launch launch; std::string name; };
 typedef std::vector<std::function<void()>> Graph;
 
 std::recursive_mutex device; // one thing at a time
@@ -65,7 +64,6 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = (void*)1, 0; }
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxSetCurrent(void*) { return 0; }
-int cuCtxGetCurrent(void** context) { return *context = (void*)1, 0; }
 int cuStreamCreate(void** stream, unsigned) { return *stream = (void*)1, 0; }
 int cuStreamDestroy_v2(void*) { return 0; }
 int cuStreamSynchronize(void*) { return 0; }
@@ -92,7 +90,7 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
     auto entry = (Entry)dlsym(module, (std::string("emulated_") + name).c_str());
     auto launch = (Launch)dlsym(module, "emulated_launch");
     if (!entry || !launch) return 500;
-    return *function = new Function{entry, launch, 0, name}, 0;
+    return *function = new Function{entry, launch, name}, 0;
 }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
 int cuLaunchKernelEx(const LaunchConfig* c, void* function, void** params, void**) {

@@ -40,7 +40,6 @@ struct alignas(16) uint4 { u32 x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
-float2 make_float2(float x, float y) { return {x, y}; }
 struct Dim { u32 x, y, z; };
 Dim threadIdx, blockIdx, gridDim, blockDim;
 
@@ -65,7 +64,7 @@ struct Warp { Collective collectives[8]; };
 struct Barrier { u32 arrived, round; };
 
 struct Block {
-    u32 index_x, index_y, live, rank;
+    u32 index_x, index_y, live;
     Barrier all, named;
     std::vector<u8> shared, statics;
     std::vector<Warp> warps;
@@ -218,7 +217,7 @@ extern "C" __attribute__((visibility("default"))) void emulated_launch(void (*en
     for (u32 first = 0; first < blocks; first += together) {
         group.assign(together, {});
         for (u32 i = 0; i < together; i++) {
-            group[i].index_x = (first + i) % grid[0], group[i].index_y = (first + i) / grid[0], group[i].rank = i;
+            group[i].index_x = (first + i) % grid[0], group[i].index_y = (first + i) / grid[0];
             group[i].shared.assign(shared + 2048, 0xff), group[i].statics.assign(statics, 0xff);
         }
         run_group(threads);
@@ -257,7 +256,6 @@ template <class T> T shuffled(u32 mask, T v, u32 from) {
 template <class T> T __shfl_sync(u32 mask, T v, int from) { return shuffled(mask, v, from % 32); }
 template <class T> T __shfl_xor_sync(u32 mask, T v, int by) { return shuffled(mask, v, (threadIdx.x % 32) ^ by); }
 template <class T> T __shfl_up_sync(u32 mask, T v, int by) { u32 lane = threadIdx.x % 32; return shuffled(mask, v, lane >= (u32)by ? lane - by : lane); }
-template <class T> T __shfl_down_sync(u32 mask, T v, int by) { u32 lane = threadIdx.x % 32; return shuffled(mask, v, lane + by < 32 ? lane + by : lane); }
 u32 __ballot_sync(u32 mask, bool v) {
     auto& words = exchanged(mask, {v});
     u32 bits = 0;
@@ -277,7 +275,6 @@ void wait_at(Barrier& b, u32 threads, bool of_live) {
     }
 }
 void __syncthreads() { wait_at(block->all, 0, true); }
-int __syncthreads_or(int v) { stop("__syncthreads_or is not emulated"); return v; }
 void __threadfence() {}
 void __nanosleep(u32) { wait_a_turn("time"); }
 void __trap() { stop("trap"); }
@@ -307,15 +304,9 @@ double __dmul_rn(double x, double y) { return x * y; }
 u64 __double2ull_ru(double x) { return (u64)ceil(x); }
 u64 __double2ull_rd(double x) { return (u64)floor(x); }
 float rsqrtf(float x) { return 1.f / sqrtf(x); }
-float __expf(float x) { return expf(x); }
-float __logf(float x) { return logf(x); }
-float __fdividef(float x, float y) { return x / y; }
 template <class T> T __ldcg(const T* at) { return *at; }
 template <class T> T __ldg(const T* at) { return *at; }
 template <class T, class U> T atomicAdd(T* at, U by) { T old = *at; *at += (T)by; return old; }
-template <class T, class U> T atomicMax(T* at, U by) { T old = *at; *at = max(old, (T)by); return old; }
-template <class T, class U> T atomicOr(T* at, U by) { T old = *at; *at |= by; return old; }
-template <class T, class U, class V> T atomicCAS(T* at, U expected, V to) { T old = *at; if (old == (T)expected) *at = (T)to; return old; }
 
 // The functions of kernels/ptx.cuh.
 
