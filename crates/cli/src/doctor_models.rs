@@ -42,7 +42,7 @@ fish are easy to catch.\" Lily ran home to show it to her mother. \"We must find
 asked the fishermen in the harbour, and the teacher, and the old woman who sold bread. In the end it was the postman who \
 knew. He had carried letters to every house for thirty years, and he never forgot a name.";
 
-/// Every architecture in one format, then every format in one architecture.
+/// Every architecture in one format, then every format in one architecture, then the spans of rotations of Bonsai 2.
 fn all() -> Vec<(Shape, &'static Quant)> {
     let small = |s: &Shape| Shape { vocab: 320, ..s.clone() };
     let tiny = SHAPES.iter().filter(|s| s.name.starts_with("tiny-"));
@@ -51,6 +51,7 @@ fn all() -> Vec<(Shape, &'static Quant)> {
     if let Some(shape) = Shape::by_name("tiny-qwen3") {
         all.extend(formats.map(|quant| (small(shape), quant)));
     }
+    all.extend(Shape::by_name("small-bonsai2").map(|shape| (small(shape), &tern::quant::PQ2_0)));
     all
 }
 

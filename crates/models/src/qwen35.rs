@@ -65,6 +65,19 @@ pub(crate) static SIZES_27B: Synthetic = Synthetic {
 pub(crate) static ROTATED_27B: Synthetic =
     Synthetic { extends: Some(&SIZES_27B), rotated: Some(1024), ..Synthetic::PLAIN };
 
+/// A small shape, stored rotated with the spans of Bonsai 2 27B.
+pub(crate) static ROTATED_SMALL: Synthetic = Synthetic {
+    extends: Some(&SIZES_0_8B),
+    rotated: Some(1024),
+    keys: &[
+        ("full_attention_interval", Number::Integer(2)),
+        ("ssm.group_count", Number::Integer(4)),
+        ("ssm.time_step_rank", Number::Integer(8)),
+        ("ssm.inner_size", Number::Integer(1024)),
+    ],
+    ..Synthetic::PLAIN
+};
+
 /// The tiny shape, stored rotated.
 pub(crate) static ROTATED_TINY: Synthetic =
     Synthetic { extends: Some(&TINY), rotated: Some(64), ..Synthetic::PLAIN };

@@ -119,7 +119,7 @@ const TINY_LFM2: Shape =
 
 const TINY_EXPERTS: Option<ShapeExperts> = Some(ShapeExperts { count: 8, used: 3, ff: 192 });
 
-/// Every shape by name. The tiny ones are for tests.
+/// Every shape by name. The tiny and small ones are for tests.
 pub static SHAPES: &[Shape] = &[
     BONSAI_8B,
     Shape { name: "bonsai-4b", width: 2560, ff: 9728, tied: true, context: 32_768, yarn: 1, ..BONSAI_8B },
@@ -374,6 +374,17 @@ pub static SHAPES: &[Shape] = &[
         kv_heads: 4,
         tied: false,
         synthetic: Some(&crate::qwen35::ROTATED_27B),
+        ..QWEN35_0_8B
+    },
+    Shape {
+        name: "small-bonsai2",
+        layers: 2,
+        ff: 7168,
+        heads: 4,
+        vocab: 4096,
+        context: 512,
+        tied: false,
+        synthetic: Some(&crate::qwen35::ROTATED_SMALL),
         ..QWEN35_0_8B
     },
     TINY,
