@@ -11,7 +11,7 @@
 // the next linear applies the ratio of the factors to its sums.
 
 static_assert(TOKENS_AT_ONCE <= FRAGMENT_TOKENS, "a step has one column of the matrix unit per token, or two");
-constexpr bool TWO_COLUMNS = 2 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS;
+constexpr bool TWO_COLUMNS = 2 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS, FOUR_COLUMNS = 4 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS;
 constexpr int WARP_SHARE = TOKENS_AT_ONCE * SHARE_STRIDE;  // floats of a warp
 constexpr int SHARE_FLOATS = WARPS * WARP_SHARE;           // floats of a tile
 
@@ -68,69 +68,78 @@ template <class L> DEVICE void find_factors(const LinearArgs& a, const Info& inf
     m.norms[thread] = factor;
 }
 
-// A lane's operands of x: those of the warp's chunks in registers if they are few, or else of a round and the next one.
+// A lane's operands of x: those of the warp's chunks in registers if they are few, or else of a turn and the next one. A turn is one round,
+// or two of two tokens.
 template <class L> struct Fragments {
     typedef typename L::A::F F;
-    // converting x pays if several tiles are multiplied with it
-    static constexpr bool PLACED = TWO_COLUMNS && L::ALIKE && F::PLACED && (L::SHARE + 1) * L::EACH > 2;
-    static constexpr bool REGISTERS = L::ROUNDS <= 2, STAGED = !REGISTERS && L::STAGE;
+    static constexpr bool CONVERTIBLE = TWO_COLUMNS && L::ALIKE && F::PLACED;
+    static constexpr bool PAIRED = FOUR_COLUMNS && CONVERTIBLE && L::PER_SLOT % 2 == 0;
+    // converting one chunk at a time pays if several tiles are multiplied with it
+    static constexpr bool PLACED = PAIRED || (CONVERTIBLE && (L::SHARE + 1) * L::EACH > 2);
+    static constexpr int ROUNDS_OF_TURN = PAIRED ? 2 : 1, TURNS = (L::ROUNDS + ROUNDS_OF_TURN - 1) / ROUNDS_OF_TURN;
+    static constexpr bool REGISTERS = PAIRED ? TURNS <= 3 : TURNS <= 2, STAGED = !REGISTERS && L::STAGE;
     static constexpr int PIECES = FRAGMENT_CHUNK * 2 / 16; // of 16 bytes, of a chunk
-    // Slots of a tile whose code is repeated: few, since loading code takes time, and such that it is known whether a round is even.
-    static constexpr int UNROLLED = REGISTERS ? L::PIECES : L::PER_SLOT % 2 ? 2 : 1;
-    const uint4* from; // of the warp's first chunk
+    static constexpr int TURN_PIECES = ROUNDS_OF_TURN * WARPS * PIECES;
+    // Slots of a tile whose code is repeated: few, since loading code takes time, and such that it is known whether a turn is even.
+    static constexpr int UNROLLED = REGISTERS ? L::PIECES : L::PER_SLOT / ROUNDS_OF_TURN % 2 ? 2 : 1;
+    static constexpr int HELD = REGISTERS ? TURNS : 2; // turns; of more turns, even and odd ones
+    const uint4* from; // of the lane's first chunk
+    int chunk;         // it
+    int lane;
     bool real;         // whether the lane has a token
     u32 tags;
-    // of even and odd rounds: pieces of 16 bytes; PLACED, those that the lane converts
-    Awaited<PLACED ? 2 : 4, 4 * 32 * (PLACED ? PlacedPieces<F>::STEP : 1)> b[2];
-    PlacedX integers[2];     // the same, PLACED
+    // of a turn: pieces of 16 bytes; PLACED, those that the lane converts
+    Awaited<PLACED ? 2 : 4, 4 * 32 * (PLACED ? PlacedPieces<F>::STEP : 1)> b[HELD];
+    PlacedX integers[HELD]; // the same, PLACED
 
-    DEVICE bool has(int round) const { return real && (L::FULL || round * WARPS + (int)threadIdx.x / 32 < L::CHUNKS); }
-    DEVICE const float* at(int round) const { return (const float*)(from + round * WARPS * PIECES); }
+    DEVICE bool has(int turn) const { return real && ((L::FULL && L::ROUNDS % ROUNDS_OF_TURN == 0) || turn * ROUNDS_OF_TURN * WARPS + chunk < L::CHUNKS); }
+    DEVICE const float* at(int turn) const { return (const float*)(from + turn * TURN_PIECES); }
 
-    // Loads the operands of a round, which may not be written yet.
-    DEVICE void fetch(int round) {
-        if (has(round)) b[round % 2].load(at(round));
-        else b[round % 2].zero(tags);
+    // Loads the operands of a turn, which may not be written yet.
+    DEVICE void fetch(int turn) {
+        if (has(turn)) b[turn % HELD].load(at(turn));
+        else b[turn % HELD].zero(tags);
     }
 
     // Waits until they are written.
-    DEVICE void wait(int round) {
-        poll(round);
+    DEVICE void wait(int turn) {
+        poll(turn);
         if constexpr (PLACED) {
-            PlacedX* to[1] = {&integers[round % 2]};
-            const u32* from[1] = {b[round % 2].bits};
-            placed_x<F>(to, from, threadIdx.x % 32);
+            PlacedX* to[1] = {&integers[turn % HELD]};
+            const u32* from[1] = {b[turn % HELD].bits};
+            placed_x<F>(to, from, lane);
         }
     }
 
-    DEVICE void poll(int round) {
-        b[round % 2].wait(at(round), HALF_TAGS, tags);
+    DEVICE void poll(int turn) {
+        b[turn % HELD].wait(at(turn), HALF_TAGS, tags);
 #pragma unroll
-        for (u32& word : b[round % 2].bits) word &= ~HALF_TAGS;
+        for (u32& word : b[turn % HELD].bits) word &= ~HALF_TAGS;
     }
 
-    DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp) {
-        int row = lane / 4 / (PLACED ? 2 : 1);
+    DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp) : lane(lane) {
+        int row = PAIRED ? lane / 8 % 2 : lane / 4 / (PLACED ? 2 : 1);
         real = row < rows, tags = half_tags(info.epoch);
         int token = real && L::GATHER ? info.output_row[row] : row;
-        from = (const uint4*)a.passed.x + warp * PIECES + token * 4 + lane % 4;
+        chunk = warp + (PAIRED ? lane / 16 * WARPS : 0);
+        from = (const uint4*)a.passed.x + chunk * PIECES + token * 4 + lane % 4;
         if (PLACED) from += PlacedPieces<F>::first_piece(lane) * 32;
-        fetch(0);
-        if (REGISTERS && L::ROUNDS > 1) fetch(1);
+#pragma unroll
+        for (int turn = 0; turn < (REGISTERS ? TURNS : 1); turn++) fetch(turn);
         if constexpr (STAGED) { // a warp uses only what it has copied itself
             uint4* to = m.staged + warp * PIECES + lane;
 #pragma unroll
-            for (int round = 0; round < L::ROUNDS; round++) {
-                if (round + 1 < L::ROUNDS) fetch(round + 1);
-                wait(round);
-                if (!L::FULL && round * WARPS + warp >= L::CHUNKS) continue;
-                auto put = [&](int i, u32 x, u32 y, u32 z, u32 w) { to[round * WARPS * PIECES + i * 32] = {x, y, z, w}; };
+            for (int turn = 0; turn < TURNS; turn++) {
+                if (turn + 1 < TURNS) fetch(turn + 1);
+                wait(turn);
+                if (!L::FULL && turn * ROUNDS_OF_TURN * WARPS + warp >= L::CHUNKS) continue;
+                auto put = [&](int i, u32 x, u32 y, u32 z, u32 w) { to[turn * TURN_PIECES + i * 32] = {x, y, z, w}; };
                 if constexpr (PLACED) {
-                    const PlacedX& x = integers[round % 2];
+                    const PlacedX& x = integers[turn % HELD];
                     put(0, x.b[0], x.b[1], x.b[2], x.b[3]), put(1, x.b[4], x.b[5], x.b[6], x.b[7]);
                     put(2, __float_as_uint(x.by), __float_as_uint(x.sum), 0, 0);
                 } else {
-                    const u32(&words)[16] = b[round % 2].bits;
+                    const u32(&words)[16] = b[turn % HELD].bits;
 #pragma unroll
                     for (int i = 0; i < 4; i++) put(i, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
                 }
@@ -142,30 +151,31 @@ template <class L> struct Fragments {
 
     // Before the first tile.
     DEVICE void wait_for_registers() {
-        if constexpr (REGISTERS && L::ROUNDS == 1) {
-            wait(0);
-        } else if constexpr (REGISTERS) {
-            poll(0), poll(1);
-            if constexpr (PLACED) { // both together: more independent work
-                PlacedX* to[2] = {&integers[0], &integers[1]};
-                const u32* from[2] = {b[0].bits, b[1].bits};
-                placed_x<F>(to, from, threadIdx.x % 32);
+        if constexpr (REGISTERS) {
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) poll(turn);
+            if constexpr (PLACED) { // all together: more independent work
+                PlacedX* to[TURNS];
+                const u32* from[TURNS];
+#pragma unroll
+                for (int turn = 0; turn < TURNS; turn++) to[turn] = &integers[turn], from[turn] = b[turn].bits;
+                placed_x<F>(to, from, lane);
             }
         }
     }
 
-    // Makes the operands of a round ready; meanwhile those of the next one are loaded.
-    DEVICE void prepare(int round) {
+    // Makes the operands of a turn ready; meanwhile those of the next one are loaded.
+    DEVICE void prepare(int turn) {
         if constexpr (STAGED) {
-            auto staged = [&](int i) { return from[round * WARPS * PIECES + i * 32]; };
+            auto staged = [&](int i) { return from[turn * TURN_PIECES + i * 32]; };
             if constexpr (PLACED) {
-                PlacedX& x = integers[round % 2];
+                PlacedX& x = integers[turn % HELD];
                 uint4 first = staged(0), second = staged(1), rest = staged(2);
                 x.b[0] = first.x, x.b[1] = first.y, x.b[2] = first.z, x.b[3] = first.w;
                 x.b[4] = second.x, x.b[5] = second.y, x.b[6] = second.z, x.b[7] = second.w;
                 x.by = __uint_as_float(rest.x), x.sum = __uint_as_float(rest.y);
             } else {
-                u32(&words)[16] = b[round % 2].bits;
+                u32(&words)[16] = b[turn % HELD].bits;
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     uint4 v = staged(i);
@@ -173,11 +183,11 @@ template <class L> struct Fragments {
                 }
             }
         } else if constexpr (!REGISTERS) {
-            if (round + 1 < L::ROUNDS) fetch(round + 1);
-            wait(round);
+            if (turn + 1 < TURNS) fetch(turn + 1);
+            wait(turn);
         }
     }
-    // All rounds are done: begin again.
+    // All turns are done: begin again.
     DEVICE void restart() {
         if (!REGISTERS && !STAGED) fetch(0);
     }
@@ -185,9 +195,10 @@ template <class L> struct Fragments {
 
 // The warp's partial sums of N tiles, one or two, as they come through the ring; `out` gets them by token and row.
 template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L>& x, float* out, int lane, int warp) {
-    constexpr bool PLACED = Fragments<L>::PLACED;
+    constexpr bool PLACED = Fragments<L>::PLACED, PAIRED = Fragments<L>::PAIRED;
+    constexpr int AT_ONCE = Fragments<L>::ROUNDS_OF_TURN;
     float sum[N][2][4] = {}; // consecutive products are added to different sums
-    float total[N][2] = {};  // of rows g and g + 8 of token q, PLACED
+    float total[N][2] = {};  // of rows g and g + 8 of token q (PAIRED, of token q % 2 and every second round), PLACED
 #pragma unroll(Fragments<L>::UNROLLED)
     for (int piece = 0; piece < L::PIECES; piece++) {
         Ring of[N];
@@ -195,21 +206,26 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
 #pragma unroll
         for (int n = 0; n < N; n++, ring = ring.ahead(1)) of[n] = ring, slot[n] = ring.wait() + warp * F::BYTES;
 #pragma unroll
-        for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = piece * L::PER_SLOT + i;
-            if (round >= L::ROUNDS || (!L::FULL && round * WARPS + warp >= L::CHUNKS)) break;
-            x.prepare(round);
+        for (int i = 0; i < L::PER_SLOT; i += AT_ONCE) {
+            int round = piece * L::PER_SLOT + i, turn = round / AT_ONCE;
+            auto missing = [&](int round) { return round >= L::ROUNDS || (!L::FULL && round * WARPS + warp >= L::CHUNKS); };
+            if (missing(round)) break;
+            x.prepare(turn);
             auto record = [&](int n) { return slot[n] + i * WARPS * F::BYTES; };
-            const auto& b = x.b[round % 2].bits; // unless PLACED
+            const auto& b = x.b[turn % Fragments<L>::HELD].bits; // unless PLACED
             auto step = [&](const RowHalves<F>& first, const RowHalves<F>& second, float (&c)[2][4], int t) {
                 u32 w[4];
                 first.pairs(w[0], w[2], t), second.pairs(w[1], w[3], t);
                 multiply(c[t % 2], w[0], w[1], w[2], w[3], b[2 * t], b[2 * t + 1]);
             };
             if constexpr (PLACED) {
-                const PlacedX& integers = x.integers[round % 2];
+                const PlacedX& of = x.integers[turn % Fragments<L>::HELD];
+                int next = missing(round + 1) ? 0 : WARPS * F::BYTES; // PAIRED: a chunk that is missing is multiplied with zeros
 #pragma unroll
-                for (int n = 0; n < N; n++) multiply_placed<F, PLACED_HIGH>(total[n], record(n), integers.b, integers.by, integers.sum, lane);
+                for (int n = 0; n < N; n++) {
+                    if constexpr (PAIRED) multiply_placed<F, PLACED_HIGH>(total[n], record(n), record(n) + next, of.b, of.by, of.sum, lane);
+                    else multiply_placed<F, PLACED_HIGH>(total[n], record(n), of.b, of.by, of.sum, lane);
+                }
             } else if constexpr (F::SIGNS && N == 2) { // both tiles together: more independent work
                 RowHalves<F> rows[N][2];
 #pragma unroll
@@ -237,9 +253,17 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
     }
     x.restart();
     if constexpr (PLACED) {
-        out += lane % 4 * SHARE_STRIDE + lane / 4;
+        out += lane % (4 / AT_ONCE) * SHARE_STRIDE + lane / 4;
 #pragma unroll
-        for (int n = 0; n < N; n++, out += SHARE_FLOATS) out[0] = total[n][0], out[8] = total[n][1];
+        for (int n = 0; n < N; n++, out += SHARE_FLOATS) {
+            if constexpr (PAIRED) { // lanes of both chunks have one row each
+                float mine = lane & 2 ? total[n][1] : total[n][0];
+                mine += __shfl_xor_sync(0xffffffff, lane & 2 ? total[n][0] : total[n][1], 2);
+                out[lane & 2 ? 8 : 0] = mine;
+            } else if (TOKENS_AT_ONCE >= 4 || lane % 4 < TOKENS_AT_ONCE) {
+                out[0] = total[n][0], out[8] = total[n][1];
+            }
+        }
         return;
     }
     out += lane % 4 * 2 * SHARE_STRIDE + lane / 4;

@@ -42,3 +42,14 @@ template <class F, int HIGH> DEVICE void multiply_placed(float (&total)[2], cons
     total[0] += low_half(scale) * (by * (float)sums[0] + sum);
     total[1] += high_half(scale) * (by * (float)sums[1] + sum);
 }
+
+// The same of two chunks, each in half of the columns: total += both records * chunks of x.
+template <class F, int HIGH> DEVICE void multiply_placed(float (&total)[2], const u8* first, const u8* second, const u32 (&b)[8], float by, float sum, int lane) {
+    bool is_second = lane & 2; // of the lane's columns
+    u32 scale = ((const u32*)((is_second ? second : first) + F::SCALES_AT))[lane / 4];
+    int sums[2][2];
+    Places<F>::template sums<HIGH>(sums[0], first, b, lane);
+    Places<F>::template sums<HIGH>(sums[1], second, b, lane);
+    total[0] += low_half(scale) * (by * (float)(is_second ? sums[1][0] : sums[0][0]) + sum);
+    total[1] += high_half(scale) * (by * (float)(is_second ? sums[1][1] : sums[0][1]) + sum);
+}

@@ -1,12 +1,12 @@
 // x of up to four tokens as integers for placed codes (placed.cuh), from halves (x_fragments.cuh). Columns 2 t and 2 t + 1 of the matrix
-// unit are the high and the low bytes of token t.
+// unit are the high and the low bytes of token t. Of two tokens, columns 4 to 7 have the same of a second chunk.
 
 constexpr int PLACED_HIGH = 254; // a low byte is -127 to 127
 constexpr float HIGH_MOST = 126;
 
 struct PlacedX {
     u32 b[8];
-    float by, sum; // see multiply_placed: of the token that the lane has sums of
+    float by, sum; // see multiply_placed: of the token and chunk that the lane has sums of
 };
 
 // Of a chunk of a token, a lane of x_fragments.cuh has four pieces of 16 bytes. Two lanes, of an even g and of the next one, have the same
@@ -16,7 +16,8 @@ template <class F> struct PlacedPieces {
     static DEVICE int first_piece(int lane) { return lane / 4 % 2 * (F::SIGNS ? 1 : 2); }
 };
 
-// A lane's halves of token g / 2, of N chunks, become its operands: of even g the high bytes, of odd g the low ones.
+// A lane's halves of token g / 2 (of two chunks, of token g / 2 % 2), N times, become its operands: of even g the high bytes, of odd g the low
+// ones.
 template <class F, int N> DEVICE void placed_x(PlacedX* (&to)[N], const u32* (&from)[N], int lane) {
     constexpr u32 MAGIC = 0x66006600, LESS = 0xe600e600; // 1536: halves from here on are integers
     constexpr int LARGEST = 1 << Places<F>::power(Places<F>::PER / 2 - 1);

@@ -189,7 +189,7 @@ fn every_kernel_compiles_for_every_generation() {
     for quant in [&tern_quant::Q1_0, &tern_quant::PQ2_0] {
         let formats = vec![Layout::of(quant).unwrap()];
         let config = KernelConfig { formats, attentions: vec![shapes[0]], page_len: 32 };
-        sources.push(("few tokens", step(&config, 4)));
+        sources.extend([2, 4].map(|tokens| ("few tokens", step(&config, tokens))));
         for row_warps in [16, 20] {
             let key = KernelKey { format: 0, tokens: 32, row_warps, gated: 1, experts: false };
             sources.push(("linear of tall tiles", linear_source(&config, key).text()));

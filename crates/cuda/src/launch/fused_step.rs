@@ -18,6 +18,8 @@ type Result<T> = std::result::Result<T, BackendError>;
 
 /// Tokens of a step whose linears have two columns of the matrix unit per token (`kernels/placed_x.cuh`).
 pub(super) const TWO_COLUMNS: usize = FRAGMENT_TOKENS / 2;
+/// The same with four: two chunks of x at a time.
+pub(super) const FOUR_COLUMNS: usize = FRAGMENT_TOKENS / 4;
 
 /// What a fused step is built from.
 pub(crate) struct FusedStepPlan<'a> {
@@ -76,7 +78,13 @@ impl FusedStep {
         // several tokens have different experts, and recurrent phases are written for one
         let most = if has_experts(phases) || is_recurrent(phases) { 1 } else { max_tokens };
         let placed = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_placed(l)));
-        let sizes = [(1, true), (TWO_COLUMNS, most > 1 && placed), (FRAGMENT_TOKENS, most > 1)];
+        let several = most > 1;
+        let sizes = [
+            (1, true),
+            (FOUR_COLUMNS, several && placed),
+            (TWO_COLUMNS, several && placed),
+            (FRAGMENT_TOKENS, several),
+        ];
         sizes.into_iter().filter(|size| size.1).map(|size| size.0).collect()
     }
 
