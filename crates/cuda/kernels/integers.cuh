@@ -58,27 +58,33 @@ DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES ? PLANES
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }
 DEVICE float x_scale_of(float most, float becomes) { return most * (1.f / becomes); }
 
+// The words of four neighbouring values times `by`. Returns the sum of the integers.
+DEVICE int x_words(u32& high, u32& low, const float* x, float by) {
+    u32 v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = __float_as_uint(x[i] * by + (12582912.f + 32768.f)); // the low half is the nearest integer + 0x8000
+    u32 first = __byte_perm(v[0], v[1], 0x5410), second = __byte_perm(v[2], v[3], 0x5410);
+    low = __byte_perm(first, second, 0x6420);
+    high = __byte_perm(first + 0x00800080u, second + 0x00800080u, 0x7531) ^ 0x80808080u;
+    return 256 * __dp4a((int)high, 0x01010101, 0) + __dp4a((int)low, 0x01010101, 0);
+}
+
 // Stores eight neighbouring values of x, the `part`-th eight of a chunk, times `by`. Returns the sum of the integers.
 DEVICE int store_x(u8* chunk, int part, const float (&x)[8], float by) {
-    int v[8], sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        v[i] = __float_as_int(x[i] * by + 12582912.f); // 0x4b400000 + the nearest integer
-        sum += v[i] - 0x4b400000;
-    }
-    int s = part / 4, half = part / 2 % 2, q = part % 2 * 2;
+    int s = part / 4, half = part / 2 % 2, q = part % 2 * 2, sum = 0;
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        u32 low = (v[4 * n] & 0xff) | (v[4 * n + 1] & 0xff) << 8 | (v[4 * n + 2] & 0xff) << 16 | (u32)v[4 * n + 3] << 24;
-        u32 high = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) high |= (((v[4 * n + i] + 128) >> 8) & 0xff) << (8 * i);
+        u32 high, low;
+        sum += x_words(high, low, x + 4 * n, by);
         u8* at = chunk + s / 2 * 128 + (q + n) * 16 + s % 2 * 8 + half * 4;
         *(u32*)at = high;
         *(u32*)(at + 64) = low;
     }
     return sum;
 }
+
+// Of X_PLACED: what codes that are stored plus 2 add to a sum, for the sum of a chunk's integers. Codes are times 64.
+DEVICE float excess_of(float x_scale, float sum) { return -128.f * x_scale * sum; }
 
 // Transposes 8 by 8 bits whose rows are bytes 0 to 3 of x and y: byte 3 of x gets the top bits, in the order of the rows.
 DEVICE void transpose_bits(u32& x, u32& y) {

@@ -44,7 +44,7 @@ template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, cons
         float all = (float)sum * (four ? 0.25f : 1.f);
 #pragma unroll
         for (int step = 8; step > 0; step /= 2) all += __shfl_xor_sync(0xffffffff, all, step);
-        if (real && part == 0) x.sums[chunk] = -128.f * scale * all; // twice the sum, as codes are times 64
+        if (real && part == 0) x.sums[chunk] = excess_of(scale, all);
     } else if (OFFSET_SUMS) {
         sum += __shfl_xor_sync(0xffffffff, sum, 1);
         if (real && part % 2 == 0) x.sums[chunk * 8 + part / 2] = (float)sum;

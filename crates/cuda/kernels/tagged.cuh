@@ -13,6 +13,8 @@ DEVICE void store_tagged4(float* at, const float4& v, u32 mask, u32 epoch) {
     store_shared_words4(at, bits);
 }
 
+constexpr int POLL_NANOSECONDS = 100; // between polls: those of all blocks delay what they wait for
+
 // N pieces of four words that may not be written yet, STRIDE floats apart: floats, or halves with a mask of two tags. All lanes of a
 // warp wait together: if some continued alone, the warp would stay diverged, and every later shuffle would be slow.
 template <int N, int STRIDE = 4> struct Awaited {
@@ -35,6 +37,7 @@ template <int N, int STRIDE = 4> struct Awaited {
             for (int i = 0; i < 4 * N; i++) wrong |= bits[i] ^ epoch;
             bool again = wrong & mask;
             if (!__any_sync(0xffffffff, again)) return;
+            __nanosleep(POLL_NANOSECONDS);
 #pragma unroll
             for (int n = 0; n < N; n++) load_shared_words4_if(again, bits + 4 * n, at + STRIDE * n);
         }
@@ -59,6 +62,7 @@ template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 
         for (int n = 0; n < N; n++) wrong |= (bits[n][0] ^ epoch) | (bits[n][1] ^ epoch) | (bits[n][2] ^ epoch) | (bits[n][3] ^ epoch);
         bool again = wrong & mask;
         if (!__any_sync(0xffffffff, again)) break;
+        __nanosleep(POLL_NANOSECONDS);
 #pragma unroll
         for (int n = 0; n < N; n++) load_shared_words4_if(again, bits[n], at(n));
     }

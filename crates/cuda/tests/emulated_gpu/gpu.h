@@ -287,6 +287,10 @@ int __float2int_rn(float x) { return (int)lrintf(x); }
 u32 __float2uint_rn(float x) { return (u32)llrintf(x); }
 float __uint2float_rn(u32 x) { return (float)x; }
 template <class T> T __ldcs(const T* at) { return *at; }
+int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; i++) c += (int)(signed char)(a >> 8 * i) * (int)(signed char)(b >> 8 * i);
+    return c;
+}
 int __popc(u32 x) { return __builtin_popcount(x); }
 int __ffs(u32 x) { return __builtin_ffs((int)x); }
 int __clz(int x) { return x ? __builtin_clz((u32)x) : 32; }
