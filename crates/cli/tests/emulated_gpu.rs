@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// A GPU with one multiprocessor, whose block has all tiles of every linear: more than it writes at once.
-#[test]
-fn a_gpu_with_one_multiprocessor_runs_recurrent_layers() {
+/// Compares small models with the CPU: `right` results, on a GPU with so many multiprocessors.
+fn compare(name: &str, options: &[&str], processors: &str, right: usize) {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let compiles = Command::new(&compiler).arg("--version").output().is_ok_and(|out| out.status.success());
     if !compiles || !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -15,11 +14,24 @@ fn a_gpu_with_one_multiprocessor_runs_recurrent_layers() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/emulated_gpu");
     let ran = Command::new(script)
         .arg(env!("CARGO_BIN_EXE_tern"))
-        .args(["doctor", "--models", "--device", "cuda", "--filter", "tiny-qwen35moe:q8_0"])
-        .env("EMULATED_GPU", Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated_gpu"))
-        .env("EMULATED_GPU_PROCESSORS", "1")
+        .args(["doctor", "--models", "--device", "cuda", "--filter", name])
+        .args(options)
+        .env("EMULATED_GPU", Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated_gpu").join(processors))
+        .env("EMULATED_GPU_PROCESSORS", processors)
         .output()
         .unwrap();
     let (out, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && out.contains("4 right, 0 wrong"), "{out}\n{errors}");
+    assert!(ran.status.success() && out.contains(&format!("{right} right, 0 wrong")), "{out}\n{errors}");
+}
+
+/// The only block has all tiles of every linear: more than it writes at once.
+#[test]
+fn a_gpu_with_one_multiprocessor_runs_recurrent_layers() {
+    compare("tiny-qwen35moe:q8_0", &[], "1", 4);
+}
+
+/// Blocks run one after the other: none may write what a later one of the same launch reads.
+#[test]
+fn launches_run_recurrent_layers_with_blocks_in_sequence() {
+    compare("tiny-qwen35:q8_0", &["--kv", "int8"], "2", 4);
 }

@@ -50,26 +50,27 @@ pub(crate) struct Passed {
 }
 
 impl Passing {
-    /// The passings of all phases.
+    /// The passings of all phases. No phase writes x of the next one where its blocks read their own: there is memory for values that are
+    /// passed, and for those that a launch makes or that are passed before their norm.
     pub(super) fn of(phases: &[Phase], passed: &Passed) -> Vec<Passing> {
         let is_set = |list: &[bool], i: usize| list.get(i) == Some(&true);
         let next = |i: usize| if let Some(Phase::Linear(l)) = phases.get(i + 1) { Some(l) } else { None };
         let mut norms = 0;
         let mut all: Vec<Passing> = vec![];
         for (i, phase) in phases.iter().enumerate() {
-            let before = i.checked_sub(1);
-            let x = match before {
-                Some(before) if is_set(&passed.as_halves, before) => {
-                    XSource::Passed(passed_factor(&phases[before]))
-                }
-                Some(before) if matches!(all[before].y, YTarget::BeforeNorm { .. }) => XSource::BeforeNorm,
+            let x = match all.last().map(|before| before.y) {
+                Some(YTarget::Passed { .. }) => XSource::Passed(passed_factor(&phases[i - 1])),
+                Some(YTarget::BeforeNorm { .. }) => XSource::BeforeNorm,
                 _ => XSource::Made,
             };
+            let is_passed = matches!(x, XSource::Passed(_));
             norms += usize::from(matches!(phase, Phase::Linear(l) if has_norm(l)));
             let y = match next(i) {
-                Some(next) if is_set(&passed.as_halves, i) => YTarget::Passed { order: order(next) },
+                Some(next) if is_set(&passed.as_halves, i) && !is_passed => {
+                    YTarget::Passed { order: order(next) }
+                }
                 // the factor of the last norm goes on it
-                Some(next) if is_set(&passed.before_norm, i) && norms > 0 && has_norm(next) => {
+                Some(next) if is_set(&passed.before_norm, i) && is_passed && norms > 0 && has_norm(next) => {
                     YTarget::BeforeNorm { order: order(next), weight: next.norm.weight }
                 }
                 _ => YTarget::Floats,
@@ -181,9 +182,24 @@ mod tests {
 
     #[test]
     fn a_value_before_the_first_norm_is_not_passed() {
-        let phases = [false, true].map(|norm| Phase::Linear(linear(norm)));
-        let passed = Passed { as_halves: vec![false; 2], before_norm: vec![true, false] };
+        let [normed, plain] = [true, false].map(|norm| Phase::Linear(linear(norm)));
+        let phases = [Phase::Attend(AttendArgs::default()), plain, normed];
+        let passed = Passed { as_halves: vec![true, false, false], before_norm: vec![false, true, false] };
         let all = Passing::of(&phases, &passed);
-        assert_eq!((all[0].y, all[1].x), (YTarget::Floats, XSource::Made));
+        assert_eq!((all[1].x, all[1].y, all[2].x), (XSource::Passed(1.0), YTarget::Floats, XSource::Made));
+    }
+
+    #[test]
+    fn no_linear_writes_x_of_the_next_one_where_it_reads_its_own() {
+        let [normed, plain] = [true, false].map(|norm| Phase::Linear(linear(norm)));
+        // q k v, output of what a launch makes x from, gate and up, down, another one
+        let phases = [normed, Phase::Attend(AttendArgs::default()), plain, normed, plain, plain];
+        let passed = Passed {
+            as_halves: vec![false, false, false, true, true, false],
+            before_norm: vec![false, false, true, false, false, false],
+        };
+        let all = Passing::of(&phases, &passed);
+        assert_eq!((all[2].x, all[2].y, all[3].x), (XSource::Made, YTarget::Floats, XSource::Made));
+        assert_eq!((all[4].y, all[5].x), (YTarget::Floats, XSource::Made));
     }
 }
