@@ -10,7 +10,7 @@
 // token's last norm, so that it is neither too large nor too small for a half. The sums of its squares are passed beside it, and
 // the next linear applies the ratio of the factors to its sums.
 
-static_assert(TOKENS_AT_ONCE <= FRAGMENT_TOKENS, "a step has one column of the matrix unit per token, or two");
+static_assert(TOKENS_AT_ONCE <= FRAGMENT_TOKENS, "a step has one column of the matrix unit per token, two or four");
 constexpr bool TWO_COLUMNS = 2 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS, FOUR_COLUMNS = 4 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS;
 constexpr int WARP_SHARE = TOKENS_AT_ONCE * SHARE_STRIDE;  // floats of a warp
 constexpr int SHARE_FLOATS = WARPS * WARP_SHARE;           // floats of a tile

@@ -16,10 +16,9 @@ use crate::shared::{
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Tokens of a step whose linears have two columns of the matrix unit per token (`kernels/placed_x.cuh`).
-pub(super) const TWO_COLUMNS: usize = FRAGMENT_TOKENS / 2;
-/// The same with four: two chunks of x at a time.
-pub(super) const FOUR_COLUMNS: usize = FRAGMENT_TOKENS / 4;
+/// The most tokens of each fused step: one, and as many as leave four, two or one columns of the matrix unit per token
+/// (`kernels/placed_x.cuh`).
+pub(super) const STEP_TOKENS: [usize; 4] = [1, FRAGMENT_TOKENS / 4, FRAGMENT_TOKENS / 2, FRAGMENT_TOKENS];
 
 /// What a fused step is built from.
 pub(crate) struct FusedStepPlan<'a> {
@@ -78,14 +77,8 @@ impl FusedStep {
         // several tokens have different experts, and recurrent phases are written for one
         let most = if has_experts(phases) || is_recurrent(phases) { 1 } else { max_tokens };
         let placed = phases.iter().any(|p| matches!(p, Phase::Linear(l) if config.has_placed(l)));
-        let several = most > 1;
-        let sizes = [
-            (1, true),
-            (FOUR_COLUMNS, several && placed),
-            (TWO_COLUMNS, several && placed),
-            (FRAGMENT_TOKENS, several),
-        ];
-        sizes.into_iter().filter(|size| size.1).map(|size| size.0).collect()
+        let is_used = |tokens: &usize| *tokens == 1 || most > 1 && (placed || *tokens == FRAGMENT_TOKENS);
+        STEP_TOKENS.into_iter().filter(is_used).collect()
     }
 
     /// Begins to compile it; `None` if the step does not fit into shared memory. `tagged` has the values that its phases pass.

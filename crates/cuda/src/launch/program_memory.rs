@@ -6,7 +6,7 @@ use tern_graph::{BackendError, Graph, KvSize, Op, Plan};
 
 use super::experts::ExpertCounts;
 use super::fused_memory::RopeTable;
-use super::fused_step::{FOUR_COLUMNS, TWO_COLUMNS};
+use super::fused_step::STEP_TOKENS;
 use super::linear_tiling::recorded_tokens;
 use super::strategy::StepSize;
 use super::tiled_linears::x_bytes;
@@ -45,10 +45,10 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) ->
         _ => None,
     });
     let x = x_bytes(Layout::chunks(widest), most.tokens).max(experts.max().unwrap_or(0));
-    // at most; as floats in each fused step, and in the three of several tokens as halves with sums of squares
+    // at most; as floats in each fused step, and in those of several tokens as halves with sums of squares
     let tagged: usize = graph.nodes.iter().map(|n| n.value.width).sum();
-    let rows = 1 + FOUR_COLUMNS + TWO_COLUMNS + FRAGMENT_TOKENS;
-    let tagged = tagged * (4 * rows + 3 * 3 * FRAGMENT_TOKENS);
+    let [rows, several] = [STEP_TOKENS.iter().sum::<usize>(), STEP_TOKENS.len() - 1];
+    let tagged = tagged * (4 * rows + several * 3 * FRAGMENT_TOKENS);
     let sampling = Sampler::scratch_bytes(most.outputs, graph.output_width());
     x + attention.max().unwrap_or(0) + tagged + sampling
 }
