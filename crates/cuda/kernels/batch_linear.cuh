@@ -229,9 +229,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
             } else if constexpr (F::SIGNS && N == 2) { // both tiles together: more independent work
                 RowHalves<F> rows[N][2];
 #pragma unroll
-                for (int n = 0; n < N; n++)
-#pragma unroll
-                    for (int second = 0; second < 2; second++) rows[n][second].load(record(n), lane, second);
+                for (int n = 0; n < N; n++) rows[n][0].load(record(n), lane, Constant<0>{}), rows[n][1].load(record(n), lane, Constant<1>{});
 #pragma unroll
                 for (int t = 0; t < 8; t++)
 #pragma unroll
@@ -240,7 +238,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     RowHalves<F> first, second;
-                    first.load(record(n), lane, 0), second.load(record(n), lane, 1);
+                    first.load(record(n), lane, Constant<0>{}), second.load(record(n), lane, Constant<1>{});
 #pragma unroll
                     for (int t = 0; t < 8; t++) step(first, second, sum[n], t);
                 }

@@ -1,5 +1,13 @@
 // What all kernels use: conversions, waits, barriers and sums.
 
+// A number that is known to the compiler, as an argument.
+template <int N> struct Constant {
+    static constexpr int VALUE = N;
+    DEVICE constexpr operator int() const { return N; }
+};
+template <class X> constexpr bool IS_CONSTANT = false;
+template <int N> constexpr bool IS_CONSTANT<Constant<N>> = true;
+
 // Loads that bypass L1: for data that other blocks wrote, or that is read once.
 DEVICE float4 load_floats4(const float* at) { return __ldcg((const float4*)at); }
 DEVICE float load_float(const float* at) { return __ldcg(at); }

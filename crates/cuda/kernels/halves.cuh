@@ -1,13 +1,19 @@
 // Codes of weights as halves, in the order in which the matrix unit takes the rows of its first operand: in step t, a lane has
 // two pairs of positions (half_x.cuh) of rows g and g + 8.
 
-// The words of one lane for one row of a plane: of row g, or of row g + 8.
-template <int B> DEVICE void load_row(u32* words, const u8* plane, int lane, int second) {
+// The words of one lane for one row of a plane: of row g, or of row g + 8. `second` is a Constant if both rows of
+// a record are loaded: the words of both are then loaded once.
+template <int B, class Row> DEVICE void load_row(u32* words, const u8* plane, int lane, Row second) {
     if constexpr (B == 1) {
         words[0] = *(const u32*)(plane + lane * 8 + second * 4);
     } else if constexpr (B == 2) {
-        uint2 v = *(const uint2*)(plane + lane * 16 + second * 8);
-        words[0] = v.x, words[1] = v.y;
+        if constexpr (IS_CONSTANT<Row>) {
+            uint4 v = *(const uint4*)(plane + lane * 16);
+            words[0] = second ? v.y : v.x, words[1] = second ? v.w : v.z;
+        } else {
+            const u32* v = (const u32*)(plane + lane * 16) + second;
+            words[0] = v[0], words[1] = v[2];
+        }
     } else {
 #pragma unroll
         for (int m = 0; m < B / 4; m++) {
@@ -25,7 +31,7 @@ template <class F> struct RowHalves {
     u32 offset[F::OFFSETS ? F::GROUPS : 1];
     const u8* from;
 
-    DEVICE void load(const u8* record, int lane, int second) {
+    template <class Row> DEVICE void load(const u8* record, int lane, Row second) {
         if constexpr (F::FLOATS) {
             from = record + lane * 16 + second * 8;
         } else {
@@ -94,7 +100,7 @@ template <class F> struct RawRow {
     u32 words[F::BITS];
     float scale;
 
-    DEVICE void load(const u8* record, int lane, int second) {
+    template <class Row> DEVICE void load(const u8* record, int lane, Row second) {
         load_row<F::BITS>(words, record, lane, second);
         scale = to_float(((const u16*)(record + F::SCALES_AT))[lane / 4 * 2 + second]);
     }

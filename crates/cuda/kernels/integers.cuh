@@ -3,8 +3,8 @@
 // They have 16 bits and a scale per chunk. The high and the low byte are neighbouring columns of b, so that lanes q = 0 get the
 // sums of both for their rows.
 //
-// For codes of two bits in their places (placed.cuh), every second sixteen is times 4.
-enum XOrder { X_BYTES, X_PLACED, X_PLANES };
+// For codes of two bits in their places (placed.cuh), every second sixteen is times 4. For those of many tiles, they are pairs of planes (PairsX).
+enum XOrder { X_BYTES, X_PLACED, X_PLANES, X_PAIRS };
 
 // A chunk of x: [2 step pairs][high, low][q][2 steps][2 halves] words, 256 bytes.
 DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
@@ -17,7 +17,16 @@ DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     }
 }
 
-// The same for formats of bits: bit planes of 15-bit integers, [plane % 8][q][plane / 8] words; plane 15 repeats plane
+// What a lane adds of the numbers of bits that planes and rows g and g + 8 have in common: c[0] is of planes 2 q and 2 q + 1, c[1] of those 8
+// above.
+DEVICE void weighted(float (&sums)[2], const int (&c)[2][4], int lane) {
+    int top = lane % 4 == 3 ? -512 : 512;
+    sums[0] = (float)(c[0][0] + 2 * c[0][1] + 256 * c[1][0] + top * c[1][1]);
+    sums[1] = (float)(c[0][2] + 2 * c[0][3] + 256 * c[1][2] + top * c[1][3]);
+}
+DEVICE float weight_of_planes(int lane) { return lane % 4 == 0 ? 1.f : lane % 4 == 1 ? 4.f : lane % 4 == 2 ? 16.f : 64.f; }
+
+// x for codes of one bit: bit planes of 15-bit integers, [plane % 8][q][plane / 8] words; plane 15 repeats plane
 // 14, which makes them 16-bit integers.
 //
 // The sum of u x over codes u of one bit is the sum over planes p of 2^p (the last one -2^15) times the number of bits that
@@ -31,28 +40,97 @@ template <class F> struct PlanesX {
     float by, sum; // the value of a common bit of its lowest plane, and of no common bit
 
     DEVICE void load(const u8* chunk, float scale, int lane) {
-        int q = lane % 4;
         uint2 v = *(const uint2*)(chunk + lane * 8);
         planes[0] = v.x, planes[1] = v.y;
-        by = -2.f * scale * (q == 0 ? 1.f : q == 1 ? 4.f : q == 2 ? 16.f : 64.f);
+        by = -2.f * scale * weight_of_planes(lane);
         float sums[2];
-        count(sums, {~0u, ~0u}, lane);
+        count(sums, uint2{~0u, ~0u}, lane);
         sum = -0.5f * by * sums[0];
     }
 
-    // The weighted numbers of common bits of the planes and two rows.
     DEVICE void count(float (&sums)[2], uint2 words, int lane) const {
-        int top = lane % 4 == 3 ? -512 : 512, low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-        count_common(low, words.x, words.y, planes[0]);
-        count_common(high, words.x, words.y, planes[1]);
-        sums[0] = (float)(low[0] + 2 * low[1] + 256 * high[0] + top * high[1]);
-        sums[1] = (float)(low[2] + 2 * low[3] + 256 * high[2] + top * high[3]);
+        int c[2][4] = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++) count_common(c[half], words.x, words.y, planes[half]);
+        weighted(sums, c, lane);
     }
+    DEVICE void count(float (&sums)[2], const u8* record, int lane) const { count(sums, *(const uint2*)(record + lane * 8), lane); }
+};
+
+// x for codes of two bits that are multiplied as bits. A code has its low bit at an even place of a word, and its high bit above. The
+// other operand has plane p at even places and plane p - 1 of the same columns at odd ones: both count 2^p. There is no plane below 0, and
+// plane 15 of 2 x is the sign of x. A weight is a code minus 2.
+//
+// Integers become operands in two steps, both by the warp that multiplies with them. `put` stores them reversed, so that plane p - 1 is above
+// plane p: [q][j][2] words, of columns 16 j + 4 q and two further, and of the columns after them. `convert` replaces them by
+// [lane][low and high planes][2 words of codes], and [q] of `by` and `sum`.
+struct PairsX {
+    static constexpr int BYTES = PAIRS_BYTES; // of a chunk
+    static_assert(BYTES == 32 * 16 + 4 * 8, "operands of all lanes, and two floats per q");
+    static constexpr u32 EVEN = 0x55555555;
+    u32 planes[2][2];
+    float by, sum; // as in PlanesX
+
+    // Stores eight neighbouring values of x, the `part`-th eight of a chunk, times `by`.
+    static DEVICE void put(u8* chunk, int part, const float (&x)[8], float by) {
+        u32 v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = __float_as_uint(x[i] * by + 12582912.f); // the low half is the nearest integer
+#pragma unroll
+        for (int n = 0; n < 8; n += 4) {
+            auto reversed = [&](int i) { return __brev(__byte_perm(v[n + i + 2], v[n + i], 0x5410)); };
+            *(uint2*)(chunk + (part % 2 * 2 + n / 4) * 64 + part / 2 * 8) = {reversed(0), reversed(1)};
+        }
+    }
+
+    template <class F> static DEVICE void convert(u8* chunk, float scale, int lane) {
+        static_assert(F::RAISED && F::PLACED, "codes of two bits, stored plus 2");
+        int g = lane / 4, q = lane % 4;
+        // planes g + 7 and g + 8, then g - 1 and g, of the first of four columns in bytes 0 and 1 of a word, of the third in bytes 2 and 3; the others
+        // in the second word
+        u32 fields[2][2] = {};
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            uint4 v = *(const uint4*)(chunk + q * 64 + m * 16);
+            u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int to = 6 - 2 * (2 * (m % 2) + i / 2); // the place of the column's code in its byte
+                fields[m / 2][i % 2] |= __funnelshift_r(words[i], words[i], 7 - g - to) & 0x03030303u << to;
+            }
+        }
+        PairsX x;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            x.planes[0][i] = __byte_perm(fields[i][0], fields[i][1], 0x7351) & (g == 0 ? EVEN : ~0u);
+            x.planes[1][i] = __byte_perm(fields[i][0], fields[i][1], 0x6240);
+        }
+        __syncwarp();
+        *(uint4*)(chunk + lane * 16) = {x.planes[0][0], x.planes[0][1], x.planes[1][0], x.planes[1][1]};
+        float sums[2];
+        x.count(sums, uint4{EVEN, EVEN, EVEN, EVEN}, lane);
+        float by = (float)F::UNIT * scale * weight_of_planes(lane);
+        if (g == 0) *(float2*)(chunk + 512 + q * 8) = {by, -2.f * by * sums[0]};
+    }
+
+    DEVICE void load(const u8* chunk, int lane) {
+        uint4 v = *(const uint4*)(chunk + lane * 16);
+        float2 f = *(const float2*)(chunk + 512 + lane % 4 * 8);
+        planes[0][0] = v.x, planes[0][1] = v.y, planes[1][0] = v.z, planes[1][1] = v.w, by = f.x, sum = f.y;
+    }
+
+    DEVICE void count(float (&sums)[2], uint4 words, int lane) const {
+        int c[2][4] = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++) count_common(c[half], words.x, words.y, words.z, words.w, planes[half][0], planes[half][1]);
+        weighted(sums, c, lane);
+    }
+    DEVICE void count(float (&sums)[2], const u8* record, int lane) const { count(sums, *(const uint4*)(record + lane * 16), lane); }
 };
 
 // The integer of the largest value of a chunk: one bit less for bit planes, see PlanesX.
 constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
-DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST; }
+DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES || order == X_PAIRS ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST; }
 
 // The factor from values to integers, and the scale of the integers; values below 1e-30 become 0.
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }

@@ -3,7 +3,7 @@
 // A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g + 8][columns 4 q,
 // 4 q + 2, 4 q + 1, 4 q + 3]. Codes are signed, at the top of their byte: BITS in the
 // first plane, LOW more in a second. Those of two bits are stored plus 2 (RAISED). Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q, as the
-// matrix unit takes it. A lane has rows g and g + 8; a warp reads 16 bytes per lane at a time. After the codes come the
+// matrix unit takes it. A lane has rows g and g + 8, the words of one after those of the other, or by turns in planes of two bits; a warp reads 16 bytes per lane at a time. After the codes come the
 // scales, a pair of halves (rows g and g + 8) per group, and as many offsets if the format has them.
 //
 // 1-bit weights are multiplied as bits (SIGNS) and have another layout. A word has the bits of 32 neighbouring columns: bit 7 - j of
@@ -41,7 +41,7 @@ template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int
             uint4 v = *(const uint4*)(plane + m * 512 + lane * 16);
             u32 four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-            for (int i = 0; i < 4; i++) words[(m * 4 + i) / B][(m * 4 + i) % B] = four[i];
+            for (int i = 0; i < 4; i++) words[B == 2 ? i % 2 : (m * 4 + i) / B][B == 2 ? i / 2 : (m * 4 + i) % B] = four[i];
         }
     }
 }
@@ -87,7 +87,7 @@ template <class F> DEVICE float coded_weight(const u8* record, int row, int k) {
         return code * (second ? high_half(scale) : low_half(scale));
     }
     auto word = [&](int bits, int n, int at) { // word n of the row in the plane at `at`
-        int index = second * bits + n;
+        int index = bits == 2 ? n * 2 + second : second * bits + n;
         return bits == 1 ? *(const u32*)(record + at + lane * 8 + index * 4)
                          : *(const u32*)(record + at + index / 4 * 512 + lane * 16 + index % 4 * 4);
     };

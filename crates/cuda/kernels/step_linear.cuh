@@ -20,7 +20,6 @@ template <class L> struct Added {
 };
 
 template <class F> struct FormatTag { typedef F Is; };
-template <int N> struct CountTag { static constexpr int VALUE = N; };
 
 // Runs `tiles` tiles of the block from its unit `from` on: `run(format, count, out)` computes `count` tiles, one or two, in the order of
 // the ring; their shares are `stride` floats apart.
@@ -29,14 +28,14 @@ template <class L, class Run> DEVICE void run_units(int from, int tiles, float* 
         FormatTag<typename L::A::F> format;
         int i = 0;
         if constexpr (L::PAIRED)
-            for (; i + 1 < tiles; i += 2, out += 2 * stride) run(format, CountTag<2>{}, out);
-        for (; i < tiles; i++, out += stride) run(format, CountTag<1>{}, out);
+            for (; i + 1 < tiles; i += 2, out += 2 * stride) run(format, Constant<2>{}, out);
+        for (; i < tiles; i++, out += stride) run(format, Constant<1>{}, out);
     } else {
         for (int i = 0; i < tiles; i++, out += stride) {
             int tile, part = L::find(from * L::EACH + i, tile);
-            if (part == 0) run(FormatTag<typename L::A::F>{}, CountTag<1>{}, out);
-            else if (part == 1) run(FormatTag<typename L::B::F>{}, CountTag<1>{}, out);
-            else run(FormatTag<typename L::C::F>{}, CountTag<1>{}, out);
+            if (part == 0) run(FormatTag<typename L::A::F>{}, Constant<1>{}, out);
+            else if (part == 1) run(FormatTag<typename L::B::F>{}, Constant<1>{}, out);
+            else run(FormatTag<typename L::C::F>{}, Constant<1>{}, out);
         }
     }
 }

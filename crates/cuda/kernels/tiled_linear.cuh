@@ -279,8 +279,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
             first.load(records + warp % RECORDS * S::RECORDS, lane, warp / RECORDS);
             second.load(records + (RECORDS + warp % RECORDS) * S::RECORDS, lane, warp / RECORDS);
         } else {
-            first.load(records + warp * S::RECORDS, lane, 0);
-            second.load(records + warp * S::RECORDS, lane, 1);
+            first.load(records + warp * S::RECORDS, lane, Constant<0>{});
+            second.load(records + warp * S::RECORDS, lane, Constant<1>{});
         }
     }
 

@@ -255,6 +255,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
             cases.push(linear(quant, 150, 512, tokens)?); // every size of tiles
         }
     }
+    cases.push(linear(&tern_quant::PQ2_0, 12_000, 384, 1)?); // several tiles per block of large GPUs
     for other in [&tern_quant::Q8_0, &tern_quant::Q2_0] {
         for tokens in [1, 3, 21] {
             cases.push(two_linears([&tern_quant::Q1_0, other], 35, 512, tokens)?);

@@ -3,7 +3,7 @@
 use crate::driver::Define;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    AttendArgs, CHOICE_BYTES, CHUNK, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase, RawPhase,
+    AttendArgs, CHOICE_BYTES, CHUNK, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, PAIRS_BYTES, Phase, RawPhase,
     SHARE_STRIDE, TILE, TRANSFORM_SPAN, WARPS, WINDOW,
 };
 
@@ -29,6 +29,9 @@ const FACTORS: usize = 2 * FRAGMENT_TOKENS * 4;
 const CHOOSING: usize = MOST_EXPERTS * 8;
 /// Bytes of x that may be staged in shared memory.
 const MOST_STAGED: usize = 96 * 1024;
+/// Bytes of x that may be pairs of planes, and the tiles of a block from which on it is.
+const MOST_PAIRED: usize = 36 * 1024;
+const PAIRED_TILES: usize = 4;
 
 /// A rotary table on the device.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +72,19 @@ pub(super) fn is_staged(l: &LinearArgs, blocks: usize) -> bool {
     chunks > 2 * WARPS && staged_bytes(l) <= MOST_STAGED && tiles > 2 * blocks
 }
 
+/// Whether x of a linear of one token is made of pairs of bit planes, which codes of two bits take fewest instructions with. Making
+/// them takes as long as some tiles.
+pub(super) fn is_paired(l: &LinearArgs, config: &KernelConfig, blocks: usize) -> bool {
+    let parts = &l.part[..l.parts as usize];
+    let alike = parts.iter().all(|p| p.format == parts[0].format);
+    let format = config.formats.get(parts[0].format as usize).filter(|f| f.is_raised() && f.is_placed());
+    let each = if l.gated != 0 { 2 } else { 1 };
+    let matrices = if l.experts.mixed != 0 { 1 } else { l.experts.used.max(1) as usize };
+    let units = parts.iter().map(|p| p.tiles as usize).sum::<usize>() / each * matrices;
+    let bytes = l.step_chunks() * PAIRS_BYTES;
+    alike && format.is_some() && bytes <= MOST_PAIRED && units / blocks * each >= PAIRED_TILES
+}
+
 fn staged_bytes(l: &LinearArgs) -> usize {
     l.chunks as usize * CHUNK * FRAGMENT_TOKENS * 2
 }
@@ -107,15 +123,16 @@ impl FusedMemory {
         blocks: usize,
     ) -> FusedMemory {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
-        let round = |l: &LinearArgs| {
-            let bytes = l.part[..l.parts as usize].iter().map(|p| p.bytes as usize);
-            bytes.max().unwrap_or(0) * WARPS.min(l.step_chunks())
-        };
+        let record =
+            |l: &LinearArgs| l.part[..l.parts as usize].iter().map(|p| p.bytes as usize).max().unwrap_or(0);
+        let round = |l: &LinearArgs| record(l) * WARPS.min(l.step_chunks());
         let slots = linears().map(round).chain(config.attentions.iter().map(|s| s.slot()));
         let linear = if tokens == 1 {
             let chunks = linears().map(LinearArgs::step_chunks).max().unwrap_or(0);
+            let paired =
+                linears().filter(|l| is_paired(l, config, blocks)).map(|l| l.step_chunks() * PAIRS_BYTES);
             vec![
-                ("AT_X", chunks * 256),
+                ("AT_X", paired.max().unwrap_or(0).max(chunks * 256)),
                 ("AT_SCALES", (chunks * 4).next_multiple_of(16)),
                 ("AT_SUMS", (chunks * config.sums_of_x() * 4).next_multiple_of(16)),
                 ("AT_SHARES", held_tiles(tokens) * (WARPS * TILE + TILE) * 4),
@@ -133,10 +150,14 @@ impl FusedMemory {
         let arena = linears_bytes.max(attention).max(choosing).max(span).next_multiple_of(16);
         let most_pairs = ropes.iter().map(|r| r.pairs).max().unwrap_or(0).max(1);
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
-        let tiles = linears().map(|l| (round(l) * l.step_chunks().div_ceil(WARPS), round(l)));
-        let least = match tiles.min().unwrap_or((0, 1)) {
-            (tile, _) if tile <= SLOT[1] => tile.max(SLOT[0]),
-            (_, round) => (SLOT[1] / round * round).max(SLOT[0]),
+        let tiles = linears().map(|l| {
+            let chunks = l.step_chunks();
+            (round(l) * chunks.div_ceil(WARPS), record(l) * chunks, round(l))
+        });
+        let least = match tiles.min().unwrap_or((0, 0, 1)) {
+            (rounds, ..) if rounds <= SLOT[1] => rounds.max(SLOT[0]),
+            (_, tile, _) if tile <= SLOT[1] => tile.max(SLOT[0]), // not all warps have a chunk in its last round
+            (.., round) => (SLOT[1] / round * round).max(SLOT[0]),
         };
         let slot = slots.max().unwrap_or(0).max(least).next_multiple_of(128);
         let attends =
@@ -227,6 +248,7 @@ impl FusedMemory {
 mod tests {
     use super::*;
     use crate::shared::Part;
+    use crate::weights::Layout;
 
     /// A model with one linear of `cols`, as H200 blocks have 227 KiB.
     fn memory(cols: i32, tokens: usize) -> FusedMemory {
@@ -255,12 +277,14 @@ mod tests {
             linear.part[0] = Part { bytes, ..Part::default() };
             Phase::Linear(linear)
         };
-        let slot = |bytes, cols: i32| {
-            let phases = [cols, 4096, 12288].map(|cols| linear(bytes, cols));
+        let slot_of = |bytes, cols: [i32; 3]| {
+            let phases = cols.map(|cols| linear(bytes, cols));
             FusedMemory::new(&KernelConfig::default(), &phases, &[], 1, 132).slot
         };
+        let slot = |bytes, cols: i32| slot_of(bytes, [cols, 4096, 12288]);
         assert_eq!(slot(288, 4096), 9 * 1024); // codes of one bit: 32 records
         assert_eq!(slot(544, 4096), 32 * 544); // of two
+        assert_eq!(slot_of(544, [5120, 6144, 17408]), 40 * 544); // two rounds and a half
         assert_eq!(slot(288, 2048), 9 * 1024);
         assert_eq!(slot(640, 4096), 2 * 16 * 640);
         assert_eq!(slot(720, 4096), 16 * 720); // two rounds do not fit
@@ -272,6 +296,23 @@ mod tests {
         let [few, more, most] = [4096, 5120, 8192].map(|cols| memory(cols, 8).arena);
         assert_eq!(more, few + 5120 * 8 * 2);
         assert_eq!(most, few); // it does not fit: read again for every pair of tiles
+    }
+
+    #[test]
+    fn x_of_many_tiles_of_two_bits_is_made_of_pairs_of_planes() {
+        let layout = Layout::of(&tern_quant::PQ2_0).unwrap();
+        let config = KernelConfig { formats: vec![layout], ..KernelConfig::default() };
+        let linear = |tiles: i32, gated: i32, chunks: i32| {
+            let part = Part { tiles, ..Part::default() };
+            LinearArgs { chunks, gated, parts: 1 + gated, part: [part, part, part], ..LinearArgs::default() }
+        };
+        let is = |tiles, gated, chunks| is_paired(&linear(tiles, gated, chunks), &config, 132);
+        assert!(is(528, 0, 40) && !is(527, 0, 40)); // four tiles per block
+        assert!(is(264, 1, 40) && !is(263, 1, 40)); // two pairs
+        assert!(!is(528, 0, 68)); // too large
+        assert!(!is_paired(&linear(528, 0, 40), &KernelConfig::default(), 132));
+        let memory = |tiles| FusedMemory::new(&config, &[Phase::Linear(linear(tiles, 0, 40))], &[], 1, 132);
+        assert_eq!(memory(528).arena, memory(527).arena + 40 * (PAIRS_BYTES - 256));
     }
 
     #[test]

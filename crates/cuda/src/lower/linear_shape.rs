@@ -39,7 +39,8 @@ impl LinearShape {
     pub(crate) fn of(l: &LinearArgs, slot: usize, more: i32) -> LinearShape {
         let parts = &l.part[..l.parts as usize];
         let largest = parts.iter().map(|p| p.bytes as usize).max().unwrap_or(1);
-        let (rounds, fit) = (l.step_chunks().div_ceil(WARPS), (slot / (WARPS * largest)).max(1));
+        let (chunks, rounds) = (l.step_chunks(), l.step_chunks().div_ceil(WARPS));
+        let fit = if chunks * largest <= slot { rounds } else { (slot / (WARPS * largest)).max(1) };
         let flags = [
             (NORMED, l.norm.kind != 0),
             (ADDED, l.add.at != 0),
@@ -92,6 +93,7 @@ mod tests {
         assert_eq!(per_slot(12288, 9216), 2); // six rounds, of which two fit
         assert_eq!(per_slot(12288, 5 * 16 * 288), 3); // five would fit, but then the second slot is nearly empty
         assert_eq!(per_slot(4096, 100), 1);
+        assert_eq!(per_slot(5120, 40 * 288), 3); // a tile has 40 chunks, two rounds and a half
         assert_eq!(
             LinearShape::of(&linear(4096), 9216, 0).c_text(),
             "LinearShape<4096, 0, 0, 2, 0, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"

@@ -184,7 +184,8 @@ mod tests {
     fn places(l: &Layout, row: RecordRow, k: usize) -> [(usize, usize); 2] {
         let place = |bits: usize, plane: usize| {
             let (j, q, i, per) = (k / 16, k / 4 % 4, k % 4, 8 / bits);
-            let (lane, word) = (row.g * 4 + q, row.second * bits + j / per);
+            let word = if bits == 2 { j / per * 2 + row.second } else { row.second * bits + j / per };
+            let lane = row.g * 4 + q;
             let at = if bits == 1 { lane * 8 + word * 4 } else { word / 4 * 512 + lane * 16 + word % 4 * 4 };
             (plane + at + i, 8 - bits * (j % per + 1))
         };

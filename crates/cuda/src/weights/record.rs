@@ -88,7 +88,8 @@ fn put_plane_of<const BITS: usize>(plane: &mut [u8], row: RecordRow, down: usize
         for (m, part) in parts.iter().enumerate() {
             words |= (u128::from_le_bytes(*part) >> down & mask) << (8 - BITS * (m + 1));
         }
-        let n = row.second * BITS + n;
+        // those of two bits alternate between both rows, as the matrix unit takes them as bits
+        let n = if BITS == 2 { n * 2 + row.second } else { row.second * BITS + n };
         for (q, word) in words.to_le_bytes().as_chunks::<4>().0.iter().enumerate() {
             let lane = row.g * 4 + q;
             let at = if BITS == 1 { lane * 8 + n * 4 } else { n / 4 * 512 + lane * 16 + n % 4 * 4 };

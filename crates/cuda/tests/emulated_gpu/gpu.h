@@ -292,6 +292,12 @@ int __dp4a(int a, int b, int c) {
     return c;
 }
 int __popc(u32 x) { return __builtin_popcount(x); }
+u32 __brev(u32 x) {
+    u32 reversed = 0;
+    for (int i = 0; i < 32; i++) reversed |= (x >> i & 1) << (31 - i);
+    return reversed;
+}
+u32 __funnelshift_r(u32 low, u32 high, u32 by) { return (u32)((((unsigned long long)high << 32) | low) >> (by & 31)); }
 int __ffs(u32 x) { return __builtin_ffs((int)x); }
 int __clz(int x) { return x ? __builtin_clz((u32)x) : 32; }
 u32 __byte_perm(u32 a, u32 b, u32 selector) {
@@ -388,6 +394,10 @@ void count_common(int (&c)[4], u32 a0, u32 a1, u32 b) {
     u32 g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
     for (u32 i = 0; i < 4; i++)
         for (u32 k = 0; k < 4; k++) c[i] += __builtin_popcount(w[g * 4 + k][i / 2] & w[(2 * q + i % 2) * 4 + k][2]);
+}
+void count_common(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    count_common(c, a0, a1, b0);
+    count_common(c, a2, a3, b1);
 }
 template <class Value> void multiply_halves(float (&c)[4], Value value, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     auto& w = exchanged(0xffffffff, {a0, a1, a2, a3, b0, b1});
