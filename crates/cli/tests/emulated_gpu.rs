@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Compares small models with the CPU: `right` results, on a GPU with so many multiprocessors.
+/// Compares small models or ops with the CPU: `right` results, on a GPU with so many multiprocessors.
 fn compare(name: &str, options: &[&str], processors: &str, right: usize) -> std::io::Result<()> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let compiles = Command::new(&compiler).arg("--version").output().is_ok_and(|out| out.status.success());
@@ -14,7 +14,7 @@ fn compare(name: &str, options: &[&str], processors: &str, right: usize) -> std:
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/emulated_gpu");
     let ran = Command::new(script)
         .arg(env!("CARGO_BIN_EXE_tern"))
-        .args(["doctor", "--models", "--device", "cuda", "--filter", name])
+        .args(["doctor", "--device", "cuda", "--filter", name])
         .args(options)
         .env("EMULATED_GPU", Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated_gpu").join(processors))
         .env("EMULATED_GPU_PROCESSORS", processors)
@@ -27,11 +27,17 @@ fn compare(name: &str, options: &[&str], processors: &str, right: usize) -> std:
 /// The only block has all tiles of every linear: more than it writes at once.
 #[test]
 fn a_gpu_with_one_multiprocessor_runs_recurrent_layers() {
-    compare("tiny-qwen35moe:q8_0", &[], "1", 4).unwrap();
+    compare("tiny-qwen35moe:q8_0", &["--models"], "1", 4).unwrap();
 }
 
 /// Blocks run one after the other: none may write what a later one of the same launch reads.
 #[test]
 fn launches_run_recurrent_layers_with_blocks_in_sequence() {
-    compare("tiny-qwen35:q8_0", &["--kv", "int8"], "2", 4).unwrap();
+    compare("tiny-qwen35:q8_0", &["--models", "--kv", "int8"], "2", 4).unwrap();
+}
+
+/// A block has many tiles: codes of two bits are multiplied as bits.
+#[test]
+fn many_tiles_of_two_bit_codes_are_multiplied_as_bits() {
+    compare("linear pq2_0 12000x384 tokens 1", &["--ops"], "3", 1).unwrap();
 }
