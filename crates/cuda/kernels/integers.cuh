@@ -3,8 +3,8 @@
 // They have 16 bits and a scale per chunk. The high and the low byte are neighbouring columns of b, so that lanes q = 0 get the
 // sums of both for their rows.
 //
-// For codes of two bits in their places (placed.cuh), every second sixteen is times 4. For those of many tiles, they are pairs of planes (PairsX).
-enum XOrder { X_BYTES, X_PLACED, X_PLANES, X_PAIRS };
+// For codes of two bits in their places (placed.cuh), every second sixteen is times 4. For those of many tiles, planes are in fields of two bits (FieldsX).
+enum XOrder { X_BYTES, X_PLACED, X_PLANES, X_FIELDS };
 
 // A chunk of x: [2 step pairs][high, low][q][2 steps][2 halves] words, 256 bytes.
 DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
@@ -19,7 +19,7 @@ DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
 
 // What a lane adds of the numbers of bits that planes and rows g and g + 8 have in common: c[0] is of planes 2 q and 2 q + 1, c[1] of those 8
 // above.
-DEVICE void weighted(float (&sums)[2], const int (&c)[2][4], int lane) {
+DEVICE void weighted_counts(float (&sums)[2], const int (&c)[2][4], int lane) {
     int top = lane % 4 == 3 ? -512 : 512;
     sums[0] = (float)(c[0][0] + 2 * c[0][1] + 256 * c[1][0] + top * c[1][1]);
     sums[1] = (float)(c[0][2] + 2 * c[0][3] + 256 * c[1][2] + top * c[1][3]);
@@ -52,20 +52,20 @@ template <class F> struct PlanesX {
         int c[2][4] = {};
 #pragma unroll
         for (int half = 0; half < 2; half++) count_common(c[half], words.x, words.y, planes[half]);
-        weighted(sums, c, lane);
+        weighted_counts(sums, c, lane);
     }
     DEVICE void count(float (&sums)[2], const u8* record, int lane) const { count(sums, *(const uint2*)(record + lane * 8), lane); }
 };
 
-// x for codes of two bits that are multiplied as bits. A code has its low bit at an even place of a word, and its high bit above. The
-// other operand has plane p at even places and plane p - 1 of the same columns at odd ones: both count 2^p. There is no plane below 0, and
-// plane 15 of 2 x is the sign of x. A weight is a code minus 2.
+// x for codes of two bits that are multiplied as bits: in fields of two bits, each opposite a code. The low bit of a code is multiplied with plane p, its
+// high bit with plane p - 1 of the same column: both count 2^p. There is no plane below 0, and plane 15 of 2 x is the sign of x. A weight is a code
+// minus 2.
 //
 // Integers become operands in two steps, both by the warp that multiplies with them. `put` stores them reversed, so that plane p - 1 is above
 // plane p: [q][j][2] words, of columns 16 j + 4 q and two further, and of the columns after them. `convert` replaces them by
 // [lane][low and high planes][2 words of codes], and [q] of `by` and `sum`.
-struct PairsX {
-    static constexpr int BYTES = PAIRS_BYTES; // of a chunk
+struct FieldsX {
+    static constexpr int BYTES = FIELDS_BYTES; // of a chunk
     static_assert(BYTES == 32 * 16 + 4 * 8, "operands of all lanes, and two floats per q");
     static constexpr u32 EVEN = 0x55555555;
     u32 planes[2][2];
@@ -99,7 +99,7 @@ struct PairsX {
                 fields[m / 2][i % 2] |= __funnelshift_r(words[i], words[i], 7 - g - to) & 0x03030303u << to;
             }
         }
-        PairsX x;
+        FieldsX x;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             x.planes[0][i] = __byte_perm(fields[i][0], fields[i][1], 0x7351) & (g == 0 ? EVEN : ~0u);
@@ -123,14 +123,14 @@ struct PairsX {
         int c[2][4] = {};
 #pragma unroll
         for (int half = 0; half < 2; half++) count_common(c[half], words.x, words.y, words.z, words.w, planes[half][0], planes[half][1]);
-        weighted(sums, c, lane);
+        weighted_counts(sums, c, lane);
     }
     DEVICE void count(float (&sums)[2], const u8* record, int lane) const { count(sums, *(const uint4*)(record + lane * 16), lane); }
 };
 
 // The integer of the largest value of a chunk: one bit less for bit planes, see PlanesX.
 constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
-DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES || order == X_PAIRS ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST; }
+DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES || order == X_FIELDS ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST; }
 
 // The factor from values to integers, and the scale of the integers; values below 1e-30 become 0.
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }

@@ -8,7 +8,7 @@
 // Of experts it equals Op::ExpertLinear, and with Op::Mix behind it: the sum of the results of experts times their weights is then
 // one product with the values of all experts, each times the weight of its expert.
 
-// total += record * chunk of x for rows g and g + 8, as bits: X is PlanesX or PairsX.
+// total += record * chunk of x for rows g and g + 8, as bits: X is PlanesX or FieldsX.
 template <class F, class X> DEVICE void multiply_bits(float (&total)[2], const u8* record, const X& x, int lane) {
     u32 scale = ((const u32*)(record + F::SCALES_AT))[lane / 4];
     float sums[2];
@@ -58,11 +58,11 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
 // What a lane has of its warp's chunks of x: in registers if they are few.
 template <class L> struct XRegisters {
     typedef typename L::A::F F; // of bits: the format of all parts
-    static constexpr bool PLANES = x_order<L>() == X_PLANES, PLACED = x_order<L>() == X_PLACED, PAIRS = x_order<L>() == X_PAIRS;
-    static constexpr bool REGISTERS = !PAIRS && (PLANES ? PlanesX<F>::REGISTERS : PLACED ? 10 : 9) * L::ROUNDS <= 24; // more are spilled, and loading those takes longer
+    static constexpr bool PLANES = x_order<L>() == X_PLANES, PLACED = x_order<L>() == X_PLACED, FIELDS = x_order<L>() == X_FIELDS;
+    static constexpr bool REGISTERS = !FIELDS && (PLANES ? PlanesX<F>::REGISTERS : PLACED ? 10 : 9) * L::ROUNDS <= 24; // more are spilled, and loading those takes longer
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
     PlanesX<F> planes[PLANES ? HELD : 1];
-    PairsX pairs;
+    FieldsX fields;
     u32 b[PLANES ? 1 : HELD][8];
     float scale[PLANES ? 1 : HELD], sum[PLACED ? HELD : 1];
 
@@ -71,8 +71,8 @@ template <class L> struct XRegisters {
         if (!L::FULL && chunk >= L::CHUNKS) return;
         if constexpr (PLANES) {
             planes[at].load(x.bytes + chunk * 256, x.scales[chunk], lane);
-        } else if constexpr (PAIRS) {
-            pairs.load(x.bytes + chunk * PairsX::BYTES, lane);
+        } else if constexpr (FIELDS) {
+            fields.load(x.bytes + chunk * FieldsX::BYTES, lane);
         } else {
             load_x(b[at], x.bytes + chunk * 256, lane);
             scale[at] = x.scales[chunk];
@@ -105,7 +105,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
             auto multiply_by = [&](float (&sum)[2], const u8* records) {
                 const u8* record = records + i * WARPS * F::BYTES;
                 if constexpr (F::SIGNS) multiply_bits<F>(sum, record, held.planes[at], lane);
-                else if constexpr (XRegisters<L>::PAIRS) multiply_bits<F>(sum, record, held.pairs, lane);
+                else if constexpr (XRegisters<L>::FIELDS) multiply_bits<F>(sum, record, held.fields, lane);
                 else if constexpr (x_order<L>() == X_PLACED) multiply_placed<F, 256>(sum, record, held.b[at], held.scale[at], held.sum[at], lane);
                 else multiply_record<F>(sum, record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
             };
@@ -119,7 +119,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
     }
 #pragma unroll
     for (int n = 0; n < N; n++, out += SHARE_FLOATS) {
-        if constexpr (F::SIGNS || XRegisters<L>::PAIRS) {
+        if constexpr (F::SIGNS || XRegisters<L>::FIELDS) {
             bool odd = q % 2; // lanes 0 and 2 of a quad get row g, 1 and 3 row g + 8
             float sum = odd ? total[n][1] : total[n][0];
             sum += __shfl_xor_sync(0xffffffff, odd ? total[n][0] : total[n][1], 1);

@@ -24,7 +24,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
     static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, OUTPUTS = FLAGS & OUTPUTS_ONLY;
-    static constexpr bool CONV = FLAGS & CONVOLVED, PAIRS = FLAGS & PAIRED_X;
+    static constexpr bool CONV = FLAGS & CONVOLVED, FIELDS = FLAGS & FIELDS_X;
     static constexpr bool BIAS = FLAGS & BIASED, SCALE = FLAGS & SCALED;
     static constexpr bool FRESH = FLAGS & FRESH_X, STAGE = FLAGS & STAGED_X, Y_PASSED = FLAGS & PASSED_Y, Y_BITS = FLAGS & PASSED_IN_BITS_ORDER;
     static constexpr u32 X_MASK = FLAGS & X_TAGGED ? 1 : 0, ADD_MASK = FLAGS & ADD_TAGGED ? 1 : 0;

@@ -2,7 +2,7 @@
 
 // x of a phase in shared memory.
 struct X {
-    u8* bytes;      // [chunk][256], or [chunk][PairsX::BYTES]
+    u8* bytes;      // [chunk][256], or [chunk][FieldsX::BYTES]
     float* scales;  // [chunk]: the value of integer 1
     float* sums;    // [chunk][8]: sums of 16 columns, for formats with offsets; or [chunk], see X_PLACED
     float* squares; // [warp]: sum of squares of the warp's columns
@@ -18,7 +18,7 @@ struct X {
 // The order of x: formats of bits are not mixed with others.
 template <class L> DEVICE constexpr XOrder x_order() {
     typedef typename L::A::F F;
-    return F::SIGNS ? X_PLANES : L::PAIRS ? X_PAIRS : L::ALIKE && F::PLACED ? X_PLACED : X_BYTES;
+    return F::SIGNS ? X_PLANES : L::FIELDS ? X_FIELDS : L::ALIKE && F::PLACED ? X_PLACED : X_BYTES;
 }
 
 static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
@@ -38,8 +38,8 @@ template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, cons
         store_planes(real, x.bytes + chunk * 256, part, v, most);
         return;
     }
-    if (ORDER == X_PAIRS) {
-        if (real) PairsX::put(x.bytes + chunk * PairsX::BYTES, part, v, to_integers(most, most_of(ORDER)));
+    if (ORDER == X_FIELDS) {
+        if (real) FieldsX::put(x.bytes + chunk * FieldsX::BYTES, part, v, to_integers(most, most_of(ORDER)));
         return;
     }
     bool four = ORDER == X_PLACED && part / 2 % 2;
@@ -108,9 +108,9 @@ template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, 
 // The second step of x, for the orders that have one.
 template <class L> DEVICE void finish_x(const X& x, int lane, int warp) {
     __syncwarp();
-    if constexpr (x_order<L>() == X_PAIRS) {
+    if constexpr (x_order<L>() == X_FIELDS) {
 #pragma unroll 1
-        for (int chunk = warp; chunk < L::CHUNKS; chunk += WARPS) PairsX::convert<typename L::A::F>(x.bytes + chunk * PairsX::BYTES, x.scales[chunk], lane);
+        for (int chunk = warp; chunk < L::CHUNKS; chunk += WARPS) FieldsX::convert<typename L::A::F>(x.bytes + chunk * FieldsX::BYTES, x.scales[chunk], lane);
         __syncwarp();
     }
 }

@@ -18,7 +18,7 @@ use crate::lower::{
     linear_defines, lower, rotated_hybrid,
 };
 use crate::shared::{
-    ADD_TAGGED, ADDED, BIASED, FRESH_X, KvCell, NORMED, PAIRED_X, PASSED_Y, SCALED, STAGED_X, X_TAGGED,
+    ADD_TAGGED, ADDED, BIASED, FIELDS_X, FRESH_X, KvCell, NORMED, PASSED_Y, SCALED, STAGED_X, X_TAGGED,
 };
 use crate::weights::Layout;
 
@@ -160,8 +160,8 @@ fn every_kernel_compiles_for_every_generation() {
         shapes.extend((1..=last).map(|f| LinearShape::new(2048, 1, &[part(f, 512)])));
         if tokens == 1 {
             let codes = config.formats.iter().enumerate().filter(|(_, f)| f.is_raised() && f.is_placed());
-            let paired = codes.map(|(f, _)| LinearShape::new(5120, 3, &[part(f, 17408)]));
-            shapes.extend(paired.map(|shape| LinearShape { flags: PAIRED_X | X_TAGGED, ..shape }));
+            let fields = codes.map(|(f, _)| LinearShape::new(5120, 3, &[part(f, 17408)]));
+            shapes.extend(fields.map(|shape| LinearShape { flags: FIELDS_X | X_TAGGED, ..shape }));
         }
         let defines = [config.defines(), memory, linear_defines(&shapes, 132)].concat();
         if tokens == 1 { Source::FusedStep.with(&defines) } else { Source::FusedBatch.with(&defines) }

@@ -16,7 +16,7 @@ using std::min;
 typedef unsigned u32;
 enum { TILE = 16, CHUNK = 128, WARPS = 16 };
 enum { NORMED = 1, ADDED = 2, GATHERED = 4, OUTPUTS_ONLY = 8, BIASED = 16, SCALED = 32, FRESH_X = 64, STAGED_X = 128, PASSED_Y = 256,
-       PASSED_IN_BITS_ORDER = 512, X_TAGGED = 1024, ADD_TAGGED = 2048, MIXED = 4096, PAIRED_X = 8192, CONVOLVED = 16384 };
+       PASSED_IN_BITS_ORDER = 512, X_TAGGED = 1024, ADD_TAGGED = 2048, MIXED = 4096, FIELDS_X = 8192, CONVOLVED = 16384 };
 struct { unsigned x; } blockIdx;
 template <int N> struct Format { static constexpr int BYTES = N; static constexpr bool SIGNS = false; };
 template <int FORMAT> struct FormatOf { typedef Format<FORMAT> Is; };

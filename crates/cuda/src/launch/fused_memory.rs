@@ -3,8 +3,8 @@
 use crate::driver::Define;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    AttendArgs, CHOICE_BYTES, CHUNK, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, PAIRS_BYTES, Phase, RawPhase,
-    SHARE_STRIDE, TILE, TRANSFORM_SPAN, WARPS, WINDOW,
+    AttendArgs, CHOICE_BYTES, CHUNK, FIELDS_BYTES, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase,
+    RawPhase, SHARE_STRIDE, TILE, TRANSFORM_SPAN, WARPS, WINDOW,
 };
 
 /// Slots of the ring at most.
@@ -29,9 +29,9 @@ const FACTORS: usize = 2 * FRAGMENT_TOKENS * 4;
 const CHOOSING: usize = MOST_EXPERTS * 8;
 /// Bytes of x that may be staged in shared memory.
 const MOST_STAGED: usize = 96 * 1024;
-/// Bytes of x that may be pairs of planes, and the tiles of a block from which on it is.
-const MOST_PAIRED: usize = 36 * 1024;
-const PAIRED_TILES: usize = 4;
+/// Bytes of x that may be in fields of two bits, and the tiles of a block from which on it is.
+const MOST_FIELDS: usize = 36 * 1024;
+const FIELDS_TILES: usize = 4;
 
 /// A rotary table on the device.
 #[derive(Clone, Copy, Debug)]
@@ -72,17 +72,17 @@ pub(super) fn is_staged(l: &LinearArgs, blocks: usize) -> bool {
     chunks > 2 * WARPS && staged_bytes(l) <= MOST_STAGED && tiles > 2 * blocks
 }
 
-/// Whether x of a linear of one token is made of pairs of bit planes, which codes of two bits take fewest instructions with. Making
-/// them takes as long as some tiles.
-pub(super) fn is_paired(l: &LinearArgs, config: &KernelConfig, blocks: usize) -> bool {
+/// Whether x of a linear of one token is in fields of two bits: products with codes of two bits then take fewest instructions, but
+/// making the fields takes as long as some tiles.
+pub(super) fn is_of_fields(l: &LinearArgs, config: &KernelConfig, blocks: usize) -> bool {
     let parts = &l.part[..l.parts as usize];
     let alike = parts.iter().all(|p| p.format == parts[0].format);
     let format = config.formats.get(parts[0].format as usize).filter(|f| f.is_raised() && f.is_placed());
     let each = if l.gated != 0 { 2 } else { 1 };
     let matrices = if l.experts.mixed != 0 { 1 } else { l.experts.used.max(1) as usize };
     let units = parts.iter().map(|p| p.tiles as usize).sum::<usize>() / each * matrices;
-    let bytes = l.step_chunks() * PAIRS_BYTES;
-    alike && format.is_some() && bytes <= MOST_PAIRED && units / blocks * each >= PAIRED_TILES
+    let bytes = l.step_chunks() * FIELDS_BYTES;
+    alike && format.is_some() && bytes <= MOST_FIELDS && units / blocks * each >= FIELDS_TILES
 }
 
 fn staged_bytes(l: &LinearArgs) -> usize {
@@ -129,10 +129,10 @@ impl FusedMemory {
         let slots = linears().map(round).chain(config.attentions.iter().map(|s| s.slot()));
         let linear = if tokens == 1 {
             let chunks = linears().map(LinearArgs::step_chunks).max().unwrap_or(0);
-            let paired =
-                linears().filter(|l| is_paired(l, config, blocks)).map(|l| l.step_chunks() * PAIRS_BYTES);
+            let fields =
+                linears().filter(|l| is_of_fields(l, config, blocks)).map(|l| l.step_chunks() * FIELDS_BYTES);
             vec![
-                ("AT_X", paired.max().unwrap_or(0).max(chunks * 256)),
+                ("AT_X", fields.max().unwrap_or(0).max(chunks * 256)),
                 ("AT_SCALES", (chunks * 4).next_multiple_of(16)),
                 ("AT_SUMS", (chunks * config.sums_of_x() * 4).next_multiple_of(16)),
                 ("AT_SHARES", held_tiles(tokens) * (WARPS * TILE + TILE) * 4),
@@ -299,20 +299,20 @@ mod tests {
     }
 
     #[test]
-    fn x_of_many_tiles_of_two_bits_is_made_of_pairs_of_planes() {
+    fn x_of_many_tiles_of_two_bits_is_in_fields() {
         let layout = Layout::of(&tern_quant::PQ2_0).unwrap();
         let config = KernelConfig { formats: vec![layout], ..KernelConfig::default() };
         let linear = |tiles: i32, gated: i32, chunks: i32| {
             let part = Part { tiles, ..Part::default() };
             LinearArgs { chunks, gated, parts: 1 + gated, part: [part, part, part], ..LinearArgs::default() }
         };
-        let is = |tiles, gated, chunks| is_paired(&linear(tiles, gated, chunks), &config, 132);
+        let is = |tiles, gated, chunks| is_of_fields(&linear(tiles, gated, chunks), &config, 132);
         assert!(is(528, 0, 40) && !is(527, 0, 40)); // four tiles per block
         assert!(is(264, 1, 40) && !is(263, 1, 40)); // two pairs
         assert!(!is(528, 0, 68)); // too large
-        assert!(!is_paired(&linear(528, 0, 40), &KernelConfig::default(), 132));
+        assert!(!is_of_fields(&linear(528, 0, 40), &KernelConfig::default(), 132));
         let memory = |tiles| FusedMemory::new(&config, &[Phase::Linear(linear(tiles, 0, 40))], &[], 1, 132);
-        assert_eq!(memory(528).arena, memory(527).arena + 40 * (PAIRS_BYTES - 256));
+        assert_eq!(memory(528).arena, memory(527).arena + 40 * (FIELDS_BYTES - 256));
     }
 
     #[test]

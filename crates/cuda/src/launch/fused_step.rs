@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tern_graph::BackendError;
 
 use super::experts::has_experts;
-use super::fused_memory::{FusedMemory, RopeTable, is_paired, is_recurrent, is_staged};
+use super::fused_memory::{FusedMemory, RopeTable, is_of_fields, is_recurrent, is_staged};
 use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
 use crate::lower::{BatchPhase, KernelConfig, LinearShape, intern, linear_defines};
 use crate::shared::{
-    FRAGMENT_TOKENS, KEYS, MOST_NEW, MOST_TABLES, PAIRED_X, Phase, RawPhase, STAGED_X, StepArgs, WARPS,
+    FIELDS_X, FRAGMENT_TOKENS, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, WARPS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -139,7 +139,7 @@ fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize, blocks: usize) -> (Vec<Line
         let shape = match phase {
             Phase::Linear(l) => {
                 let x = match plan.tokens {
-                    1 if is_paired(l, plan.config, blocks) => PAIRED_X,
+                    1 if is_of_fields(l, plan.config, blocks) => FIELDS_X,
                     2.. if is_staged(l, blocks) => STAGED_X,
                     _ => 0,
                 };

@@ -140,10 +140,10 @@ shared_constants! {
     PASSED_Y: i32 = 1024;
     /// ... in `BITS_ORDER`.
     PASSED_IN_BITS_ORDER: i32 = 2048;
-    /// In a fused step of one token: x is made of pairs of bit planes, for codes of two bits.
-    PAIRED_X: i32 = 8192;
-    /// Bytes of a chunk of x as pairs of planes.
-    PAIRS_BYTES: usize = 544;
+    /// In a fused step of one token: x is in fields of two bits, as codes are (`FieldsX`).
+    FIELDS_X: i32 = 8192;
+    /// Bytes of a chunk of x in fields.
+    FIELDS_BYTES: usize = 544;
 
     /// Words of a step's inputs before the arrays.
     INPUTS_HEADER: usize = 16;
