@@ -156,7 +156,8 @@ impl FusedMemory {
         });
         let least = match tiles.min().unwrap_or((0, 0, 1)) {
             (rounds, ..) if rounds <= SLOT[1] => rounds.max(SLOT[0]),
-            (_, tile, _) if tile <= SLOT[1] => tile.max(SLOT[0]), // not all warps have a chunk in its last round
+            // not all warps have a chunk in its last round; two tokens take rounds of a slot two at a time
+            (_, tile, _) if tokens == 1 && tile <= SLOT[1] => tile.max(SLOT[0]),
             (.., round) => (SLOT[1] / round * round).max(SLOT[0]),
         };
         let slot = slots.max().unwrap_or(0).max(least).next_multiple_of(128);
@@ -277,14 +278,15 @@ mod tests {
             linear.part[0] = Part { bytes, ..Part::default() };
             Phase::Linear(linear)
         };
-        let slot_of = |bytes, cols: [i32; 3]| {
+        let slot_of = |bytes, cols: [i32; 3], tokens| {
             let phases = cols.map(|cols| linear(bytes, cols));
-            FusedMemory::new(&KernelConfig::default(), &phases, &[], 1, 132).slot
+            FusedMemory::new(&KernelConfig::default(), &phases, &[], tokens, 132).slot
         };
-        let slot = |bytes, cols: i32| slot_of(bytes, [cols, 4096, 12288]);
+        let slot = |bytes, cols: i32| slot_of(bytes, [cols, 4096, 12288], 1);
         assert_eq!(slot(288, 4096), 9 * 1024); // codes of one bit: 32 records
         assert_eq!(slot(544, 4096), 32 * 544); // of two
-        assert_eq!(slot_of(544, [5120, 6144, 17408]), 40 * 544); // two rounds and a half
+        assert_eq!(slot_of(544, [5120, 6144, 17408], 1), 40 * 544); // two rounds and a half
+        assert_eq!(slot_of(544, [5120, 6144, 17408], 2), 32 * 544); // two rounds
         assert_eq!(slot(288, 2048), 9 * 1024);
         assert_eq!(slot(640, 4096), 2 * 16 * 640);
         assert_eq!(slot(720, 4096), 16 * 720); // two rounds do not fit
