@@ -106,7 +106,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
                 const u8* record = records + i * WARPS * F::BYTES;
                 if constexpr (F::SIGNS) multiply_bits<F>(sum, record, held.planes[at], lane);
                 else if constexpr (XRegisters<L>::FIELDS) multiply_bits<F>(sum, record, held.fields, lane);
-                else if constexpr (x_order<L>() == X_PLACED) multiply_placed<F, 256>(sum, record, held.b[at], held.scale[at], held.sum[at], lane);
+                else if constexpr (XRegisters<L>::PLACED) multiply_placed<F, 256>(sum, record, held.b[at], held.scale[at], held.sum[at], lane);
                 else multiply_record<F>(sum, record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
             };
 #pragma unroll

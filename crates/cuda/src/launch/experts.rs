@@ -88,7 +88,7 @@ pub(super) fn tiles(phases: &[Phase], limits: &Limits) -> Vec<usize> {
     let fits = |n: &usize| {
         phases.iter().all(|phase| match phase {
             Phase::Linear(l) if l.experts.used > 0 => {
-                let parts = &l.part[..l.parts as usize];
+                let parts = l.used_parts();
                 parts.iter().all(|p| fitting(p.bytes as usize, limits).contains(n))
             }
             _ => true,

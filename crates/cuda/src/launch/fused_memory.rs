@@ -67,20 +67,19 @@ pub(crate) struct FusedMemory {
 /// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and several tiles
 /// per block that use them.
 pub(super) fn is_staged(l: &LinearArgs, blocks: usize) -> bool {
-    let tiles: usize = l.part[..l.parts as usize].iter().map(|p| p.tiles as usize).sum();
     let chunks = l.chunks as usize;
-    chunks > 2 * WARPS && staged_bytes(l) <= MOST_STAGED && tiles > 2 * blocks
+    chunks > 2 * WARPS && staged_bytes(l) <= MOST_STAGED && l.tiles() > 2 * blocks
 }
 
 /// Whether x of a linear of one token is in fields of two bits: products with codes of two bits then take fewest instructions, but
 /// making the fields takes as long as some tiles.
 pub(super) fn is_of_fields(l: &LinearArgs, config: &KernelConfig, blocks: usize) -> bool {
-    let parts = &l.part[..l.parts as usize];
+    let parts = l.used_parts();
     let alike = parts.iter().all(|p| p.format == parts[0].format);
     let format = config.formats.get(parts[0].format as usize).filter(|f| f.is_raised() && f.is_placed());
     let each = if l.gated != 0 { 2 } else { 1 };
     let matrices = if l.experts.mixed != 0 { 1 } else { l.experts.used.max(1) as usize };
-    let units = parts.iter().map(|p| p.tiles as usize).sum::<usize>() / each * matrices;
+    let units = l.tiles() / each * matrices;
     let bytes = l.step_chunks() * FIELDS_BYTES;
     alike && format.is_some() && bytes <= MOST_FIELDS && units / blocks * each >= FIELDS_TILES
 }
@@ -123,9 +122,7 @@ impl FusedMemory {
         blocks: usize,
     ) -> FusedMemory {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
-        let record =
-            |l: &LinearArgs| l.part[..l.parts as usize].iter().map(|p| p.bytes as usize).max().unwrap_or(0);
-        let round = |l: &LinearArgs| record(l) * WARPS.min(l.step_chunks());
+        let round = |l: &LinearArgs| l.record_bytes() * WARPS.min(l.step_chunks());
         let slots = linears().map(round).chain(config.attentions.iter().map(|s| s.slot()));
         let linear = if tokens == 1 {
             let chunks = linears().map(LinearArgs::step_chunks).max().unwrap_or(0);
@@ -152,7 +149,7 @@ impl FusedMemory {
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
         let tiles = linears().map(|l| {
             let chunks = l.step_chunks();
-            (round(l) * chunks.div_ceil(WARPS), record(l) * chunks, round(l))
+            (round(l) * chunks.div_ceil(WARPS), l.record_bytes() * chunks, round(l))
         });
         let least = match tiles.min().unwrap_or((0, 0, 1)) {
             (rounds, ..) if rounds <= SLOT[1] => rounds.max(SLOT[0]),

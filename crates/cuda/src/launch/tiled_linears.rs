@@ -53,7 +53,7 @@ pub(super) struct TiledLinears {
 
 /// Parts of a linear phase that one launch computes: neighbours of one format.
 fn runs(l: &LinearArgs) -> Vec<Range<usize>> {
-    let parts = &l.part[..l.parts as usize];
+    let parts = l.used_parts();
     let mut runs: Vec<Range<usize>> = vec![];
     for (i, part) in parts.iter().enumerate() {
         match runs.last_mut() {

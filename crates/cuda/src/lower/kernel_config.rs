@@ -28,12 +28,12 @@ impl KernelConfig {
 
     /// Whether a part of a linear is of halves.
     pub(crate) fn has_halves(&self, l: &LinearArgs) -> bool {
-        l.part[..l.parts as usize].iter().any(|p| self.formats[p.format as usize].is_halves())
+        l.used_parts().iter().any(|p| self.formats[p.format as usize].is_halves())
     }
 
     /// Whether a linear is of codes that few tokens are multiplied with in their places (`kernels/placed.cuh`).
     pub(crate) fn has_placed(&self, l: &LinearArgs) -> bool {
-        l.part[..l.parts as usize].iter().all(|p| self.formats[p.format as usize].is_placed())
+        l.used_parts().iter().all(|p| self.formats[p.format as usize].is_placed())
     }
 
     /// The definitions that kernels are compiled with.

@@ -37,10 +37,9 @@ impl LinearShape {
 
     /// The shape of a linear whose records come in slots of `slot` bytes. `more` are flags that are not in its arguments.
     pub(crate) fn of(l: &LinearArgs, slot: usize, more: i32) -> LinearShape {
-        let parts = &l.part[..l.parts as usize];
-        let largest = parts.iter().map(|p| p.bytes as usize).max().unwrap_or(1);
-        let (chunks, rounds) = (l.step_chunks(), l.step_chunks().div_ceil(WARPS));
-        let fit = if chunks * largest <= slot { rounds } else { (slot / (WARPS * largest)).max(1) };
+        let (parts, record, chunks) = (l.used_parts(), l.record_bytes().max(1), l.step_chunks());
+        let rounds = chunks.div_ceil(WARPS);
+        let fit = if chunks * record <= slot { rounds } else { (slot / (WARPS * record)).max(1) };
         let flags = [
             (NORMED, l.norm.kind != 0),
             (ADDED, l.add.at != 0),

@@ -29,7 +29,7 @@ fn line(phase: &Phase) -> String {
     match phase {
         Phase::Embed(a) => format!("embed {:x} format {} -> {}", a.table, a.format, view(&a.y)),
         Phase::Linear(a) => {
-            let parts = a.part[..a.parts as usize].iter().map(|p| {
+            let parts = a.used_parts().iter().map(|p| {
                 let to = view(&View { at: p.y, stride: i64::from(p.y_stride), mask: p.y_mask, pad: 0 });
                 let of =
                     if p.expert_tiles == p.tiles { String::new() } else { format!(" of {}", p.expert_tiles) };

@@ -423,6 +423,20 @@ impl FloatLinearArgs {
 }
 
 impl LinearArgs {
+    pub(crate) fn used_parts(&self) -> &[Part] {
+        &self.part[..self.parts as usize]
+    }
+
+    /// Tiles of all parts.
+    pub(crate) fn tiles(&self) -> usize {
+        self.used_parts().iter().map(|p| p.tiles as usize).sum()
+    }
+
+    /// Bytes of the largest record.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.used_parts().iter().map(|p| p.bytes as usize).max().unwrap_or(0)
+    }
+
     /// Chunks of a row of x as a fused step multiplies it: those of all chosen experts if their results are added.
     pub(crate) fn step_chunks(&self) -> usize {
         let matrices = if self.experts.mixed != 0 { self.experts.used } else { 1 };
