@@ -11,7 +11,7 @@ DEVICE constexpr int sharing(int most) { return SLOTS % most == 0 ? most : shari
 
 // A head, or the values of one: four neighbouring columns per lane, and four more in every further 128.
 template <int D> struct Quads {
-    static constexpr int N = (D + 127) / 128;
+    static constexpr int N = (D + 127) / 128, AT_ONCE = D % 256 == 0 ? 2 : 1; // loads at once: each takes long
     float v[N][4];
 
     static DEVICE int column(int n) { return n * 128 + threadIdx.x % 32 * 4; }
@@ -19,13 +19,13 @@ template <int D> struct Quads {
 
     DEVICE void take(const float* from, u32 mask, u32 epoch) {
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            Awaited<1> four;
-            if (has(n)) four.load(from + column(n));
-            else four.zero(mask & epoch);
-            four.wait(from + column(n), mask, epoch);
+        for (int n = 0; n < N; n += AT_ONCE) {
+            Awaited<AT_ONCE, 128> fours;
+            if (has(n)) fours.load(from + column(n));
+            else fours.zero(mask & epoch);
+            fours.wait(from + column(n), mask, epoch);
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[n][i] = untagged(four.bits[i], mask);
+            for (int i = 0; i < 4 * AT_ONCE; i++) v[n + i / 4][i % 4] = untagged(fours.bits[i], mask);
         }
     }
 

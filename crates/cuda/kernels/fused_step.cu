@@ -56,10 +56,11 @@ DEVICE void step(const StepArgs& args) {
     }
 
     Ring ring = {0, 0};
-    for (int p = 0; p < args.count; p++) {
+    for (int p = 0; p < args.count; p = *(volatile int*)&info.phase + 1) {
         const Phase& phase = window[p % WINDOW];
         arrived<1>();
         sync_threads<THREADS>(); // the phase has arrived, and all threads have left the last one
+        info.phase = p; // by each thread, so that none reads it before it is written
         // the phase after the next two replaces the last one
         if (p + WINDOW - 1 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + WINDOW - 1) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
         committed();

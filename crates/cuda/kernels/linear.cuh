@@ -146,10 +146,24 @@ template <class L> DEVICE float mixed_bias(const Part& part, int row) {
     return sum;
 }
 
-// Writes the rows of `units` units from the block's unit `from` on. `added` and `bias`, of a sum of experts, are already loaded for
-// the first row of a thread, and the convolution of that row has begun.
-template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, Added<L>& added, float bias, ConvColumn& conv) {
-    for (int i = threadIdx.x; i < units * 16; i += THREADS) {
+// What is added to the rows that are written first is copied to shared memory, behind the partial sums of their tiles: a load into a
+// register would be waited for at once, since products need the registers.
+template <class L> struct CopiedAdded {
+    bool copies;
+
+    DEVICE CopiedAdded(const LinearArgs& a, const X& x, int units, int thread) : copies(L::ADD_MASK && (u64)a.add.at % 16 == 0) {
+        int i = thread * 4, row = L::first_unit() * 16 + i;
+        if (copies && i < min(units, HELD_TILES / L::EACH) * 16 && row < a.part[0].rows) copy16(at(x, i), a.add.at + row);
+        committed();
+    }
+    // Of the i-th row.
+    static DEVICE u32* at(const X& x, int i) { return (u32*)(x.shares + i / 16 * L::EACH * SHARE_FLOATS + WARPS * 16 + i % 16); }
+};
+
+// Writes the rows of `units` units from the block's unit `from` on. What is added to the first ones may have been copied. `bias`, of a sum of
+// experts, is already loaded for the first row of a thread, and the convolution of that row has begun.
+template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, bool copied, float bias, ConvColumn& conv, int thread) {
+    for (int i = thread; i < units * 16; i += THREADS) {
         int r = i % 16, unit = i / 16, tile;
         int n = L::find((from + unit) * L::EACH, tile);
         const Part& part = a.part[n];
@@ -158,7 +172,9 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int uni
         if (L::USED > 0 && !L::MIX) index = L::chosen_of((from + unit) * L::EACH), expert = choice_of_step().expert[index];
         const float* add = a.add.at + row;
         bool again = from > 0 || i >= THREADS;
-        if (L::ADD && again) added.load(add);
+        Added<L> added;
+        if (L::ADD && copied && from == 0) added.bits = *CopiedAdded<L>::at(x, i);
+        else if (L::ADD) added.load(add);
         if (L::MIX && L::BIAS && again) bias = mixed_bias<L>(part, row);
         float factor = 1;
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[w]; }) * (1.f / L::COLS) + a.norm.eps);
@@ -185,20 +201,20 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     if (units == 0 || (L::OUTPUTS && info.outputs == 0)) return ring;
     X x;
     u32 epoch = info.epoch;
-    Added<L> added; // most phases have one row per thread: load what is added to it now
-    int row = L::first_unit() * 16 + threadIdx.x;
-    bool real = threadIdx.x < units * 16 && row < a.part[0].rows;
-    if (L::ADD && real) added.load(a.add.at + row);
+    bool copied = false;
+    if constexpr (L::ADD) copied = CopiedAdded<L>(a, x, units, thread).copies;
+    int row = L::first_unit() * 16 + thread;
+    bool real = thread < units * 16 && row < a.part[0].rows; // most phases have one row per thread
     float bias = L::MIX && L::BIAS && real ? mixed_bias<L>(a.part[0], row) : 0.f;
     ConvColumn conv;
     if constexpr (L::CONV) {
         // of the rows that are written first only: it moves the rows of the state, which must happen once
         constexpr int MOST = L::SHARE + 1, FIRST = HELD_TILES / L::EACH;
         int first = MOST > FIRST ? min(units, FIRST) : units;
-        int tile, n = L::find(threadIdx.x / 16, tile), column = tile * 16 + threadIdx.x % 16;
-        if (threadIdx.x < first * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
+        int tile, n = L::find(thread / 16, tile), column = tile * 16 + thread % 16;
+        if (thread < first * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
     }
-    prepare_x<L>(a, info, x, epoch);
+    prepare_x<L>(a, info, x, epoch, lane, warp);
     finish_x<L>(x, lane, warp);
     XRegisters<L> held(x, lane, warp);
     float* mine = x.shares + warp * 16;
@@ -208,8 +224,9 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
         run_units<L>(from, tiles, mine, SHARE_FLOATS, [&](auto format, auto count, float* out) {
             run_tiles<typename decltype(format)::Is, L, decltype(count)::VALUE>(ring, held, x, out, lane, warp);
         });
+        if (L::ADD) arrived<0>();
         sync_threads<THREADS>();
-        write_rows<L>(a, from, now, x, epoch, added, bias, conv);
+        write_rows<L>(a, from, now, x, epoch, copied, bias, conv, thread);
     }
     return ring;
 }

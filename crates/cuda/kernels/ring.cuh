@@ -13,6 +13,7 @@ struct Info {
     int position[TOKENS_AT_ONCE], output_row[TOKENS_AT_ONCE];
     int state_read, state_write; // slots of recurrent state: of a step of one token
     int first[TOKENS_AT_ONCE]; // the first position of the token's sequence that this step computes
+    int phase; // the index of the phase: in a register it would be spilled to memory that is slower
 
     DEVICE const u32* pages_of(const AttendArgs& a, int token) const { return pages[token] + (WINDOWS && a.windowed ? window_tables : 0); }
 };
@@ -95,13 +96,10 @@ struct Unit {
     DEVICE int padding() const { return slots() <= PADDED_SLOTS ? ROWS_PADDING : 0; }
 };
 
-// a / b for numbers that are far smaller than 2^22.
-DEVICE int small_quotient(int a, int b) { return (int)(((float)a + 0.5f) * reciprocal((float)b)); }
-
 // The units of attention, in the order in which blocks take them: all heads of the first split of the first token, of its second
 // split, ..., of the next token. Splits of one head are far apart, so that different blocks take them.
 struct Units {
-    int number = blockIdx.x;
+    int number = BLOCKS - 1 - blockIdx.x; // the last blocks have the fewest tiles of linears
 
     static DEVICE int from(const AttendArgs& a, const Info& info, int token) { return a.window > 0 ? max(0, info.position[token] + 1 - a.window) : 0; }
     // The first key that is read, at the beginning of a slot, and the slots of keys from before this step.

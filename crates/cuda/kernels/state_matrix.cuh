@@ -13,7 +13,9 @@ constexpr int STATE_LANES = 8;
 constexpr int QUADS = (STATE_ROWS + 4 * STATE_LANES - 1) / (4 * STATE_LANES), COLUMNS_OF_WARP = 2 * 32 / STATE_LANES;
 constexpr int PADDED_ROWS = QUADS * 4 * STATE_LANES;
 
-DEVICE int key_head_of(const RecurrentArgs& a, int head) { return a.grouped ? head / (a.heads / a.key_heads) : head % a.key_heads; }
+DEVICE int key_head_of(const RecurrentArgs& a, int head) {
+    return a.grouped ? small_quotient(head, small_quotient(a.heads, a.key_heads)) : small_rest(head, a.key_heads);
+}
 DEVICE float key_factor_of(float squares, float eps) { return rsqrtf(squares + eps); }
 DEVICE float query_factor_of(float squares, float eps) { return rsqrtf(squares + eps) * rsqrtf((float)STATE_ROWS); }
 
@@ -103,15 +105,23 @@ struct StateColumns {
     }
 };
 
-// A warp's pieces of a row of keys or queries.
-template <bool TAGS> DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, const RecurrentArgs& a) {
+// A warp's pieces of a row of keys or queries. Lanes without rows load others and drop them: behind a branch, a load would be waited for
+// before the next one begins.
+template <bool TAGS, bool ALIGNED> DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, u32 mask) {
 #pragma unroll
     for (int quad = 0; quad < QUADS; quad++) {
-        const float* at = from + (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
-        int rows = rows_in(quad);
-        auto one = [&](int i) { return rows > i ? loads.one(at + i, a.x.mask) : 0.f; };
-        if (a.aligned) row[quad] = rows > 0 ? loads.four(at, a.x.mask) : float4{0, 0, 0, 0};
-        else row[quad] = {one(0), one(1), one(2), one(3)};
+        int first = (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
+        if constexpr (ALIGNED) {
+            static_assert(!ALIGNED || STATE_ROWS % 4 == 0, "rows are read four at a time");
+            float4 four = loads.four(from + min(first, STATE_ROWS - 4), mask);
+            row[quad] = first < STATE_ROWS ? four : float4{0, 0, 0, 0};
+        } else {
+            auto one = [&](int i) {
+                float x = loads.one(from + min(first + i, STATE_ROWS - 1), mask);
+                return first + i < STATE_ROWS ? x : 0.f;
+            };
+            row[quad] = {one(0), one(1), one(2), one(3)};
+        }
     }
 }
 
@@ -130,22 +140,27 @@ template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& 
     StateColumns state;
     state.load(a, s.read, head, column);
     HeadWeights weights(a, head);
-    wait_for_launches();
+    if (!TAGS) wait_for_launches();
     const float* x = row_of(a.x, s.first);
     int key_head = key_head_of(a, head);
     float4 key[QUADS], query[QUADS];
     float gate, beta = 0, value[2];
-    for (Patience patience;; patience.wear()) { // all at once: each load takes long
+    const float *gate_at = row_of(a.gate, s.first) + head, *beta_at = row_of(a.beta, s.first) + head, *values = x + a.value_at + head * a.cols;
+    auto load = [&](auto aligned) { // all at once: each load takes long
         TaggedLoads<TAGS> loads = {epoch, 0};
-        gate = loads.one(row_of(a.gate, s.first) + head, a.gate.mask);
-        if (DELTA) beta = loads.one(row_of(a.beta, s.first) + head, a.beta.mask);
-        load_row(loads, key, x + a.key_at + key_head * STATE_ROWS, a);
-        load_row(loads, query, x + a.query_at + key_head * STATE_ROWS, a);
+        gate = loads.one(gate_at, a.gate.mask);
+        if (DELTA) beta = loads.one(beta_at, a.beta.mask);
+        load_row<TAGS, decltype(aligned)::VALUE>(loads, key, x + a.key_at + key_head * STATE_ROWS, a.x.mask);
+        load_row<TAGS, decltype(aligned)::VALUE>(loads, query, x + a.query_at + key_head * STATE_ROWS, a.x.mask);
 #pragma unroll
-        for (int c = 0; c < 2; c++) value[c] = column + c < a.cols ? loads.one(x + a.value_at + head * a.cols + column + c, a.x.mask) : 0.f;
-        if (!TAGS || !__any_sync(0xffffffff, loads.wrong)) break;
+        for (int c = 0; c < 2; c++) value[c] = loads.one(values + min(column + c, a.cols - 1), a.x.mask);
+        return loads.wrong;
+    };
+    for (Patience patience;; patience.wear()) {
+        bool again = STATE_ROWS % 4 == 0 && a.aligned ? load(Constant<STATE_ROWS % 4 == 0>{}) : load(Constant<0>{});
+        if (!TAGS || !__any_sync(0xffffffff, again)) break;
         // polls one float per lane: all others are written at about the same time
-        awaited_float(x + a.value_at + head * a.cols + min(column, a.cols - 1), a.x.mask, epoch);
+        awaited_float(values + min(column, a.cols - 1), a.x.mask, epoch);
     }
     float2 gates = gates_of<DELTA>(weights, gate, beta);
     float known[2] = {}, sum[2] = {}, key_factor = 1, query_factor = 1, product = product_of(key, query);

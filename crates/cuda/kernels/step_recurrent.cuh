@@ -5,7 +5,7 @@
 
 #if RECURRENT
 // Warps of all blocks take turns, so that a few items are on many multiprocessors.
-DEVICE int first_item(int block, int blocks) { return threadIdx.x / 32 * blocks + block; }
+DEVICE int first_item(int block, int blocks) { return fixed_thread() / 32 * blocks + block; }
 DEVICE int item_step(int blocks) { return WARPS * blocks; }
 
 APART void step_conv(const ConvArgs& a, int block, int blocks) {
@@ -27,8 +27,9 @@ APART void step_matrices(const RecurrentArgs& a, int block, int blocks) {
     SliceState s = {0, 1, info.state_read, info.state_write};
     int each = (a.cols + COLUMNS_OF_WARP - 1) / COLUMNS_OF_WARP;
     for (int item = first_item(block, blocks); item < a.heads * each; item += item_step(blocks)) {
-        if (a.skip) advance_token<false, true>(a, s, item / each, item % each * COLUMNS_OF_WARP, info.epoch);
-        else advance_token<true, true>(a, s, item / each, item % each * COLUMNS_OF_WARP, info.epoch);
+        int head = small_quotient(item, each), first = (item - head * each) * COLUMNS_OF_WARP;
+        if (a.skip) advance_token<false, true>(a, s, head, first, info.epoch);
+        else advance_token<true, true>(a, s, head, first, info.epoch);
     }
 }
 
@@ -45,7 +46,7 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
     if (a.outputs_only && info.outputs == 0) return;
     const float* x = row_of(a.x, a.gather ? info.output_row[0] : 0);
     bool has_norm = a.norm.kind != NORM_NONE, of_row = has_norm && a.group == a.width;
-    int thread = threadIdx.x, lane = thread % 32, piece = thread / 32 % PIECES, second = thread / 32 / PIECES, in_chunk = thread % (PIECES * 32);
+    int thread = fixed_thread(), lane = thread % 32, piece = thread / 32 % PIECES, second = thread / 32 / PIECES, in_chunk = thread % (PIECES * 32);
     float* span = (float*)(shared + AT_ARENA) + second * TRANSFORM_SPAN;
     int pieces = max(1, a.block / CHUNK); // a power of two
     float scale = a.block ? rsqrtf((float)a.block) : 1.f;
@@ -54,42 +55,49 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
         int chunk = 2 * pair + second, own = chunk & pieces - 1, column = (chunk - own + piece) * CHUNK + lane * 4, result = chunk * CHUNK + in_chunk;
         bool has = piece < pieces && column < a.width;
         int from = !has || a.inverse ? min(column, a.width - 4) : place_of(a, column);
-        Awaited<1> value, gate; // loaded first: each load takes long
-        value.load(x + from);
+        Awaited<1> value, gate;
+        // all loads first, none behind a branch that waits for it: each takes long
+        if (!of_row) value.load(x + from);
         const float* gate_at = a.gate.at + (a.act ? gate_column(a, from) : 0);
         if (a.act) gate.load(gate_at);
-        float by[4] = {scale, scale, scale, scale};
-        auto apply = [&](float4 f) { by[0] *= f.x, by[1] *= f.y, by[2] *= f.z, by[3] *= f.w; };
-        if (has_norm && has) apply(*(const float4*)(a.norm.weight + from % a.group));
-        if (a.block && !a.inverse && has) apply(*(const float4*)(a.signs + column % a.group_width));
+        constexpr u32 ONE = 0x3f800000;
+        u32 weight[4] = {ONE, ONE, ONE, ONE}, signs[4] = {ONE, ONE, ONE, ONE};
+        load_shared_words4_if(has_norm && has, weight, a.norm.weight + (of_row ? from : small_rest(from, a.group)));
+        load_shared_words4_if(a.block && !a.inverse && has, signs, a.signs + small_rest(column, a.group_width));
         float sign = 1;
         int to = a.inverse && result < a.width ? place_of(a, result) : result;
-        if (a.inverse && a.block && result < a.width) sign = a.signs[result % a.group_width];
+        if (a.inverse && a.block && result < a.width) sign = a.signs[small_rest(result, a.group_width)];
 
         float whole = 1;
         if (of_row) {
             float sum = 0;
 #pragma unroll 1
             for (int k = thread * 4; k - thread * 4 < a.width; k += 3 * THREADS * 4) { // the lanes of a warp wait together
-                float4 v[3];
-                awaited_quads(v, [&](int n) { return x + min(k + n * THREADS * 4, a.width - 4); }, mask, epoch);
+                float4 v[4]; // of the row, and the thread's own columns
+                awaited_quads(v, [&](int n) { return x + (n == 3 ? from : min(k + n * THREADS * 4, a.width - 4)); }, mask, epoch);
 #pragma unroll
                 for (int n = 0; n < 3; n++)
                     if (k + n * THREADS * 4 < a.width) sum += v[n].x * v[n].x + v[n].y * v[n].y + (v[n].z * v[n].z + v[n].w * v[n].w);
+                value.bits[0] = __float_as_uint(v[3].x), value.bits[1] = __float_as_uint(v[3].y);
+                value.bits[2] = __float_as_uint(v[3].z), value.bits[3] = __float_as_uint(v[3].w);
             }
             whole = rsqrtf(block_sum<THREADS>(sum, scratch) / (float)a.width + a.norm.eps);
+        } else {
+            value.wait(x + from, mask, epoch);
         }
-        value.wait(x + from, mask, epoch);
-        float v[4], sum = 0;
+        float v[4], by[4], sum = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = has ? untagged(value.bits[i], mask) : 0.f, sum += v[i] * v[i];
+        for (int i = 0; i < 4; i++) {
+            v[i] = has ? untagged(value.bits[i], mask) : 0.f, sum += v[i] * v[i];
+            by[i] = scale * __uint_as_float(weight[i]) * __uint_as_float(signs[i]);
+        }
         if (a.act) { // a factor of x
             gate.wait(gate_at, a.gate.mask, epoch);
-            auto factor = [&](int i) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
                 float g = untagged(gate.bits[i], a.gate.mask);
-                return activate(SIGMOID, g, a.act - 1 == SILU ? g : 1.f, 0.f);
-            };
-            apply({factor(0), factor(1), factor(2), factor(3)});
+                by[i] *= activate(SIGMOID, g, a.act - 1 == SILU ? g : 1.f, 0.f);
+            }
         }
         if (has_norm && !of_row) {
 #pragma unroll 1

@@ -24,9 +24,9 @@ template <class L> DEVICE constexpr XOrder x_order() {
 static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
 constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per tile; the padding keeps tiles in different banks
 
-// Stores eight values of x as integers in shared memory; sixteen neighbouring threads have a chunk.
-template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, const float (&v)[8]) {
-    int part = threadIdx.x % 16, sum = 0;
+// Stores eight values of x, the `part`-th eight of a chunk, as integers in shared memory; sixteen neighbouring threads have a chunk.
+template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, int part, const float (&v)[8]) {
+    int sum = 0;
     float most = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) most = larger_magnitude(most, v[i]);
@@ -56,10 +56,7 @@ template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, cons
 }
 
 // Prepares the warp's chunks of x, two at a time, times the norm's weights; the norm's factor is applied at the end.
-template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, const X& x, u32 epoch) {
-    // of experts, the columns of all shapes would otherwise be held across phases
-    u32 thread = L::USED > 0 ? fixed_thread() : threadIdx.x;
-    int lane = thread % 32, warp = thread / 32;
+template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, const X& x, u32 epoch, int lane, int warp) {
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
     auto chunk_in_matrix = [&](int round) { return L::MIX ? chunk_of(round) % L::MATRIX_CHUNKS : chunk_of(round); };
@@ -97,7 +94,7 @@ template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, 
             }
         }
         if (round + 2 < L::ROUNDS) load(round + 2); // loaded meanwhile
-        put_x<x_order<L>()>(real(round), x, chunk_of(round), v);
+        put_x<x_order<L>()>(real(round), x, chunk_of(round), lane % 16, v);
     }
     if (L::NORM) {
         squares = warp_sum(squares);

@@ -103,7 +103,7 @@ fn held_tiles(tokens: usize) -> usize {
 
 /// What every phase needs to know about the step.
 fn info_bytes(tokens: usize) -> usize {
-    (16 + 8 + tokens * (8 + 3 * 4)).next_multiple_of(16)
+    (16 + 8 + tokens * (8 + 3 * 4) + 4).next_multiple_of(16)
 }
 
 /// Whether there are recurrent phases or transforms.
