@@ -41,3 +41,9 @@ fn launches_run_recurrent_layers_with_blocks_in_sequence() {
 fn many_tiles_of_two_bit_codes_are_multiplied_as_bits() {
     compare("linear pq2_0 12000x384 tokens 1", &["--ops"], "3", 1).unwrap();
 }
+
+/// Records are large: a slot of the ring has half a round of them, and a tile five slots.
+#[test]
+fn slots_of_half_a_round_are_multiplied_by_half_of_the_warps() {
+    compare("linear q8_0 200x5120 tokens 1", &["--ops"], "3", 1).unwrap();
+}

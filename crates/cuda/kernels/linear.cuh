@@ -91,15 +91,23 @@ template <class L> struct XRegisters {
 template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<L>& held, const X& x, float* out, int lane, int warp) {
     int g = lane / 4, q = lane % 4;
     float total[N][2] = {};
-#pragma unroll(XRegisters<L>::REGISTERS ? L::PIECES : 1)
-    for (int piece = 0; piece < L::PIECES; piece++) {
+    constexpr int SHARES = WARPS / L::SLOT_WARPS; // slots of a round
+    int share = warp / L::SLOT_WARPS;
+#pragma unroll(XRegisters<L>::REGISTERS ? (L::PIECES + SHARES - 1) / SHARES : 1)
+    for (int piece = 0; piece < L::PIECES; piece += SHARES) {
+        int slots = min(SHARES, L::PIECES - piece);
+        bool has = L::PIECES % SHARES == 0 || share < slots;
         Ring of[N];
         const u8* slot[N];
 #pragma unroll
-        for (int n = 0; n < N; n++, ring = ring.ahead(1)) of[n] = ring, slot[n] = ring.wait() + warp * F::BYTES;
+        for (int n = 0; n < N; n++) {
+            of[n] = ring.ahead(share * N + n);
+            slot[n] = (has ? of[n].wait() : shared) + warp % L::SLOT_WARPS * F::BYTES;
+        }
+        ring = ring.ahead(slots * N);
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = piece * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L>::REGISTERS ? round : 0;
+            int round = piece / SHARES * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L>::REGISTERS ? round : 0;
             if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
             if (!XRegisters<L>::REGISTERS) held.load(x, round, 0, lane, warp);
             auto multiply_by = [&](float (&sum)[2], const u8* records) {
@@ -113,7 +121,7 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
             for (int n = 0; n < N; n++) multiply_by(total[n], slot[n]);
         }
         __syncwarp();
-        if (lane == 0)
+        if (lane < SHARES && has) // as many arrivals as warps
 #pragma unroll
             for (int n = 0; n < N; n++) of[n].empty().arrive();
     }

@@ -9,7 +9,7 @@ template <int FORMAT, int ROWS> struct PartShape {
     static constexpr int TILES = (ROWS + TILE - 1) / TILE;
 };
 
-// GATED: 0, or 1 + the activation between the first part and the second. PER_SLOT: rounds in a slot of the ring. USED: the chosen
+// GATED: 0, or 1 + the activation between the first part and the second. PER_SLOT: rounds in a slot of the ring, or one half. USED: the chosen
 // experts, or 0. A part is then the matrix of one expert, and the phase has one part, or two gated ones. Either each expert has its
 // rows of the result, in the order in which they were chosen, or their results are added (MIX): then x and the chunks of a tile are
 // those of the first expert, of the second, ...
@@ -21,7 +21,8 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     static constexpr bool MIX = FLAGS & MIXED;
     static constexpr int MATRIX_CHUNKS = (COLS + CHUNK - 1) / CHUNK; // of a row of one matrix
     static constexpr int CHUNKS = MIX ? USED * MATRIX_CHUNKS : MATRIX_CHUNKS, ROUNDS = (CHUNKS + WARPS - 1) / WARPS; // in a round each warp has a chunk
-    static constexpr int PIECES = (ROUNDS + PER_SLOT - 1) / PER_SLOT; // slots of a tile
+    static constexpr int SLOT_WARPS = FLAGS & HALF_ROUNDS ? WARPS / 2 : WARPS; // warps that use a slot
+    static constexpr int SLOT_CHUNKS = PER_SLOT * SLOT_WARPS, PIECES = (CHUNKS + SLOT_CHUNKS - 1) / SLOT_CHUNKS; // chunks of a slot, slots of a tile
     static constexpr bool FULL = CHUNKS % WARPS == 0;
     static constexpr bool NORM = FLAGS & NORMED, ADD = FLAGS & ADDED, GATHER = FLAGS & GATHERED, OUTPUTS = FLAGS & OUTPUTS_ONLY;
     static constexpr bool CONV = FLAGS & CONVOLVED, FIELDS = FLAGS & FIELDS_X;
@@ -37,12 +38,16 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     static DEVICE int first_unit() { return blockIdx.x * SHARE + min((int)blockIdx.x, EXTRA); }
     static DEVICE int units() { return SHARE + ((int)blockIdx.x < EXTRA); }
 
-    // Slots in flight: enough bytes to saturate memory, more if there are many, and at least two; three of small slots, since they are
-    // requested strictly in order. Values that blocks pass to each other wait behind what is in flight.
-    static constexpr int SLOT_BYTES = (PER_SLOT < ROUNDS ? PER_SLOT * WARPS : CHUNKS) * A::F::BYTES;
+    // Slots in flight: enough bytes to saturate memory, more if there are many, and at least two; three of small slots and of half rounds, since
+    // they are requested strictly in order. Values that blocks pass to each other wait behind what is in flight.
+    static constexpr int SLOT_BYTES = (SLOT_CHUNKS < CHUNKS ? SLOT_CHUNKS : CHUNKS) * A::F::BYTES;
     static constexpr bool LONG = SHARE * EACH * CHUNKS * A::F::BYTES > 256 * 1024;
     static constexpr int FITTING = (LONG ? 88 : 36) * 1024 / SLOT_BYTES;
-    static constexpr int AT_LEAST = FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
+    static constexpr int AT_LEAST = SLOT_WARPS < WARPS ? 3 : FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
+
+    // A warp that uses half of the slots waits for every fifth one at least, and slots are filled only if the one FLYING before them is full: it is never
+    // two rounds ahead of a slot, whose gate would look full.
+    static_assert(SLOT_WARPS == WARPS || SLOTS >= FLYING + 5, "the host gives such a ring to half rounds");
 
     // Of experts with rows of their own: the index among the chosen ones of the expert that the block's tile `i` belongs to.
     static DEVICE int chosen_of(int i) { return (first_unit() + i / EACH) / MATRIX_UNITS; }
@@ -60,7 +65,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     }
 
     // Two tiles of one format are computed together, with alternating pieces: more independent work.
-    static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
+    static constexpr bool PAIRED = ALIKE && PIECES < SLOTS && 2 * (WARPS / SLOT_WARPS) <= SLOTS;
 
     // The chunks of a mixed tile that come from one expert: `index` is that of the expert among the chosen ones, `first` and `end` are
     // chunks of the tile. The chunks of a slot begin at `from` and end before `to`.

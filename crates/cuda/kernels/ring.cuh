@@ -209,8 +209,8 @@ struct Reader {
     template <class L> DEVICE void read_tiles(const LinearArgs& a, int slots) {
         int lane = threadIdx.x % 32;
         for (int n = 0; n < slots; n += AT_ONCE) {
-            int tile, piece, i = L::tile_of_slot(min(n + lane, slots - 1), piece), part = L::find(i, tile), chunk = piece * L::PER_SLOT * WARPS;
-            int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::PER_SLOT * WARPS) * record;
+            int tile, piece, i = L::tile_of_slot(min(n + lane, slots - 1), piece), part = L::find(i, tile), chunk = piece * L::SLOT_CHUNKS;
+            int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::SLOT_CHUNKS) * record;
             if (L::USED > 0) tile += choice_of_step().expert[L::chosen_of(i)] * a.part[part].expert_tiles;
             fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes);
         }
@@ -224,7 +224,7 @@ struct Reader {
         for (int n = 0; n < slots; n++, advance(1)) {
             int tile, piece;
             L::find(L::tile_of_slot(n, piece), tile);
-            int from = piece * L::PER_SLOT * WARPS, to = min(L::CHUNKS, from + L::PER_SLOT * WARPS), runs = L::runs(from, to);
+            int from = piece * L::SLOT_CHUNKS, to = min(L::CHUNKS, from + L::SLOT_CHUNKS), runs = L::runs(from, to);
             auto at = [&](const typename L::Run& run) {
                 return records + (((long)choice.expert[run.index] * a.part[0].expert_tiles + tile) * L::MATRIX_CHUNKS + run.first - run.index * L::MATRIX_CHUNKS) * RECORD;
             };

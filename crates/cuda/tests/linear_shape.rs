@@ -16,7 +16,8 @@ using std::min;
 typedef unsigned u32;
 enum { TILE = 16, CHUNK = 128, WARPS = 16 };
 enum { NORMED = 1, ADDED = 2, GATHERED = 4, OUTPUTS_ONLY = 8, BIASED = 16, SCALED = 32, FRESH_X = 64, STAGED_X = 128, PASSED_Y = 256,
-       PASSED_IN_BITS_ORDER = 512, X_TAGGED = 1024, ADD_TAGGED = 2048, MIXED = 4096, FIELDS_X = 8192, CONVOLVED = 16384 };
+       PASSED_IN_BITS_ORDER = 512, X_TAGGED = 1024, ADD_TAGGED = 2048, MIXED = 4096, FIELDS_X = 8192, CONVOLVED = 16384,
+       HALF_ROUNDS = 32768 };
 struct { unsigned x; } blockIdx;
 template <int N> struct Format { static constexpr int BYTES = N; static constexpr bool SIGNS = false; };
 template <int FORMAT> struct FormatOf { typedef Format<FORMAT> Is; };
@@ -42,7 +43,7 @@ template <class L> void shape(const char* name) {
         for (int n = 0; n < slots; n++) {
             int tile, piece, i = L::tile_of_slot(n, piece), part = L::find(i, tile);
             check(i < L::units() * L::EACH && piece < L::PIECES, name, "a tile of another block");
-            int from = piece * L::PER_SLOT * WARPS, to = min(L::CHUNKS, from + L::PER_SLOT * WARPS);
+            int from = piece * L::SLOT_CHUNKS, to = min(L::CHUNKS, from + L::SLOT_CHUNKS);
             if (L::GATED) { // both parts of a pair are of the same rows
                 int other;
                 check(L::find(i ^ 1, other) == (part ^ 1) && other == tile, name, "a pair of different rows");
@@ -76,6 +77,10 @@ int main() {
     SHAPE(2048, NORMED, 1, 1, 0, PartShape<576, 6144>, PartShape<576, 6144>, None);
     SHAPE(2048, 0, 1, 1, 8, PartShape<1088, 768>, PartShape<1088, 768>, None); // gate and up of experts
     SHAPE(2880, BIASED, 4, 2, 4, PartShape<1088, 2880>, PartShape<1088, 2880>, None);
+#if SLOTS >= 8
+    SHAPE(4096, ADDED | HALF_ROUNDS, 0, 1, 0, PartShape<2176, 4096>, None, None); // a slot has half a round
+    SHAPE(5120, HALF_ROUNDS, 1, 1, 0, PartShape<2176, 4096>, PartShape<2176, 4096>, None); // five halves
+#endif
     SHAPE(256, 0, 0, 1, 3, PartShape<288, 40>, None, None); // fewer units than blocks
     SHAPE(768, MIXED, 0, 1, 8, PartShape<1088, 2048>, None, None); // down
     SHAPE(768, MIXED | ADDED, 0, 3, 8, PartShape<1088, 2048>, None, None);

@@ -256,6 +256,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
         }
     }
     cases.push(linear(&tern_quant::PQ2_0, 12_000, 384, 1)?); // several tiles per block of large GPUs
+    cases.push(linear(&tern_quant::Q8_0, 200, 5120, 1)?); // large records in an odd number of half rounds
     for other in [&tern_quant::Q8_0, &tern_quant::Q2_0] {
         for tokens in [1, 3, 21] {
             cases.push(two_linears([&tern_quant::Q1_0, other], 35, 512, tokens)?);

@@ -12,6 +12,8 @@ const MOST_SLOTS: usize = 32;
 /// Bytes of a slot at least, and at most if a round fits: smaller ones cost more synchronisation than they gain. Between them a slot
 /// has a tile of the matrix with the fewest columns, or the rounds of it that fit, so that slots are full.
 const SLOT: [usize; 2] = [9 * 1024, 22 * 1024];
+/// Slots of half a round at least: with fewer, a warp could take a slot for full that is not (`FLYING` of the kernel).
+const HALF_SLOTS: usize = 8;
 /// Bytes of keys in flight to a block: enough for all blocks together to saturate memory.
 const KEYS_FLYING: usize = 80 * 1024;
 /// Bytes that the kernel's static shared memory and the driver need.
@@ -45,6 +47,8 @@ pub(crate) struct FusedMemory {
     tokens: usize,
     /// Bytes of the smallest slot that holds a round of each matrix, and a slot of keys.
     slot: usize,
+    /// The same with half a round, if records are large: then there are more slots.
+    half_slot: Option<usize>,
     turns: usize,
     /// What a linear has in the arena.
     linear: Vec<(&'static str, usize)>,
@@ -123,7 +127,9 @@ impl FusedMemory {
     ) -> FusedMemory {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
         let round = |l: &LinearArgs| l.record_bytes() * WARPS.min(l.step_chunks());
-        let slots = linears().map(round).chain(config.attentions.iter().map(|s| s.slot()));
+        let keys = config.attentions.iter().map(|s| s.slot()).max().unwrap_or(0);
+        let rounds = linears().map(round).max().unwrap_or(0);
+        let large = tokens == 1 && linears().all(|l| round(l) > SLOT[1] && l.step_chunks() >= WARPS);
         let linear = if tokens == 1 {
             let chunks = linears().map(LinearArgs::step_chunks).max().unwrap_or(0);
             let fields =
@@ -157,7 +163,7 @@ impl FusedMemory {
             (_, tile, _) if tokens == 1 && tile <= SLOT[1] => tile.max(SLOT[0]),
             (.., round) => (SLOT[1] / round * round).max(SLOT[0]),
         };
-        let slot = slots.max().unwrap_or(0).max(least).next_multiple_of(128);
+        let slot_of = |rounds: usize| rounds.max(keys).max(least).next_multiple_of(128);
         let attends =
             |is: fn(&AttendArgs) -> bool| phases.iter().any(|p| matches!(p, Phase::Attend(a) if is(a)));
         let (sinks, windows) = (attends(|a| a.sinks != 0), attends(|a| a.windowed != 0));
@@ -165,7 +171,8 @@ impl FusedMemory {
         let state_rows = rows.max().unwrap_or(1);
         FusedMemory {
             tokens,
-            slot,
+            slot: slot_of(rounds),
+            half_slot: large.then(|| slot_of(rounds / 2)),
             turns,
             linear,
             arena,
@@ -205,11 +212,14 @@ impl FusedMemory {
     /// The largest ring in `memory` bytes; `None` if there is no space for two slots.
     pub(crate) fn ring(&self, memory: usize) -> Option<Ring> {
         let free = memory.saturating_sub(RESERVED).checked_sub(self.without_ring())?;
-        let most = (free / self.slot).min(MOST_SLOTS);
-        // some warps share the keys of long contexts evenly (`sharing` of the kernel)
-        let is_shared = |slots: &usize| (3..=self.takers).any(|warps| slots.is_multiple_of(warps));
-        let slots = (3..=most).rev().find(is_shared).unwrap_or(most);
-        Some(Ring { slot: self.slot, slots }).filter(|ring| ring.slots >= 2)
+        let ring = |slot: usize| {
+            let most = (free / slot).min(MOST_SLOTS);
+            // some warps share the keys of long contexts evenly (`sharing` of the kernel)
+            let is_shared = |slots: &usize| (3..=self.takers).any(|warps| slots.is_multiple_of(warps));
+            Ring { slot, slots: (3..=most).rev().find(is_shared).unwrap_or(most) }
+        };
+        let halves = self.half_slot.map(ring).filter(|ring| ring.slots >= HALF_SLOTS);
+        Some(halves.unwrap_or_else(|| ring(self.slot))).filter(|ring| ring.slots >= 2)
     }
 
     /// Sizes and offsets, as the kernel is compiled with them.
@@ -288,6 +298,19 @@ mod tests {
         assert_eq!(slot(640, 4096), 2 * 16 * 640);
         assert_eq!(slot(720, 4096), 16 * 720); // two rounds do not fit
         assert_eq!(slot(1280, 4096), 16 * 1280); // a round at least
+    }
+
+    #[test]
+    fn large_records_come_in_half_rounds_if_there_are_many_slots() {
+        let mut linear = LinearArgs { cols: 4096, chunks: 32, parts: 1, ..LinearArgs::default() };
+        linear.part[0] = Part { bytes: 2176, rows: 4096, tiles: 256, ..Part::default() };
+        let ring = |memory: usize, tokens| {
+            let phases = [Phase::Linear(linear)];
+            FusedMemory::new(&KernelConfig::default(), &phases, &[], tokens, 132).ring(memory).unwrap()
+        };
+        assert_eq!(ring(227 << 10, 1).slot, 8 * 2176);
+        assert_eq!(ring(99 << 10, 1), Ring { slot: 16 * 2176, slots: 2 });
+        assert_eq!(ring(227 << 10, 8).slot, 16 * 2176);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What a linear is compiled for in the fused step: everything but its addresses (`kernels/linear_shape.cuh`).
 
 use crate::shared::{
-    ADD_TAGGED, ADDED, BIASED, CONVOLVED, GATHERED, LinearArgs, MIXED, MOST_PARTS, NORMED, OUTPUTS_ONLY,
-    SCALED, WARPS, X_TAGGED,
+    ADD_TAGGED, ADDED, BIASED, CONVOLVED, GATHERED, HALF_ROUNDS, LinearArgs, MIXED, MOST_PARTS, NORMED,
+    OUTPUTS_ONLY, SCALED, WARPS, X_TAGGED,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(crate) struct LinearShape {
     /// Bits from `NORMED` on.
     pub(crate) flags: i32,
     pub(crate) gated: i32,
-    /// Rounds of records in a slot of the ring; in a round every warp has one.
+    /// Rounds of records in a slot of the ring, or one half of one (`HALF_ROUNDS`); in a round every warp has one.
     pub(crate) per_slot: usize,
     /// The experts of a token; 0 if there are none.
     pub(crate) used: i32,
@@ -51,6 +51,7 @@ impl LinearShape {
             (SCALED, parts.iter().any(|p| p.scale != 0)),
             (MIXED, l.experts.mixed != 0),
             (CONVOLVED, l.conv.width != 0),
+            (HALF_ROUNDS, slot < record * WARPS.min(chunks)),
         ];
         let shapes: Vec<_> = parts.iter().map(|p| PartShape { format: p.format, rows: p.rows }).collect();
         LinearShape {
@@ -91,8 +92,9 @@ mod tests {
         assert_eq!(per_slot(4096, 9216), 2); // a tile a slot
         assert_eq!(per_slot(12288, 9216), 2); // six rounds, of which two fit
         assert_eq!(per_slot(12288, 5 * 16 * 288), 3); // five would fit, but then the second slot is nearly empty
-        assert_eq!(per_slot(4096, 100), 1);
         assert_eq!(per_slot(5120, 40 * 288), 3); // a tile has 40 chunks, two rounds and a half
+        let halves = LinearShape::of(&linear(4096), 8 * 288, 0);
+        assert_eq!((halves.per_slot, halves.flags), (1, HALF_ROUNDS));
         assert_eq!(
             LinearShape::of(&linear(4096), 9216, 0).c_text(),
             "LinearShape<4096, 0, 0, 2, 0, PartShape<3, 100>, PartShape<3, 0>, PartShape<3, 0>>"

@@ -140,8 +140,10 @@ shared_constants! {
     PASSED_Y: i32 = 1024;
     /// ... in `BITS_ORDER`.
     PASSED_IN_BITS_ORDER: i32 = 2048;
-    /// In a fused step of one token: x is in fields of two bits, as codes are (`FieldsX`).
+    /// In a fused step of one token: x is in fields of two bits, as codes are (`FieldsX`), ...
     FIELDS_X: i32 = 8192;
+    /// ... and a slot of the ring has half a round of records.
+    HALF_ROUNDS: i32 = 32768;
     /// Bytes of a chunk of x in fields.
     FIELDS_BYTES: usize = 544;
 
