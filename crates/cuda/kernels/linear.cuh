@@ -92,19 +92,16 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
     int g = lane / 4, q = lane % 4;
     float total[N][2] = {};
     constexpr int SHARES = WARPS / L::SLOT_WARPS; // slots of a round
-    int share = warp / L::SLOT_WARPS;
+    int share = SHARES > 1 ? warp / L::SLOT_WARPS : 0, in_slot = SHARES > 1 ? warp % L::SLOT_WARPS : warp;
 #pragma unroll(XRegisters<L>::REGISTERS ? (L::PIECES + SHARES - 1) / SHARES : 1)
     for (int piece = 0; piece < L::PIECES; piece += SHARES) {
         int slots = min(SHARES, L::PIECES - piece);
         bool has = L::PIECES % SHARES == 0 || share < slots;
-        Ring of[N];
+        Ring of[N], mine = SHARES > 1 ? ring.ahead(share * N) : ring;
         const u8* slot[N];
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            of[n] = ring.ahead(share * N + n);
-            slot[n] = (has ? of[n].wait() : shared) + warp % L::SLOT_WARPS * F::BYTES;
-        }
-        ring = ring.ahead(slots * N);
+        for (int n = 0; n < N; n++, mine = mine.ahead(1)) of[n] = mine, slot[n] = (has ? mine.wait() : shared) + in_slot * F::BYTES;
+        ring = SHARES > 1 ? ring.ahead(slots * N) : mine;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
             int round = piece / SHARES * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L>::REGISTERS ? round : 0;

@@ -101,41 +101,45 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
 
 // The place of a block among those of a phase that few blocks compute: they begin with the last ones, which have the fewest tiles of
 // linears.
-DEVICE int place_among(int first_block, int block, int blocks) { return (2 * blocks - 1 - block - first_block % blocks) % blocks; }
+DEVICE int place_among(int first_block, int block, int blocks) { return small_rest(2 * blocks - 1 - block - small_rest(first_block, blocks), blocks); }
 
-// A block of a fused step has two rows at a time, if there are few. All that is multiplied is loaded before the value is waited for.
+// A block of a fused step has two rows at a time, if there are few. All that is multiplied is loaded before the value is waited for, at once: without
+// branches, and used only behind it.
 template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {
     constexpr int QUADS_AT_ONCE = 3, WARPS_OF_BLOCK = THREADS / 32;
-    int pairs = (a.rows + 1) / 2, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int pairs = (a.rows + 1) / 2;
     for (int i = place_among(a.first_block, c.block, c.blocks); i < pairs * tokens; i += c.blocks) {
-        int row = i % pairs * 2, token = i / pairs;
+        int token = small_quotient(i, pairs), row = (i - token * pairs) * 2;
         const float *x = row_of(a.x, token), *w = (const float*)a.w + (long)row * a.cols;
         long next = row + 1 < a.rows ? a.cols : 0; // to the second row
         float sums[3] = {}; // of both rows, and of squares
 #pragma unroll 1
         for (int begin = threadIdx.x * 4; begin - (int)threadIdx.x * 4 < a.cols; begin += QUADS_AT_ONCE * THREADS * 4) { // the lanes of a warp wait together
+            constexpr u32 ONE = 0x3f800000;
             float4 v[QUADS_AT_ONCE], weight[QUADS_AT_ONCE][2];
+            u32 by[QUADS_AT_ONCE][4];
             auto column = [&](int n) { return begin + n * THREADS * 4; };
             auto at = [&](int n) { return min(column(n), a.cols - 4); };
 #pragma unroll
             for (int n = 0; n < QUADS_AT_ONCE; n++) {
-                float4 by = {1, 1, 1, 1};
-                if (a.norm.kind) by = *(const float4*)(a.norm.weight + at(n));
+                by[n][0] = by[n][1] = by[n][2] = by[n][3] = ONE;
+                load_shared_words4_if(a.norm.kind, by[n], a.norm.weight + at(n));
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    float4 of_row = *(const float4*)(w + r * next + at(n));
-                    weight[n][r] = {of_row.x * by.x, of_row.y * by.y, of_row.z * by.z, of_row.w * by.w};
-                }
+                for (int r = 0; r < 2; r++) weight[n][r] = *(const float4*)(w + r * next + at(n));
             }
             awaited_quads(v, [&](int n) { return x + at(n); }, a.x.mask, c.epoch);
 #pragma unroll
             for (int n = 0; n < QUADS_AT_ONCE; n++) {
                 if (column(n) >= a.cols) continue;
+                float4 x = v[n];
+                sums[2] += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+                auto factor = [&](int i) { return __uint_as_float(by[n][i]); };
+                x = {x.x * factor(0), x.y * factor(1), x.z * factor(2), x.w * factor(3)};
 #pragma unroll
-                for (int r = 0; r < 2; r++) sums[r] += v[n].x * weight[n][r].x + v[n].y * weight[n][r].y + (v[n].z * weight[n][r].z + v[n].w * weight[n][r].w);
-                sums[2] += v[n].x * v[n].x + v[n].y * v[n].y + (v[n].z * v[n].z + v[n].w * v[n].w);
+                for (int r = 0; r < 2; r++) sums[r] += x.x * weight[n][r].x + x.y * weight[n][r].y + (x.z * weight[n][r].z + x.w * weight[n][r].w);
             }
         }
+        int thread = fixed_thread(), lane = thread % 32, warp = thread / 32; // not held while x is waited for
 #pragma unroll
         for (int r = 0; r < 3; r++) {
             sums[r] = warp_sum(sums[r]);

@@ -8,6 +8,9 @@ use crate::shared::{CHUNK, NormArgs, TRANSFORM_SPAN, TransformArgs};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
+/// Columns from which on kernels would divide them inexactly (`small_quotient` of `kernels/common.cuh`).
+const MOST_WIDTH: usize = 1 << 20;
+
 /// `rotation(act(gate) * norm(x))`; each of the three may be missing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Transform {
@@ -182,6 +185,11 @@ impl Lowering<'_> {
         if block > TRANSFORM_SPAN {
             return Err(BackendError::Unsupported(format!(
                 "rotated weights in blocks of {block}: at most {TRANSFORM_SPAN} are supported on GPUs"
+            )));
+        }
+        if width >= MOST_WIDTH {
+            return Err(BackendError::Unsupported(format!(
+                "a norm, gate or rotation of {width} columns: fewer than {MOST_WIDTH} are supported on GPUs"
             )));
         }
         let heads = t.gate.and_then(|gate| gate.heads);
