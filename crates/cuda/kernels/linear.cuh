@@ -153,21 +153,17 @@ template <class L> DEVICE float mixed_bias(const Part& part, int row) {
 
 // What is added to the rows that are written first is copied to shared memory, behind the partial sums of their tiles: a load into a
 // register would be waited for at once, since products need the registers.
-template <class L> struct CopiedAdded {
-    bool copies;
+template <class L> DEVICE bool copies_added(const LinearArgs& a) { return L::ADD_MASK && (u64)a.add.at % 16 == 0; }
+template <class L> DEVICE u32* copied_added(const X& x, int i) { return (u32*)(x.shares + i / 16 * L::EACH * SHARE_FLOATS + WARPS * 16 + i % 16); } // of the i-th row
+template <class L> DEVICE void copy_added(const LinearArgs& a, const X& x, int units, int thread) {
+    int i = thread * 4, row = L::first_unit() * 16 + i;
+    if (copies_added<L>(a) && i < min(units, HELD_TILES / L::EACH) * 16 && row < a.part[0].rows) copy16(copied_added<L>(x, i), a.add.at + row);
+    committed();
+}
 
-    DEVICE CopiedAdded(const LinearArgs& a, const X& x, int units, int thread) : copies(L::ADD_MASK && (u64)a.add.at % 16 == 0) {
-        int i = thread * 4, row = L::first_unit() * 16 + i;
-        if (copies && i < min(units, HELD_TILES / L::EACH) * 16 && row < a.part[0].rows) copy16(at(x, i), a.add.at + row);
-        committed();
-    }
-    // Of the i-th row.
-    static DEVICE u32* at(const X& x, int i) { return (u32*)(x.shares + i / 16 * L::EACH * SHARE_FLOATS + WARPS * 16 + i % 16); }
-};
-
-// Writes the rows of `units` units from the block's unit `from` on. What is added to the first ones may have been copied. `bias`, of a sum of
-// experts, is already loaded for the first row of a thread, and the convolution of that row has begun.
-template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, bool copied, float bias, ConvColumn& conv, int thread) {
+// Writes the rows of `units` units from the block's unit `from` on. `bias`, of a sum of experts, is already loaded for the first row of a
+// thread, and the convolution of that row has begun.
+template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, float bias, ConvColumn& conv, int thread) {
     for (int i = thread; i < units * 16; i += THREADS) {
         int r = i % 16, unit = i / 16, tile;
         int n = L::find((from + unit) * L::EACH, tile);
@@ -178,7 +174,7 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int uni
         const float* add = a.add.at + row;
         bool again = from > 0 || i >= THREADS;
         Added<L> added;
-        if (L::ADD && copied && from == 0) added.bits = *CopiedAdded<L>::at(x, i);
+        if (L::ADD && from == 0 && copies_added<L>(a)) added.bits = *copied_added<L>(x, i);
         else if (L::ADD) added.load(add);
         if (L::MIX && L::BIAS && again) bias = mixed_bias<L>(part, row);
         float factor = 1;
@@ -206,8 +202,7 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     if (units == 0 || (L::OUTPUTS && info.outputs == 0)) return ring;
     X x;
     u32 epoch = info.epoch;
-    bool copied = false;
-    if constexpr (L::ADD) copied = CopiedAdded<L>(a, x, units, thread).copies;
+    if (L::ADD) copy_added<L>(a, x, units, thread);
     int row = L::first_unit() * 16 + thread;
     bool real = thread < units * 16 && row < a.part[0].rows; // most phases have one row per thread
     float bias = L::MIX && L::BIAS && real ? mixed_bias<L>(a.part[0], row) : 0.f;
@@ -231,7 +226,7 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
         });
         if (L::ADD) arrived<0>();
         sync_threads<THREADS>();
-        write_rows<L>(a, from, now, x, epoch, copied, bias, conv, thread);
+        write_rows<L>(a, from, now, x, epoch, bias, conv, thread);
     }
     return ring;
 }

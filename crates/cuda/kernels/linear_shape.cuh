@@ -65,7 +65,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     }
 
     // Two tiles of one format are computed together, with alternating pieces: more independent work.
-    static constexpr bool PAIRED = ALIKE && PIECES < SLOTS && 2 * (WARPS / SLOT_WARPS) <= SLOTS;
+    static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
 
     // The chunks of a mixed tile that come from one expert: `index` is that of the expert among the chosen ones, `first` and `end` are
     // chunks of the tile. The chunks of a slot begin at `from` and end before `to`.

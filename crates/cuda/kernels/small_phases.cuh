@@ -115,15 +115,13 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
         float sums[3] = {}; // of both rows, and of squares
 #pragma unroll 1
         for (int begin = threadIdx.x * 4; begin - (int)threadIdx.x * 4 < a.cols; begin += QUADS_AT_ONCE * THREADS * 4) { // the lanes of a warp wait together
-            constexpr u32 ONE = 0x3f800000;
             float4 v[QUADS_AT_ONCE], weight[QUADS_AT_ONCE][2];
-            u32 by[QUADS_AT_ONCE][4];
+            Factors by[QUADS_AT_ONCE];
             auto column = [&](int n) { return begin + n * THREADS * 4; };
             auto at = [&](int n) { return min(column(n), a.cols - 4); };
 #pragma unroll
             for (int n = 0; n < QUADS_AT_ONCE; n++) {
-                by[n][0] = by[n][1] = by[n][2] = by[n][3] = ONE;
-                load_shared_words4_if(a.norm.kind, by[n], a.norm.weight + at(n));
+                by[n].load_if(a.norm.kind, a.norm.weight + at(n));
 #pragma unroll
                 for (int r = 0; r < 2; r++) weight[n][r] = *(const float4*)(w + r * next + at(n));
             }
@@ -133,8 +131,7 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
                 if (column(n) >= a.cols) continue;
                 float4 x = v[n];
                 sums[2] += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
-                auto factor = [&](int i) { return __uint_as_float(by[n][i]); };
-                x = {x.x * factor(0), x.y * factor(1), x.z * factor(2), x.w * factor(3)};
+                x = {x.x * by[n].get(0), x.y * by[n].get(1), x.z * by[n].get(2), x.w * by[n].get(3)};
 #pragma unroll
                 for (int r = 0; r < 2; r++) sums[r] += x.x * weight[n][r].x + x.y * weight[n][r].y + (x.z * weight[n][r].z + x.w * weight[n][r].w);
             }

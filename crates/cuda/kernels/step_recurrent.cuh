@@ -60,10 +60,9 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
         if (!of_row) value.load(x + from);
         const float* gate_at = a.gate.at + (a.act ? gate_column(a, from) : 0);
         if (a.act) gate.load(gate_at);
-        constexpr u32 ONE = 0x3f800000;
-        u32 weight[4] = {ONE, ONE, ONE, ONE}, signs[4] = {ONE, ONE, ONE, ONE};
-        load_shared_words4_if(has_norm && has, weight, a.norm.weight + (of_row ? from : small_rest(from, a.group)));
-        load_shared_words4_if(a.block && !a.inverse && has, signs, a.signs + small_rest(column, a.group_width));
+        Factors weight, signs;
+        weight.load_if(has_norm && has, a.norm.weight + (of_row ? from : small_rest(from, a.group)));
+        signs.load_if(a.block && !a.inverse && has, a.signs + small_rest(column, a.group_width));
         float sign = 1;
         int to = a.inverse && result < a.width ? place_of(a, result) : result;
         if (a.inverse && a.block && result < a.width) sign = a.signs[small_rest(result, a.group_width)];
@@ -89,7 +88,7 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             v[i] = has ? untagged(value.bits[i], mask) : 0.f, sum += v[i] * v[i];
-            by[i] = scale * __uint_as_float(weight[i]) * __uint_as_float(signs[i]);
+            by[i] = scale * weight.get(i) * signs.get(i);
         }
         if (a.act) { // a factor of x
             gate.wait(gate_at, a.gate.mask, epoch);

@@ -44,6 +44,14 @@ template <int N, int STRIDE = 4> struct Awaited {
     }
 };
 
+// Four factors, or ones; loaded without a branch, which would wait for them.
+struct Factors {
+    u32 bits[4] = {0x3f800000, 0x3f800000, 0x3f800000, 0x3f800000};
+
+    DEVICE void load_if(bool condition, const float* at) { load_shared_words4_if(condition, bits, at); }
+    DEVICE float get(int i) const { return __uint_as_float(bits[i]); }
+};
+
 // A float of a value that may not be written yet; by all lanes of a warp together.
 DEVICE float awaited_float(const float* at, u32 mask, u32 epoch) {
     u32 bits = load_shared_word(at);

@@ -292,7 +292,7 @@ struct Share {
 fn linear(ops: &mut Vec<Op>, first: usize, [tiles, pieces]: [usize; 2], share: Share, slots: usize) {
     let mut tile = 0;
     while tile < tiles {
-        let together = if pieces < slots && 2 * share.of <= slots && tile + 1 < tiles { 2 } else { 1 };
+        let together = if pieces < slots && tile + 1 < tiles { 2 } else { 1 };
         for piece in (share.index..pieces).step_by(share.of) {
             let mine = (0..together).map(|n| first + tile * pieces + piece * together + n);
             ops.extend(mine.clone().map(Op::Wait));

@@ -126,10 +126,9 @@ impl FusedMemory {
         blocks: usize,
     ) -> FusedMemory {
         let linears = || phases.iter().filter_map(|p| if let Phase::Linear(l) = p { Some(l) } else { None });
-        let round = |l: &LinearArgs| l.record_bytes() * WARPS.min(l.step_chunks());
         let keys = config.attentions.iter().map(|s| s.slot()).max().unwrap_or(0);
-        let rounds = linears().map(round).max().unwrap_or(0);
-        let large = tokens == 1 && linears().all(|l| round(l) > SLOT[1] && l.step_chunks() >= WARPS);
+        let rounds = linears().map(LinearArgs::round_bytes).max().unwrap_or(0);
+        let large = tokens == 1 && linears().all(|l| l.round_bytes() > SLOT[1] && l.step_chunks() >= WARPS);
         let linear = if tokens == 1 {
             let chunks = linears().map(LinearArgs::step_chunks).max().unwrap_or(0);
             let fields =
@@ -155,7 +154,7 @@ impl FusedMemory {
         let turns = (ropes.len() * tokens * most_pairs * 8).next_multiple_of(16);
         let tiles = linears().map(|l| {
             let chunks = l.step_chunks();
-            (round(l) * chunks.div_ceil(WARPS), l.record_bytes() * chunks, round(l))
+            (l.round_bytes() * chunks.div_ceil(WARPS), l.record_bytes() * chunks, l.round_bytes())
         });
         let least = match tiles.min().unwrap_or((0, 0, 1)) {
             (rounds, ..) if rounds <= SLOT[1] => rounds.max(SLOT[0]),

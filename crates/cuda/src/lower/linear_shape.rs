@@ -51,7 +51,7 @@ impl LinearShape {
             (SCALED, parts.iter().any(|p| p.scale != 0)),
             (MIXED, l.experts.mixed != 0),
             (CONVOLVED, l.conv.width != 0),
-            (HALF_ROUNDS, slot < record * WARPS.min(chunks)),
+            (HALF_ROUNDS, slot < l.round_bytes()),
         ];
         let shapes: Vec<_> = parts.iter().map(|p| PartShape { format: p.format, rows: p.rows }).collect();
         LinearShape {
@@ -92,6 +92,7 @@ mod tests {
         assert_eq!(per_slot(4096, 9216), 2); // a tile a slot
         assert_eq!(per_slot(12288, 9216), 2); // six rounds, of which two fit
         assert_eq!(per_slot(12288, 5 * 16 * 288), 3); // five would fit, but then the second slot is nearly empty
+        assert_eq!(per_slot(4096, 100), 1);
         assert_eq!(per_slot(5120, 40 * 288), 3); // a tile has 40 chunks, two rounds and a half
         let halves = LinearShape::of(&linear(4096), 8 * 288, 0);
         assert_eq!((halves.per_slot, halves.flags), (1, HALF_ROUNDS));

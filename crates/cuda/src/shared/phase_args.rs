@@ -1,7 +1,7 @@
 //! The arguments of phases: what one fused op works on.
 
 use super::c_text::shared_structs;
-use super::constants::{CHUNK, MOST_PARTS};
+use super::constants::{CHUNK, MOST_PARTS, WARPS};
 
 /// Structs in C.
 pub(super) fn c_text() -> String {
@@ -435,6 +435,11 @@ impl LinearArgs {
     /// Bytes of the largest record.
     pub(crate) fn record_bytes(&self) -> usize {
         self.used_parts().iter().map(|p| p.bytes as usize).max().unwrap_or(0)
+    }
+
+    /// Bytes of a round of a fused step: a record per warp.
+    pub(crate) fn round_bytes(&self) -> usize {
+        self.record_bytes() * WARPS.min(self.step_chunks())
     }
 
     /// Chunks of a row of x as a fused step multiplies it: those of all chosen experts if their results are added.
