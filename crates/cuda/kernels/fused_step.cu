@@ -88,7 +88,7 @@ DEVICE void step(const StepArgs& args) {
 #endif
 #if TOKENS_AT_ONCE == 1 && RECURRENT
             case CONV: step_conv(phase.conv, block, blocks); break;
-            case RECURRENT_PHASE: step_matrices(phase.recurrent, block, blocks); break;
+            case RECURRENT_PHASE: step_matrices(phase, block, blocks); break;
             case TRANSFORM: step_transform(phase.transform, scratch, block, blocks); break;
 #endif
             case ARGMAX: {

@@ -42,7 +42,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     // they are requested strictly in order. Values that blocks pass to each other wait behind what is in flight.
     static constexpr int SLOT_BYTES = (SLOT_CHUNKS < CHUNKS ? SLOT_CHUNKS : CHUNKS) * A::F::BYTES;
     static constexpr bool LONG = SHARE * EACH * CHUNKS * A::F::BYTES > 256 * 1024;
-    static constexpr int FITTING = (LONG ? 88 : 36) * 1024 / SLOT_BYTES;
+    static constexpr int FITTING = (LONG ? 66 : 36) * 1024 / SLOT_BYTES;
     static constexpr int AT_LEAST = SLOT_WARPS < WARPS ? 3 : FITTING > 2 ? FITTING : SLOT_BYTES > 10 * 1024 ? 2 : 3, FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
 
     // A warp that uses half of the slots waits for every fifth one at least, and slots are filled only if the one FLYING before them is full: it is never

@@ -275,11 +275,19 @@ struct Gate {
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
             ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"(at()) : "memory");
     }
+    // Bytes that are read once per step leave L2 first, so that what blocks pass to each other stays in it.
+    DEVICE void copy_once(void* to, const void* from, int bytes) {
+        u64 policy;
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+            ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"(at()), "l"(policy) : "memory");
+    }
 #else
     static constexpr int COPIERS = 32;
     DEVICE void copy(void* to, const void* from, int bytes) {
         for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16((u8*)to + i, (const u8*)from + i);
     }
+    DEVICE void copy_once(void* to, const void* from, int bytes) { copy(to, from, bytes); }
     DEVICE void copied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory"); }
 #endif
 };

@@ -2,7 +2,7 @@
 // warp reads, phase after phase, as far ahead as there are free slots, so that memory is read while x is prepared and while
 // blocks wait for each other.
 
-extern __shared__ __align__(16) u8 shared[];
+extern __shared__ __align__(128) u8 shared[]; // copies to slots that do not begin at multiples of 128 bytes are slower
 
 // What every phase needs to know about the step, in shared memory: loading it from the inputs takes as long as a phase should.
 struct Info {
@@ -174,8 +174,8 @@ struct Reader {
             bool ready = open >> lane & 1 && (blocked == 0 || lane < __ffs(blocked) - 1);
             if (ready) {
                 mine.full().expect(bytes + more_bytes);
-                mine.full().copy(mine.slot(), from, bytes);
-                if (more_bytes) mine.full().copy(mine.slot() + bytes, more, more_bytes);
+                mine.full().copy_once(mine.slot(), from, bytes);
+                if (more_bytes) mine.full().copy_once(mine.slot() + bytes, more, more_bytes);
             }
             open &= ~__ballot_sync(0xffffffff, ready);
         }
@@ -186,8 +186,8 @@ struct Reader {
             const void* a = (const void*)__shfl_sync(0xffffffff, (u64)from, i);
             const void* b = (const void*)__shfl_sync(0xffffffff, (u64)more, i);
             int a_bytes = __shfl_sync(0xffffffff, bytes, i), b_bytes = __shfl_sync(0xffffffff, more_bytes, i);
-            ring.full().copy(ring.slot(), a, a_bytes);
-            ring.full().copy(ring.slot() + a_bytes, b, b_bytes);
+            ring.full().copy_once(ring.slot(), a, a_bytes);
+            ring.full().copy_once(ring.slot() + a_bytes, b, b_bytes);
             ring.full().copied();
         }
 #endif
@@ -234,13 +234,13 @@ struct Reader {
             __syncwarp();
             for (int i = threadIdx.x % 32; i < runs; i += 32) {
                 typename L::Run run = L::run_of(from, to, i);
-                ring.full().copy(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
+                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
             }
             __syncwarp();
 #else
             for (int i = 0; i < runs; i++) {
                 typename L::Run run = L::run_of(from, to, i);
-                ring.full().copy(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
+                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
             }
             ring.full().copied();
 #endif
@@ -263,13 +263,13 @@ struct Reader {
     }
 
 #if RECURRENT
-    static constexpr int STATE_COLUMNS_OF_WARP = 4; // COLUMNS_OF_WARP of state_matrix.cuh
-
     // The state that the block's warps have (step_recurrent.cuh).
-    DEVICE void prefetch_matrices(const RecurrentArgs& a) {
-        constexpr int COLUMNS = STATE_COLUMNS_OF_WARP;
+    DEVICE void prefetch_matrices(const RecurrentArgs& a, int few) {
+        constexpr int COLUMNS = STEP_STATE_COLUMNS;
+        int place = few ? place_among(few >> 16, blockIdx.x, BLOCKS) : blockIdx.x, blocks = few ? few & 0xffff : BLOCKS;
+        if (place >= blocks) return;
         int each = (a.cols + COLUMNS - 1) / COLUMNS, read = info_of_step().state_read;
-        for (int item = blockIdx.x; item < a.heads * each && read >= 0; item += BLOCKS) {
+        for (int item = place; item < a.heads * each && read >= 0; item += blocks) {
             int column = item % each * COLUMNS, floats = min(COLUMNS, a.cols - column) * STATE_ROWS;
             const float* state = a.state + read * a.slot + ((long)(item / each) * a.cols + column) * STATE_ROWS;
             for (int i = threadIdx.x % 32 * 32; i < floats; i += 32 * 32) prefetch(state + i);
@@ -307,11 +307,11 @@ struct Reader {
 #if __CUDA_ARCH__ >= 900
         if (lane == 0) ring.full().expect(KEYS * (a.head_dim + a.v_dim) * 2);
         __syncwarp();
-        if (lane < 2 * FOURS) ring.full().copy(to, from, bytes);
+        if (lane < 2 * FOURS) ring.full().copy_once(to, from, bytes);
 #else
         for (int i = 0; i < 2 * FOURS; i++) { // the whole warp copies
             u8* there = (u8*)__shfl_sync(0xffffffff, (u64)to, i);
-            ring.full().copy(there, (const void*)__shfl_sync(0xffffffff, (u64)from, i), __shfl_sync(0xffffffff, bytes, i));
+            ring.full().copy_once(there, (const void*)__shfl_sync(0xffffffff, (u64)from, i), __shfl_sync(0xffffffff, bytes, i));
         }
         ring.full().copied();
 #endif
@@ -364,7 +364,7 @@ struct Reader {
             if (phase.kind == ATTEND) read_keys(phase.attend, info);
             if (phase.kind == FLOAT_LINEAR && phase.float_linear.first_block >= 0) prefetch_rows(phase.float_linear);
 #if RECURRENT
-            if (phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent);
+            if (phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent, phase.few);
             if (phase.kind == TRANSFORM) prefetch_factors(phase.transform);
 #endif
 #if ROUTES

@@ -20,9 +20,11 @@ APART void step_conv(const ConvArgs& a, int block, int blocks) {
     }
 }
 
-static_assert(COLUMNS_OF_WARP == Reader::STATE_COLUMNS_OF_WARP, "the reading warp prefetches what the others have");
+static_assert(COLUMNS_OF_WARP == STEP_STATE_COLUMNS, "the host and the reading warp know who has which columns");
 
-APART void step_matrices(const RecurrentArgs& a, int block, int blocks) {
+APART void step_matrices(const Phase& phase, int block, int blocks) {
+    const RecurrentArgs& a = phase.recurrent;
+    if (phase.few) block = place_among(phase.few >> 16, block, BLOCKS), blocks = phase.few & 0xffff;
     const Info& info = info_of_step();
     SliceState s = {0, 1, info.state_read, info.state_write};
     int each = (a.cols + COLUMNS_OF_WARP - 1) / COLUMNS_OF_WARP;

@@ -11,7 +11,8 @@ use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
 use crate::lower::{BatchPhase, KernelConfig, LinearShape, intern, linear_defines};
 use crate::shared::{
-    FIELDS_X, FRAGMENT_TOKENS, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, WARPS,
+    FIELDS_X, FRAGMENT_TOKENS, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, RecurrentArgs, STAGED_X, StepArgs,
+    TransformArgs, WARPS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -134,7 +135,7 @@ impl FusedSource {
 /// The phases as the kernel reads them, and the shapes of their linears.
 fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize, blocks: usize) -> (Vec<LinearShape>, Vec<RawPhase>) {
     let (mut shapes, mut barriers) = (vec![], 0);
-    let raw = plan.phases.iter().map(|BatchPhase { phase, flags, barrier }| {
+    let raw = plan.phases.iter().enumerate().map(|(i, BatchPhase { phase, flags, barrier })| {
         barriers += i32::from(*barrier);
         let shape = match phase {
             Phase::Linear(l) => {
@@ -147,10 +148,23 @@ fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize, blocks: usize) -> (Vec<Line
             }
             _ => 0,
         };
-        phase.raw(if *barrier { barriers } else { 0 }, shape)
+        let raw = phase.raw(if *barrier { barriers } else { 0 }, shape);
+        match (phase, plan.phases.get(i + 1).map(|next| &next.phase)) {
+            // blocks of the transform have loaded all they need when its x is written
+            (Phase::Recurrent(a), Some(Phase::Transform(t))) if is_computed_beside(a, t, blocks) => {
+                raw.apart_from(t, blocks)
+            }
+            _ => raw,
+        }
     });
     let raw = raw.collect();
     (shapes, raw)
+}
+
+/// Whether the blocks that do not compute the transform have a warp for all columns of the state.
+fn is_computed_beside(a: &RecurrentArgs, next: &TransformArgs, blocks: usize) -> bool {
+    let others = blocks.saturating_sub(TransformArgs::blocks(next.width as usize));
+    a.warps() <= others * WARPS
 }
 
 impl LaunchStrategy for FusedStep {

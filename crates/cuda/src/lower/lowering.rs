@@ -425,6 +425,7 @@ impl Lowering<'_> {
             View { at: scratch.ready, stride: (args.heads * args.head_dim) as i64, ..View::default() };
         let table = a.rope.map(|rope| &self.graph.ropes[rope.table]);
         let shape = AttentionShape::of(args);
+        self.take_blocks(args.heads / shape.queries); // of short contexts
         Ok(AttendArgs {
             q: self.heads(&a.q)?,
             k: a.stored.map_or(Ok(HeadArgs::default()), |s| self.heads(&s.k))?,

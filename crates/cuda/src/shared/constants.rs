@@ -101,6 +101,8 @@ shared_constants! {
     CONV_TOKENS: usize = 32;
     /// Columns of a state's matrix that a block has in registers, ...
     STATE_COLUMNS: usize = 16;
+    /// Columns of a state that a warp of the fused step has.
+    STEP_STATE_COLUMNS: usize = 4;
     /// ... by so many threads, ...
     STATE_THREADS: usize = 64;
     /// ... and tokens that it loads at once in prefill.

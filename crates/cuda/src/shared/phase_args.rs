@@ -1,7 +1,7 @@
 //! The arguments of phases: what one fused op works on.
 
 use super::c_text::shared_structs;
-use super::constants::{CHUNK, MOST_PARTS, WARPS};
+use super::constants::{CHUNK, MOST_PARTS, STEP_STATE_COLUMNS, WARPS};
 
 /// Structs in C.
 pub(super) fn c_text() -> String {
@@ -412,6 +412,13 @@ impl TransformArgs {
     /// Blocks of a fused step that compute a transform: each makes two chunks.
     pub(crate) fn blocks(width: usize) -> usize {
         width.div_ceil(2 * CHUNK)
+    }
+}
+
+impl RecurrentArgs {
+    /// Warps of a fused step that have columns of the state.
+    pub(crate) fn warps(&self) -> usize {
+        self.heads as usize * (self.cols as usize).div_ceil(STEP_STATE_COLUMNS)
     }
 }
 

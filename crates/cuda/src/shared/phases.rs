@@ -101,6 +101,11 @@ phases! {
     }
 }
 
+/// `few` of a phase that `count` blocks compute, behind the last `first_block` ones.
+fn few(first_block: i32, count: usize) -> i32 {
+    first_block << 16 | count.min(0xffff) as i32
+}
+
 /// A phase as the kernels read it: `Phase` in C, where `body` is a union of all arguments.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -132,6 +137,14 @@ impl Default for RawPhase {
 
 impl KernelArgs for RawPhase {}
 
+impl RawPhase {
+    /// The same phase on those of `blocks` blocks that do not compute the transform.
+    pub(crate) fn apart_from(self, transform: &TransformArgs, blocks: usize) -> RawPhase {
+        let used = TransformArgs::blocks(transform.width as usize);
+        RawPhase { few: few(transform.first_block + used as i32, blocks - used), ..self }
+    }
+}
+
 fn c_head_offsets() -> String {
     let kind = c_offset("Phase", "kind", std::mem::offset_of!(RawPhase, kind));
     let barrier = c_offset("Phase", "barrier", std::mem::offset_of!(RawPhase, barrier));
@@ -140,7 +153,6 @@ fn c_head_offsets() -> String {
 
 impl Phase {
     fn few(&self) -> i32 {
-        let few = |first_block: i32, blocks: usize| first_block << 16 | blocks.min(0xffff) as i32;
         match self {
             Phase::Transform(a) => few(a.first_block, TransformArgs::blocks(a.width as usize)),
             Phase::FloatLinear(a) if a.first_block >= 0 => {
