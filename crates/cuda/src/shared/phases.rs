@@ -170,3 +170,17 @@ impl Phase {
         RawPhase { kind: kind as i32, barrier, shape, few: self.few(), body }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_beside_a_transform_has_the_other_blocks() {
+        let transform = TransformArgs { width: 6144, first_block: 4, ..TransformArgs::default() };
+        let raw = Phase::Recurrent(RecurrentArgs::default()).raw(0, 0);
+        assert_eq!(raw.few, 0);
+        assert_eq!(Phase::Transform(transform).few(), 4 << 16 | 24);
+        assert_eq!(raw.apart_from(&transform, 132).few, 28 << 16 | 108);
+    }
+}
