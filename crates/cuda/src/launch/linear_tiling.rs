@@ -114,6 +114,12 @@ impl Limits {
         (row_warps + others) * 32
     }
 
+    /// Bytes of shared memory of a block that has a multiprocessor for itself and for those of other launches. Tall tiles are at most as many as
+    /// multiprocessors: two on one of them would leave another without.
+    fn more_than_half(&self) -> usize {
+        (self.shared_memory + RESERVED) / 2 - RESERVED + 16
+    }
+
     /// Blocks that a multiprocessor is to run at the same time.
     pub(crate) fn blocks_per_processor(tokens: usize, row_warps: usize) -> usize {
         if tokens < LARGE_TILE && row_warps == TILE_RECORDS { 2 } else { 1 }
@@ -238,6 +244,7 @@ impl LinearTiling {
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
         let shared = stages * (stage_bytes(tokens, size.record, row_warps) + 16)
             + behind_ring(tokens, splits, row_warps);
+        let shared = if tall.is_some() { shared.max(limits.more_than_half()) } else { shared };
         let threads = limits.threads(tokens, size.record, row_warps);
         Some(LinearTiling { tokens, row_warps, splits, stages, blocks, threads, shared })
     }
@@ -315,6 +322,10 @@ mod tests {
         assert_eq!((of(32).row_warps, of(32).blocks, of(32).splits), (12, 128, 1));
         assert_eq!((of(128).row_warps, of(128).blocks, of(128).splits), (8, 384, 2));
         assert_eq!(LinearSize::of_gated(384, 16, 288).row_warps(32, &H200), 8); // 96 tiles
+        for tokens in [8, 16, 32] {
+            let shared = of(tokens).shared + RESERVED;
+            assert!(2 * shared > 228 << 10 && shared <= 228 << 10); // no second one on the same multiprocessor
+        }
         let wide = LinearSize::of_gated(1088, 40, 544); // 272 tiles, or 109
         assert_eq!(LinearTiling::of(wide, 32, &H200).map(|t| (t.row_warps, t.blocks)), Some((20, 109)));
     }
