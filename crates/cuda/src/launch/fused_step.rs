@@ -11,8 +11,7 @@ use super::strategy::{LaunchStrategy, StepSize};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, PendingModule, Source};
 use crate::lower::{BatchPhase, KernelConfig, LinearShape, intern, linear_defines};
 use crate::shared::{
-    FIELDS_X, FRAGMENT_TOKENS, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, RecurrentArgs, STAGED_X,
-    StepArgs, TransformArgs, WARPS,
+    FIELDS_X, FRAGMENT_TOKENS, KEYS, MOST_NEW, MOST_TABLES, Phase, RawPhase, STAGED_X, StepArgs, WARPS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -151,20 +150,12 @@ fn raw_phases(plan: &FusedStepPlan<'_>, slot: usize, blocks: usize) -> (Vec<Line
         let raw = phase.raw(if *barrier { barriers } else { 0 }, shape);
         match (phase, plan.phases.get(i + 1).map(|next| &next.phase)) {
             // blocks of the transform have loaded all they need when its x is written
-            (Phase::Recurrent(a), Some(Phase::Transform(t))) if is_computed_beside(a, t, blocks) => {
-                raw.apart_from(t, blocks)
-            }
+            (Phase::Recurrent(a), Some(Phase::Transform(t))) => raw.apart_from(t, a.warps(), blocks),
             _ => raw,
         }
     });
     let raw = raw.collect();
     (shapes, raw)
-}
-
-/// Whether the blocks that do not compute the transform have a warp for all columns of the state.
-fn is_computed_beside(a: &RecurrentArgs, next: &TransformArgs, blocks: usize) -> bool {
-    let others = blocks.saturating_sub(TransformArgs::blocks(next.width as usize));
-    a.warps() <= others * WARPS
 }
 
 impl LaunchStrategy for FusedStep {
@@ -212,22 +203,5 @@ impl LaunchStrategy for FusedStep {
         // SAFETY: the struct is the kernel's, what it points to lives as long as the program, and the grid is the one that
         // the kernel was compiled for.
         unsafe { kernel.launch_together(self.grid, &self.args) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_state_is_computed_beside_the_next_transform_if_the_other_warps_suffice() {
-        let state = |heads, cols| RecurrentArgs { heads, cols, ..RecurrentArgs::default() };
-        let next = TransformArgs { width: 6144, ..TransformArgs::default() }; // 24 of 132 blocks
-        assert!(is_computed_beside(&state(48, 128), &next, 132)); // 1,536 of 1,728 warps
-        assert!(
-            is_computed_beside(&state(54, 127), &next, 132)
-                && !is_computed_beside(&state(55, 127), &next, 132)
-        );
-        assert!(!is_computed_beside(&state(1, 4), &next, 24)); // the transform has all blocks
     }
 }

@@ -114,10 +114,9 @@ impl Limits {
         (row_warps + others) * 32
     }
 
-    /// Bytes of shared memory of a block that has a multiprocessor for itself and for those of other launches. Tall tiles are at most as many as
-    /// multiprocessors: two on one of them would leave another without.
-    fn more_than_half(&self) -> usize {
-        (self.shared_memory + RESERVED) / 2 - RESERVED + 16
+    /// Bytes of shared memory of each of so many blocks on a multiprocessor.
+    fn shared_by(&self, blocks: usize) -> usize {
+        (self.shared_memory + RESERVED) / blocks - RESERVED
     }
 
     /// Blocks that a multiprocessor is to run at the same time.
@@ -175,8 +174,8 @@ fn behind_ring(tokens: usize, splits: usize, row_warps: usize) -> usize {
 /// Stages of a ring; `None` if there is no space for two.
 fn stages(tokens: usize, record: usize, row_warps: usize, splits: usize, limits: &Limits) -> Option<usize> {
     let stage = stage_bytes(tokens, record, row_warps) + 16; // two barriers each
-    let shared = |blocks: usize| (limits.shared_memory + RESERVED) / blocks - RESERVED;
-    let fit = |blocks: usize| shared(blocks).saturating_sub(behind_ring(tokens, splits, row_warps)) / stage;
+    let behind = behind_ring(tokens, splits, row_warps);
+    let fit = |blocks: usize| limits.shared_by(blocks).saturating_sub(behind) / stage;
     let blocks = Limits::blocks_per_processor(tokens, row_warps);
     // blocks of small tiles use half of it: those of the next launch begin meanwhile, and read their first records
     let enough = if tokens < WGMMA_TOKENS { 3 } else { 2 }; // products of a warpgroup overlap with loads
@@ -244,7 +243,8 @@ impl LinearTiling {
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
         let shared = stages * (stage_bytes(tokens, size.record, row_warps) + 16)
             + behind_ring(tokens, splits, row_warps);
-        let shared = if tall.is_some() { shared.max(limits.more_than_half()) } else { shared };
+        // tall tiles are at most as many as multiprocessors: two on one of them would leave another without
+        let shared = if tall.is_some() { shared.max(limits.shared_by(2) + 16) } else { shared };
         let threads = limits.threads(tokens, size.record, row_warps);
         Some(LinearTiling { tokens, row_warps, splits, stages, blocks, threads, shared })
     }

@@ -101,12 +101,12 @@ shared_constants! {
     CONV_TOKENS: usize = 32;
     /// Columns of a state's matrix that a block has in registers, ...
     STATE_COLUMNS: usize = 16;
-    /// Columns of a state that a warp of the fused step has.
-    STEP_STATE_COLUMNS: usize = 4;
     /// ... by so many threads, ...
     STATE_THREADS: usize = 64;
     /// ... and tokens that it loads at once in prefill.
     STATE_TOKENS: usize = 16;
+    /// Columns that a warp of a fused step has.
+    STEP_STATE_COLUMNS: usize = 4;
     /// Rows of a state's matrix at most: a thread has an eighth of them in registers, of two columns.
     MOST_STATE_ROWS: usize = 256;
     /// Columns that a block transforms together, and so of a block of a rotation at most.

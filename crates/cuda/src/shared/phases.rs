@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable, bytes_of, bytes_of_mut};
 
 use super::c_text::{KernelArgs, Shared, c_offset, c_size};
+use super::constants::WARPS;
 use super::phase_args::*;
 
 /// Phases in C, behind their arguments.
@@ -138,10 +139,14 @@ impl Default for RawPhase {
 impl KernelArgs for RawPhase {}
 
 impl RawPhase {
-    /// The same phase on those of `blocks` blocks that do not compute the transform.
-    pub(crate) fn apart_from(self, transform: &TransformArgs, blocks: usize) -> RawPhase {
+    /// The same phase, which has work for so many warps, on those of `blocks` blocks that do not compute the transform, if they have
+    /// as many.
+    pub(crate) fn apart_from(self, transform: &TransformArgs, warps: usize, blocks: usize) -> RawPhase {
         let used = TransformArgs::blocks(transform.width as usize);
-        RawPhase { few: few(transform.first_block + used as i32, blocks - used), ..self }
+        let others = blocks.saturating_sub(used);
+        let few =
+            if warps <= others * WARPS { few(transform.first_block + used as i32, others) } else { self.few };
+        RawPhase { few, ..self }
     }
 }
 
@@ -181,6 +186,18 @@ mod tests {
         let raw = Phase::Recurrent(RecurrentArgs::default()).raw(0, 0);
         assert_eq!(raw.few, 0);
         assert_eq!(Phase::Transform(transform).few(), 4 << 16 | 24);
-        assert_eq!(raw.apart_from(&transform, 132).few, 28 << 16 | 108);
+        assert_eq!(raw.apart_from(&transform, 1728, 132).few, 28 << 16 | 108);
+    }
+
+    #[test]
+    fn a_phase_has_all_blocks_if_those_beside_the_transform_have_too_few_warps() {
+        let transform = TransformArgs { width: 6144, ..TransformArgs::default() }; // 24 of 132 blocks
+        let is_apart = |heads, cols, blocks| {
+            let args = RecurrentArgs { heads, cols, ..RecurrentArgs::default() };
+            Phase::Recurrent(args).raw(0, 0).apart_from(&transform, args.warps(), blocks).few != 0
+        };
+        assert!(is_apart(48, 128, 132)); // 1,536 of 1,728 warps
+        assert!(is_apart(54, 127, 132) && !is_apart(55, 127, 132));
+        assert!(!is_apart(1, 4, 24)); // the transform has all blocks
     }
 }
