@@ -4,8 +4,10 @@ mod bench;
 mod bench_serve;
 mod doctor;
 mod samplers;
+mod sampling;
 mod serve;
 mod texts;
+mod values;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -20,8 +22,8 @@ pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::samplers::SamplerArgs;
 pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
 pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
-use crate::convert;
-use crate::values::{self, MaxTokens, Seed, positive};
+use self::values::{MaxTokens, Seed, positive};
+use crate::files::convert;
 
 /// Language models at the speed of memory.
 #[derive(Debug, Parser)]

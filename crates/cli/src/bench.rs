@@ -1,5 +1,11 @@
 //! `tern bench`: tokens per second; pp, tg and depth mean the same as in llama-bench.
 
+pub(crate) mod embed;
+pub(crate) mod ops;
+pub(crate) mod plan;
+pub(crate) mod serve;
+pub(crate) mod turns;
+
 use std::io::Write;
 use std::mem;
 use std::time::Instant;

@@ -1,5 +1,8 @@
 //! `tern chat`: a conversation in the terminal.
 
+mod conversation;
+mod line;
+
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +12,12 @@ use std::time::Duration;
 use rustyline::error::ReadlineError;
 use tern::{Chat, Delta, Model, Request, TextStream};
 
+use self::conversation::{Conversation, Space};
+use self::line::{Command, Line, help};
 use crate::args::ChatArgs;
-use crate::chat_line::{Command, Line, help};
-use crate::conversation::{Conversation, Space};
 use crate::error::{CliError, CliResult};
+use crate::process::terminal;
 use crate::run::{TimedAnswer, read_answer};
-use crate::terminal;
 
 pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
     args.sampling.check()?;

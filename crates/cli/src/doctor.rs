@@ -1,5 +1,11 @@
 //! `tern doctor`: the hardware of this machine, what is missing, and whether its devices compute correct results.
 
+mod models;
+mod stress;
+mod stress_models;
+mod threads;
+mod verdicts;
+
 use std::io::Write;
 
 use tern::cuda::Nvrtc;
@@ -7,11 +13,10 @@ use tern::graph::Backend;
 use tern::graph::cases::{self, Case};
 use tern::{Device, environment, units};
 
+use self::threads::in_parallel;
+use self::verdicts::Verdicts;
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
-use crate::in_parallel::in_parallel;
-use crate::verdicts::Verdicts;
-use crate::{doctor_models, doctor_stress};
 
 /// Tolerance for devices that store the scales of weights as f16.
 const F16_SCALES: f32 = 5e-4;
@@ -52,13 +57,13 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
         ops(args, &mut out)?;
     }
     if args.models {
-        doctor_models::random(args, &mut out)?;
+        models::random(args, &mut out)?;
     }
     if args.stress {
-        return doctor_stress::all(args, &mut out);
+        return stress_models::all(args, &mut out);
     }
     match args.model.given() {
-        Some(name) => doctor_models::real(args, name, &mut out),
+        Some(name) => models::real(args, name, &mut out),
         None => Ok(()),
     }
 }

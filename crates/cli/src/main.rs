@@ -5,49 +5,22 @@
 /// As the standard macro, but a closed stderr does not panic, and control characters from files are escaped.
 macro_rules! eprintln {
     ($($text:tt)*) => {
-        crate::terminal::message(&format!($($text)*))
+        crate::process::terminal::message(&format!($($text)*))
     };
 }
 
 mod args;
 mod bench;
-mod bench_embed;
-mod bench_ops;
-mod bench_plan;
-mod bench_serve;
-mod bench_turns;
-mod bus_error;
 mod chat;
-mod chat_line;
-mod conversation;
-mod convert;
 mod doctor;
-mod doctor_models;
-mod doctor_stress;
-mod embed;
 mod error;
-mod imatrix;
-mod in_parallel;
-mod inspect;
+mod files;
 mod load;
-mod models;
-mod perplexity;
 mod process;
-mod rerank;
 mod run;
-mod runtime;
-mod sampling;
 mod serve;
-mod stdin;
-mod stress;
-mod synth;
-mod terminal;
-mod tokenize;
+mod texts;
 mod top;
-mod trace;
-mod values;
-mod verdicts;
-mod windows;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -58,7 +31,7 @@ use crate::args::{BenchWhat, Cli, Command};
 use crate::error::CliResult;
 
 fn main() -> ExitCode {
-    bus_error::explain();
+    process::bus_error::explain();
     ExitCode::from(report(dispatch(Cli::parse_from(long_flags(std::env::args_os())))))
 }
 
@@ -108,28 +81,28 @@ fn dispatch(cli: Cli) -> CliResult<()> {
             serve::serve(*args)
         }
         Command::Top(args) => top::top(&args),
-        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Inspect(args) => files::inspect::inspect(&args),
         Command::Embed(args) => {
             args.model.check_one()?;
-            embed::embed(&args)
+            texts::embed::embed(&args)
         }
         Command::Rerank(args) => {
             args.model.check_one()?;
-            rerank::rerank(&args)
+            texts::rerank::rerank(&args)
         }
-        Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Tokenize(args) => texts::tokenize::tokenize(&args),
         Command::Bench(args) => match &args.what {
-            Some(BenchWhat::Ops(ops)) => bench_ops::bench_ops(ops),
-            Some(BenchWhat::Plan(plan)) => bench_plan::bench_plan(plan),
+            Some(BenchWhat::Ops(ops)) => bench::ops::bench_ops(ops),
+            Some(BenchWhat::Plan(plan)) => bench::plan::bench_plan(plan),
             Some(BenchWhat::Turns(turns)) => {
                 turns.model.check_one()?;
-                bench_turns::bench_turns(turns)
+                bench::turns::bench_turns(turns)
             }
             Some(BenchWhat::Embed(embed)) => {
                 embed.model.check_one()?;
-                bench_embed::bench_embed(embed)
+                bench::embed::bench_embed(embed)
             }
-            Some(BenchWhat::Serve(serve)) => bench_serve::bench_serve(serve),
+            Some(BenchWhat::Serve(serve)) => bench::serve::bench_serve(serve),
             None => {
                 args.model.check_one()?;
                 bench::bench(&args)
@@ -137,20 +110,20 @@ fn dispatch(cli: Cli) -> CliResult<()> {
         },
         Command::Perplexity(args) => {
             args.model.check_one()?;
-            perplexity::perplexity(&args)
+            texts::perplexity::perplexity(&args)
         }
-        Command::Convert(args) => convert::convert(&args),
-        Command::Quantize(args) => convert::quantize(&args),
+        Command::Convert(args) => files::convert::convert(&args),
+        Command::Quantize(args) => files::convert::quantize(&args),
         Command::Imatrix(args) => {
             args.model.check_one()?;
-            imatrix::imatrix(&args)
+            texts::imatrix::imatrix(&args)
         }
-        Command::Synth(args) => synth::synth(&args),
+        Command::Synth(args) => files::synth::synth(&args),
         Command::Doctor(args) => {
             args.model.check_one()?;
             doctor::doctor(&args)
         }
-        Command::Pull { name } => models::pull(&name),
-        Command::List => models::list(),
+        Command::Pull { name } => files::models::pull(&name),
+        Command::List => files::models::list(),
     }
 }

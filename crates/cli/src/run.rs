@@ -10,7 +10,7 @@ use tern::{Answer, Delta, FinishReason, Grammar, Message, Model, Request, TextSt
 
 use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
-use crate::{stdin, terminal};
+use crate::process::{stdin, terminal};
 
 /// An answer with its timing.
 pub(crate) struct TimedAnswer {

@@ -1,6 +1,8 @@
 //! `tern serve`: the server.
 
 mod library;
+mod runtime;
+mod trace;
 
 use std::net::TcpListener as StdListener;
 use std::thread;
@@ -16,13 +18,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::library::LocalLibrary;
 use crate::args::{PoolingArg, ServeArgs, UnknownArg};
 use crate::error::{CliError, CliResult};
-use crate::{process, runtime, trace};
+use crate::process::limits;
 
 /// How long blocking work may delay the exit of the process.
 const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
-    process::return_freed_memory();
+    limits::return_freed_memory();
     let library = LocalLibrary::of(&args);
     if library.is_some() && !args.model.lora.is_empty() {
         return Err(CliError::message("--lora: requires one model (-m)"));
@@ -166,7 +168,7 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
         stall_timeout: Duration::from_secs(args.stall_timeout),
         max_body: args.max_body.map_or(defaults.max_body, mebibytes),
         max_bodies: args.max_bodies.map_or(defaults.max_bodies, mebibytes),
-        max_connections: process::raise_open_files(args.max_connections.unwrap_or(defaults.max_connections)),
+        max_connections: limits::raise_open_files(args.max_connections.unwrap_or(defaults.max_connections)),
         unknown_parameters: match args.unknown_parameters {
             UnknownArg::Refuse => UnknownParameters::Refuse,
             UnknownArg::Ignore => UnknownParameters::Ignore,

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use tern::Device;
 
+use super::values::{self, positive};
 use super::{BenchEmbedArgs, BenchServeArgs, ModelArgs};
-use crate::values::{self, positive};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::YEAR;
-use crate::values::{self, Seed, positive};
+use super::values::{self, Seed, positive};
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchServeArgs {

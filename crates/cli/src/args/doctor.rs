@@ -2,8 +2,8 @@
 
 use clap::Args;
 
+use super::values::positive;
 use super::{ModelArgs, YEAR};
-use crate::values::positive;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
+use super::values::{self, positive};
 use super::{ModelArgs, PartialSamplingArgs, SamplerArgs, YEAR};
-use crate::values::{self, positive};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::values::positive;
 use super::{ModelArgs, PoolingArg};
-use crate::values::positive;
 
 #[derive(Debug, Args)]
 pub(crate) struct EmbedArgs {

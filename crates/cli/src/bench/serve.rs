@@ -23,7 +23,8 @@ use self::requests::Requests;
 use self::summary::Summary;
 use crate::args::BenchServeArgs;
 use crate::error::{CliError, CliResult};
-use crate::{load as progress, process};
+use crate::load as progress;
+use crate::process::limits;
 
 /// Streams with --rate, and without --streams.
 const RATE_STREAMS: usize = 64;
@@ -40,7 +41,7 @@ pub(crate) fn bench_serve(args: &BenchServeArgs) -> CliResult<()> {
         (given, _) => given.to_vec(),
     };
     let most = streams.iter().copied().max().unwrap_or(1);
-    if process::raise_open_files(most) < most {
+    if limits::raise_open_files(most) < most {
         return Err(CliError::message(format!("{most} streams exceed the limit of open files (ulimit -n)")));
     }
     let variable = |name| std::env::var(name).ok().filter(|key| !key.is_empty());

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tern::engine::{Capacity, Engine, Limits, StateCapacity};
 use tern::{Context, OpenedModel, PAGE_LEN, units};
 
+use super::stress::{Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepMonitor, stress};
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
-use crate::stress::{Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepMonitor, stress};
 
 /// Context length, if the model's trained context is not shorter.
 const CONTEXT: usize = 1024;

@@ -5,8 +5,8 @@ use std::io::Write;
 use serde_json::json;
 use tern::{Context, Model};
 
+use super::embed::lines;
 use crate::args::RerankArgs;
-use crate::embed::lines;
 use crate::error::{CliError, CliResult};
 
 pub(crate) fn rerank(args: &RerankArgs) -> CliResult<()> {

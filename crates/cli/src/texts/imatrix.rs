@@ -7,10 +7,10 @@ use tern::formats::quantize::{ImportanceSums, MeasuredText};
 use tern::graph::LinearInputs;
 use tern::{Context, ExpertPlacement};
 
+use super::chunks::{DEFAULT_CHUNK, Windows, runner};
 use crate::args::ImatrixArgs;
 use crate::error::{CliError, CliResult};
 use crate::load;
-use crate::windows::{DEFAULT_CHUNK, Windows, runner};
 
 /// Floats of the rows that a step returns, about: they are joined several times on the way.
 const STEP_FLOATS: usize = 1 << 23;

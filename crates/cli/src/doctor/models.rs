@@ -10,11 +10,11 @@ use tern::quant::Quant;
 use tern::text::Tokenizer;
 use tern::{Context, Device, OpenedModel, PAGE_LEN, Silent};
 
+use super::threads::in_parallel;
+use super::verdicts::Verdicts;
+use super::workers;
 use crate::args::DoctorArgs;
-use crate::doctor::workers;
 use crate::error::CliResult;
-use crate::in_parallel::in_parallel;
-use crate::verdicts::Verdicts;
 
 /// Longer than the window of the small Gemma and than two pages, and no multiple of a page.
 const POSITIONS: usize = 70;

@@ -3,7 +3,7 @@
 use tern::engine::{Dry, Mirostat, MirostatVersion, Xtc};
 use tern::{Model, PartialSampling, Request, Sampling};
 
-use crate::args::{PartialSamplingArgs, SamplerArgs, SamplingArgs};
+use super::{PartialSamplingArgs, SamplerArgs, SamplingArgs};
 use crate::error::CliResult;
 
 impl PartialSamplingArgs {

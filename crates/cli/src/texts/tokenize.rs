@@ -8,7 +8,7 @@ use tern::text::Tokenizer;
 use crate::args::TokenizeArgs;
 use crate::error::{CliError, CliResult};
 use crate::load::Bars;
-use crate::terminal;
+use crate::process::terminal;
 
 pub(crate) fn tokenize(args: &TokenizeArgs) -> CliResult<()> {
     let checkpoint = inspect_checkpoint(args.model.as_deref().unwrap_or("stories"), &Bars::default())?;

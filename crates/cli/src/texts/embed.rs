@@ -13,7 +13,7 @@ use crate::error::{CliError, CliResult};
 pub(crate) fn embed(args: &EmbedArgs) -> CliResult<()> {
     let lines = lines(args.file.as_deref())?;
     let options = LoadOptions {
-        pooling: args.pooling.map(super::serve::pooling),
+        pooling: args.pooling.map(crate::serve::pooling),
         ..args.model.options(Context::AtMost(usize::MAX))
     };
     let model = Model::load_showing(args.model.name("stories"), &options, &args.model.progress())?;

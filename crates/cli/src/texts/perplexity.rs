@@ -12,10 +12,10 @@ use tern::graph::{Backend, log_sum_exp};
 use tern::{Context, LoadOptions, OpenedModel};
 
 use self::comparison::Comparison;
+use super::chunks::{self, DEFAULT_CHUNK, Windows};
 use crate::args::PerplexityArgs;
 use crate::error::{CliError, CliResult};
 use crate::load;
-use crate::windows::{self, DEFAULT_CHUNK, Windows};
 
 /// Rows of logits per step: those of a large vocabulary take much memory.
 const STEP_OUTPUTS: usize = 64;
@@ -89,7 +89,7 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
 /// The model on a device, for one chunk at a time.
 fn runner(args: &PerplexityArgs, opened: OpenedModel, backend: Box<dyn Backend>) -> CliResult<GraphRunner> {
     let tokens = backend.info().step_tokens.min(opened.context());
-    windows::runner(opened, backend, (tokens, tokens.min(STEP_OUTPUTS)), &args.model.progress())
+    chunks::runner(opened, backend, (tokens, tokens.min(STEP_OUTPUTS)), &args.model.progress())
 }
 
 /// The reference of a comparison, which must have the same tokens.
