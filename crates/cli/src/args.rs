@@ -23,7 +23,6 @@ pub(crate) use self::samplers::SamplerArgs;
 pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
 pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
 use self::values::{MaxTokens, Seed, positive};
-use crate::files::convert;
 
 /// Language models at the speed of memory.
 #[derive(Debug, Parser)]
@@ -311,7 +310,7 @@ pub(crate) struct ConvertArgs {
     pub(crate) out: PathBuf,
     /// Format of matrices: F32, F16 or BF16, or a layout that holds the same weights, such as TQ2_0 for Q2_0. By default formats are
     /// kept, and a folder has decoded weights in F32
-    #[arg(long, value_name = "FORMAT", value_parser = convert::recipe)]
+    #[arg(long, value_name = "FORMAT", value_parser = values::recipe)]
     pub(crate) to: Option<&'static Recipe>,
     #[command(flatten)]
     pub(crate) files: FileArgs,
@@ -336,13 +335,13 @@ pub(crate) struct QuantizeArgs {
     /// GGUF file to write
     pub(crate) out: PathBuf,
     /// Format of matrices, or mix of formats, such as Q4_K_M
-    #[arg(long, value_name = "FORMAT", value_parser = convert::recipe)]
+    #[arg(long, value_name = "FORMAT", value_parser = values::recipe)]
     pub(crate) to: &'static Recipe,
     /// All matrices get the same format, the embedding and the output too
     #[arg(long)]
     pub(crate) pure: bool,
     /// Format of tensors by name, in which * is any text; may be repeated, the first that matches counts
-    #[arg(long, value_name = "PATTERN=FORMAT", value_parser = convert::keep)]
+    #[arg(long, value_name = "PATTERN=FORMAT", value_parser = values::keep)]
     pub(crate) keep: Vec<Keep>,
     /// Importance of columns, a file of `tern imatrix` or llama-imatrix
     #[arg(long, value_name = "FILE")]

@@ -5,6 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use tern::formats::quantize::{Keep, RECIPES, Recipe};
+use tern::quant;
+
 /// Maximum number of generated tokens; none is as many as fit the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MaxTokens(pub(crate) Option<usize>);
@@ -146,6 +149,23 @@ pub(crate) fn flag_of_prompt(_: &str) -> Result<Infallible, String> {
 pub(crate) fn second_prompt(_: &str) -> Result<Infallible, String> {
     Err("expected one prompt, quoted if it contains spaces; select a model with -m: tern run -m MODEL PROMPT"
         .into())
+}
+
+/// A recipe by name.
+pub(crate) fn recipe(name: &str) -> Result<&'static Recipe, String> {
+    Recipe::named(name).ok_or_else(|| {
+        let names: Vec<&str> = RECIPES.iter().map(|recipe| recipe.name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// `PATTERN=FORMAT`.
+pub(crate) fn keep(text: &str) -> Result<Keep, String> {
+    let (pattern, name) =
+        text.split_once('=').ok_or("expected PATTERN=FORMAT, such as output.weight=q8_0")?;
+    let writable = |quant: &&'static quant::Quant| quant.encode.is_some() && quant.gguf_id.is_some();
+    let format = quant::by_name(name).filter(writable).ok_or_else(|| format!("{name} cannot be written"))?;
+    Ok(Keep { pattern: pattern.into(), format })
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tern::formats::quantize::{ChosenFormat, ImportanceMatrix, Keep, Quantization, RECIPES, Recipe};
+use tern::formats::quantize::{ChosenFormat, ImportanceMatrix, Quantization};
 use tern::formats::{Checkpoint, Conversion, FolderExport};
-use tern::{inspect_checkpoint, quant, units};
+use tern::{inspect_checkpoint, units};
 
 use crate::args::{ConvertArgs, FileArgs, QuantizeArgs};
 use crate::error::{CliError, CliResult};
@@ -122,21 +122,4 @@ fn export(model: &Checkpoint, args: &ConvertArgs) -> CliResult<()> {
         units::bytes(model.total_bytes())
     );
     Ok(())
-}
-
-/// A recipe by name.
-pub(crate) fn recipe(name: &str) -> Result<&'static Recipe, String> {
-    Recipe::named(name).ok_or_else(|| {
-        let names: Vec<&str> = RECIPES.iter().map(|recipe| recipe.name).collect();
-        format!("expected one of {}", names.join(", "))
-    })
-}
-
-/// `PATTERN=FORMAT`.
-pub(crate) fn keep(text: &str) -> Result<Keep, String> {
-    let (pattern, name) =
-        text.split_once('=').ok_or("expected PATTERN=FORMAT, such as output.weight=q8_0")?;
-    let writable = |quant: &&'static quant::Quant| quant.encode.is_some() && quant.gguf_id.is_some();
-    let format = quant::by_name(name).filter(writable).ok_or_else(|| format!("{name} cannot be written"))?;
-    Ok(Keep { pattern: pattern.into(), format })
 }
