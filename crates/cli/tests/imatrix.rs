@@ -1,4 +1,4 @@
-//! `tern imatrix` against the sums of llama.cpp (`scripts/oracle/imatrix.py`), and what it refuses.
+//! `tern imatrix` against the sums of llama.cpp (`scripts/oracle/llama/imatrix.py`), and what it refuses.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod support;

@@ -13,7 +13,7 @@ const PAGE_LEN: usize = 32;
 /// Tokens of a step at most.
 const STEP: usize = 256;
 
-/// A recorded text, see `scripts/oracle/llama.py embed` and `bert_rank.py`.
+/// A recorded text, see `scripts/oracle/llama/models.py embed` and `scripts/oracle/transformers/bert_scores.py`.
 #[derive(Deserialize)]
 struct Text {
     tokens: Vec<u32>,

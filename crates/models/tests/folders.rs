@@ -16,7 +16,7 @@ use tern_models::{Model, VectorKind, VectorRows};
 
 use self::recorded::{error, logits, numbers, tokenizer, values, write_folder};
 
-/// What `scripts/oracle/folders.py` recorded for one model.
+/// What `scripts/oracle/transformers/architectures.py` recorded for one model.
 struct Recorded {
     json: Value,
 }
@@ -303,7 +303,7 @@ const WRITTEN: [&str; 18] = [
     "olmo3", "phi3", "phi4", "qwen2", "qwen3", "qwen3moe", "seed-oss", "smollm3",
 ];
 
-/// Folder, GGUF file, folder: the last one is another's that `transformers` loads (`scripts/oracle/exported.py`).
+/// Folder, GGUF file, folder: the last one is another's that `transformers` loads (`scripts/oracle/checks/safetensors_folders.py`).
 #[test]
 fn a_folder_of_a_file_has_the_same_logits() {
     let mut wrong = vec![];

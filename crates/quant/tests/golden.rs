@@ -1,6 +1,6 @@
 //! Every format against recorded results: ggml's for its own types, numpy's for the others.
 //!
-//! `scripts/oracle/quant_goldens.py` made the files under `golden/`.
+//! `scripts/oracle/llama/blocks.py` made the files under `golden/`.
 
 use std::fs;
 use std::path::PathBuf;

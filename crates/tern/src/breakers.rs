@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn repetitions_are_penalised_as_by_llama_cpp() {
         let model = Model::load("stories").unwrap();
-        // recorded by scripts/oracle/sampler_goldens.py
+        // recorded by scripts/oracle/llama/samplers.py
         let cases: Vec<Value> = serde_json::from_str(include_str!("../tests/dry.json")).unwrap();
         let mut penalised = 0;
         for case in &cases {

@@ -13,7 +13,7 @@ use tern::formats::{Checkpoint, Conversion, Metadata, Value};
 use tern::models::{Synth, plain_tokenizer};
 use tern::quant::{F16, F32, Q4_K, Q5_0, Q8_0, Quant};
 
-/// What llama.cpp wrote (`scripts/oracle/quantize_goldens.py`): formats in the order of the file, as runs, and a hash of all bytes.
+/// What llama.cpp wrote (`scripts/oracle/llama/tensor_formats.py`): formats in the order of the file, as runs, and a hash of all bytes.
 #[derive(Deserialize)]
 struct Golden {
     formats: Vec<(String, usize)>,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tern_text::{ChatInput, ChatTemplate, TemplateError};
 
-/// What `scripts/oracle/template_goldens.py` recorded.
+/// What `scripts/oracle/transformers/templates.py` recorded.
 #[derive(Deserialize)]
 struct Fixture {
     now: i64,

@@ -1,4 +1,4 @@
-//! The Unigram tokenizer gives the tokens of SentencePiece (`scripts/oracle/unigram.py`).
+//! The Unigram tokenizer gives the tokens of SentencePiece (`scripts/oracle/tokenizers/unigram.py`).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use serde::Deserialize;

@@ -32,7 +32,7 @@ fn fnv(ids: &[u32]) -> u64 {
 fn the_masks_are_those_of_llama_cpp() {
     let vocabulary = stories();
     let tokenizer = &vocabulary.tokenizer;
-    // recorded by scripts/oracle/grammar_goldens.py
+    // recorded by scripts/oracle/llama/grammar_masks.py
     let recorded: Vec<Value> = serde_json::from_str(include_str!("gbnf/masks.json")).unwrap();
     assert_eq!(recorded.len(), 6 * (GRAMMARS.len() - 1)); // without list.gbnf, in which llama.cpp excludes more
     for run in &recorded {

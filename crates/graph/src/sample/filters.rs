@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::{Dry, Mask, Sampling, Xtc};
 
-    /// What llama.cpp's samplers keep; recorded by `scripts/oracle/sampler_goldens.py`.
+    /// What llama.cpp's samplers keep; recorded by `scripts/oracle/llama/samplers.py`.
     fn recorded(what: &str) -> Vec<Value> {
         let all: Value = serde_json::from_str(include_str!("../../tests/samplers.json")).unwrap();
         all[what].as_array().unwrap().clone()

@@ -4,7 +4,7 @@ ggml decodes its own types, through ctypes; the formats it lacks are decoded her
 layouts and independent of the Rust code. The output is the same at every run.
 
 Get ggml:  npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
-Use:       python scripts/oracle/quant_goldens.py package/bins/linux-x64/libggml-base.so crates/quant/tests/golden
+Use:       python scripts/oracle/llama/blocks.py package/bins/linux-x64/libggml-base.so crates/quant/tests/golden
 
 NAME.decode       blocks of random bytes, the tensor's tail if the format has one, then the weights as f32
 encode.f32        rows of 256 weights to encode

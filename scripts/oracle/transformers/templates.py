@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records Hugging Face's rendering of every chat template and conversation.
 
-    python scripts/oracle/template_goldens.py TEMPLATES_FOLDER > crates/text/tests/templates.json
+    python scripts/oracle/transformers/templates.py TEMPLATES_FOLDER > crates/text/tests/templates.json
 
 Needs jinja2 3.1. The environment below is the one `transformers` builds in `chat_template_utils`.
 For each template and conversation the fixture holds "error", or the output's length in bytes,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the tokens of `tokenizer.json` files as the `tokenizers` library encodes texts, without tokens at the ends.
 
-    tokenizers_json.py FOLDER        into crates/text/tests/folders.json
+    folders.py FOLDER        into crates/text/tests/folders.json
 
 FOLDER has one folder per tokenizer (`tokenizers` of the test data). Needs tokenizers from PyPI.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-OUT = Path(__file__).resolve().parent.parent.parent / "crates" / "text" / "tests" / "folders.json"
+OUT = Path(__file__).resolve().parents[3] / "crates" / "text" / "tests" / "folders.json"
 TEXTS = [
     "", " ", "   ", "\n", "\r\n\r\n \t\t x", " leading and trailing ", "don't I'LL we'Ve 'tis", "0 12 345 6789 1234567 ½ ٣",
     "中文 かな カナ 한국어 ไทย កាន់តែ", "🚀 😶‍🌫️ 🦙🇧🇬", "e\u0301\u0327 Vieê\u0301t \u0085\u00a0\u2028\u3000\ufeff", "fn main() { println!(\"{}\", 1 << 3); } // ☃",

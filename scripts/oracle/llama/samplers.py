@@ -1,6 +1,6 @@
 """Records what llama.cpp's samplers keep of rows of logits, for the tests of crates/graph and crates/tern.
 
-Use:  oracle/bin/python scripts/oracle/sampler_goldens.py crates/graph/tests/samplers.json crates/tern/tests/dry.json
+Use:  oracle/bin/python scripts/oracle/llama/samplers.py crates/graph/tests/samplers.json crates/tern/tests/dry.json
 
 samplers.json  {"filters": [{sampler, parameters, logits, kept}], "mirostat": [{version, tau, eta, steps: [{logits, kept,
                chosen}]}], "dry": [{parameters, tokens, penalties}]}; `kept` are token ids in ascending order
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from libllama import Library
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 STORIES = ROOT / "crates/tern/models/tern-stories-1bit.gguf"
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records which format llama.cpp gives each tensor of a quantized model, and the SHA-256 of all their bytes.
 
-Use:  oracle/bin/python scripts/oracle/quantize_goldens.py TEST_DATA --lib DIR > crates/tern/tests/quantized.json
+Use:  oracle/bin/python scripts/oracle/llama/tensor_formats.py TEST_DATA --lib DIR > crates/tern/tests/quantized.json
 
 TEST_DATA is the folder of scripts/fetch_test_data.py. The models are quantized already, so llama.cpp decodes them first, as
 `tern quantize` does. Tensors are listed in the order of the file, as runs of one format. Names that end in `+imatrix` are quantized with an

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares llama.cpp on files that `tern convert` wrote with what `own_code.py` records. Writes nothing.
+"""Compares llama.cpp on files that `tern convert` wrote with what `transformers/own_code.py` records. Writes nothing.
 
-    converted.py TERN [NAME...]        TERN is the binary
+    gguf_files.py TERN [NAME...]        TERN is the binary
 
-The folder of a model of `own_code.py` gets a vocabulary of words and, unless it has a classifier, a mean as its pooling. `tern convert` makes
+The folder of a model of `transformers/own_code.py` gets a vocabulary of words and, unless it has a classifier, a mean as its pooling. `tern convert` makes
 a GGUF file of it, in F32; llama.cpp's vector of the recorded tokens is compared with the mean of the reference's rows, or with its scores or logits.
-Needs what `own_code.py` needs, and llama.cpp as in README.md.
+Needs what `transformers/own_code.py` needs, and llama.cpp as in ../README.md.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from folders import TOKENS, VOCAB, size_of, values
+sys.path[1:1] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("llama", "transformers")]
+from architectures import TOKENS, VOCAB, size_of, values
 from libllama import Library, Model
-from llama import PORTABLE
+from models import PORTABLE
 from own_code import MODELS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

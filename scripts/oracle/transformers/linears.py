@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Records small quantised linears as the libraries that write such checkpoints make and decode them.
 
-    quantized.py        into fixtures/quantized/NAME.safetensors and NAME.json
-    quantized.py GPTQ AWQ    only those of groups of 128: the folders have `auto_gptq` 0.7.1 and `awq` 0.2.9
+    linears.py        into fixtures/quantized/NAME.safetensors and NAME.json
+    linears.py GPTQ AWQ    only those of groups of 128: the folders have `auto_gptq` 0.7.1 and `awq` 0.2.9
 
 The tensors of `linear` are those of a checkpoint, `expected` has the decoded weights, and the JSON file has the quantization_config.
 compressed-tensors, bitsandbytes, MLX and transformers (BitNet, MXFP4) decode their own, and so do auto-gptq and AutoAWQ, whose packing
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-OUT = Path(__file__).resolve().parent.parent.parent / "fixtures" / "quantized"
+OUT = Path(__file__).resolve().parents[3] / "fixtures" / "quantized"
 ROWS, COLS = 16, 128
 
 

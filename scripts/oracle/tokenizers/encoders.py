@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the tokens of texts and pairs by the `tokenizers` library, with the kinds of `tokenizer.json` that encoders have.
 
-    encoder_tokenizers.py        into crates/text/tests/encoders.json
+    encoders.py        into crates/text/tests/encoders.json
 
 The vocabulary is that of `crates/text/tests/unigram`: as it is for Unigram, and for WordPiece with `##` before pieces inside a word. A fixture has
 per kind the `tokenizer.json` without its vocabulary and without the table of the normalizer, texts: [[text, ids]] and pairs:
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-TESTS = Path(__file__).resolve().parent.parent.parent / "crates" / "text" / "tests"
+TESTS = Path(__file__).resolve().parents[3] / "crates" / "text" / "tests"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = [
     "", " ", "   ", "a", "Hello world", "  leading and   inner  spaces  ", " one", "end ", "The quick brown fox jumps over the lazy dog.",

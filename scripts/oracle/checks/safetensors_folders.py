@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Loads folders that `tern convert FILE.gguf FOLDER` wrote with `transformers`, and compares logits and tokens.
 
-    exported.py fixtures TERN                  every model of fixtures/safetensors whose folder is written: folder, GGUF file, folder
-    exported.py folder FOLDER --text TEXT      prints the tokens of a text and the best next tokens
+    safetensors_folders.py fixtures TERN                  every model of fixtures/safetensors whose folder is written: folder, GGUF file, folder
+    safetensors_folders.py folder FOLDER --text TEXT      prints the tokens of a text and the best next tokens
 
-`fixtures` builds each recorded folder as `folders.py` does, converts it both ways with the binary TERN, and compares the logits that
+`fixtures` builds each recorded folder as `transformers/architectures.py` does, converts it both ways with the binary TERN, and compares the logits that
 `transformers` computes for the written folder with the recorded ones.
 """
 from __future__ import annotations
@@ -12,16 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
-from folders import values
 from safetensors.numpy import save_file
 
-FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures" / "safetensors"
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "transformers"))
+from architectures import values
+
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "safetensors"
 TOKENIZER = {
     "added_tokens": [{"id": 2, "content": "<end>", "special": True}],
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},

@@ -1,6 +1,6 @@
 """Records the masks of llama.cpp's GBNF grammars along random texts, for the tests of crates/grammar.
 
-Use:  oracle/bin/python scripts/oracle/grammar_goldens.py crates/grammar/tests/grammar/gbnf
+Use:  oracle/bin/python scripts/oracle/llama/grammar_masks.py crates/grammar/tests/grammar/gbnf
 
 Writes masks.json: [{grammar, steps: [{allowed, hash, token}]}] in the vocabulary of the story model. `allowed` counts the
 tokens that may follow, `hash` is the FNV-1a hash of their ids; `token` is the one that follows, null at the end. Left out are
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from libllama import Library
-from sampler_goldens import SIGNATURES, STORIES, Row
+from samplers import SIGNATURES, STORIES, Row
 
 
 def fnv(ids: list[int]) -> int:

@@ -4,7 +4,7 @@
     bitnet.py tiny-bitnet-b1.58-tq2_0.gguf --tokens fixtures/llama/tiny-bitnet-q8_0-exact.json --positions 24 --top 16
 
 The weights are decoded to f32 and loaded into BitNetForCausalLM: sub-norms, squared ReLU, rotation of halves of a head. Token ids are
-those of another fixture with the same vocabulary. The fixture has the format of llama.py, as exact arithmetic, and goes to
+those of another fixture with the same vocabulary. The fixture has the format of llama/models.py, as exact arithmetic, and goes to
 fixtures/transformers/NAME-exact.json. Needs torch, transformers and gguf from PyPI.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import gguf
@@ -20,9 +21,10 @@ import numpy as np
 import torch
 import transformers
 
-from llama import FILE_LIMIT, laid_out
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "llama"))
+from models import FILE_LIMIT, laid_out
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REPOSITORY = Path(__file__).resolve().parents[3]
 # names of GGUF and of transformers, of a model and of each of its layers
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER = {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Records what `folders.py` records, of tiny models whose folders have names of their own code, or that `transformers` does not have.
+"""Records what `architectures.py` records, of tiny models whose folders have names of their own code, or that `transformers` does not have.
 
     own_code.py [NAME...]        into fixtures/safetensors/NAME.json
 
-The format is that of `folders.py`. `jina-v3-own` and `xlm-roberta-fused-rank` are computed by the class of `transformers` that has the same
+The format is that of `architectures.py`. `jina-v3-own` and `xlm-roberta-fused-rank` are computed by the class of `transformers` that has the same
 layers, from the same weights under its names, and so is `llama-embed`, by `LlamaModel` with `is_causal` false. JinaBert, nomic-embed-text v2 and
 Maple are not in `transformers`: `jina_bert`, `nomic_moe` and `maple` are written here, one line per step of what the published code of these models
 defines.
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 import transformers
 from safetensors.numpy import save_file
 
-from folders import ENCODER, LLAMA3, OUT, POSITIONS, SIZES, TOKENS, VOCAB, size_of, values
+from architectures import ENCODER, LLAMA3, OUT, POSITIONS, SIZES, TOKENS, VOCAB, size_of, values
 
 WIDTH, INNER, LAYERS, HEADS = ENCODER["hidden_size"], ENCODER["intermediate_size"], ENCODER["num_hidden_layers"], ENCODER["num_attention_heads"]
 Weights = dict[str, torch.Tensor]

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Records llama.cpp's results for a GGUF file: logits, perplexity, and speed on this machine.
 
-    llama.py record                                every fixture of the table below, into fixtures/llama/
-    llama.py record --only smollm2 --exact         one of them with exact arithmetic, into smollm2-exact.json
-    llama.py record MODEL.gguf --name NAME         one more model, into fixtures/llama/NAME.json
-    llama.py adapter MODEL.gguf ADAPTER.gguf       a random adapter, for `record --lora`
-    llama.py embed MODEL.gguf ...                  vectors or scores of encoders, with f32 weights, into fixtures/embeddings/
-    llama.py judge MODEL.gguf                      scores of Qwen3-Reranker from its logits, into fixtures/embeddings/
-    llama.py perplexity MODEL TEXT --ctx N --chunks K
-    llama.py bench MODEL -p 128 -n 128 -t 2
+    models.py record                                every fixture of the table below, into fixtures/llama/
+    models.py record --only smollm2 --exact         one of them with exact arithmetic, into smollm2-exact.json
+    models.py record MODEL.gguf --name NAME         one more model, into fixtures/llama/NAME.json
+    models.py adapter MODEL.gguf ADAPTER.gguf       a random adapter, for `record --lora`
+    models.py embed MODEL.gguf ...                  vectors or scores of encoders, with f32 weights, into fixtures/embeddings/
+    models.py judge MODEL.gguf                      scores of Qwen3-Reranker from its logits, into fixtures/embeddings/
+    models.py perplexity MODEL TEXT --ctx N --chunks K
+    models.py bench MODEL -p 128 -n 128 -t 2
 
 Every verb takes --lib DIR (the folder with libllama*.so; default $TERN_LLAMA_LIB) and --backend (a CPU build of ggml).
 `record` uses the haswell build, which any x86-64 machine of the last ten years can repeat, with an f16 KV cache
@@ -55,7 +55,7 @@ import numpy as np
 from libllama import BEST, FLASH, GGML_TYPE, Library, Model, log_softmax
 from texts import CHATML, PROMPTS, TEXTS
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REPOSITORY = Path(__file__).resolve().parents[3]
 FIXTURES = REPOSITORY / "fixtures" / "llama"
 FILE_LIMIT = 150_000
 PORTABLE = "haswell"

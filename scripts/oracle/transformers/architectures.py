@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the logits, rows of tokens or scores of `transformers` for tiny models of every architecture that safetensors folders may have.
 
-    folders.py [NAME...]        into fixtures/safetensors/NAME.json
+    architectures.py [NAME...]        into fixtures/safetensors/NAME.json
 
 A fixture has the `config.json`, the names and shapes of the tensors as `transformers` saves them, and some logits: those of some positions,
 of an encoder its rows of these tokens, of a classifier its scores. The weights are not
@@ -22,7 +22,7 @@ import transformers
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-OUT = Path(__file__).resolve().parent.parent.parent / "fixtures" / "safetensors"
+OUT = Path(__file__).resolve().parents[3] / "fixtures" / "safetensors"
 TOKENS = [5, 17, 99, 3, 64, 64, 120, 7, 31, 8, 2, 45, 90, 11, 76, 23, 101, 54, 12, 88, 6, 70, 33, 29]
 POSITIONS = [0, 9, 23]
 VOCAB = 128

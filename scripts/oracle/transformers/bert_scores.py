@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the scores of `transformers` for a GGUF file of a BERT reranker: single texts, and pairs with the types of their tokens.
 
-    bert_rank.py tiny-bert-rank-q8_0.gguf       into fixtures/embeddings/tiny-bert-rank-q8_0.json
+    bert_scores.py tiny-bert-rank-q8_0.gguf       into fixtures/embeddings/tiny-bert-rank-q8_0.json
 
 The weights are decoded to f32 and loaded into BertForSequenceClassification: GELU with the error function, which llama.cpp replaces by a
 table of halves of its tanh form, and the second row of the types for the tokens of a second text, which llama.cpp does not use. The fixture
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import transformers
 
-OUT = Path(__file__).resolve().parent.parent.parent / "fixtures" / "embeddings"
+OUT = Path(__file__).resolve().parents[3] / "fixtures" / "embeddings"
 # names of GGUF and of transformers, of a model and of each of its layers
 OUTER = {
     "token_embd": "bert.embeddings.word_embeddings", "position_embd": "bert.embeddings.position_embeddings",

