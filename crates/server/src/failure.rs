@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use tern::engine::{EngineError, Handle, InFlight};
 
-use crate::error::ApiError;
+use crate::http::error::ApiError;
 
 /// A step counts as stuck only after this multiple of its expected duration.
 const STALL_FACTOR: u32 = 10;

@@ -1,5 +1,9 @@
 //! The generation of one request's choices, with its deadline, its counts and its metrics.
 
+pub(crate) mod choice_streams;
+pub(crate) mod delta;
+pub(crate) mod scoring;
+
 use std::pin::Pin;
 use std::time::Instant;
 
@@ -8,15 +12,15 @@ use tern::engine::{Event, Request};
 use tern::{AnswerReader, Reading};
 use tokio::time::sleep_until;
 
-use crate::access::RequestLog;
-use crate::choice_streams::ChoiceStreams;
-use crate::clients;
-use crate::delta::{Delta, Report};
-use crate::error::{ApiError, Result};
+use self::choice_streams::ChoiceStreams;
+use self::delta::{Delta, Report};
+use self::scoring::{PromptScores, Scoring};
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
 use crate::metrics::Finished;
-use crate::model::ServedModel;
-use crate::options::Options;
-use crate::scoring::{PromptScores, Scoring};
+use crate::models::model::ServedModel;
+use crate::request::clients;
+use crate::request::options::Options;
 use crate::state::{App, Stop};
 
 /// The app, the model and the log of one request.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use crate::json::size_and_depth;
+use crate::request::json::size_and_depth;
 
 /// A response with the conversation that it ends.
 #[derive(Clone, Debug, PartialEq)]

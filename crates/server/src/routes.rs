@@ -33,10 +33,10 @@ use axum::routing::{delete, get, post};
 use serde::Serialize;
 
 use self::deliver::generating;
-use crate::error::ApiError;
-use crate::hosts::{self, Hosts};
+use crate::http::error::ApiError;
+use crate::http::hosts::{self, Hosts};
+use crate::http::{access, auth, error_shape};
 use crate::state::App;
-use crate::{access, auth, error_shape};
 
 /// The routes, for their description; a test compares them with [`router`].
 const ROUTES: &[(&str, &str)] = &[

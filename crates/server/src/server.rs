@@ -9,11 +9,12 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::connection_slots::ConnectionSlots;
-use crate::hosts::Hosts;
-use crate::registry::Registry;
+use crate::http::connection;
+use crate::http::connection_slots::ConnectionSlots;
+use crate::http::hosts::Hosts;
+use crate::models::registry::Registry;
 use crate::state::{App, Loader, Stop};
-use crate::{Config, KeepModels, Library, ServeError, connection, routes};
+use crate::{Config, KeepModels, Library, ServeError, routes};
 
 /// How long requests that are ended by a drain may take to send their error.
 const FINAL_GRACE: Duration = Duration::from_secs(1);

@@ -6,15 +6,15 @@ use tern::engine::{EngineError, Fault};
 use tokio::sync::watch;
 
 use crate::Config;
-use crate::auth::Keys;
-use crate::body::HeldBytes;
-use crate::error::ApiError;
 use crate::failure::ServeError;
+use crate::http::auth::Keys;
+use crate::http::body::HeldBytes;
+use crate::http::error::ApiError;
 use crate::metrics::Metrics;
-use crate::model::ServedModel;
-use crate::prepare::Workers;
-use crate::probe::Probe;
-use crate::registry::{self, Phase, Registry};
+use crate::models::model::ServedModel;
+use crate::models::probe::Probe;
+use crate::models::registry::{self, Phase, Registry};
+use crate::request::prepare::Workers;
 use crate::response_store::ResponseStore;
 
 /// Shared by all requests.

@@ -7,8 +7,8 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use crate::FINGERPRINT;
-use crate::error::Result;
-use crate::json::decimal;
+use crate::http::error::Result;
+use crate::request::json::decimal;
 use crate::state::App;
 
 pub(super) async fn version() -> Response {

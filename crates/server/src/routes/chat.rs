@@ -5,16 +5,16 @@ mod reply;
 use self::reply::{Reply, ReplyContents};
 use super::deliver::Prepared;
 use crate::Config;
-use crate::chat_request::{ChatJob, ChatRequest};
-use crate::constraint;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::options::{Options, Streaming, refuse_streamed, unparsed};
-use crate::params::Params;
-use crate::prepare::Preparation;
-use crate::prompt::{Chat, model_or_adapter};
-use crate::scoring::Scoring;
+use crate::generation::scoring::Scoring;
+use crate::http::error::{ApiError, Result};
+use crate::request::chat_request::{ChatJob, ChatRequest};
+use crate::request::constraint;
+use crate::request::encode::Encoder;
+use crate::request::ignored::Object;
+use crate::request::options::{Options, Streaming, refuse_streamed, unparsed};
+use crate::request::params::Params;
+use crate::request::prepare::Preparation;
+use crate::request::prompt::{Chat, model_or_adapter};
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[

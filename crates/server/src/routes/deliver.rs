@@ -9,14 +9,14 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::access::RequestLog;
-use crate::delta::Delta;
-use crate::error::{ApiError, Result};
-use crate::frames::{Frames, Framing};
+use crate::generation::delta::Delta;
 use crate::generation::{Job, RequestScope, Started, Usage};
-use crate::model::ServedModel;
-use crate::prepare::Prepare;
-use crate::response_stream::{self, FrameSender, StreamFormat};
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::http::frames::{Frames, Framing};
+use crate::http::response_stream::{self, FrameSender, StreamFormat};
+use crate::models::model::ServedModel;
+use crate::request::prepare::Prepare;
 use crate::state::App;
 
 /// The shape of a route's replies. Every API has its own; the generation is the same.

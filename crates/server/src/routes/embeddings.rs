@@ -14,19 +14,19 @@ use tern::{Pooling, Reranker};
 use super::results::results;
 
 use crate::Config;
-use crate::access::RequestLog;
-use crate::adapters;
-use crate::clients;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::model::ServedModel;
-use crate::options::unparsed;
-use crate::params::{Params, Unparsed};
-use crate::prepare::Preparation;
-use crate::prompt::model_or_adapter;
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::models::model::ServedModel;
+use crate::request::adapters;
+use crate::request::clients;
+use crate::request::encode::Encoder;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::{Params, Unparsed};
+use crate::request::prepare::Preparation;
+use crate::request::prompt::model_or_adapter;
+use crate::request::text_lists::{Listed, Text};
 use crate::state::App;
-use crate::text_lists::{Listed, Text};
 
 struct Job {
     model: String,

@@ -9,11 +9,11 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::json;
 
-use crate::error::{ApiError, Result};
 use crate::failure;
+use crate::http::error::{ApiError, Result};
 use crate::metrics::Engine;
-use crate::model::ServedModel;
-use crate::registry::Registry;
+use crate::models::model::ServedModel;
+use crate::models::registry::Registry;
 use crate::state::{App, Stop};
 
 /// Succeeds also during loading and draining: it fails only if a restart would help.

@@ -5,18 +5,18 @@ use serde_json::json;
 use tern::text::Part;
 
 use super::deliver::{Prepared, Shape};
-use crate::delta::Delta;
-use crate::encode::Encoder;
-use crate::error::Result;
-use crate::frames::Frames;
-use crate::gap::{Gap, SourceFile};
 use crate::generation::Usage;
-use crate::ignored::Object;
-use crate::options::{Options, unparsed};
-use crate::params::Params;
-use crate::prepare::Preparation;
-use crate::prompt::model_or_adapter;
-use crate::text_request::TextRequest;
+use crate::generation::delta::Delta;
+use crate::http::error::Result;
+use crate::http::frames::Frames;
+use crate::request::encode::Encoder;
+use crate::request::gap::{Gap, SourceFile};
+use crate::request::ignored::Object;
+use crate::request::options::{Options, unparsed};
+use crate::request::params::Params;
+use crate::request::prepare::Preparation;
+use crate::request::prompt::model_or_adapter;
+use crate::request::text_request::TextRequest;
 
 /// The text of a gap.
 pub(super) struct Filled {

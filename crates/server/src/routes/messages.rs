@@ -13,10 +13,10 @@ use axum::response::Response;
 use serde_json::json;
 
 use super::deliver::Prepared;
-use crate::access::RequestLog;
-use crate::encode::Encoder;
-use crate::error::Result;
-use crate::prepare::Preparation;
+use crate::http::access::RequestLog;
+use crate::http::error::Result;
+use crate::request::encode::Encoder;
+use crate::request::prepare::Preparation;
 use crate::state::App;
 
 pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<reply::Reply>> {

@@ -10,17 +10,17 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::json;
-use crate::access::RequestLog;
-use crate::adapters;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::library::LibraryModel;
-use crate::model::ServedModel;
-use crate::options::unparsed;
-use crate::params::Params;
-use crate::prepare::Preparation;
-use crate::prompt::model_name;
-use crate::registry::{Phase, Registry, unknown_model};
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::models::library::LibraryModel;
+use crate::models::model::ServedModel;
+use crate::models::registry::{Phase, Registry, unknown_model};
+use crate::request::adapters;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::Params;
+use crate::request::prepare::Preparation;
+use crate::request::prompt::model_name;
 use crate::state::App;
 
 #[derive(Serialize)]
@@ -177,7 +177,7 @@ pub(super) async fn list_adapters(State(app): State<Arc<App>>) -> Result<Respons
 
 /// `POST /lora-adapters`: sets the adapters of requests that choose none, as in llama.cpp.
 pub(super) async fn set_adapters(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
-    let body = crate::body::read(body, &app.config, &app.bodies).await?;
+    let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
     if matches!(app.registry, Registry::Many(_)) {
         let message = "a server of several models has no adapters: start it with one model (-m) and --lora";
         return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
@@ -199,7 +199,7 @@ pub(super) async fn load(
 
 /// `/models/unload`: drops a model of the library; running requests keep it until they end.
 pub(super) async fn unload(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
-    let body = crate::body::read(body, &app.config, &app.bodies).await?;
+    let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
     let mut params = Params::parse(&body, unparsed(&app.config))?;
     let name = params.required_string("model")?;
     params.finish(Object::Body, &[])?;

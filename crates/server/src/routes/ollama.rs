@@ -19,16 +19,16 @@ use serde_json::{Value, json};
 pub(super) use self::embed::{embed, embeddings};
 pub(super) use self::generate::{chat, generate};
 pub(super) use self::pull::pull;
-use crate::access::RequestLog;
 use crate::clock::rfc3339;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::model::ServedModel;
-use crate::options::unparsed;
-use crate::params::Params;
-use crate::prepare::Preparation;
-use crate::prompt::model_name;
-use crate::registry::{Phase, Registry};
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::models::model::ServedModel;
+use crate::models::registry::{Phase, Registry};
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::Params;
+use crate::request::prepare::Preparation;
+use crate::request::prompt::model_name;
 use crate::state::App;
 
 /// The version of Ollama whose API this is: clients require one.
@@ -88,7 +88,7 @@ fn parameter_size(parameters: u64) -> String {
 /// The models that are loaded.
 pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let entry = |slot: &Arc<crate::registry::Slot>| {
+    let entry = |slot: &Arc<crate::models::registry::Slot>| {
         let Phase::Ready(served) = slot.phase.borrow().clone() else { return None };
         let usage = *slot.usage();
         // a model that is kept has a time far ahead, as with Ollama
@@ -161,7 +161,7 @@ fn take_name(params: &mut Params) {
 
 /// Deletes a model of the library; one that is in use is kept in memory until its requests end.
 pub(super) async fn delete(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
-    let body = crate::body::read(body, &app.config, &app.bodies).await?;
+    let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
     let mut params = Params::parse(&body, unparsed(&app.config))?;
     take_name(&mut params);
     let name = params.required_string("model")?;

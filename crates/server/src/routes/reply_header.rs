@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::FINGERPRINT;
 use crate::ids;
-use crate::prompt::now;
+use crate::request::prompt::now;
 
 /// What identifies a reply in all its chunks.
 pub(super) struct ReplyId {

@@ -15,10 +15,10 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::deliver::Prepared;
-use crate::access::RequestLog;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::prepare::Preparation;
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::request::encode::Encoder;
+use crate::request::prepare::Preparation;
 use crate::response_store::StoredResponse;
 use crate::state::App;
 

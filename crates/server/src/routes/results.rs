@@ -2,11 +2,11 @@
 
 use tern::engine::{Event, Request};
 
-use crate::access::RequestLog;
-use crate::choice_streams::ChoiceStreams;
-use crate::clients;
-use crate::error::{ApiError, Result};
-use crate::model::ServedModel;
+use crate::generation::choice_streams::ChoiceStreams;
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::models::model::ServedModel;
+use crate::request::clients;
 use crate::state::{App, Stop};
 
 /// One result per request, taken from its events by `of`. `group` consecutive requests share a prompt.

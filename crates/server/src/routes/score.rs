@@ -9,15 +9,15 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::scoring::{Reading, Scoring, texts};
-use crate::access::RequestLog;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
 use crate::ids;
-use crate::ignored::Object;
-use crate::options::unparsed;
-use crate::params::Params;
-use crate::prepare::Preparation;
-use crate::prompt::{model_name, now};
+use crate::request::encode::Encoder;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::Params;
+use crate::request::prepare::Preparation;
+use crate::request::prompt::{model_name, now};
 use crate::state::App;
 
 struct Job {

@@ -9,11 +9,11 @@ use tern::{Pair, ScoreResult};
 use super::embeddings::vectors;
 use super::results::results;
 use crate::Config;
-use crate::access::RequestLog;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::model::ServedModel;
-use crate::params::Params;
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::models::model::ServedModel;
+use crate::request::encode::Encoder;
+use crate::request::params::Params;
 use crate::state::App;
 
 /// Queries and documents, as tokens.

@@ -13,14 +13,14 @@ use tern::{Pooling, normalized};
 use super::embeddings::{check_vectors, inputs};
 use super::results::results;
 
-use crate::access::RequestLog;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::options::unparsed;
-use crate::params::{Params, Unparsed};
-use crate::prepare::Preparation;
-use crate::prompt::model_name;
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::request::encode::Encoder;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::{Params, Unparsed};
+use crate::request::prepare::Preparation;
+use crate::request::prompt::model_name;
 use crate::state::App;
 
 struct Job {

@@ -8,14 +8,14 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::access::RequestLog;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::options::unparsed;
-use crate::params::{Params, Unparsed};
-use crate::prepare::{Preparation, Prepare};
-use crate::prompt::{Chat, model_name};
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::request::encode::Encoder;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::{Params, Unparsed};
+use crate::request::prepare::{Preparation, Prepare};
+use crate::request::prompt::{Chat, model_name};
 use crate::state::App;
 
 #[derive(Serialize)]

@@ -1,5 +1,8 @@
 //! A server on its own port, a model that repeats what the prompt says, and a client.
 
+pub(crate) mod recorded;
+mod reply;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +22,7 @@ use tern::{AdapterFile, AdapterScales, Model, ModelParts, PartialSampling, Reran
 use tern_server::{Config, DefaultAdapters, KeepModels, Library, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
-pub(crate) use crate::reply::{Reply, parse};
+pub(crate) use self::reply::{Reply, parse};
 
 /// A template with roles only.
 pub(crate) const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";

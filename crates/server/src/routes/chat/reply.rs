@@ -8,11 +8,11 @@ use tern::text::Part;
 
 use super::super::deliver::Shape;
 use super::super::reply_header::{ReplyHeader, ReplyId};
-use crate::delta::{Delta, TokenLogprob};
-use crate::frames::Frames;
 use crate::generation::Usage;
+use crate::generation::delta::{Delta, TokenLogprob};
+use crate::http::frames::Frames;
 use crate::ids::call_id;
-use crate::options::Streaming;
+use crate::request::options::Streaming;
 
 /// A chat completion under construction.
 pub(in crate::routes) struct Reply {

@@ -6,11 +6,11 @@ use tern::text::Part;
 
 use super::super::deliver::Shape;
 use super::super::reply_header::{ReplyHeader, ReplyId};
-use crate::delta::{Delta, TokenLogprob};
-use crate::frames::Frames;
 use crate::generation::Usage;
-use crate::json::decimal;
-use crate::options::Streaming;
+use crate::generation::delta::{Delta, TokenLogprob};
+use crate::http::frames::Frames;
+use crate::request::json::decimal;
+use crate::request::options::Streaming;
 
 /// A completion under construction.
 pub(in crate::routes) struct Reply {

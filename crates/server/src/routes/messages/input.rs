@@ -3,9 +3,9 @@
 use serde_json::Value;
 use tern::{Message, ToolCall};
 
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::params::Params;
+use crate::http::error::{ApiError, Result};
+use crate::request::ignored::Object;
+use crate::request::params::Params;
 
 /// The messages of a conversation that begins with a system prompt.
 pub(super) fn messages(system: Option<Value>, messages: Vec<Value>, body: &Params) -> Result<Vec<Message>> {
@@ -135,7 +135,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Unparsed;
+    use crate::request::params::Unparsed;
     use serde_json::json;
 
     fn converted(system: Value, given: Value) -> Result<Vec<Message>> {

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use tern::text::Part;
 
 use super::super::deliver::Shape;
-use crate::delta::Delta;
-use crate::error::ApiError;
-use crate::error_shape::ErrorShape;
-use crate::frames::Frames;
 use crate::generation::Usage;
+use crate::generation::delta::Delta;
+use crate::http::error::ApiError;
+use crate::http::error_shape::ErrorShape;
+use crate::http::frames::Frames;
 use crate::ids;
 
 /// A message.

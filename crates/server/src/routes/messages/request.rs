@@ -5,16 +5,16 @@ use tern::grammar::Grammar;
 
 use super::input;
 use crate::Config;
-use crate::chat_request::ChatRequest;
-use crate::clients;
-use crate::constraint::RequestedGrammar;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::options::{Options, unparsed};
-use crate::params::{Params, Unparsed};
-use crate::prepare::Preparation;
-use crate::prompt::{Chat, model_or_adapter, template_variables};
-use crate::tools::{Function, ToolChoice, Tools, check_sizes};
+use crate::http::error::{ApiError, Result};
+use crate::request::chat_request::ChatRequest;
+use crate::request::clients;
+use crate::request::constraint::RequestedGrammar;
+use crate::request::ignored::Object;
+use crate::request::options::{Options, unparsed};
+use crate::request::params::{Params, Unparsed};
+use crate::request::prepare::Preparation;
+use crate::request::prompt::{Chat, model_or_adapter, template_variables};
+use crate::request::tools::{Function, ToolChoice, Tools, check_sizes};
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[

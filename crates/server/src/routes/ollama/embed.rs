@@ -13,14 +13,14 @@ use tern::engine::Request;
 use super::super::embeddings::{shorten, text_requests, vectors};
 use super::parameters;
 use super::take_name;
-use crate::access::RequestLog;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::options::unparsed;
-use crate::params::Params;
-use crate::prepare::{Preparation, Prepare};
-use crate::prompt::model_name;
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::request::encode::Encoder;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::Params;
+use crate::request::prepare::{Preparation, Prepare};
+use crate::request::prompt::model_name;
 use crate::state::App;
 
 /// Texts to embed.

@@ -13,21 +13,21 @@ use super::super::deliver::Prepared;
 use super::parameters::{self, KeepAlive};
 use super::reply::{Form, Reply, created_at};
 use super::take_name;
-use crate::access::RequestLog;
-use crate::chat_request::ChatRequest;
-use crate::conversation;
-use crate::encode::Encoder;
-use crate::error::{ApiError, Result};
-use crate::gap::Gap;
-use crate::ignored::Object;
-use crate::model::ServedModel;
-use crate::options::unparsed;
-use crate::params::Params;
-use crate::prepare::{Preparation, Prepare};
-use crate::prompt::{Chat, model_or_adapter};
+use crate::http::access::RequestLog;
+use crate::http::error::{ApiError, Result};
+use crate::models::model::ServedModel;
+use crate::request::chat_request::ChatRequest;
+use crate::request::conversation;
+use crate::request::encode::Encoder;
+use crate::request::gap::Gap;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::Params;
+use crate::request::prepare::{Preparation, Prepare};
+use crate::request::prompt::{Chat, model_or_adapter};
+use crate::request::text_request::TextRequest;
+use crate::request::tools::Tools;
 use crate::state::App;
-use crate::text_request::TextRequest;
-use crate::tools::Tools;
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[

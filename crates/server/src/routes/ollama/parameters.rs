@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 use tern::grammar::Grammar;
 
 use crate::Config;
-use crate::constraint::RequestedGrammar;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::model::ServedModel;
-use crate::options::Options;
-use crate::params::{Params, integer};
+use crate::http::error::{ApiError, Result};
+use crate::models::model::ServedModel;
+use crate::request::constraint::RequestedGrammar;
+use crate::request::ignored::Object;
+use crate::request::options::Options;
+use crate::request::params::{Params, integer};
 
 /// Options that are not supported, and why.
 const REFUSED: &[(&str, &str)] =

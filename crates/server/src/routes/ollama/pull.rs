@@ -13,22 +13,22 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
 
 use super::{one_model_only, take_name};
-use crate::error::{ApiError, Result};
-use crate::error_shape::ErrorShape;
-use crate::frames::{Frames, Framing};
-use crate::ignored::Object;
-use crate::library::Library;
-use crate::options::unparsed;
-use crate::params::Params;
-use crate::registry::Registry;
-use crate::response_stream::{self, StreamFormat};
+use crate::http::error::{ApiError, Result};
+use crate::http::error_shape::ErrorShape;
+use crate::http::frames::{Frames, Framing};
+use crate::http::response_stream::{self, StreamFormat};
+use crate::models::library::Library;
+use crate::models::registry::Registry;
+use crate::request::ignored::Object;
+use crate::request::options::unparsed;
+use crate::request::params::Params;
 use crate::state::App;
 
 /// Minimum time between two reports of the same download.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 pub(in super::super) async fn pull(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
-    let body = crate::body::read(body, &app.config, &app.bodies).await?;
+    let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
     let mut params = Params::parse(&body, unparsed(&app.config))?;
     take_name(&mut params);
     let name = params.required_string("model")?;

@@ -8,12 +8,12 @@ use tern::text::Part;
 
 use super::super::deliver::Shape;
 use crate::clock::rfc3339;
-use crate::delta::{Delta, TokenLogprob};
-use crate::error::ApiError;
-use crate::error_shape::ErrorShape;
-use crate::frames::{Frames, Framing};
 use crate::generation::Usage;
-use crate::json::decimal;
+use crate::generation::delta::{Delta, TokenLogprob};
+use crate::http::error::ApiError;
+use crate::http::error_shape::ErrorShape;
+use crate::http::frames::{Frames, Framing};
+use crate::request::json::decimal;
 
 /// Whether a reply is a message or a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,8 +161,7 @@ impl Reply {
 }
 
 fn logprob(token: &TokenLogprob) -> Value {
-    let one =
-        |token: &crate::delta::Logprob| json!({"token": token.token, "logprob": decimal(token.logprob)});
+    let one = |token: &crate::generation::delta::Logprob| json!({"token": token.token, "logprob": decimal(token.logprob)});
     let mut out = one(&token.token);
     out["top_logprobs"] = token.top_logprobs.iter().map(one).collect();
     out

@@ -4,12 +4,12 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use tern::{Message, ToolCall};
 
-use crate::conversation::arguments_of;
-use crate::error::{ApiError, Result};
+use crate::http::error::{ApiError, Result};
 use crate::ids;
-use crate::ignored::Object;
-use crate::json::Values;
-use crate::params::Params;
+use crate::request::conversation::arguments_of;
+use crate::request::ignored::Object;
+use crate::request::json::Values;
+use crate::request::params::Params;
 use crate::response_store::ResponseStore;
 
 /// The items of `input`, each with an id; a text becomes a message of the user. References are resolved.
@@ -198,7 +198,7 @@ fn text(content: Value, member: &str, item: &Params) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Unparsed;
+    use crate::request::params::Unparsed;
 
     fn converted(input: Value) -> Result<Vec<Message>> {
         let store = ResponseStore::new(0, 0);

@@ -8,13 +8,13 @@ use tern::text::Part;
 
 use super::super::deliver::Shape;
 use super::input::encoded;
-use crate::delta::{Delta, Logprob, TokenLogprob};
-use crate::error::ApiError;
-use crate::frames::Frames;
 use crate::generation::Usage;
+use crate::generation::delta::{Delta, Logprob, TokenLogprob};
+use crate::http::error::ApiError;
+use crate::http::frames::Frames;
 use crate::ids;
-use crate::json::decimal;
-use crate::prompt::now;
+use crate::request::json::decimal;
+use crate::request::prompt::now;
 use crate::response_store::{ResponseStore, StoredResponse};
 
 /// The items that precede a response's output.

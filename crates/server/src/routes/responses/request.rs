@@ -7,15 +7,15 @@ use tern::grammar::Grammar;
 
 use super::reply::{Conversation, Reply, ReplyOptions};
 use super::{input, tools};
-use crate::chat_request::ChatRequest;
-use crate::constraint::{self, RequestedGrammar};
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::json::decimal;
-use crate::options::{Options, unparsed};
-use crate::params::{Params, Unparsed};
-use crate::prepare::Preparation;
-use crate::prompt::{Chat, model_or_adapter, template_variables};
+use crate::http::error::{ApiError, Result};
+use crate::request::chat_request::ChatRequest;
+use crate::request::constraint::{self, RequestedGrammar};
+use crate::request::ignored::Object;
+use crate::request::json::decimal;
+use crate::request::options::{Options, unparsed};
+use crate::request::params::{Params, Unparsed};
+use crate::request::prepare::Preparation;
+use crate::request::prompt::{Chat, model_or_adapter, template_variables};
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[

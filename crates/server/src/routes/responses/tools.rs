@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::Config;
-use crate::error::{ApiError, Result};
-use crate::ignored::Object;
-use crate::params::Params;
-use crate::tools::{AllowedTools, Function, ToolChoice, Tools, check_sizes};
+use crate::http::error::{ApiError, Result};
+use crate::request::ignored::Object;
+use crate::request::params::Params;
+use crate::request::tools::{AllowedTools, Function, ToolChoice, Tools, check_sizes};
 
 /// Tools that OpenAI runs itself. They are not offered to the model: nothing here can run them.
 const HOSTED: &[&str] = &[

@@ -1,0 +1,47 @@
+//! The served model and its names.
+
+use tern::{AdapterScales, Model, Sampling};
+
+use crate::request::adapters::DefaultAdapters;
+
+/// A loaded model with its names and default sampling parameters.
+pub struct ServedModel {
+    /// The model.
+    pub model: Model,
+    /// The first is its id; requests may use any of them.
+    pub names: Vec<String>,
+    /// Time of creation or loading, in seconds since 1970.
+    pub created: u64,
+    /// The sampling parameters of a request that sets none.
+    pub defaults: Sampling,
+    /// The adapters of a request that chooses none.
+    pub default_adapters: DefaultAdapters,
+}
+
+impl ServedModel {
+    /// OpenAI's documented defaults: temperature 1, no truncation.
+    pub fn openai_defaults() -> Sampling {
+        Sampling { temperature: 1.0, ..Sampling::default() }
+    }
+
+    /// Whether requests may use this name; Ollama's clients append a tag.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        let has = |name: &str| self.names.iter().any(|known| known == name);
+        has(name) || name.strip_suffix(":latest").is_some_and(has)
+    }
+
+    /// The adapter that a request names instead of the model.
+    pub(crate) fn adapter(&self, name: &str) -> Option<AdapterScales> {
+        let untagged = || self.model.adapter(name.strip_suffix(":latest")?);
+        self.model.adapter(name).or_else(untagged).filter(|_| !self.has_name(name))
+    }
+
+    /// Memory of its device that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.model.facts().map_or(0, |facts| facts.memory)
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.names.first().map_or("model", String::as_str)
+    }
+}

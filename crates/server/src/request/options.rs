@@ -1,0 +1,262 @@
+//! The parameters that chat and text completions share: sampling, stops, length, streaming.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tern::engine::Sampling;
+use tern::{AdapterScales, TokenRules};
+
+use crate::Config;
+use crate::generation::Usage;
+use crate::generation::scoring::Scoring;
+use crate::http::error::{ApiError, Result};
+use crate::ids::random;
+use crate::models::model::ServedModel;
+use crate::request::adapters;
+use crate::request::clients;
+use crate::request::ignored::Object;
+use crate::request::params::{Params, Unparsed, integer, tokens};
+use crate::request::samplers;
+
+/// How the bodies of requests are parsed.
+pub(crate) fn unparsed(config: &Config) -> Unparsed {
+    let unknown = config.unknown_parameters;
+    Unparsed { ignored: Object::Body.ignored(), kept: clients::NAMES, unknown, ..Unparsed::default() }
+}
+
+/// Parameters of other servers, with the only value that is supported.
+const ONLY: &[(&str, bool)] = &[
+    ("include_reasoning", true),
+    ("include_stop_str_in_output", false),
+    ("return_tokens_as_token_ids", false),
+    ("separate_reasoning", true),
+    ("skip_special_tokens", true),
+    ("use_beam_search", false),
+];
+
+/// The shared parameters of a request.
+pub(crate) struct Options {
+    /// Choices per prompt.
+    pub(crate) n: usize,
+    pub(crate) max_tokens: Option<usize>,
+    /// With the seed of the first choice.
+    pub(crate) sampling: Sampling,
+    pub(crate) stops: Vec<String>,
+    pub(crate) end_tokens: Arc<[u32]>,
+    /// Number of last tokens that penalties look at; without it all.
+    pub(crate) penalty_window: Option<usize>,
+    /// A minimum length and excluded words.
+    pub(crate) rules: TokenRules,
+    /// The client's user, for fairness.
+    pub(crate) user: Option<String>,
+    pub(crate) priority: i32,
+    /// Token ids are returned along with the text.
+    pub(crate) token_ids: bool,
+    /// What is reported of the prompts; set by routes that can.
+    pub(crate) scoring: Scoring,
+    pub(crate) adapters: AdapterScales,
+}
+
+/// How a reply is streamed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Streaming {
+    /// A last chunk contains the usage.
+    pub(crate) usage: bool,
+    /// Every chunk contains the usage so far.
+    pub(crate) usage_always: bool,
+}
+
+impl Options {
+    /// Of a request for this model or adapter.
+    pub(crate) fn take(
+        params: &mut Params,
+        served: &ServedModel,
+        config: &Config,
+        model: &str,
+    ) -> Result<Options> {
+        for (name, only) in ONLY {
+            if params.bool(name)?.is_some_and(|value| value != *only) {
+                return Err(ApiError::bad(*name, format!("{name}: only {only} is supported")));
+            }
+        }
+        let n = params.integer("n", 1, config.max_choices as i64)?.unwrap_or(1) as usize;
+        if params.integer("best_of", 1, i64::MAX)?.is_some_and(|best| best as usize != n) {
+            return Err(ApiError::bad("best_of", "best_of: must be equal to n"));
+        }
+        let max_tokens = length(params)?;
+        let min_tokens = params.integer("min_tokens", 0, i64::MAX)?.unwrap_or(0) as usize;
+        // a fixed length: end tokens must not end the sequence earlier
+        let fixed_length = min_tokens > 0 && Some(min_tokens) == max_tokens;
+        let min_tokens = if fixed_length { 0 } else { min_tokens };
+        Ok(Options {
+            n,
+            max_tokens,
+            sampling: sampling(params, served, config)?,
+            stops: stops(params, config)?,
+            end_tokens: end_tokens(params, served, fixed_length)?,
+            // -1 is all
+            penalty_window: params
+                .integer("repeat_last_n", -1, i64::MAX)?
+                .and_then(|n| usize::try_from(n).ok()),
+            rules: TokenRules {
+                min_tokens,
+                bad_words: bad_words(params, served, config)?,
+                ..TokenRules::default()
+            },
+            user: clients::name(params),
+            priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
+            token_ids: params.bool("return_token_ids")?.unwrap_or(false),
+            scoring: Scoring::default(),
+            adapters: adapters::take(params, served, model)?,
+        })
+    }
+
+    /// The sampling parameters of one choice of a prompt; each choice has its own reproducible seed.
+    pub(crate) fn sampling(&self, choice: usize) -> Sampling {
+        let seed = self.sampling.seed.wrapping_add(choice as u64);
+        Sampling { seed, ..self.sampling.clone() }
+    }
+}
+
+/// `max_completion_tokens` is the newer name.
+fn length(params: &mut Params) -> Result<Option<usize>> {
+    let mut length = |name| match params.take(name) {
+        Some(given) if integer(&given) == Some(-1) => Ok(None), // llama.cpp's clients: no limit
+        given => params.check_integer(name, given, 1, i64::MAX),
+    };
+    let (old, new) = (length("max_tokens")?, length("max_completion_tokens")?);
+    match (old, new) {
+        (Some(old), Some(new)) if old != new => {
+            let message = format!(
+                "max_completion_tokens: {new} differs from max_tokens, which is {old}; set one of them"
+            );
+            Err(ApiError::bad("max_completion_tokens", message))
+        }
+        (old, new) => Ok(new.or(old).map(|tokens| tokens as usize)),
+    }
+}
+
+fn sampling(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Sampling> {
+    let defaults = &served.defaults;
+    let repetition = params.number("repetition_penalty", 0.01, 10.0)?;
+    let repeat = params.number("repeat_penalty", 0.01, 10.0)?;
+    let sampling = Sampling {
+        temperature: params.number("temperature", 0.0, 2.0)?.unwrap_or(defaults.temperature),
+        top_p: params.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
+        // vLLM's clients send -1 for all tokens
+        top_k: params.integer("top_k", -1, i64::MAX)?.map_or(defaults.top_k, |k| k.max(0) as usize),
+        min_p: params.number("min_p", 0.0, 1.0)?.unwrap_or(defaults.min_p),
+        repetition: repetition.or(repeat).unwrap_or(defaults.repetition),
+        frequency: params.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+        presence: params.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+        bias: logit_bias(params, config)?,
+        seed: params.integer("seed", i64::MIN, i64::MAX)?.map_or_else(random, |seed| seed as u64),
+        ..Sampling::default()
+    };
+    samplers::take(params, served, config, sampling)
+}
+
+fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
+    let Some(bias) = params.object("logit_bias")? else { return Ok(vec![]) };
+    let bias = bias.into_map();
+    if bias.len() > config.max_logit_bias {
+        return Err(ApiError::too_many("logit_bias", bias.len(), config.max_logit_bias, "entries"));
+    }
+    let entry = |(token, by): (String, Value)| {
+        let expected = "token ids mapped to numbers from -100 to 100";
+        let id = token.parse().map_err(|_| ApiError::expected("logit_bias", expected, &token.into()))?;
+        match by.as_f64() {
+            Some(by) if (-100.0..=100.0).contains(&by) => Ok((id, by as f32)),
+            _ => Err(ApiError::expected("logit_bias", expected, &by)),
+        }
+    };
+    bias.into_iter().map(entry).collect()
+}
+
+fn stops(params: &mut Params, config: &Config) -> Result<Vec<String>> {
+    let name = params.name("stop");
+    let stops = match params.take("stop") {
+        None => vec![],
+        Some(Value::Array(stops)) => stops,
+        Some(one) => vec![one],
+    };
+    if stops.len() > config.max_stops {
+        return Err(ApiError::too_many(&name, stops.len(), config.max_stops, "strings"));
+    }
+    let stop = |stop: Value| match stop {
+        Value::String(text) if text.is_empty() => {
+            Err(ApiError::bad(&*name, format!("{name}: strings must not be empty")))
+        }
+        Value::String(text) if text.len() > config.max_stop_bytes => {
+            Err(ApiError::too_many(&name, text.len(), config.max_stop_bytes, "bytes in a string"))
+        }
+        Value::String(text) => Ok(text),
+        other => Err(ApiError::expected(&name, "a string or an array of strings", &other)),
+    };
+    stops.into_iter().map(stop).collect()
+}
+
+/// `bad_words`: each as it is encoded at the start of a text and after a space.
+fn bad_words(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Arc<[Vec<u32>]>> {
+    let words = params.array("bad_words")?.unwrap_or_default();
+    if words.len() > config.max_stops {
+        return Err(ApiError::too_many("bad_words", words.len(), config.max_stops, "words"));
+    }
+    let mut sequences = Vec::new();
+    for word in &words {
+        let word = match word.as_str() {
+            Some(text) if !text.trim().is_empty() && text.len() <= config.max_stop_bytes => text,
+            _ => return Err(ApiError::expected("bad_words", "an array of words", word)),
+        };
+        for text in [word.to_owned(), format!(" {}", word.trim_start())] {
+            sequences.push(served.model.tokenizer().encode(&text, false, false));
+        }
+    }
+    sequences.sort();
+    sequences.dedup();
+    Ok(sequences.into())
+}
+
+/// The tokens that end a sequence: the model's and the request's.
+fn end_tokens(params: &mut Params, served: &ServedModel, fixed_length: bool) -> Result<Arc<[u32]>> {
+    let more = params.array("stop_token_ids")?.unwrap_or_default();
+    if more.len() > 1024 {
+        return Err(ApiError::too_many("stop_token_ids", more.len(), 1024, "tokens"));
+    }
+    let more = tokens(&more, "stop_token_ids")?;
+    let ignore_eos = params.bool("ignore_eos")?.unwrap_or(false) || fixed_length;
+    if more.is_empty() && !ignore_eos {
+        return Ok(Arc::clone(served.model.end_tokens()));
+    }
+    let own = served.model.end_tokens().iter().copied().filter(|_| !ignore_eos);
+    Ok(own.chain(more).collect())
+}
+
+/// `prompt_logprobs` are part of whole replies only.
+pub(crate) fn refuse_streamed(prompt_logprobs: Option<usize>, streaming: Option<Streaming>) -> Result<()> {
+    match (prompt_logprobs, streaming) {
+        (Some(_), Some(_)) => {
+            Err(ApiError::bad("prompt_logprobs", "prompt_logprobs: cannot be combined with stream"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Streaming {
+    /// The usage in a chunk with a piece of text: absent, null or set.
+    pub(crate) fn usage_of_piece(self, usage: Usage) -> Option<Option<Usage>> {
+        self.usage.then(|| self.usage_always.then_some(usage))
+    }
+
+    /// None if the reply is not streamed.
+    pub(crate) fn take(params: &mut Params) -> Result<Option<Streaming>> {
+        let stream = params.bool("stream")?.unwrap_or(false);
+        let Some(mut options) = params.object("stream_options")? else {
+            return Ok(stream.then(Streaming::default));
+        };
+        let usage_always = options.bool("continuous_usage_stats")?.unwrap_or(false);
+        let usage = options.bool("include_usage")?.unwrap_or(false);
+        options.finish(Object::StreamOptions, &[])?;
+        Ok(stream.then_some(Streaming { usage, usage_always: usage && usage_always }))
+    }
+}

@@ -1,0 +1,13 @@
+//! Each API, and what its requests ask for: text, tools, prompts, vectors, scores.
+
+pub(crate) mod chat;
+mod cohere;
+mod completions;
+mod infill;
+mod messages;
+mod ollama;
+mod prompts;
+mod reranking;
+mod responses;
+mod styles;
+mod tools;
