@@ -3,11 +3,11 @@
 pub(crate) mod choice_streams;
 pub(crate) mod delta;
 pub(crate) mod scoring;
+pub(crate) mod usage;
 
 use std::pin::Pin;
 use std::time::Instant;
 
-use serde::Serialize;
 use tern::engine::{Event, Request};
 use tern::{AnswerReader, Reading};
 use tokio::time::sleep_until;
@@ -15,6 +15,7 @@ use tokio::time::sleep_until;
 use self::choice_streams::ChoiceStreams;
 use self::delta::{Delta, Report};
 use self::scoring::{PromptScores, Scoring};
+use self::usage::{CompletionDetails, PromptDetails, Usage};
 use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
 use crate::metrics::Finished;
@@ -46,28 +47,6 @@ pub(crate) struct Job {
     pub(crate) scored: Vec<usize>,
     /// The client's user.
     pub(crate) user: Option<String>,
-}
-
-/// Tokens of a request, in OpenAI's shape.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Usage {
-    pub(crate) prompt_tokens: usize,
-    pub(crate) completion_tokens: usize,
-    pub(crate) total_tokens: usize,
-    pub(crate) prompt_tokens_details: PromptDetails,
-    pub(crate) completion_tokens_details: CompletionDetails,
-}
-
-/// Details of the prompt's tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct PromptDetails {
-    pub(crate) cached_tokens: usize,
-}
-
-/// Details of the generated tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct CompletionDetails {
-    pub(crate) reasoning_tokens: usize,
 }
 
 /// A running job. Dropping it cancels the choices that have not ended.

@@ -7,8 +7,8 @@ use tern::engine::Sampling;
 use tern::{AdapterScales, TokenRules};
 
 use crate::Config;
-use crate::generation::Usage;
 use crate::generation::scoring::Scoring;
+use crate::generation::usage::Usage;
 use crate::http::error::{ApiError, Result};
 use crate::ids::random;
 use crate::models::model::ServedModel;

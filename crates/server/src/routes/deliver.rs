@@ -10,7 +10,8 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::generation::delta::Delta;
-use crate::generation::{Job, RequestScope, Started, Usage};
+use crate::generation::usage::Usage;
+use crate::generation::{Job, RequestScope, Started};
 use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
 use crate::http::frames::{Frames, Framing};

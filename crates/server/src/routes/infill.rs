@@ -5,8 +5,8 @@ use serde_json::json;
 use tern::text::Part;
 
 use super::deliver::{Prepared, Shape};
-use crate::generation::Usage;
 use crate::generation::delta::Delta;
+use crate::generation::usage::Usage;
 use crate::http::error::Result;
 use crate::http::frames::Frames;
 use crate::request::encode::Encoder;

@@ -6,8 +6,8 @@ use tern::text::Part;
 
 use super::super::deliver::Shape;
 use super::super::reply_header::{ReplyHeader, ReplyId};
-use crate::generation::Usage;
 use crate::generation::delta::{Delta, TokenLogprob};
+use crate::generation::usage::Usage;
 use crate::http::frames::Frames;
 use crate::request::json::decimal;
 use crate::request::options::Streaming;

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tern::text::Part;
 
 use super::super::deliver::Shape;
-use crate::generation::Usage;
 use crate::generation::delta::Delta;
+use crate::generation::usage::Usage;
 use crate::http::error::ApiError;
 use crate::http::error_shape::ErrorShape;
 use crate::http::frames::Frames;

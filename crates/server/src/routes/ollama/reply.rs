@@ -8,8 +8,8 @@ use tern::text::Part;
 
 use super::super::deliver::Shape;
 use crate::clock::rfc3339;
-use crate::generation::Usage;
 use crate::generation::delta::{Delta, TokenLogprob};
+use crate::generation::usage::Usage;
 use crate::http::error::ApiError;
 use crate::http::error_shape::ErrorShape;
 use crate::http::frames::{Frames, Framing};

@@ -8,8 +8,8 @@ use tern::text::Part;
 
 use super::super::deliver::Shape;
 use super::input::encoded;
-use crate::generation::Usage;
 use crate::generation::delta::{Delta, Logprob, TokenLogprob};
+use crate::generation::usage::Usage;
 use crate::http::error::ApiError;
 use crate::http::frames::Frames;
 use crate::ids;
