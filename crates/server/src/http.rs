@@ -11,4 +11,5 @@ pub(crate) mod error;
 pub(crate) mod error_shape;
 pub(crate) mod frames;
 pub(crate) mod hosts;
+pub(crate) mod request_log;
 pub(crate) mod response_stream;

@@ -2,9 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -17,40 +16,11 @@ use tracing::{Instrument, Level, Span};
 
 use crate::http::auth;
 use crate::http::error::ApiError;
+use crate::http::request_log::RequestLog;
 use crate::ids;
 use crate::state::App;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// What a route reports about its request. Clones share their fields.
-#[derive(Clone)]
-pub(crate) struct RequestLog {
-    pub(crate) start: Instant,
-    /// The hash of the client's API key.
-    pub(crate) key: u64,
-    fields: Arc<Mutex<LogFields>>,
-}
-
-/// The fields of a log line that are known so far.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LogFields {
-    pub(crate) prompt_tokens: usize,
-    pub(crate) cached_tokens: usize,
-    pub(crate) generated_tokens: usize,
-    pub(crate) first_token: Option<Duration>,
-    pub(crate) finish: Option<&'static str>,
-    pub(crate) error: Option<String>,
-}
-
-impl RequestLog {
-    pub(crate) fn new(key: u64) -> RequestLog {
-        RequestLog { start: Instant::now(), key, fields: Arc::default() }
-    }
-
-    pub(crate) fn fields(&self) -> MutexGuard<'_, LogFields> {
-        self.fields.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Adds an id, a span and a log to the request, turns a panic into a 500 response, and logs the end.
 pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {

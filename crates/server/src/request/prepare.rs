@@ -14,9 +14,9 @@ use tokio::time::timeout_at;
 
 use crate::Config;
 use crate::failure::fault;
-use crate::http::access::RequestLog;
 use crate::http::body::read;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::models::model::ServedModel;
 use crate::models::registry::Registry;
 use crate::request::params::{Params, Unparsed};

@@ -11,8 +11,8 @@ use tern::engine::Request;
 
 use super::embeddings::{in_base64, shorten, text_requests, vectors};
 use crate::Config;
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::ids;
 use crate::request::encode::Encoder;
 use crate::request::ignored::Object;

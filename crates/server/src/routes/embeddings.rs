@@ -14,8 +14,8 @@ use tern::{Pooling, Reranker};
 use super::results::results;
 
 use crate::Config;
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::models::model::ServedModel;
 use crate::request::adapters;
 use crate::request::clients;

@@ -13,8 +13,8 @@ use axum::response::Response;
 use serde_json::json;
 
 use super::deliver::Prepared;
-use crate::http::access::RequestLog;
 use crate::http::error::Result;
+use crate::http::request_log::RequestLog;
 use crate::request::encode::Encoder;
 use crate::request::prepare::Preparation;
 use crate::state::App;

@@ -10,8 +10,8 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::json;
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::models::library::LibraryModel;
 use crate::models::model::ServedModel;
 use crate::models::registry::{Phase, Registry, unknown_model};

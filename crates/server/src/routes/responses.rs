@@ -15,8 +15,8 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::deliver::Prepared;
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::request::encode::Encoder;
 use crate::request::prepare::Preparation;
 use crate::response_store::StoredResponse;

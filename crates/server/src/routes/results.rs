@@ -3,8 +3,8 @@
 use tern::engine::{Event, Request};
 
 use crate::generation::choice_streams::ChoiceStreams;
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::models::model::ServedModel;
 use crate::request::clients;
 use crate::state::{App, Stop};

@@ -9,8 +9,8 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::scoring::{Reading, Scoring, texts};
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::ids;
 use crate::request::encode::Encoder;
 use crate::request::ignored::Object;

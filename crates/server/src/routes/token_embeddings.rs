@@ -13,8 +13,8 @@ use tern::{Pooling, normalized};
 use super::embeddings::{check_vectors, inputs};
 use super::results::results;
 
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::request::encode::Encoder;
 use crate::request::ignored::Object;
 use crate::request::options::unparsed;

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::http::access::RequestLog;
 use crate::http::error::{ApiError, Result};
+use crate::http::request_log::RequestLog;
 use crate::request::encode::Encoder;
 use crate::request::ignored::Object;
 use crate::request::options::unparsed;
