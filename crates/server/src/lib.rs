@@ -26,9 +26,8 @@ mod state;
 pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
 pub use models::library::{Library, LibraryModel};
-pub use models::model::ServedModel;
+pub use models::model::{DefaultAdapters, ServedModel};
 pub use models::registry::KeepModels;
-pub use request::adapters::DefaultAdapters;
 pub use server::Server;
 pub use state::Loader;
 

@@ -1,8 +1,8 @@
 //! The served model and its names.
 
-use tern::{AdapterScales, Model, Sampling};
+use std::sync::{Mutex, PoisonError};
 
-use crate::request::adapters::DefaultAdapters;
+use tern::{AdapterScales, Model, Sampling};
 
 /// A loaded model with its names and default sampling parameters.
 pub struct ServedModel {
@@ -43,5 +43,20 @@ impl ServedModel {
 
     pub(crate) fn id(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
+    }
+}
+
+/// The adapters of requests that choose none: no adapter, until `POST /lora-adapters` sets their scales.
+#[derive(Debug, Default)]
+pub struct DefaultAdapters(Mutex<AdapterScales>);
+
+impl DefaultAdapters {
+    /// The scales that are set.
+    pub(crate) fn scales(&self) -> AdapterScales {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set(&self, scales: AdapterScales) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = scales;
     }
 }

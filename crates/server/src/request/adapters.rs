@@ -1,7 +1,5 @@
 //! The adapters (LoRA) of a request: by the name that it has instead of the model's, by `lora`, or those of all requests.
 
-use std::sync::{Mutex, PoisonError};
-
 use axum::http::StatusCode;
 use serde_json::Value;
 use tern::AdapterScales;
@@ -16,21 +14,6 @@ const MAX_SCALE: f64 = 1000.0;
 
 const EXPECTED: &str = "the name of an adapter, or an array of {\"id\": NUMBER, \"scale\": NUMBER}";
 const LIST: &str = "an array of {\"id\": NUMBER, \"scale\": NUMBER}";
-
-/// The adapters of requests that choose none: no adapter, until `POST /lora-adapters` sets their scales.
-#[derive(Debug, Default)]
-pub struct DefaultAdapters(Mutex<AdapterScales>);
-
-impl DefaultAdapters {
-    /// The scales that are set.
-    pub(crate) fn scales(&self) -> AdapterScales {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, scales: AdapterScales) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = scales;
-    }
-}
 
 /// Sets the adapters of requests that choose none to those of a body, `[{"id": 0, "scale": 0.5}]`; the others get the scale 0.
 pub(crate) fn set_defaults(body: &[u8], served: &ServedModel) -> Result<()> {
