@@ -148,6 +148,14 @@ pub(crate) fn size_and_depth(value: &Value) -> (usize, usize) {
     (count.0, depth(value))
 }
 
+/// An integer, also if written as `5.0`.
+pub(crate) fn integer(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| {
+        let float = value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15)?;
+        Some(float as i64)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,7 +15,8 @@ use crate::models::model::ServedModel;
 use crate::request::adapters;
 use crate::request::clients;
 use crate::request::ignored::Object;
-use crate::request::params::{Params, Unparsed, integer, tokens};
+use crate::request::json::integer;
+use crate::request::params::{Params, Unparsed, tokens};
 use crate::request::samplers;
 
 /// How the bodies of requests are parsed.

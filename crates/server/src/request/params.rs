@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::config::UnknownParameters;
 use crate::http::error::{ApiError, Result};
 use crate::request::ignored::Object;
-use crate::request::json::{JsonError, MAX_VALUES, Values};
+use crate::request::json::{JsonError, MAX_VALUES, Values, integer};
 use crate::request::text_lists::{Listed, Lister};
 
 /// An object whose members must each be taken, ignored or refused. `null` counts as absent.
@@ -262,14 +262,6 @@ pub(crate) fn json_error(error: JsonError, name: &str) -> ApiError {
         JsonError::TooMany => ApiError::bad(name, format!("{name}: more than {MAX_VALUES} JSON values")),
         JsonError::Syntax(error) => ApiError::bad(name, format!("{name}: not valid JSON: {error}")),
     }
-}
-
-/// An integer, also if written as `5.0`.
-pub(crate) fn integer(value: &Value) -> Option<i64> {
-    value.as_i64().or_else(|| {
-        let float = value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15)?;
-        Some(float as i64)
-    })
 }
 
 /// Token ids.

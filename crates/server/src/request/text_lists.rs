@@ -6,8 +6,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::http::error::{ApiError, Result, describe};
-use crate::request::json::Values;
-use crate::request::params::integer;
+use crate::request::json::{Values, integer};
 
 /// A text, as a string or as token ids.
 #[derive(Debug, PartialEq)]

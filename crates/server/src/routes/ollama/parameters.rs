@@ -10,8 +10,9 @@ use crate::http::error::{ApiError, Result};
 use crate::models::model::ServedModel;
 use crate::request::constraint::RequestedGrammar;
 use crate::request::ignored::Object;
+use crate::request::json::integer;
 use crate::request::options::Options;
-use crate::request::params::{Params, integer};
+use crate::request::params::Params;
 
 /// Options that are not supported, and why.
 const REFUSED: &[(&str, &str)] =
