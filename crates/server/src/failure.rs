@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use tern::engine::{EngineError, Handle, InFlight};
 
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, engine_code};
 
 /// A step counts as stuck only after this multiple of its expected duration.
 const STALL_FACTOR: u32 = 10;
@@ -28,15 +28,6 @@ impl From<&ServeError> for ApiError {
             ServeError::Engine(why) => engine_code(why),
         };
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).code(code)
-    }
-}
-
-/// The `code` of an engine error.
-pub(crate) fn engine_code(error: &EngineError) -> &'static str {
-    match error {
-        EngineError::DeviceLost(_) => "device_lost",
-        EngineError::Broken(_) | EngineError::Panicked(_) | EngineError::Stopped => "engine_stopped",
-        _ => "engine_error",
     }
 }
 

@@ -6,8 +6,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tern::engine::{EngineError, Fault};
 
-use crate::failure::engine_code;
-
 /// An error response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
@@ -130,6 +128,15 @@ impl From<EngineError> for ApiError {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code(engine_code(&error))
             }
         }
+    }
+}
+
+/// The `code` of an engine error.
+pub(crate) fn engine_code(error: &EngineError) -> &'static str {
+    match error {
+        EngineError::DeviceLost(_) => "device_lost",
+        EngineError::Broken(_) | EngineError::Panicked(_) | EngineError::Stopped => "engine_stopped",
+        _ => "engine_error",
     }
 }
 
