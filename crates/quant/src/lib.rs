@@ -5,58 +5,25 @@
 //! the reference and every kernel are derived from it.
 
 mod bits;
-mod codebook;
 mod codes;
 mod decode;
-mod encode;
+mod encoding;
 mod field;
-mod fit;
-mod float;
-mod fp4;
-mod importance;
-mod int4;
-mod iq4;
+mod formats;
 mod lookup;
-mod named;
-mod planes;
-mod q1;
-mod q2;
-mod q2_k;
-mod q3_k;
-mod q4;
-mod q4_k;
-mod q5;
-mod q6_k;
-mod q8;
 mod random;
-mod rounding;
-mod search;
 mod size;
-mod trits;
 
-pub use codebook::{Codebook, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
-pub use codebook::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 pub use codes::{Codes, Unpack, Unpacked};
-pub use encode::EncodeError;
+pub use encoding::{EncodeError, Importance};
 pub use field::{Field, FieldType};
-pub use float::{BF16, F16, F32};
-pub use fp4::{MXFP4, NVFP4};
-pub use importance::Importance;
-pub use int4::{INT4_32, INT4_128};
-pub use iq4::{IQ4_NL, IQ4_XS};
+pub use formats::{
+    BF16, F16, F32, F64, I2_S, I8, I16, I32, I64, INT4_32, INT4_128, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS,
+    IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4, NVFP4, PQ2_0, PTQ1_0, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0,
+    Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K, TQ1_0, TQ2_0, TQ2_0_G128,
+};
+pub use formats::{Codebook, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 pub use lookup::{ALL, by_id, by_name};
-pub use named::{F64, I8, I16, I32, I64, Q8_1, Q8_K};
-pub use planes::{I2_S, TQ2_0};
-pub use q1::Q1_0;
-pub use q2::{PQ2_0, Q2_0, Q2_0_G128, TQ2_0_G128};
-pub use q2_k::Q2_K;
-pub use q3_k::Q3_K;
-pub use q4::{Q4_0, Q4_1};
-pub use q4_k::{Q4_K, Q5_K};
-pub use q5::{Q5_0, Q5_1};
-pub use q6_k::Q6_K;
-pub use q8::Q8_0;
-pub use trits::{PTQ1_0, TQ1_0};
 
 /// Whose files use a type id: the same id means different bytes in different dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 //! One codec in four layouts: 64 or 128 weights per block, the scale before or after the codes.
 
 use crate::bits::{bytes, f16_at, put_f16, spread_pairs, take_from_each};
-use crate::rounding::{farthest, inverse, truncate};
+use crate::encoding::rounding::{farthest, inverse, truncate};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpack, Unpacked};
 
 const fn quant(name: &'static str, id: u32, dialect: Dialect, block_len: usize, layout: Layout) -> Quant {

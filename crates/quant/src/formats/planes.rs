@@ -1,7 +1,7 @@
 //! Two-bit codes in planes: a byte holds weights that are 32 apart.
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
-use crate::rounding::{farthest, inverse, nearest};
+use crate::encoding::rounding::{farthest, inverse, nearest};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (code - 1)`, code 3 being `+2d`; two halves of 128 weights, the first plane in the lowest bits.

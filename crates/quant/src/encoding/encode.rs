@@ -1,7 +1,7 @@
 //! Weights to blocks, for formats that Tern can write.
 
-use crate::importance::squares;
-use crate::rounding::farthest;
+use crate::encoding::importance::squares;
+use crate::encoding::rounding::farthest;
 use crate::{Encode, Importance, Quant};
 
 /// Why weights were not encoded.

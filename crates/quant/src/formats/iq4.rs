@@ -1,9 +1,9 @@
 //! IQ4_NL and IQ4_XS: four-bit indices into a table whose steps grow away from zero.
 
 use crate::bits::{bytes, f16_at, pack_nibbles, put_f16, sized};
-use crate::importance::squares;
-use crate::rounding::{farthest, inverse};
-use crate::search::{Block, Lanes, farthest_of_groups, lanes, nearest_even};
+use crate::encoding::importance::squares;
+use crate::encoding::rounding::{farthest, inverse};
+use crate::encoding::search::{Block, Lanes, farthest_of_groups, lanes, nearest_even};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * TABLE[nibble]`, nibbles as in Q4_0. Encodes as ggml does.

@@ -1,8 +1,8 @@
 //! Q2_K: 256 two-bit weights in 16 groups, each with a four-bit scale and a four-bit minimum.
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized};
-use crate::fit::{AffineBlock, AffineRules};
-use crate::search::Steps;
+use crate::encoding::fit::{AffineBlock, AffineRules};
+use crate::encoding::search::Steps;
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, Quant, Unpacked};
 
 /// `w = d * scale * code - dmin * min`; a scale is the low nibble of a byte, its minimum the high one. Codes

@@ -4,7 +4,7 @@
 //! below 243 and scaled to 256. Each multiplication by 3 moves the next digit out of the top of the byte.
 
 use crate::bits::{bytes, f16_at, put_f16};
-use crate::rounding::{farthest, inverse, nearest};
+use crate::encoding::rounding::{farthest, inverse, nearest};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (digit - 1)`; 32 bytes of five digits, 16 of five, 4 of four, then the scale. Encodes as ggml

@@ -1,8 +1,8 @@
 //! Q4_K and Q5_K: 256 weights in 8 groups, each with a six-bit scale and a six-bit minimum.
 
 use crate::bits::{bytes, f16_at, nibbles, pack_nibbles, put_f16, sized};
-use crate::fit::{AffineBlock, AffineRules};
-use crate::search::Steps;
+use crate::encoding::fit::{AffineBlock, AffineRules};
+use crate::encoding::search::Steps;
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, Quant, Unpacked};
 
 /// `w = d * scale * nibble - dmin * min`; of each 32 bytes the low nibbles are one group, the high ones the

@@ -1,10 +1,10 @@
-//! Blocks of 256 weights with two levels of scales: scales of groups are searched for ([`search`](crate::search)), rounded under the scales
+//! Blocks of 256 weights with two levels of scales: scales of groups are searched for ([`search`](crate::encoding::search)), rounded under the scales
 //! of the block, and the codes are rounded again under what is left of them.
 
 use crate::MAX_BLOCK;
 use crate::bits::through_f16;
-use crate::importance::{Importance, squares};
-use crate::search::{self, Block, Lanes, Steps, lanes, nearest_even};
+use crate::encoding::importance::{Importance, squares};
+use crate::encoding::search::{self, Block, Lanes, Steps, lanes, nearest_even};
 
 /// The sum of each group, added in order.
 pub(crate) fn sums<const N: usize, const G: usize>(by: &Block<N, G>) -> Lanes<G> {

@@ -1,8 +1,8 @@
 //! Q4_0 and Q4_1: 32 four-bit weights under one scale, without and with a minimum.
 
 use crate::bits::{bytes, f16_at, nibbles, pack_nibbles, put_f16};
-use crate::fit::{weighted_affine, weighted_symmetric};
-use crate::rounding::{extremes, farthest, inverse, truncate};
+use crate::encoding::fit::{weighted_affine, weighted_symmetric};
+use crate::encoding::rounding::{extremes, farthest, inverse, truncate};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (nibble - 8)`; byte `j` holds weights `j` (low) and `j + 16` (high). Encodes as ggml does.

@@ -3,7 +3,7 @@
 //! No GGUF file stores them: they hold the weights of folders without loss.
 
 use crate::bits::{bytes, nibbles, pack_nibbles};
-use crate::rounding::{extremes, inverse};
+use crate::encoding::rounding::{extremes, inverse};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Quant, Unpacked};
 
 /// `w = d * (nibble - zero)` for 32 weights; byte `j` holds weights `j` (low) and `j + 16` (high).

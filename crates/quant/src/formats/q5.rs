@@ -1,8 +1,8 @@
 //! Q5_0 and Q5_1: 32 five-bit weights under one scale, without and with a minimum.
 
 use crate::bits::{bytes, f16_at, pack_nibbles, put_f16, sized, spread_bits, take_from_each};
-use crate::fit::{weighted_affine, weighted_symmetric};
-use crate::rounding::{extremes, farthest, inverse, truncate};
+use crate::encoding::fit::{weighted_affine, weighted_symmetric};
+use crate::encoding::rounding::{extremes, farthest, inverse, truncate};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, Importance, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * (q - 16)`; nibbles as in Q4_0, the fifth bit of weight `j` is bit `j` of `qh`. Encodes as ggml

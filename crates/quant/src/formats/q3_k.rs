@@ -1,10 +1,10 @@
 //! Q3_K: 256 three-bit weights in 16 groups, each with a six-bit scale.
 
 use crate::bits::{bytes, f16_at, pack_planes, planes, put_f16, sized, through_f16};
-use crate::fit::{round_again, sums};
-use crate::importance::squares;
-use crate::rounding::farthest;
-use crate::search::{self, Block, in_order, lanes, nearest_even};
+use crate::encoding::fit::{round_again, sums};
+use crate::encoding::importance::squares;
+use crate::encoding::rounding::farthest;
+use crate::encoding::search::{self, Block, in_order, lanes, nearest_even};
 use crate::{
     Codec, Codes, Dialect, Encode, Field, FieldType, Importance, MAX_BLOCK, NO_OFFSET, Quant, Unpacked,
 };

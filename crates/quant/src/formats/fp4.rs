@@ -1,7 +1,7 @@
 //! MXFP4 and NVFP4: four-bit floats under a power of two, or under an eight-bit float.
 
 use crate::bits::{bytes, sized};
-use crate::rounding::farthest;
+use crate::encoding::rounding::farthest;
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = 2^(e - 128) * code`; byte `j` holds weights `j` (low nibble) and `j + 16` (high nibble).

@@ -1,7 +1,7 @@
 //! Q8_0: 32 signed bytes under one scale.
 
 use crate::bits::{bytes, f16_at, put_f16, sized};
-use crate::rounding::{farthest, inverse, truncate};
+use crate::encoding::rounding::{farthest, inverse, truncate};
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
 /// `w = d * byte`. Encodes as ggml does.

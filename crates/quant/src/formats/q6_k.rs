@@ -1,9 +1,9 @@
 //! Q6_K: 256 six-bit weights in 16 groups, each with a signed byte for a scale.
 
 use crate::bits::{bytes, f16_at, put_f16, sized, through_f16};
-use crate::fit::round_again;
-use crate::rounding::farthest;
-use crate::search::{self, Block, ZERO, in_order, lanes, nearest_even};
+use crate::encoding::fit::round_again;
+use crate::encoding::rounding::farthest;
+use crate::encoding::search::{self, Block, ZERO, in_order, lanes, nearest_even};
 use crate::{
     Codec, Codes, Dialect, Encode, Field, FieldType, Importance, MAX_BLOCK, NO_OFFSET, Quant, Unpacked,
 };
