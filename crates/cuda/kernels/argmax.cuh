@@ -1,5 +1,5 @@
 // The best token of each row, the lowest id among equals, or -1 if a logit is not finite: nothing is above INFINITY with id
-// -1. Equals greedy sampling of graph/sample.rs. Each block searches a share of the row; then the shares are combined.
+// -1. Equals greedy sampling of graph/sampling/sample.rs. Each block searches a share of the row; then the shares are combined.
 
 struct Best { float value; int place; };
 

@@ -1,4 +1,4 @@
-// Sampling: the same numbers as graph/sample.rs in every step, so that a row gives the same token.
+// Sampling: the same numbers as graph/sampling/sample.rs in every step, so that a row gives the same token.
 //
 // The slow equivalent for one row:
 //     a NaN or an infinity among the logits: no token                                      sample_best
@@ -28,7 +28,7 @@ DEVICE float ranked(u64 rank) {
     return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
 }
 
-// `weight` of graph/sample/choice.rs: each operation is rounded separately.
+// `weight` of graph/sampling/choice.rs: each operation is rounded separately.
 DEVICE u32 weight_of(float d) {
     d = d > -25.f ? d : -25.f;
     float shifted = __fadd_rn(__fmul_rn(d, 1.44269504f), 12582912.f);

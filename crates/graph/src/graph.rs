@@ -1,11 +1,28 @@
 //! A model as a list of ops, with checked shapes and a printable form.
 
+mod adapters;
+mod linear_inputs;
+mod plan;
+mod print;
+mod recurrent;
+mod role;
+mod rotation;
+
 use std::collections::HashMap;
 
 use crate::op::{
     Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Val, WeightId,
 };
-use crate::{Basis, KvLayer, Roles, Rotation, StateLayer};
+use crate::{KvLayer, StateLayer};
+
+pub use adapters::{AdaptedLinear, AdapterScales, AdapterSet};
+pub use linear_inputs::{LinearInput, LinearInputs};
+pub use plan::{Plan, Work};
+pub use recurrent::{
+    DeltaRule, DeltaWeights, KeyHeads, MAX_TAPS, ScanWeights, SelectiveScan, sigmoid, softplus,
+};
+pub use role::{Role, Roles};
+pub use rotation::{Basis, HeadOrder, Rotation};
 
 /// A weight that the graph reads: its name in the checkpoint and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,11 +11,9 @@
 //! `ceil(top_p * total)`. With everything kept in the order of the ids, the token is the one where the running sum
 //! passes `floor(draw * total)`.
 
-mod choice;
-mod filters;
-
 use std::sync::Arc;
 
+use super::{choice, filters};
 use crate::{Mask, Sampling, Seen};
 
 /// How one token is chosen: the parameters of its request, and what changes from token to token.
