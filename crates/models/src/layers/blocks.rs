@@ -2,91 +2,10 @@
 
 use tern_graph::{Activation, Attention, RopeStyle, Temperature, Val};
 
+use super::attention_style::{AttentionStyle, HeadShape, QkNorm};
 use super::experts::ExpertStyle;
-use super::latent::Latent;
 use super::pooling::Pooling;
 use crate::{Build, Config, ModelError};
-
-/// How queries and keys are normalised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QkNorm {
-    /// Not at all.
-    None,
-    /// Each head, before it is rotated.
-    Heads,
-    /// Each head, after it is rotated.
-    RotatedHeads,
-    /// All heads together, before they are rotated.
-    Rows,
-}
-
-/// What differs between the attentions of decoders.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionStyle {
-    /// How heads are rotated.
-    pub(crate) rope: RopeStyle,
-    /// The rotary table of this layer; `None` if heads are not rotated.
-    pub(crate) table: Option<usize>,
-    /// How queries and keys are normalised.
-    pub(crate) qk_norm: QkNorm,
-    /// Factor on the scores.
-    pub(crate) scale: f32,
-    /// A query sees no keys after it.
-    pub(crate) causal: bool,
-    /// Keys visible to a query, itself included.
-    pub(crate) window: Option<usize>,
-    /// How scores grow with the position.
-    pub(crate) temperature: Option<Temperature>,
-    /// Each head has a sink.
-    pub(crate) sinks: bool,
-    /// A norm of the result of all heads.
-    pub(crate) sub_norm: Option<&'static str>,
-    /// Keys and values are latent.
-    pub(crate) latent: Option<Latent>,
-    /// The heads of this layer, if layers differ.
-    pub(crate) shape: Option<HeadShape>,
-    /// Values are normalised, without weights; a layer without a matrix of values has its keys, before their norm.
-    pub(crate) norms_values: bool,
-    /// The KV layer of an earlier layer, if this one has no keys and values.
-    pub(crate) kv_of: Option<usize>,
-    /// Each head of queries is followed by a gate of the head's result.
-    pub(crate) gated: bool,
-}
-
-/// The heads of a layer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HeadShape {
-    /// Query heads.
-    pub(crate) heads: usize,
-    /// Key and value heads.
-    pub(crate) kv_heads: usize,
-    /// Columns of a query or key head.
-    pub(crate) head_dim: usize,
-    /// Columns of a value head.
-    pub(crate) v_dim: usize,
-}
-
-impl AttentionStyle {
-    /// Full attention.
-    pub(crate) fn full(rope: RopeStyle, table: usize, qk_norm: QkNorm, scale: f32) -> AttentionStyle {
-        AttentionStyle {
-            rope,
-            table: Some(table),
-            qk_norm,
-            scale,
-            causal: true,
-            window: None,
-            temperature: None,
-            sinks: false,
-            sub_norm: None,
-            latent: None,
-            shape: None,
-            norms_values: false,
-            kv_of: None,
-            gated: false,
-        }
-    }
-}
 
 impl Build<'_> {
     /// The style of a decoder whose layers are all alike, with full attention.

@@ -2,21 +2,8 @@
 
 use tern_graph::{Attention, Val};
 
-use super::blocks::AttentionStyle;
+use super::attention_style::{AttentionStyle, Latent};
 use crate::{Build, ModelError};
-
-/// Sizes of latent attention.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Latent {
-    /// Columns of the row that keys and values share.
-    pub(crate) rank: usize,
-    /// Columns of a query head that are not rotated, before the rotated ones.
-    pub(crate) plain: usize,
-    /// Columns of a value head.
-    pub(crate) v_dim: usize,
-    /// Columns between the two matrices of queries, if there are two.
-    pub(crate) q_rank: Option<usize>,
-}
 
 impl Build<'_> {
     /// Queries are multiplied with the matrix of keys, and results with that of values, so that the row of a token is a
