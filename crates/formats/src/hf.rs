@@ -12,6 +12,7 @@ mod import;
 mod matrix;
 mod peft;
 mod quantized;
+mod renaming;
 mod rope;
 mod sentence;
 mod shards;

@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::config::Config;
 use super::families;
 use super::family::Fix;
-use super::import::{LANGUAGE, Target, layer_of, paired_rows};
+use super::import::{LANGUAGE, layer_of};
 use super::matrix::Matrix;
+use super::renaming::{Target, paired_rows};
 use crate::adapter::{LowRank, whole, wrong};
 use crate::{Access, Adapter, FormatError, Metadata, safetensors, shown};
 
