@@ -1,6 +1,7 @@
 //! Every architecture that folders may have, by the names in their `config.json`.
 
 mod dense;
+mod encoder_parts;
 mod encoders;
 mod experts;
 mod gemma;

@@ -2,7 +2,7 @@
 
 use super::super::family::{Family, rule};
 use super::super::import::Import;
-use super::encoders::{BERT_TENSORS, EPS, FUSED_TENSORS};
+use super::encoder_parts::{BERT_TENSORS, EPS, FUSED_TENSORS};
 use crate::FormatError;
 
 pub(crate) static JINA_BERT: Family = Family {

@@ -3,7 +3,7 @@
 use super::super::family::Kind::{OptionalFloat, OptionalUint};
 use super::super::family::{Family, key, rule};
 use super::super::import::Import;
-use super::encoders::{EPS, FUSED_TENSORS};
+use super::encoder_parts::{EPS, FUSED_TENSORS};
 use crate::{FormatError, Value};
 
 pub(crate) static NOMIC_BERT: Family = Family {
