@@ -1,0 +1,160 @@
+//! From a name to an opened model, and from there to a device, with progress.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use tern_engine::{Capacity, GraphRunner, Pooling, RunnerConfig, WholeRows};
+use tern_formats::{Checkpoint, FormatError, Value};
+use tern_graph::Backend;
+use tern_hub::Source;
+use tern_models::{Model as Architecture, Shape, Synth};
+use tern_quant::Quant;
+
+use crate::opened::OpenedModel;
+use crate::progress::{Downloads, Progress, Work};
+use crate::{Error, LoadOptions, OpenedAdapters, environment};
+
+/// Our own native 1-bit model, inside the library, so that the first try needs no download.
+pub static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
+
+/// Opens the file of a model, which is fetched first if it has a name and is missing.
+pub fn open_checkpoint(
+    name: &str,
+    options: &LoadOptions,
+    progress: &dyn Progress,
+) -> Result<Checkpoint, Error> {
+    open_by(name, options, progress, |path| Checkpoint::open_as(path, options.access))
+}
+
+/// Opens the file of a model to look at it, also if it cannot be run.
+pub fn inspect_checkpoint(name: &str, progress: &dyn Progress) -> Result<Checkpoint, Error> {
+    open_by(name, &LoadOptions::default(), progress, Checkpoint::open)
+}
+
+/// Downloads a model, or checks that the local copy is complete and current.
+pub fn pull(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<Source, Error> {
+    match tern_hub::local(name)? {
+        Some(source) => Ok(source),
+        None => Ok(tern_hub::pull(name, &hub_config(options)?, &Downloads(progress))?),
+    }
+}
+
+/// The options' own settings, or those of the environment.
+fn hub_config(options: &LoadOptions) -> Result<tern_hub::Config, Error> {
+    Ok(options.hub.clone().map_or_else(environment::hub_config, Ok)?)
+}
+
+fn open_by(
+    name: &str,
+    options: &LoadOptions,
+    progress: &dyn Progress,
+    open: impl Fn(&Path) -> Result<Checkpoint, FormatError>,
+) -> Result<Checkpoint, Error> {
+    let source = match tern_hub::local(name)? {
+        Some(source) => source, // needs no cache folder, so no HOME either
+        None => tern_hub::resolve(name, &hub_config(options)?, true, &Downloads(progress))?,
+    };
+    match source {
+        Source::Embedded(_) => Ok(Checkpoint::from_bytes(Bytes::from_static(STORIES))?),
+        Source::Path(path) => Ok(open(&path)?),
+    }
+}
+
+/// The number of a pooling in files.
+fn pooling_type(pooling: Pooling) -> u64 {
+    match pooling {
+        Pooling::Whole(WholeRows::Each) => 0,
+        Pooling::Mean => 1,
+        Pooling::Whole(WholeRows::First) => 2,
+        Pooling::Last | Pooling::Whole(WholeRows::Last) => 3,
+    }
+}
+
+impl OpenedModel {
+    /// Opens a model by name, file, folder or `org/repo[:QUANT]`, and builds its graph.
+    pub fn open(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<OpenedModel, Error> {
+        let checkpoint = open_checkpoint(name, options, progress)?;
+        let trained = Architecture::context_trained(&checkpoint.metadata)?;
+        let requested = options.context.tokens(trained);
+        if requested > trained {
+            return Err(Error::Context { name: name.to_string(), requested, trained });
+        }
+        let mut checkpoint = checkpoint;
+        let (mut model, mut tensors) = Architecture::open(&checkpoint, Some(requested))?;
+        if let (Some(pooling), Some(_)) = (options.pooling, model.vectors) {
+            // the pooling of an encoder is part of its graph
+            let key = format!("{}.pooling_type", model.config.arch);
+            checkpoint.metadata.insert(key, Value::Uint(pooling_type(pooling)));
+            (model, tensors) = Architecture::open(&checkpoint, Some(requested))?;
+        }
+        let (name, metadata) = (name.to_string(), checkpoint.metadata);
+        let LoadOptions { kv_cells, experts, threads, .. } = *options;
+        let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
+    }
+
+    /// A model with random weights in the shape of a known one, such as `bonsai-8b:q1_0`.
+    pub fn synthetic(
+        spec: &str,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<OpenedModel, Error> {
+        let (shape, quant) = Synth::parse(spec)?;
+        Ok(OpenedModel { name: spec.to_string(), ..OpenedModel::random(&shape, quant, options, progress)? })
+    }
+
+    /// A model of any shape and format with random weights.
+    pub fn random(
+        shape: &Shape,
+        quant: &'static Quant,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<OpenedModel, Error> {
+        let mut synth = Synth::new(shape, quant, Some(options.context.tokens(shape.context)))?;
+        let weights = synth.model.graph.weights.clone();
+        let values = |w: &tern_graph::Weight| (w.rows * w.cols) as u64;
+        let _work = Work::begin(progress, "making weights", weights.iter().map(values).sum());
+        let (mut tensors, mut done) = (vec![], 0);
+        for weight in &weights {
+            tensors.push(synth.tensor(weight)?);
+            done += values(weight);
+            progress.at(done);
+        }
+        let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
+        let (metadata, model) = (synth.metadata, synth.model);
+        let LoadOptions { kv_cells, experts, threads, .. } = *options;
+        let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
+    }
+
+    /// Loads the model on a device, or fails if it does not fit. Most programs use [`crate::Model::start`].
+    pub fn runner(
+        self,
+        backend: Box<dyn Backend>,
+        capacity: Capacity,
+        progress: &dyn Progress,
+    ) -> Result<GraphRunner, Error> {
+        let layers = self.host_layers(&*backend, |_| capacity)?;
+        let (info, plan) = (backend.info(), self.memory(&*backend, capacity, layers)?);
+        if plan.total() > info.memory_total {
+            let (name, device, total) = (self.name, info.name, info.memory_total);
+            return Err(Error::Memory { name, plan: plan.into(), device, total });
+        }
+        let backend = self.with_host_layers(backend, layers)?;
+        progress.plan(&self, &plan, &backend.info());
+        let weights = self.weight_bytes();
+        let _work = Work::begin(progress, "loading", weights);
+        let config = RunnerConfig { capacity, kv_cells: self.kv_cells };
+        let stored = |bytes| {
+            progress.at(bytes);
+            if bytes >= weights {
+                progress.continues("preparing kernels"); // a GPU's are compiled for the model the first time
+            }
+        };
+        let mut runner = GraphRunner::new(backend, &self.model.graph, self.tensors, config, stored)?;
+        if !self.adapters.files.is_empty() {
+            runner.add_adapters(&self.model.graph, &self.adapters.set, self.adapters.all())?;
+        }
+        Ok(runner)
+    }
+}
