@@ -1,4 +1,5 @@
-"""Tests `tern serve` on a real model with real clients: curl, the `openai` package, a browser, many clients at once.
+"""Tests `tern serve` on a real model with real clients: curl, the `openai` package, a browser, many clients at once, the same texts
+alone and under load.
 
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
@@ -129,6 +130,8 @@ def main():
                 run("clients", [*command, "--node", clients])
             # the newest version of the package too
             run("responses", [python, HERE / "clients_test.py", "--url", url, "--api-key", KEY, "--only", "responses"])
+        same = [sys.executable, HERE / "same_text_test.py", "--url", url, "--api-key", KEY]
+        run("the same texts", [*same, "--requests", "12", "--streams", "8", "--seconds", str(args.soak / 2)])
         table = subprocess.run([args.tern, "top", url, "--once", "--api-key", KEY], capture_output=True, text=True)
         want("running" in table.stdout, table)
         print(table.stdout)
