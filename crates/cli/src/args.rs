@@ -102,6 +102,9 @@ pub(crate) struct ModelArgs {
     /// Device: cpu, cuda, cuda:N, or auto for the GPU if there is one
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
+    /// Make texts on a GPU independent of other requests, bit for bit, as they always are on the CPU; slower
+    #[arg(long)]
+    pub(crate) reproducible: bool,
     /// Where the experts of a mixture of experts are: device; cpu for host memory, where the CPU computes them while a GPU runs
     /// the rest; cpu:N for those of the first N layers; auto for as few layers in host memory as the GPU requires
     #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]

@@ -16,10 +16,12 @@ use tern::{Device, environment, units};
 use self::threads::in_parallel;
 use self::verdicts::Verdicts;
 use crate::args::DoctorArgs;
-use crate::error::{CliError, CliResult};
+use crate::error::CliResult;
 
 /// Tolerance for devices that store the scales of weights as f16.
 const F16_SCALES: f32 = 5e-4;
+/// The same if weights become halves in steps of all sizes: scales times codes are rounded once more, by up to 2^-11.
+const F16_WEIGHTS: f32 = 1e-3;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
@@ -78,13 +80,17 @@ fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let selected = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
     let mut verdicts = Verdicts::new(out, args.verbose);
     let device = args.model.device;
-    let backend = device.open(args.model.threads)?;
+    let backend = args.model.backend()?;
     writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
     let cells = backend.kv_cells();
     let all = cases::all()?.into_iter().filter(selected).filter(|c| cells.contains(&c.kv_cells));
     let all: Vec<Case> = all.collect();
     let each = |backend: &mut CliResult<Box<dyn Backend>>, case: &Case| {
-        let limit = if device == Device::Cpu { case.tolerance } else { case.tolerance.max(F16_SCALES) };
+        let limit = match device {
+            Device::Cpu => case.tolerance,
+            _ if args.model.reproducible => case.tolerance.max(F16_WEIGHTS),
+            _ => case.tolerance.max(F16_SCALES),
+        };
         let error = match backend {
             Ok(backend) => case.error(&mut **backend).map_err(|e| e.to_string()),
             Err(e) => Err(e.to_string()),
@@ -95,7 +101,7 @@ fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
         };
         (ok, format!("{:60} {result}", case.name))
     };
-    let open = || device.open(args.model.threads).map_err(CliError::from);
+    let open = || args.model.backend();
     in_parallel(&all, workers(device), open, each, |(ok, line)| verdicts.add(ok, format_args!("{line}")))?;
     verdicts.end(format_args!("ops are wrong on {}", args.model.device))
 }

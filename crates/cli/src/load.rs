@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use tern::formats::Access;
 use tern::graph::{Backend, DeviceInfo};
-use tern::{Context, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progress, units};
+use tern::{Context, DeviceOptions, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progress, units};
 
 use crate::args::{KvType, ModelArgs};
 use crate::error::{CliError, CliResult};
@@ -126,6 +126,7 @@ impl ModelArgs {
         LoadOptions {
             device: self.device,
             threads: self.threads,
+            reproducible: self.reproducible,
             experts: self.experts,
             context: match self.context {
                 None => context,
@@ -156,7 +157,11 @@ impl ModelArgs {
 
     /// Opens the requested device.
     pub(crate) fn backend(&self) -> CliResult<Box<dyn Backend>> {
-        Ok(self.device.open(self.threads)?)
+        Ok(self.device.open(self.device_options())?)
+    }
+
+    pub(crate) fn device_options(&self) -> DeviceOptions {
+        DeviceOptions { threads: self.threads, reproducible: self.reproducible }
     }
 
     /// Opens the model, or the one with random weights that `synthetic` names.

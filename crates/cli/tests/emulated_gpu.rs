@@ -24,6 +24,12 @@ fn compare(name: &str, options: &[&str], processors: &str, right: usize) -> std:
     Ok(())
 }
 
+/// With --reproducible, logits also have the same bits for any number of tokens per step.
+#[test]
+fn reproducible_steps_of_all_sizes_have_the_same_bits() {
+    compare("tiny-qwen35:q8_0", &["--models", "--reproducible"], "4", 4).unwrap();
+}
+
 /// The only block has all tiles of every linear: more than it writes at once.
 #[test]
 fn a_gpu_with_one_multiprocessor_runs_recurrent_layers() {

@@ -3,6 +3,10 @@
 // A block has a tile of rows, which are the query heads of one key head for a few tokens of one slice: row r is token r / HEADS
 // and head r % HEADS. Keys and values come tile by tile into shared memory. Scores are q K^T and sums p V on the matrix unit.
 // The host plans which tokens and keys a block takes (src/launch/attention_plan.rs).
+//
+// REPRODUCIBLE: no bit of a row depends on how its keys are shared. They are divided into segments at multiples of ATTEND_SEGMENT; a warp
+// computes a segment from its first key on, 16 keys at a time, and the results of segments are added in their order, whichever warps and
+// blocks have computed them.
 
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -42,7 +46,7 @@ struct PagedAttention {
     static constexpr int V_PARTS = VALUES / V; // blocks that share a value head
     static constexpr int CELL_BYTES = CELL == HALF_CELLS ? 2 : 1, STEPS = D / 16, KEY_TILES = KEYS / 8, V_TILES = V / 8;
     static constexpr int UNIT = PAGE_LEN % KEYS == 0 ? KEYS : PAGE_LEN % 32 == 0 ? 32 : 16, UNITS = KEYS / UNIT; // keys of one page
-    static constexpr bool Q_STAYS = ROW_TILES * (STEPS * 4 + V / 2 + KEYS / 2) <= 210; // in registers
+    static constexpr bool Q_STAYS = ROW_TILES * (STEPS * 4 + V / 2 + KEYS / 2) <= (REPRODUCIBLE ? 170 : 210); // in registers
     static constexpr int BLOCKS = ROW_TILES == 1 && D <= 128 && V <= 128 && KEYS <= 32 ? 3 : 2; // of a processor, for their registers
     static_assert(D % 16 == 0 && V % 16 == 0 && PAGE_LEN % 16 == 0 && 64 % KEYS == 0, "fragments and pages are whole");
     static_assert(V_PARTS * V == VALUES && (V_PARTS == 1 || V % 128 == 0), "parts of a value head are whole chunks of x");
@@ -50,20 +54,26 @@ struct PagedAttention {
 
     // Sums are rescaled if a score exceeds the row's base by more than this power of two: p is a half.
     static constexpr float RAISE = CELL == HALF_CELLS ? 8 : 0;
+    static constexpr int RAISED_KEYS = REPRODUCIBLE ? 16 : KEYS; // whose scores are compared with the base together
+    static constexpr int SEGMENT_TILES = ATTEND_SEGMENT / KEYS;
+    static_assert(ATTEND_SEGMENT % KEYS == 0, "a segment has whole tiles");
     // On the scales of keys and values; small scales times p would be subnormal halves.
     static constexpr float KEY_FACTOR = CELL == FP8_CELLS ? 256 : 1, VALUE_FACTOR = CELL == FP8_CELLS ? 256 : 64;
     static constexpr float SUM_FACTOR = CELL == INT8_CELLS ? 1.f / VALUE_FACTOR : 1;
 
-    // Shared memory: q, and stages of each group of warps; then sums of each group, in the same place; then the rest.
+    // Shared memory: q, and stages of each group of warps; then sums of each group, in the same place; then the rest. REPRODUCIBLE: the sums of all
+    // segments so far behind the stages.
     using QRows = Rows<D * 2>;
     using KeyRows = Rows<D * CELL_BYTES>;
     using ValueRows = Rows<V * CELL_BYTES>;
     static constexpr int VALUES_AT = KEYS * KeyRows::STRIDE, SCALES_AT = VALUES_AT + KEYS * ValueRows::STRIDE;
     static constexpr int STAGE = SCALES_AT + (CELL == HALF_CELLS ? 0 : 2 * KEYS * 4);
     static constexpr int Q_BYTES = ROWS * QRows::STRIDE, PIPELINE = Q_BYTES + KEY_WARPS * STAGES * STAGE;
-    static constexpr int SUM_STRIDE = V + 8, SUMS = KEY_WARPS * ROWS * SUM_STRIDE * 4; // rows begin in different banks
-    static constexpr int TOPS_AT = PIPELINE > SUMS ? PIPELINE : SUMS;
-    static constexpr int FACTORS_AT = TOPS_AT + KEY_WARPS * ROWS * 8, LAST_AT = FACTORS_AT + ROWS * 4, SHARED = LAST_AT + 16;
+    static constexpr int SUM_GROUPS = REPRODUCIBLE ? 1 : KEY_WARPS;
+    static constexpr int SUM_STRIDE = V + 8, SUMS = SUM_GROUPS * ROWS * SUM_STRIDE * 4; // rows begin in different banks
+    static constexpr int SUMS_AT = REPRODUCIBLE ? PIPELINE : 0;
+    static constexpr int TOPS_AT = PIPELINE > SUMS_AT + SUMS ? PIPELINE : SUMS_AT + SUMS;
+    static constexpr int FACTORS_AT = TOPS_AT + SUM_GROUPS * ROWS * 8, LAST_AT = FACTORS_AT + ROWS * 4, SHARED = LAST_AT + 16;
 
     static constexpr int PARTIAL = ROWS * (V + 2); // floats of a split: sums [row][V], then largest score and weight [row]
 
@@ -108,13 +118,25 @@ struct PagedAttention {
     // Tiles of keys and values of a group of warps, on their way to shared memory.
     struct Tiles {
         u8* stages;
-        int first, count, unit_end; // first key, tiles, the last unit of keys
+        int first, count, unit_end; // first key, tiles, the last unit of keys; REPRODUCIBLE: the first key of the first segment, and with the tiles before `begin`
         u32 next[UNITS];            // pages of the tile to fetch next
 
         DEVICE Tiles(const Block& b, u8* at, int group) : stages(at), first(b.begin + group * KEYS) {
             count = max((b.end - first + KEY_WARPS * KEYS - 1) / (KEY_WARPS * KEYS), 0), unit_end = (b.end - 1) / UNIT * UNIT;
+            if constexpr (REPRODUCIBLE) {
+                first = (b.begin / ATTEND_SEGMENT + group) * ATTEND_SEGMENT;
+                int last = b.end - 1 - first; // of the last key; the segments before it, and the tiles in its own
+                int round = last < 0 ? -1 : last / (KEY_WARPS * ATTEND_SEGMENT), rest = last - round * (KEY_WARPS * ATTEND_SEGMENT);
+                count = round * SEGMENT_TILES + min(rest / KEYS + 1, SEGMENT_TILES);
+                if (last < 0) count = 0;
+            }
         }
-        DEVICE int key(int i) const { return first + i * KEY_WARPS * KEYS; }
+        DEVICE int key(int i) const {
+            if constexpr (REPRODUCIBLE) return first + i / SEGMENT_TILES * (KEY_WARPS * ATTEND_SEGMENT) + i % SEGMENT_TILES * KEYS;
+            return first + i * KEY_WARPS * KEYS;
+        }
+        // The first tile that a row may see.
+        DEVICE int first_tile(const Block& b) const { return REPRODUCIBLE ? max(b.begin - first, 0) / KEYS : 0; }
         DEVICE const u8* stage(int i) const { return stages + i % STAGES * STAGE; }
         DEVICE int unit(int i, int u) const { return min(key(i) + u * UNIT, unit_end); } // a masked one is another that exists
 
@@ -227,11 +249,11 @@ struct PagedAttention {
             }
         }
 
-        // sum += p V. Bytes: a word has two columns of two keys, so that tile n of a pair has columns 2g + n.
-        DEVICE void add_values(const u32 (&p)[ROW_TILES][KEYS / 16][4], u32 values_at, int lane) {
+        // sum += p V, of some keys. Bytes: a word has two columns of two keys, so that tile n of a pair has columns 2g + n.
+        DEVICE void add_values(const u32 (&p)[ROW_TILES][RAISED_KEYS / 16][4], u32 values_at, int lane) {
             values_at += ValueRows::at(lane % 16, lane / 16);
 #pragma unroll
-            for (int k = 0; k < KEYS / 16; k++) {
+            for (int k = 0; k < RAISED_KEYS / 16; k++) {
                 auto add = [&](int n, u32 b0, u32 b1) {
 #pragma unroll
                     for (int r = 0; r < ROW_TILES; r++) multiply(sum[r][n], p[r][k][0], p[r][k][1], p[r][k][2], p[r][k][3], b0, b1);
@@ -295,8 +317,14 @@ struct PagedAttention {
                 }
         }
 
-        // Raises the bases to the largest scores, if one exceeds its base by too much.
-        DEVICE void raise(const float (&s)[ROW_TILES][KEY_TILES][4]) {
+        // The largest number of the lanes of a row.
+        static DEVICE float of_row(float x) {
+            x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+            return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+        }
+
+        // Raises the bases to the largest scores of RAISED_KEYS from tile `first` on, if one exceeds its base by too much.
+        DEVICE void raise(const float (&s)[ROW_TILES][KEY_TILES][4], int first) {
             float most[ROW_TILES][2];
             bool exceeds = false;
 #pragma unroll
@@ -304,9 +332,9 @@ struct PagedAttention {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     float& m = most[r][half];
-                    m = fmaxf(s[r][0][half * 2], s[r][0][half * 2 + 1]);
+                    m = fmaxf(s[r][first][half * 2], s[r][first][half * 2 + 1]);
 #pragma unroll
-                    for (int n = 1; n < KEY_TILES; n++) m = fmaxf(m, fmaxf(s[r][n][half * 2], s[r][n][half * 2 + 1]));
+                    for (int n = first + 1; n < first + RAISED_KEYS / 8; n++) m = fmaxf(m, fmaxf(s[r][n][half * 2], s[r][n][half * 2 + 1]));
                     exceeds |= m > base[r][half] + RAISE;
                 }
             if (!__any_sync(0xffffffff, exceeds)) return;
@@ -314,10 +342,8 @@ struct PagedAttention {
             for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    float next = most[r][half];
-                    next = fmaxf(next, __shfl_xor_sync(0xffffffff, next, 1));
-                    next = fmaxf(next, __shfl_xor_sync(0xffffffff, next, 2));
-                    next = fmaxf(next, base[r][half]);
+                    float next = fmaxf(of_row(most[r][half]), base[r][half]);
+                    if (REPRODUCIBLE && !(next > base[r][half] + RAISE)) next = base[r][half]; // whatever other rows need
                     float keep = next == base[r][half] ? 1.f : exp2_fast(base[r][half] - next); // both may be -INFINITY
                     base[r][half] = next, weight[r][half] *= keep;
 #pragma unroll
@@ -346,25 +372,29 @@ struct PagedAttention {
             if constexpr (SLOPED) slope(s, b, key, args);
             bool whole = key + KEYS - 1 <= min(b.position + args.after, b.end - 1) && key > b.last - reach_of(args);
             if (!whole) mask(s, b, key, reach_of(args), args.after);
-            raise(s);
-            u32 p[ROW_TILES][KEYS / 16][4];
 #pragma unroll
-            for (int r = 0; r < ROW_TILES; r++)
+            for (int first = 0; first < KEY_TILES; first += RAISED_KEYS / 8) {
+                raise(s, first);
+                u32 p[ROW_TILES][RAISED_KEYS / 16][4];
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float from = base[r][half] == -INFINITY ? 0.f : base[r][half]; // all keys so far are masked
+                for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
-                    for (int n = 0; n < KEY_TILES; n++) {
-                        float low = exp2_fast(s[r][n][half * 2] - from), high = exp2_fast(s[r][n][half * 2 + 1] - from);
-                        weight[r][half] += low + high;
-                        if constexpr (CELL != HALF_CELLS) {
-                            float2 by = scales[KEYS / 2 + n * 4];
-                            low *= by.x * VALUE_FACTOR, high *= by.y * VALUE_FACTOR;
+                    for (int half = 0; half < 2; half++) {
+                        float from = base[r][half] == -INFINITY ? 0.f : base[r][half]; // all keys so far are masked
+#pragma unroll
+                        for (int n = 0; n < RAISED_KEYS / 8; n++) {
+                            const float* score = s[r][first + n] + half * 2;
+                            float low = exp2_fast(score[0] - from), high = exp2_fast(score[1] - from);
+                            weight[r][half] += low + high;
+                            if constexpr (CELL != HALF_CELLS) {
+                                float2 by = scales[KEYS / 2 + (first + n) * 4];
+                                low *= by.x * VALUE_FACTOR, high *= by.y * VALUE_FACTOR;
+                            }
+                            p[r][n / 2][n % 2 * 2 + half] = rounded_halves(low, high);
                         }
-                        p[r][n / 2][n % 2 * 2 + half] = rounded_halves(low, high);
                     }
-                }
-            add_values(p, shared_address(stage + VALUES_AT), lane);
+                add_values(p, shared_address(stage + VALUES_AT) + first * 8 * ValueRows::STRIDE, lane);
+            }
         }
 
         // Soft-capped and in powers of two: the tanh is exact enough because it is added to a score. Infinite scores become NaN.
@@ -373,8 +403,9 @@ struct PagedAttention {
             return cap * LOG2E - 2 * LOG2E * cap * reciprocal(1.f + up) + x * 0.f;
         }
 
-        // Sums, bases and weights into shared memory; `sums` and `tops`: the first row of the warp.
-        DEVICE void store(float* sums, float2* tops, int lane) {
+        // Passes the rows of the warp: `use(row, base and weight, columns)`, where `columns(put)` passes two neighbouring columns at a time:
+        // `put(column, values)`.
+        template <class Use> DEVICE void each_row(int lane, Use use) const {
             int g = lane / 4, q = lane % 4;
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++)
@@ -383,21 +414,65 @@ struct PagedAttention {
                     float total = weight[r][half];
                     total += __shfl_xor_sync(0xffffffff, total, 1);
                     total += __shfl_xor_sync(0xffffffff, total, 2);
-                    int row = r * 16 + half * 8 + g;
-                    if (q == 0) tops[row] = {base[r][half], total};
+                    use(r * 16 + half * 8 + g, float2{base[r][half], total}, [&](auto put) {
 #pragma unroll
-                    for (int n = 0; n < V_TILES; n += 2) {
-                        const float *one = sum[r][n] + half * 2, *two = sum[r][n + 1] + half * 2;
-                        float* to = sums + row * SUM_STRIDE + n * 8;
-                        if constexpr (CELL == HALF_CELLS) {
-                            *(float2*)(to + 2 * q) = {one[0], one[1]};
-                            *(float2*)(to + 8 + 2 * q) = {two[0], two[1]};
-                        } else {
-                            *(float4*)(to + 4 * q) = {one[0], two[0], one[1], two[1]};
+                        for (int n = 0; n < V_TILES; n += 2) {
+                            const float *one = sum[r][n] + half * 2, *two = sum[r][n + 1] + half * 2;
+                            if constexpr (CELL == HALF_CELLS) {
+                                put(n * 8 + 2 * q, float2{one[0], one[1]});
+                                put(n * 8 + 8 + 2 * q, float2{two[0], two[1]});
+                            } else {
+                                put(n * 8 + 4 * q, float2{one[0], two[0]});
+                                put(n * 8 + 4 * q + 2, float2{one[1], two[1]});
+                            }
                         }
-                    }
+                    });
                 }
         }
+
+        // Sums, bases and weights into shared memory; `sums` and `tops`: the first row of the warp.
+        DEVICE void store(float* sums, float2* tops, int lane) const {
+            each_row(lane, [&](int row, float2 top, auto columns) {
+                if (lane % 4 == 0) tops[row] = top;
+                columns([&](int column, float2 values) { *(float2*)(sums + row * SUM_STRIDE + column) = values; });
+            });
+        }
+
+        // Adds a segment to those before it, as `combine` does.
+        DEVICE void add_to(float* sums, float2* tops, int lane) const {
+            each_row(lane, [&](int row, float2 top, auto columns) {
+                Joined joined(tops[row], top);
+                columns([&](int column, float2 values) {
+                    float2* at = (float2*)(sums + row * SUM_STRIDE + column);
+                    *at = {joined.sum(at->x, values.x), joined.sum(at->y, values.y)};
+                });
+                __syncwarp(); // all lanes have read it
+                if (lane % 4 == 0) tops[row] = joined.top;
+            });
+            __syncwarp();
+        }
+
+        // The result of a segment that other blocks continue; `rows`: those of the warp that exist.
+        DEVICE void write_partial(float* to, int first_row, int rows, int lane) const {
+            each_row(lane, [&](int row, float2 top, auto columns) {
+                if (row >= rows) return;
+                if (lane % 4 == 0) *(float2*)(to + ROWS * V + (first_row + row) * 2) = top;
+                columns([&](int column, float2 values) { *(float2*)(to + (first_row + row) * V + column) = values; });
+            });
+        }
+    };
+
+    // Two results of a row, a base and a weight each, become one.
+    struct Joined {
+        float2 top;
+        float keep, now;
+
+        DEVICE Joined(float2 first, float2 second) {
+            float next = fmaxf(first.x, second.x), base = next == -INFINITY ? 0.f : next;
+            keep = exp2_fast(first.x - base), now = exp2_fast(second.x - base);
+            top = {next, sum(first.y, second.y)};
+        }
+        DEVICE float sum(float first, float second) const { return first * keep + second * now; }
     };
 
     // Combines four columns of `count` results: result i has `tops(i)` and `sums(i)`.
@@ -406,12 +481,10 @@ struct PagedAttention {
         top = {-INFINITY, 0};
 #pragma unroll 8
         for (int i = 0; i < count; i++) {
-            float2 t = tops(i);
+            Joined joined(top, tops(i));
             float4 s = sums(i);
-            float next = fmaxf(top.x, t.x), base = next == -INFINITY ? 0.f : next;
-            float keep = exp2_fast(top.x - base), now = exp2_fast(t.x - base);
-            top = {next, top.y * keep + t.y * now};
-            value = {value.x * keep + s.x * now, value.y * keep + s.y * now, value.z * keep + s.z * now, value.w * keep + s.w * now};
+            top = joined.top;
+            value = {joined.sum(value.x, s.x), joined.sum(value.y, s.y), joined.sum(value.z, s.z), joined.sum(value.w, s.w)};
         }
         return value;
     }
@@ -427,15 +500,19 @@ struct PagedAttention {
     // Combines the results of groups of warps and of splits: afterwards `sums` times `factors` is the output. False in all
     // splits but the last one to arrive.
     static DEVICE bool finish(const PagedAttendArgs& p, const Block& b, u8* shared, int thread) {
-        float *sums = (float*)shared, *factors = (float*)(shared + FACTORS_AT);
+        float *sums = (float*)(shared + SUMS_AT), *factors = (float*)(shared + FACTORS_AT);
         float2* tops = (float2*)(shared + TOPS_AT);
         u32 splits = b.work.splits;
-        float* partial = p.partial + ((long)b.work.partial + blockIdx.y * splits) * PARTIAL;
+        float* partial = partial_of(p, b);
         for (int i = thread; i < b.rows() * (V / 4); i += THREADS) {
             int row = i / (V / 4), d = i % (V / 4) * 4;
             float2 top = tops[row];
             float4 value;
             float* own = sums + row * SUM_STRIDE + d;
+            if constexpr (REPRODUCIBLE) { // segments have been added or written
+                if (d == 0 && splits == 1) factors[row] = factor_of(p.attend, b, row, top);
+                continue;
+            }
             if constexpr (KEY_WARPS > 1)
                 value = combine(KEY_WARPS, [&](int n) { return tops[n * ROWS + row]; },
                                 [&](int n) { return *(const float4*)(own + n * ROWS * SUM_STRIDE); }, top);
@@ -465,7 +542,7 @@ struct PagedAttention {
             int row = i / (V / 4), d = i % (V / 4) * 4;
             float2 top;
             *(float4*)(sums + row * SUM_STRIDE + d) =
-                combine(splits, [&](int n) { return __ldcg((const float2*)(partial + (long)n * PARTIAL + ROWS * V) + row); },
+                combine(b.work.results, [&](int n) { return __ldcg((const float2*)(partial + (long)n * PARTIAL + ROWS * V) + row); },
                         [&](int n) { return __ldcg((const float4*)(partial + (long)n * PARTIAL + row * V + d)); }, top);
             if (d == 0) factors[row] = factor_of(p.attend, b, row, top);
         }
@@ -474,9 +551,12 @@ struct PagedAttention {
         return true;
     }
 
+    // Where the results of a tile's splits are.
+    static DEVICE float* partial_of(const PagedAttendArgs& p, const Block& b) { return p.partial + ((long)b.work.partial + blockIdx.y * b.work.results) * PARTIAL; }
+
     // Writes the outputs of a block: as halves in the order of the next linear, or as floats.
     static DEVICE void write(const PagedAttendArgs& p, const Block& b, const u8* shared, int thread) {
-        const float *sums = (const float*)shared, *factors = (const float*)(shared + FACTORS_AT);
+        const float *sums = (const float*)(shared + SUMS_AT), *factors = (const float*)(shared + FACTORS_AT);
         int first = b.first_column(), columns = b.heads * V, order = p.y_half.order;
         if (!p.y_half.at) {
             for (int i = thread; i < b.rows() * (V / 4); i += THREADS) {
@@ -530,32 +610,65 @@ struct PagedAttention {
         {
             Block b(p, real ? *work : AttendWork{});
             Tiles tiles(b, shared + Q_BYTES + group * STAGES * STAGE, group);
-            if (real) tiles.find(p.inputs, b, 0);
+            if (real) tiles.find(p.inputs, b, tiles.first_tile(b));
             wait_for_launches();
             if (!real) return;
 
             fetch_q(p, b, shared, thread);
+            int i = tiles.first_tile(b);
 #pragma unroll
-            for (int i = 0; i < STAGES - 1; i++) tiles.fetch(p, b, i, copier);
+            for (int n = 0; n < STAGES - 1; n++) tiles.fetch(p, b, i + n, copier);
             arrived<STAGES - 1>();
             __syncthreads();
             u32 q_at = shared_address(shared + QRows::at(first_row_of(thread) + lane % 16, lane / 16));
             bool active = first_row_of(thread) < b.rows();
             result.clear();
             result.keep_q(q_at);
+            auto add_tiles = [&](int end) {
 #pragma unroll 1
-            for (int i = 0; i < tiles.count; i++) {
-                arrived<STAGES - 2>();
-                if constexpr (QUERY_WARPS > 1) __syncthreads();
-                else __syncwarp();
-                tiles.fetch(p, b, i + STAGES - 1, copier);
-                if (active) result.add(tiles.stage(i), q_at, b, tiles.key(i), p.attend, lane);
+                for (; i < end; i++) {
+                    arrived<STAGES - 2>();
+                    if constexpr (QUERY_WARPS > 1) __syncthreads();
+                    else __syncwarp();
+                    tiles.fetch(p, b, i + STAGES - 1, copier);
+                    if (active) result.add(tiles.stage(i), q_at, b, tiles.key(i), p.attend, lane);
+                }
+            };
+            if constexpr (REPRODUCIBLE) {
+                float* sums = (float*)(shared + SUMS_AT);
+                float2* tops = (float2*)(shared + TOPS_AT);
+                if (b.work.splits == 1) {
+                    for (int i = thread; i < ROWS * SUM_STRIDE; i += THREADS) sums[i] = 0;
+                    for (int i = thread; i < ROWS; i += THREADS) tops[i] = {-INFINITY, 0};
+                    __syncthreads();
+                }
+                int segments = (b.end + ATTEND_SEGMENT - 1) / ATTEND_SEGMENT - b.begin / ATTEND_SEGMENT, row = first_row_of(thread);
+#pragma unroll 1
+                for (int from = 0; from < segments; from += KEY_WARPS) {
+                    add_tiles(min((from / KEY_WARPS + 1) * SEGMENT_TILES, tiles.count));
+                    bool has = active && from + group < segments;
+                    if (b.work.splits > 1) {
+                        int segment = b.begin / ATTEND_SEGMENT + from + group - b.work.first_segment;
+                        if (has) result.write_partial(partial_of(p, b) + (long)segment * PARTIAL, row, b.rows() - row, lane);
+                    } else {
+#pragma unroll 1
+                        for (int g = 0; g < KEY_WARPS; g++) { // in the order of segments
+                            if (has && group == g) result.add_to(sums + row * SUM_STRIDE, tops + row, lane);
+                            if (KEY_WARPS > 1) __syncthreads();
+                        }
+                    }
+                    result.clear();
+                }
+            } else {
+                add_tiles(tiles.count);
             }
         }
         __syncthreads(); // what was fetched has been used
-        int row = group * ROWS + first_row_of(thread);
-        result.store((float*)shared + row * SUM_STRIDE, (float2*)(shared + TOPS_AT) + row, lane);
-        __syncthreads();
+        if constexpr (!REPRODUCIBLE) {
+            int row = group * ROWS + first_row_of(thread);
+            result.store((float*)shared + row * SUM_STRIDE, (float2*)(shared + TOPS_AT) + row, lane);
+            __syncthreads();
+        }
         Block b(p, *work); // again: it was not in registers while keys were read
         if (finish(p, b, shared, thread)) write(p, b, shared, thread);
     }

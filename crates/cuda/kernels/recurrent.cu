@@ -49,24 +49,21 @@ template <int T> struct StateTile {
         for (int i = threadIdx.x; i < T * STATE_COLUMNS; i += STATE_THREADS) value[i / STATE_COLUMNS][i % STATE_COLUMNS] = 0.f;
     }
 
-    // Norms and products of what has arrived, a token per warp at a time.
+    // Norms and products of what has arrived, in the order of advance_token: a token has the lanes of a column.
     template <bool DELTA> DEVICE void measure(const RecurrentArgs& a, int tokens) {
-        int lane = threadIdx.x % 32;
-        for (int t = threadIdx.x / 32; t < tokens; t += STATE_THREADS / 32) {
-            float keys = 0, queries = 0, both = 0;
+        constexpr int AT_ONCE = STATE_THREADS / STATE_LANES;
+        int part = threadIdx.x % STATE_LANES, own = threadIdx.x / STATE_LANES;
+        for (int first = 0; first < tokens; first += AT_ONCE) { // the lanes of a warp sum together
+            int t = min(first + own, tokens - 1);
+            float4 k[QUADS], q[QUADS];
 #pragma unroll
-            for (int i = 0; i < QUADS; i++) {
-                float k = key[t][i * 32 + lane], q = query[t][i * 32 + lane];
-                keys += k * k, queries += q * q, both += k * q;
+            for (int quad = 0; quad < QUADS; quad++) {
+                k[quad] = *(const float4*)&key[t][(quad * STATE_LANES + part) * 4];
+                q[quad] = *(const float4*)&query[t][(quad * STATE_LANES + part) * 4];
             }
-            both = warp_sum(both);
-            if (DELTA) {
-                keys = key_factor_of(warp_sum(keys), a.eps);
-                queries = query_factor_of(warp_sum(queries), a.eps);
-            } else {
-                keys = queries = 1.f;
-            }
-            if (lane == 0) key_factor[t] = keys, query_factor[t] = queries, product[t] = both * keys * queries;
+            float both = product_of(k, q), keys = 1, queries = 1;
+            if (DELTA) keys = key_factor_of(product_of(k, k), a.eps), queries = query_factor_of(product_of(q, q), a.eps);
+            if (part == 0 && first + own < tokens) key_factor[t] = keys, query_factor[t] = queries, product[t] = both * keys * queries;
         }
     }
 };

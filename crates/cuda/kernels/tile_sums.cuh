@@ -3,8 +3,8 @@
 
 // Sums of a warp: 16 rows, N tokens. Element 4 j + i is that of the matrix unit's c[i], for tokens 8 j .. 8 j + 7.
 template <int N> struct Sums {
-    static constexpr bool WGMMA = HAS_WGMMA && N >= WGMMA_TOKENS;
-    static constexpr int CHAINS = N == 8 ? 2 : 1; // consecutive products of few tokens are added to different sums
+    static constexpr bool WGMMA = HAS_WGMMA && (REPRODUCIBLE || N >= WGMMA_TOKENS);
+    static constexpr int CHAINS = N == 8 && !REPRODUCIBLE ? 2 : 1; // consecutive products of few tokens are added to different sums
     float d[N / 2], other[CHAINS == 2 ? 4 : 1];
 
     DEVICE void clear() {
@@ -27,6 +27,12 @@ template <int N> struct Sums {
     DEVICE void add_scaled(const Sums& chunk, float first, float second) {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) d[i] += (i % 4 < 2 ? first : second) * chunk.d[i];
+    }
+
+    // Adds the sums of a segment, finished.
+    DEVICE void add(const Sums& segment) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) d[i] += segment.d[i];
     }
 
     DEVICE float (&d4(int j))[4] { return *(float(*)[4])(d + 4 * j); }
@@ -60,7 +66,7 @@ template <int N> struct Sums {
             const u8* tile = x + t / 4 * N * 128;
             if constexpr (N == 8) {
                 if (t % 2 == 0) load_matrices(both, shared_address(tile + row * 128 + ((t % 4 / 2 * 4 + matrix) ^ row) * 16));
-                multiply(t % 2 ? (float (&)[4])other : d4(0), a[0], a[1], a[2], a[3], both[t % 2 * 2], both[t % 2 * 2 + 1]);
+                multiply(CHAINS == 2 && t % 2 ? (float (&)[4])other : d4(0), a[0], a[1], a[2], a[3], both[t % 2 * 2], both[t % 2 * 2 + 1]);
             } else {
 #pragma unroll
                 for (int j = 0; j < N / 8; j += 2) {

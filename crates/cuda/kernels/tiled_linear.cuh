@@ -9,6 +9,9 @@
 // negative, are scaled per row, and are then added to those of the tile.
 //
 // Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
+//
+// REPRODUCIBLE: no bit of a row depends on the tokens of a tile and on how many blocks share it. The columns have as many segments for all tiles of a
+// linear: of a block of a cluster, or SEGMENTS of a block without one; the sums of segments are added in their order.
 
 extern __shared__ __align__(1024) u8 tiled_shared[];
 
@@ -16,7 +19,7 @@ extern __shared__ __align__(1024) u8 tiled_shared[];
 DEVICE constexpr int stage_chunks(int tokens, int record) { return tokens >= 48 || record > 1280 ? 1 : tokens > 16 || record > 640 ? 2 : 4; }
 
 // Whether raw codes are multiplied, and a warp sums x: scaling the sums of many tokens takes longer than expanding codes.
-DEVICE constexpr bool sums_x(int tokens, int record) { return record == RAW_RECORD && tokens <= RAW_TOKENS; }
+DEVICE constexpr bool sums_x(int tokens, int record) { return !REPRODUCIBLE && record == RAW_RECORD && tokens <= RAW_TOKENS; }
 
 // A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp. If a warp sums x, also what the sums of
 // each chunk start at, [chunk][N] floats, and a gate that is complete when they are there.
@@ -44,6 +47,7 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     typedef Stages<F, N> S;
     static_assert(!(S::SUMS_X && STAGED), "the summing warp takes all stages");
     static constexpr int STAGE = S::BYTES;
+    static_assert(SEGMENTS == 1 || S::CHUNKS == 1, "a stage is of one segment");
     const TiledArgs& m;
     int rows; // of x
     int row_tiles, token_tiles;
@@ -236,8 +240,19 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         for (int index = blockIdx.x >> shift; index < tiles(); index += gridDim.x >> shift) {
             Sums<N> sums;
             sums.clear();
-            multiply_chunks(sums, lane, warp);
-            sums.finish();
+            if constexpr (SEGMENTS == 1) {
+                multiply_chunks(sums, chunk_begin, chunk_end, lane, warp);
+                sums.finish();
+            } else {
+#pragma unroll 1
+                for (int i = 0; i < SEGMENTS; i++) {
+                    Sums<N> segment;
+                    segment.clear();
+                    multiply_chunks(segment, m.linear.chunks * i / SEGMENTS, m.linear.chunks * (i + 1) / SEGMENTS, lane, warp);
+                    segment.finish();
+                    sums.add(segment);
+                }
+            }
             LinearTile t = tile(index); // here: it would take registers from the products
             if (adds_sums()) {
                 if constexpr (SPLITS) add_sums(t, sums, thread, lane, warp);
@@ -310,13 +325,13 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
-    DEVICE void multiply_chunks(Sums<N>& sums, int lane, int warp) {
-        for (int chunk = chunk_begin; chunk < chunk_end; chunk += S::CHUNKS, next()) {
+    DEVICE void multiply_chunks(Sums<N>& sums, int begin, int end, int lane, int warp) {
+        for (int chunk = begin; chunk < end; chunk += S::CHUNKS, next()) {
             full[slot].wait(round & 1);
             u8* at = UNIFORM ? tiled_shared + __shfl_sync(0xffffffff, slot * STAGE, 0) : stage();
 #pragma unroll
             for (int i = 0; i < S::CHUNKS; i++) {
-                if (S::CHUNKS > 1 && chunk + i >= chunk_end) break;
+                if (S::CHUNKS > 1 && chunk + i >= end) break;
                 add_chunk(sums, at, i, lane, warp);
             }
             release(slot, lane);

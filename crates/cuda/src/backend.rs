@@ -21,6 +21,18 @@ type Result<T> = std::result::Result<T, BackendError>;
 /// Tokens of a step at which the tensor cores are busy.
 const STEP_TOKENS: usize = 2048;
 
+/// How a GPU is opened.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Where NVRTC is searched when a kernel has to be compiled.
+    pub paths: SearchPaths,
+    /// The folder in which compiled kernels are cached.
+    pub cache: Option<PathBuf>,
+    /// Whether every row's result is independent of the other rows of a step, bit for bit: steps of all sizes then
+    /// have the same kernels, which add in the same order.
+    pub reproducible: bool,
+}
+
 /// Runs graphs on an NVIDIA GPU.
 pub struct Cuda {
     device: Arc<Device>,
@@ -50,10 +62,10 @@ struct Submitted {
 }
 
 impl Cuda {
-    /// Opens GPU `ordinal`. NVRTC is searched in `paths` when a kernel has to be compiled; compiled kernels are cached in
-    /// the folder `cache`.
-    pub fn open(ordinal: usize, paths: SearchPaths, cache: Option<PathBuf>) -> Result<Cuda> {
-        let device = Device::open(ordinal)?;
+    /// Opens GPU `ordinal`.
+    pub fn open(ordinal: usize, options: CudaOptions) -> Result<Cuda> {
+        let CudaOptions { paths, cache, reproducible } = options;
+        let device = Device::open(ordinal, reproducible)?;
         let compiler = Compiler::new(Arc::clone(&device), paths, cache);
         let staging = Staging::new(&device);
         Ok(Cuda {
@@ -158,7 +170,7 @@ impl Backend for Cuda {
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
         let most = StepSize { tokens: max_tokens, outputs: max_outputs, longest: max_tokens };
-        let scratch = scratch_bytes(graph, most, self.device.facts.processors);
+        let scratch = scratch_bytes(graph, most, &self.device);
         (Plan::new(graph).bytes(max_tokens, max_outputs) + scratch) as u64
     }
 
@@ -238,6 +250,10 @@ impl Backend for Cuda {
 
     fn kv_cells(&self) -> &'static [KvCells] {
         &[KvCells::F16, KvCells::Int8, KvCells::Fp8]
+    }
+
+    fn adapts_all_steps(&self) -> bool {
+        self.device.reproducible
     }
 
     fn runs_ahead(&self) -> bool {

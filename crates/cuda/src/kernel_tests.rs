@@ -58,12 +58,54 @@ fn nvrtc(test: &str) -> Option<Nvrtc> {
 
 /// Compiles a kernel, and checks that it spills few registers.
 fn compile(nvrtc: &Nvrtc, name: &str, source: &str, architecture: &str) {
-    let mut options = compile_options(architecture);
+    compile_with(nvrtc, name, source, compile_options(architecture, false));
+}
+
+/// The same with these options.
+fn compile_with(nvrtc: &Nvrtc, name: &str, source: &str, mut options: Vec<String>) {
+    let architecture = options[0].clone();
     options.push("--ptxas-options=-v".into());
     let (_, log) = nvrtc.compile(name, source, &options).unwrap();
     let most = log.lines().filter_map(spilled).max().unwrap_or(0);
     let defines: Vec<&str> = source.lines().take_while(|l| l.starts_with("#define")).collect();
     assert!(most <= SAVED, "{name} for {architecture} spills {most} bytes: {defines:?}");
+}
+
+/// Kernels whose rows are reproducible: linears of one, two and four segments, and attention over segments.
+#[test]
+fn reproducible_kernels_compile() {
+    let Some(nvrtc) = nvrtc("reproducible_kernels_compile") else { return };
+    let mut sources = vec![];
+    for quant in [&tern_quant::PQ2_0, &Q4_K] {
+        let config = KernelConfig { formats: vec![Layout::of(quant).unwrap()], ..KernelConfig::default() };
+        for (tokens, segments, gated) in [(8, 1, 0), (128, 4, 0), (256, 1, 1)] {
+            let key = KernelKey { format: 0, tokens, row_warps: 8, segments, gated, experts: false };
+            sources.push((format!("{quant} {tokens} {segments}"), linear_source(&config, key).text()));
+        }
+    }
+    for (head_dim, cells) in
+        [(128, KvCell::Half), (64, KvCell::Int8), (256, KvCell::Half), (576, KvCell::Half)]
+    {
+        let v_dim = head_dim.min(512);
+        let shape = KernelShape {
+            head_dim,
+            v_dim,
+            group: 4,
+            capped: false,
+            sloped: false,
+            cells,
+            page_len: 32,
+            reproducible: true,
+        };
+        sources.push((format!("attention {head_dim}"), shape.source(227 << 10).text()));
+    }
+    for (name, source) in sources {
+        for architecture in ["sm_80", "sm_90a"] {
+            if architecture == "sm_90a" || name.starts_with("attention") {
+                compile_with(&nvrtc, &name, &source, compile_options(architecture, true));
+            }
+        }
+    }
 }
 
 /// Attention of encoders: heads of 32 columns, and slopes.
@@ -72,8 +114,16 @@ fn attention_of_encoders_compiles() {
     let Some(nvrtc) = nvrtc("attention_of_encoders_compiles") else { return };
     for (head_dim, sloped) in [(32, false), (64, true)] {
         let cells = KvCell::Half;
-        let kernels =
-            KernelShape { head_dim, v_dim: head_dim, group: 1, capped: false, sloped, cells, page_len: 32 };
+        let kernels = KernelShape {
+            head_dim,
+            v_dim: head_dim,
+            group: 1,
+            capped: false,
+            sloped,
+            cells,
+            page_len: 32,
+            reproducible: false,
+        };
         let source = kernels.source(227 << 10).text();
         ["sm_80", "sm_90a"]
             .iter()
@@ -185,7 +235,14 @@ fn every_kernel_compiles_for_every_generation() {
                     _ => "linear of another format",
                 };
                 let row_warps = if gated > 0 && tokens < 64 { 12 } else { 8 };
-                let key = KernelKey { format: format as i32, tokens, row_warps, gated, experts: false };
+                let key = KernelKey {
+                    format: format as i32,
+                    tokens,
+                    row_warps,
+                    segments: 1,
+                    gated,
+                    experts: false,
+                };
                 sources.push((name, linear_source(&config, key).text()));
             }
         }
@@ -196,21 +253,29 @@ fn every_kernel_compiles_for_every_generation() {
         let config = KernelConfig { formats, attentions: vec![shapes[0]], page_len: 32 };
         sources.extend([2, 4].map(|tokens| ("few tokens", step(&config, tokens))));
         for row_warps in [16, 20] {
-            let key = KernelKey { format: 0, tokens: 32, row_warps, gated: 1, experts: false };
+            let key = KernelKey { format: 0, tokens: 32, row_warps, segments: 1, gated: 1, experts: false };
             sources.push(("linear of tall tiles", linear_source(&config, key).text()));
         }
     }
     let experts =
         KernelConfig { formats: vec![Layout::of(&tern_quant::Q4_K).unwrap()], ..KernelConfig::default() };
     for (tokens, gated) in [(8, 0), (48, 1), (128, 1)] {
-        let key = KernelKey { format: 0, tokens, row_warps: 8, gated, experts: true };
+        let key = KernelKey { format: 0, tokens, row_warps: 8, segments: 1, gated, experts: true };
         sources.push(("linear of another format", linear_source(&experts, key).text()));
     }
     for (i, shape) in shapes.iter().enumerate() {
         let cells = [KvCell::Half, KvCell::Int8, KvCell::Fp8][i % 3];
         let AttentionShape { head_dim, v_dim, queries, capped } = *shape;
-        let kernels =
-            KernelShape { head_dim, v_dim, group: queries, capped, sloped: false, cells, page_len: 32 };
+        let kernels = KernelShape {
+            head_dim,
+            v_dim,
+            group: queries,
+            capped,
+            sloped: false,
+            cells,
+            page_len: 32,
+            reproducible: false,
+        };
         sources.push(("attention", kernels.source(227 << 10).text()));
     }
     // heads that several blocks share, for GPUs with little and with much shared memory
@@ -224,6 +289,7 @@ fn every_kernel_compiles_for_every_generation() {
                 sloped: false,
                 cells,
                 page_len: 32,
+                reproducible: false,
             };
             sources.push(("attention of wide heads", kernels.source(memory << 10).text()));
         }

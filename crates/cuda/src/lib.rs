@@ -14,5 +14,5 @@ mod shared;
 mod state;
 mod weights;
 
-pub use backend::Cuda;
+pub use backend::{Cuda, CudaOptions};
 pub use driver::{DeviceFacts, Nvrtc, SearchPaths, devices};

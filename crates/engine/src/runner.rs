@@ -87,7 +87,8 @@ struct Programs {
     hidden_program: Option<Program>,
 }
 
-/// The same model with adapters, for steps of sequences that use some: other steps run as if there were none.
+/// The same model with adapters, for steps of sequences that use some: other steps run as if there were none, unless the backend
+/// adapts all of them.
 struct Adapted {
     programs: Programs,
     count: usize,
@@ -205,7 +206,17 @@ impl GraphRunner {
     /// The logits after every token of one fresh sequence: `each(position, row)`, in order.
     ///
     /// Overwrites the first pages and the first state slot, so nothing else may be in flight.
-    pub fn logits(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
+    pub fn logits(&mut self, tokens: &[u32], each: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
+        self.logits_in_steps(tokens, usize::MAX, each)
+    }
+
+    /// The same in steps of up to `most` tokens.
+    pub fn logits_in_steps(
+        &mut self,
+        tokens: &[u32],
+        most: usize,
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
         let Capacity { pages, page_len, max_tokens, max_outputs, window, state } = self.capacity;
         let need = self.capacity.pages_for(tokens.len());
         if need > pages {
@@ -213,7 +224,7 @@ impl GraphRunner {
         }
         let adapters = self.active_adapters();
         let pages: PageTable = (0..need as u32).collect();
-        let mut chunk = max_outputs.min(max_tokens);
+        let mut chunk = max_outputs.min(max_tokens).min(most).max(1);
         // pages that have left the window are used again, in turn: a step and what it sees must fit them
         let window_pages: PageTable =
             (0..need as u32).map(|page| window.map_or(0, |w| page % w.pages as u32)).collect();
@@ -263,8 +274,9 @@ impl GraphRunner {
 
     /// The programs of steps with adapters, or without.
     fn programs(&mut self, adapters: bool) -> &mut Programs {
+        let adapts_all = self.backend.adapts_all_steps();
         match &mut self.adapted {
-            Some(adapted) if adapters => &mut adapted.programs,
+            Some(adapted) if adapters || adapts_all => &mut adapted.programs,
             _ => &mut self.plain,
         }
     }

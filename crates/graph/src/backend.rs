@@ -60,6 +60,12 @@ pub trait Backend: Send {
         vec![]
     }
 
+    /// Whether all steps run the program with adapters, once there are some: results do not depend on other sequences, and
+    /// those of the program without adapters have other bits.
+    fn adapts_all_steps(&self) -> bool {
+        false
+    }
+
     /// Whether `submit` returns before the step is done, so that the next one should be submitted meanwhile.
     fn runs_ahead(&self) -> bool {
         false

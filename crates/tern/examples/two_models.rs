@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     let opened = OpenedModel::synthetic("tiny-qwen3:q8_0", &options, &Silent)?;
     let vocab = opened.model.config.vocab;
     let random = tern::engine::Engine::start(
-        Box::new(opened.runner(options.device.open(options.threads)?, capacity(), &Silent)?),
+        Box::new(opened.runner(options.device.open(options.device_options())?, capacity(), &Silent)?),
         tern::engine::Limits { max_seqs: 1, max_context: 256, max_waiting: 8, step_millis: 0 },
     )?;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tern_cpu::Cpu;
-use tern_cuda::Cuda;
+use tern_cuda::{Cuda, CudaOptions};
 use tern_graph::Backend;
 
 use crate::{Error, environment, machine};
@@ -25,6 +25,22 @@ pub enum Device {
     Cpu,
     /// An NVIDIA GPU, by number.
     Cuda(usize),
+}
+
+/// How a device is opened.
+///
+/// ```
+/// use tern::{Device, DeviceOptions};
+/// let options = DeviceOptions { reproducible: true, ..DeviceOptions::default() };
+/// assert!(Device::Cpu.open(options).is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// CPU threads; one per core if not set.
+    pub threads: Option<usize>,
+    /// Whether a sequence's results are independent of the other sequences of a step on a GPU, bit for bit. On the CPU
+    /// they always are.
+    pub reproducible: bool,
 }
 
 impl FromStr for Device {
@@ -54,12 +70,13 @@ impl fmt::Display for Device {
 }
 
 impl Device {
-    /// Opens it, with this many CPU threads or one per core. A GPU that was requested is never replaced by the CPU.
-    pub fn open(self, threads: Option<usize>) -> Result<Box<dyn Backend>, Error> {
+    /// Opens it. A GPU that was requested is never replaced by the CPU.
+    pub fn open(self, options: DeviceOptions) -> Result<Box<dyn Backend>, Error> {
+        let DeviceOptions { threads, reproducible } = options;
         match self.gpu() {
             Some(ordinal) => {
                 let (paths, cache) = (environment::nvrtc_paths(), environment::kernel_cache());
-                Ok(Box::new(Cuda::open(ordinal, paths, cache)?))
+                Ok(Box::new(Cuda::open(ordinal, CudaOptions { paths, cache, reproducible })?))
             }
             None => Ok(Box::new(Cpu::new(machine::threads(threads))?)),
         }

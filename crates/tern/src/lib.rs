@@ -58,7 +58,7 @@ pub use adapters::{AdapterFile, OpenedAdapters};
 pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};
 pub use chat::{Chat, ChatEnd, Message, RenderedChat, ToolCall};
 pub use constraint::CompiledConstraint;
-pub use device::Device;
+pub use device::{Device, DeviceOptions};
 pub use error::Error;
 pub use experts::ExpertPlacement;
 pub use machine::threads;

@@ -95,7 +95,7 @@ impl Model {
     pub fn load_showing(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<Model, Error> {
         let start = Instant::now();
         let opened = OpenedModel::open(name, options, progress)?;
-        let backend = options.device.open(options.threads)?;
+        let backend = options.device.open(options.device_options())?;
         Model::start_at(start, opened, backend, options, progress)
     }
 

@@ -4,7 +4,7 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::{AdapterFile, Device, ExpertPlacement};
+use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -33,6 +33,8 @@ pub struct LoadOptions {
     pub device: Device,
     /// CPU threads; one per core if not set.
     pub threads: Option<usize>,
+    /// Whether a text is independent of other requests on a GPU, bit for bit: slower. On the CPU it always is.
+    pub reproducible: bool,
     /// Tokens that one sequence may have, prompt and answer together.
     pub context: Context,
     /// Where the experts of a mixture of experts are.
@@ -137,6 +139,11 @@ fn most_within(limit: u64, least: usize, most: usize, bytes: impl Fn(usize) -> u
 }
 
 impl LoadOptions {
+    /// How its device is opened.
+    pub fn device_options(&self) -> DeviceOptions {
+        DeviceOptions { threads: self.threads, reproducible: self.reproducible }
+    }
+
     /// State slots of `slot` bytes each, on a device with `free` bytes: for all sequences, or for as many as a quarter of the
     /// memory is enough for, and for snapshots.
     pub(crate) fn state_slots(&self, slot: u64, free: u64) -> usize {
@@ -153,6 +160,7 @@ impl Default for LoadOptions {
         LoadOptions {
             device: Device::Auto,
             threads: None,
+            reproducible: false,
             context: Context::AtMost(USUAL_CONTEXT),
             experts: ExpertPlacement::Auto,
             kv_cells: KvCells::F16,

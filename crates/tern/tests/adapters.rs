@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tern::formats::Checkpoint;
 use tern::models::Synth;
-use tern::{AdapterFile, AdapterScales, Context, Device, LoadOptions, Model, OpenedModel, Request, Silent};
+use tern::{
+    AdapterFile, AdapterScales, Context, Device, DeviceOptions, LoadOptions, Model, OpenedModel, Request,
+    Silent,
+};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/adapters/gguf").join(name)
@@ -77,7 +80,8 @@ fn the_plan_has_the_memory_of_adapters() {
     let (_folder, base) = base();
     let plan = |adapters: &[(&str, &str, f32)]| {
         let opened = OpenedModel::open(&base, &options(adapters), &Silent).unwrap();
-        let backend = Device::Cpu.open(Some(2)).unwrap();
+        let backend =
+            Device::Cpu.open(DeviceOptions { threads: Some(2), ..DeviceOptions::default() }).unwrap();
         let capacity = tern::engine::Capacity {
             pages: 8,
             page_len: 32,

@@ -7,7 +7,7 @@ use tern::graph::{
     Reference, Reserve, Roles, Step, StepOutput, Ticket,
 };
 use tern::models::Shape;
-use tern::{Context, Device, ExpertPlacement, LoadOptions, OpenedModel, Silent};
+use tern::{Context, Device, DeviceOptions, ExpertPlacement, LoadOptions, OpenedModel, Silent};
 
 /// The reference with so many bytes of memory.
 struct Small(Reference, u64);
@@ -114,7 +114,7 @@ fn placements_are_checked() {
     let message = "tiny-qwen3moe:q8_0: experts of 4 layers were requested for the CPU, 3 layers have experts";
     assert_eq!(layers(ExpertPlacement::Host(Some(4)), &*small), Err(message.into()));
     // on the CPU all experts are in host memory anyway
-    let cpu = Device::Cpu.open(Some(1)).unwrap();
+    let cpu = Device::Cpu.open(DeviceOptions { threads: Some(1), ..DeviceOptions::default() }).unwrap();
     assert_eq!(layers(ExpertPlacement::Host(Some(2)), &*cpu), Ok(0));
     for text in ["auto", "device", "cpu", "cpu:12"] {
         assert_eq!(text.parse::<ExpertPlacement>().unwrap().to_string(), text);

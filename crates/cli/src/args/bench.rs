@@ -102,6 +102,9 @@ pub(crate) struct BenchOpsArgs {
     /// CPU threads [default: one per core]
     #[arg(short, long, value_parser = values::threads)]
     pub(crate) threads: Option<usize>,
+    /// Time the kernels of --reproducible
+    #[arg(long)]
+    pub(crate) reproducible: bool,
     /// Only cases whose name contains this
     pub(crate) filter: Option<String>,
     /// Print one JSON object

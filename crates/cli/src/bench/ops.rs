@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use serde_json::json;
+use tern::DeviceOptions;
 use tern::graph::Backend;
 use tern::graph::cases::{self, Case};
 
@@ -15,7 +16,8 @@ const MIN_SECONDS: f64 = 0.2;
 
 pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
     let selected = |c: &Case| args.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()));
-    let mut device = args.device.open(args.threads)?;
+    let mut device =
+        args.device.open(DeviceOptions { threads: args.threads, reproducible: args.reproducible })?;
     let bandwidth = device.read_bandwidth();
     let mut out = std::io::stdout().lock();
     let mut results = vec![];

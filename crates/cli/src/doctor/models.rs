@@ -87,21 +87,19 @@ pub(crate) fn real(args: &DoctorArgs, name: &str, out: &mut impl Write) -> CliRe
 }
 
 fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
-    writeln!(
-        out,
-        "\nmodels on {}, compared with the CPU",
-        args.model.device.open(args.model.threads)?.info().name
-    )?;
+    writeln!(out, "\nmodels on {}, compared with the CPU", args.model.backend()?.info().name)?;
     Ok(Verdicts::new(out, args.verbose))
 }
 
-/// Compares one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed.
+/// Compares one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed. With
+/// `--reproducible`, the bits must also be those of the first number of tokens per step.
 fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
-    let want = logits(Device::Cpu.open(args.model.threads)?, opened, tokens, tokens.len(), false)?;
+    let want = logits(Device::Cpu.open(args.model.device_options())?, opened, tokens, tokens.len(), false)?;
     let is_coarse = matches!(opened.kv_cells, KvCells::Int8 | KvCells::Fp8);
     let distance = if is_coarse { DISTANCE_8_BITS } else { DISTANCE };
     let whole = opened.model.graph.sequence_rules().whole; // of encoders: a text is never split
     let chunks = CHUNKS.into_iter().filter(|_| !whole).chain(whole.then_some(tokens.len()));
+    let mut first: Option<Vec<Vec<f32>>> = None;
     let compared = chunks.map(|chunk| {
         let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()), true)?;
         let (same, clear) = same_tops(&want, &got);
@@ -113,10 +111,14 @@ fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult
         } else {
             ("mean", mean_kl(&want, &got), cases::distance(&got.concat(), &want.concat()), SAME)
         };
-        let ok = kl < MEAN_KL && off < distance && same as f64 >= share * clear as f64;
+        let first = first.get_or_insert_with(|| got.clone());
+        let changed = first.iter().zip(&got).position(|(first, got)| !same_bits(first, got));
+        let changed = changed.filter(|_| args.model.reproducible);
+        let ok = kl < MEAN_KL && off < distance && same as f64 >= share * clear as f64 && changed.is_none();
         let name = &opened.name;
         let counts = format!("{same} of {clear} clear tokens the same, {what} KL {kl:.1e}, off by {off:.1e}");
-        Ok((ok, format!("{name:28} {chunk:2} per step: {counts}")))
+        let bits = changed.map_or(String::new(), |at| format!(", other bits from position {at} on"));
+        Ok((ok, format!("{name:28} {chunk:2} per step: {counts}{bits}")))
     });
     compared.collect()
 }
@@ -144,6 +146,10 @@ fn logits(
     let mut rows = vec![];
     runner.logits(tokens, |_, row| rows.push(row.to_vec()))?;
     Ok(rows)
+}
+
+fn same_bits(one: &[f32], other: &[f32]) -> bool {
+    one.iter().map(|x| x.to_bits()).eq(other.iter().map(|x| x.to_bits()))
 }
 
 /// Mean KL divergence of `got` from `want` over the rows, in nats.

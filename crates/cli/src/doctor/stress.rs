@@ -1,5 +1,6 @@
 //! Random mixes of requests on an engine; each text is compared with the same request alone.
 
+mod deviation;
 mod gap;
 mod monitor;
 mod outcome;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use tern::engine::{Event, Finish, Handle, Request, Sampled, Sampling, Stats, TokenStream};
 use tern::graph::Random;
 
+pub(crate) use deviation::Deviation;
 use gap::gap;
 pub(crate) use monitor::{MonitoredRunner, SIZES, StepMonitor, Steps};
 pub(crate) use outcome::{Difference, Explained, Failure, Outcome};

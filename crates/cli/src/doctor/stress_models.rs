@@ -6,7 +6,7 @@ use std::time::Duration;
 use tern::engine::{Capacity, Engine, Limits, StateCapacity};
 use tern::{Context, OpenedModel, PAGE_LEN, units};
 
-use super::stress::{Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepMonitor, stress};
+use super::stress::{Deviation, Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepMonitor, stress};
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
 
@@ -16,15 +16,9 @@ const CONTEXT: usize = 1024;
 const STREAM_PAGES: usize = 4;
 /// Snapshots of the state of recurrent layers: few, so that some are dropped.
 const SNAPSHOTS: usize = 8;
-/// A difference with a smaller gap, in nats or as a fraction of a draw, is a near tie on devices whose arithmetic depends on
-/// the step size: a GPU rounds activations to 15 bits in steps of one token and to 10 or 11 in larger ones, which moves a
-/// logit of the 8B shape by some thousandths. On the CPU nothing depends on it.
-const TIE: f64 = 2e-2;
-/// The same for models with experts: rounding may also decide a near tie of a router, and another expert moves logits more.
-const TIE_EXPERTS: f64 = 0.5;
-/// The same for models with recurrent layers, whose state carries rounding from token to token: halves as inputs of linears move the
-/// logits of 64 layers of a small random Bonsai 2 by 3e-2 (root mean square, computed in f64), of 64 attention layers by 7e-3.
-const TIE_RECURRENT: f64 = 0.15;
+/// Limit on the divergence of logits in steps of several tokens from those in steps of one, in nats: more is a wrong kernel, not
+/// rounding. With experts there is none: another choice at a router's near tie moves the logits of a token by far more.
+const DIVERGENCE: f64 = 2e-3;
 /// An engine without progress for this long counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 /// Maximum number of differences that are printed.
@@ -36,21 +30,23 @@ const EXIT_GRACE: Duration = Duration::from_secs(5);
 struct Row {
     name: String,
     plan: Plan,
+    /// Of logits with the size of steps, on devices whose arithmetic depends on it.
+    deviation: Option<Deviation>,
     outcome: Result<Outcome, String>,
 }
 
 pub(crate) fn all(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
-    let tie = if args.model.device.gpu().is_some() { TIE } else { 0.0 };
     let time = Duration::from_secs(args.seconds);
-    let plan = Plan { streams: args.streams, time, seed: args.seed, tie, hang: HANG };
+    let plan = Plan { streams: args.streams, time, seed: args.seed, tie: 0.0, hang: HANG };
     let mut rows = vec![];
     let named = args.synthetic.is_empty() || args.model.given().is_some();
     let specs = named.then_some(None).into_iter().chain(args.synthetic.iter().map(Some));
     for spec in specs {
         let name = spec.map_or_else(|| args.model.name("stories").to_string(), String::clone);
-        let mut plan = plan;
-        let outcome = one(args, spec.map(String::as_str), &mut plan).map_err(|e| e.to_string());
-        let row = Row { name, plan, outcome };
+        let (mut plan, mut deviation) = (plan, None);
+        let outcome =
+            one(args, spec.map(String::as_str), &mut plan, &mut deviation).map_err(|e| e.to_string());
+        let row = Row { name, plan, deviation, outcome };
         details(&row, out)?;
         out.flush()?;
         let hangs = row.outcome.as_ref().is_ok_and(|o| matches!(o.failure, Some(Failure::Hang(_))));
@@ -72,20 +68,20 @@ pub(crate) fn all(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     )))
 }
 
-fn one(args: &DoctorArgs, spec: Option<&str>, plan: &mut Plan) -> CliResult<Outcome> {
+/// Stresses one model. What its near ties are follows from the deviation that is measured first: on a GPU, where activations are rounded
+/// to 15 bits in steps of one token and to 10 or 11 in larger ones. On the CPU, and with `--reproducible`, there is none.
+fn one(
+    args: &DoctorArgs,
+    spec: Option<&str>,
+    plan: &mut Plan,
+    deviation: &mut Option<Deviation>,
+) -> CliResult<Outcome> {
     if !args.model.quiet
         && let Some(spec) = spec
     {
         eprintln!("tern: generating {spec}");
     }
     let opened = args.model.open("stories", spec, Context::AtMost(CONTEXT))?;
-    if plan.tie > 0.0 {
-        plan.tie = match &opened.model {
-            model if model.has_experts() => TIE_EXPERTS,
-            model if model.has_recurrent_layers() => TIE_RECURRENT,
-            _ => TIE,
-        };
-    }
     let sizes = sizes(&opened, plan)?;
     let limits = Limits {
         max_seqs: plan.streams,
@@ -107,8 +103,19 @@ fn one(args: &DoctorArgs, spec: Option<&str>, plan: &mut Plan) -> CliResult<Outc
     let graph = &opened.model.graph;
     let slots = StateCapacity::PER_SEQUENCE * plan.streams + SNAPSHOTS;
     let capacity = capacity.with_window(graph).with_slots(graph, slots);
+    let has_experts = opened.model.has_experts();
     let mut runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
+    if args.model.device.gpu().is_some() && !args.model.reproducible {
+        let measured = deviation.insert(Deviation::measure(&mut runner, sizes.vocab, plan.seed)?);
+        plan.tie = measured.tie();
+        if measured.divergence > DIVERGENCE && !has_experts {
+            return Err(CliError::message(format!(
+                "logits depend on the size of steps: a divergence of {:.1e} nats, want {DIVERGENCE:.0e} at most",
+                measured.divergence
+            )));
+        }
+    }
     let monitor = StepMonitor::new();
     let handle = Engine::start(Box::new(MonitoredRunner::new(runner, monitor.clone())), limits)?;
     let outcome = stress(&handle, &monitor, sizes, plan)?;
@@ -149,6 +156,14 @@ fn sizes(opened: &OpenedModel, plan: &Plan) -> CliResult<Sizes> {
 fn details(row: &Row, out: &mut impl Write) -> CliResult<()> {
     let plan = &row.plan;
     writeln!(out, "\n{}, {} streams, seed {}", row.name, plan.streams, plan.seed)?;
+    if let Some(Deviation { mean, largest, divergence }) = row.deviation {
+        writeln!(
+            out,
+            "logits   the difference of two moves by {mean:.1e} with the size of steps (root mean square; {largest:.1e} at the worst \
+             position), divergence {divergence:.1e}: near ties have gaps up to {:.1e}",
+            plan.tie
+        )?;
+    }
     let o = match &row.outcome {
         Ok(o) => o,
         Err(e) => return Ok(writeln!(out, "FAILED   {e}")?),

@@ -107,7 +107,7 @@ fn reference(
         return Err(CliError::message(format!("--compare {name}: want a model with the same vocabulary")));
     }
     let backend = match &args.compare_device {
-        Some(device) => device.open(args.model.threads)?,
+        Some(device) => device.open(args.model.device_options())?,
         None => args.model.backend()?,
     };
     runner(args, other, backend)

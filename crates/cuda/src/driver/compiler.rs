@@ -193,9 +193,17 @@ impl KernelSource {
     }
 }
 
-/// The options of NVRTC.
-pub(crate) fn compile_options(architecture: &str) -> Vec<String> {
-    vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]
+/// The options of NVRTC. Reproducible: whether a product and a sum become one operation must not be the compiler's choice, which
+/// differs between the kernels of an op.
+pub(crate) fn compile_options(architecture: &str, reproducible: bool) -> Vec<String> {
+    let mut options =
+        vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()];
+    if reproducible {
+        options.extend(["--fmad=false".into(), "--define-macro=REPRODUCIBLE=true".into()]);
+    } else {
+        options.push("--define-macro=REPRODUCIBLE=false".into());
+    }
+    options
 }
 
 /// Compiles sources and loads them.
@@ -217,7 +225,7 @@ struct Binaries {
 
 impl Compiler {
     pub(crate) fn new(device: Arc<Device>, paths: SearchPaths, cache: Option<PathBuf>) -> Compiler {
-        let options = compile_options(&architecture(device.facts.capability));
+        let options = compile_options(&architecture(device.facts.capability), device.reproducible);
         let binaries = Arc::new(Binaries { options, paths, nvrtc: OnceLock::new(), cache });
         Compiler { device, binaries, modules: HashMap::new() }
     }

@@ -117,6 +117,8 @@ fn facts(ordinal: usize) -> Result<DeviceFacts> {
 /// A device with its context and one stream, on which all work runs in order.
 pub(crate) struct Device {
     pub(crate) facts: DeviceFacts,
+    /// Whether no bit of a row may depend on the other rows of a step.
+    pub(crate) reproducible: bool,
     context: cu::CUcontext,
     pub(super) stream: cu::CUstream,
 }
@@ -128,7 +130,7 @@ unsafe impl Sync for Device {}
 
 impl Device {
     /// Opens a device.
-    pub(crate) fn open(ordinal: usize) -> Result<Arc<Device>> {
+    pub(crate) fn open(ordinal: usize, reproducible: bool) -> Result<Arc<Device>> {
         let (_, all) = devices()?;
         let count = all.len();
         let facts = all.into_iter().nth(ordinal);
@@ -152,7 +154,7 @@ impl Device {
             let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             check(cu::cuStreamCreate(&raw mut stream, flags), || "a stream".into())?;
         }
-        Ok(Arc::new(Device { facts, context, stream }))
+        Ok(Arc::new(Device { facts, reproducible, context, stream }))
     }
 
     /// Makes the context current on this thread.

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use crate::shared::{AttendWork, MOST_VALUE_COLS, WORK_HEADER};
+use crate::shared::{ATTEND_SEGMENT, AttendWork, MOST_VALUE_COLS, WORK_HEADER};
 
 /// Query rows of a decode tile.
 pub(super) const DECODE_ROWS: usize = 16;
@@ -17,6 +17,8 @@ const KEY_ALIGN: usize = 64;
 const SPLIT_KEYS: usize = 256;
 /// Blocks that a step has at least if its keys are split evenly: two rounds of two blocks per processor.
 const BLOCKS_PER_PROCESSOR: usize = 4;
+/// Results of segments that are kept per processor, if they are reproducible: tiles that have more are not split.
+const SEGMENTS_PER_PROCESSOR: [usize; 2] = [64, 16];
 
 /// Tiles of the kernels for one shape of attention, and their shared memory; `kernels/paged_attention.cu` has them as
 /// definitions.
@@ -41,10 +43,17 @@ pub(super) struct AttentionTiles {
 impl AttentionTiles {
     /// `most_shared`: bytes of shared memory that a block should have at most, 99 KiB or more: what a block may have, or half of
     /// what a processor has (less 1 KiB per block), if that is less. Then two blocks fit on a Hopper processor.
-    pub(super) fn of(head_dim: usize, v_dim: usize, cell_bytes: usize, most_shared: usize) -> AttentionTiles {
+    /// `reproducible`: the sums of all segments have their own shared memory.
+    pub(super) fn of(
+        head_dim: usize,
+        v_dim: usize,
+        cell_bytes: usize,
+        most_shared: usize,
+        reproducible: bool,
+    ) -> AttentionTiles {
         let wide = head_dim.max(v_dim) > MOST_VALUE_COLS;
         let v_dim = v_dim / value_parts(v_dim); // of a block
-        let most_rows = if head_dim > 192 || v_dim > 128 { 64 } else { MOST_PREFILL_ROWS };
+        let most_rows = if head_dim > 192 || v_dim > 128 || reproducible { 64 } else { MOST_PREFILL_ROWS };
         // fewer keys where scores of 64 do not fit into registers beside the sums, or 32 keys into shared memory
         let prefill_keys = match head_dim.max(v_dim) {
             _ if wide => 16,
@@ -55,19 +64,25 @@ impl AttentionTiles {
         let stage =
             |keys: usize| keys * (row_bytes(head_dim * cell_bytes) + row_bytes(v_dim * cell_bytes) + scales);
         // q and the stages, later the sums in their place; then largest scores, weights and factors of rows, and a word
+        // reproducible: the sums of all segments beside q and the stages
         let shared = |rows: usize, groups: usize, stages: usize| {
             let pipeline = rows * row_bytes(head_dim * 2) + groups * stages;
-            pipeline.max(groups * rows * (v_dim + 8) * 4) + groups * rows * 8 + rows * 4 + 16
+            let (sum, rest) = (rows * (v_dim + 8) * 4, rows * 4 + 16);
+            if reproducible {
+                return pipeline + sum + rows * 8 + rest;
+            }
+            pipeline.max(groups * sum) + groups * rows * 8 + rest
         };
-        let prefill_shared = |rows: usize| shared(rows, 1, 2 * stage(prefill_keys));
-        let prefill_rows =
-            if wide && prefill_shared(most_rows) > most_shared { most_rows / 2 } else { most_rows };
+        let prefill_shared = |rows: usize, keys: usize| shared(rows, 1, 2 * stage(keys));
+        let fewer_keys = [prefill_keys, 32, 16].into_iter().filter(|keys| *keys <= prefill_keys);
+        let sizes =
+            [most_rows, most_rows / 2].into_iter().flat_map(|r| fewer_keys.clone().map(move |k| (r, k)));
+        let fit = sizes.into_iter().find(|&(rows, keys)| prefill_shared(rows, keys) <= most_shared);
+        let (prefill_rows, prefill_keys) = fit.unwrap_or((most_rows / 2, 16));
         let decode_shared = |warps: usize, stages: usize| shared(DECODE_ROWS, warps, stages * stage(16));
-        let decode_warps = match head_dim + v_dim {
-            _ if wide && decode_shared(2, 2) > most_shared => 1,
-            321.. => 2,
-            _ => 4,
-        };
+        let most_warps = if head_dim + v_dim > 320 { 2 } else { 4 };
+        let enough_memory = |warps: &usize| decode_shared(*warps, 2) <= most_shared;
+        let decode_warps = [most_warps, 2].into_iter().find(enough_memory).unwrap_or(1);
         let fits = |stages: &usize| decode_shared(decode_warps, *stages) <= most_shared;
         let decode_stages = [4, 3].into_iter().find(fits).unwrap_or(2);
         AttentionTiles {
@@ -75,7 +90,7 @@ impl AttentionTiles {
             prefill_warps: if prefill_rows < 64 { 2 } else { 4 },
             prefill_rows,
             prefill_keys,
-            prefill_shared: prefill_shared(prefill_rows),
+            prefill_shared: prefill_shared(prefill_rows, prefill_keys),
             decode_warps,
             decode_stages,
             decode_shared: decode_shared(decode_warps, decode_stages),
@@ -106,6 +121,8 @@ pub(super) struct PagedShape {
     pub(super) after: usize,
     /// Query rows of a prefill tile.
     pub(super) prefill_rows: usize,
+    /// Whether keys are split at segments, whose results are combined.
+    pub(super) reproducible: bool,
     /// Blocks that share a value head.
     pub(super) value_parts: usize,
     pub(super) processors: usize,
@@ -136,9 +153,9 @@ impl PagedShape {
     }
 }
 
-/// Split blocks of a list at most; each needs `rows * (v_dim + 2)` floats. There are fewer counters of arrivals.
-pub(super) fn most_partials(processors: usize) -> usize {
-    BLOCKS_PER_PROCESSOR * processors
+/// Results of split tiles that a list has at most; each needs `rows * (v_dim + 2)` floats. There are fewer counters of arrivals.
+pub(super) fn most_partials(processors: usize, kind: TileKind, reproducible: bool) -> usize {
+    processors * if reproducible { SEGMENTS_PER_PROCESSOR[kind as usize] } else { BLOCKS_PER_PROCESSOR }
 }
 
 /// Items of a list at most, for steps of up to `tokens`: tiles have a token or more, and splits are items too.
@@ -184,25 +201,33 @@ impl WorkList {
         let blocks = shape.blocks_per_item(kind);
         let total: usize = tiles(slices, shape, kind).map(|tile| tile.keys()).sum();
         let limit = (total * blocks).div_ceil(BLOCKS_PER_PROCESSOR * shape.processors).max(SPLIT_KEYS);
+        let most_partials = most_partials(shape.processors, kind, shape.reproducible);
         self.items.clear();
         (self.partials, self.arrivals) = (0, 0);
         for tile in tiles(slices, shape, kind) {
             // rounded down: all blocks together fill whole rounds of the processors, and none is longer than a round
             let splits = (tile.keys() / limit).max(1);
-            let units = tile.keys().div_ceil(KEY_ALIGN);
-            let bound = |split: usize| tile.begin + units * split / splits * KEY_ALIGN;
+            let align = if shape.reproducible { ATTEND_SEGMENT } else { KEY_ALIGN };
+            let (begin, first_segment) = (tile.begin / align * align, tile.begin / ATTEND_SEGMENT);
+            let units = (tile.end - begin).div_ceil(align);
+            let results = |splits: usize| if shape.reproducible { units } else { splits };
+            let fits = self.partials + results(splits) * blocks <= most_partials;
+            let splits = if fits { splits } else { 1 };
+            let bound = |split: usize| begin + units * split / splits * align;
             self.items.extend((0..splits).map(|split| AttendWork {
                 first_token: tile.first_token as u32,
                 tokens: tile.tokens as u32,
-                key_begin: bound(split) as u32,
+                key_begin: bound(split).max(tile.begin) as u32,
                 key_end: bound(split + 1).min(tile.end) as u32,
                 split: split as u32,
                 splits: splits as u32,
+                results: results(splits) as u32,
+                first_segment: first_segment as u32,
                 partial: self.partials as u32,
                 arrival: self.arrivals as u32,
             }));
             if splits > 1 {
-                self.partials += splits * blocks;
+                self.partials += results(splits) * blocks;
                 self.arrivals += blocks;
             }
         }
@@ -267,6 +292,7 @@ mod tests {
             window,
             after: 0,
             prefill_rows: 128,
+            reproducible: false,
             value_parts: 1,
             processors: 132,
         }
@@ -346,7 +372,10 @@ mod tests {
                 assert!(list.items.iter().all(|w| w.splits == 1 || keys(w) + 63 >= 256), "{slices:?}");
                 assert!(list.items.is_sorted_by_key(|w| Reverse(keys(w))));
                 assert!(list.items.len() <= most_items(tokens, shape.processors));
-                assert!(list.partials <= most_partials(shape.processors) && list.arrivals <= list.partials);
+                assert!(
+                    list.partials <= most_partials(shape.processors, TileKind::Decode, false)
+                        && list.arrivals <= list.partials
+                );
             }
         }
         assert_eq!(planned(&cases[2], &shape(4, 0)).decode.items.len(), 65); // 520 blocks
@@ -375,30 +404,25 @@ mod tests {
         assert_eq!(counts(&[(9, 1), (9, 2)], 24), (1, 1)); // one token is always a decode tile
         let mut words = vec![];
         planned(&[(0, 4)], &shape(4, 0)).decode.write(&mut words);
-        assert_eq!(words, [1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 4, 0, 1, 0, 0]);
+        assert_eq!(words, [1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 4, 0, 1, 1, 0, 0, 0]);
         assert_eq!(words.len(), WorkList::words(1));
     }
 
     #[test]
     fn two_blocks_fit_on_a_processor() {
         let dims = || (16..=256).step_by(16);
-        for (head_dim, v_dim) in dims().flat_map(|k| dims().map(move |v| (k, v))) {
-            for (cell_bytes, most) in [(1, 99 * 1024), (2, 99 * 1024), (1, 113 * 1024), (2, 113 * 1024)] {
-                let tiles = AttentionTiles::of(head_dim, v_dim, cell_bytes, most);
-                assert!(tiles.prefill_shared <= 99 * 1024, "{head_dim}, {v_dim}: {tiles:?}");
-                assert!(tiles.decode_shared <= most, "{head_dim}, {v_dim}: {tiles:?}");
+        let wide = [(512, 512), (576, 512)];
+        let kinds = [(1, false), (2, false), (1, true), (2, true)]; // bytes of a cell, and whether sums are reproducible
+        for (head_dim, v_dim) in dims().flat_map(|k| dims().map(move |v| (k, v))).chain(wide) {
+            for ((cell_bytes, reproducible), most) in kinds.into_iter().flat_map(|k| [(k, 99), (k, 113)]) {
+                let tiles = AttentionTiles::of(head_dim, v_dim, cell_bytes, most * 1024, reproducible);
+                let shared = tiles.prefill_shared.max(tiles.decode_shared);
+                // reproducible wide heads have one block per processor, where there is memory for it
+                let most = if reproducible && head_dim > 256 { 227 } else { most };
+                assert!(shared <= most * 1024, "{head_dim}, {v_dim}, {reproducible}: {tiles:?}");
             }
         }
-        for (head_dim, v_dim, most) in [(512, 512, 99), (512, 512, 113), (576, 512, 99), (576, 512, 113)] {
-            for cell_bytes in [1, 2] {
-                let tiles = AttentionTiles::of(head_dim, v_dim, cell_bytes, most * 1024);
-                assert!(
-                    tiles.prefill_shared.max(tiles.decode_shared) <= most * 1024,
-                    "{head_dim}: {tiles:?}"
-                );
-            }
-        }
-        let tiles = AttentionTiles::of(128, 128, 2, 113 * 1024);
+        let tiles = AttentionTiles::of(128, 128, 2, 113 * 1024, false);
         assert_eq!((tiles.prefill_shared, tiles.decode_shared, tiles.decode_stages), (99_856, 102_992, 3));
     }
 }

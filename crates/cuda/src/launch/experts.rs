@@ -118,6 +118,7 @@ pub(super) struct Experts {
     /// Blocks of the router that are done.
     arrivals: Memory,
     tiles: Vec<usize>,
+    reproducible: bool,
     inputs: u64,
     /// What was sorted last since experts were chosen.
     current: Cell<Option<(u64, ExpertCounts)>>,
@@ -162,7 +163,8 @@ impl Experts {
             sorted: device.allocate(most(ExpertCounts::bytes))?,
             logits: device.allocate(most(ExpertCounts::logits_bytes))?,
             arrivals,
-            tiles: tiles(phases, &Limits::of(&device.facts)),
+            tiles: tiles(phases, &Limits::of(device)),
+            reproducible: device.reproducible,
             inputs,
             current: Cell::new(None),
         }))
@@ -192,7 +194,8 @@ impl Experts {
     fn router(&self, args: &RouteArgs, tokens: usize) -> Result<()> {
         let small = tokens <= ONE_BLOCK;
         let counts = ExpertCounts::of_route(args);
-        let each = router_tokens(args).min(tokens);
+        // one token alone is normalised in another order
+        let each = if self.reproducible { router_tokens(args) } else { router_tokens(args).min(tokens) };
         // the fewer tokens, the more blocks share the weights
         let experts = (counts.experts * tokens.div_ceil(each)).div_ceil(ROUTER_BLOCKS);
         let experts = experts.next_multiple_of(PHASE_WARPS).min(counts.experts.next_multiple_of(PHASE_WARPS));

@@ -1,6 +1,6 @@
 //! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
 
-use crate::driver::DeviceFacts;
+use crate::driver::{Device, DeviceFacts};
 use crate::shared::{
     MOST_SPLITS, NORMS_TOKENS, ONE_TILE, RAW_RECORD, RAW_TOKENS, STAGED_TOKENS, WGMMA_TOKENS,
 };
@@ -47,13 +47,15 @@ pub(crate) struct LinearSize {
     pub(crate) chunks: usize,
     /// Bytes of a record.
     pub(crate) record: usize,
+    /// Whether it is a matrix of each expert.
+    pub(crate) experts: bool,
 }
 
 impl LinearSize {
     /// The size of parts that have so many records of rows each.
     pub(crate) fn of_parts(records: impl Iterator<Item = usize>, chunks: usize, record: usize) -> LinearSize {
         let row_tiles = records.map(|n| n.div_ceil(TILE_RECORDS)).sum();
-        LinearSize { row_tiles, gated_records: None, chunks, record }
+        LinearSize { row_tiles, gated_records: None, chunks, record, experts: false }
     }
 
     /// The size of a gate and its partner, of so many records of rows each: a tile has rows of both.
@@ -63,6 +65,7 @@ impl LinearSize {
             gated_records: Some(records),
             chunks,
             record,
+            experts: false,
         }
     }
 
@@ -76,6 +79,16 @@ impl LinearSize {
         let fits = |tile: &usize| stages(tokens, self.record, *tile, 1, limits).is_some();
         let tall = TALL_RECORDS.into_iter().filter(fits).min_by_key(|tile| most_rows(*tile))?;
         (most_rows(tall) < most_rows(TILE_RECORDS)).then_some(tall)
+    }
+
+    /// Segments of columns whose sums are added in their order, in steps of all sizes, if rows are reproducible: as many as blocks
+    /// share the tiles of a small step.
+    pub(crate) fn segments(&self, limits: &Limits) -> usize {
+        let may_be_tall = self.gated_records.is_some() && self.row_tiles > limits.processors;
+        if !limits.reproducible || !limits.clusters || may_be_tall || self.experts {
+            return 1;
+        }
+        splits(*self, TILE_TOKENS[0], limits.processors)
     }
 
     /// Warps that multiply tiles of so many tokens.
@@ -94,13 +107,15 @@ pub(crate) struct Limits {
     pub(crate) clusters: bool,
     /// Four warps can multiply together.
     pub(crate) warpgroups: bool,
+    /// Rows have the same bits in tiles of all sizes.
+    pub(crate) reproducible: bool,
 }
 
 impl Limits {
-    pub(crate) fn of(facts: &DeviceFacts) -> Limits {
-        let DeviceFacts { processors, shared_memory, capability, .. } = *facts;
+    pub(crate) fn of(device: &Device) -> Limits {
+        let DeviceFacts { processors, shared_memory, capability, .. } = device.facts;
         let (clusters, warpgroups) = (capability >= (9, 0), capability == (9, 0));
-        Limits { processors, shared_memory, clusters, warpgroups }
+        Limits { processors, shared_memory, clusters, warpgroups, reproducible: device.reproducible }
     }
 
     /// Threads of a block, as `THREADS_OF_BLOCK` of the kernel. Besides the warps that multiply, one copies, and another may sum x; with
@@ -108,10 +123,22 @@ impl Limits {
     fn threads(&self, tokens: usize, record: usize, row_warps: usize) -> usize {
         let others = match tokens {
             128.. if self.warpgroups => 4,
-            _ if sums_x(tokens, record) => 2,
+            _ if self.sums_x(tokens, record) => 2,
             _ => 1,
         };
         (row_warps + others) * 32
+    }
+
+    /// Whether a warp sums x, as `sums_x` of the kernel.
+    fn sums_x(&self, tokens: usize, record: usize) -> bool {
+        !self.reproducible && record == RAW_RECORD && tokens <= RAW_TOKENS
+    }
+
+    /// Bytes of a stage, as `Stages` of the kernel.
+    fn stage_bytes(&self, tokens: usize, record: usize, row_warps: usize) -> usize {
+        let chunks = stage_chunks(tokens, record);
+        let sums = if self.sums_x(tokens, record) { chunks * tokens * 4 + 16 } else { 0 }; // and their barrier
+        (chunks * (tokens * 256 + row_warps * record) + sums).next_multiple_of(1024)
     }
 
     /// Bytes of shared memory of each of so many blocks on a multiprocessor.
@@ -134,6 +161,8 @@ pub(crate) struct LinearTiling {
     pub(crate) row_warps: usize,
     /// Blocks that share the columns of a tile.
     pub(crate) splits: usize,
+    /// Segments of the columns of a block, whose sums are added to each other: one, unless rows are reproducible.
+    pub(crate) segments: usize,
     pub(crate) stages: usize,
     pub(crate) blocks: usize,
     /// Threads of a block.
@@ -151,18 +180,6 @@ fn stage_chunks(tokens: usize, record: usize) -> usize {
     }
 }
 
-/// Whether a warp sums x, as `sums_x` of the kernel.
-fn sums_x(tokens: usize, record: usize) -> bool {
-    record == RAW_RECORD && tokens <= RAW_TOKENS
-}
-
-/// Bytes of a stage, as `Stages` of the kernel.
-fn stage_bytes(tokens: usize, record: usize, row_warps: usize) -> usize {
-    let chunks = stage_chunks(tokens, record);
-    let sums = if sums_x(tokens, record) { chunks * tokens * 4 + 16 } else { 0 }; // and their barrier
-    (chunks * (tokens * 256 + row_warps * record) + sums).next_multiple_of(1024)
-}
-
 /// Bytes of shared memory behind the ring: a gate; the sums of all blocks of a cluster for a share of the tokens; a factor per
 /// token, and its squares per warp.
 fn behind_ring(tokens: usize, splits: usize, row_warps: usize) -> usize {
@@ -173,7 +190,7 @@ fn behind_ring(tokens: usize, splits: usize, row_warps: usize) -> usize {
 
 /// Stages of a ring; `None` if there is no space for two.
 fn stages(tokens: usize, record: usize, row_warps: usize, splits: usize, limits: &Limits) -> Option<usize> {
-    let stage = stage_bytes(tokens, record, row_warps) + 16; // two barriers each
+    let stage = limits.stage_bytes(tokens, record, row_warps) + 16; // two barriers each
     let behind = behind_ring(tokens, splits, row_warps);
     let fit = |blocks: usize| limits.shared_by(blocks).saturating_sub(behind) / stage;
     let blocks = Limits::blocks_per_processor(tokens, row_warps);
@@ -215,8 +232,10 @@ impl LinearTiling {
     pub(crate) fn of(size: LinearSize, rows: usize, limits: &Limits) -> Option<LinearTiling> {
         let fits = fitting(size.record, limits);
         let whole = fits.iter().copied().find(|&n| n >= rows && rows <= ONE_TILE);
+        let segments = size.segments(limits);
         let tokens = whole.or_else(|| {
-            large(&fits).min_by_key(|&n| {
+            // two sets of sums of the largest tiles do not fit into registers
+            large(&fits).filter(|&n| n < 256 || segments == 1).min_by_key(|&n| {
                 let tiles = size.row_tiles * rows.div_ceil(n);
                 tiles.div_ceil(limits.processors) * cost(n)
             })
@@ -233,20 +252,26 @@ impl LinearTiling {
     ) -> Option<LinearTiling> {
         let row_warps = size.row_warps(tokens, limits); // that the kernel is compiled for
         let tall = size.gated_records.filter(|_| row_warps > TILE_RECORDS);
+        let segments = size.segments(limits);
         let tiles = tall.map_or(size.row_tiles, |records| records.div_ceil(row_warps / 2)) * count;
         let size = LinearSize { row_tiles: tiles, ..size };
         let small = tall.is_none() && ((count == 1 && tokens < 256) || tokens < LARGE_TILE);
-        let splits = if limits.clusters && small { splits(size, tokens, limits.processors) } else { 1 };
+        let splits = match limits.clusters && small {
+            true if limits.reproducible => segments,
+            true => splits(size, tokens, limits.processors),
+            false => 1,
+        };
         let stages = |splits| Some((splits, stages(tokens, size.record, row_warps, splits, limits)?));
         let (splits, stages) = stages(splits).or_else(|| stages(1))?;
         let slots = limits.processors * Limits::blocks_per_processor(tokens, row_warps);
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
-        let shared = stages * (stage_bytes(tokens, size.record, row_warps) + 16)
+        let shared = stages * (limits.stage_bytes(tokens, size.record, row_warps) + 16)
             + behind_ring(tokens, splits, row_warps);
         // tall tiles are at most as many as multiprocessors: two on one of them would leave another without
         let shared = if tall.is_some() { shared.max(limits.shared_by(2) + 16) } else { shared };
         let threads = limits.threads(tokens, size.record, row_warps);
-        Some(LinearTiling { tokens, row_warps, splits, stages, blocks, threads, shared })
+        let segments = (segments / splits).max(1);
+        Some(LinearTiling { tokens, row_warps, splits, segments, stages, blocks, threads, shared })
     }
 }
 
@@ -283,11 +308,22 @@ fn splits(size: LinearSize, tokens: usize, processors: usize) -> usize {
 mod tests {
     use super::*;
 
-    const H200: Limits =
-        Limits { processors: 132, shared_memory: 227 << 10, clusters: true, warpgroups: true };
-    const SMALL: Limits =
-        Limits { processors: 46, shared_memory: 99 << 10, clusters: false, warpgroups: false };
-    const DOWN: LinearSize = LinearSize { row_tiles: 32, gated_records: None, chunks: 96, record: 288 };
+    const H200: Limits = Limits {
+        processors: 132,
+        shared_memory: 227 << 10,
+        clusters: true,
+        warpgroups: true,
+        reproducible: false,
+    };
+    const SMALL: Limits = Limits {
+        processors: 46,
+        shared_memory: 99 << 10,
+        clusters: false,
+        warpgroups: false,
+        reproducible: false,
+    };
+    const DOWN: LinearSize =
+        LinearSize { row_tiles: 32, gated_records: None, chunks: 96, record: 288, experts: false };
 
     #[test]
     fn a_step_has_the_smallest_tile_that_holds_it() {
@@ -311,8 +347,8 @@ mod tests {
         let of = |record, tokens| LinearTiling::of(LinearSize { record, ..DOWN }, tokens, &H200).unwrap();
         assert_eq!([8, 32, 48].map(|tokens| of(RAW_RECORD, tokens).threads), [320, 320, 288]);
         assert_eq!([32, 128].map(|tokens| of(288, tokens).threads), [288, 384]);
-        assert_eq!(stage_bytes(32, RAW_RECORD, 8), 25 << 10); // what it writes fits into the rest of the last kilobyte
-        assert_eq!(stage_bytes(16, RAW_RECORD, 8), 34 << 10); // one more
+        assert_eq!(H200.stage_bytes(32, RAW_RECORD, 8), 25 << 10); // what it writes fits into the rest of the last kilobyte
+        assert_eq!(H200.stage_bytes(16, RAW_RECORD, 8), 34 << 10); // one more
     }
 
     #[test]

@@ -34,10 +34,12 @@ pub(crate) struct KernelShape {
     pub(crate) sloped: bool,
     pub(crate) cells: KvCell,
     pub(crate) page_len: usize,
+    /// Whether no bit depends on how keys are shared.
+    pub(crate) reproducible: bool,
 }
 
 impl KernelShape {
-    fn of(a: &AttendArgs, kv: &Kv) -> KernelShape {
+    fn of(a: &AttendArgs, kv: &Kv, reproducible: bool) -> KernelShape {
         KernelShape {
             head_dim: a.head_dim as usize,
             v_dim: a.v_dim as usize,
@@ -46,6 +48,7 @@ impl KernelShape {
             sloped: a.alibi > 0.0,
             cells: kv.cells,
             page_len: kv.spec.page_len,
+            reproducible,
         }
     }
 
@@ -53,12 +56,18 @@ impl KernelShape {
     fn tiles(&self, shared_memory: usize) -> AttentionTiles {
         let bytes = if self.cells == KvCell::Half { 2 } else { 1 };
         let most = ((shared_memory + 1024) / 2 - 1024).max(99 << 10).min(shared_memory);
-        AttentionTiles::of(self.head_dim, self.v_dim, bytes, most)
+        AttentionTiles::of(self.head_dim, self.v_dim, bytes, most, self.reproducible)
+    }
+
+    /// Whether a block with so much shared memory has space for a tile, with all heads of a token.
+    fn fits(&self, shared_memory: usize) -> bool {
+        let tiles = self.tiles(shared_memory);
+        self.group <= tiles.prefill_rows && tiles.prefill_shared.max(tiles.decode_shared) <= shared_memory
     }
 
     pub(crate) fn source(&self, shared_memory: usize) -> KernelSource {
         let tiles = self.tiles(shared_memory);
-        let KernelShape { head_dim, v_dim, group, capped, sloped, cells, page_len } = self;
+        let KernelShape { head_dim, v_dim, group, capped, sloped, cells, page_len, .. } = self;
         let defines = vec![
             ("PAGE_LEN", page_len.to_string()),
             ("HEAD_DIM", head_dim.to_string()),
@@ -136,25 +145,30 @@ fn attends(phases: &[Phase]) -> impl Iterator<Item = &AttendArgs> {
     phases.iter().filter_map(|phase| if let Phase::Attend(a) = phase { Some(a) } else { None })
 }
 
-/// Whether the kernels can run all attention phases: heads are read in whole fragments, with 16-byte loads.
-pub(super) fn fits(phases: &[Phase], page_len: usize) -> bool {
+/// Whether the kernels can run all attention phases: heads are read in whole fragments, with 16-byte loads, and a tile has all
+/// heads of a token.
+pub(super) fn fits(device: &Device, phases: &[Phase], kv: &Kv) -> bool {
     let whole = |n: i32| n % 16 == 0 && n <= MOST_VALUE_COLS as i32;
     let wide = |n: i32, part: usize| n % part as i32 == 0 && n <= MOST_HEAD_DIM as i32;
     let aligned = |at: u64, stride: i64| at.is_multiple_of(16) && stride % 4 == 0;
-    page_len.is_multiple_of(16)
+    let memory = device.facts.shared_memory;
+    kv.spec.page_len.is_multiple_of(16)
         && attends(phases).all(|a| {
             let views = [&a.q.x, &a.k.x, &a.v];
             let wide = wide(a.head_dim, 16) && wide(a.v_dim, MOST_VALUE_COLS);
             let narrow = whole(a.head_dim) && whole(a.v_dim);
             let group = a.heads / a.kv_heads;
-            (narrow && group <= 64 || wide && group <= 32) && views.iter().all(|v| aligned(v.at, v.stride))
+            (narrow && group <= 64 || wide && group <= 32)
+                && views.iter().all(|v| aligned(v.at, v.stride))
+                && KernelShape::of(a, kv, device.reproducible).fits(memory)
         })
 }
 
 /// Bytes of the results of splits at most.
-pub(super) fn most_partial_bytes(v_dim: usize, processors: usize) -> usize {
-    let rows = MOST_PREFILL_ROWS + DECODE_ROWS;
-    most_partials(processors) * rows * (v_dim + 2) * 4
+pub(super) fn most_partial_bytes(v_dim: usize, device: &Device) -> usize {
+    let most = |kind| most_partials(device.facts.processors, kind, device.reproducible);
+    let rows = most(TileKind::Prefill) * MOST_PREFILL_ROWS + most(TileKind::Decode) * DECODE_ROWS;
+    rows * (v_dim + 2) * 4
 }
 
 /// Words of work lists that a step of up to `tokens` may need behind its inputs.
@@ -169,7 +183,7 @@ impl PagedAttention {
         let memory = device.facts.shared_memory;
         let mut shapes: Vec<KernelShape> = vec![]; // most models have one, in every layer
         for a in attends(phases) {
-            intern(&mut shapes, KernelShape::of(a, kv));
+            intern(&mut shapes, KernelShape::of(a, kv, device.reproducible));
         }
         shapes.iter().map(|shape| shape.source(memory)).collect()
     }
@@ -185,7 +199,7 @@ impl PagedAttention {
         let mut launched = vec![];
         let (mut q, mut partial) = (0, [0; 2]);
         for a in attends(phases) {
-            let shape = KernelShape::of(a, config.kv);
+            let shape = KernelShape::of(a, config.kv, device.reproducible);
             let tiles = shape.tiles(device.facts.shared_memory);
             let known = kernels.iter().position(|k| k.shape == shape);
             let kernel = known.unwrap_or(kernels.len());
@@ -198,6 +212,7 @@ impl PagedAttention {
                 window: a.window as usize,
                 after: a.after as usize,
                 prefill_rows: tiles.prefill_rows,
+                reproducible: device.reproducible,
                 value_parts: value_parts(shape.v_dim),
                 processors: device.facts.processors,
             };
@@ -207,12 +222,13 @@ impl PagedAttention {
             }
             q = q.max((a.heads * a.head_dim) as usize * config.max_tokens * 2);
             for (bytes, kind) in partial.iter_mut().zip([TileKind::Decode, TileKind::Prefill]) {
-                *bytes =
-                    (*bytes).max(most_partials(paged.processors) * paged.rows(kind) * (shape.v_dim + 2) * 4);
+                let results = most_partials(paged.processors, kind, device.reproducible);
+                *bytes = (*bytes).max(results * paged.rows(kind) * (shape.v_dim + 2) * 4);
             }
             launched.push(PlannedPhase { kernels: kernel, plan, scales: config.kv.scales_of(a.keys) });
         }
-        let counters = plans.iter().map(|p| most_partials(p.shape.processors) * 4).max().unwrap_or(0);
+        let most = most_partials(device.facts.processors, TileKind::Decode, device.reproducible);
+        let counters = if plans.is_empty() { 0 } else { most * 4 };
         Ok(PagedAttention {
             kernels,
             plans,

@@ -46,9 +46,9 @@ impl PhasePlan<'_> {
     /// The kernels that it needs.
     pub(crate) fn sources(&self, device: &Device) -> Vec<KernelSource> {
         let phases = KernelSource { source: Source::PhaseLaunches, defines: self.config.defines() };
-        let limits = Limits::of(&device.facts);
+        let limits = Limits::of(device);
         let linears = TiledLinears::sources(self.config, &self.phases, &limits, self.max_tokens);
-        let attention = match self.paged() {
+        let attention = match self.paged(device) {
             Some(kv) => PagedAttention::sources(device, &self.phases, kv),
             None => vec![],
         };
@@ -58,8 +58,8 @@ impl PhasePlan<'_> {
     }
 
     /// The pages, if the kernels of many tokens can attend to them.
-    fn paged(&self) -> Option<&Kv> {
-        self.kv.filter(|kv| paged_attention::fits(&self.phases, kv.spec.page_len))
+    fn paged(&self, device: &Device) -> Option<&Kv> {
+        self.kv.filter(|kv| paged_attention::fits(device, &self.phases, kv))
     }
 }
 
@@ -203,6 +203,7 @@ struct PhaseKernels {
     recurrent: RecurrentLaunches,
     /// Whether there are recurrent layers.
     has_state: bool,
+    reproducible: bool,
     small_phase: Kernel,
     float_linears: Kernel,
     make_heads: Kernel,
@@ -214,7 +215,7 @@ struct PhaseKernels {
 
 impl PhaseKernels {
     fn new(device: &Arc<Device>, compiler: &mut Compiler, plan: PhasePlan<'_>) -> Result<PhaseKernels> {
-        let attention = match plan.paged() {
+        let attention = match plan.paged(device) {
             Some(kv) => {
                 let PhasePlan { inputs, max_tokens, .. } = plan;
                 let paged = PagedConfig { kv, inputs, max_tokens };
@@ -257,6 +258,7 @@ impl PhaseKernels {
             experts,
             recurrent,
             has_state,
+            reproducible: device.reproducible,
             small_phase: module.kernel("run_small_phase")?,
             float_linears: module.kernel("float_linears")?,
             make_heads,
@@ -310,8 +312,8 @@ impl PhaseKernels {
                     self.recurrent.transform(args, y.unwrap_or_default(), size, beside)?;
                 }
                 Some(LargePhase::Argmax(_)) => self.argmax(&args, size.outputs)?,
-                None if let Some(l) = few_floats(phase, size) => {
-                    let second = rest.first().and_then(|(phase, _)| few_floats(phase, size));
+                None if let Some(l) = self.few_floats(phase, size) => {
+                    let second = rest.first().and_then(|(phase, _)| self.few_floats(phase, size));
                     let second = second.filter(|second| can_join(l, second));
                     next = &rest[usize::from(second.is_some())..];
                     let rows = size.tokens.max(size.outputs);
@@ -334,6 +336,14 @@ impl PhaseKernels {
         Ok(())
     }
 
+    /// The arguments of a phase whose matrix of floats few tokens are multiplied with, or any number of them if rows are
+    /// reproducible.
+    fn few_floats<'p>(&self, phase: &'p Phase, size: StepSize) -> Option<&'p FloatLinearArgs> {
+        let Phase::FloatLinear(l) = phase else { return None };
+        let few = size.tokens.max(size.outputs) < FEW_TOKENS || self.reproducible;
+        (l.experts.used == 0 && few).then_some(l)
+    }
+
     /// Attention with heads of any size.
     fn attend(&self, a: &AttendArgs, args: &PhaseArgs, tokens: usize) -> Result<()> {
         let heads = Grid { shared: heads_bytes(a), ..Grid::new(tokens, 1, PHASE_THREADS) };
@@ -354,12 +364,6 @@ impl PhaseKernels {
             self.argmax_whole.launch(Grid::new(rows, 1, THREADS), args)
         }
     }
-}
-
-/// The arguments of a phase whose matrix of floats few tokens are multiplied with.
-fn few_floats(phase: &Phase, size: StepSize) -> Option<&FloatLinearArgs> {
-    let Phase::FloatLinear(l) = phase else { return None };
-    (l.experts.used == 0 && size.tokens.max(size.outputs) < FEW_TOKENS).then_some(l)
 }
 
 /// Whether two matrices of floats can share a launch: they have the same size and the same x.

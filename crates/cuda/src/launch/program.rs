@@ -258,7 +258,9 @@ impl<'a> StrategyBuilder<'a> {
         let mut most = 0;
         // whole sequences have more tokens, and their layers share keys and values: phases must end one by one
         let whole = self.lowering.graph.sequence_rules().whole;
-        let fused_steps = step.filter(|_| halves && !whole).into_iter();
+        // a fused step adds in another order than launches do
+        let reproducible = self.device.reproducible;
+        let fused_steps = step.filter(|_| halves && !whole && !reproducible).into_iter();
         for (StepParts { phases: step, tagged }, tokens) in
             fused_steps.flat_map(|step| sizes.iter().map(move |tokens| (step, *tokens)))
         {
@@ -284,7 +286,8 @@ impl<'a> StrategyBuilder<'a> {
             }
         }
         let kv = self.kv;
-        let before_norm = (0..fused.len()).map(|i| passes_before_norm(self.lowering.graph, fused, i));
+        let before_norm =
+            (0..fused.len()).map(|i| !reproducible && passes_before_norm(self.lowering.graph, fused, i)); // only small steps do so
         let passed = Passed { as_halves: passed, before_norm: before_norm.collect() };
         let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens, host };
         if max_tokens > 1 || most == 0 {

@@ -21,12 +21,12 @@ use crate::weights::{Layout, Weight};
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// Bytes of scratch beside the slots of values, for steps of up to this size.
-pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, processors: usize) -> usize {
+pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, device: &Device) -> usize {
     let widest = graph.weights.iter().map(|w| w.cols).max().unwrap_or(0);
     let attention = graph.nodes.iter().filter_map(|n| match &n.op {
         Op::Attend { args, .. } => {
             let queries = args.heads * args.head_dim * most.tokens * (4 + 2); // as floats for odd heads, as halves
-            Some(queries + paged_attention::most_partial_bytes(args.v_dim, processors))
+            Some(queries + paged_attention::most_partial_bytes(args.v_dim, device))
         }
         _ => None,
     });

@@ -10,7 +10,7 @@ use super::experts::{self, ExpertCounts, SortedRows};
 use super::linear_tiling::{Limits, LinearSize, LinearTiling, recorded_tokens, tiles, whole_tile};
 use super::passing::{NormMemory, Passing, XSource, YTarget};
 use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
-use crate::lower::{KernelConfig, NORMED_FACTOR, PASSED_FACTOR, order};
+use crate::lower::{KernelConfig, NORMED_FACTOR, PASSED_FACTOR, intern, order};
 use crate::shared::{CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs};
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -34,6 +34,8 @@ pub(crate) struct KernelKey {
     pub(crate) tokens: usize,
     /// Warps that multiply, 16 rows each.
     pub(crate) row_warps: usize,
+    /// Segments of the columns of a block.
+    pub(crate) segments: usize,
     /// 0, or 1 + the activation.
     pub(crate) gated: i32,
     pub(crate) experts: bool,
@@ -85,7 +87,7 @@ impl TiledLinears {
         inputs: u64,
         max_rows: usize,
     ) -> Result<TiledLinears> {
-        let limits = Limits::of(&device.facts);
+        let limits = Limits::of(device);
         let mut kernels = HashMap::new();
         for key in keys(phases, &limits, max_rows) {
             let KernelSource { source, defines } = linear_source(config, key);
@@ -164,6 +166,7 @@ impl TiledLinears {
                 format: l.part[run.start].format,
                 tokens: tiling.tokens,
                 row_warps: tiling.row_warps,
+                segments: tiling.segments,
                 gated: l.gated,
                 experts: sorted.is_some(),
             };
@@ -225,9 +228,14 @@ fn size(l: &LinearArgs, run: &Range<usize>) -> LinearSize {
     let (chunks, record) = (l.chunks as usize, l.part[run.start].bytes as usize);
     if l.gated > 0 {
         let size = LinearSize::of_gated(l.part[0].tiles as usize, chunks, record);
-        return if l.experts.used > 0 { LinearSize { gated_records: None, ..size } } else { size };
+        return if l.experts.used > 0 {
+            LinearSize { gated_records: None, experts: true, ..size }
+        } else {
+            size
+        };
     }
-    LinearSize::of_parts(l.part[run.clone()].iter().map(|p| p.tiles as usize), chunks, record)
+    let size = LinearSize::of_parts(l.part[run.clone()].iter().map(|p| p.tiles as usize), chunks, record);
+    LinearSize { experts: l.experts.used > 0, ..size }
 }
 
 /// All kernels that steps of up to `max_rows` rows may need.
@@ -246,10 +254,12 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
                 None => tiles(size(l, &run).record, max_rows, limits),
             };
             for tokens in tiles {
-                let row_warps = size(l, &run).row_warps(tokens, limits);
-                let key = KernelKey { format, tokens, row_warps, gated, experts: counts.is_some() };
-                if !keys.contains(&key) {
-                    keys.push(key);
+                // a step of one tile, and of several
+                let tilings =
+                    [1, 2].map(|count| LinearTiling::of_tiles(size(l, &run), tokens, count, limits));
+                for LinearTiling { row_warps, segments, .. } in tilings.into_iter().flatten() {
+                    let experts = counts.is_some();
+                    intern(&mut keys, KernelKey { format, tokens, row_warps, segments, gated, experts });
                 }
             }
         }
@@ -262,6 +272,7 @@ pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey) -> KernelSour
     let mut defines = config.linear_defines(key.format as usize);
     defines.extend([
         (driver::TILE_TOKENS, key.tokens.to_string()),
+        ("SEGMENTS", key.segments.to_string()),
         ("GATE", key.gated.to_string()),
         ("OF_EXPERTS", key.experts.to_string()),
         ("ROW_WARPS", key.row_warps.to_string()),

@@ -90,6 +90,8 @@ shared_constants! {
     RAW_RECORD: usize = 544;
     /// ... in tiles of so many tokens at most.
     RAW_TOKENS: usize = 32;
+    /// Keys whose results are added to those of the keys before them, if results are reproducible.
+    ATTEND_SEGMENT: usize = 128;
     /// Threads of a block that attends with one head of one token.
     ATTEND_THREADS: usize = 128;
 

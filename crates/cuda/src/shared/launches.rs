@@ -135,7 +135,11 @@ shared_structs! {
         key_end: u32,
         split: u32,
         splits: u32,
-        /// The index of the first split's result, for the first key head.
+        /// Results that the last block combines: one per split, or per segment of the tile if they are reproducible, ...
+        results: u32,
+        /// ... of which this is the first.
+        first_segment: u32,
+        /// The index of the first result, for the first key head.
         partial: u32,
         /// The index of the counter of splits that are done, for the first key head.
         arrival: u32,

@@ -44,10 +44,16 @@ int nvrtcCreateProgram(void** program, const char* source, const char*, int, con
 int nvrtcDestroyProgram(void** program) { return delete (Program*)*program, 0; }
 int nvrtcCompileProgram(void* handle, int count, const char* const* options) {
     Program& p = *(Program*)handle;
-    std::string folder = getenv("EMULATED_GPU"), arch = "900";
-    for (int i = 0; i < count; i++)
-        if (strstr(options[i], "sm_80")) arch = "800";
-    std::string text = "#define __CUDA_ARCH__ " + arch + "\n" + emulated(p.source, getenv("EMULATED_GPU_HEADER"));
+    std::string folder = getenv("EMULATED_GPU"), arch = "900", macros;
+    const std::string define = "--define-macro=";
+    for (int i = 0; i < count; i++) {
+        std::string option = options[i];
+        if (option.find("sm_80") != std::string::npos) arch = "800";
+        if (option.rfind(define, 0) != 0) continue;
+        size_t is = option.find('=', define.size());
+        macros += "#define " + option.substr(define.size(), is - define.size()) + " " + option.substr(is + 1) + "\n";
+    }
+    std::string text = "#define __CUDA_ARCH__ " + arch + "\n" + macros + emulated(p.source, getenv("EMULATED_GPU_HEADER"));
     const char *cxx = getenv("CXX"), *flags = getenv("EMULATED_GPU_FLAGS");
     size_t hash = std::hash<std::string>()(text + read(getenv("EMULATED_GPU_HEADER")) + (flags ? flags : ""));
     std::string name = folder + "/" + std::to_string(hash), own = name + "." + std::to_string(getpid()) + "." + std::to_string((size_t)handle);

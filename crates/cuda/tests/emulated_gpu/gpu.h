@@ -309,6 +309,7 @@ u32 __byte_perm(u32 a, u32 b, u32 selector) {
 float __fadd_rn(float x, float y) { return x + y; }
 float __fsub_rn(float x, float y) { return x - y; }
 float __fmul_rn(float x, float y) { return x * y; }
+static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 float __fdiv_rn(float x, float y) { return x / y; }
 double __dmul_rn(double x, double y) { return x * y; }
 u64 __double2ull_ru(double x) { return (u64)ceil(x); }

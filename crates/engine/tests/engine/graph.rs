@@ -64,12 +64,13 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
     })
 }
 
-/// The reference as a backend that runs ahead; the device is lost after this many steps. The program of each step is recorded.
-struct Ahead(Reference, usize, Arc<Mutex<Vec<Program>>>);
+/// The reference as a backend that runs ahead; the device is lost after this many steps. The program of each step is recorded. The
+/// last field: whether it adapts all steps.
+struct Ahead(Reference, usize, Arc<Mutex<Vec<Program>>>, bool);
 
 impl Ahead {
     fn new(steps: usize) -> Ahead {
-        Ahead(Reference::new(), steps, Arc::default())
+        Ahead(Reference::new(), steps, Arc::default(), false)
     }
 }
 
@@ -103,6 +104,10 @@ impl Backend for Ahead {
 
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, BackendError> {
         self.0.collect(ticket)
+    }
+
+    fn adapts_all_steps(&self) -> bool {
+        self.3
     }
 
     fn runs_ahead(&self) -> bool {
@@ -354,8 +359,8 @@ fn an_embedding_has_the_adapters_of_its_request() {
 
 #[test]
 fn steps_of_sequences_without_adapters_run_the_graph_without_them() {
-    let programs = |requests: &[&[f32]]| {
-        let backend = Ahead::new(usize::MAX);
+    let programs = |requests: &[&[f32]], adapts_all| {
+        let backend = Ahead(Reference::new(), usize::MAX, Arc::default(), adapts_all);
         let programs = backend.2.clone();
         let (graph, tensors) = model();
         let runner = GraphRunner::new(Box::new(backend), graph, tensors.clone(), config(CAPACITY), |_| ());
@@ -368,14 +373,16 @@ fn steps_of_sequences_without_adapters_run_the_graph_without_them() {
         run((limits, CAPACITY), &mut with_adapters(runner.unwrap()), &scenarios, &[8]).unwrap();
         programs.lock().unwrap().clone()
     };
-    let (plain, adapted) = (programs(&[&[], &[]]), programs(&[&[1.0], &[0.0, 1.0]]));
+    let (plain, adapted) = (programs(&[&[], &[]], false), programs(&[&[1.0], &[0.0, 1.0]], false));
     assert_ne!(plain[0], adapted[0]);
     assert!(plain.iter().all(|step| *step == plain[0]) && adapted.iter().all(|step| *step == adapted[0]));
     // the sequence with an adapter has two tokens, and the other one at least three steps without it
-    let mixed = programs(&[&[1.0], &[]]);
+    let mixed = programs(&[&[1.0], &[]], false);
     let count = |program| mixed.iter().filter(|step| **step == program).count();
     assert_eq!(count(adapted[0]), 2, "{mixed:?}");
     assert!(count(plain[0]) >= 3 && count(plain[0]) + 2 == mixed.len(), "{mixed:?}");
+    // unless the bits of the two programs would differ, and must not
+    assert!(programs(&[&[1.0], &[]], true).iter().all(|step| *step == adapted[0]));
 }
 
 #[test]

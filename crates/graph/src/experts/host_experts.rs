@@ -167,6 +167,10 @@ impl Backend for HostExperts {
         self.device.step_borders(program)
     }
 
+    fn adapts_all_steps(&self) -> bool {
+        self.device.adapts_all_steps()
+    }
+
     /// `submit` waits for the host in most of a step: submitting the next one early would delay the results of this one.
     fn runs_ahead(&self) -> bool {
         false
