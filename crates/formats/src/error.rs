@@ -64,6 +64,9 @@ pub enum FormatError {
     /// More entries than the rest of the file can hold: what, how many, the bytes left.
     #[error("{0}: {1} entries cannot fit in the remaining {2} bytes")]
     Count(String, u64, u64),
+    /// More entries than are supported: what, how many, the limit.
+    #[error("{0}: {1} entries, want at most {2}")]
+    TooMany(String, u64, u64),
     /// A header that exceeds the limit in bytes.
     #[error("the header exceeds the limit of {0} bytes")]
     HeaderTooLarge(u64),

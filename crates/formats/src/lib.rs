@@ -17,6 +17,7 @@ mod error;
 mod folder;
 pub mod gguf;
 mod hf;
+mod limits;
 mod metadata;
 pub mod quantize;
 mod safetensors;

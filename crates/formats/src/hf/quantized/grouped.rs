@@ -175,7 +175,7 @@ pub(super) fn packed(parts: &mut Parts, weights: &mut IndexMap<String, Matrix>) 
         let Some(bits) = bits.filter(|_| found == rows) else {
             return Err(unexpected(&packed, &format!("{rows} rows of {cols} codes of 1, 2, 4 or 8 bits")));
         };
-        if parts.entries.contains_key(&name("weight_g_idx")) {
+        if parts.entries.get(&name("weight_g_idx")).is_some() {
             return Err(FormatError::Config(format!(
                 "tensor `{}`: orders of columns are not supported",
                 name("weight_g_idx")
