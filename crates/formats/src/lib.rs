@@ -24,6 +24,7 @@ mod safetensors;
 mod shard;
 mod shown;
 mod split;
+mod staging;
 mod tensor;
 mod whole_file;
 
