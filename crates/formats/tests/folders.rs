@@ -524,7 +524,7 @@ fn the_time_of_a_header_grows_with_its_tensors_and_no_faster() {
     fs::write(folder.path().join("model.safetensors"), with_header(&empty_tensors(200_000), &[])).unwrap();
     let start = Instant::now();
     assert_eq!(refusal(folder.path()), "tensor `0`: shape [0] has a zero dimension");
-    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 #[test]
