@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tern::formats::Access;
+use tern::formats::{Access, shown};
 use tern::graph::{Backend, DeviceInfo};
 use tern::{Context, DeviceOptions, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progress, units};
 
@@ -36,7 +36,9 @@ impl Progress for Bars {
             Some(total) => byte_bar(label, total),
             None => labelled(ProgressBar::new_spinner(), label, "{spinner} {msg} {elapsed}"),
         };
-        bar.enable_steady_tick(Duration::from_millis(100));
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(Duration::from_millis(100)); // by a thread of its own
+        }
         *self.bar.borrow_mut() = Some(bar);
     }
 
@@ -48,7 +50,7 @@ impl Progress for Bars {
 
     fn continues(&self, label: &str) {
         if let Some(bar) = &*self.bar.borrow() {
-            bar.set_message(label.to_string());
+            bar.set_message(shown(label).into_owned());
         }
     }
 
@@ -84,9 +86,10 @@ impl Progress for Bars {
     }
 }
 
+/// A bar whose label may have names of files of a hub: control characters are escaped.
 fn labelled(bar: ProgressBar, label: &str, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.with_style(style).with_message(label.to_string())
+    bar.with_style(style).with_message(shown(label).into_owned())
 }
 
 /// A progress bar that counts bytes.
@@ -181,5 +184,19 @@ impl ModelArgs {
     /// Loads the model for one sequence at a time.
     pub(crate) fn load(&self, default: &str) -> CliResult<Model> {
         Ok(Model::load_showing(self.name(default), &self.usual_options(), &self.progress())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_bars_show_control_characters() {
+        assert_eq!(byte_bar("a\x1b[31mb.gguf", 1).message(), "a\\u{1b}[31mb.gguf");
+        let bars = Bars::default();
+        bars.begin("loading", None);
+        bars.continues("c\x07");
+        assert_eq!(bars.bar.borrow().as_ref().map(|bar| bar.message()), Some("c\\u{7}".into()));
     }
 }

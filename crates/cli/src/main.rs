@@ -29,9 +29,14 @@ use clap::Parser;
 
 use crate::args::{BenchWhat, Cli, Command};
 use crate::error::CliResult;
+use crate::process::out_of_memory;
+
+#[global_allocator]
+static ALLOCATOR: out_of_memory::WithReserve = out_of_memory::WithReserve;
 
 fn main() -> ExitCode {
     process::bus_error::explain();
+    out_of_memory::prepare();
     ExitCode::from(report(dispatch(Cli::parse_from(long_flags(std::env::args_os())))))
 }
 

@@ -2,5 +2,6 @@
 
 pub(crate) mod bus_error;
 pub(crate) mod limits;
+pub(crate) mod out_of_memory;
 pub(crate) mod stdin;
 pub(crate) mod terminal;

@@ -28,6 +28,9 @@ type Result<T> = std::result::Result<T, BackendError>;
 /// More than the cores of any machine, and fewer than systems allow per process.
 pub const MAX_THREADS: usize = 4096;
 
+/// Bytes that packed copies of weights leave free: steps are slower without them, but possible.
+const KEPT_FREE: u64 = 64 << 20;
+
 /// Tokens of a step: enough for full speed, and few enough that a step takes seconds at most.
 const STEP_TOKENS: usize = 512;
 
@@ -108,7 +111,8 @@ impl Cpu {
         };
         let rows = t.rows() / matrices;
         let each = rows.div_ceil(PANEL);
-        if Packed::bytes(&kernel, matrices * each, t.cols()) > FreeMemory::now().free {
+        let bytes = Packed::bytes(&kernel, matrices * each, t.cols());
+        if bytes.saturating_add(KEPT_FREE) > FreeMemory::now().free {
             return None;
         }
         let packed = Packed::new(&kernel, matrices * each, t.cols())?;
@@ -127,6 +131,18 @@ impl Cpu {
             release(t.data());
             packed
         })
+    }
+
+    /// Drops packed copies of weights, the last ones first, until so many bytes are free.
+    fn make_room(&mut self, want: u64) {
+        for stored in self.buffers.iter_mut().rev() {
+            if want <= FreeMemory::now().free {
+                return;
+            }
+            if let Stored::Tensor(weight) = stored {
+                weight.packed.take_if(|packed| Arc::strong_count(packed) == 1); // no program reads it
+            }
+        }
     }
 
     fn reserve_state(&mut self, spec: &StateSpec) -> Result<Buffer> {
@@ -215,7 +231,6 @@ impl Backend for Cpu {
     fn compile(&mut self, graph: &Graph, bindings: &Bindings<'_>) -> Result<Program> {
         let fail = |text: &str| BackendError::Invalid(text.into());
         bindings.check(graph, |b| self.stored(b).map(|w| [w.tensor.rows(), w.tensor.cols()]))?;
-        let weights: Vec<_> = bindings.weights.iter().filter_map(|b| self.stored(*b)).cloned().collect();
         let kv = match bindings.kv.map(|b| self.buffers.get(b.0 as usize)) {
             None if graph.kv.is_empty() => None,
             Some(Some(Stored::Kv(kv))) if kv.spec.fits(graph) => Some(Arc::clone(kv)),
@@ -229,6 +244,7 @@ impl Backend for Cpu {
         let Bindings { max_tokens, max_outputs, .. } = *bindings;
         let want = self.scratch(graph, max_tokens, max_outputs);
         let what = || format!("scratch for steps of {} tokens", max_tokens);
+        self.make_room(want);
         check_free(want, what)?;
         let refused = |_: Refused| too_little(want, what);
         self.plan.reserve(graph, kv.as_deref(), max_tokens).map_err(refused)?;
@@ -236,6 +252,7 @@ impl Backend for Cpu {
             let workspace = workspace.get_mut().unwrap_or_else(PoisonError::into_inner);
             workspace.gathered.reserve(graph, max_tokens).map_err(refused)?;
         }
+        let weights: Vec<_> = bindings.weights.iter().filter_map(|b| self.stored(*b)).cloned().collect();
         let (most, others) = (StepSize { tokens: max_tokens, outputs: max_outputs }, &self.programs);
         let compiled = Compiled::new(graph, weights, Memory { kv, state }, most, self.kernels, others)
             .map_err(refused)?;

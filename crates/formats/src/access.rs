@@ -1,6 +1,10 @@
 //! How a file is loaded into memory: mapped or copied, optionally locked.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
 use bytes::Bytes;
 use memmap2::{Mmap, MmapMut};
@@ -25,7 +29,7 @@ impl Access {
             true => copied(file, path)?,
             // SAFETY: the map is read-only and private to this process; a fault after another process truncates the
             // file is a documented limitation (see `Checkpoint::open`).
-            false => unsafe { Mmap::map(&file) }.map_err(io)?,
+            false => unsafe { Mmap::map(&file) }.map_err(|e| not_mapped(&file, e).at(path))?,
         };
         #[cfg(unix)]
         if self.lock {
@@ -33,6 +37,14 @@ impl Access {
         }
         Ok(Bytes::from_owner(map))
     }
+}
+
+/// The error of a file that cannot be mapped.
+fn not_mapped(file: &File, error: io::Error) -> FormatError {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"));
+    let limit = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()); // "unlimited" is none
+    FormatError::NotMapped(file.metadata().map_or(0, |metadata| metadata.len()), error, limit)
 }
 
 /// A copy of the whole file, in anonymous mapped memory: a failed allocation is an error, not an abort as with `Vec`.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use indexmap::{IndexMap, map::Entry};
 use tern_quant::Dialect;
 
+use crate::limits::{self, MAX_TENSORS};
 use crate::{Access, FormatError, Metadata, Tensor, TensorError, folder, gguf, hf, shard::Shard, split};
 
 /// One file that a checkpoint was read from.
@@ -117,6 +118,7 @@ fn merge(shards: Vec<Shard>) -> Result<Checkpoint, FormatError> {
                 }
             };
         }
+        limits::check("the shards", tensors.len() as u64, MAX_TENSORS)?;
         if i == 0 {
             metadata = header.metadata;
         }

@@ -7,7 +7,7 @@ mod shards;
 use std::collections::hash_map::DefaultHasher;
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use tern_quant::{EncodeError, F16, INT4_32, INT4_128, Q4_0, Q4_1, Quant};
@@ -156,9 +156,7 @@ impl<'a> Conversion<'a> {
             progress(tensor.bytes());
             Ok(())
         });
-        let bytes = bytes.map_err(|e| refused.unwrap_or(e))?;
-        file.flush().and_then(|()| file.get_ref().sync_all()).map_err(FormatError::Write)?;
-        Ok((bytes, sums))
+        Ok((bytes.map_err(|e| refused.unwrap_or(e))?, sums))
     }
 
     /// The bytes of a tensor in a format.

@@ -22,6 +22,9 @@ pub enum FormatError {
     /// The memory for a copy could not be allocated: the bytes, and the system's error.
     #[error("cannot allocate {0} bytes for a copy of the file: {1}")]
     NoMemory(u64, #[source] io::Error),
+    /// The file could not be mapped: its bytes, the system's error, and the limit of the address space if there is one.
+    #[error("cannot map the {0} bytes of the file: {1}{limit}", limit = limited(.2))]
+    NotMapped(u64, #[source] io::Error, Option<u64>),
     /// The bytes could not be locked in memory: the bytes, and the system's error.
     #[error("cannot lock {0} bytes in memory: {1}; `ulimit -l` shows the limit")]
     NotLocked(u64, #[source] io::Error),
@@ -64,6 +67,9 @@ pub enum FormatError {
     /// More entries than the rest of the file can hold: what, how many, the bytes left.
     #[error("{0}: {1} entries cannot fit in the remaining {2} bytes")]
     Count(String, u64, u64),
+    /// More entries than are supported: what, how many, the limit.
+    #[error("{0}: {1} entries, want at most {2}")]
+    TooMany(String, u64, u64),
     /// A header that exceeds the limit in bytes.
     #[error("the header exceeds the limit of {0} bytes")]
     HeaderTooLarge(u64),
@@ -92,6 +98,11 @@ pub enum FormatError {
     /// The shards do not form one model.
     #[error(transparent)]
     Split(#[from] SplitError),
+}
+
+/// What a message says about the limit of the address space.
+fn limited(limit: &Option<u64>) -> String {
+    limit.map_or(String::new(), |limit| format!("; the process is limited to {limit} bytes (ulimit -v)"))
 }
 
 impl FormatError {

@@ -12,6 +12,7 @@ mod import;
 mod matrix;
 mod peft;
 mod quantized;
+mod remaining;
 mod renaming;
 mod rope;
 mod sentence;

@@ -17,12 +17,14 @@ mod error;
 mod folder;
 pub mod gguf;
 mod hf;
+mod limits;
 mod metadata;
 pub mod quantize;
 mod safetensors;
 mod shard;
 mod shown;
 mod split;
+mod staging;
 mod tensor;
 mod whole_file;
 

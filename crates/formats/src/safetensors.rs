@@ -3,13 +3,21 @@
 //! The header is parsed here and not by the `safetensors` crate: its errors name neither the tensor nor both numbers, and it has no
 //! dtypes of quantised checkpoints that it does not know itself.
 
-use bytes::Bytes;
-use serde_json::{Map, Value};
+use std::collections::HashSet;
+use std::fmt;
 
-use crate::{FormatError, shown};
+use bytes::Bytes;
+use serde::Deserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+
+use crate::limits::{self, MAX_TENSORS};
+use crate::{FormatError, TensorError, shown};
 
 /// The largest header: far more than the largest model needs.
 const MAX_HEADER: u64 = 100 << 20;
+/// Longest name in bytes; the longest ones of known models have some 100.
+const MAX_NAME: usize = 1024;
 
 /// The type of the elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +71,13 @@ pub(crate) fn read(bytes: &Bytes) -> Result<Vec<Entry>, FormatError> {
         return Err(wrong(format!("the header has {length} bytes: want at most {most} in a file of {size}")));
     }
     let (header, data) = (bytes.slice(8..8 + length as usize), bytes.slice(8 + length as usize..));
-    let header: Map<String, Value> = serde_json::from_slice(&header)
-        .map_err(|e| wrong(format!("the header is not a JSON object: {e}")))?;
-    let mut entries: Vec<Place> = vec![];
-    for (name, value) in header {
-        if name != "__metadata__" {
-            entries.push(Place::parse(name, &value, data.len() as u64)?);
-        }
+    let mut json = serde_json::Deserializer::from_slice(&header);
+    let parsed = json.deserialize_map(Places { available: data.len() as u64 });
+    let parsed = parsed.and_then(|places| json.end().map(|()| places));
+    let mut entries = parsed.map_err(|e| wrong(format!("the header is not a JSON object: {e}")))??;
+    let mut names = HashSet::with_capacity(entries.len());
+    if let Some(twice) = entries.iter().find(|place| !names.insert(&place.name)) {
+        return Err(FormatError::Tensor(twice.name.clone(), TensorError::Duplicate));
     }
     entries.sort_by_key(|place| (place.start, place.end));
     let mut end = 0;
@@ -92,6 +100,42 @@ pub(crate) fn read(bytes: &Bytes) -> Result<Vec<Entry>, FormatError> {
     Ok(entries.into_iter().map(entry).collect())
 }
 
+/// Reads the object of a header, one tensor after the other: as JSON values, all of them would need ten times the bytes.
+struct Places {
+    /// Bytes of data in the file.
+    available: u64,
+}
+
+impl<'de> Visitor<'de> for Places {
+    type Value = Result<Vec<Place>, FormatError>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut places, mut count, mut refused) = (vec![], 0, None);
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            count += 1;
+            if count > MAX_TENSORS || refused.is_some() {
+                map.next_value::<IgnoredAny>()?; // to the end of the JSON, and to the number of tensors
+                continue;
+            }
+            let value = map.next_value::<Value>()?;
+            match Place::parse(name, &value, self.available) {
+                Ok(place) => places.push(place),
+                Err(e) => refused = Some(e),
+            }
+        }
+        let counted = limits::check("the header", count, MAX_TENSORS);
+        Ok(counted.and(refused.map_or(Ok(places), Err)))
+    }
+}
+
 /// What the header says about one tensor.
 struct Place {
     name: String,
@@ -103,6 +147,10 @@ struct Place {
 
 impl Place {
     fn parse(name: String, value: &Value, available: u64) -> Result<Place, FormatError> {
+        if name.len() > MAX_NAME {
+            let length = TensorError::NameLength(name.len() as u64, MAX_NAME as u64);
+            return Err(FormatError::Tensor(name, length));
+        }
         let wrong = |text: String| FormatError::Safetensors(format!("tensor `{}`: {text}", shown(&name)));
         let numbers = |key: &str| -> Option<Vec<u64>> {
             value.get(key)?.as_array()?.iter().map(Value::as_u64).collect()

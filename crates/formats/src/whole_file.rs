@@ -5,9 +5,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::FormatError;
+use crate::staging::{Staging, sync_folder};
 
 /// Writes a file in a folder beside its final name, and moves it there if both closures succeed: `write` fills it, `check` looks at
-/// what is there. Nothing is left of a file that failed.
+/// what is there. Nothing is left of a file that failed, and runs with the same path do not disturb each other: the last one that
+/// finishes gives the file its content.
 ///
 /// ```
 /// let folder = tempfile::tempdir().unwrap();
@@ -38,32 +40,31 @@ pub(crate) fn write_whole_files<T>(
     check: impl FnOnce(&[T], &Path) -> Result<(), FormatError>,
 ) -> Result<Vec<T>, FormatError> {
     let failed = |e: io::Error| FormatError::Config(format!("{}: {e}", name.display()));
-    let folder = part_of(name);
+    paths.iter().try_for_each(|path| check_replaceable(path))?;
+    let folder = Staging::beside(name).map_err(failed)?;
     let staged: Vec<PathBuf> =
-        paths.iter().map(|path| folder.join(path.file_name().unwrap_or_default())).collect();
-    let finish = || {
-        let _ = fs::remove_dir_all(&folder); // of an earlier run that was killed
-        fs::create_dir(&folder).map_err(failed)?;
-        let mut written = vec![];
-        for (i, path) in staged.iter().enumerate() {
-            let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
-            written.push(write(i, &mut file)?);
-            file.flush().map_err(failed)?;
-        }
-        if let Some(first) = staged.first() {
-            check(&written, first)?;
-        }
-        staged.iter().zip(paths).try_for_each(|(from, to)| fs::rename(from, to)).map_err(failed)?;
-        Ok(written)
-    };
-    let finished = finish();
-    let _ = fs::remove_dir_all(&folder);
-    finished
+        paths.iter().map(|path| folder.path().join(path.file_name().unwrap_or_default())).collect();
+    let mut written = vec![];
+    for (i, path) in staged.iter().enumerate() {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(failed)?);
+        written.push(write(i, &mut file)?);
+        file.flush().and_then(|()| file.get_ref().sync_all()).map_err(failed)?;
+    }
+    if let Some(first) = staged.first() {
+        check(&written, first)?;
+    }
+    sync_folder(folder.path()).map_err(failed)?;
+    staged.iter().zip(paths).try_for_each(|(from, to)| folder.publish(from, to)).map_err(failed)?;
+    Ok(written)
 }
 
-/// The folder of files while they are written.
-pub(crate) fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".part");
-    path.with_file_name(name)
+/// A complete file replaces a file, but not a folder or a device.
+fn check_replaceable(path: &Path) -> Result<(), FormatError> {
+    match fs::metadata(path) {
+        Ok(existing) if !existing.is_file() => {
+            let kind = if existing.is_dir() { "a folder" } else { "not a regular file" };
+            Err(FormatError::Config(format!("{} is {kind}: want the name of a file", path.display())))
+        }
+        _ => Ok(()),
+    }
 }

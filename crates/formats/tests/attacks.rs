@@ -56,6 +56,20 @@ fn counts_that_overflow() {
 }
 
 #[test]
+fn more_entries_than_are_supported() {
+    let tensors = Raw::new(3, (1 << 20) + 1, 0).bytes(&vec![0; 26 << 20]).0;
+    let keys = Raw::new(3, 0, (1 << 16) + 1).bytes(&vec![0; 1 << 20]).0;
+    let array =
+        |raw: Raw, key, count: u64| raw.string(key).u32(9).u32(0).u64(count).bytes(&vec![0; count as usize]);
+    let arrays = array(array(Raw::new(3, 0, 2), "a", 1 << 23), "b", (1 << 23) + 1).0;
+    check(vec![
+        (tensors, "the tensor list: 1048577 entries, want at most 1048576"),
+        (keys, "the metadata: 65537 entries, want at most 65536"),
+        (arrays, "the arrays of the metadata: 16777217 entries, want at most 16777216"),
+    ]);
+}
+
+#[test]
 fn strings_that_overflow() {
     let huge = Raw::new(3, 0, 1).string("k").u32(8).u64(u64::MAX).0;
     let long = Raw::new(3, 0, 1).string("k").u32(8).u64(5).bytes(b"1234").0;

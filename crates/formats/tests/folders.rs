@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
@@ -72,6 +73,13 @@ fn folder() -> TempDir {
     fs::write(folder.path().join("tokenizer.json"), tokenizer().to_string()).unwrap();
     fs::write(folder.path().join("model.safetensors"), safetensors(&TENSORS)).unwrap();
     folder
+}
+
+/// A header of empty tensors.
+fn empty_tensors(count: usize) -> String {
+    let entry = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+    let entries: Vec<String> = (0..count).map(|i| format!("\"{i}\":{entry}")).collect();
+    format!("{{{}}}", entries.join(","))
 }
 
 /// The error of a folder, without its path.
@@ -508,4 +516,32 @@ fn tensors_that_no_graph_needs_may_be_integers() {
         json!({ "dtype": "I64", "shape": [1, 2], "data_offsets": [data.len(), data.len() + 16] });
     fs::write(&path, with_header(&header.to_string(), &[data, &[0; 16]].concat())).unwrap();
     assert_eq!(Checkpoint::open(folder.path()).unwrap().tensors.len(), TENSORS.len());
+}
+
+#[test]
+fn the_time_of_a_header_grows_with_its_tensors_and_no_faster() {
+    let folder = folder();
+    fs::write(folder.path().join("model.safetensors"), with_header(&empty_tensors(200_000), &[])).unwrap();
+    let start = Instant::now();
+    assert_eq!(refusal(folder.path()), "tensor `0`: shape [0] has a zero dimension");
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+#[test]
+fn tensors_are_limited_in_number_and_names_in_length() {
+    let folder = folder();
+    let error = |header: &str| {
+        fs::write(folder.path().join("model.safetensors"), with_header(header, &[])).unwrap();
+        refusal(folder.path())
+    };
+    let many = error(&empty_tensors((1 << 20) + 5));
+    assert_eq!(many, "model.safetensors: the header: 1048581 entries, want at most 1048576");
+    let entry = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+    let twice = error(&format!("{{\"a\":{entry},\"a\":{entry}}}"));
+    assert_eq!(twice, "model.safetensors: tensor `a`: duplicate name");
+    let long = error(&format!("{{\"{}\":{entry}}}", "n".repeat(1025)));
+    assert!(long.ends_with("the name has 1025 bytes, want 1 to 1024"), "{long}");
+    assert!(
+        error("{} {}").starts_with("model.safetensors: the header is not a JSON object: trailing characters")
+    );
 }

@@ -82,6 +82,14 @@ pub enum Error {
         /// What is wrong with them.
         reason: String,
     },
+    /// A chat template that takes too long for short conversations, with which it is examined.
+    #[error("{name}: its chat template takes more than {seconds} s for a few short conversations")]
+    SlowTemplate {
+        /// The model.
+        name: String,
+        /// The limit of time.
+        seconds: u64,
+    },
     /// A conversation for a model without a chat template.
     #[error("{0} has no chat template")]
     NoChatTemplate(String),

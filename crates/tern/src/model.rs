@@ -14,7 +14,7 @@ use crate::memory::MemoryPlan;
 use crate::opened::OpenedModel;
 use crate::options::{Context, KvMemory, PAGE_LEN, USUAL_CONTEXT};
 use crate::progress::{Progress, Silent};
-use crate::template_traits::TemplateTraits;
+use crate::template_traits::{PROBING, TemplateTraits};
 use crate::{AdapterFile, Error, ExpertPlacement, LoadOptions, PartialSampling, Reranker};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
@@ -124,6 +124,13 @@ impl Model {
             ));
         }
         let template = chat_template(&tokenizer, options.chat_template.as_deref())?;
+        let traits = match &template {
+            Some(template) => TemplateTraits::of(template).ok_or_else(|| Error::SlowTemplate {
+                name: opened.name.clone(),
+                seconds: PROBING.as_secs(),
+            })?,
+            None => TemplateTraits::default(),
+        };
         let pooling = pooling(options.pooling, &opened.model, &opened.metadata)?;
         let (name, adapters) = (opened.name.clone(), opened.adapters.files.clone());
         let reranker = Reranker::of(&opened.metadata, &name, opened.model.vectors, &tokenizer)?;
@@ -144,20 +151,26 @@ impl Model {
         let tokenizer = Arc::new(tokenizer);
         let parts =
             ModelParts { name, handle, tokenizer, template, pooling, reranker, recommended, adapters };
-        Ok(Model::from_parts_after(start, parts, Some(facts)))
+        Ok(Model::from_parts_after(start, parts, traits, Some(facts)))
     }
 
     /// A model whose engine runs already.
     pub fn from_parts(parts: ModelParts) -> Model {
-        Model::from_parts_after(Instant::now(), parts, None)
+        let start = Instant::now();
+        let traits = parts.template.as_ref().and_then(TemplateTraits::of).unwrap_or_default();
+        Model::from_parts_after(start, parts, traits, None)
     }
 
-    fn from_parts_after(start: Instant, parts: ModelParts, facts: Option<ModelFacts>) -> Model {
-        let template = parts.template.as_ref();
+    fn from_parts_after(
+        start: Instant,
+        parts: ModelParts,
+        template_traits: TemplateTraits,
+        facts: Option<ModelFacts>,
+    ) -> Model {
         let inner = Inner {
             end_tokens: parts.tokenizer.eog().iter().copied().collect(),
-            markup: template.map(ChatTemplate::markup),
-            template_traits: template.map(TemplateTraits::of).unwrap_or_default(),
+            markup: parts.template.as_ref().map(ChatTemplate::markup),
+            template_traits,
             grammar_compiler: OnceLock::new(),
             load_time: start.elapsed(),
             facts,

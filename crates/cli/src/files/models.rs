@@ -8,13 +8,17 @@ use tern::{LoadOptions, environment, units};
 
 use crate::error::CliResult;
 use crate::load::Bars;
+use crate::process::terminal;
 
 pub(crate) fn pull(name: &str) -> CliResult<()> {
     let location = match tern::pull(name, &LoadOptions::default(), &Bars::default())? {
         Source::Embedded(name) => format!("{name} is embedded in the binary"),
         Source::Path(path) => path.display().to_string(),
     };
-    writeln!(std::io::stdout(), "{location}")?;
+    let mut out = std::io::stdout().lock();
+    // files have the names that a hub gives them
+    let is_terminal = out.is_terminal();
+    writeln!(out, "{}", terminal::model_text(&location, is_terminal))?;
     Ok(())
 }
 

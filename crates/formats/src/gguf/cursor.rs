@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use crate::FormatError;
+use crate::limits::{self, MAX_ELEMENTS};
 
 /// Limit of a header: the largest real ones have a tenth of it, and a hostile one could fill memory.
 const MAX_HEADER: usize = 256 << 20;
@@ -12,12 +13,14 @@ pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
     cut: bool,
+    /// Elements of all arrays so far.
+    elements: u64,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(file: &'a [u8]) -> Self {
         let bytes = &file[..file.len().min(MAX_HEADER)];
-        Cursor { bytes, at: 0, cut: bytes.len() < file.len() }
+        Cursor { bytes, at: 0, cut: bytes.len() < file.len(), elements: 0 }
     }
 
     /// Bytes read so far.
@@ -59,6 +62,12 @@ impl<'a> Cursor<'a> {
             _ if self.cut => Err(self.too_large()),
             _ => Err(FormatError::Count(what.to_string(), count, left)),
         }
+    }
+
+    /// Counts the elements of an array, and rejects too many in one file: as values, bytes become words.
+    pub(super) fn count_elements(&mut self, count: u64) -> Result<(), FormatError> {
+        self.elements = self.elements.saturating_add(count);
+        limits::check("the arrays of the metadata", self.elements, MAX_ELEMENTS)
     }
 
     fn too_large(&self) -> FormatError {

@@ -7,6 +7,7 @@ use super::{
     cursor::{Cursor, float, int, uint},
     value_type::ValueType,
 };
+use crate::limits::{self, MAX_KEYS, MAX_TENSORS};
 use crate::{FormatError, KeyError, Metadata, TensorError, Value, shown};
 
 /// Everything in a file before the tensor data.
@@ -79,6 +80,7 @@ pub(crate) fn read(file: &[u8]) -> Result<Header, FormatError> {
 
 fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u64), FormatError> {
     cursor.check_count(count, 14, &Part::Metadata)?; // key of 8 + 1 bytes, type of 4, value of 1
+    limits::check("the metadata", count, MAX_KEYS)?;
     let mut metadata = Metadata::default();
     let mut alignment = DEFAULT_ALIGNMENT;
     for _ in 0..count {
@@ -144,6 +146,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, FormatError> 
         return Err(FormatError::Key(key.into(), KeyError::NestedArray));
     }
     cursor.check_count(count, ty.width(), &Part::Value(key))?;
+    cursor.count_elements(count)?;
     if ty == String {
         let strings: Result<Vec<_>, _> = (0..count).map(|_| read_string(cursor, key)).collect();
         return Ok(Value::Strings(strings?));
@@ -177,6 +180,7 @@ fn read_bool(byte: u8, key: &str) -> Result<bool, FormatError> {
 
 fn read_infos(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Info>, FormatError> {
     cursor.check_count(count, 25, &Part::Tensors)?; // name of 8 + 1 bytes, dimension count 4, type 4, offset 8
+    limits::check("the tensor list", count, MAX_TENSORS)?;
     let infos: Vec<Info> = (0..count).map(|i| read_info(cursor, i)).collect::<Result<_, _>>()?;
     let mut seen = HashSet::with_capacity(infos.len());
     match infos.iter().find(|info| !seen.insert(&info.name)) {

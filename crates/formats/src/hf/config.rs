@@ -4,10 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::limits::MAX_JSON;
 use crate::{FormatError, shown};
-
-/// The largest JSON file: the largest `tokenizer.json` has some 30 MB.
-const MAX_BYTES: u64 = 1 << 28;
 
 /// One JSON object of a folder.
 #[derive(Clone, Debug, Default)]
@@ -125,9 +123,9 @@ pub(crate) fn read_text(path: &Path) -> Lookup<Option<String>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io(e)),
     };
-    if bytes > MAX_BYTES {
+    if bytes > MAX_JSON {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Err(FormatError::Config(format!("{name} has {bytes} bytes: want at most {MAX_BYTES}")));
+        return Err(FormatError::Config(format!("{name} has {bytes} bytes: want at most {MAX_JSON}")));
     }
     std::fs::read_to_string(path).map(Some).map_err(io)
 }

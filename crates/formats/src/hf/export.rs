@@ -9,7 +9,8 @@ mod shards;
 mod tensors;
 mod tokenizer;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -17,7 +18,7 @@ use tern_quant::Quant;
 
 use super::families;
 use super::family::Family;
-use crate::whole_file::part_of;
+use crate::staging::{Staging, sync_folder};
 use crate::{Checkpoint, FormatError};
 
 /// How a model is written as a folder.
@@ -93,21 +94,15 @@ impl FolderExport<'_> {
         if exists || out.is_file() {
             return Err(FormatError::Config(format!("{} exists already", out.display())));
         }
-        let part = part_of(out);
         let io = |e| FormatError::Io(out.into(), e);
-        let mut finish = || {
-            let _ = fs::remove_dir_all(&part); // of an earlier run that was killed
-            fs::create_dir(&part).map_err(io)?;
-            let written = self.write_files(&part, progress)?;
-            check::compare(self, &part)?;
-            fs::rename(&part, out).map_err(io)?;
-            Ok(written)
-        };
-        let finished = finish();
-        if finished.is_err() {
-            let _ = fs::remove_dir_all(&part);
-        }
-        finished
+        let staging = Staging::beside(out).map_err(io)?;
+        let folder = staging.path().join(out.file_name().unwrap_or_default());
+        fs::create_dir(&folder).map_err(io)?;
+        let written = self.write_files(&folder, progress)?;
+        check::compare(self, &folder)?;
+        sync_folder(&folder).map_err(io)?;
+        staging.publish(&folder, out).map_err(io)?;
+        Ok(written)
     }
 
     fn write_files(
@@ -143,5 +138,6 @@ fn write_json(folder: &Path, name: &str, value: &Json) -> Result<(), FormatError
 
 fn write_text(folder: &Path, name: &str, text: &str) -> Result<(), FormatError> {
     let path = folder.join(name);
-    fs::write(&path, text).map_err(|e| FormatError::Io(path, e))
+    let mut file = File::create_new(&path).map_err(|e| FormatError::Io(path.clone(), e))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| FormatError::Io(path, e))
 }

@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 
 use super::config::Config;
 use super::matrix::Matrix;
+use super::remaining::Remaining;
 use crate::{FormatError, Metadata, Tensor, TensorError, Value, shown};
 
 /// Prefixes of tensors that belong to the language model.
@@ -46,7 +47,7 @@ pub(crate) struct Import {
     pub(crate) arch: &'static str,
     pub(crate) metadata: Metadata,
     /// What is left of the weights, by the names of the folder without prefix.
-    pub(crate) weights: IndexMap<String, Matrix>,
+    pub(crate) weights: Remaining<Matrix>,
     pub(crate) tensors: IndexMap<String, Tensor>,
 }
 
@@ -62,7 +63,7 @@ impl Import {
         let mut metadata = Metadata::default();
         metadata.insert("general.architecture", Value::String(arch.into()));
         let mut import =
-            Import { config, arch, metadata, weights: IndexMap::new(), tensors: IndexMap::new() };
+            Import { config, arch, metadata, weights: Remaining::default(), tensors: IndexMap::new() };
         let layers = import.config.optional_usize("num_hidden_layers")?;
         for (name, matrix) in weights {
             let short = LANGUAGE.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(&name);
@@ -139,7 +140,7 @@ impl Import {
 
     /// The same, if it exists.
     pub(crate) fn take_optional(&mut self, name: &str) -> Option<Matrix> {
-        self.weights.shift_remove(name)
+        self.weights.take(name)
     }
 
     /// Removes a weight of this shape and returns it.

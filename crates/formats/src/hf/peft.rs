@@ -107,15 +107,15 @@ fn module_of(tensor: &str) -> Option<(String, usize)> {
 /// The alpha of each module.
 struct Scales {
     alpha: f64,
-    /// By the end of the module's name.
-    alphas: Vec<(String, f64)>,
+    /// By the end of the module's name; the first one that suits counts.
+    alphas: IndexMap<String, f64>,
     /// Divided by the root of the rank instead of the rank.
     by_root: bool,
 }
 
 impl Scales {
     fn read(config: &Config) -> Result<Scales, FormatError> {
-        let mut alphas = vec![];
+        let mut alphas = IndexMap::new();
         if let Some(pattern) = config.get("alpha_pattern") {
             let object = pattern.as_object().ok_or_else(|| config.wrong("alpha_pattern", "an object"))?;
             for (module, alpha) in object {
@@ -126,7 +126,7 @@ impl Scales {
                         "{CONFIG}: `alpha_pattern`: the pattern {module} is not supported"
                     ));
                 }
-                alphas.push((module.clone(), alpha));
+                alphas.insert(module.clone(), alpha);
             }
         }
         let alpha = config.f64("lora_alpha")?;
@@ -134,9 +134,9 @@ impl Scales {
     }
 
     fn of(&self, module: &str, rank: usize) -> f32 {
-        let ends =
-            |end: &str| module.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        let alpha = self.alphas.iter().find(|(end, _)| ends(end)).map_or(self.alpha, |(_, alpha)| *alpha);
+        let ends = module.match_indices('.').map(|(dot, _)| &module[dot + 1..]).chain([module]);
+        let first = ends.filter_map(|end| self.alphas.get_full(end)).min_by_key(|(place, ..)| *place);
+        let alpha = first.map_or(self.alpha, |(.., alpha)| *alpha);
         let rank = if self.by_root { (rank as f64).sqrt() } else { rank as f64 };
         (alpha / rank) as f32
     }

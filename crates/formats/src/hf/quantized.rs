@@ -12,12 +12,13 @@ use indexmap::IndexMap;
 
 use super::config::Config;
 use super::matrix::Matrix;
+use super::remaining::Remaining;
 use crate::safetensors::Entry;
 use crate::{FormatError, shown};
 
 /// The tensors of a folder that are not read yet, by name.
 pub(super) struct Parts {
-    entries: IndexMap<String, Entry>,
+    entries: Remaining<Entry>,
 }
 
 type Decoded<T> = Result<T, FormatError>;
@@ -30,7 +31,7 @@ impl Parts {
     }
 
     fn take_optional(&mut self, name: &str) -> Option<Entry> {
-        self.entries.shift_remove(name)
+        self.entries.take(name)
     }
 
     /// Removes a tensor of this dtype, one of several, and this shape, and returns it.
@@ -44,7 +45,7 @@ impl Parts {
 
     /// The names of linears that have a tensor with this ending, without it.
     fn stems(&self, ending: &str) -> Vec<String> {
-        self.entries.keys().filter_map(|name| name.strip_suffix(ending)).map(String::from).collect()
+        self.entries.names().filter_map(|name| name.strip_suffix(ending)).map(String::from).collect()
     }
 }
 
@@ -59,20 +60,17 @@ pub(crate) fn weights(
     entries: IndexMap<String, Entry>,
     config: &Config,
 ) -> Decoded<IndexMap<String, Matrix>> {
-    let order: Vec<String> = entries.keys().cloned().collect();
-    let mut parts = Parts { entries };
+    let mut parts = Parts { entries: entries.into_iter().collect() };
     let mut weights = IndexMap::new();
     if let Some(quantization) = config.object("quantization_config")?.or(config.object("quantization")?) {
         decode(&quantization, &mut parts, &mut weights)?;
     }
-    for name in order {
-        if let Some(entry) = parts.take_optional(&name) {
-            let matrix = Matrix::of(&entry).ok_or_else(|| {
-                let (name, dtype) = (shown(&name), entry.dtype.name);
-                FormatError::Config(format!("tensor `{name}` has dtype {dtype}: want F32, F16 or BF16"))
-            })?;
-            weights.insert(name, matrix);
-        }
+    for (name, entry) in parts.entries {
+        let matrix = Matrix::of(&entry).ok_or_else(|| {
+            let (name, dtype) = (shown(&name), entry.dtype.name);
+            FormatError::Config(format!("tensor `{name}` has dtype {dtype}: want F32, F16 or BF16"))
+        })?;
+        weights.insert(name, matrix);
     }
     Ok(weights)
 }

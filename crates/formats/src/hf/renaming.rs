@@ -41,7 +41,7 @@ impl Import {
     /// Renames all weights that are left by the rules of the family; refuses those without a rule.
     pub(crate) fn rename(&mut self, family: &Family) -> Imported<()> {
         if self.config.optional_bool("tie_word_embeddings")? == Some(true) {
-            self.weights.shift_remove("lm_head.weight");
+            drop(self.weights.take("lm_head.weight"));
         }
         let mut experts: IndexMap<String, BTreeMap<u64, Matrix>> = IndexMap::new();
         for (name, matrix) in std::mem::take(&mut self.weights) {

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::config::Config;
+use crate::limits::{self, MAX_TENSORS};
 use crate::safetensors::{self, Entry};
 use crate::{Access, FileKind, FormatError, SourceFile, shown};
 
@@ -51,6 +52,7 @@ impl Shards {
                     return Err(FormatError::Tensor(name, crate::TensorError::Duplicate).at(&path));
                 }
             }
+            limits::check("the files of the folder", shards.entries.len() as u64, MAX_TENSORS)?;
         }
         Ok(shards)
     }
@@ -60,6 +62,7 @@ impl Shards {
 fn indexed(index: &Config) -> Result<IndexMap<String, Option<Vec<String>>>, FormatError> {
     let map =
         index.get("weight_map").and_then(Value::as_object).ok_or_else(|| index.missing("weight_map"))?;
+    limits::check(INDEX, map.len() as u64, MAX_TENSORS)?;
     let mut files: IndexMap<String, Option<Vec<String>>> = IndexMap::new();
     for (tensor, file) in map {
         let file = file.as_str().filter(|file| !file.contains(['/', '\\'])).ok_or_else(|| {

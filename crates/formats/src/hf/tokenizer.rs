@@ -10,6 +10,7 @@ pub(in crate::hf) use self::pre::json as pre_tokenizer;
 
 use std::path::Path;
 
+use indexmap::IndexSet;
 use serde_json::Value as Json;
 
 use super::config::{Config, read_text};
@@ -237,7 +238,7 @@ impl Ends<'_> {
                 None => vec![],
             }
         };
-        let mut ends: Vec<u64> = self.named("eos_token").into_iter().collect();
+        let mut ends: IndexSet<u64> = self.named("eos_token").into_iter().collect();
         ends.extend(others.iter().flat_map(|config| listed(config, "eos_token_id")));
         ends.retain(|id| (*id as usize) < self.vocabulary.tokens.len());
         let of_config = |key: &str| others.iter().find_map(|config| listed(config, key).first().copied());
@@ -255,12 +256,7 @@ impl Ends<'_> {
                 metadata.insert(format!("tokenizer.ggml.{role}_token_id"), Value::Uint(id));
             }
         }
-        let mut more: Vec<u64> = vec![];
-        for id in ends.iter().skip(1) {
-            if ends.first() != Some(id) && !more.contains(id) {
-                more.push(*id);
-            }
-        }
+        let more: Vec<u64> = ends.iter().skip(1).copied().collect();
         for (role, id) in ["eot", "eom"].iter().zip(&more) {
             metadata.insert(format!("tokenizer.ggml.{role}_token_id"), Value::Uint(*id));
         }

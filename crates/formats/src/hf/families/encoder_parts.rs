@@ -75,7 +75,7 @@ impl Import {
 
     /// Removes what a graph does not use.
     pub(super) fn drop_weights(&mut self, prefixes: &[&str]) {
-        self.weights.retain(|name, _| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
+        self.weights.retain(|name| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
     }
 
     pub(super) fn is_classifier(&self) -> Result<bool, FormatError> {

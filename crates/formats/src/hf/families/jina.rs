@@ -84,7 +84,7 @@ impl Import {
     fn split_gated(&mut self, layer: u64) -> Result<(), FormatError> {
         let (ff, width) = (self.config.usize("intermediate_size")?, self.config.usize("hidden_size")?);
         let name = |part: &str| format!("layers.{layer}.mlp.{part}.weight");
-        let (name, parts) = match self.weights.contains_key(&name("up_gated_layer")) {
+        let (name, parts) = match self.weights.get(&name("up_gated_layer")).is_some() {
             true => (name("up_gated_layer"), ["up", "gate"]),
             false => (name("gated_layers"), ["gate", "up"]),
         };

@@ -75,7 +75,7 @@ impl Import {
         self.set("moe_every_n_layers", Value::Uint(every));
         self.set("expert_count", Value::Uint(experts));
         self.set("expert_used_count", Value::Uint(used));
-        let layers = layers.min(self.weights.len() as u64); // a layer has a tensor at least
+        let layers = layers.min(self.weights.names().count() as u64); // a layer has a tensor at least
         for layer in (0..layers).filter(|layer| layer % every == 1) {
             let name = |part: &str| format!("layers.{layer}.mlp.experts.{part}");
             let up = self.take_shaped(&name("mlp.w1"), &[rows, width])?;

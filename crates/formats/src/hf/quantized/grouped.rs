@@ -160,12 +160,11 @@ pub(super) fn packed(parts: &mut Parts, weights: &mut IndexMap<String, Matrix>) 
     for stem in parts.stems(".weight_packed") {
         let name = |part: &str| format!("{stem}.{part}");
         let packed = parts.take(&name("weight_packed"))?;
-        let shape = parts.take(&name("weight_shape"))?;
-        let number = |i: usize| match shape.dtype.name {
-            "I64" => shape.data.get(8 * i..8 * i + 4).map_or(0, |b| u64::from(word(b, 0))),
-            _ => u64::from(word(&shape.data, i)),
-        };
-        let (rows, cols) = (number(0), number(1));
+        let shape = parts.take_shaped(&name("weight_shape"), &["I64", "I32"], &[2])?;
+        let sizes = shape.data.chunks_exact(shape.dtype.bytes as usize);
+        // a negative one is larger than any that is stored
+        let sizes = sizes.map(|n| n.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)));
+        let [rows, cols] = sizes.collect::<Vec<_>>()[..] else { return Err(unexpected(&shape, "two sizes")) };
         count(&[rows, cols], &packed.name)?;
         let (&[found, words], "I32") = (packed.shape.as_slice(), packed.dtype.name) else {
             return Err(unexpected(&packed, "I32 of [rows, words]"));
@@ -175,7 +174,7 @@ pub(super) fn packed(parts: &mut Parts, weights: &mut IndexMap<String, Matrix>) 
         let Some(bits) = bits.filter(|_| found == rows) else {
             return Err(unexpected(&packed, &format!("{rows} rows of {cols} codes of 1, 2, 4 or 8 bits")));
         };
-        if parts.entries.contains_key(&name("weight_g_idx")) {
+        if parts.entries.get(&name("weight_g_idx")).is_some() {
             return Err(FormatError::Config(format!(
                 "tensor `{}`: orders of columns are not supported",
                 name("weight_g_idx")
@@ -189,11 +188,9 @@ pub(super) fn packed(parts: &mut Parts, weights: &mut IndexMap<String, Matrix>) 
             }
             _ => return Err(unexpected(&scales, &format!("[{rows}, groups of {cols} columns]"))),
         };
-        let zeros = match parts.take_optional(&name("weight_zero_point")) {
-            Some(zeros) if zeros.shape == [(rows as u64 * u64::from(bits)).div_ceil(32), groups as u64] => {
-                Some(zeros)
-            }
-            Some(zeros) => return Err(unexpected(&zeros, "zero points packed along rows")),
+        let (points, words_of_rows) = (name("weight_zero_point"), (rows * bits as usize).div_ceil(32));
+        let zeros = match parts.entries.get(&points) {
+            Some(_) => Some(parts.take_shaped(&points, &["I32"], &[words_of_rows as u64, groups as u64])?),
             None => None,
         };
         let order = (0..cols).map(|col| (col / (cols / groups)) as u32).collect();

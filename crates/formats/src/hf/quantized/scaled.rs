@@ -159,10 +159,13 @@ struct FourBits {
 
 impl FourBits {
     fn parse(state: &Entry) -> Decoded<FourBits> {
-        let wrong = || unexpected(state, "JSON with shape and blocksize");
+        let wrong = || unexpected(state, "U8 of JSON with shape and blocksize");
+        if state.dtype.name != "U8" {
+            return Err(wrong());
+        }
         let json: serde_json::Value = serde_json::from_slice(&state.data).map_err(|_| wrong())?;
         let shape: Option<Vec<u64>> =
-            json["shape"].as_array().map(|s| s.iter().filter_map(serde_json::Value::as_u64).collect());
+            json["shape"].as_array().and_then(|s| s.iter().map(serde_json::Value::as_u64).collect());
         let shape = shape.and_then(|s| <[u64; 2]>::try_from(s).ok()).ok_or_else(wrong)?;
         let size = |key: &str| json[key].as_u64().filter(|n| (1..1 << 20).contains(n)).map(|n| n as usize);
         Ok(FourBits {

@@ -100,6 +100,47 @@ fn damaged_linears_are_refused() {
     }
 }
 
+/// Tensors whose bytes are not used.
+const UNUSED: [&str; 2] = ["weight_format", "input_global_scale"];
+
+#[test]
+fn tensors_of_another_dtype_are_refused_by_name() {
+    let dtype = |name: &str| *safetensors::DTYPES.iter().find(|dtype| dtype.name == name).unwrap();
+    let mut read = vec![];
+    for (method, ..) in METHODS {
+        let (mut entries, config) = recorded(method);
+        entries.shift_remove("expected");
+        for part in entries.keys().cloned().collect::<Vec<_>>() {
+            let mut other = entries.clone();
+            let entry = other.get_mut(&part).unwrap();
+            entry.dtype = match entry.dtype.bytes {
+                _ if UNUSED.iter().any(|unused| part.ends_with(unused)) => continue,
+                8 => dtype("F64"),
+                4 => dtype(if entry.dtype.name == "I32" { "U32" } else { "I32" }),
+                2 => dtype("U16"),
+                _ => dtype("BOOL"),
+            };
+            match weights(other, &config) {
+                Ok(_) => read.push(format!("{method}: {part}")),
+                Err(e) => assert!(e.to_string().contains(&part), "{method}: {part}: {e}"),
+            }
+        }
+    }
+    assert!(read.is_empty(), "read as what they are not: {read:?}");
+}
+
+#[test]
+fn zero_points_are_packed_words() {
+    let (mut entries, config) = recorded("packed-int4-zeros");
+    let zeros = entries.get_mut("linear.weight_zero_point").unwrap();
+    zeros.dtype = *safetensors::DTYPES.iter().find(|dtype| dtype.name == "F32").unwrap();
+    let shape = format!("{:?}", zeros.shape);
+    assert_eq!(
+        weights(entries, &config).err().unwrap().to_string(),
+        format!("tensor `linear.weight_zero_point`: want I32 {shape}, file has F32 {shape}")
+    );
+}
+
 #[test]
 fn unknown_methods_are_refused_by_name() {
     let config = |text: &str| {
