@@ -1,10 +1,11 @@
 //! The JSON files of a folder, with typed lookups whose errors name the file and the key.
 
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::{FormatError, shown};
+use crate::{FormatError, access::open_regular, shown};
 
 /// The largest JSON file: the largest `tokenizer.json` has some 30 MB.
 const MAX_BYTES: u64 = 1 << 28;
@@ -129,5 +130,7 @@ pub(crate) fn read_text(path: &Path) -> Lookup<Option<String>> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         return Err(FormatError::Config(format!("{name} has {bytes} bytes: want at most {MAX_BYTES}")));
     }
-    std::fs::read_to_string(path).map(Some).map_err(io)
+    let mut text = String::new();
+    open_regular(path).and_then(|mut file| file.read_to_string(&mut text)).map_err(io)?;
+    Ok(Some(text))
 }
