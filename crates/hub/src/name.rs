@@ -42,6 +42,13 @@ impl Name {
         }
         RepoName::parse(text).map(Name::Repo).ok_or_else(|| unknown(text))
     }
+
+    /// Parses a name from elsewhere, which is never a path.
+    pub(crate) fn parse_remote(text: &str) -> Result<Name, HubError> {
+        let known = KNOWN.iter().find(|known| known.name == text).map(Name::Known);
+        let name = known.or_else(|| RepoName::parse(text).map(Name::Repo));
+        name.ok_or_else(|| HubError::NotAName { name: text.chars().take(100).collect() })
+    }
 }
 
 impl RepoName {
@@ -136,6 +143,21 @@ mod tests {
         {
             assert!(!matches!(Name::parse(text), Ok(Name::Repo(_))), "{text}");
         }
+    }
+
+    #[test]
+    fn a_name_from_elsewhere_is_never_a_path() {
+        for text in ["smollm2", "a/b", "hf.co/a/b:Q4_0"] {
+            assert!(Name::parse_remote(text).is_ok(), "{text}");
+        }
+        // the last two exist beside the test
+        for text in
+            ["", "/etc/passwd", "../x", "a/../b", "a\\b", "a\0b", "~/x", "x.gguf", "C:/x", "src", "./src"]
+        {
+            assert!(matches!(Name::parse_remote(text), Err(HubError::NotAName { .. })), "{text}");
+        }
+        assert_eq!(Name::parse("src/lib.rs").unwrap(), Name::Path("src/lib.rs".into()));
+        assert!(matches!(Name::parse_remote("src/lib.rs"), Ok(Name::Repo(_))));
     }
 
     #[test]
