@@ -30,7 +30,16 @@ pub fn identity(files: &[impl AsRef<Path>]) -> io::Result<String> {
         file.take(HEAD).read_to_end(&mut head)?;
         hash.update(&head);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hash.finalize()))
+}
+
+/// The SHA-256 of a model in memory, in hexadecimal digits.
+pub fn identity_of_bytes(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The SHA-256 of a file in the hub's cache: large files are links to blobs that are named by it.
@@ -61,6 +70,7 @@ mod tests {
         assert_ne!(digest, identity(&[&other]).unwrap());
         assert_ne!(identity(&[&one, &other]).unwrap(), identity(&[&other, &one]).unwrap());
         assert!(identity(&[folder.path()]).is_err());
+        assert_eq!(identity_of_bytes(b"one"), sha256(b"one"));
         #[cfg(unix)]
         {
             let link = folder.path().join("link");

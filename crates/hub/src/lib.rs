@@ -38,7 +38,7 @@ mod fake;
 pub use config::Config;
 pub use delete::delete;
 pub use error::HubError;
-pub use identity::identity;
+pub use identity::{identity, identity_of_bytes};
 pub use known::{HubFile, KNOWN, Known, Part, Registry};
 pub use list::{Entry, Location, list};
 pub use progress::{Progress, Silent};
