@@ -103,7 +103,8 @@ fn pull_without_a_network_is_an_error() {
     assert_eq!(ran.refusal(), "smollm2 is not downloaded, and downloads are disabled (HF_HUB_OFFLINE)");
 }
 
-/// A folder with a healthy model, a truncated one, one whose tensors are outside the file, a FIFO, and a folder with a FIFO.
+/// A folder with a healthy model, a truncated one, one whose tensors are outside the file, a FIFO, and a
+/// folder with a FIFO.
 fn folder(home: &Home) -> String {
     let models = home.path("models");
     std::fs::create_dir_all(models.join("folder")).unwrap();

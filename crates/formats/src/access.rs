@@ -37,8 +37,8 @@ impl Access {
     }
 }
 
-/// Opens a file to read it. Whatever is not a regular file is refused and never waited for: opening a FIFO blocks until another
-/// process writes to it, and a device may have no end.
+/// Opens a file to read it. Whatever is not a regular file is refused and never waited for: opening a FIFO
+/// blocks until another process writes to it, and a device may have no end.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let checked = |kind: fs::FileType| match kind.is_file() {
         true => Ok(()),

@@ -1,7 +1,7 @@
 //! Deleting a local model: the links of its files in one snapshot, and the blobs that no other link needs.
 //!
-//! Links are never followed out of the cache. A blob is removed by its own path, `blobs/NAME` of the same repository, and only if
-//! every folder on the way is a real one.
+//! Links are never followed out of the cache. A blob is removed by its own path, `blobs/NAME` of the same
+//! repository, and only if every folder on the way is a real one.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -60,7 +60,8 @@ impl Snapshot {
         Ok(Snapshot { repo, folder })
     }
 
-    /// The files of the model at `path`: all that is in a snapshot of safetensors, else all shards of the GGUF file.
+    /// The files of the model at `path`: all that is in a snapshot of safetensors, else all shards of the
+    /// GGUF file.
     fn files_of(&self, path: &Path) -> Result<Vec<PathBuf>, HubError> {
         if path == self.folder {
             return Ok(leaves(&self.folder));
@@ -169,5 +170,6 @@ fn normalized(path: &Path) -> Option<PathBuf> {
     Some(whole)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests;

@@ -41,7 +41,7 @@ pub enum HubError {
     #[error("no cache folder for models: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME")]
     NoFolder,
     /// The caller's [`crate::Progress`] has stopped the download.
-    #[error("the download was stopped; what has arrived is kept, pull again to resume it")]
+    #[error("the download was stopped before it was complete: pull the model again")]
     Stopped,
     /// A name that is a path, or neither a known name nor a repository, where only these are accepted.
     #[error(

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 /// Bytes of each file that are hashed: its header, whose tensors and sizes differ between models.
 const HEAD: u64 = 1 << 20;
 
-/// A SHA-256 in hexadecimal digits: of the file if the hub's cache has it as the name of its blob, else of the sizes of the files and
-/// their first MiB each.
+/// A SHA-256 in hexadecimal digits: of the file if the hub's cache has it as the name of its blob, else of
+/// the sizes of the files and their first MiB each.
 pub fn identity(files: &[impl AsRef<Path>]) -> io::Result<String> {
     if let [only] = files
         && let Some(sha256) = blob(only.as_ref())

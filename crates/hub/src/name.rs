@@ -29,7 +29,7 @@ impl Name {
     /// Parses `text`. A known name takes precedence over a file of that name (`./stories` is the file); an existing
     /// file or folder takes precedence over a repository.
     pub(crate) fn parse(text: &str) -> Result<Name, HubError> {
-        if let Some(known) = KNOWN.iter().find(|k| k.name == text) {
+        if let Some(known) = known(text) {
             return Ok(Name::Known(known));
         }
         let path = Path::new(text);
@@ -45,8 +45,7 @@ impl Name {
 
     /// Parses a name from elsewhere, which is never a path.
     pub(crate) fn parse_remote(text: &str) -> Result<Name, HubError> {
-        let known = KNOWN.iter().find(|known| known.name == text).map(Name::Known);
-        let name = known.or_else(|| RepoName::parse(text).map(Name::Repo));
+        let name = known(text).map(Name::Known).or_else(|| RepoName::parse(text).map(Name::Repo));
         name.ok_or_else(|| HubError::NotAName { name: text.chars().take(100).collect() })
     }
 }
@@ -79,6 +78,10 @@ impl std::fmt::Display for RepoName {
             None => f.write_str(&self.repo),
         }
     }
+}
+
+fn known(text: &str) -> Option<&'static Known> {
+    KNOWN.iter().find(|known| known.name == text)
 }
 
 fn is_word(text: &str) -> bool {

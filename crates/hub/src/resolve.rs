@@ -43,7 +43,8 @@ pub fn pull(name: &str, config: &Config, progress: &dyn Progress) -> Result<Sour
     pull_by(Job { config, fetch: &Network::new(config), progress }, name)
 }
 
-/// As [`pull`], for names from elsewhere: a known name or a repository, never a path, whether it exists or not.
+/// As [`pull`], for names from elsewhere: a known name or a repository, never a path, whether it exists or
+/// not.
 pub fn download(name: &str, config: &Config, progress: &dyn Progress) -> Result<Source, HubError> {
     pull_parsed(Job { config, fetch: &Network::new(config), progress }, Name::parse_remote(name)?)
 }

@@ -1,5 +1,5 @@
-//! A model that is read and checked and not yet on a device: its headers, vocabulary and template, and that its tensors are those of
-//! its graph and inside its files.
+//! A model that is read and checked and not yet on a device: its headers, vocabulary and template, and that
+//! its tensors are those of its graph and inside its files.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -101,8 +101,8 @@ fn chat_template(tokenizer: &Tokenizer, given: Option<&str>) -> Result<Option<Ch
     Ok(Some(ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))?))
 }
 
-/// The pooling of a model that computes vectors, or of one that generates text: the requested one, the file's (3 is the last
-/// token), or the mean.
+/// The pooling of a model that computes vectors, or of one that generates text: the requested one, the file's
+/// (3 is the last token), or the mean.
 fn pooling(requested: Option<Pooling>, model: &Architecture, metadata: &Metadata) -> Result<Pooling, Error> {
     if let Some(vectors) = model.vectors {
         let whole = model.graph.sequence_rules().whole;

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that loads in progress have planned with and may not have taken yet. Loads whose options share it run beside each other and
-/// never plan with the same bytes: one plans at a time, which is short, and then claims what it will take until it has it.
+/// Bytes that loads in progress have planned with and may not have taken yet. Loads whose options share it
+/// run beside each other and never plan with the same bytes: one plans at a time, which is short, and then
+/// claims what it will take until it has it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryClaims(Arc<Mutex<u64>>);
 

@@ -1,4 +1,5 @@
-//! What the headers of models say, read once per file on threads in the background: a header that takes long delays no list.
+//! What the headers of models say, read once per file on threads in the background: a header that takes long
+//! delays no list.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;

@@ -5,8 +5,8 @@ use std::time::UNIX_EPOCH;
 
 use tern_server::LibraryModel;
 
-/// The models in a folder by name: GGUF files, of a split one the first, and folders with a `config.json`. What is not a regular file
-/// or a folder is none.
+/// The models in a folder by name: GGUF files, of a split one the first, and folders with a `config.json`.
+/// What is not a regular file or a folder is none.
 pub(super) fn models_in(folder: &Path) -> Vec<(String, PathBuf)> {
     let entry = |path: PathBuf| {
         let file = path.file_name()?.to_str()?;

@@ -42,7 +42,8 @@ struct Entry {
 }
 
 impl LocalLibrary {
-    /// None if the flags name one model, which is then loaded at the start. Models of the flags that are missing are downloaded first.
+    /// None if the flags name one model, which is then loaded at the start. Models of the flags that are
+    /// missing are downloaded first.
     pub(super) fn of(args: &ServeArgs) -> CliResult<Option<LocalLibrary>> {
         let origin = match (&args.models, args.model.model.len(), &args.model.hf) {
             (Some(folder), ..) => Origin::Folder(folder.clone()),
@@ -118,23 +119,21 @@ fn fetch(name: &str, progress: &Bars) -> CliResult<()> {
     }
 }
 
-/// A model of the flags.
+/// A model of the flags, by its path: a request never starts a download.
 fn named(target: &str) -> Entry {
-    let found = match hub::local(target) {
-        Ok(None) => environment::hub_config()
-            .ok()
-            .and_then(|config| hub::resolve(target, &config, false, &Silent).ok()),
-        found => found.ok().flatten(),
-    };
+    let found = hub::local(target).ok().flatten().or_else(|| {
+        let config = environment::hub_config().ok()?;
+        hub::resolve(target, &config, false, &Silent).ok()
+    });
     let name = short_name(target);
-    let target = target.to_owned();
-    match found {
-        Some(hub::Source::Embedded(_)) => Entry { model: embedded(name), target, path: None },
-        Some(hub::Source::Path(path)) => Entry { model: of_files(&name, &path), target, path: Some(path) },
-        None => {
-            Entry { model: of_files(&name, Path::new(&target)), path: Some(PathBuf::from(&target)), target }
+    let path = match found {
+        Some(hub::Source::Embedded(_)) => {
+            return Entry { model: embedded(name), target: target.to_owned(), path: None };
         }
-    }
+        Some(hub::Source::Path(path)) => path,
+        None => Path::new(".").join(target), // it was there when the server started
+    };
+    Entry { model: of_files(&name, &path), target: path.display().to_string(), path: Some(path) }
 }
 
 fn embedded(name: String) -> LibraryModel {

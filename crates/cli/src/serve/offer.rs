@@ -13,8 +13,8 @@ use crate::error::{CliError, CliResult};
 /// The model that is offered, and that of requests without a name.
 pub(super) const CHAT_MODEL: &str = "smollm2";
 
-/// The model of requests without a name: the chat model, else the only one that is downloaded, else the embedded one if it is alone.
-/// `models` are names, and whether they are downloaded.
+/// The model of requests without a name: the chat model, else the only one that is downloaded, else the
+/// embedded one if it is alone. `models` are names, and whether they are downloaded.
 pub(super) fn default_of<'a>(models: impl Iterator<Item = (&'a str, bool)>) -> Option<String> {
     let models: Vec<(&str, bool)> = models.collect();
     let downloaded: Vec<&str> =
@@ -28,7 +28,8 @@ pub(super) fn default_of<'a>(models: impl Iterator<Item = (&'a str, bool)>) -> O
     default.map(str::to_owned)
 }
 
-/// Downloads the chat model if no model is downloaded: with `--pull`, or if the user on the terminal says yes.
+/// Downloads the chat model if no model is downloaded: with `--pull`, or if the user on the terminal says
+/// yes.
 pub(super) fn chat_model(args: &ServeArgs) -> CliResult<()> {
     let has_one = listed().iter().any(|entry| matches!(entry.location, Location::File(_)));
     if has_one || !(args.pull || (!args.model.quiet && accepted()?)) {

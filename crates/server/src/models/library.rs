@@ -71,7 +71,8 @@ pub trait Library: Send + Sync + 'static {
     /// Reads and checks a model that [`Library::find`] returned.
     fn open(&self, name: &str) -> Result<CheckedLoad, String>;
 
-    /// Downloads a model and reports the progress, until it is complete or the progress says that it is stopped.
+    /// Downloads a model and reports the progress, until it is complete or the progress says that it is
+    /// stopped.
     fn pull(&self, name: &str, progress: &dyn tern::Progress) -> Result<(), String>;
 
     /// Deletes the files of a model.

@@ -1,7 +1,8 @@
-//! The models of a library: each is loaded on a thread of its own when it is requested, beside other loads, and dropped when it is
-//! idle or its memory is needed.
+//! The models of a library: each is loaded on a thread of its own when it is requested, beside other loads,
+//! and dropped when it is idle or its memory is needed.
 //!
-//! A load reads and checks the model's files first, then reserves memory, for which idle models are dropped, and then takes it.
+//! A load reads and checks the model's files first, then reserves memory, for which idle models are dropped,
+//! and then takes it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,8 +106,8 @@ impl Many {
         })
     }
 
-    /// The model of requests that name none: the default one if it is loaded, else the loaded one that was used last, else the
-    /// default one, else the only one.
+    /// The model of requests that name none: the default one if it is loaded, else the loaded one that was
+    /// used last, else the default one, else the only one.
     async fn unnamed(&self) -> Result<String> {
         let (default, models) = self.ask(|library| (library.default_model(), library.list())).await?;
         if let Some(default) = default.as_ref().filter(|default| self.running(default).is_some()) {
@@ -251,7 +252,8 @@ impl Many {
         }
     }
 
-    /// Drops up to `count` idle models other than that of `slot`, least recently used first, and waits until their memory is free.
+    /// Drops up to `count` idle models other than that of `slot`, least recently used first, and waits until
+    /// their memory is free.
     fn drop_idle(&self, count: usize, slot: &Slot) -> bool {
         let gone = {
             let mut slots = self.slots();

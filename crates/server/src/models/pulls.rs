@@ -1,5 +1,6 @@
-//! Downloads of models: at most two at once, each on a thread of its own, and each model once, however many requests watch it. A
-//! download that nobody watches any more ends; what has arrived is kept, so that the next one continues it.
+//! Downloads of models: at most two at once, each on a thread of its own, and each model once, however many
+//! requests watch it. A download that nobody watches any more ends; the next one continues with what has
+//! arrived from the hub.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

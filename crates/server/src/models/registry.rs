@@ -23,7 +23,8 @@ pub struct KeepModels {
     pub memory: Option<u64>,
     /// How long a request waits for a model that is being loaded.
     pub load_wait: Duration,
-    /// How long a load may take. Requests for a model that takes longer are refused at once until it is loaded after all.
+    /// How long a load may take. Requests for a model that takes longer are refused at once until it is
+    /// loaded after all.
     pub load_timeout: Duration,
 }
 
@@ -79,8 +80,8 @@ impl Registry {
         }
     }
 
-    /// Unloads the model of this name; returns whether it was loaded. Requests that use it keep it until they end, and one that is
-    /// being loaded stays.
+    /// Unloads the model of this name; returns whether it was loaded. Requests that use it keep it until they
+    /// end, and one that is being loaded stays.
     pub(crate) async fn unload(&self, name: &str) -> bool {
         let Registry::Many(many) = self else { return false };
         let name = many.find(name).await.unwrap_or_else(|| name.to_owned());

@@ -12,7 +12,8 @@ use tern_server::{
 
 use crate::support::{PLAIN, Reply, Site, SiteModel, wait_until};
 
-/// Models `a` and `b`; `broken` has a damaged file, `large` no memory on its device, and `slow` loads once it is released.
+/// Models `a` and `b`; `broken` has a damaged file, `large` no memory on its device, and `slow` loads once it
+/// is released.
 #[derive(Clone, Default)]
 struct Shelf {
     /// Files that were read.
