@@ -11,7 +11,7 @@ use crate::list::{Entry, Location};
 use crate::{Config, HubError, cache, select};
 
 /// Deepest folders of a snapshot that are searched for links.
-const MAX_DEPTH: usize = 16;
+const MAX_DEPTH: usize = 64;
 
 /// Deletes the files of a model of [`crate::list`]: all shards of a split one, the snapshot of a folder.
 pub fn delete(entry: &Entry, config: &Config) -> Result<(), HubError> {
