@@ -1,6 +1,9 @@
 //! `tern serve`: the server.
 
+mod catalogue;
+mod files;
 mod library;
+mod offer;
 mod runtime;
 mod trace;
 
@@ -11,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tern::engine::WholeRows;
 use tern::text::FillOrder;
 use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, Pooling, units};
-use tern_server::{Config, DefaultAdapters, KeepModels, Library, ServedModel, Server, UnknownParameters};
+use tern_server::{Config, DefaultAdapters, KeepModels, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,7 +28,7 @@ const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     limits::return_freed_memory();
-    let library = LocalLibrary::of(&args);
+    let library = LocalLibrary::of(&args)?;
     if library.is_some() && !args.model.lora.is_empty() {
         return Err(CliError::message("--lora: requires one model (-m)"));
     }
@@ -44,10 +47,8 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     let (config, quiet) = (config(&args, keys), args.model.quiet);
     let ended = match library {
         Some(library) => {
-            let models = library.list();
             if !quiet {
-                let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-                eprintln!("tern: models that are loaded on request: {}", names.join(", "));
+                offer::say(&library);
             }
             serve_library(Server::of_library(config, library, keep(&args)), listener, quiet)
         }
@@ -69,6 +70,8 @@ fn keep(args: &ServeArgs) -> KeepModels {
     KeepModels {
         keep_alive: u64::try_from(args.keep_alive).ok().map(Duration::from_secs),
         memory: args.memory.map(|gib| (gib * f64::from(1 << 30)) as u64),
+        load_timeout: Duration::from_secs(args.load_timeout),
+        ..KeepModels::default()
     }
 }
 
@@ -161,6 +164,7 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     let defaults = Config::default();
     Config {
         api_keys,
+        manage_models: args.manage_models,
         cors_origins: args.cors_origin.clone(),
         allowed_hosts: args.allowed_host.clone(),
         request_timeout: args.request_timeout.map(Duration::from_secs),
@@ -189,9 +193,9 @@ pub(crate) fn pooling(arg: PoolingArg) -> Pooling {
     }
 }
 
-/// Loads a model under these names.
-fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedModel> {
-    let options = LoadOptions {
+/// The flags as load options.
+fn load_options(args: &ServeArgs) -> LoadOptions {
+    LoadOptions {
         max_seqs: args.max_num_seqs,
         max_waiting: args.max_queue,
         kv_memory: args.kv_pages.map_or(KvMemory::Auto, KvMemory::Pages),
@@ -200,11 +204,21 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
         step_millis: args.step_millis,
         pooling: args.pooling.map(pooling),
         ..args.model.options(Context::TRAINED)
-    };
+    }
+}
+
+/// Loads a model under these names.
+fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedModel> {
+    let options = load_options(args);
     if let Some(adapter) = args.model.lora.iter().find(|adapter| names.contains(&adapter.name)) {
         return Err(CliError::message(format!("--lora {}: the model has this name", adapter.name)));
     }
     let model = Model::load_showing(target, &options, &args.model.progress())?;
+    Ok(served(args, model, names))
+}
+
+/// A loaded model under these names, with the defaults of the flags.
+fn served(args: &ServeArgs, model: Model, names: Vec<String>) -> ServedModel {
     let limits = model.handle().limits();
     if !args.model.quiet {
         let capacity = model.handle().capacity();
@@ -225,14 +239,14 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
     let mut defaults = args.samplers.over(defaults);
     // also if DRY is off: a request may set its multiplier alone
     defaults.dry.breakers = model.breakers(args.samplers.breakers().iter().map(String::as_str));
-    Ok(ServedModel {
+    ServedModel {
         names,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         defaults,
         default_adapters: DefaultAdapters::default(),
         // requests choose theirs
         model: model.with_adapters(AdapterScales::NONE),
-    })
+    }
 }
 
 /// The file name without `.gguf` if the name is a path; other names are unchanged.

@@ -93,6 +93,9 @@ pub enum EngineError {
     /// The device lost its context, so the engine accepts no more work.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
+    /// The device has not enough memory.
+    #[error("{0}")]
+    OutOfMemory(String),
     /// The request's constraint could not be followed.
     #[error("constraint: {0}")]
     Constraint(String),
@@ -142,6 +145,7 @@ impl EngineError {
             | EngineError::Load(_)
             | EngineError::Runner(_)
             | EngineError::DeviceLost(_)
+            | EngineError::OutOfMemory(_)
             | EngineError::NotFinite { .. }
             | EngineError::Broken(_)
             | EngineError::Panicked(_)
@@ -170,6 +174,7 @@ impl From<BackendError> for EngineError {
     fn from(e: BackendError) -> EngineError {
         match e {
             BackendError::DeviceLost(message) => EngineError::DeviceLost(message),
+            BackendError::OutOfMemory(message) => EngineError::OutOfMemory(message),
             other => EngineError::Runner(other.to_string()),
         }
     }

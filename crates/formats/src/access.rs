@@ -1,10 +1,8 @@
 //! How a file is loaded into memory: mapped or copied, optionally locked.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
-};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
 
 use bytes::Bytes;
 use memmap2::{Mmap, MmapMut};
@@ -24,7 +22,7 @@ impl Access {
     /// The bytes of the file at `path`.
     pub(crate) fn bytes(self, path: &Path) -> Result<Bytes, FormatError> {
         let io = |e| FormatError::Io(path.into(), e);
-        let file = File::open(path).map_err(io)?;
+        let file = open_regular(path).map_err(io)?;
         let map = match self.copy {
             true => copied(file, path)?,
             // SAFETY: the map is read-only and private to this process; a fault after another process truncates the
@@ -47,15 +45,32 @@ fn not_mapped(file: &File, error: io::Error) -> FormatError {
     FormatError::NotMapped(file.metadata().map_or(0, |metadata| metadata.len()), error, limit)
 }
 
+/// Opens a file to read it. Whatever is not a regular file is refused and never waited for: opening a FIFO
+/// blocks until another process writes to it, and a device may have no end.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let checked = |kind: fs::FileType| match kind.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    };
+    checked(fs::metadata(path)?.file_type())?;
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    checked(file.metadata()?.file_type())?; // it may have been replaced since
+    Ok(file)
+}
+
 /// A copy of the whole file, in anonymous mapped memory: a failed allocation is an error, not an abort as with `Vec`.
 fn copied(mut file: File, path: &Path) -> Result<Mmap, FormatError> {
     let io = |e| FormatError::Io(path.into(), e);
     let bytes = file.metadata().map_err(io)?.len();
     let no_memory = |e| FormatError::NoMemory(bytes, e).at(path);
-    let len = usize::try_from(bytes).map_err(|e| no_memory(std::io::Error::other(e)))?;
+    let len = usize::try_from(bytes).map_err(|e| no_memory(io::Error::other(e)))?;
     let mut memory = MmapMut::map_anon(len).map_err(no_memory)?;
     file.read_exact(&mut memory).map_err(|e| match e.kind() {
-        std::io::ErrorKind::UnexpectedEof => FormatError::Shrank(bytes).at(path),
+        io::ErrorKind::UnexpectedEof => FormatError::Shrank(bytes).at(path),
         _ => io(e),
     })?;
     memory.make_read_only().map_err(io)
@@ -78,5 +93,22 @@ mod tests {
         }
         assert!(Access { copy: true, lock: false }.bytes(&path).unwrap().is_empty());
         assert!(matches!(Access::default().bytes(&folder.path().join("none")), Err(FormatError::Io(..))));
+    }
+
+    /// Opening a FIFO waits for a writer: the test would never end.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_not_a_regular_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("pipe.gguf");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let link = folder.path().join("link.gguf");
+        std::os::unix::fs::symlink(&fifo, &link).unwrap();
+        for path in [fifo.as_path(), link.as_path(), folder.path(), Path::new("/dev/zero")] {
+            for copy in [false, true] {
+                let error = Access { copy, lock: false }.bytes(path).unwrap_err().to_string();
+                assert_eq!(error, format!("{}: not a regular file", path.display()));
+            }
+        }
     }
 }

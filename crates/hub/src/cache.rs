@@ -27,7 +27,10 @@ pub(crate) fn find(name: &RepoName, config: &Config) -> Result<Option<PathBuf>, 
 
 /// The snapshots of a repository's folder: `refs/main` first, then by age, newest first.
 pub(crate) fn snapshots(folder: &Path) -> Vec<PathBuf> {
-    let main = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
+    let main = folder.join("refs/main");
+    // a FIFO is never read: that would wait
+    let main = Some(main).filter(|main| main.is_file()).and_then(|main| fs::read_to_string(main).ok());
+    let main = main.unwrap_or_default();
     let age = |path: &Path| path.metadata().and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     let mut found: Vec<_> = entries(&folder.join("snapshots")).filter(|path| path.is_dir()).collect();
     let is_main = |path: &Path| path.file_name().is_some_and(|n| n == main.trim());

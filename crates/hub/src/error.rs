@@ -40,6 +40,29 @@ pub enum HubError {
     /// The environment gives no cache folder.
     #[error("no cache folder for models: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME")]
     NoFolder,
+    /// The caller's [`crate::Progress`] has stopped the download.
+    #[error("the download was stopped before it was complete: pull the model again")]
+    Stopped,
+    /// A name that is a path, or neither a known name nor a repository, where only these are accepted.
+    #[error(
+        "{name:?} is not the name of a model: want a known name, or a hub repository as org/repo[:QUANT]"
+    )]
+    NotAName {
+        /// The requested name.
+        name: String,
+    },
+    /// The embedded model cannot be deleted.
+    #[error("{name} is embedded in the binary")]
+    Embedded {
+        /// The requested name.
+        name: String,
+    },
+    /// A file that is reached through a link to another folder, or is in no cache.
+    #[error("{}: outside the cache of models, it is not deleted", path.display())]
+    Outside {
+        /// The file or folder.
+        path: PathBuf,
+    },
     /// The connection failed or was interrupted.
     #[error("cannot reach {endpoint}: {why}")]
     Unreachable {

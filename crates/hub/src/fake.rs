@@ -2,15 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
-use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::fetch::{Fetch, FetchError, Reply};
+use crate::fetch::{Fetch, FetchError, Program, Reply};
 use crate::progress::Progress;
 use crate::repo::Job;
 use crate::{Config, HubError, Source, resolve};
@@ -35,6 +33,8 @@ pub(crate) struct World {
     pub(crate) asked: RefCell<Vec<String>>,
     /// Displayed notes.
     pub(crate) notes: RefCell<Vec<String>>,
+    /// Nobody waits for the download any more.
+    pub(crate) stopped: Cell<bool>,
 }
 
 /// A temporary folder and the settings that keep everything inside it.
@@ -111,7 +111,8 @@ impl Fetch for World {
         Ok(Reply { from, body })
     }
 
-    fn run(&self, program: &str, args: &[OsString], folder: &Path) -> Result<(), String> {
+    fn run(&self, command: Program<'_>, _stopped: &dyn Fn() -> bool) -> Result<(), String> {
+        let Program { name: program, args, folder } = command;
         let args: Vec<&str> = args.iter().map(|a| a.to_str().unwrap()).collect();
         self.asked.borrow_mut().push(format!("{program} {}", args.join(" ")));
         let spec = args.iter().find(|a| self.packages.contains_key(**a));
@@ -141,5 +142,8 @@ impl Progress for World {
     fn end(&self) {}
     fn note(&self, sentence: &str) {
         self.notes.borrow_mut().push(sentence.to_string());
+    }
+    fn stopped(&self) -> bool {
+        self.stopped.get()
     }
 }

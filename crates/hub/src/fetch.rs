@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use ureq::tls::{RootCerts, TlsConfig};
@@ -17,12 +18,23 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Timeout of a response on an open connection.
 const READ: Duration = Duration::from_secs(30);
 
+/// Interval at which a program, or the lock of another process, is looked at.
+pub(crate) const POLL: Duration = Duration::from_millis(50);
+
 /// Access to the network and to programs.
 pub(crate) trait Fetch {
     /// Requests `url`, from byte `from` if the server supports ranges.
     fn get(&self, url: &str, from: u64) -> Result<Reply, FetchError>;
-    /// Runs a program in `folder` to its end; the error is one line.
-    fn run(&self, program: &str, args: &[OsString], folder: &Path) -> Result<(), String>;
+    /// Runs a program in `folder` to its end, or until `stopped` returns true; the error is one line.
+    fn run(&self, command: Program<'_>, stopped: &dyn Fn() -> bool) -> Result<(), String>;
+}
+
+/// A program, what it is started with, and where.
+#[derive(Clone, Copy)]
+pub(crate) struct Program<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) args: &'a [OsString],
+    pub(crate) folder: &'a Path,
 }
 
 /// A response, whose content is read from `body`.
@@ -106,16 +118,35 @@ impl Fetch for Network {
         Ok(Reply { from, body: Box::new(body) })
     }
 
-    fn run(&self, program: &str, args: &[OsString], folder: &Path) -> Result<(), String> {
-        let mut command = Command::new(program);
-        command.args(args).current_dir(folder).stdin(Stdio::null());
-        let output = command.output().map_err(|e| e.to_string())?;
-        if output.status.success() {
+    fn run(&self, command: Program<'_>, stopped: &dyn Fn() -> bool) -> Result<(), String> {
+        let mut program = Command::new(command.name);
+        program.args(command.args).current_dir(command.folder).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = program.stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+        // read beside the program, which would wait for a full pipe
+        let stderr = child.stderr.take();
+        let said = thread::spawn(move || {
+            let mut said = vec![];
+            let _ = stderr.map(|mut pipe| pipe.read_to_end(&mut said));
+            said
+        });
+        let status = loop {
+            match child.try_wait().map_err(|e| e.to_string())? {
+                Some(status) => break status,
+                None if stopped() => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err("it was stopped".to_string());
+                }
+                None => thread::sleep(POLL),
+            }
+        };
+        if status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.join().unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
         let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
-        Err(last.map_or_else(|| output.status.to_string(), str::to_string))
+        Err(last.map_or_else(|| status.to_string(), str::to_string))
     }
 }
 
@@ -123,7 +154,6 @@ impl Fetch for Network {
 mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
-    use std::thread;
 
     use super::*;
 
@@ -221,13 +251,23 @@ mod tests {
     #[test]
     fn the_error_of_a_command_is_its_last_line() {
         let network = network("http://x");
-        let run = |script: &str| network.run("sh", &["-c".into(), script.into()], Path::new("/"));
+        let folder = Path::new("/");
+        let run = |script: &str| {
+            network.run(Program { name: "sh", args: &["-c".into(), script.into()], folder }, &|| false)
+        };
         assert_eq!(run("true"), Ok(()));
         assert_eq!(
             run("echo first >&2; echo 'ERROR: last' >&2; echo >&2; exit 3"),
             Err("ERROR: last".to_string())
         );
         assert_eq!(run("exit 3"), Err("exit status: 3".to_string()));
-        assert!(network.run("no-such-program", &[], Path::new("/")).is_err());
+        assert!(network.run(Program { name: "no-such-program", args: &[], folder }, &|| false).is_err());
+    }
+
+    #[test]
+    fn a_command_ends_when_it_is_stopped() {
+        let (network, folder) = (network("http://x"), Path::new("/"));
+        let sleep = Program { name: "sleep", args: &["600".into()], folder };
+        assert_eq!(network.run(sleep, &|| true), Err("it was stopped".to_string()));
     }
 }

@@ -16,10 +16,12 @@
 
 mod cache;
 mod config;
+mod delete;
 mod digest;
 mod error;
 mod fetch;
 mod folder;
+mod identity;
 mod known;
 mod list;
 mod min_rate;
@@ -34,8 +36,10 @@ mod select;
 mod fake;
 
 pub use config::Config;
+pub use delete::delete;
 pub use error::HubError;
+pub use identity::{identity, identity_of_bytes};
 pub use known::{HubFile, KNOWN, Known, Part, Registry};
 pub use list::{Entry, Location, list};
 pub use progress::{Progress, Silent};
-pub use resolve::{Source, local, pull, resolve};
+pub use resolve::{Source, download, local, pull, resolve};

@@ -29,7 +29,7 @@ impl Name {
     /// Parses `text`. A known name takes precedence over a file of that name (`./stories` is the file); an existing
     /// file or folder takes precedence over a repository.
     pub(crate) fn parse(text: &str) -> Result<Name, HubError> {
-        if let Some(known) = KNOWN.iter().find(|k| k.name == text) {
+        if let Some(known) = known(text) {
             return Ok(Name::Known(known));
         }
         let path = Path::new(text);
@@ -41,6 +41,12 @@ impl Name {
             return Err(HubError::NoSuchPath { path: path.to_path_buf() });
         }
         RepoName::parse(text).map(Name::Repo).ok_or_else(|| unknown(text))
+    }
+
+    /// Parses a name from elsewhere, which is never a path.
+    pub(crate) fn parse_remote(text: &str) -> Result<Name, HubError> {
+        let name = known(text).map(Name::Known).or_else(|| RepoName::parse(text).map(Name::Repo));
+        name.ok_or_else(|| HubError::NotAName { name: text.chars().take(100).collect() })
     }
 }
 
@@ -72,6 +78,10 @@ impl std::fmt::Display for RepoName {
             None => f.write_str(&self.repo),
         }
     }
+}
+
+fn known(text: &str) -> Option<&'static Known> {
+    KNOWN.iter().find(|known| known.name == text)
 }
 
 fn is_word(text: &str) -> bool {
@@ -136,6 +146,21 @@ mod tests {
         {
             assert!(!matches!(Name::parse(text), Ok(Name::Repo(_))), "{text}");
         }
+    }
+
+    #[test]
+    fn a_name_from_elsewhere_is_never_a_path() {
+        for text in ["smollm2", "a/b", "hf.co/a/b:Q4_0"] {
+            assert!(Name::parse_remote(text).is_ok(), "{text}");
+        }
+        // the last two exist beside the test
+        for text in
+            ["", "/etc/passwd", "../x", "a/../b", "a\\b", "a\0b", "~/x", "x.gguf", "C:/x", "src", "./src"]
+        {
+            assert!(matches!(Name::parse_remote(text), Err(HubError::NotAName { .. })), "{text}");
+        }
+        assert_eq!(Name::parse("src/lib.rs").unwrap(), Name::Path("src/lib.rs".into()));
+        assert!(matches!(Name::parse_remote("src/lib.rs"), Ok(Name::Repo(_))));
     }
 
     #[test]

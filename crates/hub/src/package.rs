@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::fetch::Program;
 use crate::known::{Known, Part, Registry};
 use crate::progress::Work;
-use crate::repo::Job;
+use crate::repo::{Job, wait_for};
 use crate::{Config, HubError, digest};
 
 /// The path of the downloaded model; the hash in its name distinguishes versions.
@@ -26,10 +27,7 @@ pub(crate) fn pull(
     fs::create_dir_all(models).map_err(HubError::io(models))?;
     let lock_path = models.join(format!(".{}.lock", known.name));
     let lock = File::create(&lock_path).map_err(HubError::io(&lock_path))?;
-    if lock.try_lock().is_err() {
-        job.progress.note(&format!("waiting for another process that is downloading {}", known.name));
-        lock.lock().map_err(HubError::io(&lock_path))?;
-    }
+    wait_for(job, &lock, known.name)?;
     let path = path(known, job.config);
     if path.metadata().is_ok_and(|m| m.len() == known.bytes) {
         return Ok(path); // another process downloaded it while this one waited
@@ -140,10 +138,10 @@ fn run(
 ) -> Result<(), HubError> {
     let args: Vec<OsString> =
         args.split_whitespace().map(OsString::from).chain(more.iter().map(OsString::from)).collect();
-    job.fetch.run(program, &args, folder).map_err(|why| HubError::Command {
-        package: part.package.to_string(),
-        program: program.to_string(),
-        why,
+    let command = Program { name: program, args: &args, folder };
+    job.fetch.run(command, &|| job.progress.stopped()).map_err(|why| match job.progress.stopped() {
+        true => HubError::Stopped,
+        false => HubError::Command { package: part.package.to_string(), program: program.to_string(), why },
     })
 }
 

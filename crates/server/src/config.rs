@@ -15,6 +15,8 @@ use tern::text::FillOrder;
 pub struct Config {
     /// API keys, one of which a request must send; an empty list disables authentication.
     pub api_keys: Vec<String>,
+    /// Whether requests may download and delete models; they also may if there are keys.
+    pub manage_models: bool,
     /// Origins whose pages may call the server from a browser; `*` allows all.
     pub cors_origins: Vec<String>,
     /// Host names that requests may use besides `localhost` and addresses; `*` allows all. Names are checked on
@@ -93,6 +95,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             api_keys: vec![],
+            manage_models: false,
             cors_origins: vec![],
             allowed_hosts: vec![],
             request_timeout: None,

@@ -25,7 +25,7 @@ mod state;
 
 pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
-pub use models::library::{Library, LibraryModel};
+pub use models::library::{CheckedLoad, Library, LibraryModel, LoadError, ModelDetails};
 pub use models::model::{DefaultAdapters, ServedModel};
 pub use models::registry::KeepModels;
 pub use server::Server;

@@ -1,6 +1,10 @@
-//! The models of a server: how they are named, loaded, dropped and probed.
+//! The models of a server: how they are named, loaded, dropped, downloaded and probed.
 
 pub(crate) mod library;
+pub(crate) mod many;
 pub(crate) mod model;
+pub(crate) mod names;
 pub(crate) mod probe;
+pub(crate) mod pulls;
 pub(crate) mod registry;
+pub(crate) mod slot;

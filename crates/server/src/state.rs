@@ -68,7 +68,7 @@ impl App {
             phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await.map(|phase| phase.clone());
         match settled {
             Ok(Phase::Ready(served)) => ServeError::Engine(served.model.handle().closed().await),
-            Ok(Phase::Failed(why)) => ServeError::Load(why),
+            Ok(Phase::Failed(why) | Phase::NoMemory(why)) => ServeError::Load(why),
             // unreachable: `self` owns the sender
             Ok(Phase::Loading) | Err(_) => std::future::pending().await,
         }

@@ -106,3 +106,16 @@ pub enum Error {
     #[error("the engine was shut down")]
     Cancelled,
 }
+
+impl Error {
+    /// Whether the device has not enough memory: with other models gone, the same may succeed.
+    pub fn is_memory(&self) -> bool {
+        use tern_graph::BackendError;
+        matches!(
+            self,
+            Error::Memory { .. }
+                | Error::Backend(BackendError::OutOfMemory(_))
+                | Error::Engine(EngineError::OutOfMemory(_))
+        )
+    }
+}

@@ -63,6 +63,16 @@ impl OpenedModel {
         backend: &dyn Backend,
         capacity: impl Fn(u64) -> Capacity,
     ) -> Result<usize, Error> {
+        self.host_layers_within(backend.info().memory_free, backend, capacity)
+    }
+
+    /// The same if only `free` bytes of the device may be used.
+    pub(crate) fn host_layers_within(
+        &self,
+        free: u64,
+        backend: &dyn Backend,
+        capacity: impl Fn(u64) -> Capacity,
+    ) -> Result<usize, Error> {
         let available = self.model.graph.expert_layers();
         if !backend.runs_host_ops() {
             return Ok(0);
@@ -75,7 +85,6 @@ impl OpenedModel {
                 Err(Error::ExpertLayers { name: self.name.clone(), requested, available })
             }
             ExpertPlacement::Auto => {
-                let free = backend.info().memory_free;
                 let free = free - free / SPARE;
                 let fits = |layers: usize| -> Result<bool, Error> {
                     let capacity = capacity(self.device_bytes(layers)?);

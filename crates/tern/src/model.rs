@@ -3,18 +3,17 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tern_engine::{AdapterScales, Capacity, Engine, Handle, Limits, Pooling, WholeRows};
-use tern_formats::Metadata;
+use tern_engine::{AdapterScales, Capacity, Engine, Handle, Limits, Pooling};
 use tern_grammar::GrammarCompiler;
 use tern_graph::Backend;
-use tern_models::{Model as Architecture, VectorRows};
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
+use crate::checked::CheckedModel;
 use crate::memory::MemoryPlan;
 use crate::opened::OpenedModel;
 use crate::options::{Context, KvMemory, PAGE_LEN, USUAL_CONTEXT};
 use crate::progress::{Progress, Silent};
-use crate::template_traits::{PROBING, TemplateTraits};
+use crate::template_traits::TemplateTraits;
 use crate::{AdapterFile, Error, ExpertPlacement, LoadOptions, PartialSampling, Reranker};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
@@ -116,42 +115,7 @@ impl Model {
         options: &LoadOptions,
         progress: &dyn Progress,
     ) -> Result<Model, Error> {
-        let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
-        tokenizer.warnings().iter().for_each(|warning| progress.warn(warning));
-        if let Some(count) = opened.metadata.optional_usize(tern_formats::ROUNDED)? {
-            progress.warn(&format!(
-                "{count} quantised matrices of the folder are run as F16, rounded: no format has their weights exactly"
-            ));
-        }
-        let template = chat_template(&tokenizer, options.chat_template.as_deref())?;
-        let traits = match &template {
-            Some(template) => TemplateTraits::of(template).ok_or_else(|| Error::SlowTemplate {
-                name: opened.name.clone(),
-                seconds: PROBING.as_secs(),
-            })?,
-            None => TemplateTraits::default(),
-        };
-        let pooling = pooling(options.pooling, &opened.model, &opened.metadata)?;
-        let (name, adapters) = (opened.name.clone(), opened.adapters.files.clone());
-        let reranker = Reranker::of(&opened.metadata, &name, opened.model.vectors, &tokenizer)?;
-        let recommended = PartialSampling::of_model(&name, &opened.metadata).unwrap_or_else(|e| {
-            progress.warn(&format!("ignored: {e}"));
-            PartialSampling::default()
-        });
-        let facts = ModelFacts {
-            arch: opened.model.config.arch.to_string(),
-            format: opened.main_format(),
-            parameters: opened.tensors.iter().map(|t| (t.rows() * t.cols()) as u64).sum(),
-            context_trained: opened.model.config.context_trained,
-            width: opened.model.config.width,
-            memory: 0,
-        };
-        let (handle, plan) = start_engine(opened, backend, options, progress)?;
-        let facts = ModelFacts { memory: plan.total(), ..facts };
-        let tokenizer = Arc::new(tokenizer);
-        let parts =
-            ModelParts { name, handle, tokenizer, template, pooling, reranker, recommended, adapters };
-        Ok(Model::from_parts_after(start, parts, traits, Some(facts)))
+        CheckedModel::of(opened, options, progress)?.start_since(start, backend, options, progress)
     }
 
     /// A model whose engine runs already.
@@ -161,7 +125,7 @@ impl Model {
         Model::from_parts_after(start, parts, traits, None)
     }
 
-    fn from_parts_after(
+    pub(crate) fn from_parts_after(
         start: Instant,
         parts: ModelParts,
         template_traits: TemplateTraits,
@@ -268,16 +232,18 @@ impl Model {
 /// Texts that a model which reads them whole has at once, at least: short ones fill a step together.
 const TEXTS_IN_STEP: usize = 256;
 
-fn start_engine(
+pub(crate) fn start_engine(
     opened: OpenedModel,
     backend: Box<dyn Backend>,
     options: &LoadOptions,
     progress: &dyn Progress,
 ) -> Result<(Handle, MemoryPlan), Error> {
-    let info = backend.info();
     if opened.model.graph.sequence_rules().whole {
         return start_encoder(opened, backend, options, progress);
     }
+    let planning = options.claims.plan();
+    let info = backend.info();
+    let all_free = planning.left(info.memory_free);
     let (context, seqs) = (opened.context(), options.max_seqs);
     let step_tokens = options.step_tokens.unwrap_or(info.step_tokens);
     let max_tokens = step_tokens.min(context.saturating_mul(seqs)).max(seqs);
@@ -285,7 +251,7 @@ fn start_engine(
     let exact = matches!(options.context, Context::Exactly(_));
     // with so many bytes of weights on the device
     let sizes = |weights: u64, least_pages: usize| {
-        let free = info.memory_free.saturating_sub(weights);
+        let free = all_free.saturating_sub(weights);
         let slots = options.state_slots(graph.state_bytes(), free);
         let sized = |pages: usize| {
             let (window, state) = (None, None);
@@ -301,11 +267,13 @@ fn start_engine(
         KvMemory::Auto => context.min(USUAL_CONTEXT).div_ceil(PAGE_LEN),
         KvMemory::Pages(_) | KvMemory::Bytes(_) => 0,
     };
-    let layers = opened.host_layers(&*backend, |weights| sizes(weights, least))?;
+    let layers = opened.host_layers_within(all_free, &*backend, |weights| sizes(weights, least))?;
     let capacity = sizes(opened.device_bytes(layers)?, 0);
     let memory = opened.memory(&*backend, capacity, layers)?;
     let experts = if layers > 0 { ExpertPlacement::Host(Some(layers)) } else { ExpertPlacement::Device };
+    let claim = planning.claim(memory.total());
     let runner = OpenedModel { experts, ..opened }.runner(backend, capacity, progress)?;
+    drop(claim);
     let LoadOptions { max_seqs, max_waiting, step_millis, .. } = *options;
     let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis };
     Ok((Engine::start(Box::new(runner), limits)?, memory))
@@ -328,31 +296,10 @@ fn start_encoder(
         Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: max_seqs, window: None, state: None };
     let capacity = capacity.with_slots(&opened.model.graph, 2 * max_seqs);
     let memory = opened.memory(&*backend, capacity, 0)?;
+    let claim = options.claims.plan().claim(memory.total());
     let runner = opened.runner(backend, capacity, progress)?;
+    drop(claim);
     let LoadOptions { max_waiting, .. } = *options;
     let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis: 0 };
     Ok((Engine::start(Box::new(runner), limits)?, memory))
-}
-
-/// The given chat template, or the model's own if it has one.
-fn chat_template(tokenizer: &Tokenizer, given: Option<&str>) -> Result<Option<ChatTemplate>, Error> {
-    let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or("");
-    let Some(source) = given.or(tokenizer.chat_template()) else { return Ok(None) };
-    Ok(Some(ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))?))
-}
-
-/// The pooling of a model that computes vectors, or of one that generates text: the requested one, the file's (3 is the last
-/// token), or the mean.
-fn pooling(requested: Option<Pooling>, model: &Architecture, metadata: &Metadata) -> Result<Pooling, Error> {
-    if let Some(vectors) = model.vectors {
-        let whole = model.graph.sequence_rules().whole;
-        return Ok(match vectors.rows {
-            VectorRows::Last if !whole => Pooling::Last,
-            VectorRows::First => Pooling::Whole(WholeRows::First),
-            VectorRows::Last => Pooling::Whole(WholeRows::Last),
-            VectorRows::Each => Pooling::Whole(WholeRows::Each),
-        });
-    }
-    let file = metadata.optional_usize(&format!("{}.pooling_type", model.config.arch))?;
-    Ok(requested.unwrap_or(if file == Some(3) { Pooling::Last } else { Pooling::Mean }))
 }

@@ -39,6 +39,11 @@ pub fn pull(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Resul
     }
 }
 
+/// As [`pull`], for names from elsewhere: a known name or a repository of the hub, never a path.
+pub fn download(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<Source, Error> {
+    Ok(tern_hub::download(name, &hub_config(options)?, &Downloads(progress))?)
+}
+
 /// The options' own settings, or those of the environment.
 fn hub_config(options: &LoadOptions) -> Result<tern_hub::Config, Error> {
     Ok(options.hub.clone().map_or_else(environment::hub_config, Ok)?)

@@ -4,7 +4,7 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement};
+use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement, MemoryClaims};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -43,6 +43,8 @@ pub struct LoadOptions {
     pub kv_cells: KvCells,
     /// The memory of the KV cache.
     pub kv_memory: KvMemory,
+    /// Shared by the options of models that are loaded beside each other on one device; clones share it.
+    pub claims: MemoryClaims,
     /// Bytes of snapshots of recurrent layers in the prefix cache, beyond the state of running sequences. If not set, eight
     /// snapshots per sequence, within an eighth of the free memory of the device.
     pub state_cache: Option<u64>,
@@ -165,6 +167,7 @@ impl Default for LoadOptions {
             experts: ExpertPlacement::Auto,
             kv_cells: KvCells::F16,
             kv_memory: KvMemory::Auto,
+            claims: MemoryClaims::default(),
             state_cache: None,
             max_seqs: 8,
             max_waiting: 1024,

@@ -17,6 +17,10 @@ pub trait Progress {
     fn warn(&self, _message: &str) {}
     /// What the model will take of the memory of `device`, before it is taken.
     fn plan(&self, _model: &OpenedModel, _plan: &MemoryPlan, _device: &tern_graph::DeviceInfo) {}
+    /// Whether nobody waits for a download any more: it ends with [`tern_hub::HubError::Stopped`].
+    fn stopped(&self) -> bool {
+        false
+    }
 }
 
 /// A [`Progress`] that shows nothing.
@@ -43,6 +47,10 @@ impl tern_hub::Progress for Downloads<'_> {
 
     fn note(&self, sentence: &str) {
         self.0.warn(sentence);
+    }
+
+    fn stopped(&self) -> bool {
+        self.0.stopped()
     }
 }
 

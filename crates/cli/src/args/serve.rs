@@ -23,6 +23,14 @@ pub(crate) struct ServeArgs {
     /// Maximum memory of all loaded models in GiB; idle ones are dropped for a new one [default: the free memory]
     #[arg(long, help_heading = "Model and device", value_name = "GIB")]
     pub(crate) memory: Option<f64>,
+    /// Maximum seconds of a load, if there are several models; requests for a model that takes longer are
+    /// refused
+    #[arg(long, help_heading = "Model and device", value_name = "SECONDS", default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..=YEAR))]
+    pub(crate) load_timeout: u64,
+    /// Without a model: download the chat model if no model is downloaded yet, without asking
+    #[arg(long, help_heading = "Model and device", conflicts_with_all = ["name", "model", "hf", "models"])]
+    pub(crate) pull: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Address to listen on; 0.0.0.0 is every interface of this machine
@@ -37,6 +45,10 @@ pub(crate) struct ServeArgs {
     /// File with API keys, one per line
     #[arg(long, help_heading = "Access", value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
+    /// Allow downloads and deletions of models over HTTP without a key; with keys, those who have one may do
+    /// so
+    #[arg(long, help_heading = "Access")]
+    pub(crate) manage_models: bool,
     /// Model name in requests; may be repeated for aliases [default: the name of the file or the model]
     #[arg(long, help_heading = "Model and device", alias = "alias", value_name = "NAME")]
     pub(crate) served_model_name: Vec<String>,

@@ -1,14 +1,18 @@
 //! The models that `tern serve` loads on request: those of the flags, of a folder, or of `tern list`.
 
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
-use tern::hub::{self, Location};
-use tern::{LoadOptions, Progress, environment};
-use tern_server::{Library, LibraryModel, ServedModel};
+use tern::formats::Checkpoint;
+use tern::hub::{self, HubError, Location, Silent};
+use tern::{CheckedModel, LoadOptions, MemoryClaims, Progress, environment};
+use tern_server::{CheckedLoad, Library, LibraryModel, LoadError};
 
-use super::{load, short_name};
+use super::catalogue::{Catalogue, details};
+use super::files::{models_in, of_files};
+use super::{load_options, offer, served, short_name};
 use crate::args::ServeArgs;
+use crate::error::{CliError, CliResult};
+use crate::load::Bars;
 
 /// Where the models come from.
 enum Origin {
@@ -16,7 +20,7 @@ enum Origin {
     Named(Vec<String>),
     /// `--models FOLDER`
     Folder(PathBuf),
-    /// No flag: every model of `tern list`.
+    /// No flag: the models of `tern list` that are on this machine.
     Local,
 }
 
@@ -24,107 +28,130 @@ enum Origin {
 pub(super) struct LocalLibrary {
     origin: Origin,
     args: ServeArgs,
+    /// Loads run beside each other.
+    claims: MemoryClaims,
+    catalogue: Catalogue,
 }
 
 /// A model, and what it is loaded by.
 struct Entry {
     model: LibraryModel,
     target: String,
+    /// Where it is; none if it is embedded.
+    path: Option<PathBuf>,
 }
 
-/// The model of requests without a name, if it is there.
-const DEFAULT: &str = "smollm2";
-
 impl LocalLibrary {
-    /// None if the flags name one model, which is then loaded at the start.
-    pub(super) fn of(args: &ServeArgs) -> Option<LocalLibrary> {
+    /// None if the flags name one model, which is then loaded at the start. Models of the flags that are
+    /// missing are downloaded first.
+    pub(super) fn of(args: &ServeArgs) -> CliResult<Option<LocalLibrary>> {
         let origin = match (&args.models, args.model.model.len(), &args.model.hf) {
             (Some(folder), ..) => Origin::Folder(folder.clone()),
-            (None, 0, None) => Origin::Local,
-            (None, 0 | 1, _) => return None,
-            (None, ..) => Origin::Named(args.model.model.clone()),
+            (None, 0, None) => {
+                offer::chat_model(args)?;
+                Origin::Local
+            }
+            (None, 0 | 1, _) => return Ok(None),
+            (None, ..) => {
+                args.model.model.iter().try_for_each(|name| fetch(name, &args.model.progress()))?;
+                Origin::Named(args.model.model.clone())
+            }
         };
-        Some(LocalLibrary { origin, args: args.clone() })
+        let (claims, catalogue) = (MemoryClaims::default(), Catalogue::default());
+        Ok(Some(LocalLibrary { origin, args: args.clone(), claims, catalogue }))
     }
 
     fn entries(&self) -> Vec<Entry> {
         match &self.origin {
             Origin::Named(names) => names.iter().map(|name| named(name)).collect(),
-            Origin::Folder(folder) => files(folder),
+            Origin::Folder(folder) => {
+                let entry = |(name, path): (String, PathBuf)| {
+                    let target = path.to_str()?.to_owned();
+                    Some(Entry { model: of_files(&name, &path), target, path: Some(path) })
+                };
+                models_in(folder).into_iter().filter_map(entry).collect()
+            }
             Origin::Local => {
-                let Ok(config) = environment::hub_config() else { return vec![] };
-                let mut entries: Vec<Entry> = hub::list(&config).iter().filter_map(local).collect();
-                entries.sort_by_key(|entry| entry.model.name != DEFAULT);
+                let mut entries: Vec<Entry> = listed().iter().filter_map(local).collect();
+                // the chat model first, and the embedded one, which does not chat, last
+                entries.sort_by_key(|entry| (entry.model.name != offer::CHAT_MODEL, entry.path.is_none()));
                 entries
             }
         }
     }
 
-    fn target(&self, name: &str) -> Option<String> {
-        let found = self.entries().into_iter().find(|entry| entry.model.name == name || entry.target == name);
-        let known = || matches!(self.origin, Origin::Local).then(|| downloadable(name)).flatten();
-        found.map(|entry| entry.target).or_else(known)
+    fn entry(&self, name: &str) -> Option<Entry> {
+        self.entries().into_iter().find(|entry| entry.model.name == name || entry.target == name)
     }
-}
 
-/// A model of the flags, which may have to be downloaded.
-fn named(target: &str) -> Entry {
-    let path = Path::new(target);
-    Entry { model: of_file(&short_name(target), path), target: target.to_owned() }
-}
+    /// Whether the models of `tern list` are served and none is downloaded.
+    pub(super) fn only_embedded(&self) -> bool {
+        matches!(self.origin, Origin::Local) && self.entries().iter().all(|entry| entry.path.is_none())
+    }
 
-/// A known name that is not downloaded yet.
-fn downloadable(name: &str) -> Option<String> {
-    let entries = hub::list(&environment::hub_config().ok()?);
-    entries.into_iter().find(|entry| entry.name == name).map(|entry| entry.name)
-}
-
-fn local(entry: &hub::Entry) -> Option<Entry> {
-    let model = match &entry.location {
-        Location::Missing => return None,
-        Location::Embedded => {
-            LibraryModel { name: entry.name.clone(), bytes: tern::STORIES.len() as u64, modified: 0 }
+    /// The models are those of `tern list`, which change by downloads and deletions.
+    fn check_local(&self, what: &str) -> Result<(), String> {
+        match self.origin {
+            Origin::Local => Ok(()),
+            _ => Err(format!(
+                "the models of this server are fixed: start it without -m and --models to {what}"
+            )),
         }
-        Location::File(path) => LibraryModel { bytes: entry.bytes, ..of_file(&entry.name, path) },
-    };
-    Some(Entry { model, target: entry.name.clone() })
-}
-
-/// The models in a folder: GGUF files, of a split one the first, and folders with a `config.json`.
-fn files(folder: &Path) -> Vec<Entry> {
-    let Ok(listed) = std::fs::read_dir(folder) else { return vec![] };
-    let entry = |path: PathBuf| {
-        let target = path.to_str()?.to_owned();
-        let file = path.file_name()?.to_str()?;
-        let name = match file.strip_suffix(".gguf") {
-            Some(stem) => match stem.rsplit_once("-00001-of-") {
-                Some((stem, _)) => stem,
-                None if stem.contains("-of-")
-                    && stem.rsplit('-').nth(2).is_some_and(|part| part.parse::<u32>().is_ok()) =>
-                {
-                    return None;
-                }
-                None => stem,
-            },
-            None if path.join("config.json").is_file() => file,
-            None => return None,
-        };
-        Some(Entry { model: of_file(name, &path), target })
-    };
-    let mut entries: Vec<Entry> = listed.flatten().filter_map(|item| entry(item.path())).collect();
-    entries.sort_by(|a, b| a.model.name.cmp(&b.model.name));
-    entries
-}
-
-fn of_file(name: &str, path: &Path) -> LibraryModel {
-    let metadata = path.metadata().ok();
-    let modified = metadata.as_ref().and_then(|file| file.modified().ok());
-    let modified = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    LibraryModel {
-        name: name.to_owned(),
-        bytes: metadata.map_or(0, |file| file.len()),
-        modified: modified.map_or(0, |time| time.as_secs()),
     }
+}
+
+/// The models of `tern list`.
+pub(super) fn listed() -> Vec<hub::Entry> {
+    environment::hub_config().map_or(vec![], |config| hub::list(&config))
+}
+
+/// Downloads a model of the flags if it is missing.
+fn fetch(name: &str, progress: &Bars) -> CliResult<()> {
+    if hub::local(name)?.is_some() {
+        return Ok(());
+    }
+    match hub::resolve(name, &environment::hub_config()?, false, &Silent) {
+        Err(HubError::NotDownloaded { .. }) => {
+            tern::pull(name, &LoadOptions::default(), progress)?;
+            Ok(())
+        }
+        other => Ok(other.map(|_| ())?),
+    }
+}
+
+/// A model of the flags, by its path: a request never starts a download.
+fn named(target: &str) -> Entry {
+    let found = hub::local(target).ok().flatten().or_else(|| {
+        let config = environment::hub_config().ok()?;
+        hub::resolve(target, &config, false, &Silent).ok()
+    });
+    let name = short_name(target);
+    let path = match found {
+        Some(hub::Source::Embedded(_)) => {
+            return Entry { model: embedded(name), target: target.to_owned(), path: None };
+        }
+        Some(hub::Source::Path(path)) => path,
+        None => Path::new(".").join(target), // it was there when the server started
+    };
+    Entry { model: of_files(&name, &path), target: path.display().to_string(), path: Some(path) }
+}
+
+fn embedded(name: String) -> LibraryModel {
+    LibraryModel { name, bytes: tern::STORIES.len() as u64, ..LibraryModel::default() }
+}
+
+/// A model of `tern list` that is on this machine.
+fn local(entry: &hub::Entry) -> Option<Entry> {
+    let name = entry.name.clone();
+    Some(match &entry.location {
+        Location::Missing => return None,
+        Location::Embedded => Entry { model: embedded(name.clone()), target: name, path: None },
+        Location::File(path) => {
+            // by its path: a request never starts a download
+            let target = path.to_str()?.to_owned();
+            Entry { model: of_files(&name, path), target, path: Some(path.clone()) }
+        }
+    })
 }
 
 impl Library for LocalLibrary {
@@ -132,74 +159,73 @@ impl Library for LocalLibrary {
         self.entries().into_iter().map(|entry| entry.model).collect()
     }
 
-    fn find(&self, name: &str) -> Option<String> {
+    fn described(&self) -> Vec<LibraryModel> {
         let entries = self.entries();
-        let found = entries.iter().find(|entry| entry.model.name == name || entry.target == name);
-        let known = || matches!(self.origin, Origin::Local).then(|| downloadable(name)).flatten();
-        found.map(|entry| entry.model.name.clone()).or_else(known)
+        let on_disk = |entry: &Entry| Some((entry.model.clone(), entry.path.clone()?));
+        let mut described = self.catalogue.describe(entries.iter().filter_map(on_disk).collect()).into_iter();
+        let of_entry = |entry: Entry| match entry.path {
+            Some(_) => described.next().unwrap_or(entry.model),
+            None => {
+                let checkpoint = Checkpoint::from_bytes(tern::STORIES.into()).ok();
+                let digest = hub::identity_of_bytes(tern::STORIES);
+                LibraryModel { digest, details: checkpoint.as_ref().map(details), ..entry.model }
+            }
+        };
+        entries.into_iter().map(of_entry).collect()
     }
 
-    fn load(&self, name: &str) -> Result<ServedModel, String> {
-        let target = self.target(name).ok_or_else(|| format!("{name}: there is no such model"))?;
-        load(&self.args, &target, vec![name.to_owned()]).map_err(|error| error.to_string())
+    fn default_model(&self) -> Option<String> {
+        let entries = self.entries();
+        match &self.origin {
+            Origin::Named(_) => entries.into_iter().next().map(|entry| entry.model.name),
+            Origin::Folder(_) => None,
+            Origin::Local => offer::default_of(
+                entries.iter().map(|entry| (entry.model.name.as_str(), entry.path.is_some())),
+            ),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<String> {
+        self.entry(name).map(|entry| entry.model.name)
+    }
+
+    fn is_downloadable(&self, name: &str) -> bool {
+        matches!(self.origin, Origin::Local)
+            && hub::KNOWN.iter().any(|known| known.name == name && !known.embedded())
+    }
+
+    fn open(&self, name: &str) -> Result<CheckedLoad, String> {
+        let entry = self.entry(name).ok_or_else(|| format!("{name}: there is no such model"))?;
+        let (name, args) = (entry.model.name, self.args.clone());
+        let options = LoadOptions { claims: self.claims.clone(), ..load_options(&args) };
+        let checked = CheckedModel::open(&entry.target, &options, &args.model.progress());
+        let checked = checked.map_err(|error| CliError::from(error).to_string())?;
+        let failed = |error: tern::Error| LoadError {
+            is_memory: error.is_memory(),
+            message: CliError::from(error).to_string(),
+        };
+        Ok(CheckedLoad {
+            bytes: checked.weight_bytes(),
+            start: Box::new(move || {
+                let backend = args.model.backend();
+                let backend =
+                    backend.map_err(|error| LoadError { message: error.to_string(), is_memory: false })?;
+                let model = checked.start(backend, &options, &args.model.progress()).map_err(failed)?;
+                Ok(served(&args, model, vec![name]))
+            }),
+        })
     }
 
     fn pull(&self, name: &str, progress: &dyn Progress) -> Result<(), String> {
-        match self.origin {
-            Origin::Local => {
-                let pulled = tern::pull(name, &LoadOptions::default(), progress);
-                pulled.map(|_| ()).map_err(|error| error.to_string())
-            }
-            _ => {
-                Err("the models of this server are fixed: start it without -m and --models to download"
-                    .into())
-            }
-        }
+        self.check_local("download models")?;
+        tern::download(name, &LoadOptions::default(), progress).map(|_| ()).map_err(|error| error.to_string())
     }
 
     fn delete(&self, name: &str) -> Result<(), String> {
-        if !matches!(self.origin, Origin::Local) {
-            return Err(
-                "the models of this server are fixed: start it without -m and --models to delete".into()
-            );
-        }
+        self.check_local("delete models")?;
         let config = environment::hub_config().map_err(|error| error.to_string())?;
         let entry = hub::list(&config).into_iter().find(|entry| entry.name == name);
-        match entry.map(|entry| entry.location) {
-            None | Some(Location::Missing) => Err(format!("{name} is not downloaded")),
-            Some(Location::Embedded) => Err(format!("{name} is embedded in the binary")),
-            Some(Location::File(path)) => {
-                // a file of the hub's cache is a link to its contents
-                let contents = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
-                let mut files = vec![contents, path];
-                files.dedup();
-                for file in files {
-                    std::fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_has_files_split_files_and_folders() {
-        let folder = tempfile::tempdir().unwrap();
-        for file in ["b.gguf", "a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "notes.txt"] {
-            std::fs::write(folder.path().join(file), "xyz").unwrap();
-        }
-        std::fs::create_dir(folder.path().join("c")).unwrap();
-        std::fs::create_dir(folder.path().join("empty")).unwrap();
-        std::fs::write(folder.path().join("c/config.json"), "{}").unwrap();
-        let entries = files(folder.path());
-        let names: Vec<&str> = entries.iter().map(|entry| entry.model.name.as_str()).collect();
-        assert_eq!(names, ["a", "b", "c"]);
-        assert!(entries[0].target.ends_with("a-00001-of-00002.gguf"));
-        assert_eq!(entries[1].model.bytes, 3);
-        assert!(files(&folder.path().join("missing")).is_empty());
+        let entry = entry.ok_or_else(|| format!("{name} is not downloaded"))?;
+        hub::delete(&entry, &config).map_err(|error| error.to_string())
     }
 }

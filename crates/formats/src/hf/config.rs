@@ -1,11 +1,12 @@
 //! The JSON files of a folder, with typed lookups whose errors name the file and the key.
 
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use crate::limits::MAX_JSON;
-use crate::{FormatError, shown};
+use crate::{FormatError, access::open_regular, shown};
 
 /// One JSON object of a folder.
 #[derive(Clone, Debug, Default)]
@@ -127,5 +128,7 @@ pub(crate) fn read_text(path: &Path) -> Lookup<Option<String>> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         return Err(FormatError::Config(format!("{name} has {bytes} bytes: want at most {MAX_JSON}")));
     }
-    std::fs::read_to_string(path).map(Some).map_err(io)
+    let mut text = String::new();
+    open_regular(path).and_then(|mut file| file.read_to_string(&mut text)).map_err(io)?;
+    Ok(Some(text))
 }

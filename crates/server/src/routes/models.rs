@@ -14,6 +14,7 @@ use crate::http::error::{ApiError, Result};
 use crate::http::request_log::RequestLog;
 use crate::models::library::LibraryModel;
 use crate::models::model::ServedModel;
+use crate::models::names::listed;
 use crate::models::registry::{Phase, Registry, unknown_model};
 use crate::request::adapters;
 use crate::request::ignored::Object;
@@ -43,7 +44,7 @@ struct Entry {
     /// Known once the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_model_len: Option<usize>,
-    /// `completion`, and `chat` if the model has a chat template; known once it is loaded.
+    /// `completion`, and `chat` if the model has a chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     capabilities: Option<&'static [&'static str]>,
     status: Status,
@@ -67,10 +68,7 @@ impl Entry {
             root: served.id().to_owned(),
             parent: None,
             max_model_len: Some(served.model.context()),
-            capabilities: Some(match served.model.template() {
-                Some(_) => &["completion", "chat"],
-                None => &["completion"],
-            }),
+            capabilities: Some(capabilities(served.model.template().is_some())),
             status: Status { value: "loaded", error: None },
         }
     }
@@ -88,6 +86,7 @@ impl Entry {
             None => ("unloaded", None),
             Some(Phase::Loading) => ("loading", None),
             Some(Phase::Failed(why)) => ("failed", Some(why)),
+            Some(Phase::NoMemory(_)) => ("unloaded", None),
         };
         Entry {
             root: model.name.clone(),
@@ -97,10 +96,15 @@ impl Entry {
             created: model.modified,
             owned_by: "tern",
             max_model_len: None,
-            capabilities: None,
+            capabilities: model.details.map(|details| capabilities(details.chats)),
             status: Status { value, error },
         }
     }
+}
+
+/// What a model is used for.
+fn capabilities(chats: bool) -> &'static [&'static str] {
+    if chats { &["completion", "chat"] } else { &["completion"] }
 }
 
 /// All models under all their names.
@@ -114,7 +118,7 @@ async fn entries(app: &App) -> Result<Vec<Entry>> {
         }
         Registry::Many(many) => {
             let library = Arc::clone(&many.library);
-            let models = app.work(0, move || Ok(library.list())).await?;
+            let models = app.work(0, move || Ok(library.described())).await?;
             let slots = app.registry.slots();
             let phase = |name: &str| {
                 slots.iter().find(|slot| slot.name == name).map(|slot| slot.phase.borrow().clone())
@@ -138,10 +142,9 @@ pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
     match entries.iter().find(|entry| entry.id == id || entry.id == untagged) {
         Some(entry) => Ok(json(entry)),
         None => {
-            let names: Vec<&str> = entries.iter().map(|entry| entry.root.as_str()).collect();
-            let mut names = names;
+            let mut names: Vec<&str> = entries.iter().map(|entry| entry.root.as_str()).collect();
             names.dedup();
-            Err(unknown_model(&id, &names.join(", ")))
+            Err(unknown_model(&id, &listed(names)))
         }
     }
 }
@@ -206,7 +209,7 @@ pub(super) async fn unload(State(app): State<Arc<App>>, body: Body) -> Result<Re
     if matches!(app.registry, Registry::One(_)) {
         return Err(ApiError::bad("model", "the only model of a server cannot be unloaded"));
     }
-    let unloaded = app.registry.unload(&name);
+    let unloaded = app.registry.unload(&name).await;
     Ok(json(&serde_json::json!({"success": unloaded})))
 }
 

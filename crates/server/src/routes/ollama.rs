@@ -12,16 +12,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde_json::{Value, json};
 
 pub(super) use self::embed::{embed, embeddings};
 pub(super) use self::generate::{chat, generate};
-pub(super) use self::pull::pull;
+pub(super) use self::pull::{delete, pull};
 use crate::clock::rfc3339;
-use crate::http::error::{ApiError, Result};
+use crate::http::error::Result;
 use crate::http::request_log::RequestLog;
+use crate::models::library::LibraryModel;
 use crate::models::model::ServedModel;
 use crate::models::registry::{Phase, Registry};
 use crate::request::ignored::Object;
@@ -43,38 +43,50 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Result<Response> {
     let models: Vec<Value> = match &app.registry {
         Registry::One(_) => {
             let served = app.registry.model(None).await?;
-            served.names.iter().map(|name| tag(name, served.created, served.bytes(), Some(&served))).collect()
+            let tag = |name: &String| {
+                let (name, bytes, modified) = (name.clone(), served.bytes(), served.created);
+                tag(&LibraryModel { name, bytes, modified, ..LibraryModel::default() }, Some(&served))
+            };
+            served.names.iter().map(tag).collect()
         }
         Registry::Many(many) => {
             let library = Arc::clone(&many.library);
-            let models = app.work(0, move || Ok(library.list())).await?;
+            let models = app.work(0, move || Ok(library.described())).await?;
             let slots = app.registry.slots();
             let served =
                 |name: &str| slots.iter().find(|slot| slot.name == name).and_then(|slot| slot.served());
-            let entry = |model: &crate::LibraryModel| {
-                tag(&model.name, model.modified, model.bytes, served(&model.name).as_deref())
-            };
-            models.iter().map(entry).collect()
+            models.iter().map(|model| tag(model, served(&model.name).as_deref())).collect()
         }
     };
     Ok(super::json(&json!({"models": models})))
 }
 
-fn tag(name: &str, modified: u64, bytes: u64, served: Option<&ServedModel>) -> Value {
+fn tag(model: &LibraryModel, served: Option<&ServedModel>) -> Value {
+    let details = match &model.details {
+        Some(known) => details(known.format, &known.family, known.parameters, known.quantization),
+        None => details_of(served),
+    };
     json!({
-        "name": name, "model": name, "modified_at": rfc3339(modified, 0), "size": bytes, "digest": "",
-        "details": details(served),
+        "name": model.name, "model": model.name, "modified_at": rfc3339(model.modified, 0), "size": model.bytes,
+        "digest": model.digest, "details": details,
     })
 }
 
-/// What is known of a model; nothing before it is loaded.
-fn details(served: Option<&ServedModel>) -> Value {
-    let facts = served.and_then(|served| served.model.facts());
-    let family = facts.map_or("", |facts| facts.arch.as_str());
+/// What is known of a loaded model.
+fn details_of(served: Option<&ServedModel>) -> Value {
+    match served.and_then(|served| served.model.facts()) {
+        Some(facts) => details("gguf", &facts.arch, facts.parameters, facts.format),
+        None => json!({
+            "parent_model": "", "format": "gguf", "family": "", "families": [""], "parameter_size": "",
+            "quantization_level": "",
+        }),
+    }
+}
+
+fn details(format: &str, family: &str, parameters: u64, quantization: &str) -> Value {
     json!({
-        "parent_model": "", "format": "gguf", "family": family, "families": [family],
-        "parameter_size": facts.map_or_else(String::new, |facts| parameter_size(facts.parameters)),
-        "quantization_level": facts.map_or("", |facts| facts.format),
+        "parent_model": "", "format": format, "family": family, "families": [family],
+        "parameter_size": parameter_size(parameters), "quantization_level": quantization,
     })
 }
 
@@ -98,7 +110,7 @@ pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
         let expires = rfc3339((now + left).as_secs(), 0);
         Some(json!({
             "name": served.id(), "model": served.id(), "size": served.bytes(), "digest": "",
-            "details": details(Some(&served)), "expires_at": expires, "size_vram": served.bytes(),
+            "details": details_of(Some(&served)), "expires_at": expires, "size_vram": served.bytes(),
             "context_length": served.model.context(),
         }))
     };
@@ -133,7 +145,7 @@ pub(super) async fn show(
     Ok(super::json(&json!({
         "modelfile": format!("FROM {}", served.id()), "parameters": "", "license": "",
         "template": model.tokenizer().chat_template().unwrap_or_default(),
-        "details": details(Some(&served)), "model_info": info, "capabilities": capabilities,
+        "details": details_of(Some(&served)), "model_info": info, "capabilities": capabilities,
         "modified_at": rfc3339(served.created, 0),
     })))
 }
@@ -157,27 +169,4 @@ fn take_name(params: &mut Params) {
     } else {
         params.take("name");
     }
-}
-
-/// Deletes a model of the library; one that is in use is kept in memory until its requests end.
-pub(super) async fn delete(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
-    let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
-    let mut params = Params::parse(&body, unparsed(&app.config))?;
-    take_name(&mut params);
-    let name = params.required_string("model")?;
-    params.finish(Object::Body, &[])?;
-    let Registry::Many(many) = &app.registry else { return Err(one_model_only("delete")) };
-    let Some(found) = many.find(&name) else {
-        return Err(ApiError::new(StatusCode::NOT_FOUND, format!("model {name:?} not found")));
-    };
-    app.registry.unload(&found);
-    let library = Arc::clone(&many.library);
-    let bad = |why: String| ApiError::new(StatusCode::BAD_REQUEST, why);
-    app.work(0, move || library.delete(&found).map_err(bad)).await?;
-    Ok(StatusCode::OK.into_response())
-}
-
-fn one_model_only(what: &str) -> ApiError {
-    let message = format!("this server has one model: start it without a model to {what} models");
-    ApiError::new(StatusCode::BAD_REQUEST, message).code("one_model")
 }

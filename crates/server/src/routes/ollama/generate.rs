@@ -6,7 +6,8 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use tern::Message;
 
 use super::super::deliver::Prepared;
@@ -16,6 +17,8 @@ use super::take_name;
 use crate::http::error::{ApiError, Result};
 use crate::http::request_log::RequestLog;
 use crate::models::model::ServedModel;
+use crate::models::names::shortened;
+use crate::models::registry::{Registry, not_found};
 use crate::request::chat_request::ChatRequest;
 use crate::request::conversation;
 use crate::request::encode::Encoder;
@@ -38,12 +41,14 @@ const REFUSED: &[(&str, &str)] = &[
     ("width", "image generation is not supported"),
 ];
 
+/// Bytes of a request that only unloads a model, at most.
+const MAX_UNLOAD: usize = 4096;
+
 /// A prepared request. Without a prompt or messages it only loads or unloads the model.
 struct OllamaRequest {
     prepared: Option<Prepared<Reply>>,
     keep_alive: KeepAlive,
     model: String,
-    form: Form,
 }
 
 pub(in super::super) async fn chat(
@@ -51,7 +56,7 @@ pub(in super::super) async fn chat(
     Extension(log): Extension<RequestLog>,
     body: Body,
 ) -> Result<Response> {
-    respond(app, log, body, prepare_chat).await
+    respond(app, log, body, Form::Chat, prepare_chat).await
 }
 
 pub(in super::super) async fn generate(
@@ -59,15 +64,26 @@ pub(in super::super) async fn generate(
     Extension(log): Extension<RequestLog>,
     body: Body,
 ) -> Result<Response> {
-    respond(app, log, body, prepare_text).await
+    respond(app, log, body, Form::Generate, prepare_text).await
 }
 
 async fn respond(
     app: Arc<App>,
     log: RequestLog,
     body: Body,
+    form: Form,
     prepare: Prepare<OllamaRequest>,
 ) -> Result<Response> {
+    let body = match &app.registry {
+        Registry::Many(_) => {
+            let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
+            if let Some(name) = unloads(&body) {
+                return unload(&app, name, form).await;
+            }
+            Body::from(body.to_vec())
+        }
+        Registry::One(_) => body,
+    };
     let (served, request) = app.prepare(&log, body, prepare).await?;
     match request.keep_alive {
         KeepAlive::Default => {}
@@ -76,18 +92,52 @@ async fn respond(
     }
     match request.prepared {
         Some(prepared) => prepared.deliver(app, served, log).await,
-        None => Ok(super::super::json(&loaded(&request))),
+        None => {
+            let reason = if request.keep_alive.is_zero() { "unload" } else { "load" };
+            Ok(super::super::json(&without_prompt(&request.model, form, reason)))
+        }
     }
 }
 
+/// The model of a request that only unloads it: `keep_alive` of 0, and neither a prompt nor messages.
+fn unloads(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(alias = "name")]
+        model: String,
+        keep_alive: Value,
+        #[serde(flatten)]
+        others: Map<String, Value>,
+    }
+    let small = Some(body).filter(|body| body.len() <= MAX_UNLOAD)?;
+    let named: Named = serde_json::from_slice(small).ok()?;
+    let is_empty = |value: &Value| {
+        value.is_null()
+            || value.as_str().is_some_and(str::is_empty)
+            || value.as_array().is_some_and(Vec::is_empty)
+    };
+    let asks = ["prompt", "messages", "system", "suffix"];
+    let only = asks.iter().all(|name| named.others.get(*name).is_none_or(is_empty));
+    let keep_alive = parameters::keep_alive_of(Some(&named.keep_alive)).ok()?;
+    (only && keep_alive.is_zero()).then_some(named.model)
+}
+
+/// Unloads a model, and loads none for it.
+async fn unload(app: &App, name: String, form: Form) -> Result<Response> {
+    if let Registry::Many(many) = &app.registry
+        && many.find(&name).await.is_none()
+    {
+        return Err(not_found(format!("model {:?} not found", shortened(&name))));
+    }
+    app.registry.unload(&name).await;
+    Ok(super::super::json(&without_prompt(&name, form, "unload")))
+}
+
 /// The reply to a request without a prompt.
-fn loaded(request: &OllamaRequest) -> Value {
-    let unloads = matches!(request.keep_alive, KeepAlive::For(time) if time.is_zero());
-    let mut reply = json!({
-        "model": request.model, "created_at": created_at(), "done": true,
-        "done_reason": if unloads { "unload" } else { "load" },
-    });
-    match request.form {
+fn without_prompt(model: &str, form: Form, done_reason: &str) -> Value {
+    let mut reply =
+        json!({"model": model, "created_at": created_at(), "done": true, "done_reason": done_reason});
+    match form {
         Form::Chat => reply["message"] = json!({"role": "assistant", "content": ""}),
         Form::Generate => reply["response"] = "".into(),
     }
@@ -117,7 +167,6 @@ fn common(preparation: &Preparation<'_>) -> Result<Common> {
 fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let Preparation { served, config, cancel, .. } = *preparation;
     let Common { mut params, model, stream, keep_alive } = common(preparation)?;
-    let form = Form::Chat;
     let messages = params.array("messages")?.unwrap_or_default();
     let options = parameters::options(&mut params, served, config, &model)?;
     let grammar = parameters::format(&mut params)?;
@@ -130,14 +179,14 @@ fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let messages = conversation::convert(messages?, &params)?;
     params.finish(Object::Body, REFUSED)?;
     if messages.is_empty() {
-        return Ok(OllamaRequest { prepared: None, keep_alive, model, form });
+        return Ok(OllamaRequest { prepared: None, keep_alive, model });
     }
     let logprobs = options.sampling.logprobs.is_some();
     let chat = Chat::new(messages, tools, offered, variables);
     let request = ChatRequest { chat, options, grammar, truncate: false };
     let job = request.job(&Encoder::new(served, cancel, "messages"))?.job;
-    let shape = Reply::new(form, model.clone(), logprobs);
-    Ok(OllamaRequest { prepared: Some(Prepared { job, shape, stream }), keep_alive, model, form })
+    let shape = Reply::new(Form::Chat, model.clone(), logprobs);
+    Ok(OllamaRequest { prepared: Some(Prepared { job, shape, stream }), keep_alive, model })
 }
 
 /// A message with the names that the OpenAI API has for its members.
@@ -160,7 +209,6 @@ fn adapted((at, mut message): (usize, Value)) -> Result<Value> {
 fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let Preparation { served, config, cancel, .. } = *preparation;
     let Common { mut params, model, stream, keep_alive } = common(preparation)?;
-    let form = Form::Generate;
     let prompt = params.string("prompt")?.unwrap_or_default();
     let system = params.string("system")?.filter(|text| !text.is_empty());
     let suffix = params.string("suffix")?.filter(|text| !text.is_empty());
@@ -177,7 +225,7 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let variables = parameters::think(&mut params)?;
     params.finish(Object::Body, REFUSED)?;
     if prompt.is_empty() && system.is_none() && suffix.is_none() {
-        return Ok(OllamaRequest { prepared: None, keep_alive, model, form });
+        return Ok(OllamaRequest { prepared: None, keep_alive, model });
     }
     let logprobs = options.sampling.logprobs.is_some();
     let encoder = Encoder::new(served, cancel, "prompt");
@@ -194,8 +242,8 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
         let chat = Chat::new(messages, Tools::default(), vec![], variables);
         ChatRequest { chat, options, grammar, truncate: false }.job(&encoder)?.job
     };
-    let shape = Reply::new(form, model.clone(), logprobs);
-    Ok(OllamaRequest { prepared: Some(Prepared { job, shape, stream }), keep_alive, model, form })
+    let shape = Reply::new(Form::Generate, model.clone(), logprobs);
+    Ok(OllamaRequest { prepared: Some(Prepared { job, shape, stream }), keep_alive, model })
 }
 
 fn has_template(served: &ServedModel) -> bool {

@@ -27,6 +27,13 @@ pub(super) enum KeepAlive {
     Forever,
 }
 
+impl KeepAlive {
+    /// Whether the model is unloaded at once.
+    pub(super) fn is_zero(self) -> bool {
+        matches!(self, KeepAlive::For(time) if time.is_zero())
+    }
+}
+
 /// `options`, in the terms of the other APIs.
 pub(super) fn options(
     params: &mut Params,
@@ -91,15 +98,18 @@ pub(super) fn think(params: &mut Params) -> Result<Map<String, Value>> {
 
 /// `keep_alive`: seconds, or a duration such as `5m`; a negative one is forever.
 pub(super) fn keep_alive(params: &mut Params) -> Result<KeepAlive> {
-    let given = params.take("keep_alive");
-    let seconds = match &given {
+    keep_alive_of(params.take("keep_alive").as_ref())
+}
+
+pub(super) fn keep_alive_of(given: Option<&Value>) -> Result<KeepAlive> {
+    let seconds = match given {
         None => return Ok(KeepAlive::Default),
         Some(Value::Number(number)) => number.as_f64(),
         Some(Value::String(text)) => duration(text),
         Some(_) => None,
     };
     let expected = "seconds, or a duration such as \"5m\"";
-    let wrong = || ApiError::expected("keep_alive", expected, &given.clone().unwrap_or_default());
+    let wrong = || ApiError::expected("keep_alive", expected, &given.cloned().unwrap_or_default());
     match seconds.ok_or_else(wrong)? {
         seconds if seconds < 0.0 => Ok(KeepAlive::Forever),
         seconds => Duration::try_from_secs_f64(seconds).map(KeepAlive::For).map_err(|_| wrong()),

@@ -1,123 +1,100 @@
-//! `/api/pull`: downloads a model and reports the progress.
+//! `/api/pull` and `/api/delete`: downloads a model and reports the progress; deletes one.
 
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
-use serde_json::{Value, json};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::spawn_blocking;
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
-use super::{one_model_only, take_name};
+use super::take_name;
 use crate::http::error::{ApiError, Result};
 use crate::http::error_shape::ErrorShape;
 use crate::http::frames::{Frames, Framing};
 use crate::http::response_stream::{self, StreamFormat};
-use crate::models::library::Library;
-use crate::models::registry::Registry;
+use crate::models::many::Many;
+use crate::models::registry::{Registry, not_found};
 use crate::request::ignored::Object;
 use crate::request::options::unparsed;
 use crate::request::params::Params;
 use crate::state::App;
 
-/// Minimum time between two reports of the same download.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// Longest name of a model.
+const MAX_NAME: usize = 200;
 
 pub(in super::super) async fn pull(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
     let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
     let mut params = Params::parse(&body, unparsed(&app.config))?;
-    take_name(&mut params);
-    let name = params.required_string("model")?;
+    let name = model_name(&mut params)?;
     let stream = params.bool("stream")?.unwrap_or(true);
     params.bool("insecure")?;
     params.finish(Object::Body, &[])?;
-    let library = match &app.registry {
-        Registry::Many(many) => Arc::clone(&many.library),
-        Registry::One(_) => return Err(one_model_only("download")),
-    };
-    let mut reports = start(library, name);
+    let many = managed(&app, "download")?;
+    let mut watcher = many.pulls.watch(&many.library, name.strip_suffix(":latest").unwrap_or(&name))?;
+    let failed = |why: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why);
     if !stream {
-        let mut last = Ok(json!({"status": "success"}));
-        while let Some(report) = reports.recv().await {
+        let mut last = Ok(Value::Null);
+        while let Some(report) = watcher.next().await {
             last = report;
         }
-        return last.map(|report| super::super::json(&report));
+        return last.map(|report| super::super::json(&report)).map_err(failed);
     }
     let mut on_panic = Frames::default();
     on_panic.line(&ErrorShape::Ollama.json(&ApiError::internal()));
     let format = StreamFormat { framing: Framing::Lines, keep_alive: app.config.keep_alive, on_panic };
     Ok(response_stream::response(format, move |sender| async move {
-        while let Some(report) = reports.recv().await {
+        while let Some(report) = watcher.next().await {
             let mut frames = Frames::default();
             match report {
                 Ok(report) => frames.line(&report),
-                Err(error) => frames.line(&ErrorShape::Ollama.json(&error)),
+                Err(why) => frames.line(&ErrorShape::Ollama.json(&failed(why))),
             }
             sender.send(frames).await;
         }
     }))
 }
 
-/// Downloads on a blocking thread. A download continues if its client disconnects: the next request finds it done.
-fn start(library: Arc<dyn Library>, name: String) -> UnboundedReceiver<Result<Value>> {
-    let (sender, reports) = unbounded_channel();
-    drop(spawn_blocking(move || {
-        let _ = sender.send(Ok(json!({"status": "pulling manifest"})));
-        let progress = Reports { sender: sender.clone(), state: Mutex::default() };
-        let last = match library.pull(&name, &progress) {
-            Ok(()) => Ok(json!({"status": "success"})),
-            Err(why) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why)),
-        };
-        let _ = sender.send(last);
-    }));
-    reports
+/// Deletes a model of the library that no request uses.
+pub(in super::super) async fn delete(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
+    let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
+    let mut params = Params::parse(&body, unparsed(&app.config))?;
+    let name = model_name(&mut params)?;
+    params.finish(Object::Body, &[])?;
+    let many = Arc::clone(managed(&app, "delete")?);
+    let found = many.find(&name).await.ok_or_else(|| not_found(format!("model {name:?} not found")))?;
+    let bad = |why: String| ApiError::new(StatusCode::BAD_REQUEST, why);
+    app.work(0, move || {
+        many.release(&found)?;
+        many.library.delete(&found).map_err(bad)
+    })
+    .await?;
+    Ok(StatusCode::OK.into_response())
 }
 
-/// Sends the progress of a download.
-struct Reports {
-    sender: UnboundedSender<Result<Value>>,
-    state: Mutex<Download>,
+/// The models of a server whose models may be downloaded and deleted.
+fn managed<'a>(app: &'a App, what: &str) -> Result<&'a Arc<Many>> {
+    let Registry::Many(many) = &app.registry else {
+        let message = format!("this server has one model: start it without a model to {what} models");
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message).code("one_model"));
+    };
+    if app.config.manage_models || !app.config.api_keys.is_empty() {
+        return Ok(many);
+    }
+    let message = format!(
+        "this server does not {what} models: start it with --manage-models, or with an API key that requests must send"
+    );
+    Err(ApiError::new(StatusCode::FORBIDDEN, message).code("models_not_managed"))
 }
 
-#[derive(Default)]
-struct Download {
-    label: String,
-    total: Option<u64>,
-    reported: Option<Instant>,
-}
-
-impl Reports {
-    fn send(&self, state: &Download, completed: Option<u64>) {
-        let mut report = json!({"status": format!("pulling {}", state.label), "digest": state.label});
-        if let Some(total) = state.total {
-            report["total"] = total.into();
-            report["completed"] = completed.unwrap_or(0).into();
-        }
-        let _ = self.sender.send(Ok(report));
+/// The name of a model: never a path, and nothing that could lead out of a folder.
+fn model_name(params: &mut Params) -> Result<String> {
+    take_name(params);
+    let name = params.required_string("model")?;
+    let is_path = name.starts_with(['/', '~', '.']) || name.contains("..") || name.contains('\\');
+    if name.is_empty() || name.len() > MAX_NAME || is_path || name.contains(char::is_control) {
+        let expected = "a name of /api/tags, or org/repo[:QUANT] of the hub";
+        return Err(ApiError::expected("model", expected, &name.into()));
     }
-}
-
-impl tern::Progress for Reports {
-    fn begin(&self, label: &str, total: Option<u64>) {
-        let Ok(mut state) = self.state.lock() else { return };
-        *state = Download { label: label.to_owned(), total, reported: Some(Instant::now()) };
-        self.send(&state, None);
-    }
-
-    fn at(&self, done: u64) {
-        let Ok(mut state) = self.state.lock() else { return };
-        let complete = state.total == Some(done);
-        if complete || state.reported.is_none_or(|at| at.elapsed() >= INTERVAL) {
-            state.reported = Some(Instant::now());
-            self.send(&state, Some(done));
-        }
-    }
-
-    fn warn(&self, message: &str) {
-        let _ = self.sender.send(Ok(json!({"status": message})));
-    }
+    Ok(name)
 }
