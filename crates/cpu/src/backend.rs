@@ -104,8 +104,8 @@ impl Cpu {
 
     /// Packs matrices, one below the other, for their kernel, if it has a packed layout and memory suffices; otherwise steps
     /// pack them. Each matrix begins with a new panel.
-    fn pack(&mut self, t: &HostTensor, matrices: usize) -> Option<Packed> {
-        let kernel = match (self.kernels.linear)(t.quant())? {
+    fn pack(&mut self, t: &HostTensor, kernel: LinearKernel, matrices: usize) -> Option<Packed> {
+        let kernel = match kernel {
             LinearKernel::Packed(kernel) if kernel.at_load => kernel,
             LinearKernel::Packed(_) | LinearKernel::Integer(_) | LinearKernel::F32(_) => return None,
         };
@@ -202,8 +202,9 @@ impl Backend for Cpu {
             Roles { matrix: false, experts: 1.., .. } => Some(roles.experts),
             _ => None,
         };
-        let packed = matrices.and_then(|n| self.pack(tensor, n)).map(Arc::new);
-        Ok(self.add(Stored::Tensor(Weight { tensor: tensor.clone(), packed })))
+        let kernel = self.kernels.linear_of(tensor.quant(), roles);
+        let packed = matrices.zip(kernel).and_then(|(n, kernel)| self.pack(tensor, kernel, n)).map(Arc::new);
+        Ok(self.add(Stored::Tensor(Weight { tensor: tensor.clone(), kernel, packed })))
     }
 
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer> {

@@ -1,6 +1,6 @@
 //! The kernels of one instruction set: what each of `instruction_sets` provides.
 
-use tern_graph::{Activation, Function};
+use tern_graph::{Activation, Function, Roles};
 use tern_quant::Quant;
 
 use crate::activations::quantized_rows::{QuantizedRowsMut, Rounding};
@@ -19,6 +19,8 @@ pub struct Kernels {
     pub name: &'static str,
     /// The row product for a format; `None` if the format cannot be run.
     pub(crate) linear: fn(&'static Quant) -> Option<LinearKernel>,
+    /// A row product of weights in f32 that rounds as f32 do, if that of `linear` has fewer bits.
+    pub(crate) exact_f32: Option<LinearKernel>,
     pub(crate) attention: AttentionKernels,
     /// `act(gate) * up`
     pub(crate) gated: fn(Activation, gate: &[f32], up: &[f32], out: &mut [f32]),
@@ -57,6 +59,14 @@ pub(crate) enum QuantizeTiles {
     Whole(fn(x: &[f32], width: usize, rounding: Rounding, start: usize, out: TokenTilesMut<'_>)),
     /// Token by token, by the op that computes the value.
     Rows(fn(x: &[f32], rounding: Rounding, out: &TileRow<'_>)),
+}
+
+impl Kernels {
+    /// The row product for a weight: as exact as f32 for those in f32 on which a choice of experts depends.
+    pub(crate) fn linear_of(&self, quant: &'static Quant, roles: Roles) -> Option<LinearKernel> {
+        let exact = self.exact_f32.filter(|_| roles.chooses && quant == &tern_quant::F32);
+        exact.or_else(|| (self.linear)(quant))
+    }
 }
 
 impl std::fmt::Debug for Kernels {

@@ -95,7 +95,7 @@ impl Compiled {
         Ok(Compiled {
             phases,
             vectors: vectors(graph, &weights),
-            kernels: linear_kernels(graph, &weights, kernels),
+            kernels: linear_kernels(graph, &weights),
             memory,
             roundings,
             gathered,
@@ -271,11 +271,9 @@ fn vectors(graph: &Graph, weights: &[Weight]) -> HashMap<WeightId, Vec<f32>> {
     vectors
 }
 
-fn linear_kernels(graph: &Graph, weights: &[Weight], kernels: &Kernels) -> Vec<Option<LinearKernel>> {
+fn linear_kernels(graph: &Graph, weights: &[Weight]) -> Vec<Option<LinearKernel>> {
     let linear = |node: &tern_graph::Node| match node.op {
-        Op::Linear { weight, .. } | Op::ExpertLinear { weight, .. } => {
-            (kernels.linear)(weights[weight.index()].tensor.quant())
-        }
+        Op::Linear { weight, .. } | Op::ExpertLinear { weight, .. } => weights[weight.index()].kernel,
         _ => None,
     };
     graph.nodes.iter().map(linear).collect()

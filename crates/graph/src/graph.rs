@@ -183,10 +183,29 @@ impl Graph {
     /// How the ops read each weight, in the order of `weights`.
     pub fn roles(&self) -> Vec<Roles> {
         let mut roles = vec![Roles::default(); self.weights.len()];
-        for (id, role) in self.nodes.iter().flat_map(|node| node.op.weights()) {
-            roles[id.index()] = roles[id.index()].with(role, self.weight(id).experts);
+        for (node, chooses) in self.nodes.iter().zip(self.feeds_a_router()) {
+            for (id, role) in node.op.weights() {
+                let of = &mut roles[id.index()];
+                *of = of.with(role, self.weight(id).experts);
+                of.chooses |= chooses && matches!(role, Role::Matrix | Role::Experts);
+            }
         }
         roles
+    }
+
+    /// Whether the logits of a router depend on each node's value.
+    fn feeds_a_router(&self) -> Vec<bool> {
+        let mut feeds = vec![false; self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            match node.op {
+                Op::Route { logits, .. } | Op::HostExperts { logits, .. } => feeds[logits.index()] = true,
+                _ => {}
+            }
+            if feeds[i] {
+                node.op.inputs().into_iter().for_each(|x| feeds[x.index()] = true);
+            }
+        }
+        feeds
     }
 
     /// The value of node `i`.

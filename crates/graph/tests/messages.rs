@@ -357,6 +357,29 @@ fn a_weight_has_the_roles_of_all_ops_that_read_it() {
     assert_eq!([tied, norm, bias, unused].map(|id| graph.roles()[id.index()]), want);
 }
 
+#[test]
+fn weights_that_a_choice_of_experts_depends_on_are_known() {
+    let mut graph = Graph::new();
+    let tied = graph.matrix("tied", 8, 4).unwrap();
+    let norm = graph.vector("norm", 4).unwrap();
+    let [before, router, behind] =
+        ["before", "router", "behind"].map(|name| graph.matrix(name, 4, 4).unwrap());
+    let experts = graph.experts("experts", 4, 4, 4).unwrap();
+    let x = graph.embed(tied, 1.0);
+    let x = graph.linear(x, before).unwrap();
+    let x = graph.norm(x, norm, 1e-5).unwrap();
+    let logits = graph.linear(x, router).unwrap();
+    let routing = Routing { used: 2, gating: Gating::Softmax, groups: None, renormalise: false, scale: 1.0 };
+    let route = graph.route(logits, None, routing).unwrap();
+    let parts = graph.expert_linear(x, Some(route), experts).unwrap();
+    let x = graph.mix(parts, route).unwrap();
+    let x = graph.linear(x, behind).unwrap();
+    graph.linear(x, tied).unwrap();
+    let all = [tied, norm, before, router, behind, experts];
+    let chooses = all.map(|id| graph.roles()[id.index()].chooses);
+    assert_eq!(chooses, [false, false, true, true, false, false]);
+}
+
 /// Without attention there are no pages to check.
 #[test]
 fn a_step_without_kv_needs_no_pages() {

@@ -238,6 +238,7 @@ pub(crate) fn start_engine(
     options: &LoadOptions,
     progress: &dyn Progress,
 ) -> Result<(Handle, MemoryPlan), Error> {
+    let opened = opened.with_exact_cells(&*backend);
     if opened.model.graph.sequence_rules().whole {
         return start_encoder(opened, backend, options, progress);
     }
@@ -287,7 +288,6 @@ fn start_encoder(
     progress: &dyn Progress,
 ) -> Result<(Handle, MemoryPlan), Error> {
     let context = opened.context();
-    let opened = opened.with_exact_scratch(&*backend);
     let max_tokens = options.step_tokens.unwrap_or(backend.info().step_tokens.max(context));
     let max_seqs = options.max_seqs.max(TEXTS_IN_STEP).min(max_tokens);
     // of the step in flight, of the next one, and what each running text may need

@@ -68,11 +68,12 @@ impl OpenedModel {
         counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
     }
 
-    /// An encoder with keys and values in f32, if the device has them and no other type is requested: its pages are scratch, so nothing
-    /// is gained by rounding what they hold.
-    pub fn with_exact_scratch(self, backend: &dyn Backend) -> OpenedModel {
-        let is_scratch = self.model.graph.sequence_rules().whole && self.kv_cells == KvCells::F16;
-        match is_scratch && backend.kv_cells().contains(&KvCells::F32) {
+    /// The same with keys and values in f32, if the device has them and no type of fewer bits is requested: of an encoder, whose pages are
+    /// scratch, so that nothing is gained by rounding what they hold, and of a model with weights in f32, in which nothing else is
+    /// rounded to halves. Rounded keys move the logits of routers by up to 1e-2 of their spread, and so choose other experts.
+    pub fn with_exact_cells(self, backend: &dyn Backend) -> OpenedModel {
+        let is_exact = self.model.graph.sequence_rules().whole || self.main_format() == "F32";
+        match is_exact && self.kv_cells == KvCells::F16 && backend.kv_cells().contains(&KvCells::F32) {
             true => OpenedModel { kv_cells: KvCells::F32, ..self },
             false => self,
         }

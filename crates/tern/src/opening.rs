@@ -139,26 +139,27 @@ impl OpenedModel {
         capacity: Capacity,
         progress: &dyn Progress,
     ) -> Result<GraphRunner, Error> {
-        let layers = self.host_layers(&*backend, |_| capacity)?;
-        let (info, plan) = (backend.info(), self.memory(&*backend, capacity, layers)?);
+        let opened = self.with_exact_cells(&*backend);
+        let layers = opened.host_layers(&*backend, |_| capacity)?;
+        let (info, plan) = (backend.info(), opened.memory(&*backend, capacity, layers)?);
         if plan.total() > info.memory_total {
-            let (name, device, total) = (self.name, info.name, info.memory_total);
+            let (name, device, total) = (opened.name, info.name, info.memory_total);
             return Err(Error::Memory { name, plan: plan.into(), device, total });
         }
-        let backend = self.with_host_layers(backend, layers)?;
-        progress.plan(&self, &plan, &backend.info());
-        let weights = self.weight_bytes();
+        let backend = opened.with_host_layers(backend, layers)?;
+        progress.plan(&opened, &plan, &backend.info());
+        let weights = opened.weight_bytes();
         let _work = Work::begin(progress, "loading", weights);
-        let config = RunnerConfig { capacity, kv_cells: self.kv_cells };
+        let config = RunnerConfig { capacity, kv_cells: opened.kv_cells };
         let stored = |bytes| {
             progress.at(bytes);
             if bytes >= weights {
                 progress.continues("preparing kernels"); // a GPU's are compiled for the model the first time
             }
         };
-        let mut runner = GraphRunner::new(backend, &self.model.graph, self.tensors, config, stored)?;
-        if !self.adapters.files.is_empty() {
-            runner.add_adapters(&self.model.graph, &self.adapters.set, self.adapters.all())?;
+        let mut runner = GraphRunner::new(backend, &opened.model.graph, opened.tensors, config, stored)?;
+        if !opened.adapters.files.is_empty() {
+            runner.add_adapters(&opened.model.graph, &opened.adapters.set, opened.adapters.all())?;
         }
         Ok(runner)
     }

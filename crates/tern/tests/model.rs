@@ -3,11 +3,12 @@
 
 use std::sync::Mutex;
 
-use tern::engine::{Dry, Mirostat, MirostatVersion, Xtc};
+use tern::engine::{Capacity, Dry, Mirostat, MirostatVersion, Xtc};
 use tern::graph::DeviceInfo;
+use tern::models::Shape;
 use tern::{
-    Context, Device, Error, FinishReason, Grammar, KvMemory, LoadOptions, MemoryPlan, Message, Model,
-    OpenedModel, Progress, Request, Sampling,
+    Context, Device, Error, FinishReason, Grammar, KvCells, KvMemory, LoadOptions, MemoryPlan, Message,
+    Model, OpenedModel, PAGE_LEN, Progress, Request, Sampling, Silent,
 };
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
@@ -218,4 +219,33 @@ fn samplers_give_the_same_text_beside_others() {
     let streams: Vec<_> = samplings.iter().map(|s| model.stream(sampled(s.clone())).unwrap()).collect();
     let together: Vec<String> = streams.into_iter().map(|stream| stream.wait().unwrap().text).collect();
     assert_eq!(together, alone);
+}
+
+/// A cache of halves is what rounds most in a model of f32, and so decides near ties of its routers.
+#[test]
+fn a_model_in_f32_has_keys_and_values_in_f32_unless_fewer_bits_are_requested() {
+    let shape = Shape::by_name("tiny-gpt-oss").unwrap();
+    let bytes = |format: &str, kv_cells: KvCells| {
+        let options =
+            LoadOptions { kv_cells, device: Device::Cpu, threads: Some(1), ..LoadOptions::default() };
+        let quant = tern::quant::by_name(format).unwrap();
+        let opened = OpenedModel::random(shape, quant, &options, &Silent).unwrap();
+        let backend = options.device.open(options.threads).unwrap();
+        let capacity = Capacity {
+            pages: 4,
+            page_len: PAGE_LEN,
+            max_tokens: 8,
+            max_outputs: 1,
+            window: None,
+            state: None,
+        };
+        let halves = OpenedModel { kv_cells: KvCells::F16, ..opened.clone() }.kv_bytes(&capacity);
+        let opened = opened.with_exact_cells(&*backend);
+        opened.clone().runner(backend, capacity, &Silent).unwrap();
+        (opened.kv_cells, opened.kv_bytes(&capacity) as f64 / halves as f64)
+    };
+    assert_eq!(bytes("f32", KvCells::F16), (KvCells::F32, 2.0));
+    assert_eq!(bytes("bf16", KvCells::F16), (KvCells::F16, 1.0));
+    assert_eq!(bytes("q8_0", KvCells::F16), (KvCells::F16, 1.0));
+    assert_eq!(bytes("f32", KvCells::Int8).0, KvCells::Int8);
 }

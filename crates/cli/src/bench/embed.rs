@@ -45,7 +45,6 @@ pub(crate) fn bench_embed(args: &BenchEmbedArgs) -> CliResult<()> {
         window: None,
         state: None,
     };
-    let opened = opened.with_exact_scratch(&*backend);
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let mut random = Random::new(1);

@@ -13,6 +13,7 @@ use crate::vectors::Plain;
 pub(super) static SCALAR: Kernels = Kernels {
     name: "scalar",
     linear: scalar::kernel,
+    exact_f32: None,
     attention: AttentionKernels {
         run: |attend, block, run, workspace| {
             // SAFETY: the contract; plain vectors are everywhere.

@@ -119,6 +119,7 @@ fn quantize_avx2(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>) {
 static AVX2: Kernels = Kernels {
     name: "avx2",
     linear: x86::avx2::kernel,
+    exact_f32: None,
     attention: AttentionKernels {
         run: avx2::attend,
         softmax: avx2::softmax,
@@ -138,6 +139,7 @@ static AVX2: Kernels = Kernels {
 static AVX512: Kernels = Kernels {
     name: "avx512",
     linear: x86::avx512::kernel::<false>,
+    exact_f32: None,
     attention: AttentionKernels {
         run: avx512::attend,
         softmax: avx512::softmax,
@@ -157,6 +159,7 @@ static AVX512: Kernels = Kernels {
 static AMX: Kernels = Kernels {
     name: "amx",
     linear: x86::avx512::kernel::<true>,
+    exact_f32: Some(x86::avx512::EXACT_F32),
     tiles: Some(Tiles {
         from: 12,
         lanes: 16,

@@ -109,6 +109,9 @@ const fn floats<F: Format>() -> LinearKernel {
     LinearKernel::F32(|rows, x, workspace, to| unsafe { float_rows::<F>(rows, x, &mut workspace.floats, to) })
 }
 
+/// The product of f32 that the matrix unit has fewer bits than.
+pub(crate) const EXACT_F32: LinearKernel = floats::<F32>();
+
 const fn packed<P: Packing, const AMX: bool>() -> LinearKernel {
     LinearKernel::Packed(PackedKernel {
         lines: packing::lines::<P>,
