@@ -126,7 +126,7 @@ impl Job {
             echoed: if scoring.echoed { scored.iter().sum() } else { 0 },
         };
         for request in &mut requests {
-            request.client = clients::client(scope.log.key, clients::user(user.as_deref()));
+            request.client = clients::client(scope.log.key.number(), clients::user(user.as_deref()));
         }
         let streams = ChoiceStreams::start(scope.served.model.handle(), requests, n);
         let streams = streams.map_err(|error| scope.app.refusal(error))?;

@@ -1,7 +1,5 @@
 //! The parameters of a response.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 use tern::grammar::Grammar;
 
@@ -90,7 +88,7 @@ pub(super) fn take(preparation: &Preparation<'_>) -> Result<ResponseRequest> {
         ("truncation".into(), if truncate { "auto" } else { "disabled" }.into()),
     ]);
     let conversation = Conversation { items, inputs };
-    let store = store.then(|| (Arc::clone(preparation.responses), conversation));
+    let store = store.then(|| (preparation.responses.clone(), conversation));
     let options_of_reply =
         ReplyOptions { logprobs: logprobs.is_some(), encrypted, custom: tools.custom, store };
     let reply = Reply::new(fields, options_of_reply);
