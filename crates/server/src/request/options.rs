@@ -7,6 +7,7 @@ use tern::engine::Sampling;
 use tern::{AdapterScales, TokenRules};
 
 use crate::Config;
+use crate::generation::delta::{Report, TokenNames};
 use crate::generation::scoring::Scoring;
 use crate::generation::usage::Usage;
 use crate::http::error::{ApiError, Result};
@@ -29,7 +30,6 @@ pub(crate) fn unparsed(config: &Config) -> Unparsed {
 const ONLY: &[(&str, bool)] = &[
     ("include_reasoning", true),
     ("include_stop_str_in_output", false),
-    ("return_tokens_as_token_ids", false),
     ("separate_reasoning", true),
     ("skip_special_tokens", true),
     ("use_beam_search", false),
@@ -53,6 +53,7 @@ pub(crate) struct Options {
     pub(crate) priority: i32,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
+    pub(crate) token_names: TokenNames,
     /// What is reported of the prompts; set by routes that can.
     pub(crate) scoring: Scoring,
     pub(crate) adapters: AdapterScales,
@@ -108,11 +109,21 @@ impl Options {
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
             scoring: Scoring::default(),
+            token_names: match params.bool("return_tokens_as_token_ids")? {
+                Some(true) => TokenNames::Ids,
+                _ => TokenNames::Texts,
+            },
             adapters: adapters::take(params, served, model)?,
         })
     }
 
     /// The sampling parameters of one choice of a prompt; each choice has its own reproducible seed.
+    /// What is reported of the tokens of the text.
+    pub(crate) fn report(&self) -> Report {
+        let Options { token_ids, token_names, .. } = *self;
+        Report { logprobs: self.sampling.logprobs, token_ids, token_names }
+    }
+
     pub(crate) fn sampling(&self, choice: usize) -> Sampling {
         let seed = self.sampling.seed.wrapping_add(choice as u64);
         Sampling { seed, ..self.sampling.clone() }
