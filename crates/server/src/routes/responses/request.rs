@@ -13,7 +13,8 @@ use crate::request::json::decimal;
 use crate::request::options::{Options, unparsed};
 use crate::request::params::{Params, Unparsed};
 use crate::request::prepare::Preparation;
-use crate::request::prompt::{Chat, model_or_adapter, template_variables};
+use crate::request::prompt::{Chat, model_or_adapter};
+use crate::request::template_variables;
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
@@ -59,7 +60,7 @@ pub(super) fn take(preparation: &Preparation<'_>) -> Result<ResponseRequest> {
 
     let (items, inputs, messages) = conversation(&mut params, preparation)?;
     let tools = tools::take(&mut params, config)?;
-    let variables = template_variables(&mut params, config)?;
+    let variables = template_variables::take(&mut params, served, config)?;
     let (logprobs, encrypted) = included(&mut params, config.max_top_logprobs)?;
     let format = text_format(&mut params)?;
     let grammar = match (format, constraint::take(&mut params)?) {

@@ -259,6 +259,15 @@ fn reasoning_is_separated() {
     let reply = site.chat("Hm, <b>.</think>\n\nYes.", more.clone());
     let message = choice(&reply)["message"].clone();
     assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("Hm, <b>."), &json!("Yes.")));
+    for same in
+        [json!({"enable_thinking": true}), json!({"thinking": {"type": "enabled"}}), json!({"think": "high"})]
+    {
+        assert_eq!(
+            choice(&site.chat("Hm, <b>.</think>\n\nYes.", same.clone()))["message"],
+            message,
+            "{same}"
+        );
+    }
     assert!(reply.json()["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 2);
     let mut more = more;
     more["stream"] = true.into();
