@@ -76,6 +76,7 @@ impl Options {
         config: &Config,
         model: &str,
     ) -> Result<Options> {
+        take_ollama_options(params)?;
         for (name, only) in ONLY {
             if params.bool(name)?.is_some_and(|value| value != *only) {
                 return Err(ApiError::bad(*name, format!("{name}: only {only} is supported")));
@@ -108,26 +109,38 @@ impl Options {
             user: clients::name(params),
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
-            scoring: Scoring::default(),
             token_names: match params.bool("return_tokens_as_token_ids")? {
                 Some(true) => TokenNames::Ids,
                 _ => TokenNames::Texts,
             },
+            scoring: Scoring::default(),
             adapters: adapters::take(params, served, model)?,
         })
     }
 
-    /// The sampling parameters of one choice of a prompt; each choice has its own reproducible seed.
     /// What is reported of the tokens of the text.
     pub(crate) fn report(&self) -> Report {
         let Options { token_ids, token_names, .. } = *self;
         Report { logprobs: self.sampling.logprobs, token_ids, token_names }
     }
 
+    /// The sampling parameters of one choice of a prompt; each choice has its own reproducible seed.
     pub(crate) fn sampling(&self, choice: usize) -> Sampling {
         let seed = self.sampling.seed.wrapping_add(choice as u64);
         Sampling { seed, ..self.sampling.clone() }
     }
+}
+
+/// The members of `options`, in which Ollama's clients send parameters, are parameters unless the body has them itself.
+fn take_ollama_options(params: &mut Params) -> Result<()> {
+    let Some(options) = params.object("options")? else { return Ok(()) };
+    for (name, value) in options.into_map() {
+        let name = if name == "num_predict" { "max_tokens" } else { name.as_str() };
+        if !Object::OllamaOptions.ignored().contains(&name) {
+            params.add(name, value);
+        }
+    }
+    Ok(())
 }
 
 /// `max_completion_tokens` is the newer name.

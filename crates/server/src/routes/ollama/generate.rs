@@ -21,11 +21,10 @@ use crate::request::conversation;
 use crate::request::encode::Encoder;
 use crate::request::gap::Gap;
 use crate::request::ignored::Object;
-use crate::request::options::unparsed;
 use crate::request::params::Params;
 use crate::request::prepare::{Preparation, Prepare};
-use crate::request::template_variables;
 use crate::request::prompt::{Chat, model_or_adapter};
+use crate::request::template_variables;
 use crate::request::text_request::TextRequest;
 use crate::request::tools::Tools;
 use crate::state::App;
@@ -104,7 +103,7 @@ struct Common {
 }
 
 fn common(preparation: &Preparation<'_>) -> Result<Common> {
-    let mut params = Params::parse(preparation.body, unparsed(preparation.config))?;
+    let mut params = Params::parse(preparation.body, parameters::unparsed(preparation.config))?;
     take_name(&mut params);
     let model = model_or_adapter(&mut params, preparation.served)?;
     let stream = params.bool("stream")?.unwrap_or(true);

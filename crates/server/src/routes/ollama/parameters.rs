@@ -11,12 +11,17 @@ use crate::models::model::ServedModel;
 use crate::request::constraint::RequestedGrammar;
 use crate::request::ignored::Object;
 use crate::request::json::integer;
-use crate::request::options::Options;
-use crate::request::params::Params;
+use crate::request::options::{self, Options};
+use crate::request::params::{Params, Unparsed};
 
 /// Options that are not supported, and why.
 const REFUSED: &[(&str, &str)] =
     &[("n", "a request has one answer"), ("tfs_z", "tail-free sampling is not supported")];
+
+/// How bodies are parsed.
+pub(super) fn unparsed(config: &Config) -> Unparsed {
+    Unparsed { kept: &["keep_alive"], ..options::unparsed(config) }
+}
 
 /// How long a model stays loaded after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
