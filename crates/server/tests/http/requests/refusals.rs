@@ -286,6 +286,9 @@ fn parameters_without_effect_are_accepted() {
         "verbosity": "low", "usage": {"include": true}, "timestamp": 5, "stream_options": {"include_usage": true},
         "max_tokens": -1, "reasoning": {"effort": "low"}, "cache_control": {"type": "ephemeral"},
         "skip_special_tokens": true, "seed": -5, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1,
+        "id": "x", "user_id": "me", "keep_alive": "5m", "num_ctx": 1_000_000, "extra_body": {"trace": {}, "top_k": 3},
+        "options": {"num_ctx": 4096, "num_gpu": 1, "top_p": 0.9}, "mirostat_mode": 0, "think": false,
+        "enable_thinking": false, "thinking": {"type": "disabled"}, "return_tokens_as_token_ids": false,
     });
     let reply = site.chat("fine", more);
     assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
@@ -299,6 +302,41 @@ fn parameters_without_effect_are_accepted() {
     let tools = json!([{"type": "function", "cache_control": {}, "function": {"name": "f", "strict": true}}]);
     let reply = site.post("/v1/chat/completions", json!({"messages": messages, "tools": tools}));
     assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
+}
+
+#[test]
+fn members_of_extra_body_and_options_are_parameters() {
+    let site = Site::new(Setup::default());
+    let tokens = |more: Value| site.chat("endless", more).json()["usage"]["completion_tokens"].clone();
+    assert_eq!(tokens(json!({"extra_body": {"max_tokens": 3}, "max_tokens": 9})), 3); // as the Python client merges it
+    assert_eq!(tokens(json!({"options": {"num_predict": 4}})), 4);
+    assert_eq!(tokens(json!({"options": {"num_predict": 4}, "max_tokens": 5})), 5);
+    for (more, message) in [
+        (json!({"extra_body": {"num_beams": 4}}), "unknown parameter: \"num_beams\""),
+        (json!({"extra_body": 5}), "unknown parameter: \"extra_body\""),
+        (json!({"options": {"num_beams": 4}}), "unknown parameter: \"num_beams\""),
+        (json!({"options": []}), "options: expected an object, got an array of 0"),
+        (json!({"mirostat_mode": 3}), "mirostat_mode: expected an integer from 0 to 2, got 3"),
+    ] {
+        assert_eq!(site.chat("a", more).message(), message);
+    }
+}
+
+#[test]
+fn parameters_that_a_request_omits_have_the_defaults_of_the_model() {
+    let site = Site::new(Setup::default()); // those of `tern run`: 0.8, 40, 0.95 and 0.05
+    let defaults = &site.get("/props").json()["default_generation_settings"]["params"];
+    let want = json!({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0});
+    assert_eq!(*defaults, want);
+    let sampling = |more: Value| {
+        let mut body = json!({"input": "say:a"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let reply = site.post("/v1/responses", body).json();
+        (reply["temperature"].as_f64().unwrap(), reply["top_p"].as_f64().unwrap())
+    };
+    assert_eq!(sampling(json!({})), (0.8, 0.95));
+    assert_eq!(sampling(json!({"temperature": 1})), (1.0, 0.95)); // each on its own
+    assert_eq!(sampling(json!({"top_p": 1})), (0.8, 1.0));
 }
 
 #[test]
